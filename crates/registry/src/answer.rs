@@ -1,12 +1,17 @@
 //! Answers to queries, in tokens and with the names of instances.
 
-use std::collections::BTreeMap;
+mod named;
+
 use std::num::NonZeroUsize;
+use std::sync::Arc;
 
 use flash_indexer_core::{DpRank, PerTier, Tier};
 
 use flash_indexer_types::InstanceId;
 use flash_indexer_types::Trust;
+
+pub use self::named::NamedRank;
+pub(crate) use self::named::NamedRanks;
 
 /// Selects the ranks of an answer.
 #[derive(Debug, Clone, Copy, Default)]
@@ -17,11 +22,55 @@ pub struct QueryOptions {
     pub min_score: Option<u64>,
 }
 
+impl QueryOptions {
+    /// Whether a rank with this match is deep enough.
+    pub(crate) fn admits(&self, tokens: &PerTier<u64>) -> bool {
+        self.min_score.is_none_or(|min_score| tokens[Tier::Device] >= min_score)
+    }
+}
+
+/// The matches of a prompt in the fleet.
+#[derive(Debug, Clone, Default)]
+pub struct Answer {
+    pub(crate) names: Arc<[InstanceName]>,
+    /// A part for each rank, ordered by instance and rank.
+    pub ranks: Vec<RankAnswer>,
+    /// Recent queries that matched each leading block, without this query. For the blocks that any rank holds in any
+    /// tier; empty if uses are not counted.
+    pub frequencies: Vec<u32>,
+    /// Whether the answer includes other replicas.
+    pub store: StoreAnswer,
+}
+
+impl Answer {
+    /// Ranks whose instances are given by their indexes in `names`.
+    pub(crate) fn new(names: Arc<[InstanceName]>, ranks: Vec<RankAnswer>) -> Self {
+        Self { names, ranks, ..Self::default() }
+    }
+
+    /// The answer of the ranks that the options select.
+    #[must_use]
+    pub fn of(ranks: Vec<NamedRank>, options: QueryOptions) -> Self {
+        NamedRanks(ranks).select(options)
+    }
+
+    /// The name of a rank's instance.
+    #[must_use]
+    pub fn name(&self, rank: &RankAnswer) -> &InstanceName {
+        &self.names[rank.instance as usize]
+    }
+
+    /// The ranks of each instance.
+    pub fn instances(&self) -> impl Iterator<Item = (&InstanceName, &[RankAnswer])> {
+        self.ranks.chunk_by(|a, b| a.instance == b.instance).map(|ranks| (self.name(&ranks[0]), ranks))
+    }
+}
+
 /// One rank's part of an answer.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Copy)]
 pub struct RankAnswer {
-    /// The instance.
-    pub instance: InstanceId,
+    /// Index of the instance's name.
+    pub(crate) instance: u32,
     /// Its rank.
     pub dp_rank: DpRank,
     /// Leading tokens held, when a tier and the faster ones are used together.
@@ -34,23 +83,30 @@ pub struct RankAnswer {
     pub partial: bool,
 }
 
-impl RankAnswer {
-    /// Sort key: depth in device memory, then depth in any tier.
-    fn depth(&self) -> (u64, u64) {
-        (self.tokens[Tier::Device], self.tokens[Tier::External])
-    }
+/// The name of an instance, prepared for answers.
+#[derive(Debug, Clone)]
+pub struct InstanceName {
+    id: InstanceId,
+    json_key: Box<str>,
 }
 
-/// The matches of a prompt in the fleet, ordered by instance and rank.
-#[derive(Debug, Clone, Default)]
-pub struct Answer {
-    /// A part for each rank.
-    pub ranks: Vec<RankAnswer>,
-    /// Recent queries that matched each leading block, without this query. For the blocks that any rank holds in any
-    /// tier; empty if uses are not counted.
-    pub frequencies: Vec<u32>,
-    /// Whether the answer includes other replicas.
-    pub store: StoreAnswer,
+impl InstanceName {
+    pub(crate) fn new(id: &InstanceId) -> Self {
+        let json_key = serde_json::to_string(id.as_key()).expect("a text is valid JSON").into_boxed_str();
+        Self { id: id.clone(), json_key }
+    }
+
+    /// The instance's id.
+    #[must_use]
+    pub fn id(&self) -> &InstanceId {
+        &self.id
+    }
+
+    /// The id as the key of a JSON object, quoted and escaped.
+    #[must_use]
+    pub fn json_key(&self) -> &str {
+        &self.json_key
+    }
 }
 
 /// Whether an answer includes the ranks of other replicas.
@@ -74,41 +130,5 @@ impl StoreAnswer {
             Self::Included => Some("ok"),
             Self::Unavailable => Some("unavailable"),
         }
-    }
-}
-
-impl Answer {
-    /// Adds the matches of remote ranks. They replace the local matches of the same ranks.
-    pub fn merge(&mut self, remote: impl IntoIterator<Item = RankAnswer>) {
-        let mut remote = remote.into_iter().peekable();
-        if remote.peek().is_none() {
-            return;
-        }
-        let mut local: BTreeMap<(InstanceId, DpRank), usize> = BTreeMap::new();
-        for (at, rank) in self.ranks.iter().enumerate() {
-            local.insert((rank.instance.clone(), rank.dp_rank), at);
-        }
-        for rank in remote {
-            match local.get(&(rank.instance.clone(), rank.dp_rank)) {
-                None => self.ranks.push(rank),
-                Some(&at) => self.ranks[at] = rank,
-            }
-        }
-    }
-
-    /// Applies the options, and sorts by instance and rank.
-    pub fn select(mut self, options: QueryOptions) -> Self {
-        let ranks = &mut self.ranks;
-        if let Some(min_score) = options.min_score {
-            ranks.retain(|rank| rank.tokens[Tier::Device] >= min_score);
-        }
-        let by_name = |a: &RankAnswer, b: &RankAnswer| (&a.instance, a.dp_rank).cmp(&(&b.instance, b.dp_rank));
-        if let Some(top_k) = options.top_k {
-            ranks.retain(|rank| rank.depth() > (0, 0));
-            ranks.sort_by(|a, b| b.depth().cmp(&a.depth()).then_with(|| by_name(a, b)));
-            ranks.truncate(top_k.get());
-        }
-        ranks.sort_by(by_name);
-        self
     }
 }

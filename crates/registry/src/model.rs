@@ -2,6 +2,7 @@
 
 mod answers;
 mod instance;
+mod instance_table;
 mod replaceable_index;
 mod token_windows;
 
@@ -18,6 +19,7 @@ use rustc_hash::FxHashSet;
 use tracing::error;
 
 pub(crate) use self::instance::{Instance, StreamStatus};
+pub(crate) use self::instance_table::InstanceTable;
 pub(crate) use self::replaceable_index::ReplaceableIndex;
 pub(crate) use self::token_windows::TokenWindows;
 
@@ -52,7 +54,7 @@ pub(crate) struct Model {
     pub decoders: Weak<Decoders>,
     /// Publishes the model's ranks to the shared store, if one is configured.
     pub published: Option<PublishedRanks>,
-    pub instances: RwLock<BTreeMap<InstanceId, Instance>>,
+    pub instances: InstanceTable,
     pub windows: TokenWindows,
     pub counts: ModelCounts,
     /// Unique in the process.

@@ -8,7 +8,7 @@ use flash_indexer_core::{LocalHash, MatchScores, PerTier, SharedIndex, WorkerId}
 use flash_indexer_redis::HolderId;
 use tracing::debug;
 
-use crate::answer::{Answer, RankAnswer, StoreAnswer};
+use crate::answer::{Answer, NamedRank, QueryOptions, StoreAnswer};
 use crate::model::Model;
 use crate::shared_store::{Depths, FleetModel, RemoteListedRank, SharedStore};
 use flash_indexer_types::Trust;
@@ -143,17 +143,17 @@ impl<'q> Search<'q> {
     }
 
     /// The answer to a query.
-    pub(crate) fn answer(&self) -> Answer {
-        let mut answer = match &self.local {
-            Some(model) => model.answer(&self.find_local()),
-            None => Answer::default(),
+    pub(crate) fn answer(&self, options: QueryOptions) -> Answer {
+        let found = self.find_local();
+        let Some(listed) = &self.listed else {
+            let answer = self.local.as_ref().map(|model| model.answer(&found, options)).unwrap_or_default();
+            return Answer { store: self.store, ..answer };
         };
-        answer.store = self.store;
-        if let Some(listed) = &self.listed {
-            let block_tokens = u64::from(listed.block_size.tokens());
-            answer.merge(self.remote_ranks().iter().map(|remote| remote.answer(block_tokens)));
-        }
-        answer
+        let mut ranks = self.local.as_ref().map(|model| model.named_ranks(&found)).unwrap_or_default();
+        let frequencies = self.local.as_ref().map(|model| model.record_query(&found)).unwrap_or_default();
+        let block_tokens = u64::from(listed.block_size.tokens());
+        ranks.merge(self.remote_ranks().iter().map(|remote| remote.answer(block_tokens)));
+        Answer { frequencies, store: self.store, ..ranks.select(options) }
     }
 }
 
@@ -164,14 +164,14 @@ impl RemoteRank<'_> {
     }
 
     /// Its part of an answer, with the deepest match of any hash variant.
-    fn answer(&self, block_tokens: u64) -> RankAnswer {
+    fn answer(&self, block_tokens: u64) -> NamedRank {
         let mut tokens = PerTier::default();
         for variant in 0..self.depths.len() {
             for (deepest, blocks) in tokens.0.iter_mut().zip(self.blocks(variant).0) {
                 *deepest = (u64::from(blocks) * block_tokens).max(*deepest);
             }
         }
-        RankAnswer {
+        NamedRank {
             instance: self.rank.instance.clone(),
             dp_rank: self.rank.dp_rank,
             tokens,

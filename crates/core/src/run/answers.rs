@@ -4,8 +4,9 @@ use rustc_hash::FxHashMap;
 
 use super::matches::Scratch;
 use super::published::Published;
-use super::published::rank_table::RankSlot;
-use crate::{MatchScores, PerTier, RankMatch, Tier, WorkerRank};
+use super::published::holdings::Holder;
+use super::published::rank_table::{HolderAssignment, RankSlot};
+use crate::{DpRank, MatchScores, PerTier, RankMatch, Tier, WorkerId, WorkerRank};
 
 /// Reusable answer of [`RunIndex`](super::RunIndex): depths by holder.
 ///
@@ -72,27 +73,87 @@ pub struct RunHolder {
     pub slowest: Tier,
 }
 
-/// Converts depths by holder to matches by rank.
-pub(super) fn scores(published: &Published, found: &Scratch) -> MatchScores {
-    let mut ranks: Vec<RankMatch> = Vec::new();
-    // Ranks with several levels have several holders.
-    let mut levelled: FxHashMap<RankSlot, usize> = FxHashMap::default();
-    found.depths.for_each(|holder, depth| {
-        let assignment = published.ranks.assignment(holder);
-        if !assignment.is_in_use() {
-            return;
+/// Ranks and holders of an index as of one version of its rank table, resolved so that a query looks up each match with
+/// one load.
+#[derive(Debug, Default)]
+pub(super) struct ResolvedRanks {
+    pub(super) version: u64,
+    /// Indexed by holder.
+    holders: Vec<ResolvedHolder>,
+    slots: FxHashMap<WorkerRank, RankSlot>,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct ResolvedHolder {
+    rank: WorkerRank,
+    assignment: HolderAssignment,
+}
+
+impl ResolvedRanks {
+    /// Reads the rank table. Costs the number of ranks and holders. The caller validates the read.
+    pub(super) fn read(published: &Published) -> Self {
+        let unused = WorkerRank { worker: WorkerId(0), dp_rank: DpRank(0) };
+        let holders = (0..published.ranks.holder_count()).map(|holder| {
+            let assignment = published.ranks.assignment(Holder(holder as u32));
+            let rank = if assignment.is_in_use() { published.ranks.rank(assignment.rank) } else { unused };
+            ResolvedHolder { rank, assignment }
+        });
+        Self { version: 0, holders: holders.collect(), slots: published.ranks.in_use().collect() }
+    }
+
+    pub(super) fn slot(&self, rank: WorkerRank) -> Option<RankSlot> {
+        self.slots.get(&rank).copied()
+    }
+
+    /// Converts depths by holder to matches by rank.
+    pub(super) fn scores(&self, found: &mut Scratch) -> MatchScores {
+        let Scratch { depths, levelled, .. } = found;
+        let mut ranks: Vec<RankMatch> = Vec::with_capacity(depths.matches_max());
+        depths.for_each(|holder, depth| {
+            let Some(&ResolvedHolder { rank, assignment }) = self.holders.get(holder.0 as usize) else { return };
+            if assignment.covers_all_levels() {
+                ranks.push(RankMatch { rank, blocks: PerTier([depth; 4]) });
+            } else if assignment.is_in_use() {
+                // A rank with several levels has several holders.
+                let at = levelled.index_of(assignment.rank, ranks.len());
+                if at == ranks.len() {
+                    ranks.push(RankMatch { rank, blocks: PerTier::default() });
+                }
+                for level in Tier::ALL.into_iter().filter(|&level| assignment.covers_level(level)) {
+                    ranks[at].blocks[level] = depth;
+                }
+            }
+        });
+        levelled.clear();
+        MatchScores { ranks }
+    }
+}
+
+/// Indexes of the matches of ranks with several levels, in memory that queries reuse.
+#[derive(Debug, Default)]
+pub(super) struct LevelledRanks {
+    /// Indexed by slot: the index of the match plus one, or zero.
+    by_slot: Vec<u32>,
+    listed: Vec<RankSlot>,
+}
+
+impl LevelledRanks {
+    /// The index of the rank's match; `next` if it has none yet.
+    fn index_of(&mut self, slot: RankSlot, next: usize) -> usize {
+        let at = slot.0 as usize;
+        if at >= self.by_slot.len() {
+            self.by_slot.resize(at + 1, 0);
         }
-        if assignment.covers_all_levels() {
-            ranks.push(RankMatch { rank: published.ranks.rank(assignment.rank), blocks: PerTier([depth; 4]) });
-            return;
+        if self.by_slot[at] == 0 {
+            self.by_slot[at] = next as u32 + 1;
+            self.listed.push(slot);
         }
-        let at = *levelled.entry(assignment.rank).or_insert(ranks.len());
-        if at == ranks.len() {
-            ranks.push(RankMatch { rank: published.ranks.rank(assignment.rank), blocks: PerTier::default() });
+        self.by_slot[at] as usize - 1
+    }
+
+    fn clear(&mut self) {
+        for slot in self.listed.drain(..) {
+            self.by_slot[slot.0 as usize] = 0;
         }
-        for level in Tier::ALL.into_iter().filter(|&level| assignment.covers_level(level)) {
-            ranks[at].blocks[level] = depth;
-        }
-    });
-    MatchScores { ranks }
+    }
 }

@@ -1,5 +1,6 @@
 //! Depths by holder, and the buffers that a query uses to compute them.
 
+use super::answers::LevelledRanks;
 use super::branching::Branches;
 use super::published::ends::for_each_end;
 use super::published::holdings::{Holder, Holdings};
@@ -134,6 +135,14 @@ impl Depths {
         }
     }
 
+    /// An upper bound on the holders that [`Depths::for_each`] visits.
+    pub(super) fn matches_max(&self) -> usize {
+        match &self.occupancy {
+            Occupancy::Sparse(listed) => listed.len(),
+            Occupancy::All => self.by_holder.len(),
+        }
+    }
+
     pub(super) fn as_slice(&self) -> &[u32] {
         &self.by_holder
     }
@@ -159,4 +168,5 @@ pub(super) struct Scratch {
     pub(super) branches: Branches,
     /// Holders with the deepest matches and their depths, when the query asked only for those.
     pub(super) top: Vec<(Holder, u32)>,
+    pub(super) levelled: LevelledRanks,
 }

@@ -41,11 +41,11 @@ use std::sync::atomic::{AtomicU64, AtomicUsize};
 use arc_swap::ArcSwap;
 use parking_lot::Mutex;
 
-use self::answers::scores;
+use self::answers::ResolvedRanks;
 pub use self::answers::{RunHolder, RunHolders, RunMatches};
 use self::bound::BoundCounters;
 pub use self::bound::{INDEX_BYTES_MIN, MemoryTooSmall, OnEvicted};
-use self::find::{find_depths, until_unchanged};
+use self::find::{Conflict, find_depths, until_unchanged};
 use self::matches::Scratch;
 use self::published::Published;
 use self::published::holdings::Holder;
@@ -123,6 +123,8 @@ const WAITING_LISTED_WITH_EVENT_MAX: usize = 1 << 9;
 #[derive(Debug)]
 pub struct RunIndex {
     published: ArcSwap<Published>,
+    /// Ranks and holders, resolved by the first query after they changed.
+    resolved: ArcSwap<ResolvedRanks>,
     writer: Mutex<Writer>,
     /// Bytes that the index took when [`SharedIndex::memory_bytes`] last found the writer free.
     bytes_taken: AtomicUsize,
@@ -157,6 +159,7 @@ impl RunIndex {
         let writer = Mutex::new(Writer::new(Arc::clone(&published), limits));
         Self {
             published: ArcSwap::new(published),
+            resolved: ArcSwap::default(),
             writer,
             bytes_taken: AtomicUsize::new(0),
             bound: None,
@@ -201,6 +204,21 @@ impl RunIndex {
             && let Some(step) = scratch.path.last()
         {
             bound.use_samples.record(step.run);
+        }
+    }
+
+    /// Repeats `attempt` with the ranks resolved until neither the ranks nor what `attempt` reads has changed during it.
+    /// Returns none if the index is abandoned. Resolves the ranks again after they changed, which costs their number.
+    fn with_ranks<T>(&self, mut attempt: impl FnMut(&Published, &ResolvedRanks) -> Result<T, Conflict>) -> Option<T> {
+        loop {
+            let (published, resolved) = (self.published.load(), self.resolved.load());
+            let (found, version) = until_unchanged(&published, || attempt(&published, &resolved))?;
+            if resolved.version == version {
+                return Some(found);
+            }
+            let (mut resolved, version) = until_unchanged(&published, || Ok(ResolvedRanks::read(&published)))?;
+            resolved.version = version;
+            self.resolved.store(Arc::new(resolved));
         }
     }
 
@@ -324,13 +342,12 @@ impl SharedIndex for RunIndex {
     }
 
     fn find(&self, query: &[LocalHash]) -> MatchScores {
-        let published = self.published.load();
         SCRATCH.with_borrow_mut(|scratch| {
-            let found = until_unchanged(&published, || {
-                find_depths(&published, query, scratch)?;
-                Ok(scores(&published, scratch))
+            let found = self.with_ranks(|published, resolved| {
+                find_depths(published, query, scratch)?;
+                Ok(resolved.scores(scratch))
             });
-            let Some((found, _)) = found else { return MatchScores::default() };
+            let Some(found) = found else { return MatchScores::default() };
             self.record_use(scratch);
             found
         })
@@ -359,7 +376,10 @@ impl SharedIndex for RunIndex {
     }
 
     fn size(&self, rank: WorkerRank) -> RankSize {
-        self.sizes().into_iter().find(|&(other, _)| other == rank).map(|(_, size)| size).unwrap_or_default()
+        let size = |published: &Published, resolved: &ResolvedRanks| {
+            Ok(resolved.slot(rank).map(|slot| published.ranks.size_of(slot)).unwrap_or_default())
+        };
+        self.with_ranks(size).unwrap_or_default()
     }
 
     fn sizes(&self) -> Vec<(WorkerRank, RankSize)> {

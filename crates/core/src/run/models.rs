@@ -20,7 +20,7 @@ use super::matches::Scratch;
 use super::published::Published;
 use super::published::modelled::as_writer;
 use super::writer::Writer;
-use super::{RunLimits, scores, top};
+use super::{ResolvedRanks, RunLimits, top};
 use crate::keyed::HashKey;
 use crate::oracle::Oracle;
 use crate::{
@@ -118,7 +118,7 @@ fn find(published: &Published, query: &[LocalHash]) -> MatchScores {
     let mut scratch = Scratch::default();
     let attempt = || {
         find_depths(published, query, &mut scratch)?;
-        Ok(scores(published, &scratch))
+        Ok(ResolvedRanks::read(published).scores(&mut scratch))
     };
     until_unchanged(published, attempt).expect("no model abandons its index").0
 }

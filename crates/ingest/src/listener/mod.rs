@@ -24,7 +24,7 @@ pub use self::held_ranks::ReleaseOutcome;
 pub use self::options::ListenerOptions;
 pub use self::report::{Connection, ListenerReport, ReplayProgress};
 pub use self::sink::{Maintain, ModelSink};
-use self::status::Status;
+use self::status::{SharedStatus, Status};
 use super::queue::Queued;
 use crate::log_listener;
 use flash_indexer_types::names::shorten;
@@ -77,7 +77,7 @@ pub struct ListenerState {
     pub(super) needs_restart: AtomicBool,
     /// Whether blocks of any rank wait for a parent. Only the writer stores it.
     has_waiting: AtomicBool,
-    status: Mutex<Status>,
+    status: SharedStatus,
     /// Messages of the listener in its decoder's queue.
     pub(super) queued: Queued,
 }
@@ -91,7 +91,7 @@ impl ListenerState {
             replay_client: OnceLock::new(),
             needs_restart: AtomicBool::new(false),
             has_waiting: AtomicBool::new(false),
-            status: Mutex::new(Status::new(never_exact)),
+            status: SharedStatus::new(Status::new(never_exact)),
             queued: Queued::default(),
         }
     }
@@ -107,9 +107,9 @@ impl Listener {
         self.state.hold.lock()
     }
 
-    /// Trust state of a rank.
+    /// Trust state of a rank. Takes no lock for ranks below 32.
     pub fn trust(&self, dp_rank: DpRank) -> Trust {
-        match self.state.status.lock().trust.rank_trust(dp_rank).0 {
+        match self.state.status.trust(dp_rank) {
             Trust::Exact if self.needs_restart() => Trust::Degraded,
             trust => trust,
         }

@@ -1,15 +1,79 @@
 //! Mutable state of a listener, behind one lock.
 
 use std::collections::BTreeMap;
+use std::ops::{Deref, DerefMut};
+use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering::{Acquire, Release};
 use std::time::Instant;
 
 use flash_indexer_core::DpRank;
 use flash_indexer_types::logs::Repeats;
 use flash_indexer_types::{Ordinal, Trust};
 use flash_indexer_wire::Pending;
+use parking_lot::{Mutex, MutexGuard};
 
 use super::report::{Connection, ReplayProgress};
-use super::trust::{LossPosition, TrustLedger};
+use super::trust::{LossPosition, TrustLedger, TrustOfRanks};
+
+/// The status of a listener. Queries read the trust in its ranks without the lock.
+///
+/// # Consistency
+///
+/// The trust is published when the lock is released. A query that starts after a loss was recorded never gets the trust
+/// from before it.
+#[derive(Debug)]
+pub(super) struct SharedStatus {
+    status: Mutex<Status>,
+    /// The [`TrustOfRanks`] of the ledger.
+    trust: AtomicU64,
+}
+
+/// Access to the status. It publishes the trust if it was used to change the status.
+pub(super) struct StatusGuard<'a> {
+    status: MutexGuard<'a, Status>,
+    published: &'a AtomicU64,
+    is_changed: bool,
+}
+
+impl SharedStatus {
+    pub(super) fn new(status: Status) -> Self {
+        let trust = AtomicU64::new(status.trust.of_first_ranks().0);
+        Self { status: Mutex::new(status), trust }
+    }
+
+    pub(super) fn lock(&self) -> StatusGuard<'_> {
+        StatusGuard { status: self.status.lock(), published: &self.trust, is_changed: false }
+    }
+
+    /// Trust state of a rank. Takes the lock for ranks beyond those of [`TrustOfRanks`].
+    pub(super) fn trust(&self, dp_rank: DpRank) -> Trust {
+        let published = TrustOfRanks(self.trust.load(Acquire)).get(dp_rank);
+        published.unwrap_or_else(|| self.lock().trust.rank_trust(dp_rank).0)
+    }
+}
+
+impl Deref for StatusGuard<'_> {
+    type Target = Status;
+    fn deref(&self) -> &Status {
+        &self.status
+    }
+}
+
+impl DerefMut for StatusGuard<'_> {
+    fn deref_mut(&mut self) -> &mut Status {
+        self.is_changed = true;
+        &mut self.status
+    }
+}
+
+impl Drop for StatusGuard<'_> {
+    fn drop(&mut self) {
+        if self.is_changed {
+            // Before the lock is released, so that states are published in their order.
+            self.published.store(self.status.trust.of_first_ranks().0, Release);
+        }
+    }
+}
 
 /// Connection, trust and counters of one listener.
 #[derive(Debug)]
@@ -63,5 +127,68 @@ impl Status {
             }
             _ => None,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use flash_indexer_wire::{Degraded, StreamTrust};
+
+    use super::*;
+
+    const RANKS: u32 = 40;
+
+    /// Changes of the trust of a stream, one for each number.
+    fn change(status: &mut Status, number: u64) {
+        let position = status.position(0);
+        let dp_rank = DpRank((number / 16) as u32 % RANKS);
+        let trust = &mut status.trust;
+        match number % 16 {
+            0 => trust.set_all(StreamTrust::Exact, position),
+            1 => trust.set_all(StreamTrust::Cold, position),
+            2 => trust.set_all(StreamTrust::Degraded(Degraded::Unverified), position),
+            3 => trust.set_pending(Some(Pending::Recovering { end: None })),
+            4 => trust.set_pending(Some(Pending::TailLost)),
+            5..=7 => trust.set_pending(None),
+            8 => trust.record_loss(Some(dp_rank), "lost".to_owned(), position),
+            9 => trust.record_loss(None, "lost".to_owned(), position),
+            10 => drop(trust.set_waiting(dp_rank, 3, position)),
+            11 => drop(trust.set_waiting(dp_rank, 0, position)),
+            12 => drop(trust.begin_drop_run()),
+            13 => {
+                let runs = trust.drop_runs();
+                trust.acknowledge_drops(runs);
+            }
+            _ => trust.cleared(dp_rank),
+        }
+    }
+
+    #[test]
+    fn the_trust_without_the_lock_is_the_one_of_the_ledger_after_every_change() {
+        for ceiling in [None, Some("extra keys")] {
+            let status = SharedStatus::new(Status::new(ceiling));
+            let mut number: u64 = 7;
+            for _ in 0..5_000 {
+                for dp_rank in (0..RANKS).map(DpRank) {
+                    let of_ledger = status.lock().trust.rank_trust(dp_rank).0;
+                    assert_eq!(status.trust(dp_rank), of_ledger, "rank {dp_rank}");
+                }
+                number = number.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+                change(&mut status.lock(), number >> 33);
+            }
+        }
+    }
+
+    #[test]
+    fn a_rank_is_not_exact_as_soon_as_a_drop_is_recorded() {
+        let status = SharedStatus::new(Status::new(None));
+        status.lock().trust.set_pending(None);
+        let position = status.lock().position(0);
+        status.lock().trust.set_all(StreamTrust::Exact, position);
+        assert_eq!(status.trust(DpRank(0)), Trust::Exact);
+        let mut guard = status.lock();
+        guard.trust.begin_drop_run();
+        drop(guard);
+        assert_eq!(status.trust(DpRank(0)), Trust::Degraded);
     }
 }

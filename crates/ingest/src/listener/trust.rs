@@ -72,6 +72,41 @@ impl fmt::Display for Missing<'_> {
     }
 }
 
+/// Trust states of the ranks below [`TrustOfRanks::RANKS`] of one stream, in one word.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct TrustOfRanks(pub(super) u64);
+
+impl TrustOfRanks {
+    const BITS: u32 = 2;
+    const RANKS: u32 = u64::BITS / Self::BITS;
+
+    fn bits(trust: Trust) -> u64 {
+        match trust {
+            Trust::Exact => 0,
+            Trust::Cold => 1,
+            Trust::Recovering => 2,
+            Trust::Degraded => 3,
+        }
+    }
+
+    fn all(trust: Trust) -> Self {
+        Self(Self::bits(trust) * (u64::MAX / 3))
+    }
+
+    fn set(&mut self, DpRank(rank): DpRank, trust: Trust) {
+        if rank < Self::RANKS {
+            let shift = rank * Self::BITS;
+            self.0 = self.0 & !(3 << shift) | Self::bits(trust) << shift;
+        }
+    }
+
+    /// None for a rank that does not fit into the word.
+    pub(super) fn get(self, DpRank(rank): DpRank) -> Option<Trust> {
+        let bits = (rank < Self::RANKS).then(|| self.0 >> (rank * Self::BITS) & 3)?;
+        Some([Trust::Exact, Trust::Cold, Trust::Recovering, Trust::Degraded][bits as usize])
+    }
+}
+
 const DROPPED: &str = "messages of the engine were dropped because its decoder did not keep up";
 
 /// What the ranks of one stream are missing.
@@ -111,7 +146,11 @@ impl TrustLedger {
 
     /// Trust state of a rank, and what it is missing if it is not exact. Cost: one lookup.
     pub(super) fn rank_trust(&self, dp_rank: DpRank) -> (Trust, Option<Missing<'_>>) {
-        let last = self.ranks.get(&dp_rank).unwrap_or(&self.stream);
+        self.trust_of(self.ranks.get(&dp_rank).unwrap_or(&self.stream), self.waiting(dp_rank))
+    }
+
+    /// Trust state of a rank of which this is known, and which has this number of blocks without a parent.
+    fn trust_of<'a>(&self, last: &'a LastTrust, waiting: usize) -> (Trust, Option<Missing<'a>>) {
         let degraded = |missing| (Trust::Degraded, Some(missing));
         match (last, self.pending) {
             (LastTrust::Lost(doubt), _) => degraded(Missing::Lost(&doubt.why)),
@@ -123,12 +162,23 @@ impl TrustLedger {
             (LastTrust::Exact, Some(pending @ (Pending::Unverified | Pending::FirstContact))) => {
                 degraded(Missing::Pending(pending))
             }
-            (LastTrust::Exact, _) => match (self.waiting(dp_rank), self.never_exact) {
+            (LastTrust::Exact, _) => match (waiting, self.never_exact) {
                 (0, None) => (Trust::Exact, None),
                 (0, Some(why)) => degraded(Missing::Lost(why)),
                 (blocks, _) => degraded(Missing::Parents(blocks)),
             },
         }
+    }
+
+    /// Trust states of the first ranks, for readers without a lock. Costs at most [`TrustOfRanks::RANKS`] lookups.
+    pub(super) fn of_first_ranks(&self) -> TrustOfRanks {
+        let mut ranks = TrustOfRanks::all(self.trust_of(&self.stream, 0).0);
+        let first = ..DpRank(TrustOfRanks::RANKS);
+        let of_their_own = self.ranks.range(first).map(|(rank, _)| rank);
+        for &dp_rank in of_their_own.chain(self.waiting.range(first).map(|(rank, _)| rank)) {
+            ranks.set(dp_rank, self.rank_trust(dp_rank).0);
+        }
+        ranks
     }
 
     /// Trust state of a rank as of the last applied message. Messages missing after it do not count.

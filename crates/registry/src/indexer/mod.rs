@@ -162,7 +162,7 @@ impl Indexer {
         wanted.cloned().collect()
     }
 
-    fn model(&self, key: &ModelKey) -> Result<Arc<Model>, QueryError> {
+    pub(crate) fn model(&self, key: &ModelKey) -> Result<Arc<Model>, QueryError> {
         self.models.read().get(key).cloned().ok_or_else(|| QueryError::UnknownModel(key.clone()))
     }
 

@@ -7,7 +7,7 @@ use flash_indexer_core::hashing::BlockSize;
 use parking_lot::RwLock;
 
 use super::{Indexer, RegistrationError};
-use crate::model::{Model, ReplaceableIndex, TokenWindows};
+use crate::model::{InstanceTable, Model, ReplaceableIndex, TokenWindows};
 use crate::published_ranks::PublishedRanks;
 use flash_indexer_explain::{History, SeenVariants};
 use flash_indexer_ingest::Maintain;
@@ -50,7 +50,7 @@ impl Indexer {
             replaceable: ReplaceableIndex::new(index),
             decoders: Arc::downgrade(&self.decoders),
             published: self.rank_maker.clone().map(PublishedRanks::new),
-            instances: RwLock::default(),
+            instances: InstanceTable::default(),
             windows: TokenWindows::default(),
             counts: ModelCounts::default(),
             id: self.new_id(),

@@ -35,7 +35,7 @@ impl Indexer {
     /// an instance is registered with this replica, the answer has that instance and [`Answer::store`] reports the
     /// store.
     pub async fn query(&self, key: &ModelKey, query: Query<'_>, options: QueryOptions) -> Result<Answer, QueryError> {
-        Ok(self.search_fleet(key, query).await?.answer().select(options))
+        Ok(self.search_fleet(key, query).await?.answer(options))
     }
 
     /// Queries the matches of a prompt in this replica's ranks.
@@ -45,7 +45,7 @@ impl Indexer {
     /// If no instance is registered with this replica for the model and tenant.
     pub fn query_local(&self, key: &ModelKey, query: Query<'_>, options: QueryOptions) -> Result<Answer, QueryError> {
         query.check(key)?;
-        Ok(Search::new(Some(self.model(key)?), None, query).answer().select(options))
+        Ok(Search::new(Some(self.model(key)?), None, query).answer(options))
     }
 
     /// A search that has queried the shared store, if one is configured.

@@ -1,13 +1,18 @@
 //! Answers of one model's index, with the names of instances.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::Instant;
 
-use flash_indexer_core::{DpRank, LocalHash, MatchScores, PerTier, RankMatch, RankSize, SharedIndex, WorkerRank};
+use flash_indexer_core::{DpRank, LocalHash, MatchScores, PerTier, RankMatch, RankSize, SharedIndex, Tier, WorkerRank};
 use flash_indexer_telemetry::metrics::Limit;
 
 use super::Model;
-use crate::answer::{Answer, RankAnswer};
+use super::instance_table::ListedRanks;
+use crate::answer::{Answer, NamedRank, NamedRanks, QueryOptions, RankAnswer};
+
+/// Matches of a prompt, for each of its hash variants.
+pub(crate) type VariantMatches<'q> = [(&'q [LocalHash], MatchScores)];
 
 impl Model {
     /// The match of every rank for a prompt of `tokens` tokens whose blocks have these local hashes.
@@ -20,24 +25,79 @@ impl Model {
         locals.len() * self.block_size.token_count() == tokens
     }
 
-    /// The answer for every rank, with the deepest match of any hash variant.
-    pub(crate) fn answer(&self, found: &[(&[LocalHash], MatchScores)]) -> Answer {
-        let mut ranks: BTreeMap<WorkerRank, (PerTier<u32>, RankSize)> = BTreeMap::new();
-        for (rank, size) in self.index().sizes() {
-            ranks.insert(rank, (PerTier::default(), size));
-        }
+    /// The answer for the ranks that the options select, with the deepest match of any hash variant.
+    pub(crate) fn answer(&self, found: &VariantMatches<'_>, options: QueryOptions) -> Answer {
+        let listed = self.listed_answer(found, options);
+        let answer = listed.unwrap_or_else(|| self.named_ranks(found).select(options));
+        Answer { frequencies: self.record_query(found), ..answer }
+    }
+
+    /// The answer from the list of ranks. It takes no lock and allocates nothing for each rank. None if a rank is not
+    /// listed because its instance is known from a dump only.
+    fn listed_answer(&self, found: &VariantMatches<'_>, options: QueryOptions) -> Option<Answer> {
+        let listed = self.instances.listed();
+        let mut depths = vec![PerTier::<u32>::default(); listed.ranks.len()];
         for &RankMatch { rank, blocks } in found.iter().flat_map(|(_, scores)| &scores.ranks) {
-            let (deepest, _) = ranks.entry(rank).or_default();
-            for (deepest, blocks) in deepest.0.iter_mut().zip(blocks.0) {
-                *deepest = blocks.max(*deepest);
+            match listed.find(rank) {
+                Some(at) => deepen(&mut depths[at], blocks),
+                None if listed.is_restored(rank) => return None,
+                // An unregistered rank, whose blocks are not removed yet.
+                None => {}
             }
         }
-        Answer { ranks: self.name_ranks(&ranks), frequencies: self.record_query(found), ..Answer::default() }
+        let ranks = match options.top_k {
+            Some(top_k) => {
+                let top = deepest_ranks(&depths, top_k.get(), |depth| options.admits(&self.tokens(depth)));
+                let index = self.index();
+                let sized = top.into_iter().map(|at| (at, index.size(listed.ranks[at].rank).blocks));
+                self.rank_answers(&listed, &depths, sized)
+            }
+            None => {
+                let mut sizes = vec![0; listed.ranks.len()];
+                for (rank, size) in self.index().sizes() {
+                    match listed.find(rank) {
+                        Some(at) => sizes[at] = size.blocks,
+                        None if listed.is_restored(rank) => return None,
+                        None => {}
+                    }
+                }
+                let sized = sizes.into_iter().enumerate();
+                let admitted = sized.filter(|&(at, _)| options.admits(&self.tokens(depths[at])));
+                self.rank_answers(&listed, &depths, admitted)
+            }
+        };
+        Some(Answer::new(Arc::clone(&listed.names), ranks))
+    }
+
+    /// The parts of listed ranks, given with the blocks that they hold, in an answer.
+    fn rank_answers(
+        &self,
+        listed: &ListedRanks,
+        depths: &[PerTier<u32>],
+        ranks: impl Iterator<Item = (usize, usize)>,
+    ) -> Vec<RankAnswer> {
+        let partial = self.partial_ranks();
+        let answer = |(at, blocks_held): (usize, usize)| {
+            let rank = &listed.ranks[at];
+            RankAnswer {
+                instance: rank.instance,
+                dp_rank: rank.rank.dp_rank,
+                tokens: self.tokens(depths[at]),
+                blocks_held,
+                trust: rank.listener.trust(rank.rank.dp_rank),
+                partial: partial.as_ref().is_some_and(|partial| partial.contains(&rank.rank)),
+            }
+        };
+        ranks.map(answer).collect()
+    }
+
+    fn tokens(&self, blocks: PerTier<u32>) -> PerTier<u64> {
+        PerTier(blocks.0.map(|blocks| u64::from(blocks) * u64::from(self.block_size.tokens())))
     }
 
     /// Counts a query, given in its hash variants, and a use of each block that it matched. Returns the previous uses
     /// of each block.
-    pub(crate) fn record_query(&self, found: &[(&[LocalHash], MatchScores)]) -> Vec<u32> {
+    pub(crate) fn record_query(&self, found: &VariantMatches<'_>) -> Vec<u32> {
         let deepest = deepest(found.iter().map(|(query, scores)| (*query, scores)));
         self.counts.query(deepest.queried, deepest.matched.len());
         self.count_uses(deepest.matched)
@@ -51,31 +111,60 @@ impl Model {
         uses.before
     }
 
-    /// Adds names to the matches of the index. Ranks without a registered instance are left out.
-    fn name_ranks(&self, found: &BTreeMap<WorkerRank, (PerTier<u32>, RankSize)>) -> Vec<RankAnswer> {
-        let block_tokens = u64::from(self.block_size.tokens());
+    /// Every rank with its deepest match and its name, listed or known from a dump only.
+    pub(crate) fn named_ranks(&self, found: &VariantMatches<'_>) -> NamedRanks {
+        let mut ranks: BTreeMap<WorkerRank, (PerTier<u32>, RankSize)> = BTreeMap::new();
+        for (rank, size) in self.index().sizes() {
+            ranks.insert(rank, (PerTier::default(), size));
+        }
+        for &RankMatch { rank, blocks } in found.iter().flat_map(|(_, scores)| &scores.ranks) {
+            deepen(&mut ranks.entry(rank).or_default().0, blocks);
+        }
         let partial = self.partial_ranks();
         let is_partial = |rank: &WorkerRank| partial.as_ref().is_some_and(|ranks| ranks.contains(rank));
-        let mut answers = Vec::new();
+        let mut named = NamedRanks::default();
         for (name, instance) in self.instances.read().iter() {
             let rank_of_worker = |dp_rank| WorkerRank { worker: instance.worker, dp_rank };
-            let seen = found.range(rank_of_worker(DpRank(0))..=rank_of_worker(DpRank(u32::MAX)));
-            let mut ranks: BTreeMap<DpRank, (PerTier<u32>, RankSize)> =
+            let seen = ranks.range(rank_of_worker(DpRank(0))..=rank_of_worker(DpRank(u32::MAX)));
+            let mut of_instance: BTreeMap<DpRank, (PerTier<u32>, RankSize)> =
                 instance.listeners.keys().map(|&dp_rank| (dp_rank, Default::default())).collect();
-            ranks.extend(seen.map(|(rank, found)| (rank.dp_rank, *found)));
-            for (dp_rank, (blocks, size)) in ranks {
-                answers.push(RankAnswer {
+            of_instance.extend(seen.map(|(rank, found)| (rank.dp_rank, *found)));
+            for (dp_rank, (blocks, size)) in of_instance {
+                named.0.push(NamedRank {
                     instance: name.clone(),
                     dp_rank,
-                    tokens: PerTier(blocks.0.map(|blocks| u64::from(blocks) * block_tokens)),
+                    tokens: self.tokens(blocks),
                     blocks_held: size.blocks,
                     trust: instance.trust(dp_rank),
                     partial: is_partial(&WorkerRank { worker: instance.worker, dp_rank }),
                 });
             }
         }
-        answers
+        named
     }
+}
+
+/// Raises the depths of a rank to those of another match.
+fn deepen(depths: &mut PerTier<u32>, blocks: PerTier<u32>) {
+    for (deepest, blocks) in depths.0.iter_mut().zip(blocks.0) {
+        *deepest = blocks.max(*deepest);
+    }
+}
+
+/// Indexes of the `count` ranks with the deepest matches in device memory, then in any tier, then the first ones, in
+/// ascending order. Ranks without a match are left out.
+fn deepest_ranks(depths: &[PerTier<u32>], count: usize, admits: impl Fn(PerTier<u32>) -> bool) -> Vec<usize> {
+    let matches = depths.iter().enumerate().filter(|&(_, &depth)| depth[Tier::External] > 0 && admits(depth));
+    let deepest_first =
+        |&(at, depth): &(usize, &PerTier<u32>)| (u32::MAX - depth[Tier::Device], u32::MAX - depth[Tier::External], at);
+    let mut top: Vec<_> = matches.collect();
+    if top.len() > count {
+        top.select_nth_unstable_by_key(count, deepest_first);
+        top.truncate(count);
+    }
+    let mut top: Vec<usize> = top.into_iter().map(|(at, _)| at).collect();
+    top.sort_unstable();
+    top
 }
 
 /// The longest match of a query in any rank.
@@ -94,4 +183,142 @@ fn deepest<'q, 's>(found: impl Iterator<Item = (&'q [LocalHash], &'s MatchScores
         QueryDepth { queried: query.len(), matched: &query[..longest.min(query.len())] }
     });
     depths.max_by_key(|depth| (depth.matched.len(), depth.queried)).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::num::NonZeroUsize;
+    use std::sync::Arc;
+
+    use flash_indexer_core::hashing::{BlockSize, sequence_hashes};
+    use flash_indexer_core::{Block, BlockEvent, RemovedCopies, WorkerId};
+    use flash_indexer_types::{InstanceId, ModelKey, Registration};
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::model::Instance;
+    use crate::{Indexer, IndexerOptions};
+
+    const INSTANCES: u32 = 4;
+    const RANKS: u32 = 2;
+
+    /// Prompts of one letter for each block, some of them with a common beginning.
+    const PROMPTS: [&str; 4] = ["aaaa", "aabb", "aab", "c"];
+
+    #[derive(Debug, Clone)]
+    enum Step {
+        Store {
+            instance: u32,
+            dp_rank: u32,
+            prompt: usize,
+            tier: Tier,
+        },
+        Remove {
+            instance: u32,
+            dp_rank: u32,
+            prompt: usize,
+            tier: Tier,
+        },
+        Register(u32),
+        Unregister(u32),
+        /// An instance that is known from a dump only.
+        Restore(u32),
+    }
+
+    fn step() -> impl Strategy<Value = Step> {
+        let rank = || (0..INSTANCES, 0..RANKS, 0..PROMPTS.len(), prop::sample::select(Tier::ALL.to_vec()));
+        prop_oneof![
+            6 => rank().prop_map(|(instance, dp_rank, prompt, tier)| Step::Store { instance, dp_rank, prompt, tier }),
+            2 => rank().prop_map(|(instance, dp_rank, prompt, tier)| Step::Remove { instance, dp_rank, prompt, tier }),
+            2 => (0..INSTANCES).prop_map(Step::Register),
+            1 => (0..INSTANCES).prop_map(Step::Unregister),
+            1 => (0..INSTANCES).prop_map(Step::Restore),
+        ]
+    }
+
+    fn locals(prompt: &str) -> Vec<LocalHash> {
+        prompt.bytes().map(|letter| LocalHash(letter.into())).collect()
+    }
+
+    /// Instances whose order by number differs from their order as texts.
+    fn name(instance: u32) -> InstanceId {
+        InstanceId::number(8 + u64::from(instance))
+    }
+
+    fn registration(instance: u32, dp_rank: u32) -> Registration {
+        let endpoint = format!("tcp://127.0.0.1:{}", 1 + instance * RANKS + dp_rank);
+        let block_size = BlockSize::new(16).expect("a size");
+        let registration = Registration::new(name(instance), ModelKey::new("m", None), endpoint, block_size);
+        Registration { dp_rank: DpRank(dp_rank), ..registration }
+    }
+
+    fn take(model: &Model, step: Step, indexer: &Indexer) {
+        let rank = |instance, dp_rank| {
+            let worker = model.worker(&name(instance)).unwrap_or(WorkerId(1_000 + u64::from(instance)));
+            WorkerRank { worker, dp_rank: DpRank(dp_rank) }
+        };
+        match step {
+            Step::Store { instance, dp_rank, prompt, tier } => {
+                let locals = locals(PROMPTS[prompt]);
+                let blocks = sequence_hashes(&locals).zip(&locals).map(|(sequence, &local)| Block { sequence, local });
+                let event = BlockEvent::Stored { tier, parent: None, blocks: blocks.collect(), copies: 1 };
+                model.index().apply(rank(instance, dp_rank), &event);
+            }
+            Step::Remove { instance, dp_rank, prompt, tier } => {
+                let blocks = sequence_hashes(&locals(PROMPTS[prompt])).skip(1).collect();
+                let event = BlockEvent::Removed { tier, blocks, copies: RemovedCopies::All };
+                model.index().apply(rank(instance, dp_rank), &event);
+            }
+            Step::Register(instance) => {
+                // The second rank of some instances is known from the index only.
+                for dp_rank in 0..1 + instance % RANKS {
+                    drop(indexer.register(registration(instance, dp_rank)));
+                }
+            }
+            Step::Unregister(instance) => drop(model.instances.write().remove(&name(instance))),
+            Step::Restore(instance) => {
+                let new = Instance { worker: WorkerId(2_000 + u64::from(instance)), listeners: BTreeMap::new() };
+                model.instances.write().entry(name(instance)).or_insert(new);
+            }
+        }
+    }
+
+    fn as_named(answer: &Answer) -> Vec<NamedRank> {
+        let rank = |rank: &RankAnswer| {
+            let &RankAnswer { dp_rank, tokens, blocks_held, trust, partial, .. } = rank;
+            NamedRank { instance: answer.name(rank).id().clone(), dp_rank, tokens, blocks_held, trust, partial }
+        };
+        answer.ranks.iter().map(rank).collect()
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(24))]
+
+        /// The answer from the list of ranks equals the general one after every change of registrations and blocks.
+        #[test]
+        fn the_listed_answer_equals_the_general_answer(steps in prop::collection::vec(step(), 1..30)) {
+            let indexer = Indexer::start(IndexerOptions::default()).expect("it starts");
+            indexer.register(registration(0, 0)).expect("it is registered");
+            let model: Arc<Model> = indexer.model(&ModelKey::new("m", None)).expect("it exists");
+            for step in steps {
+                take(&model, step, &indexer);
+                let listed = model.instances.listed();
+                let has_restored = model.index().ranks().into_iter().any(|rank| listed.is_restored(rank));
+                for prompt in PROMPTS {
+                    let query = locals(prompt);
+                    let found = [(query.as_slice(), model.index().find(&query))];
+                    for top_k in [0, 1, 2, 3, 100] {
+                        for min_score in [None, Some(0), Some(1), Some(33)] {
+                            let options = QueryOptions { top_k: NonZeroUsize::new(top_k), min_score };
+                            let general = model.named_ranks(&found).select(options);
+                            let answer = model.listed_answer(&found, options);
+                            prop_assert!(answer.is_some() || has_restored);
+                            let answer = answer.unwrap_or_else(|| model.answer(&found, options));
+                            prop_assert_eq!(as_named(&answer), as_named(&general));
+                        }
+                    }
+                }
+            }
+        }
+    }
 }

@@ -78,7 +78,7 @@ mod tests {
     use parking_lot::RwLock;
 
     use super::*;
-    use crate::model::{Instance, ReplaceableIndex, TokenWindows};
+    use crate::model::{Instance, InstanceTable, ReplaceableIndex, TokenWindows};
     use crate::published_ranks::PublishedRanks;
     use flash_indexer_explain::{History, SeenVariants};
     use flash_indexer_telemetry::metrics::{MetricNames, Metrics, ModelCounts};
@@ -135,7 +135,7 @@ mod tests {
             replaceable: ReplaceableIndex::new(Box::new(counting)),
             decoders: std::sync::Weak::new(),
             published: Some(PublishedRanks::new(PublisherWaker::default())),
-            instances: RwLock::default(),
+            instances: InstanceTable::default(),
             windows: TokenWindows::default(),
             counts: ModelCounts::default(),
             id: 1,

@@ -94,8 +94,8 @@ impl<'r> QueryInput<'r> {
 }
 
 fn response(answer: Answer, request: &QueryRequest) -> QueryResponse {
-    let rank = |rank: RankAnswer| RankMatch {
-        instance_id: rank.instance.to_string(),
+    let rank = |rank: &RankAnswer| RankMatch {
+        instance_id: answer.name(rank).id().to_string(),
         dp_rank: rank.dp_rank.0,
         gpu: rank.tokens[Tier::Device],
         cpu: rank.tokens[Tier::Host],
@@ -107,7 +107,7 @@ fn response(answer: Answer, request: &QueryRequest) -> QueryResponse {
     };
     QueryResponse {
         request_id: request.request_id,
-        ranks: answer.ranks.into_iter().map(rank).collect(),
+        ranks: answer.ranks.iter().map(rank).collect(),
         frequencies: answer.frequencies,
         store: answer.store.as_str().unwrap_or_default().to_owned(),
         error: None,

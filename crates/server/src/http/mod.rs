@@ -6,7 +6,7 @@
 //! |---|---|
 //! | `digest.rs`, `discovery.rs`, `dump.rs`, `peers.rs`, `probes.rs`, `shared_ranks.rs`, `workers.rs` | handlers of the endpoints of these names |
 //! | `query.rs`, `score.rs`, `explain.rs` | handlers of queries, scores, predictions and explanations |
-//! | `explanation.rs` | JSON of an explanation |
+//! | `query_response.rs`, `explanation.rs` | JSON of an answer to a query and of an explanation |
 //! | `fields.rs` | request fields that several endpoints share |
 //! | `extract.rs` | extractors of bodies and query strings |
 //! | `prompt.rs` | fast parsing of bodies that consist mostly of tokens |
@@ -24,6 +24,7 @@ mod peers;
 mod probes;
 mod prompt;
 mod query;
+mod query_response;
 mod score;
 mod shared_ranks;
 mod workers;

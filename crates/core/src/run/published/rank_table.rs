@@ -134,9 +134,7 @@ impl RankTable {
                 pause();
                 continue;
             };
-            let count = self.rank_count.load(Acquire) as u32;
-            let in_use = (0..count).filter(|&slot| self.ranks.record(slot)[1].load(Relaxed) & IN_USE != 0);
-            let sizes: Vec<_> = in_use.map(|slot| (self.rank(RankSlot(slot)), self.size_of(RankSlot(slot)))).collect();
+            let sizes: Vec<_> = self.in_use().map(|(rank, slot)| (rank, self.size_of(slot))).collect();
             fence(Acquire);
             if self.is_unchanged(version) {
                 return sizes;
@@ -144,7 +142,14 @@ impl RankTable {
         }
     }
 
-    fn size_of(&self, slot: RankSlot) -> RankSize {
+    /// Ranks in use with their numbers. The caller validates the read.
+    pub(crate) fn in_use(&self) -> impl Iterator<Item = (WorkerRank, RankSlot)> {
+        let count = self.rank_count.load(Acquire) as u32;
+        let in_use = (0..count).filter(|&slot| self.ranks.record(slot)[1].load(Relaxed) & IN_USE != 0);
+        in_use.map(|slot| (self.rank(RankSlot(slot)), RankSlot(slot)))
+    }
+
+    pub(crate) fn size_of(&self, slot: RankSlot) -> RankSize {
         let record = self.ranks.record(slot.0);
         let word = |at: usize| record[at].load(Relaxed) as usize;
         RankSize { blocks: word(2), waiting: word(3), by_tier: PerTier(std::array::from_fn(|tier| word(4 + tier))) }

@@ -1,0 +1,79 @@
+//! Ranks with names of their own: answers with ranks of other replicas, or of instances known from a dump only.
+
+use std::collections::BTreeMap;
+
+use flash_indexer_core::{DpRank, PerTier, Tier};
+use flash_indexer_types::{InstanceId, Trust};
+
+use super::{Answer, InstanceName, QueryOptions, RankAnswer};
+
+/// One rank's part of an answer, with the id of its instance. The other fields are those of [`RankAnswer`].
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NamedRank {
+    /// The instance.
+    pub instance: InstanceId,
+    /// Its rank.
+    pub dp_rank: DpRank,
+    /// Leading tokens held.
+    pub tokens: PerTier<u64>,
+    /// Blocks that the rank holds.
+    pub blocks_held: usize,
+    /// Trust in the rank.
+    pub trust: Trust,
+    /// Whether `tokens` is a lower bound.
+    pub partial: bool,
+}
+
+impl NamedRank {
+    /// Sort key: depth in device memory, then depth in any tier.
+    fn depth(&self) -> (u64, u64) {
+        (self.tokens[Tier::Device], self.tokens[Tier::External])
+    }
+}
+
+/// Ranks of an answer, in any order.
+#[derive(Debug, Default)]
+pub(crate) struct NamedRanks(pub Vec<NamedRank>);
+
+impl NamedRanks {
+    /// Adds the matches of remote ranks. They replace the local matches of the same ranks.
+    pub(crate) fn merge(&mut self, remote: impl IntoIterator<Item = NamedRank>) {
+        let mut remote = remote.into_iter().peekable();
+        if remote.peek().is_none() {
+            return;
+        }
+        let mut local: BTreeMap<(InstanceId, DpRank), usize> = BTreeMap::new();
+        for (at, rank) in self.0.iter().enumerate() {
+            local.insert((rank.instance.clone(), rank.dp_rank), at);
+        }
+        for rank in remote {
+            match local.get(&(rank.instance.clone(), rank.dp_rank)) {
+                None => self.0.push(rank),
+                Some(&at) => self.0[at] = rank,
+            }
+        }
+    }
+
+    /// Applies the options, and sorts by instance and rank.
+    pub(crate) fn select(self, options: QueryOptions) -> Answer {
+        let Self(mut ranks) = self;
+        ranks.retain(|rank| options.admits(&rank.tokens));
+        let by_name = |a: &NamedRank, b: &NamedRank| (&a.instance, a.dp_rank).cmp(&(&b.instance, b.dp_rank));
+        if let Some(top_k) = options.top_k {
+            ranks.retain(|rank| rank.depth() > (0, 0));
+            ranks.sort_by(|a, b| b.depth().cmp(&a.depth()).then_with(|| by_name(a, b)));
+            ranks.truncate(top_k.get());
+        }
+        ranks.sort_by(by_name);
+        let mut names: Vec<InstanceName> = Vec::new();
+        let mut answers = Vec::with_capacity(ranks.len());
+        for NamedRank { instance, dp_rank, tokens, blocks_held, trust, partial } in ranks {
+            if names.last().is_none_or(|name| *name.id() != instance) {
+                names.push(InstanceName::new(&instance));
+            }
+            let instance = names.len() as u32 - 1;
+            answers.push(RankAnswer { instance, dp_rank, tokens, blocks_held, trust, partial });
+        }
+        Answer::new(names.into(), answers)
+    }
+}

@@ -1,0 +1,129 @@
+//! Registered instances of a model, and their ranks as queries list them.
+
+use std::collections::BTreeMap;
+use std::ops::{Deref, DerefMut};
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering::{Acquire, Release};
+
+use arc_swap::ArcSwap;
+use flash_indexer_core::{WorkerId, WorkerRank};
+use flash_indexer_ingest::Listener;
+use flash_indexer_types::InstanceId;
+use parking_lot::{RwLock, RwLockReadGuard, RwLockWriteGuard};
+use rustc_hash::{FxHashMap, FxHashSet};
+
+use super::Instance;
+use crate::answer::InstanceName;
+
+/// Registered instances of a model by id.
+///
+/// # Consistency
+///
+/// A query takes no lock: it reads a list of the ranks that it resolves again after the instances changed. A query that
+/// starts after a change is complete sees it.
+#[derive(Default)]
+pub(crate) struct InstanceTable {
+    instances: RwLock<BTreeMap<InstanceId, Instance>>,
+    /// Increases with each change, before the change is complete.
+    generation: AtomicU64,
+    listed: ArcSwap<ListedRanks>,
+}
+
+/// All ranks of registered instances that have a listener.
+#[derive(Default)]
+pub(crate) struct ListedRanks {
+    generation: u64,
+    /// Names of all instances, in their order.
+    pub names: Arc<[InstanceName]>,
+    /// In the order of instances and ranks.
+    pub ranks: Vec<ListedRank>,
+    by_rank: FxHashMap<WorkerRank, u32>,
+    workers: FxHashSet<WorkerId>,
+}
+
+/// One rank of a registered instance.
+pub(crate) struct ListedRank {
+    /// Index of the instance in [`ListedRanks::names`].
+    pub instance: u32,
+    pub rank: WorkerRank,
+    pub listener: Arc<Listener>,
+}
+
+impl InstanceTable {
+    pub(crate) fn read(&self) -> RwLockReadGuard<'_, BTreeMap<InstanceId, Instance>> {
+        self.instances.read()
+    }
+
+    pub(crate) fn write(&self) -> ChangingInstances<'_> {
+        ChangingInstances { instances: self.instances.write(), generation: &self.generation }
+    }
+
+    /// The ranks as of now. Costs their number after a change, and two loads otherwise.
+    pub(crate) fn listed(&self) -> Arc<ListedRanks> {
+        let listed = self.listed.load();
+        if listed.generation == self.generation.load(Acquire) {
+            return Arc::clone(&listed);
+        }
+        let instances = self.instances.read();
+        // No change is under way while the lock is held.
+        let listed = Arc::new(ListedRanks::of(&instances, self.generation.load(Acquire)));
+        self.listed.store(Arc::clone(&listed));
+        listed
+    }
+}
+
+impl ListedRanks {
+    fn of(instances: &BTreeMap<InstanceId, Instance>, generation: u64) -> Self {
+        let mut ranks = Vec::new();
+        for ((_, instance), number) in instances.iter().zip(0..) {
+            for (&dp_rank, listener) in &instance.listeners {
+                let rank = WorkerRank { worker: instance.worker, dp_rank };
+                ranks.push(ListedRank { instance: number, rank, listener: Arc::clone(listener) });
+            }
+        }
+        Self {
+            generation,
+            names: instances.keys().map(InstanceName::new).collect(),
+            by_rank: ranks.iter().map(|listed| listed.rank).zip(0..).collect(),
+            ranks,
+            workers: instances.values().map(|instance| instance.worker).collect(),
+        }
+    }
+
+    /// Index of a rank in [`ListedRanks::ranks`].
+    pub(crate) fn find(&self, rank: WorkerRank) -> Option<usize> {
+        self.by_rank.get(&rank).map(|&at| at as usize)
+    }
+
+    /// Whether the rank belongs to a registered instance although it is not listed: it was restored from a dump.
+    pub(crate) fn is_restored(&self, rank: WorkerRank) -> bool {
+        !self.by_rank.contains_key(&rank) && self.workers.contains(&rank.worker)
+    }
+}
+
+/// Write access to the instances.
+pub(crate) struct ChangingInstances<'a> {
+    instances: RwLockWriteGuard<'a, BTreeMap<InstanceId, Instance>>,
+    generation: &'a AtomicU64,
+}
+
+impl Deref for ChangingInstances<'_> {
+    type Target = BTreeMap<InstanceId, Instance>;
+    fn deref(&self) -> &Self::Target {
+        &self.instances
+    }
+}
+
+impl DerefMut for ChangingInstances<'_> {
+    fn deref_mut(&mut self) -> &mut Self::Target {
+        &mut self.instances
+    }
+}
+
+impl Drop for ChangingInstances<'_> {
+    fn drop(&mut self) {
+        // Before the lock is released: a list of the new instances never has the old generation.
+        self.generation.fetch_add(1, Release);
+    }
+}

@@ -1,0 +1,215 @@
+//! JSON of an answer to a query, written into one buffer.
+
+use axum::body::Body;
+use axum::http::HeaderValue;
+use axum::http::header::CONTENT_TYPE;
+use axum::response::{IntoResponse, Response};
+use flash_indexer_core::Tier;
+use flash_indexer_registry::{Answer, InstanceName, RankAnswer};
+
+/// Expected bytes of an instance with one rank, besides its name, which occurs three times.
+const INSTANCE_BYTES: usize = 160;
+/// Expected bytes of an answer without instances.
+const ENVELOPE_BYTES: usize = 128;
+
+/// Response of a query, by instance and then by rank. Scores are in tokens.
+pub(super) struct QueryResponse(pub(super) Answer);
+
+impl IntoResponse for QueryResponse {
+    fn into_response(self) -> Response {
+        let mut response = Response::new(Body::from(json(&self.0)));
+        response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+        response
+    }
+}
+
+fn json(answer: &Answer) -> Vec<u8> {
+    let mut out = Json(Vec::with_capacity(ENVELOPE_BYTES + answer.ranks.len() * INSTANCE_BYTES));
+    out.text("{\"scores\":");
+    out.by_instance(answer, |out, ranks| out.by_rank(ranks, |rank| rank.tokens[Tier::Device]));
+    out.text(",\"frequencies\":");
+    out.list(answer.frequencies.iter().copied());
+    out.text(",\"tree_sizes\":");
+    out.by_instance(answer, |out, ranks| out.by_rank(ranks, |rank| rank.blocks_held as u64));
+    out.text(",\"instances\":");
+    out.by_instance(answer, Json::instance);
+    if let Some(store) = answer.store.as_str() {
+        out.text(",\"store\":\"");
+        out.text(store);
+        out.text("\"");
+    }
+    out.text("}");
+    out.0
+}
+
+/// Writer of JSON.
+struct Json(Vec<u8>);
+
+impl Json {
+    fn text(&mut self, text: &str) {
+        self.0.extend_from_slice(text.as_bytes());
+    }
+
+    fn number(&mut self, number: impl itoa::Integer) {
+        self.text(itoa::Buffer::new().format(number));
+    }
+
+    fn list(&mut self, numbers: impl Iterator<Item = u32>) {
+        self.items("[", numbers, |out, number| out.number(number));
+        self.text("]");
+    }
+
+    /// An object or a list without its end.
+    fn items<T>(&mut self, start: &str, items: impl Iterator<Item = T>, mut write: impl FnMut(&mut Self, T)) {
+        self.text(start);
+        for (at, item) in items.enumerate() {
+            if at > 0 {
+                self.text(",");
+            }
+            write(self, item);
+        }
+    }
+
+    /// An object with a value for each instance.
+    fn by_instance(&mut self, answer: &Answer, write: impl Fn(&mut Self, &[RankAnswer])) {
+        self.items("{", answer.instances(), |out, (name, ranks): (&InstanceName, _)| {
+            out.text(name.json_key());
+            out.text(":");
+            write(out, ranks);
+        });
+        self.text("}");
+    }
+
+    /// An object with a number for each rank of an instance.
+    fn by_rank(&mut self, ranks: &[RankAnswer], value: impl Fn(&RankAnswer) -> u64) {
+        self.items("{", ranks.iter(), |out, rank| {
+            out.text("\"");
+            out.number(rank.dp_rank.0);
+            out.text("\":");
+            out.number(value(rank));
+        });
+        self.text("}");
+    }
+
+    /// The best of an instance's ranks, and the worst trust.
+    fn instance(&mut self, ranks: &[RankAnswer]) {
+        let longest = |tier: Tier| ranks.iter().map(|rank| rank.tokens[tier]).max().unwrap_or(0);
+        for (key, tier) in [("{\"longest_matched\":", Tier::External), (",\"gpu\":", Tier::Device)] {
+            self.text(key);
+            self.number(longest(tier));
+        }
+        self.text(",\"dp\":");
+        self.by_rank(ranks, |rank| rank.tokens[Tier::Device]);
+        for (key, tier) in [(",\"cpu\":", Tier::Host), (",\"disk\":", Tier::Disk)] {
+            self.text(key);
+            self.number(longest(tier));
+        }
+        self.text(",\"trust\":\"");
+        let trust = ranks.iter().map(|rank| rank.trust).max();
+        self.text(trust.expect("a chunk has a rank").as_str());
+        self.text("\"");
+        if ranks.iter().any(|rank| rank.partial) {
+            self.text(",\"partial\":true");
+        }
+        self.text("}");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use flash_indexer_core::{DpRank, PerTier};
+    use flash_indexer_registry::{NamedRank, QueryOptions, StoreAnswer};
+    use flash_indexer_types::{InstanceId, Trust};
+    use proptest::prelude::*;
+    use serde::Serialize;
+    use serde_json::Value;
+
+    use super::*;
+
+    type ByRank<T> = BTreeMap<u32, T>;
+
+    /// The same response, built from maps and written by `serde_json`.
+    #[derive(Serialize, Default)]
+    struct Expected {
+        scores: BTreeMap<String, ByRank<u64>>,
+        frequencies: Vec<u32>,
+        tree_sizes: BTreeMap<String, ByRank<usize>>,
+        instances: BTreeMap<String, InstanceScores>,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        store: Option<&'static str>,
+    }
+
+    #[derive(Serialize)]
+    struct InstanceScores {
+        longest_matched: u64,
+        gpu: u64,
+        dp: ByRank<u64>,
+        cpu: u64,
+        disk: u64,
+        trust: Trust,
+        #[serde(skip_serializing_if = "std::ops::Not::not")]
+        partial: bool,
+    }
+
+    impl Expected {
+        fn of(ranks: &[NamedRank], frequencies: &[u32], store: StoreAnswer) -> Self {
+            let mut response = Self { frequencies: frequencies.to_vec(), store: store.as_str(), ..Self::default() };
+            for rank in ranks {
+                let (key, tokens) = (rank.instance.as_key(), rank.tokens);
+                let device = tokens[Tier::Device];
+                response.scores.entry(key.to_owned()).or_default().insert(rank.dp_rank.0, device);
+                response.tree_sizes.entry(key.to_owned()).or_default().insert(rank.dp_rank.0, rank.blocks_held);
+                let new = InstanceScores {
+                    longest_matched: 0,
+                    gpu: 0,
+                    dp: ByRank::new(),
+                    cpu: 0,
+                    disk: 0,
+                    trust: rank.trust,
+                    partial: false,
+                };
+                let instance = response.instances.entry(key.to_owned()).or_insert(new);
+                instance.longest_matched = instance.longest_matched.max(tokens[Tier::External]);
+                instance.gpu = instance.gpu.max(device);
+                instance.dp.insert(rank.dp_rank.0, device);
+                instance.cpu = instance.cpu.max(tokens[Tier::Host]);
+                instance.disk = instance.disk.max(tokens[Tier::Disk]);
+                instance.trust = instance.trust.max(rank.trust);
+                instance.partial |= rank.partial;
+            }
+            response
+        }
+    }
+
+    fn rank() -> impl Strategy<Value = NamedRank> {
+        let names = ["7", "11", "gpu-1", "\"quoted\\", "täg", "a/b:0"];
+        let name = prop::sample::select(names.to_vec()).prop_map(|name| InstanceId::parse(name).expect("a name"));
+        let trust = prop::sample::select(vec![Trust::Exact, Trust::Cold, Trust::Recovering, Trust::Degraded]);
+        let tokens = prop::array::uniform4(prop_oneof![Just(0), any::<u64>()]).prop_map(PerTier);
+        (name, 0..4_u32, tokens, any::<u32>(), trust, any::<bool>()).prop_map(
+            |(instance, dp_rank, tokens, blocks_held, trust, partial)| {
+                let (dp_rank, blocks_held) = (DpRank(dp_rank), blocks_held as usize);
+                NamedRank { instance, dp_rank, tokens, blocks_held, trust, partial }
+            },
+        )
+    }
+
+    proptest! {
+        #[test]
+        fn the_response_equals_the_one_written_from_maps(
+            ranks in prop::collection::vec(rank(), 0..20),
+            frequencies in prop::collection::vec(any::<u32>(), 0..4),
+            store in prop::sample::select(vec![StoreAnswer::None, StoreAnswer::Included, StoreAnswer::Unavailable]),
+        ) {
+            let by_name: BTreeMap<_, _> = ranks.into_iter().map(|it| ((it.instance.clone(), it.dp_rank), it)).collect();
+            let ranks: Vec<NamedRank> = by_name.into_values().collect();
+            let expected = Expected::of(&ranks, &frequencies, store);
+            let mut answer = Answer::of(ranks, QueryOptions::default());
+            (answer.frequencies, answer.store) = (frequencies, store);
+            let written: Value = serde_json::from_slice(&json(&answer)).expect("it is JSON");
+            prop_assert_eq!(written, serde_json::to_value(&expected).expect("it is JSON"));
+        }
+    }
+}
