@@ -20,8 +20,8 @@ use flash_indexer_core::DpRank;
 use flash_indexer_core::hashing::BlockSize;
 use flash_indexer_core::run::{RunIndex, RunLimits};
 use flash_indexer_server::{
-    IndexerOptions, InstanceId, MetricNames, ModelKey, PeerUrl, PredictionLimits, Registration, Server, ServerOptions,
-    TierWeights,
+    IndexerOptions, InstanceId, MetricNames, ModelKey, PeerUrl, PredictionLimits, QUEUE_BYTES_MIN, Registration,
+    Server, ServerOptions, TierWeights,
 };
 use tracing::{debug, info, warn};
 
@@ -69,6 +69,12 @@ pub(crate) struct ServeArguments {
     /// Threads that decode messages from engines, each with its own queue; 0 for one for each processor, at most 8.
     #[arg(long, env = "FLASH_INDEXER_DECODERS", default_value_t = 0, value_parser = clap::value_parser!(u16).range(..=256))]
     decoders: u16,
+
+    /// Limit of the messages from engines that are received and not applied yet, such as 512MiB; at least 64MiB. Beyond
+    /// it the newest messages of the engine that has most are dropped. [default: a quarter of the memory of the control
+    /// group or the machine, at most 4GiB]
+    #[arg(long, env = "FLASH_INDEXER_INGEST_QUEUE_BYTES", value_name = "SIZE", value_parser = queue_bytes)]
+    ingest_queue_bytes: Option<usize>,
 
     /// Limit of the memory that the indexes of all models take together, such as 2GiB. Beyond it the least useful
     /// blocks are evicted, and answers are marked as partial.
@@ -190,6 +196,7 @@ pub(crate) fn run(arguments: ServeArguments) -> Result<()> {
         indexer: IndexerOptions {
             writer_threads: arguments.threads.into(),
             decoder_threads: (arguments.decoders > 0).then_some(arguments.decoders.into()),
+            ingest_queue_bytes_max: arguments.ingest_queue_bytes,
             history_blocks_max: arguments.history_blocks_max,
             allow_ipc: arguments.allow_ipc,
             memory_max: arguments.memory_max()?,
@@ -247,6 +254,14 @@ pub(crate) fn run(arguments: ServeArguments) -> Result<()> {
     // A client that does not read its response must not keep the process alive.
     runtime.shutdown_timeout(LEFTOVER_DEADLINE);
     result
+}
+
+/// Parses a byte budget of received messages.
+fn queue_bytes(text: &str) -> Result<usize, String> {
+    match byte_size(text)? {
+        bytes if bytes < QUEUE_BYTES_MIN => Err(format!("give at least {} MiB", QUEUE_BYTES_MIN >> 20)),
+        bytes => Ok(bytes),
+    }
 }
 
 /// Longest wait for requests that the server has already cut off.

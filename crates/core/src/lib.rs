@@ -31,6 +31,7 @@
 //! | `index`, `scores`, `held`, `tiers` | the trait of index designs, answers, dumps and fastest tiers |
 //! | `oracle` | the reference implementation that every design must equal |
 //! | `run` | the run index, the default design |
+//! | `sharded` | an index divided into shards, which threads change at the same time |
 //! | `naming`, `prefixes` | one rank's sequence hashes, and its blocks by prefix hash |
 //! | `groups` | cache groups of hybrid models |
 
@@ -48,6 +49,7 @@ mod ids;
 mod index;
 mod locked;
 mod scores;
+mod sharded;
 mod shared_index;
 mod tiers;
 
@@ -57,4 +59,5 @@ pub use ids::{DpRank, LocalHash, PerTier, SequenceHash, Tier, WorkerId, WorkerRa
 pub use index::{Applied, MemoryLimit, PrefixIndex, RankSize};
 pub use locked::Locked;
 pub use scores::{MatchScores, RankMatch};
+pub use sharded::{ShardedIndex, shard_of};
 pub use shared_index::{PREFETCH_DISTANCE, SharedIndex};

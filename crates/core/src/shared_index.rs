@@ -71,6 +71,17 @@ pub trait SharedIndex: Send + Sync {
         false
     }
 
+    /// Number of parts that threads change without waiting for each other. All ranks of a worker are in one part, chosen by
+    /// [`shard_of`](crate::shard_of).
+    fn shards(&self) -> usize {
+        1
+    }
+
+    /// [`SharedIndex::maintain`] for one of [`SharedIndex::shards`].
+    fn maintain_shard(&self, _shard: usize) -> bool {
+        self.maintain()
+    }
+
     /// Twins that queries skipped because one rank had more sequence hashes for a prompt than a query follows. Zero
     /// in a design that follows all.
     fn twins_skipped(&self) -> u64 {

@@ -11,7 +11,8 @@ use flash_indexer_core::groups::{
 use flash_indexer_core::hashing::{BlockSize, sequence_hashes};
 use flash_indexer_core::run::RunIndex;
 use flash_indexer_core::{
-    Block, BlockEvent, DpRank, LocalHash, PerTier, RemovedCopies, SequenceHash, SharedIndex, Tier, WorkerId, WorkerRank,
+    Block, BlockEvent, DpRank, LocalHash, PerTier, RemovedCopies, SequenceHash, ShardedIndex, SharedIndex, Tier,
+    WorkerId, WorkerRank,
 };
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -216,6 +217,11 @@ proptest! {
     #[test]
     fn equals_the_brute_force_rule(steps in consistent_stream(), queries in vec(support::path(), 12)) {
         check(run_index, &steps, &queries)?;
+    }
+
+    #[test]
+    fn a_sharded_index_equals_the_brute_force_rule(steps in consistent_stream(), queries in vec(support::path(), 12)) {
+        check(|| Box::new(ShardedIndex::new(2, RunIndex::default)), &steps, &queries)?;
     }
 
     #[test]

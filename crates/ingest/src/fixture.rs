@@ -15,22 +15,29 @@ use flash_indexer_types::{ClearCause, InstanceId, ModelKey, Ordinal, Trust};
 use flash_indexer_wire::{AdapterSalt, BlockStored, Encoding, EngineEvent, Start, TokenIds, encode_batch};
 use parking_lot::Mutex;
 
-use crate::{Decoders, Listener, ListenerOptions, ListenerState, Maintain, ModelSink, Sockets, Writers};
+use crate::{
+    Decoders, Listener, ListenerOptions, ListenerState, Maintain, ModelSink, QUEUE_BYTES_MIN, Sockets, Writers,
+};
 
 pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
 pub(crate) const RANK: DpRank = DpRank(0);
 
 /// A model without a registry. Its ranks are the listeners of the test.
-struct TestModel {
+pub(crate) struct TestModel {
     key: ModelKey,
     index: Arc<GroupedIndex>,
     metrics: Arc<Metrics>,
+    writer: usize,
     listeners: Mutex<Vec<Arc<Listener>>>,
+    /// Blocks the writer before an event while it is locked.
+    pub(crate) gate: Mutex<()>,
+    /// Workers of the applied events, in order.
+    pub(crate) applied: Mutex<Vec<WorkerId>>,
 }
 
 impl Maintain for TestModel {
-    fn maintain(&self) -> bool {
-        self.index.maintain()
+    fn maintain(&self, shard: usize) -> bool {
+        self.index.maintain_shard(shard)
     }
 }
 
@@ -43,8 +50,8 @@ impl ModelSink for TestModel {
         BlockSize::new(1).expect("one")
     }
 
-    fn writer(&self) -> usize {
-        0
+    fn writer(&self, _worker: WorkerId) -> usize {
+        self.writer
     }
 
     fn metrics(&self) -> &Arc<Metrics> {
@@ -56,6 +63,8 @@ impl ModelSink for TestModel {
     }
 
     fn write(&self, index: &GroupedIndex, rank: WorkerRank, event: &RankEvent, _happened: Instant) -> Applied {
+        drop(self.gate.lock());
+        self.applied.lock().push(rank.worker);
         index.apply_event(rank, event)
     }
 
@@ -97,26 +106,37 @@ impl ModelSink for TestModel {
 pub(crate) struct Fixture {
     pub(crate) engines: Vec<Publisher>,
     pub(crate) decoders: Arc<Decoders>,
+    pub(crate) writers: Arc<Writers>,
+    /// Each has a writer of its own.
+    pub(crate) models: Vec<Arc<TestModel>>,
     sockets: Sockets,
-    writers: Arc<Writers>,
-    model: Arc<TestModel>,
+    listeners: Mutex<Vec<Arc<Listener>>>,
 }
 
 impl Fixture {
-    /// Starts engines. Each is exact after its first message, which stores one block.
+    /// Starts engines of one model. Each is exact after its first message, which stores one block.
     pub(crate) fn start(engines: usize, has_replay: bool) -> Self {
+        Self::start_models(1, engines, has_replay, QUEUE_BYTES_MIN)
+    }
+
+    /// Starts engines, which belong to the models in turn.
+    pub(crate) fn start_models(models: usize, engines: usize, has_replay: bool, queue_bytes_max: usize) -> Self {
         let metrics = Arc::new(Metrics::new(MetricNames::Own));
         let supervisor = Supervisor::start(&metrics).expect("a thread");
-        let writers = Arc::new(Writers::start(1, &supervisor).expect("a thread"));
-        let decoders = Arc::new(Decoders::start(Some(1), &writers, &supervisor).expect("a thread"));
+        let writers = Arc::new(Writers::start(models, &supervisor).expect("a thread"));
+        let decoders = Arc::new(Decoders::start(Some(1), queue_bytes_max, &writers, &supervisor).expect("a thread"));
         let sockets = Sockets::start(Arc::clone(&decoders), &supervisor).expect("sockets");
-        let model = Arc::new(TestModel {
-            key: ModelKey::new("m", None),
+        let model = |writer| TestModel {
+            key: ModelKey::new(format!("m{writer}"), None),
             index: Arc::new(GroupedIndex::new(Box::<RunIndex>::default())),
-            metrics,
+            metrics: Arc::clone(&metrics),
+            writer,
             listeners: Mutex::default(),
-        });
-        let mut fixture = Self { engines: Vec::new(), decoders, sockets, writers, model };
+            gate: Mutex::default(),
+            applied: Mutex::default(),
+        };
+        let models = (0..models).map(|writer| Arc::new(model(writer))).collect();
+        let mut fixture = Self { engines: Vec::new(), decoders, writers, models, sockets, listeners: Mutex::default() };
         for _ in 0..engines {
             let engine = Publisher::bind(PublisherOptions::on_loopback()).expect("free ports");
             let replay_endpoint = has_replay.then(|| engine.replay_endpoint().to_owned());
@@ -131,7 +151,15 @@ impl Fixture {
 
     /// Starts a listener of a further engine.
     pub(crate) fn listen(&self, endpoint: &str, replay_endpoint: Option<String>) -> Arc<Listener> {
-        let number = self.model.listeners.lock().len() as u64 + 1;
+        let listener = self.unconnected(endpoint, replay_endpoint);
+        self.sockets.open(Arc::clone(&listener)).expect("a subscription");
+        listener
+    }
+
+    /// A further listener without a subscription.
+    pub(crate) fn unconnected(&self, endpoint: &str, replay_endpoint: Option<String>) -> Arc<Listener> {
+        let number = self.listeners.lock().len() as u64 + 1;
+        let model = &self.models[(number as usize - 1) % self.models.len()];
         let options = ListenerOptions {
             endpoint: endpoint.to_owned(),
             replay_endpoint,
@@ -143,7 +171,7 @@ impl Fixture {
         let state = ListenerState::new(&options);
         let listener = Arc::new(Listener {
             id: number,
-            model: Arc::<TestModel>::clone(&self.model),
+            model: Arc::<TestModel>::clone(model),
             instance: InstanceId::number(number),
             worker: WorkerId(number),
             dp_rank: RANK,
@@ -153,13 +181,13 @@ impl Fixture {
             resume_from: None,
             state,
         });
-        self.model.listeners.lock().push(Arc::clone(&listener));
-        self.sockets.open(Arc::clone(&listener)).expect("a subscription");
+        model.listeners.lock().push(Arc::clone(&listener));
+        self.listeners.lock().push(Arc::clone(&listener));
         listener
     }
 
     pub(crate) fn listener(&self, at: usize) -> Arc<Listener> {
-        Arc::clone(&self.model.listeners.lock()[at])
+        Arc::clone(&self.listeners.lock()[at])
     }
 
     /// Waits until a rank has this trust state as of this message.
@@ -173,7 +201,8 @@ impl Fixture {
 
     /// Blocks that all ranks hold.
     pub(crate) fn held_blocks(&self) -> usize {
-        self.model.index.sizes().into_iter().map(|(_, size)| size.blocks).sum()
+        let sizes = self.models.iter().flat_map(|model| model.index.sizes());
+        sizes.map(|(_, size)| size.blocks).sum()
     }
 }
 
@@ -189,9 +218,15 @@ impl Drop for Fixture {
 
 /// A message that stores one block.
 pub(crate) fn payload(hash: u64) -> Vec<u8> {
+    chain_payload(hash, 1)
+}
+
+/// A message that stores a chain of blocks, whose hashes count from `hash`.
+pub(crate) fn chain_payload(hash: u64, blocks: u64) -> Vec<u8> {
+    let hashes = hash..hash + blocks;
     let stored = BlockStored {
-        block_hashes: vec![SequenceHash(hash)],
-        token_ids: TokenIds::Plain(vec![hash as u32]),
+        block_hashes: hashes.clone().map(SequenceHash).collect(),
+        token_ids: TokenIds::Plain(hashes.map(|hash| hash as u32).collect()),
         block_size: 1,
         ..BlockStored::default()
     };

@@ -1,14 +1,15 @@
 //! Ingestion: from the event streams of engines into the indexes of their models.
 //!
 //! ```text
-//!  sockets ──bounded queue, drops──▶ decoders ──bounded queue, blocks──▶ writers ──▶ index
-//!  (one thread for 256 listeners)    (sticky by listener)               (sticky by model and tenant)
-//!     ▲                                  │
-//!     └───────── replay requests ────────┘
+//!  sockets ──a queue for each engine──▶ decoders ──a queue for each instance──▶ writers ──▶ index
+//!  (one thread for 256 listeners)       (sticky by listener)                    (sticky by model and instance)
+//!     ▲                                     │
+//!     └────────── replay requests ──────────┘
 //! ```
 //!
-//! A dependent implements [`ModelSink`] for its models and creates a [`Listener`] for each registered rank. Messages that
-//! find a queue full are dropped and counted; the stream then has a gap, which a replay repairs.
+//! A dependent implements [`ModelSink`] for its models and creates a [`Listener`] for each registered rank. All messages from
+//! their arrival until their changes are written share one byte budget. Beyond it the largest queue loses its newest
+//! messages; the stream then has a gap, which a replay repairs.
 //!
 //! # Modules
 //!
@@ -17,7 +18,7 @@
 //! | file | role |
 //! |---|---|
 //! | `message.rs` | frames of a message, and the outline of its batch |
-//! | `queue.rs` | counters and limits of a queue |
+//! | `queues/` | fair queues within one byte budget |
 //! | `resume_point.rs` | position and decoder state of a rank |
 //! | `listener/` | a listener: options, status, trust, held ranks, report, logs; the [`ModelSink`] that it writes into |
 //! | `change.rs` | changes that decoders send to writers |
@@ -35,7 +36,9 @@ mod fixture;
 mod listener;
 mod listener_decoder;
 mod message;
-mod queue;
+#[cfg(test)]
+mod overload_tests;
+mod queues;
 mod resume_point;
 mod sockets;
 mod writer;
@@ -44,6 +47,7 @@ pub use bound_pods::{PendingRegistration, PodName, Refusal, bound_endpoint, is_b
 pub use decoders::{Decoders, Delivery};
 pub use listener::{Connection, Listener, ListenerOptions, ListenerReport, ListenerState, ReplayProgress};
 pub use listener::{Maintain, ModelSink, ReleaseOutcome};
+pub use queues::{QUEUE_BYTES_MIN, default_queue_bytes};
 pub use resume_point::{BlockDecoderState, DecoderState, DecoderStateDetail, ReadAt, ResumePoint};
 pub use sockets::{BindError, BoundOptions, ConnectError, Sockets};
 #[doc(hidden)]

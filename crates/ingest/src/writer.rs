@@ -5,19 +5,19 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant, SystemTime};
 
-use crossbeam_channel::{Receiver, RecvTimeoutError, SendTimeoutError, Sender, TryRecvError, TrySendError, bounded};
 use flash_indexer_core::groups::{GroupedIndex, RankEvent};
-use flash_indexer_core::{Applied, BlockEvent, DpRank, PREFETCH_DISTANCE, SharedIndex, WorkerRank};
+use flash_indexer_core::{Applied, BlockEvent, DpRank, PREFETCH_DISTANCE, SharedIndex, WorkerId, WorkerRank};
 use parking_lot::Mutex;
 
 use super::change::Change;
 use super::listener::{Listener, Maintain};
+use super::queues::{QueuedWork, Queues, Taken};
 use flash_indexer_telemetry::metrics::{Limit, Metrics};
 use flash_indexer_telemetry::supervision::{SupervisedThread, Supervisor, ThreadKind, Watch};
 use flash_indexer_types::ClearCause;
 
-/// Limit of a writer's queue, in batches of changes. Decoders block when it is full.
-const QUEUED_BATCHES_MAX: usize = 256;
+/// Changes after which a batch ends with the next message: a writer takes one batch of each instance in turn.
+const BATCH_CHANGES_MAX: usize = 4_096;
 
 /// Reason label of stored blocks without tokens whose content is unknown.
 const NO_TOKEN_IDS: &str = "no_token_ids";
@@ -28,29 +28,32 @@ const MAINTENANCE_INTERVAL: Duration = Duration::from_secs(1);
 /// A writer that is never idle runs maintenance after this many entries of its queue.
 const WORK_BETWEEN_MAINTENANCE: usize = 64;
 
-/// Indexes of one writer.
-type MaintainedIndexes = Arc<Mutex<Vec<Weak<dyn Maintain>>>>;
+/// Indexes of one writer, with the shard that it maintains.
+type MaintainedIndexes = Arc<Mutex<Vec<(Weak<dyn Maintain>, usize)>>>;
 
 /// A function that runs on the writer thread, between two changes.
 pub(crate) type Job = Box<dyn FnOnce() + Send>;
 
+/// Bytes of the ingest budget that changes stem from, released when it is dropped.
+pub(super) type Reservation = Arc<dyn Send + Sync>;
+
 enum Work {
-    Changes(Arc<Listener>, Vec<Change>),
+    Changes(Arc<Listener>, Vec<Change>, Option<Reservation>),
     Job(Job),
-    Stop,
 }
 
-/// Interval at which a decoder that is blocked by a full queue checks whether the service stops.
-const STOP_CHECK: Duration = Duration::from_millis(100);
+impl QueuedWork for Work {}
 
-/// A fixed number of writer threads. Each model is assigned to one.
+/// A fixed number of writer threads. Each shard of a model's index is assigned to one.
+///
+/// Each instance has a queue of its own, and a writer takes one batch of each in turn. Queueing never blocks: the byte
+/// budget of the decoders bounds what is queued.
 pub struct Writers {
-    queues: Vec<Sender<Work>>,
+    queues: Arc<Queues<WorkerId, Work>>,
     /// Indexes of each writer.
     indexes_by_writer: Vec<MaintainedIndexes>,
     threads: Mutex<Vec<SupervisedThread>>,
     stopping: Arc<AtomicBool>,
-    metrics: Arc<Metrics>,
 }
 
 impl Writers {
@@ -62,37 +65,37 @@ impl Writers {
     pub fn start(count: usize, supervisor: &Arc<Supervisor>) -> std::io::Result<Self> {
         let stopping = Arc::new(AtomicBool::new(false));
         let metrics = supervisor.metrics();
-        let mut queues = Vec::new();
+        let queues = Arc::new(Queues::new(count, usize::MAX));
         let mut indexes_by_writer = Vec::new();
         let mut threads = Vec::new();
         for number in 0..count {
-            let (sender, work) = bounded(QUEUED_BATCHES_MAX);
             let indexes = MaintainedIndexes::default();
             indexes_by_writer.push(Arc::clone(&indexes));
-            let writer = Writer { work, indexes, stopping: Arc::clone(&stopping), metrics: Arc::clone(metrics) };
-            let queue: Sender<Work> = sender.clone();
+            let (stopping, metrics) = (Arc::clone(&stopping), Arc::clone(metrics));
+            let writer = Writer { number, queues: Arc::clone(&queues), indexes, stopping, metrics };
+            let queued = Arc::clone(&queues);
             let run = move |watch: &Arc<Watch>| writer.run(watch);
-            threads.push(supervisor.spawn_with_queue(ThreadKind::Writer, Some(number), move || queue.len(), run)?);
-            queues.push(sender);
+            let queued = move || queued.entries(number);
+            threads.push(supervisor.spawn_with_queue(ThreadKind::Writer, Some(number), queued, run)?);
         }
-        Ok(Self { queues, indexes_by_writer, threads: Mutex::new(threads), stopping, metrics: Arc::clone(metrics) })
+        Ok(Self { queues, indexes_by_writer, threads: Mutex::new(threads), stopping })
     }
 
     /// Number of writers.
     pub fn count(&self) -> usize {
-        self.queues.len()
+        self.queues.count()
     }
 
-    /// Adds an index to a writer, which maintains it until it is dropped.
-    pub fn add_index(&self, writer: usize, index: Weak<dyn Maintain>) {
+    /// Adds a shard of an index to a writer, which maintains it until the index is dropped.
+    pub fn add_index(&self, writer: usize, index: Weak<dyn Maintain>, shard: usize) {
         let mut indexes_by_writer = self.indexes_by_writer[writer].lock();
-        indexes_by_writer.retain(|index| index.strong_count() > 0);
-        indexes_by_writer.push(index);
+        indexes_by_writer.retain(|(index, _)| index.strong_count() > 0);
+        indexes_by_writer.push((index, shard));
     }
 
     /// Number of queued batches of each writer.
     pub fn queues(&self) -> Vec<usize> {
-        self.queues.iter().map(Sender::len).collect()
+        (0..self.queues.count()).map(|writer| self.queues.entries(writer)).collect()
     }
 
     /// Whether the service is stopping: changes are no longer applied.
@@ -100,26 +103,33 @@ impl Writers {
         self.stopping.load(Relaxed)
     }
 
-    /// Queues changes of a stream. Blocks while the writer's queue is full.
-    pub(super) fn write(&self, listener: &Arc<Listener>, changes: Vec<Change>) {
-        self.send(listener, Work::Changes(Arc::clone(listener), changes));
+    /// Queues changes of a stream. Never blocks. `reservation` is kept until the changes are applied.
+    pub(super) fn write(&self, listener: &Arc<Listener>, changes: Vec<Change>, reservation: Option<Reservation>) {
+        let queue = |changes| self.push(listener, Work::Changes(Arc::clone(listener), changes, reservation.clone()));
+        if changes.len() <= BATCH_CHANGES_MAX {
+            return queue(changes);
+        }
+        let mut batch = Vec::with_capacity(BATCH_CHANGES_MAX);
+        for change in changes {
+            // The context of changes ends with their message.
+            let ends_message = matches!(change, Change::MessageApplied { .. });
+            batch.push(change);
+            if ends_message && batch.len() >= BATCH_CHANGES_MAX {
+                queue(std::mem::take(&mut batch));
+            }
+        }
+        if !batch.is_empty() {
+            queue(batch);
+        }
     }
 
     /// Queues a function after all changes so far.
     pub fn run(&self, listener: &Listener, job: Job) {
-        self.send(listener, Work::Job(job));
+        self.push(listener, Work::Job(job));
     }
 
-    fn send(&self, listener: &Listener, work: Work) {
-        let queue = &self.queues[listener.model.writer()];
-        let Err(TrySendError::Full(mut work)) = queue.try_send(work) else { return };
-        self.metrics.limit_reached(Limit::WriterQueue);
-        while let Err(SendTimeoutError::Timeout(unsent)) = queue.send_timeout(work, STOP_CHECK) {
-            if self.are_stopping() {
-                return;
-            }
-            work = unsent;
-        }
+    fn push(&self, listener: &Listener, work: Work) {
+        self.queues.push(&listener.worker, listener.model.writer(listener.worker), work, |_| {});
     }
 
     /// Discards all changes from now on.
@@ -130,10 +140,8 @@ impl Writers {
     /// Stops every writer. A writer that does not end by `deadline` is abandoned. Call it after the decoders have stopped.
     pub fn stop(&self, deadline: Instant) {
         self.stop_applying();
-        let threads = std::mem::take(&mut *self.threads.lock());
-        for (queue, thread) in self.queues.iter().zip(threads) {
-            // It fails if the queue is still full at the deadline.
-            let _ = queue.send_deadline(Work::Stop, deadline);
+        self.queues.stop();
+        for thread in self.threads.lock().drain(..) {
             thread.join_by(deadline);
         }
     }
@@ -163,7 +171,8 @@ fn event_time(timestamp: f64, now: SystemTime, arrived_at: Instant) -> Instant {
 
 /// State of a writer thread.
 struct Writer {
-    work: Receiver<Work>,
+    number: usize,
+    queues: Arc<Queues<WorkerId, Work>>,
     indexes: MaintainedIndexes,
     stopping: Arc<AtomicBool>,
     metrics: Arc<Metrics>,
@@ -179,17 +188,17 @@ impl Writer {
                 self.run_maintenance(watch);
             }
             match work {
-                Work::Changes(listener, changes) => {
+                Work::Changes(listener, changes, reservation) => {
                     watch.begin(Some(Arc::clone(&listener) as _));
                     if !self.stopping.load(Relaxed) {
                         self.apply_batch(watch, &listener, changes);
                     }
+                    drop(reservation);
                 }
                 Work::Job(job) => {
                     watch.begin(None);
                     watch.guarded(job);
                 }
-                Work::Stop => return,
             }
             watch.end();
         }
@@ -219,19 +228,15 @@ impl Writer {
         }
     }
 
-    /// Waits for the next entry of the queue, and runs maintenance meanwhile. Returns none once all senders are dropped.
+    /// Waits for the next entry of the queues, and runs maintenance meanwhile. Returns none once the writer is to stop.
     fn next(&self, watch: &Watch) -> Option<Work> {
+        let mut wait = Duration::ZERO;
         loop {
-            match self.work.try_recv() {
-                Ok(work) => return Some(work),
-                Err(TryRecvError::Disconnected) => return None,
-                Err(TryRecvError::Empty) if !self.stopping.load(Relaxed) && self.run_maintenance(watch) => continue,
-                Err(TryRecvError::Empty) => {}
-            }
-            match self.work.recv_timeout(MAINTENANCE_INTERVAL) {
-                Ok(work) => return Some(work),
-                Err(RecvTimeoutError::Timeout) => {}
-                Err(RecvTimeoutError::Disconnected) => return None,
+            match self.queues.take(self.number, Some(Instant::now() + wait), || {}) {
+                Taken::Work { work, .. } => return Some(work),
+                Taken::Stopped => return None,
+                Taken::Timeout if !self.stopping.load(Relaxed) && self.run_maintenance(watch) => wait = Duration::ZERO,
+                Taken::Timeout => wait = MAINTENANCE_INTERVAL,
             }
         }
     }
@@ -240,7 +245,7 @@ impl Writer {
     fn run_maintenance(&self, watch: &Watch) -> bool {
         let indexes = self.indexes.lock().clone();
         watch.begin(None);
-        let is_more = indexes.iter().filter_map(Weak::upgrade).any(|index| index.maintain());
+        let is_more = indexes.iter().any(|(index, shard)| index.upgrade().is_some_and(|index| index.maintain(*shard)));
         watch.end();
         is_more
     }
@@ -363,7 +368,7 @@ mod tests {
     struct MaintenanceTurns(AtomicUsize);
 
     impl Maintain for MaintenanceTurns {
-        fn maintain(&self) -> bool {
+        fn maintain(&self, _shard: usize) -> bool {
             let left = self.0.load(Relaxed);
             self.0.store(left.saturating_sub(1), Relaxed);
             left > 1
@@ -377,7 +382,7 @@ mod tests {
         let indexes = [700, 300].map(|turns| Arc::new(MaintenanceTurns(AtomicUsize::new(turns))));
         for index in &indexes {
             let index: Arc<dyn Maintain> = Arc::<MaintenanceTurns>::clone(index);
-            writers.add_index(0, Arc::downgrade(&index));
+            writers.add_index(0, Arc::downgrade(&index), 0);
         }
         let is_done = || indexes.iter().all(|index| index.0.load(Relaxed) == 0).then_some(());
         wait_for("the end of the deferred work", Duration::from_secs(30), is_done);

@@ -13,14 +13,16 @@ use std::time::Instant;
 use arc_swap::Guard;
 use flash_indexer_core::groups::{GroupChange, GroupedIndex, RankEvent};
 use flash_indexer_core::hashing::{BlockSize, HashVariant, TokenWindow, local_hashes};
-use flash_indexer_core::{Applied, BlockEvent, DpRank, LocalHash, RankSize, SharedIndex, WorkerId, WorkerRank};
+use flash_indexer_core::{
+    Applied, BlockEvent, DpRank, LocalHash, RankSize, SharedIndex, WorkerId, WorkerRank, shard_of,
+};
 use parking_lot::RwLock;
 use rustc_hash::FxHashSet;
 use tracing::error;
 
 pub(crate) use self::instance::{Instance, StreamStatus};
 pub(crate) use self::instance_table::InstanceTable;
-pub(crate) use self::replaceable_index::ReplaceableIndex;
+pub(crate) use self::replaceable_index::{ReplaceableIndex, unbounded_index};
 pub(crate) use self::token_windows::TokenWindows;
 
 use crate::published_ranks::PublishedRanks;
@@ -41,7 +43,7 @@ pub(crate) type Models = RwLock<BTreeMap<ModelKey, Arc<Model>>>;
 ///
 /// # Consistency
 ///
-/// Only the model's writer applies events, to the index and to `published` alike. The index design defines which part
+/// Only a worker's writer applies its events, to the index and to `published` alike. The index design defines which part
 /// of an event a concurrent query may see.
 pub(crate) struct Model {
     pub key: ModelKey,
@@ -65,13 +67,13 @@ pub(crate) struct Model {
     /// Recent changes, for explanations.
     pub history: History,
     pub seen_variants: SeenVariants,
-    /// Number of the writer that applies the model's events.
-    pub writer: usize,
+    /// Number of the writer that applies the events of each shard's workers.
+    pub writers: Vec<usize>,
 }
 
 impl Maintain for Model {
-    fn maintain(&self) -> bool {
-        self.change(|index| index.maintain())
+    fn maintain(&self, shard: usize) -> bool {
+        self.change(|index| index.maintain_shard(shard))
     }
 }
 
@@ -84,8 +86,8 @@ impl ModelSink for Model {
         self.block_size
     }
 
-    fn writer(&self) -> usize {
-        self.writer
+    fn writer(&self, worker: WorkerId) -> usize {
+        self.writers[shard_of(worker, self.writers.len())]
     }
 
     fn metrics(&self) -> &Arc<Metrics> {

@@ -257,7 +257,8 @@ fn engines_that_connect_are_followed_after_the_bound_sockets_thread_panicked() {
 
 #[test]
 fn a_stalled_writer_fails_readiness_and_blocks_no_other_work() {
-    let mut service = Service::start(IndexerOptions { writer_threads: 2, ..IndexerOptions::default() });
+    let options = IndexerOptions { writer_threads: 2, shards: Some(1), ..IndexerOptions::default() };
+    let mut service = Service::start(options);
     let (wedged, gone, other) = (engine(), engine(), engine());
     service.register(1, "m", &wedged, false);
     service.register(2, "m", &gone, false);
@@ -288,6 +289,47 @@ fn a_stalled_writer_fails_readiness_and_blocks_no_other_work() {
     // The service stops in spite of the stalled writer.
     service.stop();
     drop(blocked);
+}
+
+#[test]
+fn events_of_other_models_and_shards_are_visible_while_a_writer_is_stalled() {
+    const INSTANCES: u64 = 8;
+    let options = IndexerOptions {
+        writer_threads: 3,
+        decoder_threads: Some(1),
+        shards: Some(2),
+        ingest_queue_bytes_max: Some(crate::QUEUE_BYTES_MIN),
+        ..IndexerOptions::default()
+    };
+    let service = Service::start(options);
+    let engines: Vec<_> = (0..=INSTANCES).map(|_| engine()).collect();
+    for instance in 1..=INSTANCES {
+        service.register(instance, "m", &engines[instance as usize], false);
+    }
+    // The two shards of the first model have two writers; this model has shards at the third and the first.
+    let shard = |instance: u64| {
+        let worker = service.server().indexer().worker(&crate::InstanceId::number(instance)).expect("registered");
+        flash_indexer_core::shard_of(worker, 2)
+    };
+    let stalled = shard(1);
+    let beside = (2..=INSTANCES).find(|&instance| shard(instance) != stalled).expect("an instance of the other shard");
+    for instance in 1..=INSTANCES {
+        engines[instance as usize].publish(0, &payload(None, 1)).expect("published");
+        service.wait_exact(instance, 0);
+    }
+    let blocked = faults::block_writers();
+    engines[1].publish(1, &payload(Some(1), faults::BLOCKING_BLOCK)).expect("published");
+    for sequence in 2..2_000 {
+        engines[1].publish(sequence, &payload(Some(1), sequence)).expect("published");
+    }
+    for sequence in 1..50 {
+        engines[beside as usize].publish(sequence, &payload(Some(sequence), 1 + sequence)).expect("published");
+        service.wait_exact(beside, sequence);
+    }
+    assert_eq!(service.listener(1)["last_seq"], json!(0), "its writer is still stalled");
+    assert_eq!(service.score(beside, &[1, 2, 3]), 3);
+    drop(blocked);
+    service.wait_exact(1, 1_999);
 }
 
 #[test]

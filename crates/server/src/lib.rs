@@ -42,7 +42,7 @@ pub use flash_indexer_discovery::{
     DiscoveryOptions, DiscoverySource, DnsName, DnsNameError, DnsOptions, EngineTemplate, KubernetesNamespace,
     KubernetesOptions, NamespaceError,
 };
-pub use flash_indexer_ingest::{Connection, ListenerReport, ReleaseOutcome, ReplayProgress};
+pub use flash_indexer_ingest::{Connection, ListenerReport, QUEUE_BYTES_MIN, ReleaseOutcome, ReplayProgress};
 pub use flash_indexer_registry::{Answer, QueryOptions, RankAnswer, StoreAnswer};
 pub use flash_indexer_registry::{
     Indexer, IndexerOptions, ListenError, PodOptions, PredictError, QueryError, RegistrationError, Unregistered,

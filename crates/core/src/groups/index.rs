@@ -246,6 +246,14 @@ impl SharedIndex for GroupedIndex {
         self.plain.maintain()
     }
 
+    fn shards(&self) -> usize {
+        self.plain.shards()
+    }
+
+    fn maintain_shard(&self, shard: usize) -> bool {
+        self.plain.maintain_shard(shard)
+    }
+
     /// Memory of the primary group.
     fn memory_bytes(&self) -> Option<usize> {
         self.plain.memory_bytes()

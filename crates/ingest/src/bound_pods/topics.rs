@@ -9,7 +9,6 @@ use super::PodName;
 use super::name::{TopicError, is_too_long, queue_for};
 use crate::listener::Listener;
 use crate::message::Frames;
-use crate::queue::Queued;
 
 /// Limit of cached topics. The cache is cleared when it is full.
 const TOPICS_MAX: usize = 1 << 15;
@@ -20,18 +19,16 @@ pub(crate) struct ConnectionId(pub u64);
 
 /// A bound pod, with its decoder.
 pub(crate) struct Pod {
-    pub name: PodName,
+    pub name: Arc<PodName>,
     /// Number of its decoder.
     pub decoder: usize,
-    /// Messages of the pod in the decoder's queue.
-    pub queued: Queued,
     /// Listeners of the pod's ranks: their ranks are degraded at once when a message is dropped.
     listeners: Mutex<Vec<Weak<Listener>>>,
 }
 
 impl Pod {
     pub(crate) fn new(name: PodName, decoder: usize) -> Self {
-        Self { name, decoder, queued: Queued::default(), listeners: Mutex::default() }
+        Self { name: Arc::new(name), decoder, listeners: Mutex::default() }
     }
 
     /// Adds a listener of a rank of the pod. Cost: linear in the pod's ranks.

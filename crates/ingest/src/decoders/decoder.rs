@@ -5,22 +5,21 @@ use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::time::Instant;
 
-use crossbeam_channel::{Receiver, RecvTimeoutError, Sender};
+use crossbeam_channel::Sender;
 use flash_indexer_wire::{StreamPosition, StreamTrust};
 use rustc_hash::FxHashMap;
 
-use super::delivery::{Delivery, Work};
-use super::pod_routing::queued_size;
+use super::delivery::{Delivery, QueueKey, Work};
 #[cfg(any(test, feature = "fault-injection"))]
 use super::restarts;
 use crate::bound_pods::{PendingRegistration, PodStreams};
 use crate::listener::Listener;
 use crate::listener_decoder::{DECODER_PANICKED, ListenerDecoder};
-use crate::queue::Queued;
+use crate::queues::{Queues, Taken};
 use crate::resume_point::ReadAt;
-use crate::writer::Writers;
+use crate::writer::{Reservation, Writers};
 use crate::{listener_span, log_listener};
-use flash_indexer_telemetry::metrics::Metrics;
+use flash_indexer_telemetry::metrics::{Limit, Metrics};
 use flash_indexer_telemetry::supervision::{ThreadKind, Watch, guarded};
 
 /// Limit of the messages that the streams of one decoder buffer while a gap before them is replayed, in bytes.
@@ -30,14 +29,18 @@ const BATCH_BYTES: usize = 1 << 20;
 
 /// State of a decoder thread.
 pub(super) struct Decoder {
-    work: Receiver<Work>,
-    queued: Arc<Queued>,
+    number: usize,
+    queues: Arc<Queues<QueueKey, Work>>,
     pub(super) listener_decoders: FxHashMap<u64, ListenerDecoder>,
     pub(super) pods: PodStreams,
     /// Requests registrations of pods.
     pub(super) registration_sender: Sender<PendingRegistration>,
     /// Deadlines of the streams, with their listeners.
     pub(super) timers: BTreeSet<(Instant, u64)>,
+    /// Timers that are due, of listeners with earlier work in their queues, by queue.
+    deferred_timers: FxHashMap<QueueKey, Vec<(Instant, u64)>>,
+    /// Bytes of the budget that the current work takes until its changes are written.
+    reservation: Option<Reservation>,
     /// Bytes of messages that all streams buffer behind gaps.
     pub(super) waiting_bytes: usize,
     /// The listener whose decoder is being used, and not in `listener_decoders`.
@@ -48,19 +51,21 @@ pub(super) struct Decoder {
 
 impl Decoder {
     pub(super) fn new(
-        work: Receiver<Work>,
-        queued: Arc<Queued>,
+        number: usize,
+        queues: Arc<Queues<QueueKey, Work>>,
         registration_sender: Sender<PendingRegistration>,
         writers: Arc<Writers>,
         metrics: Arc<Metrics>,
     ) -> Self {
         Self {
-            work,
-            queued,
+            number,
+            queues,
             listener_decoders: FxHashMap::default(),
             pods: PodStreams::default(),
             registration_sender,
             timers: BTreeSet::new(),
+            deferred_timers: FxHashMap::default(),
+            reservation: None,
             waiting_bytes: 0,
             current: None,
             writers,
@@ -70,69 +75,69 @@ impl Decoder {
 
     pub(super) fn run(mut self, watch: &Watch) {
         loop {
-            let work = match self.timers.first() {
-                Some(&(due, _)) => self.work.recv_deadline(due),
-                None => self.work.recv().map_err(|_| RecvTimeoutError::Disconnected),
-            };
+            let deadline = self.timers.first().map(|&(due, _)| due);
+            // Each count is an engine whose messages wait for its writer.
+            let taken = self.queues.take(self.number, deadline, || self.metrics.limit_reached(Limit::WriterQueue));
             watch.begin(None);
-            match watch.guarded(|| self.step(work)) {
+            match watch.guarded(|| self.step(taken)) {
                 Some(ControlFlow::Continue(())) => {}
                 Some(ControlFlow::Break(())) => return,
                 None => self.restart_all(),
             }
+            self.reservation = None;
             watch.end();
         }
     }
 
-    /// Handles one entry of the queue, then the timers that are due.
-    fn step(&mut self, work: Result<Work, RecvTimeoutError>) -> ControlFlow<()> {
-        // A message that was queued before a deadline meets it, however long it waited in the queue.
-        let time = match work {
-            Ok(Work::Delivery { listener, delivery, at }) => {
-                let (messages, bytes) = delivery.size();
-                self.queued.take(messages, bytes);
-                listener.state.queued.take(messages, bytes);
-                if !self.writers.are_stopping() {
-                    self.handle(&listener, delivery);
+    /// Handles one entry of the queues, then the timers that are due.
+    fn step(&mut self, taken: Taken<QueueKey, Work>) -> ControlFlow<()> {
+        match taken {
+            Taken::Work { key, work, reservation } => {
+                self.reservation = Some(reservation);
+                if let Some(timers) = self.deferred_timers.remove(&key) {
+                    self.timers.extend(timers);
                 }
-                at
+                self.handle_work(work);
             }
-            Ok(Work::Pod { pod, messages, at }) => {
-                let (messages_count, bytes) = queued_size(&messages);
-                self.queued.take(messages_count, bytes);
-                pod.queued.take(messages_count, bytes);
-                if !self.writers.are_stopping() {
-                    self.route_messages(&pod, messages);
-                }
-                at
-            }
-            Ok(Work::PodDropped { pod, runs }) => {
-                pod.queued.end_dropping();
-                self.note_dropped(&pod.name, &runs);
-                Instant::now()
-            }
-            Ok(Work::ConnectionLost(connection)) => {
-                self.disconnect_pods(connection);
-                Instant::now()
-            }
-            Ok(Work::Refused(name, dp_rank, refusal)) => {
-                self.refuse(&name, dp_rank, &refusal);
-                Instant::now()
-            }
-            Err(RecvTimeoutError::Timeout) => Instant::now(),
-            Ok(Work::Stop) | Err(RecvTimeoutError::Disconnected) => return ControlFlow::Break(()),
-        };
-        self.run_timers(time);
+            Taken::Timeout => {}
+            Taken::Stopped => return ControlFlow::Break(()),
+        }
+        self.run_timers(Instant::now());
         ControlFlow::Continue(())
     }
 
-    /// Runs the timers that are due at `time`.
-    fn run_timers(&mut self, time: Instant) {
+    fn handle_work(&mut self, work: Work) {
+        match work {
+            Work::Delivery { listener, delivery } => {
+                if !self.writers.are_stopping() {
+                    self.handle(&listener, delivery);
+                }
+            }
+            Work::Pod { pod, messages } => {
+                if !self.writers.are_stopping() {
+                    self.route_messages(&pod, messages);
+                }
+            }
+            Work::PodDropped { pod, runs } => self.note_dropped(&pod.name, &runs),
+            Work::ConnectionLost(connection, pods) => self.disconnect_pods(connection, &pods),
+            Work::Refused(name, dp_rank, refusal) => self.refuse(&name, dp_rank, &refusal),
+        }
+    }
+
+    /// Runs the timers that are due at `now`. A message that was queued before a deadline meets it, however long it waits
+    /// in the queue.
+    fn run_timers(&mut self, now: Instant) {
         while let Some(&(due, id)) = self.timers.first()
-            && due <= time
+            && due <= now
         {
             self.timers.pop_first();
-            if let Some(listener) = self.listener_decoders.get(&id).map(|decoder| Arc::clone(decoder.listener())) {
+            let Some(listener) = self.listener_decoders.get(&id).map(|decoder| Arc::clone(decoder.listener())) else {
+                continue;
+            };
+            let key = QueueKey::of(&listener);
+            if self.queues.queued_since(&key).is_some_and(|at| at <= due) {
+                self.deferred_timers.entry(key).or_default().push((due, id));
+            } else {
                 self.with_decoder(&listener, |decoder, _| decoder.tick(Instant::now()));
             }
         }
@@ -148,7 +153,6 @@ impl Decoder {
                 self.decode_each(listener, messages, |decoder, frames| decoder.live(frames, now))
             }
             Delivery::Dropped(run) => {
-                listener.state.queued.end_dropping();
                 self.with_decoder(listener, |decoder, _| decoder.dropped(run, now));
             }
             Delivery::Replayed { attempt, messages } => {
@@ -237,7 +241,7 @@ impl Decoder {
         work: impl FnOnce(&mut ListenerDecoder, &WriterSender<'_>),
     ) {
         let _span = listener_span!(listener).entered();
-        let out = WriterSender { writers: &self.writers, listener };
+        let out = WriterSender { writers: &self.writers, listener, reservation: self.reservation.clone() };
         self.current = Some(Arc::clone(listener));
         let known = self.listener_decoders.remove(&listener.id);
         let (bytes_before, due_before) =
@@ -282,6 +286,7 @@ const START: StreamPosition = StreamPosition { cursor: None, epoch: 1, trust: St
 pub(super) struct WriterSender<'a> {
     writers: &'a Writers,
     listener: &'a Arc<Listener>,
+    reservation: Option<Reservation>,
 }
 
 impl WriterSender<'_> {
@@ -295,14 +300,14 @@ impl WriterSender<'_> {
     fn write(&self, decoder: &mut ListenerDecoder) {
         let changes = decoder.changes();
         if !changes.is_empty() {
-            self.writers.write(self.listener, changes);
+            self.writers.write(self.listener, changes, self.reservation.clone());
         }
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use crossbeam_channel::{bounded, unbounded};
+    use crossbeam_channel::bounded;
     use parking_lot::Mutex;
     use tracing::span::{Attributes, Id, Record};
     use tracing::{Event, Metadata, Subscriber};
@@ -356,7 +361,8 @@ mod tests {
         let metrics = Arc::new(Metrics::new(MetricNames::Own));
         let supervisor = Supervisor::start(&metrics).expect("a thread");
         let writers = Arc::new(Writers::start(1, &supervisor).expect("a thread"));
-        let mut decoder = Decoder::new(unbounded().1, Arc::default(), bounded(1).0, writers, metrics);
+        let queues = Arc::new(Queues::new(1, usize::MAX));
+        let mut decoder = Decoder::new(0, queues, bounded(1).0, writers, metrics);
         let recorder = SpanRecorder::default();
         let events = Arc::clone(&recorder.events);
         tracing::subscriber::with_default(recorder, || {

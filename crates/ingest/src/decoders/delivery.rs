@@ -1,7 +1,6 @@
 //! Work for a decoder thread: deliveries of listeners, messages of bound pods.
 
 use std::sync::Arc;
-use std::time::Instant;
 
 use crossbeam_channel::Sender;
 use flash_indexer_core::DpRank;
@@ -10,6 +9,7 @@ use flash_indexer_wire::{Replay, StreamPosition};
 use crate::bound_pods::{ConnectionId, Pod, PodMessage, PodName, Refusal};
 use crate::listener::Listener;
 use crate::message::Frames;
+use crate::queues::{NoticePosition, QueuedSize, QueuedWork};
 use crate::resume_point::{DecoderState, DecoderStateDetail, Read, ReadAt};
 
 /// Bytes that a queued message takes besides its frames: their allocations and its slot in the queue.
@@ -81,11 +81,15 @@ impl Delivery {
         }
     }
 
-    /// Number of messages, and bytes that they take in a queue.
-    pub(super) fn size(&self) -> (usize, usize) {
-        let messages = self.messages();
-        (messages.len(), messages.iter().map(queued_bytes).sum())
+    /// Messages, and bytes that they take in a queue.
+    pub(super) fn size(&self) -> QueuedSize {
+        size_of(self.messages().iter())
     }
+}
+
+/// Size of messages in a queue.
+fn size_of<'a>(messages: impl ExactSizeIterator<Item = &'a Frames>) -> QueuedSize {
+    QueuedSize { messages: messages.len(), bytes: messages.map(queued_bytes).sum() }
 }
 
 /// Bytes that a message takes in a queue.
@@ -93,18 +97,37 @@ pub(super) fn queued_bytes(frames: &Frames) -> usize {
     MESSAGE_OVERHEAD_BYTES + frames.iter().map(Vec::len).sum::<usize>()
 }
 
+/// A queue of a decoder. The entries of one queue are handled in order.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(super) enum QueueKey {
+    /// Deliveries of a listener that dials its engine, given by its id.
+    Listener(u64),
+    /// Messages of a pod, and deliveries of its listeners.
+    Pod(Arc<PodName>),
+    /// Lost connections of the bound socket, for pods without an entry in their queues.
+    Connections(usize),
+}
+
+impl QueueKey {
+    /// Queue of a listener's deliveries.
+    pub(super) fn of(listener: &Listener) -> Self {
+        match listener.options.is_bound() {
+            true => Self::Pod(Arc::new(listener.pod_name())),
+            false => Self::Listener(listener.id),
+        }
+    }
+}
+
 /// An entry of a decoder's queue.
 pub(super) enum Work {
     Delivery {
         listener: Arc<Listener>,
         delivery: Delivery,
-        at: Instant,
     },
     /// Messages of a pod, from the bound socket.
     Pod {
         pod: Arc<Pod>,
         messages: Vec<PodMessage>,
-        at: Instant,
     },
     /// Messages of a pod were dropped after the last ones. `runs` holds the run of drops of each of its listeners.
     PodDropped {
@@ -112,8 +135,79 @@ pub(super) enum Work {
         runs: Vec<(Arc<Listener>, u64)>,
     },
     /// A connection to the bound socket is lost.
-    ConnectionLost(ConnectionId),
+    ConnectionLost(ConnectionId, PodScope),
     /// The registration of a pod's rank is refused.
     Refused(PodName, DpRank, Refusal),
-    Stop,
+}
+
+/// Pods for which a lost connection is handled.
+pub(super) enum PodScope {
+    One(Arc<PodName>),
+    /// All pods but these, whose queues have an entry of their own.
+    AllBut(Vec<Arc<PodName>>),
+}
+
+impl PodScope {
+    pub(super) fn contains(&self, pod: &PodName) -> bool {
+        match self {
+            Self::One(only) => **only == *pod,
+            Self::AllBut(others) => others.iter().all(|other| **other != *pod),
+        }
+    }
+}
+
+/// Run of drops of a notice that a later notice of the same queue completes: acknowledging it has no effect.
+const RUN_CONTINUES: u64 = 0;
+
+impl QueuedWork for Work {
+    fn size(&self) -> QueuedSize {
+        match self {
+            Self::Delivery { delivery, .. } => delivery.size(),
+            Self::Pod { messages, .. } => size_of(messages.iter().map(|message| &message.frames)),
+            _ => QueuedSize::default(),
+        }
+    }
+
+    fn is_live(&self) -> bool {
+        matches!(self, Self::Delivery { delivery: Delivery::Live(_), .. } | Self::Pod { .. })
+    }
+
+    fn covers(&self, dropped: &Self) -> bool {
+        match (self, dropped) {
+            (Self::Delivery { delivery, .. }, Self::Delivery { delivery: dropped, .. }) => match (delivery, dropped) {
+                (Delivery::Dropped(_), Delivery::Live(_)) => true,
+                (Delivery::ReplayFailed { attempt, .. }, Delivery::Replayed { attempt: dropped, .. }) => {
+                    attempt == dropped
+                }
+                _ => false,
+            },
+            (Self::PodDropped { .. }, Self::Pod { .. }) => true,
+            _ => false,
+        }
+    }
+
+    /// Degrades the ranks at once if it begins a run of drops.
+    fn into_notice(self, position: NoticePosition) -> Self {
+        let run = |listener: &Listener| match position {
+            NoticePosition::Last => listener.begin_drop_run(),
+            NoticePosition::BeforeAnother => RUN_CONTINUES,
+        };
+        match self {
+            Self::Delivery { listener, delivery: Delivery::Live(_) } => {
+                let run = run(&listener);
+                Self::Delivery { listener, delivery: Delivery::Dropped(run) }
+            }
+            // The replay is incomplete: the stream has to request it again.
+            Self::Delivery { listener, delivery: Delivery::Replayed { attempt, .. } } => {
+                let why = "replayed messages were dropped: the queue is full".to_owned();
+                Self::Delivery { listener, delivery: Delivery::ReplayFailed { attempt, why } }
+            }
+            Self::Pod { pod, .. } => {
+                let runs =
+                    pod.listeners().into_iter().map(|listener| (Arc::clone(&listener), run(&listener))).collect();
+                Self::PodDropped { pod, runs }
+            }
+            other => other,
+        }
+    }
 }

@@ -9,25 +9,23 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
 
-use crossbeam_channel::{Receiver, Sender, bounded, unbounded};
+use crossbeam_channel::{Receiver, bounded};
 use flash_indexer_wire::Replay;
 use parking_lot::Mutex;
 
 use self::decoder::Decoder;
 pub use self::delivery::Delivery;
 pub(crate) use self::delivery::Retired;
-use self::delivery::Work;
+use self::delivery::{QueueKey, Work};
 use super::bound_pods::PendingRegistration;
 use super::listener::Listener;
-use super::queue::Queued;
+#[cfg(test)]
+use super::queues::Taken;
+use super::queues::{QueuedWork, Queues};
 use super::writer::Writers;
 use flash_indexer_telemetry::metrics::{Limit, Metrics, QueueState};
 use flash_indexer_telemetry::supervision::{SupervisedThread, Supervisor, ThreadKind, Watch};
 
-/// Limit of a decoder's queue, in bytes of messages with their overhead.
-const QUEUED_BYTES_MAX: usize = 256 << 20;
-/// A stream or pod may fill one part in this number of a decoder's queue: a flood of one leaves room for the others.
-const SHARE: usize = 4;
 /// Limit of the default number of decoders.
 const THREADS_BY_DEFAULT_MAX: usize = 8;
 /// Limit of pending registrations of pods.
@@ -37,9 +35,12 @@ const PENDING_REGISTRATIONS_MAX: usize = 1 << 10;
 /// bound pod is assigned by the hash of the pod's name.
 ///
 /// Delivering never blocks. If a socket thread blocked, ZeroMQ would stop reading the connection, miss its heartbeats and
-/// close it. Messages that find their queue full are dropped and counted, and the next message shows the gap.
+/// close it. Each engine has a queue of its own, and a decoder takes one entry of each in turn. A decoder never waits for a
+/// writer: an engine whose changes are not written yet is passed over, and its messages stay in its queue. All queues share
+/// one byte budget. When it is full, the largest queue loses its newest messages, and every message that follows until
+/// the queue has drained; then one replay returns them.
 pub struct Decoders {
-    queues: Vec<Queue>,
+    queues: Arc<Queues<QueueKey, Work>>,
     assigned: AtomicUsize,
     pending_registrations: Receiver<PendingRegistration>,
     threads: Mutex<Vec<SupervisedThread>>,
@@ -47,33 +48,32 @@ pub struct Decoders {
     metrics: Arc<Metrics>,
 }
 
-struct Queue {
-    sender: Sender<Work>,
-    queued: Arc<Queued>,
-}
-
 impl Decoders {
-    /// Starts `count` decoders; by default one for each processor, up to [`THREADS_BY_DEFAULT_MAX`].
+    /// Starts `count` decoders; by default one for each processor, up to [`THREADS_BY_DEFAULT_MAX`]. `queue_bytes_max` is
+    /// the limit of messages that are received and whose changes are not written yet, in bytes with their overhead.
     ///
     /// # Errors
     ///
     /// When the system refuses a thread.
-    pub fn start(count: Option<usize>, writers: &Arc<Writers>, supervisor: &Arc<Supervisor>) -> std::io::Result<Self> {
+    pub fn start(
+        count: Option<usize>,
+        queue_bytes_max: usize,
+        writers: &Arc<Writers>,
+        supervisor: &Arc<Supervisor>,
+    ) -> std::io::Result<Self> {
         let metrics = supervisor.metrics();
         let processors = || std::thread::available_parallelism().map_or(1, usize::from).min(THREADS_BY_DEFAULT_MAX);
         let count = count.unwrap_or_else(processors).max(1);
         let (registration_sender, pending_registrations) = bounded(PENDING_REGISTRATIONS_MAX);
-        let mut queues = Vec::new();
+        let queues = Arc::new(Queues::new(count, queue_bytes_max));
         let mut threads = Vec::new();
         for number in 0..count {
-            let (sender, work) = unbounded();
-            let queued = Arc::new(Queued::default());
             let (registrations, writers) = (registration_sender.clone(), Arc::clone(writers));
-            let decoder = Decoder::new(work, Arc::clone(&queued), registrations, writers, Arc::clone(metrics));
-            let queue: Sender<Work> = Sender::clone(&sender);
+            let decoder = Decoder::new(number, Arc::clone(&queues), registrations, writers, Arc::clone(metrics));
+            let ready = Arc::clone(&queues);
             let run = move |watch: &Arc<Watch>| decoder.run(watch);
-            threads.push(supervisor.spawn_with_queue(ThreadKind::Decoder, Some(number), move || queue.len(), run)?);
-            queues.push(Queue { sender, queued });
+            let ready = move || ready.ready(number);
+            threads.push(supervisor.spawn_with_queue(ThreadKind::Decoder, Some(number), ready, run)?);
         }
         let (writers, metrics) = (Arc::clone(writers), Arc::clone(metrics));
         let (assigned, threads) = (AtomicUsize::new(0), Mutex::new(threads));
@@ -82,12 +82,22 @@ impl Decoders {
 
     /// Assigns a decoder to a new listener, round-robin.
     pub fn assign(&self) -> usize {
-        self.assigned.fetch_add(1, Ordering::Relaxed) % self.queues.len()
+        self.assigned.fetch_add(1, Ordering::Relaxed) % self.queues.count()
     }
 
-    /// Depth of each decoder's queue.
+    /// Messages that wait for each decoder.
     pub fn queues(&self) -> Vec<QueueState> {
-        self.queues.iter().map(|queue| queue.queued.state()).collect()
+        self.queues.states()
+    }
+
+    /// Bytes of messages that are received and whose changes are not written yet.
+    pub fn queue_bytes(&self) -> usize {
+        self.queues.bytes()
+    }
+
+    /// Limit of [`Decoders::queue_bytes`].
+    pub fn queue_bytes_max(&self) -> usize {
+        self.queues.bytes_max()
     }
 
     /// Whether the service is stopping: messages are no longer applied.
@@ -95,50 +105,37 @@ impl Decoders {
         self.writers.are_stopping()
     }
 
-    /// Queues a delivery for the decoder of its listener. Never blocks; drops messages when the queue is full.
+    /// Queues a delivery for the decoder of its listener. Never blocks. When the budget is full, messages of the largest
+    /// queue are dropped.
     pub fn deliver(&self, listener: &Arc<Listener>, delivery: Delivery) {
-        let queue = &self.queues[listener.decoder];
-        let (messages, bytes) = delivery.size();
-        let reached = (messages > 0).then(|| self.reserve(queue, &listener.state.queued, messages, bytes)).flatten();
-        let delivery = match (reached, delivery) {
-            (None, delivery) => delivery,
-            (Some(bound), delivery) => {
-                self.metrics.limit_reached(bound);
-                let why = "messages arrive faster than they can be applied";
-                let Delivery::Replayed { attempt, .. } = delivery else {
-                    return self.drop_live(listener, messages, QUEUE_FULL, why);
-                };
-                (0..messages).for_each(|_| self.metrics.rejected(QUEUE_FULL));
-                listener.reject(QUEUE_FULL, why.to_owned());
-                // The replay is incomplete: the stream has to request it again.
-                Delivery::ReplayFailed { attempt, why: "replayed messages were dropped: the queue is full".to_owned() }
+        let work = Work::Delivery { listener: Arc::clone(listener), delivery };
+        self.push(&QueueKey::of(listener), listener.decoder, work);
+    }
+
+    /// Queues work, and counts the messages that are dropped for it.
+    fn push(&self, key: &QueueKey, decoder: usize, work: Work) {
+        let mut dropped = Vec::new();
+        self.queues.push(key, decoder, work, |work| {
+            let listener = match work {
+                Work::Delivery { listener, .. } => Some(Arc::clone(listener)),
+                _ => None,
+            };
+            dropped.push((listener, work.size().messages));
+        });
+        for (listener, messages) in dropped {
+            self.metrics.limit_reached(Limit::Queue);
+            (0..messages).for_each(|_| self.metrics.rejected(QUEUE_FULL));
+            if let Some(listener) = listener {
+                listener.reject(QUEUE_FULL, "messages arrive faster than they can be applied".to_owned());
             }
-        };
-        // It fails only after the decoder has ended, when the service stops.
-        let _ = queue.sender.send(Work::Delivery { listener: Arc::clone(listener), delivery, at: Instant::now() });
+        }
     }
 
     /// Counts live messages of a listener that are dropped before they reach its decoder, and degrades its ranks.
     pub(crate) fn drop_live(&self, listener: &Arc<Listener>, messages: usize, reason: &'static str, why: &str) {
         (0..messages).for_each(|_| self.metrics.rejected(reason));
         listener.reject(reason, why.to_owned());
-        if listener.state.queued.begins_dropping() {
-            self.deliver(listener, Delivery::Dropped(listener.begin_drop_run()));
-        }
-    }
-
-    /// Reserves space in a queue for messages of one stream or pod. Returns the limit that is reached, if there is no
-    /// space.
-    fn reserve(&self, queue: &Queue, own: &Queued, messages: usize, bytes: usize) -> Option<Limit> {
-        if !own.add(messages, bytes, QUEUED_BYTES_MAX / SHARE) {
-            return Some(Limit::PodQueue);
-        }
-        if !queue.queued.add(messages, bytes, QUEUED_BYTES_MAX) {
-            own.take(messages, bytes);
-            return Some(Limit::Queue);
-        }
-        own.end_dropping();
-        None
+        self.deliver(listener, Delivery::Dropped(listener.begin_drop_run()));
     }
 
     /// Restarts streams whose state is lost. The stream of the listener `without_replay` requests no replay, which would
@@ -152,10 +149,7 @@ impl Decoders {
 
     /// Stops every decoder. Queued messages are dropped. A decoder that does not end by `deadline` is abandoned.
     pub fn stop(&self, deadline: Instant) {
-        for queue in &self.queues {
-            // It fails only if the decoder has ended already.
-            let _ = queue.sender.send(Work::Stop);
-        }
+        self.queues.stop();
         for thread in self.threads.lock().drain(..) {
             thread.join_by(deadline);
         }
@@ -166,19 +160,30 @@ const QUEUE_FULL: &str = "queue_full";
 
 #[cfg(test)]
 impl Decoders {
-    /// Decoders without a thread, and a function that returns the kind of each delivery since its last call.
-    pub(crate) fn detached() -> (Self, impl Fn() -> Vec<&'static str>) {
+    /// One decoder without a thread, with a byte budget.
+    pub(crate) fn detached(queue_bytes_max: usize) -> Self {
         let metrics = Arc::new(Metrics::new(flash_indexer_telemetry::metrics::MetricNames::Own));
         let supervisor = Supervisor::start(&metrics).expect("a thread");
-        let (sender, work) = unbounded();
-        let decoders = Self {
-            queues: vec![Queue { sender, queued: Arc::new(Queued::default()) }],
+        Self {
+            queues: Arc::new(Queues::new(1, queue_bytes_max)),
             assigned: AtomicUsize::new(0),
             pending_registrations: bounded(1).1,
             threads: Mutex::default(),
             writers: Arc::new(Writers::start(1, &supervisor).expect("a thread")),
             metrics,
-        };
+        }
+    }
+
+    /// Takes the next queued work of the detached decoder.
+    fn take_queued(&self) -> Option<Work> {
+        match self.queues.take(0, Some(Instant::now()), || {}) {
+            Taken::Work { work, .. } => Some(work),
+            Taken::Timeout | Taken::Stopped => None,
+        }
+    }
+
+    /// Takes all queued work of the detached decoder, and returns its kinds.
+    pub(crate) fn take_kinds(&self) -> Vec<&'static str> {
         let kind = |work| match work {
             Work::Delivery { delivery: Delivery::Live(_), .. } => "live",
             Work::Delivery { delivery: Delivery::Dropped(_), .. } => "dropped",
@@ -186,7 +191,7 @@ impl Decoders {
             Work::Delivery { delivery: Delivery::Disconnected, .. } => "disconnected",
             _ => "another",
         };
-        (decoders, move || work.try_iter().map(kind).collect())
+        std::iter::from_fn(|| self.take_queued()).map(kind).collect()
     }
 }
 
@@ -217,42 +222,55 @@ mod tests {
         assert_eq!(fixture.listener(1).trust(RANK), Trust::Exact);
     }
 
+    /// Messages of 64 KiB with their overhead.
+    fn messages(count: usize) -> Delivery {
+        let bytes = (64 << 10) - delivery::queued_bytes(&Vec::new());
+        Delivery::Live(vec![vec![vec![0; bytes]]; count])
+    }
+
     #[test]
-    fn a_full_queue_degrades_the_engine_that_fills_it_and_leaves_room_for_others() {
+    fn a_full_budget_drops_the_newest_messages_of_the_largest_queue_alone() {
         let fixture = Fixture::start(2, false);
-        let (flood, quiet) = (fixture.listener(0), fixture.listener(1));
-        let metrics = Arc::new(Metrics::new(flash_indexer_telemetry::metrics::MetricNames::Own));
-        let (sender, work) = unbounded();
-        // No thread takes what is queued.
-        let decoders = Decoders {
-            queues: vec![Queue { sender, queued: Arc::new(Queued::default()) }],
-            assigned: AtomicUsize::new(0),
-            pending_registrations: bounded(1).1,
-            threads: Mutex::default(),
-            writers: Arc::new(Writers::start(1, &Supervisor::start(&metrics).expect("a thread")).expect("a thread")),
-            metrics,
-        };
-        let flood = listener_of_first_decoder(&flood);
-        let quiet = listener_of_first_decoder(&quiet);
-        let message = || vec![vec![vec![0; 1 << 20]]];
-        for _ in 0..QUEUED_BYTES_MAX >> 20 {
-            decoders.deliver(&flood, Delivery::Live(message()));
-        }
+        let decoders = Decoders::detached(64 * (64 << 10));
+        let [flood, quiet] = [0, 1].map(|at| listener_of_first_decoder(&fixture.listener(at)));
+        (0..64).for_each(|_| decoders.deliver(&flood, messages(1)));
+        assert_ne!(flood.trust(RANK), Trust::Degraded, "all of them fit");
+        decoders.deliver(&quiet, messages(2));
         assert_eq!(flood.trust(RANK), Trust::Degraded, "at once");
-        decoders.deliver(&quiet, Delivery::Live(message()));
         assert_ne!(quiet.trust(RANK), Trust::Degraded);
-        let deliveries: Vec<_> = work
-            .try_iter()
-            .map(|work| match work {
-                Work::Delivery { listener, delivery: Delivery::Live(_), .. } => (listener.id == flood.id, true),
-                Work::Delivery { listener, delivery: Delivery::Dropped(1), .. } => (listener.id == flood.id, false),
-                _ => panic!("nothing else was delivered"),
-            })
-            .collect();
-        let (notice, before) = (deliveries[deliveries.len() - 2], &deliveries[..deliveries.len() - 2]);
-        assert!(before.iter().all(|&delivery| delivery == (true, true)));
-        assert!(before.len() <= (QUEUED_BYTES_MAX / SHARE) >> 20 && before.len() > 32, "{}", before.len());
-        assert_eq!(notice, (true, false), "one notice for the whole run of drops");
-        assert_eq!(deliveries.last(), Some(&(false, true)), "the other engine has room");
+        // One part in eight of its queue made room, and is not filled again by the flood.
+        decoders.deliver(&flood, messages(1));
+        assert_eq!(decoders.queue_bytes(), (56 + 2) * (64 << 10));
+        assert_eq!(flood.report(RANK).rejected.get(QUEUE_FULL), Some(&9));
+        assert_eq!(quiet.report(RANK).rejected.get(QUEUE_FULL), None);
+        let mut kinds = Vec::new();
+        while let Some(Work::Delivery { listener, delivery }) = decoders.take_queued() {
+            kinds.push((listener.id == flood.id, matches!(delivery, Delivery::Live(_))));
+        }
+        let by_flood: Vec<_> = kinds.iter().filter(|kind| kind.0).map(|kind| kind.1).collect();
+        assert_eq!(by_flood.len(), 57, "the messages before the drop, and one notice");
+        assert!(by_flood.iter().position(|is_live| !is_live) == Some(56), "the notice is behind them");
+        assert_eq!(kinds[..2], [(true, true), (false, true)], "the queues are taken in turn");
+        assert_eq!(decoders.queue_bytes(), 0);
+        decoders.deliver(&flood, messages(1));
+        assert_eq!(decoders.take_kinds(), ["live"], "the queue has drained");
+    }
+
+    #[test]
+    fn dropped_messages_of_a_replay_fail_the_request() {
+        let fixture = Fixture::start(1, true);
+        let decoders = Decoders::detached(4 * (64 << 10));
+        let listener = listener_of_first_decoder(&fixture.listener(0));
+        let replayed = |attempt| {
+            let Delivery::Live(messages) = messages(1) else { unreachable!() };
+            Delivery::Replayed { attempt, messages }
+        };
+        (0..6).for_each(|_| decoders.deliver(&listener, replayed(3)));
+        let mut deliveries = Vec::new();
+        while let Some(Work::Delivery { delivery, .. }) = decoders.take_queued() {
+            deliveries.push(delivery);
+        }
+        assert_eq!(deliveries.len(), 5, "one notice for both dropped deliveries");
+        assert!(matches!(deliveries[4], Delivery::ReplayFailed { attempt: 3, .. }));
     }
 }

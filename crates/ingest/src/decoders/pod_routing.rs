@@ -8,7 +8,7 @@ use flash_indexer_core::DpRank;
 use flash_indexer_wire::Start;
 
 use super::decoder::Decoder;
-use super::delivery::{Work, queued_bytes};
+use super::delivery::{PodScope, QueueKey, Work};
 use super::{Decoders, QUEUE_FULL};
 use crate::bound_pods::{
     ConnectionId, MessageOutcome, PendingRegistration, Pod, PodMessage, PodName, Refusal, Refused, RoutedMessage,
@@ -20,20 +20,15 @@ use crate::message::Live;
 use flash_indexer_telemetry::metrics::Limit;
 use flash_indexer_types::InstanceId;
 
-/// Number of messages, and bytes that they take in a queue.
-pub(super) fn queued_size(messages: &[PodMessage]) -> (usize, usize) {
-    (messages.len(), messages.iter().map(|message| queued_bytes(&message.frames)).sum())
-}
-
 impl Decoders {
     /// Decoder of a pod. Every replica with the same number of decoders chooses the same one.
     pub fn for_pod(&self, instance: &InstanceId) -> usize {
-        queue_for(instance, self.queues.len())
+        queue_for(instance, self.queues.count())
     }
 
     /// Number of decoders.
     pub fn count(&self) -> usize {
-        self.queues.len()
+        self.queues.count()
     }
 
     /// Receiver of pending registrations: ranks of pods that published and are not registered.
@@ -41,39 +36,41 @@ impl Decoders {
         self.pending_registrations.clone()
     }
 
-    /// Queues messages of a pod for its decoder. Never blocks; drops them when the queue is full.
+    /// Queues messages of a pod for its decoder. Never blocks. When the budget is full, messages of the largest queue are
+    /// dropped.
     pub(crate) fn deliver_to_pod(&self, pod: &Arc<Pod>, messages: Vec<PodMessage>) {
-        let queue = &self.queues[pod.decoder];
-        let (count, bytes) = queued_size(&messages);
-        if let Some(bound) = self.reserve(queue, &pod.queued, count, bytes) {
-            (0..count).for_each(|_| self.metrics.rejected(QUEUE_FULL));
-            self.metrics.limit_reached(bound);
-            if pod.queued.begins_dropping() {
-                let runs =
-                    pod.listeners().into_iter().map(|listener| (Arc::clone(&listener), listener.begin_drop_run()));
-                let dropped = Work::PodDropped { pod: Arc::clone(pod), runs: runs.collect() };
-                // It fails only after the decoder has ended, when the service stops.
-                let _ = queue.sender.send(dropped);
-            }
-            return;
-        }
-        // It fails only after the decoder has ended, when the service stops.
-        let _ = queue.sender.send(Work::Pod { pod: Arc::clone(pod), messages, at: Instant::now() });
+        let key = QueueKey::Pod(Arc::clone(&pod.name));
+        self.push(&key, pod.decoder, Work::Pod { pod: Arc::clone(pod), messages });
     }
 
-    /// Reports a lost connection of the bound socket. A pod that reconnects may be another engine.
+    /// Reports a lost connection of the bound socket, behind the messages received so far. A pod that reconnects may be
+    /// another engine.
     pub(crate) fn connection_lost(&self, connection: ConnectionId) {
-        for queue in &self.queues {
-            // It fails only after the decoder has ended, when the service stops.
-            let _ = queue.sender.send(Work::ConnectionLost(connection));
+        for decoder in 0..self.queues.count() {
+            self.queues.push_behind_all(decoder, |with_work| {
+                let pods = with_work.into_iter().filter_map(|key| match key {
+                    QueueKey::Pod(name) => Some(name),
+                    QueueKey::Listener(_) | QueueKey::Connections(_) => None,
+                });
+                let pods: Vec<_> = pods.collect();
+                let of_one = |name: &Arc<PodName>| {
+                    let scope = PodScope::One(Arc::clone(name));
+                    (QueueKey::Pod(Arc::clone(name)), Work::ConnectionLost(connection, scope))
+                };
+                let mut entries: Vec<_> = pods.iter().map(of_one).collect();
+                let others = Work::ConnectionLost(connection, PodScope::AllBut(pods));
+                entries.push((QueueKey::Connections(decoder), others));
+                entries
+            });
         }
     }
 
     /// Refuses a pending registration.
     pub fn refuse(&self, pending: PendingRegistration, refusal: Refusal) {
-        let queue = &self.queues[self.for_pod(&pending.name.instance)];
-        // It fails only after the decoder has ended, when the service stops.
-        let _ = queue.sender.send(Work::Refused(pending.name, pending.dp_rank, refusal));
+        let PendingRegistration { name, dp_rank, .. } = pending;
+        let decoder = self.for_pod(&name.instance);
+        let key = QueueKey::Pod(Arc::new(name.clone()));
+        self.push(&key, decoder, Work::Refused(name, dp_rank, refusal));
     }
 
     /// Counts a message of the bound socket that belongs to no pod.
@@ -210,8 +207,9 @@ impl Decoder {
     }
 
     /// Disconnects the listeners whose pods publish over a lost connection.
-    pub(super) fn disconnect_pods(&mut self, connection: ConnectionId) {
-        for listener in self.pods.listeners_on(connection) {
+    pub(super) fn disconnect_pods(&mut self, connection: ConnectionId, pods: &PodScope) {
+        let listeners = self.pods.listeners_on(connection).into_iter();
+        for listener in listeners.filter(|listener| pods.contains(&listener.pod_name())) {
             listener.set_connection(Connection::Disconnected);
             self.with_decoder(&listener, |decoder, _| decoder.disconnected());
         }
@@ -220,18 +218,8 @@ impl Decoder {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::atomic::AtomicUsize;
-
-    use crossbeam_channel::{bounded, unbounded};
-    use parking_lot::Mutex;
-
-    use super::super::{QUEUED_BYTES_MAX, SHARE};
     use super::*;
-    use crate::decoders::Queue;
-    use crate::queue::Queued;
-    use crate::writer::Writers;
-    use flash_indexer_telemetry::metrics::{MetricNames, Metrics};
-    use flash_indexer_telemetry::supervision::Supervisor;
+    use crate::decoders::delivery::queued_bytes;
 
     fn pod(name: &str) -> Arc<Pod> {
         let name = PodName { instance: InstanceId::parse(name).expect("a name"), model_name: "m".to_owned() };
@@ -244,41 +232,52 @@ mod tests {
     }
 
     #[test]
-    fn a_flood_of_one_pod_leaves_room_for_the_others() {
-        let metrics = Arc::new(Metrics::new(MetricNames::Own));
-        let supervisor = Supervisor::start(&metrics).expect("a thread");
-        let writers = Arc::new(Writers::start(1, &supervisor).expect("a thread"));
-        let (sender, work) = unbounded();
-        let queued = Arc::new(Queued::default());
-        // No thread decodes.
-        let decoders = Decoders {
-            queues: vec![Queue { sender, queued: Arc::clone(&queued) }],
-            assigned: AtomicUsize::new(0),
-            pending_registrations: bounded(1).1,
-            threads: Mutex::default(),
-            writers,
-            metrics,
-        };
-        let (flood, others) = (pod("flood"), ["a", "b", "c"].map(pod));
+    fn a_flood_of_one_pod_loses_no_message_of_the_others() {
         let message_bytes = queued_bytes(&vec![vec![0; 100]]);
-        for _ in 0..QUEUED_BYTES_MAX / message_bytes / 100 {
-            decoders.deliver_to_pod(&flood, messages(100));
+        let decoders = Decoders::detached(1_000 * message_bytes);
+        let (flood, others) = (pod("flood"), ["a", "b", "c"].map(pod));
+        (0..20).for_each(|_| decoders.deliver_to_pod(&flood, messages(100)));
+        for _ in 0..20 {
+            others.iter().for_each(|other| decoders.deliver_to_pod(other, messages(10)));
         }
-        for _ in 0..100 {
-            others.iter().for_each(|other| decoders.deliver_to_pod(other, messages(100)));
-        }
-        let mut queued_messages = [0, 0];
-        for work in work.try_iter() {
+        assert!(decoders.queue_bytes() <= 1_000 * message_bytes);
+        let (mut queued, mut notices) = ([0, 0], 0);
+        while let Some(work) = decoders.take_queued() {
             match work {
-                Work::Pod { pod, messages, .. } => {
-                    queued_messages[usize::from(Arc::ptr_eq(&pod, &flood))] += messages.len()
+                Work::Pod { pod, messages } => queued[usize::from(Arc::ptr_eq(&pod, &flood))] += messages.len(),
+                Work::PodDropped { pod, .. } => {
+                    assert_eq!(pod.name, flood.name, "only the flood loses messages");
+                    notices += 1;
                 }
-                Work::PodDropped { pod, .. } => assert_eq!(pod.name, flood.name, "only the flood loses messages"),
                 _ => panic!("nothing else was delivered"),
             }
         }
-        assert_eq!(queued_messages[0], 3 * 100 * 100, "no other pod has lost any");
-        assert!(queued_messages[1] * message_bytes <= QUEUED_BYTES_MAX / SHARE && queued_messages[1] > 0);
-        assert_eq!(queued.state().messages, queued_messages[0] + queued_messages[1]);
+        assert_eq!(queued[0], 3 * 20 * 10, "no other pod has lost any");
+        assert!((1..=400).contains(&queued[1]), "{queued:?}");
+        assert_eq!(notices, 1);
+    }
+
+    #[test]
+    fn a_lost_connection_is_handled_behind_the_messages_that_arrived_over_it() {
+        let decoders = Decoders::detached(1 << 20);
+        let (busy, idle) = (pod("busy"), pod("idle"));
+        decoders.deliver_to_pod(&busy, messages(1));
+        decoders.connection_lost(ConnectionId(1));
+        decoders.deliver_to_pod(&idle, messages(1));
+        let mut handled = Vec::new();
+        while let Some(work) = decoders.take_queued() {
+            handled.push(match work {
+                Work::Pod { pod, .. } => (pod.name.instance.to_string(), "message"),
+                Work::ConnectionLost(ConnectionId(1), scope) => {
+                    assert_ne!(scope.contains(&busy.name), scope.contains(&idle.name));
+                    let of = if scope.contains(&busy.name) { &busy } else { &idle };
+                    (of.name.instance.to_string(), "lost")
+                }
+                _ => panic!("nothing else was delivered"),
+            });
+        }
+        let of = |name: &str| handled.iter().filter(|(pod, _)| pod == name).map(|(_, what)| *what).collect::<Vec<_>>();
+        assert_eq!(of("busy"), ["message", "lost"]);
+        assert_eq!(of("idle"), ["lost", "message"]);
     }
 }

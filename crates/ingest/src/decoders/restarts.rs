@@ -21,7 +21,7 @@ impl Decoder {
         let is_held = ranks.iter().any(|&dp_rank| listener.hold().holds(dp_rank));
         if is_held || (ranks.is_empty() && !self.listener_decoders.contains_key(&listener.id)) {
             // The stream is held, so nothing was applied yet; or it is unregistered.
-            return self.writers.write(listener, vec![Change::Restarted]);
+            return self.writers.write(listener, vec![Change::Restarted], None);
         }
         let has_replay = replay == Replay::Available;
         log_listener!(warn, **listener, has_replay, "restarting the stream: its state is lost");

@@ -25,7 +25,6 @@ pub use self::options::ListenerOptions;
 pub use self::report::{Connection, ListenerReport, ReplayProgress};
 pub use self::sink::{Maintain, ModelSink};
 use self::status::{SharedStatus, Status};
-use super::queue::Queued;
 use crate::log_listener;
 use flash_indexer_types::names::shorten;
 use flash_indexer_types::{Doubt, InstanceId, Trust};
@@ -78,8 +77,6 @@ pub struct ListenerState {
     /// Whether blocks of any rank wait for a parent. Only the writer stores it.
     has_waiting: AtomicBool,
     status: SharedStatus,
-    /// Messages of the listener in its decoder's queue.
-    pub(super) queued: Queued,
 }
 
 impl ListenerState {
@@ -92,7 +89,6 @@ impl ListenerState {
             needs_restart: AtomicBool::new(false),
             has_waiting: AtomicBool::new(false),
             status: SharedStatus::new(Status::new(never_exact)),
-            queued: Queued::default(),
         }
     }
 }

@@ -12,17 +12,17 @@ use flash_indexer_wire::AdapterSalt;
 
 use super::Listener;
 
-/// An index with deferred work, which its writer runs while it is idle.
+/// An index with deferred work, which its writers run while they are idle.
 pub trait Maintain: Send + Sync {
-    /// Runs a bounded part of the deferred work. Returns whether any is left.
-    fn maintain(&self) -> bool;
+    /// Runs a bounded part of the deferred work of one shard. Returns whether any is left.
+    fn maintain(&self, shard: usize) -> bool;
 }
 
 /// A model of a tenant, as the listeners of its ranks see it: its index, history and metrics.
 ///
 /// # Consistency
 ///
-/// The methods that change the index are called by the writer of the model only, one at a time and in the order of each
+/// The methods that change blocks of a worker are called by the worker's writer only, one at a time and in the order of each
 /// stream. The others may be called by any thread at any time.
 pub trait ModelSink: Maintain {
     /// Model and tenant.
@@ -31,8 +31,8 @@ pub trait ModelSink: Maintain {
     /// Tokens in a block.
     fn block_size(&self) -> BlockSize;
 
-    /// Number of the writer that applies the model's events.
-    fn writer(&self) -> usize;
+    /// Number of the writer that applies the events of a worker.
+    fn writer(&self, worker: WorkerId) -> usize;
 
     /// Metrics of the service.
     fn metrics(&self) -> &Arc<Metrics>;

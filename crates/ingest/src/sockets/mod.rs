@@ -27,9 +27,9 @@ use flash_indexer_telemetry::supervision::Supervisor;
 const LISTENERS_PER_THREAD_MAX: usize = 256;
 /// Limit of messages received from one socket before the next socket's turn.
 const MESSAGES_PER_TURN_MAX: usize = 256;
-/// Bytes of messages that fill a delivery.
-const BYTES_PER_DELIVERY: usize = 1 << 20;
-/// Sockets have no receive limit: they are read at once, and the queues of [`Decoders`] are bounded. With a limit, ZeroMQ
+/// Bytes of messages that fill a delivery. A decoder takes one delivery of each engine in turn.
+const BYTES_PER_DELIVERY: usize = 64 << 10;
+/// Sockets have no receive limit: they are read at once, and the queues of [`Decoders`] have a byte budget. With a limit, ZeroMQ
 /// would stop reading a connection, miss its heartbeats, and abort on the reconnect. An engine whose replay fills the
 /// queue would drop messages.
 const RECEIVE_QUEUE_UNBOUNDED: i32 = 0;

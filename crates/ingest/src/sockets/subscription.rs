@@ -318,21 +318,21 @@ mod tests {
     #[test]
     fn messages_of_two_connections_that_are_read_together_are_dropped() {
         let mut fixture = Fixture::start(1, false);
-        let (decoders, delivered) = Decoders::detached();
+        let decoders = Decoders::detached(usize::MAX);
         let listener = listener_of_first_decoder(&fixture.listener(0));
         let context = zmq::Context::new();
         let mut subscription = Subscription::open(&context, 1, listener).expect("a socket");
         let mut kinds = Vec::new();
         wait_for("the connection", PATIENCE, || {
             subscription.receive(&decoders);
-            kinds.extend(delivered());
+            kinds.extend(decoders.take_kinds());
             kinds.contains(&"connected").then_some(())
         });
         assert!(fixture.engines[0].wait_for_subscriber(PATIENCE).expect("a socket"), "no subscription");
         fixture.engines[0].publish(1, &payload(2)).expect("published");
         wait_for("a message", PATIENCE, || {
             subscription.receive(&decoders);
-            kinds.extend(delivered());
+            kinds.extend(decoders.take_kinds());
             kinds.contains(&"live").then_some(())
         });
         // Nothing is read from here on until the engine has restarted and published the next sequence number.
@@ -356,7 +356,7 @@ mod tests {
         kinds.clear();
         wait_for("the end of the old connection", PATIENCE, || {
             subscription.receive(&decoders);
-            kinds.extend(delivered());
+            kinds.extend(decoders.take_kinds());
             kinds.contains(&"dropped").then_some(())
         });
         let before: Vec<_> = kinds.iter().take_while(|&&kind| kind != "dropped").collect();

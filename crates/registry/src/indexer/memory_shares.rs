@@ -1,13 +1,15 @@
 //! One memory limit for the indexes of all models.
 //!
 //! Every model has an equal share. Before a model is added, the other indexes shrink to their new share. After a model
-//! is removed, the shares of the others grow.
+//! is removed, the shares of the others grow. An index with a limit has one shard: eviction compares the values of all its
+//! runs.
 
 use flash_indexer_core::SharedIndex;
 use flash_indexer_core::run::{MemoryTooSmall, RunIndex, RunLimits};
 
 use super::cleanup::PendingWork;
 use super::{Indexer, RegistrationError};
+use crate::model::unbounded_index;
 use flash_indexer_types::ModelKey;
 
 /// One byte in this many stays free for indexes that shrink by copying themselves, one at a time.
@@ -16,7 +18,7 @@ const COPY_RESERVE_DIVISOR: usize = 16;
 impl Indexer {
     /// Creates the index of an additional model.
     pub(super) fn new_index(&self, key: &ModelKey) -> Result<Box<dyn SharedIndex>, RegistrationError> {
-        let Some(bytes_max) = self.options.memory_max else { return Ok(Box::<RunIndex>::default()) };
+        let Some(bytes_max) = self.options.memory_max else { return Ok(unbounded_index(self.shards)) };
         let models = self.models.read().len() + 1;
         let rejected = |error: MemoryTooSmall| RegistrationError::Memory { model: key.clone(), models, error };
         let share = share(bytes_max, models);

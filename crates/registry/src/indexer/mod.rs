@@ -51,7 +51,7 @@ use crate::stream_positions::StreamPositions;
 use crate::tier_lookups::TierLookups;
 use crate::tokenization::{Tokenization, TokenizationError};
 use flash_indexer_explain::Tombstones;
-use flash_indexer_ingest::{Decoders, Sockets, Writers};
+use flash_indexer_ingest::{Decoders, Sockets, Writers, default_queue_bytes};
 use flash_indexer_telemetry::metrics::Metrics;
 use flash_indexer_telemetry::supervision::Supervisor;
 use flash_indexer_types::ModelKey;
@@ -60,8 +60,8 @@ use flash_indexer_types::ModelKey;
 ///
 /// # Consistency
 ///
-/// A query sees each event of a rank entirely or not at all, and the events of a model in the order in which its writer
-/// applied them. Registering and unregistering are complete when the call returns, unless decoders, writers or sockets
+/// A query sees each event of a rank entirely or not at all, and the events of a rank in the order in which its engine
+/// published them. Registering and unregistering are complete when the call returns, unless decoders, writers or sockets
 /// take longer than two seconds. An unregistered rank is then in no answer, and its blocks are removed after the call.
 pub struct Indexer {
     options: IndexerOptions,
@@ -89,6 +89,8 @@ pub struct Indexer {
     shared_store: Option<SharedStore>,
     next_id: AtomicU64,
     next_writer: AtomicUsize,
+    /// Shards of each index without a memory limit.
+    shards: usize,
 }
 
 /// Longest wait for threads to stop. Threads that have not stopped by then are abandoned.
@@ -116,8 +118,11 @@ impl Indexer {
             shared_store.map(|(store, maker)| SharedStore::start(store, maker, &models, &metrics)).transpose()?;
         let recent_uses = options.use_window.map(|window| Arc::new(RecentUses::new(window, Instant::now())));
         let supervisor = Supervisor::start(&metrics)?;
+        let shards = options.shards();
         let writers = Arc::new(Writers::start(options.writer_threads.max(1), &supervisor)?);
-        let decoders = Arc::new(Decoders::start(options.decoder_threads, &writers, &supervisor)?);
+        let queue_bytes_max = options.ingest_queue_bytes_max.unwrap_or_else(default_queue_bytes);
+        let decoders = Decoders::start(options.decoder_threads, queue_bytes_max, &writers, &supervisor)?;
+        let decoders = Arc::new(decoders);
         Ok(Self {
             predictions: Predictions::new(options.prediction_limits),
             tier_lookups: TierLookups::new(&metrics),
@@ -140,6 +145,7 @@ impl Indexer {
             shared_store,
             next_id: AtomicU64::new(1),
             next_writer: AtomicUsize::new(0),
+            shards,
         })
     }
 
@@ -195,7 +201,13 @@ impl Indexer {
         listener.fail_sockets();
     }
 
-    /// Runs a job of a test on the writer of every model.
+    /// The number in the index of a registered instance of some model.
+    #[cfg(feature = "fault-injection")]
+    pub fn worker(&self, instance: &flash_indexer_types::InstanceId) -> Option<flash_indexer_core::WorkerId> {
+        self.models_of(None, None).iter().find_map(|model| model.worker(instance))
+    }
+
+    /// Runs a job of a test on a writer of every model.
     #[cfg(feature = "fault-injection")]
     pub fn run_on_writers(&self, job: Arc<dyn Fn() + Send + Sync>) {
         for model in self.models_of(None, None) {

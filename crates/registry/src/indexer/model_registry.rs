@@ -43,6 +43,8 @@ impl Indexer {
 
     fn new_model(&self, key: &ModelKey, block_size: BlockSize) -> Result<Arc<Model>, RegistrationError> {
         let index = self.new_index(key).inspect_err(|_| self.metrics.limit_reached(Limit::Models))?;
+        let first = self.next_writer.fetch_add(index.shards(), Ordering::Relaxed);
+        let writers = (first..first + index.shards()).map(|writer| writer % self.writers.count()).collect();
         let model = Arc::new(Model {
             key: key.clone(),
             block_size,
@@ -58,10 +60,12 @@ impl Indexer {
             history: History::new(self.options.history_blocks_max),
             seen_variants: SeenVariants::default(),
             metrics: Arc::clone(&self.metrics),
-            writer: self.next_writer.fetch_add(1, Ordering::Relaxed) % self.writers.count(),
+            writers,
         });
         let index: Arc<dyn Maintain> = Arc::<Model>::clone(&model);
-        self.writers.add_index(model.writer, Arc::downgrade(&index));
+        for (shard, &writer) in model.writers.iter().enumerate() {
+            self.writers.add_index(writer, Arc::downgrade(&index), shard);
+        }
         Ok(model)
     }
 

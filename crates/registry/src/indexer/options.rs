@@ -12,10 +12,16 @@ use crate::tokenization::TokenizationOptions;
 /// Options of an [`Indexer`](super::Indexer).
 #[derive(Debug, Clone)]
 pub struct IndexerOptions {
-    /// Threads that write to indexes; each model belongs to one of them.
+    /// Threads that write to indexes; each shard of an index belongs to one of them.
     pub writer_threads: usize,
+    /// Shards of each index, at most one for each writer thread. None is half of the processors: queries ask every
+    /// shard, and need the others. An index with a memory limit has one shard.
+    pub shards: Option<usize>,
     /// Threads that decode messages, each with its own queue. None is the number of processors, up to 8.
     pub decoder_threads: Option<usize>,
+    /// Limit of the messages that are received and not applied yet, in bytes. None is
+    /// [`default_queue_bytes`](flash_indexer_ingest::default_queue_bytes).
+    pub ingest_queue_bytes_max: Option<usize>,
     /// Maximum number of registered pairs of model and tenant.
     pub models_max: usize,
     /// Maximum number of registered ranks.
@@ -46,7 +52,9 @@ impl Default for IndexerOptions {
     fn default() -> Self {
         Self {
             writer_threads: 4,
+            shards: None,
             decoder_threads: None,
+            ingest_queue_bytes_max: None,
             models_max: 1_024,
             listeners_max: 16_384,
             allow_ipc: false,
@@ -60,5 +68,13 @@ impl Default for IndexerOptions {
             prediction_limits: PredictionLimits::default(),
             tokenization: TokenizationOptions::default(),
         }
+    }
+}
+
+impl IndexerOptions {
+    /// Shards of each index without a memory limit.
+    pub(super) fn shards(&self) -> usize {
+        let processors = || std::thread::available_parallelism().map_or(1, usize::from);
+        self.shards.unwrap_or_else(|| processors() / 2).clamp(1, self.writer_threads.max(1))
     }
 }

@@ -10,7 +10,7 @@ use flash_indexer_core::hashing::BlockSize;
 use super::Indexer;
 use crate::state_metrics::{StoreState, TokenizationState};
 use flash_indexer_ingest::{Connection, Listener, ListenerReport, ReplayProgress};
-use flash_indexer_telemetry::metrics::{ListenerState, State, StateSection, TextFormat};
+use flash_indexer_telemetry::metrics::{IngestQueueState, ListenerState, State, StateSection, TextFormat};
 use flash_indexer_types::{InstanceId, ModelKey, RankId};
 
 /// An instance and its listeners.
@@ -106,6 +106,10 @@ impl Indexer {
                 models,
                 listeners,
                 decoders: self.decoders.queues(),
+                ingest_queue: IngestQueueState {
+                    bytes: self.decoders.queue_bytes(),
+                    bytes_max: self.decoders.queue_bytes_max(),
+                },
                 writers: self.writers.queues(),
                 predicted_blocks: self.predictions.count(),
                 sections,

@@ -5,15 +5,15 @@ use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::{AcqRel, Acquire};
 
 use arc_swap::{ArcSwap, Guard};
-use flash_indexer_core::SharedIndex;
 use flash_indexer_core::groups::GroupedIndex;
 use flash_indexer_core::run::{RunIndex, RunLimits};
+use flash_indexer_core::{ShardedIndex, SharedIndex};
 use parking_lot::Mutex;
 
 /// An index that is replaced as a whole.
 ///
 /// A change that panics leaves an index in an unknown state: its locks are free, but its contents are not reliable. An
-/// empty index of the same memory limit replaces it.
+/// empty index of the same memory limit or the same number of shards replaces it.
 ///
 /// # Consistency
 ///
@@ -49,13 +49,23 @@ impl ReplaceableIndex {
             return false;
         }
         let bounded = failed.memory_limit().map(|bound| RunIndex::bounded(RunLimits::default(), bound.bytes_max));
-        let empty =
-            bounded.map_or_else(RunIndex::default, |bounded| bounded.expect("an index of this size was built before"));
+        let empty = match bounded {
+            Some(bounded) => Box::new(bounded.expect("an index of this size was built before")),
+            None => unbounded_index(failed.shards()),
+        };
         // Incremented before and after, so that a restore that begins or ends between the two sees a change as well.
         self.generation.fetch_add(1, AcqRel);
-        self.current.store(Arc::new(GroupedIndex::new(Box::new(empty))));
+        self.current.store(Arc::new(GroupedIndex::new(empty)));
         self.generation.fetch_add(1, AcqRel);
         failed.abandon();
         true
+    }
+}
+
+/// An empty index without a memory limit.
+pub(crate) fn unbounded_index(shards: usize) -> Box<dyn SharedIndex> {
+    match shards {
+        1 => Box::<RunIndex>::default(),
+        _ => Box::new(ShardedIndex::new(shards, RunIndex::default)),
     }
 }

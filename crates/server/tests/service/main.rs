@@ -20,6 +20,7 @@ mod pods;
 mod recorded_scores;
 mod recovery;
 mod scores;
+mod shards;
 mod shared_index;
 mod shared_scores;
 mod streams;

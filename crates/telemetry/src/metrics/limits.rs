@@ -13,17 +13,15 @@ use super::{Metrics, registered, resolved};
 /// Limit of a queue, a table or a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Limit {
-    /// Messages or bytes in a decoder's queue.
+    /// Bytes of messages that are received and not applied yet.
     Queue,
-    /// Messages or bytes of one self-registered engine in a decoder's queue.
-    PodQueue,
     /// Pending registrations, and the messages that they keep.
     PendingRegistrations,
     /// Ranks registered because their engine connected.
     Pods,
     /// Models added by engines that connected.
     PodModels,
-    /// Batches in a writer's queue.
+    /// Bytes of one engine's messages that are decoded and not applied yet.
     WriterQueue,
     /// Live messages kept back until a gap before them is repaired.
     WaitingMessages,
@@ -68,9 +66,8 @@ pub enum Limit {
 }
 
 impl Limit {
-    const ALL: [Self; 26] = [
+    const ALL: [Self; 25] = [
         Self::Queue,
-        Self::PodQueue,
         Self::PendingRegistrations,
         Self::Pods,
         Self::PodModels,
@@ -100,7 +97,6 @@ impl Limit {
     const fn as_str(self) -> &'static str {
         match self {
             Self::Queue => "queue",
-            Self::PodQueue => "pod_queue",
             Self::PendingRegistrations => "arrivals",
             Self::Pods => "pods",
             Self::PodModels => "pod_models",

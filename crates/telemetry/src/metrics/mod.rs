@@ -42,7 +42,9 @@ use prometheus_client::registry::Registry;
 pub use self::format::TextFormat;
 pub use self::limits::Limit;
 pub use self::requests::Endpoint;
-pub use self::state::{Families, ListenerState, ModelCounts, ModelState, QueueState, State, StateSection};
+pub use self::state::{
+    Families, IngestQueueState, ListenerState, ModelCounts, ModelState, QueueState, State, StateSection,
+};
 pub use self::tokenization::TokenizedPrompt;
 
 use self::discovery::DiscoveryMetrics;

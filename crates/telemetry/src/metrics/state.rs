@@ -25,6 +25,8 @@ pub struct State {
     pub listeners: BTreeMap<ListenerState, usize>,
     /// Queue of each decoder.
     pub decoders: Vec<QueueState>,
+    /// Byte budget of all queues from the sockets to the writers.
+    pub ingest_queue: IngestQueueState,
     /// Number of batches in each writer's queue.
     pub writers: Vec<usize>,
     /// Predicted blocks that no event has stored yet.
@@ -61,6 +63,15 @@ pub struct QueueState {
     pub messages: usize,
     /// Bytes of these messages.
     pub bytes: usize,
+}
+
+/// Byte budget of received messages.
+#[derive(Debug, Clone, Copy)]
+pub struct IngestQueueState {
+    /// Bytes of messages that are received and not applied yet.
+    pub bytes: usize,
+    /// Limit of these bytes.
+    pub bytes_max: usize,
 }
 
 /// State of one model and tenant.
@@ -153,6 +164,10 @@ impl Collector for State {
         families.add("queued_messages", "Messages in each decoder's queue", None, messages)?;
         let bytes = queues().map(|(decoder, queue)| (decoder, gauge(queue.bytes)));
         families.add("queued", "Bytes of the messages in each decoder's queue", Some(Unit::Bytes), bytes)?;
+        let help = "Bytes of messages that are received and not applied yet";
+        families.one("ingest_queue_bytes", help, &gauge(self.ingest_queue.bytes))?;
+        let help = "Limit of the bytes of messages that are received and not applied yet";
+        families.one("ingest_queue_max_bytes", help, &gauge(self.ingest_queue.bytes_max))?;
         let batches = || self.writers.iter().enumerate().map(|(writer, &batches)| (Writer { writer }, gauge(batches)));
         families.add("queued_batches", "Batches in each writer's queue", None, batches())?;
         families.add("queued_lots", "Alias of queued_batches until 1.0", None, batches())?;

@@ -1,0 +1,110 @@
+//! Overload: a stalled writer, a flooding engine and a model of many instances, beside engines that are not to notice.
+
+use flash_indexer_core::WorkerId;
+use flash_indexer_telemetry::metrics::Limit;
+use flash_indexer_test_support::wait_for;
+use flash_indexer_types::Trust;
+
+use crate::fixture::{Fixture, PATIENCE, RANK, chain_payload, payload};
+use crate::{Delivery, ModelSink};
+
+const MESSAGES: u64 = 2_000;
+const BLOCKS: u64 = 200;
+/// Less than the messages of one flood take.
+const QUEUE_BYTES: usize = 2 << 20;
+
+/// Publishes messages 1 to [`MESSAGES`] of [`BLOCKS`] blocks each.
+fn flood(fixture: &Fixture, engine: usize) {
+    for sequence in 1..=MESSAGES {
+        let payload = chain_payload(1_000 + sequence * BLOCKS, BLOCKS);
+        fixture.engines[engine].publish(sequence, &payload).expect("published");
+    }
+}
+
+fn times_dropped(fixture: &Fixture, listener: usize) -> u64 {
+    fixture.listener(listener).report(RANK).rejected.get("queue_full").copied().unwrap_or_default()
+}
+
+/// Floods the queues of a stalled model, and shows that another model's engine neither waits nor loses a message.
+fn overload(fixture: &Fixture) {
+    let stalled = fixture.models[0].gate.lock();
+    flood(fixture, 0);
+    wait_for("a full budget", PATIENCE, || (times_dropped(fixture, 0) > 0).then_some(()));
+    assert_eq!(fixture.listener(0).trust(RANK), Trust::Degraded, "at once");
+    for sequence in 1..100 {
+        fixture.engines[1].publish(sequence, &payload(1 + sequence)).expect("published");
+        fixture.wait(1, sequence, Trust::Exact);
+        assert!(fixture.decoders.queue_bytes() <= QUEUE_BYTES);
+    }
+    assert_eq!(times_dropped(fixture, 1), 0);
+    assert_eq!(fixture.listener(0).last_sequence(), Some(0), "the model is still stalled");
+    drop(stalled);
+}
+
+#[test]
+fn dropped_messages_are_replayed_when_the_queue_has_drained() {
+    let fixture = Fixture::start_models(2, 2, true, QUEUE_BYTES);
+    overload(&fixture);
+    fixture.wait(0, MESSAGES, Trust::Exact);
+    assert_eq!(fixture.held_blocks() as u64, 1 + MESSAGES * BLOCKS + 100, "all blocks of both engines");
+    wait_for("empty queues", PATIENCE, || (fixture.decoders.queue_bytes() == 0).then_some(()));
+}
+
+#[test]
+fn an_overload_without_replay_degrades_the_engine_that_caused_it() {
+    let fixture = Fixture::start_models(2, 2, false, QUEUE_BYTES);
+    overload(&fixture);
+    wait_for("empty queues", PATIENCE, || (fixture.decoders.queue_bytes() == 0).then_some(()));
+    fixture.engines[0].publish(MESSAGES + 1, &payload(7)).expect("published");
+    fixture.wait(0, MESSAGES + 1, Trust::Degraded);
+    assert_eq!(fixture.listener(1).trust(RANK), Trust::Exact);
+}
+
+#[test]
+fn a_flooding_engine_does_not_delay_another_engine_of_its_model() {
+    let fixture = Fixture::start(2, false);
+    let stalled = fixture.models[0].gate.lock();
+    flood(&fixture, 0);
+    let bytes = MESSAGES as usize * chain_payload(1_000, BLOCKS).len();
+    wait_for("the flood", PATIENCE, || (fixture.decoders.queue_bytes() > bytes).then_some(()));
+    let metrics = fixture.models[0].metrics();
+    let is_parked = || (metrics.limit_reached_count(Limit::WriterQueue) > 0).then_some(());
+    wait_for("a parked queue", PATIENCE, is_parked);
+    let parked = fixture.writers.queues()[0];
+    fixture.engines[1].publish(1, &payload(2)).expect("published");
+    wait_for("the other engine's batch", PATIENCE, || (fixture.writers.queues()[0] > parked).then_some(()));
+    drop(stalled);
+    fixture.wait(1, 1, Trust::Exact);
+    fixture.wait(0, MESSAGES, Trust::Exact);
+    let applied = fixture.models[0].applied.lock();
+    let quiet = applied.iter().rposition(|&worker| worker == WorkerId(2)).expect("it is applied");
+    let after = applied[quiet..].iter().filter(|&&worker| worker == WorkerId(1)).count();
+    assert!(after as u64 > MESSAGES * 9 / 10, "it was applied before nine tenths of the flood: {after}");
+}
+
+#[test]
+fn a_model_of_many_instances_does_not_delay_another_model() {
+    const INSTANCES: u64 = 2_000;
+    let fixture = Fixture::start_models(2, 2, false, 64 << 20);
+    let stalled = fixture.models[0].gate.lock();
+    let mut many = Vec::new();
+    while many.len() < INSTANCES as usize {
+        let listener = fixture.unconnected("tcp://127.0.0.1:9", None);
+        if listener.model.writer(listener.worker) == 0 {
+            many.push(listener);
+        }
+    }
+    for sequence in 0..10_u64 {
+        for listener in &many {
+            let frames = vec![b"t".to_vec(), sequence.to_be_bytes().to_vec(), payload(1 + sequence)];
+            fixture.decoders.deliver(listener, Delivery::Live(vec![frames]));
+        }
+        fixture.engines[1].publish(1 + sequence, &payload(2 + sequence)).expect("published");
+        fixture.wait(1, 1 + sequence, Trust::Exact);
+    }
+    assert!(many.iter().all(|listener| listener.last_sequence().is_none()), "the model is still stalled");
+    drop(stalled);
+    wait_for("all instances", PATIENCE, || {
+        many.iter().all(|listener| listener.last_sequence() == Some(9)).then_some(())
+    });
+}

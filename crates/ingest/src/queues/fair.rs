@@ -1,0 +1,332 @@
+//! Fair queues: pure state, without threads or clocks.
+
+use std::collections::VecDeque;
+use std::hash::Hash;
+use std::time::Instant;
+
+use flash_indexer_telemetry::metrics::QueueState;
+use rustc_hash::FxHashMap;
+
+/// Bytes that one queue may have taken and not written. Beyond it the queue is parked: its messages wait undecoded.
+pub(super) const UNWRITTEN_BYTES_MAX: usize = 256 << 10;
+/// All queues together may have one part in this number of the budget taken and not written. Beyond it a queue that has
+/// any unwritten bytes is parked.
+const UNWRITTEN_SHARE: usize = 2;
+/// An eviction drops at least one part in this number of its queue, so that few evictions search for the largest queue.
+const EVICTED_SHARE: usize = 8;
+
+/// Messages of queued work, and bytes that they take.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) struct QueuedSize {
+    pub(crate) messages: usize,
+    pub(crate) bytes: usize,
+}
+
+/// Whether a notice is the last one of its queue.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum NoticePosition {
+    /// No later notice of dropped live messages is queued.
+    Last,
+    /// A later notice is queued, which completes the run of drops.
+    BeforeAnother,
+}
+
+/// Work that waits in a queue. Work without messages is never dropped.
+pub(crate) trait QueuedWork: Sized {
+    /// Messages, and the bytes of the budget that they take.
+    fn size(&self) -> QueuedSize {
+        QueuedSize::default()
+    }
+
+    /// Whether it consists of live messages.
+    fn is_live(&self) -> bool {
+        false
+    }
+
+    /// Whether it is a notice after which the drop of `dropped` needs no further one.
+    fn covers(&self, _dropped: &Self) -> bool {
+        false
+    }
+
+    /// The notice that replaces dropped messages.
+    fn into_notice(self, _position: NoticePosition) -> Self {
+        self
+    }
+}
+
+/// Work of several consumers, in one queue for each engine, within one byte budget.
+///
+/// # Order
+///
+/// Each queue is first in, first out, and belongs to one consumer. A consumer takes one entry of each of its queues in turn.
+///
+/// # Budget
+///
+/// Messages count from their arrival until their changes are written ([`FairQueues::release`]). When the budget is full,
+/// the largest queue loses its newest messages, and a notice takes their place. Until the notice is taken, further live
+/// messages of that queue are dropped as well: one replay then returns all of them, when the queue has drained. No
+/// message is dropped of a queue that is smaller than the queue that needs the room.
+#[derive(Debug)]
+pub(super) struct FairQueues<K, T> {
+    bytes_max: usize,
+    /// Bytes of queued and of unwritten messages.
+    bytes: usize,
+    unwritten: usize,
+    queues: FxHashMap<K, Queue<T>>,
+    consumers: Vec<Consumer<K>>,
+}
+
+#[derive(Debug)]
+struct Consumer<K> {
+    /// Queues with work that are not parked, in the order of their turns.
+    ready: VecDeque<K>,
+    queued: QueuedSize,
+    /// Entries of its queues, parked ones included.
+    entries: usize,
+}
+
+#[derive(Debug)]
+struct Queue<T> {
+    consumer: usize,
+    entries: VecDeque<Entry<T>>,
+    /// Bytes of its entries.
+    bytes: usize,
+    /// Bytes of messages that were taken and are not written.
+    unwritten: usize,
+    /// Entries that replace dropped live messages.
+    notices: usize,
+    turn: Turn,
+}
+
+#[derive(Debug)]
+struct Entry<T> {
+    work: T,
+    size: QueuedSize,
+    at: Instant,
+    /// Whether it replaces live messages that were dropped.
+    is_notice: bool,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Turn {
+    /// It has no entry.
+    Idle,
+    /// It waits for its turn.
+    Ready,
+    /// It waits until some of its unwritten bytes are released.
+    Parked,
+}
+
+/// Work that a consumer has taken.
+#[derive(Debug)]
+pub(super) struct TakenWork<K, T> {
+    pub(super) key: K,
+    pub(super) work: T,
+    /// Bytes to release once the changes are written.
+    pub(super) bytes: usize,
+}
+
+impl<K: Clone + Eq + Hash, T: QueuedWork> FairQueues<K, T> {
+    pub(super) fn new(consumers: usize, bytes_max: usize) -> Self {
+        let consumer = || Consumer { ready: VecDeque::new(), queued: QueuedSize::default(), entries: 0 };
+        Self {
+            bytes_max,
+            bytes: 0,
+            unwritten: 0,
+            queues: FxHashMap::default(),
+            consumers: std::iter::repeat_with(consumer).take(consumers).collect(),
+        }
+    }
+
+    /// Queues work for a consumer. Calls `on_drop` for all work whose messages are dropped, which may be this work.
+    pub(super) fn push(&mut self, key: &K, consumer: usize, work: T, at: Instant, mut on_drop: impl FnMut(&T)) {
+        if !self.queues.contains_key(key) {
+            self.queues.insert(key.clone(), Queue::new(consumer));
+        }
+        let size = work.size();
+        if size.messages == 0 || self.make_room(key, &work, size.bytes, &mut on_drop) {
+            return self.append(key, Entry { work, size, at, is_notice: false });
+        }
+        on_drop(&work);
+        if self.queues[key].entries.back().is_none_or(|last| !last.work.covers(&work)) {
+            self.append(key, Entry::notice(work, NoticePosition::Last, at));
+        }
+    }
+
+    /// Makes room for messages of a queue. Returns whether they are to be queued.
+    fn make_room(&mut self, key: &K, work: &T, bytes: usize, on_drop: &mut impl FnMut(&T)) -> bool {
+        let queue = &self.queues[key];
+        if work.is_live() && queue.notices > 0 {
+            return false;
+        }
+        let own = queue.bytes + bytes;
+        loop {
+            let missing = (self.bytes + bytes).saturating_sub(self.bytes_max);
+            if missing == 0 {
+                return true;
+            }
+            let others = self.queues.iter().filter(|(other, _)| *other != key);
+            let largest = others.max_by_key(|(_, queue)| queue.bytes).filter(|(_, queue)| queue.bytes > own);
+            let Some((largest, queue)) = largest.map(|(other, queue)| (other.clone(), queue)) else { return false };
+            self.evict(&largest, missing.max(queue.bytes / EVICTED_SHARE), on_drop);
+        }
+    }
+
+    /// Drops the newest messages of a queue, at least `wanted` bytes if it has as many.
+    fn evict(&mut self, key: &K, wanted: usize, on_drop: &mut impl FnMut(&T)) {
+        let Some(queue) = self.queues.get_mut(key) else { return };
+        let consumer = &mut self.consumers[queue.consumer];
+        let (mut freed, mut at) = (0, queue.entries.len());
+        while freed < wanted && at > 0 {
+            at -= 1;
+            if queue.entries[at].size.messages == 0 {
+                continue;
+            }
+            let Some(Entry { work, size, at: queued_at, .. }) = queue.entries.remove(at) else { return };
+            on_drop(&work);
+            freed += size.bytes;
+            consumer.queued.messages -= size.messages;
+            consumer.queued.bytes -= size.bytes;
+            if queue.entries.get(at).is_some_and(|next| next.work.covers(&work)) {
+                // The notice behind it is now in its place.
+                consumer.entries -= 1;
+                continue;
+            }
+            let position = if queue.notices > 0 { NoticePosition::BeforeAnother } else { NoticePosition::Last };
+            let notice = Entry::notice(work, position, queued_at);
+            queue.notices += usize::from(notice.is_notice);
+            queue.entries.insert(at, notice);
+        }
+        queue.bytes -= freed;
+        self.bytes -= freed;
+    }
+
+    fn append(&mut self, key: &K, entry: Entry<T>) {
+        let queue = self.queues.get_mut(key).expect("the caller has inserted it");
+        let consumer = &mut self.consumers[queue.consumer];
+        consumer.queued.messages += entry.size.messages;
+        consumer.queued.bytes += entry.size.bytes;
+        consumer.entries += 1;
+        self.bytes += entry.size.bytes;
+        queue.bytes += entry.size.bytes;
+        queue.notices += usize::from(entry.is_notice);
+        queue.entries.push_back(entry);
+        if queue.turn == Turn::Idle {
+            queue.turn = Turn::Ready;
+            consumer.ready.push_back(key.clone());
+        }
+    }
+
+    /// Takes the next work of a consumer. Calls `on_park` for each queue that is parked instead.
+    pub(super) fn take(&mut self, consumer: usize, mut on_park: impl FnMut()) -> Option<TakenWork<K, T>> {
+        let consumer = &mut self.consumers[consumer];
+        while let Some(key) = consumer.ready.pop_front() {
+            let queue = self.queues.get_mut(&key).expect("a queue with work is not removed");
+            let is_total_reached = queue.unwritten > 0 && self.unwritten >= self.bytes_max / UNWRITTEN_SHARE;
+            if queue.unwritten >= UNWRITTEN_BYTES_MAX || is_total_reached {
+                queue.turn = Turn::Parked;
+                on_park();
+                continue;
+            }
+            let Entry { work, size, is_notice, .. } = queue.entries.pop_front().expect("a ready queue has work");
+            consumer.queued.messages -= size.messages;
+            consumer.queued.bytes -= size.bytes;
+            consumer.entries -= 1;
+            queue.bytes -= size.bytes;
+            queue.unwritten += size.bytes;
+            self.unwritten += size.bytes;
+            queue.notices -= usize::from(is_notice);
+            if queue.entries.is_empty() {
+                queue.turn = Turn::Idle;
+                self.remove_if_unused(&key);
+            } else {
+                consumer.ready.push_back(key.clone());
+            }
+            return Some(TakenWork { key, work, bytes: size.bytes });
+        }
+        None
+    }
+
+    /// Releases bytes that were taken from a queue. Returns its consumer if the queue is no longer parked.
+    pub(super) fn release(&mut self, key: &K, bytes: usize) -> Option<usize> {
+        let queue = self.queues.get_mut(key)?;
+        queue.unwritten -= bytes;
+        self.unwritten -= bytes;
+        self.bytes -= bytes;
+        if queue.turn == Turn::Parked && queue.unwritten <= UNWRITTEN_BYTES_MAX / 2 {
+            queue.turn = Turn::Ready;
+            self.consumers[queue.consumer].ready.push_back(key.clone());
+            return Some(queue.consumer);
+        }
+        self.remove_if_unused(key);
+        None
+    }
+
+    fn remove_if_unused(&mut self, key: &K) {
+        if self.queues.get(key).is_some_and(|queue| queue.entries.is_empty() && queue.unwritten == 0) {
+            self.queues.remove(key);
+        }
+    }
+
+    /// Keys of the queues of a consumer that have work.
+    pub(super) fn keys_with_work(&self, consumer: usize) -> impl Iterator<Item = &K> {
+        let queues = self.queues.iter().filter(move |(_, queue)| queue.consumer == consumer);
+        queues.filter(|(_, queue)| !queue.entries.is_empty()).map(|(key, _)| key)
+    }
+
+    /// Time at which the first entry of a queue was queued; none if it is empty.
+    pub(super) fn queued_since(&self, key: &K) -> Option<Instant> {
+        self.queues.get(key)?.entries.front().map(|entry| entry.at)
+    }
+
+    /// Entries of a consumer whose queues are not parked, at most one for each queue.
+    pub(super) fn ready(&self, consumer: usize) -> usize {
+        self.consumers[consumer].ready.len()
+    }
+
+    /// Entries of a consumer.
+    pub(super) fn entries(&self, consumer: usize) -> usize {
+        self.consumers[consumer].entries
+    }
+
+    /// Messages that wait for each consumer.
+    pub(super) fn states(&self) -> Vec<QueueState> {
+        let state =
+            |consumer: &Consumer<K>| QueueState { messages: consumer.queued.messages, bytes: consumer.queued.bytes };
+        self.consumers.iter().map(state).collect()
+    }
+
+    /// Bytes of the budget in use, by queued and by unwritten messages.
+    pub(super) fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    #[cfg(test)]
+    pub(super) fn unwritten(&self) -> usize {
+        self.unwritten
+    }
+
+    #[cfg(test)]
+    pub(super) fn queue_bytes(&self, key: &K) -> usize {
+        self.queues.get(key).map_or(0, |queue| queue.bytes)
+    }
+
+    #[cfg(test)]
+    pub(super) fn queue_count(&self) -> usize {
+        self.queues.len()
+    }
+}
+
+impl<T: QueuedWork> Entry<T> {
+    /// The notice that replaces dropped messages.
+    fn notice(dropped: T, position: NoticePosition, at: Instant) -> Self {
+        let is_notice = dropped.is_live();
+        Self { work: dropped.into_notice(position), size: QueuedSize::default(), at, is_notice }
+    }
+}
+
+impl<T> Queue<T> {
+    fn new(consumer: usize) -> Self {
+        Self { consumer, entries: VecDeque::new(), bytes: 0, unwritten: 0, notices: 0, turn: Turn::Idle }
+    }
+}

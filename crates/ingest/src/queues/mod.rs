@@ -1,0 +1,11 @@
+//! Queues between threads: one for each engine, served in turn, within one byte budget.
+
+mod budget;
+mod fair;
+#[cfg(test)]
+mod fair_tests;
+mod shared;
+
+pub use self::budget::{QUEUE_BYTES_MIN, default_queue_bytes};
+pub(crate) use self::fair::{NoticePosition, QueuedSize, QueuedWork};
+pub(crate) use self::shared::{Queues, Taken};

@@ -1,0 +1,155 @@
+//! Fair queues that threads share.
+
+use std::hash::Hash;
+use std::sync::Arc;
+use std::time::Instant;
+
+use flash_indexer_telemetry::metrics::QueueState;
+use parking_lot::{Condvar, Mutex};
+
+use super::fair::{FairQueues, QueuedWork, TakenWork};
+
+/// [`FairQueues`] behind one lock, which is held for one entry at a time.
+pub(crate) struct Queues<K, T> {
+    state: Mutex<State<K, T>>,
+    /// Wakes each consumer.
+    wakers: Vec<Condvar>,
+    bytes_max: usize,
+}
+
+struct State<K, T> {
+    queues: FairQueues<K, T>,
+    is_stopped: bool,
+}
+
+/// What a consumer takes.
+pub(crate) enum Taken<K, T> {
+    Work {
+        key: K,
+        work: T,
+        /// Releases the bytes of the work when it is dropped.
+        reservation: Arc<dyn Send + Sync>,
+    },
+    /// The deadline has passed without work.
+    Timeout,
+    /// The queues are stopped, and no work is left.
+    Stopped,
+}
+
+/// Bytes of taken messages, released when it is dropped.
+struct Reservation<K: Clone + Eq + Hash, T: QueuedWork> {
+    queues: Arc<Queues<K, T>>,
+    key: K,
+    bytes: usize,
+}
+
+impl<K: Clone + Eq + Hash, T: QueuedWork> Drop for Reservation<K, T> {
+    fn drop(&mut self) {
+        let unparked = self.queues.state.lock().queues.release(&self.key, self.bytes);
+        if let Some(consumer) = unparked {
+            self.queues.wakers[consumer].notify_one();
+        }
+    }
+}
+
+impl<K, T> Queues<K, T>
+where
+    K: Clone + Eq + Hash + Send + Sync + 'static,
+    T: QueuedWork + Send + 'static,
+{
+    pub(crate) fn new(consumers: usize, bytes_max: usize) -> Self {
+        let state = State { queues: FairQueues::new(consumers, bytes_max), is_stopped: false };
+        let wakers = std::iter::repeat_with(Condvar::new).take(consumers).collect();
+        Self { state: Mutex::new(state), wakers, bytes_max }
+    }
+
+    /// Number of consumers.
+    pub(crate) fn count(&self) -> usize {
+        self.wakers.len()
+    }
+
+    /// Queues work for a consumer. Never waits for a consumer. Calls `on_drop`, under the lock, for all work whose messages
+    /// are dropped.
+    pub(crate) fn push(&self, key: &K, consumer: usize, work: T, on_drop: impl FnMut(&T)) {
+        self.state.lock().queues.push(key, consumer, work, Instant::now(), on_drop);
+        self.wakers[consumer].notify_one();
+    }
+
+    /// Queues work behind all work of a consumer so far. `entries` is given the queues that have work, and returns the
+    /// entries with their queues.
+    pub(crate) fn push_behind_all(&self, consumer: usize, entries: impl FnOnce(Vec<K>) -> Vec<(K, T)>) {
+        let mut state = self.state.lock();
+        let with_work = state.queues.keys_with_work(consumer).cloned().collect();
+        for (key, work) in entries(with_work) {
+            state.queues.push(&key, consumer, work, Instant::now(), |_| {});
+        }
+        drop(state);
+        self.wakers[consumer].notify_one();
+    }
+
+    /// Waits for work until `deadline`. Calls `on_park`, under the lock, for each queue that is parked meanwhile.
+    pub(crate) fn take(
+        self: &Arc<Self>,
+        consumer: usize,
+        deadline: Option<Instant>,
+        mut on_park: impl FnMut(),
+    ) -> Taken<K, T> {
+        let mut state = self.state.lock();
+        loop {
+            if let Some(TakenWork { key, work, bytes }) = state.queues.take(consumer, &mut on_park) {
+                let reservation: Arc<dyn Send + Sync> = match bytes {
+                    0 => Arc::new(()),
+                    _ => Arc::new(Reservation { queues: Arc::clone(self), key: key.clone(), bytes }),
+                };
+                return Taken::Work { key, work, reservation };
+            }
+            if state.is_stopped {
+                return Taken::Stopped;
+            }
+            let waker = &self.wakers[consumer];
+            match deadline {
+                Some(deadline) if waker.wait_until(&mut state, deadline).timed_out() => return Taken::Timeout,
+                Some(_) => {}
+                None => waker.wait(&mut state),
+            }
+        }
+    }
+
+    /// Time at which the first entry of a queue was queued; none if it is empty.
+    pub(crate) fn queued_since(&self, key: &K) -> Option<Instant> {
+        self.state.lock().queues.queued_since(key)
+    }
+
+    /// Queues of a consumer that have work and are not parked.
+    pub(crate) fn ready(&self, consumer: usize) -> usize {
+        self.state.lock().queues.ready(consumer)
+    }
+
+    /// Entries that wait for a consumer.
+    pub(crate) fn entries(&self, consumer: usize) -> usize {
+        self.state.lock().queues.entries(consumer)
+    }
+
+    /// Messages that wait for each consumer.
+    pub(crate) fn states(&self) -> Vec<QueueState> {
+        self.state.lock().queues.states()
+    }
+
+    /// Bytes of the budget in use.
+    pub(crate) fn bytes(&self) -> usize {
+        self.state.lock().queues.bytes()
+    }
+
+    /// Bytes of the budget.
+    pub(crate) const fn bytes_max(&self) -> usize {
+        self.bytes_max
+    }
+
+    /// Stops each consumer once it has taken the work of its queues that are not parked.
+    pub(crate) fn stop(&self) {
+        self.state.lock().is_stopped = true;
+        for waker in &self.wakers {
+            waker.notify_all();
+        }
+    }
+}
