@@ -9,9 +9,12 @@
 //! | `explanation.rs` | JSON of an explanation |
 //! | `fields.rs` | request fields that several endpoints share |
 //! | `extract.rs` | extractors of bodies and query strings |
-//! | `prompt.rs` | fast parsing of bodies that consist mostly of tokens |
+//! | `content.rs` | content types and encodings of bodies |
+//! | `prompt.rs` | requests with a prompt, as JSON or as a binary body |
+//! | `token_list.rs` | fast parsing of a list of tokens |
 //! | `error.rs` | mapping of errors to statuses |
 
+mod content;
 mod digest;
 mod discovery;
 mod dump;
@@ -26,6 +29,7 @@ mod prompt;
 mod query;
 mod score;
 mod shared_ranks;
+mod token_list;
 mod workers;
 
 use std::collections::BTreeSet;
