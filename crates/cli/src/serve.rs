@@ -123,7 +123,7 @@ pub(crate) struct ServeArguments {
     #[arg(long, env = "FLASH_INDEXER_ALLOW_IPC")]
     allow_ipc: bool,
 
-    /// Largest body of a request, in bytes.
+    /// Largest body of a request, as sent and as decompressed, in bytes.
     #[arg(long, env = "FLASH_INDEXER_BODY_BYTES_MAX", default_value = "8388608", value_parser = at_least_one::<NonZeroUsize>)]
     body_bytes_max: NonZeroUsize,
 

@@ -23,6 +23,7 @@
 //! | `http/` | HTTP API: the table of endpoints and their handlers |
 //! | `grpc/` | gRPC API |
 //! | `connections/` | limit of open connections, with eviction of slow and idle ones |
+//! | `little_endian.rs` | lists of numbers as bytes |
 //! | `peers/` | recovery from peers, comparison with peers, repair |
 //! | `registrar.rs` | the registry as the registrar of discovery |
 //!
@@ -34,6 +35,7 @@ mod connections;
 mod failure_tests;
 mod grpc;
 mod http;
+mod little_endian;
 mod peers;
 mod registrar;
 mod server;

@@ -1,5 +1,6 @@
 //! `indexer.v1.IndexerService`: scores of instances.
 
+use std::borrow::Cow;
 use std::num::NonZeroUsize;
 
 use chat_template::ChatRequest;
@@ -7,6 +8,7 @@ use flash_indexer_prompt::tokenize::{Prompt, PromptOptions};
 use tonic::{Request, Response, Status};
 
 use super::Shared;
+use super::lists::List;
 use super::proto::indexer_service_server::IndexerService;
 use super::proto::{GetPodScoresRequest, GetPodScoresResponse, PodScore};
 use super::router_service::{given, model_key};
@@ -32,13 +34,15 @@ impl Scores {
     async fn scores(&self, request: GetPodScoresRequest) -> Result<GetPodScoresResponse, RpcError> {
         let indexer = &self.0.indexer;
         let key = model_key(&request.model_name, &request.tenant_id)?;
-        let forms = [!request.token_ids.is_empty(), !request.prompt.is_empty(), !request.chat_json.is_empty()];
+        let given_tokens = List::of_tokens(&request.token_ids, &request.token_bytes).read()?;
+        let forms = [!given_tokens.is_empty(), !request.prompt.is_empty(), !request.chat_json.is_empty()];
         if forms.iter().filter(|given| **given).count() > 1 {
-            let message = "token_ids, prompt and chat_json are alternatives: give one of them";
+            let message = "token_ids (or token_bytes), prompt and chat_json are alternatives: give one of them";
             return Err(Status::invalid_argument(message).into());
         }
         let tokenize = async |prompt| {
-            indexer.tokens(&key.model_name, prompt, PromptOptions::default()).await.map_err(RpcError::from)
+            let tokens = indexer.tokens(&key.model_name, prompt, PromptOptions::default()).await;
+            tokens.map(Cow::Owned).map_err(RpcError::from)
         };
         let tokens = match forms {
             [_, true, _] => tokenize(Prompt::Text(request.prompt)).await?,
@@ -47,7 +51,7 @@ impl Scores {
                     .map_err(|error| Status::invalid_argument(shorten(format!("chat_json is not a chat: {error}"))))?;
                 tokenize(Prompt::Chat(Box::new(chat))).await?
             }
-            _ => request.token_ids,
+            _ => given_tokens,
         };
         let prompt = TokenPrompt {
             tokens: &tokens,

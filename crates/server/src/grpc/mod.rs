@@ -7,10 +7,12 @@
 //! | `router_service.rs` | `flash_indexer.v1.RouterService`: queries and predictions |
 //! | `answers.rs` | response stream of `QueryStream` |
 //! | `indexer_service.rs` | `indexer.v1.IndexerService`: scores of instances |
+//! | `lists.rs` | tokens and local hashes of a request, as a repeated field or as bytes |
 //! | `status.rs` | mapping of errors to gRPC statuses, and metrics of requests |
 
 mod answers;
 mod indexer_service;
+mod lists;
 mod router_service;
 mod status;
 
@@ -19,6 +21,7 @@ use std::time::Duration;
 
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
+use tonic::codec::CompressionEncoding;
 use tonic::transport::Server;
 use tonic_health::ServingStatus;
 use tonic_health::server::HealthReporter;
@@ -83,8 +86,15 @@ impl GrpcServer {
         let (stop, stopping) = watch::channel(false);
         let reported = Arc::clone(&indexer);
         let shared = Shared { indexer, stopping: stopping.clone() };
-        let scores = IndexerServiceServer::new(Scores(shared.clone())).max_decoding_message_size(message_bytes_max);
-        let router = RouterServiceServer::new(Router(shared)).max_decoding_message_size(message_bytes_max);
+        // The limit is also that of a decompressed message.
+        let scores = IndexerServiceServer::new(Scores(shared.clone()))
+            .max_decoding_message_size(message_bytes_max)
+            .accept_compressed(CompressionEncoding::Gzip)
+            .accept_compressed(CompressionEncoding::Zstd);
+        let router = RouterServiceServer::new(Router(shared))
+            .max_decoding_message_size(message_bytes_max)
+            .accept_compressed(CompressionEncoding::Gzip)
+            .accept_compressed(CompressionEncoding::Zstd);
         let routes = Server::builder()
             .max_concurrent_streams(STREAMS_PER_CONNECTION_MAX)
             .http2_keepalive_interval(Some(PING_INTERVAL))

@@ -1,5 +1,6 @@
 //! `flash_indexer.v1.RouterService`: queries by tokens or hashes, single or in a stream, and predictions.
 
+use std::borrow::Cow;
 use std::num::NonZeroUsize;
 use std::time::Duration;
 
@@ -8,6 +9,7 @@ use tonic::{Request, Response, Status, Streaming};
 
 use super::Shared;
 use super::answers::Answers;
+use super::lists::List;
 use super::proto::router_service_server::RouterService;
 use super::proto::{PredictRequest, PredictResponse, QueryRequest, QueryResponse, RankMatch};
 use super::status::RpcError;
@@ -39,13 +41,15 @@ impl RouterService for Router {
 
 impl Shared {
     pub(super) async fn query(&self, request: &QueryRequest) -> Result<QueryResponse, RpcError> {
-        let QueryInput { key, query, options } = QueryInput::of(request)?;
+        let prompt = PromptInput::of(request)?;
+        let QueryInput { key, query, options } = QueryInput::of(request, &prompt)?;
         Ok(response(self.indexer.query(&key, query, options).await?, request))
     }
 
     /// Queries this replica's ranks only, without waiting for the shared store.
     pub(super) fn query_local(&self, request: &QueryRequest) -> Result<QueryResponse, RpcError> {
-        let QueryInput { key, query, options } = QueryInput::of(request)?;
+        let prompt = PromptInput::of(request)?;
+        let QueryInput { key, query, options } = QueryInput::of(request, &prompt)?;
         Ok(response(self.indexer.query_local(&key, query, options)?, request))
     }
 
@@ -53,8 +57,9 @@ impl Shared {
         let key = model_key(&request.model_name, &request.tenant_id)?;
         let pod = InstanceId::parse(&request.pod)?;
         let ttl = (request.ttl_ms > 0).then(|| Duration::from_millis(request.ttl_ms.into()));
+        let tokens = List::of_tokens(&request.token_ids, &request.token_bytes).read()?;
         let prompt = TokenPrompt {
-            tokens: &request.token_ids,
+            tokens: &tokens,
             lora_name: given(&request.lora_name),
             cache_salt: given(&request.cache_salt),
         };
@@ -71,25 +76,49 @@ struct QueryInput<'r> {
 }
 
 impl<'r> QueryInput<'r> {
-    fn of(request: &'r QueryRequest) -> Result<Self, RpcError> {
+    fn of(request: &'r QueryRequest, prompt: &'r PromptInput<'_>) -> Result<Self, RpcError> {
         let key = model_key(&request.model_name, &request.tenant_id)?;
         let options = QueryOptions {
             top_k: NonZeroUsize::new(request.top_k as usize),
             min_score: (request.min_score > 0).then_some(request.min_score),
         };
         let (lora_name, cache_salt) = (given(&request.lora_name), given(&request.cache_salt));
-        let query = if request.block_hashes.is_empty() {
-            Query::Tokens(TokenPrompt { tokens: &request.token_ids, lora_name, cache_salt })
-        } else if !request.token_ids.is_empty() {
-            let message = "token_ids and block_hashes are alternatives: give one of them";
-            return Err(Status::invalid_argument(message).into());
-        } else if lora_name.is_some() || cache_salt.is_some() {
-            let message = "block_hashes already include the adapter and the salt: leave out lora_name and cache_salt";
-            return Err(Status::invalid_argument(message).into());
-        } else {
-            Query::Hashes(request.block_hashes.iter().copied().map(LocalHash).collect())
+        let query = match prompt {
+            PromptInput::Tokens(tokens) => Query::Tokens(TokenPrompt { tokens, lora_name, cache_salt }),
+            PromptInput::Hashes(_) if lora_name.is_some() || cache_salt.is_some() => {
+                let message =
+                    "block_hashes already include the adapter and the salt: leave out lora_name and cache_salt";
+                return Err(Status::invalid_argument(message).into());
+            }
+            PromptInput::Hashes(hashes) => Query::Hashes(Cow::Borrowed(hashes)),
         };
         Ok(Self { key, query, options })
+    }
+}
+
+/// Prompt of a query request.
+enum PromptInput<'r> {
+    Tokens(Cow<'r, [u32]>),
+    Hashes(Cow<'r, [LocalHash]>),
+}
+
+impl<'r> PromptInput<'r> {
+    fn of(request: &'r QueryRequest) -> Result<Self, RpcError> {
+        let tokens = List::of_tokens(&request.token_ids, &request.token_bytes).read()?;
+        let hashes = List {
+            repeated: request.block_hashes.iter().copied().map(LocalHash).collect(),
+            bytes: &request.hash_bytes,
+            names: ["block_hashes", "hash_bytes"],
+        };
+        let hashes = hashes.read()?;
+        match (tokens.is_empty(), hashes.is_empty()) {
+            (_, true) => Ok(Self::Tokens(tokens)),
+            (true, false) => Ok(Self::Hashes(hashes)),
+            (false, false) => {
+                let message = "token_ids and block_hashes are alternatives: give one of them";
+                Err(Status::invalid_argument(message).into())
+            }
+        }
     }
 }
 

@@ -3,18 +3,19 @@
 use std::time::Duration;
 
 use axum::Json;
-use axum::http::StatusCode;
-use axum::http::header::RETRY_AFTER;
+use axum::http::header::{ACCEPT_ENCODING, RETRY_AFTER};
+use axum::http::{HeaderValue, StatusCode};
 use axum::response::{IntoResponse, Response};
 use serde_json::json;
 
+use super::content::{Accepted, ENCODINGS, OCTET_STREAM};
 use flash_indexer_prompt::tokenize::FailureReason;
 
 use flash_indexer_registry::TokenizationError;
 use flash_indexer_registry::{DigestError, PredictError, QueryError, RegistrationError};
 use flash_indexer_telemetry::metrics::Limit;
 use flash_indexer_types::InstanceIdError;
-use flash_indexer_types::names::{NameError, shorten};
+use flash_indexer_types::names::{NameError, shorten, shortened};
 
 /// Error response: a status and a message with a remedy for the client.
 #[derive(Debug)]
@@ -23,6 +24,8 @@ pub(crate) struct ApiError {
     message: String,
     /// Value of `Retry-After`, in seconds.
     retry_after_s: Option<u32>,
+    /// Value of `Accept-Encoding`.
+    accepted_encodings: Option<&'static str>,
     /// Limit that the request exceeded, counted by the middleware.
     limit: Option<Limit>,
 }
@@ -30,7 +33,7 @@ pub(crate) struct ApiError {
 impl ApiError {
     fn new(status: StatusCode, message: impl Into<String>) -> Self {
         // A message may repeat a client's text.
-        Self { status, message: shorten(message.into()), retry_after_s: None, limit: None }
+        Self { status, message: shorten(message.into()), retry_after_s: None, accepted_encodings: None, limit: None }
     }
 
     pub(crate) fn bad_request(message: impl Into<String>) -> Self {
@@ -53,10 +56,20 @@ impl ApiError {
         Self::new(StatusCode::SERVICE_UNAVAILABLE, message)
     }
 
-    pub(crate) fn unsupported_type(given: &str) -> Self {
-        let message =
+    pub(crate) fn unsupported_type(given: &str, accepted: Accepted) -> Self {
+        let given = shortened(given);
+        let mut message =
             format!("the body's content type is {given:?}: send JSON with the header content-type: application/json");
+        if accepted == Accepted::JsonOrBinary {
+            message.push_str(&format!(", or little-endian numbers with {OCTET_STREAM}"));
+        }
         Self::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, message)
+    }
+
+    pub(crate) fn unsupported_encoding(given: &str) -> Self {
+        let given = shortened(given);
+        let message = format!("the body's content encoding is {given:?}: send one of {ENCODINGS}, or no encoding");
+        Self { accepted_encodings: Some(ENCODINGS), ..Self::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, message) }
     }
 
     pub(crate) fn too_slow(deadline: Duration) -> Self {
@@ -76,6 +89,9 @@ impl IntoResponse for ApiError {
         let mut response = (self.status, Json(json!({ "error": self.message }))).into_response();
         if let Some(seconds) = self.retry_after_s {
             response.headers_mut().insert(RETRY_AFTER, seconds.into());
+        }
+        if let Some(encodings) = self.accepted_encodings {
+            response.headers_mut().insert(ACCEPT_ENCODING, HeaderValue::from_static(encodings));
         }
         if let Some(limit) = self.limit {
             response.extensions_mut().insert(limit);

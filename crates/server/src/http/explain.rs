@@ -9,8 +9,9 @@ use serde::Deserialize;
 
 use super::error::ApiError;
 use super::explanation::ExplainResponse;
-use super::extract::{Body, Parameters};
+use super::extract::Parameters;
 use super::fields::ModelScope;
+use super::prompt::{PromptBody, PromptRequest};
 use super::{Api, blocking};
 use flash_indexer_registry::{ExplainQuestion, Prompt};
 use flash_indexer_telemetry::metrics::Limit;
@@ -41,7 +42,7 @@ pub(super) struct ExplainParameters {
 pub(super) async fn explain(
     State(api): State<Arc<Api>>,
     Parameters(ExplainParameters { hashes }): Parameters<ExplainParameters>,
-    Body(request): Body<ExplainRequest>,
+    PromptBody { request, .. }: PromptBody<ExplainRequest>,
 ) -> Result<Json<ExplainResponse>, ApiError> {
     let question = request.question()?;
     let permit = Arc::clone(&api.explanations)
@@ -55,6 +56,15 @@ pub(super) async fn explain(
         explanation.map(|explanation| ExplainResponse::of(question, explanation, hashes))
     });
     Ok(Json(response.await??))
+}
+
+impl PromptRequest for ExplainRequest {
+    type Number = u32;
+    const LIST: &str = "token_ids";
+
+    fn list(&mut self) -> &mut Vec<u32> {
+        self.token_ids.get_or_insert_default()
+    }
 }
 
 impl ExplainRequest {
@@ -97,7 +107,8 @@ mod tests {
         let api = Arc::new(Api::new(Arc::clone(&indexer), 0, Default::default(), peers, recovery, None));
         let explain_once = || {
             let request = serde_json::from_str(r#"{"token_ids": [], "model_name": "m"}"#).expect("a request");
-            explain(State(Arc::clone(&api)), Parameters(ExplainParameters { hashes: HashForm::Number }), Body(request))
+            let parameters = Parameters(ExplainParameters { hashes: HashForm::Number });
+            explain(State(Arc::clone(&api)), parameters, PromptBody { request, json: Vec::new() })
         };
         let all = Arc::clone(&api.explanations).acquire_many_owned(EXPLANATIONS_MAX as u32).await;
         let refused = explain_once().await.err().map(|error| format!("{error:?}")).expect("the limit is reached");

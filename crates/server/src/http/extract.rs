@@ -8,14 +8,14 @@ use std::time::Duration;
 
 use axum::body::{BodyDataStream, Bytes};
 use axum::extract::{ConnectInfo, FromRequest, FromRequestParts, Query, Request};
-use axum::http::HeaderMap;
-use axum::http::header::{CONTENT_LENGTH, CONTENT_TYPE, EXPECT, ORIGIN};
+use axum::http::header::{CONTENT_LENGTH, EXPECT};
 use axum::http::request::Parts;
 use futures_core::Stream;
 use serde::de::DeserializeOwned;
 use serde_json::error::Category;
 
 use super::Api;
+use super::content::{Accepted, BodyForm, ContentEncoding};
 use super::error::ApiError;
 use crate::connections::ConnectionHandle;
 
@@ -38,33 +38,21 @@ impl<T: DeserializeOwned> FromRequest<Arc<Api>> for Body<T> {
     }
 }
 
-/// Rejects a body that a web page of another origin may have sent without a CORS preflight.
-///
-/// A browser sends a preflight before `application/json`. The other accepted types are the defaults of clients such as
-/// `curl -d`; a browser adds `Origin` or `Sec-Fetch-Site` to requests with these types.
-fn check_content_type(headers: &HeaderMap) -> Result<(), ApiError> {
-    let given = headers.get(CONTENT_TYPE).map(|given| given.to_str().unwrap_or_default());
-    let essence = given.map(|given| given.split(';').next().unwrap_or_default().trim().to_ascii_lowercase());
-    let is_of_browser = headers.contains_key(ORIGIN) || headers.contains_key("sec-fetch-site");
-    let is_accepted = match essence.as_deref() {
-        Some("application/json") => true,
-        Some(essence) if essence.starts_with("application/") && essence.ends_with("+json") => true,
-        None | Some("application/x-www-form-urlencoded") => !is_of_browser,
-        Some(_) => false,
-    };
-    if is_accepted { Ok(()) } else { Err(ApiError::unsupported_type(given.unwrap_or("none"))) }
-}
-
 /// Connection of a request; none in tests without a socket.
 pub(super) fn connection(request: &Request) -> Option<&ConnectionHandle> {
     request.extensions().get::<ConnectInfo<ConnectionHandle>>().map(|info| &info.0)
 }
 
-/// Reads the bytes of a body.
+/// Reads the bytes of a JSON body.
 pub(super) async fn bytes(request: Request, api: &Api) -> Result<Vec<u8>, ApiError> {
+    body(request, api, Accepted::Json).await.map(|(_, bytes)| bytes)
+}
+
+/// Reads the bytes of a body, decompressed.
+pub(super) async fn body(request: Request, api: &Api, accepted: Accepted) -> Result<(BodyForm, Vec<u8>), ApiError> {
     let _reading = connection(&request).map(ConnectionHandle::reading);
-    let bytes = tokio::time::timeout(READ_DEADLINE, read(request, api.body_bytes_max)).await;
-    bytes.map_err(|_| ApiError::too_slow(READ_DEADLINE))?
+    let body = tokio::time::timeout(READ_DEADLINE, read(request, accepted, api.body_bytes_max)).await;
+    body.map_err(|_| ApiError::too_slow(READ_DEADLINE))?
 }
 
 /// Parses a JSON body.
@@ -77,24 +65,22 @@ pub(super) fn parse<T: DeserializeOwned>(body: &[u8]) -> Result<T, ApiError> {
     })
 }
 
-async fn read(request: Request, bytes_max: usize) -> Result<Vec<u8>, ApiError> {
+async fn read(request: Request, accepted: Accepted, bytes_max: usize) -> Result<(BodyForm, Vec<u8>), ApiError> {
     let headers = request.headers();
-    let typed = check_content_type(headers);
+    let content = BodyForm::of(headers, accepted).and_then(|form| Ok((form, ContentEncoding::of(headers)?)));
     let claimed = headers.get(CONTENT_LENGTH).and_then(|length| length.to_str().ok()?.parse().ok()).unwrap_or(0);
     let expects_continue = headers.contains_key(EXPECT);
     let mut body = request.into_body().into_data_stream();
-    if let Err(error) = typed {
-        if !expects_continue {
-            discard(&mut body).await;
+    let is_too_large = (claimed > bytes_max).then(|| ApiError::too_large(claimed, bytes_max));
+    let (form, encoding) = match content.and_then(|content| is_too_large.map_or(Ok(content), Err)) {
+        Ok(content) => content,
+        Err(error) => {
+            if !expects_continue {
+                discard(&mut body).await;
+            }
+            return Err(error);
         }
-        return Err(error);
-    }
-    if claimed > bytes_max {
-        if !expects_continue {
-            discard(&mut body).await;
-        }
-        return Err(ApiError::too_large(claimed, bytes_max));
-    }
+    };
     let mut bytes = Vec::with_capacity(claimed);
     while let Some(chunk) = next(&mut body).await {
         let chunk = chunk.map_err(|error| ApiError::bad_request(format!("failed to read the body: {error}")))?;
@@ -104,7 +90,7 @@ async fn read(request: Request, bytes_max: usize) -> Result<Vec<u8>, ApiError> {
         }
         bytes.extend_from_slice(&chunk);
     }
-    Ok(bytes)
+    Ok((form, encoding.decode(bytes, bytes_max)?))
 }
 
 async fn discard(body: &mut BodyDataStream) {

@@ -9,9 +9,12 @@
 //! | `query_response.rs`, `explanation.rs` | JSON of an answer to a query and of an explanation |
 //! | `fields.rs` | request fields that several endpoints share |
 //! | `extract.rs` | extractors of bodies and query strings |
-//! | `prompt.rs` | fast parsing of bodies that consist mostly of tokens |
+//! | `content.rs` | content types and encodings of bodies |
+//! | `prompt.rs` | requests with a prompt, as JSON or as a binary body |
+//! | `token_list.rs` | fast parsing of a list of tokens |
 //! | `error.rs` | mapping of errors to statuses |
 
+mod content;
 mod digest;
 mod discovery;
 mod dump;
@@ -27,6 +30,7 @@ mod query;
 mod query_response;
 mod score;
 mod shared_ranks;
+mod token_list;
 mod workers;
 
 use std::collections::BTreeSet;

@@ -1,43 +1,117 @@
-//! Fast parsing of bodies that consist mostly of a list of tokens.
+//! Requests with a prompt: as JSON, whose list of tokens is parsed by [`token_list`], or as a binary body.
 //!
-//! A general JSON parser reads such a list digit by digit, which costs more than the rest of a query. This module cuts the
-//! list out, reads it eight bytes at a time, and leaves the rest of the body to the parser.
+//! A general JSON parser reads a long list digit by digit, which costs more than the rest of a query. The list is cut out of
+//! the body, and the parser reads what remains.
 
 use std::sync::Arc;
 
-use axum::extract::{FromRequest, Request};
+use axum::extract::{FromRequest, Query, Request};
+use axum::http::Uri;
+use flash_indexer_core::LocalHash;
+use memchr::{memchr, memmem};
 use serde::de::DeserializeOwned;
+use serde_json::{Map, Value};
 
 use super::Api;
+use super::content::{Accepted, BodyForm};
 use super::error::ApiError;
 use super::extract::{self, parse};
+use super::token_list;
+use crate::little_endian::LittleEndian;
 
-/// Fields of a body with a prompt under `token_ids`.
-pub(super) trait PromptBodyFields: DeserializeOwned {
-    /// The token list.
-    fn token_ids(&mut self) -> &mut Vec<u32>;
+/// Request with a list of numbers that a binary body may have.
+pub(super) trait PromptRequest: DeserializeOwned {
+    /// Type of the numbers.
+    type Number: PromptNumber;
+    /// Name of the list in JSON.
+    const LIST: &str;
+
+    /// The list.
+    fn list(&mut self) -> &mut Vec<Self::Number>;
 }
 
-/// Extractor of a JSON body with a prompt.
-pub(super) struct PromptBody<T>(pub(super) T);
+/// Number of a prompt: a token or a local hash.
+pub(super) trait PromptNumber: LittleEndian {
+    /// Parses a JSON body.
+    fn read_json<T: PromptRequest<Number = Self>>(body: &[u8]) -> Result<T, ApiError>;
+}
 
-impl<T: PromptBodyFields> FromRequest<Arc<Api>> for PromptBody<T> {
-    type Rejection = ApiError;
-
-    async fn from_request(request: Request, api: &Arc<Api>) -> Result<Self, ApiError> {
-        read(&extract::bytes(request, api).await?).map(Self)
+impl PromptNumber for u32 {
+    /// Parses a body as the general parser does: any unusual body is left to it, so every error is its own.
+    fn read_json<T: PromptRequest<Number = Self>>(body: &[u8]) -> Result<T, ApiError> {
+        let Some(cut) = BodyWithoutTokens::of(body) else { return parse(body) };
+        match serde_json::from_slice::<T>(&cut.rest) {
+            Ok(mut request) => {
+                *request.list() = cut.tokens;
+                Ok(request)
+            }
+            Err(_) => parse(body),
+        }
     }
 }
 
-/// Parses a body. The result equals the general parser's: any unusual body is left to it, so every error is its own.
-pub(super) fn read<T: PromptBodyFields>(body: &[u8]) -> Result<T, ApiError> {
-    let Some(cut) = BodyWithoutTokens::of(body) else { return parse(body) };
-    match serde_json::from_slice::<T>(&cut.rest) {
-        Ok(mut read) => {
-            *read.token_ids() = cut.tokens;
-            Ok(read)
+impl PromptNumber for LocalHash {
+    fn read_json<T: PromptRequest<Number = Self>>(body: &[u8]) -> Result<T, ApiError> {
+        parse(body)
+    }
+}
+
+/// Extractor of a request with a prompt.
+pub(super) struct PromptBody<T> {
+    pub(super) request: T,
+    /// The JSON of the request; empty for a binary body.
+    pub(super) json: Vec<u8>,
+}
+
+impl<T: PromptRequest> FromRequest<Arc<Api>> for PromptBody<T> {
+    type Rejection = ApiError;
+
+    async fn from_request(request: Request, api: &Arc<Api>) -> Result<Self, ApiError> {
+        let uri = request.uri().clone();
+        match extract::body(request, api, Accepted::JsonOrBinary).await? {
+            (BodyForm::Json, json) => Ok(Self { request: T::Number::read_json(&json)?, json }),
+            (BodyForm::Binary, body) => Ok(Self { request: read_binary(&body, &uri)?, json: Vec::new() }),
         }
-        Err(_) => parse(body),
+    }
+}
+
+/// Reads a binary body and the other fields of the request in the query string.
+fn read_binary<T: PromptRequest>(body: &[u8], uri: &Uri) -> Result<T, ApiError> {
+    let numbers = T::Number::read_list(body).ok_or_else(|| {
+        let (length, width, list) = (body.len(), T::Number::BYTES, T::LIST);
+        ApiError::bad_request(format!(
+            "the body has {length} bytes, which is not a multiple of {width}: send each of the {list} as {width} bytes, \
+             little-endian"
+        ))
+    })?;
+    let does_not_fit = |cause: &str| ApiError::bad_request(format!("the query string does not fit: {cause}"));
+    let Query(pairs) =
+        Query::<Vec<(String, String)>>::try_from_uri(uri).map_err(|error| does_not_fit(&error.body_text()))?;
+    let mut fields = Map::new();
+    for (name, value) in pairs {
+        let value = json_value(&name, value).map_err(|cause| does_not_fit(&cause))?;
+        match (fields.get_mut(&name), value) {
+            (None, value) => _ = fields.insert(name, value),
+            (Some(Value::Array(list)), Value::Array(more)) => list.extend(more),
+            (Some(_), _) => return Err(does_not_fit(&format!("duplicate field `{name}`"))),
+        }
+    }
+    if fields.insert(T::LIST.to_owned(), Value::Array(Vec::new())).is_some() {
+        return Err(does_not_fit(&format!("{} is in the body: leave it out", T::LIST)));
+    }
+    let mut request: T = serde_json::from_value(fields.into()).map_err(|error| does_not_fit(&error.to_string()))?;
+    *request.list() = numbers;
+    Ok(request)
+}
+
+/// The JSON value of a field in a query string. A list has one field for each of its elements.
+fn json_value(name: &str, value: String) -> Result<Value, String> {
+    match name {
+        "top_k" | "min_score" | "ttl_ms" | "truncate_prompt_tokens" | "detail" => {
+            serde_json::from_str(&value).map_err(|_| format!("{name} has an invalid value"))
+        }
+        "pods" | "pod_identifiers" => Ok(Value::Array(vec![value.into()])),
+        _ => Ok(value.into()),
     }
 }
 
@@ -56,95 +130,25 @@ impl BodyWithoutTokens {
     /// and a list of nothing but tokens follows. If the key belongs to a nested object, the parser rejects the rest for the
     /// missing field, and the body is parsed again as a whole.
     fn of(body: &[u8]) -> Option<Self> {
-        let key = find_key(body)?;
-        let mut list = List { bytes: body, at: key + KEY.len() };
-        list.expect(b':')?;
-        list.expect(b'[')?;
-        let start = list.at;
-        let tokens = list.tokens()?;
-        let (before, after) = (&body[..start], &body[list.at - 1..]);
-        if after.contains(&b'\\') || before.contains(&b'\\') || find_key(after).is_some() {
+        let key = memmem::find(body, KEY)?;
+        let start = after(body, after(body, key + KEY.len(), b':')?, b'[')?;
+        if memchr(b'\\', &body[..start]).is_some() {
             return None;
         }
-        Some(Self { tokens, rest: [before, after].concat() })
-    }
-}
-
-fn find_key(body: &[u8]) -> Option<usize> {
-    body.windows(KEY.len()).position(|window| window == KEY)
-}
-
-/// Cursor in a list of tokens.
-struct List<'a> {
-    bytes: &'a [u8],
-    at: usize,
-}
-
-impl List<'_> {
-    fn skip_space(&mut self) {
-        while let Some(b' ' | b'\n' | b'\r' | b'\t') = self.bytes.get(self.at) {
-            self.at += 1;
+        let (tokens, end) = token_list::read(body, start)?;
+        let rest = &body[end - 1..];
+        if memchr(b'\\', rest).is_some() || memmem::find(rest, KEY).is_some() {
+            return None;
         }
-    }
-
-    fn expect(&mut self, wanted: u8) -> Option<()> {
-        self.skip_space();
-        (*self.bytes.get(self.at)? == wanted).then(|| self.at += 1)
-    }
-
-    /// Reads the tokens and the end of the list.
-    fn tokens(&mut self) -> Option<Vec<u32>> {
-        // A token and its comma have at least two bytes, and typically six.
-        let mut tokens = Vec::with_capacity((self.bytes.len() - self.at) / 6);
-        if self.expect(b']').is_some() {
-            return Some(tokens);
-        }
-        loop {
-            self.skip_space();
-            tokens.push(self.token()?);
-            self.skip_space();
-            let delimiter = *self.bytes.get(self.at)?;
-            self.at += 1;
-            match delimiter {
-                b',' => {}
-                b']' => return Some(tokens),
-                _ => return None,
-            }
-        }
-    }
-
-    /// Reads a number without sign, fraction, exponent or leading zeros.
-    fn token(&mut self) -> Option<u32> {
-        let rest = &self.bytes[self.at..];
-        let (token, digits) = match rest.first_chunk().and_then(up_to_seven_digits) {
-            Some(found) => found,
-            None => {
-                let digits = rest.iter().position(|byte| !byte.is_ascii_digit())?;
-                (str::from_utf8(&rest[..digits]).ok()?.parse().ok()?, digits)
-            }
-        };
-        self.at += digits;
-        (digits == 1 || rest[0] != b'0').then_some(token)
+        Some(Self { tokens, rest: [&body[..start], rest].concat() })
     }
 }
 
-/// A number that ends within eight bytes, and its count of digits. All bytes are processed at once without a branch on
-/// the length, because lengths of tokens are hard to predict.
-fn up_to_seven_digits(bytes: &[u8; 8]) -> Option<(u32, usize)> {
-    const EACH: u64 = 0x0101_0101_0101_0101;
-    let digits = u64::from_le_bytes(*bytes) ^ (EACH * u64::from(b'0'));
-    // Sets the top bit of each byte that is no digit. A carry may falsify bytes after the first such byte.
-    let others = (digits.wrapping_add(EACH * (0x7f - 9)) | digits) & (EACH * 0x80);
-    let count = others.trailing_zeros() / 8;
-    if !(1..=7).contains(&count) {
-        return None;
-    }
-    // Shifts in leading zeros, then combines digits to pairs, pairs to fours, and fours to the number.
-    let digits = digits << (64 - 8 * count);
-    let pairs = digits.wrapping_mul(10).wrapping_add(digits >> 8) & 0x00ff_00ff_00ff_00ff;
-    let fours = pairs.wrapping_mul(100).wrapping_add(pairs >> 16) & 0x0000_ffff_0000_ffff;
-    let all = fours.wrapping_mul(10_000).wrapping_add(fours >> 32) & 0xffff_ffff;
-    Some((all as u32, count as usize))
+/// The position after a byte that follows spaces; none if another byte follows them.
+fn after(body: &[u8], start: usize, wanted: u8) -> Option<usize> {
+    let spaces = body[start..].iter().take_while(|byte| matches!(byte, b' ' | b'\n' | b'\r' | b'\t')).count();
+    let position = start + spaces;
+    (*body.get(position)? == wanted).then_some(position + 1)
 }
 
 #[cfg(test)]
@@ -160,8 +164,11 @@ mod tests {
         name: Option<String>,
     }
 
-    impl PromptBodyFields for ExplainContext {
-        fn token_ids(&mut self) -> &mut Vec<u32> {
+    impl PromptRequest for ExplainContext {
+        type Number = u32;
+        const LIST: &str = "token_ids";
+
+        fn list(&mut self) -> &mut Vec<u32> {
             &mut self.token_ids
         }
     }
@@ -200,7 +207,7 @@ mod tests {
         ) {
             let body = format!("{{{}{end}", members.join(","));
             let parsed = serde_json::from_str::<ExplainContext>(&body).ok();
-            prop_assert_eq!(read::<ExplainContext>(body.as_bytes()).ok(), parsed, "{}", body);
+            prop_assert_eq!(u32::read_json::<ExplainContext>(body.as_bytes()).ok(), parsed, "{}", body);
         }
     }
 
@@ -210,19 +217,5 @@ mod tests {
         let rest = br#"{"name": "n", "token_ids": [], "top_k": 1}"#.to_vec();
         assert_eq!(cut, Some(BodyWithoutTokens { tokens: vec![1, 23, u32::MAX, 128_000], rest }));
         assert_eq!(BodyWithoutTokens::of(br#"{"token_ids":[]}"#).map(|cut| cut.tokens), Some(Vec::new()));
-    }
-
-    #[test]
-    fn tokens_of_every_length_are_parsed() {
-        for token in (0..7).flat_map(|power| [10_u32.pow(power) - 1, 10_u32.pow(power), 1_234_567 / 10_u32.pow(power)])
-        {
-            let mut bytes = *b",,,,,,,,";
-            let text = token.to_string();
-            bytes[..text.len()].copy_from_slice(text.as_bytes());
-            assert_eq!(up_to_seven_digits(&bytes), Some((token, text.len())));
-        }
-        assert_eq!(up_to_seven_digits(b"12345678"), None);
-        assert_eq!(up_to_seven_digits(b"1\xff\xff\xff\xff\xff\xff\xff"), Some((1, 1)));
-        assert_eq!(up_to_seven_digits(b",1234567"), None);
     }
 }

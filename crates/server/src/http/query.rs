@@ -9,9 +9,8 @@ use serde::Deserialize;
 
 use super::Api;
 use super::error::ApiError;
-use super::extract::Body;
 use super::fields::ModelScope;
-use super::prompt::{PromptBody, PromptBodyFields};
+use super::prompt::{PromptBody, PromptRequest};
 use super::query_response::QueryResponse;
 use flash_indexer_registry::QueryOptions;
 use flash_indexer_registry::{Query, TokenPrompt};
@@ -29,15 +28,18 @@ pub(super) struct TokenQuery {
     min_score: Option<u64>,
 }
 
-impl PromptBodyFields for TokenQuery {
-    fn token_ids(&mut self) -> &mut Vec<u32> {
+impl PromptRequest for TokenQuery {
+    type Number = u32;
+    const LIST: &str = "token_ids";
+
+    fn list(&mut self) -> &mut Vec<u32> {
         &mut self.token_ids
     }
 }
 
 pub(super) async fn by_tokens(
     State(api): State<Arc<Api>>,
-    PromptBody(query): PromptBody<TokenQuery>,
+    PromptBody { request: query, .. }: PromptBody<TokenQuery>,
 ) -> Result<QueryResponse, ApiError> {
     let key = query.scope.key()?;
     let options = QueryOptions { top_k: query.top_k, min_score: query.min_score };
@@ -58,9 +60,18 @@ pub(super) struct HashQuery {
     min_score: Option<u64>,
 }
 
+impl PromptRequest for HashQuery {
+    type Number = LocalHash;
+    const LIST: &str = "block_hashes";
+
+    fn list(&mut self) -> &mut Vec<LocalHash> {
+        &mut self.block_hashes
+    }
+}
+
 pub(super) async fn by_hashes(
     State(api): State<Arc<Api>>,
-    Body(query): Body<HashQuery>,
+    PromptBody { request: query, .. }: PromptBody<HashQuery>,
 ) -> Result<QueryResponse, ApiError> {
     let key = query.scope.key()?;
     let options = QueryOptions { top_k: query.top_k, min_score: query.min_score };

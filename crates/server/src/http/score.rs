@@ -19,7 +19,7 @@ use super::Api;
 use super::error::ApiError;
 use super::extract::{self, parse};
 use super::fields::ModelScope;
-use super::prompt::{self, PromptBodyFields};
+use super::prompt::{PromptBody, PromptRequest};
 use flash_indexer_registry::TokenPrompt;
 use flash_indexer_registry::{PodFilter, PodScore, ScoreOptions};
 use flash_indexer_types::Trust;
@@ -50,7 +50,7 @@ enum PromptField {
 
 #[derive(Deserialize)]
 #[serde(expecting = "a JSON object")]
-struct ScoreBody {
+pub(super) struct ScoreBody {
     #[serde(flatten)]
     prompt: PromptFields,
     #[serde(alias = "pod_identifiers")]
@@ -61,21 +61,27 @@ struct ScoreBody {
 
 #[derive(Deserialize)]
 #[serde(expecting = "a JSON object")]
-struct PredictBody {
+pub(super) struct PredictBody {
     #[serde(flatten)]
     prompt: PromptFields,
     pod: GivenInstanceId,
     ttl_ms: Option<u64>,
 }
 
-impl PromptBodyFields for ScoreBody {
-    fn token_ids(&mut self) -> &mut Vec<u32> {
+impl PromptRequest for ScoreBody {
+    type Number = u32;
+    const LIST: &str = "token_ids";
+
+    fn list(&mut self) -> &mut Vec<u32> {
         self.prompt.token_ids.get_or_insert_default()
     }
 }
 
-impl PromptBodyFields for PredictBody {
-    fn token_ids(&mut self) -> &mut Vec<u32> {
+impl PromptRequest for PredictBody {
+    type Number = u32;
+    const LIST: &str = "token_ids";
+
+    fn list(&mut self) -> &mut Vec<u32> {
         self.prompt.token_ids.get_or_insert_default()
     }
 }
@@ -120,13 +126,14 @@ impl PromptFields {
     }
 }
 
-pub(super) async fn completions(State(api): State<Arc<Api>>, request: Request) -> Result<ScoreResponse, ApiError> {
-    let body = extract::bytes(request, &api).await?;
-    let request: ScoreBody = prompt::read(&body)?;
+pub(super) async fn completions(
+    State(api): State<Arc<Api>>,
+    PromptBody { request, json }: PromptBody<ScoreBody>,
+) -> Result<ScoreResponse, ApiError> {
     if request.prompt.token_ids.is_none() && request.prompt.prompt.is_none() {
         return Err(ApiError::unprocessable("the request does not fit: missing field `prompt`, or `token_ids`"));
     }
-    score(&api, request, &body).await
+    score(&api, request, &json).await
 }
 
 pub(super) async fn chat_completions(State(api): State<Arc<Api>>, request: Request) -> Result<ScoreResponse, ApiError> {
@@ -204,16 +211,17 @@ impl PodDetail {
     }
 }
 
-pub(super) async fn predict(State(api): State<Arc<Api>>, request: Request) -> Result<Json<Value>, ApiError> {
-    let body = extract::bytes(request, &api).await?;
-    let request: PredictBody = prompt::read(&body)?;
+pub(super) async fn predict(
+    State(api): State<Arc<Api>>,
+    PromptBody { request, json }: PromptBody<PredictBody>,
+) -> Result<Json<Value>, ApiError> {
     let fields = &request.prompt;
     if fields.token_ids.is_none() && fields.prompt.is_none() && fields.messages.is_none() {
         let missing = "the request does not fit: missing field `token_ids`, `prompt` or `messages`";
         return Err(ApiError::unprocessable(missing));
     }
     let (pod, ttl) = (request.pod.checked()?, request.ttl_ms.map(Duration::from_millis));
-    let prompt = request.prompt.tokenize(&api, &body).await?;
+    let prompt = request.prompt.tokenize(&api, &json).await?;
     let predicted = api.indexer.predict(&prompt.key, prompt.as_prompt(), &pod, ttl)?;
     Ok(Json(json!({ "status": "ok", "blocks": predicted.blocks })))
 }

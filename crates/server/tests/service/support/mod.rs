@@ -116,6 +116,12 @@ impl Service {
         read(self.agent.post(self.url(path)).content_type("application/json").send(body))
     }
 
+    /// The answer to a body with these headers.
+    pub(crate) fn post_bytes(&self, path: &str, headers: &[(&str, &str)], body: &[u8]) -> (u16, Value) {
+        let request = self.agent.post(self.url(path));
+        read(headers.iter().fold(request, |request, (name, value)| request.header(*name, *value)).send(body))
+    }
+
     /// A header of the answer, if it is there.
     pub(crate) fn header(&self, path: &str, body: &Value, name: &str) -> Option<String> {
         let response =

@@ -1,0 +1,172 @@
+//! Fast parsing of a JSON list of tokens.
+//!
+//! The parser first finds the bytes that end a number, 64 bytes at a time. Then it reads each number from the eight bytes
+//! before its end. No number waits for the length of the number before it, so the processor works on several at once.
+
+/// Bytes that are searched for the ends of numbers at a time.
+const CHUNK_BYTES: usize = 64;
+/// A byte that is neither part of a list of numbers nor a digit. It fills the last chunk.
+const FILL: u8 = b'"';
+/// Digits of a number that is read at once.
+const DIGITS_MAX: usize = size_of::<u64>();
+/// One in each byte.
+const EACH: u64 = 0x0101_0101_0101_0101;
+
+/// Reads a list of tokens, from the byte after its opening bracket on. Returns the tokens and the position after the
+/// closing bracket; none unless all elements are numbers of 32 bits without sign, fraction, exponent or leading zeros.
+pub(super) fn read(bytes: &[u8], start: usize) -> Option<(Vec<u32>, usize)> {
+    // A token and its comma have at least two bytes, and typically six.
+    let mut tokens = Vec::with_capacity((bytes.len() - start) / 6);
+    let mut expects_number = true;
+    let mut begin = start;
+    for (index, chunk) in bytes[start..].chunks(CHUNK_BYTES).enumerate() {
+        let chunk_start = start + index * CHUNK_BYTES;
+        let mut ends = match chunk.as_array() {
+            Some(chunk) => other_bytes(chunk),
+            None => other_bytes(&filled(chunk)),
+        };
+        while ends != 0 {
+            let end = chunk_start + ends.trailing_zeros() as usize;
+            ends &= ends - 1;
+            let delimiter = *bytes.get(end)?;
+            if end > begin {
+                if !expects_number {
+                    return None;
+                }
+                tokens.push(token(bytes, begin, end)?);
+                expects_number = false;
+            }
+            begin = end + 1;
+            match delimiter {
+                b',' if !expects_number => expects_number = true,
+                b' ' | b'\n' | b'\r' | b'\t' => {}
+                b']' if !expects_number || tokens.is_empty() => return Some((tokens, begin)),
+                _ => return None,
+            }
+        }
+    }
+    None
+}
+
+fn filled(chunk: &[u8]) -> [u8; CHUNK_BYTES] {
+    let mut whole = [FILL; CHUNK_BYTES];
+    whole[..chunk.len()].copy_from_slice(chunk);
+    whole
+}
+
+/// Bit set of the bytes that are no digits.
+fn other_bytes(chunk: &[u8; CHUNK_BYTES]) -> u64 {
+    let (words, _) = chunk.as_chunks();
+    words.iter().rev().fold(0, |others, word| others << 8 | other_bytes_of_word(*word))
+}
+
+/// Bit set of the bytes of one word that are no digits.
+fn other_bytes_of_word(word: [u8; 8]) -> u64 {
+    let digits = u64::from_le_bytes(word) ^ (EACH * u64::from(b'0'));
+    // Sets the top bit of each byte that is no digit, without a carry into the next byte.
+    let others = ((digits & (EACH * 0x7f)) + EACH * (0x7f - 9) | digits) & (EACH * 0x80);
+    // Moves the top bit of byte i to bit i of the highest byte.
+    (others >> 7).wrapping_mul(0x0102_0408_1020_4080) >> 56
+}
+
+/// The number between two positions that has only digits.
+fn token(bytes: &[u8], begin: usize, end: usize) -> Option<u32> {
+    let digits = end - begin;
+    if digits > 1 && bytes[begin] == b'0' {
+        return None;
+    }
+    match bytes[..end].last_chunk() {
+        Some(word) if digits <= DIGITS_MAX => Some(number_at_end(*word, digits)),
+        _ => str::from_utf8(&bytes[begin..end]).ok()?.parse().ok(),
+    }
+}
+
+/// The number of one to eight digits at the end of a word.
+fn number_at_end(word: [u8; DIGITS_MAX], digits: usize) -> u32 {
+    let before = 8 * (DIGITS_MAX - digits);
+    // Replaces the bytes before the number with leading zeros, then combines digits to pairs, pairs to fours, and fours to
+    // the number.
+    let digits = (u64::from_le_bytes(word) ^ (EACH * u64::from(b'0'))) >> before << before;
+    let pairs = digits.wrapping_mul(10).wrapping_add(digits >> 8) & 0x00ff_00ff_00ff_00ff;
+    let fours = pairs.wrapping_mul(100).wrapping_add(pairs >> 16) & 0x0000_ffff_0000_ffff;
+    fours.wrapping_mul(10_000).wrapping_add(fours >> 32) as u32
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::{Duration, Instant};
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn number() -> impl Strategy<Value = String> {
+        let token = any::<u32>().prop_flat_map(|max| 0..=max).prop_map(|token| token.to_string());
+        let odd = ["-1", "01", "1.5", "4294967296", "99999999999", "", "1 2", "\u{ff10}", "00", "99999999", "0", "1]"];
+        prop_oneof![50 => token, 1 => prop::sample::select(odd.to_vec()).prop_map(str::to_owned)]
+    }
+
+    fn space() -> impl Strategy<Value = &'static str> {
+        prop_oneof![5 => Just(""), 3 => Just(" "), 1 => Just("\n\t ")]
+    }
+
+    proptest! {
+        #[test]
+        fn every_list_is_parsed_as_the_general_parser_parses_it(
+            items in prop::collection::vec((space(), number(), space()), 0..60),
+            end in prop_oneof![9 => Just("]"), 1 => Just(""), 1 => Just(",]"), 1 => Just("x]")],
+            before in 0_usize..70,
+            after in prop_oneof![Just(""), Just("}"), Just(", \"a\": [1]}")],
+        ) {
+            let items: Vec<_> = items.iter().map(|(before, number, after)| format!("{before}{number}{after}")).collect();
+            let list = format!("[{}{end}", items.join(","));
+            let body = format!("{}{list}{after}", "x".repeat(before));
+            let mut values = serde_json::Deserializer::from_str(&list).into_iter::<Vec<u32>>();
+            let expected = values.next().and_then(Result::ok).map(|tokens| (tokens, before + values.byte_offset()));
+            prop_assert_eq!(read(body.as_bytes(), before + 1), expected, "{}", body);
+        }
+    }
+
+    #[test]
+    fn every_byte_that_is_no_digit_is_found() {
+        for byte in 0..=u8::MAX {
+            for position in 0..CHUNK_BYTES {
+                let mut chunk = [b'7'; CHUNK_BYTES];
+                chunk[position] = byte;
+                let expected = if byte.is_ascii_digit() { 0 } else { 1 << position };
+                assert_eq!(other_bytes(&chunk), expected, "{byte} at {position}");
+            }
+        }
+    }
+
+    #[test]
+    fn numbers_of_every_length_are_parsed() {
+        for token in (0..8).flat_map(|power| [10_u32.pow(power) - 1, 10_u32.pow(power), 12_345_678 / 10_u32.pow(power)])
+        {
+            let text = format!("\u{ff}\u{ff},9:{token}");
+            let word = text.as_bytes().last_chunk().map_or_else(|| panic!("{text} is too short"), |word| *word);
+            assert_eq!(number_at_end(word, token.to_string().len()), token);
+        }
+    }
+
+    /// Prints the throughput: `cargo test --release -p flash-indexer-server --lib token_list -- --ignored --nocapture`.
+    #[test]
+    #[ignore = "a measurement"]
+    fn measure() {
+        for (separator, count) in [(",", 8_192), (", ", 8_192), (",", 131_072), (", ", 131_072)] {
+            let numbers = (0..count).scan(1_u32, |state, _| {
+                *state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+                Some((*state >> 8).rem_euclid(128_256).to_string())
+            });
+            let list = format!("[{}]", numbers.collect::<Vec<_>>().join(separator));
+            let best = (0..200).fold(Duration::MAX, |best, _| {
+                let start = Instant::now();
+                std::hint::black_box(read(std::hint::black_box(list.as_bytes()), 1));
+                best.min(start.elapsed())
+            });
+            let (per_token, rate) =
+                (best.as_secs_f64() * 1e9 / f64::from(count), list.len() as f64 / best.as_secs_f64());
+            println!("{count} tokens, {separator:?}: {best:?}, {per_token:.2} ns a token, {:.2} GB/s", rate / 1e9);
+        }
+    }
+}
