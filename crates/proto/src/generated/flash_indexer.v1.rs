@@ -9,7 +9,7 @@ pub struct QueryRequest {
     /// "default" if empty.
     #[prost(string, tag = "3")]
     pub tenant_id: ::prost::alloc::string::String,
-    /// The prompt as tokens. Give one of token_ids and block_hashes.
+    /// The prompt as tokens. Give one of token_ids, token_bytes, block_hashes and hash_bytes.
     #[prost(uint32, repeated, tag = "4")]
     pub token_ids: ::prost::alloc::vec::Vec<u32>,
     /// The prompt as local hashes of its blocks.
@@ -29,6 +29,12 @@ pub struct QueryRequest {
     /// Whether responses include tree_size.
     #[prost(bool, tag = "10")]
     pub tree_sizes: bool,
+    /// token_ids as 4 bytes each, little-endian: cheaper to encode and to decode.
+    #[prost(bytes = "vec", tag = "12")]
+    pub token_bytes: ::prost::alloc::vec::Vec<u8>,
+    /// block_hashes as 8 bytes each, little-endian.
+    #[prost(bytes = "vec", tag = "13")]
+    pub hash_bytes: ::prost::alloc::vec::Vec<u8>,
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct QueryResponse {
@@ -99,6 +105,9 @@ pub struct PredictRequest {
     /// Longest time for which the predicted blocks count; 0 means the server's default.
     #[prost(uint32, tag = "7")]
     pub ttl_ms: u32,
+    /// token_ids as 4 bytes each, little-endian. Give one of both.
+    #[prost(bytes = "vec", tag = "8")]
+    pub token_bytes: ::prost::alloc::vec::Vec<u8>,
 }
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct PredictResponse {
