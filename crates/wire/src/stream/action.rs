@@ -75,7 +75,7 @@ pub enum Pending {
     )]
     TailLost,
     /// The connection was lost and the publisher's epoch is not verified since.
-    #[error("the connection was lost, and the engine may have start_epoch_from_live meanwhile")]
+    #[error("the connection was lost, and the engine may have restarted meanwhile")]
     Unverified,
 }
 
@@ -108,7 +108,7 @@ pub enum Degraded {
         next: u64,
     },
     /// The connection was lost and the publisher's epoch cannot be verified.
-    #[error("the connection was lost, and the engine may have start_epoch_from_live meanwhile")]
+    #[error("the connection was lost, and the engine may have restarted meanwhile")]
     Unverified,
     /// The connection was lost for longer than the publisher's replay buffer covers.
     #[error("the connection was lost for longer than the engine's replay buffer covers: its state was cleared")]
