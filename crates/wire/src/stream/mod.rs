@@ -28,11 +28,14 @@
 //!   loss goes through [`Stream::raise`] or [`Stream::tail_lost`].
 //! * Messages after the last live one that were dropped or could not be decoded are requested at once. Without a
 //!   replay endpoint the next live sequence number shows how many they were.
-//! * A live message that was received before, byte for byte, is ignored.
+//! * A live message that was received before, byte for byte, is ignored. A live message that differs from the delivered
+//!   one of its number starts a new epoch. If that one is not remembered, the first live message of a connection makes
+//!   the stream verify its epoch by a replay.
 //! * A loss degrades the stream until the publisher restarts. The derived state is kept if few messages are lost and
 //!   the epoch is verified; otherwise it is cleared.
 
 mod action;
+mod delivered;
 mod options;
 mod recovery;
 mod reorder_buffer;
@@ -44,6 +47,7 @@ use std::time::Instant;
 pub use self::action::{
     Action, ClearReason, Degraded, Pending, ReplayOutcome, StreamEvent, StreamPosition, StreamTrust, plural,
 };
+use self::delivered::{Comparison, Delivered};
 pub use self::options::{Replay, Start, StreamLimits, StreamOptions};
 use self::reorder_buffer::ReorderBuffer;
 use self::repair::Repair;
@@ -60,6 +64,7 @@ pub struct Stream<P> {
     phase: Phase,
     /// Cursor of the last message delivered.
     cursor: Option<Cursor>,
+    delivered: Delivered,
     /// Next sequence number to deliver.
     next: u64,
     /// Unrecoverable loss of the current epoch.
@@ -129,6 +134,7 @@ impl<P: AsRef<[u8]>> Stream<P> {
             waiting: ReorderBuffer::default(),
             phase,
             cursor: None,
+            delivered: Delivered::default(),
             next: 0,
             loss: None,
             announced: (StreamTrust::Cold, Some(Pending::FirstContact)),
@@ -253,6 +259,22 @@ impl<P: AsRef<[u8]>> Stream<P> {
                 return self.record(StreamEvent::Duplicate);
             }
             self.start_epoch_from_live();
+        } else if self.is_delivered_by_replay(sequence) {
+            match self.delivered.compare(sequence, payload.as_ref()) {
+                Comparison::Same => {}
+                Comparison::Different => {
+                    self.record(StreamEvent::Mismatch { sequence });
+                    self.start_epoch_from_live();
+                }
+                // Later live messages of the connection continue this one, so the first one is verified for all.
+                Comparison::Unknown if !self.has_live => {
+                    if let Phase::Repairing(_) = self.phase {
+                        self.end_repair(ReplayOutcome::Interrupted);
+                    }
+                    self.epoch_check = EpochCheck::Disconnected;
+                }
+                Comparison::Unknown => {}
+            }
         }
         if sequence >= self.next {
             // Its sequence number shows how many messages before it are lost.
@@ -368,6 +390,7 @@ impl<P: AsRef<[u8]>> Stream<P> {
             self.epoch = epoch;
             if let Some(cursor) = cursor {
                 self.cursor = Some(cursor);
+                self.delivered.push(cursor);
                 self.next = cursor.sequence.saturating_add(1);
                 self.epoch_check = EpochCheck::Imported(uninterrupted);
                 if self.connection == Connection::Down {
@@ -424,11 +447,16 @@ impl<P: AsRef<[u8]>> Stream<P> {
         }
     }
 
-    /// Whether a live message equals the last delivered message or a waiting one, byte for byte.
+    /// Whether a message with the number of a live one was delivered before, or an earlier epoch had such a message.
+    fn is_delivered_by_replay(&self, sequence: u64) -> bool {
+        let is_following = matches!(self.phase, Phase::Delivering | Phase::Repairing(_));
+        is_following && self.epoch_check == EpochCheck::Verified && self.cursor.is_some() && sequence < self.next
+    }
+
+    /// Whether a live message equals a recently delivered message or a waiting one, byte for byte.
     fn is_repeated(&self, sequence: u64, payload: &P) -> bool {
-        let is_last = self.cursor.is_some_and(|cursor| cursor.sequence == sequence);
         let is_waiting = |waiting: &P| waiting.as_ref() == payload.as_ref();
-        (is_last && self.cursor == Some(Cursor::new(sequence, payload.as_ref())))
+        self.delivered.compare(sequence, payload.as_ref()) == Comparison::Same
             || self.waiting.get(sequence).is_some_and(is_waiting)
     }
 
@@ -437,6 +465,7 @@ impl<P: AsRef<[u8]>> Stream<P> {
         let cursor = Cursor::new(sequence, payload.as_ref());
         self.compare_earlier_cursor(cursor);
         self.cursor = Some(cursor);
+        self.delivered.push(cursor);
         self.next = sequence.saturating_add(1);
         if is_first && self.loss.is_none() {
             self.announce_trust();

@@ -106,6 +106,7 @@ impl<P: AsRef<[u8]>> Stream<P> {
     /// Clears the state of the previous epoch: the waiting and coming messages belong to a new one.
     pub(super) fn begin_epoch(&mut self) {
         self.cursor = None;
+        self.delivered.clear();
         self.next = 0;
         self.epoch_check = EpochCheck::Verified;
         self.earlier_cursor = None;
@@ -122,6 +123,7 @@ impl<P: AsRef<[u8]>> Stream<P> {
     /// Clears the state because the replay buffer no longer shows whether the cursor's epoch continues.
     pub(super) fn discard_unknown_epoch(&mut self, first: u64) {
         self.cursor = None;
+        self.delivered.clear();
         self.next = first;
         self.epoch_check = EpochCheck::Verified;
         self.raise(Degraded::EpochUnknown);

@@ -187,9 +187,10 @@ impl<P: AsRef<[u8]>> Stream<P> {
                 } else {
                     if self.epoch_check == EpochCheck::Verified {
                         // The live messages may belong to the previous epoch; the replay has the messages of the
-                        // current one.
+                        // current one, up to an end that no live message shows.
                         self.waiting.clear();
                         self.live_floor = 0;
+                        self.has_live = false;
                     }
                     self.record(StreamEvent::Mismatch { sequence });
                     self.begin_epoch();

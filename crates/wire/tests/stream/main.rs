@@ -207,13 +207,87 @@ fn a_message_received_twice_is_ignored() {
     world.connect();
     (0..3).for_each(|_| world.publish());
     (0..3).for_each(|_| world.deliver());
-    world.repeat();
-    assert!(world.events.contains(&StreamEvent::Duplicate));
-    assert_eq!((world.cleared.len(), world.is_exact()), (0, true));
+    for later in 0..3 {
+        world.repeat(later);
+        let duplicates = world.events.iter().filter(|event| **event == StreamEvent::Duplicate).count();
+        assert_eq!((duplicates, world.cleared.len(), world.is_exact()), (usize::from(later) + 1, 0, true));
+    }
     // Another message of that number is of another epoch.
     world.stream.live(2, payload(1, 2), world.now);
     world.run();
     assert_eq!(world.cleared, [ClearReason::Restarted]);
+}
+
+/// A stream that knows messages 0 to `published` by a replay only.
+fn replayed_idle_engine(published: u64) -> World {
+    let mut world = World::new(Replay::Available, Start::Immediate, 1_000);
+    (0..published).for_each(|_| world.publish());
+    world.connect();
+    world.reply(u64::MAX);
+    while world.applied.len() < published as usize {
+        world.reply(u64::MAX);
+    }
+    assert!(world.is_exact());
+    world
+}
+
+#[test]
+fn a_replayed_message_received_twice_afterwards_is_ignored() {
+    let mut world = replayed_idle_engine(8);
+    for _ in 0..2 {
+        world.stream.live(5, payload(0, 5), world.now);
+        world.run();
+    }
+    assert_eq!((world.applied.clone(), world.is_exact()), (world.whole_epoch(), true));
+    assert_eq!(world.cleared, []);
+}
+
+#[test]
+fn a_live_message_that_differs_from_the_replayed_one_starts_a_new_epoch() {
+    let mut world = replayed_idle_engine(8);
+    // The engine restarts behind a forwarder whose connection stays.
+    (world.epoch, world.published) = (1, 0);
+    for sequence in 0..5 {
+        world.publish();
+        world.deliver();
+        assert_eq!(world.applied, world.whole_epoch(), "after message {sequence}");
+        assert!(world.is_exact());
+    }
+    assert_eq!((world.cleared.clone(), world.stream.position().epoch), (vec![ClearReason::Restarted], 2));
+}
+
+#[test]
+fn a_first_live_message_below_the_remembered_ones_makes_the_stream_verify_its_epoch() {
+    let mut world = replayed_idle_engine(300);
+    let requests = world.requests;
+    // An old message of the same epoch.
+    world.stream.live(0, payload(0, 0), world.now);
+    world.run();
+    assert_eq!((world.is_exact(), world.requests), (false, requests + 1));
+    world.settle();
+    assert_eq!((world.applied.clone(), world.is_exact()), (world.whole_epoch(), true));
+    // The first message of an epoch that began behind a forwarder.
+    let mut world = replayed_idle_engine(300);
+    (world.epoch, world.published) = (1, 0);
+    world.publish();
+    world.deliver();
+    assert!(!world.is_exact());
+    world.settle();
+    assert_eq!((world.applied.clone(), world.is_exact()), (world.whole_epoch(), true));
+}
+
+#[test]
+fn a_restart_that_a_replay_shows_while_connected_is_followed_from_the_start() {
+    let mut world = replayed_idle_engine(6);
+    world.publish();
+    world.deliver();
+    (world.epoch, world.published) = (1, 0);
+    (0..10).for_each(|_| world.publish());
+    (0..10).for_each(|_| world.lose());
+    world.publish();
+    world.deliver();
+    world.settle();
+    assert_eq!((world.applied.clone(), world.is_exact()), (world.whole_epoch(), true));
 }
 
 #[test]

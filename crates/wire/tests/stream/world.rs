@@ -36,8 +36,8 @@ pub(crate) struct World {
     pub(crate) is_tail_lost_unseen: bool,
     /// End of the messages of this epoch that the service received, dropped or not.
     pub(crate) known_end: u64,
-    /// Last live message of this connection that was not dropped.
-    pub(crate) last_live: Option<(u64, u64)>,
+    /// Live messages of this connection that were not dropped.
+    pub(crate) received_live: HashSet<(u64, u64)>,
     pub(crate) request: Option<(u32, u64)>,
     pub(crate) requests: usize,
     // The index.
@@ -66,7 +66,7 @@ impl World {
             in_flight: VecDeque::new(),
             is_tail_lost_unseen: false,
             known_end: 0,
-            last_live: None,
+            received_live: HashSet::new(),
             request: None,
             requests: 0,
             applied: Vec::new(),
@@ -151,7 +151,7 @@ impl World {
     pub(crate) fn deliver(&mut self) {
         if let Some((epoch, sequence)) = self.in_flight.pop_front() {
             self.known_end = sequence + 1;
-            self.last_live = Some((epoch, sequence));
+            self.received_live.insert((epoch, sequence));
             self.stream.live(sequence, payload(epoch, sequence), self.now);
             self.run();
         }
@@ -166,12 +166,12 @@ impl World {
         }
     }
 
-    /// The service receives the last applied message a second time.
-    pub(crate) fn repeat(&mut self) {
-        if let Some(&(epoch, sequence)) = self.applied.last()
-            && self.last_live == Some((epoch, sequence))
+    /// The service receives a live message a second time: the applied one with this many after it.
+    pub(crate) fn repeat(&mut self, later: u8) {
+        if let Some(&(epoch, sequence)) = self.applied.iter().rev().nth(usize::from(later))
+            && self.received_live.contains(&(epoch, sequence))
         {
-            self.stream.live(sequence, payload(self.epoch, sequence), self.now);
+            self.stream.live(sequence, payload(epoch, sequence), self.now);
             self.run();
         }
     }
@@ -188,7 +188,7 @@ impl World {
         if self.connected {
             self.connected = false;
             self.in_flight.clear();
-            self.last_live = None;
+            self.received_live.clear();
             self.is_tail_lost_unseen = false;
             self.stream.disconnected();
             self.run();
@@ -283,7 +283,7 @@ pub(crate) enum Step {
     Publish(u8),
     Lose(u8),
     Drop(u8),
-    Repeat,
+    Repeat(u8),
     Deliver(u8),
     Connect,
     Disconnect,
@@ -299,7 +299,7 @@ pub(crate) fn step() -> impl Strategy<Value = Step> {
         6 => (1..6_u8).prop_map(Step::Publish),
         2 => (1..4_u8).prop_map(Step::Lose),
         2 => (1..4_u8).prop_map(Step::Drop),
-        1 => Just(Step::Repeat),
+        1 => (0..9_u8).prop_map(Step::Repeat),
         1 => (8..30_u8).prop_map(Step::Publish),
         6 => (1..8_u8).prop_map(Step::Deliver),
         4 => Just(Step::Connect),
@@ -318,7 +318,7 @@ pub(crate) fn take(world: &mut World, step: Step) {
         Step::Publish(count) => (0..count).for_each(|_| world.publish()),
         Step::Lose(count) => (0..count).for_each(|_| world.lose()),
         Step::Drop(count) => (0..count).for_each(|_| world.drop_received()),
-        Step::Repeat => world.repeat(),
+        Step::Repeat(later) => world.repeat(later),
         Step::Deliver(count) => (0..count).for_each(|_| world.deliver()),
         Step::Connect => world.connect(),
         Step::Disconnect => world.disconnect(),
