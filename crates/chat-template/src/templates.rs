@@ -78,6 +78,16 @@ impl ChatTemplates {
         }
     }
 
+    /// A special token of the model, by the name of its variable, such as `bos_token`.
+    pub fn special_token(&self, name: &str) -> Option<&str> {
+        self.special_tokens.get(name).map(String::as_str)
+    }
+
+    /// Whether the model has a template.
+    pub fn has_template(&self) -> bool {
+        !matches!(self.templates, CompiledTemplates::None)
+    }
+
     /// The template that a request selects, of which engines read how it wants messages: its source and its outline.
     /// `has_tools` is whether the request has a list of tools. Passes them to `inspect`.
     ///
