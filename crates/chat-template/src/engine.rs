@@ -2,10 +2,10 @@
 
 use std::error::Error as _;
 
+use jinja_syntax::{Outline, translate};
 use minijinja::{Environment, Error, ErrorKind, Value};
 
 use super::python::{Clock, TemplateException, WorkLimitExceeded, environment};
-use super::translation::translate;
 
 /// Maximum number of instructions of one rendering, at 20 to 100 ns each.
 const INSTRUCTIONS_MAX: u64 = 10_000_000;
@@ -30,6 +30,8 @@ pub(super) struct CompiledTemplate {
     environment: Environment<'static>,
     /// The template's source: a field that is continued must occur in it.
     pub(super) source: String,
+    /// What the template reads.
+    pub(super) outline: Outline,
 }
 
 /// Failure to compile or render a template.
@@ -57,11 +59,11 @@ impl Engine {
         let translated =
             translate(source).map_err(|error| EngineError::Syntax { line: error.line, message: error.message })?;
         let mut environment = self.environment.clone();
-        environment.add_template_owned(TEMPLATE_NAME, translated).map_err(|error| EngineError::Syntax {
+        environment.add_template_owned(TEMPLATE_NAME, translated.translation).map_err(|error| EngineError::Syntax {
             line: error.line().unwrap_or(1),
             message: error.detail().unwrap_or("syntax error").to_owned(),
         })?;
-        Ok(CompiledTemplate { environment, source: source.to_owned() })
+        Ok(CompiledTemplate { environment, source: source.to_owned(), outline: translated.outline })
     }
 }
 

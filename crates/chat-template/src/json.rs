@@ -5,7 +5,9 @@ use std::fmt;
 use minijinja::Value;
 use serde::de::{Deserialize, Deserializer, Error, MapAccess, SeqAccess, Visitor};
 
-use super::python::{json::to_json, values};
+use super::error::ChatError;
+use super::python::json::to_json;
+use super::python::values::{self, Kind};
 
 /// A JSON value whose objects keep the order of their keys, which templates print. Cheap to clone.
 #[derive(Clone)]
@@ -18,10 +20,106 @@ impl Json {
         to_json(&self.0).unwrap_or_else(|_| "null".to_owned())
     }
 
+    /// JSON's `null`.
+    pub fn null() -> Self {
+        Self(Value::from(()))
+    }
+
+    /// A list.
+    ///
+    /// # Errors
+    ///
+    /// If the items are nested too deeply.
+    pub fn list(items: impl IntoIterator<Item = Self>) -> Result<Self, ChatError> {
+        nested(values::list(items.into_iter().map(|Self(item)| item).collect()))
+    }
+
+    /// An object. Equal keys have the position of the first and the value of the last.
+    ///
+    /// # Errors
+    ///
+    /// If the values are nested too deeply.
+    pub fn object<K: Into<Value>>(entries: impl IntoIterator<Item = (K, Self)>) -> Result<Self, ChatError> {
+        nested(values::dict(entries.into_iter().map(|(key, Self(value))| (key.into(), value)).collect()))
+    }
+
     /// Whether this is JSON's `null`.
     pub fn is_null(&self) -> bool {
         self.0.is_none()
     }
+
+    /// The text, if this is one.
+    pub fn as_str(&self) -> Option<&str> {
+        self.0.as_str()
+    }
+
+    /// The truth value, if this is one.
+    pub fn as_bool(&self) -> Option<bool> {
+        match values::kind(&self.0) {
+            Kind::Bool(truth) => Some(truth),
+            _ => None,
+        }
+    }
+
+    /// The items, if this is a list.
+    pub fn as_list(&self) -> Option<impl Iterator<Item = Self> + '_> {
+        match values::kind(&self.0) {
+            Kind::Sequence(items) => Some(items.items.iter().cloned().map(Self)),
+            _ => None,
+        }
+    }
+
+    /// The keys and values in their order, if this is an object.
+    pub fn entries(&self) -> Option<Vec<(String, Self)>> {
+        match values::kind(&self.0) {
+            Kind::Dict(dict) => {
+                Some(dict.pairs().into_iter().map(|(key, value)| (key.to_string(), Self(value))).collect())
+            }
+            _ => None,
+        }
+    }
+
+    /// The value of a key, if this is an object that has it.
+    pub fn get(&self, key: &str) -> Option<Self> {
+        match values::kind(&self.0) {
+            Kind::Dict(dict) => dict.get(&Value::from(key)).map(Self),
+            _ => None,
+        }
+    }
+}
+
+impl From<&str> for Json {
+    fn from(text: &str) -> Self {
+        Self(Value::from(text))
+    }
+}
+
+impl From<String> for Json {
+    fn from(text: String) -> Self {
+        Self(Value::from(text))
+    }
+}
+
+impl From<bool> for Json {
+    fn from(truth: bool) -> Self {
+        Self(Value::from(truth))
+    }
+}
+
+impl From<i128> for Json {
+    fn from(number: i128) -> Self {
+        Self(Value::from(number))
+    }
+}
+
+impl From<f64> for Json {
+    fn from(number: f64) -> Self {
+        Self(Value::from(number))
+    }
+}
+
+fn nested(value: Result<Value, minijinja::Error>) -> Result<Json, ChatError> {
+    value.map(Json).map_err(|error| ChatError::Request(error.to_string()))
 }
 
 impl fmt::Debug for Json {
@@ -33,12 +131,6 @@ impl fmt::Debug for Json {
 impl PartialEq for Json {
     fn eq(&self, other: &Self) -> bool {
         self.to_text() == other.to_text()
-    }
-}
-
-impl From<&str> for Json {
-    fn from(text: &str) -> Self {
-        Self(Value::from(text))
     }
 }
 

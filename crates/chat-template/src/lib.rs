@@ -73,7 +73,6 @@
 //! | `model_files.rs` | reads templates and special tokens from a model's directory |
 //! | `error.rs` | [`ChatError`] |
 //! | `engine.rs` | compiles and runs templates on minijinja, within limits |
-//! | `translation/` | translates Jinja2 to minijinja: `lexer`, `parser` (token cursor), `operand`, `expression`, `statement` |
 //! | `python/` | Python's semantics: see its table |
 //!
 //! | file in `python/` | role |
@@ -93,9 +92,9 @@ mod model_files;
 mod python;
 mod request;
 mod templates;
-mod translation;
 
 pub use error::ChatError;
+pub use jinja_syntax::{Macro, Outline, Read};
 pub use json::Json;
 pub use request::{ChatRequest, Continuation};
 pub use templates::ChatTemplates;

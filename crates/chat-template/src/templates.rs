@@ -5,6 +5,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::SystemTime;
 
+use jinja_syntax::Outline;
 use minijinja::Value;
 
 use super::conversation::Conversation;
@@ -77,6 +78,32 @@ impl ChatTemplates {
         }
     }
 
+    /// A special token of the model, by the name of its variable, such as `bos_token`.
+    pub fn special_token(&self, name: &str) -> Option<&str> {
+        self.special_tokens.get(name).map(String::as_str)
+    }
+
+    /// Whether the model has a template.
+    pub fn has_template(&self) -> bool {
+        !matches!(self.templates, CompiledTemplates::None)
+    }
+
+    /// The template that a request selects, of which engines read how it wants messages: its source and its outline.
+    /// `has_tools` is whether the request has a list of tools. Passes them to `inspect`.
+    ///
+    /// # Errors
+    ///
+    /// If the template is missing or has a syntax error.
+    pub fn inspect<T>(
+        &self,
+        chat_template: Option<&str>,
+        has_tools: bool,
+        inspect: impl FnOnce(&str, &Outline) -> T,
+    ) -> Result<T, ChatError> {
+        let tools = if has_tools { Tools::Some } else { Tools::None };
+        self.with_template(chat_template, tools, |_, template| Ok(inspect(&template.source, &template.outline)))
+    }
+
     /// Renders a chat, as `apply_chat_template(…, tokenize=False)` of `transformers` does.
     ///
     /// Cost: that of the template, within the [limits of the crate](crate#limits).
@@ -88,28 +115,37 @@ impl ChatTemplates {
         let mut inputs = Inputs::new(request)?;
         let requested = inputs.chat_template.take();
         let tools = if inputs.tools.is_some() { Tools::Some } else { Tools::None };
-        let compiled;
-        let (name, template) = match self.choose(requested.as_deref(), tools)? {
+        self.with_template(requested.as_deref(), tools, |name, template| {
+            inputs.check()?;
+            let mut conversation = Conversation::new(&request.messages)?;
+            let marked = match inputs.continuation.field() {
+                Some(field) => Some(conversation.mark(field, &template.source)?),
+                None => None,
+            };
+            let variables = self.variables(inputs, conversation)?;
+            let rendered = template.render(variables).map_err(|error| ChatError::of_template(name, error))?;
+            match marked {
+                Some(marked) => marked.cut(rendered),
+                None => Ok(rendered),
+            }
+        })
+    }
+
+    /// Passes the chosen template and its name to `work`.
+    fn with_template<T>(
+        &self,
+        requested: Option<&str>,
+        tools: Tools,
+        work: impl FnOnce(&str, &CompiledTemplate) -> Result<T, ChatError>,
+    ) -> Result<T, ChatError> {
+        match self.choose(requested, tools)? {
             Choice::Model(name, template) => {
-                (name, template.as_ref().map_err(|error| ChatError::of_template(name, error.clone()))?)
+                work(name, template.as_ref().map_err(|error| ChatError::of_template(name, error.clone()))?)
             }
             Choice::Requested(source) => {
                 let name = "of the request";
-                compiled = self.engine.compile(source).map_err(|error| ChatError::of_template(name, error))?;
-                (name, &compiled)
+                work(name, &self.engine.compile(source).map_err(|error| ChatError::of_template(name, error))?)
             }
-        };
-        inputs.check()?;
-        let mut conversation = Conversation::new(&request.messages)?;
-        let marked = match inputs.continuation.field() {
-            Some(field) => Some(conversation.mark(field, &template.source)?),
-            None => None,
-        };
-        let variables = self.variables(inputs, conversation)?;
-        let rendered = template.render(variables).map_err(|error| ChatError::of_template(name, error))?;
-        match marked {
-            Some(marked) => marked.cut(rendered),
-            None => Ok(rendered),
         }
     }
 

@@ -1,7 +1,7 @@
 //! The prompt pipeline: tokenizes texts and chats as inference engines do.
 //!
-//! A chat is rendered with its model's template by the crate [`chat_template`], and tokenized without further special
-//! tokens. Token ids equal those of `transformers` 5 with `tokenizers` 0.23; `tests/tokenize/` compares them.
+//! A chat is changed as its engine changes it ([`normalize`]), rendered with its model's template by the crate
+//! [`chat_template`], and tokenized without further special tokens. Token ids equal those of `transformers` 5 with `tokenizers` 0.23; `tests/tokenize/` compares them.
 //!
 //! | file in `tokenize/` | role |
 //! |---|---|
@@ -14,4 +14,5 @@
 //! | `service/` | tokenizers in another process, over gRPC |
 //! | `error.rs`, `counters.rs` | errors and their reasons; counters for metrics |
 
+pub mod normalize;
 pub mod tokenize;

@@ -3,66 +3,12 @@
 use std::fmt;
 use std::sync::Arc;
 
+use jinja_syntax::method_names::{DICT_METHODS, LIST_METHODS, TEXT_METHODS, TUPLE_METHODS};
 use minijinja::value::{Object, ObjectRepr};
 use minijinja::{Error, State, Value};
 
 use super::methods;
 use super::values::{Form, Kind, kind, undefined};
-
-const TEXT_METHODS: [&str; 47] = [
-    "capitalize",
-    "casefold",
-    "center",
-    "count",
-    "encode",
-    "endswith",
-    "expandtabs",
-    "find",
-    "format",
-    "format_map",
-    "index",
-    "isalnum",
-    "isalpha",
-    "isascii",
-    "isdecimal",
-    "isdigit",
-    "isidentifier",
-    "islower",
-    "isnumeric",
-    "isprintable",
-    "isspace",
-    "istitle",
-    "isupper",
-    "join",
-    "ljust",
-    "lower",
-    "lstrip",
-    "maketrans",
-    "partition",
-    "removeprefix",
-    "removesuffix",
-    "replace",
-    "rfind",
-    "rindex",
-    "rjust",
-    "rpartition",
-    "rsplit",
-    "rstrip",
-    "split",
-    "splitlines",
-    "startswith",
-    "strip",
-    "swapcase",
-    "title",
-    "translate",
-    "upper",
-    "zfill",
-];
-const DICT_METHODS: [&str; 11] =
-    ["clear", "copy", "fromkeys", "get", "items", "keys", "pop", "popitem", "setdefault", "update", "values"];
-const LIST_METHODS: [&str; 11] =
-    ["append", "clear", "copy", "count", "extend", "index", "insert", "pop", "remove", "reverse", "sort"];
-const TUPLE_METHODS: [&str; 2] = ["count", "index"];
 
 /// Methods that change a value, which Jinja2's immutable sandbox does not offer.
 const MUTATING_METHODS: [&str; 12] = [
@@ -79,11 +25,6 @@ const MUTATING_METHODS: [&str; 12] = [
     "update",
     "__setitem__",
 ];
-
-/// Whether `str`, `dict`, `list` or `tuple` has a method of this name.
-pub(crate) fn is_method_name(name: &str) -> bool {
-    [&TEXT_METHODS[..], &DICT_METHODS, &LIST_METHODS, &TUPLE_METHODS].iter().any(|names| names.contains(&name))
-}
 
 /// Whether calling a method of this name would change a list or a dict.
 pub(super) fn is_mutating(name: &str) -> bool {

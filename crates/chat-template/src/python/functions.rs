@@ -24,7 +24,7 @@ const RANGE_MAX: i128 = 100_000;
 #[error("{0}")]
 pub(crate) struct TemplateException(pub(crate) String);
 
-/// Functions that operations are translated to; see [`translation`](crate::translation).
+/// Functions that operations are translated to; see [`jinja_syntax`].
 const OPERATIONS: [(&str, Callable); 24] = [
     ("__math", operators::math),
     ("__concat", operators::concat),

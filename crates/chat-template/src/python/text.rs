@@ -2,6 +2,7 @@
 
 use std::fmt::{self, Write};
 
+pub(crate) use jinja_syntax::is_space;
 use minijinja::Value;
 
 use super::number::Float;
@@ -12,11 +13,6 @@ pub(super) struct Str<'v>(pub(super) &'v Value);
 
 /// A value as `repr()` prints it.
 pub(super) struct Repr<'v>(pub(super) &'v Value);
-
-/// Whitespace as Python's `str.isspace` and `\s` define it.
-pub(crate) fn is_space(c: char) -> bool {
-    c.is_whitespace() || ('\x1c'..='\x1f').contains(&c)
-}
 
 /// A value as `str()` prints it.
 pub(super) fn plain(value: &Value) -> String {

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use super::service::ServiceError;
 use super::source::{LoadError, MODEL_NAME_BYTES_MAX};
+use crate::normalize::PrepareError;
 use chat_template::ChatError;
 
 /// Failure to tokenize a prompt.
@@ -42,6 +43,9 @@ pub enum TokenizeError {
     /// The chat cannot be rendered.
     #[error("failed to render the chat: {0}")]
     Chat(#[from] ChatError),
+    /// The chat's prompt is known to the engine only.
+    #[error("failed to render the chat: {0}")]
+    Unsupported(String),
     /// The model's chat templates cannot be read.
     #[error("failed to load the model's chat templates: {0}")]
     BrokenChatTemplates(String),
@@ -67,11 +71,21 @@ impl TokenizeError {
             Self::ModelName { .. } | Self::UnknownModel(_) => FailureReason::UnknownModel,
             Self::LoadFailed(_) | Self::BrokenChatTemplates(_) => FailureReason::LoadFailed,
             Self::Chat(_) => FailureReason::Chat,
+            Self::Unsupported(_) => FailureReason::Unsupported,
             Self::Tokenizer(_) => FailureReason::Tokenizer,
             Self::Service(ServiceError::Unreachable { .. }) => FailureReason::ServiceUnreachable,
             Self::Service(ServiceError::TimedOut { .. }) => FailureReason::ServiceTimedOut,
             Self::Service(_) => FailureReason::ServiceRefused,
             Self::Panicked(_) => FailureReason::Panicked,
+        }
+    }
+}
+
+impl From<PrepareError> for TokenizeError {
+    fn from(error: PrepareError) -> Self {
+        match error {
+            PrepareError::Chat(error) => Self::Chat(error),
+            PrepareError::Unsupported(why) => Self::Unsupported(why),
         }
     }
 }
@@ -97,6 +111,8 @@ pub enum FailureReason {
     LoadFailed,
     /// The chat could not be rendered.
     Chat,
+    /// The chat's prompt is known to the engine only.
+    Unsupported,
     /// The tokenizer rejected the prompt.
     Tokenizer,
     /// The tokenizer service could not be reached.
@@ -111,13 +127,14 @@ pub enum FailureReason {
 
 impl FailureReason {
     /// All reasons.
-    pub const ALL: [Self; 11] = [
+    pub const ALL: [Self; 12] = [
         Self::QueueFull,
         Self::Stopped,
         Self::Withdrawn,
         Self::UnknownModel,
         Self::LoadFailed,
         Self::Chat,
+        Self::Unsupported,
         Self::Tokenizer,
         Self::ServiceUnreachable,
         Self::ServiceTimedOut,
@@ -135,6 +152,7 @@ impl FailureReason {
             Self::UnknownModel => "unknown_model",
             Self::LoadFailed => "load_failed",
             Self::Chat => "chat",
+            Self::Unsupported => "unsupported",
             Self::Tokenizer => "tokenizer",
             Self::ServiceUnreachable => "service_unreachable",
             Self::ServiceTimedOut => "service_late",

@@ -3,15 +3,17 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use chat_template::{ChatError, ChatRequest};
+use chat_template::ChatError;
+
+use crate::normalize::Chat;
 
 /// The input of tokenization.
 #[derive(Debug, Clone)]
 pub enum Prompt {
     /// A text, tokenized unchanged.
     Text(String),
-    /// A chat, rendered with its model's template before it is tokenized.
-    Chat(Box<ChatRequest>),
+    /// A chat, rendered as its engine does before it is tokenized.
+    Chat(Box<Chat>),
 }
 
 impl Prompt {
@@ -19,12 +21,7 @@ impl Prompt {
     pub(super) fn bytes(&self) -> usize {
         match self {
             Self::Text(text) => text.len(),
-            Self::Chat(request) => {
-                let lists = [Some(&request.messages), request.tools.as_ref(), request.documents.as_ref()];
-                let values = lists.into_iter().flatten().flatten().chain(&request.chat_template_kwargs);
-                let template = request.chat_template.as_ref().map_or(0, String::len);
-                template + values.map(|value| value.to_text().len()).sum::<usize>()
-            }
+            Self::Chat(chat) => chat.bytes(),
         }
     }
 }
@@ -44,7 +41,7 @@ impl PromptOptions {
     /// maximum, which a valid prompt does not exceed.
     pub(super) fn keep_last_of(self, prompt: &Prompt) -> Result<Option<usize>, ChatError> {
         let asked = match prompt {
-            Prompt::Chat(request) => request.truncate_prompt_tokens.filter(|asked| *asked != -1),
+            Prompt::Chat(chat) => chat.request.truncate_prompt_tokens.filter(|asked| *asked != -1),
             Prompt::Text(_) => None,
         };
         let wrong = |asked| ChatError::Request(format!("truncate_prompt_tokens is {asked}; send a number >= 0, or -1"));

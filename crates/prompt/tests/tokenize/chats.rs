@@ -2,6 +2,7 @@
 
 use std::fs;
 
+use chat_template::ChatRequest;
 use flash_indexer_prompt::tokenize::{FailureReason, Prompt, PromptOptions, SpecialTokens};
 use serde_json::{Value, json};
 use tempfile::tempdir;
@@ -9,7 +10,8 @@ use tempfile::tempdir;
 use crate::support::{ids, pool_in, text, tiny_tokenizer, write_model};
 
 fn chat(request: Value) -> Prompt {
-    Prompt::Chat(Box::new(serde_json::from_value(request).expect("a chat")))
+    let request: ChatRequest = serde_json::from_value(request).expect("a chat");
+    Prompt::Chat(Box::new(request.into()))
 }
 
 fn one_message() -> Prompt {

@@ -32,7 +32,7 @@ fn a_model_is_downloaded_once_with_its_template() {
     let again = pool(options(&endpoint, cache.path()));
     assert_eq!(ids(&again, "org/model", "one"), [0, 3]);
     let chat = serde_json::from_value(json!({"messages": [{"role": "user", "content": "one"}]})).expect("a chat");
-    assert_eq!(again.tokenize("org/model", Prompt::Chat(Box::new(chat))).expect("tokens").ids, [6]);
+    assert_eq!(again.tokenize("org/model", Prompt::Chat(Box::new(chat.into()))).expect("tokens").ids, [6]);
     assert_eq!(stub.requests().len(), asked, "everything is in the cache");
 
     let away = pool(options("http://127.0.0.1:1", cache.path()));

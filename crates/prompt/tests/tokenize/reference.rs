@@ -56,7 +56,7 @@ fn compare(pool: &TokenizerPool, model: &str) {
         let with = |truncate: Option<i64>, options| {
             let request = json!({"messages": messages, "truncate_prompt_tokens": truncate});
             let request = serde_json::from_value(request).expect("a chat");
-            pool.tokenize_with(model, Prompt::Chat(Box::new(request)), options).expect("tokens").ids
+            pool.tokenize_with(model, Prompt::Chat(Box::new(request.into())), options).expect("tokens").ids
         };
         let usual = PromptOptions::default();
         assert_eq!(with(None, usual), ids, "{model}: {messages}");

@@ -3,6 +3,7 @@
 use std::path::Path;
 use std::time::Duration;
 
+use chat_template::ChatRequest;
 use flash_indexer_prompt::tokenize::{
     FailureReason, Prompt, PromptOptions, ServiceAddress, SpecialTokens, TokenizeError, TokenizerPool, TokenizerService,
 };
@@ -76,7 +77,10 @@ fn chats_are_rendered_there_with_all_that_they_say() {
     let stub = Stub::default();
     let running = Running::start(&stub, &unix(folder.path()));
     let pool = pool_with(&running.address, DEADLINE);
-    let chat = |request: Value| Prompt::Chat(Box::new(serde_json::from_value(request).expect("a chat")));
+    let chat = |request: Value| {
+        let request: ChatRequest = serde_json::from_value(request).expect("a chat");
+        Prompt::Chat(Box::new(request.into()))
+    };
     let prompt = chat(json!({
         "messages": [
             {"role": "user", "content": [{"type": "text", "text": "one"}, {"type": "image_url", "image_url": {"url": "http://x/y"}},

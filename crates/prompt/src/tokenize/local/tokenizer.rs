@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use tokenizers::Tokenizer;
+use tokenizers::{Encoding, Tokenizer};
 
 use super::files::{FilesVersion, ModelFiles, read_if_present};
 use super::tokens::add_configured_tokens;
@@ -10,7 +10,8 @@ use crate::tokenize::error::TokenizeError;
 use crate::tokenize::last_ids::last_ids;
 use crate::tokenize::prompt::{Prompt, PromptOptions};
 use crate::tokenize::source::{LoadError, ModelTokenizer};
-use chat_template::{ChatError, ChatRequest, ChatTemplates};
+use crate::normalize::{Chat, CodedPrompts, Rendering};
+use chat_template::{ChatError, ChatTemplates};
 
 /// A model's tokenizer and chat templates.
 pub(in crate::tokenize) struct FileTokenizer {
@@ -20,6 +21,8 @@ pub(in crate::tokenize) struct FileTokenizer {
     tokenizer: Tokenizer,
     /// An error fails chats only.
     templates: Result<ChatTemplates, ChatError>,
+    /// The model's family, for engines that make its prompts by code.
+    coded_prompts: CodedPrompts,
 }
 
 impl FileTokenizer {
@@ -30,14 +33,37 @@ impl FileTokenizer {
         let version = files.version();
         let tokenizer = read_tokenizer(&files).map_err(LoadError::Failed)?;
         let templates = ChatTemplates::read(&files.directory).map(|read| read.unwrap_or_else(ChatTemplates::none));
-        Ok(Self { path: path.to_owned(), files, version, tokenizer, templates })
+        let has_template = templates.as_ref().is_ok_and(ChatTemplates::has_template);
+        let coded_prompts = CodedPrompts::read(&files.directory, has_template);
+        Ok(Self { path: path.to_owned(), files, version, tokenizer, templates, coded_prompts })
     }
 
-    fn render(&self, request: &ChatRequest) -> Result<String, TokenizeError> {
+    fn render(&self, chat: &Chat) -> Result<Rendering, TokenizeError> {
+        if let Some(family) = chat.engine.and_then(|engine| self.coded_prompts.of(engine)) {
+            return Err(TokenizeError::Unsupported(format!(
+                "the engine makes prompts of the model's family, {family}, by code and not by a chat template; send token_ids"
+            )));
+        }
         match &self.templates {
-            Ok(templates) => Ok(templates.render(request)?),
+            Ok(templates) => Ok(chat.render(templates)?),
             Err(error) => Err(TokenizeError::BrokenChatTemplates(error.to_string())),
         }
+    }
+}
+
+impl FileTokenizer {
+    fn encode(&self, text: &str, with_special_tokens: bool) -> Result<Encoding, TokenizeError> {
+        let encoding = self.tokenizer.encode_fast(text, with_special_tokens);
+        encoding.map_err(|error| TokenizeError::Tokenizer(error.to_string()))
+    }
+
+    /// The ids of a text that continues a prompt: with special tokens, except for one that begins a sequence.
+    fn continuation(&self, text: &str) -> Result<Vec<u32>, TokenizeError> {
+        let encoding = self.encode(text, true)?;
+        let begin = self.templates.as_ref().ok().and_then(|templates| templates.special_token("bos_token"));
+        let begin = begin.and_then(|token| self.tokenizer.token_to_id(token));
+        let ids = encoding.get_ids();
+        Ok(ids[usize::from(begin.is_some() && ids.first().copied() == begin)..].to_vec())
     }
 }
 
@@ -45,16 +71,21 @@ impl ModelTokenizer for FileTokenizer {
     fn tokenize(&self, prompt: &Prompt, options: PromptOptions) -> Result<Vec<u32>, TokenizeError> {
         let with_special_tokens = options.special_tokens.are_added_to(prompt);
         let kept = options.keep_last_of(prompt)?;
-        let encode = |text: &str| self.tokenizer.encode_fast(text, with_special_tokens);
-        let encoding = match prompt {
-            Prompt::Text(text) => encode(text),
-            Prompt::Chat(request) => encode(&self.render(request)?),
+        let (encoding, continuation) = match prompt {
+            Prompt::Text(text) => (self.encode(text, with_special_tokens)?, None),
+            Prompt::Chat(chat) => {
+                let Rendering { text, prepared } = self.render(chat)?;
+                (self.encode(&text, with_special_tokens || prepared.adds_special_tokens)?, prepared.continuation)
+            }
         };
-        let encoding = encoding.map_err(|error| TokenizeError::Tokenizer(error.to_string()))?;
-        Ok(match kept {
+        let mut ids = match kept {
             Some(kept) => last_ids(encoding.get_ids(), |at| encoding.get_special_tokens_mask()[at] != 0, kept),
             None => encoding.get_ids().to_vec(),
-        })
+        };
+        if let Some(text) = continuation {
+            ids.extend(self.continuation(&text)?);
+        }
+        Ok(ids)
     }
 
     fn is_current(&self) -> bool {

@@ -152,7 +152,8 @@ impl ModelTokenizer for ServiceTokenizer {
         let ids = match prompt {
             Prompt::Text(text) => self.tokenize_text(deadline, text, adds_special_tokens)?,
             Prompt::Chat(_) if adds_special_tokens => return Err(chats_have_no_more_special_tokens()),
-            Prompt::Chat(request) => self.tokenize_chat(deadline, chat::to_message(&self.model, request)?)?,
+            // The service changes the request as its engine does.
+            Prompt::Chat(chat) => self.tokenize_chat(deadline, chat::to_message(&self.model, &chat.request)?)?,
         };
         let Some(kept) = kept.filter(|kept| *kept < ids.len()) else { return Ok(ids) };
         let content = match prompt {

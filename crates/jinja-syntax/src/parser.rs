@@ -2,6 +2,7 @@
 
 use super::SyntaxError;
 use super::lexer::{Token, TokenKind};
+use super::outline::Outline;
 
 /// Maximum nesting of expressions. minijinja's own parser stops at about 70.
 const EXPRESSION_DEPTH_MAX: usize = 60;
@@ -16,11 +17,13 @@ pub(super) struct Parser {
     pub(super) at: usize,
     pub(super) depth: usize,
     operations: usize,
+    /// The outline of what has been parsed.
+    pub(super) outline: Outline,
 }
 
 impl Parser {
     pub(super) fn new(tokens: Vec<Token>) -> Self {
-        Self { tokens, at: 0, depth: 0, operations: 0 }
+        Self { tokens, at: 0, depth: 0, operations: 0, outline: Outline::default() }
     }
 
     pub(super) fn peek(&self) -> Option<&TokenKind> {

@@ -4,7 +4,8 @@ use super::SyntaxError;
 use super::expression::{Conditional, Expression, Shape, quoted};
 use super::lexer::TokenKind;
 use super::parser::Parser;
-use crate::python::attributes::is_method_name;
+use super::method_names::is_method_name;
+use super::outline::{Call, Read};
 
 impl Parser {
     pub(super) fn unary(&mut self, filters: Filters) -> Result<Expression, SyntaxError> {
@@ -31,13 +32,12 @@ impl Parser {
     fn primary(&mut self) -> Result<Expression, SyntaxError> {
         match self.peek() {
             Some(TokenKind::Name(name)) => {
-                let text = match name.as_str() {
-                    "true" | "True" => "true",
-                    "false" | "False" => "false",
-                    "none" | "None" => "none",
-                    name => name,
+                let value = match name.as_str() {
+                    "true" | "True" => Expression::atom("true".to_owned()),
+                    "false" | "False" => Expression::atom("false".to_owned()),
+                    "none" | "None" => Expression::atom("none".to_owned()),
+                    name => Expression::atom(name.to_owned()).reading(Some(Read::Variable(name.to_owned()))),
                 };
-                let value = Expression::atom(text.to_owned());
                 self.at += 1;
                 Ok(value)
             }
@@ -66,7 +66,8 @@ impl Parser {
                 }
                 let value = self.tuple(Conditional::Allowed)?;
                 self.expect_operator(")")?;
-                Ok(Expression::atom(value.into_operand()))
+                let read = value.read.clone();
+                Ok(Expression::atom(value.into_operand()).reading(read))
             }
             Some(TokenKind::Operator("[")) => {
                 self.at += 1;
@@ -121,6 +122,7 @@ impl Parser {
     }
 
     fn attribute(&mut self, value: Expression) -> Result<Expression, SyntaxError> {
+        let read = value.read.clone();
         let value = value.into_operand();
         if let Some(TokenKind::Integer(index)) = self.peek() {
             let text = format!("__item({value}, {index})");
@@ -129,7 +131,7 @@ impl Parser {
         }
         let name = self.identifier()?;
         if self.is_operator("(") {
-            let arguments = self.arguments()?;
+            let arguments = self.arguments()?.text;
             return Ok(Expression::atom(match name.as_str() {
                 "cycle" if arguments.is_empty() => format!("__cycle({value})"),
                 "cycle" => format!("__cycle({value}, {arguments})"),
@@ -141,17 +143,20 @@ impl Parser {
             format!("__attribute({value}, \"{name}\")")
         } else {
             format!("{value}.{name}")
-        }))
+        })
+        .reading(read.and_then(|read| read.key(&name))))
     }
 
     fn subscript(&mut self, value: Expression) -> Result<Expression, SyntaxError> {
+        let read = value.read.clone();
         let value = value.into_operand();
         if let (Some(TokenKind::Text(key)), Some(TokenKind::Operator("]"))) = (self.peek(), self.peek_second())
             && !is_method_name(key)
         {
             let text = format!("{value}[{}]", quoted(key));
+            let read = read.and_then(|read| read.key(key));
             self.at += 2;
-            return Ok(Expression::atom(text));
+            return Ok(Expression::atom(text).reading(read));
         }
         let mut keys = Vec::new();
         while !self.skip_operator("]") {
@@ -164,7 +169,10 @@ impl Parser {
         let text = match &keys[..] {
             [] => return Err(self.error("a subscript is empty")),
             [Subscript::Key(key)] => format!("__item({value}, {key})"),
-            [Subscript::Slice(bounds)] => format!("__slice({value}, {})", bounds.join(", ")),
+            [Subscript::Slice(bounds)] => {
+                let text = format!("__slice({value}, {})", bounds.join(", "));
+                return Ok(Expression::atom(text).reading(read.map(Read::filtered)));
+            }
             _ => return Err(self.error("several subscripts in one pair of brackets are not supported")),
         };
         Ok(Expression::atom(text))
@@ -194,7 +202,8 @@ impl Parser {
 
     fn call(&mut self, value: Expression) -> Result<Expression, SyntaxError> {
         let callee = value.into_operand();
-        let arguments = self.arguments()?;
+        let Arguments { text: arguments, positional, named } = self.arguments()?;
+        self.outline.calls.push(Call { name: callee.clone(), positional, named });
         Ok(Expression::atom(match callee.as_str() {
             "loop" => format!("loop(__iterable({arguments}))"),
             // minijinja reserves the name for template inheritance, which chat templates do not have.
@@ -204,9 +213,10 @@ impl Parser {
     }
 
     /// Parses the arguments of a call, parentheses included.
-    pub(super) fn arguments(&mut self) -> Result<String, SyntaxError> {
+    pub(super) fn arguments(&mut self) -> Result<Arguments, SyntaxError> {
         self.expect_operator("(")?;
-        self.items(")", |parser| {
+        let (mut positional, mut named) = (Vec::new(), Vec::new());
+        let text = self.items(")", |parser| {
             if parser.skip_operator("*") {
                 return Ok(format!("*{}", parser.expression(Conditional::Allowed)?.into_operand()));
             }
@@ -216,12 +226,18 @@ impl Parser {
             let keyword = matches!(parser.peek(), Some(TokenKind::Name(_)))
                 && matches!(parser.peek_second(), Some(TokenKind::Operator("=")));
             if !keyword {
-                return Ok(parser.expression(Conditional::Allowed)?.into_text());
+                let value = parser.expression(Conditional::Allowed)?;
+                positional.push(value.read.clone());
+                return Ok(value.into_text());
             }
             let name = parser.identifier()?;
             parser.expect_operator("=")?;
-            Ok(format!("{name}={}", parser.expression(Conditional::Allowed)?.into_text()))
-        })
+            let value = parser.expression(Conditional::Allowed)?;
+            let text = format!("{name}={}", value.text);
+            named.push((name, value.read));
+            Ok(text)
+        })?;
+        Ok(Arguments { text, positional, named })
     }
 
     fn filters(&mut self, mut value: Expression) -> Result<Expression, SyntaxError> {
@@ -229,7 +245,8 @@ impl Parser {
             self.count_operation()?;
             value = if self.skip_operator("|") {
                 let filter = self.filter()?;
-                Expression { text: format!("{}|{filter}", value.into_filtered()), shape: Shape::Filtered }
+                let read = value.read.clone().map(Read::filtered);
+                Expression { text: format!("{}|{filter}", value.into_filtered()), shape: Shape::Filtered, read }
             } else if self.skip_name("is") {
                 self.test(value)?
             } else if self.is_operator("(") {
@@ -243,7 +260,7 @@ impl Parser {
     /// Parses the name and the arguments of a filter.
     pub(super) fn filter(&mut self) -> Result<String, SyntaxError> {
         let name = self.dotted_name()?;
-        let arguments = if self.is_operator("(") { self.arguments()? } else { String::new() };
+        let arguments = if self.is_operator("(") { self.arguments()?.text } else { String::new() };
         Ok(format!("{name}({arguments})"))
     }
 
@@ -265,7 +282,7 @@ impl Parser {
             _ => false,
         };
         let arguments = if self.is_operator("(") {
-            self.arguments()?
+            self.arguments()?.text
         } else if argument_follows {
             if self.is_name("is") {
                 return Err(self.error("several tests cannot follow each other: write `and` between them"));
@@ -275,9 +292,19 @@ impl Parser {
         } else {
             String::new()
         };
+        // A negated test is an operation on a test.
+        let read = value.read.clone().filter(|_| negation.is_empty()).map(Read::filtered);
         let text = format!("{} is {negation}{name}({arguments})", value.into_filtered());
-        Ok(Expression { text, shape: Shape::Filtered })
+        Ok(Expression { text, shape: Shape::Filtered, read })
     }
+}
+
+/// The arguments of a call.
+pub(super) struct Arguments {
+    /// The arguments, separated by commas.
+    pub(super) text: String,
+    positional: Vec<Option<Read>>,
+    named: Vec<(String, Option<Read>)>,
 }
 
 /// Whether filters may follow an operand.

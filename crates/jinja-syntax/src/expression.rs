@@ -5,12 +5,14 @@ use std::fmt::Write;
 use super::SyntaxError;
 use super::lexer::TokenKind;
 use super::operand::Filters;
+use super::outline::Read;
 use super::parser::Parser;
 
 /// A translated expression.
 pub(super) struct Expression {
     pub(super) text: String,
     pub(super) shape: Shape,
+    pub(super) read: Option<Read>,
 }
 
 /// The syntax that may follow an expression's text without parentheses.
@@ -26,11 +28,16 @@ pub(super) enum Shape {
 
 impl Expression {
     pub(super) fn atom(text: String) -> Self {
-        Self { text, shape: Shape::Atom }
+        Self { text, shape: Shape::Atom, read: None }
     }
 
     pub(super) fn loose(text: String) -> Self {
-        Self { text, shape: Shape::Loose }
+        Self { text, shape: Shape::Loose, read: None }
+    }
+
+    /// The same, with what it reads.
+    pub(super) fn reading(self, read: Option<Read>) -> Self {
+        Self { read, ..self }
     }
 
     /// The text for a position that takes a single operand.

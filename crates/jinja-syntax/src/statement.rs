@@ -3,6 +3,7 @@
 use super::SyntaxError;
 use super::expression::{Conditional, quoted};
 use super::lexer::{TokenKind, tokens};
+use super::outline::{Assignment, Loop, Macro, Outline};
 use super::parser::Parser;
 
 /// Maximum nesting of blocks. minijinja's own parser stops at 150.
@@ -11,8 +12,21 @@ const BLOCK_DEPTH_MAX: usize = 100;
 /// Maximum number of `elif`s of one `if`: minijinja nests each in the `if` before it.
 const BRANCHES_MAX: usize = 100;
 
-/// Translates a Jinja2 template for minijinja. Line numbers stay the same.
-pub(crate) fn translate(source: &str) -> Result<String, SyntaxError> {
+/// A parsed template.
+#[derive(Debug, Clone)]
+pub struct Template {
+    /// The template for minijinja. Line numbers stay the same.
+    pub translation: String,
+    /// What the template reads.
+    pub outline: Outline,
+}
+
+/// Translates a Jinja2 template for minijinja.
+///
+/// # Errors
+///
+/// If the template has a syntax error, or a construct that chat templates do not have.
+pub fn translate(source: &str) -> Result<Template, SyntaxError> {
     let mut translation =
         Translation { parser: Parser::new(tokens(source)?), out: String::new(), line: 1, open: Vec::new() };
     while let Some(token) = translation.parser.peek() {
@@ -39,7 +53,7 @@ pub(crate) fn translate(source: &str) -> Result<String, SyntaxError> {
         }
     }
     match translation.open.pop() {
-        None => Ok(translation.out),
+        None => Ok(Template { translation: translation.out, outline: translation.parser.outline }),
         Some(open) => Err(SyntaxError {
             line: open.line,
             message: format!("`{}` is not closed: `{{% end{} %}}` is missing", open.tag, open.tag),
@@ -62,6 +76,8 @@ struct OpenTag {
     end: &'static str,
     /// Number of `elif`s so far.
     branches: usize,
+    /// The macro that it is, as its position in the outline.
+    macro_at: Option<usize>,
 }
 
 impl Translation {
@@ -94,7 +110,7 @@ impl Translation {
         if self.open.len() == BLOCK_DEPTH_MAX {
             return Err(self.parser.error(format!("blocks are nested more than {BLOCK_DEPTH_MAX} deep")));
         }
-        self.open.push(OpenTag { tag: tag.to_owned(), line, end, branches: 0 });
+        self.open.push(OpenTag { tag: tag.to_owned(), line, end, branches: 0, macro_at: None });
         Ok(())
     }
 
@@ -213,8 +229,11 @@ impl Translation {
     fn for_loop(&mut self, line: usize) -> Result<String, SyntaxError> {
         let target = self.target(Namespaces::Excluded)?;
         self.parser.expect_name("in")?;
-        let items = self.parser.tuple(Conditional::Excluded)?.into_text();
-        let mut text = format!("for {target} in __iterable({items})");
+        let items = self.parser.tuple(Conditional::Excluded)?;
+        let macros = self.open.iter().filter_map(|open| open.macro_at).collect();
+        let outlined = Loop { target: single_name(&target), items: items.read, macros };
+        self.parser.outline.loops.push(outlined);
+        let mut text = format!("for {target} in __iterable({})", items.text);
         if self.parser.skip_name("if") {
             text += &format!(" if {}", self.parser.expression(Conditional::Allowed)?.into_operand());
         }
@@ -267,7 +286,11 @@ impl Translation {
     fn set(&mut self, line: usize) -> Result<String, SyntaxError> {
         let target = self.target(Namespaces::Allowed)?;
         if self.parser.skip_operator("=") {
-            let value = self.parser.tuple(Conditional::Allowed)?.into_text();
+            let value = self.parser.tuple(Conditional::Allowed)?;
+            if let Some(value) = value.read.clone() {
+                self.parser.outline.assignments.push(Assignment { target: single_name(&target), value });
+            }
+            let value = value.into_text();
             // A namespace outlives the block. The function rejects values that could form a reference cycle.
             let value = if target.contains('.') { format!("__namespace_value({value})") } else { value };
             return Ok(format!("set {target} = {value}"));
@@ -288,9 +311,9 @@ impl Translation {
         Ok(filters)
     }
 
-    /// Parses the parameters of a macro or a call. Returns them with parentheses, and the statements that assign the
+    /// Parses the parameters of a macro or a call. Returns their names, and the statements that assign the
     /// defaults: a default may refer to the parameters before it.
-    fn signature(&mut self) -> Result<(String, String), SyntaxError> {
+    fn signature(&mut self) -> Result<(Vec<String>, String), SyntaxError> {
         self.parser.expect_operator("(")?;
         let mut parameters: Vec<String> = Vec::new();
         let mut defaults = String::new();
@@ -310,21 +333,27 @@ impl Translation {
             }
             parameters.push(name);
         }
-        Ok((format!("({})", parameters.join(", ")), defaults))
+        Ok((parameters, defaults))
     }
 
     fn macro_definition(&mut self, line: usize) -> Result<(), SyntaxError> {
         let name = self.parser.identifier()?;
         let (parameters, defaults) = self.signature()?;
         self.open(line, "macro", "endmacro")?;
-        self.begin(line, &format!("macro {name}{parameters}"))?;
+        if let Some(open) = self.open.last_mut() {
+            open.macro_at = Some(self.parser.outline.macros.len());
+        }
+        self.begin(line, &format!("macro {name}({})", parameters.join(", ")))?;
+        self.parser.outline.macros.push(Macro { name, parameters });
         self.write(&defaults);
         Ok(())
     }
 
     fn call_block(&mut self, line: usize) -> Result<(), SyntaxError> {
         let (parameters, defaults) =
-            if self.parser.is_operator("(") { self.signature()? } else { (String::new(), String::new()) };
+            if self.parser.is_operator("(") { self.signature()? } else { (Vec::new(), String::new()) };
+        let parameters =
+            if parameters.is_empty() { String::new() } else { format!("({})", parameters.join(", ")) };
         let call = self.parser.expression(Conditional::Allowed)?.into_text();
         self.open(line, "call", "endcall")?;
         self.begin(line, &format!("call{parameters} {call}"))?;
@@ -360,6 +389,11 @@ impl Translation {
             }
         }
     }
+}
+
+/// The target's name, unless it is a tuple or an attribute of a namespace.
+fn single_name(target: &str) -> Option<String> {
+    (!target.contains(['.', ','])).then(|| target.to_owned())
 }
 
 /// Whether an attribute of a namespace is a valid target.

@@ -5,7 +5,7 @@
 //! very end of the template is removed.
 
 use super::SyntaxError;
-use crate::python::text::is_space;
+use super::is_space;
 
 /// One token and the line that it starts on, counted from 1.
 #[derive(Debug, Clone, PartialEq)]

@@ -1,0 +1,113 @@
+//! A chat request with the engine whose prompt is wanted.
+
+use std::sync::{Arc, OnceLock};
+
+use chat_template::{ChatRequest, ChatTemplates};
+
+use super::content_format::ContentFormat;
+use super::error::PrepareError;
+use super::fields::EngineFields;
+use super::{sglang, trtllm, vllm};
+
+/// Engines whose handling of chats is known.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum ChatEngine {
+    /// vLLM.
+    #[default]
+    Vllm,
+    /// SGLang.
+    Sglang,
+    /// TensorRT-LLM.
+    TensorRtLlm,
+}
+
+/// A chat request.
+#[derive(Debug, Clone, Default)]
+pub struct Chat {
+    /// The fields that `transformers` knows.
+    pub request: ChatRequest,
+    /// The fields that only engines know.
+    pub fields: EngineFields,
+    /// The engine whose prompt is wanted. `None` renders the request as it is, as `transformers` does.
+    pub engine: Option<ChatEngine>,
+    /// Receives the rendering, for debugging.
+    pub rendering: Option<Arc<OnceLock<Rendering>>>,
+}
+
+/// A chat request after an engine's changes: what the template is given, and how the text becomes tokens.
+#[derive(Debug, Clone, Default)]
+pub struct PreparedChat {
+    /// The request for the template.
+    pub request: ChatRequest,
+    /// The format of content that the engine detected.
+    pub content_format: Option<ContentFormat>,
+    /// The text that is tokenized by itself and appended, without a token that begins a sequence.
+    pub continuation: Option<String>,
+    /// Whether the tokenizer adds its special tokens.
+    pub adds_special_tokens: bool,
+    /// Whether the engine tries again with bare functions in place of tools when the template fails.
+    pub retries_with_functions: bool,
+}
+
+/// A rendered chat.
+#[derive(Debug, Clone, Default)]
+pub struct Rendering {
+    /// The request that the template was given.
+    pub prepared: PreparedChat,
+    /// The rendered text.
+    pub text: String,
+}
+
+impl From<ChatRequest> for Chat {
+    fn from(request: ChatRequest) -> Self {
+        Self { request, ..Self::default() }
+    }
+}
+
+impl Chat {
+    /// Changes the request as the engine does.
+    ///
+    /// # Errors
+    ///
+    /// If the engine rejects the request, the template is missing or broken, or the prompt cannot be known.
+    pub fn prepare(&self, templates: &ChatTemplates) -> Result<PreparedChat, PrepareError> {
+        match self.engine {
+            None => Ok(PreparedChat { request: self.request.clone(), ..PreparedChat::default() }),
+            Some(ChatEngine::Vllm) => vllm::prepare(&self.request, &self.fields, templates),
+            Some(ChatEngine::Sglang) => sglang::prepare(&self.request, &self.fields, templates),
+            Some(ChatEngine::TensorRtLlm) => trtllm::prepare(&self.request, &self.fields, templates),
+        }
+    }
+
+    /// Renders the chat as the engine does.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`prepare`](Self::prepare), and those of the template.
+    pub fn render(&self, templates: &ChatTemplates) -> Result<Rendering, PrepareError> {
+        let mut prepared = self.prepare(templates)?;
+        let text = match templates.render(&prepared.request) {
+            Err(_) if prepared.retries_with_functions => {
+                sglang::unwrap_functions(&mut prepared.request);
+                templates.render(&prepared.request)?
+            }
+            rendered => rendered?,
+        };
+        let rendering = Rendering { prepared, text };
+        if let Some(slot) = &self.rendering {
+            // A chat is rendered once.
+            let _ = slot.set(rendering.clone());
+        }
+        Ok(rendering)
+    }
+
+    /// Approximate size in memory.
+    #[must_use]
+    pub fn bytes(&self) -> usize {
+        let request = &self.request;
+        let lists = [Some(&request.messages), request.tools.as_ref(), request.documents.as_ref()];
+        let values = lists.into_iter().flatten().flatten().chain(&request.chat_template_kwargs);
+        let template = request.chat_template.as_ref().map_or(0, String::len);
+        template + values.map(|value| value.to_text().len()).sum::<usize>()
+    }
+}

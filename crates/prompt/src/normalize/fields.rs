@@ -1,0 +1,21 @@
+//! Fields of a chat request that only engines read.
+
+use chat_template::Json;
+use serde::Deserialize;
+
+/// The fields of an OpenAI chat request that change the prompt in an engine, and are unknown to `transformers`.
+#[derive(Debug, Clone, Default, PartialEq, Deserialize)]
+pub struct EngineFields {
+    /// Which tool the model shall call.
+    #[serde(default)]
+    pub tool_choice: Option<Json>,
+    /// How long the model shall reason.
+    #[serde(default)]
+    pub reasoning_effort: Option<Json>,
+    /// SGLang: the effort, and whether to reason.
+    #[serde(default)]
+    pub reasoning: Option<Json>,
+    /// Whether the tokenizer adds its special tokens to those of the template.
+    #[serde(default)]
+    pub add_special_tokens: Option<bool>,
+}

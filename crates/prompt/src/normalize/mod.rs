@@ -1,0 +1,33 @@
+//! Chats as engines see them.
+//!
+//! An engine changes an OpenAI request before the model's template sees it: arguments of tool calls become objects, parts are
+//! joined, tools are written out by the engine's own models. [`Chat::prepare`] does the same, so that the prompt equals the
+//! engine's. `tests/engines/` compares it with what the real engines make of the same requests and templates.
+//!
+//! | file | role |
+//! |---|---|
+//! | `chat.rs`, `fields.rs` | [`Chat`]: a request with the engine whose prompt is wanted |
+//! | `message.rs` | reading and building messages |
+//! | `vllm.rs`, `sglang.rs`, `trtllm.rs` | the rules of each engine |
+//! | `content_format.rs` | whether a template wants texts or parts, as the engines detect it |
+//! | `vllm_message.rs` | which fields of a message vLLM takes |
+//! | `families.rs` | families of models whose prompts engines make by code |
+//! | `arguments.rs` | arguments of tool calls, read as Python reads them |
+
+mod arguments;
+mod chat;
+mod content_format;
+mod error;
+mod families;
+mod fields;
+mod message;
+mod sglang;
+mod trtllm;
+mod vllm;
+mod vllm_message;
+
+pub use chat::{Chat, ChatEngine, PreparedChat, Rendering};
+pub use content_format::ContentFormat;
+pub use error::PrepareError;
+pub use families::CodedPrompts;
+pub use fields::EngineFields;

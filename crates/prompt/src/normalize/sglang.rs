@@ -1,0 +1,287 @@
+//! SGLang's rules, of its chat completion models and its use of Jinja templates.
+
+use chat_template::{ChatRequest, ChatTemplates, Continuation, Json};
+
+use super::arguments;
+use super::chat::PreparedChat;
+use super::content_format::{self, ContentFormat};
+use super::error::PrepareError;
+use super::fields::EngineFields;
+use super::message::{Entries, Message, given, items, media_part, object, text_part};
+
+/// Roles besides `user`. Their letter case is ignored.
+const ROLES: [&str; 7] = ["system", "assistant", "tool", "function", "developer", "latest_reminder", "root"];
+
+const EFFORTS: [&str; 8] = ["none", "minimal", "low", "medium", "high", "xhigh", "ultra", "max"];
+
+/// Changes a request as SGLang does.
+pub(super) fn prepare(
+    request: &ChatRequest,
+    fields: &EngineFields,
+    templates: &ChatTemplates,
+) -> Result<PreparedChat, PrepareError> {
+    if request.messages.is_empty() {
+        return Err(PrepareError::rejected("`messages` is empty: give at least one message"));
+    }
+    let (format, has_low_effort) = templates.inspect(None, false, |source, outline| {
+        let has_low_effort = source.contains("low_effort") && source.contains("truncate_history_thinking");
+        (content_format::of_sglang(source, outline), has_low_effort)
+    })?;
+    let messages = request.messages.iter().map(|message| conversation_message(message, format));
+    let mut messages = messages.collect::<Result<Vec<_>, _>>()?;
+    let continuation = take_last_answer(&mut messages, request.continue_final_message != Continuation::Nothing)?;
+    let kwargs = template_kwargs(request, fields, has_low_effort)?;
+    let tools = tools(request, fields)?;
+    let retries_with_functions = tools.is_some();
+    let request = ChatRequest {
+        messages,
+        tools,
+        add_generation_prompt: Some(true),
+        chat_template_kwargs: Some(object(kwargs)?),
+        truncate_prompt_tokens: request.truncate_prompt_tokens,
+        ..ChatRequest::default()
+    };
+    Ok(PreparedChat {
+        request,
+        content_format: Some(format),
+        continuation: continuation.filter(|text| !text.is_empty()),
+        retries_with_functions,
+        ..PreparedChat::default()
+    })
+}
+
+/// Replaces tools by their functions, which SGLang tries when a template fails.
+pub(super) fn unwrap_functions(request: &mut ChatRequest) {
+    for tool in request.tools.iter_mut().flatten() {
+        if let Some(function) = tool.get("function") {
+            *tool = function;
+        }
+    }
+}
+
+/// A message as the template gets it: known fields in the order of SGLang's model, without nulls.
+fn conversation_message(json: &Json, format: ContentFormat) -> Result<Json, PrepareError> {
+    let message = Message::of(json)?;
+    let lowered = message.role.to_lowercase();
+    let is_user = message.role == "user";
+    if !is_user && !ROLES.contains(&lowered.as_str()) {
+        let message = format!("role {:?} is unknown; SGLang has user, {}", message.role, ROLES.join(", "));
+        return Err(PrepareError::rejected(message));
+    }
+    let role = if is_user { message.role.clone() } else { lowered };
+    let content = match message.get("content") {
+        None if is_user => return Err(PrepareError::rejected("a user's message has no content")),
+        None => Json::from(""),
+        Some(content) => match items(&content) {
+            Some(parts) => content_of_parts(&role, &parts, format)?,
+            None if content.as_str().is_some() => content,
+            None => return Err(PrepareError::rejected("content is neither a text nor a list of parts")),
+        },
+    };
+    let is_list = items(&content).is_some();
+    let mut entries: Entries = vec![("role".to_owned(), role.as_str().into())];
+    if !is_list || format == ContentFormat::Text {
+        entries.push(("content".to_owned(), content.clone()));
+    }
+    if !is_user {
+        for key in ["tool_call_id", "name", "phase", "reasoning_content"] {
+            let Some(value) = message.get(key) else { continue };
+            if value.as_str().is_none() {
+                return Err(PrepareError::rejected(format!("`{key}` of a message is not a text")));
+            }
+            entries.push((key.to_owned(), value));
+        }
+        if let Some(calls) = message.get("tool_calls") {
+            entries.push(("tool_calls".to_owned(), tool_calls(&calls, &role)?));
+        }
+        if let Some(tools) = message.get("tools").as_ref().and_then(items) {
+            let tools = tools.iter().map(tool).collect::<Result<Vec<_>, _>>()?;
+            entries.push(("tools".to_owned(), Json::list(tools)?));
+        }
+        if let Some(prefix) = message.get("prefix") {
+            entries.push(("prefix".to_owned(), prefix));
+        }
+    }
+    if is_list && format == ContentFormat::Parts {
+        entries.push(("content".to_owned(), content));
+    }
+    Ok(object(entries)?)
+}
+
+/// Parts as the template gets them: joined by spaces, or as a list.
+fn content_of_parts(role: &str, parts: &[Json], format: ContentFormat) -> Result<Json, PrepareError> {
+    let mut kept = Vec::new();
+    let mut texts = Vec::new();
+    let mut has_other = false;
+    for part in parts {
+        let kind = given(part, "type");
+        match kind.as_ref().and_then(Json::as_str) {
+            Some("text") => {
+                let text = given(part, "text").filter(|text| text.as_str().is_some());
+                let text = text.ok_or_else(|| PrepareError::rejected("a part of type text has no text"))?;
+                texts.push(text.as_str().unwrap_or_default().to_owned());
+                kept.push(text_part(text)?);
+            }
+            // Neither format keeps it.
+            Some("thinking" | "reasoning") if role == "assistant" => {}
+            Some("tool_reference") => {
+                let name = given(part, "name").filter(|name| name.as_str().is_some());
+                let name = name.ok_or_else(|| PrepareError::rejected("a part of type tool_reference has no name"))?;
+                kept.push(object([("type", "tool_reference".into()), ("name", name)])?);
+                has_other = true;
+            }
+            Some(kind @ ("image_url" | "video_url" | "audio_url" | "input_audio")) => return Err(media_part(kind)),
+            _ => return Err(PrepareError::rejected(format!("a part of this type is unknown to SGLang: {part:?}"))),
+        }
+    }
+    Ok(match format {
+        ContentFormat::Parts if role != "tool" || has_other => Json::list(kept)?,
+        ContentFormat::Parts | ContentFormat::Text => texts.join(" ").into(),
+    })
+}
+
+/// Tool calls in the order of SGLang's model, with arguments as objects in an assistant's message.
+fn tool_calls(calls: &Json, role: &str) -> Result<Json, PrepareError> {
+    let calls = items(calls).ok_or_else(|| PrepareError::rejected("`tool_calls` is not a list"))?;
+    let calls = calls.iter().map(|call| {
+        let function = given(call, "function").filter(|function| function.entries().is_some());
+        let function = function.ok_or_else(|| PrepareError::rejected("a tool call has no function"))?;
+        if given(call, "type").is_some_and(|kind| kind.as_str() != Some("function")) {
+            return Err(PrepareError::rejected("a tool call is of another type than function"));
+        }
+        let arguments = match given(&function, "arguments") {
+            Some(arguments) if role == "assistant" && arguments.as_str().is_some() => {
+                let parsed = arguments.as_str().and_then(arguments::loads).filter(|value| value.entries().is_some());
+                parsed.ok_or_else(|| PrepareError::rejected("the arguments of a tool call are not a JSON object"))?
+            }
+            arguments => arguments.unwrap_or_else(Json::null),
+        };
+        let of = |json: &Json, key| given(json, key).unwrap_or_else(Json::null);
+        let function = object([("name", of(&function, "name")), ("arguments", arguments)])?;
+        let entries =
+            [("id", of(call, "id")), ("index", of(call, "index")), ("type", "function".into()), ("function", function)];
+        Ok(object(entries)?)
+    });
+    Ok(Json::list(calls.collect::<Result<Vec<_>, PrepareError>>()?)?)
+}
+
+/// The tools that the template gets; `None` if the model shall call none.
+fn tools(request: &ChatRequest, fields: &EngineFields) -> Result<Option<Vec<Json>>, PrepareError> {
+    let Some(tools) = request.tools.as_deref().filter(|tools| !tools.is_empty()) else { return Ok(None) };
+    let choice = fields.tool_choice.as_ref().filter(|choice| !choice.is_null());
+    let named = choice.and_then(|choice| given(choice, "function")).and_then(|function| given(&function, "name"));
+    if choice.is_some_and(|choice| choice.as_str() == Some("none")) {
+        return Ok(None);
+    }
+    let tools = tools.iter().map(tool).collect::<Result<Vec<_>, _>>()?;
+    let Some(named) = named else { return Ok(Some(tools)) };
+    let is_named = |tool: &Json| tool.get("function").and_then(|function| function.get("name")).as_ref() == Some(&named);
+    let tools: Vec<Json> = tools.into_iter().filter(is_named).collect();
+    if tools.is_empty() {
+        return Err(PrepareError::rejected("`tool_choice` names a tool that is not in `tools`"));
+    }
+    Ok(Some(tools))
+}
+
+/// A tool as SGLang's model writes it: the client's order of keys, with `description` and `parameters` even if null.
+fn tool(tool: &Json) -> Result<Json, PrepareError> {
+    let function = given(tool, "function").and_then(|function| function.entries());
+    let function = function.ok_or_else(|| PrepareError::rejected("a tool has no function"))?;
+    let find = |key: &str| function.iter().find(|(name, _)| name == key).map(|(_, value)| value.clone());
+    if find("name").is_none_or(|name| name.as_str().is_none()) {
+        return Err(PrepareError::rejected("the function of a tool has no name"));
+    }
+    let deferred = given(tool, "defer_loading");
+    let known = ["description", "name", "parameters", "strict", "defer_loading"];
+    let missing = known.iter().filter(|key| !function.iter().any(|(name, _)| name == *key));
+    let keys = function.iter().map(|(name, _)| name.as_str()).filter(|name| known.contains(name));
+    let entries = keys.chain(missing.copied()).filter_map(|key| {
+        let value = find(key).filter(|value| !value.is_null());
+        match key {
+            "strict" => value,
+            "defer_loading" => value.or_else(|| deferred.clone()),
+            _ => Some(value.unwrap_or_else(Json::null)),
+        }
+        .map(|value| (key.to_owned(), value))
+    });
+    let function = object(entries.collect::<Entries>())?;
+    let kind = given(tool, "type").unwrap_or_else(|| "function".into());
+    let deferred = deferred.unwrap_or_else(Json::null);
+    Ok(object([("type", kind), ("function", function), ("defer_loading", deferred)])?)
+}
+
+/// The template's further variables.
+fn template_kwargs(
+    request: &ChatRequest,
+    fields: &EngineFields,
+    has_low_effort: bool,
+) -> Result<Entries, PrepareError> {
+    let mut kwargs = match &request.chat_template_kwargs {
+        Some(kwargs) if !kwargs.is_null() => {
+            kwargs.entries().ok_or_else(|| PrepareError::rejected("`chat_template_kwargs` is not an object"))?
+        }
+        _ => Vec::new(),
+    };
+    let (effort, reasons) = effort_of(fields)?;
+    if let Some(reasons) = reasons {
+        for key in ["thinking", "enable_thinking"] {
+            if !kwargs.iter().any(|(name, _)| name == key) {
+                kwargs.push((key.to_owned(), reasons.into()));
+            }
+        }
+    }
+    let of_kwargs = kwargs.iter().position(|(name, _)| name == "reasoning_effort").map(|at| kwargs.remove(at).1);
+    let effort = of_kwargs.filter(|effort| !effort.is_null()).or(effort);
+    if has_low_effort && effort.as_ref().and_then(Json::as_str) == Some("low") {
+        kwargs.push(("low_effort".to_owned(), true.into()));
+    }
+    if let Some(effort) = effort {
+        kwargs.push(("reasoning_effort".to_owned(), effort));
+    }
+    let is_argument = |name: &str| matches!(name, "add_generation_prompt" | "tools" | "tokenize" | "return_dict");
+    if let Some((name, _)) = kwargs.iter().find(|(name, _)| is_argument(name)) {
+        return Err(PrepareError::rejected(format!("`{name}` cannot be in `chat_template_kwargs` of a chat for SGLang")));
+    }
+    Ok(kwargs)
+}
+
+/// The effort of reasoning, and whether it says to reason.
+fn effort_of(fields: &EngineFields) -> Result<(Option<Json>, Option<bool>), PrepareError> {
+    let reasoning = fields.reasoning.as_ref().filter(|reasoning| reasoning.entries().is_some());
+    let of_reasoning = reasoning.and_then(|it| given(it, "effort").or_else(|| given(it, "reasoning_effort")));
+    let effort = of_reasoning.or_else(|| fields.reasoning_effort.clone()).filter(|effort| !effort.is_null());
+    if let Some(text) = effort.as_ref().and_then(Json::as_str)
+        && !EFFORTS.contains(&text)
+    {
+        let message = format!("reasoning_effort {text:?} is unknown; SGLang has {}", EFFORTS.join(", "));
+        return Err(PrepareError::rejected(message));
+    }
+    let enabled = reasoning.and_then(|it| given(it, "enabled").or_else(|| given(it, "enable")));
+    let enabled = enabled.is_some_and(|enabled| match enabled.as_str() {
+        Some(text) => matches!(text.trim().to_lowercase().as_str(), "1" | "true" | "yes" | "y" | "on"),
+        None => enabled.as_bool() == Some(true),
+    });
+    let reasons = match effort.as_ref() {
+        Some(effort) => Some(effort.as_str() != Some("none")),
+        None => enabled.then_some(true),
+    };
+    Ok((effort, reasons))
+}
+
+/// Takes an assistant's last message out to be continued, or makes it a user's message.
+fn take_last_answer(messages: &mut Vec<Json>, continues: bool) -> Result<Option<String>, PrepareError> {
+    let Some(last) = messages.last() else { return Ok(None) };
+    let is_answer = last.get("role").is_some_and(|role| role.as_str() == Some("assistant"));
+    let Some(text) = last.get("content").and_then(|content| content.as_str().map(str::to_owned)) else {
+        return Ok(None);
+    };
+    if !is_answer {
+        return Ok(None);
+    }
+    messages.pop();
+    if continues {
+        return Ok(Some(text));
+    }
+    messages.push(object([("role", "user".into()), ("content", text.into())])?);
+    Ok(None)
+}

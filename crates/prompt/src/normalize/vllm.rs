@@ -1,0 +1,329 @@
+//! vLLM's rules, of its chat completion models and its renderer for Hugging Face templates.
+
+use chat_template::{ChatRequest, ChatTemplates, Continuation, Json};
+
+use super::arguments;
+use super::chat::PreparedChat;
+use super::content_format::{self, ContentFormat};
+use super::error::PrepareError;
+use super::fields::EngineFields;
+use super::message::{Entries, MEDIA_PARTS, given, items, media_part, object};
+use super::vllm_message::{ValidMessage, validate};
+
+/// Keys of content parts that vLLM's types define. Others are copied to the template.
+const PART_KEYS: [&str; 18] = [
+    "type",
+    "text",
+    "refusal",
+    "thinking",
+    "closed",
+    "name",
+    "uuid",
+    "data",
+    "file",
+    "image_url",
+    "image_pil",
+    "image_embeds",
+    "audio_url",
+    "audio_embeds",
+    "input_audio",
+    "video_url",
+    "video_embeds",
+    "prompt_cache_breakpoint",
+];
+
+/// Beginning of a line that some clients put before their system prompt. It changes with every request, so vLLM drops it.
+const BILLING_LINE: &str = "x-anthropic-billing-header";
+
+const EFFORTS: [&str; 7] = ["none", "minimal", "low", "medium", "high", "xhigh", "max"];
+
+/// Changes a request as vLLM does.
+pub(super) fn prepare(
+    request: &ChatRequest,
+    fields: &EngineFields,
+    templates: &ChatTemplates,
+) -> Result<PreparedChat, PrepareError> {
+    let tools = tools(request, fields)?;
+    let kwargs = template_kwargs(request, fields)?;
+    let (format, knows_developers) =
+        templates.inspect(request.chat_template.as_deref(), tools.is_some(), |source, outline| {
+            let knows_developers = source.contains("\"developer\"") || source.contains("'developer'");
+            (content_format::of_vllm(outline), knows_developers)
+        })?;
+    let messages = request.messages.iter().map(|message| conversation_message(&validate(message)?, format));
+    let mut messages = messages.collect::<Result<Vec<_>, _>>()?;
+    if !knows_developers && messages.iter().any(|message| role_of(message) == "developer") {
+        messages = merge_systems(messages.into_iter().map(|message| as_system(&message)).collect::<Result<_, _>>()?)?;
+    }
+    let continue_final_message = match &request.continue_final_message {
+        Continuation::Field(_) => return Err(PrepareError::rejected("`continue_final_message` is not true or false")),
+        continuation => continuation.clone(),
+    };
+    let request = ChatRequest {
+        messages,
+        tools,
+        documents: None,
+        chat_template: request.chat_template.clone(),
+        add_generation_prompt: Some(request.add_generation_prompt.unwrap_or(true)),
+        continue_final_message,
+        chat_template_kwargs: Some(object(kwargs)?),
+        return_assistant_tokens_mask: None,
+        truncate_prompt_tokens: request.truncate_prompt_tokens,
+    };
+    Ok(PreparedChat {
+        request,
+        content_format: Some(format),
+        adds_special_tokens: fields.add_special_tokens.unwrap_or(false),
+        ..PreparedChat::default()
+    })
+}
+
+/// A message as the template gets it.
+fn conversation_message(valid: &ValidMessage<'_>, format: ContentFormat) -> Result<Json, PrepareError> {
+    let message = &valid.message;
+    let role = message.role.as_str();
+    let mut entries: Entries = vec![("role".to_owned(), role.into())];
+    entries.push(("content".to_owned(), content(role, message.get("content"), format)?));
+    if role == "assistant" {
+        // An empty list is dropped.
+        if let Some(calls) = valid.tool_calls.as_ref().filter(|calls| !calls.is_empty()) {
+            let calls = calls.iter().map(with_parsed_arguments).collect::<Result<Vec<_>, _>>()?;
+            entries.push(("tool_calls".to_owned(), Json::list(calls)?));
+        }
+        if let Some(reasoning) = valid.reasoning.clone() {
+            entries.push(("reasoning".to_owned(), reasoning.clone()));
+            entries.push(("reasoning_content".to_owned(), reasoning));
+        }
+    }
+    if let Some(id) = message.json.get("tool_call_id").filter(|_| role == "tool") {
+        entries.push(("tool_call_id".to_owned(), id));
+    }
+    for key in ["name", "task"] {
+        let text = message.get(key).filter(|value| value.as_str().is_some());
+        entries.extend(text.map(|text| (key.to_owned(), text)));
+    }
+    if role == "developer" {
+        entries.push(("tools".to_owned(), message.get("tools").unwrap_or_else(Json::null)));
+    }
+    Ok(object(entries)?)
+}
+
+/// The content as the template wants it: texts joined by newlines, or a list of parts.
+fn content(role: &str, content: Option<Json>, format: ContentFormat) -> Result<Json, PrepareError> {
+    let parts = match content {
+        None => Vec::new(),
+        Some(content) => items(&content).unwrap_or_else(|| vec![content]),
+    };
+    let mut kept = Vec::new();
+    let mut texts = Vec::new();
+    let mut has_reference = false;
+    for part in parts {
+        let Some(part) = read_part(&part)? else { continue };
+        let (text, extra) = match part {
+            Part::Text(text, extra) if role == "system" => match without_billing_line(&text) {
+                Some(text) => (text, extra),
+                None => continue,
+            },
+            Part::Text(text, extra) => (text, extra),
+            Part::ToolReference(name) => {
+                has_reference = true;
+                kept.push(object([("type", "tool_reference".into()), ("name", name.as_str().into())])?);
+                texts.push(name);
+                continue;
+            }
+        };
+        let entries = [("type".to_owned(), "text".into()), ("text".to_owned(), text.as_str().into())];
+        kept.push(object(entries.into_iter().chain(extra))?);
+        texts.push(text);
+    }
+    Ok(match format {
+        ContentFormat::Parts if role != "tool" || has_reference => Json::list(kept)?,
+        ContentFormat::Parts => texts.join("\n").into(),
+        ContentFormat::Text => {
+            texts.retain(|text| !text.is_empty());
+            texts.join("\n").into()
+        }
+    })
+}
+
+enum Part {
+    /// The text, and the part's keys that vLLM does not know.
+    Text(String, Entries),
+    ToolReference(String),
+}
+
+/// Reads a part. `None` if it has no text.
+fn read_part(part: &Json) -> Result<Option<Part>, PrepareError> {
+    if let Some(text) = part.as_str() {
+        return Ok(Some(Part::Text(text.to_owned(), Vec::new())));
+    }
+    let kind = given(part, "type");
+    let Some(kind) = kind.as_ref().and_then(Json::as_str) else {
+        return Err(PrepareError::rejected("a content part has no type; write {\"type\": \"text\", \"text\": …}"));
+    };
+    let text = |key| given(part, key).and_then(|text| text.as_str().map(str::to_owned));
+    match kind {
+        "text" | "refusal" | "thinking" | "input_text" | "output_text" => {
+            let text = text(if kind.ends_with("_text") { "text" } else { kind });
+            let extra = part.entries().unwrap_or_default().into_iter();
+            let extra = extra.filter(|(key, _)| !PART_KEYS.contains(&key.as_str())).collect();
+            Ok(text.map(|text| Part::Text(text, extra)))
+        }
+        "tool_reference" => Ok(text("name").map(Part::ToolReference)),
+        kind if MEDIA_PARTS.contains(&kind) => Err(media_part(kind)),
+        _ => Err(PrepareError::rejected(format!("a content part of type {kind:?} is unknown to vLLM"))),
+    }
+}
+
+/// A text of a system message without its first line, if clients change that line with every request.
+fn without_billing_line(text: &str) -> Option<String> {
+    if !text.starts_with(BILLING_LINE) {
+        return Some(text.to_owned());
+    }
+    text.split_once('\n').map(|(_, rest)| rest.to_owned()).filter(|rest| !rest.is_empty())
+}
+
+/// A tool call with its arguments as an object. What is no object becomes an empty one.
+fn with_parsed_arguments(call: &Json) -> Result<Json, PrepareError> {
+    let function = given(call, "function").and_then(|function| function.entries()).unwrap_or_default();
+    let function = function.into_iter().map(|(key, value)| {
+        if key != "arguments" {
+            return Ok((key, value));
+        }
+        let parsed = match value.as_str() {
+            Some(text) => arguments::loads(text),
+            None => Some(value),
+        };
+        let parsed = parsed.filter(|parsed| parsed.entries().is_some());
+        Ok((key, parsed.map_or_else(|| Json::object(Entries::new()), Ok)?))
+    });
+    let function = object(function.collect::<Result<Entries, PrepareError>>()?)?;
+    let entries = call.entries().unwrap_or_default().into_iter();
+    Ok(object(entries.map(|(key, value)| if key == "function" { (key, function.clone()) } else { (key, value) }))?)
+}
+
+fn role_of(message: &Json) -> String {
+    message.get("role").and_then(|role| role.as_str().map(str::to_owned)).unwrap_or_default()
+}
+
+/// A developer's message as a system message, for templates that do not know developers.
+fn as_system(message: &Json) -> Result<Json, PrepareError> {
+    if role_of(message) != "developer" {
+        return Ok(message.clone());
+    }
+    let entries = message.entries().unwrap_or_default().into_iter().filter(|(key, _)| key != "tools");
+    Ok(object(entries.map(|(key, value)| if key == "role" { (key, "system".into()) } else { (key, value) }))?)
+}
+
+/// Joins all system messages to one at the front, unless there is only one, which is the first message.
+fn merge_systems(messages: Vec<Json>) -> Result<Vec<Json>, PrepareError> {
+    let is_system = |message: &Json| role_of(message) == "system";
+    if !messages.iter().skip(1).any(is_system) {
+        return Ok(messages);
+    }
+    let (systems, others): (Vec<Json>, Vec<Json>) = messages.into_iter().partition(is_system);
+    let texts = systems.iter().filter_map(|message| {
+        let content = message.get("content")?;
+        let text = match items(&content) {
+            Some(parts) => {
+                let texts = parts.iter().filter_map(|part| given(part, "text")?.as_str().map(str::to_owned));
+                texts.collect::<Vec<_>>().join("\n")
+            }
+            None => content.as_str()?.to_owned(),
+        };
+        Some(text).filter(|text| !text.is_empty())
+    });
+    let merged = object([("role", "system".into()), ("content", texts.collect::<Vec<_>>().join("\n\n").into())])?;
+    Ok(std::iter::once(merged).chain(others).collect())
+}
+
+/// The tools as vLLM's models write them: known fields in their order, with `description` and `parameters` even if null.
+fn tools(request: &ChatRequest, fields: &EngineFields) -> Result<Option<Vec<Json>>, PrepareError> {
+    let choice = fields.tool_choice.as_ref().filter(|choice| !choice.is_null());
+    let choice = choice.filter(|choice| choice.as_str() != Some("none"));
+    let Some(tools) = &request.tools else {
+        return match choice {
+            Some(_) => Err(PrepareError::rejected("`tool_choice` needs `tools`")),
+            None => Ok(None),
+        };
+    };
+    if tools.is_empty() {
+        return Err(PrepareError::rejected("`tools` is empty: leave it out, or give at least one tool"));
+    }
+    let tools = tools.iter().map(tool).collect::<Result<Vec<_>, _>>()?;
+    if let Some(choice) = choice {
+        let named = given(choice, "function").and_then(|function| given(&function, "name"));
+        let is_named = |tool: &Json| tool.get("function").and_then(|function| function.get("name")) == named;
+        if !matches!(choice.as_str(), Some("auto" | "required")) && (named.is_none() || !tools.iter().any(is_named)) {
+            return Err(PrepareError::rejected("`tool_choice` names no tool of `tools`"));
+        }
+    }
+    Ok(Some(tools))
+}
+
+fn tool(tool: &Json) -> Result<Json, PrepareError> {
+    let wrong = || {
+        let shape = "{\"type\": \"function\", \"function\": {\"name\": …, \"parameters\": {…}}}";
+        PrepareError::rejected(format!("a tool does not fit vLLM's type; write {shape}"))
+    };
+    let function = given(tool, "function").filter(|function| function.entries().is_some()).ok_or_else(wrong)?;
+    let (description, parameters) = (given(&function, "description"), given(&function, "parameters"));
+    let fits = given(&function, "name").is_some_and(|name| name.as_str().is_some())
+        && description.as_ref().is_none_or(|it| it.as_str().is_some())
+        && parameters.as_ref().is_none_or(|it| it.entries().is_some())
+        && tool.get("type").is_none_or(|kind| kind.as_str() == Some("function"));
+    if !fits {
+        return Err(wrong());
+    }
+    let deferred = given(tool, "defer_loading");
+    let mut entries: Entries = vec![
+        ("name".to_owned(), given(&function, "name").unwrap_or_else(Json::null)),
+        ("description".to_owned(), description.unwrap_or_else(Json::null)),
+        ("parameters".to_owned(), parameters.unwrap_or_else(Json::null)),
+    ];
+    entries.extend(given(&function, "strict").map(|strict| ("strict".to_owned(), strict)));
+    let function_deferred = given(&function, "defer_loading").or_else(|| deferred.clone());
+    entries.extend(function_deferred.map(|deferred| ("defer_loading".to_owned(), deferred)));
+    let function = object(entries)?;
+    let entries = [("type", Some("function".into())), ("function", Some(function)), ("defer_loading", deferred)];
+    Ok(object(entries.into_iter().filter_map(|(key, value)| Some((key, value?))))?)
+}
+
+/// The template's further variables. Null and `"auto"` count as unset.
+fn template_kwargs(request: &ChatRequest, fields: &EngineFields) -> Result<Entries, PrepareError> {
+    let mut kwargs = match &request.chat_template_kwargs {
+        Some(kwargs) if !kwargs.is_null() => {
+            kwargs.entries().ok_or_else(|| PrepareError::rejected("`chat_template_kwargs` is not an object"))?
+        }
+        _ => Vec::new(),
+    };
+    let effort = fields.reasoning_effort.as_ref().filter(|effort| !effort.is_null());
+    if let Some(effort) = effort
+        && !effort.as_str().is_some_and(|effort| EFFORTS.contains(&effort))
+    {
+        return Err(PrepareError::rejected(format!("reasoning_effort is unknown; vLLM has {}", EFFORTS.join(", "))));
+    }
+    // Fields of the request replace these, even with their defaults.
+    kwargs.retain(|(key, _)| !matches!(key.as_str(), "add_generation_prompt" | "continue_final_message"));
+    let mut set = |key: &str, value: Json| {
+        kwargs.retain(|(name, _)| name != key);
+        kwargs.push((key.to_owned(), value));
+    };
+    if let Some(effort) = effort {
+        set("reasoning_effort", effort.clone());
+    }
+    if let Some(documents) = &request.documents {
+        let is_text = |(_, value): &(String, Json)| value.as_str().is_some();
+        if !documents.iter().all(|document| document.entries().is_some_and(|it| it.iter().all(is_text))) {
+            return Err(PrepareError::rejected("a document is not an object of texts"));
+        }
+        set("documents", Json::list(documents.iter().cloned())?);
+    }
+    if let Some(effort) = effort
+        && !kwargs.iter().any(|(key, _)| key == "enable_thinking")
+    {
+        kwargs.push(("enable_thinking".to_owned(), (effort.as_str() != Some("none")).into()));
+    }
+    kwargs.retain(|(_, value)| !value.is_null() && value.as_str() != Some("auto"));
+    Ok(kwargs)
+}

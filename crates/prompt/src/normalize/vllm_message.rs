@@ -1,0 +1,184 @@
+//! How vLLM validates a message: as OpenAI's type of the role, or as a type of its own, whichever takes more fields.
+//!
+//! Both keep the fields that they do not know. OpenAI's types validate the items of lists strictly and later; so fields in
+//! lists count for vLLM's type only, which takes parts of any kind.
+
+use chat_template::Json;
+
+use super::error::PrepareError;
+use super::message::{Entries, MEDIA_PARTS, Message, given, items, object};
+
+/// Keys of vLLM's own type, besides `role` and `content`.
+const OWN_KEYS: [&str; 6] = ["name", "tool_call_id", "tool_calls", "reasoning", "tools", "task"];
+
+/// A valid message.
+pub(super) struct ValidMessage<'j> {
+    pub(super) message: Message<'j>,
+    /// The tool calls in the order of OpenAI's type.
+    pub(super) tool_calls: Option<Vec<Json>>,
+    pub(super) reasoning: Option<Json>,
+}
+
+/// Validates a message.
+pub(super) fn validate(json: &Json) -> Result<ValidMessage<'_>, PrepareError> {
+    let message = Message::of(json)?;
+    let reasoning = message.get("reasoning").or_else(|| message.get("reasoning_content"));
+    let own = own_fields(&message, reasoning.as_ref());
+    let openai = openai_keys(&message).map(|keys| openai_fields(&message, keys));
+    let is_own = match (own, openai) {
+        (Some(own), Some(openai)) => own > openai,
+        (own, None) => own.is_some(),
+        (None, Some(_)) => false,
+    };
+    if !is_own && openai.is_none() {
+        return Err(no_type_fits(&message));
+    }
+    if !is_own && let Some(content) = message.get("content") {
+        check_parts(&message.role, &content)?;
+    }
+    let tool_calls = match message.get("tool_calls").filter(|_| message.role == "assistant") {
+        Some(calls) => {
+            let calls = items(&calls).ok_or_else(|| no_type_fits(&message))?;
+            Some(calls.iter().map(tool_call).collect::<Result<_, _>>()?)
+        }
+        None => None,
+    };
+    Ok(ValidMessage { message, tool_calls, reasoning })
+}
+
+fn no_type_fits(message: &Message<'_>) -> PrepareError {
+    PrepareError::rejected(format!(
+        "a message of role {:?} fits no type of vLLM: check the types of its fields, and which of them may be null",
+        message.role
+    ))
+}
+
+/// The keys of OpenAI's type of a role. `None` if the message does not fit the type.
+fn openai_keys(message: &Message<'_>) -> Option<&'static [&'static str]> {
+    let content = message.json.get("content");
+    let has_content = content.as_ref().is_some_and(|content| !content.is_null());
+    let is_text_or_list = content.as_ref().is_none_or(|it| it.is_null() || it.as_str().is_some() || is_iterable(it));
+    let is_text = |key: &str| message.json.get(key).is_none_or(|value| value.as_str().is_some());
+    let (keys, fits): (&'static [&'static str], bool) = match message.role.as_str() {
+        "developer" | "system" | "user" => (&["name"], has_content && is_text("name")),
+        "tool" => (&["tool_call_id"], has_content && message.get("tool_call_id").is_some() && is_text("tool_call_id")),
+        "function" => (&["name"], content.is_some() && message.get("name").is_some() && is_text("name")),
+        "assistant" => {
+            let calls_fit = message.json.get("tool_calls").is_none_or(|calls| is_iterable(&calls));
+            (&["audio", "function_call", "name", "refusal", "tool_calls"], calls_fit && is_text("name"))
+        }
+        _ => return None,
+    };
+    (fits && is_text_or_list).then_some(keys)
+}
+
+/// Whether Python iterates over a value. An object is iterated over by its keys, which are no parts.
+fn is_iterable(value: &Json) -> bool {
+    items(value).is_some() || value.entries().is_some()
+}
+
+/// Number of fields that OpenAI's type takes.
+fn openai_fields(message: &Message<'_>, keys: &[&str]) -> usize {
+    let nested = ["audio", "function_call"].iter().filter_map(|key| message.get(key)?.entries()).map(|it| it.len());
+    let own = ["role", "content"].iter().chain(keys).filter(|key| message.json.get(key).is_some()).count();
+    own + if message.role == "assistant" { nested.sum() } else { 0 }
+}
+
+/// Number of fields that vLLM's type takes. `None` if the message does not fit the type.
+fn own_fields(message: &Message<'_>, reasoning: Option<&Json>) -> Option<usize> {
+    let mut fields = 1;
+    if let Some(content) = message.json.get("content") {
+        fields += 1;
+        if content.as_str().is_none() {
+            for part in items(&content)? {
+                fields += part_fields(&part)?;
+            }
+        }
+    }
+    for key in OWN_KEYS {
+        let value = match key {
+            "reasoning" => reasoning.cloned().or_else(|| message.json.get(key)),
+            _ => message.json.get(key),
+        };
+        let Some(value) = value else { continue };
+        fields += 1;
+        fields += match key {
+            "name" => value.as_str().map(|_| 0)?,
+            _ if value.is_null() => 0,
+            "tool_calls" => items(&value)?.iter().map(call_fields).sum::<Option<usize>>()?,
+            "tools" => items(&value)?.iter().map(tool_fields).sum::<Option<usize>>()?,
+            _ => value.as_str().map(|_| 0)?,
+        };
+    }
+    Some(fields)
+}
+
+/// Number of fields of a content part that vLLM knows. A part of an unknown kind has none. `None` if it is no part.
+fn part_fields(part: &Json) -> Option<usize> {
+    if part.as_str().is_some() {
+        return Some(0);
+    }
+    part.entries()?;
+    let kind = given(part, "type");
+    let is_text = |key: &str| given(part, key).is_some_and(|value| value.as_str().is_some());
+    Some(match kind.as_ref().and_then(Json::as_str) {
+        Some("text") if is_text("text") => 2,
+        Some("refusal") if is_text("refusal") => 2,
+        Some("thinking") if is_text("thinking") => 2 + usize::from(part.get("closed").is_some()),
+        Some("tool_reference") if is_text("name") => 2,
+        Some(kind) if MEDIA_PARTS.contains(&kind) => 2,
+        _ => 0,
+    })
+}
+
+/// Number of fields of a tool call of type `function`. `None` if it is none.
+fn call_fields(call: &Json) -> Option<usize> {
+    let is_text = |json: &Json, key: &str| given(json, key).is_some_and(|value| value.as_str().is_some());
+    let function = given(call, "function")?;
+    let is_function = given(call, "type")?.as_str() == Some("function");
+    (is_function && is_text(call, "id") && is_text(&function, "name") && is_text(&function, "arguments")).then_some(5)
+}
+
+/// Number of fields of a tool in a developer's message.
+fn tool_fields(tool: &Json) -> Option<usize> {
+    let function = given(tool, "function")?;
+    let known = ["name", "description", "parameters", "strict"];
+    Some(2 + known.iter().filter(|key| function.get(key).is_some()).count())
+}
+
+/// Checks the parts that OpenAI's types validate.
+fn check_parts(role: &str, content: &Json) -> Result<(), PrepareError> {
+    if content.as_str().is_some() {
+        return Ok(());
+    }
+    let wrong = || PrepareError::rejected(format!("a content part of role {role:?} is of no type that vLLM takes"));
+    for part in items(content).ok_or_else(wrong)? {
+        if part_fields(&part).is_none_or(|fields| fields == 0) {
+            return Err(wrong());
+        }
+    }
+    Ok(())
+}
+
+/// A tool call in the order of OpenAI's type, with unknown keys behind the known ones.
+fn tool_call(call: &Json) -> Result<Json, PrepareError> {
+    if call_fields(call).is_none() {
+        return Err(PrepareError::rejected(
+            "a tool call does not fit OpenAI's type: write {\"id\": …, \"type\": \"function\", \"function\": {\"name\": …, \
+             \"arguments\": \"…\"}}",
+        ));
+    }
+    let function = given(call, "function").unwrap_or_else(Json::null);
+    let function = object(ordered(&function, &["arguments", "name"]))?;
+    let call = ordered(call, &["id", "function", "type"]).into_iter();
+    Ok(object(call.map(|(key, value)| if key == "function" { (key, function.clone()) } else { (key, value) }))?)
+}
+
+/// The entries of an object, those of `keys` first.
+fn ordered(json: &Json, keys: &[&str]) -> Entries {
+    let entries = json.entries().unwrap_or_default();
+    let position = |name: &str| keys.iter().position(|key| *key == name).unwrap_or(keys.len());
+    let mut entries: Vec<_> = entries.into_iter().map(|entry| (position(&entry.0), entry)).collect();
+    entries.sort_by_key(|(position, _)| *position);
+    entries.into_iter().map(|(_, entry)| entry).collect()
+}

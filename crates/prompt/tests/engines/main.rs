@@ -1,0 +1,164 @@
+//! Chats are changed, rendered and tokenized as the engines do it. The recordings were made by the real engines; README.md
+//! says how.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::Path;
+
+use chat_template::{ChatRequest, ChatTemplates, Json};
+use flash_indexer_prompt::normalize::{Chat, ChatEngine, EngineFields};
+use flash_indexer_prompt::tokenize::{NamedPaths, Prompt, PromptOptions, TokenizerSource};
+use flash_indexer_test_support::testdata;
+use serde::Deserialize;
+
+/// What an engine made of each request with each template.
+#[derive(Deserialize)]
+struct Recording {
+    templates: BTreeMap<String, String>,
+    requests: BTreeMap<String, Json>,
+    texts: Vec<String>,
+    conversations: Vec<String>,
+    /// Outcomes by template and request.
+    cases: BTreeMap<String, BTreeMap<String, Outcome>>,
+    /// Tokens by template and request.
+    tokens: BTreeMap<String, BTreeMap<String, Vec<u32>>>,
+}
+
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum Outcome {
+    /// Positions of the conversation that the template was given, and of the text.
+    Rendered(usize, usize),
+    Failed { error: String },
+}
+
+/// A request that is not compared.
+struct Exception {
+    request: &'static str,
+    #[expect(dead_code, reason = "documents the exception")]
+    reason: &'static str,
+}
+
+fn read(name: &str) -> Recording {
+    let path = testdata().join("chats").join(name);
+    serde_json::from_str(&fs::read_to_string(path).expect("a recording")).expect("JSON of the right shape")
+}
+
+fn chat(body: &str, engine: ChatEngine) -> Result<Chat, serde_json::Error> {
+    let request: ChatRequest = serde_json::from_str(body)?;
+    let fields: EngineFields = serde_json::from_str(body)?;
+    Ok(Chat { request, fields, engine: Some(engine), rendering: None })
+}
+
+/// A model's folder with the tokenizer of the tests and one template.
+fn model(template: &str) -> tempfile::TempDir {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    for file in fs::read_dir(testdata().join("tokenizers/test-model")).expect("a folder") {
+        let file = file.expect("a file").path();
+        let name = file.file_name().and_then(|name| name.to_str()).expect("a name");
+        if name != "chat_template.jinja" {
+            fs::copy(&file, folder.path().join(name)).expect("copied");
+        }
+    }
+    fs::write(folder.path().join("chat_template.jinja"), template).expect("written");
+    folder
+}
+
+fn conversation(messages: &[Json], tools: Option<&[Json]>) -> String {
+    let list = |items: &[Json]| Json::list(items.iter().cloned()).expect("not nested too deeply");
+    let tools = tools.map_or_else(Json::null, list);
+    Json::object([("messages", list(messages)), ("tools", tools)]).expect("not nested too deeply").to_text()
+}
+
+/// Compares every case and returns the number of cases, and of those that the engine rejects.
+fn compare(name: &str, engine: ChatEngine, exceptions: &[Exception]) -> (usize, usize) {
+    let recording = read(name);
+    let (mut cases, mut rejected) = (0, 0);
+    let mut wrong = Vec::new();
+    for (template, outcomes) in &recording.cases {
+        let folder = model(&recording.templates[template]);
+        let templates = ChatTemplates::read(folder.path()).expect("files").expect("a template");
+        for (request, outcome) in outcomes {
+            if exceptions.iter().any(|it| it.request == request) {
+                continue;
+            }
+            cases += 1;
+            let rendered = chat(&recording.requests[request].to_text(), engine).map_err(|error| error.to_string());
+            let rendered = rendered.and_then(|chat| chat.render(&templates).map_err(|error| error.to_string()));
+            match (outcome, rendered) {
+                (Outcome::Failed { .. }, Err(_)) => rejected += 1,
+                (Outcome::Failed { error }, Ok(rendering)) => {
+                    wrong.push(format!("{template} {request}\n  rejected {error:?}\n  rendered {:?}", rendering.text));
+                }
+                (Outcome::Rendered(_, text), Err(error)) => {
+                    let text = &recording.texts[*text];
+                    wrong.push(format!("{template} {request}\n  expected {text:?}\n  rejected {error:?}"));
+                }
+                (Outcome::Rendered(given, text), Ok(rendering)) => {
+                    let request_given = &rendering.prepared.request;
+                    let ours = conversation(&request_given.messages, request_given.tools.as_deref());
+                    let expected = &recording.conversations[*given];
+                    if ours != *expected && !request_given.chat_template_kwargs.as_ref().is_some_and(has_tools) {
+                        wrong.push(format!("{template} {request}\n  expected {expected}\n  prepared {ours}"));
+                    } else if rendering.text != recording.texts[*text] {
+                        let text = &recording.texts[*text];
+                        wrong.push(format!("{template} {request}\n  expected {text:?}\n  rendered {:?}", rendering.text));
+                    }
+                }
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{} of {cases} differ:\n{}", wrong.len(), shorten(&wrong));
+    (cases, rejected)
+}
+
+/// Tools among the variables replace those of the request when the template is rendered.
+fn has_tools(kwargs: &Json) -> bool {
+    kwargs.get("tools").is_some()
+}
+
+fn shorten(wrong: &[String]) -> String {
+    wrong.iter().take(40).cloned().collect::<Vec<_>>().join("\n")
+}
+
+/// Compares the tokens of the templates for which they are recorded.
+fn compare_tokens(name: &str, engine: ChatEngine, exceptions: &[Exception]) -> usize {
+    let recording = read(name);
+    let mut wrong = Vec::new();
+    let mut cases = 0;
+    for (template, requests) in &recording.tokens {
+        let folder = model(&recording.templates[template]);
+        let named: NamedPaths = [("m".to_owned(), Path::new(folder.path()).to_owned())].into_iter().collect();
+        let tokenizer = named.load("m").expect("a tokenizer");
+        for (request, expected) in requests {
+            if exceptions.iter().any(|it| it.request == request) {
+                continue;
+            }
+            cases += 1;
+            let chat = chat(&recording.requests[request].to_text(), engine).expect("a request that the engine takes");
+            let ids = tokenizer.tokenize(&Prompt::Chat(Box::new(chat)), PromptOptions::default());
+            if ids.as_ref().ok() != Some(expected) {
+                wrong.push(format!("{template} {request}\n  expected {expected:?}\n  tokens   {ids:?}"));
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{} of {cases} differ:\n{}", wrong.len(), shorten(&wrong));
+    cases
+}
+
+/// What the engines reject, and this service takes or rejects later.
+const LENIENT: [Exception; 2] = [
+    Exception { request: "null_generation_prompt", reason: "null counts as missing" },
+    Exception { request: "truncated_negative", reason: "rejected when the tokens are cut" },
+];
+
+#[test]
+fn chats_are_rendered_as_by_vllm() {
+    let (cases, rejected) = compare("vllm-0.32.0.json", ChatEngine::Vllm, &LENIENT);
+    assert!(cases > 13_000 && rejected < cases / 2, "{cases} cases, {rejected} rejected");
+}
+
+#[test]
+fn chats_are_tokenized_as_by_vllm() {
+    assert!(compare_tokens("vllm-0.32.0.json", ChatEngine::Vllm, &[]) > 400);
+}
