@@ -9,6 +9,8 @@ use flash_indexer_prompt::tokenize::{PoolOptions, ServiceAddress};
 use flash_indexer_server::{TokenizationOptions, TokenizerServiceOptions};
 use tracing::warn;
 
+use crate::parsers::byte_size;
+
 /// Sources of tokenizers, for prompts that are sent as text.
 #[derive(Args)]
 pub(crate) struct TokenizerArguments {
@@ -46,6 +48,14 @@ pub(crate) struct TokenizerArguments {
     #[arg(long, env = "FLASH_INDEXER_TOKENIZER_QUEUE_MAX", default_value_t = 1_024)]
     tokenizer_queue_max: usize,
 
+    /// Bytes of the texts and chats that may wait; further requests are answered with 503.
+    #[arg(long, env = "FLASH_INDEXER_TOKENIZER_QUEUE_BYTES_MAX", default_value = "64MiB", value_parser = byte_size, value_name = "BYTES")]
+    tokenizer_queue_bytes_max: usize,
+
+    /// Memory for tokenized pieces of prompts, of which a later prompt tokenizes only what is new; 0 turns it off.
+    #[arg(long, env = "FLASH_INDEXER_TOKENIZER_CACHE_BYTES", default_value = "128MiB", value_parser = byte_size_or_zero, value_name = "BYTES")]
+    tokenizer_cache_bytes: usize,
+
     /// Tokenizers in memory; the least recently used one is evicted.
     #[arg(long, env = "FLASH_INDEXER_TOKENIZERS_LOADED_MAX", default_value_t = 16)]
     tokenizers_loaded_max: usize,
@@ -55,6 +65,8 @@ impl TokenizerArguments {
     pub(crate) fn options(&self) -> Result<TokenizationOptions> {
         let mut pool = PoolOptions {
             queued_prompts_max: self.tokenizer_queue_max,
+            queued_bytes_max: self.tokenizer_queue_bytes_max,
+            cached_bytes_max: self.tokenizer_cache_bytes,
             loaded_models_max: self.tokenizers_loaded_max,
             ..PoolOptions::default()
         };
@@ -82,6 +94,10 @@ impl TokenizerArguments {
             warn!(%model, path = %path.display(), "--tokenizer: file not found; create it, or correct the path");
         }
     }
+}
+
+fn byte_size_or_zero(text: &str) -> Result<usize, &'static str> {
+    if text == "0" { Ok(0) } else { byte_size(text) }
 }
 
 /// Parses one entry of `--tokenizer`.

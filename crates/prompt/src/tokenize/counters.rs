@@ -3,6 +3,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::error::FailureReason;
+use super::pieces::{Cutting, PieceStatistics};
 
 /// Counters and current sizes of a pool.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -35,6 +36,10 @@ pub struct PoolStatistics {
     pub callbacks_panicked: u64,
     /// Searches of a directory that ended early at a limit.
     pub limits_reached: u64,
+    /// The cache of tokenized pieces.
+    pub pieces: PieceStatistics,
+    /// Tokenizers that were loaded, by where their texts are cut, in the order of [`Cutting::ALL`].
+    pub cuttings: [u64; Cutting::ALL.len()],
 }
 
 impl PoolStatistics {
@@ -71,6 +76,7 @@ pub(super) struct Counters {
     pub(super) loads: Counter,
     pub(super) loads_failed: Counter,
     pub(super) callbacks_panicked: Counter,
+    pub(super) cuttings: [Counter; Cutting::ALL.len()],
 }
 
 impl Counters {
@@ -91,6 +97,7 @@ impl Counters {
             loads: self.loads.get(),
             loads_failed: self.loads_failed.get(),
             callbacks_panicked: self.callbacks_panicked.get(),
+            cuttings: std::array::from_fn(|cutting| self.cuttings[cutting].get()),
             ..PoolStatistics::default()
         }
     }

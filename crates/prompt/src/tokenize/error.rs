@@ -2,6 +2,7 @@
 
 use std::fmt::{self, Display, Formatter};
 use std::sync::Arc;
+use std::time::Duration;
 
 use super::service::ServiceError;
 use super::source::{LoadError, MODEL_NAME_BYTES_MAX};
@@ -169,6 +170,8 @@ pub struct Unavailable {
     pub model: String,
     /// The sources that were tried, in order.
     pub tried: Vec<FailedSource>,
+    /// Time after which the sources are tried again.
+    pub tried_again_in: Duration,
 }
 
 /// A source that was tried, and its error.
@@ -198,9 +201,14 @@ impl Display for Unavailable {
             let separator = if number == 0 { "" } else { "; " };
             write!(f, "{separator}{}: {}", source.name, source.error)?;
         }
-        if self.has_failed() {
-            return f.write_str("; correct what failed, or add the model's tokenizer.json to one of these sources");
+        let remedy = match self.has_failed() {
+            true => "correct what failed, or add the model's tokenizer.json to one of these sources",
+            false => "add the model's tokenizer.json to one of these sources, or request another model",
+        };
+        // Rounded up: a request after this time finds what was added.
+        match self.tried_again_in.as_millis().div_ceil(1000) {
+            0 => write!(f, "; {remedy}; the next request tries them again"),
+            seconds => write!(f, "; {remedy}; requests try them again in {seconds} s"),
         }
-        f.write_str("; add the model's tokenizer.json to one of these sources, or request another model")
     }
 }

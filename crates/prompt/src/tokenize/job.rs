@@ -2,20 +2,27 @@
 
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::time::Instant;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use super::counters::Counters;
 use super::error::TokenizeError;
 use super::prompt::{Prompt, PromptOptions, Tokenized};
+use super::source::SlicedTokenization;
 
 pub(super) type OnDone = Box<dyn FnOnce(Result<Tokenized, TokenizeError>) + Send>;
 
 pub(super) struct Job {
-    pub(super) model: String,
-    pub(super) prompt: Prompt,
-    pub(super) options: PromptOptions,
+    pub(super) state: JobState,
     pub(super) on_done: OnDone,
     pub(super) submitted: Instant,
+    /// Time of the work so far.
+    pub(super) worked: Duration,
+}
+
+pub(super) enum JobState {
+    Submitted { model: String, prompt: Prompt, options: PromptOptions },
+    Begun { tokenization: Box<dyn SlicedTokenization>, source_name: Arc<str> },
 }
 
 impl Job {

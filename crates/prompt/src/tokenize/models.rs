@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use lru::LruCache;
 use parking_lot::{Condvar, Mutex};
+use tracing::info;
 
 use super::counters::Counters;
 use super::error::{FailedSource, TokenizeError, Unavailable};
@@ -144,11 +145,23 @@ impl Models {
         let mut tried = Vec::new();
         for (source_name, source) in &self.sources {
             match load_from(source.as_ref(), model) {
-                Ok(tokenizer) => return Ok(Loaded { tokenizer, source_name: Arc::clone(source_name) }),
+                Ok(tokenizer) => {
+                    self.report_cutting(model, tokenizer.as_ref());
+                    return Ok(Loaded { tokenizer, source_name: Arc::clone(source_name) });
+                }
                 Err(error) => tried.push(FailedSource { name: source_name.to_string(), error }),
             }
         }
-        Err(Arc::new(Unavailable { model: model.to_owned(), tried }))
+        Err(Arc::new(Unavailable { model: model.to_owned(), tried, tried_again_in: self.options.missing_for }))
+    }
+
+    /// Counts where the tokenizer's texts are cut, and logs why they are not cut between words.
+    fn report_cutting(&self, model: &str, tokenizer: &dyn ModelTokenizer) {
+        let Some((cutting, why)) = tokenizer.cutting() else { return };
+        self.counters.cuttings[cutting as usize].add_one();
+        if let Some(reason) = why {
+            info!(model, cuts = cutting.as_str(), reason, "prompts of this tokenizer are cut into fewer pieces");
+        }
     }
 
     fn cache(&self, model: &str, result: &Result<Loaded, Arc<Unavailable>>) {
@@ -189,9 +202,9 @@ impl State {
             return Lookup::Unchecked(loaded);
         }
         if let Some(missing) = self.missing.get(model)
-            && missing.since.elapsed() < options.missing_for
+            && let Some(left) = options.missing_for.checked_sub(missing.since.elapsed()).filter(|left| !left.is_zero())
         {
-            return Lookup::Missing(Arc::clone(&missing.why));
+            return Lookup::Missing(Arc::new(Unavailable { tried_again_in: left, ..Unavailable::clone(&missing.why) }));
         }
         if self.loading.contains(model) { Lookup::Loading } else { Lookup::Unknown }
     }

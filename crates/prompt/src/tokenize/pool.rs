@@ -10,11 +10,12 @@ use parking_lot::Mutex;
 
 use super::counters::{Counters, PoolStatistics};
 use super::error::TokenizeError;
-use super::job::{Job, panic_message};
+use super::job::{Job, JobState, panic_message};
 use super::models::{Models, ModelsOptions};
+use super::pieces::PieceCache;
 use super::prompt::{Prompt, PromptOptions, Tokenized};
-use super::queue::{Queue, Ticket};
-use super::source::TokenizerSource;
+use super::queue::{Queue, Queued, Ticket};
+use super::source::{Tokenization, TokenizerSource};
 
 /// Number of dropped tokenizers after which a worker thread is replaced. The `tokenizers` crate caches words by tokenizer in
 /// each thread, and frees them only when the thread ends.
@@ -29,6 +30,8 @@ pub struct PoolOptions {
     pub queued_prompts_max: usize,
     /// Maximum bytes of queued prompts. An empty queue accepts one larger prompt.
     pub queued_bytes_max: usize,
+    /// Maximum bytes of the cache of tokenized pieces of prompts. Zero turns it off.
+    pub cached_bytes_max: usize,
     /// Maximum number of loaded tokenizers, at least one.
     pub loaded_models_max: usize,
     /// Time after which a model that no source has is searched for again.
@@ -38,13 +41,14 @@ pub struct PoolOptions {
 }
 
 impl Default for PoolOptions {
-    /// One worker per processor, 1,024 queued prompts of 256 MiB, 16 tokenizers; missing models are searched for after 5 s,
+    /// One worker per processor, 1,024 queued prompts of 64 MiB, a cache of 128 MiB, 16 tokenizers; missing models are searched for after 5 s,
     /// files are checked every second.
     fn default() -> Self {
         Self {
             workers: std::thread::available_parallelism().map_or(1, usize::from),
             queued_prompts_max: 1024,
-            queued_bytes_max: 256 << 20,
+            queued_bytes_max: 64 << 20,
+            cached_bytes_max: 128 << 20,
             loaded_models_max: 16,
             missing_for: Duration::from_secs(5),
             checked_every: Duration::from_secs(1),
@@ -58,8 +62,9 @@ const STOP_CHECK: Duration = Duration::from_millis(2);
 
 /// Renders chats and tokenizes prompts on its own threads.
 ///
-/// Prompts wait in one bounded first-in, first-out queue. Submission never blocks: a full queue is an error. A worker
-/// that loads a tokenizer or calls a service is busy meanwhile. A tokenizer that panics fails only its prompt.
+/// Prompts wait in a bounded queue. Submission never blocks: a full queue is an error. Workers tokenize long prompts in slices,
+/// in turn, and serve short prompts between two slices. A worker that loads a tokenizer or calls a service is busy meanwhile.
+/// A tokenizer that panics fails only its prompt.
 pub struct TokenizerPool {
     shared: Arc<Shared>,
 }
@@ -67,6 +72,7 @@ pub struct TokenizerPool {
 struct Shared {
     queue: Queue,
     models: Models,
+    pieces: Arc<PieceCache>,
     counters: Arc<Counters>,
     threads: Mutex<Vec<JoinHandle<()>>>,
 }
@@ -87,6 +93,7 @@ impl TokenizerPool {
         let shared = Arc::new(Shared {
             queue: Queue::new(options.queued_prompts_max, options.queued_bytes_max),
             models: Models::new(sources, models_options, Arc::clone(&counters)),
+            pieces: Arc::new(PieceCache::new(options.cached_bytes_max)),
             counters,
             threads: Mutex::default(),
         });
@@ -153,12 +160,13 @@ impl TokenizerPool {
         on_done: impl FnOnce(Result<Tokenized, TokenizeError>) + Send + 'static,
     ) -> Result<Ticket, TokenizeError> {
         let bytes = prompt.bytes();
-        let job =
-            Job { model: model.to_owned(), prompt, options, on_done: Box::new(on_done), submitted: Instant::now() };
+        let state = JobState::Submitted { model: model.to_owned(), prompt, options };
+        let job = Job { state, on_done: Box::new(on_done), submitted: Instant::now(), worked: Duration::ZERO };
         self.shared.queue.push(job, bytes).inspect_err(|error| self.shared.counters.failed(error.reason()))
     }
 
-    /// Withdraws a queued prompt: it fails with [`TokenizeError::Withdrawn`]. No effect once a worker has taken it.
+    /// Withdraws a prompt: it fails with [`TokenizeError::Withdrawn`], at once if it is queued, and else after the slice of work
+    /// that a worker is at. No effect if that slice is the last one.
     pub fn withdraw(&self, ticket: Ticket) {
         if let Some(job) = self.shared.queue.withdraw(ticket) {
             Job::finish(job.on_done, Err(TokenizeError::Withdrawn), &self.shared.counters);
@@ -174,6 +182,7 @@ impl TokenizerPool {
             queued_bytes,
             loaded: self.shared.models.loaded(),
             limits_reached: self.shared.models.limits_reached(),
+            pieces: self.shared.pieces.statistics(),
             ..self.shared.counters.read()
         }
     }
@@ -212,17 +221,51 @@ impl Shared {
         threads.pop()
     }
 
-    fn work(&self, job: Job) {
-        let Job { model, prompt, options, on_done, submitted } = job;
+    /// Begins a job or goes on with it, for one slice of work.
+    fn work(&self, queued: Queued) {
+        let Queued { ticket, job: Job { state, on_done, submitted, worked }, bytes } = queued;
         let begun = Instant::now();
-        let result = catch_unwind(AssertUnwindSafe(|| {
-            let loaded = self.models.get(&model)?;
-            let ids = loaded.tokenizer.tokenize(&prompt, options)?;
-            Ok(Tokenized { ids, source: loaded.source_name, waited: begun - submitted, worked: begun.elapsed() })
-        }));
-        let result = result.unwrap_or_else(|panic| Err(TokenizeError::Panicked(panic_message(&*panic))));
+        let progress = catch_unwind(AssertUnwindSafe(|| self.progress(state)));
+        let progress = progress.unwrap_or_else(|panic| Err(TokenizeError::Panicked(panic_message(&*panic))));
+        let worked = worked + begun.elapsed();
+        let result = match progress {
+            Ok(Progress::Begun(state)) => {
+                let job = Job { state, on_done, submitted, worked };
+                match self.queue.put_back(Queued { ticket, job, bytes }) {
+                    Ok(()) => return,
+                    Err((job, why)) => return Job::finish(job.on_done, Err(why), &self.counters),
+                }
+            }
+            Ok(Progress::Done { ids, source }) => {
+                Ok(Tokenized { ids, source, waited: submitted.elapsed().saturating_sub(worked), worked })
+            }
+            Err(error) => Err(error),
+        };
+        self.queue.finish(ticket);
         Job::finish(on_done, result, &self.counters);
     }
+
+    fn progress(&self, state: JobState) -> Result<Progress, TokenizeError> {
+        let (mut tokenization, source_name) = match state {
+            JobState::Submitted { model, prompt, options } => {
+                let loaded = self.models.get(&model)?;
+                match loaded.tokenizer.tokenize(prompt, options, &self.pieces)? {
+                    Tokenization::Done(ids) => return Ok(Progress::Done { ids, source: loaded.source_name }),
+                    Tokenization::Sliced(tokenization) => (tokenization, loaded.source_name),
+                }
+            }
+            JobState::Begun { tokenization, source_name } => (tokenization, source_name),
+        };
+        Ok(match tokenization.step()? {
+            Some(ids) => Progress::Done { ids, source: source_name },
+            None => Progress::Begun(JobState::Begun { tokenization, source_name }),
+        })
+    }
+}
+
+enum Progress {
+    Begun(JobState),
+    Done { ids: Vec<u32>, source: Arc<str> },
 }
 
 fn start_worker(shared: &Arc<Shared>, number: usize) -> std::io::Result<()> {
@@ -237,8 +280,8 @@ fn start_worker(shared: &Arc<Shared>, number: usize) -> std::io::Result<()> {
 
 fn run_worker(shared: &Arc<Shared>, number: usize) {
     let mut replaced_at = shared.models.dropped() + DROPPED_TOKENIZERS_PER_THREAD;
-    while let Some(job) = shared.queue.pop() {
-        shared.work(job);
+    while let Some(queued) = shared.queue.pop() {
+        shared.work(queued);
         if shared.models.dropped() < replaced_at || shared.queue.is_closed() {
             continue;
         }

@@ -1,16 +1,23 @@
 //! The queue of jobs, limited by number and bytes.
 
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
 
 use parking_lot::{Condvar, Mutex};
 
 use super::error::TokenizeError;
 use super::job::Job;
 
+/// Bytes of a prompt up to which it is short. Short prompts do not wait for long ones.
+const SHORT_BYTES_MAX: usize = 8 << 10;
+/// Short prompts that are served between two slices of long ones.
+const SHORT_PER_SLICE: u32 = 8;
+
 /// Identifies a submitted prompt.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Ticket(u64);
 
+/// Two queues: of short prompts, and of long ones, which take turns slice by slice. Up to [`SHORT_PER_SLICE`] short prompts
+/// are served before each slice of a long one.
 pub(super) struct Queue {
     state: Mutex<State>,
     filled: Condvar,
@@ -18,12 +25,24 @@ pub(super) struct Queue {
     bytes_max: usize,
 }
 
+/// A job in the queue, or taken from it.
+pub(super) struct Queued {
+    pub(super) ticket: Ticket,
+    pub(super) job: Job,
+    pub(super) bytes: usize,
+}
+
 #[derive(Default)]
 struct State {
-    /// Jobs in the order of their tickets, each with its bytes.
-    jobs: VecDeque<(Ticket, Job, usize)>,
+    short: VecDeque<Queued>,
+    /// Long prompts, not begun or between two slices.
+    long: VecDeque<Queued>,
+    /// Jobs that a worker has taken, and whether each was withdrawn since.
+    taken: HashMap<Ticket, bool>,
     bytes: usize,
     tickets: u64,
+    /// Short prompts that were served since the last slice of a long one.
+    served: u32,
     is_closed: bool,
 }
 
@@ -38,35 +57,68 @@ impl Queue {
         if state.is_closed {
             return Err(TokenizeError::Stopped);
         }
-        let waiting = state.jobs.len();
+        let waiting = state.waiting();
         if waiting >= self.jobs_max || (waiting > 0 && state.bytes.saturating_add(bytes) > self.bytes_max) {
             return Err(TokenizeError::QueueFull { prompts: waiting, bytes: state.bytes });
         }
-        state.bytes += bytes;
         state.tickets += 1;
         let ticket = Ticket(state.tickets);
-        state.jobs.push_back((ticket, job, bytes));
+        let queued = Queued { ticket, job, bytes };
+        state.bytes += bytes;
+        if bytes <= SHORT_BYTES_MAX {
+            state.short.push_back(queued)
+        } else {
+            state.long.push_back(queued)
+        }
         drop(state);
         self.filled.notify_one();
         Ok(ticket)
     }
 
-    /// Removes a job that is still queued. Cost: at most the length of the queue.
+    /// Appends a job that was taken and is not finished. Fails with the job if it was withdrawn or the queue is closed.
+    pub(super) fn put_back(&self, queued: Queued) -> Result<(), (Job, TokenizeError)> {
+        let mut state = self.state.lock();
+        let is_withdrawn = state.taken.remove(&queued.ticket).unwrap_or_default();
+        if is_withdrawn || state.is_closed {
+            let why = if is_withdrawn { TokenizeError::Withdrawn } else { TokenizeError::Stopped };
+            return Err((queued.job, why));
+        }
+        state.bytes += queued.bytes;
+        state.long.push_back(queued);
+        drop(state);
+        self.filled.notify_one();
+        Ok(())
+    }
+
+    /// Forgets a job that was taken.
+    pub(super) fn finish(&self, ticket: Ticket) {
+        self.state.lock().taken.remove(&ticket);
+    }
+
+    /// Removes a job that is queued. A job that a worker has taken is not put back. Cost: at most the length of the queue.
     pub(super) fn withdraw(&self, ticket: Ticket) -> Option<Job> {
         let mut state = self.state.lock();
-        let at = state.jobs.binary_search_by_key(&ticket, |(ticket, ..)| *ticket).ok()?;
-        let (_, job, bytes) = state.jobs.remove(at)?;
-        state.bytes -= bytes;
-        Some(job)
+        if let Some(is_withdrawn) = state.taken.get_mut(&ticket) {
+            *is_withdrawn = true;
+            return None;
+        }
+        let State { short, long, .. } = &mut *state;
+        let queued = [short, long].into_iter().find_map(|jobs| {
+            let at = jobs.iter().position(|queued| queued.ticket == ticket)?;
+            jobs.remove(at)
+        })?;
+        state.bytes -= queued.bytes;
+        Some(queued.job)
     }
 
     /// Waits for a job. `None` once the queue is closed.
-    pub(super) fn pop(&self) -> Option<Job> {
+    pub(super) fn pop(&self) -> Option<Queued> {
         let mut state = self.state.lock();
         loop {
-            if let Some((_, job, bytes)) = state.jobs.pop_front() {
-                state.bytes -= bytes;
-                return Some(job);
+            if let Some(queued) = state.next() {
+                state.bytes -= queued.bytes;
+                state.taken.insert(queued.ticket, false);
+                return Some(queued);
             }
             if state.is_closed {
                 return None;
@@ -80,10 +132,10 @@ impl Queue {
         let mut state = self.state.lock();
         state.is_closed = true;
         state.bytes = 0;
-        let waiting = std::mem::take(&mut state.jobs);
+        let waiting = [std::mem::take(&mut state.short), std::mem::take(&mut state.long)];
         drop(state);
         self.filled.notify_all();
-        waiting.into_iter().map(|(_, job, _)| job).collect()
+        waiting.into_iter().flatten().map(|queued| queued.job).collect()
     }
 
     pub(super) fn is_closed(&self) -> bool {
@@ -93,6 +145,22 @@ impl Queue {
     /// Number of queued jobs, and their bytes.
     pub(super) fn size(&self) -> (usize, usize) {
         let state = self.state.lock();
-        (state.jobs.len(), state.bytes)
+        (state.waiting(), state.bytes)
+    }
+}
+
+impl State {
+    fn waiting(&self) -> usize {
+        self.short.len() + self.long.len()
+    }
+
+    fn next(&mut self) -> Option<Queued> {
+        let is_turn_of_long = self.short.is_empty() || self.served >= SHORT_PER_SLICE;
+        if is_turn_of_long && let Some(queued) = self.long.pop_front() {
+            self.served = 0;
+            return Some(queued);
+        }
+        self.served = self.served.saturating_add(1);
+        self.short.pop_front()
     }
 }

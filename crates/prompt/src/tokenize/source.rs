@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use super::error::TokenizeError;
+use super::pieces::{Cutting, PieceCache};
 use super::prompt::{Prompt, PromptOptions};
 
 /// Maximum length of a model's name, in bytes.
@@ -30,17 +31,45 @@ pub trait TokenizerSource: Send + Sync {
 
 /// The tokenizer of one model.
 pub trait ModelTokenizer: Send + Sync {
-    /// Tokenizes a prompt.
+    /// Tokenizes a prompt, or begins to. `pieces` has the ids of pieces of earlier prompts.
     ///
     /// # Errors
     ///
     /// If the prompt cannot be rendered or tokenized.
-    fn tokenize(&self, prompt: &Prompt, options: PromptOptions) -> Result<Vec<u32>, TokenizeError>;
+    fn tokenize(
+        &self,
+        prompt: Prompt,
+        options: PromptOptions,
+        pieces: &Arc<PieceCache>,
+    ) -> Result<Tokenization, TokenizeError>;
+
+    /// Where the tokenizer's texts are cut into pieces, and why not at more places. `None` if the source tokenizes as a whole.
+    fn cutting(&self) -> Option<(Cutting, Option<&str>)> {
+        None
+    }
 
     /// Whether the source still has this version. The pool calls it periodically and reloads the tokenizer on `false`.
     fn is_current(&self) -> bool {
         true
     }
+}
+
+/// A prompt that is tokenized, or being tokenized.
+pub enum Tokenization {
+    /// The ids of the prompt.
+    Done(Vec<u32>),
+    /// The prompt is tokenized in slices.
+    Sliced(Box<dyn SlicedTokenization>),
+}
+
+/// The tokenization of one prompt, in slices. A worker serves other prompts between two slices.
+pub trait SlicedTokenization: Send {
+    /// Does the work of a few milliseconds. Returns the ids of the prompt after the last slice.
+    ///
+    /// # Errors
+    ///
+    /// If the prompt cannot be rendered or tokenized. It is not called again then.
+    fn step(&mut self) -> Result<Option<Vec<u32>>, TokenizeError>;
 }
 
 /// Failure of a source to load a tokenizer. The pool then tries the next source.

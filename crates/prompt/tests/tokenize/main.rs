@@ -5,9 +5,11 @@ mod directory;
 #[cfg(feature = "hub")]
 mod hub;
 mod models;
+mod pieces;
 mod pool;
 mod reference;
 mod service;
 mod service_stub;
+mod slices;
 mod support;
 mod text;

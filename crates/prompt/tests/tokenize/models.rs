@@ -107,6 +107,7 @@ fn a_failure_is_remembered_for_a_while_only() {
         let error = pool.tokenize("model", text("x")).expect_err("it failed");
         assert!(matches!(error, TokenizeError::LoadFailed(_)), "{error}");
         assert!(error.to_string().contains("tried a script: the disk is on fire"), "{error}");
+        assert!(error.to_string().ends_with("one of these sources; requests try them again in 3600 s"), "{error}");
     }
     assert_eq!(tries.load(Ordering::Relaxed), 1);
     let statistics = pool.statistics();
@@ -155,7 +156,7 @@ fn sources_are_tried_in_order_and_all_are_named() {
     assert_eq!(
         error.to_string(),
         "failed to find a tokenizer for model \"unknown\": tried a script: nothing here; a script: nor here; a script: nor at the \
-         end; add the model's tokenizer.json to one of these sources, or request another model"
+         end; add the model's tokenizer.json to one of these sources, or request another model; the next request tries them again"
     );
     assert_eq!(error.reason(), FailureReason::UnknownModel);
     let error = pool.tokenize("bad", text("x")).expect_err("a source panics");

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use flash_indexer_prompt::tokenize::{
-    LoadError, ModelDirectory, ModelDirectoryOptions, ModelTokenizer, PoolOptions, Prompt, PromptOptions,
-    TokenizeError, TokenizerPool, TokenizerSource,
+    LoadError, ModelDirectory, ModelDirectoryOptions, ModelTokenizer, PieceCache, PoolOptions, Prompt, PromptOptions,
+    Tokenization, TokenizeError, TokenizerPool, TokenizerSource,
 };
 pub(crate) use flash_indexer_test_support::{TINY_WORDS as WORDS, tiny_tokenizer};
 use serde_json::Value;
@@ -42,7 +42,12 @@ pub(crate) fn pool_of(source: impl TokenizerSource + 'static) -> TokenizerPool {
 }
 
 pub(crate) fn pool_in(root: &Path) -> TokenizerPool {
-    pool_of(ModelDirectory::new(root.to_owned(), always_searching()))
+    pool_with(root, forgetful())
+}
+
+pub(crate) fn pool_with(root: &Path, options: PoolOptions) -> TokenizerPool {
+    let directory = ModelDirectory::new(root.to_owned(), always_searching());
+    TokenizerPool::start(vec![Box::new(directory)], &options).expect("threads")
 }
 
 pub(crate) fn text(text: &str) -> Prompt {
@@ -77,9 +82,9 @@ impl<F> ModelTokenizer for FnTokenizer<F>
 where
     F: Fn(&str) -> Vec<u32> + Send + Sync,
 {
-    fn tokenize(&self, prompt: &Prompt, _: PromptOptions) -> Result<Vec<u32>, TokenizeError> {
+    fn tokenize(&self, prompt: Prompt, _: PromptOptions, _: &Arc<PieceCache>) -> Result<Tokenization, TokenizeError> {
         let Prompt::Text(text) = prompt else { panic!("only texts") };
-        Ok((self.0)(text))
+        Ok(Tokenization::Done((self.0)(&text)))
     }
 }
 

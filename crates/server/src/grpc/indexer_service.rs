@@ -15,6 +15,7 @@ use super::router_service::{given, model_key};
 use super::status::RpcError;
 use flash_indexer_registry::TokenPrompt;
 use flash_indexer_registry::{PodFilter, ScoreOptions};
+use flash_indexer_types::InstanceId;
 use flash_indexer_types::names::shorten;
 
 pub(super) struct Scores(pub(super) Shared);
@@ -58,8 +59,10 @@ impl Scores {
             lora_name: given(&request.lora_name),
             cache_salt: given(&request.cache_salt),
         };
+        let pods = request.pod_identifiers.iter().map(|pod| InstanceId::parse(pod));
+        let pods = pods.collect::<Result<Vec<_>, _>>()?;
         let options = ScoreOptions {
-            pods: PodFilter::of(request.pod_identifiers),
+            pods: PodFilter::of(pods.iter().map(|pod| pod.as_key().to_owned())),
             top_k: NonZeroUsize::new(request.top_k as usize),
         };
         let scores = indexer.score(&key, prompt, &options).await?;

@@ -1,8 +1,9 @@
 //! Names that clients, engines, pods, peers and discovery sources choose are bounded, and are never repeated whole.
 
 use crate::support::fake_cluster::FakeCluster;
-use crate::support::proto::PredictRequest;
+use crate::support::proto::indexer_service_client::IndexerServiceClient;
 use crate::support::proto::router_service_client::RouterServiceClient;
+use crate::support::proto::{GetPodScoresRequest, PredictRequest};
 use crate::support::{BLOCK_TOKENS, Engine, PATIENCE, Service, store, stored, tokens};
 use flash_indexer_core::hashing::BlockSize;
 use flash_indexer_server::{
@@ -193,6 +194,15 @@ fn grpc_refuses_long_names_as_http_does() {
     let bounds = service.metrics().value("flash_indexer_bounds_reached_total", &[("bound", "names")]);
     assert_eq!(bounds, 5.0, "each refusal is counted once");
     service.block_on(client.predict(plain)).expect("short names are names");
+    let scored = GetPodScoresRequest {
+        model_name: "m".to_owned(),
+        token_ids: vec![1],
+        pod_identifiers: vec!["p".repeat(257)],
+        ..Default::default()
+    };
+    let mut client = IndexerServiceClient::new(service.channel());
+    let status = service.block_on(client.get_pod_scores(scored)).expect_err("a pod's name is too long");
+    assert!(status.code() == Code::InvalidArgument && status.message().contains("instance_id"), "{status}");
 }
 
 #[test]

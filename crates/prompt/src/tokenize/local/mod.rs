@@ -4,6 +4,7 @@ mod directory;
 mod files;
 mod hub_layout;
 mod named;
+mod scores;
 mod tokenizer;
 mod tokens;
 

@@ -1,16 +1,18 @@
 //! A tokenizer in this process, read from files.
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
-use tokenizers::{Encoding, Tokenizer};
+use tokenizers::Tokenizer;
 
 use super::files::{FilesVersion, ModelFiles, read_if_present};
+use super::scores::read_as_python;
 use super::tokens::add_configured_tokens;
 use crate::tokenize::error::TokenizeError;
-use crate::tokenize::last_ids::last_ids;
+use crate::tokenize::pieces::{Cutting, PieceCache, PieceTokenizer, TextTokenization};
 use crate::tokenize::prompt::{Prompt, PromptOptions};
-use crate::tokenize::source::{LoadError, ModelTokenizer};
 use crate::normalize::{Chat, CodedPrompts, Rendering};
+use crate::tokenize::source::{LoadError, ModelTokenizer, SlicedTokenization, Tokenization};
 use chat_template::{ChatError, ChatTemplates};
 
 /// A model's tokenizer and chat templates.
@@ -18,7 +20,7 @@ pub(in crate::tokenize) struct FileTokenizer {
     path: PathBuf,
     files: ModelFiles,
     version: FilesVersion,
-    tokenizer: Tokenizer,
+    tokenizer: Arc<PieceTokenizer>,
     /// An error fails chats only.
     templates: Result<ChatTemplates, ChatError>,
     /// The model's family, for engines that make its prompts by code.
@@ -31,7 +33,7 @@ impl FileTokenizer {
         let files = ModelFiles::locate(path).map_err(LoadError::Failed)?;
         // Taken before the files are read, so that a concurrent change is noticed later.
         let version = files.version();
-        let tokenizer = read_tokenizer(&files).map_err(LoadError::Failed)?;
+        let tokenizer = Arc::new(PieceTokenizer::new(read_tokenizer(&files).map_err(LoadError::Failed)?));
         let templates = ChatTemplates::read(&files.directory).map(|read| read.unwrap_or_else(ChatTemplates::none));
         let has_template = templates.as_ref().is_ok_and(ChatTemplates::has_template);
         let coded_prompts = CodedPrompts::read(&files.directory, has_template);
@@ -51,41 +53,60 @@ impl FileTokenizer {
     }
 }
 
-impl FileTokenizer {
-    fn encode(&self, text: &str, with_special_tokens: bool) -> Result<Encoding, TokenizeError> {
-        let encoding = self.tokenizer.encode_fast(text, with_special_tokens);
-        encoding.map_err(|error| TokenizeError::Tokenizer(error.to_string()))
-    }
+/// Tokenization of a rendered chat, and of a text that continues it.
+struct ContinuedTokenization {
+    rendered: TextTokenization,
+    /// The ids of the rendered chat, once they are known.
+    ids: Option<Vec<u32>>,
+    /// Tokenized with special tokens, except for one that begins a sequence.
+    continuation: TextTokenization,
+    /// The token that begins a sequence.
+    begin: Option<u32>,
+}
 
-    /// The ids of a text that continues a prompt: with special tokens, except for one that begins a sequence.
-    fn continuation(&self, text: &str) -> Result<Vec<u32>, TokenizeError> {
-        let encoding = self.encode(text, true)?;
-        let begin = self.templates.as_ref().ok().and_then(|templates| templates.special_token("bos_token"));
-        let begin = begin.and_then(|token| self.tokenizer.token_to_id(token));
-        let ids = encoding.get_ids();
-        Ok(ids[usize::from(begin.is_some() && ids.first().copied() == begin)..].to_vec())
+impl SlicedTokenization for ContinuedTokenization {
+    fn step(&mut self) -> Result<Option<Vec<u32>>, TokenizeError> {
+        let Some(ids) = &mut self.ids else {
+            self.ids = self.rendered.step()?;
+            return Ok(None);
+        };
+        let Some(continued) = self.continuation.step()? else { return Ok(None) };
+        let begins = self.begin.is_some() && continued.first().copied() == self.begin;
+        ids.extend_from_slice(&continued[usize::from(begins)..]);
+        Ok(Some(std::mem::take(ids)))
     }
 }
 
 impl ModelTokenizer for FileTokenizer {
-    fn tokenize(&self, prompt: &Prompt, options: PromptOptions) -> Result<Vec<u32>, TokenizeError> {
-        let with_special_tokens = options.special_tokens.are_added_to(prompt);
-        let kept = options.keep_last_of(prompt)?;
-        let (encoding, continuation) = match prompt {
-            Prompt::Text(text) => (self.encode(text, with_special_tokens)?, None),
-            Prompt::Chat(chat) => {
-                let Rendering { text, prepared } = self.render(chat)?;
-                (self.encode(&text, with_special_tokens || prepared.adds_special_tokens)?, prepared.continuation)
-            }
+    fn tokenize(
+        &self,
+        prompt: Prompt,
+        options: PromptOptions,
+        pieces: &Arc<PieceCache>,
+    ) -> Result<Tokenization, TokenizeError> {
+        let adds_special_tokens = options.special_tokens.are_added_to(&prompt);
+        let kept = options.keep_last_of(&prompt)?;
+        let sliced = |text, adds_special_tokens, kept| {
+            TextTokenization::new(Arc::clone(&self.tokenizer), Arc::clone(pieces), text, adds_special_tokens, kept)
         };
-        let mut ids = match kept {
-            Some(kept) => last_ids(encoding.get_ids(), |at| encoding.get_special_tokens_mask()[at] != 0, kept),
-            None => encoding.get_ids().to_vec(),
+        let chat = match prompt {
+            Prompt::Text(text) => return Ok(Tokenization::Sliced(Box::new(sliced(text, adds_special_tokens, kept)))),
+            Prompt::Chat(chat) => chat,
         };
-        if let Some(text) = continuation {
-            ids.extend(self.continuation(&text)?);
-        }
-        Ok(ids)
+        let Rendering { text, prepared } = self.render(&chat)?;
+        let rendered = sliced(text, adds_special_tokens || prepared.adds_special_tokens, kept);
+        let Some(continuation) = prepared.continuation else { return Ok(Tokenization::Sliced(Box::new(rendered))) };
+        let begin = self.templates.as_ref().ok().and_then(|templates| templates.special_token("bos_token"));
+        Ok(Tokenization::Sliced(Box::new(ContinuedTokenization {
+            rendered,
+            ids: None,
+            continuation: sliced(continuation, true, None),
+            begin: begin.and_then(|token| self.tokenizer.token_id(token)),
+        })))
+    }
+
+    fn cutting(&self) -> Option<(Cutting, Option<&str>)> {
+        Some(self.tokenizer.cutting())
     }
 
     fn is_current(&self) -> bool {
@@ -96,7 +117,8 @@ impl ModelTokenizer for FileTokenizer {
 fn read_tokenizer(files: &ModelFiles) -> Result<Tokenizer, String> {
     let path = files.tokenizer.display();
     let bytes = read_if_present(&files.tokenizer)?.ok_or_else(|| format!("{path} has been removed"))?;
-    let mut tokenizer = Tokenizer::from_bytes(bytes).map_err(|error| format!("{path}: {error}"))?;
+    let mut tokenizer = Tokenizer::from_bytes(&bytes).map_err(|error| format!("{path}: {error}"))?;
+    read_as_python(&mut tokenizer, &bytes).map_err(|error| format!("{path}: {error}"))?;
     add_configured_tokens(&mut tokenizer, &files.directory)?;
     // Some files have truncation and padding settings from training. Engines ignore them.
     tokenizer.with_truncation(None).map_err(|error| format!("{path}: {error}"))?;

@@ -18,8 +18,9 @@ use flash_indexer_proto::tokenization::{InitializeTokenizerRequest, RenderChatCo
 
 use super::error::TokenizeError;
 use super::last_ids::last_ids;
+use super::pieces::PieceCache;
 use super::prompt::{Prompt, PromptOptions};
-use super::source::{LoadError, ModelTokenizer, TokenizerSource};
+use super::source::{LoadError, ModelTokenizer, Tokenization, TokenizerSource};
 use chat_template::ChatError;
 
 /// Minimum time between two initializations of one model. A refused model is initialized again before the call fails,
@@ -145,7 +146,18 @@ impl ServiceTokenizer {
 }
 
 impl ModelTokenizer for ServiceTokenizer {
-    fn tokenize(&self, prompt: &Prompt, options: PromptOptions) -> Result<Vec<u32>, TokenizeError> {
+    fn tokenize(
+        &self,
+        prompt: Prompt,
+        options: PromptOptions,
+        _: &Arc<PieceCache>,
+    ) -> Result<Tokenization, TokenizeError> {
+        self.ids(&prompt, options).map(Tokenization::Done)
+    }
+}
+
+impl ServiceTokenizer {
+    fn ids(&self, prompt: &Prompt, options: PromptOptions) -> Result<Vec<u32>, TokenizeError> {
         let deadline = self.connection.deadline();
         let adds_special_tokens = options.special_tokens.are_added_to(prompt);
         let kept = options.keep_last_of(prompt)?;

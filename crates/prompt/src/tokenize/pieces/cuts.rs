@@ -1,0 +1,103 @@
+//! Cuts inside a text that has no added tokens.
+
+/// Bytes of a piece before the first cut that is considered.
+const PIECE_BYTES_MIN: usize = 1 << 10;
+/// Bytes of a piece from which on any possible cut is taken. A piece is longer only where no cut is possible.
+const PIECE_BYTES_MAX: usize = 8 << 10;
+/// Bytes before a cut that decide whether a piece ends there.
+const WINDOW_BYTES: usize = 8;
+/// One in this number of possible cuts is taken, as a power of two.
+const CHOSEN_BITS: u32 = 6;
+
+/// Where a text may be cut.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Cuts {
+    pub(super) places: Places,
+    /// Added tokens that are not cut.
+    pub(super) uncut: Vec<String>,
+}
+
+/// Places between a [letter or digit](is_word) and a separator.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Places {
+    /// The pre-tokenizer always splits between a word and one of the [separators](is_separator).
+    Separators,
+    /// The vocabulary has no token with a space behind a letter or digit, and the model merges nothing across it.
+    ///
+    /// `is_prepended` if the normalizer puts a space before each text. The space at which a text is cut is left out then.
+    Spaces { is_prepended: bool },
+}
+
+impl Cuts {
+    /// The end of the piece that begins at `from`, and the begin of the next one.
+    ///
+    /// Both depend on bytes near the cut only, so that texts with a common part have common pieces.
+    pub(super) fn next(&self, text: &str, from: usize) -> (usize, usize) {
+        let first = from + PIECE_BYTES_MIN;
+        // A cut leaves at least two bytes behind it: a space, and what it belongs to.
+        for at in first..text.len().saturating_sub(1) {
+            if !self.places.has(text, at) {
+                continue;
+            }
+            let is_chosen = at - from >= PIECE_BYTES_MAX || is_chosen(&text.as_bytes()[at - WINDOW_BYTES..at]);
+            if is_chosen && !self.uncut.iter().any(|token| is_inside(token, text, at)) {
+                let skipped = usize::from(self.places == Places::Spaces { is_prepended: true });
+                return (at, at + skipped);
+            }
+        }
+        (text.len(), text.len())
+    }
+}
+
+impl Places {
+    /// Whether a token has a place, so that a cut could separate it.
+    pub(super) fn are_in(self, token: &str) -> bool {
+        (1..token.len()).any(|at| self.has(token, at))
+    }
+
+    fn has(self, text: &str, at: usize) -> bool {
+        let is_separated = match self {
+            Self::Separators => is_separator(&text.as_bytes()[at..]),
+            Self::Spaces { .. } => text.as_bytes()[at] == b' ',
+        };
+        // A separator begins a character, so the text can be split there.
+        is_separated && text[..at].chars().next_back().is_some_and(is_word)
+    }
+}
+
+/// Whether a place of a text lies inside an occurrence of a token.
+fn is_inside(token: &str, text: &str, at: usize) -> bool {
+    let starts = at.saturating_sub(token.len() - 1)..at;
+    starts.into_iter().any(|start| text.as_bytes()[start..].starts_with(token.as_bytes()))
+}
+
+/// Whether the text begins with a separator: ASCII that is printable or a tab or a newline, and no letter, digit or
+/// apostrophe, or one of three CJK punctuation marks. Normalization to NFC changes no separator and joins it to nothing before.
+fn is_separator(text: &[u8]) -> bool {
+    match text[0] {
+        b'\'' => false,
+        b'\t' | b'\n' | b' '..=b'~' => !text[0].is_ascii_alphanumeric(),
+        0xe3 => text.starts_with("、".as_bytes()) || text.starts_with("。".as_bytes()),
+        0xef => text.starts_with("，".as_bytes()),
+        _ => false,
+    }
+}
+
+/// Whether a character has the Unicode category letter, or is an ASCII digit. Covers the common letters of the largest
+/// scripts, which have been letters in every version of Unicode that a regular expression may know.
+pub(super) fn is_word(character: char) -> bool {
+    matches!(character,
+        'a'..='z' | 'A'..='Z' | '0'..='9'
+        | 'À'..='Ö' | 'Ø'..='ö' | 'ø'..='ÿ'
+        | 'α'..='ω' | 'А'..='я' | 'א'..='ת'
+        | '\u{621}'..='\u{63a}' | '\u{641}'..='\u{64a}'
+        | '\u{905}'..='\u{939}' | '\u{e01}'..='\u{e2e}'
+        | 'ぁ'..='ゔ' | 'ァ'..='ヺ' | '\u{4e00}'..='\u{9fa5}' | '가'..='힣')
+}
+
+/// Chooses cuts by the bytes before them.
+fn is_chosen(window: &[u8]) -> bool {
+    let mut bytes = [0; WINDOW_BYTES];
+    bytes.copy_from_slice(window);
+    (u64::from_le_bytes(bytes).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> (u64::BITS - CHOSEN_BITS)) == 0
+}

@@ -1,0 +1,168 @@
+//! Tokenization of a text, piece by piece.
+
+use std::ops::Range;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use tokenizers::Tokenizer;
+
+use super::added_tokens::{AddedTokens, Position, Segment};
+use super::analysis::{Cutting, cuts, obstacle};
+use super::cache::PieceCache;
+use super::cuts::Cuts;
+use super::encoder::Encoder;
+use super::frame::Frame;
+use crate::tokenize::error::TokenizeError;
+use crate::tokenize::last_ids::last_ids;
+use crate::tokenize::source::SlicedTokenization;
+
+/// Bytes that are tokenized in one slice of work, about. A piece is never split.
+const SLICE_BYTES: usize = 8 << 10;
+/// Least work of a piece or an added token, in bytes.
+const SEGMENT_WORK: usize = 16;
+/// Number of bytes found in the cache that take as long as one that is tokenized.
+const FOUND_BYTES_PER_TOKENIZED: usize = 64;
+
+/// A tokenizer that tokenizes texts piece by piece.
+pub(in crate::tokenize) struct PieceTokenizer {
+    tokenizer: Tokenizer,
+    /// Cached pieces belong to one loaded tokenizer. Pieces of a former version are never found again, and evicted in time.
+    identity: u64,
+    way: Result<Way, String>,
+}
+
+/// What is known of a tokenizer whose texts are cut.
+struct Way {
+    added_tokens: AddedTokens,
+    encoder: Encoder,
+    cuts: Result<Cuts, String>,
+    /// Without and with special tokens.
+    frames: [Frame; 2],
+}
+
+impl PieceTokenizer {
+    pub(in crate::tokenize) fn new(tokenizer: Tokenizer) -> Self {
+        // Even numbers. The next odd number is for pieces at the begin of a text.
+        static NEXT: AtomicU64 = AtomicU64::new(0);
+        let identity = NEXT.fetch_add(2, Ordering::Relaxed);
+        let way = Way::of(&tokenizer);
+        Self { tokenizer, identity, way }
+    }
+
+    /// The id of a token.
+    pub(in crate::tokenize) fn token_id(&self, token: &str) -> Option<u32> {
+        self.tokenizer.token_to_id(token)
+    }
+
+    /// Where texts are cut, and why not at more places.
+    pub(in crate::tokenize) fn cutting(&self) -> (Cutting, Option<&str>) {
+        match &self.way {
+            Err(why) => (Cutting::Nowhere, Some(why)),
+            Ok(Way { cuts: Err(why), .. }) => (Cutting::AddedTokens, Some(why)),
+            Ok(_) => (Cutting::Words, None),
+        }
+    }
+}
+
+impl Way {
+    fn of(tokenizer: &Tokenizer) -> Result<Self, String> {
+        if let Some(why) = obstacle(tokenizer) {
+            return Err(why);
+        }
+        let added = tokenizer.get_added_vocabulary().get_added_tokens_decoder();
+        let unnormalized = added.iter().filter(|(_, token)| !token.normalized);
+        let added_tokens = AddedTokens::new(unnormalized.map(|(id, token)| (*id, token.content.as_str(), token)))?;
+        let frame = |adds_special_tokens| {
+            Frame::of(tokenizer, adds_special_tokens)
+                .ok_or_else(|| "the post-processor does more than to add tokens around a text".to_owned())
+        };
+        let frames = [frame(false)?, frame(true)?];
+        Ok(Self { added_tokens, encoder: Encoder::of(tokenizer), cuts: cuts(tokenizer), frames })
+    }
+}
+
+/// Tokenization of one text, in slices.
+pub(in crate::tokenize) struct TextTokenization {
+    tokenizer: Arc<PieceTokenizer>,
+    cache: Arc<PieceCache>,
+    text: String,
+    adds_special_tokens: bool,
+    kept: Option<usize>,
+    position: Position,
+    /// The rest of the text before the next added token.
+    rest: Range<usize>,
+    ids: Vec<u32>,
+}
+
+impl TextTokenization {
+    pub(in crate::tokenize) fn new(
+        tokenizer: Arc<PieceTokenizer>,
+        cache: Arc<PieceCache>,
+        text: String,
+        adds_special_tokens: bool,
+        kept: Option<usize>,
+    ) -> Self {
+        let (position, rest, ids) = (Position::default(), 0..0, Vec::new());
+        Self { tokenizer, cache, text, adds_special_tokens, kept, position, rest, ids }
+    }
+}
+
+impl SlicedTokenization for TextTokenization {
+    fn step(&mut self) -> Result<Option<Vec<u32>>, TokenizeError> {
+        let tokenizer = Arc::clone(&self.tokenizer);
+        let Ok(way) = &tokenizer.way else { return self.tokenize_whole().map(Some) };
+        let mut work = 0;
+        while work < SLICE_BYTES {
+            if !self.rest.is_empty() {
+                work += self.tokenize_piece(way)?;
+                continue;
+            }
+            match way.added_tokens.next(&self.text, &mut self.position) {
+                Some(Segment::Token(id)) => {
+                    self.ids.push(id);
+                    work += SEGMENT_WORK;
+                }
+                Some(Segment::Text(range)) => self.rest = range,
+                None => {
+                    let frame = &way.frames[usize::from(self.adds_special_tokens)];
+                    return Ok(Some(frame.around(std::mem::take(&mut self.ids), self.kept)));
+                }
+            }
+        }
+        Ok(None)
+    }
+}
+
+impl TextTokenization {
+    /// Tokenizes the first piece of the rest. Returns the work, in bytes.
+    fn tokenize_piece(&mut self, way: &Way) -> Result<usize, TokenizeError> {
+        let begin = self.rest.start;
+        let (end, next) = match &way.cuts {
+            Ok(cuts) => cuts.next(&self.text[..self.rest.end], begin),
+            Err(_) => (self.rest.end, self.rest.end),
+        };
+        self.rest.start = next;
+        let piece = &self.text[begin..end];
+        let is_first = begin == 0;
+        let key = self.tokenizer.identity + u64::from(is_first && way.encoder.depends_on_place());
+        if let Some(ids) = self.cache.get(key, piece) {
+            self.ids.extend_from_slice(&ids);
+            return Ok(SEGMENT_WORK + piece.len() / FOUND_BYTES_PER_TOKENIZED);
+        }
+        let before = self.ids.len();
+        way.encoder
+            .encode(&self.tokenizer.tokenizer, piece, is_first, &mut self.ids)
+            .map_err(|error| TokenizeError::Tokenizer(error.to_string()))?;
+        self.cache.insert(key, piece, &self.ids[before..]);
+        Ok(SEGMENT_WORK + piece.len())
+    }
+
+    fn tokenize_whole(&self) -> Result<Vec<u32>, TokenizeError> {
+        let encoding = self.tokenizer.tokenizer.encode_fast(self.text.as_str(), self.adds_special_tokens);
+        let encoding = encoding.map_err(|error| TokenizeError::Tokenizer(error.to_string()))?;
+        Ok(match self.kept {
+            Some(kept) => last_ids(encoding.get_ids(), |at| encoding.get_special_tokens_mask()[at] != 0, kept),
+            None => encoding.get_ids().to_vec(),
+        })
+    }
+}
