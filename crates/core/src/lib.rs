@@ -32,8 +32,10 @@
 //! | `oracle` | the reference implementation that every design must equal |
 //! | `run` | the run index, the default design |
 //! | `naming`, `prefixes` | one rank's sequence hashes, and its blocks by prefix hash |
+//! | `cursor` | hashes that name long prefixes |
 //! | `groups` | cache groups of hybrid models |
 
+pub mod cursor;
 pub mod groups;
 pub mod hashing;
 pub mod keyed;
