@@ -56,6 +56,11 @@ impl HashVariant {
         Self::salted(lora, salt.and_then(Salt::new))
     }
 
+    /// Seed of the variant's local hashes.
+    pub(crate) fn seed(self) -> u64 {
+        self.seed
+    }
+
     /// The same with a salt that is already hashed.
     #[must_use]
     pub fn salted(lora: Option<&str>, salt: Option<Salt>) -> Self {

@@ -33,8 +33,10 @@
 //! | `run` | the run index, the default design |
 //! | `sharded` | an index divided into shards, which threads change at the same time |
 //! | `naming`, `prefixes` | one rank's sequence hashes, and its blocks by prefix hash |
+//! | `cursor` | hashes that name long prefixes |
 //! | `groups` | cache groups of hybrid models |
 
+pub mod cursor;
 pub mod groups;
 pub mod hashing;
 pub mod keyed;

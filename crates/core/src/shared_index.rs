@@ -1,5 +1,6 @@
 //! The trait of indexes that threads share.
 
+use crate::cursor::PrefixCursor;
 use crate::{
     Applied, BlockEvent, HeldBlock, LocalHash, MatchScores, MemoryLimit, PerTier, RankMatch, RankSize, WorkerId,
     WorkerRank, stored_events, tiers,
@@ -34,6 +35,12 @@ pub trait SharedIndex: Send + Sync {
     /// [`PrefixIndex::fastest_tiers`](crate::PrefixIndex::fastest_tiers).
     fn fastest_tiers(&self, query: &[LocalHash], found: &[RankMatch]) -> Vec<PerTier<u32>> {
         tiers::fastest_tiers(query, found, |found| self.held(found.rank))
+    }
+
+    /// The local hashes of the prefix with a cursor, for a query that continues it; none if the index does not have the
+    /// prefix. Only the run index finds prefixes.
+    fn prefix(&self, _cursor: PrefixCursor) -> Option<Vec<LocalHash>> {
+        None
     }
 
     /// Every rank with blocks in the index, in no particular order.

@@ -276,7 +276,7 @@ fn blocks_that_follow_evicted_blocks_are_refused() {
 #[test]
 fn blocks_refused_in_a_tier_are_reported() {
     // Holders of a run that fit without a list.
-    const HOLDERS: u64 = 10;
+    const HOLDERS: u64 = 8;
     let (index, evicted) = bounded(4 * INDEX_BYTES_MIN);
     let oracle = Locked::<Oracle>::default();
     let apply = |change: Change| {

@@ -13,13 +13,15 @@ use flash_indexer_types::Trust;
 pub use self::named::NamedRank;
 pub(crate) use self::named::NamedRanks;
 
-/// Selects the ranks of an answer.
+/// Options of a query: the prefix that it continues, and the ranks that are answered.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct QueryOptions {
     /// Maximum number of ranks, those with the deepest matches. Ranks without a match are left out.
     pub top_k: Option<NonZeroUsize>,
     /// Minimum match in device memory, in tokens.
     pub min_score: Option<u64>,
+    /// Cursor of the prefix that the prompt continues. The query has only what follows it.
+    pub after: Option<u64>,
 }
 
 impl QueryOptions {
@@ -40,6 +42,17 @@ pub struct Answer {
     pub frequencies: Vec<u32>,
     /// Whether the answer includes other replicas.
     pub store: StoreAnswer,
+    /// Where a later query can continue the prompt; none if the prompt is short, or has several token windows.
+    pub cursor: Option<AnswerCursor>,
+}
+
+/// A prefix of a query's prompt that a later query can continue.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct AnswerCursor {
+    /// The cursor for [`QueryOptions::after`].
+    pub cursor: u64,
+    /// Tokens of the prefix: the later query starts with the token after them.
+    pub tokens: u64,
 }
 
 impl Answer {

@@ -63,7 +63,7 @@ mod stream_positions;
 mod tier_lookups;
 mod tokenization;
 
-pub use answer::{Answer, InstanceName, NamedRank, QueryOptions, RankAnswer, StoreAnswer};
+pub use answer::{Answer, AnswerCursor, InstanceName, NamedRank, QueryOptions, RankAnswer, StoreAnswer};
 pub use indexer::{
     DigestError, ExplainQuestion, Explanation, Indexer, IndexerOptions, InstanceReport, ListenError, PodOptions,
     PodsGuard, PredictError, Prompt, QueryError, RegistrationError, Restore, RestoredRank, Shadow, ShadowError,

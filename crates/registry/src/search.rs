@@ -3,12 +3,13 @@
 use std::borrow::Cow;
 use std::sync::Arc;
 
-use flash_indexer_core::hashing::local_hashes;
+use flash_indexer_core::cursor::PrefixCursor;
+use flash_indexer_core::hashing::{HashVariant, TokenWindow, local_hashes};
 use flash_indexer_core::{LocalHash, MatchScores, PerTier, SharedIndex, WorkerId};
 use flash_indexer_redis::HolderId;
 use tracing::debug;
 
-use crate::answer::{Answer, NamedRank, QueryOptions, StoreAnswer};
+use crate::answer::{Answer, AnswerCursor, NamedRank, QueryOptions, StoreAnswer};
 use crate::model::Model;
 use crate::shared_store::{Depths, FleetModel, RemoteListedRank, SharedStore};
 use flash_indexer_types::Trust;
@@ -61,6 +62,8 @@ pub(crate) struct Search<'q> {
     listed: Option<Arc<FleetModel>>,
     /// The prompt's blocks in each hash variant that engines of any replica use.
     pub variants: Vec<Cow<'q, [LocalHash]>>,
+    /// How the tokens of each hash variant were hashed; empty if the prompt was given as local hashes.
+    hashed_with: Vec<(HashVariant, TokenWindow)>,
     /// Number of tokens of the prompt; none if it was given as local hashes.
     tokens: Option<usize>,
     /// Matches in the shared store, for each hash variant.
@@ -82,13 +85,43 @@ pub(crate) struct RemoteRank<'s> {
 impl<'q> Search<'q> {
     /// Creates a search in a local model, a listed model or both. It has not queried the store yet.
     pub(crate) fn new(local: Option<Arc<Model>>, listed: Option<Arc<FleetModel>>, query: Query<'q>) -> Self {
-        let (variants, tokens) = match query {
+        let (mut variants, mut hashed_with, mut tokens) = (Vec::new(), Vec::new(), None);
+        match query {
             Query::Tokens(prompt) => {
-                (hash_variants(local.as_deref(), listed.as_deref(), prompt), Some(prompt.tokens.len()))
+                for (locals, variant, window) in hash_variants(local.as_deref(), listed.as_deref(), prompt) {
+                    variants.push(locals);
+                    hashed_with.push((variant, window));
+                }
+                tokens = Some(prompt.tokens.len());
             }
-            Query::Hashes(locals) => (vec![locals], None),
+            Query::Hashes(locals) => variants.push(locals),
+        }
+        let (depths, store) = (Vec::new(), StoreAnswer::None);
+        Self { local, listed, variants, hashed_with, tokens, depths, store, is_list_current: true }
+    }
+
+    /// Puts the prefix with this cursor before the prompt. Called before the store is queried. False if this replica's
+    /// index does not have the prefix, or if the prompt has several hash variants: the cursor is that of one.
+    #[must_use]
+    pub(crate) fn continue_after(&mut self, cursor: u64) -> bool {
+        let (Some(model), [variant]) = (&self.local, self.variants.as_mut_slice()) else { return false };
+        let Some(mut locals) = model.index().prefix(bound(&self.hashed_with, PrefixCursor(cursor))) else {
+            return false;
         };
-        Self { local, listed, variants, tokens, depths: Vec::new(), store: StoreAnswer::None, is_list_current: true }
+        if let Some(tokens) = &mut self.tokens {
+            *tokens += locals.len() * model.block_size.token_count();
+        }
+        locals.extend_from_slice(variant);
+        *variant = Cow::Owned(locals);
+        true
+    }
+
+    /// The cursor after the prompt's last checkpoint.
+    fn cursor(&self) -> Option<AnswerCursor> {
+        let (model, [variant]) = (self.local.as_ref()?, self.variants.as_slice()) else { return None };
+        let (cursor, blocks) = PrefixCursor::last_of(variant)?;
+        let tokens = blocks as u64 * u64::from(model.block_size.tokens());
+        Some(AnswerCursor { cursor: bound(&self.hashed_with, cursor).0, tokens })
     }
 
     /// Queries the shared store for the ranks of other replicas, one call for each hash variant.
@@ -147,13 +180,13 @@ impl<'q> Search<'q> {
         let found = self.find_local();
         let Some(listed) = &self.listed else {
             let answer = self.local.as_ref().map(|model| model.answer(&found, options)).unwrap_or_default();
-            return Answer { store: self.store, ..answer };
+            return Answer { store: self.store, cursor: self.cursor(), ..answer };
         };
         let mut ranks = self.local.as_ref().map(|model| model.named_ranks(&found)).unwrap_or_default();
         let frequencies = self.local.as_ref().map(|model| model.record_query(&found)).unwrap_or_default();
         let block_tokens = u64::from(listed.block_size.tokens());
         ranks.merge(self.remote_ranks().iter().map(|remote| remote.answer(block_tokens)));
-        Answer { frequencies, store: self.store, ..ranks.select(options) }
+        Answer { frequencies, store: self.store, cursor: self.cursor(), ..ranks.select(options) }
     }
 }
 
@@ -183,12 +216,18 @@ impl RemoteRank<'_> {
     }
 }
 
+/// The cursor of a prefix as clients see it, from its hash, or the hash from that cursor. `hashed_with` says how the
+/// tokens of the only hash variant were hashed; empty for a prompt that was given as local hashes.
+fn bound(hashed_with: &[(HashVariant, TokenWindow)], cursor: PrefixCursor) -> PrefixCursor {
+    hashed_with.first().map_or(cursor, |&(variant, window)| cursor.bound_to(variant, window))
+}
+
 /// Local hashes of a prompt's blocks, for each token window that engines of any replica use.
 fn hash_variants(
     local: Option<&Model>,
     listed: Option<&FleetModel>,
     prompt: TokenPrompt<'_>,
-) -> Vec<Cow<'static, [LocalHash]>> {
+) -> Vec<(Cow<'static, [LocalHash]>, HashVariant, TokenWindow)> {
     let (lora_name, cache_salt) = (prompt.lora_name, prompt.cache_salt);
     let (variant, block_size) = match (local, listed) {
         (Some(model), _) => (model.hash_variant(lora_name, cache_salt), model.block_size),
@@ -198,5 +237,47 @@ fn hash_variants(
     let local_windows = || local.into_iter().flat_map(|model| model.windows.in_use());
     let listed_windows = listed.into_iter().flat_map(|listed| listed.windows.iter().copied());
     let windows = local_windows().chain(listed_windows.filter(|window| local_windows().all(|known| known != *window)));
-    windows.map(|window| Cow::Owned(local_hashes(variant, prompt.tokens, block_size, window))).collect()
+    let hashed = |window| (Cow::Owned(local_hashes(variant, prompt.tokens, block_size, window)), variant, window);
+    windows.map(hashed).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use flash_indexer_core::hashing::{BlockSize, sequence_hashes};
+    use flash_indexer_core::{Block, BlockEvent, DpRank, Tier, WorkerRank};
+    use flash_indexer_types::Registration;
+
+    use super::*;
+    use crate::{Indexer, IndexerOptions, QueryError};
+
+    #[test]
+    fn a_model_with_several_token_windows_has_no_cursors() {
+        let indexer = Indexer::start(IndexerOptions::default()).expect("it starts");
+        let (key, block_size) = (ModelKey::new("m", None), BlockSize::new(1).expect("a size"));
+        let instance = InstanceId::number(1);
+        let registration = Registration::new(instance.clone(), key.clone(), "tcp://127.0.0.1:1", block_size);
+        indexer.register(registration).expect("it is registered");
+        let model = indexer.model(&key).expect("it exists");
+        let rank = WorkerRank { worker: model.worker(&instance).expect("it is registered"), dp_rank: DpRank(0) };
+        let tokens: Vec<u32> = (0..40).collect();
+        let locals = local_hashes(HashVariant::default(), &tokens, block_size, TokenWindow::Block);
+        let blocks = sequence_hashes(&locals).zip(&locals).map(|(sequence, &local)| Block { sequence, local });
+        let event = BlockEvent::Stored { tier: Tier::Device, parent: None, blocks: blocks.collect(), copies: 1 };
+        model.index().apply(rank, &event);
+
+        let query = |tokens, after| {
+            let prompt = Query::Tokens(TokenPrompt { tokens, lora_name: None, cache_salt: None });
+            indexer.query_local(&key, prompt, QueryOptions { after, ..QueryOptions::default() })
+        };
+        let AnswerCursor { cursor, tokens: covered } =
+            query(&tokens, None).expect("an answer").cursor.expect("a cursor");
+        assert_eq!(covered, 32);
+        let continued = query(&tokens[32..], Some(cursor)).expect("an answer");
+        assert_eq!(continued.ranks[0].tokens[Tier::Device], 40);
+
+        model.windows.record(TokenWindow::Block);
+        model.windows.record(TokenWindow::BlockAndNext);
+        assert_eq!(query(&tokens, None).expect("an answer").cursor, None);
+        assert!(matches!(query(&tokens[32..], Some(cursor)), Err(QueryError::UnknownCursor)));
+    }
 }

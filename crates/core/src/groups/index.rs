@@ -8,6 +8,7 @@ use rustc_hash::FxHashMap;
 
 use super::rank::RankGroups;
 use super::{Cut, GroupChange, RankEvent};
+use crate::cursor::PrefixCursor;
 use crate::hashing::sequence_hashes;
 use crate::{
     Applied, BlockEvent, HeldBlock, LocalHash, MatchScores, MemoryLimit, PerTier, RankMatch, RankSize, SharedIndex,
@@ -206,6 +207,11 @@ impl SharedIndex for GroupedIndex {
         }
         scores.ranks.retain(|found| found.longest() > 0);
         scores
+    }
+
+    /// The prefix as the primary group has it.
+    fn prefix(&self, cursor: PrefixCursor) -> Option<Vec<LocalHash>> {
+        self.plain.prefix(cursor)
     }
 
     /// Counts blocks of the primary group. Secondary groups may hold them in other tiers.

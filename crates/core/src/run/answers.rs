@@ -83,6 +83,9 @@ pub(super) struct ResolvedRanks {
     slots: FxHashMap<WorkerRank, RankSlot>,
 }
 
+/// Holders that are added to an answer with one check of its room, if all of them match.
+const TOGETHER: usize = 16;
+
 #[derive(Debug, Clone, Copy)]
 struct ResolvedHolder {
     rank: WorkerRank,
@@ -109,8 +112,7 @@ impl ResolvedRanks {
     pub(super) fn scores(&self, found: &mut Scratch) -> MatchScores {
         let Scratch { depths, levelled, .. } = found;
         let mut ranks: Vec<RankMatch> = Vec::with_capacity(depths.matches_max());
-        depths.for_each(|holder, depth| {
-            let Some(&ResolvedHolder { rank, assignment }) = self.holders.get(holder.0 as usize) else { return };
+        let mut add = |ranks: &mut Vec<RankMatch>, &ResolvedHolder { rank, assignment }: &ResolvedHolder, depth| {
             if assignment.covers_all_levels() {
                 ranks.push(RankMatch { rank, blocks: PerTier([depth; 4]) });
             } else if assignment.is_in_use() {
@@ -123,7 +125,29 @@ impl ResolvedRanks {
                     ranks[at].blocks[level] = depth;
                 }
             }
-        });
+        };
+        match depths.listed() {
+            Some(listed) => {
+                for (holder, depth) in listed {
+                    if let Some(resolved) = self.holders.get(holder.0 as usize) {
+                        add(&mut ranks, resolved, depth);
+                    }
+                }
+            }
+            None => {
+                for (holders, depths) in self.holders.chunks(TOGETHER).zip(depths.as_slice().chunks(TOGETHER)) {
+                    let pairs = holders.iter().zip(depths);
+                    if pairs.clone().all(|(resolved, &depth)| depth > 0 && resolved.assignment.covers_all_levels()) {
+                        let matches = pairs.map(|(resolved, &depth)| (resolved.rank, PerTier([depth; 4])));
+                        ranks.extend(matches.map(|(rank, blocks)| RankMatch { rank, blocks }));
+                    } else {
+                        pairs
+                            .filter(|(_, depth)| **depth > 0)
+                            .for_each(|(resolved, &depth)| add(&mut ranks, resolved, depth));
+                    }
+                }
+            }
+        }
         levelled.clear();
         MatchScores { ranks }
     }

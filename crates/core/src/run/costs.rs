@@ -298,7 +298,8 @@ fn compacting_the_last_rank_of_a_large_index_costs_bounded_steps() {
 #[test]
 fn evicting_runs_that_a_fleet_holds_costs_bounded_steps() {
     const RANKS: u64 = 300;
-    let index = RunIndex::bounded(RunLimits::default(), 4 << 20).expect("enough for an index");
+    // Memory for about 2,100 runs, of which checkpoints take 64 KiB.
+    let index = RunIndex::bounded(RunLimits::default(), (4 << 20) + (80 << 10)).expect("enough for an index");
     let mut index = CountingIndex::new(index);
     for prompt in 0..6_000 {
         for worker in 0..RANKS {

@@ -135,6 +135,13 @@ impl Depths {
         }
     }
 
+    /// The holders with a match and their depths, if they are listed: few of many holders.
+    pub(super) fn listed(&self) -> Option<impl Iterator<Item = (Holder, u32)>> {
+        let Occupancy::Sparse(listed) = &self.occupancy else { return None };
+        let depths = listed.iter().map(|&holder| (holder, self.by_holder[holder.0 as usize]));
+        Some(depths.filter(|&(_, depth)| depth > 0))
+    }
+
     /// An upper bound on the holders that [`Depths::for_each`] visits.
     pub(super) fn matches_max(&self) -> usize {
         match &self.occupancy {

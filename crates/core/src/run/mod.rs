@@ -10,6 +10,7 @@
 //! |---|---|
 //! | `published` | what queries read: runs, edges, holdings and the rank table |
 //! | `find`, `branching`, `top` | queries: the walk, twins, the deepest ranks |
+//! | `prefix` | prefixes by their cursors |
 //! | `matches`, `answers` | depths by holder, and their conversion to ranks |
 //! | `writer` | what events change: directories, columns, coverage, eviction, compaction |
 //! | `bound`, `use_samples` | counters and use samples of an index with a memory limit |
@@ -27,6 +28,7 @@ mod find;
 mod matches;
 #[cfg(all(test, loom))]
 mod models;
+mod prefix;
 mod published;
 mod top;
 mod use_samples;
@@ -47,11 +49,13 @@ use self::bound::BoundCounters;
 pub use self::bound::{INDEX_BYTES_MIN, MemoryTooSmall, OnEvicted};
 use self::find::{Conflict, find_depths, until_unchanged};
 use self::matches::Scratch;
+use self::prefix::prefix;
 use self::published::Published;
 use self::published::holdings::Holder;
 use self::top::find_top;
 use self::use_samples::UseSamples;
 use self::writer::{Bounded, Compaction, Writer};
+use crate::cursor::PrefixCursor;
 use crate::keyed::HashKey;
 use crate::{
     Applied, BlockEvent, HeldBlock, LocalHash, MatchScores, MemoryLimit, PerTier, RankMatch, RankSize, SharedIndex,
@@ -351,6 +355,11 @@ impl SharedIndex for RunIndex {
             self.record_use(scratch);
             found
         })
+    }
+
+    /// Finds every prefix of which a rank holds all blocks, unless it consists of more than 65,536 runs. Costs its blocks.
+    fn prefix(&self, cursor: PrefixCursor) -> Option<Vec<LocalHash>> {
+        prefix(&self.published.load(), cursor)
     }
 
     /// Takes the writer's mutex if a match is longer in slower tiers. Resolves a few matches at a time, so that the

@@ -17,6 +17,11 @@ pub enum QueryError {
     /// No instance is registered for this model and tenant.
     #[error("no instance is registered for model {:?} and tenant {:?}; register one with POST /register, or see GET /workers", .0.model_name, .0.tenant_id)]
     UnknownModel(ModelKey),
+    /// The query continues a prefix that this replica's index does not have.
+    #[error(
+        "unknown cursor: no engine of this replica holds its prefix, or it was answered for another model, adapter or salt; send the whole prompt without `after`"
+    )]
+    UnknownCursor,
     /// A name in the query is too long.
     #[error(transparent)]
     Name(#[from] NameError),
@@ -31,30 +36,39 @@ impl Indexer {
     ///
     /// # Errors
     ///
-    /// If no instance is registered for the model and tenant with any replica. If the shared store is unavailable and
+    /// If no instance is registered for the model and tenant with any replica, or if the cursor is unknown. If the shared store is unavailable and
     /// an instance is registered with this replica, the answer has that instance and [`Answer::store`] reports the
     /// store.
     pub async fn query(&self, key: &ModelKey, query: Query<'_>, options: QueryOptions) -> Result<Answer, QueryError> {
-        Ok(self.search_fleet(key, query).await?.answer(options))
+        let mut search = self.search(key, query)?;
+        continue_after(&mut search, options)?;
+        self.query_store(&mut search).await;
+        Ok(search.answer(options))
     }
 
     /// Queries the matches of a prompt in this replica's ranks.
     ///
     /// # Errors
     ///
-    /// If no instance is registered with this replica for the model and tenant.
+    /// If no instance is registered with this replica for the model and tenant, or if the cursor is unknown.
     pub fn query_local(&self, key: &ModelKey, query: Query<'_>, options: QueryOptions) -> Result<Answer, QueryError> {
         query.check(key)?;
-        Ok(Search::new(Some(self.model(key)?), None, query).answer(options))
+        let mut search = Search::new(Some(self.model(key)?), None, query);
+        continue_after(&mut search, options)?;
+        Ok(search.answer(options))
     }
 
     /// A search that has queried the shared store, if one is configured.
     pub(super) async fn search_fleet<'q>(&self, key: &ModelKey, query: Query<'q>) -> Result<Search<'q>, QueryError> {
         let mut search = self.search(key, query)?;
+        self.query_store(&mut search).await;
+        Ok(search)
+    }
+
+    async fn query_store(&self, search: &mut Search<'_>) {
         if let Some(shared_store) = &self.shared_store {
             search.query_store(shared_store).await;
         }
-        Ok(search)
     }
 
     /// A search that has not queried the shared store yet.
@@ -98,4 +112,10 @@ impl Indexer {
             shared_store.stop().await;
         }
     }
+}
+
+/// Completes a query that continues a prefix.
+fn continue_after(search: &mut Search<'_>, options: QueryOptions) -> Result<(), QueryError> {
+    let is_known = options.after.is_none_or(|cursor| search.continue_after(cursor));
+    is_known.then_some(()).ok_or(QueryError::UnknownCursor)
 }

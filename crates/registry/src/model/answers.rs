@@ -309,7 +309,7 @@ mod tests {
                     let found = [(query.as_slice(), model.index().find(&query))];
                     for top_k in [0, 1, 2, 3, 100] {
                         for min_score in [None, Some(0), Some(1), Some(33)] {
-                            let options = QueryOptions { top_k: NonZeroUsize::new(top_k), min_score };
+                            let options = QueryOptions { top_k: NonZeroUsize::new(top_k), min_score, after: None };
                             let general = model.named_ranks(&found).select(options);
                             let answer = model.listed_answer(&found, options);
                             prop_assert!(answer.is_some() || has_restored);

@@ -81,6 +81,7 @@ impl<'r> QueryInput<'r> {
         let options = QueryOptions {
             top_k: NonZeroUsize::new(request.top_k as usize),
             min_score: (request.min_score > 0).then_some(request.min_score),
+            after: request.after,
         };
         let (lora_name, cache_salt) = (given(&request.lora_name), given(&request.cache_salt));
         let query = match prompt {
@@ -140,6 +141,8 @@ fn response(answer: Answer, request: &QueryRequest) -> QueryResponse {
         frequencies: answer.frequencies,
         store: answer.store.as_str().unwrap_or_default().to_owned(),
         error: None,
+        cursor: answer.cursor.map(|cursor| cursor.cursor),
+        cursor_tokens: answer.cursor.map_or(0, |cursor| cursor.tokens),
     }
 }
 

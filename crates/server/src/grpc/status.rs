@@ -47,6 +47,7 @@ impl From<QueryError> for RpcError {
             QueryError::UnknownModel(_) => Self(Status::not_found(error.to_string())),
             QueryError::Name(error) => error.into(),
             QueryError::StoreUnavailable(_) => Self(Status::unavailable(error.to_string())),
+            QueryError::UnknownCursor => Self(Status::failed_precondition(error.to_string())),
         }
     }
 }
@@ -123,6 +124,7 @@ const fn name(code: Code) -> &'static str {
         Code::NotFound => "not_found",
         Code::ResourceExhausted => "resource_exhausted",
         Code::Unimplemented => "unimplemented",
+        Code::FailedPrecondition => "failed_precondition",
         Code::Internal => "internal",
         Code::Unavailable => "unavailable",
         _ => "other",

@@ -14,7 +14,7 @@ use super::prompt::{PromptBody, PromptRequest};
 use super::query_response::QueryResponse;
 use flash_indexer_registry::QueryOptions;
 use flash_indexer_registry::{Query, TokenPrompt};
-use flash_indexer_types::hashes;
+use flash_indexer_types::hashes::{self, AnyHash};
 
 #[derive(Deserialize)]
 #[serde(expecting = "a JSON object")]
@@ -26,6 +26,7 @@ pub(super) struct TokenQuery {
     cache_salt: Option<String>,
     top_k: Option<NonZeroUsize>,
     min_score: Option<u64>,
+    after: Option<AnyHash>,
 }
 
 impl PromptRequest for TokenQuery {
@@ -42,7 +43,11 @@ pub(super) async fn by_tokens(
     PromptBody { request: query, .. }: PromptBody<TokenQuery>,
 ) -> Result<QueryResponse, ApiError> {
     let key = query.scope.key()?;
-    let options = QueryOptions { top_k: query.top_k, min_score: query.min_score };
+    let options = QueryOptions {
+        top_k: query.top_k,
+        min_score: query.min_score,
+        after: query.after.map(|AnyHash(cursor)| cursor),
+    };
     let (lora_name, cache_salt) = (query.lora_name.as_deref(), query.cache_salt.as_deref());
     let prompt = Query::Tokens(TokenPrompt { tokens: &query.token_ids, lora_name, cache_salt });
     let answer = api.indexer.query(&key, prompt, options).await?;
@@ -58,6 +63,7 @@ pub(super) struct HashQuery {
     scope: ModelScope,
     top_k: Option<NonZeroUsize>,
     min_score: Option<u64>,
+    after: Option<AnyHash>,
 }
 
 impl PromptRequest for HashQuery {
@@ -74,7 +80,11 @@ pub(super) async fn by_hashes(
     PromptBody { request: query, .. }: PromptBody<HashQuery>,
 ) -> Result<QueryResponse, ApiError> {
     let key = query.scope.key()?;
-    let options = QueryOptions { top_k: query.top_k, min_score: query.min_score };
+    let options = QueryOptions {
+        top_k: query.top_k,
+        min_score: query.min_score,
+        after: query.after.map(|AnyHash(cursor)| cursor),
+    };
     let answer = api.indexer.query(&key, Query::Hashes(query.block_hashes.into()), options).await?;
     Ok(QueryResponse(answer))
 }

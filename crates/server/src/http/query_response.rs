@@ -5,7 +5,7 @@ use axum::http::HeaderValue;
 use axum::http::header::CONTENT_TYPE;
 use axum::response::{IntoResponse, Response};
 use flash_indexer_core::Tier;
-use flash_indexer_registry::{Answer, InstanceName, RankAnswer};
+use flash_indexer_registry::{Answer, AnswerCursor, InstanceName, RankAnswer};
 
 /// Expected bytes of an instance with one rank, besides its name, which occurs three times.
 const INSTANCE_BYTES: usize = 160;
@@ -33,6 +33,13 @@ fn json(answer: &Answer) -> Vec<u8> {
     out.by_instance(answer, |out, ranks| out.by_rank(ranks, |rank| rank.blocks_held as u64));
     out.text(",\"instances\":");
     out.by_instance(answer, Json::instance);
+    if let Some(AnswerCursor { cursor, tokens }) = answer.cursor {
+        // A string, for readers whose numbers have 53 bits.
+        out.text(",\"cursor\":\"");
+        out.number(cursor);
+        out.text("\",\"cursor_tokens\":");
+        out.number(tokens);
+    }
     if let Some(store) = answer.store.as_str() {
         out.text(",\"store\":\"");
         out.text(store);
@@ -138,6 +145,10 @@ mod tests {
         tree_sizes: BTreeMap<String, ByRank<usize>>,
         instances: BTreeMap<String, InstanceScores>,
         #[serde(skip_serializing_if = "Option::is_none")]
+        cursor: Option<String>,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        cursor_tokens: Option<u64>,
+        #[serde(skip_serializing_if = "Option::is_none")]
         store: Option<&'static str>,
     }
 
@@ -202,12 +213,16 @@ mod tests {
             ranks in prop::collection::vec(rank(), 0..20),
             frequencies in prop::collection::vec(any::<u32>(), 0..4),
             store in prop::sample::select(vec![StoreAnswer::None, StoreAnswer::Included, StoreAnswer::Unavailable]),
+            cursor in prop::option::of(any::<(u64, u64)>()),
         ) {
             let by_name: BTreeMap<_, _> = ranks.into_iter().map(|it| ((it.instance.clone(), it.dp_rank), it)).collect();
             let ranks: Vec<NamedRank> = by_name.into_values().collect();
-            let expected = Expected::of(&ranks, &frequencies, store);
+            let mut expected = Expected::of(&ranks, &frequencies, store);
+            expected.cursor = cursor.map(|(cursor, _)| cursor.to_string());
+            expected.cursor_tokens = cursor.map(|(_, tokens)| tokens);
             let mut answer = Answer::of(ranks, QueryOptions::default());
             (answer.frequencies, answer.store) = (frequencies, store);
+            answer.cursor = cursor.map(|(cursor, tokens)| AnswerCursor { cursor, tokens });
             let written: Value = serde_json::from_slice(&json(&answer)).expect("it is JSON");
             prop_assert_eq!(written, serde_json::to_value(&expected).expect("it is JSON"));
         }

@@ -14,6 +14,7 @@ use super::arena::{LINE_WORDS, freeing_steps};
 use super::atomics::{Acquire, AtomicU32, AtomicU64, Relaxed, Release, zeroed_words};
 use super::layout::{Position, RUN_BLOCKS_MAX, RunId};
 use crate::LocalHash;
+use crate::cursor::PrefixCursor;
 use crate::keyed::HashKey;
 use crate::run::effort::{self, Effort};
 
@@ -62,6 +63,12 @@ impl Edges {
     #[inline]
     pub(crate) fn hash_of_twins_inside(&self, run: RunId) -> u32 {
         self.hash(Position { run, offset: NO_OFFSET }, LocalHash(0))
+    }
+
+    /// The hash of a checkpoint, in a table of checkpoints.
+    #[inline]
+    pub(crate) fn hash_of_checkpoint(&self, checkpoint: PrefixCursor) -> u32 {
+        self.hash(Position::ROOT, LocalHash(checkpoint.0))
     }
 
     /// Changes whenever readers switch to another table. A search is valid if the generation is the same before and

@@ -9,10 +9,10 @@ use std::ops::ControlFlow;
 
 use super::arena::{Arena, RecordNumbers};
 use super::atomics::{Acquire, AtomicU64, Relaxed, Release};
-use super::layout::{HEADER_WORDS, HOLDERS_MAX, HOLDINGS, INLINE, RunId};
+use super::layout::{CHECKPOINT, HOLDERS_MAX, HOLDINGS, INLINE, RunId};
 
 /// Entries that fit into the header.
-pub(crate) const INLINE_ENTRIES: usize = if cfg!(loom) { 2 } else { (HEADER_WORDS - INLINE) * 2 };
+pub(crate) const INLINE_ENTRIES: usize = if cfg!(loom) { 2 } else { (CHECKPOINT - INLINE) * 2 };
 /// A list with more than one in this many of all holders becomes an array.
 const DENSE_SHARE: usize = if cfg!(loom) { 2 } else { 8 };
 /// A longer list becomes an array in any case, because a list is searched linearly.

@@ -3,10 +3,11 @@
 //! ```text
 //!  word 0   version: even while stable, odd while the writer changes words that a reader could
 //!           otherwise combine wrongly
-//!  word 1   info:     parent run (32) | parent offset (10) | length (10) | flags (12)
+//!  word 1   info:     parent run (32) | parent offset (10) | length (10) | flags (4) | phase (5)
 //!  word 2   holdings: form (2) | entries (20) | – (10) | location of a list or a dense array (32);
 //!           in place:  form (2) | entries (20) | offset (10) and id (32) of one child run
-//!  word 3…7 up to ten holdings in place: holder (22) | end (10), two to a word
+//!  word 3…6 up to eight holdings in place: holder (22) | end (10), two to a word
+//!  word 7   the last checkpoint before the run
 //!  word 8…  local hashes, as many as the run's size class has room for
 //!  then     in the larger classes, fingerprints of sections of local hashes, from their own line on
 //! ```
@@ -18,11 +19,13 @@ use bytemuck::Zeroable;
 
 use super::arena::{Arena, LINE_WORDS};
 use super::atomics::AtomicU64;
+use crate::cursor::CHECKPOINT_BLOCKS;
 
 pub(crate) const VERSION: usize = 0;
 pub(crate) const INFO: usize = 1;
 pub(crate) const HOLDINGS: usize = 2;
 pub(crate) const INLINE: usize = 3;
+pub(crate) const CHECKPOINT: usize = 7;
 pub(crate) const HEADER_WORDS: usize = 8;
 
 /// Capacity of a run of each size class, in blocks.
@@ -38,6 +41,9 @@ const SECTIONS_MIN: usize = 3;
 pub(crate) const HOLDERS_MAX: u32 = 1 << 22;
 
 const CLASS_SHIFT: u32 = 28;
+/// Position of the phase in a run's info, behind the flags.
+const PHASE_SHIFT: u32 = 56;
+const _: () = assert!(CHECKPOINT_BLOCKS <= 1 << (u64::BITS - PHASE_SHIFT) && CHECKPOINT_BLOCKS.is_power_of_two());
 
 /// Identifies a run while it exists; reused afterwards.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Zeroable)]
@@ -122,6 +128,16 @@ impl Info {
 
     pub(crate) fn with_len(self, len: usize) -> Self {
         Self(self.0 & !(1023 << 42) | (len as u64) << 42)
+    }
+
+    /// Blocks between the last checkpoint before the run and the run.
+    pub(crate) fn phase(self) -> usize {
+        (self.0 >> PHASE_SHIFT) as usize % CHECKPOINT_BLOCKS
+    }
+
+    pub(crate) fn with_phase(self, phase: usize) -> Self {
+        debug_assert!(self.phase() == 0 && phase < CHECKPOINT_BLOCKS);
+        Self(self.0 | (phase as u64) << PHASE_SHIFT)
     }
 
     pub(crate) fn has(self, flag: u64) -> bool {

@@ -28,6 +28,8 @@ pub(super) struct Published {
     pub(super) runs: RunArena,
     pub(super) lists: ListArena,
     pub(super) edges: Edges,
+    /// Runs by the checkpoints that lie in them.
+    pub(super) checkpoints: Edges,
     pub(super) ranks: RankTable,
 }
 
@@ -36,12 +38,14 @@ impl Published {
     /// the key of the hash tables.
     pub(super) fn new(ranks_version: u64, key: HashKey) -> Self {
         let ranks = RankTable::new(ranks_version);
-        Self { runs: RunArena::new(), lists: ListArena::new(), edges: Edges::new(key), ranks }
+        let (edges, checkpoints) = (Edges::new(key), Edges::new(key));
+        Self { runs: RunArena::new(), lists: ListArena::new(), edges, checkpoints, ranks }
     }
 
     /// Frees the memory in pieces and yields the steps of each.
     pub(super) fn into_pieces(self) -> impl Iterator<Item = usize> {
-        self.runs.into_pieces().chain(self.lists.into_pieces()).chain(self.edges.into_pieces())
+        let tables = self.edges.into_pieces().chain(self.checkpoints.into_pieces());
+        self.runs.into_pieces().chain(self.lists.into_pieces()).chain(tables)
     }
 
     #[inline]

@@ -164,6 +164,7 @@ impl Writer {
         FIXED_BYTES
             + blocks
             + self.edges.bytes()
+            + self.checkpoints.bytes()
             + self.ranks.bytes_allocated()
             + self.rare_bytes
             + self.retention_table.bytes()

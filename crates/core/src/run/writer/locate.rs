@@ -281,9 +281,11 @@ impl Writer {
         let info = info.with_len(end);
         if start > 0 {
             self.published.run(run).record[INFO].store(info.0, Release);
+            self.publish_checkpoints(run, start);
             return;
         }
         let parent = info.parent();
+        let info = self.start_checkpoints(run, info);
         self.runs.link(run, parent);
         self.child_attached(run);
         self.change_run(run, |run| {
@@ -292,6 +294,7 @@ impl Writer {
         });
         let hash = self.published.edges.hash(parent, self.local_of(Position { run, offset: 0 }));
         self.edges.insert(&self.published.edges, hash, run);
+        self.publish_checkpoints(run, start);
         self.publish_child(parent.run);
     }
 

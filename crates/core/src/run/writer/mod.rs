@@ -5,6 +5,7 @@
 //! |---|---|
 //! | `store_blocks`, `remove_blocks`, `clear` | events: store, remove, clear |
 //! | `locate`, `redefine`, `twins`, `waiting` | positions of blocks, redefined sequence hashes, twins, waiting blocks |
+//! | `checkpoints` | the runs in which prefixes are found by their cursors |
 //! | `hold`, `coverage`, `exceptions`, `reference_counts` | what each rank holds, and what of it is published |
 //! | `domains`, `directory`, `segment`, `directory_line`, `sequence_columns` | lookup of sequence hashes by hash domain |
 //! | `runs`, `rank_states`, `retention`, `trim`, `prune` | state of runs and ranks, and when blocks are freed |
@@ -15,6 +16,7 @@
 
 mod bounded;
 mod branch_tiers;
+mod checkpoints;
 mod chunked;
 mod clear;
 mod compaction;
@@ -77,6 +79,7 @@ pub(super) struct Writer {
     limits: RunLimits,
     runs: Runs,
     edges: EdgesWriter,
+    checkpoints: EdgesWriter,
     extents: Extents,
     sequences: SequenceColumns,
     directory_batches: PrefetchBatches,
@@ -148,6 +151,7 @@ impl Writer {
             limits,
             runs,
             edges: EdgesWriter::default(),
+            checkpoints: EdgesWriter::default(),
             extents: Extents::default(),
             sequences: SequenceColumns::new(key),
             directory_batches: PrefetchBatches::default(),
@@ -234,6 +238,7 @@ impl Writer {
         let parts = [self.runs.bytes(), self.sequences.bytes(), self.extents.bytes()];
         let tables = self.domains.bytes()
             + self.edges.bytes()
+            + self.checkpoints.bytes()
             + self.ranks.bytes()
             + self.rare_bytes
             + self.retention_table.bytes();

@@ -7,6 +7,7 @@ use super::bounded::SEQUENCE_BYTES;
 use super::chunked::CHUNK;
 use super::rank_states::RANK_BYTES;
 use super::sequence_columns::LINE_SEQUENCES;
+use crate::cursor::CHECKPOINT_BLOCKS;
 use crate::run::published::holdings::{Holder, HoldingsWriter};
 use crate::run::published::layout::{CAPACITIES, HEADER_WORDS, RunId};
 use crate::run::published::rank_table::RankSlot;
@@ -41,6 +42,8 @@ impl Writer {
     /// Reserves table memory for the blocks. In the worst case each block is a run of its own.
     fn reserve(&mut self, slot: RankSlot, blocks: &[Block]) -> bool {
         let count = blocks.len();
+        // The blocks follow each other.
+        let checkpoints = count / CHECKPOINT_BLOCKS + 1;
         let allocated = self.bytes_allocated();
         let spare = self.bounded().bytes_for_blocks().saturating_sub(allocated);
         let missing_runs = count.saturating_sub(self.runs.free_count());
@@ -48,13 +51,15 @@ impl Writer {
             0 => 0,
             missing => missing * SMALLEST_RUN_BYTES + self.bytes_for_smallest(),
         };
-        let tables = self.sequences.bytes_for(count) + self.edges.bytes_for(count);
+        let tables =
+            self.sequences.bytes_for(count) + self.edges.bytes_for(count) + self.checkpoints.bytes_for(checkpoints);
         let fits = spare.checked_sub(runs + tables).is_some_and(|spare| self.fits_directory(slot, blocks, spare));
         if !fits {
             return false;
         }
         self.sequences.reserve(count);
         self.edges.reserve(&self.published.edges, count);
+        self.checkpoints.reserve(&self.published.checkpoints, checkpoints);
         if missing_runs > 0 {
             self.runs.reserve_smallest();
             let last = self.runs.touched(0) + CHUNK / 2;

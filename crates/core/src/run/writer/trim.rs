@@ -224,6 +224,7 @@ impl Writer {
             return;
         }
         self.before_truncating(run, len);
+        self.remove_checkpoints(run, len.into());
         self.runs.get_mut(run).len = len;
         self.change_run(run, |run| {
             let info = Info(run.record[INFO].load(Relaxed)).with_len(len.into());
@@ -234,6 +235,7 @@ impl Writer {
     fn free(&mut self, run: RunId) {
         let parent = self.runs.get(run).parent();
         let local = self.local_of(Position { run, offset: 0 });
+        self.remove_checkpoints(run, 0);
         let info = Info(self.published.run(run).record[INFO].load(Relaxed));
         let hash = self.published.edges.hash(parent, local);
         self.edges.remove(&self.published.edges, hash, run);
