@@ -204,6 +204,18 @@ fn service(text: &mut String, report: &ServiceReport) -> Result<()> {
         let figures = [line.bytes_per_event, line.events_per_second / 1e6, line.blocks_per_second / 1e6].map(short);
         row(text, std::iter::once(&line.shape).chain(&figures))?;
     }
+    if let Some(burst) = &report.burst {
+        writeln!(
+            text,
+            "\nA burst of {} single-block events in batches of 8 ({} messages, {} MB), published in {:.1} s without regard to the service,\
+             \nis applied in {:.1} s. No message is lost.",
+            burst.events,
+            burst.messages,
+            burst.bytes / 1_000_000,
+            burst.published_seconds,
+            burst.applied_seconds
+        )?;
+    }
     writeln!(
         text,
         "\n`POST /query` of {PROMPT_TOKENS} tokens over {CONNECTIONS} kept connections, one request at a time on each; most prompts are held completely.\

@@ -37,6 +37,13 @@ impl Shape {
         encoding: Encoding::Map,
         sequences: 400,
     };
+    /// About 150 MB from all engines together.
+    pub(super) const BURST: Self = Self {
+        name: "1 block an event, 8 events a batch, all at once",
+        sequences: 1_157,
+        events_per_batch: 8,
+        ..Self::SINGLE
+    };
     pub(super) const PREFILL: Self = Self {
         name: "64 blocks an event, 8 events a batch",
         blocks_per_event: 64,

@@ -13,7 +13,7 @@ use super::program::Program;
 
 /// Engines of the fleet, each with one rank.
 pub(crate) const ENGINES: usize = 4;
-/// Bytes and messages in flight: half of the service's queue for one decoder.
+/// Bytes and messages in flight: the service is never idle, and its queues stay short.
 const AHEAD_BYTES_MAX: usize = 32 << 20;
 const AHEAD_MESSAGES_MAX: usize = 1 << 14;
 /// Interval of polling the service's position.
@@ -30,6 +30,14 @@ pub(super) struct Engines {
     shape: Shape,
     /// Messages that each engine has published.
     published: u64,
+}
+
+/// Times of a burst from its first message on.
+pub(super) struct Burst {
+    /// Until the last message was published.
+    pub(super) published: Duration,
+    /// Until queries see all messages.
+    pub(super) applied: Duration,
 }
 
 impl Engines {
@@ -103,6 +111,22 @@ impl Engines {
         let took = started.elapsed();
         self.check(program, self.shape.sequences * SEQUENCE_BLOCKS)?;
         Ok(took)
+    }
+
+    /// Publishes all batches without regard to the service, and waits until queries see them. Fails if a message was lost.
+    pub(super) fn burst(&mut self, program: &Program) -> Result<Burst> {
+        let started = Instant::now();
+        for at in 0..self.batches[0].len() {
+            for (publisher, batches) in self.publishers.iter().zip(&self.batches) {
+                publish(publisher, self.published, &batches[at])?;
+            }
+            self.published += 1;
+        }
+        let published = started.elapsed();
+        self.wait()?;
+        let applied = started.elapsed();
+        self.check(program, self.shape.sequences * SEQUENCE_BLOCKS)?;
+        Ok(Burst { published, applied })
     }
 
     /// Publishes one batch of each engine.

@@ -26,6 +26,9 @@ pub(crate) struct ServiceReport {
     pub(crate) setting: Vec<(String, String)>,
     /// One line for each shape of batches.
     pub(crate) ingest: Vec<IngestLine>,
+    /// A burst that is published faster than it is applied.
+    #[serde(default)]
+    pub(crate) burst: Option<BurstLine>,
     /// The same queries, alone and beside ingest.
     pub(crate) queries: Vec<QueryLine>,
 }
@@ -37,6 +40,18 @@ pub(crate) struct IngestLine {
     pub(crate) bytes_per_event: f64,
     pub(crate) events_per_second: f64,
     pub(crate) blocks_per_second: f64,
+}
+
+/// A burst of which no message may be lost.
+#[derive(Serialize, Deserialize)]
+pub(crate) struct BurstLine {
+    pub(crate) events: usize,
+    pub(crate) bytes: usize,
+    pub(crate) messages: u64,
+    /// Seconds in which it is published.
+    pub(crate) published_seconds: f64,
+    /// Seconds until queries see all of it.
+    pub(crate) applied_seconds: f64,
 }
 
 /// Rate and latency of queries.
@@ -81,6 +96,7 @@ pub(crate) fn measure(path: &Path, rounds: usize) -> Result<ServiceReport> {
             blocks_per_second: engines.blocks() as f64 / seconds,
         });
     }
+    let burst = Some(measure_burst(path, rounds)?);
     let mut queries = Vec::new();
     for (beside, events) in [("nothing", 0.0), ("ingest", MODERATE_EVENTS)] {
         for offered in [None, Some(REQUESTS_WANTED), Some(REQUESTS_WANTED / 2.0)] {
@@ -97,7 +113,27 @@ pub(crate) fn measure(path: &Path, rounds: usize) -> Result<ServiceReport> {
             });
         }
     }
-    Ok(ServiceReport { setting: setting(rounds), ingest, queries })
+    Ok(ServiceReport { setting: setting(rounds), ingest, burst, queries })
+}
+
+/// Each round has a new service, whose index has to grow.
+fn measure_burst(path: &Path, rounds: usize) -> Result<BurstLine> {
+    let mut bursts = Vec::new();
+    for _ in 0..rounds {
+        eprintln!("service: {}", Shape::BURST.name);
+        let program = Program::start(path)?;
+        let mut engines = Engines::register(&program, Shape::BURST)?;
+        let burst = engines.burst(&program)?;
+        bursts.push(BurstLine {
+            events: engines.events(),
+            bytes: engines.bytes(),
+            messages: engines.messages(),
+            published_seconds: burst.published.as_secs_f64(),
+            applied_seconds: burst.applied.as_secs_f64(),
+        });
+    }
+    bursts.sort_unstable_by(|a, b| a.applied_seconds.total_cmp(&b.applied_seconds));
+    Ok(bursts.swap_remove(rounds / 2))
 }
 
 fn setting(rounds: usize) -> Vec<(String, String)> {

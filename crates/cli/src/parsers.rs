@@ -3,6 +3,7 @@
 use std::str::FromStr;
 
 use bytesize::ByteSize;
+use flash_indexer_server::QUEUE_BYTES_MIN;
 
 /// Parses a number that is at least 1, as `NonZeroUsize` is.
 pub(crate) fn at_least_one<T: FromStr>(text: &str) -> Result<T, &'static str> {
@@ -18,6 +19,14 @@ pub(crate) fn byte_size(text: &str) -> Result<usize, &'static str> {
     bytes.ok_or("expected a size such as 512MiB, 2GB or 1000000 (bytes)")
 }
 
+/// Parses the byte budget of received messages.
+pub(crate) fn queue_bytes(text: &str) -> Result<usize, String> {
+    match byte_size(text)? {
+        bytes if bytes < QUEUE_BYTES_MIN => Err(format!("give at least {}MiB", QUEUE_BYTES_MIN >> 20)),
+        bytes => Ok(bytes),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -30,5 +39,12 @@ mod tests {
         for text in ["", "0", "MiB", "-1", "1.5GiB", "3 parsecs", "99999999999999999999", "9999999999TiB"] {
             assert!(byte_size(text).is_err(), "{text}");
         }
+    }
+
+    #[test]
+    fn a_byte_budget_holds_some_messages_of_the_largest_size() {
+        assert_eq!(queue_bytes("64MiB"), Ok(64 << 20));
+        assert_eq!(queue_bytes("63MiB"), Err("give at least 64MiB".to_owned()));
+        assert!(queue_bytes("some").is_err());
     }
 }

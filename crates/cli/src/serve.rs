@@ -20,8 +20,8 @@ use flash_indexer_core::DpRank;
 use flash_indexer_core::hashing::BlockSize;
 use flash_indexer_core::run::{RunIndex, RunLimits};
 use flash_indexer_server::{
-    IndexerOptions, InstanceId, MetricNames, ModelKey, PeerUrl, PredictionLimits, QUEUE_BYTES_MIN, Registration,
-    Server, ServerOptions, TierWeights,
+    IndexerOptions, InstanceId, MetricNames, ModelKey, PeerUrl, PredictionLimits, Registration, Server, ServerOptions,
+    TierWeights,
 };
 use tracing::{debug, info, warn};
 
@@ -31,7 +31,7 @@ use self::inbound_options::InboundArguments;
 use self::shared_store_options::SharedStoreArguments;
 use self::tokenizer_options::TokenizerArguments;
 use crate::log::LogFormat;
-use crate::parsers::{at_least_one, byte_size};
+use crate::parsers::{at_least_one, byte_size, queue_bytes};
 use crate::stop;
 
 /// Run the service: listen to engines, answer queries over HTTP.
@@ -62,7 +62,8 @@ pub(crate) struct ServeArguments {
     #[arg(long, env = "FLASH_INDEXER_GRPC_PORT", value_name = "PORT")]
     grpc_port: Option<u16>,
 
-    /// Writer threads; the indexes of several models are spread over them.
+    /// Writer threads. The instances of a model are spread over as many of them as half of the processors, and models
+    /// over all. With --memory-max each model has one.
     #[arg(long, env = "FLASH_INDEXER_THREADS", default_value_t = 4, value_parser = clap::value_parser!(u16).range(1..=256))]
     threads: u16,
 
@@ -254,14 +255,6 @@ pub(crate) fn run(arguments: ServeArguments) -> Result<()> {
     // A client that does not read its response must not keep the process alive.
     runtime.shutdown_timeout(LEFTOVER_DEADLINE);
     result
-}
-
-/// Parses a byte budget of received messages.
-fn queue_bytes(text: &str) -> Result<usize, String> {
-    match byte_size(text)? {
-        bytes if bytes < QUEUE_BYTES_MIN => Err(format!("give at least {} MiB", QUEUE_BYTES_MIN >> 20)),
-        bytes => Ok(bytes),
-    }
 }
 
 /// Longest wait for requests that the server has already cut off.
