@@ -70,6 +70,11 @@ pub trait Lane: Send {
 
     /// Returns when queries see all applied events.
     fn settle(&mut self) {}
+
+    /// Does a part of the work that the index has deferred, as an idle writer does, and returns whether more is left.
+    fn maintain(&mut self) -> bool {
+        false
+    }
 }
 
 /// A reader of an index, for one thread, which reuses its buffers.

@@ -104,6 +104,10 @@ impl Lane for RunLane<'_> {
         }
         self.next += events.len();
     }
+
+    fn maintain(&mut self) -> bool {
+        self.run.0.iter().fold(false, |more, shard| shard.maintain() || more)
+    }
 }
 
 struct RunFinder<'a> {

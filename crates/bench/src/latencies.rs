@@ -19,6 +19,8 @@ pub struct LatencyFigures {
     pub p50_ns: f64,
     /// 99th percentile.
     pub p99_ns: f64,
+    /// 99.99th percentile.
+    pub p9999_ns: f64,
     /// Maximum.
     pub max_ns: f64,
 }
@@ -44,6 +46,7 @@ impl Latencies {
             mean_ns: self.histogram.mean(),
             p50_ns: at(0.5),
             p99_ns: at(0.99),
+            p9999_ns: at(0.9999),
             max_ns: self.histogram.max() as f64,
         }
     }

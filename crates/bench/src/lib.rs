@@ -16,6 +16,7 @@
 //! |---|---|
 //! | `backend.rs` | the traits that an index implements to take part |
 //! | `designs.rs` | this project's designs as contenders |
+//! | `churn.rs` | events of a large fleet that fills, replaces and loses its blocks |
 //! | `workload.rs`, `density.rs` | requests and events of a trace, simulated in advance; their distribution over time |
 //! | `measure/` | the measures, each a function of a contender and a workload |
 //! | `run.rs`, `child.rs`, `memory.rs`, `stream.rs` | runs all measures, in separate processes where needed |
@@ -27,6 +28,7 @@
 mod backend;
 mod check;
 mod child;
+mod churn;
 mod clock;
 mod density;
 mod designs;

@@ -129,6 +129,24 @@ fn different_answers_are_reported() {
 }
 
 #[test]
+fn generated_prompts_are_measured_with_equal_answers() {
+    let designs = [Design::DEFAULT, Design::RadixTree].map(DesignContender);
+    let contenders = designs.each_ref().map(|design| design as &dyn Contender);
+    let options = RunOptions {
+        measures: vec![Measure::Agentic, Measure::Documents],
+        repeats: 1,
+        fleet: FleetOptions { blocks: 6_000, ..fleet() },
+        ..options()
+    };
+    let report = run(&contenders, trace_file().path(), &options, &mut Steps::default()).expect("a run");
+    for measure in &report.measures {
+        assert_eq!(measure.differences(), Vec::<String>::new());
+        assert!(measure.rows.iter().all(|row| row.values.iter().all(Option::is_some)), "{}", measure.measure);
+        assert!(measure.rows.iter().all(|row| row.values[0] > Some(0.0)), "blocks are stored: {}", measure.measure);
+    }
+}
+
+#[test]
 fn a_baseline_must_take_part() {
     let options = RunOptions { baseline: "absent".to_owned(), ..options() };
     let error =

@@ -28,7 +28,7 @@
 //! | `publisher.rs` | an engine's sockets: live PUB and replay ROUTER |
 //! | `recording.rs` | reads streams recorded from real engines |
 //! | `fleet/` | many caches without sockets or tokens, for benchmarks |
-//! | `workload/` | request streams: Mooncake traces, synthetic conversations |
+//! | `workload/` | request streams: Mooncake traces, conversations, agents' sessions, documents |
 //! | `random.rs` | reproducible pseudo-random numbers |
 
 pub mod workload;

@@ -33,7 +33,7 @@ fn options() -> FleetOptions {
 fn play(options: FleetOptions) -> Vec<FleetStep> {
     let mut fleet = Fleet::new(options);
     let prompts = prompts();
-    let hashed = prompts.iter().zip(0..).map(|(hash_ids, at_ms)| HashedPrompt { at_ms, hash_ids });
+    let hashed = prompts.iter().zip(0..).map(|(hash_ids, at_ms)| HashedPrompt { at_ms, hash_ids, output_ids: &[] });
     hashed.map(|prompt| fleet.serve(prompt).expect("the caches are large enough")).collect()
 }
 
@@ -118,6 +118,7 @@ fn prefix_affinity_reuses_more_than_round_robin() {
 fn a_prompt_larger_than_the_cache_is_rejected() {
     let mut fleet = Fleet::new(options());
     let hash_ids: Vec<u64> = (0..11).collect();
-    let error = fleet.serve(HashedPrompt { at_ms: 0, hash_ids: &hash_ids }).expect_err("22 blocks do not fit into 20");
+    let prompt = HashedPrompt { at_ms: 0, hash_ids: &hash_ids, output_ids: &[] };
+    let error = fleet.serve(prompt).expect_err("22 blocks do not fit into 20");
     assert_eq!((error.needed, error.capacity), (22, 20));
 }

@@ -6,14 +6,16 @@ mod ingest;
 mod mixed;
 mod query;
 mod span;
+mod stalls;
 
 use std::fmt;
 
-use flash_indexer_sim::workload::MooncakeTrace;
-use flash_indexer_sim::{FleetOptions, HashSeeds, HoleShare};
+use flash_indexer_sim::workload::{AgenticOptions, AgenticSessions, DocumentPrompts, GeneratedPrompt, MooncakeTrace};
+use flash_indexer_sim::{FleetOptions, HashSeeds, HoleShare, Routing};
 use serde::{Deserialize, Serialize};
 
 use crate::backend::{Contender, MatchTotals};
+use crate::churn::churn;
 use crate::clock::Clock;
 use crate::workload::Workload;
 
@@ -46,6 +48,12 @@ pub enum Measure {
     Holes,
     /// Clearing one of 1,000 workers.
     Clear,
+    /// Events and queries of agents' sessions.
+    Agentic,
+    /// Events and queries of prompts about long shared documents.
+    Documents,
+    /// Longest waits of events and queries while 1,000 workers with ten million blocks replace and lose them.
+    Stalls,
 }
 
 /// Workers of [`Measure::FanOut`] and [`Measure::Clear`].
@@ -55,6 +63,16 @@ const VERY_MANY: usize = 7_000;
 /// Requests of the trace for each prompt that all workers of [`Measure::MemorySame`] hold: eight prompts for a whole trace.
 const REQUESTS_PER_SAME_PROMPT: usize = 1_500;
 const HOLES_PERCENT: f64 = 2.0;
+/// Workers of [`Measure::Agentic`].
+const AGENTIC_WORKERS: usize = 16;
+/// Prompts of [`Measure::Agentic`] at most; an agent's prompt is as long as thirty of the trace.
+const AGENTIC_PROMPTS_MAX: usize = 6_000;
+/// Documents of [`Measure::Documents`].
+const DOCUMENTS: usize = 400;
+/// Blocks that the workers of [`Measure::Stalls`] hold for each request of the trace: ten million for a whole one.
+const CHURNED_BLOCKS_PER_REQUEST: usize = 832;
+/// Seed of generated prompts.
+const PROMPTS_SEED: u64 = 1;
 
 /// The fleet that a measure needs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -65,6 +83,12 @@ pub(crate) enum Scenario {
     Workers(usize),
     /// A number of workers, each of which serves the same prompts.
     SameOnEach(usize),
+    /// Agents' sessions instead of the trace.
+    Agentic,
+    /// Prompts about documents instead of the trace.
+    Documents,
+    /// A fleet of this many workers under churn instead of the trace.
+    Churn(usize),
 }
 
 impl Scenario {
@@ -78,11 +102,21 @@ impl Scenario {
                 let holes = HoleShare::percent(HOLES_PERCENT).expect("two of a hundred is a share");
                 FleetOptions { holes, ..default_fleet }
             }
-            Self::Workers(workers) | Self::SameOnEach(workers) => FleetOptions { workers, ..default_fleet },
+            Self::Workers(workers) | Self::SameOnEach(workers) | Self::Churn(workers) => {
+                FleetOptions { workers, ..default_fleet }
+            }
+            Self::Agentic => FleetOptions {
+                workers: AGENTIC_WORKERS,
+                blocks: 2 * default_fleet.blocks,
+                blocks_per_hash_id: 1,
+                routing: Routing::SessionAffinity,
+                ..default_fleet
+            },
+            Self::Documents => FleetOptions { blocks_per_hash_id: 1, ..default_fleet },
         }
     }
 
-    /// Plays the first `requests` of a trace through this scenario's fleet.
+    /// Plays the first `requests` of a trace, or as many generated prompts, through this scenario's fleet.
     pub(crate) fn play(self, trace: &MooncakeTrace, requests: usize, default_fleet: &FleetOptions) -> Workload {
         let options = self.options(default_fleet);
         match self {
@@ -91,9 +125,23 @@ impl Scenario {
                 Workload::play(prompts.flat_map(|prompt| std::iter::repeat_n(prompt, workers)), &options, 1)
             }
             Self::Fleet => Workload::play(trace.prompts().take(requests), &options, 2),
+            Self::Agentic => {
+                let prompts = AgenticSessions::new(AgenticOptions::default(), PROMPTS_SEED);
+                play_generated(prompts.take(requests.min(AGENTIC_PROMPTS_MAX)), &options)
+            }
+            Self::Churn(workers) => {
+                let first = churn(workers, requests * CHURNED_BLOCKS_PER_REQUEST);
+                Workload { workers, first, ..Workload::default() }
+            }
+            Self::Documents => play_generated(DocumentPrompts::new(DOCUMENTS, PROMPTS_SEED).take(requests), &options),
             _ => Workload::play(trace.prompts().take(requests), &options, 1),
         }
     }
+}
+
+fn play_generated(prompts: impl Iterator<Item = GeneratedPrompt>, options: &FleetOptions) -> Workload {
+    let prompts: Vec<GeneratedPrompt> = prompts.collect();
+    Workload::play(prompts.iter().map(GeneratedPrompt::as_hashed), options, 1)
 }
 
 /// Result of one round of a measure for one contender.
@@ -106,7 +154,7 @@ pub(crate) struct Sample {
 
 impl Measure {
     /// All measures, ordered so that measures with a common scenario are consecutive.
-    pub const ALL: [Self; 13] = [
+    pub const ALL: [Self; 16] = [
         Self::Ingest,
         Self::IngestTwoThreads,
         Self::Query,
@@ -120,6 +168,9 @@ impl Measure {
         Self::FanOutWide,
         Self::MemoryWide,
         Self::MemorySame,
+        Self::Agentic,
+        Self::Documents,
+        Self::Stalls,
     ];
 
     /// Its name on command lines and in files.
@@ -139,6 +190,9 @@ impl Measure {
             Self::PrivateSeeds => "private-seeds",
             Self::Holes => "holes",
             Self::Clear => "clear",
+            Self::Agentic => "agentic",
+            Self::Documents => "documents",
+            Self::Stalls => "stalls",
         }
     }
 
@@ -169,6 +223,18 @@ impl Measure {
             Self::PrivateSeeds => "As ingest, with a private hash seed for each worker.",
             Self::Holes => "As ingest and query, with 2% of stored blocks removed from the middle of their sequence.",
             Self::Clear => "One of 1,000 workers clears its cache.",
+            Self::Agentic => {
+                "As ingest and query, with up to 6,000 prompts of agents' sessions instead of the trace: prompts of 1,700 \
+                 blocks that add a dozen to the previous one, outputs stored block by block, 16 workers."
+            }
+            Self::Stalls => {
+                "Longest waits of single events and queries on two threads, while 1,000 workers fill their caches \
+                 (together ten million blocks for a whole trace's number of requests), replace prompts and leave, nine of ten at once. The \
+                 thread's own time leaves out what other processes take."
+            }
+            Self::Documents => {
+                "As ingest and query, with prompts of 244 blocks about 400 shared documents instead of the trace."
+            }
         }
     }
 
@@ -186,8 +252,16 @@ impl Measure {
             Self::FanOut | Self::FanOutWide => {
                 &["full mean ns", "full p50 ns", "full p99 ns", "top-8 mean ns", "top-8 p50 ns", "top-8 p99 ns"]
             }
-            Self::Holes => &["ns/stored block", "query p50 ns", "query p99 ns"],
+            Self::Holes | Self::Agentic | Self::Documents => &["ns/stored block", "query p50 ns", "query p99 ns"],
             Self::Clear => &["us/worker"],
+            Self::Stalls => &[
+                "event p99.99 us",
+                "event max us",
+                "event max us, own",
+                "query p99.99 us",
+                "query max us",
+                "query max us, own",
+            ],
         }
     }
 
@@ -204,6 +278,9 @@ impl Measure {
             Self::FanOut | Self::Clear => Scenario::Workers(MANY),
             Self::FanOutWide | Self::MemoryWide => Scenario::Workers(VERY_MANY),
             Self::MemorySame => Scenario::SameOnEach(VERY_MANY),
+            Self::Agentic => Scenario::Agentic,
+            Self::Documents => Scenario::Documents,
+            Self::Stalls => Scenario::Churn(MANY),
         }
     }
 
@@ -228,9 +305,10 @@ impl Measure {
             Self::Query => Some(query::quiet(contender, workload, clock)),
             Self::QueryUnderWriter => Some(query::under_writer(contender, workload, clock)),
             Self::Mixed => Some(mixed::replay(contender, workload)),
-            Self::Holes => Some(query::with_ingest(contender, workload, clock)),
+            Self::Holes | Self::Agentic | Self::Documents => Some(query::with_ingest(contender, workload, clock)),
             Self::FanOut | Self::FanOutWide => Some(fan_out::full_and_top(contender, workload, clock)),
             Self::Clear => Some(clear::one_worker(contender, workload)),
+            Self::Stalls => Some(stalls::under_churn(contender, workload, clock)),
             Self::Memory | Self::MemoryWide | Self::MemorySame => None,
         }
     }

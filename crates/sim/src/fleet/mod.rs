@@ -16,8 +16,8 @@ use crate::workload::HashedPrompt;
 
 /// Workers that serve a trace's prompts, one cache each.
 ///
-/// Prompts are served one at a time and nothing is decoded: at its end a prompt's blocks are in the cache. Each prompt
-/// counts as having at least one token after its last block, so all of its blocks can be reused. A removal is published
+/// Prompts are served one at a time: at its end a prompt's blocks are in the cache, and after each block of its output
+/// that one. Each prompt counts as having at least one token after its last block, so all of its blocks can be reused. A removal is published
 /// when the last copy of a block is gone ([`RemovedCopies::All`]), so indexes with and without reference counts can
 /// apply the same events.
 #[derive(Debug)]
@@ -71,22 +71,27 @@ impl Fleet {
     ///
     /// When the prompt does not fit into a cache; caches are unchanged, but round-robin advances.
     pub fn serve(&mut self, prompt: HashedPrompt<'_>) -> Result<FleetStep, RequestTooLarge> {
-        let query = self.hasher.locals(prompt.hash_ids);
+        let mut query = self.hasher.locals(prompt.hash_ids);
         let chosen = self.route(&query);
+        let prompt_blocks = query.len();
+        query.extend(self.hasher.locals(prompt.output_ids));
         let hashes = self.hasher.sequence(chosen, &query);
         let worker = &mut self.workers[chosen];
         if hashes.len() > worker.cache.capacity() {
             return Err(RequestTooLarge { needed: hashes.len(), capacity: worker.cache.capacity() });
         }
-        let reused = worker.cache.hit(&hashes);
+        let reused = worker.cache.hit(&hashes[..prompt_blocks]);
         let mut changes = Vec::new();
         let mut running = worker.cache.start(&hashes, reused);
-        worker.cache.grow(&mut running, hashes.len(), &mut changes);
-        worker.cache.fill(&mut running, &hashes, hashes.len(), &mut changes);
+        for full in prompt_blocks..=hashes.len() {
+            worker.cache.grow(&mut running, full, &mut changes);
+            worker.cache.fill(&mut running, &hashes, full, &mut changes);
+        }
         worker.cache.finish(running);
         worker.served += 1;
         let mut events = events(&changes, &query, &hashes);
         events.extend(self.open_holes(chosen, &hashes, reused));
+        query.truncate(prompt_blocks);
         Ok(FleetStep { at_ms: prompt.at_ms, rank: rank(chosen), query, reused, events })
     }
 
@@ -98,15 +103,24 @@ impl Fleet {
                 self.next_worker = (chosen + 1) % self.workers.len();
                 chosen
             }
-            Routing::PrefixAffinity => {
-                let preference = |&worker: &usize| {
-                    let hashes = self.hasher.sequence(worker, query);
-                    let Worker { cache, served } = &self.workers[worker];
-                    (cache.hit(&hashes), std::cmp::Reverse(*served))
-                };
-                (0..self.workers.len()).max_by_key(preference).expect("a fleet has workers")
-            }
+            Routing::PrefixAffinity => self.route_to_longest(query, 0),
+            Routing::SessionAffinity => self.route_to_longest(query, query.len() / 2),
         }
+    }
+
+    /// Chooses the worker with the longest match, as far as it has at least `least` blocks; among equal ones the one
+    /// that has served the fewest requests.
+    fn route_to_longest(&self, query: &[LocalHash], least: usize) -> usize {
+        let shared = (self.options.hash_seeds == HashSeeds::Shared).then(|| self.hasher.sequence(0, query));
+        let preference = |&worker: &usize| {
+            let Worker { cache, served } = &self.workers[worker];
+            let hit = match &shared {
+                Some(hashes) => cache.hit(hashes),
+                None => cache.hit(&self.hasher.sequence(worker, query)),
+            };
+            (if hit < least { 0 } else { hit }, std::cmp::Reverse(*served))
+        };
+        (0..self.workers.len()).max_by_key(preference).expect("a fleet has workers")
     }
 
     /// Removes some of the blocks that were just stored from the middle of their sequence.

@@ -44,6 +44,9 @@ pub enum Routing {
     RoundRobin,
     /// The worker with the longest match; among equal ones the one that has served the fewest requests.
     PrefixAffinity,
+    /// The worker with the longest match of at least half of the prompt; without one, the worker that has served the
+    /// fewest requests. The requests of a session stay with one worker.
+    SessionAffinity,
 }
 
 /// Hash seeds of the workers.

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
 
-use super::Request;
+use super::{HashedPrompt, Request};
 use crate::random::{mix, token};
 
 /// Tokens of one hash id of the trace.
@@ -46,15 +46,6 @@ pub enum TraceError {
         /// Tokens of its prompt.
         tokens: usize,
     },
-}
-
-/// A prompt without tokens: only the identity of its parts is known.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct HashedPrompt<'a> {
-    /// When it arrives, in milliseconds since the trace's start.
-    pub at_ms: u64,
-    /// One for every 512 tokens; equal ids after equal ids are equal tokens.
-    pub hash_ids: &'a [u64],
 }
 
 /// One line of a trace.
@@ -119,9 +110,9 @@ impl MooncakeTrace {
         self.lines.is_empty()
     }
 
-    /// The prompts in the order of the trace, without tokens.
+    /// The prompts in the order of the trace, without tokens and outputs: an id for every 512 tokens.
     pub fn prompts(&self) -> impl Iterator<Item = HashedPrompt<'_>> + Clone {
-        self.lines.iter().map(|line| HashedPrompt { at_ms: line.timestamp, hash_ids: &line.hash_ids })
+        self.lines.iter().map(|line| HashedPrompt { at_ms: line.timestamp, hash_ids: &line.hash_ids, output_ids: &[] })
     }
 
     /// The requests in the order of the trace; `seed` determines all tokens.
