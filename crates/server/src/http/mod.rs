@@ -6,9 +6,11 @@
 //! |---|---|
 //! | `digest.rs`, `discovery.rs`, `dump.rs`, `peers.rs`, `probes.rs`, `shared_ranks.rs`, `workers.rs` | handlers of the endpoints of these names |
 //! | `query.rs`, `score.rs`, `explain.rs` | handlers of queries, scores, predictions and explanations |
+//! | `render.rs` | handlers of debugging endpoints: what becomes of a prompt |
 //! | `explanation.rs` | JSON of an explanation |
 //! | `fields.rs` | request fields that several endpoints share |
 //! | `extract.rs` | extractors of bodies and query strings |
+//! | `prompt_body.rs` | the body of requests with a prompt, and its tokenization |
 //! | `prompt.rs` | fast parsing of bodies that consist mostly of tokens |
 //! | `error.rs` | mapping of errors to statuses |
 
@@ -23,7 +25,9 @@ mod fields;
 mod peers;
 mod probes;
 mod prompt;
+mod prompt_body;
 mod query;
+mod render;
 mod score;
 mod shared_ranks;
 mod workers;
@@ -107,7 +111,7 @@ impl Api {
 type Route = fn() -> MethodRouter<Arc<Api>>;
 
 /// Every endpoint: its path, and the methods with their handlers.
-const ROUTES: [(&str, Route); 19] = [
+const ROUTES: [(&str, Route); 21] = [
     ("/health", || get(probes::health)),
     ("/ready", || get(probes::ready)),
     ("/metrics", || get(probes::metrics)),
@@ -119,6 +123,8 @@ const ROUTES: [(&str, Route); 19] = [
     ("/score_completions", || post(score::completions)),
     ("/score_chat_completions", || post(score::chat_completions)),
     ("/predict", || post(score::predict)),
+    ("/tokenize", || post(render::tokenize)),
+    ("/render", || post(render::render)),
     ("/explain", || post(explain::explain)),
     ("/dump", || get(dump::dump)),
     ("/digest", || get(digest::digest)),

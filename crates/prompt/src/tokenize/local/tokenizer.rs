@@ -6,11 +6,11 @@ use tokenizers::{Encoding, Tokenizer};
 
 use super::files::{FilesVersion, ModelFiles, read_if_present};
 use super::tokens::add_configured_tokens;
+use crate::normalize::{Chat, CodedPrompts, Rendering};
 use crate::tokenize::error::TokenizeError;
 use crate::tokenize::last_ids::last_ids;
 use crate::tokenize::prompt::{Prompt, PromptOptions};
 use crate::tokenize::source::{LoadError, ModelTokenizer};
-use crate::normalize::{Chat, CodedPrompts, Rendering};
 use chat_template::{ChatError, ChatTemplates};
 
 /// A model's tokenizer and chat templates.
