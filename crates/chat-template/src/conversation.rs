@@ -28,6 +28,16 @@ pub(super) struct ContinuationMark {
 impl Conversation {
     /// Drops keys that are null, and copies a message's reasoning to every name that templates read.
     pub(super) fn new(messages: &[Json]) -> Result<Self, ChatError> {
+        let mut conversation = Self::as_given(messages)?;
+        for message in &mut conversation.messages {
+            message.retain(|(_, value)| !value.is_none());
+            alias_reasoning(message);
+        }
+        Ok(conversation)
+    }
+
+    /// Takes the messages as they are.
+    pub(super) fn as_given(messages: &[Json]) -> Result<Self, ChatError> {
         if messages.is_empty() {
             return Err(request("`messages` is empty: give at least one message"));
         }
@@ -35,10 +45,7 @@ impl Conversation {
             let Kind::Dict(message) = kind(&message.0) else {
                 return Err(request(format!("message {at} is not an object: write {{\"role\": …, \"content\": …}}")));
             };
-            let mut pairs = message.pairs();
-            pairs.retain(|(_, value)| !value.is_none());
-            alias_reasoning(&mut pairs);
-            Ok(pairs)
+            Ok(message.pairs())
         });
         Ok(Self { messages: messages.collect::<Result<_, _>>()? })
     }

@@ -4,6 +4,7 @@ use std::fmt;
 
 use minijinja::Value;
 use serde::de::{Deserialize, Deserializer, Error, MapAccess, SeqAccess, Visitor};
+use serde::{Serialize, Serializer};
 
 use super::error::ChatError;
 use super::python::json::to_json;
@@ -131,6 +132,23 @@ impl fmt::Debug for Json {
 impl PartialEq for Json {
     fn eq(&self, other: &Self) -> bool {
         self.to_text() == other.to_text()
+    }
+}
+
+impl Serialize for Json {
+    /// Writes the value with the order of its keys. A float that JSON lacks is `null`.
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        match values::kind(&self.0) {
+            Kind::Bool(truth) => serializer.serialize_bool(truth),
+            Kind::Int(number) => serializer.serialize_i128(number),
+            Kind::Float(number) => serializer.serialize_f64(number),
+            Kind::Text(text) => serializer.serialize_str(text),
+            Kind::Sequence(items) => serializer.collect_seq(items.items.iter().cloned().map(Self)),
+            Kind::Dict(dict) => {
+                serializer.collect_map(dict.pairs().into_iter().map(|(key, value)| (key.to_string(), Self(value))))
+            }
+            _ => serializer.serialize_unit(),
+        }
     }
 }
 

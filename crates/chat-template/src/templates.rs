@@ -112,12 +112,30 @@ impl ChatTemplates {
     ///
     /// If the request is invalid, or the template is missing, has a syntax error, raises an exception or exceeds a limit.
     pub fn render(&self, request: &ChatRequest) -> Result<String, ChatError> {
+        self.render_messages(request, Conversation::new)
+    }
+
+    /// Like [`render`](Self::render), with the messages as they are: with nulls, which are Python's `None`, and without the
+    /// other names of a reasoning. `transformers` before 5.20 did so, which engines use.
+    ///
+    /// # Errors
+    ///
+    /// Same as [`render`](Self::render).
+    pub fn render_as_given(&self, request: &ChatRequest) -> Result<String, ChatError> {
+        self.render_messages(request, Conversation::as_given)
+    }
+
+    fn render_messages(
+        &self,
+        request: &ChatRequest,
+        conversation: fn(&[Json]) -> Result<Conversation, ChatError>,
+    ) -> Result<String, ChatError> {
         let mut inputs = Inputs::new(request)?;
         let requested = inputs.chat_template.take();
         let tools = if inputs.tools.is_some() { Tools::Some } else { Tools::None };
         self.with_template(requested.as_deref(), tools, |name, template| {
             inputs.check()?;
-            let mut conversation = Conversation::new(&request.messages)?;
+            let mut conversation = conversation(&request.messages)?;
             let marked = match inputs.continuation.field() {
                 Some(field) => Some(conversation.mark(field, &template.source)?),
                 None => None,

@@ -3,9 +3,9 @@
 use super::SyntaxError;
 use super::expression::{Conditional, Expression, Shape, quoted};
 use super::lexer::TokenKind;
-use super::parser::Parser;
 use super::method_names::is_method_name;
 use super::outline::{Call, Read};
+use super::parser::Parser;
 
 impl Parser {
     pub(super) fn unary(&mut self, filters: Filters) -> Result<Expression, SyntaxError> {

@@ -352,8 +352,7 @@ impl Translation {
     fn call_block(&mut self, line: usize) -> Result<(), SyntaxError> {
         let (parameters, defaults) =
             if self.parser.is_operator("(") { self.signature()? } else { (Vec::new(), String::new()) };
-        let parameters =
-            if parameters.is_empty() { String::new() } else { format!("({})", parameters.join(", ")) };
+        let parameters = if parameters.is_empty() { String::new() } else { format!("({})", parameters.join(", ")) };
         let call = self.parser.expression(Conditional::Allowed)?.into_text();
         self.open(line, "call", "endcall")?;
         self.begin(line, &format!("call{parameters} {call}"))?;

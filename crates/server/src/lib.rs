@@ -31,6 +31,7 @@
 //! `discovery`. Their public types are re-exported here.
 
 mod connections;
+mod engines;
 #[cfg(test)]
 mod failure_tests;
 mod grpc;

@@ -39,6 +39,16 @@ impl EngineKind {
         }
     }
 
+    /// The most frequent of several kinds; of equally frequent ones, the first in the order of their definition.
+    pub fn most_frequent(kinds: impl IntoIterator<Item = Self>) -> Option<Self> {
+        let mut counts = [0; Self::ALL.len()];
+        for kind in kinds {
+            counts[kind as usize] += 1;
+        }
+        let most = counts.into_iter().max().filter(|count| *count > 0)?;
+        Self::ALL.into_iter().zip(counts).find(|(_, count)| *count == most).map(|(kind, _)| kind)
+    }
+
     /// Kind of this name, if there is one.
     pub fn named(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|kind| kind.name() == name)

@@ -1,16 +1,23 @@
-//! Arguments of tool calls: JSON in a string, read as Python's `json.loads` reads it.
+//! Arguments of tool calls: JSON in a string, read as Python's `json.loads` or `orjson.loads` reads it.
 
 use chat_template::Json;
 
 /// Maximum nesting of arguments. Templates have the same limit.
 const NESTING_MAX: usize = 200;
 
-/// Parses a JSON text. `None` if Python rejects it.
-///
-/// Unlike JSON, Python knows `NaN`, `Infinity` and `-Infinity`, and a float beyond the range is infinite. A lone surrogate,
-/// which Python keeps, is rejected: no tokenizer accepts it.
-pub(super) fn loads(text: &str) -> Option<Json> {
-    let mut reader = Reader { text, at: 0, depth: 0 };
+/// The parser that an engine uses.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) enum Parser {
+    /// Python's own. Unlike JSON, it knows `NaN`, `Infinity` and `-Infinity`; a float beyond the range is infinite, and
+    /// integers have any size. A lone surrogate, which it keeps, is rejected here: no tokenizer accepts it.
+    Json,
+    /// `orjson`, which takes JSON only. Integers beyond 64 bits become floats, and floats beyond the range are rejected.
+    Orjson,
+}
+
+/// Parses a JSON text. `None` if the parser rejects it.
+pub(super) fn loads(text: &str, parser: Parser) -> Option<Json> {
+    let mut reader = Reader { text, at: 0, depth: 0, parser };
     reader.skip_space();
     let value = reader.value()?;
     reader.skip_space();
@@ -21,6 +28,7 @@ struct Reader<'t> {
     text: &'t str,
     at: usize,
     depth: usize,
+    parser: Parser,
 }
 
 impl Reader<'_> {
@@ -53,9 +61,10 @@ impl Reader<'_> {
             b'n' => self.skip("null").then(Json::null),
             b't' => self.skip("true").then(|| Json::from(true)),
             b'f' => self.skip("false").then(|| Json::from(false)),
+            b'N' | b'I' if self.parser == Parser::Orjson => None,
             b'N' => self.skip("NaN").then(|| Json::from(f64::NAN)),
             b'I' => self.skip("Infinity").then(|| Json::from(f64::INFINITY)),
-            b'-' if self.skip("-Infinity") => Some(Json::from(f64::NEG_INFINITY)),
+            b'-' if self.parser == Parser::Json && self.skip("-Infinity") => Some(Json::from(f64::NEG_INFINITY)),
             _ => self.number(),
         }
     }
@@ -123,6 +132,10 @@ impl Reader<'_> {
         Some(text)
     }
 
+    fn has_integer(&self, number: i128) -> bool {
+        self.parser == Parser::Json || (i128::from(i64::MIN)..=i128::from(u64::MAX)).contains(&number)
+    }
+
     fn number(&mut self) -> Option<Json> {
         let bytes = self.rest().as_bytes();
         let digits = |from: usize| bytes[from..].iter().take_while(|byte| byte.is_ascii_digit()).count();
@@ -147,22 +160,28 @@ impl Reader<'_> {
         let number = &self.text[self.at..self.at + end];
         self.at += end;
         match number.parse::<i128>() {
-            Ok(integer) if !is_float => Some(Json::from(integer)),
-            _ => number.parse::<f64>().ok().map(Json::from),
+            Ok(integer) if !is_float && self.has_integer(integer) => Some(Json::from(integer)),
+            _ => {
+                let number = number.parse::<f64>().ok()?;
+                (self.parser == Parser::Json || number.is_finite()).then(|| Json::from(number))
+            }
         }
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::loads;
+    use super::{Parser, loads};
 
     #[test]
     fn python_reads_what_json_lacks() {
         let texts = [
             (" {\"a\": [1, 2.5, null, true], \"b\": {}} \n", Some(r#"{"a":[1,2.5,null,true],"b":{}}"#)),
             ("{\"a\": 1, \"b\": 2, \"a\": 3}", Some(r#"{"a":3,"b":2}"#)),
-            ("[NaN, Infinity, -Infinity, 1e400, -0, -0.0, 1E2]", Some("[NaN,Infinity,-Infinity,Infinity,0,-0.0,100.0]")),
+            (
+                "[NaN, Infinity, -Infinity, 1e400, -0, -0.0, 1E2]",
+                Some("[NaN,Infinity,-Infinity,Infinity,0,-0.0,100.0]"),
+            ),
             ("12345678901234567890123", Some("12345678901234567890123")),
             ("\"\\ud83d\\ude00\\u00e9\\/\"", Some("\"😀é/\"")),
             ("{\"a\": ", None),
@@ -179,8 +198,23 @@ mod tests {
             ("", None),
         ];
         for (text, expected) in texts {
-            assert_eq!(loads(text).map(|value| value.to_text()).as_deref(), expected, "{text:?}");
+            assert_eq!(loads(text, Parser::Json).map(|value| value.to_text()).as_deref(), expected, "{text:?}");
         }
-        assert!(loads(&"[".repeat(100_000)).is_none());
+        assert!(loads(&"[".repeat(100_000), Parser::Json).is_none());
+    }
+
+    #[test]
+    fn orjson_reads_json() {
+        let texts = [
+            ("[-0, -0.0, 18446744073709551615, 1E2]", Some("[0,-0.0,18446744073709551615,100.0]")),
+            ("12345678901234567890123", Some("1.2345678901234568e+22")),
+            ("1e400", None),
+            ("NaN", None),
+            ("[Infinity]", None),
+            ("-Infinity", None),
+        ];
+        for (text, expected) in texts {
+            assert_eq!(loads(text, Parser::Orjson).map(|value| value.to_text()).as_deref(), expected, "{text:?}");
+        }
     }
 }

@@ -65,6 +65,16 @@ impl From<ChatRequest> for Chat {
 }
 
 impl Chat {
+    /// Reads the body of an OpenAI chat request. Fields that no prompt depends on are ignored, whatever they hold.
+    ///
+    /// # Errors
+    ///
+    /// If the body is not JSON, or a field has another type.
+    pub fn from_body(body: &[u8], engine: ChatEngine) -> Result<Self, serde_json::Error> {
+        let (request, fields) = (serde_json::from_slice(body)?, serde_json::from_slice(body)?);
+        Ok(Self { request, fields, engine: Some(engine), rendering: None })
+    }
+
     /// Changes the request as the engine does.
     ///
     /// # Errors
@@ -86,10 +96,14 @@ impl Chat {
     /// Those of [`prepare`](Self::prepare), and those of the template.
     pub fn render(&self, templates: &ChatTemplates) -> Result<Rendering, PrepareError> {
         let mut prepared = self.prepare(templates)?;
-        let text = match templates.render(&prepared.request) {
+        let render = |request: &ChatRequest| match self.engine {
+            None => templates.render(request),
+            Some(_) => templates.render_as_given(request),
+        };
+        let text = match render(&prepared.request) {
             Err(_) if prepared.retries_with_functions => {
                 sglang::unwrap_functions(&mut prepared.request);
-                templates.render(&prepared.request)?
+                render(&prepared.request)?
             }
             rendered => rendered?,
         };

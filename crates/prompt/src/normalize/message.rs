@@ -17,7 +17,8 @@ impl<'j> Message<'j> {
     /// Reads a message, which needs a role.
     pub(super) fn of(json: &'j Json) -> Result<Self, PrepareError> {
         let role = json.get("role").and_then(|role| role.as_str().map(str::to_owned));
-        let role = role.ok_or_else(|| PrepareError::rejected("a message has no `role`; write {\"role\": …, \"content\": …}"))?;
+        let role =
+            role.ok_or_else(|| PrepareError::rejected("a message has no `role`; write {\"role\": …, \"content\": …}"))?;
         Ok(Self { json, role })
     }
 

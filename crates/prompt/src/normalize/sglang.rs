@@ -2,7 +2,7 @@
 
 use chat_template::{ChatRequest, ChatTemplates, Continuation, Json};
 
-use super::arguments;
+use super::arguments::{self, Parser};
 use super::chat::PreparedChat;
 use super::content_format::{self, ContentFormat};
 use super::error::PrepareError;
@@ -12,6 +12,7 @@ use super::message::{Entries, Message, given, items, media_part, object, text_pa
 /// Roles besides `user`. Their letter case is ignored.
 const ROLES: [&str; 7] = ["system", "assistant", "tool", "function", "developer", "latest_reminder", "root"];
 
+/// Efforts of reasoning.
 const EFFORTS: [&str; 8] = ["none", "minimal", "low", "medium", "high", "xhigh", "ultra", "max"];
 
 /// Changes a request as SGLang does.
@@ -151,7 +152,10 @@ fn tool_calls(calls: &Json, role: &str) -> Result<Json, PrepareError> {
         }
         let arguments = match given(&function, "arguments") {
             Some(arguments) if role == "assistant" && arguments.as_str().is_some() => {
-                let parsed = arguments.as_str().and_then(arguments::loads).filter(|value| value.entries().is_some());
+                let parsed = arguments
+                    .as_str()
+                    .and_then(|text| arguments::loads(text, Parser::Orjson))
+                    .filter(|value| value.entries().is_some());
                 parsed.ok_or_else(|| PrepareError::rejected("the arguments of a tool call are not a JSON object"))?
             }
             arguments => arguments.unwrap_or_else(Json::null),
@@ -175,7 +179,8 @@ fn tools(request: &ChatRequest, fields: &EngineFields) -> Result<Option<Vec<Json
     }
     let tools = tools.iter().map(tool).collect::<Result<Vec<_>, _>>()?;
     let Some(named) = named else { return Ok(Some(tools)) };
-    let is_named = |tool: &Json| tool.get("function").and_then(|function| function.get("name")).as_ref() == Some(&named);
+    let is_named =
+        |tool: &Json| tool.get("function").and_then(|function| function.get("name")).as_ref() == Some(&named);
     let tools: Vec<Json> = tools.into_iter().filter(is_named).collect();
     if tools.is_empty() {
         return Err(PrepareError::rejected("`tool_choice` names a tool that is not in `tools`"));
@@ -240,7 +245,9 @@ fn template_kwargs(
     }
     let is_argument = |name: &str| matches!(name, "add_generation_prompt" | "tools" | "tokenize" | "return_dict");
     if let Some((name, _)) = kwargs.iter().find(|(name, _)| is_argument(name)) {
-        return Err(PrepareError::rejected(format!("`{name}` cannot be in `chat_template_kwargs` of a chat for SGLang")));
+        return Err(PrepareError::rejected(format!(
+            "`{name}` cannot be in `chat_template_kwargs` of a chat for SGLang"
+        )));
     }
     Ok(kwargs)
 }

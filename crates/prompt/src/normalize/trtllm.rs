@@ -1,11 +1,14 @@
-//! TensorRT-LLM's rules, of its server's reading of chat messages.
+//! TensorRT-LLM's rules, of its server's reading of chat messages. They follow its source; no recording confirms them.
 
-use chat_template::{ChatRequest, ChatTemplates};
+use chat_template::{ChatRequest, ChatTemplates, Json};
 
+use super::arguments::{self, Parser};
 use super::chat::PreparedChat;
+use super::content_format::ContentFormat;
 use super::error::PrepareError;
 use super::fields::EngineFields;
-use super::vllm;
+use super::message::{Entries, MEDIA_PARTS, Message, given, items, media_part, object};
+use super::{vllm, vllm_message};
 
 /// Changes a request as TensorRT-LLM does.
 pub(super) fn prepare(
@@ -13,5 +16,103 @@ pub(super) fn prepare(
     fields: &EngineFields,
     templates: &ChatTemplates,
 ) -> Result<PreparedChat, PrepareError> {
-    vllm::prepare(request, fields, templates)
+    // Reports a missing or broken template before the messages are read.
+    templates.inspect(request.chat_template.as_deref(), request.tools.is_some(), |_, _| ())?;
+    let messages = request.messages.iter().map(conversation_message).collect::<Result<Vec<_>, _>>()?;
+    let tools = request.tools.as_ref().map(|tools| tools.iter().map(tool).collect::<Result<Vec<_>, _>>());
+    let request = ChatRequest {
+        messages,
+        tools: tools.transpose()?,
+        add_generation_prompt: Some(request.add_generation_prompt.unwrap_or(true)),
+        return_assistant_tokens_mask: None,
+        ..request.clone()
+    };
+    Ok(PreparedChat {
+        request,
+        content_format: Some(ContentFormat::Text),
+        adds_special_tokens: fields.add_special_tokens.unwrap_or(false),
+        ..PreparedChat::default()
+    })
+}
+
+/// A message as the template gets it.
+fn conversation_message(json: &Json) -> Result<Json, PrepareError> {
+    let message = Message::of(json)?;
+    let mut entries: Entries = vec![("role".to_owned(), message.role.as_str().into())];
+    entries.push(("content".to_owned(), content(message.get("content"))?));
+    match message.role.as_str() {
+        "assistant" => {
+            let reasoning = message.get("reasoning").or_else(|| message.get("reasoning_content"));
+            entries.extend(reasoning.map(|reasoning| ("reasoning_content".to_owned(), reasoning)));
+            if let Some(calls) = message.get("tool_calls") {
+                let calls = items(&calls).ok_or_else(|| PrepareError::rejected("`tool_calls` is not a list"))?;
+                let calls = calls.iter().map(tool_call).collect::<Result<Vec<_>, _>>()?;
+                entries.push(("tool_calls".to_owned(), Json::list(calls)?));
+            }
+        }
+        "tool" => entries.extend(message.json.get("tool_call_id").map(|id| ("tool_call_id".to_owned(), id))),
+        "system" => entries.extend(message.get("tools").map(|tools| ("tools".to_owned(), tools))),
+        _ => {}
+    }
+    Ok(object(entries)?)
+}
+
+/// The texts that are not empty, joined by newlines.
+fn content(content: Option<Json>) -> Result<Json, PrepareError> {
+    let parts = match content {
+        None => Vec::new(),
+        Some(content) => items(&content).unwrap_or_else(|| vec![content]),
+    };
+    let mut texts = Vec::new();
+    for part in parts {
+        if let Some(text) = part.as_str() {
+            texts.push(text.to_owned());
+            continue;
+        }
+        let kind = given(&part, "type");
+        match kind.as_ref().and_then(Json::as_str) {
+            Some("text") => texts.extend(given(&part, "text").and_then(|text| text.as_str().map(str::to_owned))),
+            Some(kind) if MEDIA_PARTS.contains(&kind) => return Err(media_part(kind)),
+            _ => return Err(PrepareError::rejected("a content part is of no type that TensorRT-LLM takes")),
+        }
+    }
+    texts.retain(|text| !text.is_empty());
+    Ok(texts.join("\n").into())
+}
+
+/// A tool call with its arguments as an object, in the order of OpenAI's type if it fits it. A malformed text stays as it is.
+fn tool_call(call: &Json) -> Result<Json, PrepareError> {
+    let call = &vllm_message::tool_call(call).unwrap_or_else(|_| call.clone());
+    let function = given(call, "function").and_then(|function| function.entries());
+    let mut function = function.ok_or_else(|| PrepareError::rejected("a tool call has no function"))?;
+    let arguments = given(call, "function").and_then(|function| given(&function, "arguments"));
+    let parsed = match arguments {
+        None => Json::object(Entries::new())?,
+        Some(arguments) => match arguments.as_str().and_then(|text| arguments::loads(text, Parser::Json)) {
+            None if arguments.as_str().is_some() => arguments,
+            parsed => {
+                let parsed = parsed.unwrap_or(arguments);
+                parsed.entries().ok_or_else(|| PrepareError::rejected("arguments of a tool call are not an object"))?;
+                parsed
+            }
+        },
+    };
+    match function.iter_mut().find(|(key, _)| key == "arguments") {
+        Some((_, arguments)) => *arguments = parsed,
+        None => function.push(("arguments".to_owned(), parsed)),
+    }
+    let function = object(function)?;
+    let entries = call.entries().unwrap_or_default().into_iter();
+    Ok(object(entries.map(|(key, value)| if key == "function" { (key, function.clone()) } else { (key, value) }))?)
+}
+
+/// A tool as TensorRT-LLM's model writes it: vLLM's fields, with `strict` even if null.
+fn tool(tool: &Json) -> Result<Json, PrepareError> {
+    let written = vllm::tool(tool)?;
+    let function = written.get("function").and_then(|function| function.entries()).unwrap_or_default();
+    let mut function: Entries = function.into_iter().filter(|(key, _)| key != "defer_loading").collect();
+    if !function.iter().any(|(key, _)| key == "strict") {
+        function.push(("strict".to_owned(), Json::null()));
+    }
+    Ok(object([("type", "function".into()), ("function", object(function)?)])?)
 }

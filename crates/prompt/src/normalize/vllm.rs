@@ -2,7 +2,7 @@
 
 use chat_template::{ChatRequest, ChatTemplates, Continuation, Json};
 
-use super::arguments;
+use super::arguments::{self, Parser};
 use super::chat::PreparedChat;
 use super::content_format::{self, ContentFormat};
 use super::error::PrepareError;
@@ -35,6 +35,7 @@ const PART_KEYS: [&str; 18] = [
 /// Beginning of a line that some clients put before their system prompt. It changes with every request, so vLLM drops it.
 const BILLING_LINE: &str = "x-anthropic-billing-header";
 
+/// Efforts of reasoning.
 const EFFORTS: [&str; 7] = ["none", "minimal", "low", "medium", "high", "xhigh", "max"];
 
 /// Changes a request as vLLM does.
@@ -103,7 +104,7 @@ fn conversation_message(valid: &ValidMessage<'_>, format: ContentFormat) -> Resu
         entries.extend(text.map(|text| (key.to_owned(), text)));
     }
     if role == "developer" {
-        entries.push(("tools".to_owned(), message.get("tools").unwrap_or_else(Json::null)));
+        entries.push(("tools".to_owned(), valid.tools.clone().unwrap_or_else(Json::null)));
     }
     Ok(object(entries)?)
 }
@@ -191,7 +192,7 @@ fn with_parsed_arguments(call: &Json) -> Result<Json, PrepareError> {
             return Ok((key, value));
         }
         let parsed = match value.as_str() {
-            Some(text) => arguments::loads(text),
+            Some(text) => arguments::loads(text, Parser::Json),
             None => Some(value),
         };
         let parsed = parsed.filter(|parsed| parsed.entries().is_some());
@@ -261,7 +262,7 @@ fn tools(request: &ChatRequest, fields: &EngineFields) -> Result<Option<Vec<Json
     Ok(Some(tools))
 }
 
-fn tool(tool: &Json) -> Result<Json, PrepareError> {
+pub(super) fn tool(tool: &Json) -> Result<Json, PrepareError> {
     let wrong = || {
         let shape = "{\"type\": \"function\", \"function\": {\"name\": …, \"parameters\": {…}}}";
         PrepareError::rejected(format!("a tool does not fit vLLM's type; write {shape}"))

@@ -17,6 +17,8 @@ pub(super) struct ValidMessage<'j> {
     /// The tool calls in the order of OpenAI's type.
     pub(super) tool_calls: Option<Vec<Json>>,
     pub(super) reasoning: Option<Json>,
+    /// The tools of a developer's message.
+    pub(super) tools: Option<Json>,
 }
 
 /// Validates a message.
@@ -43,7 +45,14 @@ pub(super) fn validate(json: &Json) -> Result<ValidMessage<'_>, PrepareError> {
         }
         None => None,
     };
-    Ok(ValidMessage { message, tool_calls, reasoning })
+    let tools = match message.get("tools") {
+        Some(tools) if is_own => {
+            let tools = items(&tools).ok_or_else(|| no_type_fits(&message))?;
+            Some(Json::list(tools.iter().map(tool).collect::<Result<Vec<_>, _>>()?)?)
+        }
+        tools => tools,
+    };
+    Ok(ValidMessage { message, tool_calls, reasoning, tools })
 }
 
 fn no_type_fits(message: &Message<'_>) -> PrepareError {
@@ -161,7 +170,7 @@ fn check_parts(role: &str, content: &Json) -> Result<(), PrepareError> {
 }
 
 /// A tool call in the order of OpenAI's type, with unknown keys behind the known ones.
-fn tool_call(call: &Json) -> Result<Json, PrepareError> {
+pub(super) fn tool_call(call: &Json) -> Result<Json, PrepareError> {
     if call_fields(call).is_none() {
         return Err(PrepareError::rejected(
             "a tool call does not fit OpenAI's type: write {\"id\": …, \"type\": \"function\", \"function\": {\"name\": …, \
@@ -172,6 +181,14 @@ fn tool_call(call: &Json) -> Result<Json, PrepareError> {
     let function = object(ordered(&function, &["arguments", "name"]))?;
     let call = ordered(call, &["id", "function", "type"]).into_iter();
     Ok(object(call.map(|(key, value)| if key == "function" { (key, function.clone()) } else { (key, value) }))?)
+}
+
+/// A tool in the order of OpenAI's type.
+fn tool(tool: &Json) -> Result<Json, PrepareError> {
+    let function = given(tool, "function").unwrap_or_else(Json::null);
+    let function = object(ordered(&function, &["name", "description", "parameters", "strict"]))?;
+    let tool = ordered(tool, &["function", "type"]).into_iter();
+    Ok(object(tool.map(|(key, value)| if key == "function" { (key, function.clone()) } else { (key, value) }))?)
 }
 
 /// The entries of an object, those of `keys` first.

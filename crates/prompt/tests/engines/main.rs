@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 
-use chat_template::{ChatRequest, ChatTemplates, Json};
-use flash_indexer_prompt::normalize::{Chat, ChatEngine, EngineFields};
+use chat_template::{ChatTemplates, Json};
+use flash_indexer_prompt::normalize::{Chat, ChatEngine};
 use flash_indexer_prompt::tokenize::{NamedPaths, Prompt, PromptOptions, TokenizerSource};
 use flash_indexer_test_support::testdata;
 use serde::Deserialize;
@@ -29,7 +29,9 @@ struct Recording {
 enum Outcome {
     /// Positions of the conversation that the template was given, and of the text.
     Rendered(usize, usize),
-    Failed { error: String },
+    Failed {
+        error: String,
+    },
 }
 
 /// A request that is not compared.
@@ -45,9 +47,7 @@ fn read(name: &str) -> Recording {
 }
 
 fn chat(body: &str, engine: ChatEngine) -> Result<Chat, serde_json::Error> {
-    let request: ChatRequest = serde_json::from_str(body)?;
-    let fields: EngineFields = serde_json::from_str(body)?;
-    Ok(Chat { request, fields, engine: Some(engine), rendering: None })
+    Chat::from_body(body.as_bytes(), engine)
 }
 
 /// A model's folder with the tokenizer of the tests and one template.
@@ -102,7 +102,10 @@ fn compare(name: &str, engine: ChatEngine, exceptions: &[Exception]) -> (usize, 
                         wrong.push(format!("{template} {request}\n  expected {expected}\n  prepared {ours}"));
                     } else if rendering.text != recording.texts[*text] {
                         let text = &recording.texts[*text];
-                        wrong.push(format!("{template} {request}\n  expected {text:?}\n  rendered {:?}", rendering.text));
+                        wrong.push(format!(
+                            "{template} {request}\n  expected {text:?}\n  rendered {:?}",
+                            rendering.text
+                        ));
                     }
                 }
             }
@@ -152,13 +155,52 @@ const LENIENT: [Exception; 2] = [
     Exception { request: "truncated_negative", reason: "rejected when the tokens are cut" },
 ];
 
+/// What SGLang takes another way, because it has no such field or checks more than the prompt.
+const SGLANG: [Exception; 5] = [
+    Exception { request: "truncated", reason: "SGLang ignores truncate_prompt_tokens" },
+    Exception { request: "truncated_left", reason: "SGLang ignores truncate_prompt_tokens" },
+    Exception { request: "truncated_zero", reason: "SGLang ignores truncate_prompt_tokens" },
+    Exception { request: "truncated_negative", reason: "SGLang ignores truncate_prompt_tokens" },
+    Exception { request: "tools_numbers", reason: "SGLang checks the JSON schema of parameters" },
+];
+
 #[test]
 fn chats_are_rendered_as_by_vllm() {
     let (cases, rejected) = compare("vllm-0.32.0.json", ChatEngine::Vllm, &LENIENT);
-    assert!(cases > 13_000 && rejected < cases / 2, "{cases} cases, {rejected} rejected");
+    assert!(cases >= 13_000 && rejected < cases / 2, "{cases} cases, {rejected} rejected");
+}
+
+#[test]
+fn chats_are_rendered_as_by_sglang() {
+    let (cases, rejected) = compare("sglang-0.5.23.json", ChatEngine::Sglang, &SGLANG);
+    assert!(cases > 12_500 && rejected < cases / 2, "{cases} cases, {rejected} rejected");
+}
+
+#[test]
+fn chats_are_tokenized_as_by_sglang() {
+    assert!(compare_tokens("sglang-0.5.23.json", ChatEngine::Sglang, &SGLANG) > 350);
 }
 
 #[test]
 fn chats_are_tokenized_as_by_vllm() {
     assert!(compare_tokens("vllm-0.32.0.json", ChatEngine::Vllm, &[]) > 400);
+}
+
+#[test]
+fn chats_are_rendered_by_the_rules_of_tensorrt_llm() {
+    let template = "{{ tools | tojson }}{% for m in messages %}{{ m | tojson }}\n{% endfor %}";
+    let folder = model(template);
+    let templates = ChatTemplates::read(folder.path()).expect("files").expect("a template");
+    let body = r#"{"messages": [{"role": "user", "content": [{"type": "text", "text": "a"}, {"type": "text", "text": ""},
+        {"type": "text", "text": "b"}], "name": "n"}, {"role": "assistant", "content": null, "reasoning": "r", "tool_calls":
+        [{"id": "c", "type": "function", "function": {"name": "f", "arguments": "{\"x\": 1}"}}]}],
+        "tools": [{"type": "function", "function": {"name": "f"}}]}"#;
+    let chat = chat(body, ChatEngine::TensorRtLlm).expect("a chat");
+    let expected = concat!(
+        r#"[{"type": "function", "function": {"name": "f", "description": null, "parameters": null, "strict": null}}]"#,
+        "{\"role\": \"user\", \"content\": \"a\\nb\"}\n",
+        r#"{"role": "assistant", "content": "", "reasoning_content": "r", "tool_calls": [{"id": "c", "function": {"#,
+        "\"arguments\": {\"x\": 1}, \"name\": \"f\"}, \"type\": \"function\"}]}\n",
+    );
+    assert_eq!(chat.render(&templates).expect("a text").text, expected);
 }

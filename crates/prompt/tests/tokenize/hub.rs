@@ -3,6 +3,7 @@
 use std::path::Path;
 use std::time::Duration;
 
+use chat_template::ChatRequest;
 use flash_indexer_prompt::tokenize::{FailureReason, Hub, HubOptions, Prompt, TokenizerPool};
 use flash_indexer_test_support::{HubStub, tiny_tokenizer, wait_for};
 use serde_json::json;
@@ -31,7 +32,8 @@ fn a_model_is_downloaded_once_with_its_template() {
     let asked = stub.requests().len();
     let again = pool(options(&endpoint, cache.path()));
     assert_eq!(ids(&again, "org/model", "one"), [0, 3]);
-    let chat = serde_json::from_value(json!({"messages": [{"role": "user", "content": "one"}]})).expect("a chat");
+    let chat: ChatRequest =
+        serde_json::from_value(json!({"messages": [{"role": "user", "content": "one"}]})).expect("a chat");
     assert_eq!(again.tokenize("org/model", Prompt::Chat(Box::new(chat.into()))).expect("tokens").ids, [6]);
     assert_eq!(stub.requests().len(), asked, "everything is in the cache");
 

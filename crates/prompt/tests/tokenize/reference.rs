@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
+use chat_template::ChatRequest;
 use flash_indexer_prompt::tokenize::{Prompt, PromptOptions, SpecialTokens, TokenizerPool};
 use flash_indexer_test_support::testdata;
 use serde::Deserialize;
@@ -55,7 +56,7 @@ fn compare(pool: &TokenizerPool, model: &str) {
     for ExpectedChat { messages, ids } in chats {
         let with = |truncate: Option<i64>, options| {
             let request = json!({"messages": messages, "truncate_prompt_tokens": truncate});
-            let request = serde_json::from_value(request).expect("a chat");
+            let request: ChatRequest = serde_json::from_value(request).expect("a chat");
             pool.tokenize_with(model, Prompt::Chat(Box::new(request.into())), options).expect("tokens").ids
         };
         let usual = PromptOptions::default();

@@ -54,7 +54,7 @@ use flash_indexer_explain::Tombstones;
 use flash_indexer_ingest::{Decoders, Sockets, Writers, default_queue_bytes};
 use flash_indexer_telemetry::metrics::Metrics;
 use flash_indexer_telemetry::supervision::Supervisor;
-use flash_indexer_types::ModelKey;
+use flash_indexer_types::{EngineKind, ModelKey};
 
 /// Registered engines, their indexes and the threads that feed them. Shared by every request.
 ///
@@ -170,6 +170,16 @@ impl Indexer {
 
     pub(crate) fn model(&self, key: &ModelKey) -> Result<Arc<Model>, QueryError> {
         self.models.read().get(key).cloned().ok_or_else(|| QueryError::UnknownModel(key.clone()))
+    }
+
+    /// The kind of engine that a model's registrations name. Of several kinds, the one that most ranks name. `None` if none
+    /// is named, and for an unknown model.
+    pub fn engine_of(&self, key: &ModelKey) -> Option<EngineKind> {
+        let model = self.model(key).ok()?;
+        let instances = model.instances.read();
+        let named = instances.values().flat_map(|instance| instance.listeners.values());
+        let kinds = named.filter_map(|listener| EngineKind::named(listener.options.engine?));
+        EngineKind::most_frequent(kinds)
     }
 
     /// The tokens of a text or a chat, by the model's tokenizer and chat template.

@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 use std::num::NonZeroUsize;
 
-use chat_template::ChatRequest;
+use flash_indexer_prompt::normalize::Chat;
 use flash_indexer_prompt::tokenize::{Prompt, PromptOptions};
 use tonic::{Request, Response, Status};
 
@@ -13,6 +13,7 @@ use super::proto::indexer_service_server::IndexerService;
 use super::proto::{GetPodScoresRequest, GetPodScoresResponse, PodScore};
 use super::router_service::{given, model_key};
 use super::status::RpcError;
+use crate::engines::chat_engine;
 use flash_indexer_registry::TokenPrompt;
 use flash_indexer_registry::{PodFilter, ScoreOptions};
 use flash_indexer_types::InstanceId;
@@ -48,7 +49,8 @@ impl Scores {
         let tokens = match forms {
             [_, true, _] => tokenize(Prompt::Text(request.prompt)).await?,
             [_, _, true] => {
-                let chat: ChatRequest = serde_json::from_str(&request.chat_json)
+                let engine = chat_engine(indexer.engine_of(&key));
+                let chat = Chat::from_body(request.chat_json.as_bytes(), engine)
                     .map_err(|error| Status::invalid_argument(shorten(format!("chat_json is not a chat: {error}"))))?;
                 tokenize(Prompt::Chat(Box::new(chat))).await?
             }

@@ -75,6 +75,7 @@ impl From<TokenizationError> for RpcError {
                 | FailureReason::ServiceTimedOut => Code::Unavailable,
                 FailureReason::UnknownModel => Code::NotFound,
                 FailureReason::Chat | FailureReason::Tokenizer => Code::InvalidArgument,
+                FailureReason::Unsupported => Code::Unimplemented,
                 FailureReason::ServiceRefused | FailureReason::Panicked => Code::Internal,
             },
         };

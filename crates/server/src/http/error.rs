@@ -164,6 +164,7 @@ impl From<TokenizationError> for ApiError {
                 | FailureReason::ServiceTimedOut => StatusCode::SERVICE_UNAVAILABLE,
                 FailureReason::ServiceRefused => StatusCode::BAD_GATEWAY,
                 FailureReason::UnknownModel => StatusCode::NOT_FOUND,
+                FailureReason::Unsupported => StatusCode::NOT_IMPLEMENTED,
                 FailureReason::Chat | FailureReason::Tokenizer => StatusCode::BAD_REQUEST,
                 FailureReason::Panicked => StatusCode::INTERNAL_SERVER_ERROR,
             },

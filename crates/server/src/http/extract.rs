@@ -57,12 +57,17 @@ pub(super) async fn body(request: Request, api: &Api, accepted: Accepted) -> Res
 
 /// Parses a JSON body.
 pub(super) fn parse<T: DeserializeOwned>(body: &[u8]) -> Result<T, ApiError> {
-    serde_json::from_slice(body).map_err(|error| match error.classify() {
+    serde_json::from_slice(body).map_err(|error| unfit(&error))
+}
+
+/// The response to a body that cannot be parsed.
+pub(super) fn unfit(error: &serde_json::Error) -> ApiError {
+    match error.classify() {
         Category::Data => ApiError::unprocessable(format!("the request does not fit: {error}")),
         Category::Syntax | Category::Eof | Category::Io => {
             ApiError::bad_request(format!("the body is not JSON: {error}"))
         }
-    })
+    }
 }
 
 async fn read(request: Request, accepted: Accepted, bytes_max: usize) -> Result<(BodyForm, Vec<u8>), ApiError> {

@@ -9,11 +9,11 @@ use flash_indexer_types::names::{NameField, check_names, shortened};
 /// Model and tenant of a request, under all of their field names.
 #[derive(Debug, Default, Deserialize)]
 pub(crate) struct ModelScope {
-    model_name: Option<String>,
-    modelname: Option<String>,
-    model: Option<String>,
-    tenant_id: Option<String>,
-    routing_group: Option<String>,
+    pub(super) model_name: Option<String>,
+    pub(super) modelname: Option<String>,
+    pub(super) model: Option<String>,
+    pub(super) tenant_id: Option<String>,
+    pub(super) routing_group: Option<String>,
 }
 
 impl ModelScope {

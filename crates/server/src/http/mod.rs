@@ -6,10 +6,12 @@
 //! |---|---|
 //! | `digest.rs`, `discovery.rs`, `dump.rs`, `peers.rs`, `probes.rs`, `shared_ranks.rs`, `workers.rs` | handlers of the endpoints of these names |
 //! | `query.rs`, `score.rs`, `explain.rs` | handlers of queries, scores, predictions and explanations |
+//! | `render.rs` | handlers of debugging endpoints: the rendering and the tokens of a prompt |
 //! | `query_response.rs`, `explanation.rs` | JSON of an answer to a query and of an explanation |
 //! | `fields.rs` | request fields that several endpoints share |
 //! | `extract.rs` | extractors of bodies and query strings |
 //! | `content.rs` | content types and encodings of bodies |
+//! | `prompt_body.rs` | the fields of requests with a prompt, and its tokenization |
 //! | `prompt.rs` | requests with a prompt, as JSON or as a binary body |
 //! | `token_list.rs` | fast parsing of a list of tokens |
 //! | `error.rs` | mapping of errors to statuses |
@@ -26,8 +28,10 @@ mod fields;
 mod peers;
 mod probes;
 mod prompt;
+mod prompt_body;
 mod query;
 mod query_response;
+mod render;
 mod score;
 mod shared_ranks;
 mod token_list;
@@ -112,7 +116,7 @@ impl Api {
 type Route = fn() -> MethodRouter<Arc<Api>>;
 
 /// Every endpoint: its path, and the methods with their handlers.
-const ROUTES: [(&str, Route); 19] = [
+const ROUTES: [(&str, Route); 21] = [
     ("/health", || get(probes::health)),
     ("/ready", || get(probes::ready)),
     ("/metrics", || get(probes::metrics)),
@@ -124,6 +128,8 @@ const ROUTES: [(&str, Route); 19] = [
     ("/score_completions", || post(score::completions)),
     ("/score_chat_completions", || post(score::chat_completions)),
     ("/predict", || post(score::predict)),
+    ("/tokenize", || post(render::tokenize)),
+    ("/render", || post(render::render)),
     ("/explain", || post(explain::explain)),
     ("/dump", || get(dump::dump)),
     ("/digest", || get(digest::digest)),

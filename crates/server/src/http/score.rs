@@ -1,7 +1,6 @@
 //! `/score_completions`, `/score_chat_completions` and `/predict`: scores of instances, and predictions from routers.
 
 use std::collections::BTreeMap;
-use std::num::NonZeroUsize;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -9,128 +8,22 @@ use axum::Json;
 use axum::extract::{Request, State};
 use axum::http::{HeaderName, HeaderValue};
 use axum::response::{IntoResponse, Response};
-use chat_template::ChatRequest;
-use flash_indexer_prompt::tokenize::{Prompt, PromptOptions};
-use serde::de::IgnoredAny;
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 use serde_json::{Value, json};
 
 use super::Api;
 use super::error::ApiError;
 use super::extract::{self, parse};
-use super::fields::ModelScope;
-use super::prompt::{PromptBody, PromptRequest};
-use flash_indexer_registry::TokenPrompt;
+use super::prompt::PromptBody;
+use super::prompt_body::{Keep, PromptFields};
 use flash_indexer_registry::{PodFilter, PodScore, ScoreOptions};
-use flash_indexer_types::Trust;
-use flash_indexer_types::{GivenInstanceId, ModelKey};
-
-/// Prompt of a request: tokens, a text or a chat.
-#[derive(Deserialize)]
-struct PromptFields {
-    token_ids: Option<Vec<u32>>,
-    prompt: Option<PromptField>,
-    /// Presence only: a chat is parsed from the whole body.
-    messages: Option<IgnoredAny>,
-    #[serde(flatten)]
-    scope: ModelScope,
-    lora_name: Option<String>,
-    cache_salt: Option<String>,
-    /// Number of tokens to keep at the end; none, 0 or less keeps all.
-    truncate_prompt_tokens: Option<i64>,
-}
-
-/// OpenAI's `prompt` field: a text, or tokens.
-#[derive(Deserialize)]
-#[serde(untagged, expecting = "prompt must be a text or a list of token ids")]
-enum PromptField {
-    Text(String),
-    Tokens(Vec<u32>),
-}
-
-#[derive(Deserialize)]
-#[serde(expecting = "a JSON object")]
-pub(super) struct ScoreBody {
-    #[serde(flatten)]
-    prompt: PromptFields,
-    #[serde(alias = "pod_identifiers")]
-    pods: Option<Vec<GivenInstanceId>>,
-    top_k: Option<NonZeroUsize>,
-    detail: Option<bool>,
-}
-
-#[derive(Deserialize)]
-#[serde(expecting = "a JSON object")]
-pub(super) struct PredictBody {
-    #[serde(flatten)]
-    prompt: PromptFields,
-    pod: GivenInstanceId,
-    ttl_ms: Option<u64>,
-}
-
-impl PromptRequest for ScoreBody {
-    type Number = u32;
-    const LIST: &str = "token_ids";
-
-    fn list(&mut self) -> &mut Vec<u32> {
-        self.prompt.token_ids.get_or_insert_default()
-    }
-}
-
-impl PromptRequest for PredictBody {
-    type Number = u32;
-    const LIST: &str = "token_ids";
-
-    fn list(&mut self) -> &mut Vec<u32> {
-        self.prompt.token_ids.get_or_insert_default()
-    }
-}
-
-/// Tokenized prompt with its model, tenant, adapter and salt.
-struct TokenizedPrompt {
-    key: ModelKey,
-    tokens: Vec<u32>,
-    lora_name: Option<String>,
-    cache_salt: Option<String>,
-}
-
-impl TokenizedPrompt {
-    fn as_prompt(&self) -> TokenPrompt<'_> {
-        let (lora_name, cache_salt) = (self.lora_name.as_deref(), self.cache_salt.as_deref());
-        TokenPrompt { tokens: &self.tokens, lora_name, cache_salt }
-    }
-}
-
-impl PromptFields {
-    /// Tokenizes the prompt. `body` is the body of these fields; a chat is parsed from it.
-    async fn tokenize(self, api: &Api, body: &[u8]) -> Result<TokenizedPrompt, ApiError> {
-        let key = self.scope.key()?;
-        let prompts = [self.token_ids.is_some(), self.prompt.is_some(), self.messages.is_some()];
-        if prompts.iter().filter(|given| **given).count() > 1 {
-            return Err(ApiError::bad_request("token_ids, prompt and messages are alternatives: give one of them"));
-        }
-        let keep_last =
-            self.truncate_prompt_tokens.and_then(|kept| usize::try_from(kept).ok()).filter(|&kept| kept > 0);
-        let options = PromptOptions { keep_last, ..PromptOptions::default() };
-        let tokenize = async |prompt| api.indexer.tokens(&key.model_name, prompt, options).await;
-        let tokens = match (self.token_ids, self.prompt) {
-            (Some(mut tokens), _) | (None, Some(PromptField::Tokens(mut tokens))) => {
-                let cut = keep_last.map_or(0, |kept| tokens.len().saturating_sub(kept));
-                tokens.drain(..cut);
-                tokens
-            }
-            (None, Some(PromptField::Text(text))) => tokenize(Prompt::Text(text)).await?,
-            (None, None) => tokenize(Prompt::Chat(Box::new(parse::<ChatRequest>(body)?))).await?,
-        };
-        Ok(TokenizedPrompt { key, tokens, lora_name: self.lora_name, cache_salt: self.cache_salt })
-    }
-}
+use flash_indexer_types::{GivenInstanceId, Trust};
 
 pub(super) async fn completions(
     State(api): State<Arc<Api>>,
-    PromptBody { request, json }: PromptBody<ScoreBody>,
+    PromptBody { request, json }: PromptBody<PromptFields>,
 ) -> Result<ScoreResponse, ApiError> {
-    if request.prompt.token_ids.is_none() && request.prompt.prompt.is_none() {
+    if request.token_ids.is_none() && request.prompt.is_none() {
         return Err(ApiError::unprocessable("the request does not fit: missing field `prompt`, or `token_ids`"));
     }
     score(&api, request, &json).await
@@ -138,23 +31,24 @@ pub(super) async fn completions(
 
 pub(super) async fn chat_completions(State(api): State<Arc<Api>>, request: Request) -> Result<ScoreResponse, ApiError> {
     let body = extract::bytes(request, &api).await?;
-    let request: ScoreBody = parse(&body)?;
-    if request.prompt.messages.is_none() {
+    let request: PromptFields = parse(&body)?;
+    if request.messages.is_none() {
         return Err(ApiError::unprocessable("the request does not fit: missing field `messages`"));
     }
     score(&api, request, &body).await
 }
 
-async fn score(api: &Api, request: ScoreBody, body: &[u8]) -> Result<ScoreResponse, ApiError> {
-    let pods = request.pods.unwrap_or_default().into_iter().map(GivenInstanceId::checked);
+async fn score(api: &Api, mut request: PromptFields, body: &[u8]) -> Result<ScoreResponse, ApiError> {
+    let pods = request.pods.take().unwrap_or_default().into_iter().map(GivenInstanceId::checked);
     let pods = pods.collect::<Result<Vec<_>, _>>()?;
     let pods = PodFilter::of(pods.iter().map(|pod| pod.as_key().to_owned()));
     let options = ScoreOptions { pods, top_k: request.top_k };
-    let prompt = request.prompt.tokenize(api, body).await?;
+    let detail = request.detail;
+    let prompt = request.tokenize(api, body, Keep::Tokens).await?;
     let scores = api.indexer.score(&prompt.key, prompt.as_prompt(), &options).await?;
     let store = scores.store.as_str();
     let pods = scores.pods.into_iter();
-    let body = match request.detail {
+    let body = match detail {
         Some(true) => PodScores::Detailed {
             pods: pods.map(|pod| (pod.pod.as_key().to_owned(), PodDetail::of(&pod))).collect(),
             store,
@@ -213,15 +107,15 @@ impl PodDetail {
 
 pub(super) async fn predict(
     State(api): State<Arc<Api>>,
-    PromptBody { request, json }: PromptBody<PredictBody>,
+    PromptBody { mut request, json }: PromptBody<PromptFields>,
 ) -> Result<Json<Value>, ApiError> {
-    let fields = &request.prompt;
-    if fields.token_ids.is_none() && fields.prompt.is_none() && fields.messages.is_none() {
-        let missing = "the request does not fit: missing field `token_ids`, `prompt` or `messages`";
-        return Err(ApiError::unprocessable(missing));
+    let missing = |field| ApiError::unprocessable(format!("the request does not fit: missing field {field}"));
+    if !request.has_prompt() {
+        return Err(missing("`token_ids`, `prompt` or `messages`"));
     }
-    let (pod, ttl) = (request.pod.checked()?, request.ttl_ms.map(Duration::from_millis));
-    let prompt = request.prompt.tokenize(&api, &json).await?;
+    let pod = request.pod.take().ok_or_else(|| missing("`pod`"))?.checked()?;
+    let ttl = request.ttl_ms.map(Duration::from_millis);
+    let prompt = request.tokenize(&api, &json, Keep::Tokens).await?;
     let predicted = api.indexer.predict(&prompt.key, prompt.as_prompt(), &pod, ttl)?;
     Ok(Json(json!({ "status": "ok", "blocks": predicted.blocks })))
 }

@@ -8,6 +8,7 @@ use tokenizers::Tokenizer;
 use super::files::{FilesVersion, ModelFiles, read_if_present};
 use super::scores::read_as_python;
 use super::tokens::add_configured_tokens;
+use crate::normalize::{Chat, CodedPrompts, Rendering};
 use crate::tokenize::error::TokenizeError;
 use crate::tokenize::pieces::{Cutting, PieceCache, PieceTokenizer, TextTokenization};
 use crate::tokenize::prompt::{Prompt, PromptOptions};

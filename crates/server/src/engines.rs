@@ -1,0 +1,23 @@
+//! The engine whose prompts a model's chats have.
+
+use flash_indexer_prompt::normalize::ChatEngine;
+use flash_indexer_types::EngineKind;
+
+/// The engine that a model's registrations name, or vLLM.
+pub(crate) fn chat_engine(kind: Option<EngineKind>) -> ChatEngine {
+    match kind {
+        None | Some(EngineKind::Vllm) => ChatEngine::Vllm,
+        Some(EngineKind::Sglang) => ChatEngine::Sglang,
+        Some(EngineKind::Trtllm) => ChatEngine::TensorRtLlm,
+    }
+}
+
+/// The engine's name, as registrations write it.
+pub(crate) fn engine_name(engine: ChatEngine) -> &'static str {
+    match engine {
+        ChatEngine::Vllm => EngineKind::Vllm,
+        ChatEngine::Sglang => EngineKind::Sglang,
+        ChatEngine::TensorRtLlm => EngineKind::Trtllm,
+    }
+    .name()
+}

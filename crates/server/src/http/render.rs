@@ -1,0 +1,81 @@
+//! `/render` and `/tokenize`: the rendering and the tokens of a prompt, for debugging.
+
+use std::sync::Arc;
+
+use axum::Json;
+use axum::extract::State;
+use chat_template::Json as TemplateJson;
+use flash_indexer_prompt::normalize::{ContentFormat, PreparedChat};
+use serde::Serialize;
+
+use super::Api;
+use super::error::ApiError;
+use super::prompt::PromptBody;
+use super::prompt_body::{Keep, PromptFields, TokenizedPrompt};
+use crate::engines::engine_name;
+
+/// The tokens of a prompt.
+#[derive(Serialize)]
+pub(super) struct TokenizeResponse {
+    count: usize,
+    tokens: Vec<u32>,
+}
+
+pub(super) async fn tokenize(
+    State(api): State<Arc<Api>>,
+    body: PromptBody<PromptFields>,
+) -> Result<Json<TokenizeResponse>, ApiError> {
+    let TokenizedPrompt { tokens, .. } = read(&api, body, Keep::Tokens).await?;
+    Ok(Json(TokenizeResponse { count: tokens.len(), tokens }))
+}
+
+/// What the model's template was given, and the text that it made.
+#[derive(Serialize)]
+pub(super) struct RenderResponse {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    engine: Option<&'static str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    content_format: Option<&'static str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    messages: Option<Vec<TemplateJson>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    tools: Option<Vec<TemplateJson>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    chat_template_kwargs: Option<TemplateJson>,
+    prompt: Option<String>,
+    /// A text that is tokenized by itself and appended.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    continuation: Option<String>,
+    count: usize,
+}
+
+pub(super) async fn render(
+    State(api): State<Arc<Api>>,
+    body: PromptBody<PromptFields>,
+) -> Result<Json<RenderResponse>, ApiError> {
+    let TokenizedPrompt { tokens, text, chat, .. } = read(&api, body, Keep::Rendering).await?;
+    let (engine, rendering) = chat.map(|(engine, slot)| (engine, slot.get().cloned())).unzip();
+    // A tokenizer service renders by itself and does not return the text.
+    let rendering = rendering.flatten();
+    let (prepared, rendered) = rendering.map(|rendering| (rendering.prepared, rendering.text)).unzip();
+    let PreparedChat { request, content_format, continuation, .. } = prepared.unwrap_or_default();
+    Ok(Json(RenderResponse {
+        engine: engine.map(engine_name),
+        content_format: content_format.map(ContentFormat::name),
+        messages: Some(request.messages).filter(|messages| !messages.is_empty()),
+        tools: request.tools,
+        chat_template_kwargs: request.chat_template_kwargs,
+        prompt: rendered.or(text),
+        continuation,
+        count: tokens.len(),
+    }))
+}
+
+async fn read(api: &Api, body: PromptBody<PromptFields>, keep: Keep) -> Result<TokenizedPrompt, ApiError> {
+    let PromptBody { request, json } = body;
+    if !request.has_prompt() {
+        let missing = "the request does not fit: missing field `messages`, `prompt` or `token_ids`";
+        return Err(ApiError::unprocessable(missing));
+    }
+    request.tokenize(api, &json, keep).await
+}
