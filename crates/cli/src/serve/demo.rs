@@ -183,7 +183,7 @@ fn serve_requests(
         // Engines that match equally deep take turns.
         let turn = number % engines.len();
         let matched = |at: usize| {
-            let rank = answer.ranks.iter().find(|rank| rank.instance == engines[at].instance);
+            let rank = answer.ranks.iter().find(|rank| *answer.name(rank).id() == engines[at].instance);
             rank.map_or(0, |rank| rank.tokens[Tier::Device])
         };
         let order = (0..engines.len()).map(|step| (turn + step) % engines.len());

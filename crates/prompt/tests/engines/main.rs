@@ -4,10 +4,13 @@
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
+use std::sync::Arc;
 
 use chat_template::{ChatTemplates, Json};
 use flash_indexer_prompt::normalize::{Chat, ChatEngine};
-use flash_indexer_prompt::tokenize::{NamedPaths, Prompt, PromptOptions, TokenizerSource};
+use flash_indexer_prompt::tokenize::{
+    ModelTokenizer, NamedPaths, PieceCache, Prompt, PromptOptions, Tokenization, TokenizeError, TokenizerSource,
+};
 use flash_indexer_test_support::testdata;
 use serde::Deserialize;
 
@@ -124,6 +127,22 @@ fn shorten(wrong: &[String]) -> String {
     wrong.iter().take(40).cloned().collect::<Vec<_>>().join("\n")
 }
 
+/// The tokens of a prompt, all slices at once.
+fn tokens(
+    tokenizer: &dyn ModelTokenizer,
+    prompt: Prompt,
+    pieces: &Arc<PieceCache>,
+) -> Result<Vec<u32>, TokenizeError> {
+    match tokenizer.tokenize(prompt, PromptOptions::default(), pieces)? {
+        Tokenization::Done(ids) => Ok(ids),
+        Tokenization::Sliced(mut slices) => loop {
+            if let Some(ids) = slices.step()? {
+                return Ok(ids);
+            }
+        },
+    }
+}
+
 /// Compares the tokens of the templates for which they are recorded.
 fn compare_tokens(name: &str, engine: ChatEngine, exceptions: &[Exception]) -> usize {
     let recording = read(name);
@@ -133,13 +152,14 @@ fn compare_tokens(name: &str, engine: ChatEngine, exceptions: &[Exception]) -> u
         let folder = model(&recording.templates[template]);
         let named: NamedPaths = [("m".to_owned(), Path::new(folder.path()).to_owned())].into_iter().collect();
         let tokenizer = named.load("m").expect("a tokenizer");
+        let pieces = Arc::new(PieceCache::new(1 << 20));
         for (request, expected) in requests {
             if exceptions.iter().any(|it| it.request == request) {
                 continue;
             }
             cases += 1;
             let chat = chat(&recording.requests[request].to_text(), engine).expect("a request that the engine takes");
-            let ids = tokenizer.tokenize(&Prompt::Chat(Box::new(chat)), PromptOptions::default());
+            let ids = tokens(&*tokenizer, Prompt::Chat(Box::new(chat)), &pieces);
             if ids.as_ref().ok() != Some(expected) {
                 wrong.push(format!("{template} {request}\n  expected {expected:?}\n  tokens   {ids:?}"));
             }

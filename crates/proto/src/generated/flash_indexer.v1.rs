@@ -35,6 +35,10 @@ pub struct QueryRequest {
     /// block_hashes as 8 bytes each, little-endian.
     #[prost(bytes = "vec", tag = "13")]
     pub hash_bytes: ::prost::alloc::vec::Vec<u8>,
+    /// Cursor of an earlier response. token_ids or block_hashes are then what follows its prefix, and the response is that for
+    /// the whole prompt. FAILED_PRECONDITION if the prefix is not held any more: send the whole prompt.
+    #[prost(fixed64, optional, tag = "15")]
+    pub after: ::core::option::Option<u64>,
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct QueryResponse {
@@ -52,6 +56,12 @@ pub struct QueryResponse {
     /// time, empty without a shared store.
     #[prost(string, tag = "5")]
     pub store: ::prost::alloc::string::String,
+    /// Cursor with which a later query continues the prompt; absent if the prompt is short.
+    #[prost(fixed64, optional, tag = "6")]
+    pub cursor: ::core::option::Option<u64>,
+    /// Tokens of the cursor's prefix. A query after the cursor starts with the token after them.
+    #[prost(uint64, tag = "7")]
+    pub cursor_tokens: u64,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct RankMatch {

@@ -12,7 +12,6 @@ use crate::normalize::{Chat, CodedPrompts, Rendering};
 use crate::tokenize::error::TokenizeError;
 use crate::tokenize::pieces::{Cutting, PieceCache, PieceTokenizer, TextTokenization};
 use crate::tokenize::prompt::{Prompt, PromptOptions};
-use crate::normalize::{Chat, CodedPrompts, Rendering};
 use crate::tokenize::source::{LoadError, ModelTokenizer, SlicedTokenization, Tokenization};
 use chat_template::{ChatError, ChatTemplates};
 
