@@ -94,7 +94,7 @@ impl<I: SharedIndex> SharedIndex for ShardedIndex<I> {
     }
 
     fn maintain(&self) -> bool {
-        (0..self.shards.len()).fold(false, |is_more, shard| self.maintain_shard(shard) || is_more)
+        (0..self.shards.len()).any(|shard| self.maintain_shard(shard))
     }
 
     fn shards(&self) -> usize {

@@ -143,7 +143,7 @@ mod tests {
             history: History::new(0),
             seen_variants: SeenVariants::default(),
             metrics,
-            writer: 0,
+            writers: vec![0],
         };
         let worker = WorkerId(1);
         let name = serde_json::from_str::<InstanceId>("1").expect("a name");
