@@ -89,11 +89,15 @@ pub struct Applied {
     pub waiting: u64,
     /// Of `stored`, blocks whose sequence hash the rank used for another block before.
     pub moved: u64,
-    /// Stored blocks that were refused because too many blocks wait for a parent, or because of too many twins.
+    /// Stored blocks that were refused because too many blocks wait for a parent, because of too many twins, or because
+    /// a redefined sequence hash would have moved too many blocks.
     pub refused: u64,
     /// Of `refused`, blocks whose prefix has too many sequence hashes in the rank already, and the blocks that follow
     /// them.
     pub twins_refused: u64,
+    /// Of `refused`, blocks that the rank held or stored when a redefined sequence hash would have moved too many of them.
+    /// The rank holds none of them any more.
+    pub moves_refused: u64,
     /// Removed blocks that the event's tier held; for a clear, all blocks that the rank held.
     pub removed: u64,
     /// Blocks to be removed or copied that the rank does not hold.
@@ -116,6 +120,7 @@ impl AddAssign for Applied {
         self.moved += other.moved;
         self.refused += other.refused;
         self.twins_refused += other.twins_refused;
+        self.moves_refused += other.moves_refused;
         self.removed += other.removed;
         self.unknown += other.unknown;
     }

@@ -301,10 +301,13 @@ impl Writer {
         let applied = listener.model.write(index, rank, event, event_time);
         self.metrics.event_applied(event, &applied);
         let (bound, why) = match event {
-            RankEvent::Indexed(_) => match applied.twins_refused {
-                0 => (Limit::WaitingBlocks, "too many blocks wait for a parent that was never stored"),
-                _ => (Limit::Twins, "the engine has too many sequence hashes for one prefix"),
-            },
+            RankEvent::Indexed(_) if applied.moves_refused > 0 => {
+                (Limit::MovedBlocks, "the engine gave a sequence hash with many descendants other content")
+            }
+            RankEvent::Indexed(_) if applied.twins_refused > 0 => {
+                (Limit::Twins, "the engine has too many sequence hashes for one prefix")
+            }
+            RankEvent::Indexed(_) => (Limit::WaitingBlocks, "too many blocks wait for a parent that was never stored"),
             RankEvent::Secondary(_) => {
                 (Limit::CacheGroups, "a hybrid model has more cache groups, or blocks in one, than are kept")
             }

@@ -3,9 +3,10 @@
 //! The tests count steps and measure no time ([`super::writer`] defines a step). Histories scale with the test; the
 //! bound does not.
 
+use super::limits::MOVED_BLOCKS_MAX;
 use super::{RunIndex, RunLimits};
 use crate::{
-    Block, BlockEvent, DpRank, LocalHash, RemovedCopies, SequenceHash, SharedIndex, Tier, WorkerId, WorkerRank,
+    Applied, Block, BlockEvent, DpRank, LocalHash, RemovedCopies, SequenceHash, SharedIndex, Tier, WorkerId, WorkerRank,
 };
 
 /// Steps that any event may take.
@@ -14,6 +15,8 @@ const EVENT_STEPS_MAX: u64 = 2_048;
 const MAINTENANCE_STEPS_MAX: u64 = 8_192;
 /// Additional steps for each block of an event.
 const BLOCK_STEPS_MAX: u64 = 16;
+/// Additional steps of an event that moves blocks of its rank, for each block that it may move.
+const MOVE_STEPS_MAX: u64 = 8;
 
 /// An index that checks the step count of every event.
 struct CountingIndex {
@@ -33,17 +36,29 @@ impl CountingIndex {
     /// Applies an event and checks its step count.
     #[track_caller]
     fn apply(&mut self, rank: WorkerRank, event: &BlockEvent) {
+        self.apply_within(rank, event, EVENT_STEPS_MAX);
+    }
+
+    /// Applies an event that moves blocks of its rank, and checks its step count.
+    #[track_caller]
+    fn apply_moving(&mut self, rank: WorkerRank, event: &BlockEvent) -> Applied {
+        self.apply_within(rank, event, EVENT_STEPS_MAX + MOVE_STEPS_MAX * MOVED_BLOCKS_MAX as u64)
+    }
+
+    #[track_caller]
+    fn apply_within(&mut self, rank: WorkerRank, event: &BlockEvent, steps_max: u64) -> Applied {
         let before = self.steps();
-        self.index.apply(rank, event);
+        let applied = self.index.apply(rank, event);
         let steps = self.steps() - before;
         let blocks = match event {
             BlockEvent::Stored { blocks, .. } => blocks.len(),
             BlockEvent::Copied { blocks, .. } | BlockEvent::Removed { blocks, .. } => blocks.len(),
             BlockEvent::Cleared => 0,
         };
-        let bound = EVENT_STEPS_MAX + BLOCK_STEPS_MAX * blocks as u64;
+        let bound = steps_max + BLOCK_STEPS_MAX * blocks as u64;
         assert!(steps <= bound, "{steps} steps for an event of {blocks} blocks, at most {bound}");
         self.most = self.most.max(steps);
+        applied
     }
 
     /// Calls `maintain`, checks its step count and returns whether more work is left.
@@ -349,5 +364,124 @@ fn any_event_of_many_ranks_costs_bounded_steps() {
             _ => index.clear(rank(worker)),
         }
     }
+    println!("{} steps at most", index.most);
+}
+
+fn stored(parent: Option<SequenceHash>, blocks: &[Block]) -> BlockEvent {
+    BlockEvent::Stored { tier: Tier::Device, parent, blocks: blocks.to_vec(), copies: 1 }
+}
+
+/// The same block with other content.
+fn redefined(block: Block, content: u64) -> Block {
+    Block { local: LocalHash(mixed(content)), ..block }
+}
+
+fn depth(index: &CountingIndex, of: WorkerRank, blocks: &[Block]) -> u32 {
+    let query: Vec<LocalHash> = blocks.iter().map(|block| block.local).collect();
+    index.index.find(&query).get(of).map_or(0, |found| found.longest())
+}
+
+/// A rank gives the first block of a chain other content, once or for each of its blocks in turn.
+#[test]
+fn redefining_the_blocks_of_a_long_chain_costs_bounded_steps() {
+    for blocks in [50, MOVED_BLOCKS_MAX as u64 - 100, 40_000] {
+        let mut index = CountingIndex::new(RunIndex::default());
+        let mut long = chain(1, 0, 0..blocks);
+        index.store(rank(1), None, &long);
+        let before = index.steps();
+        let mut refused = 0;
+        for at in 0..2_000.min(blocks as usize) {
+            let block = redefined(long[at], 1 << 50 | at as u64);
+            let parent = at.checked_sub(1).map(|at| long[at].sequence);
+            refused += index.apply_moving(rank(1), &stored(parent, &[block])).moves_refused;
+            long[at] = block;
+            if refused == 0 {
+                assert_eq!(u64::from(depth(&index, rank(1), &long)), blocks, "{at}");
+            }
+        }
+        let steps = index.steps() - before;
+        assert_eq!(refused > 0, blocks > 50, "{refused} of {blocks} blocks refused");
+        let bound = MOVE_STEPS_MAX * MOVED_BLOCKS_MAX as u64 + 2_000 * 64;
+        assert!(steps <= bound, "{steps} steps for all events, at most {bound}");
+        println!("{} steps at most, {steps} in total, {refused} blocks refused", index.most);
+    }
+}
+
+/// A rank gives the parent of many short chains other content.
+#[test]
+fn redefining_the_parent_of_many_chains_costs_bounded_steps() {
+    const CHAINS: u64 = 40_000;
+    let mut index = CountingIndex::new(RunIndex::default());
+    let parent = chain(1, 0, 0..1)[0];
+    index.store(rank(1), None, &[parent]);
+    for number in 1..=CHAINS {
+        index.store(rank(1), Some(parent.sequence), &chain(1, number, 0..1));
+    }
+    let applied = index.apply_moving(rank(1), &stored(None, &[redefined(parent, 1 << 50)]));
+    assert_eq!((applied.refused, applied.moves_refused), (CHAINS + 2, CHAINS + 2), "the block of the event included");
+    assert_eq!(index.index.size(rank(1)).blocks, 0);
+    apply_unrelated_events(&mut index, CHAINS / 8);
+    assert_eq!(index.index.memory().runs, 0, "what was dropped is freed");
+    println!("{} steps at most", index.most);
+}
+
+/// A parent is stored after many of its children, or after a long chain that follows it.
+#[test]
+fn storing_a_parent_after_its_descendants_costs_bounded_steps() {
+    const BLOCKS: u64 = 40_000;
+    for is_chain in [false, true] {
+        let mut index = CountingIndex::new(RunIndex::default());
+        let parent = chain(1, 0, 0..1)[0];
+        let below: Vec<Block> = match is_chain {
+            true => chain(1, 1, 0..BLOCKS),
+            false => (1..=BLOCKS).map(|number| chain(1, number, 0..1)[0]).collect(),
+        };
+        let mut follows = parent.sequence;
+        for &block in &below {
+            index.store(rank(1), Some(follows), &[block]);
+            if is_chain {
+                follows = block.sequence;
+            }
+        }
+        let size = |index: &CountingIndex| index.index.size(rank(1));
+        assert_eq!(size(&index).waiting as u64, BLOCKS);
+        assert_eq!(index.apply_moving(rank(1), &stored(None, &[parent])).refused, 0);
+        assert!(size(&index).waiting > 0 && size(&index).blocks as u64 == BLOCKS + 1);
+        while size(&index).waiting > 0 {
+            let before = size(&index).waiting;
+            index.maintain();
+            assert!(size(&index).waiting < before, "each call indexes some");
+        }
+        let path: Vec<Block> = std::iter::once(parent).chain(below.iter().copied()).collect();
+        assert_eq!(depth(&index, rank(1), &path), if is_chain { path.len() as u32 } else { 2 });
+        assert_eq!(size(&index).blocks as u64, BLOCKS + 1);
+        println!("{} steps at most", index.most);
+    }
+}
+
+/// Two ranks with the same sequence hashes; one of them contradicts the other after it has stored much.
+#[test]
+fn contradicting_a_shared_domain_costs_bounded_steps() {
+    const PROMPTS: u64 = 40_000;
+    let mut index = CountingIndex::new(RunIndex::default());
+    for worker in [1, 2] {
+        for number in 0..PROMPTS {
+            index.store(rank(worker), None, &chain(1, number, 0..1));
+        }
+    }
+    // Another sequence hash for known content: the rank keeps everything.
+    for number in 0..100 {
+        let other = chain(2, number, 0..1);
+        let applied = index.apply_moving(rank(1), &stored(None, &other));
+        assert_eq!((applied.stored, applied.refused), (1, 0));
+        assert_eq!(depth(&index, rank(1), &other), 1);
+    }
+    assert_eq!(index.index.size(rank(1)).blocks as u64, PROMPTS + 100);
+    // Other content for a known sequence hash: the rank is dropped.
+    let redefined = redefined(chain(1, 7, 0..1)[0], 1 << 50);
+    let applied = index.apply_moving(rank(1), &stored(None, &[redefined]));
+    assert_eq!(applied.moves_refused, PROMPTS + 101);
+    assert_eq!(depth(&index, rank(1), &chain(1, 9, 0..1)), 0);
+    assert_eq!(depth(&index, rank(2), &chain(1, 7, 0..1)), 1);
     println!("{} steps at most", index.most);
 }

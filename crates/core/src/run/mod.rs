@@ -13,6 +13,7 @@
 //! | `prefix` | prefixes by their cursors |
 //! | `matches`, `answers` | depths by holder, and their conversion to ranks |
 //! | `writer` | what events change: directories, columns, coverage, eviction, compaction |
+//! | `limits` | limits of an index without a memory limit |
 //! | `bound`, `use_samples` | counters and use samples of an index with a memory limit |
 //! | `models`, `costs`, `compaction_tests` | loom models, step limits and compaction against the oracle |
 
@@ -25,6 +26,7 @@ mod compaction_tests;
 mod costs;
 mod effort;
 mod find;
+mod limits;
 mod matches;
 #[cfg(all(test, loom))]
 mod models;
@@ -48,6 +50,7 @@ pub use self::answers::{RunHolder, RunHolders, RunMatches};
 use self::bound::BoundCounters;
 pub use self::bound::{INDEX_BYTES_MIN, MemoryTooSmall, OnEvicted};
 use self::find::{Conflict, find_depths, until_unchanged};
+pub use self::limits::RunLimits;
 use self::matches::Scratch;
 use self::prefix::prefix;
 use self::published::Published;
@@ -61,26 +64,6 @@ use crate::{
     Applied, BlockEvent, HeldBlock, LocalHash, MatchScores, MemoryLimit, PerTier, RankMatch, RankSize, SharedIndex,
     Tier, WorkerId, WorkerRank, tiers,
 };
-
-/// Limits of a [`RunIndex`].
-#[derive(Debug, Clone, Copy)]
-pub struct RunLimits {
-    /// Blocks of one rank that may wait for a parent. The index refuses and counts further ones.
-    pub waiting_blocks_max: usize,
-    /// Blocks that no rank holds but that the whole index keeps because held blocks follow them. Beyond this limit
-    /// the index moves the followers to the waiting blocks until the missing block is stored again. That changes no
-    /// answer.
-    pub removed_blocks_max: usize,
-    /// Twins of one block, and of all blocks of one run: blocks that one rank holds under several sequence hashes.
-    /// The index refuses and counts further ones.
-    pub twins_max: usize,
-}
-
-impl Default for RunLimits {
-    fn default() -> Self {
-        Self { waiting_blocks_max: 1 << 20, removed_blocks_max: 1 << 20, twins_max: 64 }
-    }
-}
 
 /// Memory use of a [`RunIndex`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -120,8 +103,9 @@ const WAITING_LISTED_WITH_EVENT_MAX: usize = 1 << 9;
 /// Writers are serialised by a mutex, which a single writer finds free. Readers take no lock, never block, and write
 /// nothing that other threads read. The blocks of one event become visible one after the other, in the order of the
 /// event; so do blocks that waited for one of them. A cleared rank disappears as a whole. When no event is being
-/// applied, answers are exact. While events are being applied, each rank's depth is one that was true at some moment
-/// of the call. There are two exceptions. While a rank redefines a sequence hash, its answer may lack the blocks that
+/// applied, answers are exact; a rank with waiting blocks may have blocks that its answers lack until `maintain` has
+/// nothing left to do. While events are being applied, each rank's depth is one that was true at some moment of the
+/// call. There are two exceptions. While a rank redefines a sequence hash, its answer may lack the blocks that
 /// follow that hash. While blocks of a rank with two sequence hashes for one prefix change, its answer may lack one
 /// of the two chains.
 #[derive(Debug)]
@@ -401,6 +385,7 @@ impl SharedIndex for RunIndex {
                 self.clear_rank(rank);
             }
         }
+        self.writer.lock().forget_late_refusals(worker);
         // Some ranks of the worker may be partial although the index holds none of their blocks.
         if let Some(bound) = &self.bound {
             bound.counters.forget_worker(worker);

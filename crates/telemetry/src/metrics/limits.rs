@@ -31,6 +31,8 @@ pub enum Limit {
     WaitingBlocks,
     /// Sequence hashes of one prefix in one rank.
     Twins,
+    /// Blocks of a rank that a redefined sequence hash moves.
+    MovedBlocks,
     /// Cache groups of a rank, and blocks in one.
     CacheGroups,
     /// Open HTTP connections.
@@ -66,7 +68,7 @@ pub enum Limit {
 }
 
 impl Limit {
-    const ALL: [Self; 25] = [
+    const ALL: [Self; 26] = [
         Self::Queue,
         Self::PendingRegistrations,
         Self::Pods,
@@ -76,6 +78,7 @@ impl Limit {
         Self::RanksPerListener,
         Self::WaitingBlocks,
         Self::Twins,
+        Self::MovedBlocks,
         Self::CacheGroups,
         Self::Connections,
         Self::BodyBytes,
@@ -105,6 +108,7 @@ impl Limit {
             Self::RanksPerListener => "ranks_per_listener",
             Self::WaitingBlocks => "waiting_blocks",
             Self::Twins => "twins",
+            Self::MovedBlocks => "moved_blocks",
             Self::CacheGroups => "cache_groups",
             Self::Connections => "connections",
             Self::BodyBytes => "body_bytes",

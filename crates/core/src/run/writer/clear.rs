@@ -7,6 +7,7 @@
 
 use super::Writer;
 use super::reclaim::Garbage;
+use super::waiting::Waiting;
 use crate::run::published::holdings::Holder;
 use crate::run::published::layout::RunId;
 use crate::run::published::rank_table::{HolderAssignment, RankSlot};
@@ -22,14 +23,13 @@ impl Writer {
     pub(super) fn clear(&mut self, slot: RankSlot) -> u64 {
         self.ranks.retire(slot);
         let state = self.ranks.get_mut(slot);
-        let (waiting, copies) = (std::mem::take(&mut state.waiting), std::mem::take(&mut state.reference_counts));
+        state.waiting = Waiting::default();
+        state.arrived = Vec::new();
+        let copies = std::mem::take(&mut state.reference_counts);
         let copies_bytes = copies.bytes();
         self.rare_bytes -= copies_bytes;
         let (blocks, levels) = (state.size.blocks, state.levels);
         self.indexed -= std::mem::take(&mut state.indexed);
-        if !waiting.is_empty() {
-            self.reclaim_queue.push(Garbage::Waiting(waiting.into_sets()), 0);
-        }
         if !copies.is_empty() {
             self.reclaim_queue.push(Garbage::ReferenceCounts(copies.into_runs()), copies_bytes);
         }
@@ -44,8 +44,8 @@ impl Writer {
         blocks as u64
     }
 
-    /// Does deferred work: trimming of long chains, runs of cleared ranks, blocks behind gaps beyond the limit,
-    /// memory to free. Takes about `visits` steps, each a run or the equivalent. Returns whether more work is left.
+    /// Does deferred work: trimming of long chains, runs of cleared ranks, waiting blocks whose parent is stored, blocks
+    /// behind gaps beyond the limit, memory to free. Takes about `visits` steps, each a run or the equivalent. Returns whether more work is left.
     pub(in crate::run) fn do_maintenance(&mut self, visits: usize) -> bool {
         let mut left = visits;
         while left > 0 {
@@ -64,7 +64,11 @@ impl Writer {
     }
 
     pub(in crate::run) fn has_maintenance(&self) -> bool {
-        !self.retired.is_empty() || !self.trim_queue.is_empty() || !self.reclaim_queue.is_empty() || self.is_pruning()
+        !self.retired.is_empty()
+            || !self.trim_queue.is_empty()
+            || !self.arrivals.is_empty()
+            || !self.reclaim_queue.is_empty()
+            || self.is_pruning()
     }
 
     /// Does one piece of deferred work and returns its steps.
@@ -74,6 +78,9 @@ impl Writer {
         }
         if !self.retired.is_empty() {
             return self.release_retired();
+        }
+        if !self.arrivals.is_empty() {
+            return self.index_waiting_step();
         }
         if self.is_pruning() {
             return self.prune_step();

@@ -50,9 +50,7 @@ impl Compaction {
     pub(in crate::run) fn new(index: &Writer) -> Self {
         let version = index.published.ranks.next_version() + VERSIONS_AHEAD;
         let published = Arc::new(Published::new(version, index.published.edges.key()));
-        let unlimited =
-            RunLimits { waiting_blocks_max: usize::MAX, removed_blocks_max: usize::MAX, twins_max: usize::MAX };
-        let copy = Writer::new(Arc::clone(&published), unlimited);
+        let copy = Writer::new(Arc::clone(&published), RunLimits::UNLIMITED);
         let order: Vec<WorkerRank> = index.ranks.iter().map(|(_, state)| state.rank).collect();
         let outside = order.iter().copied().collect();
         Self { published, copy, outside, order, current: None }

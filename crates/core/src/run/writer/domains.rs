@@ -19,6 +19,7 @@ use super::rank_states::RankState;
 use super::reclaim::Garbage;
 use super::runs::DomainId;
 use crate::keyed::HashKey;
+use crate::run::limits::MOVED_BLOCKS_MAX;
 use crate::run::published::arena::freeing_steps;
 use crate::run::published::layout::{Position, RunId};
 use crate::run::published::rank_table::RankSlot;
@@ -27,6 +28,9 @@ use crate::{Block, SequenceHash, Tier, WorkerRank};
 /// Domains that are searched for a sequence hash, largest first. In a fleet with more domains, all of few ranks, a
 /// rank may get a domain of its own although another one agrees with it: that costs memory and changes no answer.
 const SEARCHED_DOMAINS_MAX: usize = 256;
+
+/// Domains that are compared with everything that a rank holds when it leaves its own; with as little consequence.
+const COMPARED_DOMAINS_MAX: usize = 4;
 
 /// One hash domain.
 #[derive(Debug)]
@@ -233,15 +237,29 @@ impl Writer {
         self.reclaim_queue.push(Garbage::Directory(state.directory.into_segments()), bytes);
     }
 
+    /// [`Writer::change_domain`] for a rank that has another sequence hash for a block of its domain, if the rank may move
+    /// what it holds.
+    pub(super) fn change_domain_to(&mut self, slot: RankSlot, hint: SequenceHash) -> bool {
+        // A copy of an index may leave the domain or add a twin, whatever the index did.
+        let moves_max = if self.bounded.is_some() { usize::MAX } else { self.moves_left(slot).min(MOVED_BLOCKS_MAX) };
+        self.change_domain(slot, Some(hint), moves_max)
+    }
+
     /// Moves a rank that contradicts its domain to another one: to a domain that knows `hint` and agrees with
-    /// everything that the rank holds, else to a new one. Invisible to readers. Costs what the rank holds.
-    pub(super) fn change_domain(&mut self, slot: RankSlot, hint: Option<SequenceHash>) {
+    /// everything that the rank holds, else to a new one. Invisible to readers. Costs what the rank holds; returns false,
+    /// with nothing changed, if that is many more than `moves_max` blocks.
+    pub(super) fn change_domain(&mut self, slot: RankSlot, hint: Option<SequenceHash>, moves_max: usize) -> bool {
         let old = self.ranks.get(slot).domain;
-        let area = self.runs_with_ancestors(slot);
+        let mut visited = 0;
+        let area = self.runs_with_ancestors(slot, (&mut visited, moves_max));
+        self.steps.take(visited);
+        self.spend_moves(slot, visited);
+        let Some(area) = area else { return false };
         let contains_rank = |domain: DomainId| hint.is_some_and(|hint| self.find_sequence(domain, hint).is_some());
         let candidates = self.domains.largest().inspect(|_| self.steps.take(1));
         let agreeing = candidates
             .filter(|&domain| domain != old && contains_rank(domain))
+            .take(COMPARED_DOMAINS_MAX)
             .find(|&domain| self.agrees(&area, old, domain));
         let new = agreeing.unwrap_or_else(|| self.create_domain());
         for &(run, count) in &area {
@@ -263,32 +281,49 @@ impl Writer {
             self.trim(run, old);
         }
         self.leave_domain(old, slot);
+        true
     }
 
     /// The runs of which a rank holds blocks, and their ancestors, each with the number of blocks whose sequence
-    /// hashes the rank needs; ancestors come first.
-    fn runs_with_ancestors(&self, slot: RankSlot) -> Vec<(RunId, u16)> {
-        let mut needed: FxHashMap<RunId, u16> = FxHashMap::default();
+    /// hashes the rank needs; ancestors come first. Adds up the runs and the blocks; returns none if either are many more
+    /// than `moves_max`.
+    fn runs_with_ancestors(
+        &self,
+        slot: RankSlot,
+        (visited, moves_max): (&mut usize, usize),
+    ) -> Option<Vec<(RunId, u16)>> {
+        let rank = self.ranks.get(slot);
+        let visits_max = moves_max.saturating_mul(3);
+        if rank.size.blocks - rank.size.waiting > moves_max || rank.runs.len() > visits_max.saturating_add(64) {
+            return None;
+        }
+        let mut area: Vec<(RunId, u16)> = Vec::new();
+        let mut at_run: FxHashMap<RunId, usize> = FxHashMap::default();
+        let mut path = Vec::new();
         for run in self.runs_of(slot) {
             let mut position = Position { run, offset: self.coverage(run, slot).end() - 1 };
             while position != Position::ROOT {
-                let count = needed.entry(position.run).or_default();
-                let known_above = *count > 0;
-                *count = (position.offset + 1).max(*count);
-                if known_above {
+                *visited += 1;
+                if let Some(&at) = at_run.get(&position.run) {
+                    let count = &mut area[at].1;
+                    let needed = (position.offset + 1).max(*count);
+                    *visited += usize::from(needed - *count);
+                    *count = needed;
                     break;
+                }
+                *visited += usize::from(position.offset + 1);
+                path.push((position.run, position.offset + 1));
+                if *visited > visits_max {
+                    return None;
                 }
                 position = self.runs.get(position.run).parent();
             }
+            for (run, count) in path.drain(..).rev() {
+                at_run.insert(run, area.len());
+                area.push((run, count));
+            }
         }
-        let mut area: Vec<(RunId, u16)> = needed.into_iter().collect();
-        area.sort_by_cached_key(|&(run, _)| self.runs_above(run));
-        area
-    }
-
-    pub(super) fn runs_above(&self, run: RunId) -> usize {
-        let above = std::iter::successors(Some(run), |&run| Some(self.runs.get(run).parent().run));
-        above.take_while(|&run| run != RunId::NONE).count()
+        Some(area)
     }
 
     /// Whether a domain has neither another sequence hash for any of these blocks nor another block for their

@@ -4,7 +4,8 @@
 //! | module | role |
 //! |---|---|
 //! | `store_blocks`, `remove_blocks`, `clear` | events: store, remove, clear |
-//! | `locate`, `redefine`, `twins`, `waiting` | positions of blocks, redefined sequence hashes, twins, waiting blocks |
+//! | `locate`, `redefine`, `twins` | positions of blocks, redefined sequence hashes, twins |
+//! | `waiting`, `index_waiting` | waiting blocks, and their indexing once their parent is stored |
 //! | `checkpoints` | the runs in which prefixes are found by their cursors |
 //! | `hold`, `coverage`, `exceptions`, `reference_counts` | what each rank holds, and what of it is published |
 //! | `domains`, `directory`, `segment`, `directory_line`, `sequence_columns` | lookup of sequence hashes by hash domain |
@@ -27,6 +28,7 @@ mod domains;
 mod evict;
 mod exceptions;
 mod hold;
+mod index_waiting;
 mod locate;
 mod prefetch_pipeline;
 mod prune;
@@ -55,6 +57,7 @@ use self::clear::{BLOCKS_FOR_VISIT, VISITED_WITH_EVENT};
 pub(super) use self::compaction::Compaction;
 use self::directory::PrefetchBatches;
 use self::domains::Domains;
+use self::index_waiting::Arrivals;
 use self::prefetch_pipeline::PrefetchPipeline;
 use self::prune::Pruning;
 use self::rank_states::Ranks;
@@ -96,6 +99,8 @@ pub(super) struct Writer {
     pruning: Option<Box<Pruning>>,
     /// Unheld blocks above the limit that pruning tolerates before it starts again.
     unheld_tolerated: usize,
+    /// Stored blocks for which others still wait.
+    arrivals: Arrivals,
     /// Memory to be freed.
     reclaim_queue: ReclaimQueue,
     /// Blocks that ranks hold at a position in a run, summed over the ranks.
@@ -164,6 +169,7 @@ impl Writer {
             trim_queue: TrimQueue::default(),
             pruning: None,
             unheld_tolerated: 0,
+            arrivals: Arrivals::default(),
             reclaim_queue: ReclaimQueue::default(),
             indexed: 0,
             rare_bytes: 0,
@@ -180,12 +186,12 @@ impl Writer {
         }
         let slot = self.ranks.slot(rank);
         let applied = match (slot, event) {
-            (_, BlockEvent::Stored { copies: 0, .. }) => return Applied::default(),
+            (_, BlockEvent::Stored { copies: 0, .. }) => return self.take_late_refusals(rank, event),
             (slot, BlockEvent::Stored { tier, parent, blocks, copies }) => {
-                let Some(first) = blocks.first() else { return Applied::default() };
+                let Some(first) = blocks.first() else { return self.take_late_refusals(rank, event) };
                 let slot = slot.or_else(|| self.join(rank, *tier, *parent, first));
                 match slot.filter(|&slot| self.use_tier(slot, *tier)) {
-                    Some(slot) => self.store(slot, *parent, blocks, (*tier, *copies)),
+                    Some(slot) => self.store_and_index_waiting(slot, *parent, blocks, (*tier, *copies)),
                     None => Applied { refused: blocks.len() as u64, ..Applied::default() },
                 }
             }
@@ -199,7 +205,8 @@ impl Writer {
         };
         self.finish(rank);
         self.do_maintenance_of_event(self.ranks.slot(rank), event);
-        applied
+        // Maintenance may have dropped what the rank holds.
+        applied + self.take_late_refusals(rank, event)
     }
 
     /// Does the bounded part of the maintenance that each event carries.
@@ -266,9 +273,7 @@ impl Writer {
     /// Copies the content into new, minimal memory.
     pub(super) fn compacted(&self) -> (Arc<Published>, Self) {
         let published = Arc::new(Published::new(self.published.ranks.next_version(), self.published.edges.key()));
-        let unlimited =
-            RunLimits { waiting_blocks_max: usize::MAX, removed_blocks_max: usize::MAX, twins_max: usize::MAX };
-        let mut compacted = Self::new(Arc::clone(&published), unlimited);
+        let mut compacted = Self::new(Arc::clone(&published), RunLimits::UNLIMITED);
         for (slot, state) in self.ranks.iter() {
             for event in stored_events(self.held_by(slot)) {
                 compacted.apply(state.rank, &event);

@@ -8,7 +8,7 @@ use super::waiting::Waiting;
 use crate::run::published::holdings::Holder;
 use crate::run::published::layout::RunId;
 use crate::run::published::rank_table::RankSlot;
-use crate::{PerTier, RankSize, Tier, WorkerRank};
+use crate::{PerTier, RankSize, SequenceHash, Tier, WorkerRank};
 
 /// One rank that holds blocks.
 #[derive(Debug)]
@@ -27,6 +27,10 @@ pub(super) struct RankState {
     /// Reference counts above one.
     pub(super) reference_counts: ReferenceCounts,
     pub(super) waiting: Waiting,
+    /// Sequence hashes that are indexed and for which blocks may still wait.
+    pub(super) arrived: Vec<SequenceHash>,
+    /// Blocks that the rank may still move before it stores further ones.
+    pub(super) moves_left: usize,
     pub(super) size: RankSize,
     /// Its share of the writer's number of indexed blocks.
     pub(super) indexed: usize,
@@ -43,6 +47,8 @@ impl RankState {
             runs_held: 0,
             reference_counts: ReferenceCounts::default(),
             waiting: Waiting::default(),
+            arrived: Vec::new(),
+            moves_left: usize::MAX,
             size: RankSize::default(),
             indexed: 0,
         }
@@ -164,10 +170,8 @@ impl Ranks {
     /// Frees the memory in pieces and yields the steps of each.
     pub(super) fn into_pieces(self) -> impl Iterator<Item = usize> {
         self.states.into_iter().flatten().flat_map(|state| {
-            let RankState { waiting, reference_counts, .. } = *state;
-            let waiting = waiting.into_sets().map(|(_, sequences)| 1 + sequences.len());
-            let reference_counts = reference_counts.into_runs().map(|_| 1);
-            waiting.chain(reference_counts).chain(std::iter::once(1))
+            let reference_counts = state.reference_counts.into_runs().map(|_| 1);
+            reference_counts.chain(std::iter::once(1))
         })
     }
 

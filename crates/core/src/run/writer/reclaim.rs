@@ -2,24 +2,17 @@
 //! time.
 
 use std::collections::VecDeque;
-use std::collections::hash_map;
 use std::sync::Arc;
 
-use crate::keyed::KeyedSet;
 use crate::run::published::Published;
 
 use super::Writer;
 use super::reference_counts::ReferenceCountsByRun;
 use super::segment::Segment;
-use crate::SequenceHash;
-
-/// Sets of waiting blocks by the sequence hash of the missing parent.
-pub(super) type WaitingByParent = hash_map::IntoIter<SequenceHash, KeyedSet<SequenceHash>>;
 
 /// Pieces of memory to which nothing refers.
 #[derive(Debug)]
 pub(super) enum Garbage {
-    Waiting(WaitingByParent),
     ReferenceCounts(ReferenceCountsByRun),
     Directory(Vec<Segment>),
     Index(RetiredIndex),
@@ -54,7 +47,6 @@ impl Garbage {
     /// Frees one piece and returns the steps; none when no piece is left.
     fn reclaim_piece(&mut self) -> Option<usize> {
         match self {
-            Self::Waiting(sets) => sets.next().map(|_| 1),
             Self::ReferenceCounts(intervals) => intervals.next().map(|_| 1),
             Self::Directory(segments) => segments.pop().map(|_| 1),
             Self::Index(index) => index.reclaim_piece(),

@@ -13,7 +13,7 @@ use super::runs::DomainId;
 use crate::run::effort::{self, Effort};
 use crate::run::published::layout::{Position, RunId};
 use crate::run::published::rank_table::RankSlot;
-use crate::{HeldBlock, Tier};
+use crate::{Applied, HeldBlock, Tier};
 
 /// Child runs that are always examined before the rank's own runs are.
 const CHILDREN_MIN: usize = 64;
@@ -22,8 +22,24 @@ impl Writer {
     /// Releases the block at `position` and moves everything that the rank holds below it to the waiting blocks. The
     /// rank must be alone in its domain; afterwards the domain has no sequence hash for the position. Costs what the
     /// rank holds below it, and a visit of the child runs there or of all runs of the rank, whichever are fewer.
-    pub(super) fn release_with_descendants(&mut self, slot: RankSlot, position: Position) {
-        let mut below = self.descendants(slot, position);
+    ///
+    /// Returns false if that is more than the rank may move. Then a part of it may be released.
+    pub(super) fn release_with_descendants(&mut self, slot: RankSlot, position: Position) -> bool {
+        let domain = self.ranks.get(slot).domain;
+        let sequence = self.sequence_of(domain, position);
+        let moves_left = self.moves_left(slot);
+        let mut visited = 0;
+        let below = self.descendants(slot, position, (&mut visited, moves_left));
+        self.steps.take(visited);
+        self.spend_moves(slot, visited.saturating_sub(CHILDREN_MIN));
+        let Some(mut below) = below else { return false };
+        let spans = below.iter().map(|&(run, from)| usize::from(self.coverage_end(run, slot).saturating_sub(from)));
+        let blocks = spans.sum();
+        if blocks > moves_left {
+            return false;
+        }
+        self.steps.take(blocks);
+        self.spend_moves(slot, blocks);
         let mut followers = Vec::new();
         for &(run, from) in &below {
             self.held_in(slot, run, from, &mut followers);
@@ -32,18 +48,61 @@ impl Writer {
         // Ends first, so that trimming visits no run twice.
         for (run, from) in below.into_iter().rev() {
             self.release_from(slot, run, from);
+            // A run without blocks of the rank may have kept its sequence hashes for those below, or for a deferred trim.
+            if self.runs.get(run).columns.get(domain).len > from {
+                self.trim(run, domain);
+            }
         }
         self.move_to_waiting(slot, followers);
+        // The old definition must be gone, even if its trimming was deferred.
+        let mut trims_left = moves_left.max(CHILDREN_MIN);
+        while self.find_sequence(domain, sequence).is_some() && trims_left > 0 {
+            match self.trim_next_queued() {
+                0 => return true,
+                visited => trims_left = trims_left.saturating_sub(visited),
+            }
+        }
+        trims_left > 0
+    }
+
+    /// Drops all that a rank holds, because a redefined sequence hash moves too much of it, and refuses it with `blocks`
+    /// blocks of the event. Costs a few stores, as a clear does.
+    pub(super) fn drop_rank(&mut self, slot: RankSlot, blocks: usize) -> Applied {
+        let refused = self.clear(slot) + blocks as u64;
+        Applied { refused, moves_refused: refused, ..Applied::default() }
+    }
+
+    /// Blocks that the rank may move now. The memory limit bounds what a rank of a bounded index moves.
+    pub(super) fn moves_left(&self, slot: RankSlot) -> usize {
+        if self.bounded.is_some() {
+            return usize::MAX;
+        }
+        self.ranks.get(slot).moves_left.min(self.limits.moved_blocks_max)
+    }
+
+    /// Counts moved blocks, or as many visits.
+    pub(super) fn spend_moves(&mut self, slot: RankSlot, moves: usize) {
+        let rank = self.ranks.get_mut(slot);
+        rank.moves_left = rank.moves_left.saturating_sub(moves);
     }
 
     /// The runs below a position that have a column of the rank's domain, each with the first offset below; ancestors
-    /// come first.
-    fn descendants(&self, slot: RankSlot, position: Position) -> Vec<(RunId, u16)> {
+    /// come first. Adds up the visits; returns none if they are many more than `moves_max`.
+    fn descendants(
+        &self,
+        slot: RankSlot,
+        position: Position,
+        (visited, moves_max): (&mut usize, usize),
+    ) -> Option<Vec<(RunId, u16)>> {
         let domain = self.ranks.get(slot).domain;
+        let runs = self.ranks.get(slot).runs.len();
         // A prompt that all ranks share has children of all of them.
-        let children_max = self.ranks.get(slot).runs.len() + CHILDREN_MIN;
-        self.descendants_by_children(domain, position, children_max)
-            .unwrap_or_else(|| self.descendants_by_runs(slot, position))
+        let children_max = runs.min(moves_max) + CHILDREN_MIN;
+        let below = self.descendants_by_children(domain, position, (visited, children_max));
+        below.or_else(|| {
+            let visits_max = visited.saturating_add(moves_max.saturating_mul(2)).saturating_add(4 * CHILDREN_MIN);
+            self.descendants_by_runs(slot, position, (visited, visits_max))
+        })
     }
 
     /// The same from the top down, unless there are more than `children_max` children.
@@ -51,15 +110,15 @@ impl Writer {
         &self,
         domain: DomainId,
         position: Position,
-        children_max: usize,
+        (visited, children_max): (&mut usize, usize),
     ) -> Option<Vec<(RunId, u16)>> {
         let mut below = vec![(position.run, position.offset + 1)];
-        let (mut at, mut visited) = (0, 0);
+        let mut at = 0;
         while let Some(&(run, from)) = below.get(at) {
             for (child, offset) in self.runs.children(run) {
                 effort::spend(Effort::MovedRun, 1);
-                visited += 1;
-                if visited > children_max {
+                *visited += 1;
+                if *visited > children_max {
                     return None;
                 }
                 if offset + 1 >= from && self.runs.get(child).columns.get(domain).len > 0 {
@@ -72,8 +131,16 @@ impl Writer {
     }
 
     /// The same from the rank's own runs upward: a domain of one rank has columns only for the runs that the rank
-    /// holds and for their ancestors.
-    fn descendants_by_runs(&self, slot: RankSlot, position: Position) -> Vec<(RunId, u16)> {
+    /// holds and for their ancestors. None if that takes more than `visits_max` visits.
+    fn descendants_by_runs(
+        &self,
+        slot: RankSlot,
+        position: Position,
+        (visited, visits_max): (&mut usize, usize),
+    ) -> Option<Vec<(RunId, u16)>> {
+        if self.ranks.get(slot).runs.len() > visits_max {
+            return None;
+        }
         let mut below = vec![(position.run, position.offset + 1)];
         let mut is_below: FxHashMap<RunId, bool> = FxHashMap::default();
         is_below.insert(position.run, false);
@@ -83,6 +150,10 @@ impl Writer {
             let mut run = run;
             let found = loop {
                 effort::spend(Effort::MovedRun, 1);
+                *visited += 1;
+                if *visited > visits_max {
+                    return None;
+                }
                 if let Some(&known) = is_below.get(&run) {
                     break known;
                 }
@@ -100,7 +171,7 @@ impl Writer {
                 }
             }
         }
-        below
+        Some(below)
     }
 
     /// Releases all copies of all blocks from an offset on.

@@ -2,7 +2,6 @@
 
 use super::Writer;
 use super::locate::{BlockLookup, Cursor};
-use crate::run::published::layout::Position;
 use crate::run::published::rank_table::RankSlot;
 use crate::{Applied, Block, HeldBlock, PerTier, SequenceHash, Tier};
 
@@ -65,10 +64,14 @@ impl Writer {
                         self.evict_rank(slot);
                         return applied + self.refuse(slot, rest);
                     }
-                    BlockLookup::OtherHash => {
-                        self.change_domain(slot, Some(block.sequence));
+                    BlockLookup::OtherHash if self.change_domain_to(slot, block.sequence) => {
                         return applied + self.store_one_by_one(slot, parent, rest, copies);
                     }
+                    // The rank holds too much to leave the domain.
+                    BlockLookup::OtherHash => match self.append_twin(domain, at.position, rest) {
+                        Some(appended) => appended,
+                        None => return applied + self.refuse_twins(slot, rest),
+                    },
                     BlockLookup::OtherPosition(_) => {
                         return applied + self.store_one_by_one(slot, parent, rest, copies);
                     }
@@ -104,14 +107,18 @@ impl Writer {
     ) -> Applied {
         let mut applied = Applied::default();
         let mut parent = parent;
-        for block in blocks {
+        for (at, block) in blocks.iter().enumerate() {
             applied += self.store_one(slot, parent, block, copies);
+            if applied.moves_refused > 0 {
+                let refused = (blocks.len() - at - 1) as u64;
+                return applied + Applied { refused, moves_refused: refused, ..Applied::default() };
+            }
             parent = Some(block.sequence);
         }
         applied
     }
 
-    fn store_one(
+    pub(super) fn store_one(
         &mut self,
         slot: RankSlot,
         parent: Option<SequenceHash>,
@@ -139,19 +146,22 @@ impl Writer {
                 return self.store_waiting(slot, parent, block, (tier, copies), limit);
             }
             let applied = self.hold(slot, position.run, position.offset..position.offset + 1, (tier, copies));
-            return applied + self.index_waiting(slot, block.sequence);
+            self.record_arrival(slot, block.sequence);
+            return applied;
         }
         if !self.domains.has_single_rank(domain) {
             if self.bounded.is_some() && !self.affords_another_domain(slot) {
                 self.evict_rank(slot);
                 return self.refuse(slot, std::slice::from_ref(block));
             }
-            self.change_domain(slot, None);
+            if !self.change_domain(slot, None, self.moves_left(slot)) {
+                return self.drop_rank(slot, 1);
+            }
             return self.store_one(slot, parent, block, (tier, copies));
         }
-        self.release_with_descendants(slot, position);
-        // The old definition must be gone, even if its trimming was deferred.
-        while self.find_sequence(domain, block.sequence).is_some() && self.trim_next_queued() > 0 {}
+        if !self.release_with_descendants(slot, position) {
+            return self.drop_rank(slot, 1);
+        }
         let limit = if held { usize::MAX } else { limit };
         Applied { moved: u64::from(held), ..self.insert(slot, parent, block, (tier, copies), limit) }
     }
@@ -169,13 +179,14 @@ impl Writer {
             None => self.store_waiting(slot, parent, block, copies, waiting_blocks_max),
             Some(at) => {
                 let applied = self.store_chain(slot, at, parent, std::slice::from_ref(block), copies);
-                applied + self.index_waiting(slot, block.sequence)
+                self.record_arrival(slot, block.sequence);
+                applied
             }
         }
     }
 
     /// Position of a parent; none if it is unknown or waits itself.
-    fn parent_position(&self, slot: RankSlot, parent: Option<SequenceHash>) -> Option<Cursor> {
+    pub(super) fn parent_position(&self, slot: RankSlot, parent: Option<SequenceHash>) -> Option<Cursor> {
         let Some(parent) = parent else { return Some(Cursor::ROOT) };
         let rank = self.ranks.get(slot);
         if rank.waiting.contains(parent) { None } else { self.find_sequence(rank.domain, parent) }
@@ -230,59 +241,12 @@ impl Writer {
         }
     }
 
-    fn uncount_waiting(&mut self, slot: RankSlot, block: &HeldBlock) {
+    pub(super) fn uncount_waiting(&mut self, slot: RankSlot, block: &HeldBlock) {
         let size = &mut self.ranks.get_mut(slot).size;
         size.blocks -= 1;
         size.waiting -= 1;
         for (tier, &copies) in block.copies.iter() {
             size.by_tier[tier] -= usize::from(copies > 0);
-        }
-    }
-
-    /// Indexes the blocks that wait for this sequence hash, and those that wait for them. Reports the blocks that it
-    /// had to refuse.
-    fn index_waiting(&mut self, slot: RankSlot, sequence: SequenceHash) -> Applied {
-        let mut refused = Applied::default();
-        let mut known = vec![sequence];
-        while let Some(sequence) = known.pop() {
-            if self.ranks.get(slot).waiting.is_empty() || self.parent_position(slot, Some(sequence)).is_none() {
-                continue;
-            }
-            for waiting in self.ranks.get_mut(slot).waiting.take_followers(sequence) {
-                self.uncount_waiting(slot, &waiting);
-                let block = Block { sequence: waiting.sequence, local: waiting.local };
-                for (tier, &copies) in waiting.copies.iter() {
-                    if copies > 0 {
-                        let applied = self.store_waiting_one(slot, Some(sequence), &block, (tier, copies));
-                        refused.refused += applied.refused;
-                        refused.twins_refused += applied.twins_refused;
-                    }
-                }
-                known.push(waiting.sequence);
-            }
-        }
-        refused
-    }
-
-    /// [`Writer::store_one`] for a block that waited: it was counted when it was stored, so the limit of waiting
-    /// blocks does not apply.
-    fn store_waiting_one(
-        &mut self,
-        slot: RankSlot,
-        parent: Option<SequenceHash>,
-        block: &Block,
-        copies: (Tier, u32),
-    ) -> Applied {
-        let domain = self.ranks.get(slot).domain;
-        let at = self.parent_position(slot, parent);
-        match at.map(|at| (at, self.locate(domain, at.position, block))) {
-            Some((_, BlockLookup::Found(Cursor { position: Position { run, offset }, .. }))) => {
-                self.hold(slot, run, offset..offset + 1, copies)
-            }
-            Some((at, BlockLookup::WithoutHash(_) | BlockLookup::Absent)) => {
-                self.store_chain(slot, at, parent, std::slice::from_ref(block), copies)
-            }
-            _ => self.store_one(slot, parent, block, copies),
         }
     }
 }

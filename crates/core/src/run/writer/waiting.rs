@@ -1,26 +1,28 @@
 //! Waiting blocks of one rank, indexed by the sequence hash of the parent that they wait for.
 
-use crate::keyed::{KeyedMap, KeyedSet};
-
-use super::reclaim::WaitingByParent;
-
+use crate::keyed::KeyedMap;
 use crate::{HeldBlock, SequenceHash};
 
-/// The waiting blocks of a rank.
+/// The waiting blocks of a rank. The blocks that wait for one parent form a list, so that any of them is added and
+/// removed in constant time.
 #[derive(Debug, Default)]
 pub(super) struct Waiting {
-    blocks: KeyedMap<SequenceHash, HeldBlock>,
-    by_parent: KeyedMap<SequenceHash, KeyedSet<SequenceHash>>,
+    blocks: KeyedMap<SequenceHash, WaitingBlock>,
+    /// The first block that waits for a parent.
+    by_parent: KeyedMap<SequenceHash, SequenceHash>,
+}
+
+#[derive(Debug)]
+struct WaitingBlock {
+    block: HeldBlock,
+    /// The blocks before and after it that wait for the same parent.
+    previous: Option<SequenceHash>,
+    next: Option<SequenceHash>,
 }
 
 impl Waiting {
     pub(super) fn is_empty(&self) -> bool {
         self.blocks.is_empty()
-    }
-
-    /// Takes the parts that are freed in pieces; the rest is one piece.
-    pub(super) fn into_sets(self) -> WaitingByParent {
-        self.by_parent.into_iter()
     }
 
     pub(super) fn len(&self) -> usize {
@@ -32,38 +34,47 @@ impl Waiting {
     }
 
     pub(super) fn get(&self, sequence: SequenceHash) -> Option<&HeldBlock> {
-        self.blocks.get(&sequence)
+        self.blocks.get(&sequence).map(|waiting| &waiting.block)
     }
 
     pub(super) fn get_mut(&mut self, sequence: SequenceHash) -> Option<&mut HeldBlock> {
-        self.blocks.get_mut(&sequence)
+        self.blocks.get_mut(&sequence).map(|waiting| &mut waiting.block)
     }
 
     pub(super) fn iter(&self) -> impl Iterator<Item = &HeldBlock> {
-        self.blocks.values()
+        self.blocks.values().map(|waiting| &waiting.block)
     }
 
     /// Adds a block that does not wait yet.
     pub(super) fn insert(&mut self, block: HeldBlock) {
         let parent = block.parent.expect("only a block with a parent can wait for it");
-        self.by_parent.entry(parent).or_default().insert(block.sequence);
-        self.blocks.insert(block.sequence, block);
+        let next = self.by_parent.insert(parent, block.sequence);
+        if let Some(next) = next.and_then(|next| self.blocks.get_mut(&next)) {
+            next.previous = Some(block.sequence);
+        }
+        self.blocks.insert(block.sequence, WaitingBlock { block, previous: None, next });
     }
 
     pub(super) fn remove(&mut self, sequence: SequenceHash) -> Option<HeldBlock> {
-        let block = self.blocks.remove(&sequence)?;
+        let WaitingBlock { block, previous, next } = self.blocks.remove(&sequence)?;
         let parent = block.parent.expect("a waiting block has a parent");
-        let siblings = self.by_parent.get_mut(&parent).expect("a waiting block is listed under its parent");
-        siblings.remove(&sequence);
-        if siblings.is_empty() {
-            self.by_parent.remove(&parent);
+        if let Some(next) = next.and_then(|next| self.blocks.get_mut(&next)) {
+            next.previous = previous;
+        }
+        match (previous.and_then(|previous| self.blocks.get_mut(&previous)), next) {
+            (Some(previous), next) => previous.next = next,
+            (None, Some(next)) => {
+                self.by_parent.insert(parent, next);
+            }
+            (None, None) => {
+                self.by_parent.remove(&parent);
+            }
         }
         Some(block)
     }
 
-    /// Removes the blocks that wait for this sequence hash.
-    pub(super) fn take_followers(&mut self, parent: SequenceHash) -> Vec<HeldBlock> {
-        let sequences = self.by_parent.remove(&parent).unwrap_or_default();
-        sequences.into_iter().filter_map(|sequence| self.blocks.remove(&sequence)).collect()
+    /// A block that waits for this sequence hash.
+    pub(super) fn follower(&self, parent: SequenceHash) -> Option<SequenceHash> {
+        self.by_parent.get(&parent).copied()
     }
 }

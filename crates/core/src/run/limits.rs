@@ -1,0 +1,45 @@
+//! Limits of what an index keeps for a rank, and of what one event may do to it.
+
+/// Default of [`RunLimits::moved_blocks_max`].
+pub(super) const MOVED_BLOCKS_MAX: usize = 4_096;
+
+/// Limits of a [`RunIndex`](super::RunIndex).
+#[derive(Debug, Clone, Copy)]
+pub struct RunLimits {
+    /// Blocks of one rank that may wait for a parent. The index refuses and counts further ones.
+    pub waiting_blocks_max: usize,
+    /// Blocks that no rank holds but that the whole index keeps because held blocks follow them. Beyond this limit
+    /// the index moves the followers to the waiting blocks until the missing block is stored again. That changes no
+    /// answer.
+    pub removed_blocks_max: usize,
+    /// Twins of one block, and of all blocks of one run: blocks that one rank holds under several sequence hashes.
+    /// The index refuses and counts further ones.
+    pub twins_max: usize,
+    /// Blocks of one rank that one event may move: those below a redefined sequence hash, those of a rank that leaves its
+    /// hash domain, and those that waited for a stored block. Of the first two a rank may move that many at once, and one
+    /// more for each block that it stores. Beyond that a redefinition drops what the rank holds, which is refused and
+    /// counted; a rank that has another sequence hash for a block of its domain stays there, with a twin; and waiting
+    /// blocks follow with later events.
+    pub moved_blocks_max: usize,
+}
+
+impl RunLimits {
+    /// No limits, for a copy of an index that obeys them.
+    pub(super) const UNLIMITED: Self = Self {
+        waiting_blocks_max: usize::MAX,
+        removed_blocks_max: usize::MAX,
+        twins_max: usize::MAX,
+        moved_blocks_max: usize::MAX,
+    };
+}
+
+impl Default for RunLimits {
+    fn default() -> Self {
+        Self {
+            waiting_blocks_max: 1 << 20,
+            removed_blocks_max: 1 << 20,
+            twins_max: 64,
+            moved_blocks_max: MOVED_BLOCKS_MAX,
+        }
+    }
+}
