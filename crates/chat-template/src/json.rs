@@ -3,6 +3,7 @@
 use std::fmt;
 
 use minijinja::Value;
+use minijinja::value::ValueKind;
 use serde::de::{Deserialize, Deserializer, Error, MapAccess, SeqAccess, Visitor};
 
 use super::python::{json::to_json, values};
@@ -18,10 +19,26 @@ impl Json {
         to_json(&self.0).unwrap_or_else(|_| "null".to_owned())
     }
 
+    /// Approximate size in memory, in bytes: that of its strings and keys, and some for each value.
+    pub fn size(&self) -> usize {
+        size(&self.0)
+    }
+
     /// Whether this is JSON's `null`.
     pub fn is_null(&self) -> bool {
         self.0.is_none()
     }
+}
+
+fn size(value: &Value) -> usize {
+    let nested = match value.kind() {
+        ValueKind::Map => value.try_iter().map_or(0, |keys| {
+            keys.map(|key| size(&key) + value.get_item(&key).map_or(0, |item| size(&item))).sum::<usize>()
+        }),
+        ValueKind::Seq => value.try_iter().map_or(0, |items| items.map(|item| size(&item)).sum()),
+        _ => value.as_str().map_or(0, str::len),
+    };
+    nested + size_of::<Value>()
 }
 
 impl fmt::Debug for Json {

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use chat_template::{ChatError, ChatRequest};
+use chat_template::{ChatError, ChatRequest, Json};
 
 /// The input of tokenization.
 #[derive(Debug, Clone)]
@@ -23,7 +23,7 @@ impl Prompt {
                 let lists = [Some(&request.messages), request.tools.as_ref(), request.documents.as_ref()];
                 let values = lists.into_iter().flatten().flatten().chain(&request.chat_template_kwargs);
                 let template = request.chat_template.as_ref().map_or(0, String::len);
-                template + values.map(|value| value.to_text().len()).sum::<usize>()
+                template + values.map(Json::size).sum::<usize>()
             }
         }
     }
