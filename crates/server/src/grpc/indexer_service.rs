@@ -10,7 +10,7 @@ use super::Shared;
 use super::proto::indexer_service_server::IndexerService;
 use super::proto::{GetPodScoresRequest, GetPodScoresResponse, PodScore};
 use super::router_service::{given, model_key};
-use super::status::RpcError;
+use super::status::{RpcError, within_deadline};
 use flash_indexer_registry::TokenPrompt;
 use flash_indexer_registry::{PodFilter, ScoreOptions};
 use flash_indexer_types::names::shorten;
@@ -24,7 +24,8 @@ impl IndexerService for Scores {
         request: Request<GetPodScoresRequest>,
     ) -> Result<Response<GetPodScoresResponse>, Status> {
         let in_flight = self.0.in_flight("GetPodScores");
-        in_flight.finish(self.scores(request.into_inner()).await)
+        let (metadata, _, request) = request.into_parts();
+        in_flight.finish(within_deadline(&metadata, self.scores(request)).await)
     }
 }
 
@@ -32,7 +33,7 @@ impl Scores {
     async fn scores(&self, request: GetPodScoresRequest) -> Result<GetPodScoresResponse, RpcError> {
         let indexer = &self.0.indexer;
         let key = model_key(&request.model_name, &request.tenant_id)?;
-        let forms = [!request.token_ids.is_empty(), !request.prompt.is_empty(), !request.chat_json.is_empty()];
+        let forms = [!request.token_ids.is_empty(), request.prompt.is_some(), !request.chat_json.is_empty()];
         if forms.iter().filter(|given| **given).count() > 1 {
             let message = "token_ids, prompt and chat_json are alternatives: give one of them";
             return Err(Status::invalid_argument(message).into());
@@ -40,14 +41,14 @@ impl Scores {
         let tokenize = async |prompt| {
             indexer.tokens(&key.model_name, prompt, PromptOptions::default()).await.map_err(RpcError::from)
         };
-        let tokens = match forms {
-            [_, true, _] => tokenize(Prompt::Text(request.prompt)).await?,
-            [_, _, true] => {
+        let tokens = match request.prompt {
+            Some(text) => tokenize(Prompt::Text(text)).await?,
+            None if !request.chat_json.is_empty() => {
                 let chat: ChatRequest = serde_json::from_str(&request.chat_json)
                     .map_err(|error| Status::invalid_argument(shorten(format!("chat_json is not a chat: {error}"))))?;
                 tokenize(Prompt::Chat(Box::new(chat))).await?
             }
-            _ => request.token_ids,
+            None => request.token_ids,
         };
         let prompt = TokenPrompt {
             tokens: &tokens,
