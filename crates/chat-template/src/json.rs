@@ -3,6 +3,7 @@
 use std::fmt;
 
 use minijinja::Value;
+use minijinja::value::ValueKind;
 use serde::de::{Deserialize, Deserializer, Error, MapAccess, SeqAccess, Visitor};
 use serde::{Serialize, Serializer};
 
@@ -42,6 +43,11 @@ impl Json {
     /// If the values are nested too deeply.
     pub fn object<K: Into<Value>>(entries: impl IntoIterator<Item = (K, Self)>) -> Result<Self, ChatError> {
         nested(values::dict(entries.into_iter().map(|(key, Self(value))| (key.into(), value)).collect()))
+    }
+
+    /// Approximate size in memory, in bytes: that of its strings and keys, and some for each value.
+    pub fn size(&self) -> usize {
+        size(&self.0)
     }
 
     /// Whether this is JSON's `null`.
@@ -121,6 +127,17 @@ impl From<f64> for Json {
 
 fn nested(value: Result<Value, minijinja::Error>) -> Result<Json, ChatError> {
     value.map(Json).map_err(|error| ChatError::Request(error.to_string()))
+}
+
+fn size(value: &Value) -> usize {
+    let nested = match value.kind() {
+        ValueKind::Map => value.try_iter().map_or(0, |keys| {
+            keys.map(|key| size(&key) + value.get_item(&key).map_or(0, |item| size(&item))).sum::<usize>()
+        }),
+        ValueKind::Seq => value.try_iter().map_or(0, |items| items.map(|item| size(&item)).sum()),
+        _ => value.as_str().map_or(0, str::len),
+    };
+    nested + size_of::<Value>()
 }
 
 impl fmt::Debug for Json {

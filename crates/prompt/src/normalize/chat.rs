@@ -122,6 +122,6 @@ impl Chat {
         let lists = [Some(&request.messages), request.tools.as_ref(), request.documents.as_ref()];
         let values = lists.into_iter().flatten().flatten().chain(&request.chat_template_kwargs);
         let template = request.chat_template.as_ref().map_or(0, String::len);
-        template + values.map(|value| value.to_text().len()).sum::<usize>()
+        template + values.map(Json::size).sum::<usize>()
     }
 }

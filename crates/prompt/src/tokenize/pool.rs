@@ -233,7 +233,10 @@ impl Shared {
                 let job = Job { state, on_done, submitted, worked };
                 match self.queue.put_back(Queued { ticket, job, bytes }) {
                     Ok(()) => return,
-                    Err((job, why)) => return Job::finish(job.on_done, Err(why), &self.counters),
+                    Err(refused) => {
+                        let (job, why) = *refused;
+                        return Job::finish(job.on_done, Err(why), &self.counters);
+                    }
                 }
             }
             Ok(Progress::Done { ids, source }) => {

@@ -76,12 +76,12 @@ impl Queue {
     }
 
     /// Appends a job that was taken and is not finished. Fails with the job if it was withdrawn or the queue is closed.
-    pub(super) fn put_back(&self, queued: Queued) -> Result<(), (Job, TokenizeError)> {
+    pub(super) fn put_back(&self, queued: Queued) -> Result<(), Box<(Job, TokenizeError)>> {
         let mut state = self.state.lock();
         let is_withdrawn = state.taken.remove(&queued.ticket).unwrap_or_default();
         if is_withdrawn || state.is_closed {
             let why = if is_withdrawn { TokenizeError::Withdrawn } else { TokenizeError::Stopped };
-            return Err((queued.job, why));
+            return Err(Box::new((queued.job, why)));
         }
         state.bytes += queued.bytes;
         state.long.push_back(queued);

@@ -12,7 +12,7 @@ use super::lists::List;
 use super::proto::indexer_service_server::IndexerService;
 use super::proto::{GetPodScoresRequest, GetPodScoresResponse, PodScore};
 use super::router_service::{given, model_key};
-use super::status::RpcError;
+use super::status::{RpcError, within_deadline};
 use crate::engines::chat_engine;
 use flash_indexer_registry::TokenPrompt;
 use flash_indexer_registry::{PodFilter, ScoreOptions};
@@ -28,7 +28,8 @@ impl IndexerService for Scores {
         request: Request<GetPodScoresRequest>,
     ) -> Result<Response<GetPodScoresResponse>, Status> {
         let in_flight = self.0.in_flight("GetPodScores");
-        in_flight.finish(self.scores(request.into_inner()).await)
+        let (metadata, _, request) = request.into_parts();
+        in_flight.finish(within_deadline(&metadata, self.scores(request)).await)
     }
 }
 
@@ -37,7 +38,7 @@ impl Scores {
         let indexer = &self.0.indexer;
         let key = model_key(&request.model_name, &request.tenant_id)?;
         let given_tokens = List::of_tokens(&request.token_ids, &request.token_bytes).read()?;
-        let forms = [!given_tokens.is_empty(), !request.prompt.is_empty(), !request.chat_json.is_empty()];
+        let forms = [!given_tokens.is_empty(), request.prompt.is_some(), !request.chat_json.is_empty()];
         if forms.iter().filter(|given| **given).count() > 1 {
             let message = "token_ids (or token_bytes), prompt and chat_json are alternatives: give one of them";
             return Err(Status::invalid_argument(message).into());
@@ -46,15 +47,15 @@ impl Scores {
             let tokens = indexer.tokens(&key.model_name, prompt, PromptOptions::default()).await;
             tokens.map(Cow::Owned).map_err(RpcError::from)
         };
-        let tokens = match forms {
-            [_, true, _] => tokenize(Prompt::Text(request.prompt)).await?,
-            [_, _, true] => {
+        let tokens = match request.prompt {
+            Some(text) => tokenize(Prompt::Text(text)).await?,
+            None if !request.chat_json.is_empty() => {
                 let engine = chat_engine(indexer.engine_of(&key));
                 let chat = Chat::from_body(request.chat_json.as_bytes(), engine)
                     .map_err(|error| Status::invalid_argument(shorten(format!("chat_json is not a chat: {error}"))))?;
                 tokenize(Prompt::Chat(Box::new(chat))).await?
             }
-            _ => given_tokens,
+            None => given_tokens,
         };
         let prompt = TokenPrompt {
             tokens: &tokens,

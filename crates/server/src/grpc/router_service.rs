@@ -12,7 +12,7 @@ use super::answers::Answers;
 use super::lists::List;
 use super::proto::router_service_server::RouterService;
 use super::proto::{PredictRequest, PredictResponse, QueryRequest, QueryResponse, RankMatch};
-use super::status::RpcError;
+use super::status::{RpcError, within_deadline};
 use flash_indexer_registry::{Answer, QueryOptions, RankAnswer};
 use flash_indexer_registry::{Query, TokenPrompt};
 use flash_indexer_types::names::{NameField, check_names};
@@ -24,7 +24,8 @@ pub(super) struct Router(pub(super) Shared);
 impl RouterService for Router {
     async fn query(&self, request: Request<QueryRequest>) -> Result<Response<QueryResponse>, Status> {
         let in_flight = self.0.in_flight("Query");
-        in_flight.finish(self.0.query(&request.into_inner()).await)
+        let (metadata, _, request) = request.into_parts();
+        in_flight.finish(within_deadline(&metadata, self.0.query(&request)).await)
     }
 
     type QueryStreamStream = Answers;

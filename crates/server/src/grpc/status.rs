@@ -2,9 +2,10 @@
 
 use std::error::Error;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use flash_indexer_prompt::tokenize::FailureReason;
+use tonic::metadata::MetadataMap;
 use tonic::{Code, Response, Status};
 
 use super::Shared;
@@ -83,8 +84,39 @@ impl From<TokenizationError> for RpcError {
     }
 }
 
+/// Time before a request's deadline at which its answer is given up. The transport would answer `CANCELLED` at the deadline.
+const DEADLINE_MARGIN: Duration = Duration::from_millis(5);
+
+/// Waits for an answer until the deadline in a request's `grpc-timeout`.
+pub(super) async fn within_deadline<T>(
+    metadata: &MetadataMap,
+    answer: impl Future<Output = Result<T, RpcError>>,
+) -> Result<T, RpcError> {
+    let Some(deadline) = deadline(metadata) else { return answer.await };
+    let answer = tokio::time::timeout(deadline.saturating_sub(DEADLINE_MARGIN), answer);
+    let late =
+        |_| Status::deadline_exceeded(format!("failed to answer within {deadline:?}; retry with a later deadline"));
+    answer.await.map_err(late)?
+}
+
+/// The deadline of a request: up to eight digits and a unit.
+fn deadline(metadata: &MetadataMap) -> Option<Duration> {
+    let text = metadata.get("grpc-timeout")?.to_str().ok()?;
+    let (count, unit) = text.split_at_checked(text.len().checked_sub(1)?)?;
+    let count: u64 = count.parse().ok().filter(|_| count.len() <= 8)?;
+    Some(match unit {
+        "H" => Duration::from_secs(count * 3600),
+        "M" => Duration::from_secs(count * 60),
+        "S" => Duration::from_secs(count),
+        "m" => Duration::from_millis(count),
+        "u" => Duration::from_micros(count),
+        "n" => Duration::from_nanos(count),
+        _ => return None,
+    })
+}
+
 /// Request in flight. It is counted when it is dropped; without [`InFlightRequest::finish`], as cancelled by its client or
-/// its deadline.
+/// a deadline that came before the answer of [`within_deadline`].
 pub(super) struct InFlightRequest {
     indexer: Arc<Indexer>,
     method: &'static str,
@@ -121,6 +153,7 @@ const fn name(code: Code) -> &'static str {
     match code {
         Code::Ok => "ok",
         Code::Cancelled => "cancelled",
+        Code::DeadlineExceeded => "deadline_exceeded",
         Code::InvalidArgument => "invalid_argument",
         Code::NotFound => "not_found",
         Code::ResourceExhausted => "resource_exhausted",
@@ -129,5 +162,42 @@ const fn name(code: Code) -> &'static str {
         Code::Internal => "internal",
         Code::Unavailable => "unavailable",
         _ => "other",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn deadline_in(text: &'static str) -> Option<Duration> {
+        let mut metadata = MetadataMap::new();
+        metadata.insert("grpc-timeout", text.parse().expect("a value"));
+        deadline(&metadata)
+    }
+
+    #[test]
+    fn deadlines_are_read_with_their_unit() {
+        let seconds = Duration::from_secs;
+        for (text, expected) in [("1H", seconds(3600)), ("2M", seconds(120)), ("99999999S", seconds(99_999_999))] {
+            assert_eq!(deadline_in(text), Some(expected), "{text}");
+        }
+        for (text, expected) in [("300m", 300_000_000), ("7u", 7_000), ("0n", 0)] {
+            assert_eq!(deadline_in(text), Some(Duration::from_nanos(expected)), "{text}");
+        }
+        for text in ["", "S", "1", "-1S", "999999999S", "1x", "1 S"] {
+            assert_eq!(deadline_in(text), None, "{text}");
+        }
+        assert_eq!(deadline(&MetadataMap::new()), None);
+    }
+
+    #[test]
+    fn an_answer_that_comes_too_late_is_deadline_exceeded() {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().expect("a runtime");
+        let mut metadata = MetadataMap::new();
+        metadata.insert("grpc-timeout", "20m".parse().expect("a value"));
+        let late = runtime.block_on(within_deadline::<()>(&metadata, std::future::pending())).expect_err("no answer");
+        assert_eq!(late.0.code(), Code::DeadlineExceeded);
+        let at_once = runtime.block_on(within_deadline(&metadata, std::future::ready(Ok(1))));
+        assert_eq!(at_once.expect("an answer"), 1);
     }
 }

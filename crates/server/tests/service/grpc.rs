@@ -86,9 +86,11 @@ fn pods_are_scored_as_over_http() {
     assert_eq!(unknown.expect_err("there is no such pod").code(), Code::NotFound);
 
     let mut code = |request: GetPodScoresRequest| scores(request).expect_err("it cannot be answered").code();
-    let text = GetPodScoresRequest { prompt: "text".to_owned(), ..request.clone() };
+    let text = GetPodScoresRequest { prompt: Some("text".to_owned()), ..request.clone() };
     assert_eq!(code(text.clone()), Code::InvalidArgument, "text and tokens");
-    assert_eq!(code(GetPodScoresRequest { token_ids: Vec::new(), ..text }), Code::Unimplemented);
+    assert_eq!(code(GetPodScoresRequest { token_ids: Vec::new(), ..text.clone() }), Code::Unimplemented);
+    let empty = GetPodScoresRequest { prompt: Some(String::new()), token_ids: Vec::new(), ..text };
+    assert_eq!(code(empty), Code::Unimplemented, "an empty text is a text, as over HTTP");
     let chat = GetPodScoresRequest { chat_json: "no JSON".to_owned(), token_ids: Vec::new(), ..request.clone() };
     assert_eq!(code(chat), Code::InvalidArgument);
     assert_eq!(code(GetPodScoresRequest { tenant_id: "t".to_owned(), ..request.clone() }), Code::NotFound);
@@ -97,7 +99,7 @@ fn pods_are_scored_as_over_http() {
         let labels = [("method", "GetPodScores"), ("code", code)];
         service.metrics().value("flash_indexer_grpc_requests_total", &labels)
     };
-    assert_eq!([answered("ok"), answered("unimplemented"), answered("invalid_argument")], [5.0, 1.0, 3.0]);
+    assert_eq!([answered("ok"), answered("unimplemented"), answered("invalid_argument")], [5.0, 2.0, 3.0]);
 }
 
 #[test]

@@ -174,7 +174,7 @@ impl<'a> Played<'a> {
         assert_eq!(ask("/score_chat_completions", &json!({ "messages": messages })), completion, "{about}: as a chat");
 
         let request = GetPodScoresRequest {
-            prompt: text_of(prompt),
+            prompt: Some(text_of(prompt)),
             model_name: MODEL.to_owned(),
             pod_identifiers: vec![pod.clone()],
             tenant_id: self.name.clone(),

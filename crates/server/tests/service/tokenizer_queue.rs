@@ -66,7 +66,7 @@ fn prompt() -> Value {
 }
 
 fn request() -> GetPodScoresRequest {
-    let (model_name, prompt) = ("m".to_owned(), "text".to_owned());
+    let (model_name, prompt) = ("m".to_owned(), Some("text".to_owned()));
     GetPodScoresRequest { model_name, prompt, ..GetPodScoresRequest::default() }
 }
 
@@ -123,9 +123,9 @@ fn a_deadline_that_cannot_be_met_is_kept_and_leaves_no_work_behind() {
         // Not only the client gives up.
         let given_up = || {
             let metrics = service.metrics();
-            let cancelled = [("method", "GetPodScores"), ("code", "cancelled")];
+            let late = [("method", "GetPodScores"), ("code", "deadline_exceeded")];
             let withdrawn = [("kind", "text"), ("outcome", "withdrawn")];
-            metrics.value("flash_indexer_grpc_requests_total", &cancelled) >= 1.0
+            metrics.value("flash_indexer_grpc_requests_total", &late) >= 1.0
                 && metrics.value("flash_indexer_tokenizations_total", &withdrawn) >= 1.0
         };
         wait_for("the service to give up", PATIENCE, || {

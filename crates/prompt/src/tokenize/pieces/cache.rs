@@ -18,7 +18,7 @@ const TYPICAL_ENTRY_BYTES: usize = 2048;
 /// another text.
 pub struct PieceCache {
     /// `None` if nothing is cached.
-    pieces: Option<Cache<Key, Arc<[u32]>, Bytes, DefaultHashBuilder, Evictions>>,
+    pieces: Option<Pieces>,
     bytes_max: u64,
     hits: AtomicU64,
     misses: AtomicU64,
@@ -26,6 +26,8 @@ pub struct PieceCache {
     tokenized_bytes: AtomicU64,
     evictions: Arc<AtomicU64>,
 }
+
+type Pieces = Cache<Key, Arc<[u32]>, Bytes, DefaultHashBuilder, Evictions>;
 
 /// Counters and current sizes of a cache.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
