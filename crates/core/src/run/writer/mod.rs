@@ -4,6 +4,7 @@
 //! | module | role |
 //! |---|---|
 //! | `store_blocks`, `remove_blocks`, `clear` | events: store, remove, clear |
+//! | `tails` | chains that leave a run shortly before its end |
 //! | `locate`, `redefine`, `twins`, `waiting` | positions of blocks, redefined sequence hashes, twins, waiting blocks |
 //! | `hold`, `coverage`, `exceptions`, `reference_counts` | what each rank holds, and what of it is published |
 //! | `domains`, `directory`, `segment`, `directory_line`, `sequence_columns` | lookup of sequence hashes by hash domain |
@@ -41,6 +42,7 @@ mod segment;
 mod sequence_columns;
 mod steps;
 mod store_blocks;
+mod tails;
 mod trim;
 mod twins;
 mod waiting;
