@@ -106,7 +106,7 @@ impl Lane for RunLane<'_> {
     }
 
     fn maintain(&mut self) -> bool {
-        self.run.0.iter().fold(false, |more, shard| shard.maintain() || more)
+        self.run.0.iter().filter(|shard| shard.maintain()).count() > 0
     }
 }
 

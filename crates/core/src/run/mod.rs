@@ -1,6 +1,6 @@
 //! The run index: the default index design.
 //!
-//! `docs/run-index.md` describes it. Consecutive blocks lie together in **runs**, which never split and never move.
+//! `docs/run-index.md` describes it. Consecutive blocks lie together in **runs**, which stay where they are.
 //! One table of **edges** maps a block and a local hash to the run that follows. Each run has **holdings**: the
 //! number of leading blocks of the run that each holder has. Only the writer keeps the engines' sequence hashes, and
 //! one directory of them for each hash domain. Readers compare local hashes along runs, merge the holdings and check
@@ -15,7 +15,7 @@
 //! | `writer` | what events change: directories, columns, coverage, eviction, compaction |
 //! | `limits` | limits of an index without a memory limit |
 //! | `bound`, `use_samples` | counters and use samples of an index with a memory limit |
-//! | `models`, `costs`, `compaction_tests` | loom models, step limits and compaction against the oracle |
+//! | `models`, `costs`, `compaction_tests`, `tails_tests` | loom models, step limits, compaction and tails against the oracle |
 
 mod answers;
 mod bound;
@@ -32,6 +32,8 @@ mod matches;
 mod models;
 mod prefix;
 mod published;
+#[cfg(all(test, not(loom)))]
+mod tails_tests;
 mod top;
 mod use_samples;
 mod widest;
@@ -86,7 +88,7 @@ const COMPACTED_SHARE: (usize, usize) = if SMALL { (7, 8) } else { (1, 4) };
 const SMALL: bool = cfg!(all(test, debug_assertions));
 /// Blocks and runs that compaction processes with a removal event and with a maintenance call.
 const COPIED_WITH_EVENT: usize = if SMALL { 2 } else { 64 };
-const COPIED_WITH_MAINTENANCE: usize = if SMALL { 8 } else { 4_096 };
+const COPIED_WITH_MAINTENANCE: usize = if SMALL { 8 } else { 1_024 };
 /// Waiting blocks of a rank whose copy an event may start; compaction lists them at once. A rank with more of them is
 /// copied by a maintenance call.
 const WAITING_LISTED_WITH_EVENT_MAX: usize = 1 << 9;

@@ -36,6 +36,26 @@ fn another_rank_replaces_the_tail_of_a_run() {
     Model::new("abcd", &before, &[stores(2, "ab", "xy")]).check();
 }
 
+/// A rank continues a chain in the place of another one's last block.
+fn model_of_a_moved_tail(query: &str) -> Model {
+    Model::new(query, &[stores(1, "", "abc"), stores(2, "", "ab")], &[stores(2, "ab", "x")])
+}
+
+#[test]
+fn a_tail_moves_to_a_run_of_its_own() {
+    model_of_a_moved_tail("abc").check();
+}
+
+#[test]
+fn another_chain_continues_in_place_of_a_tail() {
+    model_of_a_moved_tail("abx").check();
+}
+
+#[test]
+fn find_top_finds_the_holder_of_a_moved_tail() {
+    model_of_a_moved_tail("abc").check_top(2);
+}
+
 #[test]
 fn a_rank_replaces_a_fingerprinted_section() {
     // Sections have two blocks here: the fingerprints of "ab" and "cd" become stale with "xy".

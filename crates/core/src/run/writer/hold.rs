@@ -257,7 +257,7 @@ impl Writer {
     }
 
     /// Lists a run of which the rank held nothing before.
-    fn list(&mut self, slot: RankSlot, run: RunId) {
+    pub(super) fn list(&mut self, slot: RankSlot, run: RunId) {
         let rank = self.ranks.get(slot);
         let room = rank.runs.capacity();
         let is_copying = |rank| self.compaction.as_ref().is_some_and(|compaction| compaction.is_copying(rank));

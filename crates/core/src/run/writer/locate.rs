@@ -183,13 +183,15 @@ impl Writer {
         self.push_sequences(domain, run, sequences_of(&blocks[..same]))
     }
 
-    /// Appends new blocks to the run of `parent` if that ends there and has room, else to a new run. Returns how
-    /// many: at least one, up to the end of the run or to a sequence hash that the domain already has.
+    /// Appends new blocks to the run of `parent` if that ends there, after its tail has moved if necessary, and has
+    /// room; else to a new run. Returns how many: at least one, up to the end of the run or to a sequence hash that
+    /// the domain already has.
     pub(super) fn append(&mut self, domain: DomainId, parent: Position, blocks: &[Block]) -> (usize, Cursor) {
-        let at_end = parent != Position::ROOT && parent.offset + 1 == self.runs.get(parent.run).len;
+        let at_end = parent != Position::ROOT
+            && (parent.offset + 1 == self.runs.get(parent.run).len || self.move_tail(domain, parent));
         let (run, start) = match at_end && usize::from(parent.offset) + 1 < parent.run.capacity() {
             true => (parent.run, usize::from(parent.offset) + 1),
-            false => (self.new_run(parent, blocks.len()), 0),
+            false => (self.new_run(blocks.len(), self.room_of_chain(parent)), 0),
         };
         let room = run.capacity() - start;
         let (count, last) = self.fill(domain, run, start, &blocks[..blocks.len().min(room)]);
@@ -207,11 +209,8 @@ impl Writer {
         });
     }
 
-    /// Allocates a run with room for `blocks` blocks, or more if it continues a long chain: such chains grow block by
-    /// block, and each of their runs is a step for every query.
-    pub(super) fn new_run(&mut self, parent: Position, blocks: usize) -> RunId {
-        let continues_chain = parent != Position::ROOT && usize::from(parent.offset) + 1 == parent.run.capacity();
-        let room = if continues_chain { (self.depth_of(parent) / 2).min(RUN_BLOCKS_MAX) } else { 0 };
+    /// Allocates a run with room for `blocks` blocks, and at least `room`.
+    pub(super) fn new_run(&mut self, blocks: usize, room: usize) -> RunId {
         let mut class = class_for(blocks.max(room));
         if self.bounded.is_some() {
             class = self.class_within_bound(class, blocks);
@@ -223,8 +222,16 @@ impl Writer {
         run
     }
 
+    /// Blocks that a run behind `parent` should have room for if it continues a long chain: such chains grow block by
+    /// block, and each of their runs is a step for every query.
+    pub(super) fn room_of_chain(&self, parent: Position) -> usize {
+        let continues_chain = parent != Position::ROOT
+            && (usize::from(parent.offset) + 1 == parent.run.capacity() || self.leaves_tail(parent));
+        if continues_chain { (self.depth_of(parent) / 2).min(RUN_BLOCKS_MAX) } else { 0 }
+    }
+
     /// Number of blocks from the root to `position`, inclusive; distant ancestors are not counted.
-    fn depth_of(&self, mut position: Position) -> usize {
+    pub(super) fn depth_of(&self, mut position: Position) -> usize {
         let mut depth = 0;
         while position != Position::ROOT && depth < 2 * RUN_BLOCKS_MAX {
             depth += usize::from(position.offset) + 1;

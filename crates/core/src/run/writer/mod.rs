@@ -4,6 +4,7 @@
 //! | module | role |
 //! |---|---|
 //! | `store_blocks`, `remove_blocks`, `clear` | events: store, remove, clear |
+//! | `tails` | chains that leave a run shortly before its end |
 //! | `locate`, `redefine`, `twins` | positions of blocks, redefined sequence hashes, twins |
 //! | `waiting`, `index_waiting` | waiting blocks, and their indexing once their parent is stored |
 //! | `checkpoints` | the runs in which prefixes are found by their cursors |
@@ -45,6 +46,7 @@ mod segment;
 mod sequence_columns;
 mod steps;
 mod store_blocks;
+mod tails;
 mod trim;
 mod twins;
 mod waiting;

@@ -46,7 +46,7 @@ impl TrimQueue {
     }
 
     /// Whether a column of the run may be longer than necessary.
-    fn contains(&self, run: RunId) -> bool {
+    pub(super) fn contains(&self, run: RunId) -> bool {
         !self.queue.is_empty() && self.by_run.contains_key(&run)
     }
 
@@ -201,7 +201,7 @@ impl Writer {
     }
 
     /// Drops the domain's sequence hashes from an offset on.
-    fn drop_sequences(&mut self, run: RunId, domain: DomainId, keep: u16) {
+    pub(super) fn drop_sequences(&mut self, run: RunId, domain: DomainId, keep: u16) {
         let Self { runs, sequences, directory_batches, domains, rare_bytes, steps, .. } = self;
         let columns = &mut runs.get_mut(run).columns;
         let mut column = columns.get(domain);

@@ -35,7 +35,7 @@ impl Writer {
             let flag = if twin.offset > 0 { Info::TWIN_INSIDE } else { Info::TWIN };
             self.set_flag(twin.run, flag);
         }
-        let run = self.new_run(parent, blocks.len());
+        let run = self.new_run(blocks.len(), self.room_of_chain(parent));
         let (count, last) = self.fill(domain, run, 0, &blocks[..blocks.len().min(run.capacity())]);
         // A reader that finds this twin first learns that there is another.
         let info = Info(Info::new(parent).0 | Info::TWIN | Info::LATER_TWIN);
