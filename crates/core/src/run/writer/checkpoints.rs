@@ -10,6 +10,49 @@ use crate::cursor::{CHECKPOINT_BLOCKS, PrefixCursor};
 use crate::run::published::atomics::{AtomicU64, Relaxed};
 use crate::run::published::layout::{CHECKPOINT, INFO, Info, Position, RunId};
 
+/// A checkpoint in a run, after this number of the run's blocks.
+#[derive(Debug, Clone, Copy)]
+struct OwnCheckpoint {
+    blocks: usize,
+    checkpoint: PrefixCursor,
+}
+
+/// Runs whose last checkpoint is remembered.
+const RECENT: usize = if cfg!(loom) { 2 } else { 256 };
+
+/// The last checkpoints of runs that grew recently. Chains grow at their ends, so most checkpoints follow one of these.
+#[derive(Debug)]
+pub(super) struct RecentCheckpoints([(RunId, OwnCheckpoint); RECENT]);
+
+impl Default for RecentCheckpoints {
+    fn default() -> Self {
+        Self([(RunId::NONE, OwnCheckpoint { blocks: 0, checkpoint: PrefixCursor::START }); RECENT])
+    }
+}
+
+impl RecentCheckpoints {
+    fn place(run: RunId) -> usize {
+        (run.number() as usize + 37 * run.class()) % RECENT
+    }
+
+    /// A checkpoint in the first `blocks_max` blocks of a run.
+    fn of(&self, run: RunId, blocks_max: usize) -> Option<OwnCheckpoint> {
+        let (other, own) = self.0[Self::place(run)];
+        (other == run && own.blocks <= blocks_max).then_some(own)
+    }
+
+    fn record(&mut self, run: RunId, own: OwnCheckpoint) {
+        self.0[Self::place(run)] = (run, own);
+    }
+
+    fn forget(&mut self, run: RunId) {
+        let (other, _) = &mut self.0[Self::place(run)];
+        if *other == run {
+            *other = RunId::NONE;
+        }
+    }
+}
+
 impl Writer {
     /// Sets the last checkpoint before a new run, and returns its info with the phase.
     pub(super) fn start_checkpoints(&mut self, run: RunId, info: Info) -> Info {
@@ -17,8 +60,10 @@ impl Writer {
         let (checkpoint, phase) = match parent {
             Position::ROOT => (PrefixCursor::START, 0),
             Position { run, offset } => {
-                let (mut checkpoint, blocks) = (self.checkpoint_before(run), usize::from(offset) + 1);
-                self.each_checkpoint(run, blocks, |_, own| checkpoint = own);
+                let blocks = usize::from(offset) + 1;
+                let known = self.recent_checkpoints.of(run, blocks);
+                let mut checkpoint = known.map_or(self.checkpoint_before(run), |known| known.checkpoint);
+                self.each_checkpoint(run, known, blocks, |own| checkpoint = own.checkpoint);
                 (checkpoint, (self.phase(run) + blocks) % CHECKPOINT_BLOCKS)
             }
         };
@@ -29,60 +74,75 @@ impl Writer {
     /// Publishes the checkpoints of a run beyond its first `start` blocks. The run has its new length.
     pub(super) fn publish_checkpoints(&mut self, run: RunId, start: usize) {
         let len = self.runs.get(run).len.into();
-        for checkpoint in self.checkpoints_between(run, start, len) {
-            let hash = self.published.checkpoints.hash_of_checkpoint(checkpoint);
+        for own in self.checkpoints_between(run, start, len) {
+            let hash = self.published.checkpoints.hash_of_checkpoint(own.checkpoint);
             self.checkpoints.insert(&self.published.checkpoints, hash, run);
+            self.recent_checkpoints.record(run, own);
         }
     }
 
     /// Removes the checkpoints of a run beyond its first `len` blocks, before it is truncated or freed.
     pub(super) fn remove_checkpoints(&mut self, run: RunId, len: usize) {
-        for checkpoint in self.checkpoints_between(run, len, self.runs.get(run).len.into()) {
-            let hash = self.published.checkpoints.hash_of_checkpoint(checkpoint);
+        self.recent_checkpoints.forget(run);
+        for own in self.checkpoints_between(run, len, self.runs.get(run).len.into()) {
+            let hash = self.published.checkpoints.hash_of_checkpoint(own.checkpoint);
             self.checkpoints.remove(&self.published.checkpoints, hash, run);
         }
     }
 
     /// Checkpoints after more than `start` and at most `end` blocks of a run.
-    fn checkpoints_between(&self, run: RunId, start: usize, end: usize) -> Vec<PrefixCursor> {
+    fn checkpoints_between(&self, run: RunId, start: usize, end: usize) -> Vec<OwnCheckpoint> {
         let phase = self.phase(run);
         let mut checkpoints = Vec::new();
         if (phase + start) / CHECKPOINT_BLOCKS < (phase + end) / CHECKPOINT_BLOCKS {
-            self.each_checkpoint(run, end, |blocks, checkpoint| {
-                if blocks > start {
-                    checkpoints.push(checkpoint);
+            self.each_checkpoint(run, self.recent_checkpoints.of(run, start), end, |own| {
+                if own.blocks > start {
+                    checkpoints.push(own);
                 }
             });
         }
         checkpoints
     }
 
-    /// Calls `each` with the checkpoints in the first `end` blocks of a run, and the number of blocks up to each.
-    fn each_checkpoint(&self, run: RunId, end: usize, mut each: impl FnMut(usize, PrefixCursor)) {
+    /// Calls `each` with the checkpoints in the first `end` blocks of a run, behind `known` if that is given.
+    fn each_checkpoint(
+        &self,
+        run: RunId,
+        known: Option<OwnCheckpoint>,
+        end: usize,
+        mut each: impl FnMut(OwnCheckpoint),
+    ) {
         let phase = self.phase(run);
         if phase + end < CHECKPOINT_BLOCKS {
             return;
         }
         let load = |local: &AtomicU64| LocalHash(local.load(Relaxed));
         let locals = &self.published.run(run).locals()[..end];
-        let (first, others) = locals.split_at(CHECKPOINT_BLOCKS - phase);
-        let mut section = [LocalHash(0); CHECKPOINT_BLOCKS];
-        self.copy_ancestors(run, &mut section[..phase]);
-        section[phase..].iter_mut().zip(first).for_each(|(local, own)| *local = load(own));
-        let (mut blocks, mut checkpoint) = (first.len(), self.checkpoint_before(run).next(&section));
-        each(blocks, checkpoint);
-        for others in others.as_chunks::<CHECKPOINT_BLOCKS>().0 {
-            (blocks, checkpoint) = (blocks + CHECKPOINT_BLOCKS, checkpoint.next(&others.each_ref().map(load)));
-            each(blocks, checkpoint);
+        let mut own = known.unwrap_or_else(|| {
+            let first = &locals[..CHECKPOINT_BLOCKS - phase];
+            let mut section = [LocalHash(0); CHECKPOINT_BLOCKS];
+            self.copy_ancestors(run, &mut section[..phase]);
+            section[phase..].iter_mut().zip(first).for_each(|(local, own)| *local = load(own));
+            let own = OwnCheckpoint { blocks: first.len(), checkpoint: self.checkpoint_before(run).next(&section) };
+            each(own);
+            own
+        });
+        for section in locals[own.blocks..].as_chunks::<CHECKPOINT_BLOCKS>().0 {
+            own.checkpoint = own.checkpoint.next(&section.each_ref().map(load));
+            own.blocks += CHECKPOINT_BLOCKS;
+            each(own);
         }
     }
 
     /// Copies the blocks that precede a run.
     fn copy_ancestors(&self, run: RunId, into: &mut [LocalHash]) {
-        let mut position = self.runs.get(run).parent();
-        for local in into.iter_mut().rev() {
-            *local = self.local_of(position);
-            position = self.parent_of(position);
+        let (mut parent, mut left) = (self.runs.get(run).parent(), into);
+        while !left.is_empty() {
+            let locals = &self.published.run(parent.run).locals()[..=usize::from(parent.offset)];
+            let (rest, last) = left.split_at_mut(left.len().saturating_sub(locals.len()));
+            let locals = &locals[locals.len() - last.len()..];
+            last.iter_mut().zip(locals).for_each(|(into, local)| *into = LocalHash(local.load(Relaxed)));
+            (parent, left) = (self.runs.get(parent.run).parent(), rest);
         }
     }
 

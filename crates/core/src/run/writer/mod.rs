@@ -55,6 +55,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 pub(super) use self::bounded::Bounded;
+use self::checkpoints::RecentCheckpoints;
 use self::clear::{BLOCKS_FOR_VISIT, VISITED_WITH_EVENT};
 pub(super) use self::compaction::Compaction;
 use self::directory::PrefetchBatches;
@@ -85,6 +86,7 @@ pub(super) struct Writer {
     runs: Runs,
     edges: EdgesWriter,
     checkpoints: EdgesWriter,
+    recent_checkpoints: RecentCheckpoints,
     extents: Extents,
     sequences: SequenceColumns,
     directory_batches: PrefetchBatches,
@@ -159,6 +161,7 @@ impl Writer {
             runs,
             edges: EdgesWriter::default(),
             checkpoints: EdgesWriter::default(),
+            recent_checkpoints: RecentCheckpoints::default(),
             extents: Extents::default(),
             sequences: SequenceColumns::new(key),
             directory_batches: PrefetchBatches::default(),
