@@ -37,7 +37,7 @@ impl Shape {
         encoding: Encoding::Map,
         sequences: 400,
     };
-    /// About 150 MB from all engines together.
+    /// 2.37 million events from all engines together, 448 MB.
     pub(super) const BURST: Self = Self {
         name: "1 block an event, 8 events a batch, all at once",
         sequences: 1_157,
