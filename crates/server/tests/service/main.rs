@@ -3,6 +3,7 @@
 mod discovery;
 mod doors;
 mod dumps;
+mod engine_chats;
 mod explain;
 mod group_dumps;
 mod groups;
