@@ -2,8 +2,16 @@
 //!
 //! [`ChatTemplates::render`] equals `apply_chat_template(…, tokenize=False)` of `transformers` 5.23.0 with Jinja2 3.1.6. It
 //! chooses a template, passes the messages, tools, documents, special tokens and further variables to it, and cuts the text
-//! at the end of a continued message. The tables in `tests/rendering/` are the output of those versions: conversations
-//! with templates of seventeen models, model directories, and generated snippets.
+//! at the end of a continued message. [`ChatTemplates::render_as_given`] passes messages as they are, as `transformers` 5.19 does.
+//! The tables in `tests/rendering/` are the output of 5.23.0:
+//!
+//! | table | cases |
+//! |---|---|
+//! | `chats.json` | 27 conversations, most with three sets of flags, with the 19 templates of `templates/` |
+//! | `models.json` | model directories: which template and which special tokens are chosen |
+//! | `snippets.json` | expressions and statements of `snippets.txt` |
+//!
+//! `scripts/fuzz-chat-templates` compares random templates and chats with `transformers`.
 //!
 //! # Example
 //!

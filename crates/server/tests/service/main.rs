@@ -5,6 +5,7 @@ mod cursors;
 mod discovery;
 mod doors;
 mod dumps;
+mod engine_chats;
 mod explain;
 mod group_dumps;
 mod groups;
