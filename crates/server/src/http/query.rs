@@ -1,34 +1,21 @@
 //! `POST /query` and `/query_by_hash`: prefix length that each rank holds of a prompt.
 
 use std::collections::BTreeMap;
-use std::num::NonZeroUsize;
 use std::sync::Arc;
 
 use axum::Json;
 use axum::extract::State;
 use flash_indexer_core::{LocalHash, Tier};
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 
 use super::Api;
 use super::error::ApiError;
-use super::fields::ModelScope;
+use super::fields::CheckedScope;
 use super::prompt::{PromptBody, PromptRequest};
+use flash_indexer_api::{HashQuery, TokenQuery};
 use flash_indexer_registry::{Answer, QueryOptions};
 use flash_indexer_registry::{Query, TokenPrompt};
 use flash_indexer_types::Trust;
-use flash_indexer_types::hashes;
-
-#[derive(Deserialize)]
-#[serde(expecting = "a JSON object")]
-pub(super) struct TokenQuery {
-    token_ids: Vec<u32>,
-    #[serde(flatten)]
-    scope: ModelScope,
-    lora_name: Option<String>,
-    cache_salt: Option<String>,
-    top_k: Option<NonZeroUsize>,
-    min_score: Option<u64>,
-}
 
 impl PromptRequest for TokenQuery {
     type Number = u32;
@@ -49,17 +36,6 @@ pub(super) async fn by_tokens(
     let prompt = Query::Tokens(TokenPrompt { tokens: &query.token_ids, lora_name, cache_salt });
     let answer = api.indexer.query(&key, prompt, options).await?;
     Ok(Json(QueryResponse::of(&answer)))
-}
-
-#[derive(Deserialize)]
-#[serde(expecting = "a JSON object")]
-pub(super) struct HashQuery {
-    #[serde(deserialize_with = "hashes::local_hashes")]
-    block_hashes: Vec<LocalHash>,
-    #[serde(flatten)]
-    scope: ModelScope,
-    top_k: Option<NonZeroUsize>,
-    min_score: Option<u64>,
 }
 
 impl PromptRequest for HashQuery {
