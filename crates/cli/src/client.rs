@@ -1,14 +1,18 @@
 //! A client of the service's HTTP API.
 
-use std::collections::BTreeMap;
 use std::io::{ErrorKind, Read};
 use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow, bail};
+use flash_indexer_api::{
+    DiscoverySource, ExplainRequest, HashQuery, ModelScope, QueryResponse, Readiness, RegisterRequest, StoreState,
+    Success, TokenQuery, UnregisterRequest, Unregistration, Worker,
+};
 use flash_indexer_core::LocalHash;
+use flash_indexer_types::InstanceId;
+use serde::Serialize;
 use serde::de::DeserializeOwned;
-use serde::{Deserialize, Serialize};
-use serde_json::{Value, json};
+use serde_json::Value;
 use ureq::Body;
 use ureq::http::{Response, StatusCode, Uri};
 
@@ -27,175 +31,6 @@ pub(crate) struct IndexerClient {
     agent: ureq::Agent,
 }
 
-/// Body of a query.
-#[derive(Debug, Clone, Default, Serialize)]
-pub(crate) struct Query<'a> {
-    pub(crate) token_ids: &'a [u32],
-    pub(crate) model_name: &'a str,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) tenant_id: Option<&'a str>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) lora_name: Option<&'a str>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) cache_salt: Option<&'a str>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) top_k: Option<usize>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) min_score: Option<u64>,
-}
-
-/// Body of a request for an explanation.
-#[derive(Debug, Serialize)]
-pub(crate) struct ExplainQuery<'a> {
-    #[serde(flatten)]
-    pub(crate) query: Query<'a>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) instance_id: Option<&'a str>,
-}
-
-/// An explanation, as far as this program uses it.
-#[derive(Debug, Deserialize)]
-pub(crate) struct Explanation {
-    pub(crate) blocks: usize,
-    pub(crate) ranks: Vec<ExplainedRank>,
-    pub(crate) absent: Vec<UnregisteredInstance>,
-}
-
-/// One rank's part of an explanation; matches in tokens.
-#[derive(Debug, Deserialize)]
-pub(crate) struct ExplainedRank {
-    pub(crate) instance_id: Value,
-    pub(crate) dp_rank: u32,
-    pub(crate) trust: String,
-    pub(crate) gpu: u64,
-    pub(crate) longest_matched: u64,
-    pub(crate) ends: Vec<MatchEnd>,
-}
-
-/// The end of a rank's match.
-#[derive(Debug, Deserialize)]
-pub(crate) struct MatchEnd {
-    pub(crate) position: usize,
-    pub(crate) local_hash: Option<u64>,
-    pub(crate) sequence_hash: Option<u64>,
-    pub(crate) why: String,
-    /// Cache groups of a hybrid model that limit the match to this depth.
-    #[serde(default)]
-    pub(crate) cache_groups: Vec<IncompleteGroup>,
-}
-
-/// A cache group that lacks blocks which the primary group holds.
-#[derive(Debug, Deserialize)]
-pub(crate) struct IncompleteGroup {
-    pub(crate) group: u32,
-    pub(crate) missing: Vec<MissingBlock>,
-}
-
-/// A block that a cache group lacks.
-#[derive(Debug, Deserialize)]
-pub(crate) struct MissingBlock {
-    pub(crate) position: usize,
-    pub(crate) local_hash: Option<u64>,
-    pub(crate) sequence_hash: Option<u64>,
-    pub(crate) tier: Option<String>,
-}
-
-/// An unregistered instance.
-#[derive(Debug, Deserialize)]
-pub(crate) struct UnregisteredInstance {
-    pub(crate) instance_id: Value,
-    pub(crate) dp_rank: Option<u32>,
-    pub(crate) why: String,
-}
-
-type ByRank<T> = BTreeMap<u32, T>;
-
-/// Response to a query, as far as this program uses it.
-#[derive(Debug, Deserialize)]
-pub(crate) struct QueryResponse {
-    pub(crate) scores: BTreeMap<String, ByRank<u64>>,
-    pub(crate) tree_sizes: BTreeMap<String, ByRank<u64>>,
-    pub(crate) instances: BTreeMap<String, InstanceResponse>,
-}
-
-/// One instance's part of a response, in tokens.
-#[derive(Debug, Deserialize)]
-pub(crate) struct InstanceResponse {
-    pub(crate) longest_matched: u64,
-    pub(crate) cpu: u64,
-    pub(crate) disk: u64,
-    pub(crate) trust: String,
-}
-
-/// An entry of `/workers`, as far as this program uses it.
-#[derive(Debug, Clone, Deserialize)]
-pub(crate) struct Worker {
-    pub(crate) instance_id: Value,
-    pub(crate) model_name: String,
-    pub(crate) tenant_id: String,
-    pub(crate) block_size: u32,
-    pub(crate) listeners: ByRank<Listener>,
-}
-
-/// One listener of a worker.
-#[derive(Debug, Clone, Default, Deserialize)]
-pub(crate) struct Listener {
-    pub(crate) endpoint: String,
-    pub(crate) replay_endpoint: Option<String>,
-    pub(crate) engine: Option<String>,
-    pub(crate) lora_name: Option<String>,
-    pub(crate) removal: Option<String>,
-    pub(crate) status: String,
-    pub(crate) last_seq: Option<u64>,
-    pub(crate) gaps: u64,
-    pub(crate) trust: String,
-    pub(crate) rejected: BTreeMap<String, u64>,
-    pub(crate) last_error: Option<String>,
-}
-
-/// A discovery source, as far as this program uses it.
-#[derive(Debug, Deserialize)]
-pub(crate) struct DiscoverySource {
-    pub(crate) source: String,
-    pub(crate) state: String,
-    pub(crate) last_success_ms_ago: Option<u64>,
-    pub(crate) error: Option<String>,
-    pub(crate) problems: Vec<String>,
-    pub(crate) targets: Vec<DiscoveryTarget>,
-}
-
-/// A rank that a discovery source lists.
-#[derive(Debug, Deserialize)]
-pub(crate) struct DiscoveryTarget {
-    pub(crate) instance_id: Value,
-    pub(crate) endpoint: String,
-    pub(crate) state: String,
-    pub(crate) reason: Option<String>,
-}
-
-/// Response of `/store`, as far as this program uses it.
-#[derive(Debug, Deserialize)]
-pub(crate) struct SharedStoreStatus {
-    pub(crate) url: String,
-    pub(crate) status: String,
-    pub(crate) last_error: Option<String>,
-    pub(crate) published_ranks: usize,
-    pub(crate) unfinished_ranks: usize,
-    pub(crate) ranks: Vec<Value>,
-}
-
-/// Body of a registration of a rank.
-#[derive(Debug, Serialize)]
-pub(crate) struct Registration<'a> {
-    pub(crate) instance_id: u64,
-    pub(crate) endpoint: &'a str,
-    pub(crate) replay_endpoint: Option<&'a str>,
-    pub(crate) model_name: &'a str,
-    pub(crate) tenant_id: &'a str,
-    pub(crate) block_size: u32,
-    pub(crate) dp_rank: u32,
-}
-
 impl IndexerClient {
     pub(crate) fn new(url: &str) -> Self {
         let config = ureq::Agent::config_builder().http_status_as_error(false).max_redirects(0);
@@ -204,28 +39,30 @@ impl IndexerClient {
     }
 
     /// Registers a rank; false if the same registration exists already.
-    pub(crate) fn register(&self, registration: &Registration<'_>) -> Result<bool> {
+    pub(crate) fn register(&self, registration: &RegisterRequest) -> Result<bool> {
         let response = self.agent.post(format!("{}/register", self.url)).send_json(registration);
         let is_new = response.as_ref().is_ok_and(|response| response.status() == StatusCode::CREATED);
-        self.read(response).map(|_: Value| is_new)
+        self.read(response).map(|_: Success| is_new)
     }
 
     pub(crate) fn unregister(&self, instance_id: u64, model_name: &str, tenant_id: &str) -> Result<()> {
-        let request = json!({ "instance_id": instance_id, "model_name": model_name, "tenant_id": tenant_id });
-        self.post("/unregister", &request).map(|_: Value| ())
+        let instance_id = InstanceId::number(instance_id).into();
+        let scope = ModelScope::of(model_name, Some(tenant_id));
+        let request = UnregisterRequest { instance_id, scope, dp_rank: None };
+        self.post("/unregister", &request).map(|_: Unregistration| ())
     }
 
-    pub(crate) fn query(&self, query: &Query<'_>) -> Result<QueryResponse> {
+    pub(crate) fn query(&self, query: &TokenQuery) -> Result<QueryResponse> {
         self.post("/query", query)
     }
 
     /// Queries, and returns the response as JSON.
-    pub(crate) fn query_json(&self, query: &Query<'_>) -> Result<Value> {
+    pub(crate) fn query_json(&self, query: &TokenQuery) -> Result<Value> {
         self.post("/query", query)
     }
 
     /// Requests an explanation, and returns it as JSON.
-    pub(crate) fn explain(&self, query: &ExplainQuery<'_>) -> Result<Value> {
+    pub(crate) fn explain(&self, query: &ExplainRequest) -> Result<Value> {
         self.post("/explain", query)
     }
 
@@ -243,12 +80,12 @@ impl IndexerClient {
     pub(crate) fn health(&self) -> Result<()> {
         let request = self.agent.get(format!("{}/health", self.url));
         let response = request.config().timeout_global(Some(HEALTH_TIMEOUT)).build().call();
-        self.read(response).map(|_: Value| ())
+        self.read(response).map(|_: Success| ())
     }
 
     /// Checks that the service is ready; the error names what is missing.
     pub(crate) fn ready(&self) -> Result<()> {
-        self.get("/ready").map(|_: Value| ())
+        self.get("/ready").map(|_: Readiness| ())
     }
 
     /// URLs of the service's peers; none if it is an indexer without peers.
@@ -262,7 +99,7 @@ impl IndexerClient {
     }
 
     /// State of the shared store; none if the service uses no store.
-    pub(crate) fn store(&self) -> Result<Option<SharedStoreStatus>> {
+    pub(crate) fn store(&self) -> Result<Option<StoreState>> {
         self.get_optional("/store")
     }
 
@@ -272,9 +109,8 @@ impl IndexerClient {
         model_name: &str,
         tenant_id: &str,
     ) -> Result<QueryResponse> {
-        let hashes: Vec<u64> = hashes.iter().map(|hash| hash.0).collect();
-        let query = json!({ "block_hashes": hashes, "model_name": model_name, "tenant_id": tenant_id });
-        self.post("/query_by_hash", &query)
+        let scope = ModelScope::of(model_name, Some(tenant_id));
+        self.post("/query_by_hash", &HashQuery { block_hashes: hashes.to_vec(), scope, ..HashQuery::default() })
     }
 
     fn get<T: DeserializeOwned>(&self, path: &str) -> Result<T> {

@@ -3,9 +3,11 @@
 use anyhow::{Context, Result};
 use clap::Args;
 use comfy_table::{CellAlignment, Table, presets};
-use serde_json::Value;
+use flash_indexer_api::{ExplainRequest, Explanation, TokenQuery};
+use flash_indexer_types::InstanceId;
+use flash_indexer_types::hashes::ShownHash;
 
-use crate::client::{ExplainQuery, Explanation, IndexerClient};
+use crate::client::IndexerClient;
 use crate::prompt::PromptArguments;
 
 /// Show where each rank's match of these tokens ends, and why.
@@ -25,8 +27,11 @@ pub(crate) struct ExplainArguments {
 pub(crate) fn run(arguments: &ExplainArguments) -> Result<()> {
     let ExplainArguments { prompt, instance } = arguments;
     let tokens = prompt.tokens()?;
-    let query = ExplainQuery { query: prompt.query(&tokens), instance_id: instance.as_deref() };
-    let answer = IndexerClient::new(&prompt.url).explain(&query)?;
+    let instance_id = instance.as_deref().map(InstanceId::parse).transpose()?.map(Into::into);
+    let TokenQuery { token_ids, scope, lora_name, cache_salt, .. } = prompt.query(&tokens);
+    let request =
+        ExplainRequest { token_ids: Some(token_ids), scope, lora_name, cache_salt, instance_id, block_hashes: None };
+    let answer = IndexerClient::new(&prompt.url).explain(&request)?;
     if prompt.json {
         println!("{}", serde_json::to_string_pretty(&answer)?);
     } else {
@@ -60,26 +65,27 @@ fn print_table(explanation: &Explanation, prompt_tokens: usize) {
         for (at, end) in rank.ends.iter().enumerate() {
             let once = |text: String| if at == 0 { text } else { String::new() };
             table.add_row([
-                once(shown(&rank.instance_id)),
+                once(rank.instance_id.to_string()),
                 once(rank.dp_rank.to_string()),
                 once(rank.gpu.to_string()),
                 once(rank.longest_matched.to_string()),
-                once(rank.trust.clone()),
+                once(rank.trust.as_str().to_owned()),
                 end.position.to_string(),
                 end.why.clone(),
-                hex(end.local_hash),
-                hex(end.sequence_hash),
+                hex(&end.local_hash),
+                hex(&end.sequence_hash),
             ]);
             for (group, missing) in
-                end.cache_groups.iter().flat_map(|of| of.missing.iter().map(|block| (of.group, block)))
+                end.facts.cache_groups.iter().flat_map(|of| of.missing.iter().map(|block| (of.group, block)))
             {
-                let other_tier = missing.tier.as_ref().map_or_else(String::new, |tier| format!(", but held in {tier}"));
+                let other_tier =
+                    missing.tier.map_or_else(String::new, |tier| format!(", but held in {}", tier.tier().as_str()));
                 let mut row = vec![String::new(); 5];
                 row.extend([
                     missing.position.to_string(),
                     format!("  missing in cache group {group}{other_tier}"),
-                    hex(missing.local_hash),
-                    hex(missing.sequence_hash),
+                    hex(&missing.local_hash),
+                    hex(&missing.sequence_hash),
                 ]);
                 table.add_row(row);
             }
@@ -88,7 +94,7 @@ fn print_table(explanation: &Explanation, prompt_tokens: usize) {
     for absent in &explanation.absent {
         let rank = absent.dp_rank.map_or_else(String::new, |rank| rank.to_string());
         table.add_row([
-            shown(&absent.instance_id),
+            absent.instance_id.to_string(),
             rank,
             String::new(),
             String::new(),
@@ -103,11 +109,6 @@ fn print_table(explanation: &Explanation, prompt_tokens: usize) {
     );
 }
 
-/// An instance id without quotes.
-fn shown(instance: &Value) -> String {
-    instance.as_str().map_or_else(|| instance.to_string(), str::to_owned)
-}
-
-fn hex(hash: Option<u64>) -> String {
-    hash.map_or_else(String::new, |hash| format!("{hash:#018x}"))
+fn hex(hash: &Option<ShownHash>) -> String {
+    hash.as_ref().map_or_else(String::new, |ShownHash(hash, _)| format!("{hash:#018x}"))
 }

@@ -5,8 +5,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
 use clap::Args;
-
-use crate::client::Query;
+use flash_indexer_api::{ModelScope, TokenQuery};
 
 /// A prompt, its model and tenant, and the service to query.
 #[derive(Args)]
@@ -54,14 +53,13 @@ impl PromptArguments {
     }
 
     /// A query of these tokens.
-    pub(crate) fn query<'a>(&'a self, tokens: &'a [u32]) -> Query<'a> {
-        Query {
-            token_ids: tokens,
-            model_name: &self.model,
-            tenant_id: self.tenant_id.as_deref(),
-            lora_name: self.lora_name.as_deref(),
-            cache_salt: self.cache_salt.as_deref(),
-            ..Query::default()
+    pub(crate) fn query(&self, tokens: &[u32]) -> TokenQuery {
+        TokenQuery {
+            token_ids: tokens.to_vec(),
+            scope: ModelScope::of(&self.model, self.tenant_id.as_deref()),
+            lora_name: self.lora_name.clone(),
+            cache_salt: self.cache_salt.clone(),
+            ..TokenQuery::default()
         }
     }
 }

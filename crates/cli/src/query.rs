@@ -1,10 +1,13 @@
 //! `flash-indexer query`: shows which ranks hold a prompt's prefix.
 
+use std::num::NonZeroUsize;
+
 use anyhow::Result;
 use clap::Args;
 use comfy_table::{CellAlignment, Table, presets};
+use flash_indexer_api::{QueryResponse, TokenQuery};
 
-use crate::client::{IndexerClient, Query, QueryResponse};
+use crate::client::IndexerClient;
 use crate::prompt::PromptArguments;
 
 /// Show which instances hold a prefix of these tokens, and its length.
@@ -18,7 +21,7 @@ pub(crate) struct QueryArguments {
 
     /// Only this number of ranks, the ones with the longest matches.
     #[arg(long)]
-    top_k: Option<usize>,
+    top_k: Option<NonZeroUsize>,
 
     /// Only ranks that match at least this number of tokens.
     #[arg(long)]
@@ -29,7 +32,7 @@ pub(crate) fn run(arguments: &QueryArguments) -> Result<()> {
     let QueryArguments { prompt, top_k, min_score } = arguments;
     let tokens = prompt.tokens()?;
     let client = IndexerClient::new(&prompt.url);
-    let query = Query { top_k: *top_k, min_score: *min_score, ..prompt.query(&tokens) };
+    let query = TokenQuery { top_k: *top_k, min_score: *min_score, ..prompt.query(&tokens) };
     if prompt.json {
         println!("{}", serde_json::to_string_pretty(&client.query_json(&query)?)?);
     } else {
@@ -61,8 +64,8 @@ fn print_table(answer: &QueryResponse, prompt_tokens: usize) {
                 shown(instance_answer.map(|instance| instance.cpu)),
                 shown(instance_answer.map(|instance| instance.disk)),
                 shown(instance_answer.map(|instance| instance.longest_matched)),
-                shown(answer.tree_sizes.get(instance).and_then(|sizes| sizes.get(rank)).copied()),
-                instance_answer.map_or_else(String::new, |instance| instance.trust.clone()),
+                shown(answer.tree_sizes.get(instance).and_then(|sizes| sizes.get(rank)).map(|&blocks| blocks as u64)),
+                instance_answer.map_or_else(String::new, |instance| instance.trust.as_str().to_owned()),
             ]);
         }
     }

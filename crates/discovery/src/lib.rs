@@ -47,7 +47,7 @@ pub use self::kubernetes::{KubernetesNamespace, KubernetesOptions, NamespaceErro
 pub use self::registrar::Registrar;
 use self::report::{Reporter, waker};
 use self::runner::{Runner, TrackedSource};
-pub use self::status::{DiscoveryStatus, SourceState, SourceStatus, TargetStatus};
+pub use self::status::{DiscoveryStatus, SourceStatus, TargetStatus};
 pub use self::template::EngineTemplate;
 use flash_indexer_telemetry::metrics::Metrics;
 use flash_indexer_telemetry::supervision::{Supervisor, ThreadKind, Watch, note_panic};

@@ -9,7 +9,7 @@ use tracing::{error, info, warn};
 
 use super::reconcile::{Reconciler, Step};
 use super::report::{Failure, Inbox, PendingReports};
-use super::status::{DiscoveryStatus, SourceState, SourceStatus, TargetStatus};
+use super::status::{DiscoveryStatus, SourceStatus, TargetStatus};
 use crate::registrar::Registrar;
 use flash_indexer_telemetry::metrics::Limit;
 use flash_indexer_telemetry::supervision::Watch;
@@ -17,6 +17,7 @@ use flash_indexer_types::EmptyModelPolicy;
 use flash_indexer_types::RankId;
 use flash_indexer_types::log_rank;
 use flash_indexer_types::{Owner, Registered, Registration};
+use flash_indexer_types::{SourceState, TargetState};
 
 /// Interval at which deadlines are checked without reports.
 const TICK: Duration = Duration::from_millis(500);
@@ -30,7 +31,7 @@ pub(super) struct TrackedSource {
     error: Option<String>,
     problems: Arc<Vec<String>>,
     /// Logged states of its targets.
-    logged_states: BTreeMap<RankId, &'static str>,
+    logged_states: BTreeMap<RankId, TargetState>,
 }
 
 impl TrackedSource {
@@ -239,10 +240,11 @@ impl Runner {
         for (source, status) in self.sources.iter_mut().zip(sources) {
             let mut logged_states = BTreeMap::new();
             for target in status.targets {
-                let key = target.rank();
+                let key = target.rank;
                 let is_new = source.logged_states.get(&key) != Some(&target.state);
-                if let Some(reason) = target.reason.as_ref().filter(|_| is_new && target.state != "leaving") {
-                    let (source, state, endpoint) = (&*source.name, target.state, target.endpoint.as_str());
+                if let Some(reason) = target.reason.as_ref().filter(|_| is_new && target.state != TargetState::Leaving)
+                {
+                    let (source, state, endpoint) = (&*source.name, target.state.as_str(), target.endpoint.as_str());
                     log_rank!(
                         warn,
                         key,

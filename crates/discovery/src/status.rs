@@ -3,14 +3,12 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-use flash_indexer_core::DpRank;
 use parking_lot::Mutex;
-use serde::Serialize;
 
 use super::reconcile::TargetOutcome;
 use flash_indexer_types::RankId;
 use flash_indexer_types::Registration;
-use flash_indexer_types::{InstanceId, ModelKey};
+use flash_indexer_types::{SourceState, TargetState};
 
 /// How long readiness waits for the connections of the initially discovered engines.
 const CONNECT_PATIENCE: Duration = Duration::from_secs(10);
@@ -43,48 +41,29 @@ pub struct SourceStatus {
     pub targets: Vec<TargetStatus>,
 }
 
-/// State of a source.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "lowercase")]
-pub enum SourceState {
-    /// It has not responded yet.
-    Waiting,
-    /// Its last poll succeeded.
-    Ok,
-    /// Its last poll failed: its last report stays valid.
-    Failing,
-}
-
 /// Status of one rank that a source names.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone)]
 pub struct TargetStatus {
-    instance_id: InstanceId,
-    dp_rank: u32,
-    model_name: String,
-    tenant_id: String,
+    /// The rank.
+    pub rank: RankId,
     /// Endpoint of the rank.
     pub endpoint: String,
     /// State of the target.
-    pub state: &'static str,
+    pub state: TargetState,
     /// Why the rank is not registered as the source names it, and what to do.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
 }
 
-/// States of targets in JSON and metrics.
-const TARGET_STATES: [&str; 7] = ["registered", "waiting", "leaving", "overruled", "by_hand", "dismissed", "refused"];
-
 impl TargetOutcome {
-    /// Name in JSON and metrics.
-    pub(crate) const fn as_str(&self) -> &'static str {
+    const fn state(&self) -> TargetState {
         match self {
-            Self::Registered => TARGET_STATES[0],
-            Self::Waiting => TARGET_STATES[1],
-            Self::Leaving => TARGET_STATES[2],
-            Self::Overruled { .. } => TARGET_STATES[3],
-            Self::Manual => TARGET_STATES[4],
-            Self::ManuallyUnregistered => TARGET_STATES[5],
-            Self::Refused(_) => TARGET_STATES[6],
+            Self::Registered => TargetState::Registered,
+            Self::Waiting => TargetState::Waiting,
+            Self::Leaving => TargetState::Leaving,
+            Self::Overruled { .. } => TargetState::Overruled,
+            Self::Manual => TargetState::ByHand,
+            Self::ManuallyUnregistered => TargetState::Dismissed,
+            Self::Refused(_) => TargetState::Refused,
         }
     }
 
@@ -112,28 +91,20 @@ impl TargetOutcome {
 impl TargetStatus {
     pub(super) fn new(registration: &Registration, outcome: &TargetOutcome) -> Self {
         Self {
-            instance_id: registration.instance.clone(),
-            dp_rank: registration.dp_rank.0,
-            model_name: registration.model.model_name.clone(),
-            tenant_id: registration.model.tenant_id.clone(),
+            rank: registration.rank_id(),
             endpoint: registration.endpoint.clone(),
-            state: outcome.as_str(),
+            state: outcome.state(),
             reason: outcome.reason(),
         }
-    }
-
-    pub(super) fn rank(&self) -> RankId {
-        let model = ModelKey { model_name: self.model_name.clone(), tenant_id: self.tenant_id.clone() };
-        RankId { model, instance: self.instance_id.clone(), dp_rank: DpRank(self.dp_rank) }
     }
 }
 
 impl SourceStatus {
     /// Number of targets in each state.
     pub fn counts(&self) -> BTreeMap<&'static str, usize> {
-        let mut counts: BTreeMap<_, _> = TARGET_STATES.map(|state| (state, 0)).into();
+        let mut counts: BTreeMap<_, _> = TargetState::ALL.map(|state| (state.as_str(), 0)).into();
         for target in &self.targets {
-            *counts.entry(target.state).or_default() += 1;
+            *counts.entry(target.state.as_str()).or_default() += 1;
         }
         counts
     }

@@ -6,11 +6,12 @@ use std::fmt;
 use flash_indexer_core::groups::{AttentionWindow, GroupChange, GroupEvent, GroupId, SecondaryGroup};
 use flash_indexer_wire::{GroupRole, KnownGroup};
 use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
 
 use super::tally::Tally;
 
 /// Cache group of a rank in a dump.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct GroupRecord {
     /// Number of the group in its engine.
     pub group: u32,
@@ -23,7 +24,7 @@ pub struct GroupRecord {
 }
 
 /// [`GroupRole`] in a dump.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum RoleRecord {
     /// Primary group: its events carry the tokens of blocks.
@@ -49,7 +50,7 @@ impl fmt::Display for RoleRecord {
 }
 
 /// [`AttentionWindow`] in a dump: the part of a prefix that a group needs.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum ReachRecord {
     /// The whole prefix.

@@ -3,6 +3,7 @@
 use flash_indexer_core::hashing::TokenWindow;
 use flash_indexer_wire::Cursor;
 use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
 
 use super::groups::GroupRecord;
 use super::tally::{Tally, hex};
@@ -12,7 +13,7 @@ use flash_indexer_types::{EngineKind, Removal};
 use flash_indexer_types::{InstanceId, ModelKey};
 
 /// Record of a rank: identity, registration, stream position and totals.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct RankRecord {
     /// The model.
     pub model_name: String,
@@ -64,7 +65,7 @@ impl RankRecord {
 }
 
 /// Registration of a rank, with the fields of `POST /register`.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct EngineRecord {
     /// Endpoint at which the engine publishes.
     pub endpoint: String,
@@ -89,7 +90,7 @@ pub struct EngineRecord {
 }
 
 /// Position of a stream.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct StreamRecord {
     /// Last message whose effect is in the dump; none before the first message.
     pub cursor: Option<CursorRecord>,
@@ -100,12 +101,13 @@ pub struct StreamRecord {
 }
 
 /// [`Cursor`] in a dump.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct CursorRecord {
     /// Sequence number of the message.
     pub sequence: u64,
     /// Digest of the message's payload, in hexadecimal digits.
     #[serde(with = "hex")]
+    #[schema(value_type = String)]
     pub payload_digest: u64,
 }
 
@@ -122,7 +124,7 @@ impl From<CursorRecord> for Cursor {
 }
 
 /// Tokens that a local hash covers.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum TokenWindowRecord {
     /// The tokens of the block.

@@ -5,12 +5,13 @@ use std::ops::AddAssign;
 use flash_indexer_core::{Block, SequenceHash, Tier};
 use flash_indexer_wire::Age;
 use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
 use xxhash_rust::xxh3::xxh3_64;
 
 /// Count and digest of a set of blocks.
 ///
 /// The digest is a sum over blocks, so it depends neither on their order nor on their division into events.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Tally {
     /// Blocks, counted once for each tier.
     pub blocks: u64,
@@ -18,6 +19,7 @@ pub struct Tally {
     /// local hash of a block; in a secondary cache group the tier, reference count and sequence hash; in decoder state the
     /// age, parent, sequence hash and local hash.
     #[serde(with = "hex")]
+    #[schema(value_type = String)]
     pub digest: u64,
 }
 

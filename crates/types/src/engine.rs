@@ -3,9 +3,10 @@
 use flash_indexer_core::RemovedCopies;
 use flash_indexer_wire::EngineAdapter;
 use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
 
 /// Kind of an engine.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum EngineKind {
     /// vLLM.
@@ -56,7 +57,7 @@ impl EngineKind {
 }
 
 /// Meaning of a removal that an engine publishes.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Removal {
     /// One copy of the block was removed.

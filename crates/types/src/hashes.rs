@@ -1,13 +1,17 @@
 //! 64-bit hashes in JSON, in forms that readers without 64-bit integers can parse.
 
+use std::borrow::Cow;
 use std::fmt;
 
-use flash_indexer_core::LocalHash;
-use serde::de::{self, Deserializer, SeqAccess};
+use serde::de::{self, Deserializer};
 use serde::{Deserialize, Serialize, Serializer};
+use utoipa::openapi::{RefOr, Schema};
+use utoipa::{PartialSchema, ToSchema};
+
+use crate::schema::integer_or_text;
 
 /// Form in which 64-bit hashes are written.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize, ToSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum HashForm {
     /// A JSON number.
@@ -17,7 +21,8 @@ pub enum HashForm {
     String,
 }
 
-/// Hash to be written in a form.
+/// Hash to be written in a form. A hash that was read has the form of a number.
+#[derive(Debug, Clone, Copy)]
 pub struct ShownHash(pub u64, pub HashForm);
 
 impl Serialize for ShownHash {
@@ -29,9 +34,33 @@ impl Serialize for ShownHash {
     }
 }
 
+impl<'de> Deserialize<'de> for ShownHash {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        AnyHash::deserialize(deserializer).map(|AnyHash(hash)| Self(hash, HashForm::Number))
+    }
+}
+
+impl PartialSchema for ShownHash {
+    fn schema() -> RefOr<Schema> {
+        integer_or_text("64-bit hash: an integer, or a decimal string if the request asks for it.")
+    }
+}
+
+impl ToSchema for ShownHash {
+    fn name() -> Cow<'static, str> {
+        Cow::Borrowed("Hash")
+    }
+}
+
 /// 64-bit hash read from JSON: an integer of either sign (the same bits), or a decimal or `0x` string.
-#[derive(Clone, Copy)]
+#[derive(Debug, Clone, Copy)]
 pub struct AnyHash(pub u64);
+
+impl Serialize for AnyHash {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_u64(self.0)
+    }
+}
 
 impl<'de> Deserialize<'de> for AnyHash {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
@@ -63,23 +92,51 @@ impl<'de> Deserialize<'de> for AnyHash {
     }
 }
 
-/// Reads a list of local hashes in any form.
-pub fn local_hashes<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<LocalHash>, D::Error> {
-    struct Visitor;
-    impl<'de> de::Visitor<'de> for Visitor {
-        type Value = Vec<LocalHash>;
-
-        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-            f.write_str("a list of 64-bit hashes")
-        }
-
-        fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Vec<LocalHash>, A::Error> {
-            let mut hashes = Vec::new();
-            while let Some(AnyHash(hash)) = list.next_element()? {
-                hashes.push(LocalHash(hash));
-            }
-            Ok(hashes)
-        }
+impl PartialSchema for AnyHash {
+    fn schema() -> RefOr<Schema> {
+        integer_or_text("64-bit hash: an integer of either sign (the same bits), or a decimal or 0x string.")
     }
-    deserializer.deserialize_seq(Visitor)
+}
+
+impl ToSchema for AnyHash {
+    fn name() -> Cow<'static, str> {
+        Cow::Borrowed("GivenHash")
+    }
+}
+
+/// Lists of local hashes, read in any form and written as numbers.
+pub mod list {
+    use std::fmt;
+
+    use flash_indexer_core::LocalHash;
+    use serde::Serializer;
+    use serde::de::{self, Deserializer, SeqAccess};
+
+    use super::AnyHash;
+
+    /// Writes a list.
+    pub fn serialize<S: Serializer>(hashes: &[LocalHash], serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_seq(hashes.iter().map(|hash| hash.0))
+    }
+
+    /// Reads a list.
+    pub fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<LocalHash>, D::Error> {
+        struct Visitor;
+        impl<'de> de::Visitor<'de> for Visitor {
+            type Value = Vec<LocalHash>;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a list of 64-bit hashes")
+            }
+
+            fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Vec<LocalHash>, A::Error> {
+                let mut hashes = Vec::new();
+                while let Some(AnyHash(hash)) = list.next_element()? {
+                    hashes.push(LocalHash(hash));
+                }
+                Ok(hashes)
+            }
+        }
+        deserializer.deserialize_seq(Visitor)
+    }
 }

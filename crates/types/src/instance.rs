@@ -1,11 +1,15 @@
 //! Identities of engine instances, models and tenants.
 
+use std::borrow::Cow;
 use std::fmt;
 use std::hash::{Hash, Hasher};
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
+use utoipa::openapi::{RefOr, Schema};
+use utoipa::{PartialSchema, ToSchema};
 
 use crate::names::{NameError, NameField, check_name, check_names};
+use crate::schema::integer_or_text;
 
 /// Id of an engine instance: an unsigned integer or a text, written as it was given.
 ///
@@ -163,6 +167,30 @@ impl<'de> Deserialize<'de> for GivenInstanceId {
             }
         }
         deserializer.deserialize_any(Visitor)
+    }
+}
+
+impl PartialSchema for InstanceId {
+    fn schema() -> RefOr<Schema> {
+        integer_or_text("Id of an instance. 7 and \"7\" are the same instance.")
+    }
+}
+
+impl ToSchema for InstanceId {
+    fn name() -> Cow<'static, str> {
+        Cow::Borrowed("InstanceId")
+    }
+}
+
+impl PartialSchema for GivenInstanceId {
+    fn schema() -> RefOr<Schema> {
+        InstanceId::schema()
+    }
+}
+
+impl ToSchema for GivenInstanceId {
+    fn name() -> Cow<'static, str> {
+        InstanceId::name()
     }
 }
 

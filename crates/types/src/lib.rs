@@ -17,6 +17,8 @@
 //! | `doubt` | gaps in the event stream of a rank ([`Doubt`]) |
 //! | `clear_cause` | causes of the loss of all blocks of a rank ([`ClearCause`]) |
 //! | `engine` | kinds of engines, and the meaning of their removals |
+//! | `discovery` | states of discovery sources and of the ranks that they name |
+//! | `schema` | JSON schemas of types that serialize themselves |
 //! | [`names`] | limits of names that clients, engines and peers choose |
 //! | [`endpoints`] | checks of endpoints and addresses to which the service connects |
 //! | [`hashes`] | 64-bit hashes in JSON |
@@ -26,6 +28,7 @@
 //! The crate has no I/O, no threads and no clock.
 
 mod clear_cause;
+mod discovery;
 mod doubt;
 pub mod endpoints;
 mod engine;
@@ -38,9 +41,11 @@ mod owner;
 mod position;
 mod rank_id;
 mod registration;
+mod schema;
 mod trust;
 
 pub use clear_cause::ClearCause;
+pub use discovery::{SourceState, TargetState};
 pub use doubt::{Doubt, Ordinal};
 pub use engine::{EngineKind, Removal};
 pub use hash_key::use_random_hash_key;

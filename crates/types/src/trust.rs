@@ -1,9 +1,10 @@
 //! Trust states of ranks.
 
 use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
 
 /// Reliability of the index about a rank. A less reliable state is greater.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, PartialOrd, Ord)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema, PartialOrd, Ord)]
 #[serde(rename_all = "lowercase")]
 pub enum Trust {
     /// Every change since a known empty cache was applied, and nothing is known to be missing.

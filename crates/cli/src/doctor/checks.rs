@@ -1,11 +1,12 @@
 //! Findings about one observed stream. Pure.
 
+use flash_indexer_api::{ConnectionStatus, Listener};
+use flash_indexer_types::Trust;
 use flash_indexer_wire::plural;
 
 use super::finding::Finding;
 use super::probe::{AnswerComparison, EndpointStatus, Observation, ReplayStatus};
 use super::sockets::ConnectError;
-use crate::client::Listener;
 
 /// Lead of an engine's clock that is tolerated, in seconds.
 const CLOCK_LEAD_MAX_S: f64 = 1.0;
@@ -29,12 +30,7 @@ impl Observation {
 
     /// The listener of the rank with the lowest trust.
     fn least_trusted(&self) -> &Listener {
-        let badness = |listener: &&Listener| match listener.trust.as_str() {
-            "exact" => 0,
-            "cold" => 1,
-            _ => 2,
-        };
-        self.after.iter().max_by_key(badness).unwrap_or(&self.stream.listener)
+        self.after.iter().max_by_key(|listener| listener.trust).unwrap_or(&self.stream.listener)
     }
 
     fn rejected(&self, reason: &str) -> u64 {
@@ -51,18 +47,18 @@ fn connection(observation: &Observation) -> Option<Finding> {
             "run doctor again",
         ));
     }
-    Some(match (listener.status.as_str(), &observation.endpoint) {
+    Some(match (listener.status, &observation.endpoint) {
         // A connection to a stopped process stays until the service's heartbeats time out.
-        ("connected", EndpointStatus::Unresponsive) => return None,
-        ("connected", _) => Finding::ok("connection", "the service is connected"),
+        (ConnectionStatus::Connected, EndpointStatus::Unresponsive) => return None,
+        (ConnectionStatus::Connected, _) => Finding::ok("connection", "the service is connected"),
         (status, EndpointStatus::Publisher) => Finding::problem(
             "connection",
-            format!("the service is {status}, but the engine answers from here"),
+            format!("the service is {}, but the engine answers from here", status.as_str()),
             "check the network between service and engine: names, ports, network policies",
         ),
         (status, EndpointStatus::Bound) => Finding::problem(
             "connection",
-            format!("the engine is {status}: it does not connect to the service"),
+            format!("the engine is {}: it does not connect to the service", status.as_str()),
             "start the engine with the address of --listen-events as its endpoint and the topic kv@<pod>@<model>, or unregister it",
         ),
         // The check of the endpoint reports the reason.
@@ -72,7 +68,7 @@ fn connection(observation: &Observation) -> Option<Finding> {
 
 fn endpoint(observation: &Observation) -> Option<Finding> {
     let address = &observation.stream.listener.endpoint;
-    let is_connected = observation.listener().status == "connected";
+    let is_connected = observation.listener().status == ConnectionStatus::Connected;
     Some(match &observation.endpoint {
         EndpointStatus::Publisher => Finding::ok("endpoint", format!("{address} answers from here")),
         EndpointStatus::Bound => {
@@ -190,7 +186,7 @@ fn events(observation: &Observation) -> Option<Finding> {
 }
 
 fn engine_kind(observation: &Observation) -> Option<Finding> {
-    let registered = observation.stream.listener.engine.as_deref()?;
+    let registered = observation.stream.listener.engine?.name();
     let actual = observation.received.engine_of_fields?;
     Some(if registered == actual {
         Finding::ok("engine", format!("registered as {registered}, and the events have its fields"))
@@ -246,7 +242,7 @@ fn answers(observation: &Observation) -> Option<Finding> {
 
 fn replay(observation: &Observation) -> Option<Finding> {
     const CHECK: &str = "replay";
-    let is_degraded = observation.least_trusted().trust == "degraded";
+    let is_degraded = observation.least_trusted().trust == Trust::Degraded;
     const SLOW_REPLAY: &str = "engines drop replayed messages that are not received fast enough; the service asks again, a smaller buffer_steps helps";
     Some(match &observation.replay {
         ReplayStatus::NotRegistered if is_degraded => Finding::problem(
@@ -268,11 +264,13 @@ fn replay(observation: &Observation) -> Option<Finding> {
                 "let its port through network policies and firewalls, like the port of the engine's events",
             )
         }
-        ReplayStatus::Unreachable(why) if observation.listener().status == "connected" => Finding::problem(
-            CHECK,
-            format!("the replay endpoint does not answer: {why}"),
-            format!("{REGISTER_AGAIN} the engine's replay_endpoint, its port plus the rank"),
-        ),
+        ReplayStatus::Unreachable(why) if observation.listener().status == ConnectionStatus::Connected => {
+            Finding::problem(
+                CHECK,
+                format!("the replay endpoint does not answer: {why}"),
+                format!("{REGISTER_AGAIN} the engine's replay_endpoint, its port plus the rank"),
+            )
+        }
         // The check of the endpoint reports an unreachable or stopped engine.
         ReplayStatus::Unreachable(_) => return None,
         ReplayStatus::Unresponsive if observation.endpoint == EndpointStatus::Unresponsive => return None,
@@ -322,12 +320,12 @@ fn trust(observation: &Observation) -> Option<Finding> {
     let listener = observation.least_trusted();
     let why = listener.last_error.as_deref().unwrap_or("the cause is no longer known");
     let has_replay = matches!(observation.replay, ReplayStatus::Answered { .. });
-    Some(match listener.trust.as_str() {
-        "exact" => Finding::ok("trust", "exact: no change since an empty cache is missing"),
-        "cold" if listener.last_seq < observation.received.last => {
+    Some(match listener.trust {
+        Trust::Exact => Finding::ok("trust", "exact: no change since an empty cache is missing"),
+        Trust::Cold if listener.last_seq < observation.received.last => {
             Finding::problem("trust", "cold, but the engine has published", format!("see the service's log: {why}"))
         }
-        "cold" => Finding::ok("trust", "cold: the engine has published nothing yet"),
+        Trust::Cold => Finding::ok("trust", "cold: the engine has published nothing yet"),
         _ if observation.received.mismatched_block_size.is_some() => {
             Finding::warning("trust", format!("degraded: {why}"), "see block size")
         }

@@ -1,8 +1,10 @@
 //! Checks of the service's discovery sources.
 
+use flash_indexer_api::DiscoverySource;
+use flash_indexer_types::{SourceState, TargetState};
+
 use super::finding::Finding;
-use super::probe::instance_name;
-use crate::client::{DiscoverySource, IndexerClient};
+use crate::client::IndexerClient;
 
 const CHECK: &str = "discovery";
 
@@ -17,27 +19,27 @@ pub(super) fn check(client: &IndexerClient) -> Vec<Finding> {
 fn check_source(source: &DiscoverySource) -> Vec<Finding> {
     let DiscoverySource { source: name, state, error, problems, targets, .. } = source;
     let mut findings = Vec::new();
-    match state.as_str() {
-        "failing" => {
+    match state {
+        SourceState::Failing => {
             let why = error.as_deref().unwrap_or("no error reported");
             let seen = format!("{name}: {why}; the engines that it listed {} stay registered", last_success(source));
             findings.push(Finding::problem(CHECK, seen, fix(name)));
         }
-        "waiting" => findings.push(Finding::warning(
+        SourceState::Waiting => findings.push(Finding::warning(
             CHECK,
             format!("{name} has not responded yet"),
             format!("run doctor again; if this persists, {}", fix(name)),
         )),
-        _ => {}
+        SourceState::Ok => {}
     }
     if let Some(first) = problems.first() {
         let seen = format!("{name}: {} entries are invalid, the first: {first}", problems.len());
         findings.push(Finding::warning(CHECK, seen, "correct the entries; GET /discovery lists all of them"));
     }
-    let refused = targets.iter().filter(|target| target.state == "refused");
+    let refused = targets.iter().filter(|target| target.state == TargetState::Refused);
     findings.extend(refused.map(|target| {
         let why = target.reason.as_deref().unwrap_or("no reason reported");
-        let seen = format!("{name}: {} at {} is refused: {why}", instance_name(&target.instance_id), target.endpoint);
+        let seen = format!("{name}: {} at {} is refused: {why}", target.instance_id, target.endpoint);
         Finding::problem(CHECK, seen, "correct the source's entry; the service tries again every few seconds")
     }));
     if findings.is_empty() {
@@ -77,8 +79,10 @@ mod tests {
 
     #[test]
     fn failing_sources_and_refused_targets_are_problems() {
-        let target =
-            |state: &str| json!({ "instance_id": 1, "endpoint": "tcp://a:1", "state": state, "reason": "why" });
+        let target = |state: &str| {
+            json!({ "instance_id": 1, "dp_rank": 0, "model_name": "m", "tenant_id": "t", "endpoint": "tcp://a:1",
+                    "state": state, "reason": "why" })
+        };
         let source = |state: &str, error: Value, problems: Value, targets: Value| {
             json!({ "source": "dns:engines", "state": state, "last_success_ms_ago": null, "error": error,
                     "problems": problems, "targets": targets })

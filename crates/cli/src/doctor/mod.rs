@@ -26,11 +26,12 @@ use std::time::Duration;
 
 use anyhow::{Result, bail};
 use clap::Args;
+use flash_indexer_api::Worker;
 
 use self::finding::{Finding, Verdict};
-use self::probe::{Observation, Stream, instance_name};
+use self::probe::{Observation, Stream};
 use self::report::{Report, Subject};
-use crate::client::{IndexerClient, Worker};
+use crate::client::IndexerClient;
 use crate::simulate::progress;
 use crate::with_causes;
 
@@ -129,7 +130,7 @@ fn examine(arguments: &DoctorArguments) -> Result<Vec<Report>> {
 fn streams_of(workers: &[Worker], arguments: &DoctorArguments) -> Vec<Stream> {
     let mut streams = Vec::new();
     for worker in workers {
-        let instance = instance_name(&worker.instance_id);
+        let instance = worker.instance_id.to_string();
         let is_selected = arguments.instance.as_ref().is_none_or(|selected| *selected == instance)
             && arguments.model_name.as_ref().is_none_or(|selected| *selected == worker.model_name);
         let mut by_endpoint: BTreeMap<(&str, Option<u32>), Stream> = BTreeMap::new();

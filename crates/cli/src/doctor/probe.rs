@@ -3,13 +3,14 @@
 use std::ops::ControlFlow;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
+use flash_indexer_api::{ConnectionStatus, Listener};
+use flash_indexer_core::DpRank;
 use flash_indexer_core::hashing::BlockSize;
-use flash_indexer_core::{DpRank, RemovedCopies};
 use flash_indexer_wire::{LiveMessage, ReplayReply, TranslatorOptions};
 
 use super::follower::{Delivery, HeldChain, StreamFollower, StreamSummary};
 use super::sockets::{self, ConnectError, Subscription};
-use crate::client::{IndexerClient, Listener};
+use crate::client::IndexerClient;
 
 const CONNECT_DEADLINE: Duration = Duration::from_secs(3);
 /// Silence that ends a replay.
@@ -132,10 +133,7 @@ impl Stream {
             // The service registers no block size of zero.
             block_size: BlockSize::new(self.block_size.max(1)).expect("at least one"),
             lora_name: self.listener.lora_name.clone(),
-            removed_copies: match self.listener.removal.as_deref() {
-                Some("last_copy") => RemovedCopies::All,
-                _ => RemovedCopies::One,
-            },
+            removed_copies: self.listener.removal.into(),
         };
         StreamFollower::new(options, DpRank(self.ranks.first().copied().unwrap_or_default()), hash_seed)
     }
@@ -275,7 +273,11 @@ fn catch_up(client: &IndexerClient, stream: &Stream, wanted: Option<u64>) {
     let start = Instant::now();
     while start.elapsed() < CATCH_UP_DEADLINE {
         match listeners_now(client, stream) {
-            Ok(now) if now.iter().any(|listener| listener.last_seq < wanted && listener.status == "connected") => {
+            Ok(now)
+                if now
+                    .iter()
+                    .any(|listener| listener.last_seq < wanted && listener.status == ConnectionStatus::Connected) =>
+            {
                 std::thread::sleep(POLL_INTERVAL);
             }
             _ => return,
@@ -285,14 +287,9 @@ fn catch_up(client: &IndexerClient, stream: &Stream, wanted: Option<u64>) {
 
 fn listeners_now(client: &IndexerClient, stream: &Stream) -> anyhow::Result<Vec<Listener>> {
     let workers = client.workers(&stream.model_name, &stream.tenant_id)?;
-    let worker = workers.into_iter().find(|worker| instance_name(&worker.instance_id) == stream.instance);
+    let worker = workers.into_iter().find(|worker| worker.instance_id.as_key() == stream.instance);
     let listeners = worker.map(|worker| worker.listeners).unwrap_or_default();
     Ok(listeners.into_iter().filter(|(rank, _)| stream.ranks.contains(rank)).map(|(_, listener)| listener).collect())
-}
-
-/// An instance id as a key of answers.
-pub(super) fn instance_name(id: &serde_json::Value) -> String {
-    id.as_str().map_or_else(|| id.to_string(), str::to_owned)
 }
 
 fn now_s() -> f64 {
@@ -302,7 +299,7 @@ fn now_s() -> f64 {
 
 #[cfg(test)]
 mod tests {
-    use flash_indexer_core::SequenceHash;
+    use flash_indexer_core::{RemovedCopies, SequenceHash};
     use flash_indexer_wire::{BlockRemoved, BlockStored, Encoding, EngineEvent, TokenIds, encode_batch};
 
     use super::*;

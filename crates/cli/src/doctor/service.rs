@@ -3,10 +3,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use anyhow::Result;
+use flash_indexer_api::Worker;
 
 use super::finding::Finding;
-use super::probe::instance_name;
-use crate::client::{IndexerClient, Worker};
+use crate::client::IndexerClient;
 
 /// Registered instances by model, tenant and block size.
 type Instances = BTreeMap<(String, String, u32), BTreeSet<String>>;
@@ -43,7 +43,7 @@ fn instances(workers: &[Worker]) -> Instances {
     let mut instances = Instances::new();
     for worker in workers {
         let key = (worker.model_name.clone(), worker.tenant_id.clone(), worker.block_size);
-        instances.entry(key).or_default().insert(instance_name(&worker.instance_id));
+        instances.entry(key).or_default().insert(worker.instance_id.to_string());
     }
     instances
 }

@@ -1,7 +1,9 @@
 //! Check of the shared store.
 
+use flash_indexer_api::{StoreState, StoreStatus};
+
 use super::finding::Finding;
-use crate::client::{IndexerClient, SharedStoreStatus};
+use crate::client::IndexerClient;
 
 const CHECK: &str = "store";
 
@@ -13,13 +15,13 @@ pub(super) fn check(client: &IndexerClient) -> Option<Finding> {
     }
 }
 
-fn check_status(store: &SharedStoreStatus) -> Finding {
-    let SharedStoreStatus { url, status, last_error, published_ranks, unfinished_ranks, ranks, .. } = store;
-    if status != "ok" {
+fn check_status(store: &StoreState) -> Finding {
+    let StoreState { url, status, last_error, published_ranks, unfinished_ranks, ranks, .. } = store;
+    if *status == StoreStatus::Unavailable {
         let why = last_error.as_deref().unwrap_or("not connected yet");
         return Finding::problem(
             CHECK,
-            format!("{url}: {status}: {why}; answers lack remote ranks"),
+            format!("{url}: unavailable: {why}; answers lack remote ranks"),
             "start the store, or correct --redis, its password and the network to it; the service reconnects by itself",
         );
     }
@@ -43,8 +45,9 @@ mod tests {
     #[test]
     fn an_unavailable_store_is_a_problem_and_an_incomplete_one_a_warning() {
         let verdict = |status: &str, error: Value, unfinished: usize| {
-            let state = json!({ "url": "redis://r", "status": status, "last_error": error, "published_ranks": 2,
-                                "unfinished_ranks": unfinished, "ranks": [{}, {}, {}] });
+            let state = json!({ "url": "redis://r", "status": status, "last_error": error, "publisher": "p",
+                                "published_ranks": 2, "unfinished_ranks": unfinished, "waiting_changes": 0,
+                                "ranks": [] });
             check_status(&serde_json::from_value(state).expect("a state")).verdict
         };
         assert_eq!(verdict("ok", Value::Null, 0), Verdict::Ok);

@@ -6,6 +6,7 @@ use std::path::Path;
 use anyhow::{Context, Result, bail};
 use flash_indexer_core::DpRank;
 use flash_indexer_sim::{Publisher, RecordedLine, RecordedMessage, RecordedRequest, Recording};
+use flash_indexer_types::Trust;
 
 use super::service::{EngineRank, Service};
 use super::workload::reusable_tokens;
@@ -73,7 +74,7 @@ struct Report {
     explained: BTreeMap<&'static str, Vec<String>>,
     unexplained: Vec<String>,
     /// Trust state of the instance at the end.
-    trust: Option<String>,
+    trust: Option<&'static str>,
 }
 
 /// An accepted reason for a different prediction.
@@ -114,7 +115,7 @@ impl Player<'_> {
         }
         if let Some(service) = self.service {
             service.catch_up(&self.published)?;
-            self.report.trust = service.trust(INSTANCE)?;
+            self.report.trust = service.trust(INSTANCE)?.map(Trust::as_str);
         }
         bar.finish_and_clear();
         Ok(())

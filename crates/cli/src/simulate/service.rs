@@ -4,11 +4,13 @@ use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, bail};
+use flash_indexer_api::{ModelScope, RegisterRequest, TokenQuery};
 use flash_indexer_core::DpRank;
 use flash_indexer_core::hashing::BlockSize;
 use flash_indexer_sim::Publisher;
+use flash_indexer_types::{InstanceId, Trust};
 
-use crate::client::{IndexerClient, Query, Registration};
+use crate::client::IndexerClient;
 
 /// Longest wait for the service to apply the published messages.
 const CATCH_UP_DEADLINE: Duration = Duration::from_secs(60);
@@ -39,6 +41,10 @@ impl Service {
         }
     }
 
+    fn scope(&self) -> ModelScope {
+        ModelScope::of(&self.model_name, Some(&self.tenant_id))
+    }
+
     pub(super) fn register(
         &mut self,
         rank: EngineRank,
@@ -46,14 +52,17 @@ impl Service {
         publisher: &Publisher,
         block_size: BlockSize,
     ) -> Result<()> {
-        let registration = Registration {
-            instance_id: rank.instance,
-            endpoint,
-            replay_endpoint: Some(publisher.replay_endpoint()),
-            model_name: &self.model_name,
-            tenant_id: &self.tenant_id,
+        let registration = RegisterRequest {
+            instance_id: InstanceId::number(rank.instance).into(),
+            endpoint: endpoint.to_owned(),
+            scope: self.scope(),
             block_size: block_size.tokens(),
-            dp_rank: rank.dp_rank.0,
+            dp_rank: Some(rank.dp_rank.0),
+            replay_endpoint: Some(publisher.replay_endpoint().to_owned()),
+            lora_name: None,
+            engine: None,
+            removal: None,
+            extra_keys: None,
         };
         if !self.client.register(&registration)? {
             // A registration of an interrupted run, whose blocks are not in this engine's cache.
@@ -74,13 +83,12 @@ impl Service {
         lora_name: Option<&str>,
         cache_salt: Option<&str>,
     ) -> Result<BTreeMap<EngineRank, u64>> {
-        let answer = self.client.query(&Query {
-            token_ids: prompt,
-            model_name: &self.model_name,
-            tenant_id: Some(&self.tenant_id),
-            lora_name,
-            cache_salt,
-            ..Query::default()
+        let answer = self.client.query(&TokenQuery {
+            token_ids: prompt.to_vec(),
+            scope: self.scope(),
+            lora_name: lora_name.map(str::to_owned),
+            cache_salt: cache_salt.map(str::to_owned),
+            ..TokenQuery::default()
         })?;
         let mut predicted = BTreeMap::new();
         for (name, ranks) in answer.scores {
@@ -95,13 +103,8 @@ impl Service {
     }
 
     /// Trust state of an instance.
-    pub(super) fn trust(&self, instance: u64) -> Result<Option<String>> {
-        let query = Query {
-            token_ids: &[],
-            model_name: &self.model_name,
-            tenant_id: Some(&self.tenant_id),
-            ..Query::default()
-        };
+    pub(super) fn trust(&self, instance: u64) -> Result<Option<Trust>> {
+        let query = TokenQuery { scope: self.scope(), ..TokenQuery::default() };
         let mut answer = self.client.query(&query)?;
         Ok(answer.instances.remove(&instance.to_string()).map(|instance| instance.trust))
     }
@@ -112,7 +115,7 @@ impl Service {
         loop {
             let mut behind = published.clone();
             for worker in self.client.workers(&self.model_name, &self.tenant_id)? {
-                let Some(instance) = worker.instance_id.as_u64() else { continue };
+                let Ok(instance) = worker.instance_id.as_key().parse() else { continue };
                 for (dp_rank, listener) in worker.listeners {
                     let rank = EngineRank { instance, dp_rank: DpRank(dp_rank) };
                     if behind.get(&rank).is_some_and(|wanted| listener.last_seq >= Some(*wanted)) {

@@ -6,13 +6,11 @@ use std::fmt;
 use flash_indexer_core::{DpRank, WorkerRank};
 use flash_indexer_types::{Removal, Trust};
 use flash_indexer_wire::{Pending, plural};
-use serde::Serialize;
 
 use super::Listener;
 
 /// State of a subscription's connection.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "lowercase")]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Connection {
     /// Not connected yet.
     Connecting,
@@ -34,12 +32,11 @@ impl Connection {
 }
 
 /// Progress of a running replay.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ReplayProgress {
     /// Applied messages of this epoch.
     pub applied: u64,
     /// Messages that the engine has published in this epoch, as its live messages show.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub published: Option<u64>,
 }
 
@@ -61,10 +58,9 @@ pub struct CatchingUp {
 }
 
 /// A listener's state at one moment.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone)]
 pub struct ListenerReport {
     /// The discovery source that owns the registration; none for a manual one.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub source: Option<String>,
     /// Endpoint of the event stream.
     pub endpoint: String,
@@ -87,13 +83,10 @@ pub struct ListenerReport {
     /// Trust state of the rank.
     pub trust: Trust,
     /// Progress of a running replay; absent while none runs.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub replay: Option<ReplayProgress>,
     /// Whether the engine is registered with extra keys; absent if not.
-    #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub extra_keys: bool,
     /// Whether the rank holds more blocks than its bounded index keeps; absent if not.
-    #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub partial: bool,
     /// Rejected messages and events, by reason.
     pub rejected: BTreeMap<&'static str, u64>,

@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, OnceLock};
 
-use chat_template::{ChatRequest, ChatTemplates};
+use chat_template::{ChatRequest, ChatTemplates, Json};
 
 use super::content_format::ContentFormat;
 use super::error::PrepareError;

@@ -6,28 +6,16 @@ use std::time::Duration;
 use axum::Json;
 use axum::extract::State;
 use flash_indexer_core::DpRank;
-use serde::Deserialize;
 
 use super::Api;
 use super::error::ApiError;
 use super::extract::Parameters;
+use flash_indexer_api::DigestParameters;
 use flash_indexer_ingest::ReadAt;
 use flash_indexer_snapshot::RankRecord;
 use flash_indexer_telemetry::metrics::Limit;
 use flash_indexer_types::RankId;
 use flash_indexer_types::{InstanceId, ModelKey};
-
-#[derive(Deserialize)]
-pub(super) struct DigestParameters {
-    model_name: String,
-    tenant_id: Option<String>,
-    instance_id: String,
-    #[serde(default)]
-    dp_rank: u32,
-    at_sequence: Option<u64>,
-    #[serde(default)]
-    wait_ms: u64,
-}
 
 /// Longest wait for a sequence number, in milliseconds.
 const WAIT_MS_MAX: u64 = 10_000;

@@ -14,17 +14,17 @@ use axum::http::{HeaderMap, HeaderValue};
 use axum::response::{IntoResponse, Response};
 use flash_indexer_core::hashing::BlockSize;
 use futures_core::Stream;
-use serde::Deserialize;
 use tokio::runtime::Handle;
 use tokio::sync::mpsc;
 
 use super::Api;
 use super::error::ApiError;
 use super::extract::Parameters;
-use super::fields::ModelScope;
+use super::fields::CheckedScope;
 use tracing::{debug, warn};
 
 use crate::peers::RecoveryState;
+use flash_indexer_api::DumpParameters;
 use flash_indexer_registry::Indexer;
 use flash_indexer_snapshot::{DumpForm, DumpWriter};
 use flash_indexer_telemetry::metrics::Limit;
@@ -39,15 +39,6 @@ const CHUNKS_QUEUED_MAX: usize = 4;
 const READER_DEADLINE: Duration = Duration::from_secs(30);
 const NDJSON: &str = "application/x-ndjson";
 const ZSTD: &str = "zstd";
-
-#[derive(Deserialize)]
-pub(super) struct DumpParameters {
-    #[serde(flatten)]
-    scope: ModelScope,
-    instance_id: Option<String>,
-    #[serde(default)]
-    hashes: HashForm,
-}
 
 /// Streams the dump. At most one rank is in memory at a time, and no lock is held while the reader is slow.
 pub(super) async fn dump(

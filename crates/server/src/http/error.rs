@@ -6,9 +6,9 @@ use axum::Json;
 use axum::http::header::{ACCEPT_ENCODING, RETRY_AFTER};
 use axum::http::{HeaderValue, StatusCode};
 use axum::response::{IntoResponse, Response};
-use serde_json::json;
 
 use super::content::{Accepted, ENCODINGS, OCTET_STREAM};
+use flash_indexer_api::ErrorBody;
 use flash_indexer_prompt::tokenize::FailureReason;
 
 use flash_indexer_registry::TokenizationError;
@@ -86,7 +86,7 @@ impl ApiError {
 
 impl IntoResponse for ApiError {
     fn into_response(self) -> Response {
-        let mut response = (self.status, Json(json!({ "error": self.message }))).into_response();
+        let mut response = (self.status, Json(ErrorBody { error: self.message })).into_response();
         if let Some(seconds) = self.retry_after_s {
             response.headers_mut().insert(RETRY_AFTER, seconds.into());
         }

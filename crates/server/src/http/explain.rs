@@ -4,47 +4,24 @@ use std::sync::Arc;
 
 use axum::Json;
 use axum::extract::State;
-use flash_indexer_core::LocalHash;
-use serde::Deserialize;
 
 use super::error::ApiError;
-use super::explanation::ExplainResponse;
+use super::explanation;
 use super::extract::Parameters;
-use super::fields::ModelScope;
+use super::fields::CheckedScope;
 use super::prompt::{PromptBody, PromptRequest};
 use super::{Api, blocking};
+use flash_indexer_api::{ExplainParameters, ExplainRequest, Explanation, Hashes};
 use flash_indexer_registry::{ExplainQuestion, Prompt};
 use flash_indexer_telemetry::metrics::Limit;
 use flash_indexer_types::GivenInstanceId;
-use flash_indexer_types::hashes::{HashForm, local_hashes};
-
-#[derive(Deserialize)]
-#[serde(expecting = "a JSON object")]
-pub(super) struct ExplainRequest {
-    token_ids: Option<Vec<u32>>,
-    block_hashes: Option<Hashes>,
-    #[serde(flatten)]
-    scope: ModelScope,
-    lora_name: Option<String>,
-    cache_salt: Option<String>,
-    instance_id: Option<GivenInstanceId>,
-}
-
-#[derive(Deserialize)]
-struct Hashes(#[serde(deserialize_with = "local_hashes")] Vec<LocalHash>);
-
-#[derive(Deserialize)]
-pub(super) struct ExplainParameters {
-    #[serde(default)]
-    hashes: HashForm,
-}
 
 pub(super) async fn explain(
     State(api): State<Arc<Api>>,
     Parameters(ExplainParameters { hashes }): Parameters<ExplainParameters>,
     PromptBody { request, .. }: PromptBody<ExplainRequest>,
-) -> Result<Json<ExplainResponse>, ApiError> {
-    let question = request.question()?;
+) -> Result<Json<Explanation>, ApiError> {
+    let question = question(request)?;
     let permit = Arc::clone(&api.explanations)
         .try_acquire_owned()
         .inspect_err(|_| api.indexer.metrics().limit_reached(Limit::Explanations))
@@ -53,7 +30,7 @@ pub(super) async fn explain(
     let response = blocking(move || {
         let explanation = indexer.explain(&question);
         drop(permit);
-        explanation.map(|explanation| ExplainResponse::of(question, explanation, hashes))
+        explanation.map(|explanation| explanation::response(question, explanation, hashes))
     });
     Ok(Json(response.await??))
 }
@@ -67,29 +44,27 @@ impl PromptRequest for ExplainRequest {
     }
 }
 
-impl ExplainRequest {
-    fn question(self) -> Result<ExplainQuestion, ApiError> {
-        let Self { lora_name, cache_salt, .. } = self;
-        let prompt = match (self.token_ids, self.block_hashes) {
-            (Some(tokens), None) => Prompt::Tokens { tokens, lora_name, cache_salt },
-            (None, Some(_)) if lora_name.is_some() || cache_salt.is_some() => {
-                return Err(ApiError::bad_request(
-                    "block_hashes have adapter and salt in them already: leave lora_name and cache_salt out",
-                ));
-            }
-            (None, Some(Hashes(hashes))) => Prompt::Hashes(hashes),
-            (Some(_), Some(_)) => {
-                return Err(ApiError::bad_request("token_ids and block_hashes are two forms of one prompt: give one"));
-            }
-            (None, None) => {
-                return Err(ApiError::unprocessable(
-                    "the request does not fit: missing field `token_ids`, or `block_hashes`",
-                ));
-            }
-        };
-        let instance = self.instance_id.map(GivenInstanceId::checked).transpose()?;
-        Ok(ExplainQuestion { key: self.scope.key()?, prompt, instance })
-    }
+fn question(request: ExplainRequest) -> Result<ExplainQuestion, ApiError> {
+    let ExplainRequest { lora_name, cache_salt, .. } = request;
+    let prompt = match (request.token_ids, request.block_hashes) {
+        (Some(tokens), None) => Prompt::Tokens { tokens, lora_name, cache_salt },
+        (None, Some(_)) if lora_name.is_some() || cache_salt.is_some() => {
+            return Err(ApiError::bad_request(
+                "block_hashes have adapter and salt in them already: leave lora_name and cache_salt out",
+            ));
+        }
+        (None, Some(Hashes(hashes))) => Prompt::Hashes(hashes),
+        (Some(_), Some(_)) => {
+            return Err(ApiError::bad_request("token_ids and block_hashes are two forms of one prompt: give one"));
+        }
+        (None, None) => {
+            return Err(ApiError::unprocessable(
+                "the request does not fit: missing field `token_ids`, or `block_hashes`",
+            ));
+        }
+    };
+    let instance = request.instance_id.map(GivenInstanceId::checked).transpose()?;
+    Ok(ExplainQuestion { key: request.scope.key()?, prompt, instance })
 }
 
 #[cfg(test)]
@@ -99,6 +74,7 @@ mod tests {
     use crate::peers::RecoveryStatus;
     use flash_indexer_registry::{Indexer, IndexerOptions};
     use flash_indexer_telemetry::metrics::TextFormat;
+    use flash_indexer_types::hashes::HashForm;
 
     #[tokio::test]
     async fn an_explanation_beyond_the_limit_is_refused_and_counted() {

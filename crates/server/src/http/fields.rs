@@ -1,32 +1,18 @@
-//! Request fields that several endpoints share.
-
-use serde::Deserialize;
+//! Checks of request fields that several endpoints share.
 
 use super::error::ApiError;
+use flash_indexer_api::{ModelScope, StoreStatus};
+use flash_indexer_registry::StoreAnswer;
 use flash_indexer_types::ModelKey;
 use flash_indexer_types::names::{NameField, check_names, shortened};
 
-/// Model and tenant of a request, under all of their field names.
-#[derive(Debug, Default, Deserialize)]
-pub(crate) struct ModelScope {
-    pub(super) model_name: Option<String>,
-    pub(super) modelname: Option<String>,
-    pub(super) model: Option<String>,
-    pub(super) tenant_id: Option<String>,
-    pub(super) routing_group: Option<String>,
-}
-
-impl ModelScope {
+/// Checked model and tenant of a request.
+pub(crate) trait CheckedScope: Sized {
     /// Model and tenant, if given.
-    pub(crate) fn names(self) -> Result<(Option<String>, Option<String>), ApiError> {
-        let model = one_of([("model_name", self.model_name), ("modelname", self.modelname), ("model", self.model)])?;
-        let tenant = one_of([("tenant_id", self.tenant_id), ("routing_group", self.routing_group)])?;
-        check_names([(NameField::ModelName, model.as_deref()), (NameField::TenantId, tenant.as_deref())])?;
-        Ok((model, tenant))
-    }
+    fn names(self) -> Result<(Option<String>, Option<String>), ApiError>;
 
     /// The model, which is required, and the tenant, if given.
-    pub(crate) fn model_and_tenant(self) -> Result<(String, Option<String>), ApiError> {
+    fn model_and_tenant(self) -> Result<(String, Option<String>), ApiError> {
         let (model, tenant) = self.names()?;
         let model =
             model.ok_or_else(|| ApiError::unprocessable("the request does not fit: missing field `model_name`"))?;
@@ -38,9 +24,18 @@ impl ModelScope {
     }
 
     /// Key of the model's index. The model is required; the tenant defaults to `default`.
-    pub(crate) fn key(self) -> Result<ModelKey, ApiError> {
+    fn key(self) -> Result<ModelKey, ApiError> {
         let (model, tenant) = self.model_and_tenant()?;
         Ok(ModelKey::new(model, tenant))
+    }
+}
+
+impl CheckedScope for ModelScope {
+    fn names(self) -> Result<(Option<String>, Option<String>), ApiError> {
+        let model = one_of([("model_name", self.model_name), ("modelname", self.modelname), ("model", self.model)])?;
+        let tenant = one_of([("tenant_id", self.tenant_id), ("routing_group", self.routing_group)])?;
+        check_names([(NameField::ModelName, model.as_deref()), (NameField::TenantId, tenant.as_deref())])?;
+        Ok((model, tenant))
     }
 }
 
@@ -55,5 +50,14 @@ fn one_of<const N: usize>(fields: [(&'static str, Option<String>); N]) -> Result
             shortened(&value),
             shortened(&other),
         ))),
+    }
+}
+
+/// State of the shared store in an answer; none without one.
+pub(super) fn store_status(store: StoreAnswer) -> Option<StoreStatus> {
+    match store {
+        StoreAnswer::None => None,
+        StoreAnswer::Included => Some(StoreStatus::Ok),
+        StoreAnswer::Unavailable => Some(StoreStatus::Unavailable),
     }
 }

@@ -4,11 +4,11 @@
 //!
 //! | file | role |
 //! |---|---|
-//! | `digest.rs`, `discovery.rs`, `dump.rs`, `peers.rs`, `probes.rs`, `shared_ranks.rs`, `workers.rs` | handlers of the endpoints of these names |
+//! | `digest.rs`, `discovery.rs`, `dump.rs`, `openapi.rs`, `peers.rs`, `probes.rs`, `shared_ranks.rs`, `workers.rs` | handlers of the endpoints of these names |
 //! | `query.rs`, `score.rs`, `explain.rs` | handlers of queries, scores, predictions and explanations |
 //! | `render.rs` | handlers of debugging endpoints: the rendering and the tokens of a prompt |
 //! | `query_response.rs`, `explanation.rs` | JSON of an answer to a query and of an explanation |
-//! | `fields.rs` | request fields that several endpoints share |
+//! | `fields.rs` | checks of request fields that several endpoints share |
 //! | `extract.rs` | extractors of bodies and query strings |
 //! | `content.rs` | content types and encodings of bodies |
 //! | `prompt_body.rs` | the fields of requests with a prompt, and its tokenization |
@@ -25,6 +25,7 @@ mod explain;
 mod explanation;
 mod extract;
 mod fields;
+mod openapi;
 mod peers;
 mod probes;
 mod prompt;
@@ -116,10 +117,11 @@ impl Api {
 type Route = fn() -> MethodRouter<Arc<Api>>;
 
 /// Every endpoint: its path, and the methods with their handlers.
-const ROUTES: [(&str, Route); 21] = [
+const ROUTES: [(&str, Route); 22] = [
     ("/health", || get(probes::health)),
     ("/ready", || get(probes::ready)),
     ("/metrics", || get(probes::metrics)),
+    ("/openapi.json", || get(openapi::openapi)),
     ("/register", || post(workers::register)),
     ("/unregister", || post(workers::unregister)),
     ("/workers", || get(workers::list)),
@@ -204,4 +206,26 @@ async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) 
         }
         false => ApiError::unavailable("the service is stopping"),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::Value;
+
+    use super::*;
+
+    #[test]
+    fn every_route_is_in_the_openapi_document_with_its_methods() {
+        let document = serde_json::to_value(flash_indexer_api::document()).expect("JSON");
+        let paths = document["paths"].as_object().expect("paths");
+        let documented: BTreeSet<&str> = paths.keys().map(String::as_str).collect();
+        assert_eq!(documented, ROUTES.iter().map(|(path, _)| *path).collect());
+        for (path, handlers) in ROUTES {
+            let routed = format!("{:?}", handlers());
+            for method in ["get", "post"] {
+                let is_documented = paths[path].get(method).is_some_and(Value::is_object);
+                assert_eq!(is_documented, !routed.contains(&format!("{method}: None")), "{method} {path}: {routed}");
+            }
+        }
+    }
 }

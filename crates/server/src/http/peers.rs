@@ -5,32 +5,23 @@ use std::sync::Arc;
 use axum::Json;
 use axum::extract::State;
 use axum::http::StatusCode;
-use serde::Deserialize;
-use serde_json::{Value, json};
 
 use super::Api;
 use super::error::ApiError;
 use super::extract::Body;
 use crate::peers::{Added, PEERS_MAX, PeerUrl};
+use flash_indexer_api::{PeerRequest, Success};
 use flash_indexer_telemetry::metrics::Limit;
 
-#[derive(Deserialize)]
-#[serde(expecting = "a JSON object")]
-pub(super) struct PeerRequest {
-    url: String,
-}
-
-impl PeerRequest {
-    fn url(&self) -> Result<PeerUrl, ApiError> {
-        self.url.parse().map_err(|error: crate::peers::PeerUrlError| ApiError::bad_request(error.to_string()))
-    }
+fn url(request: &PeerRequest) -> Result<PeerUrl, ApiError> {
+    request.url.parse().map_err(|error: crate::peers::PeerUrlError| ApiError::bad_request(error.to_string()))
 }
 
 pub(super) async fn register(
     State(api): State<Arc<Api>>,
     Body(request): Body<PeerRequest>,
-) -> Result<(StatusCode, Json<Value>), ApiError> {
-    let status = match api.peers.add(request.url()?) {
+) -> Result<(StatusCode, Json<Success>), ApiError> {
+    let status = match api.peers.add(url(&request)?) {
         Added::New => StatusCode::CREATED,
         Added::Already => StatusCode::OK,
         Added::TooMany => {
@@ -40,16 +31,16 @@ pub(super) async fn register(
             return Err(ApiError::unavailable(error));
         }
     };
-    Ok((status, Json(json!({ "status": "ok" }))))
+    Ok((status, Json(Success::default())))
 }
 
 pub(super) async fn deregister(
     State(api): State<Arc<Api>>,
     Body(request): Body<PeerRequest>,
-) -> Result<Json<Value>, ApiError> {
-    let url = request.url()?;
+) -> Result<Json<Success>, ApiError> {
+    let url = url(&request)?;
     match api.peers.remove(&url) {
-        true => Ok(Json(json!({ "status": "ok" }))),
+        true => Ok(Json(Success::default())),
         false => {
             Err(ApiError::not_found(format!("failed to deregister peer {url}: it is not registered; see GET /peers")))
         }

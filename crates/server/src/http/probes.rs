@@ -9,37 +9,32 @@ use axum::extract::State;
 use axum::http::HeaderMap;
 use axum::http::header::{ACCEPT, CONTENT_TYPE};
 use axum::response::IntoResponse;
-use serde_json::{Value, json};
 
 use super::Api;
 use super::blocking;
 use super::error::ApiError;
 use super::shared_ranks;
 use crate::peers::RecoveryState;
+use flash_indexer_api::{Readiness, ReadyStatus, Success};
 use flash_indexer_telemetry::metrics::TextFormat;
 use flash_indexer_types::RankId;
 
-pub(super) async fn health() -> Json<Value> {
-    Json(json!({ "status": "ok" }))
+pub(super) async fn health() -> Json<Success> {
+    Json(Success::default())
 }
 
 /// `GET /ready`: ready once recovery has finished, every configured listener has been connected at the same time, and
 /// every discovery source has listed its engines. The response includes panics since the start.
-pub(super) async fn ready(State(api): State<Arc<Api>>) -> Result<Json<Value>, ApiError> {
+pub(super) async fn ready(State(api): State<Arc<Api>>) -> Result<Json<Readiness>, ApiError> {
     let panics = api.indexer.metrics().panics();
     if let Some(reason) = unready_reason(&api) {
         let counts = panics.iter().map(|(kind, count)| format!("; {kind} has panicked {count} times since the start"));
         return Err(ApiError::unavailable(reason + &counts.collect::<String>()));
     }
-    let mut ready = json!({ "status": "ready" });
-    if !panics.is_empty() {
-        ready["panics"] = json!(panics);
-    }
     // Without the shared store, answers cover only this replica's ranks, and are correct for these.
-    if let Some(report) = api.indexer.store_report() {
-        ready["store"] = json!(shared_ranks::status(&report));
-    }
-    Ok(Json(ready))
+    let store = api.indexer.store_report().map(|report| shared_ranks::status(&report));
+    let panics = panics.into_iter().map(|(kind, count)| (kind.to_owned(), count)).collect();
+    Ok(Json(Readiness { status: ReadyStatus::Ready, panics, store }))
 }
 
 /// Reason for which the service is not ready, if there is one.

@@ -1,33 +1,19 @@
 //! `POST /query` and `/query_by_hash`: prefix length that each rank holds of a prompt.
 
-use std::num::NonZeroUsize;
 use std::sync::Arc;
 
 use axum::extract::State;
 use flash_indexer_core::LocalHash;
-use serde::Deserialize;
 
 use super::Api;
 use super::error::ApiError;
-use super::fields::ModelScope;
+use super::fields::CheckedScope;
 use super::prompt::{PromptBody, PromptRequest};
 use super::query_response::QueryResponse;
-use flash_indexer_registry::QueryOptions;
-use flash_indexer_registry::{Query, TokenPrompt};
-use flash_indexer_types::hashes::{self, AnyHash};
+use flash_indexer_api::{HashQuery, TokenQuery};
+use flash_indexer_registry::{Query, QueryOptions, TokenPrompt};
+use flash_indexer_types::hashes::AnyHash;
 
-#[derive(Deserialize)]
-#[serde(expecting = "a JSON object")]
-pub(super) struct TokenQuery {
-    token_ids: Vec<u32>,
-    #[serde(flatten)]
-    scope: ModelScope,
-    lora_name: Option<String>,
-    cache_salt: Option<String>,
-    top_k: Option<NonZeroUsize>,
-    min_score: Option<u64>,
-    after: Option<AnyHash>,
-}
 
 impl PromptRequest for TokenQuery {
     type Number = u32;
@@ -52,18 +38,6 @@ pub(super) async fn by_tokens(
     let prompt = Query::Tokens(TokenPrompt { tokens: &query.token_ids, lora_name, cache_salt });
     let answer = api.indexer.query(&key, prompt, options).await?;
     Ok(QueryResponse(answer))
-}
-
-#[derive(Deserialize)]
-#[serde(expecting = "a JSON object")]
-pub(super) struct HashQuery {
-    #[serde(deserialize_with = "hashes::local_hashes")]
-    block_hashes: Vec<LocalHash>,
-    #[serde(flatten)]
-    scope: ModelScope,
-    top_k: Option<NonZeroUsize>,
-    min_score: Option<u64>,
-    after: Option<AnyHash>,
 }
 
 impl PromptRequest for HashQuery {

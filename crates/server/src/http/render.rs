@@ -11,22 +11,16 @@ use serde::Serialize;
 use super::Api;
 use super::error::ApiError;
 use super::prompt::PromptBody;
-use super::prompt_body::{Keep, PromptFields, TokenizedPrompt};
+use super::prompt_body::{self, Keep, TokenizedPrompt};
 use crate::engines::engine_name;
-
-/// The tokens of a prompt.
-#[derive(Serialize)]
-pub(super) struct TokenizeResponse {
-    count: usize,
-    tokens: Vec<u32>,
-}
+use flash_indexer_api::{self as api, PromptFields};
 
 pub(super) async fn tokenize(
-    State(api): State<Arc<Api>>,
+    State(server): State<Arc<Api>>,
     body: PromptBody<PromptFields>,
-) -> Result<Json<TokenizeResponse>, ApiError> {
-    let TokenizedPrompt { tokens, .. } = read(&api, body, Keep::Tokens).await?;
-    Ok(Json(TokenizeResponse { count: tokens.len(), tokens }))
+) -> Result<Json<api::TokenizedPrompt>, ApiError> {
+    let TokenizedPrompt { tokens, .. } = read(&server, body, Keep::Tokens).await?;
+    Ok(Json(api::TokenizedPrompt { count: tokens.len(), tokens }))
 }
 
 /// What the model's template was given, and the text that it made.
@@ -50,10 +44,10 @@ pub(super) struct RenderResponse {
 }
 
 pub(super) async fn render(
-    State(api): State<Arc<Api>>,
+    State(server): State<Arc<Api>>,
     body: PromptBody<PromptFields>,
 ) -> Result<Json<RenderResponse>, ApiError> {
-    let TokenizedPrompt { tokens, text, chat, .. } = read(&api, body, Keep::Rendering).await?;
+    let TokenizedPrompt { tokens, text, chat, .. } = read(&server, body, Keep::Rendering).await?;
     let (engine, rendering) = chat.map(|(engine, slot)| (engine, slot.get().cloned())).unzip();
     // A tokenizer service renders by itself and does not return the text.
     let rendering = rendering.flatten();
@@ -77,5 +71,5 @@ async fn read(api: &Api, body: PromptBody<PromptFields>, keep: Keep) -> Result<T
         let missing = "the request does not fit: missing field `messages`, `prompt` or `token_ids`";
         return Err(ApiError::unprocessable(missing));
     }
-    request.tokenize(api, &json, keep).await
+    prompt_body::tokenize(request, api, &json, keep).await
 }

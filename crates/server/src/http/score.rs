@@ -1,6 +1,5 @@
 //! `/score_completions`, `/score_chat_completions` and `/predict`: scores of instances, and predictions from routers.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -8,16 +7,16 @@ use axum::Json;
 use axum::extract::{Request, State};
 use axum::http::{HeaderName, HeaderValue};
 use axum::response::{IntoResponse, Response};
-use serde::Serialize;
-use serde_json::{Value, json};
 
 use super::Api;
 use super::error::ApiError;
 use super::extract::{self, parse};
+use super::fields::store_status;
 use super::prompt::PromptBody;
-use super::prompt_body::{Keep, PromptFields};
+use super::prompt_body::{Keep, tokenize};
+use flash_indexer_api::{PodDetail, PodScores, Prediction, PromptFields, StoreStatus, SuccessStatus};
 use flash_indexer_registry::{PodFilter, PodScore, ScoreOptions};
-use flash_indexer_types::{GivenInstanceId, Trust};
+use flash_indexer_types::GivenInstanceId;
 
 pub(super) async fn completions(
     State(api): State<Arc<Api>>,
@@ -44,13 +43,13 @@ async fn score(api: &Api, mut request: PromptFields, body: &[u8]) -> Result<Scor
     let pods = PodFilter::of(pods.iter().map(|pod| pod.as_key().to_owned()));
     let options = ScoreOptions { pods, top_k: request.top_k };
     let detail = request.detail;
-    let prompt = request.tokenize(api, body, Keep::Tokens).await?;
+    let prompt = tokenize(request, api, body, Keep::Tokens).await?;
     let scores = api.indexer.score(&prompt.key, prompt.as_prompt(), &options).await?;
-    let store = scores.store.as_str();
+    let store = store_status(scores.store);
     let pods = scores.pods.into_iter();
     let body = match detail {
         Some(true) => PodScores::Detailed {
-            pods: pods.map(|pod| (pod.pod.as_key().to_owned(), PodDetail::of(&pod))).collect(),
+            pods: pods.map(|pod| (pod.pod.as_key().to_owned(), pod_detail(&pod))).collect(),
             store,
         },
         Some(false) | None => PodScores::Plain(pods.map(|pod| (pod.pod.as_key().to_owned(), pod.score)).collect()),
@@ -61,7 +60,7 @@ async fn score(api: &Api, mut request: PromptFields, body: &[u8]) -> Result<Scor
 /// Scores and the state of the shared store. The state is also a header, because all names of a plain body are instances.
 pub(super) struct ScoreResponse {
     body: PodScores,
-    store: Option<&'static str>,
+    store: Option<StoreStatus>,
 }
 
 const STORE_HEADER: HeaderName = HeaderName::from_static("flash-indexer-store");
@@ -70,52 +69,28 @@ impl IntoResponse for ScoreResponse {
     fn into_response(self) -> Response {
         let mut response = Json(self.body).into_response();
         if let Some(store) = self.store {
-            response.headers_mut().insert(STORE_HEADER, HeaderValue::from_static(store));
+            response.headers_mut().insert(STORE_HEADER, HeaderValue::from_static(store.as_str()));
         }
         response
     }
 }
 
-/// Scores by instance.
-#[derive(Serialize)]
-#[serde(untagged)]
-enum PodScores {
-    Plain(BTreeMap<String, f64>),
-    Detailed {
-        pods: BTreeMap<String, PodDetail>,
-        #[serde(skip_serializing_if = "Option::is_none")]
-        store: Option<&'static str>,
-    },
-}
-
-#[derive(Serialize)]
-struct PodDetail {
-    score: f64,
-    held_blocks: u32,
-    predicted_blocks: u32,
-    trust: Trust,
-    #[serde(skip_serializing_if = "std::ops::Not::not")]
-    partial: bool,
-}
-
-impl PodDetail {
-    fn of(pod: &PodScore) -> Self {
-        let PodScore { score, held_blocks, predicted_blocks, trust, partial, .. } = *pod;
-        Self { score, held_blocks, predicted_blocks, trust, partial }
-    }
+fn pod_detail(pod: &PodScore) -> PodDetail {
+    let PodScore { score, held_blocks, predicted_blocks, trust, partial, .. } = *pod;
+    PodDetail { score, held_blocks, predicted_blocks, trust, partial }
 }
 
 pub(super) async fn predict(
     State(api): State<Arc<Api>>,
     PromptBody { mut request, json }: PromptBody<PromptFields>,
-) -> Result<Json<Value>, ApiError> {
+) -> Result<Json<Prediction>, ApiError> {
     let missing = |field| ApiError::unprocessable(format!("the request does not fit: missing field {field}"));
     if !request.has_prompt() {
         return Err(missing("`token_ids`, `prompt` or `messages`"));
     }
     let pod = request.pod.take().ok_or_else(|| missing("`pod`"))?.checked()?;
     let ttl = request.ttl_ms.map(Duration::from_millis);
-    let prompt = request.tokenize(&api, &json, Keep::Tokens).await?;
+    let prompt = tokenize(request, &api, &json, Keep::Tokens).await?;
     let predicted = api.indexer.predict(&prompt.key, prompt.as_prompt(), &pod, ttl)?;
-    Ok(Json(json!({ "status": "ok", "blocks": predicted.blocks })))
+    Ok(Json(Prediction { status: SuccessStatus::Ok, blocks: predicted.blocks }))
 }

@@ -5,40 +5,14 @@ use std::sync::Arc;
 use axum::Json;
 use axum::extract::State;
 use flash_indexer_redis::StoreReport;
-use serde::Serialize;
 
 use super::Api;
 use super::error::ApiError;
-use flash_indexer_types::InstanceId;
-use flash_indexer_types::Trust;
-
-#[derive(Serialize)]
-pub(super) struct StoreState {
-    url: String,
-    status: &'static str,
-    last_error: Option<String>,
-    publisher: String,
-    published_ranks: usize,
-    unfinished_ranks: usize,
-    waiting_changes: usize,
-    ranks: Vec<SharedRankState>,
-}
-
-#[derive(Serialize)]
-struct SharedRankState {
-    instance_id: InstanceId,
-    dp_rank: u32,
-    model_name: String,
-    tenant_id: String,
-    block_size: u32,
-    trust: Trust,
-    blocks: usize,
-    publisher: String,
-}
+use flash_indexer_api::{PublishedRank, StoreState, StoreStatus};
 
 /// State of the shared store as responses name it.
-pub(super) fn status(report: &StoreReport) -> &'static str {
-    if report.is_connected { "ok" } else { "unavailable" }
+pub(super) fn status(report: &StoreReport) -> StoreStatus {
+    if report.is_connected { StoreStatus::Ok } else { StoreStatus::Unavailable }
 }
 
 pub(super) async fn show(State(api): State<Arc<Api>>) -> Result<Json<StoreState>, ApiError> {
@@ -50,7 +24,7 @@ pub(super) async fn show(State(api): State<Arc<Api>>) -> Result<Json<StoreState>
     let mut ranks = Vec::new();
     for (key, model) in fleet.models() {
         for rank in model.ranks.values() {
-            ranks.push(SharedRankState {
+            ranks.push(PublishedRank {
                 instance_id: rank.instance.clone(),
                 dp_rank: rank.dp_rank.0,
                 model_name: key.model_name.clone(),

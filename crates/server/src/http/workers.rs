@@ -1,6 +1,5 @@
 //! `/register`, `/unregister` and `/workers`: registered engines.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use axum::Json;
@@ -8,38 +7,23 @@ use axum::extract::State;
 use axum::http::StatusCode;
 use flash_indexer_core::DpRank;
 use flash_indexer_core::hashing::BlockSize;
-use serde::{Deserialize, Serialize};
-use serde_json::{Value, json};
 
 use super::error::ApiError;
 use super::extract::{Body, Parameters};
-use super::fields::ModelScope;
+use super::fields::CheckedScope;
 use super::{Api, blocking};
-use flash_indexer_ingest::{Connection, ListenerReport};
-use flash_indexer_types::{EngineKind, Removal};
-use flash_indexer_types::{GivenInstanceId, InstanceId};
+use flash_indexer_api::{
+    ConnectionStatus, Listener, ModelScope, RegisterRequest, Replay, Success, SuccessStatus, UnregisterRequest,
+    Unregistration, Worker,
+};
+use flash_indexer_ingest::{Connection, ListenerReport, ReplayProgress};
+use flash_indexer_types::EngineKind;
 use flash_indexer_types::{Registered, Registration};
-
-#[derive(Deserialize)]
-#[serde(expecting = "a JSON object")]
-pub(super) struct RegisterRequest {
-    instance_id: GivenInstanceId,
-    endpoint: String,
-    #[serde(flatten)]
-    scope: ModelScope,
-    block_size: u32,
-    dp_rank: Option<u32>,
-    replay_endpoint: Option<String>,
-    lora_name: Option<String>,
-    engine: Option<EngineKind>,
-    removal: Option<Removal>,
-    extra_keys: Option<bool>,
-}
 
 pub(super) async fn register(
     State(api): State<Arc<Api>>,
     Body(request): Body<RegisterRequest>,
-) -> Result<(StatusCode, Json<Value>), ApiError> {
+) -> Result<(StatusCode, Json<Success>), ApiError> {
     let block_size = BlockSize::new(request.block_size).ok_or_else(|| {
         ApiError::unprocessable("block_size must be at least 1: give the engine's block size in tokens")
     })?;
@@ -61,22 +45,13 @@ pub(super) async fn register(
         Registered::New => StatusCode::CREATED,
         Registered::Already => StatusCode::OK,
     };
-    Ok((status, Json(json!({ "status": "ok" }))))
-}
-
-#[derive(Deserialize)]
-#[serde(expecting = "a JSON object")]
-pub(super) struct UnregisterRequest {
-    instance_id: GivenInstanceId,
-    #[serde(flatten)]
-    scope: ModelScope,
-    dp_rank: Option<u32>,
+    Ok((status, Json(Success::default())))
 }
 
 pub(super) async fn unregister(
     State(api): State<Arc<Api>>,
     Body(request): Body<UnregisterRequest>,
-) -> Result<Json<Value>, ApiError> {
+) -> Result<Json<Unregistration>, ApiError> {
     let (model_name, tenant_id) = request.scope.model_and_tenant()?;
     let instance = request.instance_id.checked()?;
     let shown = format!("instance {instance} of model {model_name:?}");
@@ -91,22 +66,8 @@ pub(super) async fn unregister(
             "failed to unregister {shown}: it is not registered with these fields; see GET /workers"
         )));
     }
-    match unregistered.is_forgotten {
-        true => Ok(Json(json!({ "status": "ok" }))),
-        // No query finds its blocks any more; a writer still removes them.
-        false => Ok(Json(json!({ "status": "ok", "forgetting": true }))),
-    }
-}
-
-#[derive(Serialize)]
-pub(super) struct Worker {
-    instance_id: InstanceId,
-    endpoints: BTreeMap<u32, String>,
-    model_name: String,
-    tenant_id: String,
-    block_size: u32,
-    status: Connection,
-    listeners: BTreeMap<u32, ListenerReport>,
+    // No query finds the blocks any more, also while a writer still removes them.
+    Ok(Json(Unregistration { status: SuccessStatus::Ok, forgetting: !unregistered.is_forgotten }))
 }
 
 pub(super) async fn list(
@@ -126,9 +87,38 @@ pub(super) async fn list(
             model_name: report.model.model_name,
             tenant_id: report.model.tenant_id,
             block_size: report.block_size.tokens(),
-            status,
-            listeners: report.listeners.into_iter().map(|(rank, listener)| (rank.0, listener)).collect(),
+            status: connection_status(status),
+            listeners: report.listeners.into_iter().map(|(rank, report)| (rank.0, listener(report))).collect(),
         }
     });
     Ok(Json(workers.collect()))
+}
+
+fn listener(report: ListenerReport) -> Listener {
+    Listener {
+        source: report.source,
+        endpoint: report.endpoint,
+        replay_endpoint: report.replay_endpoint,
+        engine: report.engine.and_then(EngineKind::named),
+        lora_name: report.lora_name,
+        removal: report.removal,
+        status: connection_status(report.status),
+        last_seq: report.last_seq,
+        last_event_ms_ago: report.last_event_ms_ago,
+        gaps: report.gaps,
+        trust: report.trust,
+        replay: report.replay.map(|ReplayProgress { applied, published }| Replay { applied, published }),
+        extra_keys: report.extra_keys,
+        partial: report.partial,
+        rejected: report.rejected.into_iter().map(|(reason, count)| (reason.to_owned(), count)).collect(),
+        last_error: report.last_error,
+    }
+}
+
+const fn connection_status(connection: Connection) -> ConnectionStatus {
+    match connection {
+        Connection::Connecting => ConnectionStatus::Connecting,
+        Connection::Connected => ConnectionStatus::Connected,
+        Connection::Disconnected => ConnectionStatus::Disconnected,
+    }
 }

@@ -297,11 +297,12 @@ fn rebuild(shadow: &mut Shadow) -> Result<(), RepairError> {
 fn peer_positions(client: &PeerClient, url: &PeerUrl) -> Result<BTreeMap<RankId, ReportedPosition>, PeerError> {
     let mut positions = BTreeMap::new();
     for worker in client.workers(url)? {
-        let Some(model_name) = worker.model_name else { continue };
-        let model = ModelKey::new(model_name, worker.tenant_id);
+        let model = ModelKey::new(worker.model_name, Some(worker.tenant_id));
         for (dp_rank, listener) in worker.listeners {
-            let is_settled = |trust: &Trust| *trust != Trust::Recovering && !listener.partial;
-            let Some(trust) = listener.trust.filter(is_settled) else { continue };
+            let trust = listener.trust;
+            if trust == Trust::Recovering || listener.partial {
+                continue;
+            }
             let (model, instance) = (model.clone(), worker.instance_id.clone());
             let position = ReportedPosition { last: listener.last_seq, trust };
             positions.insert(RankId { model, instance, dp_rank: DpRank(dp_rank) }, position);

@@ -1,10 +1,8 @@
 //! Client of another indexer's HTTP API.
 
-use std::collections::BTreeMap;
 use std::io::Read;
 use std::time::Duration;
 
-use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 use ureq::http::Response;
@@ -15,10 +13,10 @@ use ureq::{Agent, Body, RequestBuilder};
 
 use super::resolver::PeerResolver;
 use super::url::PeerUrl;
-use flash_indexer_snapshot::{EngineKind, RankRecord, Removal};
+use flash_indexer_api::Worker;
+use flash_indexer_snapshot::RankRecord;
 use flash_indexer_types::InstanceId;
 use flash_indexer_types::RankId;
-use flash_indexer_types::Trust;
 use flash_indexer_types::names::{shorten, shortened};
 
 /// Deadlines of a request to a peer.
@@ -89,9 +87,12 @@ impl PeerClient {
         Self { agent: Agent::with_parts(config, DefaultConnector::default(), PeerResolver::default()) }
     }
 
-    /// Fetches the instances that the peer listens to.
-    pub(crate) fn workers(&self, url: &PeerUrl) -> Result<Vec<PeerWorker>, PeerError> {
-        self.json(url, self.agent.get(format!("{url}/workers")))
+    /// Fetches the instances that the peer listens to. Indexers of other projects list no listeners: their instances are
+    /// left out.
+    pub(crate) fn workers(&self, url: &PeerUrl) -> Result<Vec<Worker>, PeerError> {
+        let workers: Vec<Value> = self.json(url, self.agent.get(format!("{url}/workers")))?;
+        let workers = workers.into_iter().filter(|worker| worker.get("listeners").is_some());
+        workers.map(serde_json::from_value).collect::<Result<_, _>>().map_err(|error| protocol_error(url, &error))
     }
 
     /// Streams the peer's dump, of one instance or of all.
@@ -125,8 +126,7 @@ impl PeerClient {
         let mut response = self.call(url, request)?;
         let body = response.body_mut().with_config().limit(ANSWER_BYTES_MAX).read_to_vec();
         let body = body.map_err(|source| PeerError::Unreachable { url: url.clone(), source: Box::new(source) })?;
-        serde_json::from_slice(&body)
-            .map_err(|error| PeerError::Protocol { url: url.clone(), cause: shorten(error.to_string()) })
+        serde_json::from_slice(&body).map_err(|error| protocol_error(url, &error))
     }
 
     fn call(&self, url: &PeerUrl, request: RequestBuilder<WithoutBody>) -> Result<Response<Body>, PeerError> {
@@ -149,40 +149,13 @@ impl PeerClient {
     }
 }
 
+fn protocol_error(url: &PeerUrl, error: &serde_json::Error) -> PeerError {
+    PeerError::Protocol { url: url.clone(), cause: shorten(error.to_string()) }
+}
+
 /// Instance whose dump is requested.
 pub(crate) struct Selection<'a> {
     pub(crate) model_name: &'a str,
     pub(crate) tenant_id: &'a str,
     pub(crate) instance: &'a InstanceId,
-}
-
-/// Entry of a peer's `/workers`. Indexers of other projects return only the fields before `listeners`.
-#[derive(Debug, Deserialize)]
-pub(crate) struct PeerWorker {
-    pub(crate) instance_id: InstanceId,
-    pub(crate) endpoints: BTreeMap<u32, String>,
-    pub(crate) model_name: Option<String>,
-    pub(crate) tenant_id: Option<String>,
-    pub(crate) block_size: Option<u32>,
-    #[serde(default)]
-    pub(crate) listeners: BTreeMap<u32, PeerListener>,
-}
-
-/// Listener of a peer.
-#[derive(Debug, Deserialize)]
-pub(crate) struct PeerListener {
-    pub(crate) last_seq: Option<u64>,
-    pub(crate) trust: Option<Trust>,
-    /// Whether the peer evicted blocks of the rank because of its memory limit.
-    #[serde(default)]
-    pub(crate) partial: bool,
-    pub(crate) replay_endpoint: Option<String>,
-    pub(crate) lora_name: Option<String>,
-    pub(crate) engine: Option<EngineKind>,
-    #[serde(default)]
-    pub(crate) removal: Removal,
-    #[serde(default)]
-    pub(crate) extra_keys: bool,
-    /// Discovery source that registered the rank at the peer.
-    pub(crate) source: Option<String>,
 }

@@ -12,9 +12,10 @@ use flash_indexer_core::hashing::BlockSize;
 use tracing::{error, info, warn};
 
 use super::Peers;
-use super::client::{PeerClient, PeerDeadlines, PeerError, PeerWorker};
+use super::client::{PeerClient, PeerDeadlines, PeerError};
 use super::status::{RecoveryState, RecoveryStatus, Reporter};
 use super::url::PeerUrl;
+use flash_indexer_api::Worker;
 use flash_indexer_registry::{Indexer, Restore, RestoredRank};
 use flash_indexer_snapshot::{
     DumpEntry, DumpError, DumpSink, DumpSummary, EngineKind, RankName, RankRecord, Refused, read_dump,
@@ -262,12 +263,9 @@ fn registration(record: &RankRecord) -> Option<(Registration, Owner)> {
     Some((registration, Owner::recovered(engine.source.as_deref())))
 }
 
-/// Registrations of a peer's instance. Indexers of other projects return no listeners, so their engines are registered by
-/// this replica's own configuration, or not at all.
-fn registrations(worker: &PeerWorker) -> Vec<(Registration, Owner)> {
-    let (Some(model), Some(block_size)) = (&worker.model_name, worker.block_size.and_then(BlockSize::new)) else {
-        return Vec::new();
-    };
+/// Registrations of a peer's instance.
+fn registrations(worker: &Worker) -> Vec<(Registration, Owner)> {
+    let Some(block_size) = BlockSize::new(worker.block_size) else { return Vec::new() };
     let listeners = worker.listeners.iter().filter_map(|(&dp_rank, listener)| {
         let endpoint = worker.endpoints.get(&dp_rank)?.clone();
         let registration = Registration {
@@ -275,7 +273,7 @@ fn registrations(worker: &PeerWorker) -> Vec<(Registration, Owner)> {
             dp_rank: DpRank(dp_rank),
             endpoint,
             replay_endpoint: listener.replay_endpoint.clone(),
-            model: ModelKey::new(model.clone(), worker.tenant_id.clone()),
+            model: ModelKey::new(worker.model_name.clone(), Some(worker.tenant_id.clone())),
             block_size,
             lora_name: listener.lora_name.clone(),
             engine: listener.engine.map(EngineKind::name),

@@ -17,6 +17,7 @@ mod memory;
 mod metrics;
 mod names;
 mod offload_dumps;
+mod openapi;
 mod peer_checks;
 mod peers;
 mod pods;

@@ -1,8 +1,10 @@
 //! Each fault of a stream yields its own finding; a healthy stream yields none.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use flash_indexer_core::DpRank;
+use flash_indexer_types::{EngineKind, Removal};
 
 use super::super::finding::Verdict;
 use super::super::follower::StreamSummary;
@@ -14,11 +16,20 @@ fn listener() -> Listener {
     Listener {
         endpoint: "tcp://gpu-1:5557".to_owned(),
         replay_endpoint: Some("tcp://gpu-1:5558".to_owned()),
-        engine: Some("vllm".to_owned()),
-        status: "connected".to_owned(),
+        engine: Some(EngineKind::Vllm),
+        lora_name: None,
+        removal: Removal::EachCopy,
+        status: ConnectionStatus::Connected,
         last_seq: Some(9),
-        trust: "exact".to_owned(),
-        ..Listener::default()
+        last_event_ms_ago: Some(1),
+        gaps: 0,
+        trust: Trust::Exact,
+        replay: None,
+        extra_keys: false,
+        partial: false,
+        rejected: BTreeMap::new(),
+        last_error: None,
+        source: None,
     }
 }
 
@@ -68,7 +79,7 @@ fn healthy_and_idle_engines_have_no_fault() {
         observation.comparison = AnswerComparison::NothingToCompare;
         observation.replay =
             ReplayStatus::Answered { first: None, messages: 0, gaps: 0, has_end: true, has_topic: false };
-        observation.after[0].trust = "cold".to_owned();
+        observation.after[0].trust = Trust::Cold;
         observation.after[0].last_seq = None;
     };
     assert_eq!(faults(idle), []);
@@ -82,11 +93,11 @@ fn an_unreachable_engine_is_one_problem_and_a_warning_if_only_doctor_cannot_reac
     let gone = |observation: &mut Observation| {
         unreachable(observation);
         observation.replay = ReplayStatus::Unreachable(ConnectError::Refused);
-        observation.after[0].status = "disconnected".to_owned();
+        observation.after[0].status = ConnectionStatus::Disconnected;
     };
     assert_eq!(faults(gone), [("endpoint", Verdict::Problem)]);
     assert_eq!(
-        faults(|observation| observation.after[0].status = "connecting".to_owned()),
+        faults(|observation| observation.after[0].status = ConnectionStatus::Connecting),
         [("connection", Verdict::Problem)]
     );
     assert_eq!(
@@ -108,26 +119,26 @@ fn fix(change: impl FnOnce(&mut Observation)) -> String {
 
 #[test]
 fn stopped_dead_and_unreachable_engines_have_different_fixes() {
-    let gone = |endpoint: EndpointStatus, replay: ReplayStatus, status: &'static str| {
+    let gone = |endpoint: EndpointStatus, replay: ReplayStatus, status: ConnectionStatus| {
         move |observation: &mut Observation| {
             observation.endpoint = endpoint;
             observation.replay = replay;
-            observation.after[0].status = status.to_owned();
+            observation.after[0].status = status;
         }
     };
-    for status in ["connected", "connecting", "disconnected"] {
+    for status in [ConnectionStatus::Connected, ConnectionStatus::Connecting, ConnectionStatus::Disconnected] {
         let stopped = fix(gone(EndpointStatus::Unresponsive, ReplayStatus::Unresponsive, status));
-        assert!(stopped.contains("SIGSTOP"), "{status}: {stopped}");
+        assert!(stopped.contains("SIGSTOP"), "{status:?}: {stopped}");
     }
-    for status in ["connecting", "disconnected"] {
+    for status in [ConnectionStatus::Connecting, ConnectionStatus::Disconnected] {
         let unreachable =
             |why: ConnectError| (EndpointStatus::Unreachable(why.clone()), ReplayStatus::Unreachable(why));
         let (endpoint, replay) = unreachable(ConnectError::Refused);
         let dead = fix(gone(endpoint, replay, status));
-        assert!(dead.contains("start the engine"), "{status}: {dead}");
+        assert!(dead.contains("start the engine"), "{status:?}: {dead}");
         let (endpoint, replay) = unreachable(ConnectError::TimedOut(Duration::from_secs(3)));
         let lost = fix(gone(endpoint, replay, status));
-        assert!(lost.contains("network policies") && !lost.contains("start"), "{status}: {lost}");
+        assert!(lost.contains("network policies") && !lost.contains("start"), "{status:?}: {lost}");
     }
     let replay = ReplayStatus::Unreachable(ConnectError::TimedOut(Duration::from_secs(3)));
     assert!(fix(|observation| observation.replay = replay).contains("firewalls"));
@@ -179,7 +190,7 @@ fn answers_shorter_than_the_engines_prefix_are_a_problem() {
 
 #[test]
 fn a_missing_replay_endpoint_is_a_problem_for_a_degraded_rank() {
-    let degraded = |observation: &mut Observation| observation.after[0].trust = "degraded".to_owned();
+    let degraded = |observation: &mut Observation| observation.after[0].trust = Trust::Degraded;
     assert_eq!(faults(degraded), [("trust", Verdict::Warning)]);
     assert_eq!(faults(|observation| observation.replay = ReplayStatus::NotRegistered), [("replay", Verdict::Warning)]);
     let both = |observation: &mut Observation| {
@@ -207,12 +218,12 @@ fn a_leading_and_a_lagging_clock_are_found() {
 #[test]
 fn one_degraded_rank_makes_the_stream_degraded() {
     let second = |observation: &mut Observation| {
-        let trust = "degraded".to_owned();
+        let trust = Trust::Degraded;
         observation.after.push(Listener { trust, last_error: Some("lost".to_owned()), ..listener() });
     };
     assert_eq!(faults(second), [("trust", Verdict::Warning)]);
     let cold = |observation: &mut Observation| {
-        observation.after[0].trust = "cold".to_owned();
+        observation.after[0].trust = Trust::Cold;
         observation.after[0].last_seq = None;
     };
     assert_eq!(faults(cold), [("sequence", Verdict::Problem), ("trust", Verdict::Problem)]);

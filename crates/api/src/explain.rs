@@ -1,0 +1,289 @@
+//! `/explain`.
+
+use flash_indexer_core::{LocalHash, Tier};
+use flash_indexer_snapshot::ReachRecord;
+use flash_indexer_types::hashes::{self, HashForm, ShownHash};
+use flash_indexer_types::{GivenInstanceId, InstanceId, Trust};
+use serde::{Deserialize, Serialize};
+use utoipa::{IntoParams, ToSchema};
+
+use crate::ModelScope;
+
+/// Body of `POST /explain`: one of tokens and local hashes.
+#[derive(Debug, Clone, Default, Serialize, Deserialize, ToSchema)]
+#[serde(expecting = "a JSON object")]
+pub struct ExplainRequest {
+    /// The tokens of the prompt.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub token_ids: Option<Vec<u32>>,
+    /// The local hashes of the prompt's blocks.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub block_hashes: Option<Hashes>,
+    /// Model and tenant.
+    #[serde(flatten)]
+    pub scope: ModelScope,
+    /// The adapter, for `token_ids`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub lora_name: Option<String>,
+    /// The cache salt, for `token_ids`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cache_salt: Option<String>,
+    /// The instance to explain; all if absent.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub instance_id: Option<GivenInstanceId>,
+}
+
+/// List of local hashes.
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+#[schema(value_type = Vec<hashes::AnyHash>)]
+pub struct Hashes(#[serde(with = "hashes::list")] pub Vec<LocalHash>);
+
+/// Query string of `POST /explain`.
+#[derive(Debug, Deserialize, IntoParams)]
+#[into_params(parameter_in = Query)]
+pub struct ExplainParameters {
+    /// Form of hashes in the response.
+    #[serde(default)]
+    #[param(inline)]
+    pub hashes: HashForm,
+}
+
+/// Reasons for which each rank's match ends where it does.
+#[derive(Debug, Serialize, Deserialize, ToSchema)]
+pub struct Explanation {
+    /// The model.
+    pub model_name: String,
+    /// The tenant.
+    pub tenant_id: String,
+    /// Tokens in a block; null if no engine of the model is known.
+    pub block_size: Option<u32>,
+    /// Complete blocks of the prompt.
+    pub blocks: usize,
+    /// The registered ranks.
+    pub ranks: Vec<ExplainedRank>,
+    /// Instances and ranks that were unregistered recently, or are not registered.
+    pub absent: Vec<AbsentRank>,
+}
+
+/// One rank's part of an explanation; matches in tokens.
+#[derive(Debug, Serialize, Deserialize, ToSchema)]
+pub struct ExplainedRank {
+    /// The instance.
+    pub instance_id: InstanceId,
+    /// Data-parallel rank.
+    pub dp_rank: u32,
+    /// Trust state of the rank.
+    pub trust: Trust,
+    /// What is missing; null while the rank is exact.
+    pub last_error: Option<String>,
+    /// Blocks that the rank holds of any prompt.
+    pub blocks_held: usize,
+    /// Match in any tier.
+    pub longest_matched: u64,
+    /// Match in device memory.
+    pub gpu: u64,
+    /// Match in device and host memory.
+    pub cpu: u64,
+    /// Match in device and host memory and on disk.
+    pub disk: u64,
+    /// Ends of the match: in device memory, and in all tiers if slower ones extend it.
+    pub ends: Vec<MatchEnd>,
+}
+
+/// An unregistered instance, or an unregistered rank of an instance.
+#[derive(Debug, Serialize, Deserialize, ToSchema)]
+pub struct AbsentRank {
+    /// The instance.
+    pub instance_id: InstanceId,
+    /// Data-parallel rank; absent if the whole instance is not registered.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub dp_rank: Option<u32>,
+    /// Why it is absent.
+    pub reason: AbsenceReason,
+    /// The same, as a text.
+    pub why: String,
+    /// Milliseconds since it was unregistered.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub unregistered_ms_ago: Option<u64>,
+}
+
+/// Reason for which an instance is absent.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum AbsenceReason {
+    /// It was unregistered.
+    Unregistered,
+    /// It is not registered.
+    NotRegistered,
+}
+
+/// End of a match.
+#[derive(Debug, Serialize, Deserialize, ToSchema)]
+pub struct MatchEnd {
+    /// Position of the first block that is not matched.
+    pub position: usize,
+    /// Its local hash; null at the end of the prompt.
+    pub local_hash: Option<ShownHash>,
+    /// Its sequence hash, if it is known.
+    pub sequence_hash: Option<ShownHash>,
+    /// Why the match ends.
+    pub reason: EndReason,
+    /// The same, as a text.
+    pub why: String,
+    /// Further fields, which depend on the reason.
+    #[serde(flatten)]
+    pub facts: EndFacts,
+}
+
+/// Reason for which a match ends at a block.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum EndReason {
+    /// Every block is held.
+    WholePrompt,
+    /// It is held in a slower tier.
+    OtherTier,
+    /// Cache groups lack blocks that full attention holds.
+    CacheGroups,
+    /// It is missing, and blocks behind it are held.
+    Hole,
+    /// It was removed.
+    Removed,
+    /// The cache was cleared.
+    Cleared,
+    /// Its sequence hash was given to other content.
+    NameReused,
+    /// It is held under another adapter or salt.
+    OtherSpace,
+    /// The engine has published nothing yet.
+    Cold,
+    /// The index reached its memory limit.
+    NoRoom,
+    /// Messages are missing.
+    Degraded,
+    /// It was never stored.
+    NeverSeen,
+}
+
+/// Fields of an end beside its reason.
+#[derive(Debug, Default, Serialize, Deserialize, ToSchema)]
+pub struct EndFacts {
+    /// Tier in which the block is held, or from which it was removed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tier: Option<StorageTier>,
+    /// Milliseconds since its removal.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub removed_ms_ago: Option<u64>,
+    /// Milliseconds since the cache was cleared.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cleared_ms_ago: Option<u64>,
+    /// Last sequence number before the gap in the rank's stream.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub missing_after_seq: Option<u64>,
+    /// Position of the first held block behind the missing ones.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub held_again_from: Option<usize>,
+    /// Where the rank holds more of the same tokens.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub held_elsewhere: Option<HeldElsewhere>,
+    /// The same for the rank of the fleet with the deepest match.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub fleet_holds_elsewhere: Option<FleetHoldsElsewhere>,
+    /// Leading blocks that are held in the full-attention group.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub full_attention_blocks: Option<usize>,
+    /// Leading blocks that secondary groups need and do not hold completely.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub wanted_blocks: Option<usize>,
+    /// Cache groups that limit the match.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub cache_groups: Vec<IncompleteGroup>,
+}
+
+/// A cache group that lacks blocks which the full-attention group holds.
+#[derive(Debug, Serialize, Deserialize, ToSchema)]
+pub struct IncompleteGroup {
+    /// Number of the group.
+    pub group: u32,
+    /// Part of a prefix that the group needs.
+    pub needs: ReachRecord,
+    /// Blocks that the group lacks.
+    pub missing_blocks: u32,
+    /// The first of them.
+    pub missing: Vec<MissingBlock>,
+}
+
+/// A block that a cache group lacks.
+#[derive(Debug, Serialize, Deserialize, ToSchema)]
+pub struct MissingBlock {
+    /// Position of the block in the prompt.
+    pub position: usize,
+    /// Its local hash.
+    pub local_hash: Option<ShownHash>,
+    /// Its sequence hash, if it is known.
+    pub sequence_hash: Option<ShownHash>,
+    /// Slower tier in which the group holds the block.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tier: Option<StorageTier>,
+}
+
+/// Adapter and salt under which more of the same tokens is held.
+#[derive(Debug, Serialize, Deserialize, ToSchema)]
+pub struct HeldElsewhere {
+    /// The adapter.
+    pub lora_name: Option<String>,
+    /// Whether the blocks have a salt.
+    pub is_salted: bool,
+    /// Leading blocks.
+    pub blocks: usize,
+}
+
+/// The rank that holds most of the same tokens under another adapter or salt.
+#[derive(Debug, Serialize, Deserialize, ToSchema)]
+pub struct FleetHoldsElsewhere {
+    /// The instance.
+    pub instance_id: InstanceId,
+    /// Data-parallel rank.
+    pub dp_rank: u32,
+    /// What it holds.
+    #[serde(flatten)]
+    pub held: HeldElsewhere,
+}
+
+/// Storage tier of a block.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum StorageTier {
+    /// Device memory.
+    Device,
+    /// Host memory.
+    HostPinned,
+    /// Disk.
+    Disk,
+    /// External store.
+    External,
+}
+
+impl From<Tier> for StorageTier {
+    fn from(tier: Tier) -> Self {
+        match tier {
+            Tier::Device => Self::Device,
+            Tier::Host => Self::HostPinned,
+            Tier::Disk => Self::Disk,
+            Tier::External => Self::External,
+        }
+    }
+}
+
+impl StorageTier {
+    /// The tier.
+    #[must_use]
+    pub const fn tier(self) -> Tier {
+        match self {
+            Self::Device => Tier::Device,
+            Self::HostPinned => Tier::Host,
+            Self::Disk => Tier::Disk,
+            Self::External => Tier::External,
+        }
+    }
+}

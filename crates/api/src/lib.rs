@@ -1,0 +1,41 @@
+//! Requests and responses of the HTTP API, declared once for the service, its peers and the command line.
+//!
+//! The types know JSON and its schema, and nothing of HTTP. [`document`] makes the OpenAPI document of all endpoints of them.
+//!
+//! | file | role |
+//! |---|---|
+//! | `query.rs`, `score.rs`, `explain.rs` | queries, scores and predictions, explanations |
+//! | `workers.rs` | registrations, and registered engines with their listeners |
+//! | `fleet.rs` | the shared store, discovery, peers, parameters of dumps and digests |
+//! | `status.rs` | health, readiness, success and errors |
+//! | `scope.rs` | model and tenant of a request |
+//! | `openapi.rs` | the endpoints, and the document |
+
+mod explain;
+mod fleet;
+mod openapi;
+mod query;
+mod scope;
+mod score;
+mod status;
+mod workers;
+
+use std::collections::BTreeMap;
+
+pub use explain::{
+    AbsenceReason, AbsentRank, EndFacts, EndReason, ExplainParameters, ExplainRequest, ExplainedRank, Explanation,
+    FleetHoldsElsewhere, Hashes, HeldElsewhere, IncompleteGroup, MatchEnd, MissingBlock, StorageTier,
+};
+pub use fleet::{
+    DigestParameters, DiscoverySource, DiscoveryTarget, DumpParameters, PeerRequest, PublishedRank, StoreState,
+    StoreStatus,
+};
+pub use openapi::document;
+pub use query::{HashQuery, InstanceScores, QueryResponse, TokenQuery};
+pub use scope::ModelScope;
+pub use score::{PodDetail, PodScores, PredictRequest, Prediction, PromptField, PromptFields, ScoreRequest};
+pub use status::{ErrorBody, Readiness, ReadyStatus, Success, SuccessStatus};
+pub use workers::{ConnectionStatus, Listener, RegisterRequest, Replay, UnregisterRequest, Unregistration, Worker};
+
+/// Values by data-parallel rank. A rank is a text as the key of a JSON object.
+pub type ByRank<T> = BTreeMap<u32, T>;

@@ -1,0 +1,129 @@
+//! `/score_completions`, `/score_chat_completions`, `/predict` and `/tokenize`.
+
+use std::collections::BTreeMap;
+use std::num::NonZeroUsize;
+
+use flash_indexer_types::{GivenInstanceId, Trust};
+use serde::de::IgnoredAny;
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+use crate::StoreStatus;
+
+/// Body of requests with a prompt: one of tokens, a text and a chat. Each endpoint reads the fields that it needs.
+///
+/// One struct without `flatten`, which would read fields that no endpoint has, so that those may hold anything.
+#[derive(Debug, Deserialize, ToSchema)]
+#[serde(expecting = "a JSON object")]
+pub struct PromptFields {
+    /// The prompt as tokens.
+    pub token_ids: Option<Vec<u32>>,
+    /// The prompt as a text, or as tokens.
+    pub prompt: Option<PromptField>,
+    /// The messages of an OpenAI chat request, whose other prompt fields may be beside it. Presence only: a chat is parsed
+    /// from the whole body.
+    #[schema(value_type = Option<Vec<Object>>)]
+    pub messages: Option<IgnoredAny>,
+    /// The model.
+    pub model_name: Option<String>,
+    /// Alias of `model_name`.
+    pub modelname: Option<String>,
+    /// Alias of `model_name`.
+    pub model: Option<String>,
+    /// The tenant; `default` if absent.
+    pub tenant_id: Option<String>,
+    /// Alias of `tenant_id`.
+    pub routing_group: Option<String>,
+    /// The adapter.
+    pub lora_name: Option<String>,
+    /// The cache salt.
+    pub cache_salt: Option<String>,
+    /// Number of tokens to keep at the end; none, 0 or -1 keeps all.
+    pub truncate_prompt_tokens: Option<i64>,
+    /// Whether a text is tokenized with special tokens.
+    pub add_special_tokens: Option<bool>,
+    /// The instances to score; absent or empty for all.
+    #[serde(alias = "pod_identifiers")]
+    pub pods: Option<Vec<GivenInstanceId>>,
+    /// Number of instances with the highest scores to return.
+    #[schema(value_type = Option<usize>, minimum = 1)]
+    pub top_k: Option<NonZeroUsize>,
+    /// Whether the scores have an object for each instance.
+    pub detail: Option<bool>,
+    /// The instance to which the prompt was sent. `/predict` needs it.
+    pub pod: Option<GivenInstanceId>,
+    /// Time for which a prediction counts, in milliseconds.
+    pub ttl_ms: Option<u64>,
+}
+
+impl PromptFields {
+    /// Whether the request has a prompt in any form.
+    #[must_use]
+    pub fn has_prompt(&self) -> bool {
+        self.token_ids.is_some() || self.prompt.is_some() || self.messages.is_some()
+    }
+}
+
+/// OpenAI's `prompt` field: a text or tokens, or a list with one of them.
+#[derive(Debug, Deserialize, ToSchema)]
+#[serde(untagged, expecting = "prompt must be a text or a list of token ids")]
+pub enum PromptField {
+    /// A text.
+    Text(String),
+    /// Tokens.
+    Tokens(Vec<u32>),
+    /// A list with one text.
+    Texts(Vec<String>),
+    /// A list with one list of tokens.
+    TokenLists(Vec<Vec<u32>>),
+}
+
+/// Response of `POST /tokenize`.
+#[derive(Debug, Serialize, Deserialize, ToSchema)]
+pub struct TokenizedPrompt {
+    /// Number of tokens.
+    pub count: usize,
+    /// The tokens.
+    pub tokens: Vec<u32>,
+}
+
+/// Response of `POST /predict`.
+#[derive(Debug, Serialize, Deserialize, ToSchema)]
+pub struct Prediction {
+    /// `ok`.
+    pub status: crate::SuccessStatus,
+    /// Blocks that were recorded.
+    pub blocks: usize,
+}
+
+/// Scores by instance.
+#[derive(Debug, Serialize, Deserialize, ToSchema)]
+#[serde(untagged)]
+pub enum PodScores {
+    /// With `detail`.
+    Detailed {
+        /// The instances.
+        pods: BTreeMap<String, PodDetail>,
+        /// State of the shared store; absent without one.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        store: Option<StoreStatus>,
+    },
+    /// Without `detail`.
+    Plain(BTreeMap<String, f64>),
+}
+
+/// Score of an instance.
+#[derive(Debug, Serialize, Deserialize, ToSchema)]
+pub struct PodDetail {
+    /// Sum of the weights of the held and predicted blocks.
+    pub score: f64,
+    /// Prefix length in blocks that the instance's best rank holds in any tier.
+    pub held_blocks: u32,
+    /// Predicted blocks after the held prefix.
+    pub predicted_blocks: u32,
+    /// Worst trust state of the ranks.
+    pub trust: Trust,
+    /// Whether the index evicted blocks of the instance because of its memory limit; absent if not.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub partial: bool,
+}

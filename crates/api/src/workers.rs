@@ -1,0 +1,164 @@
+//! `/register`, `/unregister` and `/workers`.
+
+use std::collections::BTreeMap;
+
+use flash_indexer_types::{EngineKind, GivenInstanceId, InstanceId, Removal, Trust};
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+use crate::{ByRank, ModelScope, SuccessStatus};
+
+/// Body of `POST /register`.
+#[derive(Debug, Serialize, Deserialize, ToSchema)]
+#[serde(expecting = "a JSON object")]
+pub struct RegisterRequest {
+    /// The router's name of the instance.
+    pub instance_id: GivenInstanceId,
+    /// Endpoint at which the engine publishes, or `bound`.
+    pub endpoint: String,
+    /// Model and tenant.
+    #[serde(flatten)]
+    pub scope: ModelScope,
+    /// Tokens in a block.
+    pub block_size: u32,
+    /// Data-parallel rank; 0 if absent.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub dp_rank: Option<u32>,
+    /// Endpoint at which the engine replays messages.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub replay_endpoint: Option<String>,
+    /// Adapter of events that name none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub lora_name: Option<String>,
+    /// Kind of the engine; detected if absent.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub engine: Option<EngineKind>,
+    /// Meaning of the engine's removals.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub removal: Option<Removal>,
+    /// Whether requests use SGLang's `extra_key`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub extra_keys: Option<bool>,
+}
+
+/// Body of `POST /unregister`.
+#[derive(Debug, Serialize, Deserialize, ToSchema)]
+#[serde(expecting = "a JSON object")]
+pub struct UnregisterRequest {
+    /// The instance.
+    pub instance_id: GivenInstanceId,
+    /// Model and tenant; all tenants of the model without one.
+    #[serde(flatten)]
+    pub scope: ModelScope,
+    /// Data-parallel rank; all ranks if absent.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub dp_rank: Option<u32>,
+}
+
+/// Response of `POST /unregister`.
+#[derive(Debug, Serialize, Deserialize, ToSchema)]
+pub struct Unregistration {
+    /// `ok`.
+    pub status: SuccessStatus,
+    /// Whether a writer still removes the blocks, which no answer has; absent if not.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub forgetting: bool,
+}
+
+/// Registered instance.
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+pub struct Worker {
+    /// The instance.
+    pub instance_id: InstanceId,
+    /// Endpoints by rank.
+    #[schema(value_type = BTreeMap<String, String>)]
+    pub endpoints: ByRank<String>,
+    /// The model.
+    pub model_name: String,
+    /// The tenant.
+    pub tenant_id: String,
+    /// Tokens in a block.
+    pub block_size: u32,
+    /// State of the connections: `connected` if all are.
+    pub status: ConnectionStatus,
+    /// Listeners by rank.
+    #[schema(value_type = BTreeMap<String, Listener>)]
+    pub listeners: ByRank<Listener>,
+}
+
+/// Listener to a rank's stream.
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+pub struct Listener {
+    /// Discovery source that owns the registration; absent for a manual one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub source: Option<String>,
+    /// Endpoint of the event stream.
+    pub endpoint: String,
+    /// Endpoint that replays messages.
+    pub replay_endpoint: Option<String>,
+    /// Kind of the engine, if it is registered.
+    pub engine: Option<EngineKind>,
+    /// Adapter of events that name none.
+    pub lora_name: Option<String>,
+    /// Meaning of the engine's removals.
+    #[serde(default)]
+    #[schema(required)]
+    pub removal: Removal,
+    /// State of the connection.
+    pub status: ConnectionStatus,
+    /// Sequence number of the last applied message.
+    pub last_seq: Option<u64>,
+    /// Milliseconds since it was applied.
+    pub last_event_ms_ago: Option<u64>,
+    /// Gaps between live messages, repaired or not.
+    pub gaps: u64,
+    /// Trust state of the rank.
+    pub trust: Trust,
+    /// Progress of a running replay; absent while none runs.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub replay: Option<Replay>,
+    /// Whether the engine is registered with extra keys; absent if not.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub extra_keys: bool,
+    /// Whether the index evicted blocks of the rank because of its memory limit; absent if not.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub partial: bool,
+    /// Messages and events that could not be used, by reason.
+    pub rejected: BTreeMap<String, u64>,
+    /// What is missing, or else the last error; null while the rank is exact.
+    pub last_error: Option<String>,
+}
+
+/// State of a connection to an engine.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum ConnectionStatus {
+    /// Not connected yet.
+    Connecting,
+    /// Connected to the engine.
+    Connected,
+    /// Reconnecting after a lost connection.
+    Disconnected,
+}
+
+impl ConnectionStatus {
+    /// Name in JSON.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Connecting => "connecting",
+            Self::Connected => "connected",
+            Self::Disconnected => "disconnected",
+        }
+    }
+}
+
+/// Progress of a replay.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct Replay {
+    /// Applied messages of this epoch.
+    pub applied: u64,
+    /// Messages that the engine has published in this epoch, if known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub published: Option<u64>,
+}
