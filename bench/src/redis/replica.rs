@@ -7,9 +7,7 @@ use anyhow::{Context, Result, bail};
 use flash_indexer_bench::WorkerEvent;
 use flash_indexer_core::groups::RankEvent;
 use flash_indexer_core::{LocalHash, WorkerRank};
-use flash_indexer_redis::{
-    Holder, HolderDepth, HolderId, LocalRank, PublisherReport, RankMaker, Ranks, Scope, Store, StoreOptions, StoreUrl,
-};
+use flash_indexer_redis::{Holder, HolderDepth, HolderId, LocalRank, PublisherReport, RankMaker, Ranks, Scope, Store, StoreOptions, StoreUrl};
 use tokio::runtime::{Builder, Runtime};
 
 /// Longest wait for a condition.
@@ -48,7 +46,7 @@ impl LocalRanks {
     }
 
     pub(super) fn apply(&self, WorkerEvent { rank, event }: &WorkerEvent) {
-        self.ranks[rank.worker.0 as usize].rank.apply(&RankEvent::Indexed(event.clone()));
+        self.ranks[rank.worker.0 as usize].rank.apply(&RankEvent::Primary(event.clone()));
     }
 }
 

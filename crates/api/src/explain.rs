@@ -1,7 +1,7 @@
 //! `/explain`.
 
 use flash_indexer_core::{LocalHash, Tier};
-use flash_indexer_snapshot::ReachRecord;
+use flash_indexer_snapshot::WindowRecord;
 use flash_indexer_types::hashes::{self, HashForm, ShownHash};
 use flash_indexer_types::{GivenInstanceId, InstanceId, Trust};
 use serde::{Deserialize, Serialize};
@@ -206,7 +206,7 @@ pub struct IncompleteGroup {
     /// Number of the group.
     pub group: u32,
     /// Part of a prefix that the group needs.
-    pub needs: ReachRecord,
+    pub needs: WindowRecord,
     /// Blocks that the group lacks.
     pub missing_blocks: u32,
     /// The first of them.

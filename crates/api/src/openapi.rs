@@ -14,8 +14,8 @@ use utoipa::{IntoParams, ToSchema};
 
 use crate::{
     DigestParameters, DiscoverySource, DumpParameters, ErrorBody, ExplainParameters, ExplainRequest, Explanation,
-    HashQuery, ModelScope, PeerRequest, PodScores, Prediction, PromptFields, QueryResponse, Readiness,
-    RegisterRequest, StoreState, Success, TokenQuery, TokenizedPrompt, UnregisterRequest, Unregistration, Worker,
+    HashQuery, ModelScope, PeerRequest, PodScores, Prediction, PromptFields, QueryResponse, Readiness, RegisterRequest,
+    StoreState, Success, TokenQuery, TokenizedPrompt, UnregisterRequest, Unregistration, Worker,
 };
 
 const JSON: &str = "application/json";

@@ -32,7 +32,7 @@
 //! | `oracle` | the reference implementation that every design must equal |
 //! | `run` | the run index, the default design |
 //! | `sharded` | an index divided into shards, which threads change at the same time |
-//! | `naming`, `prefixes` | one rank's sequence hashes, and its blocks by prefix hash |
+//! | `rank_blocks`, `prefixes` | one rank's sequence hashes, and its blocks by prefix hash |
 //! | `cursor` | hashes that name long prefixes |
 //! | `groups` | cache groups of hybrid models |
 
@@ -40,9 +40,9 @@ pub mod cursor;
 pub mod groups;
 pub mod hashing;
 pub mod keyed;
-pub mod naming;
 pub mod oracle;
 pub mod prefixes;
+pub mod rank_blocks;
 pub mod run;
 
 mod event;

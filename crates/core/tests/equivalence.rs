@@ -2,6 +2,8 @@
 
 #[path = "support/equivalence.rs"]
 mod equivalence;
+#[path = "support/reported_losses.rs"]
+mod reported_losses;
 mod support;
 
 use flash_indexer_core::ShardedIndex;
@@ -34,7 +36,7 @@ proptest! {
         queries in vec(support::path(), 12),
     ) {
         let limits = RunLimits { moved_blocks_max, ..RunLimits::default() };
-        equivalence::check_reported_losses(&RunIndex::new(limits), &steps, &queries)?;
+        reported_losses::check_reported_losses(&RunIndex::new(limits), &steps, &queries)?;
     }
 
     /// An engine that never contradicts itself loses nothing.
@@ -45,7 +47,7 @@ proptest! {
         queries in vec(support::path(), 12),
     ) {
         let limits = RunLimits { moved_blocks_max, ..RunLimits::default() };
-        let losses = equivalence::check_reported_losses(&RunIndex::new(limits), &steps, &queries)?;
+        let losses = reported_losses::check_reported_losses(&RunIndex::new(limits), &steps, &queries)?;
         prop_assert_eq!(losses, 0);
     }
 }

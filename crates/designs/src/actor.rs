@@ -3,7 +3,6 @@
 use std::thread::{self, JoinHandle};
 
 use crossbeam_channel::{Sender, bounded};
-
 use flash_indexer_core::{
     Applied, BlockEvent, HeldBlock, LocalHash, MatchScores, PrefixIndex, RankSize, SharedIndex, WorkerId, WorkerRank,
 };

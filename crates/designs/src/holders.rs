@@ -1,7 +1,7 @@
 //! The ranks that hold one block, tier by tier.
 
 use flash_indexer_core::Tier;
-use flash_indexer_core::naming::Tiers;
+use flash_indexer_core::rank_blocks::Tiers;
 
 use super::rank_set::RankSet;
 

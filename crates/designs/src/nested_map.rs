@@ -7,7 +7,7 @@
 //! ```
 
 use flash_indexer_core::keyed::KeyedMap;
-use flash_indexer_core::naming::Tiers;
+use flash_indexer_core::rank_blocks::Tiers;
 use flash_indexer_core::{
     Applied, Block, BlockEvent, HeldBlock, LocalHash, MatchScores, PerTier, PrefixIndex, RankMatch, RankSize,
     SequenceHash, Tier, WorkerRank,

@@ -5,8 +5,8 @@ mod support;
 
 use std::num::NonZeroUsize;
 
-use flash_indexer_core::naming::NamingLimits;
 use flash_indexer_core::oracle::Oracle;
+use flash_indexer_core::rank_blocks::RankBlockLimits;
 use flash_indexer_core::{
     Block, BlockEvent, DpRank, LocalHash, Locked, SequenceHash, SharedIndex, Tier, WorkerId, WorkerRank,
 };
@@ -19,12 +19,12 @@ const RANK: WorkerRank = WorkerRank { worker: WorkerId(1), dp_rank: DpRank(0) };
 
 /// A design with limits that reports the number of its nodes or entries.
 trait Bounded: SharedIndex {
-    fn with_limits(limits: NamingLimits) -> Self;
+    fn with_limits(limits: RankBlockLimits) -> Self;
     fn entries(&self) -> usize;
 }
 
 impl Bounded for ConcurrentRadixTree {
-    fn with_limits(limits: NamingLimits) -> Self {
+    fn with_limits(limits: RankBlockLimits) -> Self {
         Self::new(limits)
     }
 
@@ -34,7 +34,7 @@ impl Bounded for ConcurrentRadixTree {
 }
 
 impl Bounded for Positional {
-    fn with_limits(limits: NamingLimits) -> Self {
+    fn with_limits(limits: RankBlockLimits) -> Self {
         let jump_size = NonZeroUsize::new(2).expect("two is not zero");
         Self::new(PositionalOptions { jump_size, limits, ..PositionalOptions::default() })
     }
@@ -50,7 +50,7 @@ fn refused(index: &impl SharedIndex, step: &Step) -> u64 {
 
 /// With any limits, answers are never above the oracle's, and equal to it while no block was refused.
 fn check_limits<I: Bounded>(
-    limits: NamingLimits,
+    limits: RankBlockLimits,
     steps: &[Step],
     queries: &[Vec<LocalHash>],
 ) -> Result<(), TestCaseError> {
@@ -77,10 +77,10 @@ fn check_limits<I: Bounded>(
     Ok(())
 }
 
-fn limits() -> impl Strategy<Value = NamingLimits> {
+fn limits() -> impl Strategy<Value = RankBlockLimits> {
     let limit = || prop_oneof![0..4usize, Just(usize::MAX)];
     (limit(), limit())
-        .prop_map(|(waiting_blocks_max, removed_blocks_max)| NamingLimits { waiting_blocks_max, removed_blocks_max })
+        .prop_map(|(waiting_blocks_max, removed_blocks_max)| RankBlockLimits { waiting_blocks_max, removed_blocks_max })
 }
 
 proptest! {

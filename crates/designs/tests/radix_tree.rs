@@ -3,8 +3,8 @@
 #[path = "../../core/tests/support/mod.rs"]
 mod support;
 
-use flash_indexer_core::naming::NamingLimits;
 use flash_indexer_core::oracle::Oracle;
+use flash_indexer_core::rank_blocks::RankBlockLimits;
 use flash_indexer_core::{
     Block, BlockEvent, DpRank, HeldBlock, LocalHash, Locked, PrefixIndex, SequenceHash, SharedIndex, Tier, WorkerId,
     WorkerRank,
@@ -45,7 +45,7 @@ proptest! {
         waiting_blocks_max in 0..4usize,
         removed_blocks_max in 0..4usize,
     ) {
-        let limits = NamingLimits { waiting_blocks_max, removed_blocks_max };
+        let limits = RankBlockLimits { waiting_blocks_max, removed_blocks_max };
         let (mut tree, oracle) = (RadixTree::new(limits), Locked::<Oracle>::default());
         let mut refused = 0;
         for step in &steps {
@@ -107,7 +107,7 @@ fn is_in_a_cycle(held: &[HeldBlock], start: SequenceHash) -> bool {
 #[test]
 fn a_tree_at_its_limit_of_waiting_blocks_counts_further_blocks_as_refused() {
     let rank = WorkerRank { worker: WorkerId(1), dp_rank: DpRank(0) };
-    let mut tree = RadixTree::new(NamingLimits { waiting_blocks_max: 2, ..NamingLimits::default() });
+    let mut tree = RadixTree::new(RankBlockLimits { waiting_blocks_max: 2, ..RankBlockLimits::default() });
     let block = |n| Block { sequence: SequenceHash(n), local: LocalHash(n) };
     let stored = |parent: Option<u64>, blocks: &[u64]| BlockEvent::Stored {
         tier: Tier::Device,

@@ -15,10 +15,11 @@ use hickory_resolver::proto::rr::{Name, RData, RecordType};
 use tokio::time::timeout;
 
 pub use self::name::{DnsName, DnsNameError};
+use flash_indexer_types::InstanceId;
+
 use super::reconcile::Targets;
 use super::report::{DiscoveredTargets, Reporter};
 use super::template::{EngineTemplate, EngineTraits};
-use flash_indexer_types::InstanceId;
 
 /// Shortest interval of queries, whatever the time to live.
 const INTERVAL_MIN: Duration = Duration::from_secs(1);

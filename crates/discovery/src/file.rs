@@ -6,17 +6,14 @@ use std::num::NonZeroU16;
 
 use flash_indexer_core::DpRank;
 use flash_indexer_core::hashing::BlockSize;
+use flash_indexer_types::endpoints::{EndpointError, check_endpoint};
+use flash_indexer_types::names::shorten;
+use flash_indexer_types::{EngineKind, InstanceId, ModelKey, RankId, Registration, Removal};
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
 use super::reconcile::Targets;
 use super::template::{EngineTemplate, EngineTraits, EngineTraitsError};
-use flash_indexer_types::RankId;
-use flash_indexer_types::Registration;
-use flash_indexer_types::endpoints::{EndpointError, check_endpoint};
-use flash_indexer_types::names::shorten;
-use flash_indexer_types::{EngineKind, Removal};
-use flash_indexer_types::{InstanceId, ModelKey};
 
 pub(super) use self::watch::watch;
 
@@ -53,7 +50,7 @@ pub(crate) struct FileError {
 #[derive(Debug, thiserror::Error)]
 enum EntryError {
     #[error("block_size must be at least 1: give the engine's block size in tokens")]
-    NoTokens,
+    ZeroBlockSize,
     #[error(
         "dp_rank and data_parallel_size are both given: give dp_rank for one rank, or data_parallel_size for all of them"
     )]
@@ -106,7 +103,8 @@ pub(crate) fn parse(text: &str, template: &EngineTemplate) -> Result<Targets, Fi
 
 /// Ranks of one entry.
 fn ranks(entry: &Entry, template: &EngineTemplate) -> Result<Targets, EntryError> {
-    let block_size = entry.block_size.map(|tokens| BlockSize::new(tokens).ok_or(EntryError::NoTokens)).transpose()?;
+    let block_size =
+        entry.block_size.map(|tokens| BlockSize::new(tokens).ok_or(EntryError::ZeroBlockSize)).transpose()?;
     let mut targets = Targets::new();
     for endpoint in [Some(&entry.endpoint), entry.replay_endpoint.as_ref()].into_iter().flatten() {
         check_endpoint(endpoint)?;

@@ -50,7 +50,7 @@ use self::runner::{Runner, TrackedSource};
 pub use self::status::{DiscoveryStatus, SourceStatus, TargetStatus};
 pub use self::template::EngineTemplate;
 use flash_indexer_telemetry::metrics::Metrics;
-use flash_indexer_telemetry::supervision::{Supervisor, ThreadKind, Watch, note_panic};
+use flash_indexer_telemetry::supervision::{Supervisor, ThreadKind, Watch, record_panic};
 
 /// How engines are discovered.
 #[derive(Debug, Clone)]
@@ -148,7 +148,7 @@ async fn watch_dns(options: DnsOptions, template: EngineTemplate, reporter: Repo
         polling.spawn(dns::watch(options.clone(), template.clone(), reporter.clone()));
         match polling.join_next().await {
             Some(Err(error)) if error.is_panic() => {
-                note_panic(&metrics, ThreadKind::Discovery, "discovery", &*error.into_panic());
+                record_panic(&metrics, ThreadKind::Discovery, "discovery", &*error.into_panic());
                 reporter.failed(PANICKED.to_owned());
             }
             _ => return,

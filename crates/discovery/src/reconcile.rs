@@ -5,8 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use flash_indexer_types::RankId;
-use flash_indexer_types::{OwnedRank, Owner, Registration};
+use flash_indexer_types::{OwnedRank, Owner, RankId, Registration};
 
 /// All ranks that a source names, with their registrations.
 pub(crate) type Targets = BTreeMap<RankId, Registration>;

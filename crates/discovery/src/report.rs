@@ -3,10 +3,10 @@
 use std::sync::Arc;
 
 use crossbeam_channel::{Receiver, Sender, bounded};
+use flash_indexer_types::names::shorten;
 use parking_lot::Mutex;
 
 use super::reconcile::Targets;
-use flash_indexer_types::names::shorten;
 
 /// Limit of the ranks of one source. A source with more ranks counts as failing.
 pub(super) const TARGETS_MAX: usize = 1 << 14;

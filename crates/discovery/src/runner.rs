@@ -5,19 +5,17 @@ use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
 use crossbeam_channel::{Receiver, TryRecvError, select};
+use flash_indexer_telemetry::metrics::Limit;
+use flash_indexer_telemetry::supervision::Watch;
+use flash_indexer_types::{
+    EmptyModelPolicy, Owner, RankId, Registered, Registration, SourceState, TargetState, log_rank,
+};
 use tracing::{error, info, warn};
 
 use super::reconcile::{Reconciler, Step};
 use super::report::{Failure, Inbox, PendingReports};
 use super::status::{DiscoveryStatus, SourceStatus, TargetStatus};
 use crate::registrar::Registrar;
-use flash_indexer_telemetry::metrics::Limit;
-use flash_indexer_telemetry::supervision::Watch;
-use flash_indexer_types::EmptyModelPolicy;
-use flash_indexer_types::RankId;
-use flash_indexer_types::log_rank;
-use flash_indexer_types::{Owner, Registered, Registration};
-use flash_indexer_types::{SourceState, TargetState};
 
 /// Interval at which deadlines are checked without reports.
 const TICK: Duration = Duration::from_millis(500);

@@ -3,12 +3,10 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
+use flash_indexer_types::{RankId, Registration, SourceState, TargetState};
 use parking_lot::Mutex;
 
 use super::reconcile::TargetOutcome;
-use flash_indexer_types::RankId;
-use flash_indexer_types::Registration;
-use flash_indexer_types::{SourceState, TargetState};
 
 /// How long readiness waits for the connections of the initially discovered engines.
 const CONNECT_PATIENCE: Duration = Duration::from_secs(10);

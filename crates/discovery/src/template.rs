@@ -4,12 +4,10 @@ use std::num::NonZeroU16;
 
 use flash_indexer_core::DpRank;
 use flash_indexer_core::hashing::BlockSize;
+use flash_indexer_types::names::{NameError, NameField, check_names};
+use flash_indexer_types::{EngineKind, InstanceId, ModelKey, Registration, Removal};
 
 use super::reconcile::Targets;
-use flash_indexer_types::Registration;
-use flash_indexer_types::names::{NameError, NameField, check_names};
-use flash_indexer_types::{EngineKind, Removal};
-use flash_indexer_types::{InstanceId, ModelKey};
 
 /// Defaults of discovered engines, for fields that a source lacks.
 #[derive(Debug, Clone)]

@@ -3,9 +3,7 @@
 use std::time::Instant;
 
 use flash_indexer_core::{LocalHash, PerTier, RemovedCopies, Tier};
-
-use flash_indexer_types::ClearCause;
-use flash_indexer_types::Ordinal;
+use flash_indexer_types::{ClearCause, Ordinal};
 
 /// A removal of a block by the engine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -7,13 +7,11 @@ use flash_indexer_core::oracle::Oracle;
 use flash_indexer_core::{
     Applied, Block, BlockEvent, DpRank, LocalHash, PrefixIndex, RemovedCopies, SequenceHash, Tier, WorkerId, WorkerRank,
 };
+use flash_indexer_types::{ClearCause, InstanceId, Trust};
 use flash_indexer_wire::ClearReason;
 use proptest::prelude::*;
 
 use crate::{Clear, Explainer, HeldUnderOtherVariants, History, Loss, Reason, Removal, Subject};
-use flash_indexer_types::ClearCause;
-use flash_indexer_types::InstanceId;
-use flash_indexer_types::Trust;
 
 const RANKS: [WorkerRank; 2] =
     [WorkerRank { worker: WorkerId(1), dp_rank: DpRank(0) }, WorkerRank { worker: WorkerId(1), dp_rank: DpRank(1) }];

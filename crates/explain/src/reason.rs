@@ -1,6 +1,7 @@
 //! The reason for the end of a rank's match, from the rank's blocks and the model's history.
 
 use flash_indexer_core::{LocalHash, SequenceHash, Tier, WorkerRank};
+use flash_indexer_types::{ClearCause, Doubt, Ordinal, Trust};
 use flash_indexer_wire::ClearReason;
 
 use crate::loss::{Clear, Loss, Removal};
@@ -8,10 +9,6 @@ use crate::matched::{ExplainedMatch, GroupShortfall};
 use crate::subject::{HeldUnderOtherVariants, Subject};
 use crate::timeline::BlockTimeline;
 use crate::walk::{DetachedRun, KnownHashes, Walk};
-use flash_indexer_types::ClearCause;
-use flash_indexer_types::Doubt;
-use flash_indexer_types::Ordinal;
-use flash_indexer_types::Trust;
 
 /// The end of a match, and its reason.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -2,11 +2,11 @@
 
 use flash_indexer_core::keyed::KeyedMap;
 use flash_indexer_core::{LocalHash, SequenceHash, WorkerRank};
+use flash_indexer_types::Ordinal;
 
 use crate::history::HistorySnapshot;
 use crate::loss::{BlockChange, Clear, HistoryStart, Loss, Removal, loss};
 use crate::walk::{KnownHashes, add_known_hashes};
-use flash_indexer_types::Ordinal;
 
 /// Changes of each block and clears of each rank, in order.
 #[derive(Debug, Default)]

@@ -4,9 +4,8 @@ use std::collections::VecDeque;
 use std::time::Instant;
 
 use flash_indexer_core::DpRank;
-use parking_lot::Mutex;
-
 use flash_indexer_types::{InstanceId, ModelKey};
+use parking_lot::Mutex;
 
 /// Tombstones kept. The oldest ones are dropped.
 const TOMBSTONES_MAX: usize = 1_024;

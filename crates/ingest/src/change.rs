@@ -2,9 +2,8 @@
 
 use flash_indexer_core::DpRank;
 use flash_indexer_core::groups::RankEvent;
-use flash_indexer_wire::{Pending, StreamTrust};
-
 use flash_indexer_types::ClearCause;
+use flash_indexer_wire::{Pending, StreamTrust};
 
 /// One change of an index or of its trust. The writer applies the changes of a stream in order, so that the trust state
 /// changes with the blocks that it is about.

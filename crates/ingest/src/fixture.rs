@@ -80,7 +80,7 @@ impl ModelSink for TestModel {
         panic!("no change of these tests panics");
     }
 
-    fn note_variant(&self, _window: TokenWindow, _adapter_salt: &AdapterSalt) {}
+    fn record_variant(&self, _window: TokenWindow, _adapter_salt: &AdapterSalt) {}
 
     fn list_rank(&self, _listener: &Arc<Listener>, _dp_rank: DpRank) {}
 

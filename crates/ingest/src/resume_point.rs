@@ -2,9 +2,8 @@
 
 use flash_indexer_core::SequenceHash;
 use flash_indexer_core::hashing::Salt;
-use flash_indexer_wire::{KnownGroup, RecentBlock};
-
 use flash_indexer_types::Position;
+use flash_indexer_wire::{KnownGroup, RecentBlock};
 
 /// Position of a rank in its stream, with the decoder state to resume from there.
 #[derive(Debug)]

@@ -7,14 +7,14 @@ use std::time::{Duration, Instant, SystemTime};
 
 use flash_indexer_core::groups::{GroupedIndex, RankEvent};
 use flash_indexer_core::{Applied, BlockEvent, DpRank, PREFETCH_DISTANCE, SharedIndex, WorkerId, WorkerRank};
+use flash_indexer_telemetry::metrics::{Limit, Metrics};
+use flash_indexer_telemetry::supervision::{SupervisedThread, Supervisor, ThreadKind, Watch};
+use flash_indexer_types::ClearCause;
 use parking_lot::Mutex;
 
 use super::change::Change;
 use super::listener::{Listener, Maintain};
 use super::queues::{QueuedWork, Queues, Taken};
-use flash_indexer_telemetry::metrics::{Limit, Metrics};
-use flash_indexer_telemetry::supervision::{SupervisedThread, Supervisor, ThreadKind, Watch};
-use flash_indexer_types::ClearCause;
 
 /// Changes after which a batch ends with the next message: a writer takes one batch of each instance in turn.
 const BATCH_CHANGES_MAX: usize = 4_096;
@@ -301,26 +301,26 @@ impl Writer {
         let applied = listener.model.write(index, rank, event, event_time);
         self.metrics.event_applied(event, &applied);
         let (bound, why) = match event {
-            RankEvent::Indexed(_) if applied.moves_refused > 0 => {
+            RankEvent::Primary(_) if applied.moves_refused > 0 => {
                 (Limit::MovedBlocks, "the engine gave a sequence hash with many descendants other content")
             }
-            RankEvent::Indexed(_) if applied.twins_refused > 0 => {
+            RankEvent::Primary(_) if applied.twins_refused > 0 => {
                 (Limit::Twins, "the engine has too many sequence hashes for one prefix")
             }
-            RankEvent::Indexed(_) => (Limit::WaitingBlocks, "too many blocks wait for a parent that was never stored"),
+            RankEvent::Primary(_) => (Limit::WaitingBlocks, "too many blocks wait for a parent that was never stored"),
             RankEvent::Secondary(_) => {
                 (Limit::CacheGroups, "a hybrid model has more cache groups, or blocks in one, than are kept")
             }
         };
         if applied.refused > 0 {
             // A bounded index refuses blocks by design: its depths are too low then, and never wrong.
-            let is_indexed = matches!(event, RankEvent::Indexed(_));
+            let is_indexed = matches!(event, RankEvent::Primary(_));
             if !is_indexed || index.memory_limit().is_none() {
                 self.metrics.limit_reached_by(bound, applied.refused);
                 listener.record_loss(Some(dp_rank), why.to_owned());
             }
         }
-        if let RankEvent::Indexed(event) = event {
+        if let RankEvent::Primary(event) = event {
             self.record_unknown_blocks(index, listener, rank, event, &applied);
         }
     }
@@ -362,10 +362,10 @@ impl Writer {
 mod tests {
     use std::sync::atomic::AtomicUsize;
 
+    use flash_indexer_telemetry::metrics::MetricNames;
     use flash_indexer_test_support::wait_for;
 
     use super::*;
-    use flash_indexer_telemetry::metrics::MetricNames;
 
     /// An index with deferred work, in turns.
     struct MaintenanceTurns(AtomicUsize);

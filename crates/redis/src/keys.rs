@@ -12,8 +12,7 @@
 
 use std::str::FromStr;
 
-use flash_indexer_core::LocalHash;
-use flash_indexer_core::SequenceHash;
+use flash_indexer_core::{LocalHash, SequenceHash};
 
 use crate::identity::Scope;
 

@@ -2,11 +2,10 @@
 
 use std::sync::Arc;
 
-use flash_indexer_core::BlockEvent;
-use flash_indexer_core::Tier;
 use flash_indexer_core::groups::RankEvent;
 use flash_indexer_core::keyed::KeyedSet;
 use flash_indexer_core::prefixes::{HeldPrefixes, Prefix};
+use flash_indexer_core::{BlockEvent, Tier};
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 
@@ -56,12 +55,12 @@ impl RankPrefixes {
         let mut inner = self.inner.lock();
         let has_changes = match event {
             RankEvent::Secondary(_) => inner.withhold(WithheldReason::CacheGroups),
-            RankEvent::Indexed(BlockEvent::Cleared) => {
+            RankEvent::Primary(BlockEvent::Cleared) => {
                 inner.prefixes = HeldPrefixes::default();
                 inner.restart_epoch();
                 true
             }
-            RankEvent::Indexed(event) => inner.apply(event),
+            RankEvent::Primary(event) => inner.apply(event),
         };
         drop(inner);
         if has_changes {

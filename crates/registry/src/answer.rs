@@ -6,9 +6,7 @@ use std::num::NonZeroUsize;
 use std::sync::Arc;
 
 use flash_indexer_core::{DpRank, PerTier, Tier};
-
-use flash_indexer_types::InstanceId;
-use flash_indexer_types::Trust;
+use flash_indexer_types::{InstanceId, Trust};
 
 pub use self::named::NamedRank;
 pub(crate) use self::named::NamedRanks;

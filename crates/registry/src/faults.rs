@@ -14,7 +14,7 @@ static TIER_LOOKUPS: Mutex<()> = Mutex::new(());
 
 /// Panics or blocks if the event stores one of the blocks above.
 pub(crate) fn apply(event: &RankEvent) {
-    let RankEvent::Indexed(BlockEvent::Stored { blocks, .. }) = event else { return };
+    let RankEvent::Primary(BlockEvent::Stored { blocks, .. }) = event else { return };
     for block in blocks {
         assert!(block.sequence.0 != PANICKING_BLOCK, "fault injected by a test");
         if block.sequence.0 == BLOCKING_BLOCK {

@@ -25,16 +25,15 @@ pub(crate) use self::instance_table::InstanceTable;
 pub(crate) use self::replaceable_index::{ReplaceableIndex, unbounded_index};
 pub(crate) use self::token_windows::TokenWindows;
 
-use crate::published_ranks::PublishedRanks;
-use crate::recent_uses::RecentUses;
 use flash_indexer_explain::{History, SeenVariants};
 use flash_indexer_ingest::{Decoders, Listener, Maintain, ModelSink};
 use flash_indexer_telemetry::metrics::{Metrics, ModelCounts, ModelState};
 use flash_indexer_telemetry::supervision::{ThreadKind, guarded};
-use flash_indexer_types::ClearCause;
-use flash_indexer_types::Trust;
-use flash_indexer_types::{InstanceId, ModelKey, Ordinal};
+use flash_indexer_types::{ClearCause, InstanceId, ModelKey, Ordinal, Trust};
 use flash_indexer_wire::AdapterSalt;
+
+use crate::published_ranks::PublishedRanks;
+use crate::recent_uses::RecentUses;
 
 /// Models by name and tenant.
 pub(crate) type Models = RwLock<BTreeMap<ModelKey, Arc<Model>>>;
@@ -100,7 +99,7 @@ impl ModelSink for Model {
 
     fn write(&self, index: &GroupedIndex, rank: WorkerRank, event: &RankEvent, happened: Instant) -> Applied {
         let applied = self.apply_to(index, rank, event);
-        if let RankEvent::Indexed(event) = event {
+        if let RankEvent::Primary(event) = event {
             self.history.record(rank, event, &applied, happened);
         }
         applied
@@ -119,7 +118,7 @@ impl ModelSink for Model {
         self.replace_index(failed, culprit);
     }
 
-    fn note_variant(&self, window: TokenWindow, adapter_salt: &AdapterSalt) {
+    fn record_variant(&self, window: TokenWindow, adapter_salt: &AdapterSalt) {
         self.windows.record(window);
         self.seen_variants.record(adapter_salt);
     }
@@ -171,9 +170,9 @@ impl Model {
 
     /// Applies one event from a dump to a rank's primary cache group, and records it for explanations.
     pub(crate) fn restore(&self, rank: WorkerRank, event: BlockEvent) {
-        let event = RankEvent::Indexed(event);
+        let event = RankEvent::Primary(event);
         let applied = self.apply(rank, &event);
-        if let RankEvent::Indexed(event) = &event {
+        if let RankEvent::Primary(event) = &event {
             self.history.record(rank, event, &applied, Instant::now());
         }
     }

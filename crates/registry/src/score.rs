@@ -13,14 +13,14 @@ use rustc_hash::{FxHashMap, FxHashSet};
 pub use self::pod_filter::PodFilter;
 pub use self::tier_weights::{TierWeights, TierWeightsError};
 
+use flash_indexer_types::{InstanceId, Trust};
+
 use crate::answer::StoreAnswer;
 use crate::model::Model;
 use crate::predictions::{PredictionView, Predictions};
 use crate::search::{RemoteRank, Search};
 use crate::shared_store::RemoteListedRank;
 use crate::tier_lookups::{TierLookups, slowest_tiers};
-use flash_indexer_types::InstanceId;
-use flash_indexer_types::Trust;
 
 /// Selects the pods of a score.
 #[derive(Debug, Clone, Default)]

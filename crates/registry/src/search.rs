@@ -7,14 +7,13 @@ use flash_indexer_core::cursor::PrefixCursor;
 use flash_indexer_core::hashing::{HashVariant, TokenWindow, local_hashes};
 use flash_indexer_core::{LocalHash, MatchScores, PerTier, SharedIndex, WorkerId};
 use flash_indexer_redis::HolderId;
+use flash_indexer_types::names::{NameError, NameField, check_names};
+use flash_indexer_types::{InstanceId, ModelKey, Trust};
 use tracing::debug;
 
 use crate::answer::{Answer, AnswerCursor, NamedRank, QueryOptions, StoreAnswer};
 use crate::model::Model;
 use crate::shared_store::{Depths, FleetModel, RemoteListedRank, SharedStore};
-use flash_indexer_types::Trust;
-use flash_indexer_types::names::{NameError, NameField, check_names};
-use flash_indexer_types::{InstanceId, ModelKey};
 
 /// A prompt as tokens, with its adapter and cache salt.
 #[derive(Debug, Clone, Copy)]

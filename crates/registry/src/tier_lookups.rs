@@ -4,11 +4,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use flash_indexer_core::{LocalHash, PerTier, RankMatch, SharedIndex, Tier};
+use flash_indexer_telemetry::metrics::{Limit, Metrics};
+use flash_indexer_telemetry::supervision::{ThreadKind, guarded};
 use tokio::sync::Semaphore;
 
 use crate::model::Model;
-use flash_indexer_telemetry::metrics::{Limit, Metrics};
-use flash_indexer_telemetry::supervision::{ThreadKind, guarded};
 
 /// Lookups that wait for writers at a time.
 const TIER_LOOKUPS_MAX: usize = 16;

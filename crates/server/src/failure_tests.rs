@@ -6,14 +6,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use flash_indexer_core::SequenceHash;
+use flash_indexer_registry::faults;
 use flash_indexer_sim::{Publisher, PublisherOptions};
+use flash_indexer_telemetry::supervision::ThreadKind;
 use flash_indexer_test_support::wait_for;
 use flash_indexer_wire::{BlockStored, Encoding, EngineEvent, TokenIds, encode_batch};
 use serde_json::{Value, json};
 
 use crate::{IndexerOptions, PodOptions, Server, ServerOptions};
-use flash_indexer_registry::faults;
-use flash_indexer_telemetry::supervision::ThreadKind;
 
 const PATIENCE: Duration = Duration::from_secs(30);
 

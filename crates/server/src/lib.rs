@@ -46,16 +46,12 @@ pub use flash_indexer_discovery::{
     KubernetesOptions, NamespaceError,
 };
 pub use flash_indexer_ingest::{Connection, ListenerReport, QUEUE_BYTES_MIN, ReleaseOutcome, ReplayProgress};
-pub use flash_indexer_registry::{Answer, QueryOptions, RankAnswer, StoreAnswer};
 pub use flash_indexer_registry::{
-    Indexer, IndexerOptions, ListenError, PodOptions, PredictError, QueryError, RegistrationError, Unregistered,
+    Answer, Indexer, IndexerOptions, ListenError, PodFilter, PodOptions, PodScore, PredictError, Predicted,
+    PredictedBlocks, PredictionLimits, Query, QueryError, QueryOptions, RankAnswer, RegistrationError, ScoreOptions,
+    Scores, StoreAnswer, TierWeights, TierWeightsError, TokenPrompt, TokenizationError, TokenizationOptions,
+    TokenizerServiceOptions, Unregistered,
 };
-pub use flash_indexer_registry::{
-    PodFilter, PodScore, Predicted, PredictedBlocks, PredictionLimits, ScoreOptions, Scores, TierWeights,
-    TierWeightsError,
-};
-pub use flash_indexer_registry::{Query, TokenPrompt};
-pub use flash_indexer_registry::{TokenizationError, TokenizationOptions, TokenizerServiceOptions};
 pub use flash_indexer_telemetry::metrics::MetricNames;
 pub use flash_indexer_types::names::{
     ENDPOINT_BYTES_MAX, INSTANCE_ID_BYTES_MAX, NAME_BYTES_MAX, NameError, NameField, SALT_BYTES_MAX,

@@ -4,12 +4,12 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use flash_indexer_discovery::Registrar;
+use flash_indexer_registry::Indexer;
 use flash_indexer_telemetry::metrics::Metrics;
 use flash_indexer_telemetry::supervision::Supervisor;
 use flash_indexer_types::{EmptyModelPolicy, OwnedRank, Owner, RankId, Registered, Registration};
 
 use crate::peers::{RecoveryState, RecoveryStatus};
-use flash_indexer_registry::Indexer;
 
 /// Registrar over the indexer's registry and the state of recovery.
 pub(crate) struct DiscoveryRegistrar {

@@ -8,6 +8,9 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use flash_indexer_discovery::{Discovery, DiscoveryOptions};
+use flash_indexer_registry::{Indexer, IndexerOptions, ListenError, PodOptions, PodsGuard, RegistrationError};
+use flash_indexer_types::Registration;
 use flash_indexer_wire::Start;
 use tokio::net::TcpListener;
 use tokio::sync::oneshot;
@@ -21,9 +24,6 @@ use crate::peers::{
     Check, CheckGuard, PeerDeadlines, PeerUrl, Peers, Recovery, RecoveryError, RecoveryState, RecoveryStatus,
 };
 use crate::registrar::DiscoveryRegistrar;
-use flash_indexer_discovery::{Discovery, DiscoveryOptions};
-use flash_indexer_registry::{Indexer, IndexerOptions, ListenError, PodOptions, PodsGuard, RegistrationError};
-use flash_indexer_types::Registration;
 
 /// Configuration of a server.
 #[derive(Debug, Clone)]

@@ -63,7 +63,7 @@ fn an_index_fed_by_the_engine_predicts_every_hit() {
                     let event = event.expect("a good event");
                     removals += usize::from(matches!(event, EngineEvent::Removed(_)));
                     for event in translator.translate(&event).expect("a usable event") {
-                        let RankEvent::Indexed(event) = event else { panic!("another cache group: {event:?}") };
+                        let RankEvent::Primary(event) = event else { panic!("another cache group: {event:?}") };
                         let applied = index.apply(RANK, &event);
                         assert_eq!((applied.waiting, applied.moved, applied.unknown), (0, 0, 0));
                         duplicates += applied.duplicate;

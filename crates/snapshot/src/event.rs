@@ -5,15 +5,15 @@ use std::marker::PhantomData;
 use flash_indexer_core::groups::SecondaryGroup;
 use flash_indexer_core::hashing::Salt;
 use flash_indexer_core::{Block, LocalHash, SequenceHash, Tier};
+use flash_indexer_types::hashes::{AnyHash, HashForm, ShownHash};
+use flash_indexer_types::{InstanceId, ModelKey};
 use flash_indexer_wire::Age;
 use serde::de::{self, Deserializer, IgnoredAny, SeqAccess};
 use serde::{Deserialize, Serialize, Serializer};
 
 use super::READ_EVENT_BLOCKS_MAX;
 use super::contents::AgeRecord;
-use super::groups::ReachRecord;
-use flash_indexer_types::hashes::{AnyHash, HashForm, ShownHash};
-use flash_indexer_types::{InstanceId, ModelKey};
+use super::groups::WindowRecord;
 
 /// Event as it is written.
 #[derive(Serialize)]
@@ -106,7 +106,7 @@ impl<'a> ShownRun<'a> {
 #[derive(Serialize)]
 struct StoredInGroup<'a> {
     group: u32,
-    needs: ReachRecord,
+    needs: WindowRecord,
     blocks: ShownHashes<'a>,
 }
 
@@ -212,7 +212,7 @@ pub(super) struct ReadRecent {
 #[derive(Deserialize)]
 pub(super) struct ReadGroup {
     pub(super) group: u32,
-    pub(super) needs: ReachRecord,
+    pub(super) needs: WindowRecord,
     #[serde(deserialize_with = "sequence_hashes")]
     pub(super) blocks: Vec<SequenceHash>,
 }

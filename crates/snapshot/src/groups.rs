@@ -32,7 +32,7 @@ pub enum RoleRecord {
     Primary,
     /// Secondary group: its events carry sequence hashes only, and it limits the usable prefix.
     #[serde(rename = "further")]
-    Secondary(ReachRecord),
+    Secondary(WindowRecord),
     /// Group of an unsupported kind.
     #[serde(rename = "set_aside")]
     Unsupported,
@@ -42,8 +42,8 @@ impl fmt::Display for RoleRecord {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Primary => f.write_str("primary"),
-            Self::Secondary(ReachRecord::Whole) => f.write_str("secondary, needs the whole prefix"),
-            Self::Secondary(ReachRecord::LastBlocks(blocks)) => write!(f, "secondary, needs the last {blocks} blocks"),
+            Self::Secondary(WindowRecord::Whole) => f.write_str("secondary, needs the whole prefix"),
+            Self::Secondary(WindowRecord::LastBlocks(blocks)) => write!(f, "secondary, needs the last {blocks} blocks"),
             Self::Unsupported => f.write_str("not understood"),
         }
     }
@@ -52,7 +52,7 @@ impl fmt::Display for RoleRecord {
 /// [`AttentionWindow`] in a dump: the part of a prefix that a group needs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
-pub enum ReachRecord {
+pub enum WindowRecord {
     /// The whole prefix.
     Whole,
     /// This number of blocks at the end of the prefix.
@@ -109,7 +109,7 @@ impl From<GroupRole> for RoleRecord {
     }
 }
 
-impl From<AttentionWindow> for ReachRecord {
+impl From<AttentionWindow> for WindowRecord {
     fn from(reach: AttentionWindow) -> Self {
         match reach {
             AttentionWindow::Full => Self::Whole,
@@ -118,11 +118,11 @@ impl From<AttentionWindow> for ReachRecord {
     }
 }
 
-impl From<ReachRecord> for AttentionWindow {
-    fn from(needs: ReachRecord) -> Self {
+impl From<WindowRecord> for AttentionWindow {
+    fn from(needs: WindowRecord) -> Self {
         match needs {
-            ReachRecord::Whole => Self::Full,
-            ReachRecord::LastBlocks(blocks) => Self::LastBlocks(blocks),
+            WindowRecord::Whole => Self::Full,
+            WindowRecord::LastBlocks(blocks) => Self::LastBlocks(blocks),
         }
     }
 }

@@ -71,7 +71,7 @@ mod totals;
 mod write;
 
 pub use self::contents::recent_blocks;
-pub use self::groups::{GroupRecord, ReachRecord, RoleRecord};
+pub use self::groups::{GroupRecord, RoleRecord, WindowRecord};
 pub use self::rank_dump::RankDump;
 pub use self::read::{
     DumpEntry, DumpError, DumpSink, DumpSummary, RankName, RecentBlocks, Refused, SecondaryBlocks, StoredBlocks,

@@ -6,6 +6,8 @@ use std::io::Read;
 use flash_indexer_core::DpRank;
 use flash_indexer_core::hashing::BlockSize;
 use flash_indexer_core::keyed::KeyedMap;
+use flash_indexer_types::names::shorten;
+use flash_indexer_types::{InstanceId, ModelKey};
 use serde::de::{self, DeserializeSeed, Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
 use serde_json::error::Category;
 
@@ -13,8 +15,6 @@ use super::event::{ReadEvent, ReadTier};
 use super::read::{DumpError, DumpSink, DumpSummary, RankName, read_error};
 use super::record::RankRecord;
 use super::totals::ReceivedTotals;
-use flash_indexer_types::names::shorten;
-use flash_indexer_types::{InstanceId, ModelKey};
 
 /// Reads `{"model:tenant": {"block_size", "events"}, …}`.
 pub(super) fn read<S: DumpSink>(input: impl Read, sink: &mut S) -> Result<DumpSummary, DumpError> {

@@ -5,6 +5,8 @@ use std::io::{self, BufRead, BufReader, Cursor, Read};
 use flash_indexer_core::groups::{GroupChange, GroupEvent, SecondaryGroup};
 use flash_indexer_core::hashing::{BlockSize, Salt};
 use flash_indexer_core::{Block, BlockEvent, DpRank, SequenceHash, Tier};
+use flash_indexer_types::names::shorten;
+use flash_indexer_types::{InstanceId, ModelKey};
 use flash_indexer_wire::Age;
 use serde::Deserialize;
 
@@ -13,8 +15,6 @@ use super::record::{End, RankRecord, Start};
 use super::tally::Tally;
 use super::totals::ReceivedTotals;
 use super::{LINE_BYTES_MAX, LINES_START, VERSION, object};
-use flash_indexer_types::names::shorten;
-use flash_indexer_types::{InstanceId, ModelKey};
 
 /// Failure to read a dump. Entries that the sink received before are incomplete and must be discarded.
 #[derive(Debug, thiserror::Error)]

@@ -1,16 +1,14 @@
 //! Records of ranks in a dump: registration, stream position and totals.
 
 use flash_indexer_core::hashing::TokenWindow;
+use flash_indexer_types::names::{NameError, NameField, check_names};
+use flash_indexer_types::{EngineKind, InstanceId, ModelKey, Removal, Trust};
 use flash_indexer_wire::Cursor;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use super::groups::GroupRecord;
 use super::tally::{Tally, hex};
-use flash_indexer_types::Trust;
-use flash_indexer_types::names::{NameError, NameField, check_names};
-use flash_indexer_types::{EngineKind, Removal};
-use flash_indexer_types::{InstanceId, ModelKey};
 
 /// Record of a rank: identity, registration, stream position and totals.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]

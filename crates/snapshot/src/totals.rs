@@ -4,12 +4,12 @@ use std::collections::BTreeMap;
 
 use flash_indexer_core::groups::{GroupId, SecondaryGroup};
 use flash_indexer_core::{SequenceHash, Tier};
+use flash_indexer_types::hashes::AnyHash;
 
 use super::event::{ReadGroup, ReadRecent, ReadStored, ReadTier};
 use super::read::{DumpEntry, DumpError, RecentBlocks, SecondaryBlocks, StoredBlocks};
 use super::record::RankRecord;
 use super::tally::Tally;
-use flash_indexer_types::hashes::AnyHash;
 
 /// Totals of the blocks read of one rank.
 #[derive(Debug, Default)]

@@ -4,6 +4,8 @@ use std::io::{self, Write};
 
 use flash_indexer_core::groups::{GroupChange, GroupEvent};
 use flash_indexer_core::{Block, BlockEvent, SequenceHash, Tier};
+use flash_indexer_types::ModelKey;
+use flash_indexer_types::hashes::HashForm;
 
 use super::RankDump;
 use super::contents::{self, Unwritten};
@@ -11,8 +13,6 @@ use super::event::{BlockAnnotations, CacheEvent, Data, ModelFields, RouterEvent,
 use super::record::{End, RankRecord, Start};
 use super::tally::Tally;
 use super::{EVENT_BLOCKS_MAX, VERSION};
-use flash_indexer_types::ModelKey;
-use flash_indexer_types::hashes::HashForm;
 
 /// Form of a dump.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -2,7 +2,7 @@
 
 use flash_indexer_core::groups::{GroupedIndex, RankEvent};
 use flash_indexer_core::hashing::BlockSize;
-use flash_indexer_core::naming::NamingLimits;
+use flash_indexer_core::rank_blocks::RankBlockLimits;
 use flash_indexer_core::run::RunIndex;
 use flash_indexer_core::{DpRank, PrefixIndex, RemovedCopies, SequenceHash, WorkerId, WorkerRank};
 use flash_indexer_designs::RadixTree;
@@ -322,13 +322,13 @@ fn decode_and_index(payload: &[u8]) {
         lora_name: None,
         removed_copies: RemovedCopies::One,
     });
-    let mut index = RadixTree::new(NamingLimits { waiting_blocks_max: 2, removed_blocks_max: 2 });
+    let mut index = RadixTree::new(RankBlockLimits { waiting_blocks_max: 2, removed_blocks_max: 2 });
     let grouped = GroupedIndex::new(Box::<RunIndex>::default());
     let rank = WorkerRank { worker: WorkerId(1), dp_rank: batch.dp_rank.unwrap_or_default() };
     for event in batch.events.flatten() {
         for change in translator.translate(&event).into_iter().flatten() {
             grouped.apply_event(rank, &change);
-            if let RankEvent::Indexed(event) = &change {
+            if let RankEvent::Primary(event) = &change {
                 index.apply(rank, event);
             }
         }

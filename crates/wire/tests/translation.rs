@@ -47,7 +47,7 @@ fn translated(translator: &mut Translator, event: &EngineEvent<'_>) -> Result<Ra
 /// The single change of the primary cache group that an event is translated to.
 fn indexed(translator: &mut Translator, event: &EngineEvent<'_>) -> Result<BlockEvent, TranslateError> {
     translated(translator, event).map(|change| match change {
-        RankEvent::Indexed(event) => event,
+        RankEvent::Primary(event) => event,
         RankEvent::Secondary(change) => panic!("another cache group: {change:?}"),
     })
 }
@@ -241,11 +241,11 @@ fn an_offloaded_block_is_stored_with_its_local_hash() {
         let blocks = hashes.iter().zip(locals(None, None, hashes));
         let blocks = blocks.map(|(&hash, local)| Block { sequence: SequenceHash(hash), local }).collect();
         let parent = parent.map(SequenceHash);
-        RankEvent::Indexed(BlockEvent::Stored { tier: Tier::Host, parent, blocks, copies: 1 })
+        RankEvent::Primary(BlockEvent::Stored { tier: Tier::Host, parent, blocks, copies: 1 })
     };
     let copied = |hashes: &[u64]| {
         let blocks = hashes.iter().copied().map(SequenceHash).collect();
-        RankEvent::Indexed(BlockEvent::Copied { tier: Tier::Host, blocks })
+        RankEvent::Primary(BlockEvent::Copied { tier: Tier::Host, blocks })
     };
     stored_locals(&mut translator, store(None, &[1]));
     assert_eq!(
@@ -311,7 +311,7 @@ fn removed_in(group_idx: Option<u32>) -> EngineEvent<'static> {
 fn secondary(result: Result<RankEvent, TranslateError>) -> Result<(u32, AttentionWindow, GroupEvent), &'static str> {
     match result {
         Ok(RankEvent::Secondary(GroupChange { group, event })) => Ok((group.id.0, group.window, event)),
-        Ok(RankEvent::Indexed(_)) => Err("indexed"),
+        Ok(RankEvent::Primary(_)) => Err("indexed"),
         Err(error) => Err(error.reason()),
     }
 }

@@ -192,7 +192,7 @@ impl StreamFollower {
             Err(error) => return self.reject(error.to_string()),
         };
         for change in translated {
-            if let RankEvent::Indexed(BlockEvent::Stored { blocks, .. }) = &change {
+            if let RankEvent::Primary(BlockEvent::Stored { blocks, .. }) = &change {
                 self.summary.stores_with_block_size += 1;
                 self.recent.extend(blocks.last().map(|block| (dp_rank, block.sequence)));
                 if self.recent.len() > RECENT_MAX {

@@ -67,14 +67,14 @@ impl GroupedIndex {
     /// Applies one event of `rank`, of any group, and returns what it changed.
     pub fn apply_event(&self, rank: WorkerRank, event: &RankEvent) -> Applied {
         match event {
-            RankEvent::Indexed(event) => self.apply(rank, event),
+            RankEvent::Primary(event) => self.apply(rank, event),
             RankEvent::Secondary(change) => self.apply_group(rank, change),
         }
     }
 
     /// [`SharedIndex::prefetch`] for an event of any group.
     pub fn prefetch_event(&self, rank: WorkerRank, event: &RankEvent) {
-        if let RankEvent::Indexed(event) = event {
+        if let RankEvent::Primary(event) = event {
             self.prefetch(rank, event);
         }
     }
@@ -136,7 +136,7 @@ impl GroupedIndex {
         let groups = self.groups_of(rank);
         let groups = groups.as_ref().map(|groups| groups.read());
         let secondary = groups.as_ref().map(|groups| groups.stores()).unwrap_or_default();
-        let indexed = self.plain.dump(rank).into_iter().map(RankEvent::Indexed);
+        let indexed = self.plain.dump(rank).into_iter().map(RankEvent::Primary);
         secondary.into_iter().map(RankEvent::Secondary).chain(indexed).collect()
     }
 

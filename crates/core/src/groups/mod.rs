@@ -93,7 +93,7 @@ pub enum GroupEvent {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum RankEvent {
     /// A change of the primary group, or a clear of all groups.
-    Indexed(BlockEvent),
+    Primary(BlockEvent),
     /// A change of a secondary group.
     Secondary(GroupChange),
 }

@@ -2,7 +2,7 @@
 
 use super::rank::{HeldPrefixMap, SecondaryGroups};
 use crate::hashing::next_sequence_hash;
-use crate::naming::{Lookup, Placement, Tiers};
+use crate::rank_blocks::{Lookup, Placement, Tiers};
 use crate::{LocalHash, SequenceHash, Tier};
 
 /// A sequence hash and the prefix that it identifies.

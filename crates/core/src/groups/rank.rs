@@ -7,7 +7,7 @@ use super::{
     Cut, GROUP_BLOCKS_MAX, GROUPS_MAX, GroupChange, GroupEvent, HeldIn, MISSING_LISTED_MAX, MissingBlock,
     SecondaryGroup, Shortfall,
 };
-use crate::naming::{Lookup, NamingLimits, RankWriter};
+use crate::rank_blocks::{Lookup, RankBlockLimits, RankWriter};
 use crate::{Applied, BlockEvent, PerTier, RemovedCopies, SequenceHash, Tier};
 
 /// Secondary groups of one rank, and the prefixes of its primary group's sequence hashes.
@@ -29,7 +29,7 @@ impl RankGroups {
         }
         let placement = Places { secondary: &self.secondary, held: &mut self.held };
         // The index refuses the same blocks and reports them.
-        RankWriter { placement, names: &mut self.lookup, limits: NamingLimits::default() }.apply(event);
+        RankWriter { placement, names: &mut self.lookup, limits: RankBlockLimits::default() }.apply(event);
     }
 
     pub(super) fn apply(&mut self, GroupChange { group, event }: &GroupChange) -> Applied {

@@ -5,7 +5,7 @@
 
 mod nodes;
 
-use crate::naming::{Lookup, NamingLimits, RankWriter};
+use crate::rank_blocks::{Lookup, RankBlockLimits, RankWriter};
 use crate::{Applied, BlockEvent, LocalHash, SequenceHash, Tier};
 
 use nodes::{NodeId, Nodes};
@@ -50,7 +50,7 @@ impl HeldPrefixes {
             return Applied { removed, ..Applied::default() };
         }
         let placement = self.nodes.reporting_to(changed);
-        RankWriter { placement, names: &mut self.lookup, limits: NamingLimits::default() }.apply(event)
+        RankWriter { placement, names: &mut self.lookup, limits: RankBlockLimits::default() }.apply(event)
     }
 
     /// The slowest tier needed to hold the whole prefix; none if it is not held.

@@ -4,7 +4,7 @@ use crate::keyed::KeyedMap;
 
 use super::Prefix;
 use crate::hashing::next_sequence_hash;
-use crate::naming::{Lookup, Placement, Tiers};
+use crate::rank_blocks::{Lookup, Placement, Tiers};
 use crate::{LocalHash, SequenceHash, Tier};
 
 /// Number of a node; none is the parent of the first block of a sequence.

@@ -8,7 +8,7 @@ mod node;
 
 use std::sync::Arc;
 
-use flash_indexer_core::naming::{Lookup, NamingLimits, RankWriter};
+use flash_indexer_core::rank_blocks::{Lookup, RankBlockLimits, RankWriter};
 use flash_indexer_core::{Applied, BlockEvent, HeldBlock, LocalHash, MatchScores, RankSize, SharedIndex, WorkerRank};
 use parking_lot::RwLock;
 
@@ -34,19 +34,19 @@ use super::rank_table::RankTable;
 /// # Cost
 ///
 /// The cost of [`RadixTree`](super::RadixTree). In addition, a query of depth D takes D locks and changes D reference
-/// counts. Moving a block, and removing one beyond [`NamingLimits::removed_blocks_max`], visits every block that the rank
+/// counts. Moving a block, and removing one beyond [`RankBlockLimits::removed_blocks_max`], visits every block that the rank
 /// has named if blocks follow it.
 #[derive(Debug, Default)]
 pub struct ConcurrentRadixTree {
     root: Arc<Node>,
     ranks: RankTable<RwLock<Lookup<Arc<Node>>>>,
-    limits: NamingLimits,
+    limits: RankBlockLimits,
 }
 
 impl ConcurrentRadixTree {
     /// An empty tree with the given limits.
     #[must_use]
-    pub fn new(limits: NamingLimits) -> Self {
+    pub fn new(limits: RankBlockLimits) -> Self {
         Self { root: Arc::default(), ranks: RankTable::default(), limits }
     }
 

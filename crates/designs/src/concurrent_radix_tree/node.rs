@@ -6,7 +6,7 @@
 use std::sync::{Arc, Weak};
 
 use flash_indexer_core::keyed::KeyedMap;
-use flash_indexer_core::naming::{Lookup, Placement, Tiers};
+use flash_indexer_core::rank_blocks::{Lookup, Placement, Tiers};
 use flash_indexer_core::{LocalHash, SequenceHash, Tier};
 use parking_lot::RwLock;
 

@@ -36,7 +36,7 @@ mod twins;
 
 use std::num::NonZeroUsize;
 
-use flash_indexer_core::naming::{NamingLimits, RankWriter};
+use flash_indexer_core::rank_blocks::{RankBlockLimits, RankWriter};
 use flash_indexer_core::{
     Applied, BlockEvent, HeldBlock, LocalHash, MatchScores, PerTier, RankSize, SharedIndex, Tier, WorkerRank,
 };
@@ -67,7 +67,7 @@ pub struct PositionalOptions {
     /// The search for the depths of dropped ranks.
     pub dropped_rank_search: DroppedRankSearch,
     /// Limits of the waiting and removed blocks of one rank.
-    pub limits: NamingLimits,
+    pub limits: RankBlockLimits,
 }
 
 impl Default for PositionalOptions {
@@ -75,7 +75,7 @@ impl Default for PositionalOptions {
         Self {
             jump_size: NonZeroUsize::new(64).expect("64 is not zero"),
             dropped_rank_search: DroppedRankSearch::default(),
-            limits: NamingLimits::default(),
+            limits: RankBlockLimits::default(),
         }
     }
 }
@@ -98,7 +98,7 @@ impl Default for PositionalOptions {
 ///
 /// A query of depth D costs D / J lookups for jumps of J blocks, the lookups of [`DroppedRankSearch`], and D hashes of 16
 /// bytes. If a matching rank has gaps, the query costs D more lookups. Storing or removing a block costs one lookup by name
-/// and one by position. Moving a block, and removing one beyond [`NamingLimits::removed_blocks_max`], visits every block
+/// and one by position. Moving a block, and removing one beyond [`RankBlockLimits::removed_blocks_max`], visits every block
 /// that the rank has named if blocks follow it.
 #[derive(Debug, Default)]
 pub struct Positional {

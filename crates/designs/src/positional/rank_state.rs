@@ -1,7 +1,7 @@
 //! The state of one rank in the positional index.
 
 use flash_indexer_core::Tier;
-use flash_indexer_core::naming::Lookup;
+use flash_indexer_core::rank_blocks::Lookup;
 
 use super::table::BlockAddress;
 

@@ -4,7 +4,7 @@ use dashmap::DashMap;
 use dashmap::mapref::entry::Entry as Slot;
 use flash_indexer_core::hashing::next_sequence_hash;
 use flash_indexer_core::keyed::KeyedState;
-use flash_indexer_core::naming::{Lookup, Placement, Tiers};
+use flash_indexer_core::rank_blocks::{Lookup, Placement, Tiers};
 use flash_indexer_core::{LocalHash, SequenceHash, Tier};
 use xxhash_rust::xxh3::xxh3_64;
 

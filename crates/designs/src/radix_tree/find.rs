@@ -1,6 +1,6 @@
 //! A query's walk down the tree.
 
-use flash_indexer_core::naming::Tiers;
+use flash_indexer_core::rank_blocks::Tiers;
 use flash_indexer_core::{LocalHash, PerTier, Tier};
 use rustc_hash::FxHashMap;
 

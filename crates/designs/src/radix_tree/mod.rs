@@ -17,7 +17,7 @@
 mod find;
 mod nodes;
 
-use flash_indexer_core::naming::{Lookup, NamingLimits, RankWriter};
+use flash_indexer_core::rank_blocks::{Lookup, RankBlockLimits, RankWriter};
 use flash_indexer_core::{
     Applied, BlockEvent, HeldBlock, LocalHash, MatchScores, PrefixIndex, RankMatch, RankSize, WorkerRank,
 };
@@ -36,13 +36,13 @@ use super::rank_slots::RankSlots;
 pub struct RadixTree {
     nodes: Nodes,
     ranks: RankSlots<Lookup<NodeId>>,
-    limits: NamingLimits,
+    limits: RankBlockLimits,
 }
 
 impl RadixTree {
     /// An empty tree with the given limits.
     #[must_use]
-    pub fn new(limits: NamingLimits) -> Self {
+    pub fn new(limits: RankBlockLimits) -> Self {
         Self { limits, ..Self::default() }
     }
 

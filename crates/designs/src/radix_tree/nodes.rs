@@ -1,7 +1,7 @@
 //! The nodes of the tree, in one arena and linked by number.
 
 use flash_indexer_core::keyed::KeyedMap;
-use flash_indexer_core::naming::{Lookup, Placement, Tiers};
+use flash_indexer_core::rank_blocks::{Lookup, Placement, Tiers};
 use flash_indexer_core::{LocalHash, SequenceHash, Tier};
 
 /// Number of a node. It is reused after the node is dropped.

@@ -5,6 +5,8 @@ use std::str::FromStr;
 use std::sync::Arc;
 
 use flash_indexer_core::hashing::BlockSize;
+use flash_indexer_types::names::shorten;
+use flash_indexer_types::{InstanceId, Removal};
 use serde::Deserialize;
 use serde::de::IntoDeserializer;
 
@@ -12,9 +14,6 @@ use super::KubernetesNamespace;
 use crate::reconcile::Targets;
 use crate::report::DiscoveredTargets;
 use crate::template::{EngineTemplate, EngineTraits};
-use flash_indexer_types::InstanceId;
-use flash_indexer_types::Removal;
-use flash_indexer_types::names::shorten;
 
 /// Prefix of the annotations and labels that describe an engine.
 const PREFIX: &str = "flash-indexer/";

@@ -2,11 +2,11 @@ use std::ops::Range;
 
 use flash_indexer_core::DpRank;
 use flash_indexer_core::hashing::BlockSize;
+use flash_indexer_types::{InstanceId, ModelKey};
 use proptest::collection::vec;
 use proptest::prelude::*;
 
 use super::*;
-use flash_indexer_types::{InstanceId, ModelKey};
 
 const GRACE: Duration = Duration::from_secs(10);
 const RANKS: Range<u64> = 0..4;

@@ -2,11 +2,11 @@
 
 use std::fmt;
 
+use flash_indexer_types::InstanceId;
+use flash_indexer_types::names::{NameField, check_name};
 use flash_indexer_wire::EngineAdapter;
 
 use crate::listener::{Listener, ListenerOptions};
-use flash_indexer_types::InstanceId;
-use flash_indexer_types::names::{NameField, check_name};
 
 /// Longest topic that is parsed, in bytes.
 const TOPIC_BYTES_MAX: usize = 1 << 10;
@@ -119,8 +119,9 @@ fn fnv_1a(bytes: &[u8]) -> u64 {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use flash_indexer_types::names::NAME_BYTES_MAX;
+
+    use super::*;
 
     #[test]
     fn queues_are_chosen_by_fnv_1a() {

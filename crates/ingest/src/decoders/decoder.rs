@@ -118,7 +118,7 @@ impl Decoder {
                     self.route_messages(&pod, messages);
                 }
             }
-            Work::PodDropped { pod, runs } => self.note_dropped(&pod.name, &runs),
+            Work::PodDropped { pod, runs } => self.record_dropped(&pod.name, &runs),
             Work::ConnectionLost(connection, pods) => self.disconnect_pods(connection, &pods),
             Work::Refused(name, dp_rank, refusal) => self.refuse(&name, dp_rank, &refusal),
         }
@@ -308,14 +308,14 @@ impl WriterSender<'_> {
 #[cfg(test)]
 mod tests {
     use crossbeam_channel::bounded;
+    use flash_indexer_telemetry::metrics::MetricNames;
+    use flash_indexer_telemetry::supervision::Supervisor;
     use parking_lot::Mutex;
     use tracing::span::{Attributes, Id, Record};
     use tracing::{Event, Metadata, Subscriber};
 
     use super::*;
     use crate::fixture::Fixture;
-    use flash_indexer_telemetry::metrics::MetricNames;
-    use flash_indexer_telemetry::supervision::Supervisor;
 
     /// Records the fields of the entered span at each event.
     #[derive(Default)]

@@ -5,6 +5,8 @@ use std::time::Instant;
 
 use crossbeam_channel::Receiver;
 use flash_indexer_core::DpRank;
+use flash_indexer_telemetry::metrics::Limit;
+use flash_indexer_types::InstanceId;
 use flash_indexer_wire::Start;
 
 use super::decoder::Decoder;
@@ -17,8 +19,6 @@ use crate::bound_pods::{
 use crate::listener::{Connection, Listener};
 use crate::listener_decoder::ListenerDecoder;
 use crate::message::Live;
-use flash_indexer_telemetry::metrics::Limit;
-use flash_indexer_types::InstanceId;
 
 impl Decoders {
     /// Decoder of a pod. Every replica with the same number of decoders chooses the same one.
@@ -116,7 +116,7 @@ impl Decoder {
     }
 
     /// Records that messages of a pod were dropped before they reached the decoder.
-    pub(super) fn note_dropped(&mut self, name: &PodName, runs: &[(Arc<Listener>, u64)]) {
+    pub(super) fn record_dropped(&mut self, name: &PodName, runs: &[(Arc<Listener>, u64)]) {
         let now = Instant::now();
         self.mark_tail_lost(name, now);
         for (listener, run) in runs {

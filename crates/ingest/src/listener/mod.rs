@@ -24,10 +24,11 @@ pub use self::held_ranks::ReleaseOutcome;
 pub use self::options::ListenerOptions;
 pub use self::report::{Connection, ListenerReport, ReplayProgress};
 pub use self::sink::{Maintain, ModelSink};
-use self::status::{SharedStatus, Status};
-use crate::log_listener;
 use flash_indexer_types::names::shorten;
 use flash_indexer_types::{Doubt, InstanceId, Trust};
+
+use self::status::{SharedStatus, Status};
+use crate::log_listener;
 
 /// Sends replay requests of listeners from the thread that owns their sockets.
 pub(crate) trait ReplayClient: Send + Sync {

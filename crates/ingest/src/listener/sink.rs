@@ -55,7 +55,7 @@ pub trait ModelSink: Maintain {
     fn replace_failed_index(&self, failed: &Arc<GroupedIndex>, culprit: Option<u64>);
 
     /// Records that an engine hashes blocks with this token window, adapter and salt.
-    fn note_variant(&self, window: TokenWindow, adapter_salt: &AdapterSalt);
+    fn record_variant(&self, window: TokenWindow, adapter_salt: &AdapterSalt);
 
     /// Adds a rank that a batch of the stream names and that is not registered.
     fn list_rank(&self, listener: &Arc<Listener>, dp_rank: DpRank);

@@ -4,10 +4,8 @@ use std::collections::BTreeMap;
 use std::fmt;
 
 use flash_indexer_core::DpRank;
-use flash_indexer_types::Trust;
+use flash_indexer_types::{Doubt, Ordinal, Trust};
 use flash_indexer_wire::{Pending, StreamTrust};
-
-use flash_indexer_types::{Doubt, Ordinal};
 
 /// Trust in a rank as of the last applied message.
 #[derive(Debug, Clone, PartialEq, Eq)]

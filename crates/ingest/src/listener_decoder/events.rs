@@ -1,6 +1,7 @@
 //! Translation of messages: from batches to events, from events to changes.
 
 use flash_indexer_core::DpRank;
+use flash_indexer_telemetry::metrics::Limit;
 use flash_indexer_wire::{Batch, EngineEvent, EventError, TranslateError, Translator, TranslatorOptions};
 use rustc_hash::FxHashMap;
 
@@ -9,7 +10,6 @@ use crate::change::Change;
 use crate::listener::Listener;
 use crate::log_listener;
 use crate::message::Message;
-use flash_indexer_telemetry::metrics::Limit;
 
 /// Limit of the ranks that the batches of one listener name.
 const RANKS_PER_LISTENER_MAX: usize = 1024;
@@ -61,8 +61,8 @@ impl ListenerDecoder {
         }
         // Checked after the batch: within it, secondary groups may come first.
         if !self.translators.get(&dp_rank).is_some_and(Translator::lacks_primary_group) {
-            self.without_content.remove(&dp_rank);
-        } else if self.without_content.insert(dp_rank) {
+            self.ranks_without_content.remove(&dp_rank);
+        } else if self.ranks_without_content.insert(dp_rank) {
             let why = "no cache group with full attention has published its blocks: prefixes cannot be matched";
             self.changes.push(Change::RecordLoss(Some(dp_rank), why.to_owned()));
         }
@@ -101,7 +101,7 @@ impl ListenerDecoder {
         if matches!(event, EngineEvent::Stored(_)) {
             self.block_size = SeenBlockSize::Unchanged;
         }
-        listener.model.note_variant(translator.window(), translator.adapter_salt());
+        listener.model.record_variant(translator.window(), translator.adapter_salt());
         let is_complete = !translator.has_unsupported_groups() && !translator.lacks_primary_group();
         self.changes.extend(changes.into_iter().map(|change| Change::Event(dp_rank, change)));
         if is_clear && is_complete {

@@ -10,6 +10,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use flash_indexer_core::DpRank;
+use flash_indexer_telemetry::metrics::Metrics;
 use flash_indexer_types::logs::Repeats;
 use flash_indexer_types::{ClearCause, EngineKind};
 use flash_indexer_wire::{
@@ -25,7 +26,6 @@ use super::change::Change;
 use super::listener::{Connection, Listener};
 use super::message::{Live, Message};
 use crate::log_listener;
-use flash_indexer_telemetry::metrics::Metrics;
 
 /// Reason of a restart after a panic of the decoder.
 pub(super) const DECODER_PANICKED: &str =
@@ -60,7 +60,7 @@ pub(super) struct ListenerDecoder {
     /// Ranks whose state was imported without cache groups.
     groups_unknown: BTreeSet<DpRank>,
     /// Ranks that are degraded because none of their cache groups publishes the contents of blocks.
-    without_content: BTreeSet<DpRank>,
+    ranks_without_content: BTreeSet<DpRank>,
     /// Read of a rank at a later message.
     pending_read: Option<PendingRead>,
     /// Changes that follow the next `Change::Trust`, which sets the trust state of all ranks.
@@ -106,7 +106,7 @@ impl ListenerDecoder {
             imported: FxHashMap::default(),
             without_position: BTreeSet::new(),
             groups_unknown: BTreeSet::new(),
-            without_content: BTreeSet::new(),
+            ranks_without_content: BTreeSet::new(),
             pending_read: None,
             changes_after_trust: Vec::new(),
             hybrid_reported: false,
@@ -296,7 +296,7 @@ impl ListenerDecoder {
         self.ignored_ranks.insert(dp_rank);
         self.translators.remove(&dp_rank);
         self.groups_unknown.remove(&dp_rank);
-        self.without_content.remove(&dp_rank);
+        self.ranks_without_content.remove(&dp_rank);
         self.changes.push(Change::Forget(dp_rank));
     }
 
@@ -323,7 +323,7 @@ impl ListenerDecoder {
         self.imported.clear();
         self.without_position.clear();
         self.groups_unknown.clear();
-        self.without_content.clear();
+        self.ranks_without_content.clear();
         self.pending_read = None;
         self.changes.extend(self.ranks.iter().copied().map(Change::Forget));
     }
@@ -356,7 +356,7 @@ impl ListenerDecoder {
                     }
                     self.changes.push(Change::Trust(trust));
                     // It sets all ranks alike, so the next batch has to degrade ranks without content again.
-                    self.without_content.clear();
+                    self.ranks_without_content.clear();
                     self.changes.append(&mut self.changes_after_trust);
                 }
                 Action::Pending(pending) => self.changes.push(Change::Pending(pending)),

@@ -17,11 +17,12 @@ use parking_lot::Mutex;
 
 use self::bound::BoundThread;
 pub use self::bound::{BindError, BoundOptions};
+use flash_indexer_telemetry::supervision::Supervisor;
+
 use self::resolver::Resolver;
 use self::thread::{Command, SocketThread};
 use super::decoders::{Decoders, Delivery, Retired};
 use super::listener::Listener;
-use flash_indexer_telemetry::supervision::Supervisor;
 
 /// Limit of listeners of one thread: with their monitors they stay below the socket limit of a ZeroMQ context.
 const LISTENERS_PER_THREAD_MAX: usize = 256;

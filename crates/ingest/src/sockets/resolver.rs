@@ -4,9 +4,8 @@ use std::net::{SocketAddr, ToSocketAddrs};
 use std::sync::Arc;
 
 use crossbeam_channel::{Receiver, Sender, unbounded};
-use flash_indexer_types::endpoints::{RefusedAddress, check_address};
-
 use flash_indexer_telemetry::supervision::{Supervisor, ThreadKind, Watch};
+use flash_indexer_types::endpoints::{RefusedAddress, check_address};
 
 /// Concurrent lookups. A name server that does not respond blocks one of them for seconds.
 const THREADS: usize = 4;

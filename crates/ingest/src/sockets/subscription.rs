@@ -3,6 +3,8 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use flash_indexer_telemetry::metrics::Limit;
+use flash_indexer_types::logs::Repeats;
 use tracing::warn;
 
 use super::resolver::{Addresses, HostName, LookupError};
@@ -13,8 +15,6 @@ use crate::decoders::{Decoders, Delivery};
 use crate::listener::{Connection, Listener};
 use crate::log_listener;
 use crate::message::Frames;
-use flash_indexer_telemetry::metrics::Limit;
-use flash_indexer_types::logs::Repeats;
 
 const HEARTBEAT_INTERVAL_MS: i32 = 5_000;
 const HEARTBEAT_TIMEOUT_MS: i32 = 15_000;

@@ -6,6 +6,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crossbeam_channel::{Receiver, Sender, unbounded};
+use flash_indexer_telemetry::metrics::Limit;
+use flash_indexer_telemetry::supervision::{SupervisedThread, Supervisor, ThreadKind, Watch};
 use parking_lot::Mutex;
 use tracing::{debug, warn};
 
@@ -16,8 +18,6 @@ use super::{ConnectError, MESSAGE_BYTES_MAX};
 use crate::decoders::{Decoders, Delivery, Retired};
 use crate::listener::{Connection, Listener, ReplayClient};
 use crate::log_listener;
-use flash_indexer_telemetry::metrics::Limit;
-use flash_indexer_telemetry::supervision::{SupervisedThread, Supervisor, ThreadKind, Watch};
 
 /// Interval at which host names are resolved again and abandoned subscriptions are reopened.
 const CHECK_INTERVAL: Duration = Duration::from_secs(1);

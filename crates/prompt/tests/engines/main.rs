@@ -128,11 +128,7 @@ fn shorten(wrong: &[String]) -> String {
 }
 
 /// The tokens of a prompt, all slices at once.
-fn tokens(
-    tokenizer: &dyn ModelTokenizer,
-    prompt: Prompt,
-    pieces: &Arc<PieceCache>,
-) -> Result<Vec<u32>, TokenizeError> {
+fn tokens(tokenizer: &dyn ModelTokenizer, prompt: Prompt, pieces: &Arc<PieceCache>) -> Result<Vec<u32>, TokenizeError> {
     match tokenizer.tokenize(prompt, PromptOptions::default(), pieces)? {
         Tokenization::Done(ids) => Ok(ids),
         Tokenization::Sliced(mut slices) => loop {

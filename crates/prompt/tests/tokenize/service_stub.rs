@@ -7,6 +7,11 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use flash_indexer_prompt::tokenize::ServiceAddress;
+use flash_indexer_proto::tokenization::tokenization_service_server::{TokenizationService, TokenizationServiceServer};
+use flash_indexer_proto::tokenization::{
+    InitializeTokenizerRequest, InitializeTokenizerResponse, RenderChatCompletionRequest, RenderChatCompletionResponse,
+    TokenizeRequest, TokenizeResponse,
+};
 use futures_core::Stream;
 use parking_lot::Mutex;
 use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
@@ -15,11 +20,6 @@ use tonic::transport::Server;
 use tonic::{Request, Response, Status};
 
 use crate::support::{DEADLINE, WORDS};
-use flash_indexer_proto::tokenization::tokenization_service_server::{TokenizationService, TokenizationServiceServer};
-use flash_indexer_proto::tokenization::{
-    InitializeTokenizerRequest, InitializeTokenizerResponse, RenderChatCompletionRequest, RenderChatCompletionResponse,
-    TokenizeRequest, TokenizeResponse,
-};
 
 /// State of the service, with the requests that it received. It outlives the sockets.
 #[derive(Clone, Default)]

@@ -189,8 +189,9 @@ fn classify(error: &RedisError) -> StoreError {
 /// Whether the connection is to be replaced.
 fn is_lost(error: &RedisError) -> bool {
     use ServerErrorKind as Kind;
-    let is_elsewhere = matches!(error.kind(), ErrorKind::Server(Kind::ReadOnly | Kind::MasterDown | Kind::BusyLoading));
-    is_elsewhere || error.is_io_error() || error.is_connection_dropped() || error.is_timeout()
+    let is_wrong_node =
+        matches!(error.kind(), ErrorKind::Server(Kind::ReadOnly | Kind::MasterDown | Kind::BusyLoading));
+    is_wrong_node || error.is_io_error() || error.is_connection_dropped() || error.is_timeout()
 }
 
 #[cfg(test)]

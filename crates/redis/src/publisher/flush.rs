@@ -102,7 +102,7 @@ impl Publisher {
                 rank.sort(holder, keys, rest, &mut work, rank.is_refreshing());
                 budget.spend(count).await;
             }
-            rank.note_whole(&mut self.buckets);
+            rank.record_complete(&mut self.buckets);
         }
         for (at, changes) in work.iter_mut().enumerate() {
             budget.spend(self.settle(at, changes, now)).await;
@@ -162,7 +162,7 @@ impl Publisher {
             }
             Some(failure) => {
                 if let Failure::InvalidValues(removed) = failure {
-                    self.note_removed(removed, &format!("bucket {}", bucket.bucket().0));
+                    self.log_removed(removed, &format!("bucket {}", bucket.bucket().0));
                 } else {
                     info!(bucket = bucket.bucket().0, "store lost writes; rewriting bucket");
                 }
@@ -192,7 +192,7 @@ impl Publisher {
             let call = REMOVE_INVALID.on(tables).keys(keys);
             match self.shared.link.call(&call, WRITE_DEADLINE).await {
                 Ok(Value::Int(0)) => {}
-                Ok(Value::Int(removed)) => self.note_removed(removed.unsigned_abs(), &format!("bucket {bucket}")),
+                Ok(Value::Int(removed)) => self.log_removed(removed.unsigned_abs(), &format!("bucket {bucket}")),
                 Ok(_) => {
                     self.warn("failed to remove invalid values", &StoreError::Protocol("unexpected reply to a removal"))
                 }
@@ -202,9 +202,9 @@ impl Publisher {
         }
     }
 
-    pub(super) fn note_removed(&self, removed: u64, place: &str) {
+    pub(super) fn log_removed(&self, removed: u64, key: &str) {
         self.shared.counters.invalid_values_removed.fetch_add(removed, Relaxed);
-        warn!(removed, place, "removed invalid values from the shared store; rewriting the affected part");
+        warn!(removed, key, "removed invalid values from the shared store; rewriting the affected part");
     }
 }
 

@@ -101,7 +101,7 @@ impl Publisher {
         if let Some(Value::Int(removed)) = (!parts.is_empty()).then(|| parts.remove(0))
             && removed > 0
         {
-            self.note_removed(removed.unsigned_abs(), "directory");
+            self.log_removed(removed.unsigned_abs(), "directory");
         }
         Value::Array(parts)
     }

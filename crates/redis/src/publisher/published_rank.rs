@@ -131,7 +131,7 @@ impl PublishedRank {
     }
 
     /// Once `rest` is empty, marks the rank as completely written with the last batch of each bucket.
-    pub(super) fn note_whole(&mut self, buckets: &mut [BucketWriter]) {
+    pub(super) fn record_complete(&mut self, buckets: &mut [BucketWriter]) {
         if !self.rest.is_empty() || self.unread.contains(&true) {
             return;
         }

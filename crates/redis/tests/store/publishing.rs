@@ -129,14 +129,14 @@ fn a_rank_with_several_cache_groups_is_not_shared() {
     let [a, b] = [(); 2].map(|()| Replica::start(options(&single_url(&node))));
     let long = path(1, 10);
     let shared = a.register(rank(1));
-    shared.apply(&RankEvent::Indexed(stored(&long, Tier::Device)));
+    shared.apply(&RankEvent::Primary(stored(&long, Tier::Device)));
     b.wait_for_depth(&long, rank(1), 10);
     let group = SecondaryGroup { id: GroupId(1), window: AttentionWindow::LastBlocks(2) };
     let event = GroupEvent::Stored { tier: Tier::Device, blocks: Vec::new(), copies: 1 };
     shared.apply(&RankEvent::Secondary(GroupChange { group, event }));
     b.wait_until("the rank is withheld", &long, |depths| depths.is_empty());
     shared.clear();
-    shared.apply(&RankEvent::Indexed(stored(&long[..3], Tier::Device)));
+    shared.apply(&RankEvent::Primary(stored(&long[..3], Tier::Device)));
     b.wait_for_depth(&long, rank(1), 3);
 }
 

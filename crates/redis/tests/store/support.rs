@@ -85,7 +85,7 @@ impl Replica {
     pub(crate) fn apply(&self, rank: WorkerRank, event: &BlockEvent) {
         let shared = self.registry.0.lock().get(&rank).map(|own| Arc::clone(&own.rank));
         let shared = shared.unwrap_or_else(|| self.register(rank));
-        shared.apply(&RankEvent::Indexed(event.clone()));
+        shared.apply(&RankEvent::Primary(event.clone()));
     }
 
     /// Depths of a query; none if the store does not respond.

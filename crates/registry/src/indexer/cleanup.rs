@@ -3,7 +3,6 @@
 use std::time::{Duration, Instant};
 
 use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, bounded, unbounded};
-
 use flash_indexer_telemetry::supervision::{Supervisor, ThreadKind};
 
 /// Longest wait of registering and unregistering for decoders, writers and sockets. Work that takes longer continues

@@ -4,13 +4,13 @@ use std::collections::BTreeMap;
 use std::time::Instant;
 
 use flash_indexer_core::{DpRank, LocalHash, SharedIndex, WorkerRank};
+use flash_indexer_explain::{Explainer, HeldUnderOtherVariants, OtherVariant, RankExplanation, Subject, Tombstone};
+use flash_indexer_types::names::{NameError, NameField, check_names};
+use flash_indexer_types::{InstanceId, ModelKey};
 use flash_indexer_wire::AdapterSalt;
 
 use super::{Indexer, QueryError};
 use crate::model::{Model, StreamStatus};
-use flash_indexer_explain::{Explainer, HeldUnderOtherVariants, OtherVariant, RankExplanation, Subject, Tombstone};
-use flash_indexer_types::names::{NameError, NameField, check_names};
-use flash_indexer_types::{InstanceId, ModelKey};
 
 /// A request to explain the matches of a prompt.
 #[derive(Debug, Clone)]

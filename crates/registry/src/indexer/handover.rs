@@ -7,16 +7,14 @@ use std::time::Duration;
 use crossbeam_channel::bounded;
 use flash_indexer_core::keyed::KeyedMap;
 use flash_indexer_core::{DpRank, SharedIndex, WorkerRank, stored_events};
+use flash_indexer_ingest::{DecoderStateDetail, Delivery, Listener, ReadAt, ReleaseOutcome, ResumePoint};
+use flash_indexer_snapshot::RankDump;
+use flash_indexer_types::{InstanceId, ModelKey, Owner, Position, Registered, Registration};
 use flash_indexer_wire::Start;
 
 use super::cleanup::PendingWork;
 use super::{Indexer, RegistrationError};
 use crate::model::Model;
-use flash_indexer_ingest::{DecoderStateDetail, Delivery, Listener, ReadAt, ReleaseOutcome, ResumePoint};
-use flash_indexer_snapshot::RankDump;
-use flash_indexer_types::Position;
-use flash_indexer_types::{InstanceId, ModelKey};
-use flash_indexer_types::{Owner, Registered, Registration};
 
 impl Indexer {
     /// Connects to a rank, but applies no message before [`Indexer::release`]. Messages are queued within limits.

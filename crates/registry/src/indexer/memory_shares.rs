@@ -6,11 +6,11 @@
 
 use flash_indexer_core::SharedIndex;
 use flash_indexer_core::run::{MemoryTooSmall, RunIndex, RunLimits};
+use flash_indexer_types::ModelKey;
 
 use super::cleanup::PendingWork;
 use super::{Indexer, RegistrationError};
 use crate::model::unbounded_index;
-use flash_indexer_types::ModelKey;
 
 /// One byte in this many stays free for indexes that shrink by copying themselves, one at a time.
 const COPY_RESERVE_DIVISOR: usize = 16;

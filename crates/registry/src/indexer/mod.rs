@@ -43,6 +43,12 @@ pub use self::restore::{Restore, RestoredRank};
 pub use self::scoring::PredictError;
 pub use self::shadow::{Shadow, ShadowError};
 pub use self::unregister::Unregistered;
+use flash_indexer_explain::Tombstones;
+use flash_indexer_ingest::{Decoders, Sockets, Writers, default_queue_bytes};
+use flash_indexer_telemetry::metrics::Metrics;
+use flash_indexer_telemetry::supervision::Supervisor;
+use flash_indexer_types::{EngineKind, ModelKey};
+
 use crate::model::{Model, Models};
 use crate::predictions::Predictions;
 use crate::recent_uses::RecentUses;
@@ -50,11 +56,6 @@ use crate::shared_store::SharedStore;
 use crate::stream_positions::StreamPositions;
 use crate::tier_lookups::TierLookups;
 use crate::tokenization::{Tokenization, TokenizationError};
-use flash_indexer_explain::Tombstones;
-use flash_indexer_ingest::{Decoders, Sockets, Writers, default_queue_bytes};
-use flash_indexer_telemetry::metrics::Metrics;
-use flash_indexer_telemetry::supervision::Supervisor;
-use flash_indexer_types::{EngineKind, ModelKey};
 
 /// Registered engines, their indexes and the threads that feed them. Shared by every request.
 ///

@@ -4,15 +4,15 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use flash_indexer_core::hashing::BlockSize;
+use flash_indexer_explain::{History, SeenVariants};
+use flash_indexer_ingest::Maintain;
+use flash_indexer_telemetry::metrics::{Limit, ModelCounts};
+use flash_indexer_types::ModelKey;
 use parking_lot::RwLock;
 
 use super::{Indexer, RegistrationError};
 use crate::model::{InstanceTable, Model, ReplaceableIndex, TokenWindows};
 use crate::published_ranks::PublishedRanks;
-use flash_indexer_explain::{History, SeenVariants};
-use flash_indexer_ingest::Maintain;
-use flash_indexer_telemetry::metrics::{Limit, ModelCounts};
-use flash_indexer_types::ModelKey;
 
 impl Indexer {
     /// The model with this key, or a new one that is not in the registry yet. An existing model of another block size

@@ -4,10 +4,10 @@ use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use flash_indexer_types::{ModelKey, OwnedRank, Owner, RankId, Registration};
 use parking_lot::Mutex;
 
 use super::Indexer;
-use flash_indexer_types::{ModelKey, OwnedRank, Owner, RankId, Registration};
 
 /// Owners of all registered ranks. Ranks that only batches name have none. Changes under the same lock as the
 /// registrations.

@@ -7,22 +7,18 @@ use std::time::{Duration, Instant};
 use crossbeam_channel::{Receiver, Sender, TryRecvError, bounded};
 use flash_indexer_core::DpRank;
 use flash_indexer_core::hashing::BlockSize;
+use flash_indexer_ingest::{
+    BindError, BoundOptions, Connection, Listener, ListenerOptions, PendingRegistration, Refusal, bound_endpoint,
+    is_bound, log_listener,
+};
+use flash_indexer_telemetry::metrics::Limit;
+use flash_indexer_telemetry::supervision::{ThreadKind, Watch};
+use flash_indexer_types::{EmptyModelPolicy, InstanceId, ModelKey, Owner, RankId, Registered, Registration};
+use parking_lot::Mutex;
 use tracing::{info, warn};
 
 use super::pod_options::PodOptions;
 use super::{Indexer, RegistrationError};
-use flash_indexer_ingest::log_listener;
-use flash_indexer_ingest::{
-    BindError, BoundOptions, Connection, Listener, ListenerOptions, PendingRegistration, Refusal,
-};
-use flash_indexer_ingest::{bound_endpoint, is_bound};
-use flash_indexer_telemetry::metrics::Limit;
-use flash_indexer_telemetry::supervision::{ThreadKind, Watch};
-use flash_indexer_types::EmptyModelPolicy;
-use flash_indexer_types::RankId;
-use flash_indexer_types::{InstanceId, ModelKey};
-use flash_indexer_types::{Owner, Registered, Registration};
-use parking_lot::Mutex;
 
 /// Interval of checks for disconnected pods.
 const DISCONNECT_CHECK_INTERVAL: Duration = Duration::from_secs(1);

@@ -3,13 +3,13 @@
 use std::sync::Arc;
 
 use flash_indexer_redis::StoreReport;
+use flash_indexer_types::ModelKey;
+use flash_indexer_types::names::NameError;
 
 use super::Indexer;
 use crate::answer::{Answer, QueryOptions};
 use crate::search::{Query, Search};
 use crate::shared_store::{Fleet, FleetModel, SharedStore};
-use flash_indexer_types::ModelKey;
-use flash_indexer_types::names::NameError;
 
 /// A query cannot be answered.
 #[derive(Debug, Clone, thiserror::Error)]

@@ -5,17 +5,13 @@ use std::time::Duration;
 
 use flash_indexer_core::hashing::BlockSize;
 use flash_indexer_core::{Block, DpRank, HeldBlock, SharedIndex, WorkerRank};
+use flash_indexer_ingest::{DecoderStateDetail, Listener, ReadAt, ResumePoint};
+use flash_indexer_snapshot::{EngineRecord, GroupRecord, RankDump, RankRecord, StreamRecord, Tally};
+use flash_indexer_types::{EngineKind, InstanceId, ModelKey, Position, RankId};
 
 use super::Indexer;
 use super::handover::listener;
 use crate::model::Model;
-use flash_indexer_ingest::{DecoderStateDetail, Listener, ReadAt, ResumePoint};
-use flash_indexer_snapshot::RankDump;
-use flash_indexer_snapshot::{EngineRecord, GroupRecord, RankRecord, StreamRecord, Tally};
-use flash_indexer_types::EngineKind;
-use flash_indexer_types::Position;
-use flash_indexer_types::RankId;
-use flash_indexer_types::{InstanceId, ModelKey};
 
 /// Longest wait for a reading after its message has arrived, for busy threads.
 const READ_WAIT_MAX: Duration = Duration::from_secs(1);

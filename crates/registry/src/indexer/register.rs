@@ -4,6 +4,10 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use flash_indexer_core::{DpRank, WorkerId};
+use flash_indexer_ingest::{ConnectError, Delivery, Listener, ListenerOptions, ListenerState, is_bound};
+use flash_indexer_telemetry::metrics::Limit;
+use flash_indexer_types::endpoints::{EndpointError, check_endpoint, is_ipc};
+use flash_indexer_types::{InstanceId, Owner, Position, Registered, Registration, log_rank};
 use flash_indexer_wire::Start;
 
 use super::cleanup::PendingWork;
@@ -12,13 +16,6 @@ use super::unregister::unlist;
 use super::{Indexer, RegistrationError};
 use crate::model::Instance;
 use crate::stream_positions::StreamName;
-use flash_indexer_ingest::{ConnectError, Delivery, Listener, ListenerOptions, ListenerState, is_bound};
-use flash_indexer_telemetry::metrics::Limit;
-use flash_indexer_types::InstanceId;
-use flash_indexer_types::Position;
-use flash_indexer_types::endpoints::{EndpointError, check_endpoint, is_ipc};
-use flash_indexer_types::log_rank;
-use flash_indexer_types::{Owner, Registered, Registration};
 
 /// Whether a registration may name an `ipc://` endpoint, a path of this machine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

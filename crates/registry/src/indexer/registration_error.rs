@@ -2,7 +2,6 @@
 
 use flash_indexer_core::DpRank;
 use flash_indexer_core::run::MemoryTooSmall;
-
 use flash_indexer_ingest::ConnectError;
 use flash_indexer_types::endpoints::EndpointError;
 use flash_indexer_types::names::NameError;

@@ -6,12 +6,12 @@ use std::time::Instant;
 
 use flash_indexer_core::DpRank;
 use flash_indexer_core::hashing::BlockSize;
-
-use super::Indexer;
-use crate::state_metrics::{StoreState, TokenizationState};
 use flash_indexer_ingest::{Connection, Listener, ListenerReport, ReplayProgress};
 use flash_indexer_telemetry::metrics::{IngestQueueState, ListenerState, State, StateSection, TextFormat};
 use flash_indexer_types::{InstanceId, ModelKey, RankId};
+
+use super::Indexer;
+use crate::state_metrics::{StoreState, TokenizationState};
 
 /// An instance and its listeners.
 #[derive(Debug, Clone)]

@@ -5,16 +5,15 @@ use std::sync::Arc;
 
 use flash_indexer_core::hashing::BlockSize;
 use flash_indexer_core::{DpRank, WorkerId, WorkerRank};
+use flash_indexer_ingest::{Delivery, Listener};
+use flash_indexer_snapshot::{DumpEntry, DumpSink, RankName, RankRecord, Refused};
+use flash_indexer_types::{InstanceId, ModelKey, RankId};
 
 use super::cleanup::PendingWork;
 use super::handover::listener;
 use super::restored_state::RestoredState;
 use super::{Indexer, RegistrationError};
 use crate::model::{Instance, Model};
-use flash_indexer_ingest::{Delivery, Listener};
-use flash_indexer_snapshot::{DumpEntry, DumpSink, RankName, RankRecord, Refused};
-use flash_indexer_types::RankId;
-use flash_indexer_types::{InstanceId, ModelKey};
 
 /// Applies a dump to the index while the dump is read. Dropping it before [`Restore::commit`] removes the restored
 /// blocks.

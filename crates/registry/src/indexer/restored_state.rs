@@ -3,13 +3,13 @@
 use flash_indexer_core::groups::GroupChange;
 use flash_indexer_core::hashing::Salt;
 use flash_indexer_core::{Block, BlockEvent, SequenceHash, Tier, WorkerRank};
-use flash_indexer_wire::{Age, RECENT_BLOCKS_MAX};
-
-use crate::model::Model;
 use flash_indexer_ingest::{BlockDecoderState, DecoderState, ModelSink};
 use flash_indexer_snapshot::{DumpEntry, GroupRecord, RankRecord, SecondaryBlocks, StreamRecord, recent_blocks};
 use flash_indexer_telemetry::metrics::Limit;
 use flash_indexer_types::{Position, Trust};
+use flash_indexer_wire::{Age, RECENT_BLOCKS_MAX};
+
+use crate::model::Model;
 
 /// State of a restored rank besides its blocks.
 #[derive(Debug, Default)]

@@ -4,13 +4,13 @@ use std::time::Duration;
 
 use flash_indexer_core::SequenceHash;
 use flash_indexer_core::hashing::sequence_hashes;
+use flash_indexer_telemetry::metrics::Limit;
+use flash_indexer_types::{InstanceId, ModelKey};
 
 use super::{Indexer, QueryError};
 use crate::predictions::Predicted;
 use crate::score::{ScoreOptions, Scores, Scoring};
 use crate::search::{Query, TokenPrompt};
-use flash_indexer_telemetry::metrics::Limit;
-use flash_indexer_types::{InstanceId, ModelKey};
 
 /// A prediction cannot be recorded.
 #[derive(Debug, Clone, thiserror::Error)]

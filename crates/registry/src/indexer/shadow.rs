@@ -4,6 +4,9 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use flash_indexer_core::{DpRank, WorkerId, WorkerRank};
+use flash_indexer_ingest::{Connection, Delivery, Listener, ListenerState};
+use flash_indexer_snapshot::{DumpEntry, DumpSink, RankName, RankRecord, Refused};
+use flash_indexer_types::{InstanceId, ModelKey, Trust};
 use flash_indexer_wire::Start;
 
 use super::cleanup::PendingWork;
@@ -11,10 +14,6 @@ use super::registration_error::connect_error;
 use super::restored_state::RestoredState;
 use super::{Indexer, RegistrationError};
 use crate::model::{Instance, Model};
-use flash_indexer_ingest::{Connection, Delivery, Listener, ListenerState};
-use flash_indexer_snapshot::{DumpEntry, DumpSink, RankName, RankRecord, Refused};
-use flash_indexer_types::Trust;
-use flash_indexer_types::{InstanceId, ModelKey};
 
 /// A second copy of a registered instance, which no answer includes. It has its own subscriptions, which start held,
 /// and its own worker id in the index. As a [`DumpSink`] it applies the dump of the instance and skips other instances.

@@ -5,6 +5,10 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use flash_indexer_core::{DpRank, SharedIndex, WorkerId};
+use flash_indexer_explain::Tombstone;
+use flash_indexer_ingest::{Delivery, Listener, ModelSink};
+use flash_indexer_telemetry::metrics::Limit;
+use flash_indexer_types::{EmptyModelPolicy, InstanceId, Owner, RankId, log_rank};
 use flash_indexer_wire::StreamPosition;
 
 use super::Indexer;
@@ -12,14 +16,6 @@ use super::cleanup::PendingWork;
 use super::handover::listener;
 use crate::model::{Instance, Model};
 use crate::stream_positions::StreamName;
-use flash_indexer_explain::Tombstone;
-use flash_indexer_ingest::{Delivery, Listener, ModelSink};
-use flash_indexer_telemetry::metrics::Limit;
-use flash_indexer_types::EmptyModelPolicy;
-use flash_indexer_types::InstanceId;
-use flash_indexer_types::Owner;
-use flash_indexer_types::RankId;
-use flash_indexer_types::log_rank;
 
 /// Outcome of unregistering ranks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -6,14 +6,13 @@ use std::sync::Arc;
 use flash_indexer_core::hashing::{BlockSize, HashVariant, TokenWindow};
 use flash_indexer_core::{DpRank, WorkerId};
 use flash_indexer_redis::{HolderId, ListedRank, PublisherId, Scope};
+use flash_indexer_telemetry::metrics::{Limit, Metrics};
+use flash_indexer_types::names::{NameField, check_names};
+use flash_indexer_types::{InstanceId, InstanceIdError, ModelKey, Trust};
 use tracing::warn;
 
 use super::local_ranks::scope;
 use super::{Description, RankStatus};
-use flash_indexer_telemetry::metrics::{Limit, Metrics};
-use flash_indexer_types::Trust;
-use flash_indexer_types::names::{NameField, check_names};
-use flash_indexer_types::{InstanceId, InstanceIdError, ModelKey};
 
 /// All ranks listed in the shared store, by model.
 #[derive(Debug, Default)]
@@ -156,11 +155,11 @@ fn parse_entry(listed: &ListedRank) -> Option<(Description, RankStatus)> {
 
 #[cfg(test)]
 mod tests {
+    use flash_indexer_telemetry::metrics::MetricNames;
+    use flash_indexer_types::names::{INSTANCE_ID_BYTES_MAX, NAME_BYTES_MAX};
     use serde_json::{Value, json};
 
     use super::*;
-    use flash_indexer_telemetry::metrics::MetricNames;
-    use flash_indexer_types::names::{INSTANCE_ID_BYTES_MAX, NAME_BYTES_MAX};
 
     /// An entry of the list with one field of its description replaced.
     fn entry(number: u64, field: &str, value: Value) -> (HolderId, ListedRank) {

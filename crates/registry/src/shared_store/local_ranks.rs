@@ -4,12 +4,11 @@ use std::sync::Arc;
 
 use flash_indexer_core::{SharedIndex, WorkerRank};
 use flash_indexer_redis::{Holder, HolderId, LocalRank, RankRegistry, Scope};
+use flash_indexer_types::{InstanceId, Trust};
 use rustc_hash::FxHashMap;
 
 use super::{Description, RankStatus};
 use crate::model::{Model, Models};
-use flash_indexer_types::InstanceId;
-use flash_indexer_types::Trust;
 
 /// The ranks of all models, collected on each call.
 pub(super) struct LocalRanks {
@@ -74,15 +73,15 @@ mod tests {
     use flash_indexer_core::{
         Applied, Block, BlockEvent, DpRank, HeldBlock, LocalHash, MatchScores, RankSize, Tier, WorkerId,
     };
+    use flash_indexer_explain::{History, SeenVariants};
     use flash_indexer_redis::PublisherWaker;
+    use flash_indexer_telemetry::metrics::{MetricNames, Metrics, ModelCounts};
+    use flash_indexer_types::ModelKey;
     use parking_lot::RwLock;
 
     use super::*;
     use crate::model::{Instance, InstanceTable, ReplaceableIndex, TokenWindows};
     use crate::published_ranks::PublishedRanks;
-    use flash_indexer_explain::{History, SeenVariants};
-    use flash_indexer_telemetry::metrics::{MetricNames, Metrics, ModelCounts};
-    use flash_indexer_types::ModelKey;
 
     const RANKS: u32 = 500;
 

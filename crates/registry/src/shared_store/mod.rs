@@ -15,12 +15,12 @@ use serde::{Deserialize, Serialize};
 use tokio::task::JoinHandle;
 
 pub(crate) use self::fleet::{Fleet, FleetModel, RemoteListedRank};
-use self::local_ranks::LocalRanks;
-use crate::model::Models;
 use flash_indexer_snapshot::TokenWindowRecord;
 use flash_indexer_telemetry::metrics::Metrics;
-use flash_indexer_types::GivenInstanceId;
-use flash_indexer_types::Trust;
+use flash_indexer_types::{GivenInstanceId, Trust};
+
+use self::local_ranks::LocalRanks;
+use crate::model::Models;
 
 /// Leading blocks of a prompt that each holder has, when a tier and the faster ones are used together.
 pub(crate) type Depths = FxHashMap<HolderId, PerTier<u32>>;

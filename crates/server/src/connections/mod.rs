@@ -11,6 +11,8 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use axum::serve::{IncomingStream, Listener};
+use flash_indexer_registry::Indexer;
+use flash_indexer_telemetry::metrics::Limit;
 use futures_core::Stream;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpListener, TcpStream};
@@ -19,9 +21,6 @@ use tokio::task::JoinHandle;
 use tokio::time::{Instant, Sleep};
 use tonic::transport::server::Connected;
 use tracing::debug;
-
-use flash_indexer_registry::Indexer;
-use flash_indexer_telemetry::metrics::Limit;
 
 pub(crate) use self::open::ConnectionHandle;
 use self::open::{ConnectionState, OpenConnections};

@@ -2,10 +2,10 @@
 
 use std::path::Path;
 
-use crate::peers::PeerUrl;
 use flash_indexer_discovery::{DiscoveryOptions, DiscoverySource, DnsOptions};
 
 use super::*;
+use crate::peers::PeerUrl;
 
 impl Service {
     fn peer(&self) -> PeerUrl {

@@ -5,6 +5,9 @@ use std::num::NonZeroUsize;
 
 use flash_indexer_prompt::normalize::Chat;
 use flash_indexer_prompt::tokenize::{Prompt, PromptOptions};
+use flash_indexer_registry::{PodFilter, ScoreOptions, TokenPrompt};
+use flash_indexer_types::InstanceId;
+use flash_indexer_types::names::shorten;
 use tonic::{Request, Response, Status};
 
 use super::Shared;
@@ -14,10 +17,6 @@ use super::proto::{GetPodScoresRequest, GetPodScoresResponse, PodScore};
 use super::router_service::{given, model_key};
 use super::status::{RpcError, within_deadline};
 use crate::engines::chat_engine;
-use flash_indexer_registry::TokenPrompt;
-use flash_indexer_registry::{PodFilter, ScoreOptions};
-use flash_indexer_types::InstanceId;
-use flash_indexer_types::names::shorten;
 
 pub(super) struct Scores(pub(super) Shared);
 

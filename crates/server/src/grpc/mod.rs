@@ -19,6 +19,7 @@ mod status;
 use std::sync::Arc;
 use std::time::Duration;
 
+use flash_indexer_registry::Indexer;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tonic::codec::CompressionEncoding;
@@ -33,7 +34,6 @@ use self::proto::router_service_server::RouterServiceServer;
 use self::router_service::Router;
 use crate::connections::{BoundedListener, Incoming};
 use crate::peers::RecoveryStatus;
-use flash_indexer_registry::Indexer;
 
 /// Limit of concurrent HTTP/2 streams, hence requests, on one connection. Clients delay further requests.
 const STREAMS_PER_CONNECTION_MAX: u32 = 1_024;

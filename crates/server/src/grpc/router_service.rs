@@ -5,6 +5,9 @@ use std::num::NonZeroUsize;
 use std::time::Duration;
 
 use flash_indexer_core::{LocalHash, Tier};
+use flash_indexer_registry::{Answer, Query, QueryOptions, RankAnswer, TokenPrompt};
+use flash_indexer_types::names::{NameField, check_names};
+use flash_indexer_types::{InstanceId, ModelKey};
 use tonic::{Request, Response, Status, Streaming};
 
 use super::Shared;
@@ -13,10 +16,6 @@ use super::lists::List;
 use super::proto::router_service_server::RouterService;
 use super::proto::{PredictRequest, PredictResponse, QueryRequest, QueryResponse, RankMatch};
 use super::status::{RpcError, within_deadline};
-use flash_indexer_registry::{Answer, QueryOptions, RankAnswer};
-use flash_indexer_registry::{Query, TokenPrompt};
-use flash_indexer_types::names::{NameField, check_names};
-use flash_indexer_types::{InstanceId, ModelKey};
 
 pub(super) struct Router(pub(super) Shared);
 

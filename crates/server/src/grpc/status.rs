@@ -5,15 +5,14 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use flash_indexer_prompt::tokenize::FailureReason;
+use flash_indexer_registry::{Indexer, PredictError, QueryError, TokenizationError};
+use flash_indexer_telemetry::metrics::Limit;
+use flash_indexer_types::InstanceIdError;
+use flash_indexer_types::names::{NameError, shorten};
 use tonic::metadata::MetadataMap;
 use tonic::{Code, Response, Status};
 
 use super::Shared;
-use flash_indexer_registry::TokenizationError;
-use flash_indexer_registry::{Indexer, PredictError, QueryError};
-use flash_indexer_telemetry::metrics::Limit;
-use flash_indexer_types::InstanceIdError;
-use flash_indexer_types::names::{NameError, shorten};
 
 /// Error of a call, as the status that the client receives.
 #[derive(Debug)]

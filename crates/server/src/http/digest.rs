@@ -5,17 +5,16 @@ use std::time::Duration;
 
 use axum::Json;
 use axum::extract::State;
+use flash_indexer_api::DigestParameters;
 use flash_indexer_core::DpRank;
+use flash_indexer_ingest::ReadAt;
+use flash_indexer_snapshot::RankRecord;
+use flash_indexer_telemetry::metrics::Limit;
+use flash_indexer_types::{InstanceId, ModelKey, RankId};
 
 use super::Api;
 use super::error::ApiError;
 use super::extract::Parameters;
-use flash_indexer_api::DigestParameters;
-use flash_indexer_ingest::ReadAt;
-use flash_indexer_snapshot::RankRecord;
-use flash_indexer_telemetry::metrics::Limit;
-use flash_indexer_types::RankId;
-use flash_indexer_types::{InstanceId, ModelKey};
 
 /// Longest wait for a sequence number, in milliseconds.
 const WAIT_MS_MAX: u64 = 10_000;

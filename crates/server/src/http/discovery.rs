@@ -4,10 +4,10 @@ use std::sync::Arc;
 
 use axum::Json;
 use axum::extract::State;
-
-use super::Api;
 use flash_indexer_api::{DiscoverySource, DiscoveryTarget};
 use flash_indexer_discovery::{SourceStatus, TargetStatus};
+
+use super::Api;
 
 /// Lists every discovery source.
 pub(super) async fn list(State(api): State<Arc<Api>>) -> Json<Vec<DiscoverySource>> {

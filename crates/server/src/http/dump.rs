@@ -12,24 +12,23 @@ use axum::extract::State;
 use axum::http::header::{ACCEPT, ACCEPT_ENCODING, CONTENT_ENCODING, CONTENT_TYPE, HeaderName, VARY};
 use axum::http::{HeaderMap, HeaderValue};
 use axum::response::{IntoResponse, Response};
-use flash_indexer_core::hashing::BlockSize;
-use futures_core::Stream;
-use tokio::runtime::Handle;
-use tokio::sync::mpsc;
-
-use super::Api;
-use super::error::ApiError;
-use super::extract::Parameters;
-use super::fields::CheckedScope;
-use tracing::{debug, warn};
-
-use crate::peers::RecoveryState;
 use flash_indexer_api::DumpParameters;
+use flash_indexer_core::hashing::BlockSize;
 use flash_indexer_registry::Indexer;
 use flash_indexer_snapshot::{DumpForm, DumpWriter};
 use flash_indexer_telemetry::metrics::Limit;
 use flash_indexer_types::hashes::HashForm;
 use flash_indexer_types::{InstanceId, ModelKey};
+use futures_core::Stream;
+use tokio::runtime::Handle;
+use tokio::sync::mpsc;
+use tracing::{debug, warn};
+
+use super::Api;
+use super::error::ApiError;
+use super::extract::Parameters;
+use super::fields::CheckedScope;
+use crate::peers::RecoveryState;
 
 /// Size of a chunk.
 const CHUNK_BYTES: usize = 64 << 10;

@@ -6,16 +6,14 @@ use axum::Json;
 use axum::http::header::{ACCEPT_ENCODING, RETRY_AFTER};
 use axum::http::{HeaderValue, StatusCode};
 use axum::response::{IntoResponse, Response};
-
-use super::content::{Accepted, ENCODINGS, OCTET_STREAM};
 use flash_indexer_api::ErrorBody;
 use flash_indexer_prompt::tokenize::FailureReason;
-
-use flash_indexer_registry::TokenizationError;
-use flash_indexer_registry::{DigestError, PredictError, QueryError, RegistrationError};
+use flash_indexer_registry::{DigestError, PredictError, QueryError, RegistrationError, TokenizationError};
 use flash_indexer_telemetry::metrics::Limit;
 use flash_indexer_types::InstanceIdError;
 use flash_indexer_types::names::{NameError, shorten, shortened};
+
+use super::content::{Accepted, ENCODINGS, OCTET_STREAM};
 
 /// Error response: a status and a message with a remedy for the client.
 #[derive(Debug)]

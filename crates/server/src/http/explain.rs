@@ -4,6 +4,10 @@ use std::sync::Arc;
 
 use axum::Json;
 use axum::extract::State;
+use flash_indexer_api::{ExplainParameters, ExplainRequest, Explanation, Hashes};
+use flash_indexer_registry::{ExplainQuestion, Prompt};
+use flash_indexer_telemetry::metrics::Limit;
+use flash_indexer_types::GivenInstanceId;
 
 use super::error::ApiError;
 use super::explanation;
@@ -11,10 +15,6 @@ use super::extract::Parameters;
 use super::fields::CheckedScope;
 use super::prompt::{PromptBody, PromptRequest};
 use super::{Api, blocking};
-use flash_indexer_api::{ExplainParameters, ExplainRequest, Explanation, Hashes};
-use flash_indexer_registry::{ExplainQuestion, Prompt};
-use flash_indexer_telemetry::metrics::Limit;
-use flash_indexer_types::GivenInstanceId;
 
 pub(super) async fn explain(
     State(api): State<Arc<Api>>,
@@ -69,12 +69,13 @@ fn question(request: ExplainRequest) -> Result<ExplainQuestion, ApiError> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::EXPLANATIONS_MAX;
-    use super::*;
-    use crate::peers::RecoveryStatus;
     use flash_indexer_registry::{Indexer, IndexerOptions};
     use flash_indexer_telemetry::metrics::TextFormat;
     use flash_indexer_types::hashes::HashForm;
+
+    use super::super::EXPLANATIONS_MAX;
+    use super::*;
+    use crate::peers::RecoveryStatus;
 
     #[tokio::test]
     async fn an_explanation_beyond_the_limit_is_refused_and_counted() {

@@ -2,23 +2,20 @@
 
 use std::time::{Duration, Instant};
 
-use flash_indexer_core::groups::AttentionWindow;
-use flash_indexer_core::{DpRank, Tier};
-use flash_indexer_wire::ClearReason;
-
 use flash_indexer_api::{
     self as api, AbsenceReason, AbsentRank, EndFacts, EndReason, ExplainedRank, FleetHoldsElsewhere, HeldElsewhere,
     IncompleteGroup, MatchEnd, MissingBlock, StorageTier,
 };
+use flash_indexer_core::groups::AttentionWindow;
+use flash_indexer_core::{DpRank, Tier};
 use flash_indexer_explain::{
     Clear, End, GroupShortfall, HeldUnderOtherVariants, LimitingGroup, Loss, MissingGroupBlock, OtherVariant,
     RankExplanation, Reason, Removal, Tombstone,
 };
 use flash_indexer_registry::{ExplainQuestion, Explanation};
-use flash_indexer_types::ClearCause;
-use flash_indexer_types::Doubt;
-use flash_indexer_types::InstanceId;
 use flash_indexer_types::hashes::{HashForm, ShownHash};
+use flash_indexer_types::{ClearCause, Doubt, InstanceId};
+use flash_indexer_wire::ClearReason;
 
 /// The response to a question.
 pub(super) fn response(question: ExplainQuestion, explanation: Explanation, hashes: HashForm) -> api::Explanation {

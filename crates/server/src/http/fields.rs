@@ -1,10 +1,11 @@
 //! Checks of request fields that several endpoints share.
 
-use super::error::ApiError;
 use flash_indexer_api::{ModelScope, StoreStatus};
 use flash_indexer_registry::StoreAnswer;
 use flash_indexer_types::ModelKey;
 use flash_indexer_types::names::{NameField, check_names, shortened};
+
+use super::error::ApiError;
 
 /// Checked model and tenant of a request.
 pub(crate) trait CheckedScope: Sized {

@@ -49,16 +49,16 @@ use axum::http::{Method, StatusCode};
 use axum::middleware::{self, Next};
 use axum::response::Response;
 use axum::routing::{MethodRouter, get, post};
+use flash_indexer_discovery::DiscoveryStatus;
+use flash_indexer_registry::Indexer;
+use flash_indexer_telemetry::metrics::{Endpoint, Limit};
+use flash_indexer_types::RankId;
 use tokio::sync::Semaphore;
 use tracing::{Instrument, debug, debug_span, error, field};
 
 use self::error::ApiError;
 use crate::connections::ConnectionHandle;
 use crate::peers::{DIGESTS_MAX, Peers, RecoveryStatus};
-use flash_indexer_discovery::DiscoveryStatus;
-use flash_indexer_registry::Indexer;
-use flash_indexer_telemetry::metrics::{Endpoint, Limit};
-use flash_indexer_types::RankId;
 
 /// Limit of concurrent dumps.
 const DUMPS_MAX: usize = 4;

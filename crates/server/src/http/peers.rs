@@ -5,13 +5,13 @@ use std::sync::Arc;
 use axum::Json;
 use axum::extract::State;
 use axum::http::StatusCode;
+use flash_indexer_api::{PeerRequest, Success};
+use flash_indexer_telemetry::metrics::Limit;
 
 use super::Api;
 use super::error::ApiError;
 use super::extract::Body;
 use crate::peers::{Added, PEERS_MAX, PeerUrl};
-use flash_indexer_api::{PeerRequest, Success};
-use flash_indexer_telemetry::metrics::Limit;
 
 fn url(request: &PeerRequest) -> Result<PeerUrl, ApiError> {
     request.url.parse().map_err(|error: crate::peers::PeerUrlError| ApiError::bad_request(error.to_string()))

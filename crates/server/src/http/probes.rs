@@ -9,15 +9,15 @@ use axum::extract::State;
 use axum::http::HeaderMap;
 use axum::http::header::{ACCEPT, CONTENT_TYPE};
 use axum::response::IntoResponse;
+use flash_indexer_api::{Readiness, ReadyStatus, Success};
+use flash_indexer_telemetry::metrics::TextFormat;
+use flash_indexer_types::RankId;
 
 use super::Api;
 use super::blocking;
 use super::error::ApiError;
 use super::shared_ranks;
 use crate::peers::RecoveryState;
-use flash_indexer_api::{Readiness, ReadyStatus, Success};
-use flash_indexer_telemetry::metrics::TextFormat;
-use flash_indexer_types::RankId;
 
 pub(super) async fn health() -> Json<Success> {
     Json(Success::default())

@@ -2,8 +2,11 @@
 
 use std::sync::{Arc, OnceLock};
 
+use flash_indexer_api::{ModelScope, PromptField, PromptFields};
 use flash_indexer_prompt::normalize::{Chat, ChatEngine, Rendering};
 use flash_indexer_prompt::tokenize::{Prompt, PromptOptions, SpecialTokens};
+use flash_indexer_registry::TokenPrompt;
+use flash_indexer_types::ModelKey;
 
 use super::Api;
 use super::error::ApiError;
@@ -11,9 +14,6 @@ use super::extract::unfit;
 use super::fields::CheckedScope;
 use super::prompt::PromptRequest;
 use crate::engines::chat_engine;
-use flash_indexer_api::{ModelScope, PromptField, PromptFields};
-use flash_indexer_registry::TokenPrompt;
-use flash_indexer_types::ModelKey;
 
 /// The prompt of a field, if there is one only.
 fn single(field: PromptField) -> Result<PromptField, ApiError> {

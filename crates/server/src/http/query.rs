@@ -3,17 +3,16 @@
 use std::sync::Arc;
 
 use axum::extract::State;
+use flash_indexer_api::{HashQuery, TokenQuery};
 use flash_indexer_core::LocalHash;
+use flash_indexer_registry::{Query, QueryOptions, TokenPrompt};
+use flash_indexer_types::hashes::AnyHash;
 
 use super::Api;
 use super::error::ApiError;
 use super::fields::CheckedScope;
 use super::prompt::{PromptBody, PromptRequest};
 use super::query_response::QueryResponse;
-use flash_indexer_api::{HashQuery, TokenQuery};
-use flash_indexer_registry::{Query, QueryOptions, TokenPrompt};
-use flash_indexer_types::hashes::AnyHash;
-
 
 impl PromptRequest for TokenQuery {
     type Number = u32;

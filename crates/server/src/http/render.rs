@@ -5,6 +5,7 @@ use std::sync::Arc;
 use axum::Json;
 use axum::extract::State;
 use chat_template::Json as TemplateJson;
+use flash_indexer_api::{self as api, PromptFields};
 use flash_indexer_prompt::normalize::{ContentFormat, PreparedChat};
 use serde::Serialize;
 
@@ -13,7 +14,6 @@ use super::error::ApiError;
 use super::prompt::PromptBody;
 use super::prompt_body::{self, Keep, TokenizedPrompt};
 use crate::engines::engine_name;
-use flash_indexer_api::{self as api, PromptFields};
 
 pub(super) async fn tokenize(
     State(server): State<Arc<Api>>,

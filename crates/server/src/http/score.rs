@@ -7,6 +7,9 @@ use axum::Json;
 use axum::extract::{Request, State};
 use axum::http::{HeaderName, HeaderValue};
 use axum::response::{IntoResponse, Response};
+use flash_indexer_api::{PodDetail, PodScores, Prediction, PromptFields, StoreStatus, SuccessStatus};
+use flash_indexer_registry::{PodFilter, PodScore, ScoreOptions};
+use flash_indexer_types::GivenInstanceId;
 
 use super::Api;
 use super::error::ApiError;
@@ -14,9 +17,6 @@ use super::extract::{self, parse};
 use super::fields::store_status;
 use super::prompt::PromptBody;
 use super::prompt_body::{Keep, tokenize};
-use flash_indexer_api::{PodDetail, PodScores, Prediction, PromptFields, StoreStatus, SuccessStatus};
-use flash_indexer_registry::{PodFilter, PodScore, ScoreOptions};
-use flash_indexer_types::GivenInstanceId;
 
 pub(super) async fn completions(
     State(api): State<Arc<Api>>,

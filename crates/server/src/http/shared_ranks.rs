@@ -4,11 +4,11 @@ use std::sync::Arc;
 
 use axum::Json;
 use axum::extract::State;
+use flash_indexer_api::{PublishedRank, StoreState, StoreStatus};
 use flash_indexer_redis::StoreReport;
 
 use super::Api;
 use super::error::ApiError;
-use flash_indexer_api::{PublishedRank, StoreState, StoreStatus};
 
 /// State of the shared store as responses name it.
 pub(super) fn status(report: &StoreReport) -> StoreStatus {

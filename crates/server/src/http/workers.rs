@@ -5,20 +5,19 @@ use std::sync::Arc;
 use axum::Json;
 use axum::extract::State;
 use axum::http::StatusCode;
+use flash_indexer_api::{
+    ConnectionStatus, Listener, ModelScope, RegisterRequest, Replay, Success, SuccessStatus, UnregisterRequest,
+    Unregistration, Worker,
+};
 use flash_indexer_core::DpRank;
 use flash_indexer_core::hashing::BlockSize;
+use flash_indexer_ingest::{Connection, ListenerReport, ReplayProgress};
+use flash_indexer_types::{EngineKind, Registered, Registration};
 
 use super::error::ApiError;
 use super::extract::{Body, Parameters};
 use super::fields::CheckedScope;
 use super::{Api, blocking};
-use flash_indexer_api::{
-    ConnectionStatus, Listener, ModelScope, RegisterRequest, Replay, Success, SuccessStatus, UnregisterRequest,
-    Unregistration, Worker,
-};
-use flash_indexer_ingest::{Connection, ListenerReport, ReplayProgress};
-use flash_indexer_types::EngineKind;
-use flash_indexer_types::{Registered, Registration};
 
 pub(super) async fn register(
     State(api): State<Arc<Api>>,

@@ -8,6 +8,11 @@ use std::time::{Duration, Instant};
 
 use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, bounded, unbounded};
 use flash_indexer_core::DpRank;
+use flash_indexer_ingest::{Connection, ListenerReport, ReadAt};
+use flash_indexer_registry::{Indexer, Shadow, ShadowError};
+use flash_indexer_snapshot::{DumpError, read_dump};
+use flash_indexer_telemetry::supervision::{ThreadKind, Watch};
+use flash_indexer_types::{InstanceId, ModelKey, RankId, Trust, log_rank};
 use parking_lot::Mutex;
 use tracing::{info, warn};
 
@@ -19,14 +24,6 @@ use super::comparison::{
 };
 use super::status::{RecoveryState, RecoveryStatus};
 use super::url::PeerUrl;
-use flash_indexer_ingest::{Connection, ListenerReport, ReadAt};
-use flash_indexer_registry::{Indexer, Shadow, ShadowError};
-use flash_indexer_snapshot::{DumpError, read_dump};
-use flash_indexer_telemetry::supervision::{ThreadKind, Watch};
-use flash_indexer_types::RankId;
-use flash_indexer_types::Trust;
-use flash_indexer_types::log_rank;
-use flash_indexer_types::{InstanceId, ModelKey};
 
 /// Longest wait for both sides to reach the message at which they digest.
 const DIGEST_DEADLINE: Duration = Duration::from_secs(5);

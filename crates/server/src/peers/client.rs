@@ -3,6 +3,10 @@
 use std::io::Read;
 use std::time::Duration;
 
+use flash_indexer_api::Worker;
+use flash_indexer_snapshot::RankRecord;
+use flash_indexer_types::names::{shorten, shortened};
+use flash_indexer_types::{InstanceId, RankId};
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 use ureq::http::Response;
@@ -13,11 +17,6 @@ use ureq::{Agent, Body, RequestBuilder};
 
 use super::resolver::PeerResolver;
 use super::url::PeerUrl;
-use flash_indexer_api::Worker;
-use flash_indexer_snapshot::RankRecord;
-use flash_indexer_types::InstanceId;
-use flash_indexer_types::RankId;
-use flash_indexer_types::names::{shorten, shortened};
 
 /// Deadlines of a request to a peer.
 #[derive(Debug, Clone, Copy)]

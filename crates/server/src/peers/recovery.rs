@@ -7,24 +7,21 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use flash_indexer_api::Worker;
 use flash_indexer_core::DpRank;
 use flash_indexer_core::hashing::BlockSize;
+use flash_indexer_registry::{Indexer, Restore, RestoredRank};
+use flash_indexer_snapshot::{
+    DumpEntry, DumpError, DumpSink, DumpSummary, EngineKind, RankName, RankRecord, Refused, read_dump,
+};
+use flash_indexer_telemetry::supervision::{ThreadKind, Watch};
+use flash_indexer_types::{ModelKey, Owner, RankId, Registered, Registration, log_rank};
 use tracing::{error, info, warn};
 
 use super::Peers;
 use super::client::{PeerClient, PeerDeadlines, PeerError};
 use super::status::{RecoveryState, RecoveryStatus, Reporter};
 use super::url::PeerUrl;
-use flash_indexer_api::Worker;
-use flash_indexer_registry::{Indexer, Restore, RestoredRank};
-use flash_indexer_snapshot::{
-    DumpEntry, DumpError, DumpSink, DumpSummary, EngineKind, RankName, RankRecord, Refused, read_dump,
-};
-use flash_indexer_telemetry::supervision::{ThreadKind, Watch};
-use flash_indexer_types::ModelKey;
-use flash_indexer_types::RankId;
-use flash_indexer_types::log_rank;
-use flash_indexer_types::{Owner, Registered, Registration};
 
 const CONNECTION_CHECK: Duration = Duration::from_millis(5);
 

@@ -1,12 +1,11 @@
 //! Resolution of peers' host names.
 
+use flash_indexer_types::endpoints::check_address;
 use ureq::Error;
 use ureq::config::Config;
 use ureq::http::Uri;
 use ureq::unversioned::resolver::{DefaultResolver, ResolvedSocketAddrs, Resolver};
 use ureq::unversioned::transport::NextTimeout;
-
-use flash_indexer_types::endpoints::check_address;
 
 /// System resolver that rejects addresses that peers must not use.
 #[derive(Debug, Default)]

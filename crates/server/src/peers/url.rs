@@ -4,11 +4,10 @@ use std::borrow::Cow;
 use std::fmt;
 use std::str::FromStr;
 
-use serde::{Serialize, Serializer};
-use ureq::http::Uri;
-
 use flash_indexer_types::endpoints::{HostError, check_host};
 use flash_indexer_types::names::ENDPOINT_BYTES_MAX;
+use serde::{Serialize, Serializer};
+use ureq::http::Uri;
 
 /// Base URL of another indexer, such as `http://replica-b:8090`.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]

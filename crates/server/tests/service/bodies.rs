@@ -249,7 +249,7 @@ fn rpcs_take_numbers_as_bytes() {
     let found = score(request.clone()).expect("scores").into_inner().scores;
     let found: Vec<_> = found.iter().map(|pod| (pod.pod.as_str(), pod.score)).collect();
     assert_eq!(found, [("7", 4.0), ("pod-a", 3.0)]);
-    let both = score(GetPodScoresRequest { prompt: "text".to_owned(), ..request });
+    let both = score(GetPodScoresRequest { prompt: Some("text".to_owned()), ..request });
     assert_eq!(both.expect_err("it is refused").code(), Code::InvalidArgument);
 }
 

@@ -5,8 +5,6 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use crate::support::fake_dns::{FakeDns, Says};
-use crate::support::{BLOCK_TOKENS, PATIENCE, Service, stored, tokens};
 use flash_indexer_core::DpRank;
 use flash_indexer_core::hashing::BlockSize;
 use flash_indexer_server::{
@@ -18,6 +16,9 @@ use flash_indexer_test_support::wait_for;
 use flash_indexer_wire::{Encoding, EngineEvent, encode_batch};
 use hickory_resolver::proto::op::ResponseCode;
 use serde_json::{Value, json};
+
+use crate::support::fake_dns::{FakeDns, Says};
+use crate::support::{BLOCK_TOKENS, PATIENCE, Service, stored, tokens};
 
 /// A file of engines, replaced as a whole.
 struct EngineFile {

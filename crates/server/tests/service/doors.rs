@@ -6,7 +6,6 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use crate::support::{BLOCK_TOKENS, Engine, PATIENCE, Service, stored};
 use flash_indexer_core::hashing::BlockSize;
 use flash_indexer_server::{
     DiscoveryOptions, DiscoverySource, EngineTemplate, IndexerOptions, PodOptions, ServerOptions,
@@ -15,6 +14,8 @@ use flash_indexer_sim::{Publisher, PublisherOptions};
 use flash_indexer_test_support::wait_for;
 use flash_indexer_wire::{Encoding, encode_batch};
 use serde_json::{Value, json};
+
+use crate::support::{BLOCK_TOKENS, Engine, PATIENCE, Service, stored};
 
 fn register(endpoint: &str) -> Value {
     json!({ "instance_id": 9, "endpoint": endpoint, "model_name": "m", "block_size": BLOCK_TOKENS })

@@ -3,13 +3,14 @@
 use std::collections::BTreeMap;
 use std::io::Read;
 
-use crate::support::{Engine, Service, store, stored};
 use flash_indexer_core::Tier;
 use flash_indexer_snapshot::{
     DumpEntry, DumpError, DumpSink, DumpSummary, RankName, RankRecord, Refused, StoredBlocks, read_dump,
 };
 use flash_indexer_wire::{BlockStored, EngineEvent};
 use serde_json::json;
+
+use crate::support::{Engine, Service, store, stored};
 
 /// Takes everything, and counts blocks and copies by instance and tier.
 #[derive(Default, Debug, PartialEq)]

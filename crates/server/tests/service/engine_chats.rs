@@ -3,10 +3,11 @@
 use std::fs;
 use std::path::Path;
 
-use crate::support::{Engine, Service};
 use flash_indexer_server::{IndexerOptions, ServerOptions, TokenizationOptions};
 use flash_indexer_test_support::testdata;
 use serde_json::{Value, json};
+
+use crate::support::{Engine, Service};
 
 /// A template that takes parts as a list, and prints arguments, tools and nulls.
 const TEMPLATE: &str = "{% if tools %}{{ tools | tojson }}\n{% endif %}{% for message in messages %}{{ message.role }}: \

@@ -1,6 +1,5 @@
 //! Why matches end where they do, for every reason that there is.
 
-use crate::support::{BLOCK_TOKENS, Engine, Service, removed, store, stored, to_host, tokens};
 use flash_indexer_core::hashing::{BlockSize, HashVariant, TokenWindow, local_hashes};
 use flash_indexer_server::{IndexerOptions, ServerOptions};
 use flash_indexer_sim::{Publisher, PublisherOptions};
@@ -8,6 +7,8 @@ use flash_indexer_wire::{
     BlockRemoved, BlockStored, CacheGroup, Encoding, EngineEvent, ExtraKey, TokenIds, encode_batch,
 };
 use serde_json::{Value, json};
+
+use crate::support::{BLOCK_TOKENS, Engine, Service, removed, store, stored, to_host, tokens};
 
 /// The explanation of a prompt of model `m`, given as blocks.
 fn explain(service: &Service, hashes: &[u64], more: &Value) -> Value {

@@ -1,7 +1,5 @@
 //! Dumps of engines of hybrid models: what is taken over goes on exactly, in every cache group.
 
-use crate::support::fake_peer::{FakeDump, FakePeer};
-use crate::support::{BLOCK_TOKENS, Engine, PATIENCE, Service, store, tokens};
 use flash_indexer_core::SequenceHash;
 use flash_indexer_server::ServerOptions;
 use flash_indexer_sim::{Publisher, PublisherOptions};
@@ -9,6 +7,9 @@ use flash_indexer_snapshot::{DumpEntry, DumpSink, RankName, RankRecord, Refused,
 use flash_indexer_test_support::wait_for;
 use flash_indexer_wire::{BlockRemoved, BlockStored, CacheGroup, EngineEvent, TokenIds};
 use serde_json::{Value, json};
+
+use crate::support::fake_peer::{FakeDump, FakePeer};
+use crate::support::{BLOCK_TOKENS, Engine, PATIENCE, Service, store, tokens};
 
 const WINDOW: CacheGroup<'static> = CacheGroup { idx: Some(0), kind: Some("sliding_window"), sliding_window: Some(8) };
 const FULL: CacheGroup<'static> = CacheGroup { idx: Some(1), kind: Some("full_attention"), sliding_window: None };

@@ -1,9 +1,10 @@
 //! Engines of hybrid models, through real sockets: every cache group counts.
 
-use crate::support::{BLOCK_TOKENS, Engine, Service, removed, store, tokens};
 use flash_indexer_core::SequenceHash;
 use flash_indexer_wire::{BlockRemoved, BlockStored, CacheGroup, EngineEvent, TokenIds};
 use serde_json::{Value, json};
+
+use crate::support::{BLOCK_TOKENS, Engine, Service, removed, store, tokens};
 
 const WINDOW: CacheGroup<'static> = CacheGroup { idx: Some(0), kind: Some("sliding_window"), sliding_window: Some(8) };
 const FULL: CacheGroup<'static> = CacheGroup { idx: Some(1), kind: Some("full_attention"), sliding_window: None };

@@ -1,13 +1,13 @@
 //! gRPC answers as HTTP does.
 
-use crate::support::{BLOCK_TOKENS, Engine, PATIENCE, Service, stored, tokens};
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
 use flash_indexer_core::hashing::{BlockSize, HashVariant, TokenWindow, local_hashes};
 use flash_indexer_server::ServerOptions;
 use flash_indexer_test_support::wait_for;
 use futures_core::Stream;
 use serde_json::json;
-use std::pin::Pin;
-use std::task::{Context, Poll};
 use tokio::sync::mpsc;
 use tonic::transport::Channel;
 use tonic::{Code, Streaming};
@@ -22,6 +22,7 @@ use tonic_reflection::pb::v1::{ServerReflectionRequest, ServerReflectionResponse
 use crate::support::proto::indexer_service_client::IndexerServiceClient;
 use crate::support::proto::router_service_client::RouterServiceClient;
 use crate::support::proto::{GetPodScoresRequest, PredictRequest, QueryRequest, QueryResponse};
+use crate::support::{BLOCK_TOKENS, Engine, PATIENCE, Service, stored, tokens};
 
 fn service(body_bytes_max: usize) -> (Service, Channel) {
     let service = Service::start_with(ServerOptions { grpc_port: Some(0), body_bytes_max, ..ServerOptions::default() });

@@ -2,14 +2,15 @@
 
 use std::time::Duration;
 
-use crate::support::fake_cluster::FakeCluster;
-use crate::support::{BLOCK_TOKENS, PATIENCE, Service, stored, tokens};
 use flash_indexer_core::hashing::BlockSize;
 use flash_indexer_server::{DiscoveryOptions, DiscoverySource, EngineTemplate, KubernetesOptions, ServerOptions};
 use flash_indexer_sim::{Publisher, PublisherOptions};
 use flash_indexer_test_support::wait_for;
 use flash_indexer_wire::{Encoding, encode_batch};
 use serde_json::{Value, json};
+
+use crate::support::fake_cluster::FakeCluster;
+use crate::support::{BLOCK_TOKENS, PATIENCE, Service, stored, tokens};
 
 /// A service whose engines are the cluster's pods; who is named no more leaves at once.
 fn service(cluster: &FakeCluster) -> Service {

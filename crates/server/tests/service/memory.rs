@@ -1,10 +1,11 @@
 //! A service with a bound of memory for its indexes.
 
-use crate::support::{BLOCK_TOKENS, Engine, PATIENCE, Service, stored, tokens};
 use flash_indexer_server::{IndexerOptions, ServerOptions};
 use flash_indexer_test_support::wait_for;
 use flash_indexer_wire::EngineEvent;
 use serde_json::{Value, json};
+
+use crate::support::{BLOCK_TOKENS, Engine, PATIENCE, Service, stored, tokens};
 
 const MIB: usize = 1 << 20;
 /// Blocks of a message.

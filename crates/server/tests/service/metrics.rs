@@ -3,11 +3,12 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, SystemTime};
 
-use crate::support::{Engine, Exposition, PATIENCE, Service, removed, store, stored, tokens};
 use flash_indexer_server::{IndexerOptions, MetricNames, ServerOptions};
 use flash_indexer_test_support::wait_for;
 use flash_indexer_wire::{BlockStored, Encoding, EngineEvent, TokenIds, encode_batch};
 use serde_json::{Value, json};
+
+use crate::support::{Engine, Exposition, PATIENCE, Service, removed, store, stored, tokens};
 
 /// Metrics of counting kinds that nothing in [`everything_that_is_counted_moves_its_metric`] moves.
 const UNMOVED: [&str; 14] = [

@@ -1,10 +1,5 @@
 //! Names that clients, engines, pods, peers and discovery sources choose are bounded, and are never repeated whole.
 
-use crate::support::fake_cluster::FakeCluster;
-use crate::support::proto::indexer_service_client::IndexerServiceClient;
-use crate::support::proto::router_service_client::RouterServiceClient;
-use crate::support::proto::{GetPodScoresRequest, PredictRequest};
-use crate::support::{BLOCK_TOKENS, Engine, PATIENCE, Service, store, stored, tokens};
 use flash_indexer_core::hashing::BlockSize;
 use flash_indexer_server::{
     DiscoveryOptions, DiscoverySource, ENDPOINT_BYTES_MAX, EngineTemplate, INSTANCE_ID_BYTES_MAX, KubernetesOptions,
@@ -15,6 +10,12 @@ use flash_indexer_test_support::wait_for;
 use flash_indexer_wire::{BlockStored, Encoding, EngineEvent, encode_batch};
 use serde_json::{Value, json};
 use tonic::Code;
+
+use crate::support::fake_cluster::FakeCluster;
+use crate::support::proto::indexer_service_client::IndexerServiceClient;
+use crate::support::proto::router_service_client::RouterServiceClient;
+use crate::support::proto::{GetPodScoresRequest, PredictRequest};
+use crate::support::{BLOCK_TOKENS, Engine, PATIENCE, Service, store, stored, tokens};
 
 /// Longest answer to a request that is refused, in bytes.
 const ANSWER_BYTES_MAX: usize = 2_048;

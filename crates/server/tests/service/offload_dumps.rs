@@ -1,11 +1,12 @@
 //! Dumps of engines that offload: what is taken over knows what dropped blocks contain.
 
-use crate::support::{Engine, Service, removed, store, stored, tokens};
 use flash_indexer_server::ServerOptions;
 use flash_indexer_sim::{Publisher, PublisherOptions};
 use flash_indexer_snapshot::{DumpEntry, DumpSink, RankName, RankRecord, Refused, read_dump};
 use flash_indexer_wire::{BlockRemoved, BlockStored, CacheGroup, EngineEvent, ExtraKey, TokenIds};
 use serde_json::{Value, json};
+
+use crate::support::{Engine, Service, removed, store, stored, tokens};
 
 const WINDOW: CacheGroup<'static> = CacheGroup { idx: Some(0), kind: Some("sliding_window"), sliding_window: Some(8) };
 const FULL: CacheGroup<'static> = CacheGroup { idx: Some(1), kind: Some("full_attention"), sliding_window: None };

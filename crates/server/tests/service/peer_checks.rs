@@ -6,10 +6,11 @@ use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration;
 
-use crate::support::{Engine, PATIENCE, Service, stored};
 use flash_indexer_server::ServerOptions;
 use flash_indexer_test_support::wait_for;
 use serde_json::json;
+
+use crate::support::{Engine, PATIENCE, Service, stored};
 
 /// Comparisons that may run with one peer at a time.
 const AT_ONCE_MAX: usize = 16;

@@ -3,13 +3,14 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use crate::support::fake_peer::{FakeDump, FakePeer};
-use crate::support::{BLOCK_TOKENS, Engine, PATIENCE, Service, removed, store, stored, tokens};
 use flash_indexer_server::{PeerDeadlines, ServerOptions};
 use flash_indexer_sim::{Publisher, PublisherOptions};
 use flash_indexer_test_support::wait_for;
 use flash_indexer_wire::{BlockStored, Encoding, EngineEvent, ExtraKey, encode_batch};
 use serde_json::{Value, json};
+
+use crate::support::fake_peer::{FakeDump, FakePeer};
+use crate::support::{BLOCK_TOKENS, Engine, PATIENCE, Service, removed, store, stored, tokens};
 
 /// A service that starts from these peers, as soon as it has. It gives up an answer that stalls for so long.
 fn recovered(peers: &[&str], stall: Duration) -> Service {

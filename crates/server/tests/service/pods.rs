@@ -2,8 +2,6 @@
 
 use std::time::Duration;
 
-use crate::support::fake_peer::{FakeDump, FakePeer};
-use crate::support::{BLOCK_TOKENS, Engine, PATIENCE, Service, removed, store, stored, tokens};
 use flash_indexer_core::DpRank;
 use flash_indexer_core::hashing::BlockSize;
 use flash_indexer_server::{IndexerOptions, PodOptions, ServerOptions};
@@ -12,6 +10,9 @@ use flash_indexer_sim::{EngineOptions, Publisher, PublisherOptions, Request, Sim
 use flash_indexer_test_support::wait_for;
 use flash_indexer_wire::{BlockStored, Encoding, EngineEvent, encode_batch};
 use serde_json::{Value, json};
+
+use crate::support::fake_peer::{FakeDump, FakePeer};
+use crate::support::{BLOCK_TOKENS, Engine, PATIENCE, Service, removed, store, stored, tokens};
 
 /// A service that engines connect to.
 fn service(change: impl FnOnce(&mut PodOptions)) -> Service {

@@ -7,7 +7,6 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use crate::support::{Engine, Service};
 use flash_indexer_core::DpRank;
 use flash_indexer_server::{IndexerOptions, ServerOptions, TokenizationOptions};
 use flash_indexer_sim::{
@@ -19,6 +18,7 @@ use tonic::transport::Channel;
 
 use crate::support::proto::GetPodScoresRequest;
 use crate::support::proto::indexer_service_client::IndexerServiceClient;
+use crate::support::{Engine, Service};
 
 /// The model of all engines.
 const MODEL: &str = "m";

@@ -1,12 +1,13 @@
 //! What happens to a stream, through real sockets, and what the index makes of it.
 
-use crate::support::{BLOCK_TOKENS, Engine, PATIENCE, Service, removed, stored, tokens};
 use flash_indexer_core::DpRank;
 use flash_indexer_core::hashing::BlockSize;
 use flash_indexer_server::{InstanceId, ModelKey, Position, Registration, ReleaseOutcome, Trust};
 use flash_indexer_sim::{Publisher, PublisherOptions, ReplayFraming, ReplayLoss};
 use flash_indexer_wire::{Encoding, EngineEvent, encode_batch};
 use serde_json::{Value, json};
+
+use crate::support::{BLOCK_TOKENS, Engine, PATIENCE, Service, removed, stored, tokens};
 
 /// A batch of the life of an engine that began at `start`.
 fn batch(start: f64, events: &[EngineEvent<'_>]) -> Vec<u8> {

@@ -2,7 +2,6 @@
 
 use std::time::Duration;
 
-use crate::support::{BLOCK_TOKENS, Engine, PATIENCE, Service, removed, store, stored, to_host, tokens};
 use flash_indexer_core::SequenceHash;
 use flash_indexer_prompt::tokenize::{
     ModelDirectory, ModelDirectoryOptions, PoolOptions, Prompt, PromptOptions, SpecialTokens, TokenizerPool,
@@ -12,6 +11,8 @@ use flash_indexer_server::{IndexerOptions, ServerOptions, TokenizationOptions, T
 use flash_indexer_test_support::{testdata, wait_for};
 use flash_indexer_wire::{BlockStored, EngineEvent, TokenIds};
 use serde_json::{Value, json};
+
+use crate::support::{BLOCK_TOKENS, Engine, PATIENCE, Service, removed, store, stored, to_host, tokens};
 
 fn score(service: &Service, body: &Value) -> Value {
     let (status, answer) = service.post("/score_completions", body);

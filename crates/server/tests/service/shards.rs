@@ -1,10 +1,11 @@
 //! An index in shards gives the answers of a whole one.
 
-use crate::support::{Engine, Service, removed, stored, to_host, tokens};
 use flash_indexer_server::{IndexerOptions, ServerOptions};
 use flash_indexer_sim::{Publisher, PublisherOptions};
 use flash_indexer_wire::EngineEvent;
 use serde_json::{Value, json};
+
+use crate::support::{Engine, Service, removed, stored, to_host, tokens};
 
 const INSTANCES: u64 = 8;
 

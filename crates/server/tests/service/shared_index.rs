@@ -1,8 +1,9 @@
 //! Replicas that share an index through Redis: each answers for the engines of all, and says when it cannot.
 
-use crate::support::{Engine, PATIENCE, Service, removed, replica, replica_at, stored, tokens};
 use flash_indexer_test_support::{ClusterSetup, RedisNode, redis_cluster_with, redis_server, wait_for};
 use serde_json::{Value, json};
+
+use crate::support::{Engine, PATIENCE, Service, removed, replica, replica_at, stored, tokens};
 
 fn query(prompt: &[u64]) -> Value {
     json!({ "model_name": "m", "token_ids": tokens(prompt) })

@@ -1,16 +1,17 @@
 //! Replicas that share an index through Redis score the pods of all, answer over gRPC as one service would, and say when
 //! the store is away.
 
-use crate::support::proto::indexer_service_client::IndexerServiceClient;
-use crate::support::proto::router_service_client::RouterServiceClient;
-use crate::support::proto::{GetPodScoresRequest, GetPodScoresResponse, PredictRequest, QueryRequest, QueryResponse};
-use crate::support::{Engine, PATIENCE, Service, removed, replica, stored, to_host, tokens};
 use flash_indexer_server::ServerOptions;
 use flash_indexer_test_support::{RedisNode, redis_server, wait_for};
 use flash_indexer_wire::EngineEvent;
 use serde_json::{Value, json};
 use tonic::Code;
 use tonic::transport::Channel;
+
+use crate::support::proto::indexer_service_client::IndexerServiceClient;
+use crate::support::proto::router_service_client::RouterServiceClient;
+use crate::support::proto::{GetPodScoresRequest, GetPodScoresResponse, PredictRequest, QueryRequest, QueryResponse};
+use crate::support::{Engine, PATIENCE, Service, removed, replica, stored, to_host, tokens};
 
 /// A service with clients for all that it can be asked.
 struct Asked {

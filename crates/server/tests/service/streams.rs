@@ -2,7 +2,6 @@
 
 use std::time::Duration;
 
-use crate::support::{BLOCK_TOKENS, Engine, PATIENCE, Service, removed, store, stored, tokens};
 use flash_indexer_core::hashing::{BlockSize, HashVariant, TokenWindow, local_hashes};
 use flash_indexer_core::{Block, BlockEvent, DpRank, LocalHash, PrefixIndex, SequenceHash, Tier, WorkerId, WorkerRank};
 use flash_indexer_designs::RadixTree;
@@ -11,6 +10,8 @@ use flash_indexer_sim::{Publisher, PublisherOptions};
 use flash_indexer_test_support::wait_for;
 use flash_indexer_wire::{BlockStored, Encoding, EngineEvent, ExtraKey, TokenIds, encode_batch};
 use serde_json::{Value, json};
+
+use crate::support::{BLOCK_TOKENS, Engine, PATIENCE, Service, removed, store, stored, tokens};
 
 #[test]
 fn an_answer_names_every_registered_rank_and_what_it_holds() {

@@ -4,14 +4,15 @@ use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use crate::support::proto::GetPodScoresRequest;
-use crate::support::proto::indexer_service_client::IndexerServiceClient;
-use crate::support::{Engine, PATIENCE, Service};
 use flash_indexer_prompt::tokenize::PoolOptions;
 use flash_indexer_server::{IndexerOptions, ServerOptions, TokenizationOptions, TokenizerServiceOptions};
 use flash_indexer_test_support::wait_for;
 use serde_json::{Value, json};
 use tonic::{Code, Request};
+
+use crate::support::proto::GetPodScoresRequest;
+use crate::support::proto::indexer_service_client::IndexerServiceClient;
+use crate::support::{Engine, PATIENCE, Service};
 
 /// A tokenizer service that takes connections and says nothing, until it is gone.
 struct Silent {

@@ -3,12 +3,13 @@
 use std::io::{Read, Write};
 use std::net::TcpStream;
 
-use crate::support::{Engine, PATIENCE, Service, stored, tokens};
 use flash_indexer_core::hashing::BlockSize;
 use flash_indexer_server::{InstanceId, ModelKey, Registration, Server, ServerOptions, StartError};
 use flash_indexer_sim::{Publisher, PublisherOptions};
 use flash_indexer_test_support::wait_for;
 use serde_json::{Value, json};
+
+use crate::support::{Engine, PATIENCE, Service, stored, tokens};
 
 /// The status and the error text, which every failure must have.
 fn refused(answer: (u16, Value)) -> (u16, String) {

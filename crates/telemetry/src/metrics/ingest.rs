@@ -209,10 +209,10 @@ impl Metrics {
     /// Counts an applied event and the result of each of its blocks.
     pub fn event_applied(&self, event: &RankEvent, applied: &Applied) {
         let kind = match event {
-            RankEvent::Indexed(BlockEvent::Stored { .. }) => 0,
-            RankEvent::Indexed(BlockEvent::Copied { .. }) => 1,
-            RankEvent::Indexed(BlockEvent::Removed { .. }) => 2,
-            RankEvent::Indexed(BlockEvent::Cleared) => 3,
+            RankEvent::Primary(BlockEvent::Stored { .. }) => 0,
+            RankEvent::Primary(BlockEvent::Copied { .. }) => 1,
+            RankEvent::Primary(BlockEvent::Removed { .. }) => 2,
+            RankEvent::Primary(BlockEvent::Cleared) => 3,
             RankEvent::Secondary(change) => match change.event {
                 GroupEvent::Stored { .. } => 0,
                 GroupEvent::Removed { .. } => 2,

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 
 use flash_indexer_core::{MemoryLimit, PerTier, RankSize, Tier};
+use flash_indexer_types::ModelKey;
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeLabelSet, EncodeMetric};
 use prometheus_client::metrics::counter::{ConstCounter, Counter};
@@ -11,7 +12,6 @@ use prometheus_client::metrics::gauge::ConstGauge;
 use prometheus_client::registry::Unit;
 
 use super::histogram::Histogram;
-use flash_indexer_types::ModelKey;
 
 /// Buckets of the hit ratio: the share of a query's blocks that were found.
 const HIT_RATIOS: [f64; 11] = [0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.99];

@@ -21,7 +21,7 @@ use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, bounded};
 use parking_lot::Mutex;
 use tracing::{error, warn};
 
-pub use self::watch::{Watch, guarded, note_panic};
+pub use self::watch::{Watch, guarded, record_panic};
 use crate::metrics::Metrics;
 pub use crate::thread_kind::ThreadKind;
 

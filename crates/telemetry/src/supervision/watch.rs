@@ -99,7 +99,7 @@ impl Watch {
         let attempted = catch_unwind(AssertUnwindSafe(step));
         let failed = attempted.as_ref().err().map(|panic| Failure::Retrying(message(&**panic).to_owned()));
         *self.failure.lock() = failed;
-        attempted.map_err(|panic| note_panic(&self.metrics, self.kind, &self.name, &*panic)).ok()
+        attempted.map_err(|panic| record_panic(&self.metrics, self.kind, &self.name, &*panic)).ok()
     }
 
     /// Marks the regular end of the thread.
@@ -113,7 +113,7 @@ impl Watch {
 
     /// Records the panic that ended the thread.
     pub(super) fn fail(&self, panic: &(dyn Any + Send)) {
-        note_panic(&self.metrics, self.kind, &self.name, panic);
+        record_panic(&self.metrics, self.kind, &self.name, panic);
         *self.failure.lock() = Some(Failure::Ended(message(panic).to_owned()));
     }
 
@@ -153,14 +153,14 @@ pub fn guarded<T>(metrics: &Metrics, kind: ThreadKind, thread: &str, step: impl 
     match catch_unwind(AssertUnwindSafe(step)) {
         Ok(done) => Some(done),
         Err(panic) => {
-            note_panic(metrics, kind, thread, &*panic);
+            record_panic(metrics, kind, thread, &*panic);
             None
         }
     }
 }
 
 /// Counts and logs a panic of a thread or task of this kind.
-pub fn note_panic(metrics: &Metrics, kind: ThreadKind, thread: &str, panic: &(dyn Any + Send)) {
+pub fn record_panic(metrics: &Metrics, kind: ThreadKind, thread: &str, panic: &(dyn Any + Send)) {
     metrics.thread_panicked(kind);
     error!(thread, kind = kind.as_str(), panic = message(panic), "thread panicked; report this bug with the log");
 }

@@ -115,7 +115,7 @@ pub struct Translation {
 
 impl From<BlockEvent> for Translation {
     fn from(event: BlockEvent) -> Self {
-        Self { first: RankEvent::Indexed(event), rest: Vec::new() }
+        Self { first: RankEvent::Primary(event), rest: Vec::new() }
     }
 }
 
@@ -281,7 +281,7 @@ impl Translator {
         }
         let mut events = events.into_iter();
         let first = events.next().unwrap_or(BlockEvent::Copied { tier, blocks: Vec::new() });
-        Translation { first: RankEvent::Indexed(first), rest: events.map(RankEvent::Indexed).collect() }
+        Translation { first: RankEvent::Primary(first), rest: events.map(RankEvent::Primary).collect() }
     }
 
     fn blocks_of(&mut self, tier: Tier, event: &BlockStored<'_>) -> Result<Vec<Block>, TranslateError> {

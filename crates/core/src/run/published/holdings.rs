@@ -46,12 +46,12 @@ impl Entry {
 
 /// The header word that locates a run's holdings.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct HoldingsForm(pub(crate) u64);
+pub(crate) struct HoldingsWord(pub(crate) u64);
 
 /// Bits of a count of entries.
 const ENTRIES_BITS: u32 = 20;
 
-impl HoldingsForm {
+impl HoldingsWord {
     /// Entries in the header, none so far.
     pub(crate) const EMPTY: Self = Self(0);
 
@@ -196,7 +196,7 @@ impl<'a> Holdings<'a> {
     /// Reads the current form from the header.
     #[inline]
     pub(crate) fn of(record: &'a [AtomicU64], lists: &'a ListArena) -> Self {
-        let form = HoldingsForm(record[HOLDINGS].load(Acquire));
+        let form = HoldingsWord(record[HOLDINGS].load(Acquire));
         match form.0 & 3 {
             0 => Self::Entries {
                 words: &record[INLINE..INLINE + INLINE_ENTRIES / 2],
@@ -312,7 +312,7 @@ pub(crate) enum Change {
     /// Changed with one store.
     Done,
     /// The holdings need this other form, which is filled. The caller publishes it and frees the old extent.
-    NewForm(HoldingsForm),
+    NewWord(HoldingsWord),
 }
 
 /// Changes a holder's end, or prepares a form with room for it. Used by the writer only.
@@ -332,7 +332,7 @@ impl HoldingsWriter<'_> {
                 Change::Done
             }
             Holdings::Dense { .. } if end == 0 => Change::Done,
-            Holdings::Dense { .. } => Change::NewForm(self.new_form(holder, end)),
+            Holdings::Dense { .. } => Change::NewWord(self.new_form(holder, end)),
             holdings @ Holdings::Entries { words, count } => {
                 if let Some((at, _)) = holdings.find(holder) {
                     set_entry(words, at, Entry::new(holder, end));
@@ -348,11 +348,11 @@ impl HoldingsWriter<'_> {
                 }
                 if count < words.len() * 2 {
                     set_entry(words, count, Entry::new(holder, end));
-                    let form = HoldingsForm(self.record[HOLDINGS].load(Relaxed)).with_entries(count + 1);
+                    let form = HoldingsWord(self.record[HOLDINGS].load(Relaxed)).with_entries(count + 1);
                     self.record[HOLDINGS].store(form.0, Release);
                     return Change::Done;
                 }
-                Change::NewForm(self.new_form(holder, end))
+                Change::NewWord(self.new_form(holder, end))
             }
         }
     }
@@ -375,7 +375,7 @@ impl HoldingsWriter<'_> {
     }
 
     /// The holdings with one more holder, in the form that suits them; not published yet.
-    fn new_form(&mut self, holder: Holder, end: u16) -> HoldingsForm {
+    fn new_form(&mut self, holder: Holder, end: u16) -> HoldingsWord {
         let mut entries = vec![Entry::new(holder, end)];
         Holdings::of(self.record, self.lists).for_each(|holder, end| entries.push(Entry::new(holder, end)));
         self.form_of(&entries)
@@ -383,7 +383,7 @@ impl HoldingsWriter<'_> {
 
     /// A dense array above an eighth of all holders or above [`LIST_ENTRIES_MAX`], because a list is searched
     /// linearly.
-    fn form_of(&mut self, entries: &[Entry]) -> HoldingsForm {
+    fn form_of(&mut self, entries: &[Entry]) -> HoldingsWord {
         let holders = entries.iter().map(|entry| entry.holder().0 + 1).max().unwrap_or(0).max(self.holders_end);
         let is_long = entries.len() * DENSE_SHARE > holders as usize || entries.len() > LIST_ENTRIES_MAX;
         if entries.len() > INLINE_ENTRIES && is_long {
@@ -393,13 +393,13 @@ impl HoldingsWriter<'_> {
             for entry in entries {
                 set_dense(words, entry.holder(), entry.end());
             }
-            return HoldingsForm::dense(extent);
+            return HoldingsWord::dense(extent);
         }
         let extent = self.extents.take(self.lists, entries.len());
         let words = self.lists.words(extent);
         for (at, &entry) in entries.iter().enumerate() {
             set_entry(words, at, entry);
         }
-        HoldingsForm::list(extent, entries.len())
+        HoldingsWord::list(extent, entries.len())
     }
 }

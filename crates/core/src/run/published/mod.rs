@@ -16,7 +16,7 @@ pub(super) mod rank_table;
 
 use atomics::{Acquire, AtomicU64, Relaxed, Release, fence};
 use edges::Edges;
-use holdings::{Holdings, HoldingsForm, ListArena};
+use holdings::{Holdings, HoldingsWord, ListArena};
 use layout::{HEADER_WORDS, HOLDINGS, INFO, Info, RunArena, RunId, VERSION, sections};
 use rank_table::RankTable;
 
@@ -99,7 +99,7 @@ impl<'a> Run<'a> {
     /// reused for another run.
     #[inline]
     pub(super) fn child(self) -> Option<(u16, RunId)> {
-        HoldingsForm(self.record[HOLDINGS].load(Acquire)).child()
+        HoldingsWord(self.record[HOLDINGS].load(Acquire)).child()
     }
 
     #[inline]

@@ -11,7 +11,7 @@ use super::coverage::{Coverage, Part};
 use super::exceptions::Exceptions;
 use super::locate::Cursor;
 use crate::run::published::atomics::Relaxed;
-use crate::run::published::holdings::{Change, Holder, HoldingsForm, HoldingsWriter};
+use crate::run::published::holdings::{Change, Holder, HoldingsWord, HoldingsWriter};
 use crate::run::published::layout::{HOLDINGS, INFO, Info, Position, RunId};
 use crate::run::published::rank_table::{HolderAssignment, RankSlot};
 use crate::{Applied, HeldBlock, PerTier, SequenceHash, Tier};
@@ -247,8 +247,8 @@ impl Writer {
         } else {
             change = writer.set_end(holder, end);
         }
-        if let Change::NewForm(form) = change {
-            let old = HoldingsForm(record[HOLDINGS].load(Relaxed)).extent();
+        if let Change::NewWord(form) = change {
+            let old = HoldingsWord(record[HOLDINGS].load(Relaxed)).extent();
             self.change_run(run, |run| run.record[HOLDINGS].store(form.0, Relaxed));
             if let Some(extent) = old {
                 self.extents.free(extent);

@@ -5,7 +5,7 @@ use super::runs::DomainId;
 use super::sequence_columns::{LINE_SEQUENCES, LineId};
 use crate::run::published::atomics::{Relaxed, Release};
 use crate::run::published::fingerprint::fingerprint_of;
-use crate::run::published::holdings::HoldingsForm;
+use crate::run::published::holdings::HoldingsWord;
 use crate::run::published::layout::{HOLDINGS, INFO, Info, Position, RUN_BLOCKS_MAX, RunId, SECTION_BLOCKS, class_for};
 use crate::run::widest::widest;
 use crate::{Block, LocalHash, SequenceHash};
@@ -297,7 +297,7 @@ impl Writer {
         self.child_attached(run);
         self.change_run(run, |run| {
             run.record[INFO].store(info.0, Relaxed);
-            run.record[HOLDINGS].store(HoldingsForm::EMPTY.0, Relaxed);
+            run.record[HOLDINGS].store(HoldingsWord::EMPTY.0, Relaxed);
         });
         let hash = self.published.edges.hash(parent, self.local_of(Position { run, offset: 0 }));
         self.edges.insert(&self.published.edges, hash, run);
@@ -309,7 +309,7 @@ impl Writer {
     pub(super) fn publish_child(&self, run: RunId) {
         if run != RunId::NONE {
             let form = &self.published.run(run).record[HOLDINGS];
-            let before = HoldingsForm(form.load(Relaxed));
+            let before = HoldingsWord(form.load(Relaxed));
             let after = before.with_child(self.runs.latest_child(run));
             if after != before {
                 form.store(after.0, Release);

@@ -13,7 +13,7 @@ use super::Writer;
 use super::runs::{DomainId, map_bytes};
 use crate::SequenceHash;
 use crate::run::published::atomics::Relaxed;
-use crate::run::published::holdings::HoldingsForm;
+use crate::run::published::holdings::HoldingsWord;
 use crate::run::published::layout::{HOLDINGS, Position, RunId};
 use crate::run::published::rank_table::RankSlot;
 
@@ -331,7 +331,7 @@ impl Writer {
 
     #[inline]
     fn has_many_ranks(&self, run: RunId) -> bool {
-        let form = HoldingsForm(self.published.run(run).record[HOLDINGS].load(Relaxed));
+        let form = HoldingsWord(self.published.run(run).record[HOLDINGS].load(Relaxed));
         let exceptions = self.runs.get(run).exceptions.as_ref();
         form.holders_seen_max().is_none_or(|holders| holders > WALKED_MAX)
             || exceptions.is_some_and(|exceptions| exceptions.len() > WALKED_MAX)

@@ -11,7 +11,7 @@ use super::Writer;
 use super::runs::DomainId;
 use crate::Block;
 use crate::run::published::atomics::Relaxed;
-use crate::run::published::holdings::{Change, HoldingsForm, HoldingsWriter};
+use crate::run::published::holdings::{Change, HoldingsWord, HoldingsWriter};
 use crate::run::published::layout::{HOLDINGS, INFO, Info, Position};
 use crate::run::published::rank_table::RankSlot;
 
@@ -83,7 +83,7 @@ impl Writer {
             && self.bounded.is_none()
             && !self.is_pruning()
             && !self.trim_queue.contains(run);
-        let form = HoldingsForm(self.published.run(run).record[HOLDINGS].load(Relaxed));
+        let form = HoldingsWord(self.published.run(run).record[HOLDINGS].load(Relaxed));
         let is_short = match form.holders_seen_max() {
             Some(listed) => listed <= LISTED_MAX,
             None => self.holders.end() <= DENSE_MAX,

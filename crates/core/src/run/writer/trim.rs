@@ -10,7 +10,7 @@ use super::Writer;
 use super::runs::DomainId;
 use super::sequence_columns::LINE_SEQUENCES;
 use crate::run::published::atomics::Relaxed;
-use crate::run::published::holdings::HoldingsForm;
+use crate::run::published::holdings::HoldingsWord;
 use crate::run::published::layout::{HOLDINGS, INFO, Info, Position, RunId};
 
 /// Runs of one chain that are trimmed at once; trimming of their ancestors is deferred.
@@ -239,10 +239,10 @@ impl Writer {
         let info = Info(self.published.run(run).record[INFO].load(Relaxed));
         let hash = self.published.edges.hash(parent, local);
         self.edges.remove(&self.published.edges, hash, run);
-        let extent = HoldingsForm(self.published.run(run).record[HOLDINGS].load(Relaxed)).extent();
+        let extent = HoldingsWord(self.published.run(run).record[HOLDINGS].load(Relaxed)).extent();
         self.change_run(run, |run| {
             run.record[INFO].store(0, Relaxed);
-            run.record[HOLDINGS].store(HoldingsForm::EMPTY.0, Relaxed);
+            run.record[HOLDINGS].store(HoldingsWord::EMPTY.0, Relaxed);
         });
         if let Some(extent) = extent {
             self.extents.free(extent);

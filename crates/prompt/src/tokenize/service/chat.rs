@@ -2,10 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use serde::Deserialize;
-
 use chat_template::{ChatError, ChatRequest, Continuation, Json};
 use flash_indexer_proto::tokenization::{ChatMessage, ContentPart, ImageUrl, RenderChatCompletionRequest};
+use serde::Deserialize;
 
 const DOCUMENTS: &str = "documents";
 

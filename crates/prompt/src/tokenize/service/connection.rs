@@ -3,6 +3,7 @@
 use std::future::Future;
 use std::time::{Duration, Instant};
 
+use flash_indexer_proto::tokenization::tokenization_service_client::TokenizationServiceClient;
 use parking_lot::Mutex;
 use prost::Message;
 use tokio::runtime::Runtime;
@@ -12,7 +13,6 @@ use tonic::{Code, Request, Response, Status};
 
 use super::address::ServiceAddress;
 use super::error::ServiceError;
-use flash_indexer_proto::tokenization::tokenization_service_client::TokenizationServiceClient;
 
 /// Maximum size of a message, in bytes. A prompt of a million tokens takes about 5 MiB each way.
 pub const MESSAGE_BYTES_MAX: usize = 64 << 20;

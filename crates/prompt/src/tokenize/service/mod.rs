@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 use parking_lot::Mutex;
 
 pub use address::{AddressError, ServiceAddress};
+use chat_template::ChatError;
 pub use connection::MESSAGE_BYTES_MAX as SERVICE_MESSAGE_BYTES_MAX;
 use connection::{Client, Connection};
 pub use error::ServiceError;
@@ -21,7 +22,6 @@ use super::last_ids::last_ids;
 use super::pieces::PieceCache;
 use super::prompt::{Prompt, PromptOptions};
 use super::source::{LoadError, ModelTokenizer, Tokenization, TokenizerSource};
-use chat_template::ChatError;
 
 /// Minimum time between two initializations of one model. A refused model is initialized again before the call fails,
 /// because a restarted service has lost it.

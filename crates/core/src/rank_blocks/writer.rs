@@ -1,7 +1,7 @@
 //! Applies the events of one rank to its sequence hashes and places.
 
 use super::lookup::Lookup;
-use super::{NamingLimits, Placement};
+use super::{Placement, RankBlockLimits};
 use crate::{Applied, Block, BlockEvent, RemovedCopies, SequenceHash, Tier};
 
 /// One rank's names and places, to be changed.
@@ -11,7 +11,7 @@ pub struct RankWriter<'l, P: Placement> {
     /// The rank's names.
     pub names: &'l mut Lookup<P::Place>,
     /// Limits of waiting and removed blocks.
-    pub limits: NamingLimits,
+    pub limits: RankBlockLimits,
 }
 
 impl<P: Placement> RankWriter<'_, P> {

@@ -19,7 +19,7 @@ use crate::{LocalHash, SequenceHash, Tier};
 
 /// Limits on what a design keeps for one rank beyond the blocks that the rank holds.
 #[derive(Debug, Clone, Copy)]
-pub struct NamingLimits {
+pub struct RankBlockLimits {
     /// Blocks of one rank that may wait for a parent; further ones are refused and counted.
     pub waiting_blocks_max: usize,
     /// Removed blocks of one rank that may keep their place for their descendants. Beyond the limit the descendants
@@ -27,7 +27,7 @@ pub struct NamingLimits {
     pub removed_blocks_max: usize,
 }
 
-impl Default for NamingLimits {
+impl Default for RankBlockLimits {
     fn default() -> Self {
         Self { waiting_blocks_max: 1 << 20, removed_blocks_max: 1 << 20 }
     }
