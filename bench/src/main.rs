@@ -21,7 +21,10 @@ use std::path::PathBuf;
 use anyhow::{Context, Result, bail};
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{Args, Parser, Subcommand};
-use flash_indexer_bench::{Child, Contender, DesignContender, EventDensity, Measure, Observer, Play, Processes, RunOptions, SweepPoint, Workload, serve_child, sweep};
+use flash_indexer_bench::{
+    Child, Contender, DesignContender, EventDensity, Measure, Observer, Play, Processes, RunOptions, SweepPoint,
+    Workload, serve_child, sweep,
+};
 use flash_indexer_designs::Design;
 use flash_indexer_sim::workload::MooncakeTrace;
 use flash_indexer_sim::{Fleet, FleetOptions};

@@ -7,7 +7,9 @@
 use std::num::NonZeroUsize;
 use std::sync::Arc;
 
-use flash_indexer_bench::{Backend, Contender, Finder, Lane, MatchTotals, Play, PredictedHits, Setup, WorkerEvent, keep_deepest};
+use flash_indexer_bench::{
+    Backend, Contender, Finder, Lane, MatchTotals, Play, PredictedHits, Setup, WorkerEvent, keep_deepest,
+};
 use flash_indexer_core::{BlockEvent, LocalHash, WorkerRank};
 use lru::LruCache;
 use parking_lot::Mutex;

@@ -8,7 +8,9 @@ use flash_indexer_bench::{Backend, Contender, DesignContender, MatchTotals, Setu
 use flash_indexer_core::hashing::{BlockSize, HashVariant, TokenWindow, local_hashes, sequence_hashes};
 use flash_indexer_core::{Block, BlockEvent, DpRank, LocalHash, Tier, WorkerId, WorkerRank};
 use flash_indexer_designs::Design;
-use flash_indexer_prompt::tokenize::{ModelDirectory, ModelDirectoryOptions, PoolOptions, Prompt, TokenizerPool, TokenizerSource};
+use flash_indexer_prompt::tokenize::{
+    ModelDirectory, ModelDirectoryOptions, PoolOptions, Prompt, TokenizerPool, TokenizerSource,
+};
 
 use super::{BLOCK_TOKENS, PROMPT_TOKENS, Part, line, time, time_prepared};
 

@@ -3,7 +3,9 @@
 use std::path::Path;
 
 use anyhow::{Context, Result};
-use flash_indexer_bench::{Backend, Child, Contender, Finder, Lane, MatchTotals, Measure, Processes, RunOptions, Setup, WorkerEvent};
+use flash_indexer_bench::{
+    Backend, Child, Contender, Finder, Lane, MatchTotals, Measure, Processes, RunOptions, Setup, WorkerEvent,
+};
 use flash_indexer_core::LocalHash;
 use flash_indexer_sim::FleetOptions;
 

@@ -7,7 +7,9 @@ use anyhow::{Context, Result, bail};
 use flash_indexer_bench::WorkerEvent;
 use flash_indexer_core::groups::RankEvent;
 use flash_indexer_core::{LocalHash, WorkerRank};
-use flash_indexer_redis::{Holder, HolderDepth, HolderId, LocalRank, PublisherReport, RankMaker, Ranks, Scope, Store, StoreOptions, StoreUrl};
+use flash_indexer_redis::{
+    Holder, HolderDepth, HolderId, LocalRank, PublisherReport, RankMaker, Ranks, Scope, Store, StoreOptions, StoreUrl,
+};
 use tokio::runtime::{Builder, Runtime};
 
 /// Longest wait for a condition.
