@@ -57,7 +57,7 @@ fn encode_pieces(families: &mut Families<'_>, pieces: &PieceStatistics) -> fmt::
     let gauge = |value: u64| ConstGauge::new(value as i64);
     families.one("tokenized_pieces", "Tokenized pieces of prompts in the cache", &gauge(pieces.entries as u64))?;
     families.one("tokenized_pieces_bytes", "Bytes of the cache of tokenized pieces", &gauge(pieces.bytes))?;
-    families.one("tokenized_pieces_bytes_max", "Limit of tokenized_pieces_bytes", &gauge(pieces.bytes_max))?;
+    families.one("tokenized_pieces_max_bytes", "Limit of tokenized_pieces_bytes", &gauge(pieces.bytes_max))?;
     let results = [("hit", pieces.hits), ("miss", pieces.misses), ("evicted", pieces.evictions)];
     let results = results.map(|(result, count)| (CacheResult { result }, ConstCounter::new(count)));
     let help = "Pieces of prompts that were found in the cache, tokenized, or evicted";

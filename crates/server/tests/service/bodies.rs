@@ -116,7 +116,7 @@ fn a_wrong_binary_body_is_refused_with_what_to_send() {
         ("/query?model_name=m&token_ids=1", &body, 400, "token_ids is in the body"),
         ("/query_by_hash?model_name=m&block_hashes=1", &body, 400, "block_hashes is in the body"),
         ("/score_completions?model_name=m&prompt=x", &body, 400, "alternatives"),
-        ("/predict?model_name=m", &body, 400, "missing field `pod`"),
+        ("/predict?model_name=m", &body, 422, "missing field `pod`"),
         ("/register?model_name=m", &body, 415, "application/json"),
     ];
     for (path, body, status, part) in cases {

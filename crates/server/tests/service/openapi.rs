@@ -131,6 +131,8 @@ fn every_endpoint_answers_as_the_document_says() {
             post("/predict", json!({ "token_ids": prompt, "model_name": "m", "pod": 7 }), declared::<api::Prediction>),
             200,
         ),
+        (post("/tokenize", json!({ "token_ids": prompt, "model_name": "m" }), declared::<api::TokenizedPrompt>), 200),
+        (post("/render", json!({ "token_ids": prompt, "model_name": "m" }), undeclared), 200),
         (post("/unregister", json!({ "instance_id": 9, "model_name": "m" }), declared::<api::Unregistration>), 200),
         (post("/explain", json!({ "token_ids": prompt, "model_name": "m" }), declared::<api::Explanation>), 200),
         (

@@ -18,15 +18,20 @@ pub(super) enum Comparison {
     Unknown,
 }
 
-/// The last delivered messages of the current epoch.
+/// The first and the last delivered messages of the current epoch.
 #[derive(Debug, Default)]
 pub(super) struct Delivered {
+    /// Message 0: a late duplicate of it would look like the whole of a new epoch.
+    first: Option<Cursor>,
     /// By ascending sequence number.
     recent: VecDeque<Cursor>,
 }
 
 impl Delivered {
     pub(super) fn push(&mut self, cursor: Cursor) {
+        if cursor.sequence == 0 {
+            self.first = Some(cursor);
+        }
         if self.recent.len() == REMEMBERED_MAX {
             self.recent.pop_front();
         }
@@ -34,15 +39,18 @@ impl Delivered {
     }
 
     pub(super) fn clear(&mut self) {
+        self.first = None;
         self.recent.clear();
     }
 
     /// Compares a message with the delivered ones. Cost: a binary search and one pass over the payload.
     pub(super) fn compare(&self, sequence: u64, payload: &[u8]) -> Comparison {
-        match self.recent.binary_search_by_key(&sequence, |cursor| cursor.sequence) {
-            Ok(at) if self.recent[at] == Cursor::new(sequence, payload) => Comparison::Same,
-            Ok(_) => Comparison::Different,
-            Err(_) => Comparison::Unknown,
+        let recent = self.recent.binary_search_by_key(&sequence, |cursor| cursor.sequence);
+        let delivered = recent.ok().map(|at| self.recent[at]).or(self.first.filter(|first| first.sequence == sequence));
+        match delivered {
+            Some(delivered) if delivered == Cursor::new(sequence, payload) => Comparison::Same,
+            Some(_) => Comparison::Different,
+            None => Comparison::Unknown,
         }
     }
 }

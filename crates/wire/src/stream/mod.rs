@@ -254,6 +254,7 @@ impl<P: AsRef<[u8]>> Stream<P> {
     pub fn live(&mut self, sequence: u64, payload: P, now: Instant) {
         self.connection = Connection::Up;
         self.is_contacted = true;
+        let mut is_unverified = false;
         if sequence < self.live_floor {
             if self.is_repeated(sequence, &payload) {
                 return self.record(StreamEvent::Duplicate);
@@ -272,6 +273,7 @@ impl<P: AsRef<[u8]>> Stream<P> {
                         self.end_repair(ReplayOutcome::Interrupted);
                     }
                     self.epoch_check = EpochCheck::Disconnected;
+                    is_unverified = true;
                 }
                 Comparison::Unknown => {}
             }
@@ -289,6 +291,10 @@ impl<P: AsRef<[u8]>> Stream<P> {
         }
         self.has_live = true;
         self.live_floor = sequence.saturating_add(1);
+        if is_unverified {
+            // The replay that verifies the epoch has this message, in either epoch.
+            return self.advance(now);
+        }
         match &self.phase {
             Phase::Held(_) => self.wait_dropping_oldest(sequence, payload),
             Phase::Overlapping { .. } => {

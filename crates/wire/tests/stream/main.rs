@@ -261,15 +261,16 @@ fn a_first_live_message_below_the_remembered_ones_makes_the_stream_verify_its_ep
     let mut world = replayed_idle_engine(300);
     let requests = world.requests;
     // An old message of the same epoch.
-    world.stream.live(0, payload(0, 0), world.now);
+    world.stream.live(9, payload(0, 9), world.now);
     world.run();
     assert_eq!((world.is_exact(), world.requests), (false, requests + 1));
     world.settle();
     assert_eq!((world.applied.clone(), world.is_exact()), (world.whole_epoch(), true));
-    // The first message of an epoch that began behind a forwarder.
+    // A message of an epoch that began behind a forwarder, which lost the first one.
     let mut world = replayed_idle_engine(300);
     (world.epoch, world.published) = (1, 0);
-    world.publish();
+    (0..2).for_each(|_| world.publish());
+    world.lose();
     world.deliver();
     assert!(!world.is_exact());
     world.settle();
