@@ -83,9 +83,9 @@ proptest! {
                 late_parents.extend(parent.filter(|parent| held.contains(parent) && !named.contains(parent)));
                 named.extend(blocks.iter().map(|block| block.sequence));
             }
-            // Only a block of a parent cycle can come before its parent.
+            // Only a block of a parent cycle can be stored before its parent.
             for parent in late_parents {
-                prop_assert!(is_in_a_cycle(&tree.held(rank), parent), "{:?} came after its child", parent);
+                prop_assert!(is_in_a_cycle(&tree.held(rank), parent), "{:?} is stored after its child", parent);
             }
         }
     }

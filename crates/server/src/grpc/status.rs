@@ -115,7 +115,7 @@ fn deadline(metadata: &MetadataMap) -> Option<Duration> {
 }
 
 /// Request in flight. It is counted when it is dropped; without [`InFlightRequest::finish`], as cancelled by its client or
-/// a deadline that came before the answer of [`within_deadline`].
+/// a deadline that passed before [`within_deadline`] answered.
 pub(super) struct InFlightRequest {
     indexer: Arc<Indexer>,
     method: &'static str,

@@ -36,6 +36,7 @@
 
 mod action;
 mod delivered;
+mod live;
 mod options;
 mod recovery;
 mod reorder_buffer;
@@ -47,7 +48,7 @@ use std::time::Instant;
 pub use self::action::{
     Action, ClearReason, Degraded, Pending, ReplayOutcome, StreamEvent, StreamPosition, StreamTrust, plural,
 };
-use self::delivered::{Comparison, Delivered};
+use self::delivered::Delivered;
 pub use self::options::{Replay, Start, StreamLimits, StreamOptions};
 use self::reorder_buffer::ReorderBuffer;
 use self::repair::Repair;
@@ -250,77 +251,6 @@ impl<P: AsRef<[u8]>> Stream<P> {
         matches!(self.epoch_check, EpochCheck::Disconnected | EpochCheck::Imported(Connection::Down))
     }
 
-    /// Handles a live message.
-    pub fn live(&mut self, sequence: u64, payload: P, now: Instant) {
-        self.connection = Connection::Up;
-        self.is_contacted = true;
-        let mut is_unverified = false;
-        if sequence < self.live_floor {
-            if self.is_repeated(sequence, &payload) {
-                return self.record(StreamEvent::Duplicate);
-            }
-            self.start_epoch_from_live();
-        } else if self.is_delivered_by_replay(sequence) {
-            match self.delivered.compare(sequence, payload.as_ref()) {
-                Comparison::Same => {}
-                Comparison::Different => {
-                    self.record(StreamEvent::Mismatch { sequence });
-                    self.start_epoch_from_live();
-                }
-                // Later live messages of the connection continue this one, so the first one is verified for all.
-                Comparison::Unknown if !self.has_live => {
-                    if let Phase::Repairing(_) = self.phase {
-                        self.end_repair(ReplayOutcome::Interrupted);
-                    }
-                    self.epoch_check = EpochCheck::Disconnected;
-                    is_unverified = true;
-                }
-                Comparison::Unknown => {}
-            }
-        }
-        if sequence >= self.next {
-            // Its sequence number shows how many messages before it are lost.
-            self.lost_tail = None;
-        }
-        self.record_end(sequence);
-        let expected = if self.has_live { self.live_floor } else { self.live_floor.max(self.next) };
-        // Before the first contact no message counts as a gap, however far the replay has come.
-        let is_first_contact = !self.has_live && self.live_floor == 0 && matches!(self.phase, Phase::Repairing(_));
-        if (self.has_live || self.cursor.is_some()) && !is_first_contact && sequence > expected {
-            self.record(StreamEvent::Gap { missed: sequence - expected });
-        }
-        self.has_live = true;
-        self.live_floor = sequence.saturating_add(1);
-        if is_unverified {
-            // The replay that verifies the epoch has this message, in either epoch.
-            return self.advance(now);
-        }
-        match &self.phase {
-            Phase::Held(_) => self.wait_dropping_oldest(sequence, payload),
-            Phase::Overlapping { .. } => {
-                self.wait(sequence, payload, now);
-                if self.cursor.is_some_and(|cursor| sequence >= cursor.sequence) {
-                    self.advance(now);
-                }
-            }
-            // A replay has delivered this message before.
-            _ if self.epoch_check == EpochCheck::Verified && sequence < self.next => self.finish_if_caught_up(),
-            Phase::Repairing(_) if self.epoch_check == EpochCheck::Verified && sequence == self.next => {
-                self.apply(sequence, payload);
-                self.drain();
-                self.finish_if_caught_up();
-            }
-            Phase::Repairing(_) => self.wait(sequence, payload, now),
-            Phase::Delivering if self.epoch_check == EpochCheck::Verified && sequence == self.next => {
-                self.apply(sequence, payload)
-            }
-            Phase::Delivering => {
-                self.waiting.insert(sequence, payload);
-                self.advance(now);
-            }
-        }
-    }
-
     /// Handles an established connection to the publisher.
     pub fn connected(&mut self, now: Instant) {
         self.connection = Connection::Up;
@@ -451,19 +381,6 @@ impl<P: AsRef<[u8]>> Stream<P> {
             self.announced.0 = trust;
             self.actions.push_back(Action::Trust(trust));
         }
-    }
-
-    /// Whether a message with the number of a live one was delivered before, or an earlier epoch had such a message.
-    fn is_delivered_by_replay(&self, sequence: u64) -> bool {
-        let is_following = matches!(self.phase, Phase::Delivering | Phase::Repairing(_));
-        is_following && self.epoch_check == EpochCheck::Verified && self.cursor.is_some() && sequence < self.next
-    }
-
-    /// Whether a live message equals a recently delivered message or a waiting one, byte for byte.
-    fn is_repeated(&self, sequence: u64, payload: &P) -> bool {
-        let is_waiting = |waiting: &P| waiting.as_ref() == payload.as_ref();
-        self.delivered.compare(sequence, payload.as_ref()) == Comparison::Same
-            || self.waiting.get(sequence).is_some_and(is_waiting)
     }
 
     fn apply(&mut self, sequence: u64, payload: P) {
