@@ -1,6 +1,8 @@
 //! The connection to a tokenizer service, shared by many threads: deadlines, and back-off while the service is unreachable.
 
+use std::error::Error;
 use std::future::Future;
+use std::iter::successors;
 use std::time::{Duration, Instant};
 
 use flash_indexer_proto::tokenization::tokenization_service_client::TokenizationServiceClient;
@@ -9,7 +11,7 @@ use prost::Message;
 use tokio::runtime::Runtime;
 use tokio::time::timeout;
 use tonic::transport::{Channel, Endpoint};
-use tonic::{Code, Request, Response, Status};
+use tonic::{Code, Request, Response, Status, TimeoutExpired};
 
 use super::address::ServiceAddress;
 use super::error::ServiceError;
@@ -117,7 +119,7 @@ impl Connection {
         let answer = runtime.block_on(async { timeout(left, method(self.client.clone(), request)).await });
         match answer {
             Ok(Ok(answer)) => Ok(answer.into_inner()),
-            Ok(Err(status)) => Err(Failure::Status(status)),
+            Ok(Err(status)) => Err(status.into()),
             Err(_) => Err(Failure::TimedOut),
         }
     }
@@ -175,19 +177,38 @@ enum Failure {
     Status(Status),
 }
 
+impl From<Status> for Failure {
+    fn from(status: Status) -> Self {
+        // The channel applies the timeout of the request as well, and may be the first to see it expire.
+        let has_expired = causes_of(&status).any(|cause| cause.is::<TimeoutExpired>());
+        if has_expired { Self::TimedOut } else { Self::Status(status) }
+    }
+}
+
 /// Whether the connection failed. A status that the service sent has no local cause, except for a message that is too large.
 fn has_lost_connection(status: &Status) -> bool {
-    let is_ours = std::error::Error::source(status).is_some() && status.code() != Code::OutOfRange;
+    let is_ours = status.source().is_some() && status.code() != Code::OutOfRange;
     is_ours || status.code() == Code::Unavailable
 }
 
 /// The innermost cause, which is the most specific: a file does not exist, or a connection was refused.
 fn reason_of(status: &Status) -> String {
-    let mut reason = status.message().to_owned();
-    let mut cause = std::error::Error::source(status);
-    while let Some(error) = cause {
-        reason = error.to_string();
-        cause = error.source();
+    causes_of(status).last().map_or_else(|| status.message().to_owned(), ToString::to_string)
+}
+
+fn causes_of(status: &Status) -> impl Iterator<Item = &(dyn Error + 'static)> {
+    successors(status.source(), |cause| (*cause).source())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_timeout_of_the_channel_is_no_lost_connection() {
+        let of = |cause: Box<dyn Error + Send + Sync>| Failure::from(Status::from_error(cause));
+        assert!(matches!(of(Box::new(TimeoutExpired(()))), Failure::TimedOut));
+        let lost = of(Box::new(std::io::Error::from(std::io::ErrorKind::BrokenPipe)));
+        assert!(matches!(lost, Failure::Status(status) if has_lost_connection(&status)));
     }
-    reason
 }
