@@ -20,6 +20,7 @@
 //! | file | role |
 //! |---|---|
 //! | `server.rs` | options, start and stop of the whole service ([`Server`]) |
+//! | `access.rs` | checks of bearer tokens |
 //! | `http/` | HTTP API: the table of endpoints and their handlers |
 //! | `grpc/` | gRPC API |
 //! | `connections/` | limit of open connections, with eviction of slow and idle ones |
@@ -30,6 +31,7 @@
 //! Sockets of engines and decoders are in `ingest`, registrations and queries in `registry`, discovery sources in
 //! `discovery`. Their public types are re-exported here.
 
+mod access;
 mod connections;
 mod engines;
 #[cfg(test)]

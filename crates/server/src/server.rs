@@ -8,6 +8,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use flash_indexer_access::LoadError;
 use flash_indexer_discovery::{Discovery, DiscoveryOptions};
 use flash_indexer_registry::{Indexer, IndexerOptions, ListenError, PodOptions, PodsGuard, RegistrationError};
 use flash_indexer_types::Registration;
@@ -17,6 +18,7 @@ use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 use tracing::warn;
 
+use crate::access::AccessControl;
 use crate::connections::{BoundedListener, ConnectionHandle, Protocol};
 use crate::grpc::GrpcServer;
 use crate::http::{self, Api};
@@ -34,6 +36,8 @@ pub struct ServerOptions {
     pub port: u16,
     /// Port for gRPC at the same address. 0 takes a free one; none disables gRPC.
     pub grpc_port: Option<u16>,
+    /// File with the digests of bearer tokens; none permits every request.
+    pub token_file: Option<PathBuf>,
     /// Largest body of a request, in bytes.
     pub body_bytes_max: usize,
     /// Limit of open connections; further connections wait.
@@ -62,6 +66,7 @@ impl Default for ServerOptions {
             host: "127.0.0.1".to_owned(),
             port: 8090,
             grpc_port: None,
+            token_file: None,
             body_bytes_max: 8 << 20,
             connections_max: 4_096,
             indexer: IndexerOptions::default(),
@@ -89,6 +94,9 @@ pub enum StartError {
         /// The cause.
         source: io::Error,
     },
+    /// The token file cannot be read, or is invalid.
+    #[error(transparent)]
+    Tokens(#[from] LoadError),
     /// The operating system refuses a thread.
     #[error("failed to start a thread: {0}; raise the limit of threads")]
     Thread(io::Error),
@@ -124,6 +132,8 @@ pub struct Server {
     pods: Option<PodsGuard>,
     grpc: Option<(SocketAddr, GrpcServer)>,
     discovery: Option<Discovery>,
+    /// Reads the token file again.
+    token_file: Option<JoinHandle<()>>,
     stop: oneshot::Sender<()>,
     serving: JoinHandle<io::Result<()>>,
 }
@@ -142,6 +152,7 @@ impl Server {
             Some(port) => Some(bind(&host, port).await?),
         };
         let indexer = Arc::new(Indexer::start(indexer).map_err(StartError::Thread)?);
+        let access = Arc::new(AccessControl::load(options.token_file.as_deref(), Arc::clone(&indexer))?);
         let registers_pods = options.pods.is_some();
         if let Some(pods) = options.pods {
             indexer.listen_for_pods(pods)?;
@@ -186,11 +197,24 @@ impl Server {
             }
         };
         let status = discovery.as_ref().map(|discovery| Arc::clone(discovery.status()));
-        let api = Api::new(Arc::clone(&indexer), body_bytes_max, configured, peers, Arc::clone(&recovery), status);
+        let api = Api::new(
+            Arc::clone(&indexer),
+            Arc::clone(&access),
+            body_bytes_max,
+            configured,
+            peers,
+            Arc::clone(&recovery),
+            status,
+        );
         let router = http::router(api);
         let grpc = grpc.map(|(listener, address)| {
             let listener = BoundedListener::new(listener, Protocol::Grpc, connections_max, Arc::clone(&indexer));
-            let server = GrpcServer::start(listener, Arc::clone(&indexer), body_bytes_max, Arc::clone(&recovery));
+            let server = GrpcServer::start(
+                listener,
+                (Arc::clone(&indexer), Arc::clone(&access)),
+                body_bytes_max,
+                Arc::clone(&recovery),
+            );
             server.map(|server| (address, server))
         });
         let grpc = grpc.transpose().map_err(StartError::Grpc)?;
@@ -200,7 +224,8 @@ impl Server {
             // Dropping the server drops the sender, which also stops it.
             let _ = stopped.await;
         }));
-        Ok(Self { address, indexer, recovery, check, pods, grpc, discovery, stop, serving })
+        let token_file = access.watch();
+        Ok(Self { address, indexer, recovery, check, pods, grpc, discovery, token_file, stop, serving })
     }
 
     /// Address of HTTP, with its real port.
@@ -234,6 +259,9 @@ impl Server {
     /// Returns within a deadline; threads that have not ended by then are abandoned and logged.
     pub async fn stop(self) {
         drop((self.check, self.pods, self.discovery));
+        if let Some(token_file) = self.token_file {
+            token_file.abort();
+        }
         // The serving task may have ended already.
         let _ = self.stop.send(());
         let grpc = self.grpc.map(|(_, grpc)| tokio::spawn(grpc.stop(DRAIN_DEADLINE)));

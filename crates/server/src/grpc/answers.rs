@@ -2,6 +2,7 @@
 
 use std::future::Future;
 use std::pin::Pin;
+use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
 use futures_core::Stream;
@@ -14,6 +15,8 @@ use super::{Shared, until_true};
 /// client that does not read its responses is back-pressured.
 pub(super) struct Answers {
     requests: Streaming<QueryRequest>,
+    /// Value of the stream's `authorization` header.
+    authorization: Option<Arc<[u8]>>,
     shared: Shared,
     /// Response that is waiting for the shared store.
     pending: Option<Pin<Box<dyn Future<Output = QueryResponse> + Send>>>,
@@ -22,9 +25,10 @@ pub(super) struct Answers {
 }
 
 impl Answers {
-    pub(super) fn to(requests: Streaming<QueryRequest>, shared: &Shared) -> Self {
+    pub(super) fn to(requests: Streaming<QueryRequest>, authorization: Option<&[u8]>, shared: &Shared) -> Self {
+        let authorization = authorization.map(Arc::from);
         let stopped = Box::pin(until_true(shared.stopping.clone()));
-        Self { requests, shared: shared.clone(), pending: None, stopped, has_ended: false }
+        Self { requests, authorization, shared: shared.clone(), pending: None, stopped, has_ended: false }
     }
 
     fn poll_pending(&mut self, context: &mut Context<'_>) -> Poll<Option<QueryResponse>> {
@@ -58,12 +62,12 @@ impl Stream for Answers {
         };
         let in_flight = self.shared.in_flight("QueryStream");
         if !self.shared.indexer.is_shared() {
-            let answer = self.shared.query_local(&request);
+            let answer = self.shared.query_local(&request, self.authorization.as_deref());
             return Poll::Ready(Some(Ok(in_stream(&request, in_flight.finish(answer)))));
         }
-        let shared = self.shared.clone();
+        let (shared, authorization) = (self.shared.clone(), self.authorization.clone());
         self.pending = Some(Box::pin(async move {
-            let answer = shared.query(&request).await;
+            let answer = shared.query(&request, authorization.as_deref()).await;
             in_stream(&request, in_flight.finish(answer))
         }));
         self.poll_pending(context).map(|answer| answer.map(Ok))

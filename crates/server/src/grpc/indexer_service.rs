@@ -15,7 +15,7 @@ use super::lists::List;
 use super::proto::indexer_service_server::IndexerService;
 use super::proto::{GetPodScoresRequest, GetPodScoresResponse, PodScore};
 use super::router_service::{given, model_key};
-use super::status::{RpcError, within_deadline};
+use super::status::{RpcError, authorization, within_deadline};
 use crate::engines::chat_engine;
 
 pub(super) struct Scores(pub(super) Shared);
@@ -28,14 +28,19 @@ impl IndexerService for Scores {
     ) -> Result<Response<GetPodScoresResponse>, Status> {
         let in_flight = self.0.in_flight("GetPodScores");
         let (metadata, _, request) = request.into_parts();
-        in_flight.finish(within_deadline(&metadata, self.scores(request)).await)
+        in_flight.finish(within_deadline(&metadata, self.scores(request, authorization(&metadata))).await)
     }
 }
 
 impl Scores {
-    async fn scores(&self, request: GetPodScoresRequest) -> Result<GetPodScoresResponse, RpcError> {
+    async fn scores(
+        &self,
+        request: GetPodScoresRequest,
+        authorization: Option<&[u8]>,
+    ) -> Result<GetPodScoresResponse, RpcError> {
         let indexer = &self.0.indexer;
-        let key = model_key(&request.model_name, &request.tenant_id)?;
+        let grant = self.0.admit(authorization)?;
+        let key = model_key(&request.model_name, &request.tenant_id, &grant)?;
         let given_tokens = List::of_tokens(&request.token_ids, &request.token_bytes).read()?;
         let forms = [!given_tokens.is_empty(), request.prompt.is_some(), !request.chat_json.is_empty()];
         if forms.iter().filter(|given| **given).count() > 1 {

@@ -32,6 +32,7 @@ use self::indexer_service::Scores;
 use self::proto::indexer_service_server::IndexerServiceServer;
 use self::proto::router_service_server::RouterServiceServer;
 use self::router_service::Router;
+use crate::access::AccessControl;
 use crate::connections::{BoundedListener, Incoming};
 use crate::peers::RecoveryStatus;
 
@@ -52,6 +53,7 @@ mod proto {
 #[derive(Clone)]
 struct Shared {
     indexer: Arc<Indexer>,
+    access: Arc<AccessControl>,
     /// Becomes true when the server stops. Streams then end.
     stopping: watch::Receiver<bool>,
 }
@@ -72,7 +74,7 @@ impl GrpcServer {
     /// Fails if the file descriptors are invalid.
     pub(crate) fn start(
         listener: BoundedListener,
-        indexer: Arc<Indexer>,
+        (indexer, access): (Arc<Indexer>, Arc<AccessControl>),
         message_bytes_max: usize,
         recovery: Arc<RecoveryStatus>,
     ) -> Result<Self, tonic_reflection::server::Error> {
@@ -85,7 +87,7 @@ impl GrpcServer {
         let (reporter, health) = tonic_health::server::health_reporter();
         let (stop, stopping) = watch::channel(false);
         let reported = Arc::clone(&indexer);
-        let shared = Shared { indexer, stopping: stopping.clone() };
+        let shared = Shared { indexer, access, stopping: stopping.clone() };
         // The limit is also that of a decompressed message.
         let scores = IndexerServiceServer::new(Scores(shared.clone()))
             .max_decoding_message_size(message_bytes_max)

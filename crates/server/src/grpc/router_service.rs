@@ -4,6 +4,7 @@ use std::borrow::Cow;
 use std::num::NonZeroUsize;
 use std::time::Duration;
 
+use flash_indexer_access::Grant;
 use flash_indexer_core::{LocalHash, Tier};
 use flash_indexer_registry::{Answer, Query, QueryOptions, RankAnswer, TokenPrompt};
 use flash_indexer_types::names::{NameField, check_names};
@@ -15,7 +16,7 @@ use super::answers::Answers;
 use super::lists::List;
 use super::proto::router_service_server::RouterService;
 use super::proto::{PredictRequest, PredictResponse, QueryRequest, QueryResponse, RankMatch};
-use super::status::{RpcError, within_deadline};
+use super::status::{RpcError, authorization, within_deadline};
 
 pub(super) struct Router(pub(super) Shared);
 
@@ -24,37 +25,55 @@ impl RouterService for Router {
     async fn query(&self, request: Request<QueryRequest>) -> Result<Response<QueryResponse>, Status> {
         let in_flight = self.0.in_flight("Query");
         let (metadata, _, request) = request.into_parts();
-        in_flight.finish(within_deadline(&metadata, self.0.query(&request)).await)
+        in_flight.finish(within_deadline(&metadata, self.0.query(&request, authorization(&metadata))).await)
     }
 
     type QueryStreamStream = Answers;
 
     async fn query_stream(&self, request: Request<Streaming<QueryRequest>>) -> Result<Response<Answers>, Status> {
-        Ok(Response::new(Answers::to(request.into_inner(), &self.0)))
+        let (metadata, _, requests) = request.into_parts();
+        let authorization = authorization(&metadata);
+        // Without a permitted token the stream fails as a whole. Each of its requests is checked again.
+        if let Err(denied) = self.0.admit(authorization) {
+            return self.0.in_flight("QueryStream").finish(Err(denied));
+        }
+        Ok(Response::new(Answers::to(requests, authorization, &self.0)))
     }
 
     async fn predict(&self, request: Request<PredictRequest>) -> Result<Response<PredictResponse>, Status> {
         let in_flight = self.0.in_flight("Predict");
-        in_flight.finish(self.0.predict(&request.into_inner()))
+        let (metadata, _, request) = request.into_parts();
+        in_flight.finish(self.0.predict(&request, authorization(&metadata)))
     }
 }
 
 impl Shared {
-    pub(super) async fn query(&self, request: &QueryRequest) -> Result<QueryResponse, RpcError> {
+    pub(super) async fn query(
+        &self,
+        request: &QueryRequest,
+        authorization: Option<&[u8]>,
+    ) -> Result<QueryResponse, RpcError> {
+        let grant = self.admit(authorization)?;
         let prompt = PromptInput::of(request)?;
-        let QueryInput { key, query, options } = QueryInput::of(request, &prompt)?;
+        let QueryInput { key, query, options } = QueryInput::of(request, &prompt, &grant)?;
         Ok(response(self.indexer.query(&key, query, options).await?, request))
     }
 
     /// Queries this replica's ranks only, without waiting for the shared store.
-    pub(super) fn query_local(&self, request: &QueryRequest) -> Result<QueryResponse, RpcError> {
+    pub(super) fn query_local(
+        &self,
+        request: &QueryRequest,
+        authorization: Option<&[u8]>,
+    ) -> Result<QueryResponse, RpcError> {
+        let grant = self.admit(authorization)?;
         let prompt = PromptInput::of(request)?;
-        let QueryInput { key, query, options } = QueryInput::of(request, &prompt)?;
+        let QueryInput { key, query, options } = QueryInput::of(request, &prompt, &grant)?;
         Ok(response(self.indexer.query_local(&key, query, options)?, request))
     }
 
-    fn predict(&self, request: &PredictRequest) -> Result<PredictResponse, RpcError> {
-        let key = model_key(&request.model_name, &request.tenant_id)?;
+    fn predict(&self, request: &PredictRequest, authorization: Option<&[u8]>) -> Result<PredictResponse, RpcError> {
+        let grant = self.admit(authorization)?;
+        let key = model_key(&request.model_name, &request.tenant_id, &grant)?;
         let pod = InstanceId::parse(&request.pod)?;
         let ttl = (request.ttl_ms > 0).then(|| Duration::from_millis(request.ttl_ms.into()));
         let tokens = List::of_tokens(&request.token_ids, &request.token_bytes).read()?;
@@ -76,8 +95,8 @@ struct QueryInput<'r> {
 }
 
 impl<'r> QueryInput<'r> {
-    fn of(request: &'r QueryRequest, prompt: &'r PromptInput<'_>) -> Result<Self, RpcError> {
-        let key = model_key(&request.model_name, &request.tenant_id)?;
+    fn of(request: &'r QueryRequest, prompt: &'r PromptInput<'_>, grant: &Grant) -> Result<Self, RpcError> {
+        let key = model_key(&request.model_name, &request.tenant_id, grant)?;
         let options = QueryOptions {
             top_k: NonZeroUsize::new(request.top_k as usize),
             min_score: (request.min_score > 0).then_some(request.min_score),
@@ -146,13 +165,14 @@ fn response(answer: Answer, request: &QueryRequest) -> QueryResponse {
     }
 }
 
-/// Key of the index that a request names.
-pub(super) fn model_key(model_name: &str, tenant_id: &str) -> Result<ModelKey, RpcError> {
+/// Key of the index that a request names, if its grant permits the tenant.
+pub(super) fn model_key(model_name: &str, tenant_id: &str, grant: &Grant) -> Result<ModelKey, RpcError> {
     if model_name.is_empty() {
         return Err(Status::invalid_argument("model_name is missing: name the model as it was registered").into());
     }
     // Checked before the names are copied.
     check_names([(NameField::ModelName, Some(model_name)), (NameField::TenantId, Some(tenant_id))])?;
+    grant.check_tenant(given(tenant_id).unwrap_or(ModelKey::DEFAULT_TENANT))?;
     Ok(ModelKey::new(model_name, given(tenant_id).map(str::to_owned)))
 }
 

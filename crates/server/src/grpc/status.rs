@@ -4,6 +4,7 @@ use std::error::Error;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use flash_indexer_access::{Denied, Grant, Scope};
 use flash_indexer_prompt::tokenize::FailureReason;
 use flash_indexer_registry::{Indexer, PredictError, QueryError, TokenizationError};
 use flash_indexer_telemetry::metrics::Limit;
@@ -13,6 +14,7 @@ use tonic::metadata::MetadataMap;
 use tonic::{Code, Response, Status};
 
 use super::Shared;
+use crate::access::Permission;
 
 /// Error of a call, as the status that the client receives.
 #[derive(Debug)]
@@ -20,6 +22,15 @@ pub(super) struct RpcError(pub(super) Status);
 
 impl From<Status> for RpcError {
     fn from(status: Status) -> Self {
+        Self(status)
+    }
+}
+
+impl From<Denied> for RpcError {
+    fn from(denied: Denied) -> Self {
+        let code = if denied.is_unauthenticated() { Code::Unauthenticated } else { Code::PermissionDenied };
+        let mut status = Status::new(code, shorten(denied.to_string()));
+        status.set_source(Arc::new(denied));
         Self(status)
     }
 }
@@ -83,6 +94,18 @@ impl From<TokenizationError> for RpcError {
     }
 }
 
+/// Value of a request's `authorization` header.
+pub(super) fn authorization(metadata: &MetadataMap) -> Option<&[u8]> {
+    metadata.get("authorization").map(|value| value.as_bytes())
+}
+
+impl Shared {
+    /// The grant of a request's token. Every method needs the scope `query`.
+    pub(super) fn admit(&self, authorization: Option<&[u8]>) -> Result<Arc<Grant>, RpcError> {
+        Ok(self.access.admit(authorization, Permission::Tenant(Scope::Query))?)
+    }
+}
+
 /// Time before a request's deadline at which its answer is given up. The transport would answer `CANCELLED` at the deadline.
 const DEADLINE_MARGIN: Duration = Duration::from_millis(5);
 
@@ -136,6 +159,11 @@ impl InFlightRequest {
         self.code = answer.as_ref().map_or_else(Status::code, |_| Code::Ok);
         if answer.as_ref().is_err_and(|status| status.source().is_some_and(|source| source.is::<NameError>())) {
             self.indexer.metrics().limit_reached(Limit::Names);
+        }
+        if let Err(status) = &answer
+            && let Some(denied) = status.source().and_then(|source| source.downcast_ref::<Denied>())
+        {
+            self.indexer.metrics().access_denied(denied.as_str());
         }
         answer.map(Response::new)
     }

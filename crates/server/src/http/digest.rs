@@ -14,13 +14,14 @@ use flash_indexer_types::{InstanceId, ModelKey, RankId};
 
 use super::Api;
 use super::error::ApiError;
-use super::extract::Parameters;
+use super::extract::{Access, Parameters};
 
 /// Longest wait for a sequence number, in milliseconds.
 const WAIT_MS_MAX: u64 = 10_000;
 
 pub(super) async fn digest(
     State(api): State<Arc<Api>>,
+    Access(grant): Access,
     Parameters(parameters): Parameters<DigestParameters>,
 ) -> Result<Json<RankRecord>, ApiError> {
     let permit = Arc::clone(&api.digests)
@@ -30,6 +31,7 @@ pub(super) async fn digest(
     let instance = InstanceId::parse(&parameters.instance_id)?;
     let model = ModelKey::new(parameters.model_name, parameters.tenant_id);
     model.check()?;
+    grant.check_tenant(&model.tenant_id)?;
     let rank = RankId { model, instance, dp_rank: DpRank(parameters.dp_rank) };
     let at = parameters.at_sequence.map_or(ReadAt::Now, ReadAt::Message);
     let patience = Duration::from_millis(parameters.wait_ms.min(WAIT_MS_MAX));

@@ -26,7 +26,7 @@ use tracing::{debug, warn};
 
 use super::Api;
 use super::error::ApiError;
-use super::extract::Parameters;
+use super::extract::{Access, Parameters};
 use super::fields::CheckedScope;
 use crate::peers::RecoveryState;
 
@@ -42,6 +42,7 @@ const ZSTD: &str = "zstd";
 /// Streams the dump. At most one rank is in memory at a time, and no lock is held while the reader is slow.
 pub(super) async fn dump(
     State(api): State<Arc<Api>>,
+    Access(grant): Access,
     headers: HeaderMap,
     Parameters(parameters): Parameters<DumpParameters>,
 ) -> Result<Response, ApiError> {
@@ -57,8 +58,9 @@ pub(super) async fn dump(
         .map_err(|_| ApiError::unavailable("failed to write a dump: too many dumps are running; retry later"))?;
     let DumpParameters { scope, instance_id, hashes } = parameters;
     let instance = instance_id.as_deref().map(InstanceId::parse).transpose()?;
-    let (model_name, tenant_id) = scope.names()?;
-    let models = api.indexer.matching_models(model_name.as_deref(), tenant_id.as_deref());
+    let selection = scope.selection(&grant)?;
+    let mut models = api.indexer.matching_models(selection.model.as_deref(), selection.tenant.as_deref());
+    models.retain(|(model, _)| selection.permits(model));
     let form = if accepts(&headers, &ACCEPT, NDJSON) { DumpForm::Lines } else { DumpForm::Object };
     let compression = if accepts(&headers, &ACCEPT_ENCODING, ZSTD) { Compression::Zstd } else { Compression::None };
     let (chunks, receiver) = mpsc::channel(CHUNKS_QUEUED_MAX);

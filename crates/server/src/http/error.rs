@@ -3,9 +3,10 @@
 use std::time::Duration;
 
 use axum::Json;
-use axum::http::header::{ACCEPT_ENCODING, RETRY_AFTER};
+use axum::http::header::{ACCEPT_ENCODING, RETRY_AFTER, WWW_AUTHENTICATE};
 use axum::http::{HeaderValue, StatusCode};
 use axum::response::{IntoResponse, Response};
+use flash_indexer_access::Denied;
 use flash_indexer_api::ErrorBody;
 use flash_indexer_prompt::tokenize::FailureReason;
 use flash_indexer_registry::{DigestError, PredictError, QueryError, RegistrationError, TokenizationError};
@@ -26,12 +27,25 @@ pub(crate) struct ApiError {
     accepted_encodings: Option<&'static str>,
     /// Limit that the request exceeded, counted by the middleware.
     limit: Option<Limit>,
+    /// Reason for which access is denied, counted by the middleware.
+    denied: Option<&'static str>,
 }
+
+/// Reason for which a response denies access.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct DeniedReason(pub(super) &'static str);
 
 impl ApiError {
     fn new(status: StatusCode, message: impl Into<String>) -> Self {
         // A message may repeat a client's text.
-        Self { status, message: shorten(message.into()), retry_after_s: None, accepted_encodings: None, limit: None }
+        Self {
+            status,
+            message: shorten(message.into()),
+            retry_after_s: None,
+            accepted_encodings: None,
+            limit: None,
+            denied: None,
+        }
     }
 
     pub(crate) fn bad_request(message: impl Into<String>) -> Self {
@@ -88,13 +102,26 @@ impl IntoResponse for ApiError {
         if let Some(seconds) = self.retry_after_s {
             response.headers_mut().insert(RETRY_AFTER, seconds.into());
         }
+        if self.status == StatusCode::UNAUTHORIZED {
+            response.headers_mut().insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
+        }
         if let Some(encodings) = self.accepted_encodings {
             response.headers_mut().insert(ACCEPT_ENCODING, HeaderValue::from_static(encodings));
         }
         if let Some(limit) = self.limit {
             response.extensions_mut().insert(limit);
         }
+        if let Some(reason) = self.denied {
+            response.extensions_mut().insert(DeniedReason(reason));
+        }
         response
+    }
+}
+
+impl From<Denied> for ApiError {
+    fn from(denied: Denied) -> Self {
+        let status = if denied.is_unauthenticated() { StatusCode::UNAUTHORIZED } else { StatusCode::FORBIDDEN };
+        Self { denied: Some(denied.as_str()), ..Self::new(status, denied.to_string()) }
     }
 }
 

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use axum::Json;
 use axum::extract::State;
+use flash_indexer_access::Grant;
 use flash_indexer_api::{ExplainParameters, ExplainRequest, Explanation, Hashes};
 use flash_indexer_registry::{ExplainQuestion, Prompt};
 use flash_indexer_telemetry::metrics::Limit;
@@ -11,17 +12,18 @@ use flash_indexer_types::GivenInstanceId;
 
 use super::error::ApiError;
 use super::explanation;
-use super::extract::Parameters;
+use super::extract::{Access, Parameters};
 use super::fields::CheckedScope;
 use super::prompt::{PromptBody, PromptRequest};
 use super::{Api, blocking};
 
 pub(super) async fn explain(
     State(api): State<Arc<Api>>,
+    Access(grant): Access,
     Parameters(ExplainParameters { hashes }): Parameters<ExplainParameters>,
     PromptBody { request, .. }: PromptBody<ExplainRequest>,
 ) -> Result<Json<Explanation>, ApiError> {
-    let question = question(request)?;
+    let question = question(request, &grant)?;
     let permit = Arc::clone(&api.explanations)
         .try_acquire_owned()
         .inspect_err(|_| api.indexer.metrics().limit_reached(Limit::Explanations))
@@ -44,7 +46,7 @@ impl PromptRequest for ExplainRequest {
     }
 }
 
-fn question(request: ExplainRequest) -> Result<ExplainQuestion, ApiError> {
+fn question(request: ExplainRequest, grant: &Arc<Grant>) -> Result<ExplainQuestion, ApiError> {
     let ExplainRequest { lora_name, cache_salt, .. } = request;
     let prompt = match (request.token_ids, request.block_hashes) {
         (Some(tokens), None) => Prompt::Tokens { tokens, lora_name, cache_salt },
@@ -64,7 +66,7 @@ fn question(request: ExplainRequest) -> Result<ExplainQuestion, ApiError> {
         }
     };
     let instance = request.instance_id.map(GivenInstanceId::checked).transpose()?;
-    Ok(ExplainQuestion { key: request.scope.key()?, prompt, instance })
+    Ok(ExplainQuestion { key: request.scope.key(grant)?, prompt, instance })
 }
 
 #[cfg(test)]
@@ -75,17 +77,20 @@ mod tests {
 
     use super::super::EXPLANATIONS_MAX;
     use super::*;
+    use crate::access::AccessControl;
     use crate::peers::RecoveryStatus;
 
     #[tokio::test]
     async fn an_explanation_beyond_the_limit_is_refused_and_counted() {
         let indexer = Arc::new(Indexer::start(IndexerOptions::default()).expect("threads"));
         let (peers, recovery) = (Arc::default(), RecoveryStatus::finished());
-        let api = Arc::new(Api::new(Arc::clone(&indexer), 0, Default::default(), peers, recovery, None));
+        let access = Arc::new(AccessControl::load(None, Arc::clone(&indexer)).expect("no file"));
+        let api = Arc::new(Api::new(Arc::clone(&indexer), access, 0, Default::default(), peers, recovery, None));
         let explain_once = || {
             let request = serde_json::from_str(r#"{"token_ids": [], "model_name": "m"}"#).expect("a request");
             let parameters = Parameters(ExplainParameters { hashes: HashForm::Number });
-            explain(State(Arc::clone(&api)), parameters, PromptBody { request, json: Vec::new() })
+            let access = Access(Arc::new(Grant::unrestricted()));
+            explain(State(Arc::clone(&api)), access, parameters, PromptBody { request, json: Vec::new() })
         };
         let all = Arc::clone(&api.explanations).acquire_many_owned(EXPLANATIONS_MAX as u32).await;
         let refused = explain_once().await.err().map(|error| format!("{error:?}")).expect("the limit is reached");

@@ -10,6 +10,7 @@ use axum::body::{BodyDataStream, Bytes};
 use axum::extract::{ConnectInfo, FromRequest, FromRequestParts, Query, Request};
 use axum::http::header::{CONTENT_LENGTH, EXPECT};
 use axum::http::request::Parts;
+use flash_indexer_access::Grant;
 use futures_core::Stream;
 use serde::de::DeserializeOwned;
 use serde_json::error::Category;
@@ -35,6 +36,18 @@ impl<T: DeserializeOwned> FromRequest<Arc<Api>> for Body<T> {
 
     async fn from_request(request: Request, api: &Arc<Api>) -> Result<Self, ApiError> {
         parse(&bytes(request, api).await?).map(Self)
+    }
+}
+
+/// Extractor of the grant of a request's token, which the middleware has admitted.
+pub(super) struct Access(pub(super) Arc<Grant>);
+
+impl FromRequestParts<Arc<Api>> for Access {
+    type Rejection = ApiError;
+
+    async fn from_request_parts(parts: &mut Parts, _: &Arc<Api>) -> Result<Self, ApiError> {
+        let grant = parts.extensions.get::<Arc<Grant>>().cloned();
+        grant.map(Self).ok_or_else(|| ApiError::unavailable("the request was not admitted; report this bug"))
     }
 }
 
@@ -96,6 +109,13 @@ async fn read(request: Request, accepted: Accepted, bytes_max: usize) -> Result<
         bytes.extend_from_slice(&chunk);
     }
     Ok((form, encoding.decode(bytes, bytes_max)?))
+}
+
+/// Reads and discards the body of a rejected request.
+pub(super) async fn discard_body(request: Request) {
+    if !request.headers().contains_key(EXPECT) {
+        discard(&mut request.into_body().into_data_stream()).await;
+    }
 }
 
 async fn discard(body: &mut BodyDataStream) {

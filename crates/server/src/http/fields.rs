@@ -1,5 +1,8 @@
 //! Checks of request fields that several endpoints share.
 
+use std::sync::Arc;
+
+use flash_indexer_access::Grant;
 use flash_indexer_api::{ModelScope, StoreStatus};
 use flash_indexer_registry::StoreAnswer;
 use flash_indexer_types::ModelKey;
@@ -7,36 +10,61 @@ use flash_indexer_types::names::{NameField, check_names, shortened};
 
 use super::error::ApiError;
 
-/// Checked model and tenant of a request.
+/// Model and tenant of a request, checked against the grant of its token.
 pub(crate) trait CheckedScope: Sized {
-    /// Model and tenant, if given.
-    fn names(self) -> Result<(Option<String>, Option<String>), ApiError>;
+    /// Model and tenant, if given. The tenant is permitted.
+    fn selection(self, grant: &Arc<Grant>) -> Result<Selection, ApiError>;
 
-    /// The model, which is required, and the tenant, if given.
-    fn model_and_tenant(self) -> Result<(String, Option<String>), ApiError> {
-        let (model, tenant) = self.names()?;
-        let model =
-            model.ok_or_else(|| ApiError::unprocessable("the request does not fit: missing field `model_name`"))?;
-        match model.is_empty() {
-            // Most likely an unset shell variable.
-            true => Err(ApiError::unprocessable("model_name must not be empty: give the name that routers ask for")),
-            false => Ok((model, tenant)),
+    /// The model, which is required, and the tenant, if given. A token that is bound to tenants must name one.
+    fn model_and_tenant(self, grant: &Arc<Grant>) -> Result<(String, Option<String>), ApiError> {
+        let Selection { model, tenant, .. } = self.selection(grant)?;
+        if tenant.is_none() {
+            grant.check_all_tenants()?;
         }
+        Ok((required(model)?, tenant))
     }
 
     /// Key of the model's index. The model is required; the tenant defaults to `default`.
-    fn key(self) -> Result<ModelKey, ApiError> {
-        let (model, tenant) = self.model_and_tenant()?;
-        Ok(ModelKey::new(model, tenant))
+    fn key(self, grant: &Arc<Grant>) -> Result<ModelKey, ApiError> {
+        let Selection { model, tenant, .. } = self.selection(grant)?;
+        let key = ModelKey::new(required(model)?, tenant);
+        grant.check_tenant(&key.tenant_id)?;
+        Ok(key)
+    }
+}
+
+fn required(model: Option<String>) -> Result<String, ApiError> {
+    let model = model.ok_or_else(|| ApiError::unprocessable("the request does not fit: missing field `model_name`"))?;
+    match model.is_empty() {
+        // Most likely an unset shell variable.
+        true => Err(ApiError::unprocessable("model_name must not be empty: give the name that routers ask for")),
+        false => Ok(model),
+    }
+}
+
+/// Models and tenants that a request selects, as far as its token permits them.
+pub(crate) struct Selection {
+    pub(crate) model: Option<String>,
+    pub(crate) tenant: Option<String>,
+    grant: Arc<Grant>,
+}
+
+impl Selection {
+    /// Whether the token permits the tenant of a model.
+    pub(crate) fn permits(&self, model: &ModelKey) -> bool {
+        self.grant.permits_tenant(&model.tenant_id)
     }
 }
 
 impl CheckedScope for ModelScope {
-    fn names(self) -> Result<(Option<String>, Option<String>), ApiError> {
+    fn selection(self, grant: &Arc<Grant>) -> Result<Selection, ApiError> {
         let model = one_of([("model_name", self.model_name), ("modelname", self.modelname), ("model", self.model)])?;
         let tenant = one_of([("tenant_id", self.tenant_id), ("routing_group", self.routing_group)])?;
         check_names([(NameField::ModelName, model.as_deref()), (NameField::TenantId, tenant.as_deref())])?;
-        Ok((model, tenant))
+        if let Some(tenant) = &tenant {
+            grant.check_tenant(tenant)?;
+        }
+        Ok(Selection { model, tenant, grant: Arc::clone(grant) })
     }
 }
 

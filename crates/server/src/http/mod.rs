@@ -45,10 +45,12 @@ use std::time::Instant;
 
 use axum::Router;
 use axum::extract::{MatchedPath, Request, State};
-use axum::http::{Method, StatusCode};
+use axum::http::header::AUTHORIZATION;
+use axum::http::{HeaderValue, Method, StatusCode};
 use axum::middleware::{self, Next};
-use axum::response::Response;
+use axum::response::{IntoResponse, Response};
 use axum::routing::{MethodRouter, get, post};
+use flash_indexer_access::Scope;
 use flash_indexer_discovery::DiscoveryStatus;
 use flash_indexer_registry::Indexer;
 use flash_indexer_telemetry::metrics::{Endpoint, Limit};
@@ -56,7 +58,8 @@ use flash_indexer_types::RankId;
 use tokio::sync::Semaphore;
 use tracing::{Instrument, debug, debug_span, error, field};
 
-use self::error::ApiError;
+use self::error::{ApiError, DeniedReason};
+use crate::access::{AccessControl, Permission};
 use crate::connections::ConnectionHandle;
 use crate::peers::{DIGESTS_MAX, Peers, RecoveryStatus};
 
@@ -68,6 +71,7 @@ const EXPLANATIONS_MAX: usize = 2;
 /// State that every handler shares.
 pub(crate) struct Api {
     pub(crate) indexer: Arc<Indexer>,
+    pub(crate) access: Arc<AccessControl>,
     /// Largest body of a request, in bytes.
     pub(crate) body_bytes_max: usize,
     /// Ranks registered at the start, for which readiness waits.
@@ -87,6 +91,7 @@ pub(crate) struct Api {
 impl Api {
     pub(crate) fn new(
         indexer: Arc<Indexer>,
+        access: Arc<AccessControl>,
         body_bytes_max: usize,
         configured: BTreeSet<RankId>,
         peers: Arc<Peers>,
@@ -99,6 +104,7 @@ impl Api {
         let was_ready = AtomicBool::new(false);
         Self {
             indexer,
+            access,
             body_bytes_max,
             configured,
             was_ready,
@@ -116,30 +122,30 @@ impl Api {
 /// Makes the methods and handlers of one path.
 type Route = fn() -> MethodRouter<Arc<Api>>;
 
-/// Every endpoint: its path, and the methods with their handlers.
-const ROUTES: [(&str, Route); 22] = [
-    ("/health", || get(probes::health)),
-    ("/ready", || get(probes::ready)),
-    ("/metrics", || get(probes::metrics)),
-    ("/openapi.json", || get(openapi::openapi)),
-    ("/register", || post(workers::register)),
-    ("/unregister", || post(workers::unregister)),
-    ("/workers", || get(workers::list)),
-    ("/query", || post(query::by_tokens)),
-    ("/query_by_hash", || post(query::by_hashes)),
-    ("/score_completions", || post(score::completions)),
-    ("/score_chat_completions", || post(score::chat_completions)),
-    ("/predict", || post(score::predict)),
-    ("/tokenize", || post(render::tokenize)),
-    ("/render", || post(render::render)),
-    ("/explain", || post(explain::explain)),
-    ("/dump", || get(dump::dump)),
-    ("/digest", || get(digest::digest)),
-    ("/store", || get(shared_ranks::show)),
-    ("/peers", || get(peers::list)),
-    ("/discovery", || get(discovery::list)),
-    ("/register_peer", || post(peers::register)),
-    ("/deregister_peer", || post(peers::deregister)),
+/// Every endpoint: its path, the permission that it needs, and the methods with their handlers.
+const ROUTES: [(&str, Permission, Route); 22] = [
+    ("/health", Permission::Open, || get(probes::health)),
+    ("/ready", Permission::Open, || get(probes::ready)),
+    ("/metrics", Permission::AllTenants(Scope::Query), || get(probes::metrics)),
+    ("/openapi.json", Permission::Open, || get(openapi::openapi)),
+    ("/register", Permission::Tenant(Scope::Events), || post(workers::register)),
+    ("/unregister", Permission::Tenant(Scope::Events), || post(workers::unregister)),
+    ("/workers", Permission::Tenant(Scope::Query), || get(workers::list)),
+    ("/query", Permission::Tenant(Scope::Query), || post(query::by_tokens)),
+    ("/query_by_hash", Permission::Tenant(Scope::Query), || post(query::by_hashes)),
+    ("/score_completions", Permission::Tenant(Scope::Query), || post(score::completions)),
+    ("/score_chat_completions", Permission::Tenant(Scope::Query), || post(score::chat_completions)),
+    ("/predict", Permission::Tenant(Scope::Query), || post(score::predict)),
+    ("/tokenize", Permission::Tenant(Scope::Query), || post(render::tokenize)),
+    ("/render", Permission::Tenant(Scope::Query), || post(render::render)),
+    ("/explain", Permission::Tenant(Scope::Query), || post(explain::explain)),
+    ("/dump", Permission::Tenant(Scope::Admin), || get(dump::dump)),
+    ("/digest", Permission::Tenant(Scope::Admin), || get(digest::digest)),
+    ("/store", Permission::AllTenants(Scope::Admin), || get(shared_ranks::show)),
+    ("/peers", Permission::AllTenants(Scope::Admin), || get(peers::list)),
+    ("/discovery", Permission::AllTenants(Scope::Admin), || get(discovery::list)),
+    ("/register_peer", Permission::AllTenants(Scope::Admin), || post(peers::register)),
+    ("/deregister_peer", Permission::AllTenants(Scope::Admin), || post(peers::deregister)),
 ];
 
 /// Path under which requests to unknown paths are counted.
@@ -150,9 +156,10 @@ pub(crate) fn router(api: Api) -> Router {
     let api = Arc::new(api);
     ROUTES
         .iter()
-        .fold(Router::new(), |router, (path, handlers)| router.route(path, handlers()))
+        .fold(Router::new(), |router, (path, _, handlers)| router.route(path, handlers()))
         .fallback(unknown_path)
         .method_not_allowed_fallback(wrong_method)
+        .layer(middleware::from_fn_with_state(Arc::clone(&api), check_access))
         .layer(middleware::from_fn_with_state(Arc::clone(&api), observe_request))
         .with_state(api)
 }
@@ -174,7 +181,7 @@ async fn observe_request(State(api): State<Arc<Api>>, request: Request, next: Ne
     let _in_flight = extract::connection(&request).map(ConnectionHandle::request);
     let path = request.extensions().get::<MatchedPath>().map_or(request.uri().path(), MatchedPath::as_str);
     let endpoint = Endpoint {
-        path: ROUTES.iter().find(|(known, _)| *known == path).map_or(OTHER_PATH, |(known, _)| known),
+        path: ROUTES.iter().find(|(known, ..)| *known == path).map_or(OTHER_PATH, |(known, ..)| known),
         method: match *request.method() {
             Method::GET => "GET",
             Method::POST => "POST",
@@ -193,8 +200,29 @@ async fn observe_request(State(api): State<Arc<Api>>, request: Request, next: Ne
     if let Some(&limit) = response.extensions().get::<Limit>() {
         metrics.limit_reached(limit);
     }
+    if let Some(&DeniedReason(reason)) = response.extensions().get() {
+        metrics.access_denied(reason);
+    }
     metrics.request_answered(endpoint, status.as_u16(), start.elapsed());
     response
+}
+
+/// Middleware that admits a request to its endpoint, and passes the grant of its token on. Unknown paths need no token.
+async fn check_access(State(api): State<Arc<Api>>, mut request: Request, next: Next) -> Response {
+    let path = request.extensions().get::<MatchedPath>().map(MatchedPath::as_str);
+    let route = path.and_then(|path| ROUTES.iter().find(|(known, ..)| *known == path));
+    let needed = route.map_or(Permission::Open, |&(_, needed, _)| needed);
+    let authorization = request.headers().get(AUTHORIZATION).map(HeaderValue::as_bytes);
+    match api.access.admit(authorization, needed) {
+        Ok(grant) => {
+            request.extensions_mut().insert(grant);
+            next.run(request).await
+        }
+        Err(denied) => {
+            extract::discard_body(request).await;
+            ApiError::from(denied).into_response()
+        }
+    }
 }
 
 /// Runs work that blocks on other threads outside the threads that serve requests.
@@ -219,8 +247,8 @@ mod tests {
         let document = serde_json::to_value(flash_indexer_api::document()).expect("JSON");
         let paths = document["paths"].as_object().expect("paths");
         let documented: BTreeSet<&str> = paths.keys().map(String::as_str).collect();
-        assert_eq!(documented, ROUTES.iter().map(|(path, _)| *path).collect());
-        for (path, handlers) in ROUTES {
+        assert_eq!(documented, ROUTES.iter().map(|(path, ..)| *path).collect());
+        for (path, _, handlers) in ROUTES {
             let routed = format!("{:?}", handlers());
             for method in ["get", "post"] {
                 let is_documented = paths[path].get(method).is_some_and(Value::is_object);

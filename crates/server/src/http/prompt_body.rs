@@ -2,6 +2,7 @@
 
 use std::sync::{Arc, OnceLock};
 
+use flash_indexer_access::Grant;
 use flash_indexer_api::{ModelScope, PromptField, PromptFields};
 use flash_indexer_prompt::normalize::{Chat, ChatEngine, Rendering};
 use flash_indexer_prompt::tokenize::{Prompt, PromptOptions, SpecialTokens};
@@ -70,12 +71,12 @@ impl TokenizedPrompt {
 /// Tokenizes a prompt. `body` is the body of the fields; a chat is parsed from it.
 pub(super) async fn tokenize(
     fields: PromptFields,
-    api: &Api,
+    (api, grant): (&Api, &Arc<Grant>),
     body: &[u8],
     keep: Keep,
 ) -> Result<TokenizedPrompt, ApiError> {
     let PromptFields { model_name, modelname, model, tenant_id, routing_group, lora_name, cache_salt, .. } = fields;
-    let key = ModelScope { model_name, modelname, model, tenant_id, routing_group }.key()?;
+    let key = ModelScope { model_name, modelname, model, tenant_id, routing_group }.key(grant)?;
     let prompts = [fields.token_ids.is_some(), fields.prompt.is_some(), fields.messages.is_some()];
     if prompts.iter().filter(|given| **given).count() > 1 {
         return Err(ApiError::bad_request("token_ids, prompt and messages are alternatives: give one of them"));

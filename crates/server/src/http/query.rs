@@ -10,6 +10,7 @@ use flash_indexer_types::hashes::AnyHash;
 
 use super::Api;
 use super::error::ApiError;
+use super::extract::Access;
 use super::fields::CheckedScope;
 use super::prompt::{PromptBody, PromptRequest};
 use super::query_response::QueryResponse;
@@ -25,9 +26,10 @@ impl PromptRequest for TokenQuery {
 
 pub(super) async fn by_tokens(
     State(api): State<Arc<Api>>,
+    Access(grant): Access,
     PromptBody { request: query, .. }: PromptBody<TokenQuery>,
 ) -> Result<QueryResponse, ApiError> {
-    let key = query.scope.key()?;
+    let key = query.scope.key(&grant)?;
     let options = QueryOptions {
         top_k: query.top_k,
         min_score: query.min_score,
@@ -50,9 +52,10 @@ impl PromptRequest for HashQuery {
 
 pub(super) async fn by_hashes(
     State(api): State<Arc<Api>>,
+    Access(grant): Access,
     PromptBody { request: query, .. }: PromptBody<HashQuery>,
 ) -> Result<QueryResponse, ApiError> {
-    let key = query.scope.key()?;
+    let key = query.scope.key(&grant)?;
     let options = QueryOptions {
         top_k: query.top_k,
         min_score: query.min_score,

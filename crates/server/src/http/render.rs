@@ -5,21 +5,24 @@ use std::sync::Arc;
 use axum::Json;
 use axum::extract::State;
 use chat_template::Json as TemplateJson;
+use flash_indexer_access::Grant;
 use flash_indexer_api::{self as api, PromptFields};
 use flash_indexer_prompt::normalize::{ContentFormat, PreparedChat};
 use serde::Serialize;
 
 use super::Api;
 use super::error::ApiError;
+use super::extract::Access;
 use super::prompt::PromptBody;
 use super::prompt_body::{self, Keep, TokenizedPrompt};
 use crate::engines::engine_name;
 
 pub(super) async fn tokenize(
     State(server): State<Arc<Api>>,
+    Access(grant): Access,
     body: PromptBody<PromptFields>,
 ) -> Result<Json<api::TokenizedPrompt>, ApiError> {
-    let TokenizedPrompt { tokens, .. } = read(&server, body, Keep::Tokens).await?;
+    let TokenizedPrompt { tokens, .. } = read((&server, &grant), body, Keep::Tokens).await?;
     Ok(Json(api::TokenizedPrompt { count: tokens.len(), tokens }))
 }
 
@@ -45,9 +48,10 @@ pub(super) struct RenderResponse {
 
 pub(super) async fn render(
     State(server): State<Arc<Api>>,
+    Access(grant): Access,
     body: PromptBody<PromptFields>,
 ) -> Result<Json<RenderResponse>, ApiError> {
-    let TokenizedPrompt { tokens, text, chat, .. } = read(&server, body, Keep::Rendering).await?;
+    let TokenizedPrompt { tokens, text, chat, .. } = read((&server, &grant), body, Keep::Rendering).await?;
     let (engine, rendering) = chat.map(|(engine, slot)| (engine, slot.get().cloned())).unzip();
     // A tokenizer service renders by itself and does not return the text.
     let rendering = rendering.flatten();
@@ -65,11 +69,15 @@ pub(super) async fn render(
     }))
 }
 
-async fn read(api: &Api, body: PromptBody<PromptFields>, keep: Keep) -> Result<TokenizedPrompt, ApiError> {
+async fn read(
+    admitted: (&Api, &Arc<Grant>),
+    body: PromptBody<PromptFields>,
+    keep: Keep,
+) -> Result<TokenizedPrompt, ApiError> {
     let PromptBody { request, json } = body;
     if !request.has_prompt() {
         let missing = "the request does not fit: missing field `messages`, `prompt` or `token_ids`";
         return Err(ApiError::unprocessable(missing));
     }
-    prompt_body::tokenize(request, api, &json, keep).await
+    prompt_body::tokenize(request, admitted, &json, keep).await
 }

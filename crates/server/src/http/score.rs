@@ -7,43 +7,53 @@ use axum::Json;
 use axum::extract::{Request, State};
 use axum::http::{HeaderName, HeaderValue};
 use axum::response::{IntoResponse, Response};
+use flash_indexer_access::Grant;
 use flash_indexer_api::{PodDetail, PodScores, Prediction, PromptFields, StoreStatus, SuccessStatus};
 use flash_indexer_registry::{PodFilter, PodScore, ScoreOptions};
 use flash_indexer_types::GivenInstanceId;
 
 use super::Api;
 use super::error::ApiError;
-use super::extract::{self, parse};
+use super::extract::{self, Access, parse};
 use super::fields::store_status;
 use super::prompt::PromptBody;
 use super::prompt_body::{Keep, tokenize};
 
 pub(super) async fn completions(
     State(api): State<Arc<Api>>,
+    Access(grant): Access,
     PromptBody { request, json }: PromptBody<PromptFields>,
 ) -> Result<ScoreResponse, ApiError> {
     if request.token_ids.is_none() && request.prompt.is_none() {
         return Err(ApiError::unprocessable("the request does not fit: missing field `prompt`, or `token_ids`"));
     }
-    score(&api, request, &json).await
+    score((&api, &grant), request, &json).await
 }
 
-pub(super) async fn chat_completions(State(api): State<Arc<Api>>, request: Request) -> Result<ScoreResponse, ApiError> {
+pub(super) async fn chat_completions(
+    State(api): State<Arc<Api>>,
+    Access(grant): Access,
+    request: Request,
+) -> Result<ScoreResponse, ApiError> {
     let body = extract::bytes(request, &api).await?;
     let request: PromptFields = parse(&body)?;
     if request.messages.is_none() {
         return Err(ApiError::unprocessable("the request does not fit: missing field `messages`"));
     }
-    score(&api, request, &body).await
+    score((&api, &grant), request, &body).await
 }
 
-async fn score(api: &Api, mut request: PromptFields, body: &[u8]) -> Result<ScoreResponse, ApiError> {
+async fn score(
+    (api, grant): (&Api, &Arc<Grant>),
+    mut request: PromptFields,
+    body: &[u8],
+) -> Result<ScoreResponse, ApiError> {
     let pods = request.pods.take().unwrap_or_default().into_iter().map(GivenInstanceId::checked);
     let pods = pods.collect::<Result<Vec<_>, _>>()?;
     let pods = PodFilter::of(pods.iter().map(|pod| pod.as_key().to_owned()));
     let options = ScoreOptions { pods, top_k: request.top_k };
     let detail = request.detail;
-    let prompt = tokenize(request, api, body, Keep::Tokens).await?;
+    let prompt = tokenize(request, (api, grant), body, Keep::Tokens).await?;
     let scores = api.indexer.score(&prompt.key, prompt.as_prompt(), &options).await?;
     let store = store_status(scores.store);
     let pods = scores.pods.into_iter();
@@ -82,6 +92,7 @@ fn pod_detail(pod: &PodScore) -> PodDetail {
 
 pub(super) async fn predict(
     State(api): State<Arc<Api>>,
+    Access(grant): Access,
     PromptBody { mut request, json }: PromptBody<PromptFields>,
 ) -> Result<Json<Prediction>, ApiError> {
     let missing = |field| ApiError::unprocessable(format!("the request does not fit: missing field {field}"));
@@ -90,7 +101,7 @@ pub(super) async fn predict(
     }
     let pod = request.pod.take().ok_or_else(|| missing("`pod`"))?.checked()?;
     let ttl = request.ttl_ms.map(Duration::from_millis);
-    let prompt = tokenize(request, &api, &json, Keep::Tokens).await?;
+    let prompt = tokenize(request, (&api, &grant), &json, Keep::Tokens).await?;
     let predicted = api.indexer.predict(&prompt.key, prompt.as_prompt(), &pod, ttl)?;
     Ok(Json(Prediction { status: SuccessStatus::Ok, blocks: predicted.blocks }))
 }

@@ -15,12 +15,13 @@ use flash_indexer_ingest::{Connection, ListenerReport, ReplayProgress};
 use flash_indexer_types::{EngineKind, Registered, Registration};
 
 use super::error::ApiError;
-use super::extract::{Body, Parameters};
+use super::extract::{Access, Body, Parameters};
 use super::fields::CheckedScope;
 use super::{Api, blocking};
 
 pub(super) async fn register(
     State(api): State<Arc<Api>>,
+    Access(grant): Access,
     Body(request): Body<RegisterRequest>,
 ) -> Result<(StatusCode, Json<Success>), ApiError> {
     let block_size = BlockSize::new(request.block_size).ok_or_else(|| {
@@ -31,7 +32,7 @@ pub(super) async fn register(
         dp_rank: DpRank(request.dp_rank.unwrap_or_default()),
         endpoint: request.endpoint,
         replay_endpoint: request.replay_endpoint,
-        model: request.scope.key()?,
+        model: request.scope.key(&grant)?,
         block_size,
         lora_name: request.lora_name,
         engine: request.engine.map(EngineKind::name),
@@ -49,9 +50,10 @@ pub(super) async fn register(
 
 pub(super) async fn unregister(
     State(api): State<Arc<Api>>,
+    Access(grant): Access,
     Body(request): Body<UnregisterRequest>,
 ) -> Result<Json<Unregistration>, ApiError> {
-    let (model_name, tenant_id) = request.scope.model_and_tenant()?;
+    let (model_name, tenant_id) = request.scope.model_and_tenant(&grant)?;
     let instance = request.instance_id.checked()?;
     let shown = format!("instance {instance} of model {model_name:?}");
     let indexer = Arc::clone(&api.indexer);
@@ -71,11 +73,13 @@ pub(super) async fn unregister(
 
 pub(super) async fn list(
     State(api): State<Arc<Api>>,
+    Access(grant): Access,
     Parameters(scope): Parameters<ModelScope>,
 ) -> Result<Json<Vec<Worker>>, ApiError> {
-    let (model_name, tenant_id) = scope.names()?;
-    let reports = api.indexer.instances(model_name.as_deref(), tenant_id.as_deref());
-    let workers = reports.into_iter().map(|report| {
+    let selection = scope.selection(&grant)?;
+    let reports = api.indexer.instances(selection.model.as_deref(), selection.tenant.as_deref());
+    let permitted = reports.into_iter().filter(|report| selection.permits(&report.model));
+    let workers = permitted.map(|report| {
         let states = || report.listeners.values().map(|listener| listener.status);
         let unconnected = states().find(|&status| status != Connection::Connected);
         // An instance that is known only from a dump has no listener.

@@ -48,11 +48,18 @@ struct FailedLabels {
     status_class: &'static str,
 }
 
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct DeniedLabels {
+    reason: &'static str,
+}
+
 #[derive(Debug)]
 pub(super) struct RequestMetrics {
     durations: Family<Path, Histogram, fn() -> Histogram>,
     requests: Family<ResponseLabels, Counter>,
     errors: Family<FailedLabels, Counter>,
+    denied: Family<DeniedLabels, Counter>,
+    token_file_failures: Counter,
     /// `requests` with the labels of the compatible indexer.
     requests_by_method: Option<Family<PathAndMethod, Counter>>,
 }
@@ -73,11 +80,27 @@ impl RequestMetrics {
             register_both(compat);
             registered(compat, "requests", "HTTP responses", Family::default())
         });
-        Self { durations, requests, errors, requests_by_method }
+        let help = "HTTP and gRPC requests without a known bearer token, or without the permission that they need";
+        let denied = registered(registry, "access_denied", help, Family::default());
+        let help = "Failed reads of the token file; the previous tokens stay in force";
+        let token_file_failures = registered(registry, "token_file_failures", help, Counter::default());
+        Self { durations, requests, errors, denied, token_file_failures, requests_by_method }
     }
 }
 
 impl Metrics {
+    /// Counts a request that was denied.
+    pub fn access_denied(&self, reason: &'static str) {
+        self.requests.denied.get_or_create(&DeniedLabels { reason }).inc();
+    }
+
+    /// Counts a read of the token file if it failed.
+    pub fn token_file_read(&self, is_ok: bool) {
+        if !is_ok {
+            self.requests.token_file_failures.inc();
+        }
+    }
+
     /// Counts a response and records its latency.
     pub fn request_answered(&self, endpoint: Endpoint, status: u16, took: Duration) {
         let Endpoint { path, method } = endpoint;

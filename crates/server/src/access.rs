@@ -1,0 +1,127 @@
+//! Checks of bearer tokens: the permission that a request needs, and the grant of its token.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use flash_indexer_access::{Denied, Grant, LoadError, Scope, TokenFile};
+use flash_indexer_registry::Indexer;
+use flash_indexer_types::logs::Repeats;
+use tokio::task::JoinHandle;
+use tracing::{error, info};
+
+/// Interval at which the token file is read again.
+const REFRESH_INTERVAL: Duration = Duration::from_secs(1);
+/// Scheme of the header `authorization`, with its space.
+const BEARER: &[u8] = b"bearer ";
+
+/// Permission that an endpoint needs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Permission {
+    /// No token.
+    Open,
+    /// A scope. The handler checks the tenant of the request.
+    Tenant(Scope),
+    /// A scope for all tenants.
+    AllTenants(Scope),
+}
+
+/// Access control of a server. Without a token file, every request is permitted.
+///
+/// Consistency: a request is checked against the token file as it was at most about a second before.
+#[derive(Debug)]
+pub(crate) struct AccessControl {
+    tokens: Option<TokenFile>,
+    unrestricted: Arc<Grant>,
+    indexer: Arc<Indexer>,
+}
+
+impl AccessControl {
+    /// Loads the token file, if there is one.
+    ///
+    /// # Errors
+    ///
+    /// Fails if the file cannot be read, or is invalid.
+    pub(crate) fn load(token_file: Option<&Path>, indexer: Arc<Indexer>) -> Result<Self, LoadError> {
+        let tokens = token_file.map(TokenFile::load).transpose()?;
+        if let Some(tokens) = &tokens {
+            info!(tokens = tokens.token_count(), "token file loaded");
+        }
+        Ok(Self { tokens, unrestricted: Arc::new(Grant::unrestricted()), indexer })
+    }
+
+    /// The grant of a request, if it has the permission. `authorization` is the value of that header.
+    pub(crate) fn admit(&self, authorization: Option<&[u8]>, needed: Permission) -> Result<Arc<Grant>, Denied> {
+        let scope = match needed {
+            Permission::Open => return Ok(Arc::clone(&self.unrestricted)),
+            Permission::Tenant(scope) | Permission::AllTenants(scope) => scope,
+        };
+        let Some(tokens) = &self.tokens else { return Ok(Arc::clone(&self.unrestricted)) };
+        let token = bearer(authorization.ok_or(Denied::NoToken)?).ok_or(Denied::NoToken)?;
+        let grant = tokens.grant(token)?;
+        grant.check(scope)?;
+        if matches!(needed, Permission::AllTenants(_)) {
+            grant.check_all_tenants()?;
+        }
+        Ok(grant)
+    }
+
+    /// Reads the token file again about every second, until the task is aborted. None without a file.
+    pub(crate) fn watch(self: &Arc<Self>) -> Option<JoinHandle<()>> {
+        self.tokens.as_ref()?;
+        let access = Arc::clone(self);
+        Some(tokio::spawn(async move {
+            let mut failures = Repeats::default();
+            loop {
+                tokio::time::sleep(REFRESH_INTERVAL).await;
+                let refreshed = Arc::clone(&access);
+                // An error means that the runtime is shutting down.
+                let Ok(result) = tokio::task::spawn_blocking(move || refreshed.refresh()).await else { break };
+                if let Err(error) = result
+                    && let Some(times) = failures.count(Instant::now())
+                {
+                    error!(%error, times, "the previous tokens stay in force; correct the token file");
+                }
+            }
+        }))
+    }
+
+    fn refresh(&self) -> Result<(), LoadError> {
+        let Some(tokens) = &self.tokens else { return Ok(()) };
+        let refreshed = tokens.refresh();
+        self.indexer.metrics().token_file_read(refreshed.is_ok());
+        if refreshed? {
+            info!(tokens = tokens.token_count(), "token file reloaded");
+        }
+        Ok(())
+    }
+}
+
+/// The token in the value of an `authorization` header.
+fn bearer(value: &[u8]) -> Option<&str> {
+    let (scheme, token) = value.split_at_checked(BEARER.len())?;
+    let token = std::str::from_utf8(token).ok()?.trim();
+    (scheme.eq_ignore_ascii_case(BEARER) && !token.is_empty()).then_some(token)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_token_follows_the_scheme_in_any_case() {
+        for (value, token) in [
+            ("Bearer abc", Some("abc")),
+            ("bearer   abc ", Some("abc")),
+            ("BEARER é", Some("é")),
+            ("Bearer", None),
+            ("Bearer  ", None),
+            ("Basic abc", None),
+            ("Bearerabc", None),
+            ("abc", None),
+        ] {
+            assert_eq!(bearer(value.as_bytes()), token, "{value}");
+        }
+        assert_eq!(bearer(b"Bearer \xff"), None);
+    }
+}
