@@ -13,8 +13,10 @@ use flash_indexer_types::InstanceId;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
-use ureq::Body;
-use ureq::http::{Response, StatusCode, Uri};
+use ureq::http::header::AUTHORIZATION;
+use ureq::http::{HeaderValue, Request, Response, StatusCode, Uri};
+use ureq::middleware::MiddlewareNext;
+use ureq::{Body, SendBody};
 
 /// Longest wait for a connection.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
@@ -25,6 +27,17 @@ const TIMEOUT: Duration = Duration::from_secs(30);
 /// Largest response that is read, in bytes.
 const RESPONSE_BYTES_MAX: u64 = 256 << 20;
 
+/// Environment variable with the bearer token for the service.
+pub(crate) const TOKEN_VARIABLE: &str = "FLASH_INDEXER_TOKEN";
+
+/// Value of the header `authorization`, if a token is set.
+fn token() -> Option<HeaderValue> {
+    let token = std::env::var(TOKEN_VARIABLE).ok().filter(|token| !token.trim().is_empty())?;
+    let mut value = HeaderValue::try_from(format!("Bearer {}", token.trim())).ok()?;
+    value.set_sensitive(true);
+    Some(value)
+}
+
 /// Client of the service at a URL; connections are kept open between requests.
 pub(crate) struct IndexerClient {
     url: String,
@@ -34,7 +47,15 @@ pub(crate) struct IndexerClient {
 impl IndexerClient {
     pub(crate) fn new(url: &str) -> Self {
         let config = ureq::Agent::config_builder().http_status_as_error(false).max_redirects(0);
-        let config = config.timeout_connect(Some(CONNECT_TIMEOUT)).timeout_global(Some(TIMEOUT)).build();
+        let config = config.timeout_connect(Some(CONNECT_TIMEOUT)).timeout_global(Some(TIMEOUT));
+        let token = token();
+        let config = config.middleware(move |mut request: Request<SendBody>, next: MiddlewareNext| {
+            if let Some(token) = &token {
+                request.headers_mut().insert(AUTHORIZATION, token.clone());
+            }
+            next.handle(request)
+        });
+        let config = config.build();
         Self { url: url.trim_end_matches('/').to_owned(), agent: config.into() }
     }
 

@@ -5,6 +5,7 @@
 //! | `serve`, `serve/*` | runs the service; its options by subject, and the demo |
 //! | `simulate/*` | simulated engines, under a workload or from a recording |
 //! | `query`, `explain`, `prompt` | ask a service about a prompt |
+//! | `token` | makes bearer tokens |
 //! | `dump`, `diff/*` | save what a service holds; compare two services or dumps |
 //! | `doctor/*` | checks a service and its engines end to end |
 //! | `replay/*`, `bench` | measure index designs without a service |
@@ -25,6 +26,7 @@ mod replay;
 mod serve;
 mod simulate;
 mod stop;
+mod token;
 mod trace;
 
 use std::process::ExitCode;
@@ -58,6 +60,7 @@ enum Command {
     /// Check a running service and its engines end to end, and report fixes.
     Doctor(doctor::DoctorArguments),
     // The doc comments of these arguments are their help.
+    Token(token::TokenArguments),
     Dump(dump::DumpArguments),
     Diff(diff::DiffArguments),
     Replay(replay::ReplayArguments),
@@ -85,6 +88,7 @@ fn main() -> ExitCode {
         Command::Simulate(arguments) => simulate::run(&arguments),
         Command::Query(arguments) => query::run(&arguments),
         Command::Explain(arguments) => explain::run(&arguments),
+        Command::Token(arguments) => token::run(&arguments),
         Command::Dump(arguments) => dump::run(&arguments),
         Command::Diff(arguments) => return diff::run(&arguments),
         Command::Doctor(arguments) => return doctor::run(&arguments),

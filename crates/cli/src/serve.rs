@@ -1,5 +1,6 @@
 //! `flash-indexer serve`: runs the service.
 
+mod access_options;
 mod demo;
 mod discovery_options;
 #[cfg(feature = "hub")]
@@ -25,6 +26,7 @@ use flash_indexer_server::{
 };
 use tracing::{debug, info, warn};
 
+use self::access_options::AccessArguments;
 use self::demo::DemoArguments;
 use self::discovery_options::{DiscoveryArguments, EngineDefaults};
 use self::inbound_options::InboundArguments;
@@ -50,7 +52,7 @@ use crate::stop;
 
 Engines can also be registered while it runs: POST /register.")]
 pub(crate) struct ServeArguments {
-    /// Address to listen on; 0.0.0.0 for all. There is no authentication: restrict who can reach it.
+    /// Address to listen on; 0.0.0.0 for all. An address that other hosts reach needs --token-file or --insecure.
     #[arg(long, env = "FLASH_INDEXER_HOST", default_value = "127.0.0.1")]
     host: String,
 
@@ -173,6 +175,9 @@ pub(crate) struct ServeArguments {
     tokenization: TokenizerArguments,
 
     #[command(flatten)]
+    access: AccessArguments,
+
+    #[command(flatten)]
     inbound: InboundArguments,
 
     #[command(flatten)]
@@ -188,6 +193,7 @@ pub(crate) struct ServeArguments {
 pub(crate) fn run(arguments: ServeArguments) -> Result<()> {
     flash_indexer_server::use_random_hash_key();
     let registrations = arguments.workers.iter().map(|worker| arguments.registration(worker));
+    arguments.access.check(&arguments.host)?;
     let options = ServerOptions {
         host: arguments.host.clone(),
         port: arguments.port,
@@ -218,6 +224,8 @@ pub(crate) fn run(arguments: ServeArguments) -> Result<()> {
         },
         pods: arguments.inbound.options(),
         registrations: registrations.collect::<Result<_>>()?,
+        token_file: arguments.access.token_file.clone(),
+        peer_token: arguments.access.peer_token()?,
         peers: arguments.peers.clone(),
         peer_check_interval: NonZeroU64::new(arguments.peer_check_interval_s).map(|s| Duration::from_secs(s.get())),
         load: arguments.load.clone(),

@@ -205,11 +205,34 @@ fn errors_of_the_command_line_name_their_fix() {
 }
 
 #[test]
+fn an_address_that_other_hosts_reach_needs_tokens() {
+    let output = run(&["serve", "--port", "0", "--host", "0.0.0.0"]);
+    let error = text(&output.stderr);
+    assert!(!output.status.success() && error.contains("--token-file, or --insecure"), "{error}");
+}
+
+#[test]
+fn a_new_token_fits_its_entry() {
+    let folder = tempfile::tempdir().expect("a directory");
+    let output = run(&["token", "router", "--scope", "query,admin", "--tenant", "a,b"]);
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    let (secret, entry) = (text(&output.stderr), text(&output.stdout));
+    assert!(!entry.contains(secret.trim()), "{entry}");
+    let path = folder.path().join("tokens.toml");
+    std::fs::write(&path, entry).expect("a file");
+    let file = flash_indexer_access::TokenFile::load(&path).expect("a token file");
+    let grant = file.grant(secret.trim()).expect("the token");
+    assert!(grant.permits_tenant("b") && !grant.permits_tenant("c"));
+    let unfit = run(&["token", "router\n", "--scope", "query"]);
+    assert!(text(&unfit.stderr).contains("control character"), "{}", text(&unfit.stderr));
+}
+
+#[test]
 fn an_error_is_printed_once() {
     let cases: [(&[&str], &str); 4] = [
         (&["serve", "--port", "0", "--block-size", "16", "--workers", "1=127.0.0.1:9"], "invalid endpoint"),
         (&["serve", "--port", "0", "--listen-events", "nonsense"], "failed to bind nonsense for engines"),
-        (&["serve", "--port", "0", "--host", "203.0.113.1"], "annot assign requested address"),
+        (&["serve", "--port", "0", "--insecure", "--host", "203.0.113.1"], "annot assign requested address"),
         (&["replay", "/nonexistent"], "No such file"),
     ];
     for (arguments, part) in cases {

@@ -61,5 +61,5 @@ pub use flash_indexer_types::names::{
 pub use flash_indexer_types::{
     InstanceId, InstanceIdError, ModelKey, Position, RankId, Registered, Registration, Trust, use_random_hash_key,
 };
-pub use peers::{PeerDeadlines, PeerUrl, PeerUrlError, RecoveryError};
+pub use peers::{PeerDeadlines, PeerToken, PeerTokenError, PeerUrl, PeerUrlError, RecoveryError};
 pub use server::{Server, ServerOptions, StartError};

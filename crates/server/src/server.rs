@@ -23,7 +23,7 @@ use crate::connections::{BoundedListener, ConnectionHandle, Protocol};
 use crate::grpc::GrpcServer;
 use crate::http::{self, Api};
 use crate::peers::{
-    Check, CheckGuard, PeerDeadlines, PeerUrl, Peers, Recovery, RecoveryError, RecoveryState, RecoveryStatus,
+    Check, CheckGuard, PeerDeadlines, PeerToken, PeerUrl, Peers, Recovery, RecoveryError, RecoveryState, RecoveryStatus,
 };
 use crate::registrar::DiscoveryRegistrar;
 
@@ -52,6 +52,8 @@ pub struct ServerOptions {
     pub peers: Vec<PeerUrl>,
     /// Deadlines of requests to peers.
     pub peer_deadlines: PeerDeadlines,
+    /// Bearer token for requests to peers.
+    pub peer_token: Option<PeerToken>,
     /// Interval of comparisons with peers; none disables them.
     pub peer_check_interval: Option<Duration>,
     /// Dump to load if no peer can be recovered from.
@@ -74,6 +76,7 @@ impl Default for ServerOptions {
             registrations: Vec::new(),
             peers: Vec::new(),
             peer_deadlines: PeerDeadlines::default(),
+            peer_token: None,
             peer_check_interval: Some(Duration::from_secs(60)),
             load: None,
             discovery: DiscoveryOptions::default(),
@@ -173,7 +176,14 @@ impl Server {
             false => RecoveryStatus::finished(),
             true => {
                 let (indexer, peers, held) = (Arc::clone(&indexer), Arc::clone(&peers), configured.clone());
-                let recovery = Recovery { indexer, peers, deadlines: options.peer_deadlines, load: options.load, held };
+                let recovery = Recovery {
+                    indexer,
+                    peers,
+                    deadlines: options.peer_deadlines,
+                    token: options.peer_token.clone(),
+                    load: options.load,
+                    held,
+                };
                 recovery.start().map_err(StartError::Thread)?
             }
         };
@@ -185,7 +195,8 @@ impl Server {
         let pods = pods.transpose().map_err(StartError::Thread)?;
         let check = options.peer_check_interval.map(|interval| {
             let (indexer, peers, recovery) = (Arc::clone(&indexer), Arc::clone(&peers), Arc::clone(&recovery));
-            Check { indexer, peers, deadlines: options.peer_deadlines, interval, recovery }.start()
+            Check { indexer, peers, deadlines: options.peer_deadlines, token: options.peer_token, interval, recovery }
+                .start()
         });
         let check = check.transpose().map_err(StartError::Thread)?;
         let discovery = match options.discovery.sources.is_empty() {

@@ -17,7 +17,7 @@ use parking_lot::Mutex;
 use tracing::{info, warn};
 
 use super::Peers;
-use super::client::{PeerClient, PeerDeadlines, PeerError, Selection};
+use super::client::{PeerClient, PeerDeadlines, PeerError, PeerToken, Selection};
 use super::comparison::{
     COMPARED_AT_ONCE_MAX, Candidate, Outcome, RankComparison, ReportedPosition, SAMPLE_INTERVAL, compare_digests,
     pause_after,
@@ -40,6 +40,7 @@ pub(crate) struct Check {
     pub(crate) indexer: Arc<Indexer>,
     pub(crate) peers: Arc<Peers>,
     pub(crate) deadlines: PeerDeadlines,
+    pub(crate) token: Option<PeerToken>,
     pub(crate) interval: Duration,
     pub(crate) recovery: Arc<RecoveryStatus>,
 }
@@ -75,7 +76,7 @@ impl Check {
     }
 
     fn run(self, watch: &Watch, dropped: &Receiver<()>) {
-        let client = PeerClient::new(&self.deadlines);
+        let client = PeerClient::new(&self.deadlines, self.token.clone());
         let mut disputed = BTreeSet::new();
         while dropped.recv_timeout(self.interval) == Err(RecvTimeoutError::Timeout) {
             if let RecoveryState::Running(_) = self.recovery.state() {

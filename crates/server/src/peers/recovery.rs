@@ -19,7 +19,7 @@ use flash_indexer_types::{ModelKey, Owner, RankId, Registered, Registration, log
 use tracing::{error, info, warn};
 
 use super::Peers;
-use super::client::{PeerClient, PeerDeadlines, PeerError};
+use super::client::{PeerClient, PeerDeadlines, PeerError, PeerToken};
 use super::status::{RecoveryState, RecoveryStatus, Reporter};
 use super::url::PeerUrl;
 
@@ -30,6 +30,7 @@ pub(crate) struct Recovery {
     pub(crate) indexer: Arc<Indexer>,
     pub(crate) peers: Arc<Peers>,
     pub(crate) deadlines: PeerDeadlines,
+    pub(crate) token: Option<PeerToken>,
     /// Dump file to load if no peer can be used.
     pub(crate) load: Option<PathBuf>,
     /// Ranks whose streams are held until recovery ends.
@@ -79,7 +80,7 @@ impl Recovery {
     }
 
     fn run(mut self, watch: &Watch, reporter: &Reporter) {
-        let client = PeerClient::new(&self.deadlines);
+        let client = PeerClient::new(&self.deadlines, self.token.clone());
         let restored = self.recover(watch, &client, reporter);
         let failed = restored.as_ref().err().map(ToString::to_string);
         let restored = restored.unwrap_or_default();

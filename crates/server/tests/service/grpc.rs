@@ -35,7 +35,7 @@ fn query(blocks: &[u64]) -> QueryRequest {
 }
 
 /// What a test sends, one after the other.
-struct Sent<T>(mpsc::Receiver<T>);
+pub(crate) struct Sent<T>(pub(crate) mpsc::Receiver<T>);
 
 impl<T> Stream for Sent<T> {
     type Item = T;

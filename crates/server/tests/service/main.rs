@@ -1,5 +1,6 @@
 //! The service as its users see it, over its sockets. One program, because linking each file by itself takes longer than running it.
 
+mod access;
 mod bodies;
 mod cursors;
 mod discovery;

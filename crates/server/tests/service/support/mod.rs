@@ -18,6 +18,10 @@ use flash_indexer_test_support::{RedisNode, wait_for};
 use flash_indexer_wire::{BlockRemoved, BlockStored, Encoding, EngineEvent, TokenIds, encode_batch};
 use serde_json::{Value, json};
 use tonic::transport::Channel;
+use ureq::SendBody;
+use ureq::http::header::AUTHORIZATION;
+use ureq::http::{HeaderValue, Request};
+use ureq::middleware::MiddlewareNext;
 
 pub(crate) use self::exposition::{Exposition, Format};
 
@@ -37,10 +41,24 @@ impl Service {
     }
 
     pub(crate) fn start_with(options: ServerOptions) -> Self {
+        Self::start_for(options, None)
+    }
+
+    /// A service whose requests by this value have a bearer token.
+    pub(crate) fn start_for(options: ServerOptions, token: Option<&str>) -> Self {
         let runtime = tokio::runtime::Runtime::new().expect("a runtime");
         let server = runtime.block_on(Server::start(ServerOptions { port: 0, ..options })).expect("a server");
-        let config = ureq::Agent::config_builder().http_status_as_error(false).timeout_global(Some(PATIENCE)).build();
-        Self { runtime: Some(runtime), server: Some(server), agent: config.into() }
+        Self { runtime: Some(runtime), server: Some(server), agent: agent(token) }
+    }
+
+    /// The answer to a request with a bearer token, or without one.
+    pub(crate) fn get_with(&self, token: Option<&str>, path: &str) -> (u16, Value) {
+        read(agent(token).get(self.url(path)).call())
+    }
+
+    /// The answer to a request with a bearer token, or without one.
+    pub(crate) fn post_with(&self, token: Option<&str>, path: &str, body: &Value) -> (u16, Value) {
+        read(agent(token).post(self.url(path)).content_type("application/json").send(body.to_string()))
     }
 
     fn server(&self) -> &Server {
@@ -82,6 +100,11 @@ impl Service {
 
     pub(crate) fn get(&self, path: &str) -> (u16, Value) {
         read(self.agent.get(self.url(path)).call())
+    }
+
+    /// The status of the answer to a request with a bearer token, or without one.
+    pub(crate) fn status_with(&self, token: Option<&str>, path: &str) -> u16 {
+        agent(token).get(self.url(path)).call().expect("an answer").status().as_u16()
     }
 
     pub(crate) fn get_lines(&self, path: &str) -> Vec<Value> {
@@ -159,6 +182,19 @@ impl Service {
         let worker = workers.iter().find(|worker| worker["instance_id"] == *instance);
         worker.map_or(Value::Null, |worker| worker["listeners"][rank.to_string()].clone())
     }
+}
+
+/// A client that sends a bearer token with every request.
+fn agent(token: Option<&str>) -> ureq::Agent {
+    let header = token.map(|token| HeaderValue::try_from(format!("Bearer {token}")).expect("a token"));
+    let config = ureq::Agent::config_builder().http_status_as_error(false).timeout_global(Some(PATIENCE));
+    let config = config.middleware(move |mut request: Request<SendBody>, next: MiddlewareNext| {
+        if let Some(header) = &header {
+            request.headers_mut().insert(AUTHORIZATION, header.clone());
+        }
+        next.handle(request)
+    });
+    config.build().into()
 }
 
 fn read(response: Result<ureq::http::Response<ureq::Body>, ureq::Error>) -> (u16, Value) {
