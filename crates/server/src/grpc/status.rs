@@ -188,6 +188,8 @@ const fn name(code: Code) -> &'static str {
         Code::FailedPrecondition => "failed_precondition",
         Code::Internal => "internal",
         Code::Unavailable => "unavailable",
+        Code::Unauthenticated => "unauthenticated",
+        Code::PermissionDenied => "permission_denied",
         _ => "other",
     }
 }
