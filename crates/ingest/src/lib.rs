@@ -24,7 +24,7 @@
 //! | `change.rs` | changes that decoders send to writers |
 //! | `writer.rs` | writer threads: apply changes to indexes |
 //! | `bound_pods/` | pods that connect to the bound socket: topics, streams, pending registrations |
-//! | `listener_decoder/` | decoder of one stream: events to changes, reads, handover, notes |
+//! | `listener_decoder/` | decoder of one stream: events to changes, reads of a rank at a message, transfer of decoder state between decoders, logs |
 //! | `decoders/` | decoder threads: deliveries, timers, routing of bound pods, restarts |
 //! | `sockets/` | ZeroMQ: subscriptions, replay requests, the bound socket, the resolver |
 

@@ -9,7 +9,7 @@
 //! `docs/redis.md` describes the protocol. In short:
 //!
 //! * The store has the held prefixes of each rank ([`HeldPrefixes`](flash_indexer_core::prefixes::HeldPrefixes)).
-//!   Keys read at different times together never show more than was true at one of those times.
+//!   A query reads keys at different times. Its answer never exceeds what a rank held at one of those times.
 //! * An entry counts only while its publisher confirms, about every second, that the node has exactly what the
 //!   publisher wrote. A node that loses writes, a publisher that dies and a store restored from an old snapshot lead
 //!   to answers that are too small, never too large.
