@@ -1,7 +1,7 @@
 //! Chats as engines see them.
 //!
 //! An engine changes an OpenAI request before the model's template sees it: arguments of tool calls become objects, parts are
-//! joined, tools are written out by the engine's own models. [`Chat::prepare`] does the same, so that the prompt equals the
+//! joined, tools are written out by the engine's own models. [`Chat::render`] does the same, so that the prompt equals the
 //! engine's. `tests/engines/` compares it with what the real engines make of the same requests and templates.
 //!
 //! | file | role |
@@ -11,6 +11,7 @@
 //! | `vllm.rs`, `sglang.rs`, `trtllm.rs` | the rules of each engine |
 //! | `content_format.rs` | whether a template wants texts or parts, as the engines detect it |
 //! | `vllm_message.rs` | which fields of a message vLLM takes |
+//! | `media.rs` | stand-ins for media, and which text precedes them |
 //! | `families.rs` | families of models whose prompts engines make by code |
 //! | `arguments.rs` | arguments of tool calls, read as Python reads them |
 
@@ -20,6 +21,7 @@ mod content_format;
 mod error;
 mod families;
 mod fields;
+mod media;
 mod message;
 mod sglang;
 mod trtllm;
@@ -31,3 +33,4 @@ pub use content_format::ContentFormat;
 pub use error::PrepareError;
 pub use families::CodedPrompts;
 pub use fields::EngineFields;
+pub use media::MediaCut;
