@@ -9,6 +9,7 @@
 //! | `chat.rs`, `fields.rs` | [`Chat`]: a request with the engine whose prompt is wanted |
 //! | `message.rs` | reading and building messages |
 //! | `vllm.rs`, `sglang.rs`, `trtllm.rs` | the rules of each engine |
+//! | `sglang_schema.rs` | types in schemas of tools, as SGLang rewrites them |
 //! | `content_format.rs` | whether a template wants texts or parts, as the engines detect it |
 //! | `vllm_message.rs` | which fields of a message vLLM takes |
 //! | `media.rs` | stand-ins for media, and which text precedes them |
@@ -24,6 +25,7 @@ mod fields;
 mod media;
 mod message;
 mod sglang;
+mod sglang_schema;
 mod trtllm;
 mod vllm;
 mod vllm_message;

@@ -9,6 +9,7 @@ use super::error::PrepareError;
 use super::fields::EngineFields;
 use super::media::{Media, MediaPart};
 use super::message::{Entries, Message, given, items, object, text_part};
+use super::sglang_schema::with_known_types;
 
 /// Roles besides `user`. Their letter case is ignored.
 const ROLES: [&str; 7] = ["system", "assistant", "tool", "function", "developer", "latest_reminder", "root"];
@@ -207,6 +208,7 @@ fn tool(tool: &Json) -> Result<Json, PrepareError> {
         return Err(PrepareError::rejected("the function of a tool has no name"));
     }
     let deferred = given(tool, "defer_loading");
+    let parameters = with_known_types(&find("parameters").unwrap_or_else(Json::null))?;
     let known = ["description", "name", "parameters", "strict", "defer_loading"];
     let missing = known.iter().filter(|key| !function.iter().any(|(name, _)| name == *key));
     let keys = function.iter().map(|(name, _)| name.as_str()).filter(|name| known.contains(name));
@@ -215,6 +217,7 @@ fn tool(tool: &Json) -> Result<Json, PrepareError> {
         match key {
             "strict" => value,
             "defer_loading" => value.or_else(|| deferred.clone()),
+            "parameters" => Some(parameters.clone()),
             _ => Some(value.unwrap_or_else(Json::null)),
         }
         .map(|value| (key.to_owned(), value))
