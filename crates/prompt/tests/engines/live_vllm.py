@@ -6,7 +6,7 @@ Starts vLLM on a CPU with random weights, and the program FLASH_INDEXER beside i
 * the score: blocks of `/score_chat_completions`, asked before the engine gets the request, are those that the engine then
   reports as cached. Each request is sent twice, so both the beginning of a session and a whole prompt are found.
 
-A request that the engine rejects must be rejected by the service, with the exceptions in LENIENT.
+`doctor --engine-url` compares both as well. A request that the engine rejects must be rejected by the service, with the exceptions in LENIENT.
 """
 
 import contextlib
@@ -174,7 +174,7 @@ class Comparison:
 
     def __init__(self, engine, service):
         self.engine, self.service = engine, service
-        self.counts = {"rejected by both": 0, "prompts equal": 0, "prompts equal to the engine's /tokenize": 0, "cached blocks equal": 0, "of them more than none": 0}
+        self.counts = {"rejected by both": 0, "prompts equal": 0, "prompts equal to the engine's /tokenize": 0, "cached blocks equal": 0, "of them more than none": 0, "doctor": 0}
         self.wrong = []
         # Requests for which the engine's `/tokenize` does not have its own prompt.
         self.other = []
@@ -239,6 +239,9 @@ def main(program):
         assert status == 201, answer
         comparison = Comparison(engine, service)
         names = [comparison.compare(name, request) or name for name, request in requests()]
+        doctor = subprocess.run([program, "doctor", service, "--engine-url", engine, "--listen-s", "1", "--json"], stdout=subprocess.PIPE)
+        (prompt,) = [finding for report in json.loads(doctor.stdout) for finding in report["findings"] if finding["check"] == "prompt"]
+        comparison.count("doctor", "doctor's own request", prompt["verdict"], "ok")
     print(f"vLLM {vllm.__version__}, {len(names)} requests")
     for what, count in comparison.counts.items():
         print(f"{count:5} {what}")
