@@ -18,7 +18,7 @@ const TEMPLATE: &str = "{% if tools %}{{ tools | tojson }}\n{% endif %}{% for me
     {% endfor %}{% endif %}{% for call in message.tool_calls %}{{ call.function.arguments | tojson }}{% endfor %}\n{% endfor %}";
 
 fn service(models: &Path) -> Service {
-    for model in ["vllm-model", "sglang-model"] {
+    for model in ["vllm-model", "sglang-model", "trtllm-model"] {
         let folder = models.join(model);
         fs::create_dir(&folder).expect("a folder");
         let tokenizer = testdata().join("tokenizers/test-model");
@@ -96,6 +96,40 @@ fn a_family_whose_prompts_are_made_by_code_is_named() {
     let _engine = Engine::registered(&service, json!("v"), 0, &json!({ "model_name": "vllm-model" }));
     let (status, error) = service.post("/score_chat_completions", &request("vllm-model"));
     assert!(status == 501 && error["error"].as_str().expect("a text").contains("DeepSeek-V3.2"), "{status} {error}");
+}
+
+#[test]
+fn a_chat_is_rendered_for_the_registered_engine() {
+    let models = tempfile::tempdir().expect("a folder");
+    let service = service(models.path());
+    let render = |model: &str| {
+        let (status, answer) = service.post("/render", &request(model));
+        assert_eq!(status, 200, "{answer}");
+        answer
+    };
+    assert_eq!(render("sglang-model")["engine"], json!("vllm"), "no engine is registered");
+    let engines = ["vllm", "sglang", "trtllm"].map(|engine| {
+        let model = format!("{engine}-model");
+        Engine::registered(&service, json!(engine), 0, &json!({ "model_name": model, "engine": engine }))
+    });
+    let [vllm, sglang, trtllm] =
+        engines.map(|engine| render(&format!("{}-model", engine.instance.as_str().expect("a name"))));
+
+    let call = "{\"a\": 1, \"b\": \"é\"}";
+    let tool = |rest: &str| "[{\"type\": \"function\", \"function\": {".to_owned() + rest;
+    let of_vllm = tool("\"name\": \"f\", \"description\": null, \"parameters\": {}}}]");
+    let of_sglang = tool("\"name\": \"f\", \"parameters\": {}, \"description\": null}, \"defer_loading\": null}]");
+    let of_trtllm = tool("\"name\": \"f\", \"description\": null, \"parameters\": {}, \"strict\": null}}]");
+    for (answer, engine, format, prompt) in [
+        (vllm, "vllm", "openai", format!("{of_vllm}\nuser: <one><two>assistant: {call}tool: three")),
+        (sglang, "sglang", "openai", format!("{of_sglang}\nuser: <one><two>assistant: {call}tool: three")),
+        (trtllm, "trtllm", "string", format!("{of_trtllm}\nuser: one\ntwoassistant: {call}tool: three")),
+    ] {
+        assert_eq!((&answer["engine"], &answer["content_format"]), (&json!(engine), &json!(format)), "{answer}");
+        assert_eq!(answer["prompt"], json!(prompt), "{engine}");
+        let (_, tokenized) = service.post("/tokenize", &request(&format!("{engine}-model")));
+        assert_eq!(answer["count"], tokenized["count"]);
+    }
 }
 
 #[test]
