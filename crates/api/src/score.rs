@@ -78,6 +78,18 @@ pub enum PromptField {
     TokenLists(Vec<Vec<u32>>),
 }
 
+/// The part of a prompt of which nothing is known.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct PartialPrompt {
+    /// The first block of which nothing is known. Absent where the answer is about no model's blocks.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub from_block: Option<usize>,
+    /// The first token of which nothing is known.
+    pub from_token: usize,
+    /// Why nothing is known of it.
+    pub reason: String,
+}
+
 /// Response of `POST /tokenize`.
 #[derive(Debug, Serialize, Deserialize, ToSchema)]
 pub struct TokenizedPrompt {
@@ -85,6 +97,9 @@ pub struct TokenizedPrompt {
     pub count: usize,
     /// The tokens.
     pub tokens: Vec<u32>,
+    /// The part that follows the tokens, of a chat with media; absent of a whole prompt.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub partial: Option<PartialPrompt>,
 }
 
 /// Response of `POST /predict`.
@@ -94,6 +109,9 @@ pub struct Prediction {
     pub status: crate::SuccessStatus,
     /// Blocks that were recorded.
     pub blocks: usize,
+    /// The part of a chat with media that was not recorded; absent of a whole prompt.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub partial: Option<PartialPrompt>,
 }
 
 /// Scores by instance.
@@ -104,6 +122,9 @@ pub enum PodScores {
     Detailed {
         /// The instances.
         pods: BTreeMap<String, PodDetail>,
+        /// The part of a chat with media that is not scored; absent of a whole prompt.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        partial: Option<PartialPrompt>,
         /// State of the shared store; absent without one.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         store: Option<StoreStatus>,

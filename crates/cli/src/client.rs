@@ -6,7 +6,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, anyhow, bail};
 use flash_indexer_api::{
     DiscoverySource, ExplainRequest, HashQuery, ModelScope, QueryResponse, Readiness, RegisterRequest, StoreState,
-    Success, TokenQuery, UnregisterRequest, Unregistration, Worker,
+    Success, TokenQuery, TokenizedPrompt, UnregisterRequest, Unregistration, Worker,
 };
 use flash_indexer_core::LocalHash;
 use flash_indexer_types::InstanceId;
@@ -41,14 +41,24 @@ fn token() -> Option<HeaderValue> {
 /// Client of the service at a URL; connections are kept open between requests.
 pub(crate) struct IndexerClient {
     url: String,
+    /// What runs at the URL.
+    server: &'static str,
     agent: ureq::Agent,
 }
 
 impl IndexerClient {
     pub(crate) fn new(url: &str) -> Self {
+        Self::with_token(url, token())
+    }
+
+    /// Client of an engine's OpenAI API, for what it has in common with the service's. It sends no token of the service.
+    pub(crate) fn of_engine(url: &str) -> Self {
+        Self { server: "the engine's OpenAI API", ..Self::with_token(url, None) }
+    }
+
+    fn with_token(url: &str, token: Option<HeaderValue>) -> Self {
         let config = ureq::Agent::config_builder().http_status_as_error(false).max_redirects(0);
         let config = config.timeout_connect(Some(CONNECT_TIMEOUT)).timeout_global(Some(TIMEOUT));
-        let token = token();
         let config = config.middleware(move |mut request: Request<SendBody>, next: MiddlewareNext| {
             if let Some(token) = &token {
                 request.headers_mut().insert(AUTHORIZATION, token.clone());
@@ -56,7 +66,7 @@ impl IndexerClient {
             next.handle(request)
         });
         let config = config.build();
-        Self { url: url.trim_end_matches('/').to_owned(), agent: config.into() }
+        Self { url: url.trim_end_matches('/').to_owned(), server: "`flash-indexer serve`", agent: config.into() }
     }
 
     /// Registers a rank; false if the same registration exists already.
@@ -80,6 +90,11 @@ impl IndexerClient {
     /// Queries, and returns the response as JSON.
     pub(crate) fn query_json(&self, query: &TokenQuery) -> Result<Value> {
         self.post("/query", query)
+    }
+
+    /// The tokens of a request with a prompt. Engines have the same endpoint.
+    pub(crate) fn tokenize(&self, request: &Value) -> Result<TokenizedPrompt> {
+        self.post("/tokenize", request)
     }
 
     /// Requests an explanation, and returns it as JSON.
@@ -177,16 +192,15 @@ impl IndexerClient {
     fn read<T: DeserializeOwned>(&self, response: Result<Response<Body>, ureq::Error>) -> Result<T> {
         let mut response = self.check_status(response)?;
         let body = response.body_mut().with_config().limit(RESPONSE_BYTES_MAX).read_to_vec()?;
-        serde_json::from_slice(&body).with_context(|| {
-            format!("failed to parse the response of {}; give the URL of a Flash Indexer service", self.url)
-        })
+        serde_json::from_slice(&body)
+            .with_context(|| format!("failed to parse the response of {}; give the URL of {}", self.url, self.server))
     }
 
     /// The response, if its status is a success.
     fn check_status(&self, response: Result<Response<Body>, ureq::Error>) -> Result<Response<Body>> {
         let mut response =
             response.map_err(|error| match self.url.parse::<Uri>().is_ok_and(|url| url.scheme().is_some()) {
-                true => connection_error(&self.url, error),
+                true => connection_error(&self.url, self.server, error),
                 false => anyhow!(error)
                     .context(format!("invalid URL {:?}; expected one such as http://127.0.0.1:8090", self.url)),
             })?;
@@ -202,7 +216,9 @@ impl IndexerClient {
         }
         let body = response.body_mut().with_config().limit(RESPONSE_BYTES_MAX).read_to_vec()?;
         let error = serde_json::from_slice::<Value>(&body).ok();
-        match error.as_ref().and_then(|error| error["error"].as_str()) {
+        // Engines have an object with a message.
+        let error = error.as_ref().map(|error| &error["error"]);
+        match error.and_then(|error| error.as_str().or_else(|| error["message"].as_str())) {
             Some(error) => Err(anyhow!("{error}")),
             None => bail!("{} answered {status}", self.url),
         }
@@ -210,7 +226,7 @@ impl IndexerClient {
 }
 
 /// The error for a service that does not respond, with its fix.
-fn connection_error(url: &str, error: ureq::Error) -> anyhow::Error {
+fn connection_error(url: &str, server: &str, error: ureq::Error) -> anyhow::Error {
     let is_refused = match &error {
         ureq::Error::Io(error) => error.kind() == ErrorKind::ConnectionRefused,
         error => matches!(error, ureq::Error::ConnectionFailed),
@@ -223,9 +239,9 @@ fn connection_error(url: &str, error: ureq::Error) -> anyhow::Error {
             "{url} accepts connections, but does not respond: the process is stopped or overloaded; continue or restart it"
         ),
         _ if is_refused => {
-            format!("{url} refuses connections: start `flash-indexer serve` there, or give its right port")
+            format!("{url} refuses connections: start {server} there, or give its right port")
         }
-        _ => format!("no response from {url}; check that `flash-indexer serve` runs there"),
+        _ => format!("no response from {url}; check that {server} runs there"),
     };
     anyhow!(error).context(why)
 }

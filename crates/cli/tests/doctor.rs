@@ -2,6 +2,7 @@
 
 mod support;
 
+use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::process::Output;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -10,7 +11,7 @@ use flash_indexer_core::DpRank;
 use flash_indexer_core::hashing::BlockSize;
 use flash_indexer_sim::workload::{ConversationOptions, Conversations};
 use flash_indexer_sim::{EngineOptions, PublishedBatch, Publisher, PublisherOptions, SimulatedEngine};
-use flash_indexer_test_support::{RedisNode, redis_server, wait_for};
+use flash_indexer_test_support::{RedisNode, redis_server, tiny_tokenizer, wait_for};
 use flash_indexer_wire::Encoding;
 use serde_json::{Value, json};
 use support::{PATIENCE, Serve, hybrid_service, run, text};
@@ -290,4 +291,82 @@ fn an_unavailable_store_is_a_problem() {
     let output = doctor(&serve, &["--json"]);
     let (_, seen, fix) = of_store(service_checks(&output, "problem")).expect("a problem");
     assert!(seen.contains("unavailable") && fix.contains("--redis"), "{seen}: {fix}");
+}
+
+/// An engine's `/tokenize` with one answer; returns the bodies that it gets.
+fn tokenizing_engine(status: &'static str, answer: Value) -> (String, std::sync::mpsc::Receiver<Value>) {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let url = format!("http://{}", listener.local_addr().expect("an address"));
+    let (bodies, received) = std::sync::mpsc::channel();
+    std::thread::spawn(move || {
+        for mut connection in listener.incoming().map_while(Result::ok) {
+            let mut reader = BufReader::new(connection.try_clone().expect("a socket"));
+            let head: Vec<String> =
+                reader.by_ref().lines().map_while(Result::ok).take_while(|line| !line.is_empty()).collect();
+            assert!(head[0].starts_with("POST /tokenize "), "{head:?}");
+            let length =
+                head.iter().find_map(|line| line.to_ascii_lowercase().strip_prefix("content-length: ")?.parse().ok());
+            let mut body = vec![0; length.expect("a length")];
+            reader.read_exact(&mut body).expect("a body");
+            bodies.send(serde_json::from_slice(&body).expect("JSON")).ok();
+            let answer = answer.to_string();
+            let head = format!("HTTP/1.1 {status}\r\ncontent-length: {}\r\nconnection: close\r\n\r\n", answer.len());
+            connection.write_all(format!("{head}{answer}").as_bytes()).ok();
+        }
+    });
+    (url, received)
+}
+
+#[test]
+fn tokens_of_a_prompt_are_compared_with_the_engines() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let model = folder.path().join("m");
+    std::fs::create_dir(&model).expect("a folder");
+    std::fs::write(model.join("tokenizer.json"), tiny_tokenizer().to_string()).expect("a tokenizer");
+    let template = "{% for m in messages %}one {{ m.content }}{% endfor %}{{ tools | tojson if tools }}";
+    std::fs::write(model.join("chat_template.jinja"), template).expect("a template");
+    let serve = Serve::start(&["--tokenizer-dir", folder.path().to_str().expect("a path")]);
+    let prompt = |more: &[&str], status: &'static str, answer: Value| {
+        let (url, bodies) = tokenizing_engine(status, answer);
+        let output = doctor(&serve, &[&["--json", "--model-name", "m", "--engine-url", &url], more].concat());
+        let findings: Value = serde_json::from_slice(&output.stdout).expect("JSON");
+        let findings = findings[0]["findings"].as_array().expect("findings").iter();
+        let finding = findings.clone().find(|finding| finding["check"] == json!("prompt")).expect("a finding");
+        (finding.clone(), bodies.recv_timeout(PATIENCE).expect("a body"))
+    };
+    let file = folder.path().join("request.json");
+    let request = json!({ "model": "m", "messages": [{ "role": "user", "content": "two three" }], "stream": true });
+    std::fs::write(&file, request.to_string()).expect("a file");
+    let file = ["--request", file.to_str().expect("a path")];
+    let tokens = |tokens: &[u32]| json!({ "count": tokens.len(), "max_model_len": 4096, "tokens": tokens });
+
+    let (finding, sent) = prompt(&file, "200 OK", tokens(&[3, 4, 5]));
+    assert_eq!((&finding["verdict"], &sent), (&json!("ok"), &request), "the request is sent unchanged: {finding}");
+    let text_of = |finding: &Value, field: &str| finding[field].as_str().unwrap_or_default().to_owned();
+    for (answered, seen) in [
+        (vec![3, 4, 6], "number 2 on: the service has [5] of 3 tokens, the engine [6] of 3"),
+        (vec![3, 4], "the engine [] of 2"),
+    ] {
+        let (finding, _) = prompt(&file, "200 OK", tokens(&answered));
+        assert_eq!(finding["verdict"], json!("problem"), "{finding}");
+        assert!(text_of(&finding, "seen").contains(seen) && text_of(&finding, "fix").contains("/render"), "{finding}");
+    }
+    let rejected = json!({ "error": { "message": "no such model", "code": 404 } });
+    let (finding, _) = prompt(&file, "404 Not Found", rejected.clone());
+    assert_eq!(finding["verdict"], json!("problem"), "{finding}");
+    assert!(text_of(&finding, "seen").contains("no such model"), "{finding}");
+    assert!(text_of(&finding, "fix").contains("--engine-url"), "{finding}");
+
+    // Without a file, a request with all that engines change.
+    let (finding, sent) = prompt(&[], "404 Not Found", rejected);
+    assert_eq!(finding["verdict"], json!("problem"), "the service takes it: {finding}");
+    assert_eq!((&sent["model"], &sent["messages"][1]["content"]), (&json!("m"), &Value::Null));
+    assert!(
+        sent["messages"][1]["tool_calls"][0]["function"]["arguments"].is_string() && sent["tools"].is_array(),
+        "{sent}"
+    );
+
+    let output = doctor(&serve, &["--json", "--model-name", "m", "--engine-url", "http://127.0.0.1:9"]);
+    let shown = self::text(&output.stdout);
+    assert!(shown.contains("start the engine's OpenAI API there"), "{shown}");
 }

@@ -88,7 +88,7 @@ impl Tokenization {
         model: &str,
         prompt: Prompt,
         options: PromptOptions,
-    ) -> Result<Vec<u32>, TokenizationError> {
+    ) -> Result<Tokenized, TokenizationError> {
         let Some(pool) = &self.pool else { return Err(TokenizationError::NotConfigured) };
         let kind = match &prompt {
             Prompt::Text(_) => "text",
@@ -105,7 +105,7 @@ impl Tokenization {
             Err(refused) => Err(refused),
         };
         pending.finish(result.as_ref());
-        Ok(result?.ids)
+        Ok(result?)
     }
 
     pub(crate) fn statistics(&self) -> Option<PoolStatistics> {

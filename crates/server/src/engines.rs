@@ -21,3 +21,8 @@ pub(crate) fn engine_name(engine: ChatEngine) -> &'static str {
     }
     .name()
 }
+
+/// Why nothing is known of a prompt from the first content part with media on.
+pub(crate) fn media_reason(kind: &str) -> String {
+    format!("the tokens of a part of type {kind:?} are known to the engine only; no block is scored from there on")
+}

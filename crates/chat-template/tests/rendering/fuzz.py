@@ -6,6 +6,7 @@ Cases that use what the crate's documentation names as different are left out.
 
 import json
 import random
+import re
 import subprocess
 import sys
 import time
@@ -104,8 +105,10 @@ def request(rng):
 def rendered_by_python(source, chat):
     """The text, or None if Python fails."""
     kwargs = dict(chat.get("chat_template_kwargs") or {})
+    # `apply_chat_template` drops keys that are null before it calls `render_jinja_template`.
+    messages = [{key: value for key, value in message.items() if value is not None} for message in json.loads(json.dumps(chat["messages"]))]
     try:
-        texts, _ = render_jinja_template(conversations=[json.loads(json.dumps(chat["messages"]))], chat_template=source, add_generation_prompt=chat["add_generation_prompt"], **kwargs)
+        texts, _ = render_jinja_template(conversations=[messages], chat_template=source, add_generation_prompt=chat["add_generation_prompt"], **kwargs)
         return texts[0]
     except Exception:
         return None
@@ -121,6 +124,9 @@ def main(renderer, seconds, seed):
         expected = rendered_by_python(source, chat)
         # Addresses of objects differ from run to run.
         if expected is not None and " at 0x" in expected:
+            continue
+        # Methods of strings marked as safe are a documented difference.
+        if re.search(r"\| (safe|escape)\b", source) and re.search(r"\.[a-z]+\(", source):
             continue
         process.stdin.write(json.dumps({"template": source, "request": chat}) + "\n")
         process.stdin.flush()

@@ -3,6 +3,7 @@
 //! | module | role |
 //! |---|---|
 //! | `service`, `discovery_sources`, `shared_store` | checks of the service, its peers, sources and store |
+//! | `prompts` | compares the tokens that the service and an engine make of a request |
 //! | `probe` | observes one engine: its sockets, and the service's answers about it |
 //! | `sockets` | ZeroMQ and plain connections to an engine |
 //! | `follower`, `hashes` | follow the engine's stream; recompute its block hashes |
@@ -15,12 +16,14 @@ mod finding;
 mod follower;
 mod hashes;
 mod probe;
+mod prompts;
 mod report;
 mod service;
 mod shared_store;
 mod sockets;
 
 use std::collections::BTreeMap;
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -52,6 +55,7 @@ const NOT_CHECKED: u8 = 2;
 #[command(after_help = "Examples:
   flash-indexer doctor http://127.0.0.1:8090
   flash-indexer doctor http://indexer:8090 --instance gpu-1 --listen-s 20
+  flash-indexer doctor http://indexer:8090 --engine-url http://gpu-1:8000 --model-name llama-3-8b
   flash-indexer doctor http://indexer:8090 --json | jq '.[].findings[] | select(.verdict != \"ok\")'
 
 Run it where the service runs: only there it takes the same network path to the engines.")]
@@ -75,6 +79,14 @@ pub(crate) struct DoctorArguments {
     /// PYTHONHASHSEED of vLLM engines with --prefix-caching-hash-algo sha256_cbor, to recompute their block hashes.
     #[arg(long, default_value = "0")]
     hash_seed: String,
+
+    /// OpenAI API of an engine: compare its tokens of a request with the service's, by POST /tokenize of both.
+    #[arg(long, value_name = "URL")]
+    engine_url: Option<String>,
+
+    /// JSON file with the request to compare, as a client sends it; without it, a chat with tools for --model-name.
+    #[arg(long, value_name = "FILE", requires = "engine_url")]
+    request: Option<PathBuf>,
 
     /// Print findings as JSON.
     #[arg(long)]
@@ -108,11 +120,16 @@ fn examine(arguments: &DoctorArguments) -> Result<Vec<Report>> {
     findings.extend(service::peers(&client, &workers));
     findings.extend(discovery_sources::check(&client));
     findings.extend(shared_store::check(&client));
+    if let Some(engine_url) = &arguments.engine_url {
+        let model = arguments.model_name.as_ref().or_else(|| streams.first().map(|stream| &stream.model_name));
+        let request = prompts::request(arguments.request.as_deref(), model.map_or("default", String::as_str))?;
+        findings.push(prompts::check(&client, engine_url, &request));
+    }
     if streams.is_empty() {
         let none = format!("no such engine is registered with {}", arguments.url);
         let fix = "see GET /workers, and POST /register";
         // A finding about the service may be the reason.
-        if findings.iter().all(|finding| finding.verdict == Verdict::Ok) {
+        if arguments.engine_url.is_none() && findings.iter().all(|finding| finding.verdict == Verdict::Ok) {
             bail!("{none}: {fix}");
         }
         findings.push(Finding::problem("engines", none, fix));

@@ -7,6 +7,7 @@ use chat_template::{ChatRequest, ChatTemplates, Json};
 use super::content_format::ContentFormat;
 use super::error::PrepareError;
 use super::fields::EngineFields;
+use super::media::{Media, MediaCut, common_bytes};
 use super::{sglang, trtllm, vllm};
 
 /// Engines whose handling of chats is known.
@@ -56,6 +57,8 @@ pub struct Rendering {
     pub prepared: PreparedChat,
     /// The rendered text.
     pub text: String,
+    /// Where the text stops being known, if the chat has media.
+    pub media: Option<MediaCut>,
 }
 
 impl From<ChatRequest> for Chat {
@@ -75,27 +78,32 @@ impl Chat {
         Ok(Self { request, fields, engine: Some(engine), rendering: None })
     }
 
-    /// Changes the request as the engine does.
-    ///
-    /// # Errors
-    ///
-    /// If the engine rejects the request, the template is missing or broken, or the prompt cannot be known.
-    pub fn prepare(&self, templates: &ChatTemplates) -> Result<PreparedChat, PrepareError> {
-        match self.engine {
-            None => Ok(PreparedChat { request: self.request.clone(), ..PreparedChat::default() }),
-            Some(ChatEngine::Vllm) => vllm::prepare(&self.request, &self.fields, templates),
-            Some(ChatEngine::Sglang) => sglang::prepare(&self.request, &self.fields, templates),
-            Some(ChatEngine::TensorRtLlm) => trtllm::prepare(&self.request, &self.fields, templates),
-        }
-    }
-
     /// Renders the chat as the engine does.
     ///
     /// # Errors
     ///
-    /// Those of [`prepare`](Self::prepare), and those of the template.
+    /// If the engine rejects the request, the template is missing or broken or fails, or the prompt cannot be known.
     pub fn render(&self, templates: &ChatTemplates) -> Result<Rendering, PrepareError> {
-        let mut prepared = self.prepare(templates)?;
+        let media = Media::as_engine();
+        let mut rendering = self.render_with(templates, &media)?;
+        rendering.media = media.first().map(|first| {
+            let other = first.is_placed.then(|| self.render_with(templates, &Media::as_private_character()));
+            let bytes = match other {
+                Some(Ok(other)) => common_bytes(&rendering.text, &other.text),
+                // Nothing is known for certain.
+                Some(Err(_)) | None => 0,
+            };
+            MediaCut { kind: first.kind, bytes }
+        });
+        if let Some(slot) = &self.rendering {
+            // A chat is rendered once.
+            let _ = slot.set(rendering.clone());
+        }
+        Ok(rendering)
+    }
+
+    fn render_with(&self, templates: &ChatTemplates, media: &Media) -> Result<Rendering, PrepareError> {
+        let mut prepared = self.prepare(templates, media)?;
         let render = |request: &ChatRequest| match self.engine {
             None => templates.render(request),
             Some(_) => templates.render_as_given(request),
@@ -107,12 +115,17 @@ impl Chat {
             }
             rendered => rendered?,
         };
-        let rendering = Rendering { prepared, text };
-        if let Some(slot) = &self.rendering {
-            // A chat is rendered once.
-            let _ = slot.set(rendering.clone());
+        Ok(Rendering { prepared, text, media: None })
+    }
+
+    /// Changes the request as the engine does.
+    fn prepare(&self, templates: &ChatTemplates, media: &Media) -> Result<PreparedChat, PrepareError> {
+        match self.engine {
+            None => Ok(PreparedChat { request: self.request.clone(), ..PreparedChat::default() }),
+            Some(ChatEngine::Vllm) => vllm::prepare(&self.request, &self.fields, templates, media),
+            Some(ChatEngine::Sglang) => sglang::prepare(&self.request, &self.fields, templates, media),
+            Some(ChatEngine::TensorRtLlm) => trtllm::prepare(&self.request, &self.fields, templates, media),
         }
-        Ok(rendering)
     }
 
     /// Approximate size in memory.

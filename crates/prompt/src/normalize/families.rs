@@ -28,11 +28,20 @@ const SGLANG: [(&str, &str); 4] = [
     ("InklingForConditionalGeneration", "Inkling"),
 ];
 
+/// Architectures whose processors put media at the beginning of the prompt, whatever the template prints.
+const MEDIA_FIRST: [&str; 4] = [
+    "Blip2ForConditionalGeneration",
+    "MolmoForCausalLM",
+    "OpenVLAForActionPrediction",
+    "PaliGemmaForConditionalGeneration",
+];
+
 /// The families of a model by engine, read from its folder.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct CodedPrompts {
     vllm: Option<&'static str>,
     sglang: Option<&'static str>,
+    puts_media_first: bool,
 }
 
 impl CodedPrompts {
@@ -56,7 +65,13 @@ impl CodedPrompts {
         if architecture.contains("DeepseekV3") && !has_template {
             sglang = Some("DeepSeek-V3.2");
         }
-        Self { vllm, sglang }
+        Self { vllm, sglang, puts_media_first: MEDIA_FIRST.contains(&architecture) }
+    }
+
+    /// Whether the tokens of media precede all others, wherever the template prints them.
+    #[must_use]
+    pub const fn puts_media_first(self) -> bool {
+        self.puts_media_first
     }
 
     /// The family, if this engine makes the model's prompts by code.

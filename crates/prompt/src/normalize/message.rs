@@ -43,31 +43,7 @@ pub(super) fn object(entries: impl IntoIterator<Item = (impl Into<String>, Json)
     Json::object(entries.into_iter().map(|(key, value)| (key.into(), value)))
 }
 
-/// Types of content parts whose tokens only the engine knows.
-pub(super) const MEDIA_PARTS: [&str; 12] = [
-    "image_url",
-    "input_image",
-    "image_pil",
-    "image_embeds",
-    "audio_url",
-    "input_audio",
-    "audio_embeds",
-    "video_url",
-    "video_embeds",
-    "prompt_embeds",
-    "file",
-    "image",
-];
-
 /// A part with a text.
 pub(super) fn text_part(text: Json) -> Result<Json, ChatError> {
     object([("type", "text".into()), ("text", text)])
-}
-
-/// Refuses a part whose tokens only the engine knows.
-pub(super) fn media_part(kind: &str) -> PrepareError {
-    PrepareError::Unsupported(format!(
-        "the prompt of a chat with a part of type {kind:?} is known to the engine only: its tokens depend on the media; \
-         send token_ids"
-    ))
 }

@@ -1,7 +1,7 @@
 //! Chats as engines see them.
 //!
 //! An engine changes an OpenAI request before the model's template sees it: arguments of tool calls become objects, parts are
-//! joined, tools are written out by the engine's own models. [`Chat::prepare`] does the same, so that the prompt equals the
+//! joined, tools are written out by the engine's own models. [`Chat::render`] does the same, so that the prompt equals the
 //! engine's. `tests/engines/` compares it with what the real engines make of the same requests and templates.
 //!
 //! | file | role |
@@ -9,8 +9,10 @@
 //! | `chat.rs`, `fields.rs` | [`Chat`]: a request with the engine whose prompt is wanted |
 //! | `message.rs` | reading and building messages |
 //! | `vllm.rs`, `sglang.rs`, `trtllm.rs` | the rules of each engine |
+//! | `sglang_schema.rs` | types in schemas of tools, as SGLang rewrites them |
 //! | `content_format.rs` | whether a template wants texts or parts, as the engines detect it |
 //! | `vllm_message.rs` | which fields of a message vLLM takes |
+//! | `media.rs` | stand-ins for media, and which text precedes them |
 //! | `families.rs` | families of models whose prompts engines make by code |
 //! | `arguments.rs` | arguments of tool calls, read as Python reads them |
 
@@ -20,8 +22,10 @@ mod content_format;
 mod error;
 mod families;
 mod fields;
+mod media;
 mod message;
 mod sglang;
+mod sglang_schema;
 mod trtllm;
 mod vllm;
 mod vllm_message;
@@ -31,3 +35,4 @@ pub use content_format::ContentFormat;
 pub use error::PrepareError;
 pub use families::CodedPrompts;
 pub use fields::EngineFields;
+pub use media::MediaCut;

@@ -7,7 +7,9 @@ use super::chat::PreparedChat;
 use super::content_format::{self, ContentFormat};
 use super::error::PrepareError;
 use super::fields::EngineFields;
-use super::message::{Entries, Message, given, items, media_part, object, text_part};
+use super::media::{Media, MediaPart};
+use super::message::{Entries, Message, given, items, object, text_part};
+use super::sglang_schema::with_known_types;
 
 /// Roles besides `user`. Their letter case is ignored.
 const ROLES: [&str; 7] = ["system", "assistant", "tool", "function", "developer", "latest_reminder", "root"];
@@ -20,6 +22,7 @@ pub(super) fn prepare(
     request: &ChatRequest,
     fields: &EngineFields,
     templates: &ChatTemplates,
+    media: &Media,
 ) -> Result<PreparedChat, PrepareError> {
     if request.messages.is_empty() {
         return Err(PrepareError::rejected("`messages` is empty: give at least one message"));
@@ -28,7 +31,7 @@ pub(super) fn prepare(
         let has_low_effort = source.contains("low_effort") && source.contains("truncate_history_thinking");
         (content_format::of_sglang(source, outline), has_low_effort)
     })?;
-    let messages = request.messages.iter().map(|message| conversation_message(message, format));
+    let messages = request.messages.iter().map(|message| conversation_message(message, format, media));
     let mut messages = messages.collect::<Result<Vec<_>, _>>()?;
     let continuation = take_last_answer(&mut messages, request.continue_final_message != Continuation::Nothing)?;
     let kwargs = template_kwargs(request, fields, has_low_effort)?;
@@ -61,7 +64,7 @@ pub(super) fn unwrap_functions(request: &mut ChatRequest) {
 }
 
 /// A message as the template gets it: known fields in the order of SGLang's model, without nulls.
-fn conversation_message(json: &Json, format: ContentFormat) -> Result<Json, PrepareError> {
+fn conversation_message(json: &Json, format: ContentFormat, media: &Media) -> Result<Json, PrepareError> {
     let message = Message::of(json)?;
     let lowered = message.role.to_lowercase();
     let is_user = message.role == "user";
@@ -74,7 +77,7 @@ fn conversation_message(json: &Json, format: ContentFormat) -> Result<Json, Prep
         None if is_user => return Err(PrepareError::rejected("a user's message has no content")),
         None => Json::from(""),
         Some(content) => match items(&content) {
-            Some(parts) => content_of_parts(&role, &parts, format)?,
+            Some(parts) => content_of_parts(&role, &parts, format, media)?,
             None if content.as_str().is_some() => content,
             None => return Err(PrepareError::rejected("content is neither a text nor a list of parts")),
         },
@@ -109,8 +112,8 @@ fn conversation_message(json: &Json, format: ContentFormat) -> Result<Json, Prep
     Ok(object(entries)?)
 }
 
-/// Parts as the template gets them: joined by spaces, or as a list.
-fn content_of_parts(role: &str, parts: &[Json], format: ContentFormat) -> Result<Json, PrepareError> {
+/// Parts as the template gets them: joined by spaces without media, or as a list.
+fn content_of_parts(role: &str, parts: &[Json], format: ContentFormat, media: &Media) -> Result<Json, PrepareError> {
     let mut kept = Vec::new();
     let mut texts = Vec::new();
     let mut has_other = false;
@@ -131,7 +134,15 @@ fn content_of_parts(role: &str, parts: &[Json], format: ContentFormat) -> Result
                 kept.push(object([("type", "tool_reference".into()), ("name", name)])?);
                 has_other = true;
             }
-            Some(kind @ ("image_url" | "video_url" | "audio_url" | "input_audio")) => return Err(media_part(kind)),
+            Some(kind @ ("image_url" | "video_url" | "audio_url" | "input_audio")) => {
+                let Some(part) = MediaPart::of(kind)? else { continue };
+                match format {
+                    ContentFormat::Parts => kept.push(media.part(part, Entries::new())?),
+                    // SGLang gives the template nothing, and its processor finds a place.
+                    ContentFormat::Text => media.leave_out(part),
+                }
+                has_other = true;
+            }
             _ => return Err(PrepareError::rejected(format!("a part of this type is unknown to SGLang: {part:?}"))),
         }
     }
@@ -197,6 +208,7 @@ fn tool(tool: &Json) -> Result<Json, PrepareError> {
         return Err(PrepareError::rejected("the function of a tool has no name"));
     }
     let deferred = given(tool, "defer_loading");
+    let parameters = with_known_types(&find("parameters").unwrap_or_else(Json::null))?;
     let known = ["description", "name", "parameters", "strict", "defer_loading"];
     let missing = known.iter().filter(|key| !function.iter().any(|(name, _)| name == *key));
     let keys = function.iter().map(|(name, _)| name.as_str()).filter(|name| known.contains(name));
@@ -205,6 +217,7 @@ fn tool(tool: &Json) -> Result<Json, PrepareError> {
         match key {
             "strict" => value,
             "defer_loading" => value.or_else(|| deferred.clone()),
+            "parameters" => Some(parameters.clone()),
             _ => Some(value.unwrap_or_else(Json::null)),
         }
         .map(|value| (key.to_owned(), value))

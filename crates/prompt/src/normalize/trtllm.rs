@@ -7,7 +7,8 @@ use super::chat::PreparedChat;
 use super::content_format::ContentFormat;
 use super::error::PrepareError;
 use super::fields::EngineFields;
-use super::message::{Entries, MEDIA_PARTS, Message, given, items, media_part, object};
+use super::media::{Media, MediaPart};
+use super::message::{Entries, Message, given, items, object};
 use super::{vllm, vllm_message};
 
 /// Changes a request as TensorRT-LLM does.
@@ -15,10 +16,12 @@ pub(super) fn prepare(
     request: &ChatRequest,
     fields: &EngineFields,
     templates: &ChatTemplates,
+    media: &Media,
 ) -> Result<PreparedChat, PrepareError> {
     // Reports a missing or broken template before the messages are read.
     templates.inspect(request.chat_template.as_deref(), request.tools.is_some(), |_, _| ())?;
-    let messages = request.messages.iter().map(conversation_message).collect::<Result<Vec<_>, _>>()?;
+    let messages =
+        request.messages.iter().map(|message| conversation_message(message, media)).collect::<Result<Vec<_>, _>>()?;
     let tools = request.tools.as_ref().map(|tools| tools.iter().map(tool).collect::<Result<Vec<_>, _>>());
     let request = ChatRequest {
         messages,
@@ -36,10 +39,10 @@ pub(super) fn prepare(
 }
 
 /// A message as the template gets it.
-fn conversation_message(json: &Json) -> Result<Json, PrepareError> {
+fn conversation_message(json: &Json, media: &Media) -> Result<Json, PrepareError> {
     let message = Message::of(json)?;
     let mut entries: Entries = vec![("role".to_owned(), message.role.as_str().into())];
-    entries.push(("content".to_owned(), content(message.get("content"))?));
+    entries.push(("content".to_owned(), content(message.get("content"), media)?));
     match message.role.as_str() {
         "assistant" => {
             let reasoning = message.get("reasoning").or_else(|| message.get("reasoning_content"));
@@ -57,13 +60,14 @@ fn conversation_message(json: &Json) -> Result<Json, PrepareError> {
     Ok(object(entries)?)
 }
 
-/// The texts that are not empty, joined by newlines.
-fn content(content: Option<Json>) -> Result<Json, PrepareError> {
+/// The texts that are not empty, joined by newlines. Placeholders of media are before or behind them.
+fn content(content: Option<Json>, media: &Media) -> Result<Json, PrepareError> {
     let parts = match content {
         None => Vec::new(),
         Some(content) => items(&content).unwrap_or_else(|| vec![content]),
     };
     let mut texts = Vec::new();
+    let mut placeholders = Vec::new();
     for part in parts {
         if let Some(text) = part.as_str() {
             texts.push(text.to_owned());
@@ -72,12 +76,15 @@ fn content(content: Option<Json>) -> Result<Json, PrepareError> {
         let kind = given(&part, "type");
         match kind.as_ref().and_then(Json::as_str) {
             Some("text") => texts.extend(given(&part, "text").and_then(|text| text.as_str().map(str::to_owned))),
-            Some(kind) if MEDIA_PARTS.contains(&kind) => return Err(media_part(kind)),
-            _ => return Err(PrepareError::rejected("a content part is of no type that TensorRT-LLM takes")),
+            kind => match kind.map_or(Ok(None), MediaPart::of)? {
+                Some(part) => placeholders.push(media.text(part)),
+                None => return Err(PrepareError::rejected("a content part is of no type that TensorRT-LLM takes")),
+            },
         }
     }
     texts.retain(|text| !text.is_empty());
-    Ok(texts.join("\n").into())
+    placeholders.extend(texts);
+    Ok(placeholders.join("\n").into())
 }
 
 /// A tool call with its arguments as an object, in the order of OpenAI's type if it fits it. A malformed text stays as it is.

@@ -7,7 +7,8 @@ use super::chat::PreparedChat;
 use super::content_format::{self, ContentFormat};
 use super::error::PrepareError;
 use super::fields::EngineFields;
-use super::message::{Entries, MEDIA_PARTS, given, items, media_part, object};
+use super::media::{Media, MediaPart};
+use super::message::{Entries, given, items, object};
 use super::vllm_message::{ValidMessage, validate};
 
 /// Keys of content parts that vLLM's types define. Others are copied to the template.
@@ -43,6 +44,7 @@ pub(super) fn prepare(
     request: &ChatRequest,
     fields: &EngineFields,
     templates: &ChatTemplates,
+    media: &Media,
 ) -> Result<PreparedChat, PrepareError> {
     let tools = tools(request, fields)?;
     let kwargs = template_kwargs(request, fields)?;
@@ -51,7 +53,7 @@ pub(super) fn prepare(
             let knows_developers = source.contains("\"developer\"") || source.contains("'developer'");
             (content_format::of_vllm(outline), knows_developers)
         })?;
-    let messages = request.messages.iter().map(|message| conversation_message(&validate(message)?, format));
+    let messages = request.messages.iter().map(|message| conversation_message(&validate(message)?, format, media));
     let mut messages = messages.collect::<Result<Vec<_>, _>>()?;
     if !knows_developers && messages.iter().any(|message| role_of(message) == "developer") {
         messages = merge_systems(messages.into_iter().map(|message| as_system(&message)).collect::<Result<_, _>>()?)?;
@@ -80,11 +82,11 @@ pub(super) fn prepare(
 }
 
 /// A message as the template gets it.
-fn conversation_message(valid: &ValidMessage<'_>, format: ContentFormat) -> Result<Json, PrepareError> {
+fn conversation_message(valid: &ValidMessage<'_>, format: ContentFormat, media: &Media) -> Result<Json, PrepareError> {
     let message = &valid.message;
     let role = message.role.as_str();
     let mut entries: Entries = vec![("role".to_owned(), role.into())];
-    entries.push(("content".to_owned(), content(role, message.get("content"), format)?));
+    entries.push(("content".to_owned(), content(role, message.get("content"), format, media)?));
     if role == "assistant" {
         // An empty list is dropped.
         if let Some(calls) = valid.tool_calls.as_ref().filter(|calls| !calls.is_empty()) {
@@ -109,15 +111,16 @@ fn conversation_message(valid: &ValidMessage<'_>, format: ContentFormat) -> Resu
     Ok(object(entries)?)
 }
 
-/// The content as the template wants it: texts joined by newlines, or a list of parts.
-fn content(role: &str, content: Option<Json>, format: ContentFormat) -> Result<Json, PrepareError> {
+/// The content as the template wants it: texts joined by newlines, behind placeholders of media, or a list of parts.
+fn content(role: &str, content: Option<Json>, format: ContentFormat, media: &Media) -> Result<Json, PrepareError> {
     let parts = match content {
         None => Vec::new(),
         Some(content) => items(&content).unwrap_or_else(|| vec![content]),
     };
     let mut kept = Vec::new();
     let mut texts = Vec::new();
-    let mut has_reference = false;
+    let mut placeholders = Vec::new();
+    let mut is_structured = false;
     for part in parts {
         let Some(part) = read_part(&part)? else { continue };
         let (text, extra) = match part {
@@ -126,8 +129,16 @@ fn content(role: &str, content: Option<Json>, format: ContentFormat) -> Result<J
                 None => continue,
             },
             Part::Text(text, extra) => (text, extra),
+            Part::Media(part, extra) => {
+                is_structured = true;
+                match format {
+                    ContentFormat::Parts => kept.push(media.part(part, extra)?),
+                    ContentFormat::Text => placeholders.push(media.text(part)),
+                }
+                continue;
+            }
             Part::ToolReference(name) => {
-                has_reference = true;
+                is_structured = true;
                 kept.push(object([("type", "tool_reference".into()), ("name", name.as_str().into())])?);
                 texts.push(name);
                 continue;
@@ -138,18 +149,20 @@ fn content(role: &str, content: Option<Json>, format: ContentFormat) -> Result<J
         texts.push(text);
     }
     Ok(match format {
-        ContentFormat::Parts if role != "tool" || has_reference => Json::list(kept)?,
+        ContentFormat::Parts if role != "tool" || is_structured => Json::list(kept)?,
         ContentFormat::Parts => texts.join("\n").into(),
         ContentFormat::Text => {
             texts.retain(|text| !text.is_empty());
-            texts.join("\n").into()
+            placeholders.extend(texts);
+            placeholders.join("\n").into()
         }
     })
 }
 
+/// A part of a message's content, with its keys that vLLM does not know.
 enum Part {
-    /// The text, and the part's keys that vLLM does not know.
     Text(String, Entries),
+    Media(MediaPart, Entries),
     ToolReference(String),
 }
 
@@ -163,16 +176,20 @@ fn read_part(part: &Json) -> Result<Option<Part>, PrepareError> {
         return Err(PrepareError::rejected("a content part has no type; write {\"type\": \"text\", \"text\": …}"));
     };
     let text = |key| given(part, key).and_then(|text| text.as_str().map(str::to_owned));
+    let extra = || {
+        let entries = part.entries().unwrap_or_default().into_iter();
+        entries.filter(|(key, _)| !PART_KEYS.contains(&key.as_str())).collect()
+    };
     match kind {
         "text" | "refusal" | "thinking" | "input_text" | "output_text" => {
             let text = text(if kind.ends_with("_text") { "text" } else { kind });
-            let extra = part.entries().unwrap_or_default().into_iter();
-            let extra = extra.filter(|(key, _)| !PART_KEYS.contains(&key.as_str())).collect();
-            Ok(text.map(|text| Part::Text(text, extra)))
+            Ok(text.map(|text| Part::Text(text, extra())))
         }
         "tool_reference" => Ok(text("name").map(Part::ToolReference)),
-        kind if MEDIA_PARTS.contains(&kind) => Err(media_part(kind)),
-        _ => Err(PrepareError::rejected(format!("a content part of type {kind:?} is unknown to vLLM"))),
+        kind => match MediaPart::of(kind)? {
+            Some(media) => Ok(Some(Part::Media(media, extra()))),
+            None => Err(PrepareError::rejected(format!("a content part of type {kind:?} is unknown to vLLM"))),
+        },
     }
 }
 

@@ -6,7 +6,8 @@
 use chat_template::Json;
 
 use super::error::PrepareError;
-use super::message::{Entries, MEDIA_PARTS, Message, given, items, object};
+use super::media::is_media;
+use super::message::{Entries, Message, given, items, object};
 
 /// Keys of vLLM's own type, besides `role` and `content`.
 const OWN_KEYS: [&str; 6] = ["name", "tool_call_id", "tool_calls", "reasoning", "tools", "task"];
@@ -135,7 +136,7 @@ fn part_fields(part: &Json) -> Option<usize> {
         Some("refusal") if is_text("refusal") => 2,
         Some("thinking") if is_text("thinking") => 2 + usize::from(part.get("closed").is_some()),
         Some("tool_reference") if is_text("name") => 2,
-        Some(kind) if MEDIA_PARTS.contains(&kind) => 2,
+        Some(kind) if is_media(kind) => 2,
         _ => 0,
     })
 }

@@ -239,8 +239,8 @@ impl Shared {
                     }
                 }
             }
-            Ok(Progress::Done { ids, source }) => {
-                Ok(Tokenized { ids, source, waited: submitted.elapsed().saturating_sub(worked), worked })
+            Ok(Progress::Done { ids, media, source }) => {
+                Ok(Tokenized { ids, media, source, waited: submitted.elapsed().saturating_sub(worked), worked })
             }
             Err(error) => Err(error),
         };
@@ -253,14 +253,16 @@ impl Shared {
             JobState::Submitted { model, prompt, options } => {
                 let loaded = self.models.get(&model)?;
                 match loaded.tokenizer.tokenize(prompt, options, &self.pieces)? {
-                    Tokenization::Done(ids) => return Ok(Progress::Done { ids, source: loaded.source_name }),
+                    Tokenization::Done(ids) => {
+                        return Ok(Progress::Done { ids, media: None, source: loaded.source_name });
+                    }
                     Tokenization::Sliced(tokenization) => (tokenization, loaded.source_name),
                 }
             }
             JobState::Begun { tokenization, source_name } => (tokenization, source_name),
         };
         Ok(match tokenization.step()? {
-            Some(ids) => Progress::Done { ids, source: source_name },
+            Some(ids) => Progress::Done { ids, media: tokenization.media(), source: source_name },
             None => Progress::Begun(JobState::Begun { tokenization, source_name }),
         })
     }
@@ -268,7 +270,7 @@ impl Shared {
 
 enum Progress {
     Begun(JobState),
-    Done { ids: Vec<u32>, source: Arc<str> },
+    Done { ids: Vec<u32>, media: Option<&'static str>, source: Arc<str> },
 }
 
 fn start_worker(shared: &Arc<Shared>, number: usize) -> std::io::Result<()> {

@@ -81,6 +81,9 @@ impl SpecialTokens {
 pub struct Tokenized {
     /// Token ids.
     pub ids: Vec<u32>,
+    /// The type of the first content part of a chat whose tokens only the engine knows. The ids are then those of the prompt that
+    /// certainly precede this part; there are none if truncation depends on its tokens.
+    pub media: Option<&'static str>,
     /// Name of the tokenizer's source, see [`TokenizerSource::name`](super::TokenizerSource::name).
     pub source: Arc<str>,
     /// Time in the queue.

@@ -70,6 +70,11 @@ pub trait SlicedTokenization: Send {
     ///
     /// If the prompt cannot be rendered or tokenized. It is not called again then.
     fn step(&mut self) -> Result<Option<Vec<u32>>, TokenizeError>;
+
+    /// The type of the content part before which the ids end, see [`Tokenized::media`](super::Tokenized::media).
+    fn media(&self) -> Option<&'static str> {
+        None
+    }
 }
 
 /// Failure of a source to load a tokenizer. The pool then tries the next source.

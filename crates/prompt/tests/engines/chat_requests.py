@@ -30,6 +30,20 @@ EXTRA = {
 }
 
 
+# Types of databases and programming languages, wherever a schema has types.
+TYPES = {
+    "type": "dict",
+    "properties": {
+        "type": {"type": "VarChar(255)"}, "i": {"type": "int32"}, "u": {"type": ["uint8", "integer", "null"]}, "l": {"type": "list[str]", "items": {"type": " Text "}},
+        "e": {"type": "enum", "enum": ["int", "a"]}, "d": {"type": "decimal(10,2)", "default": {"type": "int"}}, "f": {"type": "Float"}, "s": {"type": "string", "format": "uuid"},
+        "m": {"type": "map", "additionalProperties": {"type": "double"}, "patternProperties": {"^x": {"type": "bool"}}}, "any": {"anyOf": [{"type": "bigint"}, {"type": "bytes"}]},
+        "not": {"not": {"type": "long"}, "if": {"type": "str"}, "then": {"type": "num"}}, "free": {"type": "object", "x-type": {"type": "int"}},
+    },
+    "$defs": {"a": {"type": "tuple", "prefixItems": [{"type": "date"}], "contains": {"type": "short"}}},
+    "required": ["i"],
+}
+
+
 def call(name, arguments, number=1, **more):
     return {"id": f"call{number:05}", "type": "function", "function": {"name": name, "arguments": arguments}, **more}
 
@@ -173,6 +187,7 @@ REQUESTS = {
     "tools_null": {"messages": [user()], "tools": None},
     "tools_flat": {"messages": [user()], "tools": [{"type": "function", "name": "f", "parameters": {}}]},
     "tools_numbers": {"messages": [user()], "tools": [{"type": "function", "function": {"name": "f", "parameters": {"a": 1.0, "b": 1e-7, "c": -0.0, "d": 10**15, "e": True}}}]},
+    "tools_types": {"messages": [user()], "tools": [{"type": "function", "function": {"name": "f", "parameters": TYPES}}]},
     "choice_none": {"messages": called(STRING), "tools": [WEATHER], "tool_choice": "none"},
     "choice_auto": {"messages": [user()], "tools": [WEATHER], "tool_choice": "auto"},
     "choice_required": {"messages": [user()], "tools": [WEATHER, BARE], "tool_choice": "required"},

@@ -4,6 +4,7 @@ mod chats;
 mod directory;
 #[cfg(feature = "hub")]
 mod hub;
+mod media;
 mod models;
 mod pieces;
 mod pool;

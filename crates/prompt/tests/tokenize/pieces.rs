@@ -14,7 +14,7 @@ use tokenizers::Tokenizer;
 use crate::support::{forgetful, ids, pool_in, pool_with, text, tiny_tokenizer, write_model};
 
 /// Parts of random texts: words and what joins, splits or disturbs them.
-const PARTS: &[&str] = &[
+pub(crate) const PARTS: &[&str] = &[
     "a",
     "prefix ",
     "The",
@@ -105,7 +105,7 @@ const PARTS: &[&str] = &[
 ];
 
 /// Numbers below a limit, the same for the same seed (SplitMix64).
-fn random_numbers(seed: u64) -> impl FnMut(usize) -> usize {
+pub(crate) fn random_numbers(seed: u64) -> impl FnMut(usize) -> usize {
     let mut state = seed;
     move |limit| {
         state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
@@ -116,7 +116,7 @@ fn random_numbers(seed: u64) -> impl FnMut(usize) -> usize {
 }
 
 /// A random text of some bytes. Later parts repeat earlier ones, so that pieces are found.
-fn random_text(next: &mut impl FnMut(usize) -> usize, bytes: usize) -> String {
+pub(crate) fn random_text(next: &mut impl FnMut(usize) -> usize, bytes: usize) -> String {
     let mut text = String::new();
     while text.len() < bytes {
         match next(24) {
@@ -175,7 +175,7 @@ const DEEPSEEK: [&str; 3] = [
 ];
 
 /// Tokenizers of all kinds, and where their texts are cut.
-fn tokenizers() -> Vec<(&'static str, Value, Cutting)> {
+pub(crate) fn tokenizers() -> Vec<(&'static str, Value, Cutting)> {
     let metaspace = |scheme: &str, splits: bool| json!({"type": "Metaspace", "replacement": "▁", "prepend_scheme": scheme, "split": splits});
     let space_signs = |scheme: &'static str, splits: bool| {
         with("sentence_pieces", |tokenizer| {
@@ -292,7 +292,7 @@ fn tokenizers() -> Vec<(&'static str, Value, Cutting)> {
 }
 
 /// The tokenizer itself. Truncation and padding of its file are not applied.
-fn reference(file: &[u8]) -> Tokenizer {
+pub(crate) fn reference(file: &[u8]) -> Tokenizer {
     let mut tokenizer = Tokenizer::from_bytes(file).expect("a tokenizer");
     tokenizer.with_truncation(None).expect("no truncation").with_padding(None);
     tokenizer

@@ -42,6 +42,22 @@ pub struct GetPodScoresResponse {
     /// respond in time, empty without a shared store.
     #[prost(string, tag = "17")]
     pub store: ::prost::alloc::string::String,
+    /// Present if the prompt has media, whose tokens are known to the engine only. prompt_blocks are then those before them.
+    #[prost(message, optional, tag = "18")]
+    pub partial: ::core::option::Option<PartialPrompt>,
+}
+/// The part of a prompt of which nothing is known.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct PartialPrompt {
+    /// The first block of which nothing is known.
+    #[prost(uint32, tag = "1")]
+    pub from_block: u32,
+    /// The first token of which nothing is known.
+    #[prost(uint32, tag = "2")]
+    pub from_token: u32,
+    /// Why nothing is known of it.
+    #[prost(string, tag = "3")]
+    pub reason: ::prost::alloc::string::String,
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct PodScore {

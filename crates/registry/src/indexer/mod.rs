@@ -24,7 +24,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
-use flash_indexer_prompt::tokenize::{Prompt as TextPrompt, PromptOptions};
+use flash_indexer_prompt::tokenize::{Prompt as TextPrompt, PromptOptions, Tokenized};
 use flash_indexer_redis::PublisherWaker;
 use parking_lot::Mutex;
 
@@ -183,7 +183,7 @@ impl Indexer {
         EngineKind::most_frequent(kinds)
     }
 
-    /// The tokens of a text or a chat, by the model's tokenizer and chat template.
+    /// The tokens of a text or a chat, by the model's tokenizer and chat template. Of a chat with media, those before them.
     ///
     /// # Errors
     ///
@@ -194,7 +194,7 @@ impl Indexer {
         model_name: &str,
         prompt: TextPrompt,
         options: PromptOptions,
-    ) -> Result<Vec<u32>, TokenizationError> {
+    ) -> Result<Tokenized, TokenizationError> {
         self.tokenization.tokens(model_name, prompt, options).await
     }
 

@@ -4,7 +4,7 @@ use std::borrow::Cow;
 use std::num::NonZeroUsize;
 
 use flash_indexer_prompt::normalize::Chat;
-use flash_indexer_prompt::tokenize::{Prompt, PromptOptions};
+use flash_indexer_prompt::tokenize::{Prompt, PromptOptions, Tokenized};
 use flash_indexer_registry::{PodFilter, ScoreOptions, TokenPrompt};
 use flash_indexer_types::InstanceId;
 use flash_indexer_types::names::shorten;
@@ -13,10 +13,10 @@ use tonic::{Request, Response, Status};
 use super::Shared;
 use super::lists::List;
 use super::proto::indexer_service_server::IndexerService;
-use super::proto::{GetPodScoresRequest, GetPodScoresResponse, PodScore};
+use super::proto::{GetPodScoresRequest, GetPodScoresResponse, PartialPrompt, PodScore};
 use super::router_service::{given, model_key};
 use super::status::{RpcError, authorization, within_deadline};
-use crate::engines::chat_engine;
+use crate::engines::{chat_engine, media_reason};
 
 pub(super) struct Scores(pub(super) Shared);
 
@@ -48,10 +48,11 @@ impl Scores {
             return Err(Status::invalid_argument(message).into());
         }
         let tokenize = async |prompt| {
-            let tokens = indexer.tokens(&key.model_name, prompt, PromptOptions::default()).await;
-            tokens.map(Cow::Owned).map_err(RpcError::from)
+            let tokenized = indexer.tokens(&key.model_name, prompt, PromptOptions::default()).await;
+            let Tokenized { ids, media, .. } = tokenized.map_err(RpcError::from)?;
+            Ok::<_, RpcError>((Cow::Owned(ids), media))
         };
-        let tokens = match request.prompt {
+        let (tokens, media) = match request.prompt {
             Some(text) => tokenize(Prompt::Text(text)).await?,
             None if !request.chat_json.is_empty() => {
                 let engine = chat_engine(indexer.engine_of(&key));
@@ -59,7 +60,7 @@ impl Scores {
                     .map_err(|error| Status::invalid_argument(shorten(format!("chat_json is not a chat: {error}"))))?;
                 tokenize(Prompt::Chat(Box::new(chat))).await?
             }
-            None => given_tokens,
+            None => (given_tokens, None),
         };
         let prompt = TokenPrompt {
             tokens: &tokens,
@@ -82,6 +83,12 @@ impl Scores {
             partial: pod.partial,
         });
         let store = scores.store.as_str().unwrap_or_default().to_owned();
-        Ok(GetPodScoresResponse { scores: pods.collect(), prompt_blocks: scores.blocks as u32, store })
+        let prompt_blocks = scores.blocks as u32;
+        let partial = media.map(|kind| PartialPrompt {
+            from_block: prompt_blocks,
+            from_token: tokens.len() as u32,
+            reason: media_reason(kind),
+        });
+        Ok(GetPodScoresResponse { scores: pods.collect(), prompt_blocks, store, partial })
     }
 }

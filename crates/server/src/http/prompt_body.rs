@@ -3,7 +3,7 @@
 use std::sync::{Arc, OnceLock};
 
 use flash_indexer_access::Grant;
-use flash_indexer_api::{ModelScope, PromptField, PromptFields};
+use flash_indexer_api::{ModelScope, PartialPrompt, PromptField, PromptFields};
 use flash_indexer_prompt::normalize::{Chat, ChatEngine, Rendering};
 use flash_indexer_prompt::tokenize::{Prompt, PromptOptions, SpecialTokens};
 use flash_indexer_registry::TokenPrompt;
@@ -14,7 +14,7 @@ use super::error::ApiError;
 use super::extract::unfit;
 use super::fields::CheckedScope;
 use super::prompt::PromptRequest;
-use crate::engines::chat_engine;
+use crate::engines::{chat_engine, media_reason};
 
 /// The prompt of a field, if there is one only.
 fn single(field: PromptField) -> Result<PromptField, ApiError> {
@@ -46,6 +46,8 @@ impl PromptRequest for PromptFields {
 pub(super) struct TokenizedPrompt {
     pub(super) key: ModelKey,
     pub(super) tokens: Vec<u32>,
+    /// Type of the content part before which the tokens end.
+    media: Option<&'static str>,
     /// The text, if the prompt is one.
     pub(super) text: Option<String>,
     /// The engine and the rendering, if the prompt is a chat and they were asked for.
@@ -65,6 +67,12 @@ impl TokenizedPrompt {
     pub(super) fn as_prompt(&self) -> TokenPrompt<'_> {
         let (lora_name, cache_salt) = (self.lora_name.as_deref(), self.cache_salt.as_deref());
         TokenPrompt { tokens: &self.tokens, lora_name, cache_salt }
+    }
+
+    /// The part of the prompt behind its known blocks, if it has one.
+    pub(super) fn partial(&self, known_blocks: Option<usize>) -> Option<PartialPrompt> {
+        let reason = media_reason(self.media?);
+        Some(PartialPrompt { from_block: known_blocks, from_token: self.tokens.len(), reason })
     }
 }
 
@@ -88,7 +96,7 @@ pub(super) async fn tokenize(
         })?),
     };
     let mut options = PromptOptions { keep_last, ..PromptOptions::default() };
-    let (mut text, mut chat) = (None, None);
+    let (mut text, mut chat, mut media) = (None, None, None);
     let tokens = match (fields.token_ids, fields.prompt.map(single).transpose()?) {
         (Some(mut tokens), _) | (None, Some(PromptField::Tokens(mut tokens))) => {
             let cut = keep_last.map_or(0, |kept| tokens.len().saturating_sub(kept));
@@ -100,7 +108,7 @@ pub(super) async fn tokenize(
                 options.special_tokens = SpecialTokens::Omitted;
             }
             text = (keep == Keep::Rendering).then(|| given.clone());
-            api.indexer.tokens(&key.model_name, Prompt::Text(given), options).await?
+            api.indexer.tokens(&key.model_name, Prompt::Text(given), options).await?.ids
         }
         (None, _) => {
             let engine = chat_engine(api.indexer.engine_of(&key));
@@ -110,8 +118,10 @@ pub(super) async fn tokenize(
                 prompt.rendering = Some(Arc::clone(&slot));
                 chat = Some((engine, slot));
             }
-            api.indexer.tokens(&key.model_name, Prompt::Chat(Box::new(prompt)), options).await?
+            let tokenized = api.indexer.tokens(&key.model_name, Prompt::Chat(Box::new(prompt)), options).await?;
+            media = tokenized.media;
+            tokenized.ids
         }
     };
-    Ok(TokenizedPrompt { key, tokens, text, chat, lora_name, cache_salt })
+    Ok(TokenizedPrompt { key, tokens, media, text, chat, lora_name, cache_salt })
 }

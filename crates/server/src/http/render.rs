@@ -22,8 +22,9 @@ pub(super) async fn tokenize(
     Access(grant): Access,
     body: PromptBody<PromptFields>,
 ) -> Result<Json<api::TokenizedPrompt>, ApiError> {
-    let TokenizedPrompt { tokens, .. } = read((&server, &grant), body, Keep::Tokens).await?;
-    Ok(Json(api::TokenizedPrompt { count: tokens.len(), tokens }))
+    let prompt = read((&server, &grant), body, Keep::Tokens).await?;
+    let partial = prompt.partial(None);
+    Ok(Json(api::TokenizedPrompt { count: prompt.tokens.len(), tokens: prompt.tokens, partial }))
 }
 
 /// What the model's template was given, and the text that it made.
@@ -44,6 +45,8 @@ pub(super) struct RenderResponse {
     #[serde(skip_serializing_if = "Option::is_none")]
     continuation: Option<String>,
     count: usize,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    partial: Option<api::PartialPrompt>,
 }
 
 pub(super) async fn render(
@@ -51,7 +54,9 @@ pub(super) async fn render(
     Access(grant): Access,
     body: PromptBody<PromptFields>,
 ) -> Result<Json<RenderResponse>, ApiError> {
-    let TokenizedPrompt { tokens, text, chat, .. } = read((&server, &grant), body, Keep::Rendering).await?;
+    let prompt = read((&server, &grant), body, Keep::Rendering).await?;
+    let partial = prompt.partial(None);
+    let TokenizedPrompt { tokens, text, chat, .. } = prompt;
     let (engine, rendering) = chat.map(|(engine, slot)| (engine, slot.get().cloned())).unzip();
     // A tokenizer service renders by itself and does not return the text.
     let rendering = rendering.flatten();
@@ -66,6 +71,7 @@ pub(super) async fn render(
         prompt: rendered.or(text),
         continuation,
         count: tokens.len(),
+        partial,
     }))
 }
 

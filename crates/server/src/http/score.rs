@@ -8,7 +8,7 @@ use axum::extract::{Request, State};
 use axum::http::{HeaderName, HeaderValue};
 use axum::response::{IntoResponse, Response};
 use flash_indexer_access::Grant;
-use flash_indexer_api::{PodDetail, PodScores, Prediction, PromptFields, StoreStatus, SuccessStatus};
+use flash_indexer_api::{PartialPrompt, PodDetail, PodScores, Prediction, PromptFields, StoreStatus, SuccessStatus};
 use flash_indexer_registry::{PodFilter, PodScore, ScoreOptions};
 use flash_indexer_types::GivenInstanceId;
 
@@ -56,23 +56,28 @@ async fn score(
     let prompt = tokenize(request, (api, grant), body, Keep::Tokens).await?;
     let scores = api.indexer.score(&prompt.key, prompt.as_prompt(), &options).await?;
     let store = store_status(scores.store);
+    let partial = prompt.partial(Some(scores.blocks));
     let pods = scores.pods.into_iter();
     let body = match detail {
         Some(true) => PodScores::Detailed {
             pods: pods.map(|pod| (pod.pod.as_key().to_owned(), pod_detail(&pod))).collect(),
+            partial: partial.clone(),
             store,
         },
         Some(false) | None => PodScores::Plain(pods.map(|pod| (pod.pod.as_key().to_owned(), pod.score)).collect()),
     };
-    Ok(ScoreResponse { body, store })
+    Ok(ScoreResponse { body, partial, store })
 }
 
-/// Scores and the state of the shared store. The state is also a header, because all names of a plain body are instances.
+/// Scores, the unknown part of the prompt, and the state of the shared store. The latter two are also headers, because all
+/// names of a plain body are instances.
 pub(super) struct ScoreResponse {
     body: PodScores,
+    partial: Option<PartialPrompt>,
     store: Option<StoreStatus>,
 }
 
+const PARTIAL_HEADER: HeaderName = HeaderName::from_static("flash-indexer-partial");
 const STORE_HEADER: HeaderName = HeaderName::from_static("flash-indexer-store");
 
 impl IntoResponse for ScoreResponse {
@@ -80,6 +85,11 @@ impl IntoResponse for ScoreResponse {
         let mut response = Json(self.body).into_response();
         if let Some(store) = self.store {
             response.headers_mut().insert(STORE_HEADER, HeaderValue::from_static(store.as_str()));
+        }
+        // JSON of ASCII is a valid value.
+        let partial = self.partial.and_then(|partial| serde_json::to_string(&partial).ok());
+        if let Some(partial) = partial.and_then(|partial| HeaderValue::try_from(partial).ok()) {
+            response.headers_mut().insert(PARTIAL_HEADER, partial);
         }
         response
     }
@@ -103,5 +113,6 @@ pub(super) async fn predict(
     let ttl = request.ttl_ms.map(Duration::from_millis);
     let prompt = tokenize(request, (&api, &grant), &json, Keep::Tokens).await?;
     let predicted = api.indexer.predict(&prompt.key, prompt.as_prompt(), &pod, ttl)?;
-    Ok(Json(Prediction { status: SuccessStatus::Ok, blocks: predicted.blocks }))
+    let partial = prompt.partial(Some(predicted.blocks));
+    Ok(Json(Prediction { status: SuccessStatus::Ok, blocks: predicted.blocks, partial }))
 }

@@ -5,9 +5,12 @@ use std::path::Path;
 
 use flash_indexer_server::{IndexerOptions, ServerOptions, TokenizationOptions};
 use flash_indexer_test_support::testdata;
+use flash_indexer_wire::{BlockStored, EngineEvent, TokenIds};
 use serde_json::{Value, json};
 
-use crate::support::{Engine, Service};
+use crate::support::proto::indexer_service_client::IndexerServiceClient;
+use crate::support::proto::{GetPodScoresRequest, PartialPrompt};
+use crate::support::{BLOCK_TOKENS, Engine, Service, store};
 
 /// A template that takes parts as a list, and prints arguments, tools and nulls.
 const TEMPLATE: &str = "{% if tools %}{{ tools | tojson }}\n{% endif %}{% for message in messages %}{{ message.role }}: \
@@ -15,7 +18,7 @@ const TEMPLATE: &str = "{% if tools %}{{ tools | tojson }}\n{% endif %}{% for me
     {% endfor %}{% endif %}{% for call in message.tool_calls %}{{ call.function.arguments | tojson }}{% endfor %}\n{% endfor %}";
 
 fn service(models: &Path) -> Service {
-    for model in ["vllm-model", "sglang-model"] {
+    for model in ["vllm-model", "sglang-model", "trtllm-model"] {
         let folder = models.join(model);
         fs::create_dir(&folder).expect("a folder");
         let tokenizer = testdata().join("tokenizers/test-model");
@@ -25,7 +28,7 @@ fn service(models: &Path) -> Service {
     let directory = Some(models.to_owned());
     let tokenization = TokenizationOptions { directory, ..TokenizationOptions::default() };
     let indexer = IndexerOptions { tokenization, ..IndexerOptions::default() };
-    Service::start_with(ServerOptions { indexer, ..ServerOptions::default() })
+    Service::start_with(ServerOptions { indexer, grpc_port: Some(0), ..ServerOptions::default() })
 }
 
 /// A request as an OpenAI client sends it in the middle of a session.
@@ -66,10 +69,9 @@ fn fields_that_clients_send_besides_are_ignored_and_wrong_ones_are_named() {
     assert_eq!(tokens("\"prompt\": [5, 6], \"truncate_prompt_tokens\": -1"), json!([5, 6]));
     assert_eq!(tokens("\"token_ids\": [5, 6], \"truncate_prompt_tokens\": 1"), json!([6]));
     assert_eq!(tokens(&format!("{}, \"metadata\": \"\\ud800\"", user("\"one\""))), tokens(&user("\"one\"")));
-    let image =
-        "[{\"type\": \"text\", \"text\": \"look\"}, {\"type\": \"image_url\", \"image_url\": {\"url\": \"data:x\"}}]";
+    let file = "[{\"type\": \"text\", \"text\": \"look\"}, {\"type\": \"file\", \"file\": {\"file_id\": \"x\"}}]";
     for (fields, status, text) in [
-        (user(image), 501, "\"image_url\""),
+        (user(file), 501, "\"file\""),
         (user("5"), 400, "fits no type"),
         (user("\"\\ud800\""), 400, "not JSON"),
         ("\"prompt\": [\"one\", \"two\"]".to_owned(), 422, "one at a time"),
@@ -94,4 +96,107 @@ fn a_family_whose_prompts_are_made_by_code_is_named() {
     let _engine = Engine::registered(&service, json!("v"), 0, &json!({ "model_name": "vllm-model" }));
     let (status, error) = service.post("/score_chat_completions", &request("vllm-model"));
     assert!(status == 501 && error["error"].as_str().expect("a text").contains("DeepSeek-V3.2"), "{status} {error}");
+}
+
+#[test]
+fn a_chat_is_rendered_for_the_registered_engine() {
+    let models = tempfile::tempdir().expect("a folder");
+    let service = service(models.path());
+    let render = |model: &str| {
+        let (status, answer) = service.post("/render", &request(model));
+        assert_eq!(status, 200, "{answer}");
+        answer
+    };
+    assert_eq!(render("sglang-model")["engine"], json!("vllm"), "no engine is registered");
+    let engines = ["vllm", "sglang", "trtllm"].map(|engine| {
+        let model = format!("{engine}-model");
+        Engine::registered(&service, json!(engine), 0, &json!({ "model_name": model, "engine": engine }))
+    });
+    let [vllm, sglang, trtllm] =
+        engines.map(|engine| render(&format!("{}-model", engine.instance.as_str().expect("a name"))));
+
+    let call = "{\"a\": 1, \"b\": \"é\"}";
+    let tool = |rest: &str| "[{\"type\": \"function\", \"function\": {".to_owned() + rest;
+    let of_vllm = tool("\"name\": \"f\", \"description\": null, \"parameters\": {}}}]");
+    let of_sglang = tool("\"name\": \"f\", \"parameters\": {}, \"description\": null}, \"defer_loading\": null}]");
+    let of_trtllm = tool("\"name\": \"f\", \"description\": null, \"parameters\": {}, \"strict\": null}}]");
+    for (answer, engine, format, prompt) in [
+        (vllm, "vllm", "openai", format!("{of_vllm}\nuser: <one><two>assistant: {call}tool: three")),
+        (sglang, "sglang", "openai", format!("{of_sglang}\nuser: <one><two>assistant: {call}tool: three")),
+        (trtllm, "trtllm", "string", format!("{of_trtllm}\nuser: one\ntwoassistant: {call}tool: three")),
+    ] {
+        assert_eq!((&answer["engine"], &answer["content_format"]), (&json!(engine), &json!(format)), "{answer}");
+        assert_eq!(answer["prompt"], json!(prompt), "{engine}");
+        let (_, tokenized) = service.post("/tokenize", &request(&format!("{engine}-model")));
+        assert_eq!(answer["count"], tokenized["count"]);
+    }
+}
+
+#[test]
+fn blocks_before_an_image_are_scored() {
+    let models = tempfile::tempdir().expect("a folder");
+    let service = service(models.path());
+    let engine = Engine::registered(&service, json!("v"), 0, &json!({ "model_name": "vllm-model", "engine": "vllm" }));
+    let chat = |last: Value| {
+        let parts = json!([{ "type": "text", "text": "look here" }, last]);
+        let messages = json!([
+            { "role": "system", "content": "one two three four five six seven [SEP] eight nine [SEP]" },
+            { "role": "user", "content": parts },
+        ]);
+        json!({ "model": "vllm-model", "messages": messages })
+    };
+    let image = chat(json!({ "type": "image_url", "image_url": { "url": "data:x" } }));
+    let text = chat(json!({ "type": "text", "text": "a text" }));
+    let (status, known) = service.post("/tokenize", &image);
+    let (_, whole) = service.post("/tokenize", &text);
+    let tokens = |answer: &Value| -> Vec<u32> { serde_json::from_value(answer["tokens"].clone()).expect("tokens") };
+    let (known_tokens, count) = (tokens(&known), known["count"].as_u64().expect("a number"));
+    let blocks = count / u64::from(BLOCK_TOKENS);
+    assert!(status == 200 && blocks >= 2 && tokens(&whole).starts_with(&known_tokens), "{known}");
+    let reason = known["partial"]["reason"].clone();
+    assert!(reason.as_str().expect("a text").contains("\"image_url\""), "{reason}");
+    assert_eq!(known["partial"], json!({ "from_token": count, "reason": reason }));
+    assert_eq!((whole.get("partial"), tokens(&whole).len() as u64 > count), (None, true));
+
+    let names: Vec<u64> = (1..=blocks).collect();
+    let stored = BlockStored {
+        token_ids: TokenIds::Plain(known_tokens[..(blocks * u64::from(BLOCK_TOKENS)) as usize].to_vec()),
+        ..store(None, &names)
+    };
+    engine.say(&service, 0, &[EngineEvent::Stored(stored)]);
+    let partial = json!({ "from_block": blocks, "from_token": count, "reason": reason });
+    let with = |chat: &Value, more: Value| {
+        let mut chat = chat.clone();
+        chat.as_object_mut().expect("an object").extend(more.as_object().expect("an object").clone());
+        chat
+    };
+    let (status, scores) = service.post("/score_chat_completions", &with(&image, json!({ "detail": true })));
+    assert_eq!(
+        (status, &scores["partial"], &scores["pods"]["v"]["held_blocks"]),
+        (200, &partial, &json!(blocks)),
+        "{scores}"
+    );
+    assert_eq!(service.post("/score_chat_completions", &image).1, json!({ "v": blocks as f64 }));
+    let header = |chat: &Value| service.header("/score_chat_completions", chat, "flash-indexer-partial");
+    let answered: Value = serde_json::from_str(&header(&image).expect("a header")).expect("JSON");
+    assert_eq!((answered, header(&text)), (partial.clone(), None));
+    let (status, rendered) = service.post("/render", &image);
+    assert_eq!((status, &rendered["partial"]), (200, &known["partial"]), "{rendered}");
+    let (status, predicted) = service.post("/predict", &with(&image, json!({ "pod": "v" })));
+    assert_eq!((status, &predicted["blocks"], &predicted["partial"]), (200, &json!(blocks), &partial), "{predicted}");
+
+    let mut client = IndexerServiceClient::new(service.channel());
+    let mut over_grpc = |chat: &Value| {
+        let (model_name, chat_json) = ("vllm-model".to_owned(), chat.to_string());
+        let request = GetPodScoresRequest { model_name, chat_json, ..GetPodScoresRequest::default() };
+        service.block_on(client.get_pod_scores(request)).expect("scores").into_inner()
+    };
+    let scores = over_grpc(&image);
+    let reason = reason.as_str().expect("a text").to_owned();
+    let expected = PartialPrompt { from_block: blocks as u32, from_token: count as u32, reason };
+    assert_eq!(
+        (scores.prompt_blocks, scores.partial, scores.scores[0].held_blocks),
+        (blocks as u32, Some(expected), blocks as u32)
+    );
+    assert_eq!(over_grpc(&text).partial, None);
 }

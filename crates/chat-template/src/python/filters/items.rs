@@ -105,7 +105,7 @@ pub(super) fn dictsort(state: &mut State, arguments: &[Value]) -> Result<Value, 
     let folds = !case_sensitive.as_ref().is_some_and(is_true);
     let keyed = dict.pairs().into_iter().map(|(key, value)| {
         let by = if place == 0 { key.clone() } else { value.clone() };
-        Ok((vec![if folds { ignoring_case(by) } else { by }], tuple(vec![key, value])?))
+        Ok((if folds { ignoring_case(by) } else { by }, tuple(vec![key, value])?))
     });
     let keyed = keyed.collect::<Result<_, Error>>()?;
     sorted(state, keyed, reverse.as_ref().is_some_and(is_true))
@@ -129,19 +129,21 @@ pub(super) fn sort(state: &mut State, arguments: &[Value]) -> Result<Value, Erro
             None => keys.push(item.clone()),
         }
         let keys = if folds { keys.into_iter().map(ignoring_case).collect() } else { keys };
-        keyed.push((keys, item));
+        // A list: equal keys have an order then, also those of values that have none.
+        keyed.push((values::list(keys)?, item));
     }
     sorted(state, keyed, reverse.as_ref().is_some_and(is_true))
 }
 
 /// Sorts values by their keys. The sort is stable, also in reverse.
-fn sorted(state: &mut State, mut keyed: Vec<(Vec<Value>, Value)>, reverse: bool) -> Result<Value, Error> {
+fn sorted(state: &mut State, mut keyed: Vec<(Value, Value)>, reverse: bool) -> Result<Value, Error> {
     let mut failure = None;
     keyed.sort_by(|(left, _), (right, _)| {
         if failure.is_some() {
             return Ordering::Equal;
         }
-        match order_keys(state, left, right) {
+        let found = spend_items(state, 1).and_then(|()| order(state, left, right, "<"));
+        match found.map(|found| found.unwrap_or(Ordering::Equal)) {
             Ok(found) if reverse => found.reverse(),
             Ok(found) => found,
             Err(error) => {
@@ -154,16 +156,6 @@ fn sorted(state: &mut State, mut keyed: Vec<(Vec<Value>, Value)>, reverse: bool)
         Some(error) => Err(error),
         None => values::list(keyed.into_iter().map(|(_, value)| value).collect()),
     }
-}
-
-fn order_keys(state: &mut State, left: &[Value], right: &[Value]) -> Result<Ordering, Error> {
-    spend_items(state, 1)?;
-    for (left, right) in left.iter().zip(right) {
-        if !equal(state, left, right)? {
-            return Ok(order(state, left, right, "<")?.unwrap_or(Ordering::Equal));
-        }
-    }
-    Ok(Ordering::Equal)
 }
 
 pub(super) fn min(state: &mut State, arguments: &[Value]) -> Result<Value, Error> {
@@ -292,7 +284,7 @@ pub(super) fn groupby(state: &mut State, arguments: &[Value]) -> Result<Value, E
             key = default.clone();
         }
         let by = if folds { ignoring_case(key.clone()) } else { key.clone() };
-        keyed.push((vec![by], tuple(vec![key, item])?));
+        keyed.push((by, tuple(vec![key, item])?));
     }
     let sorted = sorted(state, keyed, false)?;
     let mut groups: Vec<(Value, Value, Vec<Value>)> = Vec::new();

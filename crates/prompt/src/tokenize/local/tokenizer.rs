@@ -8,7 +8,7 @@ use tokenizers::Tokenizer;
 use super::files::{FilesVersion, ModelFiles, read_if_present};
 use super::scores::read_as_python;
 use super::tokens::add_configured_tokens;
-use crate::normalize::{Chat, CodedPrompts, Rendering};
+use crate::normalize::{Chat, CodedPrompts, MediaCut, Rendering};
 use crate::tokenize::error::TokenizeError;
 use crate::tokenize::pieces::{Cutting, PieceCache, PieceTokenizer, TextTokenization};
 use crate::tokenize::prompt::{Prompt, PromptOptions};
@@ -53,6 +53,23 @@ impl FileTokenizer {
     }
 }
 
+/// Tokenization of what precedes the media of a rendered chat.
+struct TokenizationBeforeMedia {
+    beginning: TextTokenization,
+    /// Type of the first content part with media.
+    kind: &'static str,
+}
+
+impl SlicedTokenization for TokenizationBeforeMedia {
+    fn step(&mut self) -> Result<Option<Vec<u32>>, TokenizeError> {
+        self.beginning.step()
+    }
+
+    fn media(&self) -> Option<&'static str> {
+        Some(self.kind)
+    }
+}
+
 /// Tokenization of a rendered chat, and of a text that continues it.
 struct ContinuedTokenization {
     rendered: TextTokenization,
@@ -93,7 +110,16 @@ impl ModelTokenizer for FileTokenizer {
             Prompt::Text(text) => return Ok(Tokenization::Sliced(Box::new(sliced(text, adds_special_tokens, kept)))),
             Prompt::Chat(chat) => chat,
         };
-        let Rendering { text, prepared } = self.render(&chat)?;
+        let Rendering { mut text, prepared, media } = self.render(&chat)?;
+        if let Some(MediaCut { kind, bytes }) = media {
+            // Truncation keeps the end of the prompt, which has the media.
+            let is_unknown = kept.is_some() || self.coded_prompts.puts_media_first();
+            text.truncate(if is_unknown { 0 } else { bytes });
+            let adds_special_tokens = !is_unknown && (adds_special_tokens || prepared.adds_special_tokens);
+            let (tokenizer, pieces) = (Arc::clone(&self.tokenizer), Arc::clone(pieces));
+            let beginning = TextTokenization::of_beginning(tokenizer, pieces, text, adds_special_tokens);
+            return Ok(Tokenization::Sliced(Box::new(TokenizationBeforeMedia { beginning, kind })));
+        }
         let rendered = sliced(text, adds_special_tokens || prepared.adds_special_tokens, kept);
         let Some(continuation) = prepared.continuation else { return Ok(Tokenization::Sliced(Box::new(rendered))) };
         let begin = self.templates.as_ref().ok().and_then(|templates| templates.special_token("bos_token"));

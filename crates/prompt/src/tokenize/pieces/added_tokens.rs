@@ -38,6 +38,13 @@ pub(super) struct Position {
     token: Option<u32>,
 }
 
+impl Position {
+    /// End of the last match of a token.
+    pub(super) const fn searched(&self) -> usize {
+        self.searched
+    }
+}
+
 impl AddedTokens {
     /// Tokens with their ids and the texts that they match.
     ///

@@ -49,6 +49,16 @@ impl Cuts {
     }
 }
 
+impl Cuts {
+    /// The last place of a text behind `from` and before `end` that may be cut, whatever follows the text.
+    pub(super) fn last(&self, text: &str, from: usize, end: usize) -> Option<usize> {
+        // As in `next`, a cut leaves at least two bytes behind it.
+        let is_cut =
+            |at: &usize| self.places.has(text, *at) && !self.uncut.iter().any(|token| is_inside(token, text, *at));
+        (from + 1..end.saturating_sub(1)).rev().find(is_cut)
+    }
+}
+
 impl Places {
     /// Whether a token has a place, so that a cut could separate it.
     pub(super) fn are_in(self, token: &str) -> bool {

@@ -47,6 +47,11 @@ impl Frame {
         }
     }
 
+    /// Puts the ids that come first before those of the beginning of a text.
+    pub(super) fn before(&self, ids: &[u32]) -> Vec<u32> {
+        [&self.before, ids].concat()
+    }
+
     fn clone_around(&self, ids: &[u32]) -> Vec<u32> {
         [&self.before, ids, &self.behind].concat()
     }

@@ -54,6 +54,16 @@ impl PieceTokenizer {
         self.tokenizer.token_to_id(token)
     }
 
+    /// Bytes at the end of a text that may begin an added token.
+    fn unfinished_bytes(&self, text: &str) -> usize {
+        let added = self.tokenizer.get_added_vocabulary().get_added_tokens_decoder().values();
+        let bytes = added.filter_map(|token| {
+            let begins_at_end = |at: &usize| token.content.get(..*at).is_some_and(|begin| text.ends_with(begin));
+            (1..token.content.len()).rev().find(begins_at_end)
+        });
+        bytes.max().unwrap_or(0)
+    }
+
     /// Where texts are cut, and why not at more places.
     pub(in crate::tokenize) fn cutting(&self) -> (Cutting, Option<&str>) {
         match &self.way {
@@ -86,6 +96,8 @@ pub(in crate::tokenize) struct TextTokenization {
     tokenizer: Arc<PieceTokenizer>,
     cache: Arc<PieceCache>,
     text: String,
+    /// Of a text that is the beginning of an unknown one: the bytes before which every added token is known.
+    known: Option<usize>,
     adds_special_tokens: bool,
     kept: Option<usize>,
     position: Position,
@@ -103,14 +115,31 @@ impl TextTokenization {
         kept: Option<usize>,
     ) -> Self {
         let (position, rest, ids) = (Position::default(), 0..0, Vec::new());
-        Self { tokenizer, cache, text, adds_special_tokens, kept, position, rest, ids }
+        Self { tokenizer, cache, text, known: None, adds_special_tokens, kept, position, rest, ids }
+    }
+
+    /// Tokenization of the beginning of a text: the ids that do not depend on the rest.
+    pub(in crate::tokenize) fn of_beginning(
+        tokenizer: Arc<PieceTokenizer>,
+        cache: Arc<PieceCache>,
+        beginning: String,
+        adds_special_tokens: bool,
+    ) -> Self {
+        let known = beginning.len() - tokenizer.unfinished_bytes(&beginning);
+        Self { known: Some(known), ..Self::new(tokenizer, cache, beginning, adds_special_tokens, None) }
     }
 }
 
 impl SlicedTokenization for TextTokenization {
     fn step(&mut self) -> Result<Option<Vec<u32>>, TokenizeError> {
         let tokenizer = Arc::clone(&self.tokenizer);
-        let Ok(way) = &tokenizer.way else { return self.tokenize_whole().map(Some) };
+        let way = match &tokenizer.way {
+            Ok(way) => way,
+            // Any id may depend on the rest of the text.
+            Err(_) if self.known.is_some() => return Ok(Some(Vec::new())),
+            Err(_) => return self.tokenize_whole().map(Some),
+        };
+        let frame = &way.frames[usize::from(self.adds_special_tokens)];
         let mut work = 0;
         while work < SLICE_BYTES {
             if !self.rest.is_empty() {
@@ -118,15 +147,16 @@ impl SlicedTokenization for TextTokenization {
                 continue;
             }
             match way.added_tokens.next(&self.text, &mut self.position) {
+                Some(Segment::Token(_)) if self.known.is_some_and(|known| self.position.searched() > known) => {
+                    return Ok(Some(frame.before(&self.ids)));
+                }
                 Some(Segment::Token(id)) => {
                     self.ids.push(id);
                     work += SEGMENT_WORK;
                 }
-                Some(Segment::Text(range)) => self.rest = range,
-                None => {
-                    let frame = &way.frames[usize::from(self.adds_special_tokens)];
-                    return Ok(Some(frame.around(std::mem::take(&mut self.ids), self.kept)));
-                }
+                Some(Segment::Text(range)) => self.rest = self.known_part(way, range),
+                None if self.known.is_some() => return Ok(Some(frame.before(&self.ids))),
+                None => return Ok(Some(frame.around(std::mem::take(&mut self.ids), self.kept))),
             }
         }
         Ok(None)
@@ -155,6 +185,18 @@ impl TextTokenization {
             .map_err(|error| TokenizeError::Tokenizer(error.to_string()))?;
         self.cache.insert(key, piece, &self.ids[before..]);
         Ok(SEGMENT_WORK + piece.len())
+    }
+
+    /// The part of a range without added tokens that does not depend on the rest of the text: all of it before an added token,
+    /// and of the last one up to a cut.
+    fn known_part(&self, way: &Way, range: Range<usize>) -> Range<usize> {
+        match self.known {
+            Some(known) if range.end == self.text.len() => {
+                let cut = way.cuts.as_ref().ok().and_then(|cuts| cuts.last(&self.text, range.start, known));
+                range.start..cut.unwrap_or(range.start)
+            }
+            _ => range,
+        }
     }
 
     fn tokenize_whole(&self) -> Result<Vec<u32>, TokenizeError> {
