@@ -48,8 +48,27 @@ fn ids_before_media_are_those_of_every_prompt_that_begins_so() {
         texts.extend((0..8).map(|_| random_text(&mut next, 4_000)));
         // Each part as the last one before the media.
         texts.extend(PARTS.iter().map(|part| format!("The longest prefix <|im_end|> that a worker{part}")));
+        let mut cases: Vec<(String, Vec<String>)> = texts
+            .into_iter()
+            .map(|begin| {
+                let rests =
+                    ["<image>", "\n<|im_start|>", " "].into_iter().chain((0..8).map(|_| PARTS[next(PARTS.len())]));
+                let mut rests: Vec<String> = rests.map(str::to_owned).collect();
+                rests.push(random_text(&mut next, 60));
+                (begin, rests)
+            })
+            .collect();
+        // Added tokens that begin in the text and end behind it.
+        for token in tokenizer["added_tokens"].as_array().expect("a list") {
+            let content = token["content"].as_str().expect("a text");
+            for at in (1..content.len()).filter(|at| content.is_char_boundary(*at)) {
+                let (begin, rest) = content.split_at(at);
+                cases.push((format!("The longest prefix {begin}"), vec![rest.to_owned()]));
+                cases.push((format!("The longest prefix{begin}"), vec![rest.to_owned()]));
+            }
+        }
         let mut known = 0;
-        for begin in &texts {
+        for (begin, rests) in &cases {
             for (special_tokens, are_added) in [(SpecialTokens::Added, true), (SpecialTokens::Omitted, false)] {
                 let messages = json!([{ "role": "user", "content": [text(begin), image(), text("behind")] }]);
                 let options = PromptOptions { special_tokens, keep_last: None };
@@ -57,10 +76,6 @@ fn ids_before_media_are_those_of_every_prompt_that_begins_so() {
                 let Tokenized { ids, media, .. } = pool.tokenize_with("model", chat, options).expect("ids");
                 assert_eq!(media, Some("image_url"));
                 known += ids.len();
-                let random = random_text(&mut next, 60);
-                let rests = ["<image>", "\n<|im_start|>", " ", &random]
-                    .into_iter()
-                    .chain((0..8).map(|_| PARTS[next(PARTS.len())]));
                 for rest in rests {
                     let whole = reference.encode_fast(format!("{begin}{rest}"), are_added).expect("ids");
                     assert!(whole.get_ids().starts_with(&ids), "{name}: {begin:?} before {rest:?}: {ids:?}");
