@@ -22,6 +22,8 @@ pub(super) enum Change {
     DropsAcknowledged(u64),
     /// Remove all blocks of a rank.
     Forget(DpRank),
+    /// The salts of the rank's last stored blocks are unknown if their parent is not held.
+    ParentSaltUnknown(DpRank),
     /// Cause of the next `Forget` changes of the batch, for explanations.
     ForgetCause(ClearCause),
     /// Engine's timestamp of the next events, in seconds since the Unix epoch, for explanations. Holds until

@@ -1,9 +1,7 @@
 //! Resume points: the state of one rank at one position of its stream.
 
-use flash_indexer_core::SequenceHash;
-use flash_indexer_core::hashing::Salt;
 use flash_indexer_types::Position;
-use flash_indexer_wire::{KnownGroup, RecentBlock};
+use flash_indexer_wire::{KnownGroup, RecentBlock, SaltedBlock};
 
 /// Position of a rank in its stream, with the decoder state to resume from there.
 #[derive(Debug)]
@@ -27,7 +25,7 @@ pub struct DecoderState {
 #[derive(Debug, Default)]
 pub struct BlockDecoderState {
     /// Salts that the blocks' children inherit.
-    pub salts: Vec<(SequenceHash, Salt)>,
+    pub salts: Vec<SaltedBlock>,
     /// Contents of blocks that may be stored again without tokens; none for a rank that has never offloaded.
     pub contents: Option<Vec<RecentBlock>>,
 }

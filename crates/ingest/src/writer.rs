@@ -272,6 +272,12 @@ impl Writer {
                 listener.model.forget(index, rank, context.cause, now);
                 listener.set_waiting(dp_rank, 0);
             }
+            Change::ParentSaltUnknown(dp_rank) => {
+                if listener.waiting(dp_rank) > 0 {
+                    let why = "blocks follow a parent that is not held and whose salt is forgotten";
+                    listener.record_loss(Some(dp_rank), why.to_owned());
+                }
+            }
             Change::ForgetCause(cause) => context.cause = cause,
             Change::EventTime(timestamp) => context.event_time = event_time(timestamp, SystemTime::now(), now),
             Change::MessageApplied { sequence, timestamp } => {

@@ -118,7 +118,7 @@ impl Indexer {
                 events: stored_events(held),
                 secondary: further,
                 named_groups: decoder_state.groups,
-                salts: decoder_state.block_state.salts.into_iter().collect(),
+                salts: decoder_state.block_state.salts.iter().map(|block| (block.sequence, block.salt)).collect(),
                 contents: decoder_state.block_state.contents,
             },
             None => RankDump {
