@@ -5,6 +5,8 @@ use flash_indexer_core::groups::RankEvent;
 use flash_indexer_types::ClearCause;
 use flash_indexer_wire::{Pending, StreamTrust};
 
+use crate::resume_point::ReadInParts;
+
 /// One change of an index or of its trust. The writer applies the changes of a stream in order, so that the trust state
 /// changes with the blocks that it is about.
 pub(super) enum Change {
@@ -40,6 +42,6 @@ pub(super) enum Change {
     PositionImported(u64),
     /// The stream has restarted: changes queued before this one were discarded.
     Restarted,
-    /// Run a function between two messages.
-    Run(Box<dyn FnOnce() + Send>),
+    /// Read the index between two messages, in parts.
+    Read(ReadInParts),
 }

@@ -6,18 +6,24 @@ use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant, SystemTime};
 
 use flash_indexer_core::groups::{GroupedIndex, RankEvent};
-use flash_indexer_core::{Applied, BlockEvent, DpRank, PREFETCH_DISTANCE, SharedIndex, WorkerId, WorkerRank};
+use flash_indexer_core::{
+    Applied, BlockEvent, DpRank, PREFETCH_DISTANCE, ReadingProgress, SharedIndex, WorkerId, WorkerRank,
+};
 use flash_indexer_telemetry::metrics::{Limit, Metrics};
 use flash_indexer_telemetry::supervision::{SupervisedThread, Supervisor, ThreadKind, Watch};
 use flash_indexer_types::ClearCause;
 use parking_lot::Mutex;
 
 use super::change::Change;
+use super::event_parts::{EVENT_BLOCKS_MAX, block_count};
 use super::listener::{Listener, Maintain};
 use super::queues::{QueuedWork, Queues, Taken};
+use super::resume_point::ReadInParts;
 
-/// Changes after which a batch ends with the next message: a writer takes one batch of each instance in turn.
+/// Changes after which a batch ends with the next message.
 const BATCH_CHANGES_MAX: usize = 4_096;
+/// Blocks and changes of one instance that a writer applies before other instances take their turns.
+const TURN_BLOCKS_MAX: usize = EVENT_BLOCKS_MAX;
 
 /// Reason label of stored blocks without tokens whose content is unknown.
 const NO_TOKEN_IDS: &str = "no_token_ids";
@@ -38,16 +44,33 @@ pub(crate) type Job = Box<dyn FnOnce() + Send>;
 pub(super) type Reservation = Arc<dyn Send + Sync>;
 
 enum Work {
-    Changes(Arc<Listener>, Vec<Change>, Option<Reservation>),
+    Changes(Arc<Listener>, ChangeBatch, Option<Reservation>),
     Job(Job),
+    Read(ReadInParts),
+}
+
+/// Changes of a stream that are not applied yet.
+struct ChangeBatch {
+    /// Reading of the index before the next change.
+    reading: Option<ReadInParts>,
+    changes: std::vec::IntoIter<Change>,
+    /// Context of the next change, if others of its message were applied.
+    context: Option<Context>,
+}
+
+/// Whether work is complete, or waits for its next turn.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Turn {
+    Complete,
+    More,
 }
 
 impl QueuedWork for Work {}
 
 /// A fixed number of writer threads. Each shard of a model's index is assigned to one.
 ///
-/// Each instance has a queue of its own, and a writer takes one batch of each in turn. Queueing never blocks: the byte
-/// budget of the decoders bounds what is queued.
+/// Each instance has a queue of its own, and a writer applies a bounded part of a batch of each in turn
+/// ([`TURN_BLOCKS_MAX`]). Queueing never blocks: the byte budget of the decoders bounds what is queued.
 pub struct Writers {
     queues: Arc<Queues<WorkerId, Work>>,
     /// Indexes of each writer.
@@ -105,7 +128,10 @@ impl Writers {
 
     /// Queues changes of a stream. Never blocks. `reservation` is kept until the changes are applied.
     pub(super) fn write(&self, listener: &Arc<Listener>, changes: Vec<Change>, reservation: Option<Reservation>) {
-        let queue = |changes| self.push(listener, Work::Changes(Arc::clone(listener), changes, reservation.clone()));
+        let queue = |changes: Vec<Change>| {
+            let batch = ChangeBatch { reading: None, changes: changes.into_iter(), context: None };
+            self.push(listener, Work::Changes(Arc::clone(listener), batch, reservation.clone()));
+        };
         if changes.len() <= BATCH_CHANGES_MAX {
             return queue(changes);
         }
@@ -126,6 +152,11 @@ impl Writers {
     /// Queues a function after all changes so far.
     pub fn run(&self, listener: &Listener, job: Job) {
         self.push(listener, Work::Job(job));
+    }
+
+    /// Queues a reading of the index after all changes so far.
+    pub(super) fn read(&self, listener: &Listener, reading: ReadInParts) {
+        self.push(listener, Work::Read(reading));
     }
 
     fn push(&self, listener: &Listener, work: Work) {
@@ -161,6 +192,22 @@ impl Context {
     }
 }
 
+/// Blocks of a change; one if it has none.
+fn cost_of(change: &Change) -> usize {
+    match change {
+        Change::Event(_, event) => block_count(event).max(1),
+        _ => 1,
+    }
+}
+
+/// Reads a part of the index. It changes no index, so a panic leaves the index valid and ends the reading.
+fn read_part(watch: &Watch, reading: &mut ReadInParts) -> Turn {
+    match watch.guarded(reading) {
+        Some(ReadingProgress::More) => Turn::More,
+        Some(ReadingProgress::Complete) | None => Turn::Complete,
+    }
+}
+
 /// Time of a timestamp in seconds since the Unix epoch, where `now` and `arrived_at` are the same moment. An engine's clock
 /// can be wrong: a timestamp of the future, or one older than [`TIMESTAMP_AGE_MAX`], counts as `arrived_at`.
 fn event_time(timestamp: f64, now: SystemTime, arrived_at: Instant) -> Instant {
@@ -181,19 +228,24 @@ struct Writer {
 impl Writer {
     fn run(self, watch: &Watch) {
         let mut work_since_maintenance = 0;
-        while let Some(work) = self.next(watch) {
+        while let Some((worker, work)) = self.next(watch) {
             work_since_maintenance += 1;
             if work_since_maintenance >= WORK_BETWEEN_MAINTENANCE {
                 work_since_maintenance = 0;
                 self.run_maintenance(watch);
             }
             match work {
-                Work::Changes(listener, changes, reservation) => {
+                Work::Changes(listener, mut batch, reservation) => {
                     watch.begin(Some(Arc::clone(&listener) as _));
-                    if !self.stopping.load(Relaxed) {
-                        self.apply_batch(watch, &listener, changes);
+                    if !self.stopping.load(Relaxed) && self.apply_part(watch, &listener, &mut batch) == Turn::More {
+                        self.queues.put_back(&worker, self.number, Work::Changes(listener, batch, reservation));
                     }
-                    drop(reservation);
+                }
+                Work::Read(mut reading) => {
+                    watch.begin(None);
+                    if read_part(watch, &mut reading) == Turn::More {
+                        self.queues.put_back(&worker, self.number, Work::Read(reading));
+                    }
                 }
                 Work::Job(job) => {
                     watch.begin(None);
@@ -204,36 +256,57 @@ impl Writer {
         }
     }
 
-    /// Applies a batch of changes. If one panics, the rest of the batch is dropped with the index.
-    fn apply_batch(&self, watch: &Watch, listener: &Listener, changes: Vec<Change>) {
+    /// Applies a bounded part of a batch of changes. If a change panics, the rest of the batch is dropped with the index.
+    fn apply_part(&self, watch: &Watch, listener: &Listener, batch: &mut ChangeBatch) -> Turn {
+        if let Some(reading) = &mut batch.reading {
+            if read_part(watch, reading) == Turn::More {
+                return Turn::More;
+            }
+            batch.reading = None;
+        }
         let index = listener.model.index();
         let applied = watch.guarded(|| {
             let now = Instant::now();
-            let mut context = Context::new(now);
-            let mut changes = changes.into_iter();
+            let mut context = batch.context.take().unwrap_or_else(|| Context::new(now));
+            let changes = &mut batch.changes;
+            let mut blocks = 0;
             while let Some(change) = changes.next() {
                 if let Some(Change::Event(dp_rank, event)) = changes.as_slice().get(PREFETCH_DISTANCE - 1) {
                     let rank = WorkerRank { worker: listener.worker, dp_rank: *dp_rank };
                     index.prefetch_event(rank, event);
                 }
-                // Changes sent before the stream restarted are void.
-                if matches!(change, Change::Restarted) || !listener.needs_restart() {
-                    self.apply_change(watch, &index, listener, change, now, &mut context);
+                blocks += cost_of(&change);
+                match change {
+                    Change::Read(reading) => batch.reading = Some(reading),
+                    // Changes sent before the stream restarted are void.
+                    change if matches!(change, Change::Restarted) || !listener.needs_restart() => {
+                        self.apply_change(&index, listener, change, now, &mut context);
+                    }
+                    _ => {}
                 }
                 watch.step();
+                if batch.reading.is_some() || blocks >= TURN_BLOCKS_MAX {
+                    break;
+                }
             }
+            batch.context = Some(context);
         });
         if applied.is_none() {
             listener.model.replace_failed_index(&index, Some(listener.id));
         }
+        match applied.is_some() && (batch.reading.is_some() || batch.changes.len() > 0) {
+            true => Turn::More,
+            false => Turn::Complete,
+        }
     }
 
-    /// Waits for the next entry of the queues, and runs maintenance meanwhile. Returns none once the writer is to stop.
-    fn next(&self, watch: &Watch) -> Option<Work> {
+    /// Waits for the next entry of the queues, and runs maintenance meanwhile. Returns it with its instance, or none once the
+    /// writer is to stop.
+    fn next(&self, watch: &Watch) -> Option<(WorkerId, Work)> {
         let mut wait = Duration::ZERO;
         loop {
             match self.queues.take(self.number, Some(Instant::now() + wait), || {}) {
-                Taken::Work { work, .. } => return Some(work),
+                Taken::Work { key, work, .. } => return Some((key, work)),
                 Taken::Stopped => return None,
                 Taken::Timeout if !self.stopping.load(Relaxed) && self.run_maintenance(watch) => wait = Duration::ZERO,
                 Taken::Timeout => wait = MAINTENANCE_INTERVAL,
@@ -253,7 +326,6 @@ impl Writer {
     /// Applies one change of a batch that was begun at `now`.
     fn apply_change(
         &self,
-        watch: &Watch,
         index: &GroupedIndex,
         listener: &Listener,
         change: Change,
@@ -289,8 +361,8 @@ impl Writer {
             }
             Change::PositionImported(sequence) => listener.import_position(sequence),
             Change::Restarted => listener.finish_restart(),
-            // It changes no index, so a panic leaves the index valid.
-            Change::Run(job) => drop(watch.guarded(job)),
+            // Read by `apply_part`, in parts.
+            Change::Read(_) => {}
         }
     }
 

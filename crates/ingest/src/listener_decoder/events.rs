@@ -7,6 +7,7 @@ use rustc_hash::FxHashMap;
 
 use super::{ListenerDecoder, SeenBlockSize};
 use crate::change::Change;
+use crate::event_parts::divide;
 use crate::listener::Listener;
 use crate::log_listener;
 use crate::message::Message;
@@ -103,7 +104,9 @@ impl ListenerDecoder {
         }
         listener.model.record_variant(translator.window(), translator.adapter_salt());
         let is_complete = !translator.has_unsupported_groups() && !translator.lacks_primary_group();
-        self.changes.extend(changes.into_iter().map(|change| Change::Event(dp_rank, change)));
+        for change in changes {
+            divide(change, |part| self.changes.push(Change::Event(dp_rank, part)));
+        }
         if matches!(event, EngineEvent::Stored(event) if event.parent_block_hash.is_some())
             && translator.has_forgotten_salts()
             && translator.adapter_salt().salt().is_none()
