@@ -24,6 +24,7 @@
 //! | `change.rs` | changes that decoders send to writers |
 //! | `event_parts.rs` | division of large events |
 //! | `writer.rs` | writer threads: apply changes to indexes |
+//! | `waiting_ranks.rs` | ranks whose waiting blocks deferred work may index |
 //! | `bound_pods/` | pods that connect to the bound socket: topics, streams, pending registrations |
 //! | `listener_decoder/` | decoder of one stream: events to changes, reads, handover, notes |
 //! | `decoders/` | decoder threads: deliveries, timers, routing of bound pods, restarts |
@@ -43,6 +44,7 @@ mod overload_tests;
 mod queues;
 mod resume_point;
 mod sockets;
+mod waiting_ranks;
 mod writer;
 
 pub use bound_pods::{PendingRegistration, PodName, Refusal, bound_endpoint, is_bound};

@@ -1,5 +1,6 @@
 //! Writers: threads that each own the write side of some models' indexes.
 
+use std::cell::RefCell;
 use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Weak};
@@ -7,7 +8,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use flash_indexer_core::groups::{GroupedIndex, RankEvent};
 use flash_indexer_core::{
-    Applied, BlockEvent, DpRank, PREFETCH_DISTANCE, ReadingProgress, SharedIndex, WorkerId, WorkerRank,
+    Applied, BlockEvent, DpRank, PREFETCH_DISTANCE, ReadingProgress, SharedIndex, Tier, WorkerId, WorkerRank,
 };
 use flash_indexer_telemetry::metrics::{Limit, Metrics};
 use flash_indexer_telemetry::supervision::{SupervisedThread, Supervisor, ThreadKind, Watch};
@@ -19,6 +20,7 @@ use super::event_parts::{EVENT_BLOCKS_MAX, block_count};
 use super::listener::{Listener, Maintain};
 use super::queues::{QueuedWork, Queues, Taken};
 use super::resume_point::ReadInParts;
+use super::waiting_ranks::WaitingRanks;
 
 /// Changes after which a batch ends with the next message.
 const BATCH_CHANGES_MAX: usize = 4_096;
@@ -33,6 +35,8 @@ const TIMESTAMP_AGE_MAX: Duration = Duration::from_secs(30 * 24 * 60 * 60);
 const MAINTENANCE_INTERVAL: Duration = Duration::from_secs(1);
 /// A writer that is never idle runs maintenance after this many entries of its queue.
 const WORK_BETWEEN_MAINTENANCE: usize = 64;
+/// Ranks with waiting blocks that a writer checks with a maintenance call.
+const WAITING_RANKS_CHECKED: usize = 64;
 
 /// Indexes of one writer, with the shard that it maintains.
 type MaintainedIndexes = Arc<Mutex<Vec<(Weak<dyn Maintain>, usize)>>>;
@@ -95,7 +99,9 @@ impl Writers {
             let indexes = MaintainedIndexes::default();
             indexes_by_writer.push(Arc::clone(&indexes));
             let (stopping, metrics) = (Arc::clone(&stopping), Arc::clone(metrics));
-            let writer = Writer { number, queues: Arc::clone(&queues), indexes, stopping, metrics };
+            let waiting_ranks = RefCell::default();
+            let queues_of_writer = Arc::clone(&queues);
+            let writer = Writer { number, queues: queues_of_writer, indexes, stopping, metrics, waiting_ranks };
             let queued = Arc::clone(&queues);
             let run = move |watch: &Arc<Watch>| writer.run(watch);
             let queued = move || queued.entries(number);
@@ -223,6 +229,7 @@ struct Writer {
     indexes: MaintainedIndexes,
     stopping: Arc<AtomicBool>,
     metrics: Arc<Metrics>,
+    waiting_ranks: RefCell<WaitingRanks>,
 }
 
 impl Writer {
@@ -257,7 +264,7 @@ impl Writer {
     }
 
     /// Applies a bounded part of a batch of changes. If a change panics, the rest of the batch is dropped with the index.
-    fn apply_part(&self, watch: &Watch, listener: &Listener, batch: &mut ChangeBatch) -> Turn {
+    fn apply_part(&self, watch: &Watch, listener: &Arc<Listener>, batch: &mut ChangeBatch) -> Turn {
         if let Some(reading) = &mut batch.reading {
             if read_part(watch, reading) == Turn::More {
                 return Turn::More;
@@ -314,20 +321,52 @@ impl Writer {
         }
     }
 
-    /// Runs a bounded part of the deferred work of the first index that has any. Returns whether any is left.
+    /// Runs a bounded part of the deferred work of the first index that has any, and updates some ranks with waiting blocks.
+    /// Returns whether any work is left.
     fn run_maintenance(&self, watch: &Watch) -> bool {
         let indexes = self.indexes.lock().clone();
         watch.begin(None);
         let is_more = indexes.iter().any(|(index, shard)| index.upgrade().is_some_and(|index| index.maintain(*shard)));
+        self.check_waiting_ranks(watch);
         watch.end();
         is_more
+    }
+
+    /// Updates the waiting blocks of some ranks: deferred work may have indexed or lost them.
+    fn check_waiting_ranks(&self, watch: &Watch) {
+        let ranks = self.waiting_ranks.borrow().len();
+        for _ in 0..ranks.min(WAITING_RANKS_CHECKED) {
+            let next = self.waiting_ranks.borrow_mut().take_next();
+            let Some((dp_rank, listener)) = next.and_then(|(dp_rank, listener)| Some((dp_rank, listener.upgrade()?)))
+            else {
+                continue;
+            };
+            if listener.waiting(dp_rank) == 0 || listener.needs_restart() || self.stopping.load(Relaxed) {
+                continue;
+            }
+            let index = listener.model.index();
+            let rank = WorkerRank { worker: listener.worker, dp_rank };
+            // An event without blocks returns what deferred work has lost.
+            let event = RankEvent::Primary(BlockEvent::Copied { tier: Tier::Device, blocks: Vec::new() });
+            match watch.guarded(|| index.apply_event(rank, &event)) {
+                Some(applied) => self.record_effects(&index, &listener, rank, &event, &applied),
+                None => listener.model.replace_failed_index(&index, Some(listener.id)),
+            }
+            if listener.waiting(dp_rank) > 0 {
+                self.record_waiting_rank(&listener, dp_rank);
+            }
+        }
+    }
+
+    fn record_waiting_rank(&self, listener: &Arc<Listener>, dp_rank: DpRank) {
+        self.waiting_ranks.borrow_mut().insert(listener, dp_rank);
     }
 
     /// Applies one change of a batch that was begun at `now`.
     fn apply_change(
         &self,
         index: &GroupedIndex,
-        listener: &Listener,
+        listener: &Arc<Listener>,
         change: Change,
         now: Instant,
         context: &mut Context,
@@ -370,7 +409,7 @@ impl Writer {
     fn apply_event(
         &self,
         index: &GroupedIndex,
-        listener: &Listener,
+        listener: &Arc<Listener>,
         dp_rank: DpRank,
         event: &RankEvent,
         event_time: Instant,
@@ -378,6 +417,19 @@ impl Writer {
         let rank = WorkerRank { worker: listener.worker, dp_rank };
         let applied = listener.model.write(index, rank, event, event_time);
         self.metrics.event_applied(event, &applied);
+        self.record_effects(index, listener, rank, event, &applied);
+    }
+
+    /// Records the losses that an applied event shows, and the blocks that wait for a parent.
+    fn record_effects(
+        &self,
+        index: &GroupedIndex,
+        listener: &Arc<Listener>,
+        rank: WorkerRank,
+        event: &RankEvent,
+        applied: &Applied,
+    ) {
+        let dp_rank = rank.dp_rank;
         let (bound, why) = match event {
             RankEvent::Primary(_) if applied.moves_refused > 0 => {
                 (Limit::MovedBlocks, "the engine gave a sequence hash with many descendants other content")
@@ -399,7 +451,7 @@ impl Writer {
             }
         }
         if let RankEvent::Primary(event) = event {
-            self.record_unknown_blocks(index, listener, rank, event, &applied);
+            self.record_unknown_blocks(index, listener, rank, event, applied);
         }
     }
 
@@ -407,7 +459,7 @@ impl Writer {
     fn record_unknown_blocks(
         &self,
         index: &GroupedIndex,
-        listener: &Listener,
+        listener: &Arc<Listener>,
         rank: WorkerRank,
         event: &BlockEvent,
         applied: &Applied,
@@ -432,6 +484,9 @@ impl Writer {
         }
         if now != before {
             listener.set_waiting(dp_rank, now);
+            if before == 0 {
+                self.record_waiting_rank(listener, dp_rank);
+            }
         }
     }
 }
@@ -442,8 +497,10 @@ mod tests {
 
     use flash_indexer_telemetry::metrics::MetricNames;
     use flash_indexer_test_support::wait_for;
+    use flash_indexer_types::Trust;
 
     use super::*;
+    use crate::fixture::{Fixture, chain_after, payload};
 
     /// An index with deferred work, in turns.
     struct MaintenanceTurns(AtomicUsize);
@@ -468,6 +525,17 @@ mod tests {
         let is_done = || indexes.iter().all(|index| index.0.load(Relaxed) == 0).then_some(());
         wait_for("the end of the deferred work", Duration::from_secs(30), is_done);
         writers.stop(Instant::now() + Duration::from_secs(30));
+    }
+
+    #[test]
+    fn an_idle_rank_is_exact_again_once_its_waiting_blocks_are_indexed() {
+        let fixture = Fixture::start(1, false);
+        let engine = &fixture.engines[0];
+        engine.publish(1, &chain_after(Some(10), 11, 40_000)).expect("published");
+        fixture.wait(0, 1, Trust::Degraded);
+        engine.publish(2, &payload(10)).expect("published");
+        fixture.wait(0, 2, Trust::Exact);
+        assert_eq!(fixture.held_blocks(), 1 + 40_000 + 1);
     }
 
     #[test]
