@@ -49,6 +49,10 @@ impl ListenerDecoder {
             if self.ranks.len() >= RANKS_PER_LISTENER_MAX {
                 let why = format!("more than {RANKS_PER_LISTENER_MAX} ranks in one stream");
                 self.metrics.limit_reached(Limit::RanksPerListener);
+                // Other ranks are in no answer, and recording them would have no bound.
+                if self.listener.model.ranks_of(&self.listener).contains(&dp_rank) {
+                    self.changes.push(Change::RecordLoss(Some(dp_rank), why.clone()));
+                }
                 return self.reject("too_many_ranks", why);
             }
             self.ranks.insert(dp_rank);
@@ -155,8 +159,8 @@ mod tests {
     use flash_indexer_wire::{BlockStored, Encoding, ExtraKey, TokenIds, encode_batch};
 
     use super::*;
-    use crate::ModelSink;
     use crate::fixture::{Fixture, RANK};
+    use crate::{Delivery, ModelSink};
 
     /// A message that stores a chain of salted blocks.
     fn salted(hashes: std::ops::Range<u64>) -> Vec<u8> {
@@ -168,6 +172,21 @@ mod tests {
             ..BlockStored::default()
         };
         encode_batch(1.0, &[EngineEvent::Stored(stored)], None, Encoding::Map)
+    }
+
+    #[test]
+    fn a_registered_rank_whose_batch_exceeds_the_limit_of_ranks_is_degraded() {
+        let fixture = Fixture::start(1, false);
+        let listener = fixture.unconnected("tcp://127.0.0.1:9", None);
+        let named = (1..=RANKS_PER_LISTENER_MAX as u32).chain([RANK.0]);
+        for (sequence, dp_rank) in named.map(DpRank).enumerate() {
+            let payload = encode_batch(1.0, &[EngineEvent::Cleared], Some(dp_rank), Encoding::Map);
+            let frames = vec![b"t".to_vec(), (sequence as u64).to_be_bytes().to_vec(), payload];
+            fixture.decoders.deliver(&listener, Delivery::Live(vec![frames]));
+        }
+        fixture.wait(1, RANKS_PER_LISTENER_MAX as u64, Trust::Degraded);
+        assert_eq!(listener.trust(DpRank(1)), Trust::Exact);
+        assert_eq!(listener.report(RANK).rejected.get("too_many_ranks"), Some(&1));
     }
 
     #[test]
