@@ -28,7 +28,7 @@
 //! |---|---|
 //! | `event`, `ids` | events of a rank's cache, and the identities in them |
 //! | `hashing`, `keyed` | local hashes and prefix hashes; keyed hash tables |
-//! | `index`, `scores`, `held`, `tiers` | the trait of index designs, answers, dumps and fastest tiers |
+//! | `index`, `scores`, `held`, `held_reading`, `tiers` | the trait of index designs, answers, dumps and fastest tiers |
 //! | `oracle` | the reference implementation that every design must equal |
 //! | `run` | the run index, the default design |
 //! | `sharded` | an index divided into shards, which threads change at the same time |
@@ -47,6 +47,7 @@ pub mod run;
 
 mod event;
 mod held;
+mod held_reading;
 mod ids;
 mod index;
 mod locked;
@@ -57,6 +58,7 @@ mod tiers;
 
 pub use event::{Block, BlockEvent, RemovedCopies};
 pub use held::{HeldBlock, stored_events};
+pub use held_reading::{HeldReading, ReadingProgress};
 pub use ids::{DpRank, LocalHash, PerTier, SequenceHash, Tier, WorkerId, WorkerRank};
 pub use index::{Applied, MemoryLimit, PrefixIndex, RankSize};
 pub use locked::Locked;

@@ -1,8 +1,8 @@
 //! An index divided into shards, which threads change at the same time.
 
 use crate::{
-    Applied, BlockEvent, HeldBlock, LocalHash, MatchScores, PerTier, RankMatch, RankSize, SharedIndex, WorkerId,
-    WorkerRank,
+    Applied, BlockEvent, HeldBlock, HeldReading, LocalHash, MatchScores, PerTier, RankMatch, RankSize, ReadingProgress,
+    SharedIndex, WorkerId, WorkerRank,
 };
 
 /// Several indexes of one design, each with the ranks of some of the workers.
@@ -75,6 +75,10 @@ impl<I: SharedIndex> SharedIndex for ShardedIndex<I> {
 
     fn held(&self, rank: WorkerRank) -> Vec<HeldBlock> {
         self.shard(rank.worker).held(rank)
+    }
+
+    fn read_held(&self, reading: &mut HeldReading, blocks_max: usize) -> ReadingProgress {
+        self.shard(reading.rank().worker).read_held(reading, blocks_max)
     }
 
     fn clear_rank(&self, rank: WorkerRank) {

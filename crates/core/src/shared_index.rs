@@ -2,8 +2,8 @@
 
 use crate::cursor::PrefixCursor;
 use crate::{
-    Applied, BlockEvent, HeldBlock, LocalHash, MatchScores, MemoryLimit, PerTier, RankMatch, RankSize, WorkerId,
-    WorkerRank, stored_events, tiers,
+    Applied, BlockEvent, HeldBlock, HeldReading, LocalHash, MatchScores, MemoryLimit, PerTier, RankMatch, RankSize,
+    ReadingProgress, WorkerId, WorkerRank, stored_events, tiers,
 };
 
 /// Prefetch distance, in events: a caller announces an event this many events before applying it
@@ -48,6 +48,12 @@ pub trait SharedIndex: Send + Sync {
 
     /// Every block that `rank` holds, in no particular order.
     fn held(&self, rank: WorkerRank) -> Vec<HeldBlock>;
+
+    /// Reads about `blocks_max` further blocks that a rank holds. The caller repeats it until all are read, and applies no
+    /// event of the rank meanwhile; other ranks may change. Only the run index reads in parts.
+    fn read_held(&self, reading: &mut HeldReading, _blocks_max: usize) -> ReadingProgress {
+        reading.set(self.held(reading.rank()))
+    }
 
     /// Drops every block that `rank` holds. Costs as much as the rank holds, except in the run index, which defers
     /// the work ([`SharedIndex::maintain`]).

@@ -5,6 +5,8 @@ use flash_indexer_core::groups::RankEvent;
 use flash_indexer_types::ClearCause;
 use flash_indexer_wire::{Pending, StreamTrust};
 
+use crate::resume_point::ReadInParts;
+
 /// One change of an index or of its trust. The writer applies the changes of a stream in order, so that the trust state
 /// changes with the blocks that it is about.
 pub(super) enum Change {
@@ -22,6 +24,8 @@ pub(super) enum Change {
     DropsAcknowledged(u64),
     /// Remove all blocks of a rank.
     Forget(DpRank),
+    /// The salts of the rank's last stored blocks are unknown if their parent is not held.
+    ParentSaltUnknown(DpRank),
     /// Cause of the next `Forget` changes of the batch, for explanations.
     ForgetCause(ClearCause),
     /// Engine's timestamp of the next events, in seconds since the Unix epoch, for explanations. Holds until
@@ -38,6 +42,6 @@ pub(super) enum Change {
     PositionImported(u64),
     /// The stream has restarted: changes queued before this one were discarded.
     Restarted,
-    /// Run a function between two messages.
-    Run(Box<dyn FnOnce() + Send>),
+    /// Read the index between two messages, in parts.
+    Read(ReadInParts),
 }

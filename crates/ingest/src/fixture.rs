@@ -135,7 +135,11 @@ impl Fixture {
             gate: Mutex::default(),
             applied: Mutex::default(),
         };
-        let models = (0..models).map(|writer| Arc::new(model(writer))).collect();
+        let models: Vec<_> = (0..models).map(|writer| Arc::new(model(writer))).collect();
+        for (writer, model) in models.iter().enumerate() {
+            let index: Arc<dyn Maintain> = Arc::<TestModel>::clone(model);
+            writers.add_index(writer, Arc::downgrade(&index), 0);
+        }
         let mut fixture = Self { engines: Vec::new(), decoders, writers, models, sockets, listeners: Mutex::default() };
         for _ in 0..engines {
             let engine = Publisher::bind(PublisherOptions::on_loopback()).expect("free ports");
@@ -223,9 +227,15 @@ pub(crate) fn payload(hash: u64) -> Vec<u8> {
 
 /// A message that stores a chain of blocks, whose hashes count from `hash`.
 pub(crate) fn chain_payload(hash: u64, blocks: u64) -> Vec<u8> {
+    chain_after(None, hash, blocks)
+}
+
+/// A message that stores a chain of blocks after a parent.
+pub(crate) fn chain_after(parent: Option<u64>, hash: u64, blocks: u64) -> Vec<u8> {
     let hashes = hash..hash + blocks;
     let stored = BlockStored {
         block_hashes: hashes.clone().map(SequenceHash).collect(),
+        parent_block_hash: parent.map(SequenceHash),
         token_ids: TokenIds::Plain(hashes.map(|hash| hash as u32).collect()),
         block_size: 1,
         ..BlockStored::default()

@@ -22,7 +22,9 @@
 //! | `resume_point.rs` | position and decoder state of a rank |
 //! | `listener/` | a listener: options, status, trust, held ranks, report, logs; the [`ModelSink`] that it writes into |
 //! | `change.rs` | changes that decoders send to writers |
+//! | `event_parts.rs` | division of large events |
 //! | `writer.rs` | writer threads: apply changes to indexes |
+//! | `waiting_ranks.rs` | ranks whose waiting blocks deferred work may index |
 //! | `bound_pods/` | pods that connect to the bound socket: topics, streams, pending registrations |
 //! | `listener_decoder/` | decoder of one stream: events to changes, reads of a rank at a message, transfer of decoder state between decoders, logs |
 //! | `decoders/` | decoder threads: deliveries, timers, routing of bound pods, restarts |
@@ -31,6 +33,7 @@
 mod bound_pods;
 mod change;
 mod decoders;
+mod event_parts;
 #[cfg(test)]
 mod fixture;
 mod listener;
@@ -41,6 +44,7 @@ mod overload_tests;
 mod queues;
 mod resume_point;
 mod sockets;
+mod waiting_ranks;
 mod writer;
 
 pub use bound_pods::{PendingRegistration, PodName, Refusal, bound_endpoint, is_bound};
@@ -48,7 +52,7 @@ pub use decoders::{Decoders, Delivery};
 pub use listener::{Connection, Listener, ListenerOptions, ListenerReport, ListenerState, ReplayProgress};
 pub use listener::{Maintain, ModelSink, ReleaseOutcome};
 pub use queues::{QUEUE_BYTES_MIN, default_queue_bytes};
-pub use resume_point::{BlockDecoderState, DecoderState, DecoderStateDetail, ReadAt, ResumePoint};
+pub use resume_point::{BlockDecoderState, DecoderState, DecoderStateDetail, RankReader, ReadAt, ResumePoint};
 pub use sockets::{BindError, BoundOptions, ConnectError, Sockets};
 #[doc(hidden)]
 pub use tracing;

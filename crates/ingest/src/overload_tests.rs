@@ -1,12 +1,17 @@
-//! Overload: a stalled writer, a flooding engine and a model of many instances, beside engines that are not to notice.
+//! Overload: a stalled writer, a flooding engine, a large message, a reading of a rank and a model of many instances, beside
+//! engines that are not to notice.
 
-use flash_indexer_core::WorkerId;
+use std::sync::Arc;
+
+use crossbeam_channel::{Sender, bounded};
+use flash_indexer_core::{ReadingProgress, WorkerId};
 use flash_indexer_telemetry::metrics::Limit;
 use flash_indexer_test_support::wait_for;
 use flash_indexer_types::Trust;
 
+use crate::fixture::TestModel;
 use crate::fixture::{Fixture, PATIENCE, RANK, chain_payload, payload};
-use crate::{Delivery, ModelSink};
+use crate::{DecoderStateDetail, Delivery, ModelSink, RankReader, ReadAt, ResumePoint, Writers};
 
 const MESSAGES: u64 = 2_000;
 const BLOCKS: u64 = 200;
@@ -80,6 +85,73 @@ fn a_flooding_engine_does_not_delay_another_engine_of_its_model() {
     let quiet = applied.iter().rposition(|&worker| worker == WorkerId(2)).expect("it is applied");
     let after = applied[quiet..].iter().filter(|&&worker| worker == WorkerId(1)).count();
     assert!(after as u64 > MESSAGES * 9 / 10, "it was applied before nine tenths of the flood: {after}");
+}
+
+#[test]
+fn a_large_message_is_applied_in_parts_between_which_others_take_their_turns() {
+    const LARGE: u64 = 100_000;
+    let fixture = Fixture::start(2, false);
+    let stalled = fixture.models[0].gate.lock();
+    fixture.engines[0].publish(1, &chain_payload(1_000, LARGE)).expect("published");
+    fixture.engines[0].publish(2, &payload(2)).expect("published");
+    let metrics = fixture.models[0].metrics();
+    let is_parked = || (metrics.limit_reached_count(Limit::WriterQueue) > 0).then_some(());
+    wait_for("the end of decoding the large message", PATIENCE, is_parked);
+    let queued = |batches| wait_for("the writer", PATIENCE, || (fixture.writers.queues()[0] == batches).then_some(()));
+    queued(0);
+    fixture.engines[1].publish(1, &payload(2)).expect("published");
+    queued(1);
+    drop(stalled);
+    fixture.wait(0, 2, Trust::Exact);
+    fixture.wait(1, 1, Trust::Exact);
+    assert_eq!(fixture.held_blocks() as u64, 2 + LARGE + 2);
+    let applied = fixture.models[0].applied.lock();
+    let small = applied.iter().rposition(|&worker| worker == WorkerId(2)).expect("it is applied");
+    let after = applied[small..].iter().filter(|&&worker| worker == WorkerId(1)).count();
+    assert!(after >= 20, "the other engine waited for all but {after} parts of the message");
+}
+
+/// Reads in parts until the other engine's message is applied and a message of the rank's own engine waits.
+struct Waiting {
+    model: Arc<TestModel>,
+    writers: Arc<Writers>,
+    /// Receives the workers of the events that were applied before the end of the reading.
+    applied: Sender<Vec<WorkerId>>,
+}
+
+impl RankReader for Waiting {
+    fn read_part(&mut self) -> ReadingProgress {
+        let others = self.model.applied.lock().iter().filter(|&&worker| worker == WorkerId(2)).count();
+        match others > 1 && self.writers.queues()[0] > 0 {
+            true => ReadingProgress::Complete,
+            false => ReadingProgress::More,
+        }
+    }
+
+    fn finish(self: Box<Self>, point: ResumePoint) {
+        assert_eq!(point.position.cursor.map(|cursor| cursor.sequence), Some(0), "its own messages wait");
+        self.applied.send(self.model.applied.lock().clone()).expect("the test waits");
+    }
+}
+
+#[test]
+fn a_rank_is_read_between_the_messages_of_others() {
+    for at in [ReadAt::Now, ReadAt::Message(0)] {
+        let fixture = Fixture::start(2, false);
+        let (applied, read) = bounded(1);
+        let model = Arc::clone(&fixture.models[0]);
+        let reader = Box::new(Waiting { model, writers: Arc::clone(&fixture.writers), applied });
+        let detail = DecoderStateDetail::Brief;
+        fixture.decoders.deliver(&fixture.listener(0), Delivery::Read { dp_rank: RANK, at, detail, reader });
+        for engine in [0, 1] {
+            fixture.engines[engine].publish(1, &payload(2)).expect("published");
+        }
+        let applied = read.recv_timeout(PATIENCE).expect("the reading ends");
+        assert_eq!(applied.iter().filter(|&&worker| worker == WorkerId(1)).count(), 1, "its own messages wait");
+        for engine in [0, 1] {
+            fixture.wait(engine, 1, Trust::Exact);
+        }
+    }
 }
 
 #[test]

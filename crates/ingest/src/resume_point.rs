@@ -1,9 +1,8 @@
 //! Resume points: the state of one rank at one position of its stream.
 
-use flash_indexer_core::SequenceHash;
-use flash_indexer_core::hashing::Salt;
+use flash_indexer_core::ReadingProgress;
 use flash_indexer_types::Position;
-use flash_indexer_wire::{KnownGroup, RecentBlock};
+use flash_indexer_wire::{KnownGroup, RecentBlock, SaltedBlock};
 
 /// Position of a rank in its stream, with the decoder state to resume from there.
 #[derive(Debug)]
@@ -27,7 +26,7 @@ pub struct DecoderState {
 #[derive(Debug, Default)]
 pub struct BlockDecoderState {
     /// Salts that the blocks' children inherit.
-    pub salts: Vec<(SequenceHash, Salt)>,
+    pub salts: Vec<SaltedBlock>,
     /// Contents of blocks that may be stored again without tokens; none for a rank that has never offloaded.
     pub contents: Option<Vec<RecentBlock>>,
 }
@@ -41,8 +40,36 @@ pub enum DecoderStateDetail {
     Full,
 }
 
-/// Reads the index on the writer thread, between two messages.
-pub(crate) type Read = Box<dyn FnOnce(ResumePoint) + Send>;
+/// Reads a rank of the index on its writer thread, between two messages of its instance. Messages of other instances are
+/// applied between two parts.
+pub trait RankReader: Send {
+    /// Reads a bounded part.
+    fn read_part(&mut self) -> ReadingProgress;
+
+    /// Receives the position of what was read, after the last part.
+    fn finish(self: Box<Self>, point: ResumePoint);
+}
+
+/// The parts of a reading: each call reads one.
+pub(crate) type ReadInParts = Box<dyn FnMut() -> ReadingProgress + Send>;
+
+/// The parts of a reading at a position.
+pub(crate) fn in_parts(
+    reader: Box<dyn RankReader>,
+    point: impl FnOnce() -> ResumePoint + Send + 'static,
+) -> ReadInParts {
+    let mut reading = Some((reader, point));
+    Box::new(move || {
+        let Some((reader, _)) = &mut reading else { return ReadingProgress::Complete };
+        let progress = reader.read_part();
+        if progress == ReadingProgress::Complete
+            && let Some((reader, point)) = reading.take()
+        {
+            reader.finish(point());
+        }
+        progress
+    })
+}
 
 /// Position at which the index is read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

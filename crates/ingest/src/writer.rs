@@ -1,23 +1,31 @@
 //! Writers: threads that each own the write side of some models' indexes.
 
+use std::cell::RefCell;
 use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant, SystemTime};
 
 use flash_indexer_core::groups::{GroupedIndex, RankEvent};
-use flash_indexer_core::{Applied, BlockEvent, DpRank, PREFETCH_DISTANCE, SharedIndex, WorkerId, WorkerRank};
+use flash_indexer_core::{
+    Applied, BlockEvent, DpRank, PREFETCH_DISTANCE, ReadingProgress, SharedIndex, Tier, WorkerId, WorkerRank,
+};
 use flash_indexer_telemetry::metrics::{Limit, Metrics};
 use flash_indexer_telemetry::supervision::{SupervisedThread, Supervisor, ThreadKind, Watch};
 use flash_indexer_types::ClearCause;
 use parking_lot::Mutex;
 
 use super::change::Change;
+use super::event_parts::{EVENT_BLOCKS_MAX, block_count};
 use super::listener::{Listener, Maintain};
 use super::queues::{QueuedWork, Queues, Taken};
+use super::resume_point::ReadInParts;
+use super::waiting_ranks::WaitingRanks;
 
-/// Changes after which a batch ends with the next message: a writer takes one batch of each instance in turn.
+/// Changes after which a batch ends with the next message.
 const BATCH_CHANGES_MAX: usize = 4_096;
+/// Blocks and changes of one instance that a writer applies before other instances take their turns.
+const TURN_BLOCKS_MAX: usize = EVENT_BLOCKS_MAX;
 
 /// Reason label of stored blocks without tokens whose content is unknown.
 const NO_TOKEN_IDS: &str = "no_token_ids";
@@ -27,6 +35,8 @@ const TIMESTAMP_AGE_MAX: Duration = Duration::from_secs(30 * 24 * 60 * 60);
 const MAINTENANCE_INTERVAL: Duration = Duration::from_secs(1);
 /// A writer that is never idle runs maintenance after this many entries of its queue.
 const WORK_BETWEEN_MAINTENANCE: usize = 64;
+/// Ranks with waiting blocks that a writer checks with a maintenance call.
+const WAITING_RANKS_CHECKED: usize = 64;
 
 /// Indexes of one writer, with the shard that it maintains.
 type MaintainedIndexes = Arc<Mutex<Vec<(Weak<dyn Maintain>, usize)>>>;
@@ -38,16 +48,33 @@ pub(crate) type Job = Box<dyn FnOnce() + Send>;
 pub(super) type Reservation = Arc<dyn Send + Sync>;
 
 enum Work {
-    Changes(Arc<Listener>, Vec<Change>, Option<Reservation>),
+    Changes(Arc<Listener>, ChangeBatch, Option<Reservation>),
     Job(Job),
+    Read(ReadInParts),
+}
+
+/// Changes of a stream that are not applied yet.
+struct ChangeBatch {
+    /// Reading of the index before the next change.
+    reading: Option<ReadInParts>,
+    changes: std::vec::IntoIter<Change>,
+    /// Context of the next change, if others of its message were applied.
+    context: Option<Context>,
+}
+
+/// Whether work is complete, or waits for its next turn.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Turn {
+    Complete,
+    More,
 }
 
 impl QueuedWork for Work {}
 
 /// A fixed number of writer threads. Each shard of a model's index is assigned to one.
 ///
-/// Each instance has a queue of its own, and a writer takes one batch of each in turn. Queueing never blocks: the byte
-/// budget of the decoders bounds what is queued.
+/// Each instance has a queue of its own, and a writer applies a bounded part of a batch of each in turn
+/// ([`TURN_BLOCKS_MAX`]). Queueing never blocks: the byte budget of the decoders bounds what is queued.
 pub struct Writers {
     queues: Arc<Queues<WorkerId, Work>>,
     /// Indexes of each writer.
@@ -72,7 +99,9 @@ impl Writers {
             let indexes = MaintainedIndexes::default();
             indexes_by_writer.push(Arc::clone(&indexes));
             let (stopping, metrics) = (Arc::clone(&stopping), Arc::clone(metrics));
-            let writer = Writer { number, queues: Arc::clone(&queues), indexes, stopping, metrics };
+            let waiting_ranks = RefCell::default();
+            let queues_of_writer = Arc::clone(&queues);
+            let writer = Writer { number, queues: queues_of_writer, indexes, stopping, metrics, waiting_ranks };
             let queued = Arc::clone(&queues);
             let run = move |watch: &Arc<Watch>| writer.run(watch);
             let queued = move || queued.entries(number);
@@ -105,7 +134,10 @@ impl Writers {
 
     /// Queues changes of a stream. Never blocks. `reservation` is kept until the changes are applied.
     pub(super) fn write(&self, listener: &Arc<Listener>, changes: Vec<Change>, reservation: Option<Reservation>) {
-        let queue = |changes| self.push(listener, Work::Changes(Arc::clone(listener), changes, reservation.clone()));
+        let queue = |changes: Vec<Change>| {
+            let batch = ChangeBatch { reading: None, changes: changes.into_iter(), context: None };
+            self.push(listener, Work::Changes(Arc::clone(listener), batch, reservation.clone()));
+        };
         if changes.len() <= BATCH_CHANGES_MAX {
             return queue(changes);
         }
@@ -126,6 +158,11 @@ impl Writers {
     /// Queues a function after all changes so far.
     pub fn run(&self, listener: &Listener, job: Job) {
         self.push(listener, Work::Job(job));
+    }
+
+    /// Queues a reading of the index after all changes so far.
+    pub(super) fn read(&self, listener: &Listener, reading: ReadInParts) {
+        self.push(listener, Work::Read(reading));
     }
 
     fn push(&self, listener: &Listener, work: Work) {
@@ -161,6 +198,22 @@ impl Context {
     }
 }
 
+/// Blocks of a change; one if it has none.
+fn cost_of(change: &Change) -> usize {
+    match change {
+        Change::Event(_, event) => block_count(event).max(1),
+        _ => 1,
+    }
+}
+
+/// Reads a part of the index. It changes no index, so a panic leaves the index valid and ends the reading.
+fn read_part(watch: &Watch, reading: &mut ReadInParts) -> Turn {
+    match watch.guarded(reading) {
+        Some(ReadingProgress::More) => Turn::More,
+        Some(ReadingProgress::Complete) | None => Turn::Complete,
+    }
+}
+
 /// Time of a timestamp in seconds since the Unix epoch, where `now` and `arrived_at` are the same moment. An engine's clock
 /// can be wrong: a timestamp of the future, or one older than [`TIMESTAMP_AGE_MAX`], counts as `arrived_at`.
 fn event_time(timestamp: f64, now: SystemTime, arrived_at: Instant) -> Instant {
@@ -176,24 +229,30 @@ struct Writer {
     indexes: MaintainedIndexes,
     stopping: Arc<AtomicBool>,
     metrics: Arc<Metrics>,
+    waiting_ranks: RefCell<WaitingRanks>,
 }
 
 impl Writer {
     fn run(self, watch: &Watch) {
         let mut work_since_maintenance = 0;
-        while let Some(work) = self.next(watch) {
+        while let Some((worker, work)) = self.next(watch) {
             work_since_maintenance += 1;
             if work_since_maintenance >= WORK_BETWEEN_MAINTENANCE {
                 work_since_maintenance = 0;
                 self.run_maintenance(watch);
             }
             match work {
-                Work::Changes(listener, changes, reservation) => {
+                Work::Changes(listener, mut batch, reservation) => {
                     watch.begin(Some(Arc::clone(&listener) as _));
-                    if !self.stopping.load(Relaxed) {
-                        self.apply_batch(watch, &listener, changes);
+                    if !self.stopping.load(Relaxed) && self.apply_part(watch, &listener, &mut batch) == Turn::More {
+                        self.queues.put_back(&worker, self.number, Work::Changes(listener, batch, reservation));
                     }
-                    drop(reservation);
+                }
+                Work::Read(mut reading) => {
+                    watch.begin(None);
+                    if read_part(watch, &mut reading) == Turn::More {
+                        self.queues.put_back(&worker, self.number, Work::Read(reading));
+                    }
                 }
                 Work::Job(job) => {
                     watch.begin(None);
@@ -204,36 +263,57 @@ impl Writer {
         }
     }
 
-    /// Applies a batch of changes. If one panics, the rest of the batch is dropped with the index.
-    fn apply_batch(&self, watch: &Watch, listener: &Listener, changes: Vec<Change>) {
+    /// Applies a bounded part of a batch of changes. If a change panics, the rest of the batch is dropped with the index.
+    fn apply_part(&self, watch: &Watch, listener: &Arc<Listener>, batch: &mut ChangeBatch) -> Turn {
+        if let Some(reading) = &mut batch.reading {
+            if read_part(watch, reading) == Turn::More {
+                return Turn::More;
+            }
+            batch.reading = None;
+        }
         let index = listener.model.index();
         let applied = watch.guarded(|| {
             let now = Instant::now();
-            let mut context = Context::new(now);
-            let mut changes = changes.into_iter();
+            let mut context = batch.context.take().unwrap_or_else(|| Context::new(now));
+            let changes = &mut batch.changes;
+            let mut blocks = 0;
             while let Some(change) = changes.next() {
                 if let Some(Change::Event(dp_rank, event)) = changes.as_slice().get(PREFETCH_DISTANCE - 1) {
                     let rank = WorkerRank { worker: listener.worker, dp_rank: *dp_rank };
                     index.prefetch_event(rank, event);
                 }
-                // Changes sent before the stream restarted are void.
-                if matches!(change, Change::Restarted) || !listener.needs_restart() {
-                    self.apply_change(watch, &index, listener, change, now, &mut context);
+                blocks += cost_of(&change);
+                match change {
+                    Change::Read(reading) => batch.reading = Some(reading),
+                    // Changes sent before the stream restarted are void.
+                    change if matches!(change, Change::Restarted) || !listener.needs_restart() => {
+                        self.apply_change(&index, listener, change, now, &mut context);
+                    }
+                    _ => {}
                 }
                 watch.step();
+                if batch.reading.is_some() || blocks >= TURN_BLOCKS_MAX {
+                    break;
+                }
             }
+            batch.context = Some(context);
         });
         if applied.is_none() {
             listener.model.replace_failed_index(&index, Some(listener.id));
         }
+        match applied.is_some() && (batch.reading.is_some() || batch.changes.len() > 0) {
+            true => Turn::More,
+            false => Turn::Complete,
+        }
     }
 
-    /// Waits for the next entry of the queues, and runs maintenance meanwhile. Returns none once the writer is to stop.
-    fn next(&self, watch: &Watch) -> Option<Work> {
+    /// Waits for the next entry of the queues, and runs maintenance meanwhile. Returns it with its instance, or none once the
+    /// writer is to stop.
+    fn next(&self, watch: &Watch) -> Option<(WorkerId, Work)> {
         let mut wait = Duration::ZERO;
         loop {
             match self.queues.take(self.number, Some(Instant::now() + wait), || {}) {
-                Taken::Work { work, .. } => return Some(work),
+                Taken::Work { key, work, .. } => return Some((key, work)),
                 Taken::Stopped => return None,
                 Taken::Timeout if !self.stopping.load(Relaxed) && self.run_maintenance(watch) => wait = Duration::ZERO,
                 Taken::Timeout => wait = MAINTENANCE_INTERVAL,
@@ -241,21 +321,52 @@ impl Writer {
         }
     }
 
-    /// Runs a bounded part of the deferred work of the first index that has any. Returns whether any is left.
+    /// Runs a bounded part of the deferred work of the first index that has any, and updates some ranks with waiting blocks.
+    /// Returns whether any work is left.
     fn run_maintenance(&self, watch: &Watch) -> bool {
         let indexes = self.indexes.lock().clone();
         watch.begin(None);
         let is_more = indexes.iter().any(|(index, shard)| index.upgrade().is_some_and(|index| index.maintain(*shard)));
+        self.check_waiting_ranks(watch);
         watch.end();
         is_more
+    }
+
+    /// Updates the waiting blocks of some ranks: deferred work may have indexed or lost them.
+    fn check_waiting_ranks(&self, watch: &Watch) {
+        let ranks = self.waiting_ranks.borrow().len();
+        for _ in 0..ranks.min(WAITING_RANKS_CHECKED) {
+            let next = self.waiting_ranks.borrow_mut().take_next();
+            let Some((dp_rank, listener)) = next.and_then(|(dp_rank, listener)| Some((dp_rank, listener.upgrade()?)))
+            else {
+                continue;
+            };
+            if listener.waiting(dp_rank) == 0 || listener.needs_restart() || self.stopping.load(Relaxed) {
+                continue;
+            }
+            let index = listener.model.index();
+            let rank = WorkerRank { worker: listener.worker, dp_rank };
+            // An event without blocks returns what deferred work has lost.
+            let event = RankEvent::Primary(BlockEvent::Copied { tier: Tier::Device, blocks: Vec::new() });
+            match watch.guarded(|| index.apply_event(rank, &event)) {
+                Some(applied) => self.record_effects(&index, &listener, rank, &event, &applied),
+                None => listener.model.replace_failed_index(&index, Some(listener.id)),
+            }
+            if listener.waiting(dp_rank) > 0 {
+                self.record_waiting_rank(&listener, dp_rank);
+            }
+        }
+    }
+
+    fn record_waiting_rank(&self, listener: &Arc<Listener>, dp_rank: DpRank) {
+        self.waiting_ranks.borrow_mut().insert(listener, dp_rank);
     }
 
     /// Applies one change of a batch that was begun at `now`.
     fn apply_change(
         &self,
-        watch: &Watch,
         index: &GroupedIndex,
-        listener: &Listener,
+        listener: &Arc<Listener>,
         change: Change,
         now: Instant,
         context: &mut Context,
@@ -272,6 +383,12 @@ impl Writer {
                 listener.model.forget(index, rank, context.cause, now);
                 listener.set_waiting(dp_rank, 0);
             }
+            Change::ParentSaltUnknown(dp_rank) => {
+                if listener.waiting(dp_rank) > 0 {
+                    let why = "blocks follow a parent that is not held and whose salt is forgotten";
+                    listener.record_loss(Some(dp_rank), why.to_owned());
+                }
+            }
             Change::ForgetCause(cause) => context.cause = cause,
             Change::EventTime(timestamp) => context.event_time = event_time(timestamp, SystemTime::now(), now),
             Change::MessageApplied { sequence, timestamp } => {
@@ -283,8 +400,8 @@ impl Writer {
             }
             Change::PositionImported(sequence) => listener.import_position(sequence),
             Change::Restarted => listener.finish_restart(),
-            // It changes no index, so a panic leaves the index valid.
-            Change::Run(job) => drop(watch.guarded(job)),
+            // Read by `apply_part`, in parts.
+            Change::Read(_) => {}
         }
     }
 
@@ -292,7 +409,7 @@ impl Writer {
     fn apply_event(
         &self,
         index: &GroupedIndex,
-        listener: &Listener,
+        listener: &Arc<Listener>,
         dp_rank: DpRank,
         event: &RankEvent,
         event_time: Instant,
@@ -300,6 +417,19 @@ impl Writer {
         let rank = WorkerRank { worker: listener.worker, dp_rank };
         let applied = listener.model.write(index, rank, event, event_time);
         self.metrics.event_applied(event, &applied);
+        self.record_effects(index, listener, rank, event, &applied);
+    }
+
+    /// Records the losses that an applied event shows, and the blocks that wait for a parent.
+    fn record_effects(
+        &self,
+        index: &GroupedIndex,
+        listener: &Arc<Listener>,
+        rank: WorkerRank,
+        event: &RankEvent,
+        applied: &Applied,
+    ) {
+        let dp_rank = rank.dp_rank;
         let (bound, why) = match event {
             RankEvent::Primary(_) if applied.moves_refused > 0 => {
                 (Limit::MovedBlocks, "the engine gave a sequence hash with many descendants other content")
@@ -321,7 +451,7 @@ impl Writer {
             }
         }
         if let RankEvent::Primary(event) = event {
-            self.record_unknown_blocks(index, listener, rank, event, &applied);
+            self.record_unknown_blocks(index, listener, rank, event, applied);
         }
     }
 
@@ -329,7 +459,7 @@ impl Writer {
     fn record_unknown_blocks(
         &self,
         index: &GroupedIndex,
-        listener: &Listener,
+        listener: &Arc<Listener>,
         rank: WorkerRank,
         event: &BlockEvent,
         applied: &Applied,
@@ -354,6 +484,9 @@ impl Writer {
         }
         if now != before {
             listener.set_waiting(dp_rank, now);
+            if before == 0 {
+                self.record_waiting_rank(listener, dp_rank);
+            }
         }
     }
 }
@@ -364,8 +497,10 @@ mod tests {
 
     use flash_indexer_telemetry::metrics::MetricNames;
     use flash_indexer_test_support::wait_for;
+    use flash_indexer_types::Trust;
 
     use super::*;
+    use crate::fixture::{Fixture, chain_after, payload};
 
     /// An index with deferred work, in turns.
     struct MaintenanceTurns(AtomicUsize);
@@ -390,6 +525,17 @@ mod tests {
         let is_done = || indexes.iter().all(|index| index.0.load(Relaxed) == 0).then_some(());
         wait_for("the end of the deferred work", Duration::from_secs(30), is_done);
         writers.stop(Instant::now() + Duration::from_secs(30));
+    }
+
+    #[test]
+    fn an_idle_rank_is_exact_again_once_its_waiting_blocks_are_indexed() {
+        let fixture = Fixture::start(1, false);
+        let engine = &fixture.engines[0];
+        engine.publish(1, &chain_after(Some(10), 11, 40_000)).expect("published");
+        fixture.wait(0, 1, Trust::Degraded);
+        engine.publish(2, &payload(10)).expect("published");
+        fixture.wait(0, 2, Trust::Exact);
+        assert_eq!(fixture.held_blocks(), 1 + 40_000 + 1);
     }
 
     #[test]

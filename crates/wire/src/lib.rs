@@ -76,6 +76,6 @@ pub use stream::{
 };
 pub use topic::{TopicError, TopicNames};
 pub use translate::{
-    Age, GroupRole, KnownGroup, RECENT_BLOCKS_MAX, RecentBlock, TranslateError, Translation, Translator,
-    TranslatorOptions,
+    Age, GroupRole, KnownGroup, RECENT_BLOCKS_MAX, RecentBlock, SaltedBlock, SaltedCopies, TranslateError, Translation,
+    Translator, TranslatorOptions,
 };

@@ -133,6 +133,25 @@ fn blocks_inherit_the_salt_of_the_first_block_of_their_sequence() {
 }
 
 #[test]
+fn a_child_is_never_hashed_without_the_salt_of_a_held_parent() {
+    const BLOCKS: u64 = 1 << 16;
+    let mut translator = translator();
+    let salted = |hashes: &[u64]| {
+        let keys = vec![Some(vec![ExtraKey::Text("tenant")])];
+        EngineEvent::Stored(BlockStored { extra_keys: Some(keys), ..store(None, hashes) })
+    };
+    let reason = |result: Result<Translation, TranslateError>| result.err().map(|error| error.reason());
+    let chain = |at: u64| -> Vec<u64> { (2 + at * BLOCKS..2 + (at + 1) * BLOCKS).collect() };
+    assert_eq!(reason(translator.translate(&salted(&[1]))), None);
+    let stored = (0..17).map(|at| reason(translator.translate(&salted(&chain(at)))));
+    assert_eq!(stored.filter(|reason| *reason == Some("salted_blocks")).count(), 2, "block 1 takes room as well");
+    let chain_without_root = store(Some(1), &chain(15));
+    assert_eq!(reason(translator.translate(&EngineEvent::Stored(chain_without_root))), Some("salted_blocks"));
+    translator.translate(&removed(&chain(3))).expect("a removal");
+    assert_eq!(stored_locals(&mut translator, store(Some(1), &[7])), locals(None, Some("tenant"), &[7]));
+}
+
+#[test]
 fn adapter_and_salt_are_distinguished_in_every_format() {
     let mut translator = translator();
     let keys = vec![Some(vec![ExtraKey::Text("adapter"), ExtraKey::Text("tenant")])];

@@ -11,8 +11,8 @@ use super::{Cut, GroupChange, RankEvent};
 use crate::cursor::PrefixCursor;
 use crate::hashing::sequence_hashes;
 use crate::{
-    Applied, BlockEvent, HeldBlock, LocalHash, MatchScores, MemoryLimit, PerTier, RankMatch, RankSize, SharedIndex,
-    Tier, WorkerId, WorkerRank,
+    Applied, BlockEvent, HeldBlock, HeldReading, LocalHash, MatchScores, MemoryLimit, PerTier, RankMatch, RankSize,
+    ReadingProgress, SharedIndex, Tier, WorkerId, WorkerRank,
 };
 
 /// An index whose ranks may have several cache groups.
@@ -227,6 +227,10 @@ impl SharedIndex for GroupedIndex {
     /// Blocks of the primary group.
     fn held(&self, rank: WorkerRank) -> Vec<HeldBlock> {
         self.plain.held(rank)
+    }
+
+    fn read_held(&self, reading: &mut HeldReading, blocks_max: usize) -> ReadingProgress {
+        self.plain.read_held(reading, blocks_max)
     }
 
     /// Drops every block of `rank`, and its groups.

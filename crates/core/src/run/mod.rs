@@ -15,7 +15,7 @@
 //! | `writer` | what events change: directories, columns, coverage, eviction, compaction |
 //! | `limits` | limits of an index without a memory limit |
 //! | `bound`, `use_samples` | counters and use samples of an index with a memory limit |
-//! | `models`, `costs`, `compaction_tests`, `tails_tests` | loom models, step limits, compaction and tails against the oracle |
+//! | `models`, `costs`, `compaction_tests`, `held_parts_tests`, `tails_tests` | loom models, step limits, compaction, reading in parts and tails against the oracle |
 
 mod answers;
 mod bound;
@@ -26,6 +26,8 @@ mod compaction_tests;
 mod costs;
 mod effort;
 mod find;
+#[cfg(all(test, not(loom)))]
+mod held_parts_tests;
 mod limits;
 mod matches;
 #[cfg(all(test, loom))]
@@ -63,8 +65,8 @@ use self::writer::{Bounded, Compaction, Writer};
 use crate::cursor::PrefixCursor;
 use crate::keyed::HashKey;
 use crate::{
-    Applied, BlockEvent, HeldBlock, LocalHash, MatchScores, MemoryLimit, PerTier, RankMatch, RankSize, SharedIndex,
-    Tier, WorkerId, WorkerRank, tiers,
+    Applied, BlockEvent, HeldBlock, HeldReading, LocalHash, MatchScores, MemoryLimit, PerTier, RankMatch, RankSize,
+    ReadingProgress, SharedIndex, Tier, WorkerId, WorkerRank, tiers,
 };
 
 /// Memory use of a [`RunIndex`].
@@ -364,6 +366,10 @@ impl SharedIndex for RunIndex {
 
     fn held(&self, rank: WorkerRank) -> Vec<HeldBlock> {
         self.writer.lock().held(rank)
+    }
+
+    fn read_held(&self, reading: &mut HeldReading, blocks_max: usize) -> ReadingProgress {
+        self.writer.lock().read_held(reading, blocks_max)
     }
 
     fn clear_rank(&self, rank: WorkerRank) {

@@ -16,7 +16,7 @@ use crate::bound_pods::{PendingRegistration, PodStreams};
 use crate::listener::Listener;
 use crate::listener_decoder::{DECODER_PANICKED, ListenerDecoder};
 use crate::queues::{Queues, Taken};
-use crate::resume_point::ReadAt;
+use crate::resume_point::{ReadAt, in_parts};
 use crate::writer::{Reservation, Writers};
 use crate::{listener_span, log_listener};
 use flash_indexer_telemetry::metrics::{Limit, Metrics};
@@ -175,7 +175,7 @@ impl Decoder {
                 self.when_written(listener, move || done.send(()));
             }
             Delivery::ResumeRank(dp_rank) => self.with_decoder(listener, |decoder, _| decoder.resume_rank(dp_rank)),
-            Delivery::Read { dp_rank, at: ReadAt::Now, detail, read } => {
+            Delivery::Read { dp_rank, at: ReadAt::Now, detail, reader } => {
                 let from_start = || {
                     ListenerDecoder::new(Arc::clone(listener), Arc::clone(&self.metrics)).resume_point(dp_rank, detail)
                 };
@@ -183,11 +183,11 @@ impl Decoder {
                     .listener_decoders
                     .get(&listener.id)
                     .map_or_else(from_start, |decoder| decoder.resume_point(dp_rank, detail));
-                self.when_written(listener, move || read(resume_point()));
+                self.writers.read(listener, in_parts(reader, resume_point));
             }
-            Delivery::Read { dp_rank, at: ReadAt::Message(sequence), detail, read } => {
+            Delivery::Read { dp_rank, at: ReadAt::Message(sequence), detail, reader } => {
                 if self.listener_decoders.contains_key(&listener.id) {
-                    self.with_decoder(listener, |decoder, _| decoder.read_at(sequence, dp_rank, detail, read));
+                    self.with_decoder(listener, |decoder, _| decoder.read_at(sequence, dp_rank, detail, reader));
                 }
             }
             Delivery::RestoreDecoderState(dp_rank, decoder_state) => {

@@ -10,7 +10,7 @@ use crate::bound_pods::{ConnectionId, Pod, PodMessage, PodName, Refusal};
 use crate::listener::Listener;
 use crate::message::Frames;
 use crate::queues::{NoticePosition, QueuedSize, QueuedWork};
-use crate::resume_point::{DecoderState, DecoderStateDetail, Read, ReadAt};
+use crate::resume_point::{DecoderState, DecoderStateDetail, RankReader, ReadAt};
 
 /// Bytes that a queued message takes besides its frames: their allocations and its slot in the queue.
 const MESSAGE_OVERHEAD_BYTES: usize = 256;
@@ -62,8 +62,8 @@ pub enum Delivery {
         at: ReadAt,
         /// Parts of the decoder state that are copied.
         detail: DecoderStateDetail,
-        /// Called by the writer at that position.
-        read: Read,
+        /// Run by the writer at that position.
+        reader: Box<dyn RankReader>,
     },
     /// Restores the decoder state of a rank before its stream is resumed.
     RestoreDecoderState(DpRank, DecoderState),

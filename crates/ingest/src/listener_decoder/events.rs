@@ -7,6 +7,7 @@ use rustc_hash::FxHashMap;
 
 use super::{ListenerDecoder, SeenBlockSize};
 use crate::change::Change;
+use crate::event_parts::divide;
 use crate::listener::Listener;
 use crate::log_listener;
 use crate::message::Message;
@@ -48,6 +49,10 @@ impl ListenerDecoder {
             if self.ranks.len() >= RANKS_PER_LISTENER_MAX {
                 let why = format!("more than {RANKS_PER_LISTENER_MAX} ranks in one stream");
                 self.metrics.limit_reached(Limit::RanksPerListener);
+                // Other ranks are in no answer, and recording them would have no bound.
+                if self.listener.model.ranks_of(&self.listener).contains(&dp_rank) {
+                    self.changes.push(Change::RecordLoss(Some(dp_rank), why.clone()));
+                }
                 return self.reject("too_many_ranks", why);
             }
             self.ranks.insert(dp_rank);
@@ -103,7 +108,15 @@ impl ListenerDecoder {
         }
         listener.model.record_variant(translator.window(), translator.adapter_salt());
         let is_complete = !translator.has_unsupported_groups() && !translator.lacks_primary_group();
-        self.changes.extend(changes.into_iter().map(|change| Change::Event(dp_rank, change)));
+        for change in changes {
+            divide(change, |part| self.changes.push(Change::Event(dp_rank, part)));
+        }
+        if matches!(event, EngineEvent::Stored(event) if event.parent_block_hash.is_some())
+            && translator.has_forgotten_salts()
+            && translator.adapter_salt().salt().is_none()
+        {
+            self.changes.push(Change::ParentSaltUnknown(dp_rank));
+        }
         if is_clear && is_complete {
             // The rank's cache is empty, whatever was lost before.
             self.changes.push(Change::Cleared(dp_rank));
@@ -132,8 +145,68 @@ impl ListenerDecoder {
             TranslateError::AdapterName { .. } | TranslateError::AdapterNameCharacter { .. } => {
                 self.metrics.limit_reached(Limit::Names)
             }
+            TranslateError::SaltedBlocks => self.metrics.limit_reached(Limit::SaltedBlocks),
             TranslateError::BlockSize { .. } | TranslateError::TokenCount { .. } => {}
         }
         self.changes.push(Change::RecordLoss(Some(dp_rank), unusable.to_string()));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use flash_indexer_core::SequenceHash;
+    use flash_indexer_types::Trust;
+    use flash_indexer_wire::{BlockStored, Encoding, ExtraKey, TokenIds, encode_batch};
+
+    use super::*;
+    use crate::fixture::{Fixture, RANK};
+    use crate::{Delivery, ModelSink};
+
+    /// A message that stores a chain of salted blocks.
+    fn salted(hashes: std::ops::Range<u64>) -> Vec<u8> {
+        let stored = BlockStored {
+            block_hashes: hashes.clone().map(SequenceHash).collect(),
+            token_ids: TokenIds::Plain(hashes.map(|hash| hash as u32).collect()),
+            block_size: 1,
+            extra_keys: Some(vec![Some(vec![ExtraKey::Text("tenant")])]),
+            ..BlockStored::default()
+        };
+        encode_batch(1.0, &[EngineEvent::Stored(stored)], None, Encoding::Map)
+    }
+
+    #[test]
+    fn a_registered_rank_whose_batch_exceeds_the_limit_of_ranks_is_degraded() {
+        let fixture = Fixture::start(1, false);
+        let listener = fixture.unconnected("tcp://127.0.0.1:9", None);
+        let named = (1..=RANKS_PER_LISTENER_MAX as u32).chain([RANK.0]);
+        for (sequence, dp_rank) in named.map(DpRank).enumerate() {
+            let payload = encode_batch(1.0, &[EngineEvent::Cleared], Some(dp_rank), Encoding::Map);
+            let frames = vec![b"t".to_vec(), (sequence as u64).to_be_bytes().to_vec(), payload];
+            fixture.decoders.deliver(&listener, Delivery::Live(vec![frames]));
+        }
+        fixture.wait(1, RANKS_PER_LISTENER_MAX as u64, Trust::Degraded);
+        assert_eq!(listener.trust(DpRank(1)), Trust::Exact);
+        assert_eq!(listener.report(RANK).rejected.get("too_many_ranks"), Some(&1));
+    }
+
+    #[test]
+    fn a_rank_with_more_salts_than_are_remembered_is_degraded_until_it_is_cleared() {
+        const BLOCKS: u64 = 1 << 16;
+        let fixture = Fixture::start(2, false);
+        for sequence in 1..=16 {
+            let payload = salted(sequence * BLOCKS..(sequence + 1) * BLOCKS);
+            fixture.engines[0].publish(sequence, &payload).expect("published");
+            fixture.wait(0, sequence, Trust::Exact);
+        }
+        fixture.engines[0].publish(17, &salted(17 * BLOCKS..17 * BLOCKS + 1)).expect("published");
+        fixture.wait(0, 17, Trust::Degraded);
+        assert_eq!(fixture.models[0].metrics().limit_reached_count(Limit::SaltedBlocks), 1);
+        assert_eq!(fixture.listener(0).report(RANK).rejected.get("salted_blocks"), Some(&1));
+        assert_eq!(fixture.held_blocks() as u64, 2 + 16 * BLOCKS, "no block has a wrong local hash");
+        let cleared = encode_batch(1.0, &[EngineEvent::Cleared], None, Encoding::Map);
+        fixture.engines[0].publish(18, &cleared).expect("published");
+        fixture.engines[0].publish(19, &salted(1..2)).expect("published");
+        fixture.wait(0, 19, Trust::Exact);
+        assert_eq!(fixture.listener(1).trust(RANK), Trust::Exact);
     }
 }

@@ -3,8 +3,9 @@
 use std::time::Instant;
 
 use flash_indexer_core::DpRank;
+use flash_indexer_telemetry::metrics::Limit;
 use flash_indexer_types::{Position, Trust};
-use flash_indexer_wire::{StreamPosition, StreamTrust};
+use flash_indexer_wire::{StreamPosition, StreamTrust, TranslateError};
 
 use super::ListenerDecoder;
 use crate::change::Change;
@@ -23,7 +24,12 @@ impl ListenerDecoder {
         DecoderState { groups, block_state }: DecoderState,
     ) {
         let translator = Self::translator(&mut self.translators, &self.listener, dp_rank);
-        translator.import_salts(block_state.salts);
+        let excess_salts = translator.import_salts(block_state.salts);
+        if excess_salts > 0 {
+            self.metrics.limit_reached_by(Limit::SaltedBlocks, excess_salts as u64);
+            let why = TranslateError::SaltedBlocks.to_string();
+            self.changes_after_trust.push(Change::RecordLoss(Some(dp_rank), why));
+        }
         if let Some(contents) = block_state.contents {
             translator.import_recent_blocks(contents);
         }

@@ -8,14 +8,14 @@ use flash_indexer_wire::StreamPosition;
 
 use super::ListenerDecoder;
 use crate::change::Change;
-use crate::resume_point::{BlockDecoderState, DecoderState, DecoderStateDetail, Read, ResumePoint};
+use crate::resume_point::{BlockDecoderState, DecoderState, DecoderStateDetail, RankReader, ResumePoint, in_parts};
 
 /// A read that waits for its message. A listener has at most one: a later read replaces it.
 pub(super) struct PendingRead {
     sequence: u64,
     dp_rank: DpRank,
     detail: DecoderStateDetail,
-    read: Read,
+    reader: Box<dyn RankReader>,
 }
 
 impl ListenerDecoder {
@@ -50,8 +50,14 @@ impl ListenerDecoder {
 
     /// Reads a rank exactly after the message with this sequence number. Drops the read if a later message is applied
     /// already, or if the stream skips the message.
-    pub(crate) fn read_at(&mut self, sequence: u64, dp_rank: DpRank, detail: DecoderStateDetail, read: Read) {
-        self.pending_read = Some(PendingRead { sequence, dp_rank, detail, read });
+    pub(crate) fn read_at(
+        &mut self,
+        sequence: u64,
+        dp_rank: DpRank,
+        detail: DecoderStateDetail,
+        reader: Box<dyn RankReader>,
+    ) {
+        self.pending_read = Some(PendingRead { sequence, dp_rank, detail, reader });
         if let Some(cursor) = self.stream.position().cursor {
             self.run_pending_read(cursor.sequence);
         }
@@ -60,11 +66,11 @@ impl ListenerDecoder {
     /// Runs the pending read if this message, the last applied one, is its message.
     pub(super) fn run_pending_read(&mut self, sequence: u64) {
         let pending_read = self.pending_read.take_if(|pending_read| pending_read.sequence <= sequence);
-        if let Some(PendingRead { dp_rank, detail, read, .. }) =
+        if let Some(PendingRead { dp_rank, detail, reader, .. }) =
             pending_read.filter(|pending_read| pending_read.sequence == sequence)
         {
             let resume_point = self.resume_point(dp_rank, detail);
-            self.changes.push(Change::Run(Box::new(move || read(resume_point()))));
+            self.changes.push(Change::Read(in_parts(reader, resume_point)));
         }
     }
 }

@@ -201,6 +201,19 @@ impl<K: Clone + Eq + Hash, T: QueuedWork> FairQueues<K, T> {
         self.bytes -= freed;
     }
 
+    /// Puts the rest of taken work, which has no messages, before all other work of its queue. The queue waits for its next
+    /// turn.
+    pub(super) fn put_back(&mut self, key: &K, consumer: usize, rest: T, at: Instant) {
+        let queue = self.queues.entry(key.clone()).or_insert_with(|| Queue::new(consumer));
+        queue.entries.push_front(Entry { work: rest, size: QueuedSize::default(), at, is_notice: false });
+        let consumer = &mut self.consumers[queue.consumer];
+        consumer.entries += 1;
+        if queue.turn == Turn::Idle {
+            queue.turn = Turn::Ready;
+            consumer.ready.push_back(key.clone());
+        }
+    }
+
     fn append(&mut self, key: &K, entry: Entry<T>) {
         let queue = self.queues.get_mut(key).expect("the caller has inserted it");
         let consumer = &mut self.consumers[queue.consumer];

@@ -252,3 +252,22 @@ fn unwritten_bytes_of_many_queues_leave_room_for_messages() {
     queues.push(&4, 0, live(bytes / 2), Instant::now(), |_| {});
     assert_eq!(take_all(&mut queues, 0), [4], "a queue without unwritten bytes is never passed over");
 }
+
+#[test]
+fn the_rest_of_work_is_taken_before_all_else_of_its_queue_and_after_the_other_queues() {
+    let mut queues = FairQueues::new(1, usize::MAX);
+    let now = Instant::now();
+    for (key, number) in [('a', 1), ('a', 2), ('b', 3), ('b', 4)] {
+        queues.push(&key, 0, Work::Control(number), now, |_| {});
+    }
+    let mut taken = Vec::new();
+    while let Some(work) = queues.take(0, || {}) {
+        taken.push(work.work.number());
+        // Each has a rest of one more turn.
+        if work.work.number() < 10 {
+            queues.put_back(&work.key, 0, Work::Control(10 + work.work.number()), now);
+        }
+    }
+    assert_eq!(taken, [1, 3, 11, 13, 2, 4, 12, 14]);
+    assert_eq!((queues.entries(0), queues.queue_count()), (0, 0));
+}

@@ -75,6 +75,12 @@ where
         self.wakers[consumer].notify_one();
     }
 
+    /// Puts the rest of taken work before all other work of its queue. The caller is the consumer, and takes it again after
+    /// one entry of each of its other queues.
+    pub(crate) fn put_back(&self, key: &K, consumer: usize, rest: T) {
+        self.state.lock().queues.put_back(key, consumer, rest, Instant::now());
+    }
+
     /// Queues work behind all work of a consumer so far. `entries` is given the queues that have work, and returns the
     /// entries with their queues.
     pub(crate) fn push_behind_all(&self, consumer: usize, entries: impl FnOnce(Vec<K>) -> Vec<(K, T)>) {

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Instant;
 
-use flash_indexer_core::{DpRank, LocalHash, SharedIndex, WorkerRank};
+use flash_indexer_core::{BlockEvent, DpRank, LocalHash, SharedIndex, WorkerRank};
 use flash_indexer_explain::{Explainer, HeldUnderOtherVariants, OtherVariant, RankExplanation, Subject, Tombstone};
 use flash_indexer_types::names::{NameError, NameField, check_names};
 use flash_indexer_types::{InstanceId, ModelKey};
@@ -92,7 +92,8 @@ impl Indexer {
         if let Some(model) = &model {
             let variants = model.variant_queries(&question.prompt);
             blocks = variants.iter().map(Vec::len).max().unwrap_or(0);
-            ranks = model.explain(&question.prompt, variants, is_requested);
+            let dump = |instance: &InstanceId, rank| self.dump_in_parts(model, instance, rank);
+            ranks = model.explain(&question.prompt, variants, is_requested, dump);
         }
         let is_registered = |instance: &InstanceId, dp_rank: DpRank| {
             ranks.iter().any(|rank| (&rank.instance, rank.dp_rank) == (instance, dp_rank))
@@ -129,6 +130,7 @@ impl Model {
         prompt: &Prompt,
         variants: Vec<Vec<LocalHash>>,
         is_requested: impl Fn(&InstanceId) -> bool,
+        dump: impl Fn(&InstanceId, WorkerRank) -> Vec<BlockEvent>,
     ) -> Vec<RankExplanation> {
         let mut depths: BTreeMap<WorkerRank, usize> = BTreeMap::new();
         for found in variants.iter().flat_map(|query| self.index().find(query).ranks) {
@@ -141,8 +143,10 @@ impl Model {
         let fleet = deepest_of_fleet(&ranks, &other_variants, deepest);
         let partial = self.partial_ranks();
         let mut explainer = Explainer::new(variants, &self.history);
-        for (instance, rank) in ranks.into_iter().filter(|(instance, _)| is_requested(instance)) {
+        let (requested, others): (Vec<_>, Vec<_>) = ranks.into_iter().partition(|(instance, _)| is_requested(instance));
+        for (instance, rank) in requested {
             depths.remove(&rank);
+            let events = dump(&instance, rank);
             let StreamStatus { trust, last_error, doubt } = self.stream_status(&instance, rank.dp_rank);
             let is_other = |(holder, dp_rank, _): &(InstanceId, DpRank, OtherVariant)| {
                 (holder, *dp_rank) != (&instance, rank.dp_rank)
@@ -155,16 +159,17 @@ impl Model {
             let subject =
                 Subject { instance, rank, trust, last_error, doubt, is_partial, other_variants: held_under_others };
             // Cut as a query of the same prompt is.
-            explainer.add_rank(subject, &self.index().dump(rank), |query, held, slowest| match prompt {
+            explainer.add_rank(subject, &events, |query, held, slowest| match prompt {
                 Prompt::Tokens { tokens, .. } if self.ends_with_block(query, tokens.len()) => {
                     self.index().cut_prompt(rank, query, held, slowest)
                 }
                 Prompt::Tokens { .. } | Prompt::Hashes(_) => self.index().cut(rank, query, held, slowest),
             });
         }
-        for (rank, depth) in depths {
-            if explainer.is_missing_sequence_hash(depth) {
-                explainer.collect_sequence_hashes(&self.index().dump(rank));
+        for (instance, rank) in others {
+            let depth = depths.get(&rank).copied();
+            if depth.is_some_and(|depth| explainer.is_missing_sequence_hash(depth)) {
+                explainer.collect_sequence_hashes(&dump(&instance, rank));
             }
         }
         explainer.explain()

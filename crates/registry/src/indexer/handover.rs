@@ -2,9 +2,7 @@
 //! are valid.
 
 use std::sync::Arc;
-use std::time::Duration;
 
-use crossbeam_channel::bounded;
 use flash_indexer_core::keyed::KeyedMap;
 use flash_indexer_core::{DpRank, SharedIndex, WorkerRank, stored_events};
 use flash_indexer_ingest::{DecoderStateDetail, Delivery, Listener, ReadAt, ReleaseOutcome, ResumePoint};
@@ -13,6 +11,7 @@ use flash_indexer_types::{InstanceId, ModelKey, Owner, Position, Registered, Reg
 use flash_indexer_wire::Start;
 
 use super::cleanup::PendingWork;
+use super::readings::held_in_parts;
 use super::{Indexer, RegistrationError};
 use crate::model::Model;
 
@@ -104,13 +103,13 @@ impl Indexer {
         let dp_rank = rank.dp_rank;
         let read = listener(model, &instance, dp_rank).and_then(|listener| {
             let model = Arc::clone(model);
-            // Runs on the writer, so the dump is converted after it.
-            self.read(&listener, dp_rank, (ReadAt::Now, DecoderStateDetail::Full), None, move |point| {
-                (point, model.index().held(rank), model.index().secondary_stores(rank), model.is_partial(rank))
+            let mut held = held_in_parts(Arc::clone(&model), rank);
+            self.read(&listener, dp_rank, (ReadAt::Now, DecoderStateDetail::Full), None, move || {
+                Some((held()?, model.index().secondary_stores(rank), model.is_partial(rank)))
             })
         });
         match read {
-            Some((ResumePoint { position, decoder_state }, held, further, is_partial)) => RankDump {
+            Some((ResumePoint { position, decoder_state }, (held, further, is_partial))) => RankDump {
                 instance,
                 dp_rank,
                 // A reader must not take a partial dump for an exact one.
@@ -118,7 +117,7 @@ impl Indexer {
                 events: stored_events(held),
                 secondary: further,
                 named_groups: decoder_state.groups,
-                salts: decoder_state.block_state.salts.into_iter().collect(),
+                salts: decoder_state.block_state.salts.iter().map(|block| (block.sequence, block.salt)).collect(),
                 contents: decoder_state.block_state.contents,
             },
             None => RankDump {
@@ -142,32 +141,10 @@ impl Indexer {
         let positions = ranks.filter_map(|(instance, rank)| {
             let listener = listener(&model, &instance, rank.dp_rank)?;
             let now = (ReadAt::Now, DecoderStateDetail::Brief);
-            let position = self.read(&listener, rank.dp_rank, now, None, |point| point.position)?;
-            Some((instance, rank.dp_rank, position))
+            let (point, ()) = self.read(&listener, rank.dp_rank, now, None, || Some(()))?;
+            Some((instance, rank.dp_rank, point.position))
         });
         positions.collect()
-    }
-
-    /// Runs `read` on the rank's writer between two messages, at a known position. None if the service stops, or if the
-    /// writer does not reach the message within `patience`.
-    pub(super) fn read<T: Send + 'static>(
-        &self,
-        listener: &Arc<Listener>,
-        dp_rank: DpRank,
-        (at, detail): (ReadAt, DecoderStateDetail),
-        patience: Option<Duration>,
-        read: impl FnOnce(ResumePoint) -> T + Send + 'static,
-    ) -> Option<T> {
-        let (reply, answer) = bounded(1);
-        let read = Box::new(move |point| {
-            // The caller may have stopped waiting.
-            let _ = reply.send(read(point));
-        });
-        self.decoders.deliver(listener, Delivery::Read { dp_rank, at, detail, read });
-        match patience {
-            None => answer.recv().ok(),
-            Some(patience) => answer.recv_timeout(patience).ok(),
-        }
     }
 }
 

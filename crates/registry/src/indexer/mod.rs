@@ -11,6 +11,7 @@ mod pod_options;
 mod pod_registration;
 mod queries;
 mod rank_records;
+mod readings;
 mod register;
 mod registration_error;
 mod reports;

@@ -4,13 +4,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use flash_indexer_core::hashing::BlockSize;
-use flash_indexer_core::{Block, DpRank, HeldBlock, SharedIndex, WorkerRank};
+use flash_indexer_core::{Block, DpRank, HeldBlock, WorkerRank};
 use flash_indexer_ingest::{DecoderStateDetail, Listener, ReadAt, ResumePoint};
 use flash_indexer_snapshot::{EngineRecord, GroupRecord, RankDump, RankRecord, StreamRecord, Tally};
 use flash_indexer_types::{EngineKind, InstanceId, ModelKey, Position, RankId};
 
 use super::Indexer;
 use super::handover::listener;
+use super::readings::held_in_parts;
 use crate::model::Model;
 
 /// Longest wait for a reading after its message has arrived, for busy threads.
@@ -61,7 +62,7 @@ impl Indexer {
     }
 
     /// The record of a rank with its digest, now or after the message `at`. Waits for that message for `patience`.
-    /// Blocks the rank's writer for about a millisecond for every 10,000 blocks.
+    /// Meanwhile the messages of its instance wait, and those of other instances are applied.
     pub fn digest(&self, rank: &RankId, at: ReadAt, patience: Duration) -> Result<RankRecord, DigestError> {
         let unknown = || DigestError::Unknown(rank.clone());
         let model = self.models.read().get(&rank.model).cloned().ok_or_else(unknown)?;
@@ -70,19 +71,20 @@ impl Indexer {
         let read = self.read(&listener, rank.dp_rank, (at, DecoderStateDetail::Brief), patience, {
             let model = Arc::clone(&model);
             let of = WorkerRank { worker: listener.worker, dp_rank: rank.dp_rank };
-            move |ResumePoint { position, decoder_state }| {
-                let further = model.index().secondary_stores(of);
-                let groups = decoder_state.groups.map(|named| GroupRecord::all(&named, &further));
-                // The rank may have become partial during the wait.
-                (!model.is_partial(of)).then(|| (position, (tally(&model.index().held(of)), groups)))
-            }
+            let mut held = held_in_parts(Arc::clone(&model), of);
+            // The rank may become partial during the wait.
+            move || Some((held()?, model.index().secondary_stores(of), model.is_partial(of)))
         });
-        let read = read.ok_or_else(|| match at {
+        let (point, (held, secondary, is_partial)) = read.ok_or_else(|| match at {
             ReadAt::Now => DigestError::Stopping,
             ReadAt::Message(sequence) => DigestError::NotReached(rank.clone(), sequence),
         })?;
-        let (position, holdings) = read.ok_or_else(|| DigestError::Partial(rank.clone()))?;
-        Ok(record(&model, (&rank.instance, rank.dp_rank), Some(position), holdings))
+        if is_partial {
+            return Err(DigestError::Partial(rank.clone()));
+        }
+        let ResumePoint { position, decoder_state } = point;
+        let groups = decoder_state.groups.map(|named| GroupRecord::all(&named, &secondary));
+        Ok(record(&model, (&rank.instance, rank.dp_rank), Some(position), (tally(&held), groups)))
     }
 }
 

@@ -3,11 +3,11 @@
 use flash_indexer_core::groups::GroupChange;
 use flash_indexer_core::hashing::Salt;
 use flash_indexer_core::{Block, BlockEvent, SequenceHash, Tier, WorkerRank};
-use flash_indexer_ingest::{BlockDecoderState, DecoderState, ModelSink};
+use flash_indexer_ingest::{DecoderState, ModelSink};
 use flash_indexer_snapshot::{DumpEntry, GroupRecord, RankRecord, SecondaryBlocks, StreamRecord, recent_blocks};
 use flash_indexer_telemetry::metrics::Limit;
 use flash_indexer_types::{Position, Trust};
-use flash_indexer_wire::{Age, RECENT_BLOCKS_MAX};
+use flash_indexer_wire::{Age, RECENT_BLOCKS_MAX, SaltedBlock, SaltedCopies};
 
 use crate::model::Model;
 
@@ -30,26 +30,31 @@ impl RestoredState {
         self.generation.get_or_insert_with(|| model.replaceable.generation());
         match entry {
             DumpEntry::Blocks(stored) => {
-                self.record_decoder_state(stored.salt, stored.remembered, stored.parent, &stored.blocks);
+                let mut copies = SaltedCopies::default();
+                copies[stored.tier] = u16::try_from(stored.copies).unwrap_or(u16::MAX);
+                self.record_salt(stored.salt, copies, &stored.blocks);
+                self.record_contents(stored.remembered, stored.parent, &stored.blocks);
                 model.restore(rank, BlockEvent::from(stored));
             }
             DumpEntry::Secondary(stored) => self.apply_group_blocks(model, rank, stored),
-            DumpEntry::Recent(gone) => self.record_decoder_state(gone.salt, Some(gone.age), gone.parent, &gone.blocks),
+            DumpEntry::Recent(gone) => {
+                self.record_salt(gone.salt, SaltedCopies::default(), &gone.blocks);
+                self.record_contents(Some(gone.age), gone.parent, &gone.blocks);
+            }
         }
     }
 
-    /// Records the salts and contents of blocks, which the decoder of the stream needs.
-    fn record_decoder_state(
-        &mut self,
-        salt: Option<Salt>,
-        age: Option<Age>,
-        parent: Option<SequenceHash>,
-        blocks: &[Block],
-    ) {
-        let BlockDecoderState { salts, contents } = &mut self.decoder_state.block_state;
-        salts.extend(salt.into_iter().flat_map(|salt| blocks.iter().map(move |block| (block.sequence, salt))));
+    /// Records the salt of blocks, which the decoder of the stream needs.
+    fn record_salt(&mut self, salt: Option<Salt>, copies: SaltedCopies, blocks: &[Block]) {
+        let Some(salt) = salt else { return };
+        let salted = blocks.iter().map(|block| SaltedBlock { sequence: block.sequence, salt, copies });
+        self.decoder_state.block_state.salts.extend(salted);
+    }
+
+    /// Records the contents of blocks, which the decoder of the stream needs.
+    fn record_contents(&mut self, age: Option<Age>, parent: Option<SequenceHash>, blocks: &[Block]) {
         if let Some(age) = age {
-            let contents = contents.get_or_insert_default();
+            let contents = self.decoder_state.block_state.contents.get_or_insert_default();
             let room = RECENT_BLOCKS_MAX.saturating_sub(contents.len());
             contents.extend(recent_blocks(parent, blocks, age).take(room));
             self.rejected += blocks.len().saturating_sub(room) as u64;

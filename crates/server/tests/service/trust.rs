@@ -104,6 +104,33 @@ fn an_event_of_an_unknown_kind_may_have_been_a_removal() {
 }
 
 #[test]
+fn a_redefinition_that_would_move_too_many_blocks_degrades_its_rank_alone() {
+    let service = Service::start();
+    let engine = Engine::registered(&service, json!(1), 0, &json!({}));
+    let other = Engine::registered(&service, json!(2), 0, &json!({}));
+    let long: Vec<u64> = (1..=10_000).collect();
+    engine.say(&service, 0, &[stored(None, &long)]);
+    other.say(&service, 0, &[stored(None, &[1, 2])]);
+    for of in [&engine, &other] {
+        wait_for_state(of, &service, 0, "exact");
+    }
+    let count = |name: &str, label| service.metrics().value(name, &[label]);
+    let moved = || count("flash_indexer_limit_reached_total", ("limit", "moved_blocks"));
+    assert_eq!(moved(), 0.0);
+    let redefined = BlockStored { token_ids: TokenIds::Plain(tokens(&[20_000])), ..store(None, &[1]) };
+    engine.say(&service, 1, &[EngineEvent::Stored(redefined)]);
+    let listener = wait_for_state(&engine, &service, 1, "degraded");
+    let why = listener["last_error"].as_str().expect("a reason");
+    assert!(why.contains("gave a sequence hash with many descendants other content"), "{why}");
+    assert_eq!(moved(), 10_001.0, "what it held, and the block of the event");
+    assert_eq!(count("flash_indexer_blocks_total", ("result", "refused")), 10_001.0);
+    assert_eq!(service.score(&tokens(&[1, 2]), "1", 0), 0);
+    assert_eq!((trust(&service, &other), service.score(&tokens(&[1, 2]), "2", 0)), (json!("exact"), 8));
+    engine.say(&service, 2, &[EngineEvent::Cleared, stored(None, &[1])]);
+    wait_for_state(&engine, &service, 2, "exact");
+}
+
+#[test]
 fn a_rank_is_recovering_while_a_silent_replay_endpoint_is_asked() {
     let service = Service::start();
     // It accepts connections and never says a word.

@@ -54,7 +54,7 @@ const fn results(applied: &Applied) -> [u64; RESULTS.len()] {
 }
 
 /// Reasons for which a message or event is rejected or dropped.
-const REASONS: [&str; 35] = [
+const REASONS: [&str; 36] = [
     "bad_frames",
     "malformed_batch",
     "not_a_batch",
@@ -70,6 +70,7 @@ const REASONS: [&str; 35] = [
     "no_token_ids",
     "adapter_name_too_long",
     "adapter_name_control_character",
+    "salted_blocks",
     "hybrid_group",
     "unnamed_group",
     "bad_replay",

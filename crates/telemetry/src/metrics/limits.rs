@@ -33,6 +33,8 @@ pub enum Limit {
     Twins,
     /// Blocks of a rank that a redefined sequence hash moves.
     MovedBlocks,
+    /// Salted blocks of a rank.
+    SaltedBlocks,
     /// Cache groups of a rank, and blocks in one.
     CacheGroups,
     /// Open HTTP connections.
@@ -68,7 +70,7 @@ pub enum Limit {
 }
 
 impl Limit {
-    const ALL: [Self; 26] = [
+    const ALL: [Self; 27] = [
         Self::Queue,
         Self::PendingRegistrations,
         Self::Pods,
@@ -79,6 +81,7 @@ impl Limit {
         Self::WaitingBlocks,
         Self::Twins,
         Self::MovedBlocks,
+        Self::SaltedBlocks,
         Self::CacheGroups,
         Self::Connections,
         Self::BodyBytes,
@@ -109,6 +112,7 @@ impl Limit {
             Self::WaitingBlocks => "waiting_blocks",
             Self::Twins => "twins",
             Self::MovedBlocks => "moved_blocks",
+            Self::SaltedBlocks => "salted_blocks",
             Self::CacheGroups => "cache_groups",
             Self::Connections => "connections",
             Self::BodyBytes => "body_bytes",

@@ -1,10 +1,10 @@
 //! Export and import of a translator's decoder state.
 
-use flash_indexer_core::hashing::Salt;
 use flash_indexer_core::{LocalHash, SequenceHash};
 
 use super::groups::KnownGroup;
 use super::recent::{Age, RecentMap};
+use super::salts::SaltedBlock;
 use super::{RECENT_GENERATION_MAX, Translator};
 
 /// Limit of the blocks in [`Translator::recent_blocks`].
@@ -24,14 +24,15 @@ pub struct RecentBlock {
 }
 
 impl Translator {
-    /// Salts that later blocks of a sequence inherit, with the blocks that carry them; the oldest first.
-    pub fn salts(&self) -> impl Iterator<Item = (SequenceHash, Salt)> {
-        self.salts.iter().map(|(block, salt, _)| (block, salt))
+    /// Salts that later blocks of a sequence inherit, with the blocks that carry them.
+    pub fn salts(&self) -> impl Iterator<Item = SaltedBlock> {
+        self.salts.iter()
     }
 
-    /// Imports the salts of another translator of the same rank.
-    pub fn import_salts(&mut self, salts: impl IntoIterator<Item = (SequenceHash, Salt)>) {
-        salts.into_iter().for_each(|(block, salt)| self.salts.insert(block, salt));
+    /// Imports salts of another translator of the same rank. A block with copies in several tiers may be imported tier by
+    /// tier. Returns the number of blocks that exceed the limit.
+    pub fn import_salts(&mut self, blocks: impl IntoIterator<Item = SaltedBlock>) -> usize {
+        blocks.into_iter().filter(|&block| !self.salts.import(block)).count()
     }
 
     /// Blocks of the rank that were stored recently, held or not, in any order and at most [`RECENT_BLOCKS_MAX`]; none

@@ -4,6 +4,7 @@ mod decoder_state;
 mod groups;
 mod hash_inputs;
 mod recent;
+mod salts;
 
 use flash_indexer_core::groups::{GroupChange, GroupEvent, RankEvent, SecondaryGroup};
 use flash_indexer_core::hashing::{BlockSize, HashVariant, LocalHasher, Salt, TokenWindow};
@@ -15,6 +16,8 @@ pub use self::groups::{GroupRole, KnownGroup};
 use self::hash_inputs::HashInputs;
 pub use self::recent::Age;
 use self::recent::RecentMap;
+use self::salts::Salts;
+pub use self::salts::{SaltedBlock, SaltedCopies};
 use crate::adapter_salt::{ADAPTER_NAME_BYTES_MAX, AdapterSalt};
 use crate::event::{BlockRemoved, BlockStored, EngineEvent, TokenIds};
 
@@ -86,6 +89,11 @@ pub enum TranslateError {
     /// The rank has several cache groups, and the event names none of them.
     #[error("the event names no cache group, and the model has several")]
     UnnamedGroup,
+    /// The rank has too many salted blocks, or the salt of the store's blocks is forgotten.
+    #[error(
+        "the rank has too many salted blocks to remember their salts: the store is left out; clear the engine's prefix cache"
+    )]
+    SaltedBlocks,
 }
 
 impl TranslateError {
@@ -100,6 +108,7 @@ impl TranslateError {
             Self::AdapterNameCharacter { .. } => "adapter_name_control_character",
             Self::HybridGroup { .. } => "hybrid_group",
             Self::UnnamedGroup => "unnamed_group",
+            Self::SaltedBlocks => "salted_blocks",
         }
     }
 }
@@ -137,8 +146,6 @@ impl IntoIterator for Translation {
 /// Parent and local hash of a block.
 type KnownBlock = (Option<SequenceHash>, LocalHash);
 
-/// Limit of the blocks with a salt, in each of two generations.
-const SALTED_BLOCKS_MAX: usize = 1 << 19;
 /// Limit of the recent blocks of an engine with several tiers, in each of two generations.
 const RECENT_GENERATION_MAX: usize = 1 << 18;
 
@@ -150,12 +157,13 @@ const RECENT_GENERATION_MAX: usize = 1 << 18;
 /// tokens was removed. A translator that resumes in the middle of a stream needs this state: `salts`, `recent_blocks`
 /// and `groups` export it.
 ///
-/// Memory: 16 bytes for each salted block and 32 for each recent block, up to a limit.
+/// Memory: 24 bytes for each salted block that the rank holds, 16 for each one that it held and 32 for each recent block, up
+/// to a limit.
 #[derive(Debug)]
 pub struct Translator {
     options: TranslatorOptions,
     hasher: LocalHasher,
-    salts: RecentMap<Salt>,
+    salts: Salts,
     /// None until the rank names a tier other than the device.
     recent_blocks: Option<RecentMap<KnownBlock>>,
     groups: CacheGroups,
@@ -170,7 +178,7 @@ impl Translator {
         Self {
             options,
             hasher: LocalHasher::default(),
-            salts: RecentMap::new(SALTED_BLOCKS_MAX),
+            salts: Salts::default(),
             recent_blocks: None,
             groups: CacheGroups::default(),
             window: TokenWindow::Block,
@@ -188,6 +196,13 @@ impl Translator {
     #[must_use]
     pub const fn adapter_salt(&self) -> &AdapterSalt {
         &self.adapter_salt
+    }
+
+    /// Whether the salt of a parent that the rank does not hold may be forgotten. A child that names no salt may then have
+    /// a wrong local hash.
+    #[must_use]
+    pub fn has_forgotten_salts(&self) -> bool {
+        self.salts.has_forgotten()
     }
 
     /// Whether the rank has named a cache group other than the primary one.
@@ -235,7 +250,7 @@ impl Translator {
             return self.stored_in_secondary(group, tier, event);
         }
         if event.token_ids.is_empty() {
-            return Ok(self.offloaded(tier, &event.block_hashes));
+            return self.offloaded(tier, &event.block_hashes);
         }
         self.check_sizes(event)?;
         self.groups.claim_primary(event.group);
@@ -261,9 +276,12 @@ impl Translator {
 
     /// Translates a copy that is published by sequence hash alone. For a recent block the result is a store with its
     /// local hash, because the index drops a local hash with the block's last copy.
-    fn offloaded(&mut self, tier: Tier, hashes: &[SequenceHash]) -> Translation {
+    fn offloaded(&mut self, tier: Tier, hashes: &[SequenceHash]) -> Result<Translation, TranslateError> {
         let mut events: Vec<BlockEvent> = Vec::new();
         for &sequence in hashes {
+            if !self.salts.copied(tier, sequence) {
+                return Err(TranslateError::SaltedBlocks);
+            }
             let known = self.recent_blocks.as_mut().and_then(|recent_blocks| recent_blocks.get(sequence));
             match (known, events.last_mut()) {
                 (None, Some(BlockEvent::Copied { blocks, .. })) => blocks.push(sequence),
@@ -281,7 +299,7 @@ impl Translator {
         }
         let mut events = events.into_iter();
         let first = events.next().unwrap_or(BlockEvent::Copied { tier, blocks: Vec::new() });
-        Translation { first: RankEvent::Primary(first), rest: events.map(RankEvent::Primary).collect() }
+        Ok(Translation { first: RankEvent::Primary(first), rest: events.map(RankEvent::Primary).collect() })
     }
 
     fn blocks_of(&mut self, tier: Tier, event: &BlockStored<'_>) -> Result<Vec<Block>, TranslateError> {
@@ -297,7 +315,11 @@ impl Translator {
         }
         let salt = inputs.salt.and_then(Salt::new).or_else(|| self.salts.get(event.parent_block_hash?));
         let salt = salt.or_else(|| self.salts.get(*event.block_hashes.first().filter(|_| lacks_keys)?));
-        self.salts.set(&event.block_hashes, salt);
+        let is_forgotten = salt.is_none() && lacks_keys && self.salts.has_forgotten();
+        if is_forgotten || (salt.is_some() && !self.salts.has_room(&event.block_hashes)) {
+            return Err(TranslateError::SaltedBlocks);
+        }
+        self.salts.stored(tier, &event.block_hashes, salt);
         self.adapter_salt.set(inputs.lora.as_deref(), salt);
         let variant = HashVariant::salted(inputs.lora.as_deref(), salt);
         let locals = inputs.local_hashes(&mut self.hasher, &event.token_ids, self.options.block_size, variant);
@@ -344,7 +366,10 @@ impl Translator {
         let tier = tier(event.medium, event.locality)?;
         let (blocks, copies) = (event.block_hashes.clone(), self.options.removed_copies);
         Ok(match self.groups.of_removal(event.group_idx)? {
-            None => BlockEvent::Removed { tier, blocks, copies }.into(),
+            None => {
+                self.salts.removed(tier, &blocks, copies);
+                BlockEvent::Removed { tier, blocks, copies }.into()
+            }
             Some(group) => GroupChange { group, event: GroupEvent::Removed { tier, blocks, copies } }.into(),
         })
     }

@@ -20,12 +20,14 @@ pub(super) struct RecentMap<T> {
     young: KeyedMap<SequenceHash, T>,
     old: KeyedMap<SequenceHash, T>,
     generation_max: usize,
+    /// Whether an entry was evicted since the map was empty.
+    has_evicted: bool,
 }
 
 impl<T: Copy> RecentMap<T> {
     /// An empty map of at most `generation_max` entries in each of two generations.
     pub(super) fn new(generation_max: usize) -> Self {
-        Self { young: KeyedMap::default(), old: KeyedMap::default(), generation_max }
+        Self { young: KeyedMap::default(), old: KeyedMap::default(), generation_max, has_evicted: false }
     }
 
     pub(super) fn get(&mut self, hash: SequenceHash) -> Option<T> {
@@ -58,23 +60,28 @@ impl<T: Copy> RecentMap<T> {
 
     pub(super) fn insert(&mut self, hash: SequenceHash, known: T) {
         if self.young.len() >= self.generation_max {
+            self.has_evicted |= !self.old.is_empty();
             self.old = std::mem::take(&mut self.young);
         }
         self.young.insert(hash, known);
     }
 
-    /// Sets the same value for several hashes, or removes them.
-    pub(super) fn set(&mut self, hashes: &[SequenceHash], known: Option<T>) {
-        match known {
-            Some(known) => hashes.iter().for_each(|&hash| self.insert(hash, known)),
-            None if self.young.is_empty() && self.old.is_empty() => {}
-            None => {
-                for hash in hashes {
-                    self.young.remove(hash);
-                    self.old.remove(hash);
-                }
-            }
-        }
+    pub(super) fn remove(&mut self, hash: SequenceHash) {
+        self.young.remove(&hash);
+        self.old.remove(&hash);
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.young.is_empty() && self.old.is_empty()
+    }
+
+    /// Whether an entry may have been evicted since the map was created or cleared.
+    pub(super) fn has_evicted(&self) -> bool {
+        self.has_evicted
+    }
+
+    pub(super) fn generation_max(&self) -> usize {
+        self.generation_max
     }
 
     pub(super) fn clear(&mut self) {

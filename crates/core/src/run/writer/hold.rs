@@ -352,13 +352,18 @@ impl Writer {
 
     /// Appends the blocks of a run that the rank holds from an offset on.
     pub(super) fn held_in(&self, slot: RankSlot, run: RunId, from: u16, held: &mut Vec<HeldBlock>) {
+        self.held_between(slot, run, from..self.coverage_end(run, slot), held);
+    }
+
+    /// Appends the blocks of a part of a run that the rank holds. The part ends where the rank's last block does, or before.
+    pub(super) fn held_between(&self, slot: RankSlot, run: RunId, range: Range<u16>, held: &mut Vec<HeldBlock>) {
         let rank = self.ranks.get(slot);
         let coverage = self.coverage(run, slot);
-        let mut parent = match from.checked_sub(1) {
+        let mut parent = match range.start.checked_sub(1) {
             Some(offset) => Some(self.sequence_of(rank.domain, Position { run, offset })),
             None => self.parent_sequence(rank.domain, Position { run, offset: 0 }),
         };
-        for offset in from..coverage.end() {
+        for offset in range {
             let position = Position { run, offset };
             let sequence = self.sequence_of(rank.domain, position);
             if coverage.contains(offset) {

@@ -28,6 +28,7 @@ mod directory_line;
 mod domains;
 mod evict;
 mod exceptions;
+mod held_parts;
 mod hold;
 mod index_waiting;
 mod locate;

@@ -1,0 +1,69 @@
+//! Division of large events: a writer applies a bounded number of blocks at a time.
+
+use flash_indexer_core::BlockEvent;
+use flash_indexer_core::groups::{GroupChange, GroupEvent, RankEvent};
+
+/// Blocks of one change of an index. An event with more is divided into several changes.
+pub(super) const EVENT_BLOCKS_MAX: usize = 4_096;
+
+/// Blocks that an event names.
+pub(super) fn block_count(event: &RankEvent) -> usize {
+    match event {
+        RankEvent::Primary(BlockEvent::Stored { blocks, .. }) => blocks.len(),
+        RankEvent::Primary(BlockEvent::Copied { blocks, .. } | BlockEvent::Removed { blocks, .. }) => blocks.len(),
+        RankEvent::Primary(BlockEvent::Cleared) => 0,
+        RankEvent::Secondary(change) => match &change.event {
+            GroupEvent::Stored { blocks, .. } | GroupEvent::Removed { blocks, .. } => blocks.len(),
+        },
+    }
+}
+
+/// Passes on events of at most [`EVENT_BLOCKS_MAX`] blocks that together have the effect of this one, in order. Copies the
+/// event's blocks if there are more.
+pub(super) fn divide(event: RankEvent, mut push: impl FnMut(RankEvent)) {
+    if block_count(&event) <= EVENT_BLOCKS_MAX {
+        return push(event);
+    }
+    match event {
+        RankEvent::Primary(event) => parts_of_primary(event).into_iter().map(RankEvent::Primary).for_each(push),
+        RankEvent::Secondary(GroupChange { group, event }) => {
+            let parts = parts_of_group(event).into_iter();
+            parts.map(|event| RankEvent::Secondary(GroupChange { group, event })).for_each(push);
+        }
+    }
+}
+
+fn parts_of_primary(event: BlockEvent) -> Vec<BlockEvent> {
+    match event {
+        BlockEvent::Stored { tier, mut parent, blocks, copies } => {
+            let stored = blocks.chunks(EVENT_BLOCKS_MAX).map(|part| {
+                let event = BlockEvent::Stored { tier, parent, blocks: part.to_vec(), copies };
+                parent = part.last().map(|last| last.sequence);
+                event
+            });
+            stored.collect()
+        }
+        BlockEvent::Copied { tier, blocks } => {
+            let copied = blocks.chunks(EVENT_BLOCKS_MAX);
+            copied.map(|part| BlockEvent::Copied { tier, blocks: part.to_vec() }).collect()
+        }
+        BlockEvent::Removed { tier, blocks, copies } => {
+            let removed = blocks.chunks(EVENT_BLOCKS_MAX);
+            removed.map(|part| BlockEvent::Removed { tier, blocks: part.to_vec(), copies }).collect()
+        }
+        BlockEvent::Cleared => vec![BlockEvent::Cleared],
+    }
+}
+
+fn parts_of_group(event: GroupEvent) -> Vec<GroupEvent> {
+    match event {
+        GroupEvent::Stored { tier, blocks, copies } => {
+            let stored = blocks.chunks(EVENT_BLOCKS_MAX);
+            stored.map(|part| GroupEvent::Stored { tier, blocks: part.to_vec(), copies }).collect()
+        }
+        GroupEvent::Removed { tier, blocks, copies } => {
+            let removed = blocks.chunks(EVENT_BLOCKS_MAX);
+            removed.map(|part| GroupEvent::Removed { tier, blocks: part.to_vec(), copies }).collect()
+        }
+    }
+}

@@ -1,0 +1,84 @@
+//! Reads of ranks at a known position of their streams.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use crossbeam_channel::{Sender, bounded};
+use flash_indexer_core::{
+    BlockEvent, DpRank, HeldBlock, HeldReading, ReadingProgress, SharedIndex, WorkerRank, stored_events,
+};
+use flash_indexer_ingest::{DecoderStateDetail, Delivery, Listener, RankReader, ReadAt, ResumePoint};
+use flash_indexer_types::InstanceId;
+
+use super::Indexer;
+use super::handover::listener;
+use crate::model::Model;
+
+/// Blocks of a rank that its writer reads before other instances take their turns: a millisecond.
+const READ_BLOCKS_MAX: usize = 4_096;
+
+/// A reading whose parts are calls of a function, which returns the result once it is complete.
+struct Reader<F, T> {
+    read_part: F,
+    result: Option<T>,
+    reply: Sender<(ResumePoint, T)>,
+}
+
+impl<F: FnMut() -> Option<T> + Send, T: Send> RankReader for Reader<F, T> {
+    fn read_part(&mut self) -> ReadingProgress {
+        self.result = (self.read_part)();
+        if self.result.is_some() { ReadingProgress::Complete } else { ReadingProgress::More }
+    }
+
+    fn finish(self: Box<Self>, point: ResumePoint) {
+        if let Some(result) = self.result {
+            // The caller may have stopped waiting.
+            let _ = self.reply.send((point, result));
+        }
+    }
+}
+
+impl Indexer {
+    /// Calls `read_part` on the rank's writer between two messages, at a known position, until it returns a result. Other
+    /// instances take their turns between two calls. None if the service stops, or if the result does not come within
+    /// `patience`.
+    pub(super) fn read<T: Send + 'static>(
+        &self,
+        listener: &Arc<Listener>,
+        dp_rank: DpRank,
+        (at, detail): (ReadAt, DecoderStateDetail),
+        patience: Option<Duration>,
+        read_part: impl FnMut() -> Option<T> + Send + 'static,
+    ) -> Option<(ResumePoint, T)> {
+        let (reply, answer) = bounded(1);
+        let reader = Box::new(Reader { read_part, result: None, reply });
+        self.decoders.deliver(listener, Delivery::Read { dp_rank, at, detail, reader });
+        match patience {
+            None => answer.recv().ok(),
+            Some(patience) => answer.recv_timeout(patience).ok(),
+        }
+    }
+
+    /// Stored events that recreate what a rank holds. Blocks its writer only if the rank has no listener, or if the writer
+    /// does not answer in time.
+    pub(super) fn dump_in_parts(&self, model: &Arc<Model>, instance: &InstanceId, rank: WorkerRank) -> Vec<BlockEvent> {
+        let held = listener(model, instance, rank.dp_rank).and_then(|listener| {
+            let now = (ReadAt::Now, DecoderStateDetail::Brief);
+            let held = held_in_parts(Arc::clone(model), rank);
+            self.read(&listener, rank.dp_rank, now, Some(EXPLANATION_WAIT_MAX), held)
+        });
+        held.map_or_else(|| model.index().dump(rank), |(_, held)| stored_events(held))
+    }
+}
+
+/// Longest wait for the blocks of a rank that are read for an explanation. Then they are read at once.
+const EXPLANATION_WAIT_MAX: Duration = Duration::from_secs(5);
+
+/// A function that reads a part of a rank's blocks with each call, and returns all of them with the last one.
+pub(super) fn held_in_parts(model: Arc<Model>, rank: WorkerRank) -> impl FnMut() -> Option<Vec<HeldBlock>> + Send {
+    let mut reading = HeldReading::new(rank);
+    move || match model.index().read_held(&mut reading, READ_BLOCKS_MAX) {
+        ReadingProgress::More => None,
+        ReadingProgress::Complete => Some(std::mem::replace(&mut reading, HeldReading::new(rank)).into_blocks()),
+    }
+}
