@@ -1,8 +1,10 @@
 //! An index divided into shards, which threads change at the same time.
 
+use std::sync::Arc;
+
 use crate::{
-    Applied, BlockEvent, HeldBlock, LocalHash, MatchScores, PerTier, RankMatch, RankSize, SharedIndex, WorkerId,
-    WorkerRank,
+    Applied, BlockEvent, DeepestMatches, HeldBlock, LocalHash, MatchScores, PerTier, RankMatch, RankOrder, RankSize,
+    SharedIndex, WorkerId, WorkerRank,
 };
 
 /// Several indexes of one design, each with the ranks of some of the workers.
@@ -54,6 +56,17 @@ impl<I: SharedIndex> SharedIndex for ShardedIndex<I> {
         let mut scores = shards.next().unwrap_or_default();
         shards.for_each(|further| scores.ranks.extend(further.ranks));
         scores
+    }
+
+    fn find_deepest(&self, query: &[LocalHash], count: usize, order: &Arc<RankOrder>) -> DeepestMatches {
+        let found = self.shards.iter().map(|shard| shard.find_deepest(query, count, order));
+        let mut longest = 0;
+        let ranks = found.flat_map(|found| {
+            longest = found.longest.max(longest);
+            found.ranks
+        });
+        let scores = MatchScores { ranks: ranks.collect() };
+        DeepestMatches { longest, ..DeepestMatches::of(scores, count, order) }
     }
 
     fn fastest_tiers(&self, query: &[LocalHash], found: &[RankMatch]) -> Vec<PerTier<u32>> {
