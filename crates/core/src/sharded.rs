@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use crate::cursor::PrefixCursor;
 use crate::{
     Applied, BlockEvent, DeepestMatches, HeldBlock, LocalHash, MatchScores, PerTier, RankMatch, RankOrder, RankSize,
     SharedIndex, WorkerId, WorkerRank,
@@ -80,6 +81,10 @@ impl<I: SharedIndex> SharedIndex for ShardedIndex<I> {
             }
         }
         tiers
+    }
+
+    fn prefix(&self, cursor: PrefixCursor) -> Option<Vec<LocalHash>> {
+        self.shards.iter().find_map(|shard| shard.prefix(cursor))
     }
 
     fn ranks(&self) -> Vec<WorkerRank> {
