@@ -28,7 +28,7 @@ pub(super) fn measure(tokenizers: &Path, rounds: usize) -> Result<(Part, Vec<u32
     let templates = ChatTemplates::read(&path)?.with_context(|| format!("{} has no chat template", path.display()))?;
     let sources: Vec<Box<dyn TokenizerSource>> = vec![Box::new(directory)];
     let pool = TokenizerPool::start(sources, &PoolOptions::default())?;
-    let tokens_of = |request: &ChatRequest| pool.tokenize(&model, Prompt::Chat(Box::new(request.clone())));
+    let tokens_of = |request: &ChatRequest| pool.tokenize(&model, Prompt::Chat(Box::new(request.clone().into())));
 
     let request = chat_of_length(|request| Ok(tokens_of(request)?.ids.len()))?;
     let text = templates.render(&request)?;
@@ -61,7 +61,8 @@ pub(super) fn measure(tokenizers: &Path, rounds: usize) -> Result<(Part, Vec<u32
                 rounds,
                 || request.clone(),
                 |request| {
-                    pool.tokenize(&model, Prompt::Chat(Box::new(request))).map(|tokenized| ask(&hash(&tokenized.ids)))
+                    pool.tokenize(&model, Prompt::Chat(Box::new(request.into())))
+                        .map(|tokenized| ask(&hash(&tokenized.ids)))
                 },
             ),
             None,

@@ -8,7 +8,8 @@ use flash_indexer_bench::WorkerEvent;
 use flash_indexer_core::groups::RankEvent;
 use flash_indexer_core::{LocalHash, WorkerRank};
 use flash_indexer_redis::{
-    Holder, HolderDepth, HolderId, LocalRank, PublisherReport, RankMaker, Ranks, Scope, Store, StoreOptions, StoreUrl,
+    Holder, HolderDepth, HolderId, LocalRank, PublisherReport, PublisherWaker, RankRegistry, Scope, Store,
+    StoreOptions, StoreUrl,
 };
 use tokio::runtime::{Builder, Runtime};
 
@@ -22,7 +23,7 @@ const DEADLINE: Duration = Duration::from_secs(5);
 
 /// The local ranks of a replica, numbered from zero.
 pub(super) struct LocalRanks {
-    maker: RankMaker,
+    waker: PublisherWaker,
     ranks: Vec<LocalRank>,
 }
 
@@ -37,14 +38,14 @@ pub(super) fn holder(rank: WorkerRank) -> HolderId {
 
 impl LocalRanks {
     pub(super) fn of(ranks: impl IntoIterator<Item = WorkerRank>) -> Self {
-        let maker = RankMaker::default();
+        let waker = PublisherWaker::default();
         let own = |rank| LocalRank {
             holder: Holder { id: holder(rank), scope: scope(), description: format!("{rank:?}").into_bytes() },
             state: Vec::new(),
-            rank: maker.rank(),
+            rank: waker.new_rank(),
         };
         let ranks = ranks.into_iter().map(own).collect();
-        Self { maker, ranks }
+        Self { waker, ranks }
     }
 
     pub(super) fn apply(&self, WorkerEvent { rank, event }: &WorkerEvent) {
@@ -52,7 +53,7 @@ impl LocalRanks {
     }
 }
 
-impl Ranks for LocalRanks {
+impl RankRegistry for LocalRanks {
     fn ranks(&self) -> Vec<LocalRank> {
         self.ranks.clone()
     }
@@ -69,8 +70,8 @@ impl Replica {
         let runtime = Builder::new_multi_thread().worker_threads(1).enable_all().build()?;
         let url: StoreUrl = format!("redis://127.0.0.1:{port}").parse()?;
         let options = StoreOptions { time_to_live: TIME_TO_LIVE, deadline: DEADLINE, ..StoreOptions::at(url) };
-        let ranks = Arc::clone(local_ranks) as Arc<dyn Ranks>;
-        let store = Store::start(options, &local_ranks.maker, ranks, runtime.handle())?;
+        let ranks = Arc::clone(local_ranks) as Arc<dyn RankRegistry>;
+        let store = Store::start(options, &local_ranks.waker, ranks, runtime.handle())?;
         Ok(Self { runtime, store })
     }
 

@@ -28,7 +28,7 @@
 //! |---|---|
 //! | `event`, `ids` | events of a rank's cache, and the identities in them |
 //! | `hashing`, `keyed` | local hashes and prefix hashes; keyed hash tables |
-//! | `index`, `scores`, `held`, `held_reading`, `tiers` | the trait of index designs, answers, dumps and fastest tiers |
+//! | `index`, `scores`, `deepest`, `held`, `held_reading`, `tiers` | the trait of index designs, answers, their deepest ranks, dumps and fastest tiers |
 //! | `oracle` | the reference implementation that every design must equal |
 //! | `run` | the run index, the default design |
 //! | `sharded` | an index divided into shards, which threads change at the same time |
@@ -45,6 +45,7 @@ pub mod prefixes;
 pub mod rank_blocks;
 pub mod run;
 
+mod deepest;
 mod event;
 mod held;
 mod held_reading;
@@ -56,6 +57,7 @@ mod sharded;
 mod shared_index;
 mod tiers;
 
+pub use deepest::{DeepestMatches, RankOrder};
 pub use event::{Block, BlockEvent, RemovedCopies};
 pub use held::{HeldBlock, stored_events};
 pub use held_reading::{HeldReading, ReadingProgress};

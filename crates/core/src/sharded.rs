@@ -1,8 +1,11 @@
 //! An index divided into shards, which threads change at the same time.
 
+use std::sync::Arc;
+
+use crate::cursor::PrefixCursor;
 use crate::{
-    Applied, BlockEvent, HeldBlock, HeldReading, LocalHash, MatchScores, PerTier, RankMatch, RankSize, ReadingProgress,
-    SharedIndex, WorkerId, WorkerRank,
+    Applied, BlockEvent, DeepestMatches, HeldBlock, HeldReading, LocalHash, MatchScores, PerTier, RankMatch, RankOrder,
+    RankSize, ReadingProgress, SharedIndex, WorkerId, WorkerRank,
 };
 
 /// Several indexes of one design, each with the ranks of some of the workers.
@@ -56,6 +59,17 @@ impl<I: SharedIndex> SharedIndex for ShardedIndex<I> {
         scores
     }
 
+    fn find_deepest(&self, query: &[LocalHash], count: usize, order: &Arc<RankOrder>) -> DeepestMatches {
+        let found = self.shards.iter().map(|shard| shard.find_deepest(query, count, order));
+        let mut longest = 0;
+        let ranks = found.flat_map(|found| {
+            longest = found.longest.max(longest);
+            found.ranks
+        });
+        let scores = MatchScores { ranks: ranks.collect() };
+        DeepestMatches { longest, ..DeepestMatches::of(scores, count, order) }
+    }
+
     fn fastest_tiers(&self, query: &[LocalHash], found: &[RankMatch]) -> Vec<PerTier<u32>> {
         let mut tiers = vec![PerTier::default(); found.len()];
         let shard_of_match = |found: &RankMatch| shard_of(found.rank.worker, self.shards.len());
@@ -67,6 +81,10 @@ impl<I: SharedIndex> SharedIndex for ShardedIndex<I> {
             }
         }
         tiers
+    }
+
+    fn prefix(&self, cursor: PrefixCursor) -> Option<Vec<LocalHash>> {
+        self.shards.iter().find_map(|shard| shard.prefix(cursor))
     }
 
     fn ranks(&self) -> Vec<WorkerRank> {

@@ -1,9 +1,11 @@
 //! The trait of indexes that threads share.
 
+use std::sync::Arc;
+
 use crate::cursor::PrefixCursor;
 use crate::{
-    Applied, BlockEvent, HeldBlock, HeldReading, LocalHash, MatchScores, MemoryLimit, PerTier, RankMatch, RankSize,
-    ReadingProgress, WorkerId, WorkerRank, stored_events, tiers,
+    Applied, BlockEvent, DeepestMatches, HeldBlock, HeldReading, LocalHash, MatchScores, MemoryLimit, PerTier,
+    RankMatch, RankOrder, RankSize, ReadingProgress, WorkerId, WorkerRank, stored_events, tiers,
 };
 
 /// Prefetch distance, in events: a caller announces an event this many events before applying it
@@ -30,6 +32,12 @@ pub trait SharedIndex: Send + Sync {
 
     /// Returns how many leading blocks of a prompt, given by local hashes, each rank holds.
     fn find(&self, query: &[LocalHash]) -> MatchScores;
+
+    /// Returns the `count` deepest ranks of [`SharedIndex::find`] in an order. Designs that keep the order in use answer
+    /// faster than `find`, so callers pass the same order until it changes.
+    fn find_deepest(&self, query: &[LocalHash], count: usize, order: &Arc<RankOrder>) -> DeepestMatches {
+        DeepestMatches::of(self.find(query), count, order)
+    }
 
     /// Counts the blocks of matches by the fastest tier that holds them:
     /// [`PrefixIndex::fastest_tiers`](crate::PrefixIndex::fastest_tiers).

@@ -6,7 +6,8 @@ use flash_indexer_core::cursor::{CHECKPOINT_BLOCKS, PrefixCursor};
 use flash_indexer_core::hashing::sequence_hashes;
 use flash_indexer_core::run::{RunIndex, RunLimits};
 use flash_indexer_core::{
-    Block, BlockEvent, DpRank, LocalHash, RemovedCopies, SequenceHash, SharedIndex, Tier, WorkerId, WorkerRank,
+    Block, BlockEvent, DpRank, LocalHash, RemovedCopies, SequenceHash, ShardedIndex, SharedIndex, Tier, WorkerId,
+    WorkerRank,
 };
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -175,4 +176,23 @@ fn an_unknown_cursor_finds_nothing() {
     assert_eq!(index.prefix(PrefixCursor(0)), None);
     apply(&index, &Change::Store { worker: 1, prompt: Prompt { leaves_at: 0, blocks: 700 }, from: 0, step: 1_000 });
     assert_eq!((0..1_000).find_map(|cursor| index.prefix(PrefixCursor(cursor))), None);
+}
+
+/// A rank's blocks are in one shard, whichever that is.
+#[test]
+fn a_sharded_index_finds_the_prefixes_of_every_shard() {
+    let index = ShardedIndex::new(4, RunIndex::default);
+    let prompts = [1, 2, 3, 4, 5, 6, 7, 8].map(|leaves_at| Prompt { leaves_at, blocks: 40 });
+    for (worker, prompt) in (1..).zip(prompts) {
+        let locals = prompt.locals();
+        let blocks = sequences(0, &locals).into_iter().zip(&locals);
+        let blocks = blocks.map(|(sequence, &local)| Block { sequence, local }).collect();
+        let rank = WorkerRank { worker: WorkerId(worker), dp_rank: DpRank(0) };
+        index.apply(rank, &BlockEvent::Stored { tier: Tier::Device, parent: None, blocks, copies: 1 });
+    }
+    for prompt in prompts {
+        let locals = prompt.locals();
+        let (cursor, blocks) = PrefixCursor::last_of(&locals).expect("a complete section");
+        assert_eq!(index.prefix(cursor).as_deref(), Some(&locals[..blocks]), "{prompt:?}");
+    }
 }

@@ -176,6 +176,11 @@ impl<'q> Search<'q> {
 
     /// The answer to a query.
     pub(crate) fn answer(&self, options: QueryOptions) -> Answer {
+        if let (None, Some(model), [variant]) = (&self.listed, &self.local, self.variants.as_slice())
+            && let Some(answer) = model.deepest_answer(variant, self.tokens, options)
+        {
+            return Answer { store: self.store, cursor: self.cursor(), ..answer };
+        }
         let found = self.find_local();
         let Some(listed) = &self.listed else {
             let answer = self.local.as_ref().map(|model| model.answer(&found, options)).unwrap_or_default();

@@ -11,8 +11,8 @@ use super::{Cut, GroupChange, RankEvent};
 use crate::cursor::PrefixCursor;
 use crate::hashing::sequence_hashes;
 use crate::{
-    Applied, BlockEvent, HeldBlock, HeldReading, LocalHash, MatchScores, MemoryLimit, PerTier, RankMatch, RankSize,
-    ReadingProgress, SharedIndex, Tier, WorkerId, WorkerRank,
+    Applied, BlockEvent, DeepestMatches, HeldBlock, HeldReading, LocalHash, MatchScores, MemoryLimit, PerTier,
+    RankMatch, RankOrder, RankSize, ReadingProgress, SharedIndex, Tier, WorkerId, WorkerRank,
 };
 
 /// An index whose ranks may have several cache groups.
@@ -111,6 +111,16 @@ impl GroupedIndex {
         scores
     }
 
+    /// [`SharedIndex::find_deepest`] for a prompt that ends with the query's last block. Costs the complete answer if
+    /// there are ranks with groups: any rank may hold more in its primary group than it can use.
+    #[must_use]
+    pub fn find_prompt_deepest(&self, query: &[LocalHash], count: usize, order: &Arc<RankOrder>) -> DeepestMatches {
+        if self.is_plain() {
+            return self.plain.find_deepest(query, count, order);
+        }
+        DeepestMatches::of(self.find_prompt(query), count, order)
+    }
+
     /// Explains why the first `held` blocks of a query, all of which the primary group of `rank` holds in tiers up to
     /// `slowest`, are not all usable; none if they are.
     #[must_use]
@@ -207,6 +217,13 @@ impl SharedIndex for GroupedIndex {
         }
         scores.ranks.retain(|found| found.longest() > 0);
         scores
+    }
+
+    fn find_deepest(&self, query: &[LocalHash], count: usize, order: &Arc<RankOrder>) -> DeepestMatches {
+        if self.is_plain() {
+            return self.plain.find_deepest(query, count, order);
+        }
+        DeepestMatches::of(self.find(query), count, order)
     }
 
     /// The prefix as the primary group has it.

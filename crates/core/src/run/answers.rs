@@ -1,12 +1,15 @@
 //! Answers of the run index: depths by holder, the table that assigns holders to ranks, and matches by rank.
 
+use std::sync::Arc;
+
 use rustc_hash::FxHashMap;
 
 use super::matches::Scratch;
 use super::published::Published;
 use super::published::holdings::Holder;
 use super::published::rank_table::{HolderAssignment, RankSlot};
-use crate::{DpRank, MatchScores, PerTier, RankMatch, Tier, WorkerId, WorkerRank};
+use crate::deepest::DeepestRanks;
+use crate::{DeepestMatches, DpRank, MatchScores, PerTier, RankMatch, RankOrder, Tier, WorkerId, WorkerRank};
 
 /// Reusable answer of [`RunIndex`](super::RunIndex): depths by holder.
 ///
@@ -150,6 +153,65 @@ impl ResolvedRanks {
         }
         levelled.clear();
         MatchScores { ranks }
+    }
+
+    /// Selects the deepest ranks from depths by holder.
+    pub(super) fn deepest(&self, found: &mut Scratch, count: usize, ordered: &ResolvedOrder) -> DeepestMatches {
+        let Scratch { depths, levelled, .. } = found;
+        let mut deepest = DeepestRanks::new(count);
+        let mut longest = 0;
+        // The matches of ranks with several holders, which are complete after all holders were visited.
+        let mut of_levels: Vec<(RankMatch, Option<u32>)> = Vec::new();
+        depths.for_each(|holder, depth| {
+            // No level of a rank is deeper in device memory than this one.
+            if depth < deepest.least_depth() && depth <= longest {
+                return;
+            }
+            let Some(&ResolvedHolder { rank, assignment }) = self.holders.get(holder.0 as usize) else { return };
+            let precedence = ordered.by_holder[holder.0 as usize];
+            if assignment.covers_all_levels() {
+                longest = depth.max(longest);
+                if let Some(precedence) = precedence {
+                    deepest.offer(RankMatch { rank, blocks: PerTier([depth; 4]) }, precedence);
+                }
+            } else if assignment.is_in_use() {
+                let at = levelled.index_of(assignment.rank, of_levels.len());
+                if at == of_levels.len() {
+                    of_levels.push((RankMatch { rank, blocks: PerTier::default() }, precedence));
+                }
+                for level in Tier::ALL.into_iter().filter(|&level| assignment.covers_level(level)) {
+                    of_levels[at].0.blocks[level] = depth;
+                }
+            }
+        });
+        levelled.clear();
+        for (found, precedence) in of_levels {
+            longest = found.longest().max(longest);
+            if let Some(precedence) = precedence {
+                deepest.offer(found, precedence);
+            }
+        }
+        DeepestMatches { ranks: deepest.into_ranks(), longest }
+    }
+}
+
+/// The precedence of each holder's rank in an order, as of one version of the rank table.
+#[derive(Debug, Default)]
+pub(super) struct ResolvedOrder {
+    version: u64,
+    order: Arc<RankOrder>,
+    /// Indexed by holder; none for a rank that is in no answer.
+    by_holder: Vec<Option<u32>>,
+}
+
+impl ResolvedOrder {
+    pub(super) fn new(resolved: &ResolvedRanks, order: &Arc<RankOrder>) -> Self {
+        let by_holder = resolved.holders.iter().map(|holder| order.precedence(holder.rank)).collect();
+        Self { version: resolved.version, order: Arc::clone(order), by_holder }
+    }
+
+    pub(super) fn is_of(&self, resolved: &ResolvedRanks, order: &Arc<RankOrder>) -> bool {
+        self.version == resolved.version && Arc::ptr_eq(&self.order, order)
     }
 }
 

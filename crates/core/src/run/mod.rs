@@ -49,7 +49,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize};
 use arc_swap::ArcSwap;
 use parking_lot::Mutex;
 
-use self::answers::ResolvedRanks;
+use self::answers::{ResolvedOrder, ResolvedRanks};
 pub use self::answers::{RunHolder, RunHolders, RunMatches};
 use self::bound::BoundCounters;
 pub use self::bound::{INDEX_BYTES_MIN, MemoryTooSmall, OnEvicted};
@@ -65,8 +65,8 @@ use self::writer::{Bounded, Compaction, Writer};
 use crate::cursor::PrefixCursor;
 use crate::keyed::HashKey;
 use crate::{
-    Applied, BlockEvent, HeldBlock, HeldReading, LocalHash, MatchScores, MemoryLimit, PerTier, RankMatch, RankSize,
-    ReadingProgress, SharedIndex, Tier, WorkerId, WorkerRank, tiers,
+    Applied, BlockEvent, DeepestMatches, HeldBlock, HeldReading, LocalHash, MatchScores, MemoryLimit, PerTier,
+    RankMatch, RankOrder, RankSize, ReadingProgress, SharedIndex, Tier, WorkerId, WorkerRank, tiers,
 };
 
 /// Memory use of a [`RunIndex`].
@@ -117,6 +117,8 @@ pub struct RunIndex {
     published: ArcSwap<Published>,
     /// Ranks and holders, resolved by the first query after they changed.
     resolved: ArcSwap<ResolvedRanks>,
+    /// The order of the holders' ranks, resolved by the first query after the ranks or the order changed.
+    ordered: ArcSwap<ResolvedOrder>,
     writer: Mutex<Writer>,
     /// Bytes that the index took when [`SharedIndex::memory_bytes`] last found the writer free.
     bytes_taken: AtomicUsize,
@@ -152,6 +154,7 @@ impl RunIndex {
         Self {
             published: ArcSwap::new(published),
             resolved: ArcSwap::default(),
+            ordered: ArcSwap::default(),
             writer,
             bytes_taken: AtomicUsize::new(0),
             bound: None,
@@ -212,6 +215,17 @@ impl RunIndex {
             resolved.version = version;
             self.resolved.store(Arc::new(resolved));
         }
+    }
+
+    /// The precedence of each holder's rank. Costs their number after the ranks or the order changed.
+    fn resolved_order(&self, resolved: &ResolvedRanks, order: &Arc<RankOrder>) -> Arc<ResolvedOrder> {
+        let known = self.ordered.load();
+        if known.is_of(resolved, order) {
+            return Arc::clone(&known);
+        }
+        let ordered = Arc::new(ResolvedOrder::new(resolved, order));
+        self.ordered.store(Arc::clone(&ordered));
+        ordered
     }
 
     /// Finds, for the local hashes of a prompt's blocks, how many leading blocks each holder has. The fastest form of
@@ -340,6 +354,19 @@ impl SharedIndex for RunIndex {
                 Ok(resolved.scores(scratch))
             });
             let Some(found) = found else { return MatchScores::default() };
+            self.record_use(scratch);
+            found
+        })
+    }
+
+    /// Merges the holders as `find` does, and then compares a match only if it is as deep as those selected before.
+    fn find_deepest(&self, query: &[LocalHash], count: usize, order: &Arc<RankOrder>) -> DeepestMatches {
+        SCRATCH.with_borrow_mut(|scratch| {
+            let found = self.with_ranks(|published, resolved| {
+                find_depths(published, query, scratch)?;
+                Ok(resolved.deepest(scratch, count, &self.resolved_order(resolved, order)))
+            });
+            let Some(found) = found else { return DeepestMatches::default() };
             self.record_use(scratch);
             found
         })

@@ -134,6 +134,12 @@ pub(crate) fn check(
 /// Checks that the reported cuts explain every answer.
 fn check_cuts(index: &GroupedIndex, oracle: &GroupedOracle, query: &[LocalHash]) -> Result<(), TestCaseError> {
     let (found, prompt, indexed) = (index.find(query), index.find_prompt(query), oracle.find_indexed(query));
+    for (order, count) in support::orders().into_iter().zip([1, 2, 3]) {
+        let deepest = index.find_deepest(query, count, &order);
+        support::check_deepest(deepest, &found, count, &order, query)?;
+        let deepest = index.find_prompt_deepest(query, count, &order);
+        support::check_deepest(deepest, &prompt, count, &order, query)?;
+    }
     for rank in all_ranks() {
         let blocks = |scores: &MatchScores| scores.get(rank).map(|found| found.blocks).unwrap_or_default();
         for tier in Tier::ALL {

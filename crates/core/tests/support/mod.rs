@@ -1,10 +1,12 @@
 //! Random event streams over small domains, so that all interactions occur, and comparisons of indexes.
 #![allow(dead_code, reason = "each test uses a part of it")]
 
+use std::sync::Arc;
+
 use flash_indexer_core::hashing::sequence_hashes;
 use flash_indexer_core::{
-    Applied, Block, BlockEvent, DpRank, HeldBlock, LocalHash, RemovedCopies, SequenceHash, SharedIndex, Tier, WorkerId,
-    WorkerRank,
+    Applied, Block, BlockEvent, DeepestMatches, DpRank, HeldBlock, LocalHash, MatchScores, RankOrder, RemovedCopies,
+    SequenceHash, SharedIndex, Tier, WorkerId, WorkerRank,
 };
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -42,9 +44,13 @@ pub(crate) fn check_equal(
     expected: &dyn SharedIndex,
     queries: &[Vec<LocalHash>],
 ) -> Result<(), TestCaseError> {
-    for query in queries {
+    let orders = orders();
+    for (at, query) in queries.iter().enumerate() {
         let found = index.find(query).sorted();
         prop_assert_eq!(&found, &expected.find(query).sorted(), "query {:?}", query);
+        // Over all queries, most pairs of an order and a count.
+        let (order, count) = (&orders[at % orders.len()], 1 + at % 5);
+        check_deepest(index.find_deepest(query, count, order), &found, count, order, query)?;
         let tiers = index.fastest_tiers(query, &found.ranks);
         prop_assert_eq!(&tiers, &expected.fastest_tiers(query, &found.ranks), "tiers of query {:?}", query);
         for (tiers, found) in tiers.iter().zip(&found.ranks) {
@@ -52,6 +58,39 @@ pub(crate) fn check_equal(
         }
     }
     check_equal_state(index, expected)
+}
+
+/// Orders of all ranks of [`rank`], of some of them, and of ranks and further ranks of a worker.
+pub(crate) fn orders() -> [Arc<RankOrder>; 3] {
+    let rank = |worker, dp_rank| WorkerRank { worker: WorkerId(worker), dp_rank: DpRank(dp_rank) };
+    let orders = [
+        RankOrder::new([rank(1, 1), rank(0, 0), rank(1, 0), rank(0, 1)], []),
+        RankOrder::new([rank(1, 0), rank(0, 1)], []),
+        RankOrder::new([rank(1, 0), rank(0, 1)], [WorkerId(0)]),
+    ];
+    orders.map(Arc::new)
+}
+
+/// Compares the deepest ranks of an answer with the complete answer.
+pub(crate) fn check_deepest(
+    deepest: DeepestMatches,
+    complete: &MatchScores,
+    count: usize,
+    order: &RankOrder,
+    query: &[LocalHash],
+) -> Result<(), TestCaseError> {
+    let longest = complete.ranks.iter().map(|found| found.longest()).max().unwrap_or(0);
+    prop_assert_eq!(deepest.longest, longest, "longest match of {:?}", query);
+    let place = |rank| order.position(rank).map(|at| at + 1).or(order.is_unlisted(rank).then_some(0));
+    let mut expected: Vec<_> = complete.ranks.iter().filter(|found| place(found.rank).is_some()).copied().collect();
+    expected.sort_by_key(|found| {
+        let [device, .., any] = found.blocks.0;
+        (std::cmp::Reverse((device, any)), place(found.rank))
+    });
+    expected.truncate(count);
+    let deepest = MatchScores { ranks: deepest.ranks }.sorted();
+    prop_assert_eq!(deepest, MatchScores { ranks: expected }.sorted(), "deepest {} of {:?}", count, query);
+    Ok(())
 }
 
 /// Compares the blocks that two indexes hold.

@@ -4,7 +4,9 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Instant;
 
-use flash_indexer_core::{DpRank, LocalHash, MatchScores, PerTier, RankMatch, RankSize, SharedIndex, Tier, WorkerRank};
+use flash_indexer_core::{
+    DeepestMatches, DpRank, LocalHash, MatchScores, PerTier, RankMatch, RankSize, SharedIndex, WorkerRank,
+};
 use flash_indexer_telemetry::metrics::Limit;
 
 use super::Model;
@@ -45,50 +47,76 @@ impl Model {
                 None => {}
             }
         }
-        let ranks = match options.top_k {
-            Some(top_k) => {
-                let top = deepest_ranks(&depths, top_k.get(), |depth| options.admits(&self.tokens(depth)));
-                let index = self.index();
-                let sized = top.into_iter().map(|at| (at, index.size(listed.ranks[at].rank).blocks));
-                self.rank_answers(&listed, &depths, sized)
+        if let Some(top_k) = options.top_k {
+            let matches =
+                listed.ranks.iter().zip(depths).map(|(listed, blocks)| RankMatch { rank: listed.rank, blocks });
+            let scores = MatchScores { ranks: matches.filter(|found| found.longest() > 0).collect() };
+            return self.deepest_ranks(&listed, DeepestMatches::of(scores, top_k.get(), &listed.order).ranks, options);
+        }
+        let mut sizes = vec![0; listed.ranks.len()];
+        for (rank, size) in self.index().sizes() {
+            match listed.find(rank) {
+                Some(at) => sizes[at] = size.blocks,
+                None if listed.is_restored(rank) => return None,
+                None => {}
             }
-            None => {
-                let mut sizes = vec![0; listed.ranks.len()];
-                for (rank, size) in self.index().sizes() {
-                    match listed.find(rank) {
-                        Some(at) => sizes[at] = size.blocks,
-                        None if listed.is_restored(rank) => return None,
-                        None => {}
-                    }
-                }
-                let sized = sizes.into_iter().enumerate();
-                let admitted = sized.filter(|&(at, _)| options.admits(&self.tokens(depths[at])));
-                self.rank_answers(&listed, &depths, admitted)
-            }
-        };
-        Some(Answer::new(Arc::clone(&listed.names), ranks))
+        }
+        let ranks = depths.into_iter().zip(sizes).enumerate();
+        let ranks = ranks.map(|(at, (blocks, blocks_held))| ListedMatch { at, blocks, blocks_held });
+        Some(Answer::new(Arc::clone(&listed.names), self.rank_answers(&listed, options, ranks)))
     }
 
-    /// The parts of listed ranks, given with the blocks that they hold, in an answer.
+    /// The answer of the deepest ranks for a prompt with one hash variant, of `tokens` tokens if they are known. Costs the
+    /// holders of the prompt's blocks, and these ranks. None without `top_k`, or if one of the ranks is known from a dump
+    /// only.
+    pub(crate) fn deepest_answer(
+        &self,
+        query: &[LocalHash],
+        tokens: Option<usize>,
+        options: QueryOptions,
+    ) -> Option<Answer> {
+        let (index, listed) = (self.index(), self.instances.listed());
+        let count = options.top_k?.get();
+        let deepest = match tokens.is_some_and(|tokens| self.ends_with_block(query, tokens)) {
+            true => index.find_prompt_deepest(query, count, &listed.order),
+            false => index.find_deepest(query, count, &listed.order),
+        };
+        let answer = self.deepest_ranks(&listed, deepest.ranks, options)?;
+        let matched = &query[..query.len().min(deepest.longest as usize)];
+        Some(Answer { frequencies: self.record_match(query.len(), matched), ..answer })
+    }
+
+    /// The answer of these ranks. None if one of them is not listed because its instance is known from a dump only.
+    fn deepest_ranks(&self, listed: &ListedRanks, ranks: Vec<RankMatch>, options: QueryOptions) -> Option<Answer> {
+        let index = self.index();
+        let sized = |RankMatch { rank, blocks }| {
+            Some(ListedMatch { at: listed.find(rank)?, blocks, blocks_held: index.size(rank).blocks })
+        };
+        let mut matches = ranks.into_iter().map(sized).collect::<Option<Vec<_>>>()?;
+        matches.sort_unstable_by_key(|found| found.at);
+        Some(Answer::new(Arc::clone(&listed.names), self.rank_answers(listed, options, matches.into_iter())))
+    }
+
+    /// The parts of listed ranks in an answer.
     fn rank_answers(
         &self,
         listed: &ListedRanks,
-        depths: &[PerTier<u32>],
-        ranks: impl Iterator<Item = (usize, usize)>,
+        options: QueryOptions,
+        ranks: impl Iterator<Item = ListedMatch>,
     ) -> Vec<RankAnswer> {
         let partial = self.partial_ranks();
-        let answer = |(at, blocks_held): (usize, usize)| {
+        let answer = |ListedMatch { at, blocks, blocks_held }| {
             let rank = &listed.ranks[at];
             RankAnswer {
                 instance: rank.instance,
                 dp_rank: rank.rank.dp_rank,
-                tokens: self.tokens(depths[at]),
+                tokens: self.tokens(blocks),
                 blocks_held,
                 trust: rank.listener.trust(rank.rank.dp_rank),
                 partial: partial.as_ref().is_some_and(|partial| partial.contains(&rank.rank)),
             }
         };
-        ranks.map(answer).collect()
+        ranks.filter(|rank| options.admits(&self.tokens(rank.blocks))).map(answer).collect()
     }
 
     fn tokens(&self, blocks: PerTier<u32>) -> PerTier<u64> {
@@ -99,12 +127,13 @@ impl Model {
     /// of each block.
     pub(crate) fn record_query(&self, found: &VariantMatches<'_>) -> Vec<u32> {
         let deepest = deepest(found.iter().map(|(query, scores)| (*query, scores)));
-        self.counts.query(deepest.queried, deepest.matched.len());
-        self.count_uses(deepest.matched)
+        self.record_match(deepest.queried, deepest.matched)
     }
 
-    /// Counts a use of each block and returns the previous uses.
-    fn count_uses(&self, prefix: &[LocalHash]) -> Vec<u32> {
+    /// Counts a query of `queried` blocks, and a use of each leading block that it matched. Returns the previous uses of
+    /// those blocks.
+    fn record_match(&self, queried: usize, prefix: &[LocalHash]) -> Vec<u32> {
+        self.counts.query(queried, prefix.len());
         let Some(recent_uses) = &self.recent_uses else { return Vec::new() };
         let uses = recent_uses.count(self.id, prefix, Instant::now());
         self.metrics.limit_reached_by(Limit::RecentUses, uses.evicted);
@@ -144,27 +173,21 @@ impl Model {
     }
 }
 
+/// A listed rank with its match.
+struct ListedMatch {
+    /// Index in [`ListedRanks::ranks`].
+    at: usize,
+    /// Leading blocks of the prompt.
+    blocks: PerTier<u32>,
+    /// Blocks of any prompt.
+    blocks_held: usize,
+}
+
 /// Raises the depths of a rank to those of another match.
 fn deepen(depths: &mut PerTier<u32>, blocks: PerTier<u32>) {
     for (deepest, blocks) in depths.0.iter_mut().zip(blocks.0) {
         *deepest = blocks.max(*deepest);
     }
-}
-
-/// Indexes of the `count` ranks with the deepest matches in device memory, then in any tier, then the first ones, in
-/// ascending order. Ranks without a match are left out.
-fn deepest_ranks(depths: &[PerTier<u32>], count: usize, admits: impl Fn(PerTier<u32>) -> bool) -> Vec<usize> {
-    let matches = depths.iter().enumerate().filter(|&(_, &depth)| depth[Tier::External] > 0 && admits(depth));
-    let deepest_first =
-        |&(at, depth): &(usize, &PerTier<u32>)| (u32::MAX - depth[Tier::Device], u32::MAX - depth[Tier::External], at);
-    let mut top: Vec<_> = matches.collect();
-    if top.len() > count {
-        top.select_nth_unstable_by_key(count, deepest_first);
-        top.truncate(count);
-    }
-    let mut top: Vec<usize> = top.into_iter().map(|(at, _)| at).collect();
-    top.sort_unstable();
-    top
 }
 
 /// The longest match of a query in any rank.
@@ -190,8 +213,9 @@ mod tests {
     use std::num::NonZeroUsize;
     use std::sync::Arc;
 
+    use flash_indexer_core::groups::{AttentionWindow, GroupChange, GroupEvent, GroupId, SecondaryGroup};
     use flash_indexer_core::hashing::{BlockSize, sequence_hashes};
-    use flash_indexer_core::{Block, BlockEvent, RemovedCopies, WorkerId};
+    use flash_indexer_core::{Block, BlockEvent, RemovedCopies, Tier, WorkerId};
     use flash_indexer_types::{InstanceId, ModelKey, Registration};
     use proptest::prelude::*;
 
@@ -219,6 +243,13 @@ mod tests {
             prompt: usize,
             tier: Tier,
         },
+        /// Blocks of a hybrid model's second cache group.
+        StoreGroup {
+            instance: u32,
+            dp_rank: u32,
+            prompt: usize,
+            tier: Tier,
+        },
         Register(u32),
         Unregister(u32),
         /// An instance that is known from a dump only.
@@ -230,6 +261,7 @@ mod tests {
         prop_oneof![
             6 => rank().prop_map(|(instance, dp_rank, prompt, tier)| Step::Store { instance, dp_rank, prompt, tier }),
             2 => rank().prop_map(|(instance, dp_rank, prompt, tier)| Step::Remove { instance, dp_rank, prompt, tier }),
+            1 => rank().prop_map(|(instance, dp_rank, prompt, tier)| Step::StoreGroup { instance, dp_rank, prompt, tier }),
             2 => (0..INSTANCES).prop_map(Step::Register),
             1 => (0..INSTANCES).prop_map(Step::Unregister),
             1 => (0..INSTANCES).prop_map(Step::Restore),
@@ -269,6 +301,12 @@ mod tests {
                 let event = BlockEvent::Removed { tier, blocks, copies: RemovedCopies::All };
                 model.index().apply(rank(instance, dp_rank), &event);
             }
+            Step::StoreGroup { instance, dp_rank, prompt, tier } => {
+                let blocks = sequence_hashes(&locals(PROMPTS[prompt])).collect();
+                let group = SecondaryGroup { id: GroupId(1), window: AttentionWindow::LastBlocks(1) };
+                let change = GroupChange { group, event: GroupEvent::Stored { tier, blocks, copies: 1 } };
+                model.index().apply_group(rank(instance, dp_rank), &change);
+            }
             Step::Register(instance) => {
                 // The second rank of some instances is known from the index only.
                 for dp_rank in 0..1 + instance % RANKS {
@@ -296,8 +334,11 @@ mod tests {
 
         /// The answer from the list of ranks equals the general one after every change of registrations and blocks.
         #[test]
-        fn the_listed_answer_equals_the_general_answer(steps in prop::collection::vec(step(), 1..30)) {
-            let indexer = Indexer::start(IndexerOptions::default()).expect("it starts");
+        fn the_listed_answer_equals_the_general_answer(
+            shards in 1_usize..=3,
+            steps in prop::collection::vec(step(), 1..30),
+        ) {
+            let indexer = Indexer::start(IndexerOptions { shards: Some(shards), ..IndexerOptions::default() }).expect("it starts");
             indexer.register(registration(0, 0)).expect("it is registered");
             let model: Arc<Model> = indexer.model(&ModelKey::new("m", None)).expect("it exists");
             for step in steps {
@@ -315,6 +356,11 @@ mod tests {
                             prop_assert!(answer.is_some() || has_restored);
                             let answer = answer.unwrap_or_else(|| model.answer(&found, options));
                             prop_assert_eq!(as_named(&answer), as_named(&general));
+                            let deepest = model.deepest_answer(&query, None, options);
+                            prop_assert!(deepest.is_some() || has_restored || top_k == 0);
+                            if let Some(deepest) = deepest {
+                                prop_assert_eq!(as_named(&deepest), as_named(&general));
+                            }
                         }
                     }
                 }

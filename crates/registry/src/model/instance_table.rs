@@ -7,11 +7,10 @@ use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::{Acquire, Release};
 
 use arc_swap::ArcSwap;
-use flash_indexer_core::{WorkerId, WorkerRank};
+use flash_indexer_core::{RankOrder, WorkerRank};
 use flash_indexer_ingest::Listener;
 use flash_indexer_types::InstanceId;
 use parking_lot::{RwLock, RwLockReadGuard, RwLockWriteGuard};
-use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::Instance;
 use crate::answer::InstanceName;
@@ -38,8 +37,8 @@ pub(crate) struct ListedRanks {
     pub names: Arc<[InstanceName]>,
     /// In the order of instances and ranks.
     pub ranks: Vec<ListedRank>,
-    by_rank: FxHashMap<WorkerRank, u32>,
-    workers: FxHashSet<WorkerId>,
+    /// The order of `ranks`, which has the workers of all instances.
+    pub order: Arc<RankOrder>,
 }
 
 /// One rank of a registered instance.
@@ -85,20 +84,22 @@ impl ListedRanks {
         Self {
             generation,
             names: instances.keys().map(InstanceName::new).collect(),
-            by_rank: ranks.iter().map(|listed| listed.rank).zip(0..).collect(),
+            order: Arc::new(RankOrder::new(
+                ranks.iter().map(|listed| listed.rank),
+                instances.values().map(|instance| instance.worker),
+            )),
             ranks,
-            workers: instances.values().map(|instance| instance.worker).collect(),
         }
     }
 
     /// Index of a rank in [`ListedRanks::ranks`].
     pub(crate) fn find(&self, rank: WorkerRank) -> Option<usize> {
-        self.by_rank.get(&rank).map(|&at| at as usize)
+        self.order.position(rank)
     }
 
     /// Whether the rank belongs to a registered instance although it is not listed: it was restored from a dump.
     pub(crate) fn is_restored(&self, rank: WorkerRank) -> bool {
-        !self.by_rank.contains_key(&rank) && self.workers.contains(&rank.worker)
+        self.order.is_unlisted(rank)
     }
 }
 
