@@ -53,7 +53,7 @@ enum Part {
     Density(DensityArguments),
     /// Measure the hit rate lost to a memory limit; writes memory.json and memory.svg.
     Memory(MemoryArguments),
-    /// Measure the service over real sockets; writes service.json.
+    /// Measure the service over real sockets, beside Dynamo's; writes comparison.json and service.json.
     Service(ServiceArguments),
     /// Measure the prompt pipeline, from a chat to scored pods; writes prompt.json.
     Prompt(PromptArguments),
@@ -61,6 +61,13 @@ enum Part {
     Redis(RedisArguments),
     /// Write BENCHMARKS.md from the results of the other parts.
     Report(ReportArguments),
+    /// Run Dynamo's standalone indexer, for the comparison of services.
+    #[command(hide = true)]
+    DynamoService {
+        /// HTTP port.
+        #[arg(long)]
+        port: u16,
+    },
     /// Take the measures that the parent process writes to standard input.
     #[command(hide = true)]
     Child,
@@ -211,8 +218,9 @@ fn main() -> Result<()> {
         Part::Density(arguments) => density(&arguments),
         Part::Memory(arguments) => memory(&arguments),
         Part::Service(arguments) => {
-            let report = service::measure(&arguments.program, arguments.repeats)?;
-            Results::new(&arguments.results).write_service(&report)
+            let results = Results::new(&arguments.results);
+            results.write_comparison(&service::compare(&arguments.program, arguments.repeats)?)?;
+            results.write_service(&service::measure(&arguments.program, arguments.repeats)?)
         }
         Part::Prompt(arguments) => {
             let report = prompt::measure(
@@ -222,6 +230,7 @@ fn main() -> Result<()> {
             Results::new(&arguments.results).write_prompt(&report)
         }
         Part::Redis(arguments) => shared_through_redis(&arguments),
+        Part::DynamoService { port } => peers::serve_dynamo(port),
         Part::Report(arguments) => markdown::write(&Results::new(&arguments.results), &arguments.to),
         Part::Child => {
             let contenders = contenders(&[])?;

@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use crate::memory::MemoryReport;
 use crate::prompt::PromptReport;
 use crate::redis::RedisReport;
-use crate::service::ServiceReport;
+use crate::service::{Comparison, ServiceReport};
 
 /// The folder of results.
 pub(crate) struct Results {
@@ -72,6 +72,20 @@ impl Results {
 
     pub(crate) fn service(&self) -> Result<Option<ServiceReport>> {
         self.read("service.json")
+    }
+
+    /// Writes the tables of all parts.
+    pub(crate) fn write_details(&self, text: &str) -> Result<()> {
+        let path = self.folder.join("details.md");
+        std::fs::write(&path, text).with_context(|| format!("failed to write {}", path.display()))
+    }
+
+    pub(crate) fn write_comparison(&self, comparison: &Comparison) -> Result<()> {
+        self.write("comparison.json", comparison)
+    }
+
+    pub(crate) fn comparison(&self) -> Result<Option<Comparison>> {
+        self.read("comparison.json")
     }
 
     pub(crate) fn memory_plot(&self) -> PathBuf {

@@ -6,6 +6,7 @@
 mod chain_index;
 mod dynamo;
 mod dynamo_radix_tree;
+mod dynamo_service;
 mod smg_radix_tree;
 mod two_level_lru;
 
@@ -16,6 +17,7 @@ use flash_indexer_bench::{Contender, WorkerEvent};
 pub(crate) use self::chain_index::ChainIndexPeer;
 pub(crate) use self::dynamo::{CompressedTreePeer, PositionalPeer};
 pub(crate) use self::dynamo_radix_tree::DynamoRadixTreePeer;
+pub(crate) use self::dynamo_service::serve_dynamo;
 pub(crate) use self::smg_radix_tree::SmgRadixTreePeer;
 pub(crate) use self::two_level_lru::{TwoLevelLruPeer, two_level_lru_hits};
 

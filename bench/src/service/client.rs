@@ -19,7 +19,10 @@ pub(super) struct Prepared(Vec<u8>);
 impl Prepared {
     pub(super) fn post(path: &str, body: &impl Serialize) -> Result<Self> {
         let body = serde_json::to_vec(body)?;
-        let head = format!("POST {path} HTTP/1.1\r\nHost: flash-indexer\r\nContent-Length: {}\r\n\r\n", body.len());
+        let head = format!(
+            "POST {path} HTTP/1.1\r\nHost: flash-indexer\r\nContent-Type: application/json\r\nContent-Length: {}\r\n\r\n",
+            body.len()
+        );
         Ok(Self([head.into_bytes(), body].concat()))
     }
 }

@@ -6,6 +6,9 @@ use flash_indexer_wire::{BlockRemoved, BlockStored, Encoding, EngineEvent, Token
 pub(crate) const BLOCK_TOKENS: usize = 16;
 /// Blocks in a sequence: 8,192 tokens.
 pub(super) const SEQUENCE_BLOCKS: usize = 512;
+/// Tokens of a block of long prompts, and blocks of such a prompt: 131,072 tokens.
+const LONG_BLOCK_TOKENS: usize = 64;
+const LONG_SEQUENCE_BLOCKS: usize = 2_048;
 /// Tokens are drawn from a vocabulary of this size.
 const VOCABULARY: u64 = 128_000;
 
@@ -21,6 +24,9 @@ pub(super) struct Shape {
     pub(super) encoding: Encoding,
     /// Sequences of each engine.
     pub(super) sequences: usize,
+    /// Blocks of a sequence, and tokens of a block.
+    pub(super) sequence_blocks: usize,
+    pub(super) block_tokens: usize,
 }
 
 impl Shape {
@@ -36,6 +42,8 @@ impl Shape {
         events_per_batch: 64,
         encoding: Encoding::Map,
         sequences: 400,
+        sequence_blocks: SEQUENCE_BLOCKS,
+        block_tokens: BLOCK_TOKENS,
     };
     /// 2.37 million events from all engines together, 448 MB.
     pub(super) const BURST: Self = Self {
@@ -51,6 +59,22 @@ impl Shape {
         sequences: 1_600,
         ..Self::SINGLE
     };
+    /// 7.2 million blocks from all engines together.
+    pub(super) const LARGE_PREFILL: Self =
+        Self { name: "64 blocks an event, 4 events a batch", events_per_batch: 4, sequences: 3_500, ..Self::PREFILL };
+    /// Prompts of 131,072 tokens.
+    pub(super) const LONG: Self = Self {
+        name: "prompts of 131,072 tokens",
+        sequences: 16,
+        sequence_blocks: LONG_SEQUENCE_BLOCKS,
+        block_tokens: LONG_BLOCK_TOKENS,
+        ..Self::PREFILL
+    };
+
+    /// Tokens of a sequence.
+    pub(super) fn sequence_tokens(self) -> usize {
+        self.sequence_blocks * self.block_tokens
+    }
 }
 
 /// One sequence of one engine. No two sequences share a block.
@@ -61,13 +85,12 @@ pub(super) struct Sequence {
 }
 
 impl Sequence {
-    pub(super) fn hashes(self) -> Vec<SequenceHash> {
-        (0..SEQUENCE_BLOCKS as u64).map(|block| SequenceHash(self.noise(NAMES + block))).collect()
+    fn hashes(self, shape: Shape) -> Vec<SequenceHash> {
+        (0..shape.sequence_blocks as u64).map(|block| SequenceHash(self.noise(NAMES + block))).collect()
     }
 
-    pub(super) fn tokens(self) -> Vec<u32> {
-        let tokens = (SEQUENCE_BLOCKS * BLOCK_TOKENS) as u64;
-        (0..tokens).map(|at| (self.noise(at) % VOCABULARY) as u32).collect()
+    pub(super) fn tokens(self, shape: Shape) -> Vec<u32> {
+        (0..shape.sequence_tokens() as u64).map(|at| (self.noise(at) % VOCABULARY) as u32).collect()
     }
 
     /// SplitMix64 at a position of the sequence.
@@ -81,15 +104,15 @@ impl Sequence {
 
     /// Batches that store the sequence.
     pub(super) fn stored(self, shape: Shape) -> Vec<Vec<u8>> {
-        let (names, tokens) = (self.hashes(), self.tokens());
+        let (names, tokens) = (self.hashes(shape), self.tokens(shape));
         let mut events = Vec::new();
-        for at in (0..SEQUENCE_BLOCKS).step_by(shape.blocks_per_event) {
-            let end = (at + shape.blocks_per_event).min(SEQUENCE_BLOCKS);
+        for at in (0..shape.sequence_blocks).step_by(shape.blocks_per_event) {
+            let end = (at + shape.blocks_per_event).min(shape.sequence_blocks);
             events.push(EngineEvent::Stored(BlockStored {
                 block_hashes: names[at..end].to_vec(),
                 parent_block_hash: at.checked_sub(1).map(|before| names[before]),
-                token_ids: TokenIds::Plain(tokens[at * BLOCK_TOKENS..end * BLOCK_TOKENS].to_vec()),
-                block_size: BLOCK_TOKENS as u32,
+                token_ids: TokenIds::Plain(tokens[at * shape.block_tokens..end * shape.block_tokens].to_vec()),
+                block_size: shape.block_tokens as u32,
                 medium: Some("GPU"),
                 ..BlockStored::default()
             }));
@@ -99,7 +122,7 @@ impl Sequence {
 
     /// Batches that remove the sequence, last block first.
     pub(super) fn removed(self, shape: Shape) -> Vec<Vec<u8>> {
-        let names = self.hashes();
+        let names = self.hashes(shape);
         let events: Vec<_> = names.rchunks(shape.blocks_per_event).map(removed).collect();
         batches(&events, shape)
     }

@@ -1,10 +1,12 @@
 //! Benchmark of the service over real sockets: batches by ZeroMQ, queries by HTTP.
 
 mod client;
+mod compare;
 mod content;
 mod ingest;
 mod program;
 mod queries;
+mod sockets;
 
 use std::path::Path;
 
@@ -15,6 +17,7 @@ use self::content::Shape;
 use self::ingest::Engines;
 use self::program::Program;
 
+pub(crate) use self::compare::{ComparedLine, Comparison, compare};
 pub(crate) use self::content::BLOCK_TOKENS;
 pub(crate) use self::ingest::ENGINES;
 pub(crate) use self::queries::{CONNECTIONS, PROMPT_TOKENS};

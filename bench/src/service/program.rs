@@ -1,14 +1,20 @@
 //! The service as a separate process.
 
 use std::io::{BufRead, BufReader};
+use std::net::TcpListener;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, bail, ensure};
 
 use super::client::Connection;
 
-/// A running `flash-indexer serve`, killed on drop.
+/// Longest wait for a service to listen, and the interval of the attempts.
+const START_DEADLINE: Duration = Duration::from_secs(30);
+const START_POLL: Duration = Duration::from_millis(20);
+
+/// A running service, `flash-indexer serve` or the peer's, killed on drop.
 pub(super) struct Program {
     child: Child,
     address: String,
@@ -28,6 +34,21 @@ impl Program {
         std::thread::spawn(move || lines.map_while(Result::ok).for_each(|line| eprintln!("{line}")));
         let Some(address) = address else { bail!("{} exited before it listened; see its log", path.display()) };
         Ok(Self { child, address })
+    }
+
+    /// Starts the peer's service on a free port, as a process of this program, and waits until it accepts connections.
+    pub(super) fn start_dynamo() -> Result<Self> {
+        let port = TcpListener::bind("127.0.0.1:0")?.local_addr()?.port();
+        let program = std::env::current_exe().context("failed to find this program, to start the peer's service")?;
+        let child = Command::new(program).args(["dynamo-service", "--port", &port.to_string()]).spawn();
+        let started =
+            Self { child: child.context("failed to start the peer's service")?, address: format!("127.0.0.1:{port}") };
+        let since = Instant::now();
+        while started.connect().is_err() {
+            ensure!(since.elapsed() < START_DEADLINE, "the peer's service does not listen; see its log");
+            std::thread::sleep(START_POLL);
+        }
+        Ok(started)
     }
 
     /// A connection that is kept open between requests.

@@ -19,7 +19,8 @@ pub(crate) const PROMPT_TOKENS: usize = SEQUENCE_BLOCKS * super::BLOCK_TOKENS;
 /// Different prompts, of different engines; every fourth one is half unknown.
 const PROMPTS: usize = 64;
 const WARM_UP: Duration = Duration::from_millis(300);
-const DURATION: Duration = Duration::from_secs(2);
+/// Time in which latencies are recorded.
+pub(super) const DURATION: Duration = Duration::from_secs(2);
 /// Caches that hold the prompts.
 const HELD: Shape = Shape { sequences: 200, ..Shape::PREFILL };
 /// Interval of the batches beside the queries.
@@ -30,21 +31,19 @@ pub(super) fn measure(path: &Path, offered: Option<f64>, events: f64) -> Result<
     let program = Program::start(path)?;
     let mut engines = Engines::register(&program, HELD)?;
     engines.fill(&program)?;
-    let prompts = prompts()?;
+    let prompts = prompts(HELD)?;
     check(&mut program.connect()?, &prompts)?;
     let stop = AtomicBool::new(false);
     let (latencies, event_rate) = std::thread::scope(|scope| {
         let publishing = scope.spawn(|| if events > 0.0 { publish(&mut engines, events, &stop) } else { Ok(0.0) });
-        let latencies = query_all(&program, &prompts, offered);
+        let latencies = query_all(&program, &prompts, CONNECTIONS, offered);
         stop.store(true, Ordering::Relaxed);
         (latencies, publishing.join())
     });
     let events_per_second = event_rate.map_err(|_| anyhow!("the engines' thread panicked"))??;
     engines.wait()?;
     engines.check(&program, HELD.sequences * SEQUENCE_BLOCKS)?;
-    let mut latencies = latencies?;
-    ensure!(!latencies.is_empty(), "the service answered no query");
-    latencies.sort_unstable();
+    let latencies = latencies?;
     let at = |part: f64| latencies[(latencies.len() as f64 * part) as usize].as_secs_f64() * 1e6;
     Ok(QueryLine {
         beside: String::new(),
@@ -56,9 +55,9 @@ pub(super) fn measure(path: &Path, offered: Option<f64>, events: f64) -> Result<
     })
 }
 
-fn prompts() -> Result<Vec<Prepared>> {
+fn prompts(shape: Shape) -> Result<Vec<Prepared>> {
     let prompts = (0..PROMPTS).map(|prompt| {
-        let mut tokens = Sequence { engine: prompt % ENGINES, number: prompt }.tokens();
+        let mut tokens = Sequence { engine: prompt % ENGINES, number: prompt }.tokens(shape);
         if prompt % 4 == 3 {
             tokens[PROMPT_TOKENS / 2] += 1;
         }
@@ -78,15 +77,21 @@ fn check(connection: &mut Connection, prompts: &[Prepared]) -> Result<()> {
     Ok(())
 }
 
-/// Latencies of all queries.
-fn query_all(program: &Program, prompts: &[Prepared], offered: Option<f64>) -> Result<Vec<Duration>> {
-    let interval = offered.map(|offered| Duration::from_secs_f64(CONNECTIONS as f64 / offered));
-    let connections = (0..CONNECTIONS).map(|_| program.connect()).collect::<Result<Vec<_>>>()?;
+/// Latencies of all queries over this number of connections, in ascending order.
+pub(super) fn query_all(
+    program: &Program,
+    prompts: &[Prepared],
+    connections: usize,
+    offered: Option<f64>,
+) -> Result<Vec<Duration>> {
+    let interval = offered.map(|offered| Duration::from_secs_f64(connections as f64 / offered));
+    let count = connections;
+    let connections = (0..count).map(|_| program.connect()).collect::<Result<Vec<_>>>()?;
     std::thread::scope(|scope| {
         let asking = connections.into_iter().enumerate().map(|(first, mut connection)| {
             // Every connection starts with another prompt.
-            let prompts = prompts.iter().cycle().skip(first * PROMPTS / CONNECTIONS);
-            let offset = interval.unwrap_or_default() * first as u32 / CONNECTIONS as u32;
+            let prompts = prompts.iter().cycle().skip(first * prompts.len() / count);
+            let offset = interval.unwrap_or_default() * first as u32 / count as u32;
             scope.spawn(move || query(&mut connection, prompts, interval, offset))
         });
         let asking: Vec<_> = asking.collect();
@@ -94,6 +99,8 @@ fn query_all(program: &Program, prompts: &[Prepared], offered: Option<f64>) -> R
         for one in asking {
             latencies.extend(one.join().map_err(|_| anyhow!("a client's thread panicked"))??);
         }
+        ensure!(!latencies.is_empty(), "the service answered no query");
+        latencies.sort_unstable();
         Ok(latencies)
     })
 }

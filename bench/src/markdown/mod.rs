@@ -1,0 +1,6 @@
+//! Writes BENCHMARKS.md, the summary, and the details beside the results.
+
+mod details;
+mod summary;
+
+pub(crate) use self::summary::write;

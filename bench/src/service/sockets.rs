@@ -1,0 +1,68 @@
+//! Live sockets of many engines, without replay.
+
+use std::time::{Duration, Instant};
+
+use anyhow::Result;
+
+/// Sockets of one context; ZeroMQ allows 1,023.
+const CONTEXT_SOCKETS: usize = 500;
+/// Messages that are queued for a slow subscriber.
+const UNSENT_MAX: i32 = 1 << 20;
+
+/// One bound socket for each engine.
+pub(super) struct LiveSockets {
+    sockets: Vec<zmq::Socket>,
+    /// Messages that each engine has published.
+    published: u64,
+}
+
+impl LiveSockets {
+    pub(super) fn bind(engines: usize) -> Result<Self> {
+        let mut sockets = Vec::with_capacity(engines);
+        let mut context = zmq::Context::new();
+        for engine in 0..engines {
+            if engine % CONTEXT_SOCKETS == 0 {
+                context = zmq::Context::new();
+            }
+            // An XPUB receives subscriptions as messages.
+            let socket = context.socket(zmq::XPUB)?;
+            socket.set_sndhwm(UNSENT_MAX)?;
+            socket.set_linger(0)?;
+            socket.bind("tcp://127.0.0.1:*")?;
+            sockets.push(socket);
+        }
+        Ok(Self { sockets, published: 0 })
+    }
+
+    pub(super) fn endpoints(&self) -> Result<Vec<String>> {
+        let endpoints = self.sockets.iter().map(|socket| Ok(socket.get_last_endpoint()?.unwrap_or_default()));
+        endpoints.collect()
+    }
+
+    /// Waits until every socket has a subscriber. Returns the number of those that have one at the deadline.
+    pub(super) fn wait_for_subscribers(&self, deadline: Duration) -> Result<usize> {
+        let started = Instant::now();
+        let mut subscribed = 0;
+        for socket in &self.sockets {
+            let left = deadline.saturating_sub(started.elapsed());
+            if socket.poll(zmq::POLLIN, i64::try_from(left.as_millis()).unwrap_or(i64::MAX))? > 0 {
+                subscribed += 1;
+            }
+        }
+        Ok(subscribed)
+    }
+
+    /// Publishes the batches of each engine, one of each in turn.
+    pub(super) fn publish(&mut self, batches: &[Vec<Vec<u8>>]) -> Result<()> {
+        for at in 0..batches.iter().map(Vec::len).max().unwrap_or(0) {
+            for (socket, batches) in self.sockets.iter().zip(batches) {
+                if let Some(batch) = batches.get(at) {
+                    let sequence = self.published.to_be_bytes();
+                    socket.send_multipart([b"kv-events".as_slice(), &sequence, batch], 0)?;
+                }
+            }
+            self.published += 1;
+        }
+        Ok(())
+    }
+}
