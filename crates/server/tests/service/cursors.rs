@@ -1,13 +1,14 @@
 //! Queries that continue a prefix are answered as the whole prompt is.
 
 use flash_indexer_core::hashing::{BlockSize, HashVariant, TokenWindow, local_hashes};
-use flash_indexer_server::ServerOptions;
+use flash_indexer_server::{IndexerOptions, ServerOptions};
+use flash_indexer_wire::{BlockStored, CacheGroup, EngineEvent, TokenIds};
 use serde_json::{Value, json};
 use tonic::Code;
 
 use crate::support::proto::QueryRequest;
 use crate::support::proto::router_service_client::RouterServiceClient;
-use crate::support::{BLOCK_TOKENS, Engine, Service, removed, stored, tokens};
+use crate::support::{BLOCK_TOKENS, Engine, Service, removed, store, stored, tokens};
 
 /// Blocks of the prefix with a cursor.
 const CURSOR_BLOCKS: u64 = 32;
@@ -98,6 +99,43 @@ fn a_cursor_is_unknown_when_its_prefix_is_gone_or_belongs_to_another_adapter_sal
     expect_unknown(json!({}));
     let short = service.query(&json!({ "token_ids": tokens(&blocks(31)), "model_name": "m" }));
     assert_eq!(without_cursor(short.clone()), short, "a short prompt has no cursor");
+}
+
+#[test]
+fn a_query_after_a_cursor_counts_every_cache_group() {
+    let window = CacheGroup { idx: Some(0), kind: Some("sliding_window"), sliding_window: Some(8) };
+    let full = CacheGroup { idx: Some(1), kind: Some("full_attention"), sliding_window: None };
+    let in_window = |hashes: &[u64]| {
+        let token_ids = TokenIds::Plain(vec![7; 24]);
+        EngineEvent::Stored(BlockStored { group: window, token_ids, ..store(None, hashes) })
+    };
+    let in_full = |hashes: &[u64]| EngineEvent::Stored(BlockStored { group: full, ..store(None, hashes) });
+    for shards in [1, 3] {
+        let indexer = IndexerOptions { shards: Some(shards), ..IndexerOptions::default() };
+        let service = Service::start_with(ServerOptions { indexer, ..ServerOptions::default() });
+        let fleet = [1, 2, 3, 4].map(|instance| Engine::registered(&service, json!(instance), 0, &json!({})));
+        // The windows of the first three end at the prompt's end, one block before it, and before the cursor.
+        fleet[0].say(&service, 0, &[in_window(&[48, 49, 50]), in_full(&blocks(50))]);
+        fleet[1].say(&service, 0, &[in_window(&[47, 48, 49]), in_full(&blocks(50))]);
+        fleet[2].say(&service, 0, &[in_window(&[19, 20]), in_full(&blocks(50))]);
+        fleet[3].say(&service, 0, &[stored(None, &blocks(50))]);
+        let first = service.query(&json!({ "token_ids": tokens(&blocks(35)), "model_name": "m" }));
+        let after = cursor(&first);
+        for end in [32, 33, 48, 49, 50, 60] {
+            for options in [json!({}), json!({ "top_k": 2 }), json!({ "top_k": 3, "min_score": 100 })] {
+                let mut body = json!({ "token_ids": tokens(&blocks(end)), "model_name": "m" });
+                body.as_object_mut().expect("an object").extend(options.as_object().expect("an object").clone());
+                let whole = service.query(&body);
+                body["token_ids"] = json!(tokens(&blocks(end)[CURSOR_BLOCKS as usize..]));
+                body["after"] = after.clone();
+                assert_eq!(service.query(&body), whole, "{end} blocks, {options}");
+            }
+        }
+        let prompt = [tokens(&blocks(50)), vec![5]].concat();
+        let whole = service.query(&json!({ "token_ids": prompt, "model_name": "m" }));
+        let scores = [1, 2, 3, 4].map(|instance| whole["scores"][instance.to_string()]["0"].clone());
+        assert_eq!(scores, [json!(200), json!(196), json!(80), json!(200)]);
+    }
 }
 
 #[test]

@@ -1,17 +1,21 @@
 //! An index in shards gives the answers of a whole one.
 
-use flash_indexer_server::{IndexerOptions, ServerOptions};
+use flash_indexer_server::{IndexerOptions, PeerUrl, ServerOptions};
 use flash_indexer_sim::{Publisher, PublisherOptions};
+use flash_indexer_test_support::{RedisNode, redis_server, wait_for};
 use flash_indexer_wire::EngineEvent;
 use serde_json::{Value, json};
 
-use crate::support::{Engine, Service, removed, stored, to_host, tokens};
+use crate::support::{Engine, PATIENCE, Service, removed, replica_with, stored, to_host, tokens};
 
 const INSTANCES: u64 = 8;
 
+fn sharded(shards: usize) -> IndexerOptions {
+    IndexerOptions { shards: Some(shards), writer_threads: 4, ..IndexerOptions::default() }
+}
+
 fn service(shards: usize) -> Service {
-    let indexer = IndexerOptions { shards: Some(shards), writer_threads: 4, ..IndexerOptions::default() };
-    Service::start_with(ServerOptions { indexer, ..ServerOptions::default() })
+    Service::start_with(ServerOptions { indexer: sharded(shards), ..ServerOptions::default() })
 }
 
 #[test]
@@ -72,6 +76,93 @@ fn a_service_with_four_shards_answers_as_one_with_a_whole_index() {
     check();
     let writers = |service: &Service| service.metrics().family("flash_indexer_queued_lots").map(|it| it.samples.len());
     assert_eq!((writers(&whole), writers(&sharded)), (Some(4), Some(4)));
+}
+
+#[test]
+fn a_cursor_is_found_in_every_shard() {
+    let service = service(4);
+    let engines = (1..=INSTANCES).map(|instance| Engine::registered(&service, json!(instance), 0, &json!({})));
+    let engines: Vec<Engine> = engines.collect();
+    for (engine, first) in engines.iter().zip((1_000..).step_by(100)) {
+        let chain: Vec<u64> = (first..first + 40).collect();
+        engine.say(&service, 0, &[stored(None, &chain)]);
+        let whole = service.query(&json!({ "token_ids": tokens(&chain), "model_name": "m" }));
+        assert_eq!(whole["scores"][engine.instance.to_string()]["0"], 160, "{whole}");
+        let rest = json!({ "token_ids": tokens(&chain[32..]), "model_name": "m", "after": whole["cursor"] });
+        assert_eq!(service.query(&rest), whole);
+    }
+}
+
+#[test]
+fn digests_and_dumps_of_shards_are_those_of_a_whole_index() {
+    let (whole, sharded_four) = (service(1), service(4));
+    let both = (&whole, &sharded_four);
+    let engines: Vec<Engine> = (1..=INSTANCES)
+        .map(|instance| {
+            let engine = Engine::registered(&whole, json!(instance), 0, &json!({}));
+            engine.register(&sharded_four, &json!({}));
+            let chain: Vec<u64> = (1..=instance + 3).collect();
+            engine.say_to_both(both, 0, &[stored(None, &chain), stored(Some(77), &[78]), to_host(2), removed(&[3])]);
+            engine
+        })
+        .collect();
+    let peer = || -> PeerUrl { sharded_four.url("").parse().expect("a URL") };
+    let options = |shards| ServerOptions { peers: vec![peer()], indexer: sharded(shards), ..ServerOptions::default() };
+    let restored = [1, 3].map(|shards| Service::recovered(options(shards)));
+    for engine in &engines {
+        let path = format!("/digest?model_name=m&instance_id={}&at_sequence=0", engine.instance);
+        let (status, expected) = whole.get(&path);
+        assert_eq!(status, 200, "{expected}");
+        for service in restored.iter().chain([&sharded_four]) {
+            let (status, digest) = service.get(&path);
+            assert_eq!((status, &digest["holds"]), (200, &expected["holds"]), "{digest}");
+        }
+    }
+    for prompt in [vec![1], vec![1, 2], vec![1, 2, 3, 4], vec![7]] {
+        let query = json!({ "token_ids": tokens(&prompt), "model_name": "m" });
+        for service in restored.iter().chain([&sharded_four]) {
+            assert_eq!(service.query(&query), whole.query(&query), "{prompt:?}");
+        }
+    }
+}
+
+#[test]
+fn replicas_with_shards_share_their_ranks() {
+    let Some(redis) = redis_server() else { return };
+    let node = RedisNode::start(&redis, &[]);
+    let url = format!("redis://127.0.0.1:{}", node.port());
+    let [a, b, idle] = [4, 2, 1].map(|shards| replica_with(&url, sharded(shards)));
+    let chain = |length: u64| (1..=length).collect::<Vec<_>>();
+    let engines: Vec<Engine> = (1..=INSTANCES)
+        .map(|instance| {
+            let replica = if instance % 2 == 0 { &a } else { &b };
+            let engine = Engine::registered(replica, json!(instance), 0, &json!({}));
+            engine.say(replica, 0, &[stored(None, &chain(32 + instance))]);
+            engine
+        })
+        .collect();
+    let scores =
+        engines.iter().zip(33..).map(|(engine, blocks)| (engine.instance.to_string(), json!({ "0": blocks * 4 })));
+    let scores = Value::Object(scores.collect());
+    let whole = json!({ "token_ids": tokens(&chain(40)), "model_name": "m" });
+    let wait_for_answer = |service: &Service, body: &Value, wanted: &Value| {
+        wait_for(&format!("scores {wanted}"), PATIENCE, || {
+            let (_, answer) = service.post("/query", body);
+            (answer["scores"] == *wanted && answer["store"] == "ok").then_some(answer)
+        })
+    };
+    for service in [&a, &b, &idle] {
+        let answer = wait_for_answer(service, &whole, &scores);
+        let rest = json!({ "token_ids": tokens(&chain(40)[32..]), "model_name": "m", "after": answer["cursor"] });
+        if std::ptr::eq(service, &idle) {
+            let (status, answer) = service.post("/query", &rest);
+            assert_eq!(status, 409, "no engine of this replica has the prefix: {answer}");
+        } else {
+            wait_for_answer(service, &rest, &scores);
+        }
+        let best = json!({ "token_ids": tokens(&chain(40)), "model_name": "m", "top_k": 2 });
+        wait_for_answer(service, &best, &json!({ "8": { "0": 160 }, "7": { "0": 156 } }));
+    }
 }
 
 /// Removes what depends on the moment of the request.

@@ -218,12 +218,17 @@ pub(crate) fn replica(node: &RedisNode) -> Service {
 
 /// The same through the store at this address.
 pub(crate) fn replica_at(url: &str) -> Service {
+    replica_with(url, IndexerOptions::default())
+}
+
+/// The same with these options.
+pub(crate) fn replica_with(url: &str, indexer: IndexerOptions) -> Service {
     let store = StoreOptions {
         time_to_live: Duration::from_millis(1_500),
         deadline: Duration::from_secs(5),
         ..StoreOptions::at(url.parse().expect("an address"))
     };
-    let indexer = IndexerOptions { store: Some(store), ..IndexerOptions::default() };
+    let indexer = IndexerOptions { store: Some(store), ..indexer };
     Service::start_with(ServerOptions { indexer, grpc_port: Some(0), ..ServerOptions::default() })
 }
 
