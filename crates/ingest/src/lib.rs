@@ -26,7 +26,7 @@
 //! | `writer.rs` | writer threads: apply changes to indexes |
 //! | `waiting_ranks.rs` | ranks whose waiting blocks deferred work may index |
 //! | `bound_pods/` | pods that connect to the bound socket: topics, streams, pending registrations |
-//! | `listener_decoder/` | decoder of one stream: events to changes, reads of a rank at a message, transfer of decoder state between decoders, logs |
+//! | `listener_decoder/` | decoder of one stream: events to changes, reads of a rank at a message, handover of a restored rank, logs and metrics |
 //! | `decoders/` | decoder threads: deliveries, timers, routing of bound pods, restarts |
 //! | `sockets/` | ZeroMQ: subscriptions, replay requests, the bound socket, the resolver |
 
