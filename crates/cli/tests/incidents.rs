@@ -58,15 +58,12 @@ fn bind(options: &PublisherOptions) -> Publisher {
     Publisher::bind(options.clone()).expect("the ports are free")
 }
 
-/// Closes a publisher and opens another one where it was.
-fn bind_again(publisher: &mut Publisher, options: &PublisherOptions) {
-    let options = PublisherOptions {
-        endpoint: publisher.endpoint().to_owned(),
-        replay_endpoint: publisher.replay_endpoint().to_owned(),
-        ..options.clone()
-    };
+/// Closes a publisher. Returns the options to bind another one where it was.
+fn close(publisher: &mut Publisher, options: &PublisherOptions) -> PublisherOptions {
+    let (endpoint, replay_endpoint) = (publisher.endpoint().to_owned(), publisher.replay_endpoint().to_owned());
+    // Nothing connects to these ports.
     *publisher = bind(&PublisherOptions::on_loopback());
-    *publisher = bind(&options);
+    PublisherOptions { endpoint, replay_endpoint, ..options.clone() }
 }
 
 impl Engine {
@@ -96,21 +93,27 @@ impl Engine {
         self.serve(&Request { at_ms: 0, prompt, output }, receivers);
     }
 
-    /// Restarts the engine with an empty cache.
-    fn restart(&mut self) {
+    /// Restarts the engine with an empty cache. It serves `before` before a service can connect to it.
+    fn restart(&mut self, before: impl FnOnce(&mut Self)) {
         self.simulated = simulated(1_000 + self.instance as u32);
         self.batches.clear();
-        bind_again(&mut self.to_undisturbed, &self.options);
-        bind_again(&mut self.to_disturbed, &self.options);
+        let undisturbed = close(&mut self.to_undisturbed, &self.options);
+        let disturbed = close(&mut self.to_disturbed, &self.options);
+        before(self);
+        self.to_undisturbed = self.publisher(undisturbed);
+        self.to_disturbed = self.publisher(disturbed);
     }
 
     /// Closes the connection to the disturbed service; the engine continues.
     fn reset_connection(&mut self) {
-        bind_again(&mut self.to_disturbed, &self.options);
-        self.batches
-            .iter()
-            .enumerate()
-            .for_each(|(sequence, payload)| self.to_disturbed.keep(sequence as u64, payload));
+        let disturbed = close(&mut self.to_disturbed, &self.options);
+        self.to_disturbed = self.publisher(disturbed);
+    }
+
+    /// A publisher that can replay every batch of the epoch.
+    fn publisher(&self, options: PublisherOptions) -> Publisher {
+        let history = (0..).zip(self.batches.iter().cloned());
+        Publisher::bind_with_history(options, history).expect("the ports are free")
     }
 }
 
@@ -244,16 +247,14 @@ fn a_restarted_engine_is_indexed_from_its_first_message() {
     }
     fleet.wait(["exact"; 4]);
     // This engine stores blocks before a service is connected again.
-    fleet.engines[0].restart();
-    fleet.engines[0].converse(CONVERSATIONS, 2_000, Receivers::None);
+    fleet.engines[0].restart(|engine| engine.converse(CONVERSATIONS, 2_000, Receivers::None));
     // One service is stopped while this engine restarts.
     fleet.disturbed.signal("-STOP");
-    fleet.engines[1].restart();
-    (0..3).for_each(|_| fleet.engines[1].converse(CONVERSATIONS + 1, 1_500, Receivers::None));
+    fleet.engines[1].restart(|engine| (0..3).for_each(|_| engine.converse(CONVERSATIONS + 1, 1_500, Receivers::None)));
     fleet.disturbed.signal("-CONT");
     // This engine cannot replay, and its first message is received live.
     let engine = &mut fleet.engines[2];
-    engine.restart();
+    engine.restart(|_| ());
     for publisher in [&engine.to_undisturbed, &engine.to_disturbed] {
         assert!(publisher.wait_for_subscriber(PATIENCE).expect("a socket"), "the service does not subscribe again");
     }

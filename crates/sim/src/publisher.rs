@@ -118,7 +118,20 @@ impl Publisher {
     ///
     /// When an address is invalid or in use.
     pub fn bind(options: PublisherOptions) -> Result<Self, PublishError> {
-        Self::open(options, bind)
+        Self::bind_with_history(options, Vec::new())
+    }
+
+    /// Binds both sockets of an engine that published these batches, with their sequence numbers, before it could be
+    /// reached. The first replay has them.
+    ///
+    /// # Errors
+    ///
+    /// When an address is invalid or in use.
+    pub fn bind_with_history(
+        options: PublisherOptions,
+        history: impl IntoIterator<Item = (u64, Vec<u8>)>,
+    ) -> Result<Self, PublishError> {
+        Self::open(options, history.into_iter().collect(), bind)
     }
 
     /// Connects the live socket to an indexer, as vLLM does if its endpoint has no `*`, and binds the replay socket.
@@ -128,7 +141,7 @@ impl Publisher {
     ///
     /// When an address is invalid, or the replay address is in use.
     pub fn connect(options: PublisherOptions) -> Result<Self, PublishError> {
-        Self::open(options, |socket, endpoint| match socket.connect(endpoint) {
+        Self::open(options, VecDeque::new(), |socket, endpoint| match socket.connect(endpoint) {
             Ok(()) => Ok(endpoint.to_owned()),
             Err(source) => Err(PublishError::Connect { endpoint: endpoint.to_owned(), source }),
         })
@@ -136,6 +149,7 @@ impl Publisher {
 
     fn open(
         options: PublisherOptions,
+        mut history: VecDeque<(u64, Vec<u8>)>,
         open_live: impl FnOnce(&zmq::Socket, &str) -> Result<String, PublishError>,
     ) -> Result<Self, PublishError> {
         let context = zmq::Context::new();
@@ -150,7 +164,8 @@ impl Publisher {
         router.set_sndhwm(0)?;
         router.set_linger(0)?;
         let replay_endpoint = bind(&router, &options.replay_endpoint)?;
-        let buffer = Buffer::default();
+        history.drain(..history.len().saturating_sub(options.buffer_batches));
+        let buffer = Arc::new(Mutex::new(history));
         let stop = Arc::new(AtomicBool::new(false));
         let replay = Replay {
             router,

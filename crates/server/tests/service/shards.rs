@@ -155,8 +155,7 @@ fn replicas_with_shards_share_their_ranks() {
         let answer = wait_for_answer(service, &whole, &scores);
         let rest = json!({ "token_ids": tokens(&chain(40)[32..]), "model_name": "m", "after": answer["cursor"] });
         if std::ptr::eq(service, &idle) {
-            let (status, answer) = service.post("/query", &rest);
-            assert_eq!(status, 409, "no engine of this replica has the prefix: {answer}");
+            assert!(answer.get("cursor").is_none(), "no engine of this replica has the prefix: {answer}");
         } else {
             wait_for_answer(service, &rest, &scores);
         }
