@@ -92,12 +92,21 @@ impl<'a> Iterator for Events<'a> {
     }
 }
 
+/// Limit of the events in a batch. The smallest event of an engine takes 16 bytes, so a message of 16 MiB has fewer.
+pub const BATCH_EVENTS_MAX: u32 = 1 << 20;
+
 /// The whole payload cannot be decoded: none of its events is known.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum BatchError {
     /// Not MessagePack, or truncated.
     #[error("failed to decode the batch: {0}")]
     Malformed(#[from] Malformed),
+    /// More events than a message can have in any engine's format.
+    #[error("the batch has {count} events; at most {BATCH_EVENTS_MAX} are allowed: send fewer events in a message")]
+    TooManyEvents {
+        /// Events in the batch.
+        count: u32,
+    },
     /// MessagePack, but not `[timestamp, [event…], rank]`.
     #[error("not an event batch: expected [timestamp, [event, …], data_parallel_rank]")]
     NotABatch,
@@ -110,6 +119,7 @@ impl BatchError {
         match self {
             Self::Malformed(_) => "malformed_batch",
             Self::NotABatch => "not_a_batch",
+            Self::TooManyEvents { .. } => "too_many_events",
         }
     }
 }
@@ -234,6 +244,9 @@ impl<'a> Parts<'a> {
         self.events = Some(Events { reader: reader.clone(), left, adapter: EngineAdapter::Detect });
         for _ in 0..left {
             reader.skip()?;
+        }
+        if left > BATCH_EVENTS_MAX {
+            return Err(BatchError::TooManyEvents { count: left });
         }
         Ok(())
     }

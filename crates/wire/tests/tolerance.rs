@@ -7,8 +7,8 @@ use flash_indexer_core::run::RunIndex;
 use flash_indexer_core::{DpRank, PrefixIndex, RemovedCopies, SequenceHash, WorkerId, WorkerRank};
 use flash_indexer_designs::RadixTree;
 use flash_indexer_wire::{
-    BatchError, BatchOutline, EngineAdapter, EngineEvent, EventError, ExtraKey, FrameError, LiveMessage, ReplayReply,
-    TokenIds, Translator, TranslatorOptions, decode_batch,
+    BATCH_EVENTS_MAX, BatchError, BatchOutline, EngineAdapter, EngineEvent, EventError, ExtraKey, FrameError,
+    LiveMessage, ReplayReply, TokenIds, Translator, TranslatorOptions, decode_batch,
 };
 use proptest::prelude::*;
 use rmpv::Value;
@@ -359,4 +359,18 @@ proptest! {
         let cut = cut.index(payload.len());
         decode_and_index(&payload[..cut]);
     }
+}
+
+#[test]
+fn a_batch_with_more_events_than_its_bytes_can_be_is_refused() {
+    // [timestamp, [nil, …], nil]
+    let batch = |count: u32| {
+        let head = [&[0x93, 0xca, 0, 0, 0, 0, 0xdd][..], &count.to_be_bytes()].concat();
+        [head, vec![0xc0; count as usize + 1]].concat()
+    };
+    let refused = decode_batch(&batch(BATCH_EVENTS_MAX + 1)).map(|_| ());
+    assert_eq!(refused, Err(BatchError::TooManyEvents { count: BATCH_EVENTS_MAX + 1 }));
+    let largest = batch(BATCH_EVENTS_MAX);
+    let events = decode_batch(&largest).expect("a batch").events;
+    assert_eq!(events.filter(Result::is_err).count(), BATCH_EVENTS_MAX as usize);
 }

@@ -126,7 +126,7 @@ impl ListenerDecoder {
     fn reject_event(&mut self, dp_rank: DpRank, error: &EventError) {
         self.reject(error.reason(), error.to_string());
         // An event of an unknown kind may have changed the cache as well.
-        self.changes.push(Change::RecordLoss(Some(dp_rank), error.to_string()));
+        self.record_event_loss(dp_rank, error.to_string());
     }
 
     fn reject_unusable(&mut self, dp_rank: DpRank, unusable: &TranslateError) {
@@ -148,7 +148,15 @@ impl ListenerDecoder {
             TranslateError::SaltedBlocks => self.metrics.limit_reached(Limit::SaltedBlocks),
             TranslateError::BlockSize { .. } | TranslateError::TokenCount { .. } => {}
         }
-        self.changes.push(Change::RecordLoss(Some(dp_rank), unusable.to_string()));
+        self.record_event_loss(dp_rank, unusable.to_string());
+    }
+
+    /// Records the loss of an event. Of consecutive losses of one rank the first is recorded: the others change nothing,
+    /// and a message may have a million.
+    fn record_event_loss(&mut self, dp_rank: DpRank, why: String) {
+        if !matches!(self.changes.last(), Some(Change::RecordLoss(Some(of), _)) if *of == dp_rank) {
+            self.changes.push(Change::RecordLoss(Some(dp_rank), why));
+        }
     }
 }
 

@@ -1,5 +1,6 @@
 //! Explanations of the matches of a prompt.
 
+use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::time::Instant;
 
@@ -78,7 +79,8 @@ impl Indexer {
     ///
     /// # Errors
     ///
-    /// If no instance is registered for the model and tenant, and none was unregistered recently.
+    /// If no instance is registered for the model and tenant, and none was unregistered recently. If the queue of an
+    /// instance is so long that its writer does not read its blocks within five seconds.
     pub fn explain(&self, question: &ExplainQuestion) -> Result<Explanation, QueryError> {
         question.check()?;
         let is_requested = |instance: &InstanceId| question.instance.as_ref().is_none_or(|wanted| wanted == instance);
@@ -92,8 +94,19 @@ impl Indexer {
         if let Some(model) = &model {
             let variants = model.variant_queries(&question.prompt);
             blocks = variants.iter().map(Vec::len).max().unwrap_or(0);
-            let dump = |instance: &InstanceId, rank| self.dump_in_parts(model, instance, rank);
+            let late = Cell::new(false);
+            let dump = |instance: &InstanceId, rank| {
+                // One late rank is enough to fail: the others are not read any more.
+                let dump = if late.get() { None } else { self.dump_in_parts(model, instance, rank) };
+                dump.unwrap_or_else(|| {
+                    late.set(true);
+                    Vec::new()
+                })
+            };
             ranks = model.explain(&question.prompt, variants, is_requested, dump);
+            if late.get() {
+                return Err(QueryError::Busy);
+            }
         }
         let is_registered = |instance: &InstanceId, dp_rank: DpRank| {
             ranks.iter().any(|rank| (&rank.instance, rank.dp_rank) == (instance, dp_rank))

@@ -103,6 +103,8 @@ impl Indexer {
         let dp_rank = rank.dp_rank;
         let read = listener(model, &instance, dp_rank).and_then(|listener| {
             let model = Arc::clone(model);
+            // The instance may have been registered again since the ranks were listed, under another worker.
+            let rank = WorkerRank { worker: listener.worker, dp_rank };
             let mut held = held_in_parts(Arc::clone(&model), rank);
             self.read(&listener, dp_rank, (ReadAt::Now, DecoderStateDetail::Full), None, move || {
                 Some((held()?, model.index().secondary_stores(rank), model.is_partial(rank)))

@@ -22,6 +22,11 @@ pub enum QueryError {
         "unknown cursor: no engine of this replica holds its prefix, or it was answered for another model, adapter or salt; send the whole prompt without `after`"
     )]
     UnknownCursor,
+    /// The blocks of a rank could not be read in time.
+    #[error(
+        "failed to read the blocks of a rank within 5s: messages of its instance are queued; retry when they are applied"
+    )]
+    Busy,
     /// A name in the query is too long.
     #[error(transparent)]
     Name(#[from] NameError),

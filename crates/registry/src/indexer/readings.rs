@@ -59,19 +59,24 @@ impl Indexer {
         }
     }
 
-    /// Stored events that recreate what a rank holds. Blocks its writer only if the rank has no listener, or if the writer
-    /// does not answer in time.
-    pub(super) fn dump_in_parts(&self, model: &Arc<Model>, instance: &InstanceId, rank: WorkerRank) -> Vec<BlockEvent> {
-        let held = listener(model, instance, rank.dp_rank).and_then(|listener| {
-            let now = (ReadAt::Now, DecoderStateDetail::Brief);
-            let held = held_in_parts(Arc::clone(model), rank);
-            self.read(&listener, rank.dp_rank, now, Some(EXPLANATION_WAIT_MAX), held)
-        });
-        held.map_or_else(|| model.index().dump(rank), |(_, held)| stored_events(held))
+    /// Stored events that recreate what a rank holds. None if its writer does not read them in time. A rank without a
+    /// listener has no writer, and is read at once.
+    pub(super) fn dump_in_parts(
+        &self,
+        model: &Arc<Model>,
+        instance: &InstanceId,
+        rank: WorkerRank,
+    ) -> Option<Vec<BlockEvent>> {
+        let dp_rank = rank.dp_rank;
+        let Some(listener) = listener(model, instance, dp_rank) else { return Some(model.index().dump(rank)) };
+        let now = (ReadAt::Now, DecoderStateDetail::Brief);
+        // The worker of the rank may be of an earlier registration.
+        let held = held_in_parts(Arc::clone(model), WorkerRank { worker: listener.worker, dp_rank });
+        self.read(&listener, dp_rank, now, Some(EXPLANATION_WAIT_MAX), held).map(|(_, held)| stored_events(held))
     }
 }
 
-/// Longest wait for the blocks of a rank that are read for an explanation. Then they are read at once.
+/// Longest wait for the blocks of a rank that are read for an explanation.
 const EXPLANATION_WAIT_MAX: Duration = Duration::from_secs(5);
 
 /// A function that reads a part of a rank's blocks with each call, and returns all of them with the last one.

@@ -160,7 +160,7 @@ impl From<QueryError> for ApiError {
         match error {
             QueryError::UnknownModel(_) => Self::not_found(error.to_string()),
             QueryError::Name(error) => error.into(),
-            QueryError::StoreUnavailable(_) => Self::unavailable(error.to_string()),
+            QueryError::StoreUnavailable(_) | QueryError::Busy => Self::unavailable(error.to_string()),
             QueryError::UnknownCursor => Self::new(StatusCode::CONFLICT, error.to_string()),
         }
     }

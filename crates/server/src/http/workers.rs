@@ -11,7 +11,7 @@ use flash_indexer_api::{
 };
 use flash_indexer_core::DpRank;
 use flash_indexer_core::hashing::BlockSize;
-use flash_indexer_ingest::{Connection, ListenerReport, ReplayProgress};
+use flash_indexer_ingest::{Connection, ListenerReport, ReplayProgress, is_bound};
 use flash_indexer_types::{EngineKind, Registered, Registration};
 
 use super::error::ApiError;
@@ -27,6 +27,10 @@ pub(super) async fn register(
     let block_size = BlockSize::new(request.block_size).ok_or_else(|| {
         ApiError::unprocessable("block_size must be at least 1: give the engine's block size in tokens")
     })?;
+    if is_bound(&request.endpoint) {
+        // A pod is registered in one tenant, and this registration would take it from there.
+        grant.check_all_tenants()?;
+    }
     let registration = Registration {
         instance: request.instance_id.checked()?,
         dp_rank: DpRank(request.dp_rank.unwrap_or_default()),

@@ -135,6 +135,10 @@ fn a_token_of_a_tenant_sees_and_changes_that_tenant_only() {
         let end = json!({ "instance_id": "two", "model_name": "m", "tenant_id": tenant });
         assert_eq!(service.post_with(as_a, "/unregister", &end).0, 403);
     }
+    let bound = json!({
+        "instance_id": "pod", "endpoint": "bound", "model_name": "m", "block_size": BLOCK_TOKENS, "tenant_id": "a",
+    });
+    assert_eq!(service.post_with(as_a, "/register", &bound).0, 403, "the pod may be of another tenant");
     // An alias of the field is the field.
     let aliased = json!({ "model_name": "m", "token_ids": [1], "routing_group": "b" });
     assert_eq!(service.post_with(as_a, "/query", &aliased).0, 403);

@@ -3,7 +3,9 @@
 use std::collections::BTreeMap;
 use std::io::Read;
 
-use flash_indexer_core::Tier;
+use flash_indexer_core::{BlockEvent, Tier};
+use flash_indexer_server::{ModelKey, Trust};
+use flash_indexer_sim::{Publisher, PublisherOptions};
 use flash_indexer_snapshot::{
     DumpEntry, DumpError, DumpSink, DumpSummary, RankName, RankRecord, Refused, StoredBlocks, read_dump,
 };
@@ -177,4 +179,30 @@ fn a_dump_of_another_indexer_is_read() {
         let error = take(dump.to_string().as_bytes()).expect_err(part).to_string();
         assert!(error.contains(part), "{error}");
     }
+}
+
+#[test]
+fn a_rank_that_is_registered_again_during_a_dump_is_dumped_with_its_blocks() {
+    let service = Service::start();
+    let first = Engine::registered(&service, json!("a"), 0, &json!({}));
+    first.say(&service, 0, &[stored(None, &[1])]);
+    let publisher = Publisher::bind(PublisherOptions::on_loopback()).expect("free ports");
+    let second = Engine::with_replay(&service, json!("z"), publisher);
+    second.say(&service, 0, &[stored(None, &[1, 2])]);
+
+    let key = ModelKey::new("m", None);
+    let mut dump = service.indexer().dump(&key);
+    assert_eq!(dump.next().map(|rank| rank.instance.to_string()).as_deref(), Some("a"));
+    let (status, answer) = service.post("/unregister", &json!({ "instance_id": "z", "model_name": "m" }));
+    assert_eq!(status, 200, "{answer}");
+    second.register(&service, &json!({ "replay_endpoint": second.publisher.replay_endpoint() }));
+    second.wait(&service, "the replay", |listener| listener["trust"] == "exact");
+
+    let dumped = dump.next().expect("the second instance");
+    let blocks = dumped.events.iter().map(|event| match event {
+        BlockEvent::Stored { blocks, .. } => blocks.len(),
+        _ => 0,
+    });
+    assert_eq!((dumped.instance.to_string().as_str(), blocks.sum::<usize>()), ("z", 2));
+    assert!(dumped.position.is_some_and(|position| position.trust == Trust::Exact));
 }
