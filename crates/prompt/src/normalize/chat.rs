@@ -6,6 +6,7 @@ use chat_template::{ChatRequest, ChatTemplates, Json};
 
 use super::content_format::ContentFormat;
 use super::error::PrepareError;
+use super::families::CodedFamily;
 use super::fields::EngineFields;
 use super::media::{Media, MediaCut, common_bytes};
 use super::{sglang, trtllm, vllm};
@@ -95,11 +96,32 @@ impl Chat {
             };
             MediaCut { kind: first.kind, bytes }
         });
+        Ok(self.shown(rendering))
+    }
+
+    /// Renders the chat as the engine's code does for a family of models.
+    ///
+    /// # Errors
+    ///
+    /// If the engine rejects the request, or the prompt cannot be known.
+    pub fn render_by_code(&self, family: CodedFamily) -> Result<Rendering, PrepareError> {
+        let encoder = family.encoder()?;
+        let media = Media::as_engine();
+        let prepared = vllm::prepare_for_code(&self.request, &self.fields, ContentFormat::Text, &media)?;
+        if let Some(first) = media.first() {
+            return Err(PrepareError::rejected(format!("the model takes no content part of type {:?}", first.kind)));
+        }
+        let text = encoder.render(&prepared)?;
+        Ok(self.shown(Rendering { prepared, text, media: None }))
+    }
+
+    /// Copies a rendering for debugging.
+    fn shown(&self, rendering: Rendering) -> Rendering {
         if let Some(slot) = &self.rendering {
             // A chat is rendered once.
             let _ = slot.set(rendering.clone());
         }
-        Ok(rendering)
+        rendering
     }
 
     fn render_with(&self, templates: &ChatTemplates, media: &Media) -> Result<Rendering, PrepareError> {

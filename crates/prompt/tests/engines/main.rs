@@ -1,6 +1,8 @@
 //! Chats are changed, rendered and tokenized as the engines do it. The recordings were made by the real engines; README.md
 //! says how.
 
+mod coded;
+
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
@@ -13,6 +15,7 @@ use flash_indexer_prompt::tokenize::{
 };
 use flash_indexer_test_support::testdata;
 use serde::Deserialize;
+use serde::de::DeserializeOwned;
 
 /// What an engine made of each request with each template.
 #[derive(Deserialize)]
@@ -44,7 +47,7 @@ struct Exception {
     reason: &'static str,
 }
 
-fn read(name: &str) -> Recording {
+fn read<R: DeserializeOwned>(name: &str) -> R {
     let path = testdata().join("chats").join(name);
     serde_json::from_str(&fs::read_to_string(path).expect("a recording")).expect("JSON of the right shape")
 }
@@ -75,7 +78,7 @@ fn conversation(messages: &[Json], tools: Option<&[Json]>) -> String {
 
 /// Compares every case and returns the number of cases, and of those that the engine rejects.
 fn compare(name: &str, engine: ChatEngine, exceptions: &[Exception]) -> (usize, usize) {
-    let recording = read(name);
+    let recording: Recording = read(name);
     let (mut cases, mut rejected) = (0, 0);
     let mut wrong = Vec::new();
     for (template, outcomes) in &recording.cases {
@@ -141,7 +144,7 @@ fn tokens(tokenizer: &dyn ModelTokenizer, prompt: Prompt, pieces: &Arc<PieceCach
 
 /// Compares the tokens of the templates for which they are recorded.
 fn compare_tokens(name: &str, engine: ChatEngine, exceptions: &[Exception]) -> usize {
-    let recording = read(name);
+    let recording: Recording = read(name);
     let mut wrong = Vec::new();
     let mut cases = 0;
     for (template, requests) in &recording.tokens {

@@ -3,6 +3,7 @@
 use std::fs;
 
 use chat_template::ChatRequest;
+use flash_indexer_prompt::normalize::{Chat, ChatEngine};
 use flash_indexer_prompt::tokenize::{FailureReason, Prompt, PromptOptions, SpecialTokens};
 use serde_json::{Value, json};
 use tempfile::tempdir;
@@ -75,4 +76,32 @@ fn a_broken_template_spoils_chats_and_not_texts() {
     assert!(error.to_string().contains("chat_template.json"), "{error}");
     assert_eq!(error.reason(), FailureReason::LoadFailed, "not the fault of who asked");
     assert!(pool.tokenize("model", text("two")).is_ok());
+}
+
+#[test]
+fn a_chat_of_a_family_without_templates_is_rendered_by_code() {
+    let root = tempdir().expect("a directory");
+    let pool = pool_in(root.path());
+    let tokens = |model: &str, engine| {
+        let body = json!({"messages": [{"role": "user", "content": "one two"}]}).to_string();
+        let chat = Chat::from_body(body.as_bytes(), engine).expect("a chat");
+        pool.tokenize(model, Prompt::Chat(Box::new(chat))).map(|tokens| tokens.ids)
+    };
+    for (model, architecture) in [("deepseek", "DeepseekV32ForCausalLM"), ("kimi", "KimiK3ForConditionalGeneration")] {
+        let folder = root.path().join(model);
+        write_model(&folder, &tiny_tokenizer());
+        fs::write(folder.join("config.json"), json!({"architectures": [architecture]}).to_string()).expect("a file");
+        // The engine does not read it.
+        fs::write(folder.join("chat_template.jinja"), "four").expect("a file");
+    }
+
+    let plain = PromptOptions { special_tokens: SpecialTokens::Omitted, keep_last: None };
+    let expected = text("<｜begin▁of▁sentence｜><｜User｜>one two<｜Assistant｜></think>");
+    let expected = pool.tokenize_with("deepseek", expected, plain).expect("tokens").ids;
+    assert_eq!(tokens("deepseek", ChatEngine::Vllm).expect("tokens"), expected);
+    assert_eq!(tokens("deepseek", ChatEngine::TensorRtLlm).expect("tokens"), [6], "by its template");
+
+    let error = tokens("kimi", ChatEngine::Vllm).expect_err("only the engine knows the prompt");
+    assert_eq!(error.reason(), FailureReason::Unsupported);
+    assert!(error.to_string().contains("Kimi-K3"), "{error}");
 }

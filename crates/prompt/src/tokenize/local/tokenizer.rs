@@ -42,9 +42,7 @@ impl FileTokenizer {
 
     fn render(&self, chat: &Chat) -> Result<Rendering, TokenizeError> {
         if let Some(family) = chat.engine.and_then(|engine| self.coded_prompts.of(engine)) {
-            return Err(TokenizeError::Unsupported(format!(
-                "the engine makes prompts of the model's family, {family}, by code and not by a chat template; send token_ids"
-            )));
+            return Ok(chat.render_by_code(family)?);
         }
         match &self.templates {
             Ok(templates) => Ok(chat.render(templates)?),

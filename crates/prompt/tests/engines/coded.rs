@@ -1,0 +1,96 @@
+//! Prompts that engines make by code, compared with what the real engines make.
+
+use std::collections::BTreeMap;
+use std::fs;
+
+use chat_template::Json;
+use flash_indexer_prompt::normalize::{ChatEngine, CodedPrompts};
+use serde::Deserialize;
+
+use crate::{chat, read, shorten};
+
+/// What an engine made of each request for each family.
+#[derive(Deserialize)]
+struct Recording {
+    requests: BTreeMap<String, Json>,
+    texts: Vec<String>,
+    /// Outcomes by family and request.
+    cases: BTreeMap<String, BTreeMap<String, Outcome>>,
+}
+
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum Outcome {
+    /// Position of the text.
+    Rendered(usize),
+    Failed {
+        error: String,
+    },
+}
+
+/// What the engine rejects, and this service takes or rejects later.
+const LENIENT: [&str; 6] = [
+    // Null counts as missing.
+    "null_generation_prompt",
+    "null_generation_prompt+thinking",
+    // Rejected when the tokens are cut.
+    "truncated_negative",
+    "truncated_negative+thinking",
+    // Ignored. The engine rejects templates of requests unless it is started to trust them.
+    "of_code.template",
+    "of_code.kwargs_template",
+];
+
+/// What becomes of a model of an architecture.
+fn prompts_of(architecture: &str) -> CodedPrompts {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let config = format!("{{\"architectures\": [{architecture:?}]}}");
+    fs::write(folder.path().join("config.json"), config).expect("written");
+    CodedPrompts::read(folder.path(), false)
+}
+
+/// What follows the common beginning of two texts.
+fn from_difference<'t>(a: &'t str, b: &'t str) -> (&'t str, &'t str) {
+    let common = a.char_indices().zip(b.chars()).find(|((_, a), b)| a != b).map(|((at, _), _)| at);
+    let common = common.unwrap_or_else(|| a.len().min(b.len()));
+    (&a[common..], &b[common..])
+}
+
+/// Compares every case of a family, and returns the number of cases and of those that the engine rejects.
+fn compare(name: &str, family: &str, architecture: &str) -> (usize, usize) {
+    let recording: Recording = read(name);
+    let coded = prompts_of(architecture).of(ChatEngine::Vllm).expect("a family with prompts by code");
+    let (mut cases, mut rejected) = (0, 0);
+    let mut wrong = Vec::new();
+    for (request, outcome) in &recording.cases[family] {
+        if LENIENT.contains(&request.trim_end_matches("+thinking")) {
+            continue;
+        }
+        cases += 1;
+        let rendered = chat(&recording.requests[request].to_text(), ChatEngine::Vllm);
+        let rendered = rendered.map_err(|error| error.to_string());
+        let rendered = rendered.and_then(|chat| chat.render_by_code(coded).map_err(|error| error.to_string()));
+        match (outcome, rendered) {
+            (Outcome::Failed { .. }, Err(_)) => rejected += 1,
+            (Outcome::Failed { error }, Ok(rendering)) => {
+                wrong.push(format!("{request}\n  rejected {error:?}\n  rendered {:?}", rendering.text));
+            }
+            (Outcome::Rendered(text), Err(error)) => {
+                wrong.push(format!("{request}\n  expected {:?}\n  rejected {error:?}", recording.texts[*text]));
+            }
+            (Outcome::Rendered(text), Ok(rendering)) if rendering.text != recording.texts[*text] => {
+                let (expected, ours) = from_difference(&recording.texts[*text], &rendering.text);
+                wrong.push(format!("{request}\n  expected {expected:?}\n  rendered {ours:?}"));
+            }
+            (Outcome::Rendered(_), Ok(_)) => {}
+        }
+    }
+    assert!(wrong.is_empty(), "{} of {cases} differ:\n{}", wrong.len(), shorten(&wrong));
+    (cases, rejected)
+}
+
+#[test]
+fn prompts_of_deepseek_v32_are_those_of_vllm() {
+    let (cases, rejected) = compare("vllm-0.32.0-coded.json", "deepseek_v32", "DeepseekV32ForCausalLM");
+    assert!(cases > 400 && rejected < cases / 2, "{cases} cases, {rejected} rejected");
+}

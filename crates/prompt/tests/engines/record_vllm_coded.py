@@ -1,0 +1,80 @@
+"""Records what vLLM makes of requests for models whose prompts it makes by code: `python record_vllm_coded.py OUT.json.zst`.
+
+Runs vLLM's own request model, renderers and encoders on a CPU, without weights. See README.md for the environment.
+"""
+
+import asyncio
+import json
+import pathlib
+import subprocess
+import sys
+import tempfile
+
+import transformers
+import vllm
+from vllm.config import ModelConfig, VllmConfig
+from vllm.entrypoints.openai.chat_completion.protocol import ChatCompletionRequest
+from vllm.entrypoints.serve.engine.protocol import ErrorResponse
+from vllm.renderers.online_renderer import OnlineRenderer
+from vllm.renderers.registry import renderer_from_config
+from vllm.tokenizers import deepseek_v32
+
+from coded_requests import coded_requests
+from recording import write_model
+
+CAPTURED = {}
+
+
+def capture(module):
+    """Notes the text that an encoder returns."""
+    plain = module.encode_messages
+
+    def encode(messages, **options):
+        CAPTURED["text"] = plain(messages, **options)
+        return CAPTURED["text"]
+
+    module.encode_messages = encode
+
+
+def online(mode):
+    """The renderer of a server with tool parsing and nothing else."""
+    folder = write_model(pathlib.Path(tempfile.mkdtemp()))
+    config = ModelConfig(model=str(folder), tokenizer_mode=mode, max_model_len=8192, dtype="bfloat16")
+    renderer = renderer_from_config(VllmConfig(model_config=config))
+    return OnlineRenderer(config, renderer, request_logger=None, chat_template=None, chat_template_content_format="auto", enable_auto_tools=True, tool_parser="hermes")
+
+
+async def outcome(server, request):
+    """The text of a prompt, or the error."""
+    CAPTURED.clear()
+    try:
+        parsed = ChatCompletionRequest.model_validate(json.loads(json.dumps(request)))
+        rendered = await server.render_chat(parsed)
+    except Exception as error:
+        return {"error": f"{type(error).__name__}: {error}"[:200]}
+    if isinstance(rendered, ErrorResponse):
+        return {"error": rendered.error.message[:200]}
+    return CAPTURED["text"]
+
+
+async def main(out):
+    capture(deepseek_v32)
+    servers = {"deepseek_v32": online("deepseek_v32")}
+    requests = coded_requests()
+    content = {"engine": "vllm", "versions": {"vllm": vllm.__version__, "transformers": transformers.__version__}, "requests": requests, "texts": [], "cases": {}}
+    for family, server in servers.items():
+        numbers = {}
+        for name, request in requests.items():
+            case = await outcome(server, request)
+            if isinstance(case, str):
+                case = numbers.setdefault(case, len(content["texts"]) + len(numbers))
+            content["cases"].setdefault(family, {})[name] = case
+        content["texts"] += numbers
+        errors = sum(isinstance(case, dict) for case in content["cases"][family].values())
+        print(f"{family}: {len(requests)} cases, {errors} of them errors", file=sys.stderr)
+    text = json.dumps(content, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "surrogatepass")
+    subprocess.run(["zstd", "-19", "-q", "-f", "-o", out], input=text, check=True)
+
+
+if __name__ == "__main__":
+    asyncio.run(main(sys.argv[1]))
