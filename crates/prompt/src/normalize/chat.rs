@@ -1,6 +1,7 @@
 //! A chat request with the engine whose prompt is wanted.
 
 use std::sync::{Arc, OnceLock};
+use std::time::SystemTime;
 
 use chat_template::{ChatRequest, ChatTemplates, Json};
 
@@ -32,6 +33,8 @@ pub struct Chat {
     pub fields: EngineFields,
     /// The engine whose prompt is wanted. `None` renders the request as it is, as `transformers` does.
     pub engine: Option<ChatEngine>,
+    /// The current time, of which some prompts have the date.
+    pub now: Option<SystemTime>,
     /// Receives the rendering, for debugging.
     pub rendering: Option<Arc<OnceLock<Rendering>>>,
 }
@@ -47,6 +50,8 @@ pub struct PreparedChat {
     pub continuation: Option<String>,
     /// Whether the tokenizer adds its special tokens.
     pub adds_special_tokens: bool,
+    /// Whether the engine keeps all tokens, whatever the request asks for.
+    pub is_whole: bool,
     /// Whether the engine tries again with bare functions in place of tools when the template fails.
     pub retries_with_functions: bool,
 }
@@ -58,6 +63,8 @@ pub struct Rendering {
     pub prepared: PreparedChat,
     /// The rendered text.
     pub text: String,
+    /// Positions in the text that no token spans.
+    pub cuts: Vec<usize>,
     /// Where the text stops being known, if the chat has media.
     pub media: Option<MediaCut>,
 }
@@ -69,14 +76,14 @@ impl From<ChatRequest> for Chat {
 }
 
 impl Chat {
-    /// Reads the body of an OpenAI chat request. Fields that no prompt depends on are ignored, whatever they hold.
+    /// Reads the body of an OpenAI chat request at a time. Fields that no prompt depends on are ignored, whatever they hold.
     ///
     /// # Errors
     ///
     /// If the body is not JSON, or a field has another type.
-    pub fn from_body(body: &[u8], engine: ChatEngine) -> Result<Self, serde_json::Error> {
+    pub fn from_body(body: &[u8], engine: ChatEngine, now: SystemTime) -> Result<Self, serde_json::Error> {
         let (request, fields) = (serde_json::from_slice(body)?, serde_json::from_slice(body)?);
-        Ok(Self { request, fields, engine: Some(engine), rendering: None })
+        Ok(Self { request, fields, engine: Some(engine), now: Some(now), rendering: None })
     }
 
     /// Renders the chat as the engine does.
@@ -105,14 +112,7 @@ impl Chat {
     ///
     /// If the engine rejects the request, or the prompt cannot be known.
     pub fn render_by_code(&self, family: CodedFamily) -> Result<Rendering, PrepareError> {
-        let encoder = family.encoder()?;
-        let media = Media::as_engine();
-        let prepared = vllm::prepare_for_code(&self.request, &self.fields, ContentFormat::Text, &media)?;
-        if let Some(first) = media.first() {
-            return Err(PrepareError::rejected(format!("the model takes no content part of type {:?}", first.kind)));
-        }
-        let text = encoder.render(&prepared)?;
-        Ok(self.shown(Rendering { prepared, text, media: None }))
+        Ok(self.shown(family.encoder()?.render(self)?))
     }
 
     /// Copies a rendering for debugging.
@@ -137,7 +137,7 @@ impl Chat {
             }
             rendered => rendered?,
         };
-        Ok(Rendering { prepared, text, media: None })
+        Ok(Rendering { prepared, text, ..Rendering::default() })
     }
 
     /// Changes the request as the engine does.

@@ -56,21 +56,25 @@ pub(super) fn prepare(
     if !knows_developers && messages.iter().any(|message| role_of(message) == "developer") {
         messages = merge_systems(messages.into_iter().map(|message| as_system(&message)).collect::<Result<_, _>>()?)?;
     }
-    prepared(request, fields, messages, tools, format)
+    prepared(request, fields, messages, tools, Some(format))
 }
 
-/// Changes a request as vLLM does for a family of models whose prompts it makes by code.
+/// Changes all but the messages as vLLM does for a family of models whose prompts it makes by code.
 pub(super) fn prepare_for_code(
     request: &ChatRequest,
     fields: &EngineFields,
-    format: ContentFormat,
-    media: &Media,
+    messages: Vec<Json>,
+    format: Option<ContentFormat>,
 ) -> Result<PreparedChat, PrepareError> {
-    let tools = tools(request, fields)?;
-    prepared(request, fields, conversation(request, format, media)?, tools, format)
+    prepared(request, fields, messages, tools(request, fields)?, format)
 }
 
-fn conversation(request: &ChatRequest, format: ContentFormat, media: &Media) -> Result<Vec<Json>, PrepareError> {
+/// The messages as vLLM gives them to a template.
+pub(super) fn conversation(
+    request: &ChatRequest,
+    format: ContentFormat,
+    media: &Media,
+) -> Result<Vec<Json>, PrepareError> {
     request.messages.iter().map(|message| conversation_message(&validate(message)?, format, media)).collect()
 }
 
@@ -79,7 +83,7 @@ fn prepared(
     fields: &EngineFields,
     messages: Vec<Json>,
     tools: Option<Vec<Json>>,
-    format: ContentFormat,
+    format: Option<ContentFormat>,
 ) -> Result<PreparedChat, PrepareError> {
     let kwargs = template_kwargs(request, fields)?;
     let continue_final_message = match &request.continue_final_message {
@@ -102,7 +106,7 @@ fn prepared(
     };
     Ok(PreparedChat {
         request,
-        content_format: Some(format),
+        content_format: format,
         adds_special_tokens: fields.add_special_tokens.unwrap_or(false),
         ..PreparedChat::default()
     })

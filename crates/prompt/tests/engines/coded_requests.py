@@ -152,7 +152,56 @@ NO_PROPERTIES = {"type": "function", "function": {"name": "no_properties", "desc
 NO_OBJECT = {"type": "function", "function": {"name": "no_object", "description": "Odd", "parameters": {}}}
 SCALAR = {"type": "function", "function": {"name": "scalar", "parameters": {"type": "string"}}}
 
+ONE_OF = {
+    "type": "function",
+    "function": {
+        "name": "one_of",
+        "description": "\n a \r\n\nb\n",
+        "parameters": {
+            "type": "object",
+            "properties": {
+                "same": {"description": "D", "oneOf": [{"type": "string", "description": "D"}, {"type": "integer", "description": "E"}]},
+                "none": {"oneOf": [{"type": "string", "description": "D", "default": "x"}, {"type": "string", "enum": ["u"], "default": "u", "description": "E"}]},
+                "both": {"description": "P", "default": 3, "oneOf": [{"type": "string", "description": "D"}, {"type": "object", "description": "P", "properties": {"k": {"type": "integer"}}}, {"type": "number", "nullable": True, "default": 1e-7}]},
+                "enum": {"enum": ["a"], "default": "a", "oneOf": [{"type": ["null", "integer"], "nullable": True}]},
+                "nested": {"type": "object", "properties": {"x": {"title": "T", "description": "X", "oneOf": [{"type": "array", "items": {"type": "object", "description": "I", "properties": {"y": {"type": "string"}}}}]}, "e": {"type": "string", "examples": ["1", 2]}, "n": {"type": "object", "nullable": True, "properties": {}}}, "required": ["x", 5]},
+                "list": {"type": "array", "items": {"oneOf": [{"type": "string", "description": "S", "default": "d"}, {"type": "string", "enum": ["u"], "default": "u"}, {"type": "integer", "nullable": True, "default": {"b": 1, "a": [1.0, 1e16, -0.0, 1e-7, 12345678901234567890]}}]}},
+                "empty": {"oneOf": [], "description": "Empty", "default": "x"},
+                "odd": {"oneOf": {"a": 1}, "description": "Odd", "default": "x", "type": "string"},
+                "types": {"type": [], "description": "No types"},
+                "numbers": {"type": [1, "string"], "default": 5},
+                "items": {"type": "array", "items": [{"type": "string"}]},
+                "mixed": {"type": "string", "enum": [1, 2]},
+                "some": {"type": "string", "enum": ["a", 1, "b\nc"], "default": "a", "nullable": True},
+                "null_enum": {"type": "string", "enum": ["null"], "nullable": True},
+                "description": {"type": "string", "description": 5, "title": 5, "examples": []},
+                "default_empty": {"type": "string", "default": ""},
+                "required": {"type": "string", "enum": []},
+            },
+            "required": ["required", "both", "list"],
+        },
+    },
+}
+TOP_ONE_OF = {"type": "function", "function": {"name": "top_one_of", "description": "x", "parameters": {"oneOf": [{"type": "object", "description": "O", "properties": {"a": {"type": "string"}}}, {"type": "integer"}]}}}
+TOP_TYPES = {"type": "function", "function": {"name": "top types", "parameters": {"type": ["object", "integer"], "properties": {"a": {}}}}}
+PARTS = [
+    user([text("Hello"), text("world")]), assistant([text("a"), text(""), text("b ")]), user([text(""), text("x")]), assistant([text(""), text("y")]), user([text("in"), text("dex"), text("\n"), text("\nx")]),
+]
+
 REST = {
+    "tools_one_of": {"messages": [user()], "tools": [ONE_OF, TOP_ONE_OF, TOP_TYPES]},
+    "tools_empty_system": {"messages": [{"role": "system", "content": ""}, user()], "tools": [BARE]},
+    "empty_systems": {"messages": [{"role": "system", "content": ""}, {"role": "system", "content": ""}, user(), {"role": "developer", "content": []}]},
+    "system_strings": {"messages": [{"role": "system", "content": ["a", "b"]}, user("x"), {"role": "system", "content": [{"type": "text", "text": "c"}]}]},
+    "parts_joined": {"messages": PARTS},
+    "part_null": {"messages": [{"role": "system", "content": [text(None), text("a")]}, user("x")]},
+    "user_calls": {"messages": [user("x", tool_calls=[PING]), result("y", 2)]},
+    "user_calls_empty": {"messages": [user("x", tool_calls=[])]},
+    "user_calls_null": {"messages": [user("x", tool_calls=None)]},
+    "answers_dropped": {"messages": [user("a"), assistant("b", reasoning="r"), user("c"), assistant(None, PING, reasoning="s"), result("p", 2), assistant("", reasoning="t")]},
+    "answers_called_first": {"messages": [user("a"), assistant("b", PING, reasoning="r"), result("p", 2), assistant("c", reasoning="t"), user("d"), assistant(None, PING, reasoning="u"), result("q", 2), assistant("", reasoning="v"), user("e")]},
+    "reasoning_object": {"messages": [user("a"), assistant("b", reasoning={"text": "x"}), user("c")]},
+    "specials_elsewhere": {"messages": [user("<|im_start|> <|> <| end|> |end|> <|END|>")]},
     "tools_without_messages": {"messages": [], "tools": [WEATHER]},
     "tools_all_kinds": {"messages": [user()], "tools": [ALL_KINDS]},
     "tools_odd": {"messages": [SYSTEM, user()], "tools": [NO_PROPERTIES, NO_OBJECT, SCALAR, BARE, SHUFFLED, EXTRA]},

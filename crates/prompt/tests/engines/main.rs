@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 use std::sync::Arc;
+use std::time::{Duration, SystemTime};
 
 use chat_template::{ChatTemplates, Json};
 use flash_indexer_prompt::normalize::{Chat, ChatEngine};
@@ -53,7 +54,8 @@ fn read<R: DeserializeOwned>(name: &str) -> R {
 }
 
 fn chat(body: &str, engine: ChatEngine) -> Result<Chat, serde_json::Error> {
-    Chat::from_body(body.as_bytes(), engine)
+    // The day in the recordings is 2026-11-23.
+    Chat::from_body(body.as_bytes(), engine, SystemTime::UNIX_EPOCH + Duration::from_secs(1_795_392_000))
 }
 
 /// A model's folder with the tokenizer of the tests and one template.

@@ -1,6 +1,8 @@
 //! Chats: rendered with the model's template, then tokenized.
 
 use std::fs;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
 
 use chat_template::ChatRequest;
 use flash_indexer_prompt::normalize::{Chat, ChatEngine};
@@ -84,7 +86,7 @@ fn a_chat_of_a_family_without_templates_is_rendered_by_code() {
     let pool = pool_in(root.path());
     let tokens = |model: &str, engine| {
         let body = json!({"messages": [{"role": "user", "content": "one two"}]}).to_string();
-        let chat = Chat::from_body(body.as_bytes(), engine).expect("a chat");
+        let chat = Chat::from_body(body.as_bytes(), engine, SystemTime::UNIX_EPOCH).expect("a chat");
         pool.tokenize(model, Prompt::Chat(Box::new(chat))).map(|tokens| tokens.ids)
     };
     for (model, architecture) in [("deepseek", "DeepseekV32ForCausalLM"), ("kimi", "KimiK3ForConditionalGeneration")] {
@@ -104,4 +106,34 @@ fn a_chat_of_a_family_without_templates_is_rendered_by_code() {
     let error = tokens("kimi", ChatEngine::Vllm).expect_err("only the engine knows the prompt");
     assert_eq!(error.reason(), FailureReason::Unsupported);
     assert!(error.to_string().contains("Kimi-K3"), "{error}");
+}
+
+#[test]
+fn a_chat_of_gpt_oss_has_the_date_and_is_tokenized_part_by_part() {
+    let root = tempdir().expect("a directory");
+    let folder = root.path().join("gpt-oss");
+    write_model(&folder, &tiny_tokenizer());
+    fs::write(folder.join("config.json"), json!({"model_type": "gpt_oss"}).to_string()).expect("a file");
+    let pool = pool_in(root.path());
+    let now = SystemTime::UNIX_EPOCH + Duration::from_secs(86_400 * 365 - 1);
+    let render = |content: Value| {
+        // Such prompts are not truncated.
+        let body = json!({"messages": [{"role": "user", "content": content}], "truncate_prompt_tokens": 1}).to_string();
+        let mut chat = Chat::from_body(body.as_bytes(), ChatEngine::Vllm, now).expect("a chat");
+        let rendering = Arc::default();
+        chat.rendering = Some(Arc::clone(&rendering));
+        let ids = pool.tokenize("gpt-oss", Prompt::Chat(Box::new(chat))).expect("tokens").ids;
+        (rendering.get().expect("a rendering").text.clone(), ids)
+    };
+    let plain = PromptOptions { special_tokens: SpecialTokens::Omitted, keep_last: None };
+    let tokens = |text_of: String| pool.tokenize_with("gpt-oss", text(&text_of), plain).expect("tokens").ids;
+
+    let (rendered, ids) = render(json!("one"));
+    assert!(rendered.contains("\nCurrent date: 1970-12-31\n"), "{rendered}");
+    assert_eq!(ids, tokens(rendered));
+
+    let (rendered, ids) = render(json!([{"type": "text", "text": "one"}, {"type": "text", "text": "two"}]));
+    let (before, after) = rendered.split_once("onetwo").expect("both parts");
+    assert_eq!(ids, [tokens(format!("{before}one")), tokens(format!("two{after}"))].concat());
+    assert_ne!(ids, tokens(rendered.clone()), "a token would span both parts");
 }

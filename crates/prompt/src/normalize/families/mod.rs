@@ -3,16 +3,23 @@
 //! | file | role |
 //! |---|---|
 //! | `deepseek_v32.rs`, `deepseek_v32_tools.txt` | prompts of DeepSeek-V3.2, as vLLM makes them |
+//! | `harmony.rs`, `typescript.rs` | prompts of gpt-oss, as vLLM makes them; schemas of tools in them |
 
 mod deepseek_v32;
+mod harmony;
+mod typescript;
 
 use std::fs;
 use std::path::Path;
 
 use serde_json::Value;
 
-use super::chat::{ChatEngine, PreparedChat};
+use super::chat::{Chat, ChatEngine, Rendering};
+use super::content_format::ContentFormat;
 use super::error::PrepareError;
+use super::media::Media;
+use super::vllm;
+use super::vllm_message::validate_but_parts;
 
 /// A family of models whose prompts an engine makes by code.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -27,6 +34,8 @@ pub struct CodedFamily {
 pub(super) enum Encoder {
     /// vLLM's of DeepSeek-V3.2.
     DeepSeekV32,
+    /// vLLM's of gpt-oss.
+    Harmony,
 }
 
 impl CodedFamily {
@@ -46,16 +55,44 @@ impl CodedFamily {
 }
 
 impl Encoder {
-    /// Renders a chat that was prepared for the family.
-    pub(super) fn render(self, prepared: &PreparedChat) -> Result<String, PrepareError> {
+    /// Renders a chat.
+    pub(super) fn render(self, chat: &Chat) -> Result<Rendering, PrepareError> {
+        let Chat { request, fields, .. } = chat;
         match self {
-            Self::DeepSeekV32 => deepseek_v32::render(prepared),
+            Self::DeepSeekV32 => {
+                let media = Media::as_engine();
+                let format = ContentFormat::Text;
+                let messages = vllm::conversation(request, format, &media)?;
+                if let Some(first) = media.first() {
+                    return Err(PrepareError::rejected(format!(
+                        "the model takes no content part of type {:?}",
+                        first.kind
+                    )));
+                }
+                let prepared = vllm::prepare_for_code(request, fields, messages, Some(format))?;
+                let text = deepseek_v32::render(&prepared)?;
+                Ok(Rendering { prepared, text, ..Rendering::default() })
+            }
+            Self::Harmony => {
+                let mut prepared = vllm::prepare_for_code(request, fields, request.messages.clone(), None)?;
+                // vLLM truncates these prompts as little as it adds special tokens.
+                prepared.adds_special_tokens = false;
+                prepared.is_whole = true;
+                let messages = request.messages.iter().map(validate_but_parts).collect::<Result<Vec<_>, _>>()?;
+                let now =
+                    chat.now.ok_or_else(|| PrepareError::Unsupported("the current date is unknown".to_owned()))?;
+                let tools = prepared.request.tools.as_deref().unwrap_or_default();
+                let reasoning_effort = fields.reasoning_effort.as_ref();
+                let inputs = harmony::Inputs { messages: &messages, tools, reasoning_effort, now };
+                let harmony::Harmony { text, cuts } = harmony::render(&inputs)?;
+                Ok(Rendering { prepared, text, cuts, ..Rendering::default() })
+            }
         }
     }
 }
 
 const DEEPSEEK_V32: CodedFamily = CodedFamily { name: "DeepSeek-V3.2", encoder: Some(Encoder::DeepSeekV32) };
-const GPT_OSS: CodedFamily = CodedFamily::unknown("gpt-oss (harmony)");
+const GPT_OSS: CodedFamily = CodedFamily { name: "gpt-oss (harmony)", encoder: Some(Encoder::Harmony) };
 
 /// Architectures for which vLLM has a renderer of its own, and their families.
 const VLLM: [(&str, CodedFamily); 9] = [
