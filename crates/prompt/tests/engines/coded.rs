@@ -94,6 +94,15 @@ fn prompts_of_deepseek_v32_are_those_of_vllm() {
     assert!(cases > 400 && rejected < cases / 2, "{cases} cases, {rejected} rejected");
 }
 
+/// 501: reasoning that is no text, which the encoder prints as Python does.
+const UNKNOWN_TO_V4: [&str; 2] = ["of_code.reasoning_number", "of_code.reasoning_object"];
+
+#[test]
+fn prompts_of_deepseek_v4_are_those_of_vllm() {
+    let (cases, rejected) = compare("vllm-0.32.0-coded.json", "deepseek_v4", "DeepseekV4ForCausalLM", &UNKNOWN_TO_V4);
+    assert!(cases > 400 && rejected < cases / 2, "{cases} cases, {rejected} rejected");
+}
+
 /// What vLLM makes a prompt of gpt-oss of, and this service does not.
 const UNKNOWN_TO_HARMONY: [&str; 5] = [
     // Rejected: a tool call that is no function's.

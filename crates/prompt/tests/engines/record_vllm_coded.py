@@ -20,7 +20,7 @@ from vllm.entrypoints.openai.chat_completion.protocol import ChatCompletionReque
 from vllm.entrypoints.serve.engine.protocol import ErrorResponse
 from vllm.renderers.online_renderer import OnlineRenderer
 from vllm.renderers.registry import renderer_from_config
-from vllm.tokenizers import deepseek_v32
+from vllm.tokenizers import deepseek_v4, deepseek_v32
 
 from coded_requests import coded_requests
 from recording import write_model
@@ -73,7 +73,8 @@ async def outcome(server, request):
 async def main(out):
     os.environ["VLLM_SYSTEM_START_DATE"] = DAY
     capture(deepseek_v32)
-    servers = {"deepseek_v32": online("deepseek_v32"), "harmony": online(tool_parser="openai", **GPT_OSS)}
+    capture(deepseek_v4)
+    servers = {"deepseek_v32": online("deepseek_v32"), "deepseek_v4": online("deepseek_v4"), "harmony": online(tool_parser="openai", **GPT_OSS)}
     requests = coded_requests()
     content = {"engine": "vllm", "versions": {"vllm": vllm.__version__, "transformers": transformers.__version__, "oss-harmony": importlib.metadata.version("oss-harmony")}, "day": DAY, "requests": requests, "texts": [], "cases": {}}
     for family, server in servers.items():

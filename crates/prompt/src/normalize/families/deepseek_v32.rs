@@ -2,6 +2,7 @@
 
 use chat_template::Json;
 
+use super::deepseek::{call_block, tools_of, tools_section, variable};
 use crate::normalize::chat::PreparedChat;
 use crate::normalize::error::PrepareError;
 use crate::normalize::message::{given, items};
@@ -9,29 +10,12 @@ use crate::normalize::message::{given, items};
 /// The section of a prompt that describes tools, around their schemas.
 const TOOLS: &str = include_str!("deepseek_v32_tools.txt");
 
-/// Names of the encoder's own parameters. The engine fails if variables of a chat have them.
-const PARAMETERS: [&str; 3] = ["self", "messages", "conversation"];
-
 /// Renders a chat.
 pub(super) fn render(prepared: &PreparedChat) -> Result<String, PrepareError> {
-    let request = &prepared.request;
-    let variable = |name: &str| request.chat_template_kwargs.as_ref().and_then(|variables| variables.get(name));
-    if PARAMETERS.iter().any(|name| variable(name).is_some()) {
-        return Err(PrepareError::rejected(format!("`chat_template_kwargs` has one of {}", PARAMETERS.join(", "))));
-    }
-    if variable("tokenize").is_some_and(|tokenizes| tokenizes.is_true()) {
-        return Err(PrepareError::Unsupported(
-            "the tokens of a chat with the variable `tokenize` are known to the engine only; send token_ids".to_owned(),
-        ));
-    }
-    let tools = match variable("tools") {
-        // An empty text or object is as good as an empty list.
-        Some(tools) if !tools.is_true() && (tools.as_str().is_some() || tools.entries().is_some()) => Vec::new(),
-        Some(tools) => items(&tools).ok_or_else(|| PrepareError::rejected("the variable `tools` is not a list"))?,
-        None => request.tools.clone().unwrap_or_default(),
-    };
-    let thinks = ["thinking", "enable_thinking"].iter().any(|name| variable(name).is_some_and(|it| it.is_true()));
-    let mut conversation = Conversation::new(&request.messages, &tools, thinks)?;
+    let tools = tools_of(prepared)?;
+    let thinks =
+        ["thinking", "enable_thinking"].iter().any(|name| variable(prepared, name).is_some_and(|it| it.is_true()));
+    let mut conversation = Conversation::new(&prepared.request.messages, &tools, thinks)?;
     for at in 0..conversation.messages.len() {
         conversation.write(at)?;
     }
@@ -113,7 +97,7 @@ impl<'m> Conversation<'m> {
         match &self.messages[at] {
             Message::Tools(tools) => {
                 self.text.push_str("\n\n");
-                let section = tools_section(tools)?;
+                let section = tools_section(TOOLS, tools)?;
                 self.text.push_str(&section);
             }
             message => match message.role() {
@@ -144,7 +128,7 @@ impl<'m> Conversation<'m> {
             Some(tools) => {
                 let tools =
                     items(&tools).ok_or_else(|| PrepareError::rejected("`tools` of a message is not a list"))?;
-                format!("\n\n{}", tools_section(&tools)?)
+                format!("\n\n{}", tools_section(TOOLS, &tools)?)
             }
             None => String::new(),
         };
@@ -214,26 +198,4 @@ impl<'m> Conversation<'m> {
         }
         Ok(())
     }
-}
-
-fn tools_section(tools: &[Json]) -> Result<String, PrepareError> {
-    let schema = |tool: &Json| tool.get("function").map(|function| function.to_spaced_text());
-    let schemas: Option<Vec<String>> = tools.iter().map(schema).collect();
-    let schemas = schemas.ok_or_else(|| PrepareError::rejected("a tool has no `function`"))?;
-    Ok(TOOLS.replacen("{tool_schemas}", &schemas.join("\n"), 1))
-}
-
-fn call_block(call: &Json) -> String {
-    let function = call.get("function").unwrap_or_else(Json::null);
-    let name = function.get("name").and_then(|name| name.as_str().map(str::to_owned)).unwrap_or_default();
-    let arguments = function.get("arguments").and_then(|arguments| arguments.entries()).unwrap_or_default();
-    let parameters = arguments.iter().map(|(key, value)| {
-        let (is_text, value) = match value.as_str() {
-            Some(text) => (true, text.to_owned()),
-            None => (false, value.to_spaced_text()),
-        };
-        format!("<｜DSML｜parameter name=\"{key}\" string=\"{is_text}\">{value}</｜DSML｜parameter>")
-    });
-    let parameters = parameters.collect::<Vec<_>>().join("\n");
-    format!("<｜DSML｜invoke name=\"{name}\">\n{parameters}\n</｜DSML｜invoke>")
 }

@@ -2,10 +2,14 @@
 //!
 //! | file | role |
 //! |---|---|
+//! | `deepseek.rs` | what the prompts of both DeepSeek families share |
 //! | `deepseek_v32.rs`, `deepseek_v32_tools.txt` | prompts of DeepSeek-V3.2, as vLLM makes them |
+//! | `deepseek_v4.rs`, `deepseek_v4_*.txt` | prompts of DeepSeek-V4, as vLLM makes them |
 //! | `harmony.rs`, `typescript.rs` | prompts of gpt-oss, as vLLM makes them; schemas of tools in them |
 
+mod deepseek;
 mod deepseek_v32;
+mod deepseek_v4;
 mod harmony;
 mod typescript;
 
@@ -14,7 +18,7 @@ use std::path::Path;
 
 use serde_json::Value;
 
-use super::chat::{Chat, ChatEngine, Rendering};
+use super::chat::{Chat, ChatEngine, PreparedChat, Rendering};
 use super::content_format::ContentFormat;
 use super::error::PrepareError;
 use super::media::Media;
@@ -34,6 +38,8 @@ pub struct CodedFamily {
 pub(super) enum Encoder {
     /// vLLM's of DeepSeek-V3.2.
     DeepSeekV32,
+    /// vLLM's of DeepSeek-V4.
+    DeepSeekV4,
     /// vLLM's of gpt-oss.
     Harmony,
 }
@@ -60,18 +66,12 @@ impl Encoder {
         let Chat { request, fields, .. } = chat;
         match self {
             Self::DeepSeekV32 => {
-                let media = Media::as_engine();
-                let format = ContentFormat::Text;
-                let messages = vllm::conversation(request, format, &media)?;
-                if let Some(first) = media.first() {
-                    return Err(PrepareError::rejected(format!(
-                        "the model takes no content part of type {:?}",
-                        first.kind
-                    )));
-                }
-                let prepared = vllm::prepare_for_code(request, fields, messages, Some(format))?;
-                let text = deepseek_v32::render(&prepared)?;
-                Ok(Rendering { prepared, text, ..Rendering::default() })
+                let prepared = prepare_text(chat, ContentFormat::Text)?;
+                Ok(Rendering { text: deepseek_v32::render(&prepared)?, prepared, ..Rendering::default() })
+            }
+            Self::DeepSeekV4 => {
+                let prepared = prepare_text(chat, ContentFormat::Parts)?;
+                Ok(Rendering { text: deepseek_v4::render(&prepared)?, prepared, ..Rendering::default() })
             }
             Self::Harmony => {
                 let mut prepared = vllm::prepare_for_code(request, fields, request.messages.clone(), None)?;
@@ -91,6 +91,17 @@ impl Encoder {
     }
 }
 
+/// Changes a chat as vLLM does for a model without media.
+fn prepare_text(chat: &Chat, format: ContentFormat) -> Result<PreparedChat, PrepareError> {
+    let media = Media::as_engine();
+    let messages = vllm::conversation(&chat.request, format, &media)?;
+    if let Some(first) = media.first() {
+        return Err(PrepareError::rejected(format!("the model takes no content part of type {:?}", first.kind)));
+    }
+    vllm::prepare_for_code(&chat.request, &chat.fields, messages, Some(format))
+}
+
+const DEEPSEEK_V4: CodedFamily = CodedFamily { name: "DeepSeek-V4", encoder: Some(Encoder::DeepSeekV4) };
 const DEEPSEEK_V32: CodedFamily = CodedFamily { name: "DeepSeek-V3.2", encoder: Some(Encoder::DeepSeekV32) };
 const GPT_OSS: CodedFamily = CodedFamily { name: "gpt-oss (harmony)", encoder: Some(Encoder::Harmony) };
 
@@ -98,7 +109,7 @@ const GPT_OSS: CodedFamily = CodedFamily { name: "gpt-oss (harmony)", encoder: S
 const VLLM: [(&str, CodedFamily); 9] = [
     ("GptOssForCausalLM", GPT_OSS),
     ("DeepseekV32ForCausalLM", DEEPSEEK_V32),
-    ("DeepseekV4ForCausalLM", CodedFamily::unknown("DeepSeek-V4")),
+    ("DeepseekV4ForCausalLM", DEEPSEEK_V4),
     ("DeepseekV4ForConditionalGeneration", CodedFamily::unknown("DeepSeek-V4")),
     ("DeepseekV41ForCausalLM", CodedFamily::unknown("DeepSeek-V4.1")),
     ("KimiK3ForConditionalGeneration", CodedFamily::unknown("Kimi-K3")),
