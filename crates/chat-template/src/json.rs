@@ -8,7 +8,7 @@ use serde::de::{Deserialize, Deserializer, Error, MapAccess, SeqAccess, Visitor}
 use serde::{Serialize, Serializer};
 
 use super::error::ChatError;
-use super::python::json::to_json;
+use super::python::json::{to_json, to_spaced_json};
 use super::python::values::{self, Kind};
 
 /// A JSON value whose objects keep the order of their keys, which templates print. Cheap to clone.
@@ -20,6 +20,11 @@ impl Json {
     pub fn to_text(&self) -> String {
         // Every `Json` comes from JSON or from a template variable, both of which can be written as JSON.
         to_json(&self.0).unwrap_or_else(|_| "null".to_owned())
+    }
+
+    /// The value as Python's `json.dumps` writes it without escapes beyond JSON's.
+    pub fn to_spaced_text(&self) -> String {
+        to_spaced_json(&self.0).unwrap_or_else(|_| "null".to_owned())
     }
 
     /// JSON's `null`.
@@ -53,6 +58,11 @@ impl Json {
     /// Whether this is JSON's `null`.
     pub fn is_null(&self) -> bool {
         self.0.is_none()
+    }
+
+    /// Whether Python takes the value as true: it is neither null, false, zero nor empty.
+    pub fn is_true(&self) -> bool {
+        self.0.is_true()
     }
 
     /// The text, if this is one.

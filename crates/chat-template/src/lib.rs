@@ -104,5 +104,6 @@ mod templates;
 pub use error::ChatError;
 pub use jinja_syntax::{Macro, Outline, Read};
 pub use json::Json;
+pub use python::utc_date;
 pub use request::{ChatRequest, Continuation};
 pub use templates::ChatTemplates;

@@ -45,13 +45,22 @@ pub(super) fn tojson(state: &mut State, arguments: &[Value]) -> Result<Value, Er
 
 /// Writes a value as compact JSON, outside of a rendering.
 pub(crate) fn to_json(value: &Value) -> Result<String, Error> {
+    write(value, ",", ":")
+}
+
+/// Writes a value as `json.dumps(value, ensure_ascii=False)` does, outside of a rendering.
+pub(crate) fn to_spaced_json(value: &Value) -> Result<String, Error> {
+    write(value, ", ", ": ")
+}
+
+fn write(value: &Value, item_separator: &str, key_separator: &str) -> Result<String, Error> {
     let mut writer = Writer {
         out: String::new(),
         ascii: false,
         sorted: false,
         indent: None,
-        item_separator: ",".to_owned(),
-        key_separator: ":".to_owned(),
+        item_separator: item_separator.to_owned(),
+        key_separator: key_separator.to_owned(),
         level: 0,
     };
     writer.value(value)?;

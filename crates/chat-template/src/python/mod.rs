@@ -24,3 +24,4 @@ pub(super) mod values;
 pub(super) use functions::{TemplateException, environment};
 pub(super) use limits::WorkLimitExceeded;
 pub(super) use strftime::Clock;
+pub use strftime::utc_date;

@@ -13,6 +13,12 @@ pub(crate) type Clock = Arc<dyn Fn() -> SystemTime + Send + Sync>;
 /// Directives that `jiff` formats as Python does in the C locale, with any flag.
 const SHARED_DIRECTIVES: &str = "AaBbCcDdeFGgHhIjklMmnPpRrSsTtUuVWwXxYy%";
 
+/// The day of a time in UTC, such as `2026-11-23`.
+#[must_use]
+pub fn utc_date(time: SystemTime) -> String {
+    strftime("%Y-%m-%d", time)
+}
+
 /// Formats a time. An unknown directive is copied to the output.
 ///
 /// Times before 1970 or after 9999-12-30T22:00:00Z, `jiff`'s maximum, are clamped.

@@ -1,11 +1,13 @@
 //! A chat request with the engine whose prompt is wanted.
 
 use std::sync::{Arc, OnceLock};
+use std::time::SystemTime;
 
 use chat_template::{ChatRequest, ChatTemplates, Json};
 
 use super::content_format::ContentFormat;
 use super::error::PrepareError;
+use super::families::CodedFamily;
 use super::fields::EngineFields;
 use super::media::{Media, MediaCut, common_bytes};
 use super::{sglang, trtllm, vllm};
@@ -31,6 +33,8 @@ pub struct Chat {
     pub fields: EngineFields,
     /// The engine whose prompt is wanted. `None` renders the request as it is, as `transformers` does.
     pub engine: Option<ChatEngine>,
+    /// The current time, of which some prompts have the date.
+    pub now: Option<SystemTime>,
     /// Receives the rendering, for debugging.
     pub rendering: Option<Arc<OnceLock<Rendering>>>,
 }
@@ -46,6 +50,8 @@ pub struct PreparedChat {
     pub continuation: Option<String>,
     /// Whether the tokenizer adds its special tokens.
     pub adds_special_tokens: bool,
+    /// Whether the engine keeps all tokens, whatever the request asks for.
+    pub is_whole: bool,
     /// Whether the engine tries again with bare functions in place of tools when the template fails.
     pub retries_with_functions: bool,
 }
@@ -57,6 +63,8 @@ pub struct Rendering {
     pub prepared: PreparedChat,
     /// The rendered text.
     pub text: String,
+    /// Positions in the text that no token spans.
+    pub cuts: Vec<usize>,
     /// Where the text stops being known, if the chat has media.
     pub media: Option<MediaCut>,
 }
@@ -68,14 +76,14 @@ impl From<ChatRequest> for Chat {
 }
 
 impl Chat {
-    /// Reads the body of an OpenAI chat request. Fields that no prompt depends on are ignored, whatever they hold.
+    /// Reads the body of an OpenAI chat request at a time. Fields that no prompt depends on are ignored, whatever they hold.
     ///
     /// # Errors
     ///
     /// If the body is not JSON, or a field has another type.
-    pub fn from_body(body: &[u8], engine: ChatEngine) -> Result<Self, serde_json::Error> {
+    pub fn from_body(body: &[u8], engine: ChatEngine, now: SystemTime) -> Result<Self, serde_json::Error> {
         let (request, fields) = (serde_json::from_slice(body)?, serde_json::from_slice(body)?);
-        Ok(Self { request, fields, engine: Some(engine), rendering: None })
+        Ok(Self { request, fields, engine: Some(engine), now: Some(now), rendering: None })
     }
 
     /// Renders the chat as the engine does.
@@ -95,11 +103,25 @@ impl Chat {
             };
             MediaCut { kind: first.kind, bytes }
         });
+        Ok(self.shown(rendering))
+    }
+
+    /// Renders the chat as the engine's code does for a family of models.
+    ///
+    /// # Errors
+    ///
+    /// If the engine rejects the request, or the prompt cannot be known.
+    pub fn render_by_code(&self, family: CodedFamily) -> Result<Rendering, PrepareError> {
+        Ok(self.shown(family.encoder()?.render(self)?))
+    }
+
+    /// Copies a rendering for debugging.
+    fn shown(&self, rendering: Rendering) -> Rendering {
         if let Some(slot) = &self.rendering {
             // A chat is rendered once.
             let _ = slot.set(rendering.clone());
         }
-        Ok(rendering)
+        rendering
     }
 
     fn render_with(&self, templates: &ChatTemplates, media: &Media) -> Result<Rendering, PrepareError> {
@@ -115,7 +137,7 @@ impl Chat {
             }
             rendered => rendered?,
         };
-        Ok(Rendering { prepared, text, media: None })
+        Ok(Rendering { prepared, text, ..Rendering::default() })
     }
 
     /// Changes the request as the engine does.

@@ -13,7 +13,7 @@
 //! | `content_format.rs` | whether a template wants texts or parts, as the engines detect it |
 //! | `vllm_message.rs` | which fields of a message vLLM takes |
 //! | `media.rs` | stand-ins for media, and which text precedes them |
-//! | `families.rs` | families of models whose prompts engines make by code |
+//! | `families/` | families of models whose prompts engines make by code |
 //! | `arguments.rs` | arguments of tool calls, read as Python reads them |
 
 mod arguments;
@@ -33,6 +33,6 @@ mod vllm_message;
 pub use chat::{Chat, ChatEngine, PreparedChat, Rendering};
 pub use content_format::ContentFormat;
 pub use error::PrepareError;
-pub use families::CodedPrompts;
+pub use families::{CodedFamily, CodedPrompts};
 pub use fields::EngineFields;
 pub use media::MediaCut;

@@ -39,7 +39,7 @@ const BILLING_LINE: &str = "x-anthropic-billing-header";
 /// Efforts of reasoning.
 const EFFORTS: [&str; 7] = ["none", "minimal", "low", "medium", "high", "xhigh", "max"];
 
-/// Changes a request as vLLM does.
+/// Changes a request as vLLM does for a template.
 pub(super) fn prepare(
     request: &ChatRequest,
     fields: &EngineFields,
@@ -47,21 +47,52 @@ pub(super) fn prepare(
     media: &Media,
 ) -> Result<PreparedChat, PrepareError> {
     let tools = tools(request, fields)?;
-    let kwargs = template_kwargs(request, fields)?;
     let (format, knows_developers) =
         templates.inspect(request.chat_template.as_deref(), tools.is_some(), |source, outline| {
             let knows_developers = source.contains("\"developer\"") || source.contains("'developer'");
             (content_format::of_vllm(outline), knows_developers)
         })?;
-    let messages = request.messages.iter().map(|message| conversation_message(&validate(message)?, format, media));
-    let mut messages = messages.collect::<Result<Vec<_>, _>>()?;
+    let mut messages = conversation(request, format, media)?;
     if !knows_developers && messages.iter().any(|message| role_of(message) == "developer") {
         messages = merge_systems(messages.into_iter().map(|message| as_system(&message)).collect::<Result<_, _>>()?)?;
     }
+    prepared(request, fields, messages, tools, Some(format))
+}
+
+/// Changes all but the messages as vLLM does for a family of models whose prompts it makes by code.
+pub(super) fn prepare_for_code(
+    request: &ChatRequest,
+    fields: &EngineFields,
+    messages: Vec<Json>,
+    format: Option<ContentFormat>,
+) -> Result<PreparedChat, PrepareError> {
+    prepared(request, fields, messages, tools(request, fields)?, format)
+}
+
+/// The messages as vLLM gives them to a template.
+pub(super) fn conversation(
+    request: &ChatRequest,
+    format: ContentFormat,
+    media: &Media,
+) -> Result<Vec<Json>, PrepareError> {
+    request.messages.iter().map(|message| conversation_message(&validate(message)?, format, media)).collect()
+}
+
+fn prepared(
+    request: &ChatRequest,
+    fields: &EngineFields,
+    messages: Vec<Json>,
+    tools: Option<Vec<Json>>,
+    format: Option<ContentFormat>,
+) -> Result<PreparedChat, PrepareError> {
+    let kwargs = template_kwargs(request, fields)?;
     let continue_final_message = match &request.continue_final_message {
         Continuation::Field(_) => return Err(PrepareError::rejected("`continue_final_message` is not true or false")),
         continuation => continuation.clone(),
     };
+    if continue_final_message != Continuation::Nothing && request.add_generation_prompt == Some(true) {
+        return Err(PrepareError::rejected("`continue_final_message` and `add_generation_prompt` exclude each other"));
+    }
     let request = ChatRequest {
         messages,
         tools,
@@ -75,7 +106,7 @@ pub(super) fn prepare(
     };
     Ok(PreparedChat {
         request,
-        content_format: Some(format),
+        content_format: format,
         adds_special_tokens: fields.add_special_tokens.unwrap_or(false),
         ..PreparedChat::default()
     })

@@ -20,10 +20,29 @@ pub(super) struct ValidMessage<'j> {
     pub(super) reasoning: Option<Json>,
     /// The tools of a developer's message.
     pub(super) tools: Option<Json>,
+    /// Whether the message has vLLM's type, and not OpenAI's.
+    pub(super) is_own: bool,
 }
 
-/// Validates a message.
+impl ValidMessage<'_> {
+    /// Checks the parts of the content, which OpenAI's types validate when they are read.
+    pub(super) fn check_parts(&self) -> Result<(), PrepareError> {
+        match self.message.get("content").filter(|_| !self.is_own) {
+            Some(content) => check_parts(&self.message.role, &content),
+            None => Ok(()),
+        }
+    }
+}
+
+/// Validates a message with its parts.
 pub(super) fn validate(json: &Json) -> Result<ValidMessage<'_>, PrepareError> {
+    let valid = validate_but_parts(json)?;
+    valid.check_parts()?;
+    Ok(valid)
+}
+
+/// Validates a message without its parts.
+pub(super) fn validate_but_parts(json: &Json) -> Result<ValidMessage<'_>, PrepareError> {
     let message = Message::of(json)?;
     let reasoning = message.get("reasoning").or_else(|| message.get("reasoning_content"));
     let own = own_fields(&message, reasoning.as_ref());
@@ -35,9 +54,6 @@ pub(super) fn validate(json: &Json) -> Result<ValidMessage<'_>, PrepareError> {
     };
     if !is_own && openai.is_none() {
         return Err(no_type_fits(&message));
-    }
-    if !is_own && let Some(content) = message.get("content") {
-        check_parts(&message.role, &content)?;
     }
     let tool_calls = match message.get("tool_calls").filter(|_| message.role == "assistant") {
         Some(calls) => {
@@ -53,7 +69,7 @@ pub(super) fn validate(json: &Json) -> Result<ValidMessage<'_>, PrepareError> {
         }
         tools => tools,
     };
-    Ok(ValidMessage { message, tool_calls, reasoning, tools })
+    Ok(ValidMessage { message, tool_calls, reasoning, tools, is_own })
 }
 
 fn no_type_fits(message: &Message<'_>) -> PrepareError {

@@ -1,10 +1,13 @@
 //! Chats are changed, rendered and tokenized as the engines do it. The recordings were made by the real engines; README.md
 //! says how.
 
+mod coded;
+
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 use std::sync::Arc;
+use std::time::{Duration, SystemTime};
 
 use chat_template::{ChatTemplates, Json};
 use flash_indexer_prompt::normalize::{Chat, ChatEngine};
@@ -13,6 +16,7 @@ use flash_indexer_prompt::tokenize::{
 };
 use flash_indexer_test_support::testdata;
 use serde::Deserialize;
+use serde::de::DeserializeOwned;
 
 /// What an engine made of each request with each template.
 #[derive(Deserialize)]
@@ -44,13 +48,14 @@ struct Exception {
     reason: &'static str,
 }
 
-fn read(name: &str) -> Recording {
+fn read<R: DeserializeOwned>(name: &str) -> R {
     let path = testdata().join("chats").join(name);
     serde_json::from_str(&fs::read_to_string(path).expect("a recording")).expect("JSON of the right shape")
 }
 
 fn chat(body: &str, engine: ChatEngine) -> Result<Chat, serde_json::Error> {
-    Chat::from_body(body.as_bytes(), engine)
+    // The day in the recordings is 2026-11-23.
+    Chat::from_body(body.as_bytes(), engine, SystemTime::UNIX_EPOCH + Duration::from_secs(1_795_392_000))
 }
 
 /// A model's folder with the tokenizer of the tests and one template.
@@ -75,7 +80,7 @@ fn conversation(messages: &[Json], tools: Option<&[Json]>) -> String {
 
 /// Compares every case and returns the number of cases, and of those that the engine rejects.
 fn compare(name: &str, engine: ChatEngine, exceptions: &[Exception]) -> (usize, usize) {
-    let recording = read(name);
+    let recording: Recording = read(name);
     let (mut cases, mut rejected) = (0, 0);
     let mut wrong = Vec::new();
     for (template, outcomes) in &recording.cases {
@@ -141,7 +146,7 @@ fn tokens(tokenizer: &dyn ModelTokenizer, prompt: Prompt, pieces: &Arc<PieceCach
 
 /// Compares the tokens of the templates for which they are recorded.
 fn compare_tokens(name: &str, engine: ChatEngine, exceptions: &[Exception]) -> usize {
-    let recording = read(name);
+    let recording: Recording = read(name);
     let mut wrong = Vec::new();
     let mut cases = 0;
     for (template, requests) in &recording.tokens {

@@ -1,8 +1,11 @@
 //! Chats: rendered with the model's template, then tokenized.
 
 use std::fs;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
 
 use chat_template::ChatRequest;
+use flash_indexer_prompt::normalize::{Chat, ChatEngine};
 use flash_indexer_prompt::tokenize::{FailureReason, Prompt, PromptOptions, SpecialTokens};
 use serde_json::{Value, json};
 use tempfile::tempdir;
@@ -75,4 +78,62 @@ fn a_broken_template_spoils_chats_and_not_texts() {
     assert!(error.to_string().contains("chat_template.json"), "{error}");
     assert_eq!(error.reason(), FailureReason::LoadFailed, "not the fault of who asked");
     assert!(pool.tokenize("model", text("two")).is_ok());
+}
+
+#[test]
+fn a_chat_of_a_family_without_templates_is_rendered_by_code() {
+    let root = tempdir().expect("a directory");
+    let pool = pool_in(root.path());
+    let tokens = |model: &str, engine| {
+        let body = json!({"messages": [{"role": "user", "content": "one two"}]}).to_string();
+        let chat = Chat::from_body(body.as_bytes(), engine, SystemTime::UNIX_EPOCH).expect("a chat");
+        pool.tokenize(model, Prompt::Chat(Box::new(chat))).map(|tokens| tokens.ids)
+    };
+    for (model, architecture) in [("deepseek", "DeepseekV32ForCausalLM"), ("kimi", "KimiK3ForConditionalGeneration")] {
+        let folder = root.path().join(model);
+        write_model(&folder, &tiny_tokenizer());
+        fs::write(folder.join("config.json"), json!({"architectures": [architecture]}).to_string()).expect("a file");
+        // The engine does not read it.
+        fs::write(folder.join("chat_template.jinja"), "four").expect("a file");
+    }
+
+    let plain = PromptOptions { special_tokens: SpecialTokens::Omitted, keep_last: None };
+    let expected = text("<｜begin▁of▁sentence｜><｜User｜>one two<｜Assistant｜></think>");
+    let expected = pool.tokenize_with("deepseek", expected, plain).expect("tokens").ids;
+    assert_eq!(tokens("deepseek", ChatEngine::Vllm).expect("tokens"), expected);
+    assert_eq!(tokens("deepseek", ChatEngine::TensorRtLlm).expect("tokens"), [6], "by its template");
+
+    let error = tokens("kimi", ChatEngine::Vllm).expect_err("only the engine knows the prompt");
+    assert_eq!(error.reason(), FailureReason::Unsupported);
+    assert!(error.to_string().contains("Kimi-K3"), "{error}");
+}
+
+#[test]
+fn a_chat_of_gpt_oss_has_the_date_and_is_tokenized_part_by_part() {
+    let root = tempdir().expect("a directory");
+    let folder = root.path().join("gpt-oss");
+    write_model(&folder, &tiny_tokenizer());
+    fs::write(folder.join("config.json"), json!({"model_type": "gpt_oss"}).to_string()).expect("a file");
+    let pool = pool_in(root.path());
+    let now = SystemTime::UNIX_EPOCH + Duration::from_secs(86_400 * 365 - 1);
+    let render = |content: Value| {
+        // Such prompts are not truncated.
+        let body = json!({"messages": [{"role": "user", "content": content}], "truncate_prompt_tokens": 1}).to_string();
+        let mut chat = Chat::from_body(body.as_bytes(), ChatEngine::Vllm, now).expect("a chat");
+        let rendering = Arc::default();
+        chat.rendering = Some(Arc::clone(&rendering));
+        let ids = pool.tokenize("gpt-oss", Prompt::Chat(Box::new(chat))).expect("tokens").ids;
+        (rendering.get().expect("a rendering").text.clone(), ids)
+    };
+    let plain = PromptOptions { special_tokens: SpecialTokens::Omitted, keep_last: None };
+    let tokens = |text_of: String| pool.tokenize_with("gpt-oss", text(&text_of), plain).expect("tokens").ids;
+
+    let (rendered, ids) = render(json!("one"));
+    assert!(rendered.contains("\nCurrent date: 1970-12-31\n"), "{rendered}");
+    assert_eq!(ids, tokens(rendered));
+
+    let (rendered, ids) = render(json!([{"type": "text", "text": "one"}, {"type": "text", "text": "two"}]));
+    let (before, after) = rendered.split_once("onetwo").expect("both parts");
+    assert_eq!(ids, [tokens(format!("{before}one")), tokens(format!("two{after}"))].concat());
+    assert_ne!(ids, tokens(rendered.clone()), "a token would span both parts");
 }

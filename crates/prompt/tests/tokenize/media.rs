@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::path::Path;
+use std::time::SystemTime;
 
 use flash_indexer_prompt::normalize::{Chat, ChatEngine};
 use flash_indexer_prompt::tokenize::{Cutting, Prompt, PromptOptions, SpecialTokens, Tokenized, TokenizerPool};
@@ -26,7 +27,9 @@ fn image() -> Value {
 fn prompt(messages: &Value, more: &Value, engine: ChatEngine) -> Prompt {
     let mut body = json!({ "messages": messages });
     body.as_object_mut().expect("an object").extend(more.as_object().expect("an object").clone());
-    Prompt::Chat(Box::new(Chat::from_body(body.to_string().as_bytes(), engine).expect("a chat")))
+    Prompt::Chat(Box::new(
+        Chat::from_body(body.to_string().as_bytes(), engine, SystemTime::UNIX_EPOCH).expect("a chat"),
+    ))
 }
 
 /// A model with this template.

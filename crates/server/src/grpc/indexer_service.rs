@@ -2,6 +2,7 @@
 
 use std::borrow::Cow;
 use std::num::NonZeroUsize;
+use std::time::SystemTime;
 
 use flash_indexer_prompt::normalize::Chat;
 use flash_indexer_prompt::tokenize::{Prompt, PromptOptions, Tokenized};
@@ -56,7 +57,7 @@ impl Scores {
             Some(text) => tokenize(Prompt::Text(text)).await?,
             None if !request.chat_json.is_empty() => {
                 let engine = chat_engine(indexer.engine_of(&key));
-                let chat = Chat::from_body(request.chat_json.as_bytes(), engine)
+                let chat = Chat::from_body(request.chat_json.as_bytes(), engine, SystemTime::now())
                     .map_err(|error| Status::invalid_argument(shorten(format!("chat_json is not a chat: {error}"))))?;
                 tokenize(Prompt::Chat(Box::new(chat))).await?
             }

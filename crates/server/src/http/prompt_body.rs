@@ -1,6 +1,7 @@
 //! The body of requests with a prompt: tokens, a text or a chat.
 
 use std::sync::{Arc, OnceLock};
+use std::time::SystemTime;
 
 use flash_indexer_access::Grant;
 use flash_indexer_api::{ModelScope, PartialPrompt, PromptField, PromptFields};
@@ -112,7 +113,7 @@ pub(super) async fn tokenize(
         }
         (None, _) => {
             let engine = chat_engine(api.indexer.engine_of(&key));
-            let mut prompt = Chat::from_body(body, engine).map_err(|error| unfit(&error))?;
+            let mut prompt = Chat::from_body(body, engine, SystemTime::now()).map_err(|error| unfit(&error))?;
             if keep == Keep::Rendering {
                 let slot = Arc::default();
                 prompt.rendering = Some(Arc::clone(&slot));

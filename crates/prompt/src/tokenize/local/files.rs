@@ -11,8 +11,8 @@ pub const TOKENIZER_BYTES_MAX: u64 = 256 << 20;
 pub(in crate::tokenize) const TOKENIZER_FILE: &str = "tokenizer.json";
 pub(super) const TOKENIZER_CONFIG_FILE: &str = "tokenizer_config.json";
 /// Files besides the tokenizer's that affect the tokens of a prompt.
-const OTHER_FILES: [&str; 4] =
-    [TOKENIZER_CONFIG_FILE, "chat_template.jinja", "chat_template.json", "additional_chat_templates"];
+const OTHER_FILES: [&str; 5] =
+    ["config.json", TOKENIZER_CONFIG_FILE, "chat_template.jinja", "chat_template.json", "additional_chat_templates"];
 
 /// Paths of one model's files.
 #[derive(Debug, Clone, PartialEq, Eq)]

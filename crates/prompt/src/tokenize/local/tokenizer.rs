@@ -1,5 +1,6 @@
 //! A tokenizer in this process, read from files.
 
+use std::collections::VecDeque;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -42,9 +43,7 @@ impl FileTokenizer {
 
     fn render(&self, chat: &Chat) -> Result<Rendering, TokenizeError> {
         if let Some(family) = chat.engine.and_then(|engine| self.coded_prompts.of(engine)) {
-            return Err(TokenizeError::Unsupported(format!(
-                "the engine makes prompts of the model's family, {family}, by code and not by a chat template; send token_ids"
-            )));
+            return Ok(chat.render_by_code(family)?);
         }
         match &self.templates {
             Ok(templates) => Ok(chat.render(templates)?),
@@ -67,6 +66,24 @@ impl SlicedTokenization for TokenizationBeforeMedia {
 
     fn media(&self) -> Option<&'static str> {
         Some(self.kind)
+    }
+}
+
+/// Tokenization of a rendered chat that the engine tokenizes in parts.
+struct CutTokenization {
+    parts: VecDeque<TextTokenization>,
+    /// The ids of the parts so far.
+    ids: Vec<u32>,
+}
+
+impl SlicedTokenization for CutTokenization {
+    fn step(&mut self) -> Result<Option<Vec<u32>>, TokenizeError> {
+        let Some(part) = self.parts.front_mut() else { return Ok(Some(std::mem::take(&mut self.ids))) };
+        if let Some(ids) = part.step()? {
+            self.ids.extend(ids);
+            self.parts.pop_front();
+        }
+        Ok(None)
     }
 }
 
@@ -110,7 +127,8 @@ impl ModelTokenizer for FileTokenizer {
             Prompt::Text(text) => return Ok(Tokenization::Sliced(Box::new(sliced(text, adds_special_tokens, kept)))),
             Prompt::Chat(chat) => chat,
         };
-        let Rendering { mut text, prepared, media } = self.render(&chat)?;
+        let Rendering { mut text, prepared, media, cuts } = self.render(&chat)?;
+        let kept = kept.filter(|_| !prepared.is_whole);
         if let Some(MediaCut { kind, bytes }) = media {
             // Truncation keeps the end of the prompt, which has the media.
             let is_unknown = kept.is_some() || self.coded_prompts.puts_media_first();
@@ -119,6 +137,12 @@ impl ModelTokenizer for FileTokenizer {
             let (tokenizer, pieces) = (Arc::clone(&self.tokenizer), Arc::clone(pieces));
             let beginning = TextTokenization::of_beginning(tokenizer, pieces, text, adds_special_tokens);
             return Ok(Tokenization::Sliced(Box::new(TokenizationBeforeMedia { beginning, kind })));
+        }
+        if !cuts.is_empty() {
+            let mut parts: VecDeque<_> = cuts.iter().rev().map(|cut| text.split_off(*cut)).collect();
+            parts.push_back(text);
+            let parts = parts.into_iter().rev().map(|part| sliced(part, false, None)).collect();
+            return Ok(Tokenization::Sliced(Box::new(CutTokenization { parts, ids: Vec::new() })));
         }
         let rendered = sliced(text, adds_special_tokens || prepared.adds_special_tokens, kept);
         let Some(continuation) = prepared.continuation else { return Ok(Tokenization::Sliced(Box::new(rendered))) };

@@ -1,0 +1,194 @@
+//! Families of models whose prompts the engines' code makes, without a template.
+//!
+//! | file | role |
+//! |---|---|
+//! | `deepseek.rs` | what the prompts of both DeepSeek families share |
+//! | `deepseek_v32.rs`, `deepseek_v32_tools.txt` | prompts of DeepSeek-V3.2, as vLLM makes them |
+//! | `deepseek_v4.rs`, `deepseek_v4_*.txt` | prompts of DeepSeek-V4, as vLLM makes them |
+//! | `harmony.rs`, `typescript.rs` | prompts of gpt-oss, as vLLM makes them; schemas of tools in them |
+
+mod deepseek;
+mod deepseek_v32;
+mod deepseek_v4;
+mod harmony;
+mod typescript;
+
+use std::fs;
+use std::path::Path;
+
+use serde_json::Value;
+
+use super::chat::{Chat, ChatEngine, PreparedChat, Rendering};
+use super::content_format::ContentFormat;
+use super::error::PrepareError;
+use super::media::Media;
+use super::vllm;
+use super::vllm_message::validate_but_parts;
+
+/// A family of models whose prompts an engine makes by code.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct CodedFamily {
+    name: &'static str,
+    /// `None` if this service does not make the prompts.
+    encoder: Option<Encoder>,
+}
+
+/// Code that makes prompts.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) enum Encoder {
+    /// vLLM's of DeepSeek-V3.2.
+    DeepSeekV32,
+    /// vLLM's of DeepSeek-V4.
+    DeepSeekV4,
+    /// vLLM's of gpt-oss.
+    Harmony,
+}
+
+impl CodedFamily {
+    const fn unknown(name: &'static str) -> Self {
+        Self { name, encoder: None }
+    }
+
+    /// The code that makes the family's prompts.
+    pub(super) fn encoder(self) -> Result<Encoder, PrepareError> {
+        self.encoder.ok_or_else(|| {
+            PrepareError::Unsupported(format!(
+                "the engine makes prompts of the model's family, {}, by code and not by a chat template; send token_ids",
+                self.name
+            ))
+        })
+    }
+}
+
+impl Encoder {
+    /// Renders a chat.
+    pub(super) fn render(self, chat: &Chat) -> Result<Rendering, PrepareError> {
+        let Chat { request, fields, .. } = chat;
+        match self {
+            Self::DeepSeekV32 => {
+                let prepared = prepare_text(chat, ContentFormat::Text)?;
+                Ok(Rendering { text: deepseek_v32::render(&prepared)?, prepared, ..Rendering::default() })
+            }
+            Self::DeepSeekV4 => {
+                let prepared = prepare_text(chat, ContentFormat::Parts)?;
+                Ok(Rendering { text: deepseek_v4::render(&prepared)?, prepared, ..Rendering::default() })
+            }
+            Self::Harmony => {
+                let mut prepared = vllm::prepare_for_code(request, fields, request.messages.clone(), None)?;
+                // vLLM truncates these prompts as little as it adds special tokens.
+                prepared.adds_special_tokens = false;
+                prepared.is_whole = true;
+                let messages = request.messages.iter().map(validate_but_parts).collect::<Result<Vec<_>, _>>()?;
+                let now =
+                    chat.now.ok_or_else(|| PrepareError::Unsupported("the current date is unknown".to_owned()))?;
+                let tools = prepared.request.tools.as_deref().unwrap_or_default();
+                let reasoning_effort = fields.reasoning_effort.as_ref();
+                let inputs = harmony::Inputs { messages: &messages, tools, reasoning_effort, now };
+                let harmony::Harmony { text, cuts } = harmony::render(&inputs)?;
+                Ok(Rendering { prepared, text, cuts, ..Rendering::default() })
+            }
+        }
+    }
+}
+
+/// Changes a chat as vLLM does for a model without media.
+fn prepare_text(chat: &Chat, format: ContentFormat) -> Result<PreparedChat, PrepareError> {
+    let media = Media::as_engine();
+    let messages = vllm::conversation(&chat.request, format, &media)?;
+    if let Some(first) = media.first() {
+        return Err(PrepareError::rejected(format!("the model takes no content part of type {:?}", first.kind)));
+    }
+    vllm::prepare_for_code(&chat.request, &chat.fields, messages, Some(format))
+}
+
+const DEEPSEEK_V4: CodedFamily = CodedFamily { name: "DeepSeek-V4", encoder: Some(Encoder::DeepSeekV4) };
+const DEEPSEEK_V32: CodedFamily = CodedFamily { name: "DeepSeek-V3.2", encoder: Some(Encoder::DeepSeekV32) };
+const GPT_OSS: CodedFamily = CodedFamily { name: "gpt-oss (harmony)", encoder: Some(Encoder::Harmony) };
+
+/// Architectures for which vLLM has a renderer of its own, and their families.
+const VLLM: [(&str, CodedFamily); 9] = [
+    ("GptOssForCausalLM", GPT_OSS),
+    ("DeepseekV32ForCausalLM", DEEPSEEK_V32),
+    ("DeepseekV4ForCausalLM", DEEPSEEK_V4),
+    ("DeepseekV4ForConditionalGeneration", CodedFamily::unknown("DeepSeek-V4")),
+    ("DeepseekV41ForCausalLM", CodedFamily::unknown("DeepSeek-V4.1")),
+    ("KimiK3ForConditionalGeneration", CodedFamily::unknown("Kimi-K3")),
+    ("MoonshotKimiaForCausalLM", CodedFamily::unknown("Kimi-Audio")),
+    ("InklingForCausalLM", CodedFamily::unknown("Inkling")),
+    ("InklingForConditionalGeneration", CodedFamily::unknown("Inkling")),
+];
+
+/// Parts of architectures for which SGLang has an encoder of its own, and their families.
+const SGLANG: [(&str, CodedFamily); 4] = [
+    ("DeepseekV41", CodedFamily::unknown("DeepSeek-V4.1")),
+    ("DeepseekV4", CodedFamily::unknown("DeepSeek-V4")),
+    ("KimiK3", CodedFamily::unknown("Kimi-K3")),
+    ("InklingForConditionalGeneration", CodedFamily::unknown("Inkling")),
+];
+
+/// Architectures whose processors put media at the beginning of the prompt, whatever the template prints.
+const MEDIA_FIRST: [&str; 4] = [
+    "Blip2ForConditionalGeneration",
+    "MolmoForCausalLM",
+    "OpenVLAForActionPrediction",
+    "PaliGemmaForConditionalGeneration",
+];
+
+/// The families of a model by engine, read from its folder.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct CodedPrompts {
+    vllm: Option<CodedFamily>,
+    sglang: Option<CodedFamily>,
+    puts_media_first: bool,
+}
+
+impl CodedPrompts {
+    /// Reads `config.json` and the names of the files in a model's folder. `has_template` is whether the model has a chat
+    /// template. A folder without these files has a template's prompts.
+    #[must_use]
+    pub fn read(folder: &Path, has_template: bool) -> Self {
+        let config: Value = fs::read(folder.join("config.json"))
+            .ok()
+            .and_then(|text| serde_json::from_slice(&text).ok())
+            .unwrap_or_default();
+        let architecture = config["architectures"][0].as_str().unwrap_or_default();
+        let mut vllm = VLLM.iter().find(|(name, _)| *name == architecture).map(|(_, family)| *family);
+        if config["model_type"] == "gpt_oss" {
+            vllm = Some(GPT_OSS);
+        }
+        if has_mistral_files(folder) {
+            vllm = Some(CodedFamily::unknown("Mistral (tekken)"));
+        }
+        let mut sglang = SGLANG.iter().find(|(part, _)| architecture.contains(part)).map(|(_, family)| *family);
+        if architecture.contains("DeepseekV3") && !has_template {
+            sglang = Some(CodedFamily::unknown("DeepSeek-V3.2"));
+        }
+        Self { vllm, sglang, puts_media_first: MEDIA_FIRST.contains(&architecture) }
+    }
+
+    /// Whether the tokens of media precede all others, wherever the template prints them.
+    #[must_use]
+    pub const fn puts_media_first(self) -> bool {
+        self.puts_media_first
+    }
+
+    /// The family, if this engine makes the model's prompts by code.
+    #[must_use]
+    pub fn of(self, engine: ChatEngine) -> Option<CodedFamily> {
+        match engine {
+            ChatEngine::Vllm => self.vllm,
+            ChatEngine::Sglang => self.sglang,
+            ChatEngine::TensorRtLlm => None,
+        }
+    }
+}
+
+/// Whether vLLM takes Mistral's own tokenizer: a folder with its vocabulary and with weights in Mistral's format.
+fn has_mistral_files(folder: &Path) -> bool {
+    let names: Vec<String> = fs::read_dir(folder)
+        .map(|entries| entries.filter_map(|entry| entry.ok()?.file_name().into_string().ok()).collect())
+        .unwrap_or_default();
+    let has = |is: &dyn Fn(&str) -> bool| names.iter().any(|name| is(name));
+    has(&|name| name == "tekken.json" || name.starts_with("tokenizer.model.v"))
+        && has(&|name| name.starts_with("consolidated") && name.ends_with(".safetensors"))
+}
