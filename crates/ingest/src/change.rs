@@ -22,6 +22,8 @@ pub(super) enum Change {
     Pending(Option<Pending>),
     /// The decoder has recorded the losses of all runs of drops up to this one.
     DropsAcknowledged(u64),
+    /// A change of a rank other than these was refused.
+    RecordLossOfUnlisted(Vec<DpRank>, String),
     /// Remove all blocks of a rank.
     Forget(DpRank),
     /// The salts of the rank's last stored blocks are unknown if their parent is not held.

@@ -375,6 +375,7 @@ impl Writer {
             Change::Event(dp_rank, event) => self.apply_event(index, listener, dp_rank, &event, context.event_time),
             Change::Cleared(dp_rank) => listener.cleared(dp_rank),
             Change::RecordLoss(dp_rank, why) => listener.record_loss(dp_rank, why),
+            Change::RecordLossOfUnlisted(listed, why) => listener.record_loss_of_unlisted(listed, why),
             Change::Trust(trust) => listener.set_stream_trust(trust),
             Change::Pending(pending) => listener.set_pending(pending),
             Change::DropsAcknowledged(run) => listener.acknowledge_drops(run),

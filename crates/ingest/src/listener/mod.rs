@@ -206,6 +206,14 @@ impl Listener {
         status.trust.record_loss(dp_rank, shorten(why), position);
     }
 
+    /// Records a lost change of ranks other than these, which are registered or named in batches.
+    pub(super) fn record_loss_of_unlisted(&self, listed: Vec<DpRank>, why: String) {
+        let last_event = self.model.last_event();
+        let mut status = self.state.status.lock();
+        let position = status.position(last_event);
+        status.trust.record_loss_of_unlisted(listed, shorten(why), position);
+    }
+
     /// Degrades all ranks of the stream because messages are dropped before the decoder receives them, until the decoder
     /// acknowledges this run of drops. Returns the number of the run.
     pub(super) fn begin_drop_run(&self) -> u64 {

@@ -159,6 +159,7 @@ mod tests {
                 let runs = trust.drop_runs();
                 trust.acknowledge_drops(runs);
             }
+            14 => trust.record_loss_of_unlisted(vec![dp_rank, DpRank(3)], "refused".to_owned(), position),
             _ => trust.cleared(dp_rank),
         }
     }

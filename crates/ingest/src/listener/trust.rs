@@ -232,6 +232,17 @@ impl TrustLedger {
         }
     }
 
+    /// Records a lost change of ranks that are not listed. Such a rank is degraded when it is registered later.
+    pub(super) fn record_loss_of_unlisted(&mut self, listed: Vec<DpRank>, why: String, position: LossPosition) {
+        if let LastTrust::Lost(_) = self.stream {
+            return;
+        }
+        for dp_rank in listed {
+            self.ranks.entry(dp_rank).or_insert_with(|| self.stream.clone());
+        }
+        self.stream = LastTrust::lost(why, position);
+    }
+
     /// Blocks of a rank that follow a parent that was never stored.
     pub(super) fn waiting(&self, dp_rank: DpRank) -> usize {
         self.waiting.get(&dp_rank).map_or(0, |waiting| waiting.blocks)
@@ -311,6 +322,21 @@ mod tests {
         ledger.set_pending(None);
         ledger.set_all(StreamTrust::Degraded(Degraded::Unverified), AT_START);
         assert_eq!(trust(&ledger), Trust::Degraded);
+    }
+
+    #[test]
+    fn ranks_that_are_not_listed_have_lost_what_they_were_refused() {
+        let mut ledger = TrustLedger::new(None);
+        ledger.set_pending(None);
+        ledger.set_all(StreamTrust::Exact, AT_START);
+        let (listed, other) = (RANK, DpRank(7));
+        ledger.record_loss_of_unlisted(vec![listed], "refused".to_owned(), AT_START);
+        assert_eq!((ledger.rank_trust(listed).0, ledger.rank_trust(other).0), (Trust::Exact, Trust::Degraded));
+        ledger.cleared(other);
+        ledger.record_loss_of_unlisted(vec![listed], "refused".to_owned(), AT_START);
+        assert_eq!((ledger.rank_trust(other).0, ledger.rank_trust(DpRank(8)).0), (Trust::Exact, Trust::Degraded));
+        ledger.set_all(StreamTrust::Exact, AT_START);
+        assert_eq!(ledger.rank_trust(other).0, Trust::Exact, "a new epoch");
     }
 
     #[test]

@@ -49,9 +49,13 @@ impl ListenerDecoder {
             if self.ranks.len() >= RANKS_PER_LISTENER_MAX {
                 let why = format!("more than {RANKS_PER_LISTENER_MAX} ranks in one stream");
                 self.metrics.limit_reached(Limit::RanksPerListener);
-                // Other ranks are in no answer, and recording them would have no bound.
-                if self.listener.model.ranks_of(&self.listener).contains(&dp_rank) {
+                let mut listed = self.listener.model.ranks_of(&self.listener);
+                if listed.contains(&dp_rank) {
                     self.changes.push(Change::RecordLoss(Some(dp_rank), why.clone()));
+                } else if !std::mem::replace(&mut self.has_refused_rank, true) {
+                    // The rank is in no answer until it is registered. Recording each such rank would have no bound.
+                    listed.extend(&self.ranks);
+                    self.changes.push(Change::RecordLossOfUnlisted(listed, why.clone()));
                 }
                 return self.reject("too_many_ranks", why);
             }
@@ -195,6 +199,14 @@ mod tests {
         fixture.wait(1, RANKS_PER_LISTENER_MAX as u64, Trust::Degraded);
         assert_eq!(listener.trust(DpRank(1)), Trust::Exact);
         assert_eq!(listener.report(RANK).rejected.get("too_many_ranks"), Some(&1));
+
+        // A rank that is registered only after its batch was refused.
+        let (refused, sequence) = (DpRank(RANKS_PER_LISTENER_MAX as u32 + 1), RANKS_PER_LISTENER_MAX as u64 + 1);
+        let payload = encode_batch(1.0, &[EngineEvent::Cleared], Some(refused), Encoding::Map);
+        let frames = vec![b"t".to_vec(), sequence.to_be_bytes().to_vec(), payload];
+        fixture.decoders.deliver(&listener, Delivery::Live(vec![frames]));
+        fixture.wait(1, sequence, Trust::Degraded);
+        assert_eq!((listener.trust(refused), listener.trust(DpRank(1))), (Trust::Degraded, Trust::Exact));
     }
 
     #[test]

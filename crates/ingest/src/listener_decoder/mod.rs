@@ -51,6 +51,8 @@ pub(super) struct ListenerDecoder {
     translators: FxHashMap<DpRank, Translator>,
     /// Ranks whose blocks the index may hold through this stream.
     ranks: BTreeSet<DpRank>,
+    /// Whether the loss of a refused rank was recorded since the trust state of all ranks was set.
+    has_refused_rank: bool,
     /// Ranks that were unregistered while other ranks of the stream were not.
     ignored_ranks: BTreeSet<DpRank>,
     /// Sequence number of the last message in the imported state of each rank.
@@ -102,6 +104,7 @@ impl ListenerDecoder {
             stream: Stream::new(options),
             translators: FxHashMap::default(),
             ranks: BTreeSet::new(),
+            has_refused_rank: false,
             ignored_ranks: BTreeSet::new(),
             imported: FxHashMap::default(),
             without_position: BTreeSet::new(),
@@ -354,6 +357,7 @@ impl ListenerDecoder {
                         // Logged once for each change to degraded: a stream with many losses would fill the log.
                         log_listener!(warn, self.listener, %why, "rank degraded: messages were lost");
                     }
+                    self.has_refused_rank = false;
                     self.changes.push(Change::Trust(trust));
                     // It sets all ranks alike, so the next batch has to degrade ranks without content again.
                     self.ranks_without_content.clear();
