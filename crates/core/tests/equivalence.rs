@@ -6,10 +6,13 @@ mod equivalence;
 mod reported_losses;
 mod support;
 
-use flash_indexer_core::ShardedIndex;
 use flash_indexer_core::run::{RunIndex, RunLimits};
+use flash_indexer_core::{
+    Block, BlockEvent, DpRank, LocalHash, SequenceHash, ShardedIndex, Tier, WorkerId, WorkerRank,
+};
 use proptest::collection::vec;
 use proptest::prelude::*;
+use support::Step;
 
 proptest! {
     #![proptest_config(support::cases(3000))]
@@ -50,4 +53,28 @@ proptest! {
         let losses = reported_losses::check_reported_losses(&RunIndex::new(limits), &steps, &queries)?;
         prop_assert_eq!(losses, 0);
     }
+}
+
+/// The second rank of a tail was taken for counted, because the first one had begun the count of the run's ranks.
+#[test]
+fn a_tail_of_several_ranks_moves_from_a_run_that_begins_to_count_them() {
+    let block = |sequence: u64, local: u64| Block { sequence: SequenceHash(sequence), local: LocalHash(local) };
+    let stored = |dp_rank: u32, tier: Tier, parent: Option<u64>, blocks: &[Block]| {
+        let rank = WorkerRank { worker: WorkerId(1), dp_rank: DpRank(dp_rank) };
+        let parent = parent.map(SequenceHash);
+        Step::Event(rank, BlockEvent::Stored { tier, parent, blocks: blocks.to_vec(), copies: 1 })
+    };
+    let chain = [block(1002, 2), block(5, 0), block(6, 2)];
+    let steps = [
+        stored(0, Tier::Device, None, &[block(1000, 0)]),
+        stored(1, Tier::Device, None, &[block(1000, 0)]),
+        stored(1, Tier::Disk, None, &[block(1002, 2)]),
+        stored(0, Tier::Disk, None, &[block(1002, 2), block(7, 1)]),
+        stored(1, Tier::Device, None, &chain),
+        stored(1, Tier::Host, None, &[block(1000, 0)]),
+        stored(0, Tier::Device, None, &chain),
+        stored(0, Tier::Host, Some(5), &[block(8, 0)]),
+    ];
+    let queries = [vec![LocalHash(2), LocalHash(0), LocalHash(2)], vec![LocalHash(2), LocalHash(0), LocalHash(0)]];
+    equivalence::check_index(|| Box::new(RunIndex::default()), &steps, &queries).expect("the oracle's answers");
 }

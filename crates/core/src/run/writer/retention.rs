@@ -180,7 +180,7 @@ impl RetentionTable {
 
 impl Writer {
     #[inline]
-    fn is_counted(&self, run: RunId) -> bool {
+    pub(super) fn is_counted(&self, run: RunId) -> bool {
         self.runs.get(run).retention != RetentionId::default()
     }
 

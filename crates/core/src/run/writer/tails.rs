@@ -55,8 +55,13 @@ impl Writer {
         }
         // Readers that have read the run with its tail start again; others find the tail by its edge.
         self.shorten_to_position(at, &holders);
+        let was_counted = self.is_counted(run);
         for &(slot, end) in &holders {
             self.rank_retains(slot, run, (end, keep));
+            if !was_counted && self.is_counted(run) {
+                // The count that has just begun has the new ends of all ranks.
+                break;
+            }
         }
         true
     }
