@@ -69,7 +69,7 @@ pub(super) fn measure(tokenizers: &Path, rounds: usize) -> Result<(Part, Vec<u32
         ),
     ];
     let about = format!(
-        "A chat of {} tokens ({} messages) and {PODS} pods that hold all of it: BERT's word pieces, as its tokenizer is at hand. \
+        "A chat of {} tokens ({} messages) and {PODS} pods that hold all of it: BERT's word pieces, whose tokenizer is in `testdata/`. \
          The request's thread submits to the pool and waits.",
         tokens.len(),
         request.messages.len()
