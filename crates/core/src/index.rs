@@ -100,6 +100,9 @@ pub struct Applied {
     pub moves_refused: u64,
     /// Removed blocks that the event's tier held; for a clear, all blocks that the rank held.
     pub removed: u64,
+    /// Of `removed`, blocks that waited for a parent, and that the rank no longer holds in any tier. A design without
+    /// waiting blocks reports none.
+    pub waiting_removed: u64,
     /// Blocks to be removed or copied that the rank does not hold.
     pub unknown: u64,
 }
@@ -122,6 +125,7 @@ impl AddAssign for Applied {
         self.twins_refused += other.twins_refused;
         self.moves_refused += other.moves_refused;
         self.removed += other.removed;
+        self.waiting_removed += other.waiting_removed;
         self.unknown += other.unknown;
     }
 }

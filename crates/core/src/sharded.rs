@@ -5,7 +5,7 @@ use std::sync::Arc;
 use crate::cursor::PrefixCursor;
 use crate::{
     Applied, BlockEvent, DeepestMatches, HeldBlock, HeldReading, LocalHash, MatchScores, PerTier, RankMatch, RankOrder,
-    RankSize, ReadingProgress, SharedIndex, WorkerId, WorkerRank,
+    RankSize, ReadingProgress, SequenceHash, SharedIndex, WorkerId, WorkerRank,
 };
 
 /// Several indexes of one design, each with the ranks of some of the workers.
@@ -93,6 +93,10 @@ impl<I: SharedIndex> SharedIndex for ShardedIndex<I> {
 
     fn held(&self, rank: WorkerRank) -> Vec<HeldBlock> {
         self.shard(rank.worker).held(rank)
+    }
+
+    fn is_held(&self, rank: WorkerRank, block: SequenceHash) -> bool {
+        self.shard(rank.worker).is_held(rank, block)
     }
 
     fn read_held(&self, reading: &mut HeldReading, blocks_max: usize) -> ReadingProgress {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use crate::cursor::PrefixCursor;
 use crate::{
     Applied, BlockEvent, DeepestMatches, HeldBlock, HeldReading, LocalHash, MatchScores, MemoryLimit, PerTier,
-    RankMatch, RankOrder, RankSize, ReadingProgress, WorkerId, WorkerRank, stored_events, tiers,
+    RankMatch, RankOrder, RankSize, ReadingProgress, SequenceHash, WorkerId, WorkerRank, stored_events, tiers,
 };
 
 /// Prefetch distance, in events: a caller announces an event this many events before applying it
@@ -56,6 +56,11 @@ pub trait SharedIndex: Send + Sync {
 
     /// Every block that `rank` holds, in no particular order.
     fn held(&self, rank: WorkerRank) -> Vec<HeldBlock>;
+
+    /// Whether `rank` holds a block, in any tier. Only the run index answers without listing the rank's blocks.
+    fn is_held(&self, rank: WorkerRank, block: SequenceHash) -> bool {
+        self.held(rank).iter().any(|held| held.sequence == block)
+    }
 
     /// Reads about `blocks_max` further blocks that a rank holds. The caller repeats it until all are read, and applies no
     /// event of the rank meanwhile; other ranks may change. Only the run index reads in parts.

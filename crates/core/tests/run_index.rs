@@ -109,7 +109,7 @@ proptest! {
         for (number, change) in changes.iter().enumerate() {
             let (rank, event) = event(change);
             let (mut applied, expected) = (index.apply(rank, &event), oracle.apply(rank, &event));
-            applied.waiting = 0;
+            (applied.waiting, applied.waiting_removed) = (0, 0);
             prop_assert_eq!(applied, expected, "{:?}", change);
             if number % 16 == 0 {
                 check_equal(&index, &oracle, &queries)?;

@@ -108,7 +108,7 @@ proptest! {
                 Change::Clear { rank: at } => (at, BlockEvent::Cleared),
             };
             let (applied, expected) = (index.apply(rank(at), &event), oracle.apply(rank(at), &event));
-            prop_assert_eq!(Applied { waiting: 0, ..applied }, expected, "{:?}", change);
+            prop_assert_eq!(Applied { waiting: 0, waiting_removed: 0, ..applied }, expected, "{:?}", change);
             check_equal(&index, &oracle, &queries)?;
             for query in &queries {
                 check_top(&index, &oracle.find(query).sorted(), query, (2, Tier::External));

@@ -1,7 +1,7 @@
 //! Changes that a decoder sends to its model's writer.
 
-use flash_indexer_core::DpRank;
 use flash_indexer_core::groups::RankEvent;
+use flash_indexer_core::{DpRank, SequenceHash};
 use flash_indexer_types::ClearCause;
 use flash_indexer_wire::{Pending, StreamTrust};
 
@@ -26,8 +26,8 @@ pub(super) enum Change {
     RecordLossOfUnlisted(Vec<DpRank>, String),
     /// Remove all blocks of a rank.
     Forget(DpRank),
-    /// The salts of the rank's last stored blocks are unknown if their parent is not held.
-    ParentSaltUnknown(DpRank),
+    /// The salt of blocks that were stored after this one is unknown if the rank does not hold it.
+    ParentSaltUnknown(DpRank, SequenceHash),
     /// Cause of the next `Forget` changes of the batch, for explanations.
     ForgetCause(ClearCause),
     /// Engine's timestamp of the next events, in seconds since the Unix epoch, for explanations. Holds until

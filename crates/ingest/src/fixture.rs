@@ -232,15 +232,19 @@ pub(crate) fn chain_payload(hash: u64, blocks: u64) -> Vec<u8> {
 
 /// A message that stores a chain of blocks after a parent.
 pub(crate) fn chain_after(parent: Option<u64>, hash: u64, blocks: u64) -> Vec<u8> {
+    encode_batch(hash as f64, &[chain_stored(parent, hash, blocks)], None, Encoding::Map)
+}
+
+/// An event that stores a chain of blocks after a parent.
+pub(crate) fn chain_stored(parent: Option<u64>, hash: u64, blocks: u64) -> EngineEvent<'static> {
     let hashes = hash..hash + blocks;
-    let stored = BlockStored {
+    EngineEvent::Stored(BlockStored {
         block_hashes: hashes.clone().map(SequenceHash).collect(),
         parent_block_hash: parent.map(SequenceHash),
         token_ids: TokenIds::Plain(hashes.map(|hash| hash as u32).collect()),
         block_size: 1,
         ..BlockStored::default()
-    };
-    encode_batch(hash as f64, &[EngineEvent::Stored(stored)], None, Encoding::Map)
+    })
 }
 
 /// A copy of a listener that is assigned to the first decoder, with fresh state.

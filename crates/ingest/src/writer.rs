@@ -384,8 +384,10 @@ impl Writer {
                 listener.model.forget(index, rank, context.cause, now);
                 listener.set_waiting(dp_rank, 0);
             }
-            Change::ParentSaltUnknown(dp_rank) => {
-                if listener.waiting(dp_rank) > 0 {
+            Change::ParentSaltUnknown(dp_rank, parent) => {
+                let rank = WorkerRank { worker: listener.worker, dp_rank };
+                // A bounded index refuses blocks whose parent it has evicted.
+                if !index.is_held(rank, parent) && !listener.model.is_partial(rank) {
                     let why = "blocks follow a parent that is not held and whose salt is forgotten";
                     listener.record_loss(Some(dp_rank), why.to_owned());
                 }
@@ -479,7 +481,7 @@ impl Writer {
             return;
         }
         let now = index.size(rank).waiting;
-        if matches!(event, BlockEvent::Removed { .. }) && now < before {
+        if applied.waiting_removed > 0 {
             let why = "a block was removed whose parent was never stored: the engine may hold the parent";
             listener.record_loss(Some(dp_rank), why.to_owned());
         }
@@ -496,12 +498,14 @@ impl Writer {
 mod tests {
     use std::sync::atomic::AtomicUsize;
 
+    use flash_indexer_core::SequenceHash;
     use flash_indexer_telemetry::metrics::MetricNames;
     use flash_indexer_test_support::wait_for;
     use flash_indexer_types::Trust;
+    use flash_indexer_wire::{BlockRemoved, Encoding, EngineEvent, encode_batch};
 
     use super::*;
-    use crate::fixture::{Fixture, chain_after, payload};
+    use crate::fixture::{Fixture, chain_after, chain_stored, payload};
 
     /// An index with deferred work, in turns.
     struct MaintenanceTurns(AtomicUsize);
@@ -537,6 +541,20 @@ mod tests {
         engine.publish(2, &payload(10)).expect("published");
         fixture.wait(0, 2, Trust::Exact);
         assert_eq!(fixture.held_blocks(), 1 + 40_000 + 1);
+    }
+
+    #[test]
+    fn a_removal_beside_deferred_indexing_is_no_loss() {
+        let fixture = Fixture::start(1, false);
+        let engine = &fixture.engines[0];
+        engine.publish(1, &chain_after(Some(10), 11, 40_000)).expect("published");
+        fixture.wait(0, 1, Trust::Degraded);
+        // The removed block never waited; the waiting ones are being indexed.
+        let removed = BlockRemoved { block_hashes: vec![SequenceHash(1)], ..BlockRemoved::default() };
+        let events = [chain_stored(None, 10, 1), EngineEvent::Removed(removed)];
+        engine.publish(2, &encode_batch(2.0, &events, None, Encoding::Map)).expect("published");
+        fixture.wait(0, 2, Trust::Exact);
+        assert_eq!(fixture.held_blocks(), 40_000 + 1);
     }
 
     #[test]

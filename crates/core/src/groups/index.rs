@@ -12,7 +12,7 @@ use crate::cursor::PrefixCursor;
 use crate::hashing::sequence_hashes;
 use crate::{
     Applied, BlockEvent, DeepestMatches, HeldBlock, HeldReading, LocalHash, MatchScores, MemoryLimit, PerTier,
-    RankMatch, RankOrder, RankSize, ReadingProgress, SharedIndex, Tier, WorkerId, WorkerRank,
+    RankMatch, RankOrder, RankSize, ReadingProgress, SequenceHash, SharedIndex, Tier, WorkerId, WorkerRank,
 };
 
 /// An index whose ranks may have several cache groups.
@@ -244,6 +244,10 @@ impl SharedIndex for GroupedIndex {
     /// Blocks of the primary group.
     fn held(&self, rank: WorkerRank) -> Vec<HeldBlock> {
         self.plain.held(rank)
+    }
+
+    fn is_held(&self, rank: WorkerRank, block: SequenceHash) -> bool {
+        self.plain.is_held(rank, block)
     }
 
     fn read_held(&self, reading: &mut HeldReading, blocks_max: usize) -> ReadingProgress {

@@ -66,7 +66,7 @@ use crate::cursor::PrefixCursor;
 use crate::keyed::HashKey;
 use crate::{
     Applied, BlockEvent, DeepestMatches, HeldBlock, HeldReading, LocalHash, MatchScores, MemoryLimit, PerTier,
-    RankMatch, RankOrder, RankSize, ReadingProgress, SharedIndex, Tier, WorkerId, WorkerRank, tiers,
+    RankMatch, RankOrder, RankSize, ReadingProgress, SequenceHash, SharedIndex, Tier, WorkerId, WorkerRank, tiers,
 };
 
 /// Memory use of a [`RunIndex`].
@@ -395,6 +395,10 @@ impl SharedIndex for RunIndex {
         self.writer.lock().held(rank)
     }
 
+    fn is_held(&self, rank: WorkerRank, block: SequenceHash) -> bool {
+        self.writer.lock().is_held(rank, block)
+    }
+
     fn read_held(&self, reading: &mut HeldReading, blocks_max: usize) -> ReadingProgress {
         self.writer.lock().read_held(reading, blocks_max)
     }
@@ -474,7 +478,7 @@ mod tests {
     use std::panic::{AssertUnwindSafe, catch_unwind};
 
     use super::*;
-    use crate::{Block, DpRank, SequenceHash};
+    use crate::{Block, DpRank};
 
     fn stored(rank: u64) -> (WorkerRank, BlockEvent) {
         let blocks = vec![Block { sequence: SequenceHash(rank), local: LocalHash(7) }];

@@ -20,8 +20,13 @@ pub(crate) fn check_index(
             index.prefetch(*rank, event);
         }
         let (applied, expected) = (step.apply(&*index), step.apply(&oracle));
-        prop_assert_eq!(Applied { waiting: 0, ..applied }, expected, "{:?}", step);
+        prop_assert_eq!(Applied { waiting: 0, waiting_removed: 0, ..applied }, expected, "{:?}", step);
         check_equal(&*index, &oracle, queries)?;
+        if let Step::Event(rank, BlockEvent::Removed { blocks, .. }) = step {
+            for &block in blocks {
+                prop_assert_eq!(index.is_held(*rank, block), oracle.is_held(*rank, block), "{:?} {:?}", rank, block);
+            }
+        }
     }
     for (from, to) in [(&*index, build()), (&oracle, build()), (&*index, Box::<Locked<Oracle>>::default())] {
         restore(from, &*to);

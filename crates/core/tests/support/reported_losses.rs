@@ -20,7 +20,16 @@ pub(crate) fn check_reported_losses(
     // Ranks that were dropped meanwhile and have not reported it.
     let mut unreported = BTreeSet::new();
     for step in steps {
+        let waiting = match step {
+            Step::Event(rank, _) => index.size(*rank).waiting,
+            Step::ClearRank(_) | Step::RemoveWorker(_) => 0,
+        };
         let (applied, expected) = (step.apply(index), step.apply(&oracle));
+        if let Step::Event(rank, BlockEvent::Removed { .. }) = step {
+            // The index had no deferred work: only the event changes the number of waiting blocks.
+            let waiting_removed = waiting - index.size(*rank).waiting;
+            prop_assert_eq!(applied.waiting_removed, waiting_removed as u64, "{:?}", step);
+        }
         reports += usize::from(applied.refused > 0);
         prop_assert_eq!(applied.refused, applied.moves_refused);
         unreported.extend(cleared_if_dropped(index, &oracle));
@@ -31,7 +40,7 @@ pub(crate) fn check_reported_losses(
             Step::Event(rank, _) => {
                 prop_assert_eq!(applied.refused > 0, unreported.remove(rank), "{:?}", step);
                 if applied.refused == 0 {
-                    prop_assert_eq!(Applied { waiting: 0, ..applied }, expected, "{:?}", step);
+                    prop_assert_eq!(Applied { waiting: 0, waiting_removed: 0, ..applied }, expected, "{:?}", step);
                 }
             }
             Step::RemoveWorker(worker) => unreported.retain(|rank| rank.worker != *worker),

@@ -2,7 +2,7 @@
 
 use flash_indexer_core::DpRank;
 use flash_indexer_telemetry::metrics::Limit;
-use flash_indexer_wire::{Batch, EngineEvent, EventError, TranslateError, Translator, TranslatorOptions};
+use flash_indexer_wire::{Batch, BlockStored, EngineEvent, EventError, TranslateError, Translator, TranslatorOptions};
 use rustc_hash::FxHashMap;
 
 use super::{ListenerDecoder, SeenBlockSize};
@@ -115,11 +115,11 @@ impl ListenerDecoder {
         for change in changes {
             divide(change, |part| self.changes.push(Change::Event(dp_rank, part)));
         }
-        if matches!(event, EngineEvent::Stored(event) if event.parent_block_hash.is_some())
+        if let EngineEvent::Stored(BlockStored { parent_block_hash: Some(parent), .. }) = event
             && translator.has_forgotten_salts()
             && translator.adapter_salt().salt().is_none()
         {
-            self.changes.push(Change::ParentSaltUnknown(dp_rank));
+            self.changes.push(Change::ParentSaltUnknown(dp_rank, *parent));
         }
         if is_clear && is_complete {
             // The rank's cache is empty, whatever was lost before.
@@ -168,7 +168,7 @@ impl ListenerDecoder {
 mod tests {
     use flash_indexer_core::SequenceHash;
     use flash_indexer_types::Trust;
-    use flash_indexer_wire::{BlockStored, Encoding, ExtraKey, TokenIds, encode_batch};
+    use flash_indexer_wire::{BlockRemoved, BlockStored, Encoding, ExtraKey, TokenIds, encode_batch};
 
     use super::*;
     use crate::fixture::{Fixture, RANK};
@@ -207,6 +207,38 @@ mod tests {
         fixture.decoders.deliver(&listener, Delivery::Live(vec![frames]));
         fixture.wait(1, sequence, Trust::Degraded);
         assert_eq!((listener.trust(refused), listener.trust(DpRank(1))), (Trust::Degraded, Trust::Exact));
+    }
+
+    #[test]
+    fn a_child_of_a_removed_ancestor_whose_salt_is_forgotten_degrades_its_rank() {
+        const BLOCKS: u64 = 1 << 16;
+        let batch = |event| encode_batch(1.0, &[event], None, Encoding::Map);
+        let child = |hash| {
+            let stored = BlockStored {
+                block_hashes: vec![SequenceHash(hash)],
+                parent_block_hash: Some(SequenceHash(10)),
+                token_ids: TokenIds::Plain(vec![hash as u32]),
+                block_size: 1,
+                ..BlockStored::default()
+            };
+            batch(EngineEvent::Stored(stored))
+        };
+        let removed = |hashes: std::ops::Range<u64>| {
+            let block_hashes = hashes.map(SequenceHash).collect();
+            batch(EngineEvent::Removed(BlockRemoved { block_hashes, ..BlockRemoved::default() }))
+        };
+        let fixture = Fixture::start(1, false);
+        let flood = (1..=5)
+            .flat_map(|part| [salted(part * BLOCKS..(part + 1) * BLOCKS), removed(part * BLOCKS..(part + 1) * BLOCKS)]);
+        let messages = [salted(10..11), child(11), removed(10..11)].into_iter().chain(flood);
+        let mut sequence = 0;
+        for message in messages {
+            sequence += 1;
+            fixture.engines[0].publish(sequence, &message).expect("published");
+            fixture.wait(0, sequence, Trust::Exact);
+        }
+        fixture.engines[0].publish(sequence + 1, &child(12)).expect("published");
+        fixture.wait(0, sequence + 1, Trust::Degraded);
     }
 
     #[test]

@@ -48,8 +48,18 @@ const KINDS: [&str; 4] = ["stored", "copied", "removed", "cleared"];
 const RESULTS: [&str; 7] = ["stored", "duplicate", "waiting", "moved", "refused", "removed", "unknown"];
 
 const fn results(applied: &Applied) -> [u64; RESULTS.len()] {
-    let Applied { stored, duplicate, waiting, moved, refused, twins_refused: _, moves_refused: _, removed, unknown } =
-        *applied;
+    let Applied {
+        stored,
+        duplicate,
+        waiting,
+        moved,
+        refused,
+        twins_refused: _,
+        moves_refused: _,
+        removed,
+        waiting_removed: _,
+        unknown,
+    } = *applied;
     [stored, duplicate, waiting, moved, refused, removed, unknown]
 }
 

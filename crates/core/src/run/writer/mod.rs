@@ -77,7 +77,7 @@ use super::published::holdings::{Extents, Holder};
 use super::published::layout::{HOLDERS_MAX, RunId};
 use super::published::rank_table::RankSlot;
 use super::{RunLimits, RunMemory};
-use crate::{Applied, BlockEvent, HeldBlock, WorkerRank, stored_events};
+use crate::{Applied, BlockEvent, HeldBlock, SequenceHash, WorkerRank, stored_events};
 
 /// Writer state of one index.
 #[derive(Debug)]
@@ -244,6 +244,11 @@ impl Writer {
     /// Lists every block that the rank holds.
     pub(super) fn held(&self, rank: WorkerRank) -> Vec<HeldBlock> {
         self.ranks.slot(rank).map(|slot| self.held_by(slot)).unwrap_or_default()
+    }
+
+    /// Whether the rank holds a block, indexed or waiting.
+    pub(super) fn is_held(&self, rank: WorkerRank, block: SequenceHash) -> bool {
+        self.ranks.slot(rank).is_some_and(|slot| self.held_block(slot, block).is_some())
     }
 
     /// Memory use. Costs the number of ranks and directory segments.

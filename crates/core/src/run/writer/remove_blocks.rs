@@ -148,14 +148,16 @@ impl Writer {
             RemovedCopies::One => block.copies[tier] - 1,
             RemovedCopies::All => 0,
         };
+        let mut applied = Applied { removed: 1, ..Applied::default() };
         if block.copies[tier] == 0 {
             rank.size.by_tier[tier] -= 1;
             if block.copies.is_zero() {
                 rank.waiting.remove(sequence);
                 rank.size.blocks -= 1;
                 rank.size.waiting -= 1;
+                applied.waiting_removed = 1;
             }
         }
-        Applied { removed: 1, ..Applied::default() }
+        applied
     }
 }
