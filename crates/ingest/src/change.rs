@@ -28,6 +28,11 @@ pub(super) enum Change {
     Forget(DpRank),
     /// The salt of blocks that were stored after this one is unknown if the rank does not hold it.
     ParentSaltUnknown(DpRank, SequenceHash),
+    /// The salts of these blocks, which are published again by sequence hash alone, are unknown if the rank does not hold
+    /// them. Precedes the event.
+    CopySaltUnknown(DpRank, Vec<SequenceHash>),
+    /// The next event of the rank stores salted blocks. Blocks that wait for one of them were hashed without its salt.
+    SaltedStore(DpRank),
     /// Cause of the next `Forget` changes of the batch, for explanations.
     ForgetCause(ClearCause),
     /// Engine's timestamp of the next events, in seconds since the Unix epoch, for explanations. Holds until

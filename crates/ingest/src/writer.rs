@@ -392,6 +392,20 @@ impl Writer {
                     listener.record_loss(Some(dp_rank), why.to_owned());
                 }
             }
+            Change::CopySaltUnknown(dp_rank, blocks) => {
+                let rank = WorkerRank { worker: listener.worker, dp_rank };
+                if blocks.iter().any(|&block| !index.is_held(rank, block)) && !listener.model.is_partial(rank) {
+                    let why = "blocks were stored again by sequence hash alone, and their salts are forgotten";
+                    listener.record_loss(Some(dp_rank), why.to_owned());
+                }
+            }
+            Change::SaltedStore(dp_rank) => {
+                if listener.waiting(dp_rank) > 0 {
+                    let why =
+                        "salted blocks were stored while others waited for a parent: their salt may be the parent's";
+                    listener.record_loss(Some(dp_rank), why.to_owned());
+                }
+            }
             Change::ForgetCause(cause) => context.cause = cause,
             Change::EventTime(timestamp) => context.event_time = event_time(timestamp, SystemTime::now(), now),
             Change::MessageApplied { sequence, timestamp } => {

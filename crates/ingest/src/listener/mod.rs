@@ -123,6 +123,16 @@ impl Listener {
         self.state.status.lock().trust.last_trust(dp_rank)
     }
 
+    /// Trust state of a rank for another replica that continues from the last applied message. It requests the messages after
+    /// that one itself, if the engine can replay any.
+    pub(super) fn exported_trust(&self, dp_rank: DpRank) -> Trust {
+        let status = self.state.status.lock();
+        match status.trust.last_trust(dp_rank) {
+            Trust::Exact if status.trust.has_lost_tail() && self.options.replay_endpoint.is_none() => Trust::Degraded,
+            trust => trust,
+        }
+    }
+
     /// Whether the registered rank has lost changes that no replay can return.
     pub(super) fn is_degraded(&self) -> bool {
         self.last_trust(self.dp_rank) == Trust::Degraded

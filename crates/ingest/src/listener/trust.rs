@@ -207,6 +207,11 @@ impl TrustLedger {
         self.pending
     }
 
+    /// Whether messages after the last applied one are lost, or will be found lost.
+    pub(super) fn has_lost_tail(&self) -> bool {
+        self.pending == Some(Pending::TailLost) || self.drops > self.drops_acknowledged
+    }
+
     pub(super) fn set_pending(&mut self, pending: Option<Pending>) {
         self.pending = pending;
     }

@@ -1,6 +1,7 @@
 //! Translation of messages: from batches to events, from events to changes.
 
-use flash_indexer_core::DpRank;
+use flash_indexer_core::groups::RankEvent;
+use flash_indexer_core::{BlockEvent, DpRank};
 use flash_indexer_telemetry::metrics::Limit;
 use flash_indexer_wire::{Batch, BlockStored, EngineEvent, EventError, TranslateError, Translator, TranslatorOptions};
 use rustc_hash::FxHashMap;
@@ -112,7 +113,16 @@ impl ListenerDecoder {
         }
         listener.model.record_variant(translator.window(), translator.adapter_salt());
         let is_complete = !translator.has_unsupported_groups() && !translator.lacks_primary_group();
+        if matches!(event, EngineEvent::Stored(_)) && translator.adapter_salt().salt().is_some() {
+            self.changes.push(Change::SaltedStore(dp_rank));
+        }
+        let has_forgotten_salts = translator.has_forgotten_salts();
         for change in changes {
+            if let RankEvent::Primary(BlockEvent::Copied { blocks, .. }) = &change
+                && has_forgotten_salts
+            {
+                self.changes.push(Change::CopySaltUnknown(dp_rank, blocks.clone()));
+            }
             divide(change, |part| self.changes.push(Change::Event(dp_rank, part)));
         }
         if let EngineEvent::Stored(BlockStored { parent_block_hash: Some(parent), .. }) = event
@@ -171,7 +181,7 @@ mod tests {
     use flash_indexer_wire::{BlockRemoved, BlockStored, Encoding, ExtraKey, TokenIds, encode_batch};
 
     use super::*;
-    use crate::fixture::{Fixture, RANK};
+    use crate::fixture::{Fixture, RANK, chain_stored, payload};
     use crate::{Delivery, ModelSink};
 
     /// A message that stores a chain of salted blocks.
@@ -209,36 +219,66 @@ mod tests {
         assert_eq!((listener.trust(refused), listener.trust(DpRank(1))), (Trust::Degraded, Trust::Exact));
     }
 
-    #[test]
-    fn a_child_of_a_removed_ancestor_whose_salt_is_forgotten_degrades_its_rank() {
-        const BLOCKS: u64 = 1 << 16;
-        let batch = |event| encode_batch(1.0, &[event], None, Encoding::Map);
-        let child = |hash| {
-            let stored = BlockStored {
-                block_hashes: vec![SequenceHash(hash)],
-                parent_block_hash: Some(SequenceHash(10)),
-                token_ids: TokenIds::Plain(vec![hash as u32]),
-                block_size: 1,
-                ..BlockStored::default()
-            };
-            batch(EngineEvent::Stored(stored))
-        };
-        let removed = |hashes: std::ops::Range<u64>| {
-            let block_hashes = hashes.map(SequenceHash).collect();
-            batch(EngineEvent::Removed(BlockRemoved { block_hashes, ..BlockRemoved::default() }))
-        };
+    const FLOOD_BLOCKS: u64 = 1 << 16;
+
+    fn batch(event: EngineEvent<'_>) -> Vec<u8> {
+        encode_batch(1.0, &[event], None, Encoding::Map)
+    }
+
+    /// A message that stores one block after block 10, without a salt.
+    fn child(hash: u64) -> Vec<u8> {
+        batch(chain_stored(Some(10), hash, 1))
+    }
+
+    fn removed(hashes: std::ops::Range<u64>) -> Vec<u8> {
+        let block_hashes = hashes.map(SequenceHash).collect();
+        batch(EngineEvent::Removed(BlockRemoved { block_hashes, ..BlockRemoved::default() }))
+    }
+
+    /// Salted block 10, its child 11, the removal of 10, and as many other salted blocks as make a translator forget its
+    /// salt.
+    fn forgotten_salt() -> impl Iterator<Item = Vec<u8>> {
+        let flood = (1..=9).map(|part| part * FLOOD_BLOCKS..(part + 1) * FLOOD_BLOCKS);
+        let flood = flood.flat_map(|hashes| [salted(hashes.clone()), removed(hashes)]);
+        [salted(10..11), child(11), removed(10..11)].into_iter().chain(flood)
+    }
+
+    /// Publishes messages that leave the rank exact, and one that does not.
+    fn assert_degraded_by_last(exact: impl Iterator<Item = Vec<u8>>, last: &[u8]) {
         let fixture = Fixture::start(1, false);
-        let flood = (1..=5)
-            .flat_map(|part| [salted(part * BLOCKS..(part + 1) * BLOCKS), removed(part * BLOCKS..(part + 1) * BLOCKS)]);
-        let messages = [salted(10..11), child(11), removed(10..11)].into_iter().chain(flood);
         let mut sequence = 0;
-        for message in messages {
+        for message in exact {
             sequence += 1;
             fixture.engines[0].publish(sequence, &message).expect("published");
             fixture.wait(0, sequence, Trust::Exact);
         }
-        fixture.engines[0].publish(sequence + 1, &child(12)).expect("published");
+        fixture.engines[0].publish(sequence + 1, last).expect("published");
         fixture.wait(0, sequence + 1, Trust::Degraded);
+    }
+
+    #[test]
+    fn a_child_of_a_removed_ancestor_whose_salt_is_forgotten_degrades_its_rank() {
+        assert_degraded_by_last(forgotten_salt(), &child(12));
+    }
+
+    #[test]
+    fn a_removed_ancestor_that_is_offloaded_after_its_salt_is_forgotten_degrades_its_rank() {
+        let offloaded = BlockStored {
+            block_hashes: vec![SequenceHash(10)],
+            block_size: 1,
+            medium: Some("CPU"),
+            ..BlockStored::default()
+        };
+        assert_degraded_by_last(forgotten_salt(), &batch(EngineEvent::Stored(offloaded)));
+    }
+
+    #[test]
+    fn a_rank_whose_child_was_stored_before_its_salted_parent_stays_degraded() {
+        let fixture = Fixture::start(1, false);
+        for (sequence, message) in [child(11), salted(10..11), payload(12)].into_iter().enumerate() {
+            fixture.engines[0].publish(sequence as u64 + 1, &message).expect("published");
+            fixture.wait(0, sequence as u64 + 1, Trust::Degraded);
+        }
     }
 
     #[test]

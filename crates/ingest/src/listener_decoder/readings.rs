@@ -39,8 +39,7 @@ impl ListenerDecoder {
             });
         let decoder_state = DecoderState { groups, block_state: block_state.unwrap_or_default() };
         move || {
-            // Messages missing after the position do not count.
-            let trust = match listener.last_trust(dp_rank) {
+            let trust = match listener.exported_trust(dp_rank) {
                 Trust::Exact if is_epoch_unverified => Trust::Degraded,
                 trust => trust,
             };

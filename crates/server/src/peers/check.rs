@@ -206,7 +206,9 @@ impl Check {
         // Fault injection by model name.
         #[cfg(test)]
         assert!(rank.model.model_name != "peer-check-fault", "a test asked for a failure");
-        if our.trust > their.trust && their.trust == Trust::Exact {
+        // A peer whose connection stands still is exact at an earlier message, or in an earlier epoch. So trust alone decides
+        // only while this replica has received nothing.
+        if our.last.is_none() && their.trust == Trust::Exact {
             return Outcome::Worse.into();
         }
         if our.trust == Trust::Exact && their.trust == Trust::Degraded {

@@ -84,7 +84,7 @@ pub(super) enum Outcome {
     NotCompared,
     /// The sides follow different epochs of the engine.
     OtherEpoch,
-    /// The sides differ, or may differ, and only the peer is exact.
+    /// Only the peer is exact, at the same message of the same epoch.
     Worse,
     /// The sides differ, and neither is exact.
     Drift,
@@ -121,6 +121,8 @@ pub(super) fn compare_digests(ours: &RankRecord, theirs: &RankRecord) -> Outcome
     };
     match (our.cursor == their.cursor, same) {
         (false, _) => Outcome::OtherEpoch,
+        // Only the peer knows that nothing is missing.
+        (true, true) if is_exact(their) && !is_exact(our) => Outcome::Worse,
         (true, true) => Outcome::Equal,
         (true, false) if is_exact(our) && is_exact(their) => Outcome::Dispute,
         (true, false) if is_exact(their) => Outcome::Worse,
@@ -132,7 +134,8 @@ pub(super) fn compare_digests(ours: &RankRecord, theirs: &RankRecord) -> Outcome
 
 #[cfg(test)]
 mod tests {
-    use flash_indexer_core::DpRank;
+    use flash_indexer_core::{Block, DpRank, LocalHash, SequenceHash, Tier};
+    use flash_indexer_snapshot::{CursorRecord, Tally};
     use flash_indexer_types::{InstanceId, ModelKey};
 
     use super::*;
@@ -159,6 +162,38 @@ mod tests {
         assert_eq!(candidate(100, 120).digest_sequence(100, s(1)), Some(120));
         let silent = Candidate { their: ReportedPosition { last: None, trust: Trust::Cold }, ..candidate(100, 100) };
         assert_eq!(silent.digest_sequence(100, s(1)), None);
+    }
+
+    #[test]
+    fn a_peer_is_better_only_at_the_same_message_of_the_same_epoch() {
+        let digest = |trust, payload_digest, blocks: &[(u64, u64)]| {
+            let mut holds = Tally::default();
+            let blocks: Vec<Block> = blocks
+                .iter()
+                .map(|&(sequence, local)| Block { sequence: SequenceHash(sequence), local: LocalHash(local) })
+                .collect();
+            holds.add(Tier::Device, 1, None, &blocks);
+            let cursor = Some(CursorRecord { sequence: 7, payload_digest });
+            RankRecord {
+                model_name: "m".to_owned(),
+                tenant_id: "default".to_owned(),
+                block_size: 16,
+                instance_id: InstanceId::number(1),
+                dp_rank: 0,
+                engine: None,
+                stream: Some(StreamRecord { cursor, epoch: 1, trust }),
+                windows: Vec::new(),
+                holds,
+                groups: None,
+                remembers: None,
+            }
+        };
+        let (ours, theirs) = (digest(Trust::Degraded, 1, &[(1, 1)]), digest(Trust::Exact, 1, &[(1, 1)]));
+        assert_eq!(compare_digests(&ours, &theirs), Outcome::Worse);
+        assert_eq!(compare_digests(&theirs, &theirs), Outcome::Equal);
+        assert_eq!(compare_digests(&ours, &ours), Outcome::Equal);
+        assert_eq!(compare_digests(&ours, &digest(Trust::Exact, 1, &[(1, 2)])), Outcome::Worse);
+        assert_eq!(compare_digests(&ours, &digest(Trust::Exact, 2, &[(1, 1)])), Outcome::OtherEpoch);
     }
 
     #[test]

@@ -4,12 +4,14 @@ use flash_indexer_core::hashing::Salt;
 use flash_indexer_core::keyed::KeyedMap;
 use flash_indexer_core::{PerTier, RemovedCopies, SequenceHash, Tier};
 
+use super::RECENT_GENERATION_MAX;
 use super::recent::RecentMap;
 
 /// Limit of the salted blocks that a rank holds.
 const SALTED_BLOCKS_MAX: usize = 1 << 20;
-/// Limit of the remembered salted blocks that a rank no longer holds, in each of two generations.
-const RELEASED_GENERATION_MAX: usize = 1 << 17;
+/// Limit of the remembered salted blocks that a rank no longer holds, in each of two generations. A salt is remembered at
+/// least as long as the content of its block, with which an engine may publish the block again.
+const RELEASED_GENERATION_MAX: usize = RECENT_GENERATION_MAX;
 
 /// Copies of a salted block in each tier.
 pub type SaltedCopies = PerTier<u16>;
