@@ -269,6 +269,37 @@ fn what_one_replica_has_missed_it_takes_from_another() {
 }
 
 #[test]
+fn a_peer_whose_connection_stands_still_repairs_nothing() {
+    let (stale, late) = (Service::start(), checking());
+    // Two engines for one: the peer receives nothing of what the other publishes.
+    let stalled = Engine::registered(&stale, json!(1), 0, &json!({}));
+    stalled.say(&stale, 0, &[stored(None, &[1, 2, 3])]);
+    let engine = Engine::registered(&late, json!(1), 0, &json!({}));
+    engine.say(&late, 0, &[stored(None, &[1, 2, 3])]);
+    engine.say(&late, 2, &[removed(&[3, 2, 1])]);
+    engine.wait(&late, "a gap", |listener| listener["trust"] == json!("degraded"));
+    assert_eq!(stale.listener(&json!(1), 0)["trust"], json!("exact"));
+
+    assert_eq!(late.post("/register_peer", &json!({ "url": stale.url("") })).0, 201);
+    wait_for_metric(&late, "peer_checks", "not_compared");
+    let listener = late.listener(&json!(1), 0);
+    assert_eq!((&listener["trust"], &listener["last_seq"]), (&json!("degraded"), &json!(2)));
+    assert_eq!(late.score(&tokens(&[1, 2, 3]), "1", 0), 0);
+}
+
+#[test]
+fn a_replica_does_not_forget_that_the_last_messages_were_lost() {
+    let service = Service::start();
+    let engine = Engine::registered(&service, json!(1), 0, &json!({}));
+    engine.say(&service, 0, &[stored(None, &[1])]);
+    engine.publisher.publish(1, b"no batch").expect("published");
+    engine.wait(&service, "the loss", |listener| listener["trust"] == json!("degraded"));
+    let replica = Service::from_peer(&service.url(""));
+    engine.wait(&replica, "a connection", |listener| listener["status"] == json!("connected"));
+    assert_eq!(replica.listener(&json!(1), 0)["trust"], json!("degraded"));
+}
+
+#[test]
 fn a_replica_that_is_sure_leaves_one_that_is_not_to_mend_itself() {
     let (whole, late) = (checking(), Service::start());
     let engine = Engine::registered(&whole, json!(1), 0, &json!({}));
