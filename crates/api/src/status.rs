@@ -28,6 +28,10 @@ pub enum SuccessStatus {
 pub struct Readiness {
     /// `ready`.
     pub status: ReadyStatus,
+    /// Source from which the index was filled at the start, before the engines' streams: `engines` (none), or `snapshot`,
+    /// `peer` or `dump` and its path or URL.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub recovered_from: Option<String>,
     /// Panics since the start, by thread; absent if there were none.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub panics: BTreeMap<String, u64>,

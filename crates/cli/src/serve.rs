@@ -22,7 +22,7 @@ use flash_indexer_core::hashing::BlockSize;
 use flash_indexer_core::run::{RunIndex, RunLimits};
 use flash_indexer_server::{
     IndexerOptions, InstanceId, MetricNames, ModelKey, PeerUrl, PredictionLimits, Registration, Server, ServerOptions,
-    TierWeights,
+    SnapshotOptions, TierWeights,
 };
 use tracing::{debug, info, warn};
 
@@ -44,6 +44,7 @@ use crate::stop;
   flash-indexer serve --block-size 16 --workers \"1=tcp://gpu-1:5557|replay=tcp://gpu-1:6557\"
   flash-indexer serve --listen-events tcp://0.0.0.0:5557
   flash-indexer serve --peers http://replica-b:8090,http://replica-c:8090
+  flash-indexer serve --state-dir /var/lib/flash-indexer
   flash-indexer serve --load fleet.zst
   flash-indexer serve --discovery-file engines.json --block-size 16 --model-name llama-3-8b
   flash-indexer serve --discovery-dns vllm.default.svc.cluster.local:5557 --discovery-replay-port 6557 --block-size 16
@@ -117,7 +118,16 @@ pub(crate) struct ServeArguments {
     #[arg(long, env = "FLASH_INDEXER_PEER_CHECK_INTERVAL_S", default_value_t = 60, value_name = "SECONDS")]
     peer_check_interval_s: u64,
 
-    /// Dump to start from when no peer sends one: see `flash-indexer dump`.
+    /// Directory for snapshots of the index. At the start the newest undamaged one is loaded, and each engine is asked for
+    /// what it has published since. One service uses a directory at a time.
+    #[arg(long, env = "FLASH_INDEXER_STATE_DIR", value_name = "DIRECTORY")]
+    state_dir: Option<PathBuf>,
+
+    /// Seconds between two snapshots; one more is written at the stop.
+    #[arg(long, env = "FLASH_INDEXER_STATE_INTERVAL_S", default_value_t = 300, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..))]
+    state_interval_s: u64,
+
+    /// Dump to start from when there is no snapshot and no peer sends one: see `flash-indexer dump`.
     #[arg(long, env = "FLASH_INDEXER_LOAD", value_name = "FILE")]
     load: Option<PathBuf>,
 
@@ -228,6 +238,10 @@ pub(crate) fn run(arguments: ServeArguments) -> Result<()> {
         peer_token: arguments.access.peer_token()?,
         peers: arguments.peers.clone(),
         peer_check_interval: NonZeroU64::new(arguments.peer_check_interval_s).map(|s| Duration::from_secs(s.get())),
+        snapshots: arguments
+            .state_dir
+            .clone()
+            .map(|directory| SnapshotOptions { directory, interval: Duration::from_secs(arguments.state_interval_s) }),
         load: arguments.load.clone(),
         discovery: arguments.discovery.options(&EngineDefaults {
             model_name: &arguments.model_name,

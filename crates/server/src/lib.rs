@@ -26,6 +26,7 @@
 //! | `connections/` | limit of open connections, with eviction of slow and idle ones |
 //! | `little_endian.rs` | lists of numbers as bytes |
 //! | `peers/` | recovery from peers, comparison with peers, repair |
+//! | `snapshots.rs` | snapshots in the state directory |
 //! | `registrar.rs` | the registry as the registrar of discovery |
 //!
 //! Sockets of engines and decoders are in `ingest`, registrations and queries in `registry`, discovery sources in
@@ -42,6 +43,7 @@ mod little_endian;
 mod peers;
 mod registrar;
 mod server;
+mod snapshots;
 
 pub use flash_indexer_discovery::{
     DiscoveryOptions, DiscoverySource, DnsName, DnsNameError, DnsOptions, EngineTemplate, KubernetesNamespace,
@@ -63,3 +65,4 @@ pub use flash_indexer_types::{
 };
 pub use peers::{PeerDeadlines, PeerToken, PeerTokenError, PeerUrl, PeerUrlError, RecoveryError};
 pub use server::{Server, ServerOptions, StartError};
+pub use snapshots::SnapshotOptions;

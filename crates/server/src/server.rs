@@ -11,6 +11,7 @@ use std::time::Duration;
 use flash_indexer_access::LoadError;
 use flash_indexer_discovery::{Discovery, DiscoveryOptions};
 use flash_indexer_registry::{Indexer, IndexerOptions, ListenError, PodOptions, PodsGuard, RegistrationError};
+use flash_indexer_snapshot::DirectoryError;
 use flash_indexer_types::Registration;
 use flash_indexer_wire::Start;
 use tokio::net::TcpListener;
@@ -26,6 +27,7 @@ use crate::peers::{
     Check, CheckGuard, PeerDeadlines, PeerToken, PeerUrl, Peers, Recovery, RecoveryError, RecoveryState, RecoveryStatus,
 };
 use crate::registrar::DiscoveryRegistrar;
+use crate::snapshots::{SnapshotOptions, Snapshots, SnapshotsGuard};
 
 /// Configuration of a server.
 #[derive(Debug, Clone)]
@@ -56,7 +58,9 @@ pub struct ServerOptions {
     pub peer_token: Option<PeerToken>,
     /// Interval of comparisons with peers; none disables them.
     pub peer_check_interval: Option<Duration>,
-    /// Dump to load if no peer can be recovered from.
+    /// Snapshots on disk, from which the server recovers first; none writes and reads none.
+    pub snapshots: Option<SnapshotOptions>,
+    /// Dump to load if neither a snapshot nor a peer can be recovered from.
     pub load: Option<PathBuf>,
     /// Discovery sources.
     pub discovery: DiscoveryOptions,
@@ -78,6 +82,7 @@ impl Default for ServerOptions {
             peer_deadlines: PeerDeadlines::default(),
             peer_token: None,
             peer_check_interval: Some(Duration::from_secs(60)),
+            snapshots: None,
             load: None,
             discovery: DiscoveryOptions::default(),
         }
@@ -100,6 +105,9 @@ pub enum StartError {
     /// The token file cannot be read, or is invalid.
     #[error(transparent)]
     Tokens(#[from] LoadError),
+    /// The state directory cannot be used.
+    #[error(transparent)]
+    StateDirectory(#[from] DirectoryError),
     /// The operating system refuses a thread.
     #[error("failed to start a thread: {0}; raise the limit of threads")]
     Thread(io::Error),
@@ -132,6 +140,7 @@ pub struct Server {
     indexer: Arc<Indexer>,
     recovery: Arc<RecoveryStatus>,
     check: Option<CheckGuard>,
+    snapshots: Option<(Arc<Snapshots>, SnapshotsGuard)>,
     pods: Option<PodsGuard>,
     grpc: Option<(SocketAddr, GrpcServer)>,
     discovery: Option<Discovery>,
@@ -161,7 +170,9 @@ impl Server {
             indexer.listen_for_pods(pods)?;
         }
         let peers = Arc::new(Peers::new(options.peers));
-        let recovers = options.load.is_some() || !peers.urls().is_empty();
+        let snapshots = options.snapshots.map(|options| Snapshots::open(&options, Arc::clone(&indexer)));
+        let snapshots = snapshots.transpose()?.map(Arc::new);
+        let recovers = snapshots.is_some() || options.load.is_some() || !peers.urls().is_empty();
         let mut configured = BTreeSet::new();
         for registration in registrations {
             let rank = registration.rank_id();
@@ -181,10 +192,18 @@ impl Server {
                     peers,
                     deadlines: options.peer_deadlines,
                     token: options.peer_token.clone(),
+                    snapshots: snapshots.clone(),
                     load: options.load,
                     held,
                 };
                 recovery.start().map_err(StartError::Thread)?
+            }
+        };
+        let snapshots = match snapshots {
+            None => None,
+            Some(snapshots) => {
+                let guard = snapshots.start(Arc::clone(&recovery)).map_err(StartError::Thread)?;
+                Some((snapshots, guard))
             }
         };
         let pods = registers_pods.then(|| {
@@ -236,7 +255,7 @@ impl Server {
             let _ = stopped.await;
         }));
         let token_file = access.watch();
-        Ok(Self { address, indexer, recovery, check, pods, grpc, discovery, token_file, stop, serving })
+        Ok(Self { address, indexer, recovery, check, snapshots, pods, grpc, discovery, token_file, stop, serving })
     }
 
     /// Address of HTTP, with its real port.
@@ -284,6 +303,14 @@ impl Server {
         if let Some(stopped) = grpc {
             // The task ends within its own deadline.
             let _ = stopped.await;
+        }
+        if let Some((snapshots, guard)) = self.snapshots {
+            drop(guard);
+            let recovered = !matches!(self.recovery.state(), RecoveryState::Running(_));
+            // A partial index must not pass for a whole one.
+            if recovered && tokio::task::spawn_blocking(move || snapshots.write_last()).await.is_err() {
+                warn!("failed to write the last snapshot: the write panicked; the former ones stay");
+            }
         }
         let indexer = self.indexer;
         if tokio::time::timeout(STORE_STOP_DEADLINE, indexer.stop_shared_store()).await.is_err() {

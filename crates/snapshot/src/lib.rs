@@ -58,8 +58,10 @@
 //! | `contents.rs` | decoder state of ranks |
 //! | `rank_dump.rs` | state of one rank, as the index exports it ([`RankDump`]) |
 //! | `tally.rs` | count and digest of blocks ([`Tally`]) |
+//! | `directory.rs` | snapshots on disk ([`SnapshotDirectory`]) |
 
 mod contents;
+mod directory;
 mod event;
 mod groups;
 mod object;
@@ -71,6 +73,7 @@ mod totals;
 mod write;
 
 pub use self::contents::recent_blocks;
+pub use self::directory::{DirectoryError, SnapshotDirectory, StoredSnapshot};
 pub use self::groups::{GroupRecord, RoleRecord, WindowRecord};
 pub use self::rank_dump::RankDump;
 pub use self::read::{

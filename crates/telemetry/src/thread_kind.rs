@@ -19,6 +19,8 @@ pub enum ThreadKind {
     PeerCheck,
     /// Recovers ranks from a peer or a dump.
     Recovery,
+    /// Writes snapshots of the index to the state directory.
+    Snapshots,
     /// Polls a discovery source, or applies registration changes of all sources.
     Discovery,
     /// Removes blocks of unregistered ranks from indexes.
@@ -31,7 +33,7 @@ pub enum ThreadKind {
 
 impl ThreadKind {
     /// Every kind, in the order of the discriminants.
-    pub const ALL: [Self; 12] = [
+    pub const ALL: [Self; 13] = [
         Self::Writer,
         Self::Decoder,
         Self::EngineSockets,
@@ -40,6 +42,7 @@ impl ThreadKind {
         Self::Pods,
         Self::PeerCheck,
         Self::Recovery,
+        Self::Snapshots,
         Self::Discovery,
         Self::Cleanup,
         Self::Request,
@@ -57,6 +60,7 @@ impl ThreadKind {
             Self::Pods => "pods",
             Self::PeerCheck => "peer_check",
             Self::Recovery => "recovery",
+            Self::Snapshots => "snapshots",
             Self::Discovery => "discovery",
             Self::Cleanup => "cleanup",
             Self::Request => "request",

@@ -29,6 +29,7 @@ use super::error::ApiError;
 use super::extract::{Access, Parameters};
 use super::fields::CheckedScope;
 use crate::peers::RecoveryState;
+use crate::snapshots::write_models;
 
 /// Size of a chunk.
 const CHUNK_BYTES: usize = 64 << 10;
@@ -123,23 +124,16 @@ fn write_dump(
     (form, hashes, compression): (DumpForm, HashForm, Compression),
 ) -> io::Result<()> {
     match compression {
-        Compression::None => write_models(selected, DumpWriter::start(out, form, hashes)?)?.flush(),
+        Compression::None => write_selected(selected, DumpWriter::start(out, form, hashes)?)?.flush(),
         Compression::Zstd => {
             let encoder = zstd::stream::write::Encoder::new(out, ZSTD_LEVEL)?;
-            write_models(selected, DumpWriter::start(encoder, form, hashes)?)?.finish()?.flush()
+            write_selected(selected, DumpWriter::start(encoder, form, hashes)?)?.finish()?.flush()
         }
     }
 }
 
-fn write_models<W: Write>(selected: &DumpSelection, mut writer: DumpWriter<W>) -> io::Result<W> {
-    let DumpSelection { indexer, models, instance } = selected;
-    for (key, block_size) in models {
-        writer.model(key, block_size.tokens())?;
-        for (record, rank) in indexer.records(key, instance.as_ref()) {
-            writer.rank(record, &rank)?;
-        }
-    }
-    writer.finish()
+fn write_selected<W: Write>(selected: &DumpSelection, writer: DumpWriter<W>) -> io::Result<W> {
+    write_models(&selected.indexer, &selected.models, selected.instance.as_ref(), writer)
 }
 
 /// Writer that sends chunks to a response body. It blocks while the reader is slow.

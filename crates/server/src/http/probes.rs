@@ -34,14 +34,18 @@ pub(super) async fn ready(State(api): State<Arc<Api>>) -> Result<Json<Readiness>
     // Without the shared store, answers cover only this replica's ranks, and are correct for these.
     let store = api.indexer.store_report().map(|report| shared_ranks::status(&report));
     let panics = panics.into_iter().map(|(kind, count)| (kind.to_owned(), count)).collect();
-    Ok(Json(Readiness { status: ReadyStatus::Ready, panics, store }))
+    let recovered_from = match api.recovery.state() {
+        RecoveryState::Finished(source) => Some(source.to_string()),
+        RecoveryState::Running(_) | RecoveryState::Failed(_) => None,
+    };
+    Ok(Json(Readiness { status: ReadyStatus::Ready, recovered_from, panics, store }))
 }
 
 /// Reason for which the service is not ready, if there is one.
 fn unready_reason(api: &Api) -> Option<String> {
     if !api.was_ready.load(Ordering::Relaxed) {
         if let RecoveryState::Running(step) = api.recovery.state() {
-            return Some(format!("recovering from peers: {step}"));
+            return Some(format!("recovering: {step}"));
         }
         let missing = api.indexer.unconnected(&api.configured);
         if !missing.is_empty() {

@@ -5,7 +5,7 @@
 //! | `check.rs` | compares ranks with the same ranks of peers, and repairs differences |
 //! | `comparison.rs` | positions, candidates and outcomes of comparisons |
 //! | `client.rs` | requests to a peer |
-//! | `recovery.rs` | starts from a peer's dump, or from a dump file |
+//! | `recovery.rs` | starts from a snapshot, a peer's dump, or a dump file |
 //! | `resolver.rs` | resolves names of peers |
 //! | `status.rs` | progress of recovery |
 //! | `url.rs` | URL of a peer |

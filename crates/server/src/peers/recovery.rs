@@ -1,9 +1,9 @@
-//! Recovery of a starting server from a peer's dump, or from a dump file.
+//! Recovery of a starting server from a snapshot, a peer's dump, or a dump file.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::io::{self, Read};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -20,8 +20,9 @@ use tracing::{error, info, warn};
 
 use super::Peers;
 use super::client::{PeerClient, PeerDeadlines, PeerError, PeerToken};
-use super::status::{RecoveryState, RecoveryStatus, Reporter};
+use super::status::{RecoverySource, RecoveryState, RecoveryStatus, Reporter};
 use super::url::PeerUrl;
+use crate::snapshots::Snapshots;
 
 const CONNECTION_CHECK: Duration = Duration::from_millis(5);
 
@@ -31,18 +32,23 @@ pub(crate) struct Recovery {
     pub(crate) peers: Arc<Peers>,
     pub(crate) deadlines: PeerDeadlines,
     pub(crate) token: Option<PeerToken>,
-    /// Dump file to load if no peer can be used.
+    /// Snapshots of the state directory, of which the newest undamaged one is loaded.
+    pub(crate) snapshots: Option<Arc<Snapshots>>,
+    /// Dump file to load if no snapshot and no peer can be used.
     pub(crate) load: Option<PathBuf>,
     /// Ranks whose streams are held until recovery ends.
     pub(crate) held: BTreeSet<RankId>,
 }
+
+/// Source of a recovery, and the restored ranks.
+type Recovered = (RecoverySource, BTreeMap<RankId, RestoredRank>);
 
 /// Failure to recover from one peer or dump file.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum SourceError {
     #[error("{0}")]
     Peer(#[from] PeerError),
-    #[error("failed to open {path}: {source}; check --load")]
+    #[error("failed to open {path}: {source}; check --load or --state-dir")]
     Open { path: String, source: io::Error },
     #[error("failed to restore the dump of {source_name}: {source}")]
     Dump { source_name: String, source: DumpError },
@@ -81,26 +87,56 @@ impl Recovery {
 
     fn run(mut self, watch: &Watch, reporter: &Reporter) {
         let client = PeerClient::new(&self.deadlines, self.token.clone());
-        let restored = self.recover(watch, &client, reporter);
-        let failed = restored.as_ref().err().map(ToString::to_string);
-        let restored = restored.unwrap_or_default();
-        self.release(watch, restored);
-        match failed {
-            None => reporter.set(RecoveryState::Finished),
-            Some(error) => {
+        match self.recover(watch, &client, reporter) {
+            Ok((source, restored)) => {
+                self.release(watch, restored);
+                self.indexer.metrics().recovered_from(source.label());
+                reporter.set(RecoveryState::Finished(source));
+            }
+            Err(error) => {
+                self.release(watch, BTreeMap::new());
+                let error = error.to_string();
                 error!(error = error.as_str(), "failed to load the dump");
                 reporter.set(RecoveryState::Failed(error));
             }
         }
     }
 
-    /// Restores the dump of the first usable source. Returns the restored ranks, none if no source is usable.
-    fn recover(
-        &mut self,
-        watch: &Watch,
-        client: &PeerClient,
-        reporter: &Reporter,
-    ) -> Result<BTreeMap<RankId, RestoredRank>, SourceError> {
+    /// Restores the newest snapshot that is undamaged and fits the configuration, all of it or nothing.
+    fn recover_from_snapshot(&mut self, watch: &Watch, reporter: &Reporter) -> Option<Recovered> {
+        let snapshots = self.snapshots.clone()?;
+        for snapshot in snapshots.newest_first() {
+            let path = snapshot.path.display().to_string();
+            reporter.set(RecoveryState::Running(format!("reading the snapshot {path}")));
+            let started = Instant::now();
+            // A damaged snapshot must not register a rank, so all of it is read before any of it is applied.
+            let checked = watch.guarded(|| snapshot.check()).unwrap_or(Err(DumpError::CutOff));
+            let restored = checked.map_err(|source| ("damaged", dump_error(&path, source))).and_then(|_| {
+                let restored = watch.guarded(|| self.restore_file(&path, &snapshot.path));
+                restored.unwrap_or(Err(SourceError::Panicked)).map_err(|error| ("refused", error))
+            });
+            match restored {
+                Ok((restored, summary)) => {
+                    let elapsed_ms = started.elapsed().as_millis() as u64;
+                    let (ranks, blocks) = (summary.ranks, summary.holds.blocks);
+                    info!(path = path.as_str(), ranks, blocks, elapsed_ms, "loaded a snapshot");
+                    return Some((RecoverySource::Snapshot(path), restored));
+                }
+                Err((outcome, error)) => {
+                    self.indexer.metrics().snapshot_ended(outcome);
+                    warn!(path = path.as_str(), outcome, %error, "skipped a snapshot; trying the one before it");
+                }
+            }
+        }
+        None
+    }
+
+    /// Restores the first usable source: a snapshot, a peer's dump, a dump file. Without one, the ranks start from their
+    /// engines' streams.
+    fn recover(&mut self, watch: &Watch, client: &PeerClient, reporter: &Reporter) -> Result<Recovered, SourceError> {
+        if let Some(recovered) = self.recover_from_snapshot(watch, reporter) {
+            return Ok(recovered);
+        }
         for url in self.peers.urls() {
             reporter.set(RecoveryState::Running(format!("reading the dump of peer {url}")));
             info!(peer = url.as_str(), "recovery from a peer started");
@@ -112,7 +148,7 @@ impl Recovery {
                     let (ranks, blocks) = (summary.ranks, summary.holds.blocks);
                     let elapsed_ms = started.elapsed().as_millis() as u64;
                     info!(peer = url.as_str(), ranks, blocks, elapsed_ms, "recovery from a peer finished");
-                    return Ok(restored);
+                    return Ok((RecoverySource::Peer(url.as_str().to_owned()), restored));
                 }
                 Err(error) => {
                     self.indexer.metrics().recovery_ended(error.reason());
@@ -127,18 +163,17 @@ impl Recovery {
                     "failed to recover from every peer; starting from the engines' streams"
                 );
             }
-            return Ok(BTreeMap::new());
+            return Ok((RecoverySource::Engines, BTreeMap::new()));
         };
         let source_name = path.display().to_string();
         reporter.set(RecoveryState::Running(format!("reading {source_name}")));
         info!(path = source_name.as_str(), "load of a dump started");
         let started = Instant::now();
-        let file = File::open(&path).map_err(|source| SourceError::Open { path: source_name.clone(), source })?;
-        let restored = watch.guarded(|| self.restore(&source_name, file)).unwrap_or(Err(SourceError::Panicked));
+        let restored = watch.guarded(|| self.restore_file(&source_name, &path)).unwrap_or(Err(SourceError::Panicked));
         let (restored, summary) = restored?;
         let (ranks, blocks, elapsed_ms) = (summary.ranks, summary.holds.blocks, started.elapsed().as_millis() as u64);
         info!(path = source_name.as_str(), ranks, blocks, elapsed_ms, "load of a dump finished");
-        Ok(restored)
+        Ok((RecoverySource::Dump(source_name), restored))
     }
 
     fn recover_from(
@@ -157,6 +192,15 @@ impl Recovery {
         self.restore(url.as_str(), dump)
     }
 
+    fn restore_file(
+        &mut self,
+        source_name: &str,
+        path: &Path,
+    ) -> Result<(BTreeMap<RankId, RestoredRank>, DumpSummary), SourceError> {
+        let file = File::open(path).map_err(|source| SourceError::Open { path: source_name.to_owned(), source })?;
+        self.restore(source_name, file)
+    }
+
     /// Restores a dump, all of it or nothing.
     fn restore(
         &mut self,
@@ -165,8 +209,7 @@ impl Recovery {
     ) -> Result<(BTreeMap<RankId, RestoredRank>, DumpSummary), SourceError> {
         let restore = Restore::new(Arc::clone(&self.indexer), self.held.clone());
         let mut loader = DumpLoader { recovery: self, restore };
-        let read = read_dump(dump, &mut loader);
-        let summary = read.map_err(|source| SourceError::Dump { source_name: source_name.to_owned(), source })?;
+        let summary = read_dump(dump, &mut loader).map_err(|source| dump_error(source_name, source))?;
         Ok((loader.restore.commit(), summary))
     }
 
@@ -214,6 +257,10 @@ impl Recovery {
             std::thread::sleep(CONNECTION_CHECK);
         }
     }
+}
+
+fn dump_error(source_name: &str, source: DumpError) -> SourceError {
+    SourceError::Dump { source_name: source_name.to_owned(), source }
 }
 
 /// Sink of a dump that also registers the ranks in it.

@@ -1,5 +1,6 @@
 //! Progress of recovery.
 
+use std::fmt::{self, Display, Formatter};
 use std::sync::Arc;
 
 use tokio::sync::watch;
@@ -9,10 +10,46 @@ use tokio::sync::watch;
 pub(crate) enum RecoveryState {
     /// Recovery is running; the current step.
     Running(String),
-    /// Recovery has finished, with or without a usable peer.
-    Finished,
+    /// Recovery has finished.
+    Finished(RecoverySource),
     /// The configured dump cannot be used; the cause.
     Failed(String),
+}
+
+/// Source from which the index was filled at the start, before the engines' streams.
+#[derive(Debug, Clone)]
+pub(crate) enum RecoverySource {
+    /// None: only the engines' streams.
+    Engines,
+    /// A snapshot of the state directory.
+    Snapshot(String),
+    /// A peer.
+    Peer(String),
+    /// The configured dump file.
+    Dump(String),
+}
+
+impl RecoverySource {
+    /// Label in metrics.
+    pub(crate) const fn label(&self) -> &'static str {
+        match self {
+            Self::Engines => "engines",
+            Self::Snapshot(_) => "snapshot",
+            Self::Peer(_) => "peer",
+            Self::Dump(_) => "dump",
+        }
+    }
+}
+
+impl Display for RecoverySource {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Engines => f.write_str("engines"),
+            Self::Snapshot(path) => write!(f, "snapshot {path}"),
+            Self::Peer(url) => write!(f, "peer {url}"),
+            Self::Dump(path) => write!(f, "dump {path}"),
+        }
+    }
 }
 
 /// Failure to load the configured dump.
@@ -36,7 +73,7 @@ impl Reporter {
 impl RecoveryStatus {
     /// Status of a server without anything to recover from.
     pub(crate) fn finished() -> Arc<Self> {
-        Arc::new(Self(watch::channel(RecoveryState::Finished).1))
+        Arc::new(Self(watch::channel(RecoveryState::Finished(RecoverySource::Engines)).1))
     }
 
     pub(super) fn running() -> (Arc<Self>, Reporter) {

@@ -28,6 +28,7 @@ mod scores;
 mod shards;
 mod shared_index;
 mod shared_scores;
+mod snapshots;
 mod streams;
 mod support;
 mod tokenizer_queue;

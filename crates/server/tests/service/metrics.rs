@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use crate::support::{Engine, Exposition, PATIENCE, Service, removed, store, stored, tokens};
 
 /// Metrics of counting kinds that nothing in [`everything_that_is_counted_moves_its_metric`] moves.
-const UNMOVED: [&str; 15] = [
+const UNMOVED: [&str; 17] = [
     "flash_indexer_token_file_failures",
     "flash_indexer_replays",
     "flash_indexer_replayed_messages",
@@ -21,6 +21,8 @@ const UNMOVED: [&str; 15] = [
     "flash_indexer_recoveries",
     "flash_indexer_peer_checks",
     "flash_indexer_peer_repairs",
+    "flash_indexer_snapshots",
+    "flash_indexer_recovered_from",
     "flash_indexer_tokenized_tokens",
     "flash_indexer_tokenization_wait_seconds",
     "flash_indexer_tokenization_work_seconds",

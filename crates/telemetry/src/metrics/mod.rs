@@ -14,6 +14,7 @@
 //! | `process.rs` | the process as the operating system reports it |
 //! | `requests.rs`, `rpc.rs` | HTTP and gRPC requests |
 //! | `scores.rs` | scores and predictions |
+//! | `snapshots.rs` | snapshots on disk, and the source of the index at the start |
 //! | `state.rs` | gauges, by model and for the whole service |
 //! | `threads.rs` | panics and index replacements |
 //! | `tokenization.rs` | tokenization of prompts |
@@ -28,6 +29,7 @@ mod process;
 mod requests;
 mod rpc;
 mod scores;
+mod snapshots;
 mod state;
 mod threads;
 mod tokenization;
@@ -55,6 +57,7 @@ use self::process::Process;
 use self::requests::RequestMetrics;
 use self::rpc::RpcMetrics;
 use self::scores::ScoreMetrics;
+use self::snapshots::SnapshotMetrics;
 use self::threads::ThreadMetrics;
 use self::tokenization::TokenizationMetrics;
 
@@ -72,6 +75,7 @@ pub struct Metrics {
     requests: RequestMetrics,
     ingest: IngestMetrics,
     peers: PeerMetrics,
+    snapshots: SnapshotMetrics,
     scores: ScoreMetrics,
     tokenization: TokenizationMetrics,
     rpc: RpcMetrics,
@@ -103,6 +107,7 @@ impl Metrics {
         let requests = RequestMetrics::register(&mut registry, compat.as_mut());
         let ingest = IngestMetrics::register(&mut registry);
         let peers = PeerMetrics::register(&mut registry);
+        let snapshots = SnapshotMetrics::register(&mut registry);
         let scores = ScoreMetrics::register(&mut registry);
         let tokenization = TokenizationMetrics::register(&mut registry);
         let rpc = RpcMetrics::register(&mut registry);
@@ -116,6 +121,7 @@ impl Metrics {
             requests,
             ingest,
             peers,
+            snapshots,
             scores,
             tokenization,
             rpc,
