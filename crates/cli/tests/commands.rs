@@ -4,8 +4,8 @@ mod support;
 
 use std::process::Stdio;
 
-use flash_indexer_test_support::wait_for;
-use serde_json::Value;
+use flash_indexer_test_support::{tiny_tokenizer, wait_for};
+use serde_json::{Value, json};
 use support::{PATIENCE, Serve, flash_indexer, hybrid_service, run, text};
 
 #[test]
@@ -38,7 +38,7 @@ fn workers_option_sets_replay_endpoints() {
     let serve = Serve::start(&["--workers", workers, "--block-size", "16"]);
     let (_, listed) = serve.get("/workers");
     let replay = |worker: usize, rank: &str| listed[worker]["listeners"][rank]["replay_endpoint"].clone();
-    assert_eq!(replay(0, "0"), serde_json::json!("tcp://127.0.0.1:10"));
+    assert_eq!(replay(0, "0"), json!("tcp://127.0.0.1:10"));
     assert_eq!((replay(1, "1"), listed[1]["endpoints"]["1"].clone()), (Value::Null, "tcp://127.0.0.1:9".into()));
     for wrong in ["a", "a=tcp://h:1|tcp://h:2", "a=tcp://h:1|replay=tcp://h:2|replay=tcp://h:3", "a=tcp://h:1|replay="]
     {
@@ -47,6 +47,24 @@ fn workers_option_sets_replay_endpoints() {
         let error = text(&output.stderr);
         assert!(error.contains("|replay=") || error.contains("tcp://host:5557"), "{wrong}: {error}");
     }
+}
+
+#[test]
+fn prompts_of_gpt_oss_have_the_date_that_is_configured() {
+    let models = tempfile::tempdir().expect("a folder");
+    let model = models.path().join("m");
+    std::fs::create_dir(&model).expect("a folder");
+    std::fs::write(model.join("tokenizer.json"), tiny_tokenizer().to_string()).expect("a tokenizer");
+    std::fs::write(model.join("config.json"), "{\"model_type\": \"gpt_oss\"}").expect("a configuration");
+    let directory = models.path().to_str().expect("a path");
+    let serve = Serve::start(&["--tokenizer-dir", directory, "--gpt-oss-date", "2026-01-02"]);
+    let request = json!({ "model": "m", "messages": [{ "role": "user", "content": "one" }] });
+    let (status, answer) = serve.post("/render", &request);
+    let prompt = answer["prompt"].as_str().unwrap_or_default();
+    assert!(status == 200 && prompt.contains("\nCurrent date: 2026-01-02\n"), "{status} {answer}");
+    let output = run(&["serve", "--port", "0", "--gpt-oss-date", ""]);
+    assert_eq!(output.status.code(), Some(2));
+    assert!(text(&output.stderr).contains("such as 2026-11-23"), "{}", text(&output.stderr));
 }
 
 #[test]
@@ -69,7 +87,7 @@ fn query_prints_a_table_or_json() {
     assert!(table.starts_with("matched tokens of 3\n") && table.contains("instance"), "{table}");
     let json = text(&query(&["--json"]).stdout);
     let answer: serde_json::Value = serde_json::from_str(&json).expect("JSON");
-    assert_eq!(answer["scores"]["1"]["0"], serde_json::json!(0));
+    assert_eq!(answer["scores"]["1"]["0"], json!(0));
     engines.kill().expect("it is still there");
     engines.wait().expect("it ends");
 }
@@ -111,7 +129,7 @@ fn explain_prints_a_table_or_json() {
     let table = text(&explain(&["--instance", "b"]).stdout);
     assert!(table.contains("GET /workers"), "{table}");
     let json: serde_json::Value = serde_json::from_str(&text(&explain(&["--json"]).stdout)).expect("JSON");
-    assert_eq!(json["ranks"][0]["ends"][0]["reason"], serde_json::json!("cold"));
+    assert_eq!(json["ranks"][0]["ends"][0]["reason"], json!("cold"));
 }
 
 #[test]

@@ -27,6 +27,8 @@ pub struct TokenizationOptions {
     pub hub: Option<HubOptions>,
     /// A tokenizer service.
     pub service: Option<TokenizerServiceOptions>,
+    /// The date in prompts of gpt-oss, if the engines have a fixed one. `None` takes the current day in UTC.
+    pub gpt_oss_date: Option<Arc<str>>,
     /// Threads, queue and cache.
     pub pool: PoolOptions,
 }
@@ -56,6 +58,7 @@ pub enum TokenizationError {
 /// The tokenizer pool, if a source of tokenizers is configured.
 pub(crate) struct Tokenization {
     pool: Option<TokenizerPool>,
+    gpt_oss_date: Option<Arc<str>>,
     metrics: Arc<Metrics>,
 }
 
@@ -79,20 +82,23 @@ impl Tokenization {
             true => None,
             false => Some(TokenizerPool::start(sources, &options.pool)?),
         };
-        Ok(Self { pool, metrics: Arc::clone(metrics) })
+        Ok(Self { pool, gpt_oss_date: options.gpt_oss_date.clone(), metrics: Arc::clone(metrics) })
     }
 
     /// Tokenizes a prompt. Does not block a thread of the runtime.
     pub(crate) async fn tokens(
         &self,
         model: &str,
-        prompt: Prompt,
+        mut prompt: Prompt,
         options: PromptOptions,
     ) -> Result<Tokenized, TokenizationError> {
         let Some(pool) = &self.pool else { return Err(TokenizationError::NotConfigured) };
-        let kind = match &prompt {
+        let kind = match &mut prompt {
             Prompt::Text(_) => "text",
-            Prompt::Chat(_) => "chat",
+            Prompt::Chat(chat) => {
+                chat.gpt_oss_date.clone_from(&self.gpt_oss_date);
+                "chat"
+            }
         };
         let (sender, done) = oneshot::channel();
         let submitted = pool.submit_with(model, prompt, options, move |result| {

@@ -1,6 +1,7 @@
 //! Options of `serve` for tokenizers.
 
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Result;
@@ -14,12 +15,12 @@ use crate::parsers::byte_size;
 /// Sources of tokenizers, for prompts that are sent as text.
 #[derive(Args)]
 pub(crate) struct TokenizerArguments {
-    /// Directory of models with their tokenizer.json: a Hugging Face cache, or folders org/model. The folders' names are
+    /// Directory of models with their tokenizer.json or tekken.json: a Hugging Face cache, or folders org/model. The folders' names are
     /// the model's name.
     #[arg(long, env = "FLASH_INDEXER_TOKENIZER_DIR", value_name = "DIRECTORY")]
     tokenizer_dir: Option<PathBuf>,
 
-    /// The tokenizer.json of a model, or its folder; may be given several times. Takes precedence over --tokenizer-dir.
+    /// The tokenizer.json or tekken.json of a model, or its folder; may be given several times. Takes precedence over --tokenizer-dir.
     #[arg(long = "tokenizer", env = "FLASH_INDEXER_TOKENIZERS", value_delimiter = ',', value_name = "MODEL=PATH", value_parser = named_path)]
     tokenizers: Vec<(String, PathBuf)>,
 
@@ -39,6 +40,10 @@ pub(crate) struct TokenizerArguments {
         value_name = "MILLISECONDS"
     )]
     tokenizer_service_timeout_ms: u64,
+
+    /// Date in prompts of gpt-oss, of engines that are started with it (VLLM_SYSTEM_START_DATE); else the current day in UTC.
+    #[arg(long, env = "FLASH_INDEXER_GPT_OSS_DATE", value_name = "YYYY-MM-DD", value_parser = prompt_date)]
+    gpt_oss_date: Option<Arc<str>>,
 
     /// Threads that render chats and tokenize; 0 for one for each processor.
     #[arg(long, env = "FLASH_INDEXER_TOKENIZER_THREADS", default_value_t = 0, value_parser = clap::value_parser!(u16).range(..=1024))]
@@ -81,6 +86,7 @@ impl TokenizerArguments {
             #[cfg(feature = "hub")]
             hub: self.hub.options()?,
             service,
+            gpt_oss_date: self.gpt_oss_date.clone(),
             pool,
         })
     }
@@ -98,6 +104,14 @@ impl TokenizerArguments {
 
 fn byte_size_or_zero(text: &str) -> Result<usize, &'static str> {
     if text == "0" { Ok(0) } else { byte_size(text) }
+}
+
+/// Parses `--gpt-oss-date`. An engine takes any text.
+fn prompt_date(text: &str) -> Result<Arc<str>, &'static str> {
+    match text.is_empty() || text.chars().any(char::is_control) {
+        true => Err("expected the date that the engines are started with, such as 2026-11-23"),
+        false => Ok(text.into()),
+    }
 }
 
 /// Parses one entry of `--tokenizer`.

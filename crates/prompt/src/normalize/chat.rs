@@ -35,6 +35,8 @@ pub struct Chat {
     pub engine: Option<ChatEngine>,
     /// The current time, of which some prompts have the date.
     pub now: Option<SystemTime>,
+    /// The date in prompts of gpt-oss. `None` takes the day of `now` in UTC.
+    pub gpt_oss_date: Option<Arc<str>>,
     /// Receives the rendering, for debugging.
     pub rendering: Option<Arc<OnceLock<Rendering>>>,
 }
@@ -83,7 +85,7 @@ impl Chat {
     /// If the body is not JSON, or a field has another type.
     pub fn from_body(body: &[u8], engine: ChatEngine, now: SystemTime) -> Result<Self, serde_json::Error> {
         let (request, fields) = (serde_json::from_slice(body)?, serde_json::from_slice(body)?);
-        Ok(Self { request, fields, engine: Some(engine), now: Some(now), rendering: None })
+        Ok(Self { request, fields, engine: Some(engine), now: Some(now), gpt_oss_date: None, rendering: None })
     }
 
     /// Renders the chat as the engine does.
@@ -106,13 +108,18 @@ impl Chat {
         Ok(self.shown(rendering))
     }
 
-    /// Renders the chat as the engine's code does for a family of models.
+    /// Renders the chat as the engine's code does for a family of models. `has_token` is whether the model's vocabulary has a
+    /// token.
     ///
     /// # Errors
     ///
     /// If the engine rejects the request, or the prompt cannot be known.
-    pub fn render_by_code(&self, family: CodedFamily) -> Result<Rendering, PrepareError> {
-        Ok(self.shown(family.encoder()?.render(self)?))
+    pub fn render_by_code(
+        &self,
+        family: CodedFamily,
+        has_token: &dyn Fn(&str) -> bool,
+    ) -> Result<Rendering, PrepareError> {
+        Ok(self.shown(family.encoder()?.render(self, has_token)?))
     }
 
     /// Copies a rendering for debugging.

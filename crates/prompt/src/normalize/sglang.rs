@@ -24,22 +24,47 @@ pub(super) fn prepare(
     templates: &ChatTemplates,
     media: &Media,
 ) -> Result<PreparedChat, PrepareError> {
-    if request.messages.is_empty() {
-        return Err(PrepareError::rejected("`messages` is empty: give at least one message"));
-    }
     let (format, has_low_effort) = templates.inspect(None, false, |source, outline| {
         let has_low_effort = source.contains("low_effort") && source.contains("truncate_history_thinking");
         (content_format::of_sglang(source, outline), has_low_effort)
     })?;
+    let mut prepared = prepared(request, fields, format, has_low_effort, media)?;
+    check_arguments(&prepared)?;
+    prepared.retries_with_functions = prepared.request.tools.is_some();
+    Ok(prepared)
+}
+
+/// Changes a request as SGLang does for a family of models without media whose prompts it makes by code.
+pub(super) fn prepare_for_code(request: &ChatRequest, fields: &EngineFields) -> Result<PreparedChat, PrepareError> {
+    let media = Media::as_engine();
+    let mut prepared = prepared(request, fields, ContentFormat::Text, false, &media)?;
+    if let Some(first) = media.first() {
+        return Err(PrepareError::rejected(format!("the model takes no content part of type {:?}", first.kind)));
+    }
+    if prepared.request.tools.is_some() {
+        // The encoder gets all tools, whatever the choice names.
+        prepared.request.tools = request.tools.iter().flatten().map(tool).collect::<Result<Vec<_>, _>>().map(Some)?;
+    }
+    Ok(prepared)
+}
+
+fn prepared(
+    request: &ChatRequest,
+    fields: &EngineFields,
+    format: ContentFormat,
+    has_low_effort: bool,
+    media: &Media,
+) -> Result<PreparedChat, PrepareError> {
+    if request.messages.is_empty() {
+        return Err(PrepareError::rejected("`messages` is empty: give at least one message"));
+    }
     let messages = request.messages.iter().map(|message| conversation_message(message, format, media));
     let mut messages = messages.collect::<Result<Vec<_>, _>>()?;
     let continuation = take_last_answer(&mut messages, request.continue_final_message != Continuation::Nothing)?;
     let kwargs = template_kwargs(request, fields, has_low_effort)?;
-    let tools = tools(request, fields)?;
-    let retries_with_functions = tools.is_some();
     let request = ChatRequest {
         messages,
-        tools,
+        tools: tools(request, fields)?,
         add_generation_prompt: Some(true),
         chat_template_kwargs: Some(object(kwargs)?),
         truncate_prompt_tokens: request.truncate_prompt_tokens,
@@ -49,7 +74,8 @@ pub(super) fn prepare(
         request,
         content_format: Some(format),
         continuation: continuation.filter(|text| !text.is_empty()),
-        retries_with_functions,
+        // SGLang has no field for truncation.
+        is_whole: true,
         ..PreparedChat::default()
     })
 }
@@ -98,7 +124,8 @@ fn conversation_message(json: &Json, format: ContentFormat, media: &Media) -> Re
         if let Some(calls) = message.get("tool_calls") {
             entries.push(("tool_calls".to_owned(), tool_calls(&calls, &role)?));
         }
-        if let Some(tools) = message.get("tools").as_ref().and_then(items) {
+        if let Some(tools) = message.get("tools") {
+            let tools = items(&tools).ok_or_else(|| PrepareError::rejected("`tools` of a message is not a list"))?;
             let tools = tools.iter().map(tool).collect::<Result<Vec<_>, _>>()?;
             entries.push(("tools".to_owned(), Json::list(tools)?));
         }
@@ -256,13 +283,19 @@ fn template_kwargs(
     if let Some(effort) = effort {
         kwargs.push(("reasoning_effort".to_owned(), effort));
     }
-    let is_argument = |name: &str| matches!(name, "add_generation_prompt" | "tools" | "tokenize" | "return_dict");
-    if let Some((name, _)) = kwargs.iter().find(|(name, _)| is_argument(name)) {
-        return Err(PrepareError::rejected(format!(
-            "`{name}` cannot be in `chat_template_kwargs` of a chat for SGLang"
-        )));
-    }
     Ok(kwargs)
+}
+
+/// Checks that no variable has the name of an argument with which SGLang calls the template.
+fn check_arguments(prepared: &PreparedChat) -> Result<(), PrepareError> {
+    let kwargs = prepared.request.chat_template_kwargs.as_ref();
+    let is_given = |name: &&&str| kwargs.is_some_and(|kwargs| kwargs.get(name).is_some());
+    match ["add_generation_prompt", "tools", "tokenize", "return_dict"].iter().find(is_given) {
+        Some(name) => {
+            Err(PrepareError::rejected(format!("`{name}` cannot be in `chat_template_kwargs` of a chat for SGLang")))
+        }
+        None => Ok(()),
+    }
 }
 
 /// The effort of reasoning, and whether it says to reason.

@@ -233,7 +233,7 @@ fn without_billing_line(text: &str) -> Option<String> {
 }
 
 /// A tool call with its arguments as an object. What is no object becomes an empty one.
-fn with_parsed_arguments(call: &Json) -> Result<Json, PrepareError> {
+pub(super) fn with_parsed_arguments(call: &Json) -> Result<Json, PrepareError> {
     let function = given(call, "function").and_then(|function| function.entries()).unwrap_or_default();
     let function = function.into_iter().map(|(key, value)| {
         if key != "arguments" {

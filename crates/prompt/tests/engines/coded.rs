@@ -2,9 +2,10 @@
 
 use std::collections::BTreeMap;
 use std::fs;
+use std::time::SystemTime;
 
 use chat_template::Json;
-use flash_indexer_prompt::normalize::{ChatEngine, CodedPrompts};
+use flash_indexer_prompt::normalize::{Chat, ChatEngine, CodedFamily, CodedPrompts};
 use serde::Deserialize;
 
 use crate::{chat, read, shorten};
@@ -39,12 +40,33 @@ const LENIENT: [&str; 4] = [
     "of_code.kwargs_template",
 ];
 
-/// What becomes of a model of an architecture.
-fn prompts_of(architecture: &str) -> CodedPrompts {
+/// A recording and its engine.
+#[derive(Clone, Copy)]
+struct Recorded {
+    file: &'static str,
+    engine: ChatEngine,
+}
+
+const VLLM: Recorded = Recorded { file: "vllm-0.32.0-coded.json", engine: ChatEngine::Vllm };
+const SGLANG: Recorded = Recorded { file: "sglang-0.5.23-coded.json", engine: ChatEngine::Sglang };
+
+/// The family of a model with these files.
+fn family_of(files: &[(&str, &str)], engine: ChatEngine) -> CodedFamily {
     let folder = tempfile::tempdir().expect("a temporary folder");
-    let config = format!("{{\"architectures\": [{architecture:?}]}}");
-    fs::write(folder.path().join("config.json"), config).expect("written");
-    CodedPrompts::read(folder.path(), false)
+    for (name, text) in files {
+        fs::write(folder.path().join(name), text).expect("written");
+    }
+    CodedPrompts::read(folder.path(), false).of(engine).expect("a family with prompts by code")
+}
+
+/// The family of an architecture for an engine.
+fn family_for(architecture: &str, engine: ChatEngine) -> CodedFamily {
+    family_of(&[("config.json", &format!("{{\"architectures\": [{architecture:?}]}}"))], engine)
+}
+
+/// The family of an architecture for vLLM.
+fn family(architecture: &str) -> CodedFamily {
+    family_for(architecture, ChatEngine::Vllm)
 }
 
 /// What follows the common beginning of two texts.
@@ -55,9 +77,8 @@ fn from_difference<'t>(a: &'t str, b: &'t str) -> (&'t str, &'t str) {
 }
 
 /// Compares every case of a family, and returns the number of cases and of those that the engine rejects.
-fn compare(name: &str, family: &str, architecture: &str, exceptions: &[&str]) -> (usize, usize) {
-    let recording: Recording = read(name);
-    let coded = prompts_of(architecture).of(ChatEngine::Vllm).expect("a family with prompts by code");
+fn compare(recorded: Recorded, family: &str, coded: CodedFamily, exceptions: &[&str]) -> (usize, usize) {
+    let recording: Recording = read(recorded.file);
     let (mut cases, mut rejected) = (0, 0);
     let mut wrong = Vec::new();
     for (request, outcome) in &recording.cases[family] {
@@ -66,19 +87,21 @@ fn compare(name: &str, family: &str, architecture: &str, exceptions: &[&str]) ->
             continue;
         }
         cases += 1;
-        let rendered = chat(&recording.requests[request].to_text(), ChatEngine::Vllm);
+        let rendered = chat(&recording.requests[request].to_text(), recorded.engine);
         let rendered = rendered.map_err(|error| error.to_string());
-        let rendered = rendered.and_then(|chat| chat.render_by_code(coded).map_err(|error| error.to_string()));
+        let rendered =
+            rendered.and_then(|chat| chat.render_by_code(coded, &|_| true).map_err(|error| error.to_string()));
+        let rendered = rendered.map(|it| it.text + &it.prepared.continuation.unwrap_or_default());
         match (outcome, rendered) {
             (Outcome::Failed { .. }, Err(_)) => rejected += 1,
-            (Outcome::Failed { error }, Ok(rendering)) => {
-                wrong.push(format!("{request}\n  rejected {error:?}\n  rendered {:?}", rendering.text));
+            (Outcome::Failed { error }, Ok(ours)) => {
+                wrong.push(format!("{request}\n  rejected {error:?}\n  rendered {ours:?}"));
             }
             (Outcome::Rendered(text), Err(error)) => {
                 wrong.push(format!("{request}\n  expected {:?}\n  rejected {error:?}", recording.texts[*text]));
             }
-            (Outcome::Rendered(text), Ok(rendering)) if rendering.text != recording.texts[*text] => {
-                let (expected, ours) = from_difference(&recording.texts[*text], &rendering.text);
+            (Outcome::Rendered(text), Ok(ours)) if ours != recording.texts[*text] => {
+                let (expected, ours) = from_difference(&recording.texts[*text], &ours);
                 wrong.push(format!("{request}\n  expected {expected:?}\n  rendered {ours:?}"));
             }
             (Outcome::Rendered(_), Ok(_)) => {}
@@ -90,7 +113,7 @@ fn compare(name: &str, family: &str, architecture: &str, exceptions: &[&str]) ->
 
 #[test]
 fn prompts_of_deepseek_v32_are_those_of_vllm() {
-    let (cases, rejected) = compare("vllm-0.32.0-coded.json", "deepseek_v32", "DeepseekV32ForCausalLM", &[]);
+    let (cases, rejected) = compare(VLLM, "deepseek_v32", family("DeepseekV32ForCausalLM"), &[]);
     assert!(cases > 400 && rejected < cases / 2, "{cases} cases, {rejected} rejected");
 }
 
@@ -99,7 +122,7 @@ const UNKNOWN_TO_V4: [&str; 2] = ["of_code.reasoning_number", "of_code.reasoning
 
 #[test]
 fn prompts_of_deepseek_v4_are_those_of_vllm() {
-    let (cases, rejected) = compare("vllm-0.32.0-coded.json", "deepseek_v4", "DeepseekV4ForCausalLM", &UNKNOWN_TO_V4);
+    let (cases, rejected) = compare(VLLM, "deepseek_v4", family("DeepseekV4ForCausalLM"), &UNKNOWN_TO_V4);
     assert!(cases > 400 && rejected < cases / 2, "{cases} cases, {rejected} rejected");
 }
 
@@ -118,6 +141,126 @@ const UNKNOWN_TO_HARMONY: [&str; 5] = [
 
 #[test]
 fn prompts_of_gpt_oss_are_those_of_vllm() {
-    let (cases, rejected) = compare("vllm-0.32.0-coded.json", "harmony", "GptOssForCausalLM", &UNKNOWN_TO_HARMONY);
+    let (cases, rejected) = compare(VLLM, "harmony", family("GptOssForCausalLM"), &UNKNOWN_TO_HARMONY);
     assert!(cases > 400 && rejected < cases / 4, "{cases} cases, {rejected} rejected");
+}
+
+#[test]
+fn prompts_of_deepseek_v4_with_images_are_those_of_v4_without_them() {
+    let exceptions = [UNKNOWN_TO_V4.as_slice(), &MEDIA].concat();
+    let (cases, _) = compare(VLLM, "deepseek_v4", family("DeepseekV4ForConditionalGeneration"), &exceptions);
+    assert!(cases > 400, "{cases} cases");
+}
+
+/// The recorded models take no media. Those of these families may.
+const MEDIA: [&str; 3] = ["of_code.parts_image", "of_code.result_part_of_image", "of_code.parts_audio"];
+
+/// As [`MEDIA`], and 501: reasoning that is no text.
+const UNKNOWN_TO_V41: [&str; 5] =
+    [MEDIA[0], MEDIA[1], MEDIA[2], "of_code.reasoning_number", "of_code.reasoning_object"];
+
+#[test]
+fn prompts_of_deepseek_v41_are_those_of_vllm() {
+    let (cases, rejected) = compare(VLLM, "deepseek_v41", family("DeepseekV41ForCausalLM"), &UNKNOWN_TO_V41);
+    assert!(cases > 500 && rejected < cases / 2, "{cases} cases, {rejected} rejected");
+}
+
+#[test]
+fn prompts_of_inkling_are_those_of_vllm() {
+    let (cases, rejected) = compare(VLLM, "inkling", family("InklingForConditionalGeneration"), &MEDIA);
+    assert!(cases > 500 && rejected < cases / 2, "{cases} cases, {rejected} rejected");
+}
+
+/// As [`MEDIA`], and what vLLM makes of requests of Mistral's models, and this service does not.
+const UNKNOWN_TO_MISTRAL: [&str; 7] = [
+    MEDIA[0],
+    MEDIA[1],
+    MEDIA[2],
+    // 501: only the engine knows the tokens of special tokens that a text spells out.
+    "of_code.system_mentions_tokens",
+    // 501: the engine cuts a text that no special token precedes.
+    "of_code.thinking_open_before_text",
+    // Schemas of tools are not validated.
+    "tools_types",
+    "of_code.tools_types",
+];
+
+#[test]
+fn prompts_of_mistral_are_those_of_vllm_in_every_version() {
+    for version in ["v3", "v7", "v11", "v13"] {
+        let tekken = format!("{{\"config\": {{\"version\": {version:?}}}}}");
+        let family = family_of(&[("tekken.json", &tekken), ("consolidated.safetensors", "")], ChatEngine::Vllm);
+        let (cases, rejected) = compare(VLLM, &format!("mistral_{version}"), family, &UNKNOWN_TO_MISTRAL);
+        assert!(cases > 500 && rejected < cases, "{version}: {cases} cases, {rejected} rejected");
+    }
+}
+
+/// The text that precedes the media of a chat, and the kind of the first part with media.
+fn before_media(family: CodedFamily, parts: &str) -> (String, &'static str) {
+    let body = format!("{{\"messages\": [{{\"role\": \"user\", \"content\": {parts}}}]}}");
+    let chat = chat(&body, ChatEngine::Vllm).expect("a chat");
+    let mut rendering = chat.render_by_code(family, &|_| true).expect("a rendering");
+    let media = rendering.media.expect("media");
+    rendering.text.truncate(media.bytes);
+    (rendering.text, media.kind)
+}
+
+#[test]
+fn prompts_by_code_are_known_up_to_their_media() {
+    let image = r#"[{"type": "text", "text": "a"}, {"type": "image_url", "image_url": {"url": "x"}}, {"type": "text", "text": "b"}]"#;
+    for architecture in ["DeepseekV4ForConditionalGeneration", "DeepseekV41ForCausalLM"] {
+        let (text, kind) = before_media(family(architecture), image);
+        assert!(text.ends_with("<｜User｜>a\n\n") && kind == "image_url", "{architecture}: {text}");
+    }
+    let (text, kind) = before_media(family("InklingForCausalLM"), image);
+    assert!(text.ends_with("<|content_text|>a<|end_message|><|message_user|>") && kind == "image_url", "{text}");
+    let tekken = [("tekken.json", r#"{"config": {"version": "v3"}}"#), ("consolidated.safetensors", "")];
+    // The library puts an image before the texts of its message.
+    assert_eq!(before_media(family_of(&tekken, ChatEngine::Vllm), image), ("<s>".to_owned(), "image_url"));
+}
+
+#[test]
+fn declared_tools_of_inkling_begin_with_the_token_that_the_vocabulary_has() {
+    let body = r#"{"messages": [{"role": "user", "content": "a"}], "tools": [{"type": "function", "function": {"name": "f"}}]}"#;
+    let chat = chat(body, ChatEngine::Vllm).expect("a chat");
+    let text_with = |has_token: &dyn Fn(&str) -> bool| {
+        chat.render_by_code(family("InklingForCausalLM"), has_token).expect("a rendering").text
+    };
+    let begin = "<|message_system|>tool_declare";
+    assert!(text_with(&|_| true).starts_with(&format!("{begin}<|content_xml|>[")));
+    assert!(text_with(&|token| token != "<|content_xml|>").starts_with(&format!("{begin}<|unused_200024|>[")));
+}
+
+#[test]
+fn versions_of_mistral_without_a_known_format_are_named() {
+    for files in [
+        [("tekken.json", r#"{"config": {"version": "v15"}}"#), ("consolidated.safetensors", "")],
+        [("tokenizer.model.v3", ""), ("consolidated-00001.safetensors", "")],
+    ] {
+        let chat = chat(r#"{"messages": [{"role": "user", "content": "a"}]}"#, ChatEngine::Vllm).expect("a chat");
+        let error =
+            chat.render_by_code(family_of(&files, ChatEngine::Vllm), &|_| true).expect_err("no prompt").to_string();
+        assert!(error.contains("Mistral"), "{error}");
+    }
+}
+
+#[test]
+fn prompts_of_deepseek_v32_are_those_of_sglang() {
+    // Schemas of tools are not validated.
+    let family = family_for("DeepseekV32ForCausalLM", ChatEngine::Sglang);
+    let (cases, rejected) = compare(SGLANG, "deepseek_v32", family, &["of_code.tools_one_of"]);
+    assert!(cases > 500 && rejected < cases / 2, "{cases} cases, {rejected} rejected");
+}
+
+#[test]
+fn prompts_of_gpt_oss_have_the_fixed_date_of_the_engine() {
+    let recording: Recording = read(VLLM.file);
+    let Outcome::Rendered(text) = recording.cases["harmony"]["plain"] else { panic!("the engine takes the request") };
+    let body = recording.requests["plain"].to_text();
+    let mut chat = Chat::from_body(body.as_bytes(), ChatEngine::Vllm, SystemTime::UNIX_EPOCH).expect("a chat");
+    let render = |chat: &Chat| chat.render_by_code(family("GptOssForCausalLM"), &|_| true).expect("a rendering").text;
+    assert_ne!(render(&chat), recording.texts[text]);
+    // The engine was started with this date.
+    chat.gpt_oss_date = Some("2026-11-23".into());
+    assert_eq!(render(&chat), recording.texts[text]);
 }

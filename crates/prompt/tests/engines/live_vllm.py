@@ -1,164 +1,22 @@
 """Compares the service with a live vLLM: `python live_vllm.py FLASH_INDEXER`, in the environment of record_vllm.py.
 
-Starts vLLM on a CPU with random weights, and the program FLASH_INDEXER beside it. Each request goes to both unchanged. It shows
-
-* the prompt: tokens of the service's `/tokenize` are those of the engine's `/v1/chat/completions` and `/tokenize`;
-* the score: blocks of `/score_chat_completions`, asked before the engine gets the request, are those that the engine then
-  reports as cached. Each request is sent twice, so both the beginning of a session and a whole prompt are found.
-
-`doctor --engine-url` compares both as well. A request that the engine rejects must be rejected by the service, with the exceptions in LENIENT.
+Starts vLLM on a CPU with random weights, and the program FLASH_INDEXER beside it. live.py says what is compared.
 """
 
-import contextlib
-import copy
 import json
-import os
-import pathlib
-import socket
-import subprocess
 import sys
-import tempfile
-import time
-import urllib.error
-import urllib.request
 
 import vllm
 
-from chat_requests import BARE, MODEL, WEATHER, all_requests, call, text, user
-from recording import CONFIG
-
-HERE = pathlib.Path(__file__).parent
-TOKENIZER = HERE.parent / "tokenize/models/byte_level"
-TEMPLATE = HERE.parents[2] / "chat-template/tests/rendering/templates/qwen3.jinja"
+from chat_requests import MODEL
+from live import Kind, compare
 
 # A CPU wants a multiple of 32.
 BLOCK_SIZE = 32
 BLOCKS = 4096
-START_S, APPLY_S = 300, 30
-
-# Requests that the engine rejects and the service takes.
-LENIENT = {"null_generation_prompt": "null counts as missing", "truncated_zero": "a prompt without tokens has no blocks"}
-
-INSTRUCTIONS = "You are the assistant of a weather service. Use the tools, answer in one sentence, and name your sources. " * 3
 
 
-def arguments(**values):
-    """Arguments of a tool call as clients send them: a string."""
-    return json.dumps(values, ensure_ascii=False)
-
-
-def sessions():
-    """Sessions as lists of turns. A turn is the messages that it adds and the other fields of its request."""
-    tools = {"tools": [WEATHER, BARE]}
-    yield "tool loop", [
-        ([{"role": "system", "content": INSTRUCTIONS}, user("How is the weather in Zürich and in Bern?")], tools),
-        (
-            [
-                {"role": "assistant", "content": None, "tool_calls": [call("get_weather", arguments(city="Zürich", days=2)), call("get_weather", arguments(city="Bern"), 2)]},
-                {"role": "tool", "tool_call_id": "call00001", "content": "{\"t\": 21.5, \"sky\": \"clear\"}"},
-                {"role": "tool", "tool_call_id": "call00002", "content": [text("{\"t\": 19.0}"), text("rain later")]},
-            ],
-            tools,
-        ),
-        ([{"role": "assistant", "content": "21.5 °C in Zürich, 19 °C in Bern.", "refusal": None}, user("And is the service up?")], tools),
-        ([{"role": "assistant", "content": None, "tool_calls": [call("ping", "", 3)]}, {"role": "tool", "tool_call_id": "call00003", "content": "pong"}], tools),
-        ([{"role": "assistant", "content": "Yes.", "tool_calls": []}, user("Thanks")], {**tools, "temperature": 0.2, "user": "u1"}),
-    ]
-    yield "parts", [
-        ([{"role": "system", "content": [text(INSTRUCTIONS), text("Be brief.")]}, user([text("Hello"), text("there", cache_control={"type": "ephemeral"})])], {}),
-        ([{"role": "assistant", "content": [text("Hi"), text("you")]}, user([text("One more: 世界 😀")])], {}),
-        ([{"role": "assistant", "content": None}, user("Still there?", name="Ann")], {}),
-    ]
-    yield "variables", [
-        ([{"role": "developer", "content": INSTRUCTIONS}, user("Think?")], {"chat_template_kwargs": {"enable_thinking": False}}),
-        ([{"role": "assistant", "content": "No.", "reasoning_content": "He wants none."}, user("Now think.")], {"chat_template_kwargs": {"enable_thinking": True}}),
-        ([{"role": "assistant", "content": "Let me"}], {"add_generation_prompt": False, "continue_final_message": True}),
-        ([], {"add_generation_prompt": False, "continue_final_message": True, "chat_template_kwargs": None}),
-    ]
-    yield "truncated", [
-        ([{"role": "system", "content": INSTRUCTIONS}, user("One")], {}),
-        ([{"role": "assistant", "content": "1"}, user("Two")], {"truncate_prompt_tokens": 200}),
-        ([], {"truncate_prompt_tokens": 96}),
-        ([], {"truncate_prompt_tokens": -1}),
-    ]
-    yield "salted", [
-        ([{"role": "system", "content": INSTRUCTIONS}, user("Secret?")], {"cache_salt": "tenant-a"}),
-        ([{"role": "assistant", "content": "Yes."}, user("Which?")], {"cache_salt": "tenant-a"}),
-        ([], {"cache_salt": "tenant-b"}),
-        ([], {}),
-    ]
-
-
-def requests():
-    """Every request of the sessions, then every single request of chat_requests.py."""
-    for name, turns in sessions():
-        messages = []
-        for number, (added, fields) in enumerate(turns, 1):
-            messages = messages + added
-            yield f"{name}, turn {number}", {"model": MODEL, "messages": copy.deepcopy(messages), **fields}
-    yield from all_requests().items()
-
-
-def post(url, body):
-    """The status and the JSON of an answer."""
-    request = urllib.request.Request(url, data=json.dumps(body).encode(), headers={"content-type": "application/json"})
-    try:
-        with urllib.request.urlopen(request, timeout=300) as answer:
-            return answer.status, json.loads(answer.read() or b"null")
-    except urllib.error.HTTPError as error:
-        return error.code, json.loads(error.read() or b"null")
-
-
-def wait_for(what, seconds, holds):
-    """Waits until a condition holds."""
-    deadline = time.monotonic() + seconds
-    while not holds():
-        if time.monotonic() > deadline:
-            sys.exit(f"{what}: not within {seconds} s")
-        time.sleep(0.05)
-
-
-def answers(url):
-    with contextlib.suppress(OSError):
-        return urllib.request.urlopen(url, timeout=5).status == 200
-    return False
-
-
-def free_ports(count):
-    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-    ports = [it.getsockname()[1] for it in sockets]
-    for it in sockets:
-        it.close()
-    return ports
-
-
-@contextlib.contextmanager
-def started(arguments, log, **variables):
-    """A process and its log, stopped at the end."""
-    with log.open("wb") as out:
-        process = subprocess.Popen(arguments, stdout=out, stderr=subprocess.STDOUT, env={**os.environ, **variables})
-        try:
-            yield process
-        finally:
-            process.terminate()
-            process.wait(timeout=60)
-
-
-def write_model(folder):
-    """A model with the tokenizer of the tests, and a template with tools whose marks are tokens."""
-    folder.mkdir()
-    tokenizer = json.loads((TOKENIZER / "tokenizer.json").read_text())
-    (folder / "tokenizer.json").write_text(json.dumps(tokenizer))
-    settings = json.loads((TOKENIZER / "tokenizer_config.json").read_text())
-    settings.pop("chat_template")
-    (folder / "tokenizer_config.json").write_text(json.dumps(settings))
-    size = 64 * (max(tokenizer["model"]["vocab"].values()) // 64 + 1)
-    (folder / "config.json").write_text(json.dumps({**CONFIG, "vocab_size": size, "bos_token_id": 0, "eos_token_id": 1}))
-    template = TEMPLATE.read_text(encoding="utf-8").replace("<|start|>", "<|im_start|>").replace("<|end|>", "<|im_end|>")
-    (folder / "chat_template.jinja").write_text(template, encoding="utf-8")
-
-
-def engine_command(folder, http, events, replay):
+def command(folder, http, events, replay):
     settings = {"enable_kv_cache_events": True, "publisher": "zmq", "endpoint": f"tcp://*:{events}", "replay_endpoint": f"tcp://127.0.0.1:{replay}", "topic": "kv"}
     options = {
         "model": folder, "served-model-name": MODEL, "load-format": "dummy", "dtype": "bfloat16", "host": "127.0.0.1", "port": http,
@@ -169,86 +27,16 @@ def engine_command(folder, http, events, replay):
     return [sys.executable, "-m", "vllm.entrypoints.openai.api_server", *flags] + [str(it) for name, value in options.items() for it in (f"--{name}", value)]
 
 
-class Comparison:
-    """What is equal, and what differs."""
-
-    def __init__(self, engine, service):
-        self.engine, self.service = engine, service
-        self.counts = {"rejected by both": 0, "prompts equal": 0, "prompts equal to the engine's /tokenize": 0, "cached blocks equal": 0, "of them more than none": 0, "doctor": 0}
-        self.wrong = []
-        # Requests for which the engine's `/tokenize` does not have its own prompt.
-        self.other = []
-
-    def count(self, what, name, ours, theirs):
-        if ours == theirs:
-            self.counts[what] += 1
-        else:
-            self.wrong.append(f"{name}: {what}: ours {str(ours)[:600]}, the engine's {str(theirs)[:600]}")
-
-    def held(self, request):
-        """Blocks of the prompt that the service says the pod holds."""
-        status, answer = post(f"{self.service}/score_chat_completions", {**request, "detail": True})
-        return answer["pods"].get("live", {"held_blocks": 0})["held_blocks"] if status == 200 else status
-
-    def send(self, name, request):
-        """Asks the service, sends the request to the engine, and returns the tokens of its prompt."""
-        held = self.held(request)
-        status, answer = post(f"{self.engine}/v1/chat/completions", {"max_tokens": 1, **request, "stream": False, "return_token_ids": True})
-        if status != 200:
-            if name not in LENIENT:
-                self.count("rejected by both", name, "rejected" if held in (400, 422) else held, "rejected")
-            return None
-        prompt = answer["prompt_token_ids"]
-        # The engine computes the last token, even if it holds the block that ends with it.
-        usable = min(held, (len(prompt) - 1) // BLOCK_SIZE)
-        cached = (answer["usage"]["prompt_tokens_details"] or {}).get("cached_tokens") or 0
-        self.count("cached blocks equal", name, usable * BLOCK_SIZE, cached)
-        self.counts["of them more than none"] += cached > 0
-        wait_for(f"{name}: the service has all blocks", APPLY_S, lambda: self.held(request) == len(prompt) // BLOCK_SIZE)
-        return prompt
-
-    def compare(self, name, request):
-        prompt = self.send(name, request)
-        if prompt is None:
-            return
-        _, ours = post(f"{self.service}/tokenize", request)
-        self.count("prompts equal", name, ours.get("tokens", ours), prompt)
-        status, tokenized = post(f"{self.engine}/tokenize", request)
-        theirs = tokenized["tokens"] if status == 200 else status
-        if theirs == prompt:
-            self.count("prompts equal to the engine's /tokenize", name, ours.get("tokens"), theirs)
-        else:
-            # It does not truncate, and ignores some fields.
-            self.other.append(name)
-        self.send(f"{name}, again", request)
-
-
-def main(program):
-    folder = pathlib.Path(tempfile.mkdtemp())
-    write_model(folder / MODEL)
-    http, events, replay, port = free_ports(4)
-    service, engine = f"http://127.0.0.1:{port}", f"http://127.0.0.1:{http}"
-    variables = {"HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1", "VLLM_CPU_KVCACHE_SPACE": "1", "OMP_NUM_THREADS": "1", "VLLM_CPU_OMP_THREADS_BIND": "nobind", "VLLM_HOST_IP": "127.0.0.1"}
-    serve = [program, "serve", "--host", "127.0.0.1", "--port", str(port), "--tokenizer-dir", str(folder)]
-    with started(serve, folder / "service.log"), started(engine_command(folder / MODEL, http, events, replay), folder / "engine.log", **variables):
-        print(f"logs: {folder}", file=sys.stderr)
-        wait_for("the service starts", START_S, lambda: answers(f"{service}/health"))
-        wait_for("the engine starts", START_S, lambda: answers(f"{engine}/health"))
-        rank = {"instance_id": "live", "model_name": MODEL, "block_size": BLOCK_SIZE, "engine": "vllm", "endpoint": f"tcp://127.0.0.1:{events}", "replay_endpoint": f"tcp://127.0.0.1:{replay}"}
-        status, answer = post(f"{service}/register", rank)
-        assert status == 201, answer
-        comparison = Comparison(engine, service)
-        names = [comparison.compare(name, request) or name for name, request in requests()]
-        doctor = subprocess.run([program, "doctor", service, "--engine-url", engine, "--listen-s", "1", "--json"], stdout=subprocess.PIPE)
-        (prompt,) = [finding for report in json.loads(doctor.stdout) for finding in report["findings"] if finding["check"] == "prompt"]
-        comparison.count("doctor", "doctor's own request", prompt["verdict"], "ok")
-    print(f"vLLM {vllm.__version__}, {len(names)} requests")
-    for what, count in comparison.counts.items():
-        print(f"{count:5} {what}")
-    print(f"{len(comparison.other):5} prompts of the engine are not those of its own /tokenize: {', '.join(comparison.other)}")
-    print(f"{len(comparison.wrong):5} differ", *comparison.wrong, sep="\n")
-    sys.exit(bool(comparison.wrong))
-
+VLLM = Kind(
+    name="vllm",
+    version=vllm.__version__,
+    command=command,
+    variables={"VLLM_NO_USAGE_STATS": "1", "VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_CPU_OMP_THREADS_BIND": "nobind", "VLLM_HOST_IP": "127.0.0.1"},
+    block_size=BLOCK_SIZE,
+    asks={"return_token_ids": True},
+    prompt_of=lambda answer: answer["prompt_token_ids"],
+    lenient={"null_generation_prompt": "null counts as missing", "truncated_zero": "a prompt without tokens has no blocks"},
+)
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    compare(VLLM, sys.argv[1])

@@ -9,17 +9,15 @@ reports the blocks before the image as cached. It shows that
 """
 
 import base64
-import contextlib
 import io
 import json
-import pathlib
 import sys
-import tempfile
 
 from PIL import Image
 
 from chat_requests import MODEL, text, user
-from live_vllm import APPLY_S, BLOCK_SIZE, INSTRUCTIONS, START_S, TOKENIZER, answers, engine_command, free_ports, post, started, wait_for
+from live import APPLY_S, INSTRUCTIONS, TOKENIZER, post, running, wait_for
+from live_vllm import BLOCK_SIZE, VLLM
 
 MARKS = ["<|vision_start|>", "<|vision_end|>", "<|image_pad|>", "<|video_pad|>", "<|vision_pad|>"]
 TEMPLATE = (
@@ -76,21 +74,9 @@ def write_model(folder):
 
 
 def main(program):
-    folder = pathlib.Path(tempfile.mkdtemp())
-    start, pad = write_model(folder / MODEL)
-    http, events, replay, port = free_ports(4)
-    service, engine = f"http://127.0.0.1:{port}", f"http://127.0.0.1:{http}"
-    variables = {"HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1", "VLLM_CPU_KVCACHE_SPACE": "1", "OMP_NUM_THREADS": "1", "VLLM_CPU_OMP_THREADS_BIND": "nobind", "VLLM_HOST_IP": "127.0.0.1"}
-    serve = [program, "serve", "--host", "127.0.0.1", "--port", str(port), "--tokenizer-dir", str(folder)]
-    wrong = []
-    with contextlib.ExitStack() as stack:
-        stack.enter_context(started(serve, folder / "service.log"))
-        stack.enter_context(started(engine_command(folder / MODEL, http, events, replay), folder / "engine.log", **variables))
-        print(f"logs: {folder}", file=sys.stderr)
-        wait_for("the service starts", START_S, lambda: answers(f"{service}/health"))
-        wait_for("the engine starts", START_S, lambda: answers(f"{engine}/health"))
-        rank = {"instance_id": "live", "model_name": MODEL, "block_size": BLOCK_SIZE, "engine": "vllm", "endpoint": f"tcp://127.0.0.1:{events}", "replay_endpoint": f"tcp://127.0.0.1:{replay}"}
-        assert post(f"{service}/register", rank)[0] == 201
+    marks, wrong = {}, []
+    with running(VLLM, program, lambda folder: marks.update(zip(("start", "pad"), write_model(folder)))) as (service, engine):
+        start, pad = marks["start"], marks["pad"]
         for number, ((name, one), (_, other)) in enumerate(zip(chats(image("red")), chats(image("blue")))):
             fields = {"model": MODEL, "max_tokens": 1, "cache_salt": f"chat {number}"}
             send = lambda messages: post(f"{engine}/v1/chat/completions", {**fields, "messages": messages, "return_token_ids": True})

@@ -51,12 +51,13 @@ def configure():
     serving_chat.get_model = lambda: SimpleNamespace(context_length=4096, revision=None)
 
 
-def serving_of(folder, template):
-    """SGLang's chat serving for a model's folder with one template."""
-    (folder / "chat_template.jinja").write_text(template, encoding="utf-8", newline="")
+def serving_of(folder, template=None, **more):
+    """SGLang's chat serving for a model's folder with one template, or none, and more in its configuration."""
+    if template is not None:
+        (folder / "chat_template.jinja").write_text(template, encoding="utf-8", newline="")
     tokenizer = AutoTokenizer.from_pretrained(folder)
     model_config = SimpleNamespace(
-        is_multimodal=False, hf_config=SimpleNamespace(**CONFIG), get_default_sampling_params=lambda: {}
+        is_multimodal=False, hf_config=SimpleNamespace(**{**CONFIG, **more}), get_default_sampling_params=lambda: {}
     )
     manager = SimpleNamespace(
         tokenizer=tokenizer, processor=None, model_config=model_config, model_path=str(folder), served_model_name="tiny",

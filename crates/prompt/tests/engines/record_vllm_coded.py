@@ -8,22 +8,25 @@ import importlib.metadata
 import json
 import os
 import pathlib
-import subprocess
 import sys
 import tempfile
 
+import mistral_common
 import transformers
 import vllm
+from mistral_common.tokens.tokenizers.base import SpecialTokens
+from mistral_common.tokens.tokenizers.instruct import InstructTokenizerBase
 from openai_harmony import HarmonyEncodingName, load_harmony_encoding
 from vllm.config import ModelConfig, VllmConfig
 from vllm.entrypoints.openai.chat_completion.protocol import ChatCompletionRequest
 from vllm.entrypoints.serve.engine.protocol import ErrorResponse
+from vllm.renderers import inkling
 from vllm.renderers.online_renderer import OnlineRenderer
 from vllm.renderers.registry import renderer_from_config
-from vllm.tokenizers import deepseek_v4, deepseek_v32
+from vllm.tokenizers import deepseek_v4, deepseek_v32, deepseek_v41
 
 from coded_requests import coded_requests
-from recording import write_model
+from recording import CodedRecording, write_model
 
 CAPTURED = {}
 
@@ -44,9 +47,54 @@ def capture(module):
     module.encode_messages = encode
 
 
-def online(mode="auto", tool_parser="hermes", **more):
+class Spelled:
+    """A vocabulary whose tokens are texts."""
+
+    def encode_text(self, text):
+        return [text]
+
+    def encode_special(self, token):
+        return token
+
+
+def capture_inkling():
+    """Notes the special tokens and texts of which Inkling's prompts are made. No tokenizer has those tokens here."""
+    plain = inkling.render_inkling_messages
+
+    def render(messages, _, **options):
+        CAPTURED["text"] = "".join(plain(messages, Spelled(), **options))
+        return [0]
+
+    inkling.render_inkling_messages = render
+    inkling._HfBackedTmlTokenizer = lambda tokenizer: None
+
+
+def capture_mistral():
+    """Notes the text of which a prompt of Mistral's library has the tokens."""
+    plain = InstructTokenizerBase.encode_instruct
+
+    def encode(self, request):
+        tokenized = plain(self, request)
+        CAPTURED["text"] = tokenized._text
+        return tokenized
+
+    InstructTokenizerBase.encode_instruct = encode
+
+
+def write_tekken(folder, version):
+    """Writes Mistral's vocabulary with another version of the prompt's format and all special tokens."""
+    data = pathlib.Path(mistral_common.__file__).parent / "data/tekken_240718.json"
+    vocabulary = json.loads(data.read_text())
+    vocabulary["config"]["version"] = version
+    vocabulary["special_tokens"] = [{"rank": rank, "token_str": token.value, "is_control": True} for rank, token in enumerate(SpecialTokens)]
+    (folder / "tekken.json").write_text(json.dumps(vocabulary))
+
+
+def online(mode="auto", tool_parser="hermes", tekken=None, **more):
     """The renderer of a server with tool parsing and nothing else, for a model with more in its configuration."""
     folder = write_model(pathlib.Path(tempfile.mkdtemp()))
+    if tekken:
+        write_tekken(folder, tekken)
     path = folder / "config.json"
     path.write_text(json.dumps({**json.loads(path.read_text()), **more}))
     config = ModelConfig(model=str(folder), tokenizer_mode=mode, max_model_len=8192, dtype="bfloat16")
@@ -74,21 +122,17 @@ async def main(out):
     os.environ["VLLM_SYSTEM_START_DATE"] = DAY
     capture(deepseek_v32)
     capture(deepseek_v4)
-    servers = {"deepseek_v32": online("deepseek_v32"), "deepseek_v4": online("deepseek_v4"), "harmony": online(tool_parser="openai", **GPT_OSS)}
-    requests = coded_requests()
-    content = {"engine": "vllm", "versions": {"vllm": vllm.__version__, "transformers": transformers.__version__, "oss-harmony": importlib.metadata.version("oss-harmony")}, "day": DAY, "requests": requests, "texts": [], "cases": {}}
+    capture(deepseek_v41)
+    capture_inkling()
+    capture_mistral()
+    servers = {"deepseek_v32": online("deepseek_v32"), "deepseek_v4": online("deepseek_v4"), "deepseek_v41": online("deepseek_v41"), "harmony": online(tool_parser="openai", **GPT_OSS), "inkling": online("inkling")}
+    servers |= {f"mistral_{version}": online("mistral", None, tekken=version) for version in ("v3", "v7", "v11", "v13")}
+    versions = {"vllm": vllm.__version__, "transformers": transformers.__version__, "oss-harmony": importlib.metadata.version("oss-harmony"), "mistral-common": mistral_common.__version__}
+    recording = CodedRecording("vllm", versions, coded_requests(), day=DAY)
     for family, server in servers.items():
-        numbers = {}
-        for name, request in requests.items():
-            case = await outcome(server, request)
-            if isinstance(case, str):
-                case = numbers.setdefault(case, len(content["texts"]) + len(numbers))
-            content["cases"].setdefault(family, {})[name] = case
-        content["texts"] += numbers
-        errors = sum(isinstance(case, dict) for case in content["cases"][family].values())
-        print(f"{family}: {len(requests)} cases, {errors} of them errors", file=sys.stderr)
-    text = json.dumps(content, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "surrogatepass")
-    subprocess.run(["zstd", "-19", "-q", "-f", "-o", out], input=text, check=True)
+        for name, request in recording.content["requests"].items():
+            recording.add(family, name, await outcome(server, request))
+    recording.write(out)
 
 
 if __name__ == "__main__":

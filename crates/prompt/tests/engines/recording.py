@@ -63,8 +63,35 @@ class Recording:
 
     def write(self, path):
         """Writes the recording, compressed."""
-        cases = [case for cases in self.content["cases"].values() for case in cases.values()]
-        text = json.dumps(self.content, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "surrogatepass")
-        subprocess.run(["zstd", "-19", "-q", "-f", "-o", path], input=text, check=True)
-        errors = sum(isinstance(case, dict) for case in cases)
-        print(f"{path}: {len(cases)} cases, {errors} of them errors, {len(text)} bytes", file=sys.stderr)
+        write_compressed(path, self.content)
+
+
+class CodedRecording:
+    """Texts of prompts that an engine makes by code, by family and request."""
+
+    def __init__(self, engine, versions, requests, **more):
+        self.content = {"engine": engine, "versions": versions, **more, "requests": requests, "texts": [], "cases": {}}
+        self.numbers = {}
+
+    def add(self, family, request, text):
+        """Adds a case: a text, or an error as a dictionary."""
+        if isinstance(text, str):
+            if text not in self.numbers:
+                self.numbers[text] = len(self.content["texts"])
+                self.content["texts"].append(text)
+            text = self.numbers[text]
+        self.content["cases"].setdefault(family, {})[request] = text
+
+    def write(self, path):
+        """Writes the recording, compressed."""
+        write_compressed(path, self.content)
+
+
+def write_compressed(path, content):
+    """Writes a recording and prints its size."""
+    text = json.dumps(content, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "surrogatepass")
+    subprocess.run(["zstd", "-19", "-q", "-f", "-o", path], input=text, check=True)
+    for name, cases in content["cases"].items():
+        errors = sum(isinstance(case, dict) for case in cases.values())
+        print(f"{name}: {len(cases)} cases, {errors} of them errors", file=sys.stderr)
+    print(f"{path}: {len(text)} bytes", file=sys.stderr)

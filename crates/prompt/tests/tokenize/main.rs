@@ -13,4 +13,5 @@ mod service;
 mod service_stub;
 mod slices;
 mod support;
+mod tekken;
 mod text;

@@ -91,11 +91,14 @@ fn fields_that_clients_send_besides_are_ignored_and_wrong_ones_are_named() {
 fn a_family_whose_prompts_are_made_by_code_is_named() {
     let models = tempfile::tempdir().expect("a folder");
     let service = service(models.path());
-    fs::write(models.path().join("vllm-model/config.json"), "{\"architectures\": [\"DeepseekV41ForCausalLM\"]}")
-        .expect("written");
+    fs::write(
+        models.path().join("vllm-model/config.json"),
+        "{\"architectures\": [\"KimiK3ForConditionalGeneration\"]}",
+    )
+    .expect("written");
     let _engine = Engine::registered(&service, json!("v"), 0, &json!({ "model_name": "vllm-model" }));
     let (status, error) = service.post("/score_chat_completions", &request("vllm-model"));
-    assert!(status == 501 && error["error"].as_str().expect("a text").contains("DeepSeek-V4.1"), "{status} {error}");
+    assert!(status == 501 && error["error"].as_str().expect("a text").contains("Kimi-K3"), "{status} {error}");
 }
 
 #[test]

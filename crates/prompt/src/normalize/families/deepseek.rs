@@ -2,6 +2,7 @@
 
 use chat_template::Json;
 
+use super::variables::{tools_of, variable};
 use crate::normalize::chat::PreparedChat;
 use crate::normalize::error::PrepareError;
 use crate::normalize::message::items;
@@ -9,13 +10,8 @@ use crate::normalize::message::items;
 /// Names of the encoders' own parameters. The engine fails if variables of a chat have them.
 const PARAMETERS: [&str; 3] = ["self", "messages", "conversation"];
 
-/// A variable of a chat's template, which the encoders read.
-pub(super) fn variable(prepared: &PreparedChat, name: &str) -> Option<Json> {
-    prepared.request.chat_template_kwargs.as_ref().and_then(|variables| variables.get(name))
-}
-
-/// The tools of a chat.
-pub(super) fn tools_of(prepared: &PreparedChat) -> Result<Vec<Json>, PrepareError> {
+/// Checks that no variable of a chat has the name of an encoder's parameter.
+pub(super) fn check_variables(prepared: &PreparedChat) -> Result<(), PrepareError> {
     if PARAMETERS.iter().any(|name| variable(prepared, name).is_some()) {
         return Err(PrepareError::rejected(format!("`chat_template_kwargs` has one of {}", PARAMETERS.join(", "))));
     }
@@ -24,11 +20,16 @@ pub(super) fn tools_of(prepared: &PreparedChat) -> Result<Vec<Json>, PrepareErro
             "the tokens of a chat with the variable `tokenize` are known to the engine only; send token_ids".to_owned(),
         ));
     }
+    Ok(())
+}
+
+/// The tools of a chat, of which the encoder asks how many there are.
+pub(super) fn counted_tools_of(prepared: &PreparedChat) -> Result<Vec<Json>, PrepareError> {
     match variable(prepared, "tools") {
-        // An empty text or object is as good as an empty list.
-        Some(tools) if !tools.is_true() && (tools.as_str().is_some() || tools.entries().is_some()) => Ok(Vec::new()),
-        Some(tools) => items(&tools).ok_or_else(|| PrepareError::rejected("the variable `tools` is not a list")),
-        None => Ok(prepared.request.tools.clone().unwrap_or_default()),
+        Some(tools) if tools.as_str().is_none() && tools.entries().is_none() && items(&tools).is_none() => {
+            Err(PrepareError::rejected("the variable `tools` is not a list"))
+        }
+        _ => tools_of(prepared),
     }
 }
 
@@ -40,8 +41,8 @@ pub(super) fn tools_section(around: &str, tools: &[Json]) -> Result<String, Prep
     Ok(around.replacen("{tool_schemas}", &schemas.join("\n"), 1))
 }
 
-/// A tool call with its arguments one by one.
-pub(super) fn call_block(call: &Json) -> String {
+/// A tool call with its arguments one by one. A prefix precedes the names of its tags.
+pub(super) fn call_block(call: &Json, prefix: &str) -> String {
     let function = call.get("function").unwrap_or_else(Json::null);
     let name = function.get("name").and_then(|name| name.as_str().map(str::to_owned)).unwrap_or_default();
     let arguments = function.get("arguments").and_then(|arguments| arguments.entries()).unwrap_or_default();
@@ -50,8 +51,8 @@ pub(super) fn call_block(call: &Json) -> String {
             Some(text) => (true, text.to_owned()),
             None => (false, value.to_spaced_text()),
         };
-        format!("<｜DSML｜parameter name=\"{key}\" string=\"{is_text}\">{value}</｜DSML｜parameter>")
+        format!("<｜DSML｜{prefix}parameter name=\"{key}\" string=\"{is_text}\">{value}</｜DSML｜{prefix}parameter>")
     });
     let parameters = parameters.collect::<Vec<_>>().join("\n");
-    format!("<｜DSML｜invoke name=\"{name}\">\n{parameters}\n</｜DSML｜invoke>")
+    format!("<｜DSML｜{prefix}invoke name=\"{name}\">\n{parameters}\n</｜DSML｜{prefix}invoke>")
 }

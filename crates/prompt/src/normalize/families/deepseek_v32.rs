@@ -1,21 +1,67 @@
-//! Prompts of DeepSeek-V3.2, which vLLM writes with the encoder of the model's repository.
+//! Prompts of DeepSeek-V3.2, which vLLM and SGLang write with the encoder of the model's repository.
 
 use chat_template::Json;
 
-use super::deepseek::{call_block, tools_of, tools_section, variable};
+use super::deepseek::{call_block, check_variables, counted_tools_of, tools_section};
+use super::variables::variable;
 use crate::normalize::chat::PreparedChat;
 use crate::normalize::error::PrepareError;
-use crate::normalize::message::{given, items};
+use crate::normalize::message::{given, items, object};
 
 /// The section of a prompt that describes tools, around their schemas.
 const TOOLS: &str = include_str!("deepseek_v32_tools.txt");
 
-/// Renders a chat.
-pub(super) fn render(prepared: &PreparedChat) -> Result<String, PrepareError> {
-    let tools = tools_of(prepared)?;
+/// Renders a chat as vLLM does.
+pub(super) fn render_of_vllm(prepared: &PreparedChat) -> Result<String, PrepareError> {
+    check_variables(prepared)?;
+    let tools = counted_tools_of(prepared)?;
     let thinks =
         ["thinking", "enable_thinking"].iter().any(|name| variable(prepared, name).is_some_and(|it| it.is_true()));
-    let mut conversation = Conversation::new(&prepared.request.messages, &tools, thinks)?;
+    let messages = &prepared.request.messages;
+    let asks = |last: &Json| last.get("role").is_some_and(|role| role.as_str() == Some("user"));
+    write(messages, &tools, Thinking { is_on: thinks, drops: messages.last().is_some_and(asks) })
+}
+
+/// Renders a chat as SGLang does: with a system message at the front, which has the tools.
+pub(super) fn render_of_sglang(prepared: &PreparedChat) -> Result<String, PrepareError> {
+    let thinks = variable(prepared, "thinking").is_some_and(|thinks| thinks.is_true());
+    let is_system = |message: &Json| message.get("role").is_some_and(|role| role.as_str() == Some("system"));
+    let mut messages = prepared.request.messages.iter().map(with_reasoning).collect::<Result<Vec<_>, _>>()?;
+    if !messages.first().is_some_and(is_system) {
+        messages.insert(0, object([("role", "system")].map(|(key, text)| (key, Json::from(text))))?);
+    }
+    if let (Some(tools), Some(first)) = (&prepared.request.tools, messages.first_mut()) {
+        let entries = first.entries().unwrap_or_default().into_iter().filter(|(key, _)| key != "tools");
+        *first = object(entries.chain([("tools".to_owned(), Json::list(tools.iter().cloned())?)]))?;
+    }
+    write(&messages, &[], Thinking { is_on: thinks, drops: true })
+}
+
+/// How reasoning is written.
+#[derive(Clone, Copy)]
+struct Thinking {
+    is_on: bool,
+    /// Whether earlier reasoning is dropped.
+    drops: bool,
+}
+
+/// A message with its reasoning under vLLM's name, and objects as arguments of its calls.
+fn with_reasoning(message: &Json) -> Result<Json, PrepareError> {
+    let calls = given(message, "tool_calls").as_ref().and_then(items).unwrap_or_default();
+    let arguments = |call: &Json| call.get("function").and_then(|function| function.get("arguments")?.entries());
+    if calls.iter().any(|call| arguments(call).is_none()) {
+        return Err(PrepareError::rejected("the arguments of a tool call are not a JSON object"));
+    }
+    let entries = message.entries().unwrap_or_default().into_iter();
+    let renamed = entries.map(|(key, value)| match key.as_str() {
+        "reasoning_content" => ("reasoning".to_owned(), value),
+        _ => (key, value),
+    });
+    Ok(object(renamed)?)
+}
+
+fn write(messages: &[Json], tools: &[Json], thinking: Thinking) -> Result<String, PrepareError> {
+    let mut conversation = Conversation::new(messages, tools, thinking)?;
     for at in 0..conversation.messages.len() {
         conversation.write(at)?;
     }
@@ -63,13 +109,20 @@ impl Message<'_> {
         text.ok_or_else(|| PrepareError::Unsupported(format!("`{key}` of a message is not a text; send token_ids")))
     }
 
+    /// The section about the tools of the message.
+    fn tools_text(&self) -> Result<String, PrepareError> {
+        let Some(tools) = self.get("tools") else { return Ok(String::new()) };
+        let tools = items(&tools).ok_or_else(|| PrepareError::rejected("`tools` of a message is not a list"))?;
+        Ok(format!("\n\n{}", tools_section(TOOLS, &tools)?))
+    }
+
     fn tool_calls(&self) -> Vec<Json> {
         self.get("tool_calls").as_ref().and_then(items).unwrap_or_default()
     }
 }
 
 impl<'m> Conversation<'m> {
-    fn new(messages: &'m [Json], tools: &'m [Json], thinks: bool) -> Result<Self, PrepareError> {
+    fn new(messages: &'m [Json], tools: &'m [Json], thinking: Thinking) -> Result<Self, PrepareError> {
         let given = messages.iter().map(|json| {
             let role = json.get("role").and_then(|role| role.as_str().map(str::to_owned)).unwrap_or_default();
             Message::Given { role, json }
@@ -77,11 +130,11 @@ impl<'m> Conversation<'m> {
         let tools = Some(Message::Tools(tools)).filter(|_| !tools.is_empty());
         let messages: Vec<Message<'_>> = tools.into_iter().chain(given).collect();
         let last_user = messages.iter().rposition(|message| matches!(message.role(), "user" | "developer"));
-        let Some(last) = messages.last() else {
+        if messages.is_empty() {
             return Err(PrepareError::rejected("`messages` is empty: give at least one message"));
-        };
+        }
         // The encoder leaves such messages out and then misses them.
-        if thinks && last.role() == "user" {
+        if thinking.is_on && thinking.drops {
             let before = &messages[..last_user.unwrap_or_default()];
             if before.iter().any(|message| message.role() == "developer") {
                 return Err(PrepareError::rejected(
@@ -89,7 +142,7 @@ impl<'m> Conversation<'m> {
                 ));
             }
         }
-        Ok(Self { messages, thinks, last_user, text: "<｜begin▁of▁sentence｜>".to_owned() })
+        Ok(Self { messages, thinks: thinking.is_on, last_user, text: "<｜begin▁of▁sentence｜>".to_owned() })
     }
 
     /// Writes the message at a position.
@@ -102,8 +155,8 @@ impl<'m> Conversation<'m> {
             }
             message => match message.role() {
                 "system" => {
-                    let content = message.text("content")?;
-                    self.text.push_str(&content);
+                    let text = message.text("content")? + &message.tools_text()?;
+                    self.text.push_str(&text);
                 }
                 "user" => {
                     let content = message.text("content")?;
@@ -124,14 +177,7 @@ impl<'m> Conversation<'m> {
         if content.is_empty() {
             return Err(PrepareError::rejected("a developer's message has no content"));
         }
-        let tools = match message.get("tools") {
-            Some(tools) => {
-                let tools =
-                    items(&tools).ok_or_else(|| PrepareError::rejected("`tools` of a message is not a list"))?;
-                format!("\n\n{}", tools_section(TOOLS, &tools)?)
-            }
-            None => String::new(),
-        };
+        let tools = message.tools_text()?;
         self.write_question(at, &format!("{tools}\n\n# The user's message is: {content}"));
         Ok(())
     }
@@ -163,7 +209,7 @@ impl<'m> Conversation<'m> {
         }
         self.text.push_str(&message.text("content")?);
         if !calls.is_empty() {
-            let calls = calls.iter().map(call_block).collect::<Vec<_>>().join("\n");
+            let calls = calls.iter().map(|call| call_block(call, "")).collect::<Vec<_>>().join("\n");
             self.text.push_str("\n\n<｜DSML｜function_calls>\n");
             self.text.push_str(&calls);
             self.text.push_str("\n</｜DSML｜function_calls>");

@@ -1,9 +1,8 @@
 //! Prompts of gpt-oss in the harmony format, as vLLM makes them.
 
 use std::collections::HashMap;
-use std::time::SystemTime;
 
-use chat_template::{Json, utc_date};
+use chat_template::Json;
 
 use super::typescript::type_of;
 use crate::normalize::error::PrepareError;
@@ -29,7 +28,7 @@ pub(super) struct Inputs<'j> {
     pub(super) messages: &'j [ValidMessage<'j>],
     pub(super) tools: &'j [Json],
     pub(super) reasoning_effort: Option<&'j Json>,
-    pub(super) now: SystemTime,
+    pub(super) date: &'j str,
 }
 
 /// Renders a chat.
@@ -142,7 +141,7 @@ fn has_special_token(text: &str) -> bool {
 }
 
 fn system_section(effort: &str, inputs: &Inputs<'_>) -> Section {
-    let date = utc_date(inputs.now);
+    let date = inputs.date;
     let calls = match inputs.tools {
         [] => "",
         _ => "\nCalls to these tools must go to the commentary channel: 'functions'.",

@@ -2,28 +2,40 @@
 //!
 //! | file | role |
 //! |---|---|
-//! | `deepseek.rs` | what the prompts of both DeepSeek families share |
-//! | `deepseek_v32.rs`, `deepseek_v32_tools.txt` | prompts of DeepSeek-V3.2, as vLLM makes them |
+//! | `variables.rs` | variables of a chat's template that encoders read |
+//! | `deepseek.rs` | what the prompts of all DeepSeek families share |
+//! | `deepseek_v32.rs`, `deepseek_v32_tools.txt` | prompts of DeepSeek-V3.2, as vLLM and SGLang make them |
+//! | `deepseek_turns.rs` | what the prompts of DeepSeek-V4 and V4.1 share |
 //! | `deepseek_v4.rs`, `deepseek_v4_*.txt` | prompts of DeepSeek-V4, as vLLM makes them |
+//! | `deepseek_v41.rs`, `deepseek_v41_tools.txt` | prompts of DeepSeek-V4.1, as vLLM makes them |
 //! | `harmony.rs`, `typescript.rs` | prompts of gpt-oss, as vLLM makes them; schemas of tools in them |
+//! | `inkling.rs` | prompts of Inkling, as vLLM makes them |
+//! | `mistral.rs`, `mistral_messages.rs` | prompts of Mistral's models, as vLLM makes them; their messages |
 
 mod deepseek;
+mod deepseek_turns;
 mod deepseek_v32;
 mod deepseek_v4;
+mod deepseek_v41;
 mod harmony;
+mod inkling;
+mod mistral;
+mod mistral_messages;
 mod typescript;
+mod variables;
 
 use std::fs;
 use std::path::Path;
 
+use chat_template::utc_date;
 use serde_json::Value;
 
 use super::chat::{Chat, ChatEngine, PreparedChat, Rendering};
 use super::content_format::ContentFormat;
 use super::error::PrepareError;
 use super::media::Media;
-use super::vllm;
 use super::vllm_message::validate_but_parts;
+use super::{sglang, vllm};
 
 /// A family of models whose prompts an engine makes by code.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -38,8 +50,16 @@ pub struct CodedFamily {
 pub(super) enum Encoder {
     /// vLLM's of DeepSeek-V3.2.
     DeepSeekV32,
-    /// vLLM's of DeepSeek-V4.
-    DeepSeekV4,
+    /// SGLang's of DeepSeek-V3.2.
+    DeepSeekV32OfSglang,
+    /// vLLM's of DeepSeek-V4, with or without images.
+    DeepSeekV4 { takes_images: bool },
+    /// vLLM's of DeepSeek-V4.1.
+    DeepSeekV41,
+    /// vLLM's of Inkling.
+    Inkling,
+    /// vLLM's of Mistral's models with a tekken tokenizer.
+    Mistral(mistral::Version),
     /// vLLM's of gpt-oss.
     Harmony,
 }
@@ -61,29 +81,51 @@ impl CodedFamily {
 }
 
 impl Encoder {
-    /// Renders a chat.
-    pub(super) fn render(self, chat: &Chat) -> Result<Rendering, PrepareError> {
+    /// Renders a chat. `has_token` is whether the model's vocabulary has a token.
+    pub(super) fn render(self, chat: &Chat, has_token: &dyn Fn(&str) -> bool) -> Result<Rendering, PrepareError> {
         let Chat { request, fields, .. } = chat;
+        let as_given = |format| vllm::prepare_for_code(request, fields, request.messages.clone(), format);
         match self {
             Self::DeepSeekV32 => {
-                let prepared = prepare_text(chat, ContentFormat::Text)?;
-                Ok(Rendering { text: deepseek_v32::render(&prepared)?, prepared, ..Rendering::default() })
+                let (prepared, _) = prepare(chat, ContentFormat::Text, false)?;
+                Ok(Rendering { text: deepseek_v32::render_of_vllm(&prepared)?, prepared, ..Rendering::default() })
             }
-            Self::DeepSeekV4 => {
-                let prepared = prepare_text(chat, ContentFormat::Parts)?;
-                Ok(Rendering { text: deepseek_v4::render(&prepared)?, prepared, ..Rendering::default() })
+            Self::DeepSeekV32OfSglang => {
+                let mut prepared = sglang::prepare_for_code(request, fields)?;
+                prepared.adds_special_tokens = true;
+                Ok(Rendering { text: deepseek_v32::render_of_sglang(&prepared)?, prepared, ..Rendering::default() })
+            }
+            Self::DeepSeekV4 { takes_images } => {
+                let (prepared, media) = prepare(chat, ContentFormat::Parts, takes_images)?;
+                let text = deepseek_v4::render(&prepared)?;
+                let media = media.map(|kind| deepseek_turns::cut_before_image(&text, kind));
+                Ok(Rendering { prepared, text, media, ..Rendering::default() })
+            }
+            Self::DeepSeekV41 => {
+                let prepared = as_given(Some(ContentFormat::Parts))?;
+                let (text, media) = deepseek_v41::render(&request.messages, &prepared)?;
+                Ok(Rendering { prepared, text, media, ..Rendering::default() })
+            }
+            Self::Inkling => {
+                let prepared = made_of_tokens(as_given(Some(ContentFormat::Text))?);
+                let (text, media) = inkling::render(&request.messages, &prepared, has_token)?;
+                Ok(Rendering { prepared, text, media, ..Rendering::default() })
+            }
+            Self::Mistral(version) => {
+                let prepared = made_of_tokens(as_given(Some(ContentFormat::Text))?);
+                let (text, media) = mistral::render(chat, &prepared, version)?;
+                Ok(Rendering { prepared, text, media, ..Rendering::default() })
             }
             Self::Harmony => {
-                let mut prepared = vllm::prepare_for_code(request, fields, request.messages.clone(), None)?;
-                // vLLM truncates these prompts as little as it adds special tokens.
-                prepared.adds_special_tokens = false;
+                let mut prepared = made_of_tokens(as_given(None)?);
+                // vLLM does not truncate these prompts.
                 prepared.is_whole = true;
                 let messages = request.messages.iter().map(validate_but_parts).collect::<Result<Vec<_>, _>>()?;
-                let now =
-                    chat.now.ok_or_else(|| PrepareError::Unsupported("the current date is unknown".to_owned()))?;
+                let date = chat.gpt_oss_date.as_deref().map(str::to_owned).or_else(|| chat.now.map(utc_date));
+                let date = date.ok_or_else(|| PrepareError::Unsupported("the current date is unknown".to_owned()))?;
                 let tools = prepared.request.tools.as_deref().unwrap_or_default();
                 let reasoning_effort = fields.reasoning_effort.as_ref();
-                let inputs = harmony::Inputs { messages: &messages, tools, reasoning_effort, now };
+                let inputs = harmony::Inputs { messages: &messages, tools, reasoning_effort, date: &date };
                 let harmony::Harmony { text, cuts } = harmony::render(&inputs)?;
                 Ok(Rendering { prepared, text, cuts, ..Rendering::default() })
             }
@@ -91,18 +133,33 @@ impl Encoder {
     }
 }
 
-/// Changes a chat as vLLM does for a model without media.
-fn prepare_text(chat: &Chat, format: ContentFormat) -> Result<PreparedChat, PrepareError> {
-    let media = Media::as_engine();
-    let messages = vllm::conversation(&chat.request, format, &media)?;
-    if let Some(first) = media.first() {
-        return Err(PrepareError::rejected(format!("the model takes no content part of type {:?}", first.kind)));
-    }
-    vllm::prepare_for_code(&chat.request, &chat.fields, messages, Some(format))
+/// A chat of which vLLM makes tokens itself, to which no special tokens are added.
+fn made_of_tokens(prepared: PreparedChat) -> PreparedChat {
+    PreparedChat { adds_special_tokens: false, ..prepared }
 }
 
-const DEEPSEEK_V4: CodedFamily = CodedFamily { name: "DeepSeek-V4", encoder: Some(Encoder::DeepSeekV4) };
+/// Changes a chat as vLLM does, and returns the kind of its first part with media.
+fn prepare(
+    chat: &Chat,
+    format: ContentFormat,
+    takes_images: bool,
+) -> Result<(PreparedChat, Option<&'static str>), PrepareError> {
+    let media = Media::as_engine();
+    let messages = vllm::conversation(&chat.request, format, &media)?;
+    let kind = media.first().map(|first| first.kind);
+    if let Some(kind) = kind.filter(|_| !takes_images) {
+        return Err(PrepareError::rejected(format!("the model takes no content part of type {kind:?}")));
+    }
+    Ok((vllm::prepare_for_code(&chat.request, &chat.fields, messages, Some(format))?, kind))
+}
+
+const DEEPSEEK_V4: CodedFamily =
+    CodedFamily { name: "DeepSeek-V4", encoder: Some(Encoder::DeepSeekV4 { takes_images: false }) };
+const DEEPSEEK_V4_IMAGES: CodedFamily =
+    CodedFamily { name: "DeepSeek-V4", encoder: Some(Encoder::DeepSeekV4 { takes_images: true }) };
+const DEEPSEEK_V41: CodedFamily = CodedFamily { name: "DeepSeek-V4.1", encoder: Some(Encoder::DeepSeekV41) };
 const DEEPSEEK_V32: CodedFamily = CodedFamily { name: "DeepSeek-V3.2", encoder: Some(Encoder::DeepSeekV32) };
+const INKLING: CodedFamily = CodedFamily { name: "Inkling", encoder: Some(Encoder::Inkling) };
 const GPT_OSS: CodedFamily = CodedFamily { name: "gpt-oss (harmony)", encoder: Some(Encoder::Harmony) };
 
 /// Architectures for which vLLM has a renderer of its own, and their families.
@@ -110,12 +167,12 @@ const VLLM: [(&str, CodedFamily); 9] = [
     ("GptOssForCausalLM", GPT_OSS),
     ("DeepseekV32ForCausalLM", DEEPSEEK_V32),
     ("DeepseekV4ForCausalLM", DEEPSEEK_V4),
-    ("DeepseekV4ForConditionalGeneration", CodedFamily::unknown("DeepSeek-V4")),
-    ("DeepseekV41ForCausalLM", CodedFamily::unknown("DeepSeek-V4.1")),
+    ("DeepseekV4ForConditionalGeneration", DEEPSEEK_V4_IMAGES),
+    ("DeepseekV41ForCausalLM", DEEPSEEK_V41),
     ("KimiK3ForConditionalGeneration", CodedFamily::unknown("Kimi-K3")),
     ("MoonshotKimiaForCausalLM", CodedFamily::unknown("Kimi-Audio")),
-    ("InklingForCausalLM", CodedFamily::unknown("Inkling")),
-    ("InklingForConditionalGeneration", CodedFamily::unknown("Inkling")),
+    ("InklingForCausalLM", INKLING),
+    ("InklingForConditionalGeneration", INKLING),
 ];
 
 /// Parts of architectures for which SGLang has an encoder of its own, and their families.
@@ -157,11 +214,12 @@ impl CodedPrompts {
             vllm = Some(GPT_OSS);
         }
         if has_mistral_files(folder) {
-            vllm = Some(CodedFamily::unknown("Mistral (tekken)"));
+            let encoder = mistral::Version::read(folder).map(Encoder::Mistral);
+            vllm = Some(CodedFamily { name: "Mistral (tekken or SentencePiece)", encoder });
         }
         let mut sglang = SGLANG.iter().find(|(part, _)| architecture.contains(part)).map(|(_, family)| *family);
         if architecture.contains("DeepseekV3") && !has_template {
-            sglang = Some(CodedFamily::unknown("DeepSeek-V3.2"));
+            sglang = Some(CodedFamily { name: "DeepSeek-V3.2", encoder: Some(Encoder::DeepSeekV32OfSglang) });
         }
         Self { vllm, sglang, puts_media_first: MEDIA_FIRST.contains(&architecture) }
     }

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 
-use super::files::TOKENIZER_FILE;
+use super::files::tokenizer_in;
 use super::hub_layout;
 use super::tokenizer::FileTokenizer;
 use crate::tokenize::counters::Counter;
@@ -40,7 +40,7 @@ impl Default for ModelDirectoryOptions {
 ///   several snapshots, the one that `refs/main` names is used, or the newest.
 /// * `some/folders/tokenizer.json`: `some/folders`. A model in the directory itself has the directory's name.
 ///
-/// Symbolic links are followed, also out of the directory: its owner has created them. A model's name never becomes a
+/// A model of Mistral's may have `tekken.json` in place of `tokenizer.json`. Symbolic links are followed, also out of the directory: its owner has created them. A model's name never becomes a
 /// path: it is looked up among the models found. Folders whose names begin with a dot are skipped.
 pub struct ModelDirectory {
     root: PathBuf,
@@ -157,7 +157,7 @@ impl Search {
         {
             return self.found(model, folder, options);
         }
-        if folder.join(TOKENIZER_FILE).is_file() {
+        if tokenizer_in(folder).is_some() {
             let model = if name.is_empty() { own_name } else { name.to_owned() };
             self.found(model, folder, options);
         }

@@ -5,21 +5,28 @@ use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
 use super::hub_layout;
+use super::tekken::TEKKEN_FILE;
 
 /// Maximum size of a file, in bytes. The largest vocabularies have about 40 MiB.
 pub const TOKENIZER_BYTES_MAX: u64 = 256 << 20;
 pub(in crate::tokenize) const TOKENIZER_FILE: &str = "tokenizer.json";
 pub(super) const TOKENIZER_CONFIG_FILE: &str = "tokenizer_config.json";
 /// Files besides the tokenizer's that affect the tokens of a prompt.
-const OTHER_FILES: [&str; 5] =
-    ["config.json", TOKENIZER_CONFIG_FILE, "chat_template.jinja", "chat_template.json", "additional_chat_templates"];
+const OTHER_FILES: [&str; 6] = [
+    "config.json",
+    TOKENIZER_CONFIG_FILE,
+    "chat_template.jinja",
+    "chat_template.json",
+    "additional_chat_templates",
+    TEKKEN_FILE,
+];
 
 /// Paths of one model's files.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ModelFiles {
     /// The model's folder, with the tokenizer's configuration and the chat templates.
     pub directory: PathBuf,
-    /// The tokenizer, in the format of the `tokenizers` library.
+    /// The tokenizer, in the format of the `tokenizers` library, or Mistral's if there is no other.
     pub tokenizer: PathBuf,
 }
 
@@ -40,13 +47,12 @@ impl ModelFiles {
             let directory = path.parent().unwrap_or(Path::new("")).to_owned();
             return Ok(Self { directory, tokenizer: path.to_owned() });
         }
-        let tokenizer = path.join(TOKENIZER_FILE);
-        if tokenizer.is_file() {
+        if let Some(tokenizer) = tokenizer_in(path) {
             return Ok(Self { directory: path.to_owned(), tokenizer });
         }
         if hub_layout::is_repository(path) {
-            let directory = hub_layout::snapshot(path)?;
-            return Ok(Self { tokenizer: directory.join(TOKENIZER_FILE), directory });
+            let (directory, tokenizer) = hub_layout::snapshot(path)?;
+            return Ok(Self { tokenizer, directory });
         }
         Err(format!(
             "{} has no {TOKENIZER_FILE} and no snapshots; configure the path of a tokenizer or of a model's folder",
@@ -59,6 +65,11 @@ impl ModelFiles {
         let files = std::iter::once(self.tokenizer.clone()).chain(others);
         FilesVersion(files.map(|file| file_version(&file)).collect())
     }
+}
+
+/// The tokenizer's file in a model's folder.
+pub(super) fn tokenizer_in(folder: &Path) -> Option<PathBuf> {
+    [TOKENIZER_FILE, TEKKEN_FILE].iter().map(|name| folder.join(name)).find(|file| file.is_file())
 }
 
 fn file_version(file: &Path) -> Option<(SystemTime, u64)> {

@@ -4,7 +4,7 @@
 use std::fs;
 use std::path::{Component, Path, PathBuf};
 
-use super::files::TOKENIZER_FILE;
+use super::files::{TOKENIZER_FILE, tokenizer_in};
 
 const REPOSITORY_PREFIX: &str = "models--";
 const SNAPSHOTS: &str = "snapshots";
@@ -24,18 +24,18 @@ pub(super) fn is_repository(folder: &Path) -> bool {
     folder.join(SNAPSHOTS).is_dir()
 }
 
-/// The snapshot to use: the one that `refs/main` names when it has a tokenizer, else the newest that has one.
-pub(super) fn snapshot(repository: &Path) -> Result<PathBuf, String> {
+/// The snapshot to use, and its tokenizer: the one that `refs/main` names when it has a tokenizer, else the newest that has one.
+pub(super) fn snapshot(repository: &Path) -> Result<(PathBuf, PathBuf), String> {
     let snapshots = repository.join(SNAPSHOTS);
     let entries = fs::read_dir(&snapshots).map_err(|error| format!("{}: {error}", snapshots.display()))?;
     if let Some(main) = main_revision(repository) {
         let snapshot = snapshots.join(main);
-        if snapshot.join(TOKENIZER_FILE).is_file() {
-            return Ok(snapshot);
+        if let Some(tokenizer) = tokenizer_in(&snapshot) {
+            return Ok((snapshot, tokenizer));
         }
     }
-    let usable = entries.flatten().map(|entry| entry.path()).filter(|path| path.join(TOKENIZER_FILE).is_file());
-    usable.take(SNAPSHOTS_MAX).max_by_key(|path| (modified(path), path.clone())).ok_or_else(|| {
+    let usable = entries.flatten().filter_map(|entry| Some((entry.path(), tokenizer_in(&entry.path())?)));
+    usable.take(SNAPSHOTS_MAX).max_by_key(|(path, _)| (modified(path), path.clone())).ok_or_else(|| {
         format!("no snapshot in {} has a {TOKENIZER_FILE}; download the model's tokenizer again", snapshots.display())
     })
 }

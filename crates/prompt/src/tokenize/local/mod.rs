@@ -5,6 +5,7 @@ mod files;
 mod hub_layout;
 mod named;
 mod scores;
+mod tekken;
 mod tokenizer;
 mod tokens;
 

@@ -8,6 +8,7 @@ use tokenizers::Tokenizer;
 
 use super::files::{FilesVersion, ModelFiles, read_if_present};
 use super::scores::read_as_python;
+use super::tekken::{self, TEKKEN_FILE};
 use super::tokens::add_configured_tokens;
 use crate::normalize::{Chat, CodedPrompts, MediaCut, Rendering};
 use crate::tokenize::error::TokenizeError;
@@ -43,7 +44,7 @@ impl FileTokenizer {
 
     fn render(&self, chat: &Chat) -> Result<Rendering, TokenizeError> {
         if let Some(family) = chat.engine.and_then(|engine| self.coded_prompts.of(engine)) {
-            return Ok(chat.render_by_code(family)?);
+            return Ok(chat.render_by_code(family, &|token| self.tokenizer.token_id(token).is_some())?);
         }
         match &self.templates {
             Ok(templates) => Ok(chat.render(templates)?),
@@ -167,6 +168,9 @@ impl ModelTokenizer for FileTokenizer {
 fn read_tokenizer(files: &ModelFiles) -> Result<Tokenizer, String> {
     let path = files.tokenizer.display();
     let bytes = read_if_present(&files.tokenizer)?.ok_or_else(|| format!("{path} has been removed"))?;
+    if files.tokenizer.file_name().is_some_and(|name| name == TEKKEN_FILE) {
+        return tekken::read(&bytes).map_err(|error| format!("{path}: {error}"));
+    }
     let mut tokenizer = Tokenizer::from_bytes(&bytes).map_err(|error| format!("{path}: {error}"))?;
     read_as_python(&mut tokenizer, &bytes).map_err(|error| format!("{path}: {error}"))?;
     add_configured_tokens(&mut tokenizer, &files.directory)?;

@@ -151,7 +151,7 @@ fn isolating(part: &PreTokenizerWrapper) -> Option<&Split> {
 }
 
 /// The letter that stands for each byte, as in GPT-2: printable Latin-1 stands for itself, other bytes are counted from 256.
-fn letters() -> [char; 256] {
+pub(in crate::tokenize) fn letters() -> [char; 256] {
     let mut others = 256..;
     std::array::from_fn(|byte| {
         let is_itself = matches!(byte, 0x21..=0x7e | 0xa1..=0xac | 0xae..=0xff);

@@ -16,4 +16,5 @@ mod text;
 
 pub use analysis::Cutting;
 pub use cache::{PieceCache, PieceStatistics};
+pub(super) use encoder::letters;
 pub(super) use text::{PieceTokenizer, TextTokenization};
