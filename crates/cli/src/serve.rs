@@ -43,6 +43,7 @@ use crate::stop;
   flash-indexer serve --block-size 16 --model-name llama-3-8b --workers \"1=tcp://gpu-1:5557,2:1=tcp://gpu-2:5558\"
   flash-indexer serve --block-size 16 --workers \"1=tcp://gpu-1:5557|replay=tcp://gpu-1:6557\"
   flash-indexer serve --listen-events tcp://0.0.0.0:5557
+  flash-indexer serve --host 0.0.0.0 --token-file tokens.toml --tls-cert tls.crt --tls-key tls.key
   flash-indexer serve --peers http://replica-b:8090,http://replica-c:8090
   flash-indexer serve --load fleet.zst
   flash-indexer serve --discovery-file engines.json --block-size 16 --model-name llama-3-8b
@@ -52,7 +53,8 @@ use crate::stop;
 
 Engines can also be registered while it runs: POST /register.")]
 pub(crate) struct ServeArguments {
-    /// Address to listen on; 0.0.0.0 for all. An address that other hosts reach needs --token-file or --insecure.
+    /// Address to listen on; 0.0.0.0 for all. An address that other hosts reach needs --token-file, --tls-client-ca or
+    /// --insecure.
     #[arg(long, env = "FLASH_INDEXER_HOST", default_value = "127.0.0.1")]
     host: String,
 
@@ -225,7 +227,8 @@ pub(crate) fn run(arguments: ServeArguments) -> Result<()> {
         pods: arguments.inbound.options(),
         registrations: registrations.collect::<Result<_>>()?,
         token_file: arguments.access.token_file.clone(),
-        peer_token: arguments.access.peer_token()?,
+        tls: arguments.access.tls(),
+        peer_credentials: arguments.access.peer_credentials(),
         peers: arguments.peers.clone(),
         peer_check_interval: NonZeroU64::new(arguments.peer_check_interval_s).map(|s| Duration::from_secs(s.get())),
         load: arguments.load.clone(),
@@ -243,7 +246,7 @@ pub(crate) fn run(arguments: ServeArguments) -> Result<()> {
     let result = runtime.block_on(async {
         let mut stopped = pin!(stop::signal()?);
         let server = Server::start(options).await?;
-        info!("listening on http://{}", server.address());
+        info!("listening on {}", server.url());
         if let Some(address) = server.grpc_address() {
             info!("listening for gRPC on {address}");
         }

@@ -1,17 +1,9 @@
 //! Checks of bearer tokens: the permission that a request needs, and the grant of its token.
 
-use std::path::Path;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
 
-use flash_indexer_access::{Denied, Grant, LoadError, Scope, TokenFile};
-use flash_indexer_registry::Indexer;
-use flash_indexer_types::logs::Repeats;
-use tokio::task::JoinHandle;
-use tracing::{error, info};
+use flash_indexer_access::{Denied, Grant, Scope, TokenFile};
 
-/// Interval at which the token file is read again.
-const REFRESH_INTERVAL: Duration = Duration::from_secs(1);
 /// Scheme of the header `authorization`, with its space.
 const BEARER: &[u8] = b"bearer ";
 
@@ -31,23 +23,13 @@ pub(crate) enum Permission {
 /// Consistency: a request is checked against the token file as it was at most about a second before.
 #[derive(Debug)]
 pub(crate) struct AccessControl {
-    tokens: Option<TokenFile>,
+    tokens: Option<Arc<TokenFile>>,
     unrestricted: Arc<Grant>,
-    indexer: Arc<Indexer>,
 }
 
 impl AccessControl {
-    /// Loads the token file, if there is one.
-    ///
-    /// # Errors
-    ///
-    /// Fails if the file cannot be read, or is invalid.
-    pub(crate) fn load(token_file: Option<&Path>, indexer: Arc<Indexer>) -> Result<Self, LoadError> {
-        let tokens = token_file.map(TokenFile::load).transpose()?;
-        if let Some(tokens) = &tokens {
-            info!(tokens = tokens.token_count(), "token file loaded");
-        }
-        Ok(Self { tokens, unrestricted: Arc::new(Grant::unrestricted()), indexer })
+    pub(crate) fn new(tokens: Option<Arc<TokenFile>>) -> Self {
+        Self { tokens, unrestricted: Arc::new(Grant::unrestricted()) }
     }
 
     /// The grant of a request, if it has the permission. `authorization` is the value of that header.
@@ -64,36 +46,6 @@ impl AccessControl {
             grant.check_all_tenants()?;
         }
         Ok(grant)
-    }
-
-    /// Reads the token file again about every second, until the task is aborted. None without a file.
-    pub(crate) fn watch(self: &Arc<Self>) -> Option<JoinHandle<()>> {
-        self.tokens.as_ref()?;
-        let access = Arc::clone(self);
-        Some(tokio::spawn(async move {
-            let mut failures = Repeats::default();
-            loop {
-                tokio::time::sleep(REFRESH_INTERVAL).await;
-                let refreshed = Arc::clone(&access);
-                // An error means that the runtime is shutting down.
-                let Ok(result) = tokio::task::spawn_blocking(move || refreshed.refresh()).await else { break };
-                if let Err(error) = result
-                    && let Some(times) = failures.count(Instant::now())
-                {
-                    error!(%error, times, "the previous tokens stay in force; correct the token file");
-                }
-            }
-        }))
-    }
-
-    fn refresh(&self) -> Result<(), LoadError> {
-        let Some(tokens) = &self.tokens else { return Ok(()) };
-        let refreshed = tokens.refresh();
-        self.indexer.metrics().token_file_read(refreshed.is_ok());
-        if refreshed? {
-            info!(tokens = tokens.token_count(), "token file reloaded");
-        }
-        Ok(())
     }
 }
 

@@ -23,9 +23,10 @@
 //! | `access.rs` | checks of bearer tokens |
 //! | `http/` | HTTP API: the table of endpoints and their handlers |
 //! | `grpc/` | gRPC API |
-//! | `connections/` | limit of open connections, with eviction of slow and idle ones |
+//! | `connections/` | limit of open connections, with eviction of slow and idle ones, and TLS |
 //! | `little_endian.rs` | lists of numbers as bytes |
 //! | `peers/` | recovery from peers, comparison with peers, repair |
+//! | `reload.rs` | files that are read again while the service runs |
 //! | `registrar.rs` | the registry as the registrar of discovery |
 //!
 //! Sockets of engines and decoders are in `ingest`, registrations and queries in `registry`, discovery sources in
@@ -41,8 +42,10 @@ mod http;
 mod little_endian;
 mod peers;
 mod registrar;
+mod reload;
 mod server;
 
+pub use flash_indexer_credentials::{ClientFiles, CredentialsError, KeyPairFiles, TlsFiles};
 pub use flash_indexer_discovery::{
     DiscoveryOptions, DiscoverySource, DnsName, DnsNameError, DnsOptions, EngineTemplate, KubernetesNamespace,
     KubernetesOptions, NamespaceError,
@@ -61,5 +64,5 @@ pub use flash_indexer_types::names::{
 pub use flash_indexer_types::{
     InstanceId, InstanceIdError, ModelKey, Position, RankId, Registered, Registration, Trust, use_random_hash_key,
 };
-pub use peers::{PeerDeadlines, PeerToken, PeerTokenError, PeerUrl, PeerUrlError, RecoveryError};
+pub use peers::{PeerDeadlines, PeerUrl, PeerUrlError, RecoveryError};
 pub use server::{Server, ServerOptions, StartError};

@@ -8,7 +8,8 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use flash_indexer_access::LoadError;
+use flash_indexer_access::{LoadError, TokenFile};
+use flash_indexer_credentials::{ClientCredentials, ClientFiles, CredentialsError, ServerTls, TlsFiles};
 use flash_indexer_discovery::{Discovery, DiscoveryOptions};
 use flash_indexer_registry::{Indexer, IndexerOptions, ListenError, PodOptions, PodsGuard, RegistrationError};
 use flash_indexer_types::Registration;
@@ -16,16 +17,17 @@ use flash_indexer_wire::Start;
 use tokio::net::TcpListener;
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
-use tracing::warn;
+use tracing::{info, warn};
 
 use crate::access::AccessControl;
 use crate::connections::{BoundedListener, ConnectionHandle, Protocol};
 use crate::grpc::GrpcServer;
 use crate::http::{self, Api};
 use crate::peers::{
-    Check, CheckGuard, PeerDeadlines, PeerToken, PeerUrl, Peers, Recovery, RecoveryError, RecoveryState, RecoveryStatus,
+    Check, CheckGuard, PeerDeadlines, PeerUrl, Peers, Recovery, RecoveryError, RecoveryState, RecoveryStatus,
 };
 use crate::registrar::DiscoveryRegistrar;
+use crate::reload::{Reload, Reloads};
 
 /// Configuration of a server.
 #[derive(Debug, Clone)]
@@ -38,6 +40,8 @@ pub struct ServerOptions {
     pub grpc_port: Option<u16>,
     /// File with the digests of bearer tokens; none permits every request.
     pub token_file: Option<PathBuf>,
+    /// Certificates of HTTP and gRPC; none serves both without encryption.
+    pub tls: Option<TlsFiles>,
     /// Largest body of a request, in bytes.
     pub body_bytes_max: usize,
     /// Limit of open connections; further connections wait.
@@ -52,8 +56,8 @@ pub struct ServerOptions {
     pub peers: Vec<PeerUrl>,
     /// Deadlines of requests to peers.
     pub peer_deadlines: PeerDeadlines,
-    /// Bearer token for requests to peers.
-    pub peer_token: Option<PeerToken>,
+    /// Credentials for requests to peers.
+    pub peer_credentials: ClientFiles,
     /// Interval of comparisons with peers; none disables them.
     pub peer_check_interval: Option<Duration>,
     /// Dump to load if no peer can be recovered from.
@@ -69,6 +73,7 @@ impl Default for ServerOptions {
             port: 8090,
             grpc_port: None,
             token_file: None,
+            tls: None,
             body_bytes_max: 8 << 20,
             connections_max: 4_096,
             indexer: IndexerOptions::default(),
@@ -76,7 +81,7 @@ impl Default for ServerOptions {
             registrations: Vec::new(),
             peers: Vec::new(),
             peer_deadlines: PeerDeadlines::default(),
-            peer_token: None,
+            peer_credentials: ClientFiles::default(),
             peer_check_interval: Some(Duration::from_secs(60)),
             load: None,
             discovery: DiscoveryOptions::default(),
@@ -100,6 +105,9 @@ pub enum StartError {
     /// The token file cannot be read, or is invalid.
     #[error(transparent)]
     Tokens(#[from] LoadError),
+    /// A certificate, its key, or a token for peers cannot be used.
+    #[error(transparent)]
+    Credentials(#[from] CredentialsError),
     /// The operating system refuses a thread.
     #[error("failed to start a thread: {0}; raise the limit of threads")]
     Thread(io::Error),
@@ -129,14 +137,14 @@ const STORE_STOP_DEADLINE: Duration = Duration::from_secs(3);
 #[derive(Debug)]
 pub struct Server {
     address: SocketAddr,
+    is_encrypted: bool,
     indexer: Arc<Indexer>,
     recovery: Arc<RecoveryStatus>,
     check: Option<CheckGuard>,
     pods: Option<PodsGuard>,
     grpc: Option<(SocketAddr, GrpcServer)>,
     discovery: Option<Discovery>,
-    /// Reads the token file again.
-    token_file: Option<JoinHandle<()>>,
+    reloads: Reloads,
     stop: oneshot::Sender<()>,
     serving: JoinHandle<io::Result<()>>,
 }
@@ -155,7 +163,17 @@ impl Server {
             Some(port) => Some(bind(&host, port).await?),
         };
         let indexer = Arc::new(Indexer::start(indexer).map_err(StartError::Thread)?);
-        let access = Arc::new(AccessControl::load(options.token_file.as_deref(), Arc::clone(&indexer))?);
+        let mut files: Vec<Arc<dyn Reload>> = Vec::new();
+        let tokens = options.token_file.as_deref().map(TokenFile::load).transpose()?.map(Arc::new);
+        if let Some(tokens) = &tokens {
+            info!(tokens = tokens.token_count(), "token file loaded");
+            files.push(Arc::clone(tokens) as Arc<dyn Reload>);
+        }
+        let access = Arc::new(AccessControl::new(tokens));
+        let tls = options.tls.map(ServerTls::load).transpose()?.map(Arc::new);
+        files.extend(tls.clone().map(|tls| tls as Arc<dyn Reload>));
+        let is_encrypted = tls.is_some();
+        let credentials = ClientCredentials::load(&options.peer_credentials)?;
         let registers_pods = options.pods.is_some();
         if let Some(pods) = options.pods {
             indexer.listen_for_pods(pods)?;
@@ -180,7 +198,7 @@ impl Server {
                     indexer,
                     peers,
                     deadlines: options.peer_deadlines,
-                    token: options.peer_token.clone(),
+                    credentials,
                     load: options.load,
                     held,
                 };
@@ -195,8 +213,8 @@ impl Server {
         let pods = pods.transpose().map_err(StartError::Thread)?;
         let check = options.peer_check_interval.map(|interval| {
             let (indexer, peers, recovery) = (Arc::clone(&indexer), Arc::clone(&peers), Arc::clone(&recovery));
-            Check { indexer, peers, deadlines: options.peer_deadlines, token: options.peer_token, interval, recovery }
-                .start()
+            let (deadlines, credentials) = (options.peer_deadlines, options.peer_credentials);
+            Check { indexer, peers, deadlines, credentials, interval, recovery }.start()
         });
         let check = check.transpose().map_err(StartError::Thread)?;
         let discovery = match options.discovery.sources.is_empty() {
@@ -219,7 +237,9 @@ impl Server {
         );
         let router = http::router(api);
         let grpc = grpc.map(|(listener, address)| {
-            let listener = BoundedListener::new(listener, Protocol::Grpc, connections_max, Arc::clone(&indexer));
+            let indexer_of_listener = Arc::clone(&indexer);
+            let listener =
+                BoundedListener::new(listener, Protocol::Grpc, tls.clone(), connections_max, indexer_of_listener);
             let server = GrpcServer::start(
                 listener,
                 (Arc::clone(&indexer), Arc::clone(&access)),
@@ -230,19 +250,26 @@ impl Server {
         });
         let grpc = grpc.transpose().map_err(StartError::Grpc)?;
         let (stop, stopped) = oneshot::channel::<()>();
-        let listener = BoundedListener::new(listener, Protocol::Http, connections_max, Arc::clone(&indexer));
+        let listener = BoundedListener::new(listener, Protocol::Http, tls, connections_max, Arc::clone(&indexer));
         let serving = tokio::spawn(serve(listener, router, async {
             // Dropping the server drops the sender, which also stops it.
             let _ = stopped.await;
         }));
-        let token_file = access.watch();
-        Ok(Self { address, indexer, recovery, check, pods, grpc, discovery, token_file, stop, serving })
+        let reloads = Reloads::start(files, &indexer);
+        Ok(Self { address, is_encrypted, indexer, recovery, check, pods, grpc, discovery, reloads, stop, serving })
     }
 
     /// Address of HTTP, with its real port.
     #[must_use]
     pub fn address(&self) -> SocketAddr {
         self.address
+    }
+
+    /// URL of HTTP, such as `https://127.0.0.1:8090`.
+    #[must_use]
+    pub fn url(&self) -> String {
+        let scheme = if self.is_encrypted { "https" } else { "http" };
+        format!("{scheme}://{}", self.address)
     }
 
     /// Address of gRPC, with its real port, if gRPC is enabled.
@@ -269,10 +296,7 @@ impl Server {
     /// Stops the server: accepts no more requests, drains running ones, applies received messages and closes every socket.
     /// Returns within a deadline; threads that have not ended by then are abandoned and logged.
     pub async fn stop(self) {
-        drop((self.check, self.pods, self.discovery));
-        if let Some(token_file) = self.token_file {
-            token_file.abort();
-        }
+        drop((self.check, self.pods, self.discovery, self.reloads));
         // The serving task may have ended already.
         let _ = self.stop.send(());
         let grpc = self.grpc.map(|(_, grpc)| tokio::spawn(grpc.stop(DRAIN_DEADLINE)));

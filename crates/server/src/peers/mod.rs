@@ -21,7 +21,7 @@ mod url;
 use parking_lot::Mutex;
 
 pub(crate) use self::check::{Check, CheckGuard};
-pub use self::client::{PeerDeadlines, PeerToken, PeerTokenError};
+pub use self::client::PeerDeadlines;
 pub(crate) use self::recovery::Recovery;
 pub use self::status::RecoveryError;
 pub(crate) use self::status::{RecoveryState, RecoveryStatus};

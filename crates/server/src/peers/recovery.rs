@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 use flash_indexer_api::Worker;
 use flash_indexer_core::DpRank;
 use flash_indexer_core::hashing::BlockSize;
+use flash_indexer_credentials::ClientCredentials;
 use flash_indexer_registry::{Indexer, Restore, RestoredRank};
 use flash_indexer_snapshot::{
     DumpEntry, DumpError, DumpSink, DumpSummary, EngineKind, RankName, RankRecord, Refused, read_dump,
@@ -19,7 +20,7 @@ use flash_indexer_types::{ModelKey, Owner, RankId, Registered, Registration, log
 use tracing::{error, info, warn};
 
 use super::Peers;
-use super::client::{PeerClient, PeerDeadlines, PeerError, PeerToken};
+use super::client::{PeerClient, PeerDeadlines, PeerError};
 use super::status::{RecoveryState, RecoveryStatus, Reporter};
 use super::url::PeerUrl;
 
@@ -30,7 +31,7 @@ pub(crate) struct Recovery {
     pub(crate) indexer: Arc<Indexer>,
     pub(crate) peers: Arc<Peers>,
     pub(crate) deadlines: PeerDeadlines,
-    pub(crate) token: Option<PeerToken>,
+    pub(crate) credentials: ClientCredentials,
     /// Dump file to load if no peer can be used.
     pub(crate) load: Option<PathBuf>,
     /// Ranks whose streams are held until recovery ends.
@@ -80,7 +81,7 @@ impl Recovery {
     }
 
     fn run(mut self, watch: &Watch, reporter: &Reporter) {
-        let client = PeerClient::new(&self.deadlines, self.token.clone());
+        let client = PeerClient::new(&self.deadlines, &self.credentials);
         let restored = self.recover(watch, &client, reporter);
         let failed = restored.as_ref().err().map(ToString::to_string);
         let restored = restored.unwrap_or_default();

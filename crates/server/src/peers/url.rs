@@ -41,9 +41,8 @@ impl FromStr for PeerUrl {
         }
         let Ok(uri) = url.parse::<Uri>() else { return invalid("it cannot be parsed") };
         match uri.scheme_str() {
-            Some("http") => {}
-            Some("https") => return invalid("https is not supported between indexers"),
-            _ => return invalid("it does not start with http://"),
+            Some("http" | "https") => {}
+            _ => return invalid("it starts with neither http:// nor https://"),
         }
         let Some(authority) = uri.authority() else { return invalid("there is no host") };
         if authority.host().is_empty() {

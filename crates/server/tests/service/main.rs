@@ -30,6 +30,7 @@ mod shared_index;
 mod shared_scores;
 mod streams;
 mod support;
+mod tls;
 mod tokenizer_queue;
 mod trust;
 mod wrong_input;
