@@ -21,8 +21,8 @@ use flash_indexer_core::DpRank;
 use flash_indexer_core::hashing::BlockSize;
 use flash_indexer_core::run::{RunIndex, RunLimits};
 use flash_indexer_server::{
-    IndexerOptions, InstanceId, MetricNames, ModelKey, PeerUrl, PredictionLimits, Registration, Server, ServerOptions,
-    TierWeights,
+    EngineNetwork, EngineNetworks, IndexerOptions, InstanceId, MetricNames, ModelKey, PeerUrl, PredictionLimits,
+    Registration, Server, ServerOptions, TierWeights,
 };
 use tracing::{debug, info, warn};
 
@@ -128,6 +128,11 @@ pub(crate) struct ServeArguments {
     #[arg(long, env = "FLASH_INDEXER_ALLOW_IPC")]
     allow_ipc: bool,
 
+    /// Networks of engines and peers, separated by commas, such as 10.0.0.0/8. The service connects to no engine and no peer
+    /// outside, however it is named. [default: all, but for link-local addresses and metadata services]
+    #[arg(long, env = "FLASH_INDEXER_ENGINE_NETWORKS", value_delimiter = ',', value_name = "CIDR,…")]
+    engine_networks: Vec<EngineNetwork>,
+
     /// Largest body of a request, as sent and as decompressed, in bytes.
     #[arg(long, env = "FLASH_INDEXER_BODY_BYTES_MAX", default_value = "8388608", value_parser = at_least_one::<NonZeroUsize>)]
     body_bytes_max: NonZeroUsize,
@@ -208,6 +213,7 @@ pub(crate) fn run(arguments: ServeArguments) -> Result<()> {
             ingest_queue_bytes_max: arguments.ingest_queue_bytes,
             history_blocks_max: arguments.history_blocks_max,
             allow_ipc: arguments.allow_ipc,
+            engine_networks: EngineNetworks::new(arguments.engine_networks.iter().copied()),
             memory_max: arguments.memory_max()?,
             store: arguments.store.options()?,
             use_window: match arguments.frequency_window_s {

@@ -61,6 +61,7 @@ pub use flash_indexer_telemetry::metrics::MetricNames;
 pub use flash_indexer_types::names::{
     ENDPOINT_BYTES_MAX, INSTANCE_ID_BYTES_MAX, NAME_BYTES_MAX, NameError, NameField, SALT_BYTES_MAX,
 };
+pub use flash_indexer_types::networks::{EngineNetwork, EngineNetworkError, EngineNetworks};
 pub use flash_indexer_types::{
     InstanceId, InstanceIdError, ModelKey, Position, RankId, Registered, Registration, Trust, use_random_hash_key,
 };

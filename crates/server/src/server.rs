@@ -162,6 +162,7 @@ impl Server {
             None => None,
             Some(port) => Some(bind(&host, port).await?),
         };
+        let networks = indexer.engine_networks.clone();
         let indexer = Arc::new(Indexer::start(indexer).map_err(StartError::Thread)?);
         let mut files: Vec<Arc<dyn Reload>> = Vec::new();
         let tokens = options.token_file.as_deref().map(TokenFile::load).transpose()?.map(Arc::new);
@@ -178,7 +179,7 @@ impl Server {
         if let Some(pods) = options.pods {
             indexer.listen_for_pods(pods)?;
         }
-        let peers = Arc::new(Peers::new(options.peers));
+        let peers = Arc::new(Peers::new(options.peers, networks));
         let recovers = options.load.is_some() || !peers.urls().is_empty();
         let mut configured = BTreeSet::new();
         for registration in registrations {

@@ -125,6 +125,7 @@ impl Indexer {
         let queue_bytes_max = options.ingest_queue_bytes_max.unwrap_or_else(default_queue_bytes);
         let decoders = Decoders::start(options.decoder_threads, queue_bytes_max, &writers, &supervisor)?;
         let decoders = Arc::new(decoders);
+        let sockets = Sockets::start(Arc::clone(&decoders), &options.engine_networks, &supervisor)?;
         Ok(Self {
             predictions: Predictions::new(options.prediction_limits),
             tier_lookups: TierLookups::new(&metrics),
@@ -133,7 +134,7 @@ impl Indexer {
             models,
             registering: Mutex::default(),
             stream_positions: Arc::default(),
-            sockets: Sockets::start(Arc::clone(&decoders), &supervisor)?,
+            sockets,
             cleanup: Cleanup::start(&supervisor)?,
             pods: OnceLock::new(),
             supervisor,

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use flash_indexer_redis::StoreOptions;
 use flash_indexer_telemetry::metrics::MetricNames;
+use flash_indexer_types::networks::EngineNetworks;
 
 use crate::predictions::PredictionLimits;
 use crate::score::TierWeights;
@@ -28,6 +29,8 @@ pub struct IndexerOptions {
     pub listeners_max: usize,
     /// Whether requests, discovery sources and peers may name `ipc://` endpoints, which are paths of this machine.
     pub allow_ipc: bool,
+    /// Networks of engines and peers; an address outside is not dialled.
+    pub engine_networks: EngineNetworks,
     /// Stored, copied and removed blocks kept for explanations, of each kind for each model.
     pub history_blocks_max: usize,
     /// Memory limit of all indexes together, in bytes; none is unlimited.
@@ -58,6 +61,7 @@ impl Default for IndexerOptions {
             models_max: 1_024,
             listeners_max: 16_384,
             allow_ipc: false,
+            engine_networks: EngineNetworks::default(),
             metric_names: MetricNames::Own,
             store: None,
             use_window: None,

@@ -101,7 +101,9 @@ impl Check {
     fn client<'c>(&self, previous: &'c mut Option<PeerClient>) -> Option<&'c PeerClient> {
         if previous.is_none() || self.credentials != ClientFiles::default() {
             match ClientCredentials::load(&self.credentials) {
-                Ok(credentials) => *previous = Some(PeerClient::new(&self.deadlines, &credentials)),
+                Ok(credentials) => {
+                    *previous = Some(PeerClient::new(&self.deadlines, &credentials, self.peers.networks()))
+                }
                 Err(error) => {
                     self.indexer.metrics().reload_failed(ReloadedFile::PeerCredentials);
                     warn!(%error, "the previous credentials for peers stay in force; correct the file");

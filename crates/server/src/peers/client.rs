@@ -7,6 +7,7 @@ use flash_indexer_api::Worker;
 use flash_indexer_credentials::ClientCredentials;
 use flash_indexer_snapshot::RankRecord;
 use flash_indexer_types::names::{shorten, shortened};
+use flash_indexer_types::networks::EngineNetworks;
 use flash_indexer_types::{InstanceId, RankId};
 use serde::de::DeserializeOwned;
 use serde_json::Value;
@@ -74,8 +75,8 @@ pub(crate) struct PeerClient {
 }
 
 impl PeerClient {
-    /// Creates a client with these credentials for every peer.
-    pub(crate) fn new(deadlines: &PeerDeadlines, credentials: &ClientCredentials) -> Self {
+    /// Creates a client with these credentials for every peer in the networks.
+    pub(crate) fn new(deadlines: &PeerDeadlines, credentials: &ClientCredentials, networks: &EngineNetworks) -> Self {
         let config = credentials
             .apply(Agent::config_builder())
             .http_status_as_error(false)
@@ -86,7 +87,7 @@ impl PeerClient {
             .timeout_per_read(Some(deadlines.stall))
             .timeout_global(Some(deadlines.whole))
             .build();
-        Self { agent: Agent::with_parts(config, DefaultConnector::default(), PeerResolver::default()) }
+        Self { agent: Agent::with_parts(config, DefaultConnector::default(), PeerResolver::new(networks.clone())) }
     }
 
     /// Fetches the instances that the peer listens to. Indexers of other projects list no listeners: their instances are

@@ -81,7 +81,7 @@ impl Recovery {
     }
 
     fn run(mut self, watch: &Watch, reporter: &Reporter) {
-        let client = PeerClient::new(&self.deadlines, &self.credentials);
+        let client = PeerClient::new(&self.deadlines, &self.credentials, self.peers.networks());
         let restored = self.recover(watch, &client, reporter);
         let failed = restored.as_ref().err().map(ToString::to_string);
         let restored = restored.unwrap_or_default();

@@ -22,6 +22,12 @@ pub struct PeerUrlError {
 }
 
 impl PeerUrl {
+    /// Name or address of the host.
+    pub(crate) fn host(&self) -> String {
+        let uri: Uri = self.0.parse().expect("it was parsed before");
+        uri.host().unwrap_or_default().to_owned()
+    }
+
     /// The URL without a slash at its end.
     #[must_use]
     pub fn as_str(&self) -> &str {
