@@ -33,7 +33,6 @@ pub(crate) const TOKEN_VARIABLE: &str = "FLASH_INDEXER_TOKEN";
 
 /// Certificates of a client of the service.
 #[derive(Args)]
-#[command(next_help_heading = "TLS")]
 pub(crate) struct TlsArguments {
     /// File with the authorities, in PEM, of the certificate of an https:// service [default: the public ones].
     #[arg(long, env = "FLASH_INDEXER_CA", value_name = "FILE")]

@@ -233,6 +233,7 @@ pub(crate) fn run(arguments: ServeArguments) -> Result<()> {
         pods: arguments.inbound.options(),
         registrations: registrations.collect::<Result<_>>()?,
         token_file: arguments.access.token_file.clone(),
+        limits_file: arguments.access.limits_file.clone(),
         tls: arguments.access.tls(),
         peer_credentials: arguments.access.peer_credentials(),
         peers: arguments.peers.clone(),

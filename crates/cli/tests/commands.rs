@@ -235,6 +235,20 @@ fn commands_reach_a_service_inside_tls() {
 }
 
 #[test]
+fn invalid_limits_and_networks_are_refused_at_the_start() {
+    let folder = tempfile::tempdir().expect("a directory");
+    let path = folder.path().join("limits.toml");
+    std::fs::write(&path, "[default]\nrank = 1\n").expect("a file");
+    for (option, value, part) in
+        [("--limits", path.to_str().expect("text"), "line 2"), ("--engine-networks", "10.0.0.0/64", "is not a network")]
+    {
+        let output = run(&["serve", "--port", "0", option, value]);
+        let error = text(&output.stderr);
+        assert!(!output.status.success() && error.contains(part), "{error}");
+    }
+}
+
+#[test]
 fn an_address_that_other_hosts_reach_needs_credentials() {
     let output = run(&["serve", "--port", "0", "--host", "0.0.0.0"]);
     let error = text(&output.stderr);

@@ -98,6 +98,10 @@ impl ModelSink for TestModel {
         0
     }
 
+    fn is_full(&self) -> bool {
+        false
+    }
+
     fn is_partial(&self, _rank: WorkerRank) -> bool {
         false
     }

@@ -1,8 +1,13 @@
-//! Checks of bearer tokens: the permission that a request needs, and the grant of its token.
+//! Checks of bearer tokens and of tenants' limits: the permission that a request needs, the grant of its token, and the rate
+//! of its tenant.
 
 use std::sync::Arc;
+use std::time::Instant;
 
-use flash_indexer_access::{Denied, Grant, Scope, TokenFile};
+use flash_indexer_access::{Denied, Grant, LimitExceeded, LimitsFile, Scope, TenantLimit, TenantRates, TokenFile};
+use flash_indexer_registry::Indexer;
+use flash_indexer_telemetry::metrics::Limit;
+use flash_indexer_types::ModelKey;
 
 /// Scheme of the header `authorization`, with its space.
 const BEARER: &[u8] = b"bearer ";
@@ -24,12 +29,27 @@ pub(crate) enum Permission {
 #[derive(Debug)]
 pub(crate) struct AccessControl {
     tokens: Option<Arc<TokenFile>>,
+    rates: Option<TenantRates>,
     unrestricted: Arc<Grant>,
 }
 
 impl AccessControl {
-    pub(crate) fn new(tokens: Option<Arc<TokenFile>>) -> Self {
-        Self { tokens, unrestricted: Arc::new(Grant::unrestricted()) }
+    /// Access control by the tokens and the limits of these files.
+    pub(crate) fn new(tokens: Option<Arc<TokenFile>>, limits: Option<Arc<LimitsFile>>) -> Self {
+        Self { tokens, rates: limits.map(TenantRates::new), unrestricted: Arc::new(Grant::unrestricted()) }
+    }
+
+    /// Admits a query of a permitted tenant with this many prompt tokens.
+    pub(crate) fn admit_query(&self, model: &ModelKey, tokens: usize) -> Result<(), LimitExceeded> {
+        let Some(rates) = &self.rates else { return Ok(()) };
+        rates.admit(&model.tenant_id, tokens, Instant::now())
+    }
+
+    /// Counts prompt tokens of an admitted query, which are known only after tokenization.
+    pub(crate) fn charge(&self, model: &ModelKey, tokens: usize) {
+        if let Some(rates) = &self.rates {
+            rates.charge(&model.tenant_id, tokens, Instant::now());
+        }
     }
 
     /// The grant of a request, if it has the permission. `authorization` is the value of that header.
@@ -46,6 +66,21 @@ impl AccessControl {
             grant.check_all_tenants()?;
         }
         Ok(grant)
+    }
+}
+
+/// Prompt tokens of blocks that a query names by their hashes; none for a model that is not registered here.
+pub(crate) fn tokens_of_blocks(indexer: &Indexer, model: &ModelKey, blocks: usize) -> usize {
+    indexer.block_size_of(model).map_or(0, |size| blocks.saturating_mul(size.tokens() as usize))
+}
+
+/// Name of a tenant's limit in metrics.
+pub(crate) const fn limit_metric(limit: TenantLimit) -> Limit {
+    match limit {
+        TenantLimit::HeldBlocks => Limit::TenantHeldBlocks,
+        TenantLimit::Ranks => Limit::TenantRanks,
+        TenantLimit::Queries => Limit::TenantQueries,
+        TenantLimit::PromptTokens => Limit::TenantPromptTokens,
     }
 }
 

@@ -4,7 +4,7 @@ use std::error::Error;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use flash_indexer_access::TokenFile;
+use flash_indexer_access::{LimitsFile, TokenFile};
 use flash_indexer_credentials::ServerTls;
 use flash_indexer_registry::Indexer;
 use flash_indexer_telemetry::metrics::ReloadedFile;
@@ -43,17 +43,45 @@ impl Reload for ServerTls {
     }
 }
 
-/// Reads files again about every second, each on its own, until the value is dropped.
-#[derive(Debug)]
-pub(crate) struct Reloads(Vec<JoinHandle<()>>);
+impl Reload for LimitsFile {
+    fn file(&self) -> ReloadedFile {
+        ReloadedFile::Limits
+    }
 
-impl Reloads {
-    pub(crate) fn start(files: Vec<Arc<dyn Reload>>, indexer: &Arc<Indexer>) -> Self {
-        Self(files.into_iter().map(|file| tokio::spawn(watch(file, Arc::clone(indexer)))).collect())
+    fn refresh(&self) -> Result<bool, Box<dyn Error + Send + Sync>> {
+        Ok(self.refresh()?)
     }
 }
 
-impl Drop for Reloads {
+/// Reads files again about every second, each on its own, and compares tenants with their limits, until the value is dropped.
+#[derive(Debug)]
+pub(crate) struct PeriodicTasks(Vec<JoinHandle<()>>);
+
+impl PeriodicTasks {
+    pub(crate) fn start(files: Vec<Arc<dyn Reload>>, indexer: &Arc<Indexer>) -> Self {
+        let limits_tenants = files.iter().any(|file| file.file() == ReloadedFile::Limits);
+        let watch_file = |file| tokio::spawn(watch(file, Arc::clone(indexer)));
+        let mut tasks: Vec<_> = files.into_iter().map(watch_file).collect();
+        if limits_tenants {
+            tasks.push(tokio::spawn(check_held_blocks(Arc::clone(indexer))));
+        }
+        Self(tasks)
+    }
+}
+
+async fn check_held_blocks(indexer: Arc<Indexer>) {
+    loop {
+        let checked = Arc::clone(&indexer);
+        let ended = tokio::task::spawn_blocking(move || checked.check_held_blocks()).await;
+        // After a panic, the next check may succeed.
+        if ended.is_err_and(|error| error.is_cancelled()) {
+            break;
+        }
+        tokio::time::sleep(REFRESH_INTERVAL).await;
+    }
+}
+
+impl Drop for PeriodicTasks {
     fn drop(&mut self) {
         self.0.iter().for_each(JoinHandle::abort);
     }

@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use flash_indexer_access::{LoadError, TokenFile};
+use flash_indexer_access::{LimitsFile, LoadError, TokenFile};
 use flash_indexer_credentials::{ClientCredentials, ClientFiles, CredentialsError, ServerTls, TlsFiles};
 use flash_indexer_discovery::{Discovery, DiscoveryOptions};
 use flash_indexer_registry::{Indexer, IndexerOptions, ListenError, PodOptions, PodsGuard, RegistrationError};
@@ -27,7 +27,7 @@ use crate::peers::{
     Check, CheckGuard, PeerDeadlines, PeerUrl, Peers, Recovery, RecoveryError, RecoveryState, RecoveryStatus,
 };
 use crate::registrar::DiscoveryRegistrar;
-use crate::reload::{Reload, Reloads};
+use crate::reload::{PeriodicTasks, Reload};
 
 /// Configuration of a server.
 #[derive(Debug, Clone)]
@@ -40,6 +40,8 @@ pub struct ServerOptions {
     pub grpc_port: Option<u16>,
     /// File with the digests of bearer tokens; none permits every request.
     pub token_file: Option<PathBuf>,
+    /// File with the limits of tenants; none limits no tenant.
+    pub limits_file: Option<PathBuf>,
     /// Certificates of HTTP and gRPC; none serves both without encryption.
     pub tls: Option<TlsFiles>,
     /// Largest body of a request, in bytes.
@@ -73,6 +75,7 @@ impl Default for ServerOptions {
             port: 8090,
             grpc_port: None,
             token_file: None,
+            limits_file: None,
             tls: None,
             body_bytes_max: 8 << 20,
             connections_max: 4_096,
@@ -102,7 +105,7 @@ pub enum StartError {
         /// The cause.
         source: io::Error,
     },
-    /// The token file cannot be read, or is invalid.
+    /// The token file or the limits file cannot be read, or is invalid.
     #[error(transparent)]
     Tokens(#[from] LoadError),
     /// A certificate, its key, or a token for peers cannot be used.
@@ -144,7 +147,7 @@ pub struct Server {
     pods: Option<PodsGuard>,
     grpc: Option<(SocketAddr, GrpcServer)>,
     discovery: Option<Discovery>,
-    reloads: Reloads,
+    periodic: PeriodicTasks,
     stop: oneshot::Sender<()>,
     serving: JoinHandle<io::Result<()>>,
 }
@@ -162,6 +165,8 @@ impl Server {
             None => None,
             Some(port) => Some(bind(&host, port).await?),
         };
+        let limits = options.limits_file.as_deref().map(LimitsFile::load).transpose()?.map(Arc::new);
+        let indexer = IndexerOptions { tenant_limits: limits.clone(), ..indexer };
         let networks = indexer.engine_networks.clone();
         let indexer = Arc::new(Indexer::start(indexer).map_err(StartError::Thread)?);
         let mut files: Vec<Arc<dyn Reload>> = Vec::new();
@@ -170,7 +175,8 @@ impl Server {
             info!(tokens = tokens.token_count(), "token file loaded");
             files.push(Arc::clone(tokens) as Arc<dyn Reload>);
         }
-        let access = Arc::new(AccessControl::new(tokens));
+        files.extend(limits.clone().map(|limits| limits as Arc<dyn Reload>));
+        let access = Arc::new(AccessControl::new(tokens, limits));
         let tls = options.tls.map(ServerTls::load).transpose()?.map(Arc::new);
         files.extend(tls.clone().map(|tls| tls as Arc<dyn Reload>));
         let is_encrypted = tls.is_some();
@@ -238,9 +244,8 @@ impl Server {
         );
         let router = http::router(api);
         let grpc = grpc.map(|(listener, address)| {
-            let indexer_of_listener = Arc::clone(&indexer);
-            let listener =
-                BoundedListener::new(listener, Protocol::Grpc, tls.clone(), connections_max, indexer_of_listener);
+            let (tls, owner) = (tls.clone(), Arc::clone(&indexer));
+            let listener = BoundedListener::new(listener, Protocol::Grpc, tls, connections_max, owner);
             let server = GrpcServer::start(
                 listener,
                 (Arc::clone(&indexer), Arc::clone(&access)),
@@ -256,8 +261,8 @@ impl Server {
             // Dropping the server drops the sender, which also stops it.
             let _ = stopped.await;
         }));
-        let reloads = Reloads::start(files, &indexer);
-        Ok(Self { address, is_encrypted, indexer, recovery, check, pods, grpc, discovery, reloads, stop, serving })
+        let periodic = PeriodicTasks::start(files, &indexer);
+        Ok(Self { address, is_encrypted, indexer, recovery, check, pods, grpc, discovery, periodic, stop, serving })
     }
 
     /// Address of HTTP, with its real port.
@@ -297,7 +302,7 @@ impl Server {
     /// Stops the server: accepts no more requests, drains running ones, applies received messages and closes every socket.
     /// Returns within a deadline; threads that have not ended by then are abandoned and logged.
     pub async fn stop(self) {
-        drop((self.check, self.pods, self.discovery, self.reloads));
+        drop((self.check, self.pods, self.discovery, self.periodic));
         // The serving task may have ended already.
         let _ = self.stop.send(());
         let grpc = self.grpc.map(|(_, grpc)| tokio::spawn(grpc.stop(DRAIN_DEADLINE)));

@@ -17,6 +17,11 @@ pub(super) struct AccessArguments {
     #[arg(long, env = "FLASH_INDEXER_TOKEN_FILE", value_name = "FILE")]
     pub(super) token_file: Option<PathBuf>,
 
+    /// TOML file with limits of tenants: held_blocks, ranks, queries_per_second and prompt_tokens_per_second, under [default]
+    /// and [tenants.NAME]. A request beyond a limit is answered with 429. The file is read again when it changes.
+    #[arg(long = "limits", env = "FLASH_INDEXER_LIMITS", value_name = "FILE")]
+    pub(super) limits_file: Option<PathBuf>,
+
     /// File with the certificate chain of HTTP and gRPC, in PEM, the service's own certificate first. With it, both are
     /// served inside TLS only. This file and those of the next two options are read again when they change.
     #[arg(long, env = "FLASH_INDEXER_TLS_CERT", value_name = "FILE", requires = "tls_key")]

@@ -1,7 +1,9 @@
 //! Options of an indexer.
 
+use std::sync::Arc;
 use std::time::Duration;
 
+use flash_indexer_access::LimitsFile;
 use flash_indexer_redis::StoreOptions;
 use flash_indexer_telemetry::metrics::MetricNames;
 use flash_indexer_types::networks::EngineNetworks;
@@ -31,6 +33,8 @@ pub struct IndexerOptions {
     pub allow_ipc: bool,
     /// Networks of engines and peers; an address outside is not dialled.
     pub engine_networks: EngineNetworks,
+    /// Limits of tenants; none limits no tenant.
+    pub tenant_limits: Option<Arc<LimitsFile>>,
     /// Stored, copied and removed blocks kept for explanations, of each kind for each model.
     pub history_blocks_max: usize,
     /// Memory limit of all indexes together, in bytes; none is unlimited.
@@ -62,6 +66,7 @@ impl Default for IndexerOptions {
             listeners_max: 16_384,
             allow_ipc: false,
             engine_networks: EngineNetworks::default(),
+            tenant_limits: None,
             metric_names: MetricNames::Own,
             store: None,
             use_window: None,

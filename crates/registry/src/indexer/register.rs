@@ -149,6 +149,7 @@ impl Indexer {
             self.metrics.limit_reached(Limit::Listeners);
             return Err(RegistrationError::TooMany { what: "ranks", max: self.options.listeners_max });
         }
+        self.check_tenant_ranks(&key.tenant_id)?;
         // Ranks with one endpoint share its stream. Two subscriptions would count every block twice. Over the bound
         // socket each rank has its own stream.
         let shared = listeners.values().find(|listener| listener.options == options && !options.is_bound());

@@ -79,13 +79,13 @@ impl Check {
     }
 
     fn run(self, watch: &Watch, dropped: &Receiver<()>) {
-        let mut client = None;
+        let mut latest = None;
         let mut disputed = BTreeSet::new();
         while dropped.recv_timeout(self.interval) == Err(RecvTimeoutError::Timeout) {
             if let RecoveryState::Running(_) = self.recovery.state() {
                 continue;
             }
-            let Some(client) = self.client(&mut client) else { continue };
+            let Some(client) = self.client(&mut latest) else { continue };
             for url in self.peers.urls() {
                 // After a panic, the peer is compared again in the next round.
                 if let Some(Err(error)) = watch.guarded(|| self.compare(watch, client, &url, &mut disputed)) {

@@ -4,7 +4,7 @@ use std::io::Read;
 use std::time::Duration;
 
 use flash_indexer_api::Worker;
-use flash_indexer_credentials::ClientCredentials;
+use flash_indexer_credentials::{ClientCredentials, tls_remedy};
 use flash_indexer_snapshot::RankRecord;
 use flash_indexer_types::names::{shorten, shortened};
 use flash_indexer_types::networks::EngineNetworks;
@@ -48,7 +48,7 @@ impl Default for PeerDeadlines {
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum PeerError {
     /// The connection failed or a deadline passed.
-    #[error("failed to reach peer {url}: {source}")]
+    #[error("failed to reach peer {url}: {source}{}", tls_advice(.source))]
     Unreachable { url: PeerUrl, source: Box<ureq::Error> },
     /// The peer redirects the request.
     #[error(
@@ -150,6 +150,11 @@ impl PeerClient {
         let message = shortened(message).into_owned();
         Err(PeerError::Refused { url: url.clone(), status: status.as_u16(), message })
     }
+}
+
+/// What to do about a request that failed because of TLS, for the end of an error.
+fn tls_advice(error: &ureq::Error) -> String {
+    tls_remedy(error).map_or_else(String::new, |remedy| format!("; {remedy}"))
 }
 
 fn protocol_error(url: &PeerUrl, error: &serde_json::Error) -> PeerError {

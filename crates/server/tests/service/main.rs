@@ -13,6 +13,7 @@ mod groups;
 mod grpc;
 mod heartbeats;
 mod kubernetes;
+mod limits;
 mod logs;
 mod memory;
 mod metrics;
