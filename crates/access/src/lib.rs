@@ -1,10 +1,10 @@
-//! Access control: bearer tokens with scopes and tenants.
+//! Access control: bearer tokens with scopes and tenants, and limits of tenants.
 //!
 //! A token file holds the SHA-256 digests of tokens, never the tokens. Each token grants scopes, for some tenants or for
 //! all.
 //!
 //! ```
-//! use flash_indexer_access::{NewToken, Scope, Tokens};
+//! use flash_indexer_access::{FileContent, NewToken, Scope, Tokens};
 //!
 //! let token = NewToken::generate()?;
 //! let file = token.entry("router-eu", &[Scope::Query], &["default".to_owned()]);
@@ -19,15 +19,21 @@
 //! |---|---|
 //! | `grant.rs` | what a token permits, and the reasons for which a request is denied |
 //! | `tokens.rs` | the token file's format, and the search for a token |
-//! | `token_file.rs` | the file on disk, read again when it changes |
+//! | `limits.rs` | limits of tenants, and the format of their file |
+//! | `rates.rs` | what tenants have recently used of their rates |
+//! | `config_file.rs` | a file on disk, read again when it changes |
 //! | `new_token.rs` | new tokens and their entries |
 
+mod config_file;
 mod grant;
+mod limits;
 mod new_token;
-mod token_file;
+mod rates;
 mod tokens;
 
+pub use config_file::{ConfigFile, FileContent, LoadError};
 pub use grant::{Denied, Grant, Scope};
+pub use limits::{LimitExceeded, Limits, LimitsError, LimitsFile, TENANTS_MAX, TenantLimit, TenantLimits};
 pub use new_token::NewToken;
-pub use token_file::{LoadError, TokenFile};
-pub use tokens::{TOKEN_BYTES_MAX, TOKENS_MAX, Tokens, TokensError};
+pub use rates::TenantRates;
+pub use tokens::{TOKEN_BYTES_MAX, TOKENS_MAX, TokenFile, Tokens, TokensError};

@@ -8,6 +8,7 @@ use serde::Deserialize;
 use sha2::{Digest, Sha256};
 use subtle::{ConditionallySelectable, ConstantTimeEq};
 
+use crate::config_file::{ConfigFile, FileContent};
 use crate::grant::{Denied, Grant, Scope};
 
 /// Limit of the tokens in a file.
@@ -16,6 +17,9 @@ pub const TOKENS_MAX: usize = 1_024;
 pub const TOKEN_BYTES_MAX: usize = 512;
 
 type TokenDigest = [u8; 32];
+
+/// The tokens of a file on disk.
+pub type TokenFile = ConfigFile<Tokens>;
 
 /// The tokens of a file.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -63,13 +67,12 @@ pub enum TokensError {
     Repeated { first: String, second: String },
 }
 
-impl Tokens {
-    /// Parses a token file.
-    ///
-    /// # Errors
-    ///
-    /// Fails if the file is not TOML of this form, is empty, exceeds [`TOKENS_MAX`], or repeats a token.
-    pub fn parse(text: &str) -> Result<Self, TokensError> {
+impl FileContent for Tokens {
+    const NAME: &'static str = "token file";
+    const REMEDY: &'static str = "create it with `flash-indexer token`, or make it readable";
+    type Error = TokensError;
+
+    fn parse(text: &str) -> Result<Self, TokensError> {
         let File { token: listed } = toml::from_str(text)?;
         match listed.len() {
             0 => return Err(TokensError::Empty),
@@ -86,7 +89,26 @@ impl Tokens {
         }
         Ok(Self { entries })
     }
+}
 
+impl TokenFile {
+    /// The grant of a bearer token.
+    ///
+    /// # Errors
+    ///
+    /// Fails if the file has no such token.
+    pub fn grant(&self, token: &str) -> Result<Arc<Grant>, Denied> {
+        self.content().grant(token).cloned()
+    }
+
+    /// Number of tokens.
+    #[must_use]
+    pub fn token_count(&self) -> usize {
+        self.content().len()
+    }
+}
+
+impl Tokens {
     /// The grant of a token. Its cost depends on the number of tokens in the file, not on which of them is equal.
     ///
     /// # Errors

@@ -1,6 +1,6 @@
 //! The token file: its format, its errors, and its reload.
 
-use flash_indexer_access::{Denied, NewToken, Scope, TOKENS_MAX, TokenFile, Tokens};
+use flash_indexer_access::{Denied, FileContent, NewToken, Scope, TOKENS_MAX, TokenFile, Tokens};
 
 /// SHA-256 of `secret`.
 const SECRET: &str = "2bb80d537b1da3e38bd30361aa855686bde0eacd7162fef6a25fe97bf527a25b";

@@ -1,22 +1,23 @@
 //! A client of the service's HTTP API.
 
 use std::io::{ErrorKind, Read};
+use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow, bail};
+use clap::Args;
 use flash_indexer_api::{
     DiscoverySource, ExplainRequest, HashQuery, ModelScope, QueryResponse, Readiness, RegisterRequest, StoreState,
     Success, TokenQuery, TokenizedPrompt, UnregisterRequest, Unregistration, Worker,
 };
 use flash_indexer_core::LocalHash;
+use flash_indexer_credentials::{ClientCredentials, ClientFiles, KeyPairFiles, tls_remedy};
 use flash_indexer_types::InstanceId;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
-use ureq::http::header::AUTHORIZATION;
-use ureq::http::{HeaderValue, Request, Response, StatusCode, Uri};
-use ureq::middleware::MiddlewareNext;
-use ureq::{Body, SendBody};
+use ureq::Body;
+use ureq::http::{Response, StatusCode, Uri};
 
 /// Longest wait for a connection.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
@@ -30,12 +31,35 @@ const RESPONSE_BYTES_MAX: u64 = 256 << 20;
 /// Environment variable with the bearer token for the service.
 pub(crate) const TOKEN_VARIABLE: &str = "FLASH_INDEXER_TOKEN";
 
-/// Value of the header `authorization`, if a token is set.
-fn token() -> Option<HeaderValue> {
-    let token = std::env::var(TOKEN_VARIABLE).ok().filter(|token| !token.trim().is_empty())?;
-    let mut value = HeaderValue::try_from(format!("Bearer {}", token.trim())).ok()?;
-    value.set_sensitive(true);
-    Some(value)
+/// Certificates of a client of the service.
+#[derive(Args)]
+pub(crate) struct TlsArguments {
+    /// File with the authorities, in PEM, of the certificate of an https:// service [default: the public ones].
+    #[arg(long, env = "FLASH_INDEXER_CA", value_name = "FILE")]
+    tls_ca: Option<PathBuf>,
+
+    /// File with the certificate chain, in PEM, for a service that requires client certificates.
+    #[arg(long, env = "FLASH_INDEXER_CERT", value_name = "FILE", requires = "tls_key")]
+    tls_cert: Option<PathBuf>,
+
+    /// File with the private key of --tls-cert, in PEM.
+    #[arg(long, env = "FLASH_INDEXER_KEY", value_name = "FILE", requires = "tls_cert")]
+    tls_key: Option<PathBuf>,
+}
+
+impl TlsArguments {
+    /// Client of the service at a URL, with these certificates and the token of the environment.
+    pub(crate) fn client(&self, url: &str) -> Result<IndexerClient> {
+        let pair = self.tls_cert.clone().zip(self.tls_key.clone());
+        let pair = pair.map(|(certificate, key)| KeyPairFiles { certificate, key });
+        let credentials = ClientCredentials::load(&ClientFiles { token: None, ca: self.tls_ca.clone(), pair })?;
+        let token = std::env::var(TOKEN_VARIABLE).ok().filter(|token| !token.trim().is_empty());
+        let credentials = match token {
+            None => credentials,
+            Some(token) => credentials.with_token(token.parse().context(TOKEN_VARIABLE)?),
+        };
+        Ok(IndexerClient::with_credentials(url, &credentials))
+    }
 }
 
 /// Client of the service at a URL; connections are kept open between requests.
@@ -47,26 +71,22 @@ pub(crate) struct IndexerClient {
 }
 
 impl IndexerClient {
-    pub(crate) fn new(url: &str) -> Self {
-        Self::with_token(url, token())
-    }
-
-    /// Client of an engine's OpenAI API, for what it has in common with the service's. It sends no token of the service.
+    /// Client of an engine's OpenAI API, for what it has in common with the service's. It has no credentials of the service.
     pub(crate) fn of_engine(url: &str) -> Self {
-        Self { server: "the engine's OpenAI API", ..Self::with_token(url, None) }
+        let client = Self::with_credentials(url, &ClientCredentials::default());
+        Self { server: "the engine's OpenAI API", ..client }
     }
 
-    fn with_token(url: &str, token: Option<HeaderValue>) -> Self {
+    fn with_credentials(url: &str, credentials: &ClientCredentials) -> Self {
         let config = ureq::Agent::config_builder().http_status_as_error(false).max_redirects(0);
         let config = config.timeout_connect(Some(CONNECT_TIMEOUT)).timeout_global(Some(TIMEOUT));
-        let config = config.middleware(move |mut request: Request<SendBody>, next: MiddlewareNext| {
-            if let Some(token) = &token {
-                request.headers_mut().insert(AUTHORIZATION, token.clone());
-            }
-            next.handle(request)
-        });
-        let config = config.build();
-        Self { url: url.trim_end_matches('/').to_owned(), server: "`flash-indexer serve`", agent: config.into() }
+        let config = credentials.apply(config).build();
+        Self { url: without_slash(url), server: "`flash-indexer serve`", agent: config.into() }
+    }
+
+    /// Client of another service with the same credentials.
+    pub(crate) fn at(&self, url: &str) -> Self {
+        Self { url: without_slash(url), server: self.server, agent: self.agent.clone() }
     }
 
     /// Registers a rank; false if the same registration exists already.
@@ -225,6 +245,10 @@ impl IndexerClient {
     }
 }
 
+fn without_slash(url: &str) -> String {
+    url.trim_end_matches('/').to_owned()
+}
+
 /// The error for a service that does not respond, with its fix.
 fn connection_error(url: &str, server: &str, error: ureq::Error) -> anyhow::Error {
     let is_refused = match &error {
@@ -241,7 +265,10 @@ fn connection_error(url: &str, server: &str, error: ureq::Error) -> anyhow::Erro
         _ if is_refused => {
             format!("{url} refuses connections: start {server} there, or give its right port")
         }
-        _ => format!("no response from {url}; check that {server} runs there"),
+        error => match tls_remedy(error) {
+            Some(remedy) => format!("failed to secure the connection to {url}; {remedy}"),
+            None => format!("no response from {url}; check that {server} runs there"),
+        },
     };
     anyhow!(error).context(why)
 }

@@ -9,7 +9,7 @@ use clap::Args;
 use flash_indexer_snapshot::{DumpEntry, DumpSink, RankName, RankRecord, Refused, read_dump};
 use indicatif::{ProgressBar, ProgressStyle};
 
-use crate::client::{DumpEncoding, IndexerClient};
+use crate::client::{DumpEncoding, TlsArguments};
 
 /// Save the state of a running service: every held block, all registrations, and the position of each stream.
 ///
@@ -26,6 +26,9 @@ pub(crate) struct DumpArguments {
     /// The service.
     #[arg(env = "FLASH_INDEXER_URL", default_value = "http://127.0.0.1:8090")]
     url: String,
+
+    #[command(flatten)]
+    tls: TlsArguments,
 
     /// File to write, compressed if its name ends in .zst; - for standard output.
     #[arg(short, long, value_name = "FILE", default_value = "-")]
@@ -44,7 +47,7 @@ pub(crate) fn run(arguments: &DumpArguments) -> Result<()> {
     let to_stdout = arguments.output.as_os_str() == "-";
     let compressed = arguments.output.extension().is_some_and(|extension| extension == "zst");
     let encoding = if compressed { DumpEncoding::Compressed } else { DumpEncoding::Plain };
-    let client = IndexerClient::new(&arguments.url);
+    let client = arguments.tls.client(&arguments.url)?;
     let dump = client.dump(arguments.model_name.as_deref(), arguments.tenant_id.as_deref(), encoding)?;
     if compressed && !dump.is_compressed {
         bail!("{} sends uncompressed dumps only; choose a file name without .zst", arguments.url);

@@ -7,7 +7,6 @@ use flash_indexer_api::{ExplainRequest, Explanation, TokenQuery};
 use flash_indexer_types::InstanceId;
 use flash_indexer_types::hashes::ShownHash;
 
-use crate::client::IndexerClient;
 use crate::prompt::PromptArguments;
 
 /// Show where each rank's match of these tokens ends, and why.
@@ -31,7 +30,7 @@ pub(crate) fn run(arguments: &ExplainArguments) -> Result<()> {
     let TokenQuery { token_ids, scope, lora_name, cache_salt, .. } = prompt.query(&tokens);
     let request =
         ExplainRequest { token_ids: Some(token_ids), scope, lora_name, cache_salt, instance_id, block_hashes: None };
-    let answer = IndexerClient::new(&prompt.url).explain(&request)?;
+    let answer = prompt.client()?.explain(&request)?;
     if prompt.json {
         println!("{}", serde_json::to_string_pretty(&answer)?);
     } else {

@@ -7,6 +7,8 @@ use anyhow::{Context, Result, bail};
 use clap::Args;
 use flash_indexer_api::{ModelScope, TokenQuery};
 
+use crate::client::{IndexerClient, TlsArguments};
+
 /// A prompt, its model and tenant, and the service to query.
 #[derive(Args)]
 pub(crate) struct PromptArguments {
@@ -38,12 +40,20 @@ pub(crate) struct PromptArguments {
     #[arg(long, env = "FLASH_INDEXER_URL", default_value = "http://127.0.0.1:8090")]
     pub(crate) url: String,
 
+    #[command(flatten)]
+    tls: TlsArguments,
+
     /// Print the service's response as JSON.
     #[arg(long)]
     pub(crate) json: bool,
 }
 
 impl PromptArguments {
+    /// Client of the service to query.
+    pub(crate) fn client(&self) -> Result<IndexerClient> {
+        self.tls.client(&self.url)
+    }
+
     /// The prompt's tokens, from the command line or the file.
     pub(crate) fn tokens(&self) -> Result<Vec<u32>> {
         match &self.tokens_file {

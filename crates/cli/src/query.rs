@@ -7,7 +7,6 @@ use clap::Args;
 use comfy_table::{CellAlignment, Table, presets};
 use flash_indexer_api::{QueryResponse, TokenQuery};
 
-use crate::client::IndexerClient;
 use crate::prompt::PromptArguments;
 
 /// Show which instances hold a prefix of these tokens, and its length.
@@ -31,7 +30,7 @@ pub(crate) struct QueryArguments {
 pub(crate) fn run(arguments: &QueryArguments) -> Result<()> {
     let QueryArguments { prompt, top_k, min_score } = arguments;
     let tokens = prompt.tokens()?;
-    let client = IndexerClient::new(&prompt.url);
+    let client = prompt.client()?;
     let query = TokenQuery { top_k: *top_k, min_score: *min_score, ..prompt.query(&tokens) };
     if prompt.json {
         println!("{}", serde_json::to_string_pretty(&client.query_json(&query)?)?);

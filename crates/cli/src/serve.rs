@@ -21,8 +21,8 @@ use flash_indexer_core::DpRank;
 use flash_indexer_core::hashing::BlockSize;
 use flash_indexer_core::run::{RunIndex, RunLimits};
 use flash_indexer_server::{
-    IndexerOptions, InstanceId, MetricNames, ModelKey, PeerUrl, PredictionLimits, Registration, Server, ServerOptions,
-    SnapshotOptions, TierWeights,
+    EngineNetwork, EngineNetworks, IndexerOptions, InstanceId, MetricNames, ModelKey, PeerUrl, PredictionLimits,
+    Registration, Server, ServerOptions, SnapshotOptions, TierWeights,
 };
 use tracing::{debug, info, warn};
 
@@ -43,6 +43,7 @@ use crate::stop;
   flash-indexer serve --block-size 16 --model-name llama-3-8b --workers \"1=tcp://gpu-1:5557,2:1=tcp://gpu-2:5558\"
   flash-indexer serve --block-size 16 --workers \"1=tcp://gpu-1:5557|replay=tcp://gpu-1:6557\"
   flash-indexer serve --listen-events tcp://0.0.0.0:5557
+  flash-indexer serve --host 0.0.0.0 --token-file tokens.toml --tls-cert tls.crt --tls-key tls.key
   flash-indexer serve --peers http://replica-b:8090,http://replica-c:8090
   flash-indexer serve --state-dir /var/lib/flash-indexer
   flash-indexer serve --load fleet.zst
@@ -53,7 +54,8 @@ use crate::stop;
 
 Engines can also be registered while it runs: POST /register.")]
 pub(crate) struct ServeArguments {
-    /// Address to listen on; 0.0.0.0 for all. An address that other hosts reach needs --token-file or --insecure.
+    /// Address to listen on; 0.0.0.0 for all. An address that other hosts reach needs --token-file, --tls-client-ca or
+    /// --insecure.
     #[arg(long, env = "FLASH_INDEXER_HOST", default_value = "127.0.0.1")]
     host: String,
 
@@ -136,6 +138,11 @@ pub(crate) struct ServeArguments {
     #[arg(long, env = "FLASH_INDEXER_ALLOW_IPC")]
     allow_ipc: bool,
 
+    /// Networks of engines and peers, separated by commas, such as 10.0.0.0/8. The service connects to no engine and no peer
+    /// outside, however it is named. [default: all, but for link-local addresses and metadata services]
+    #[arg(long, env = "FLASH_INDEXER_ENGINE_NETWORKS", value_delimiter = ',', value_name = "CIDR,…")]
+    engine_networks: Vec<EngineNetwork>,
+
     /// Largest body of a request, as sent and as decompressed, in bytes.
     #[arg(long, env = "FLASH_INDEXER_BODY_BYTES_MAX", default_value = "8388608", value_parser = at_least_one::<NonZeroUsize>)]
     body_bytes_max: NonZeroUsize,
@@ -216,6 +223,7 @@ pub(crate) fn run(arguments: ServeArguments) -> Result<()> {
             ingest_queue_bytes_max: arguments.ingest_queue_bytes,
             history_blocks_max: arguments.history_blocks_max,
             allow_ipc: arguments.allow_ipc,
+            engine_networks: EngineNetworks::new(arguments.engine_networks.iter().copied()),
             memory_max: arguments.memory_max()?,
             store: arguments.store.options()?,
             use_window: match arguments.frequency_window_s {
@@ -235,7 +243,9 @@ pub(crate) fn run(arguments: ServeArguments) -> Result<()> {
         pods: arguments.inbound.options(),
         registrations: registrations.collect::<Result<_>>()?,
         token_file: arguments.access.token_file.clone(),
-        peer_token: arguments.access.peer_token()?,
+        limits_file: arguments.access.limits_file.clone(),
+        tls: arguments.access.tls(),
+        peer_credentials: arguments.access.peer_credentials(),
         peers: arguments.peers.clone(),
         peer_check_interval: NonZeroU64::new(arguments.peer_check_interval_s).map(|s| Duration::from_secs(s.get())),
         snapshots: arguments
@@ -257,7 +267,7 @@ pub(crate) fn run(arguments: ServeArguments) -> Result<()> {
     let result = runtime.block_on(async {
         let mut stopped = pin!(stop::signal()?);
         let server = Server::start(options).await?;
-        info!("listening on http://{}", server.address());
+        info!("listening on {}", server.url());
         if let Some(address) = server.grpc_address() {
             info!("listening for gRPC on {address}");
         }

@@ -2,7 +2,7 @@
 
 use anyhow::{Context, Result};
 use clap::{Args, ValueEnum};
-use flash_indexer_access::{NewToken, Scope, Tokens};
+use flash_indexer_access::{FileContent, NewToken, Scope, Tokens};
 
 /// Make a bearer token and its entry for the token file of `serve`.
 ///

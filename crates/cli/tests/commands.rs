@@ -2,9 +2,10 @@
 
 mod support;
 
+use std::path::Path;
 use std::process::Stdio;
 
-use flash_indexer_test_support::{tiny_tokenizer, wait_for};
+use flash_indexer_test_support::{Authority, IssuedFiles, tiny_tokenizer, wait_for};
 use serde_json::{Value, json};
 use support::{PATIENCE, Serve, flash_indexer, hybrid_service, run, text};
 
@@ -223,10 +224,53 @@ fn errors_of_the_command_line_name_their_fix() {
 }
 
 #[test]
-fn an_address_that_other_hosts_reach_needs_tokens() {
+fn commands_reach_a_service_inside_tls() {
+    let (authority, other) = (Authority::new(), Authority::new());
+    let path = |path: &Path| path.to_str().expect("text").to_owned();
+    let [server, client] = ["server", "client"].map(|name| {
+        let IssuedFiles { certificate, key } = authority.issue(name);
+        [path(&certificate), path(&key)]
+    });
+    let (ca, other) = (path(&authority.file()), path(&other.file()));
+    let tls = ["--tls-cert", &server[0], "--tls-key", &server[1], "--tls-client-ca", &ca];
+    let serve = Serve::start(&tls);
+    assert!(serve.url.starts_with("https://127.0.0.1:"), "{}", serve.url);
+    let query = |options: &[&str]| {
+        let output = run(&[&["query", "--url", &serve.url, "--tokens", "1"], options].concat());
+        assert!(!output.status.success());
+        text(&output.stderr)
+    };
+    let answered = query(&["--tls-ca", &ca, "--tls-cert", &client[0], "--tls-key", &client[1]]);
+    assert!(answered.contains("no instance is registered for model"), "{answered}");
+    for options in [&[][..], &["--tls-ca", &other]] {
+        let refused = query(options);
+        assert!(refused.contains("give the authority of the server's certificate"), "{refused}");
+    }
+    let refused = query(&["--tls-ca", &ca]);
+    assert!(!refused.contains("no instance is registered"), "{refused}");
+    let mixed = query(&["--tls-ca", &ca, "--tls-cert", &client[0], "--tls-key", &server[1]]);
+    assert!(mixed.contains("give the private key of the first certificate in"), "{mixed}");
+}
+
+#[test]
+fn invalid_limits_and_networks_are_refused_at_the_start() {
+    let folder = tempfile::tempdir().expect("a directory");
+    let path = folder.path().join("limits.toml");
+    std::fs::write(&path, "[default]\nrank = 1\n").expect("a file");
+    for (option, value, part) in
+        [("--limits", path.to_str().expect("text"), "line 2"), ("--engine-networks", "10.0.0.0/64", "is not a network")]
+    {
+        let output = run(&["serve", "--port", "0", option, value]);
+        let error = text(&output.stderr);
+        assert!(!output.status.success() && error.contains(part), "{error}");
+    }
+}
+
+#[test]
+fn an_address_that_other_hosts_reach_needs_credentials() {
     let output = run(&["serve", "--port", "0", "--host", "0.0.0.0"]);
     let error = text(&output.stderr);
-    assert!(!output.status.success() && error.contains("--token-file, or --insecure"), "{error}");
+    assert!(!output.status.success() && error.contains("--token-file, --tls-client-ca, or --insecure"), "{error}");
 }
 
 #[test]

@@ -11,6 +11,7 @@ use flash_indexer_sim::{Publisher, PublisherOptions};
 use flash_indexer_telemetry::metrics::{MetricNames, Metrics};
 use flash_indexer_telemetry::supervision::Supervisor;
 use flash_indexer_test_support::wait_for;
+use flash_indexer_types::networks::EngineNetworks;
 use flash_indexer_types::{ClearCause, InstanceId, ModelKey, Ordinal, Trust};
 use flash_indexer_wire::{AdapterSalt, BlockStored, Encoding, EngineEvent, Start, TokenIds, encode_batch};
 use parking_lot::Mutex;
@@ -97,6 +98,10 @@ impl ModelSink for TestModel {
         0
     }
 
+    fn is_full(&self) -> bool {
+        false
+    }
+
     fn is_partial(&self, _rank: WorkerRank) -> bool {
         false
     }
@@ -125,7 +130,7 @@ impl Fixture {
         let supervisor = Supervisor::start(&metrics).expect("a thread");
         let writers = Arc::new(Writers::start(models, &supervisor).expect("a thread"));
         let decoders = Arc::new(Decoders::start(Some(1), queue_bytes_max, &writers, &supervisor).expect("a thread"));
-        let sockets = Sockets::start(Arc::clone(&decoders), &supervisor).expect("sockets");
+        let sockets = Sockets::start(Arc::clone(&decoders), &EngineNetworks::default(), &supervisor).expect("sockets");
         let model = |writer| TestModel {
             key: ModelKey::new(format!("m{writer}"), None),
             index: Arc::new(GroupedIndex::new(Box::<RunIndex>::default())),

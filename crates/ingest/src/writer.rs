@@ -432,6 +432,15 @@ impl Writer {
         event_time: Instant,
     ) {
         let rank = WorkerRank { worker: listener.worker, dp_rank };
+        if let RankEvent::Primary(BlockEvent::Stored { blocks, .. }) = event
+            && listener.model.is_full()
+        {
+            let refused = blocks.len() as u64;
+            self.metrics.event_applied(event, &Applied { refused, ..Applied::default() });
+            self.metrics.limit_reached_by(Limit::TenantHeldBlocks, refused);
+            let why = "the tenant holds as many blocks as its limit; raise held_blocks in the limits file";
+            return listener.record_loss(Some(dp_rank), why.to_owned());
+        }
         let applied = listener.model.write(index, rank, event, event_time);
         self.metrics.event_applied(event, &applied);
         self.record_effects(index, listener, rank, event, &applied);

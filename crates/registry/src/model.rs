@@ -7,6 +7,7 @@ mod replaceable_index;
 mod token_windows;
 
 use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Instant;
 
@@ -66,6 +67,8 @@ pub(crate) struct Model {
     /// Recent changes, for explanations.
     pub history: History,
     pub seen_variants: SeenVariants,
+    /// Whether the tenant holds as many blocks as its limit. Further blocks are refused.
+    pub is_tenant_full: AtomicBool,
     /// Number of the writer that applies the events of each shard's workers.
     pub writers: Vec<usize>,
 }
@@ -147,6 +150,10 @@ impl ModelSink for Model {
 
     fn is_partial(&self, rank: WorkerRank) -> bool {
         Self::is_partial(self, rank)
+    }
+
+    fn is_full(&self) -> bool {
+        self.is_tenant_full.load(Ordering::Relaxed)
     }
 }
 
@@ -327,6 +334,11 @@ impl Model {
         let first = names.next().and_then(|listener| listener.options.lora_name.clone());
         let agreed = first.filter(|first| names.all(|listener| listener.options.lora_name.as_ref() == Some(first)));
         *self.lora_name.write() = agreed;
+    }
+
+    /// Number of registered ranks.
+    pub(crate) fn rank_count(&self) -> usize {
+        self.instances.read().values().map(|instance| instance.listeners.len()).sum()
     }
 
     /// Size of all ranks together.

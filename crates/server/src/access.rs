@@ -1,17 +1,14 @@
-//! Checks of bearer tokens: the permission that a request needs, and the grant of its token.
+//! Checks of bearer tokens and of tenants' limits: the permission that a request needs, the grant of its token, and the rate
+//! of its tenant.
 
-use std::path::Path;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
-use flash_indexer_access::{Denied, Grant, LoadError, Scope, TokenFile};
+use flash_indexer_access::{Denied, Grant, LimitExceeded, LimitsFile, Scope, TenantLimit, TenantRates, TokenFile};
 use flash_indexer_registry::Indexer;
-use flash_indexer_types::logs::Repeats;
-use tokio::task::JoinHandle;
-use tracing::{error, info};
+use flash_indexer_telemetry::metrics::Limit;
+use flash_indexer_types::ModelKey;
 
-/// Interval at which the token file is read again.
-const REFRESH_INTERVAL: Duration = Duration::from_secs(1);
 /// Scheme of the header `authorization`, with its space.
 const BEARER: &[u8] = b"bearer ";
 
@@ -31,23 +28,28 @@ pub(crate) enum Permission {
 /// Consistency: a request is checked against the token file as it was at most about a second before.
 #[derive(Debug)]
 pub(crate) struct AccessControl {
-    tokens: Option<TokenFile>,
+    tokens: Option<Arc<TokenFile>>,
+    rates: Option<TenantRates>,
     unrestricted: Arc<Grant>,
-    indexer: Arc<Indexer>,
 }
 
 impl AccessControl {
-    /// Loads the token file, if there is one.
-    ///
-    /// # Errors
-    ///
-    /// Fails if the file cannot be read, or is invalid.
-    pub(crate) fn load(token_file: Option<&Path>, indexer: Arc<Indexer>) -> Result<Self, LoadError> {
-        let tokens = token_file.map(TokenFile::load).transpose()?;
-        if let Some(tokens) = &tokens {
-            info!(tokens = tokens.token_count(), "token file loaded");
+    /// Access control by the tokens and the limits of these files.
+    pub(crate) fn new(tokens: Option<Arc<TokenFile>>, limits: Option<Arc<LimitsFile>>) -> Self {
+        Self { tokens, rates: limits.map(TenantRates::new), unrestricted: Arc::new(Grant::unrestricted()) }
+    }
+
+    /// Admits a query of a permitted tenant with this many prompt tokens.
+    pub(crate) fn admit_query(&self, model: &ModelKey, tokens: usize) -> Result<(), LimitExceeded> {
+        let Some(rates) = &self.rates else { return Ok(()) };
+        rates.admit(&model.tenant_id, tokens, Instant::now())
+    }
+
+    /// Counts prompt tokens of an admitted query, which are known only after tokenization.
+    pub(crate) fn charge(&self, model: &ModelKey, tokens: usize) {
+        if let Some(rates) = &self.rates {
+            rates.charge(&model.tenant_id, tokens, Instant::now());
         }
-        Ok(Self { tokens, unrestricted: Arc::new(Grant::unrestricted()), indexer })
     }
 
     /// The grant of a request, if it has the permission. `authorization` is the value of that header.
@@ -65,35 +67,20 @@ impl AccessControl {
         }
         Ok(grant)
     }
+}
 
-    /// Reads the token file again about every second, until the task is aborted. None without a file.
-    pub(crate) fn watch(self: &Arc<Self>) -> Option<JoinHandle<()>> {
-        self.tokens.as_ref()?;
-        let access = Arc::clone(self);
-        Some(tokio::spawn(async move {
-            let mut failures = Repeats::default();
-            loop {
-                tokio::time::sleep(REFRESH_INTERVAL).await;
-                let refreshed = Arc::clone(&access);
-                // An error means that the runtime is shutting down.
-                let Ok(result) = tokio::task::spawn_blocking(move || refreshed.refresh()).await else { break };
-                if let Err(error) = result
-                    && let Some(times) = failures.count(Instant::now())
-                {
-                    error!(%error, times, "the previous tokens stay in force; correct the token file");
-                }
-            }
-        }))
-    }
+/// Prompt tokens of blocks that a query names by their hashes; none for a model that is not registered here.
+pub(crate) fn tokens_of_blocks(indexer: &Indexer, model: &ModelKey, blocks: usize) -> usize {
+    indexer.block_size_of(model).map_or(0, |size| blocks.saturating_mul(size.tokens() as usize))
+}
 
-    fn refresh(&self) -> Result<(), LoadError> {
-        let Some(tokens) = &self.tokens else { return Ok(()) };
-        let refreshed = tokens.refresh();
-        self.indexer.metrics().token_file_read(refreshed.is_ok());
-        if refreshed? {
-            info!(tokens = tokens.token_count(), "token file reloaded");
-        }
-        Ok(())
+/// Name of a tenant's limit in metrics.
+pub(crate) const fn limit_metric(limit: TenantLimit) -> Limit {
+    match limit {
+        TenantLimit::HeldBlocks => Limit::TenantHeldBlocks,
+        TenantLimit::Ranks => Limit::TenantRanks,
+        TenantLimit::Queries => Limit::TenantQueries,
+        TenantLimit::PromptTokens => Limit::TenantPromptTokens,
     }
 }
 

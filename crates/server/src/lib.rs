@@ -23,9 +23,10 @@
 //! | `access.rs` | checks of bearer tokens |
 //! | `http/` | HTTP API: the table of endpoints and their handlers |
 //! | `grpc/` | gRPC API |
-//! | `connections/` | limit of open connections, with eviction of slow and idle ones |
+//! | `connections/` | limit of open connections, with eviction of slow and idle ones, and TLS |
 //! | `little_endian.rs` | lists of numbers as bytes |
 //! | `peers/` | recovery from peers, comparison with peers, repair |
+//! | `reload.rs` | files that are read again while the service runs |
 //! | `snapshots.rs` | snapshots in the state directory |
 //! | `registrar.rs` | the registry as the registrar of discovery |
 //!
@@ -42,9 +43,11 @@ mod http;
 mod little_endian;
 mod peers;
 mod registrar;
+mod reload;
 mod server;
 mod snapshots;
 
+pub use flash_indexer_credentials::{ClientFiles, CredentialsError, KeyPairFiles, TlsFiles};
 pub use flash_indexer_discovery::{
     DiscoveryOptions, DiscoverySource, DnsName, DnsNameError, DnsOptions, EngineTemplate, KubernetesNamespace,
     KubernetesOptions, NamespaceError,
@@ -60,9 +63,10 @@ pub use flash_indexer_telemetry::metrics::MetricNames;
 pub use flash_indexer_types::names::{
     ENDPOINT_BYTES_MAX, INSTANCE_ID_BYTES_MAX, NAME_BYTES_MAX, NameError, NameField, SALT_BYTES_MAX,
 };
+pub use flash_indexer_types::networks::{EngineNetwork, EngineNetworkError, EngineNetworks};
 pub use flash_indexer_types::{
     InstanceId, InstanceIdError, ModelKey, Position, RankId, Registered, Registration, Trust, use_random_hash_key,
 };
-pub use peers::{PeerDeadlines, PeerToken, PeerTokenError, PeerUrl, PeerUrlError, RecoveryError};
+pub use peers::{PeerDeadlines, PeerUrl, PeerUrlError, RecoveryError};
 pub use server::{Server, ServerOptions, StartError};
 pub use snapshots::SnapshotOptions;

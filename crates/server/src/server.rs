@@ -8,7 +8,8 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use flash_indexer_access::LoadError;
+use flash_indexer_access::{LimitsFile, LoadError, TokenFile};
+use flash_indexer_credentials::{ClientCredentials, ClientFiles, CredentialsError, ServerTls, TlsFiles};
 use flash_indexer_discovery::{Discovery, DiscoveryOptions};
 use flash_indexer_registry::{Indexer, IndexerOptions, ListenError, PodOptions, PodsGuard, RegistrationError};
 use flash_indexer_snapshot::DirectoryError;
@@ -17,16 +18,17 @@ use flash_indexer_wire::Start;
 use tokio::net::TcpListener;
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
-use tracing::warn;
+use tracing::{info, warn};
 
 use crate::access::AccessControl;
 use crate::connections::{BoundedListener, ConnectionHandle, Protocol};
 use crate::grpc::GrpcServer;
 use crate::http::{self, Api};
 use crate::peers::{
-    Check, CheckGuard, PeerDeadlines, PeerToken, PeerUrl, Peers, Recovery, RecoveryError, RecoveryState, RecoveryStatus,
+    Check, CheckGuard, PeerDeadlines, PeerUrl, Peers, Recovery, RecoveryError, RecoveryState, RecoveryStatus,
 };
 use crate::registrar::DiscoveryRegistrar;
+use crate::reload::{PeriodicTasks, Reload};
 use crate::snapshots::{SnapshotOptions, Snapshots, SnapshotsGuard};
 
 /// Configuration of a server.
@@ -40,6 +42,10 @@ pub struct ServerOptions {
     pub grpc_port: Option<u16>,
     /// File with the digests of bearer tokens; none permits every request.
     pub token_file: Option<PathBuf>,
+    /// File with the limits of tenants; none limits no tenant.
+    pub limits_file: Option<PathBuf>,
+    /// Certificates of HTTP and gRPC; none serves both without encryption.
+    pub tls: Option<TlsFiles>,
     /// Largest body of a request, in bytes.
     pub body_bytes_max: usize,
     /// Limit of open connections; further connections wait.
@@ -54,8 +60,8 @@ pub struct ServerOptions {
     pub peers: Vec<PeerUrl>,
     /// Deadlines of requests to peers.
     pub peer_deadlines: PeerDeadlines,
-    /// Bearer token for requests to peers.
-    pub peer_token: Option<PeerToken>,
+    /// Credentials for requests to peers.
+    pub peer_credentials: ClientFiles,
     /// Interval of comparisons with peers; none disables them.
     pub peer_check_interval: Option<Duration>,
     /// Snapshots on disk, from which the server recovers first; none writes and reads none.
@@ -73,6 +79,8 @@ impl Default for ServerOptions {
             port: 8090,
             grpc_port: None,
             token_file: None,
+            limits_file: None,
+            tls: None,
             body_bytes_max: 8 << 20,
             connections_max: 4_096,
             indexer: IndexerOptions::default(),
@@ -80,7 +88,7 @@ impl Default for ServerOptions {
             registrations: Vec::new(),
             peers: Vec::new(),
             peer_deadlines: PeerDeadlines::default(),
-            peer_token: None,
+            peer_credentials: ClientFiles::default(),
             peer_check_interval: Some(Duration::from_secs(60)),
             snapshots: None,
             load: None,
@@ -102,12 +110,15 @@ pub enum StartError {
         /// The cause.
         source: io::Error,
     },
-    /// The token file cannot be read, or is invalid.
+    /// The token file or the limits file cannot be read, or is invalid.
     #[error(transparent)]
     Tokens(#[from] LoadError),
     /// The state directory cannot be used.
     #[error(transparent)]
     StateDirectory(#[from] DirectoryError),
+    /// A certificate, its key, or a token for peers cannot be used.
+    #[error(transparent)]
+    Credentials(#[from] CredentialsError),
     /// The operating system refuses a thread.
     #[error("failed to start a thread: {0}; raise the limit of threads")]
     Thread(io::Error),
@@ -137,6 +148,7 @@ const STORE_STOP_DEADLINE: Duration = Duration::from_secs(3);
 #[derive(Debug)]
 pub struct Server {
     address: SocketAddr,
+    is_encrypted: bool,
     indexer: Arc<Indexer>,
     recovery: Arc<RecoveryStatus>,
     check: Option<CheckGuard>,
@@ -144,8 +156,7 @@ pub struct Server {
     pods: Option<PodsGuard>,
     grpc: Option<(SocketAddr, GrpcServer)>,
     discovery: Option<Discovery>,
-    /// Reads the token file again.
-    token_file: Option<JoinHandle<()>>,
+    periodic: PeriodicTasks,
     stop: oneshot::Sender<()>,
     serving: JoinHandle<io::Result<()>>,
 }
@@ -163,13 +174,27 @@ impl Server {
             None => None,
             Some(port) => Some(bind(&host, port).await?),
         };
+        let limits = options.limits_file.as_deref().map(LimitsFile::load).transpose()?.map(Arc::new);
+        let indexer = IndexerOptions { tenant_limits: limits.clone(), ..indexer };
+        let networks = indexer.engine_networks.clone();
         let indexer = Arc::new(Indexer::start(indexer).map_err(StartError::Thread)?);
-        let access = Arc::new(AccessControl::load(options.token_file.as_deref(), Arc::clone(&indexer))?);
+        let mut files: Vec<Arc<dyn Reload>> = Vec::new();
+        let tokens = options.token_file.as_deref().map(TokenFile::load).transpose()?.map(Arc::new);
+        if let Some(tokens) = &tokens {
+            info!(tokens = tokens.token_count(), "token file loaded");
+            files.push(Arc::clone(tokens) as Arc<dyn Reload>);
+        }
+        files.extend(limits.clone().map(|limits| limits as Arc<dyn Reload>));
+        let access = Arc::new(AccessControl::new(tokens, limits));
+        let tls = options.tls.map(ServerTls::load).transpose()?.map(Arc::new);
+        files.extend(tls.clone().map(|tls| tls as Arc<dyn Reload>));
+        let is_encrypted = tls.is_some();
+        let credentials = ClientCredentials::load(&options.peer_credentials)?;
         let registers_pods = options.pods.is_some();
         if let Some(pods) = options.pods {
             indexer.listen_for_pods(pods)?;
         }
-        let peers = Arc::new(Peers::new(options.peers));
+        let peers = Arc::new(Peers::new(options.peers, networks));
         let snapshots = options.snapshots.map(|options| Snapshots::open(&options, Arc::clone(&indexer)));
         let snapshots = snapshots.transpose()?.map(Arc::new);
         let recovers = snapshots.is_some() || options.load.is_some() || !peers.urls().is_empty();
@@ -191,7 +216,7 @@ impl Server {
                     indexer,
                     peers,
                     deadlines: options.peer_deadlines,
-                    token: options.peer_token.clone(),
+                    credentials,
                     snapshots: snapshots.clone(),
                     load: options.load,
                     held,
@@ -214,8 +239,8 @@ impl Server {
         let pods = pods.transpose().map_err(StartError::Thread)?;
         let check = options.peer_check_interval.map(|interval| {
             let (indexer, peers, recovery) = (Arc::clone(&indexer), Arc::clone(&peers), Arc::clone(&recovery));
-            Check { indexer, peers, deadlines: options.peer_deadlines, token: options.peer_token, interval, recovery }
-                .start()
+            let (deadlines, credentials) = (options.peer_deadlines, options.peer_credentials);
+            Check { indexer, peers, deadlines, credentials, interval, recovery }.start()
         });
         let check = check.transpose().map_err(StartError::Thread)?;
         let discovery = match options.discovery.sources.is_empty() {
@@ -238,7 +263,8 @@ impl Server {
         );
         let router = http::router(api);
         let grpc = grpc.map(|(listener, address)| {
-            let listener = BoundedListener::new(listener, Protocol::Grpc, connections_max, Arc::clone(&indexer));
+            let (tls, owner) = (tls.clone(), Arc::clone(&indexer));
+            let listener = BoundedListener::new(listener, Protocol::Grpc, tls, connections_max, owner);
             let server = GrpcServer::start(
                 listener,
                 (Arc::clone(&indexer), Arc::clone(&access)),
@@ -249,19 +275,39 @@ impl Server {
         });
         let grpc = grpc.transpose().map_err(StartError::Grpc)?;
         let (stop, stopped) = oneshot::channel::<()>();
-        let listener = BoundedListener::new(listener, Protocol::Http, connections_max, Arc::clone(&indexer));
+        let listener = BoundedListener::new(listener, Protocol::Http, tls, connections_max, Arc::clone(&indexer));
         let serving = tokio::spawn(serve(listener, router, async {
             // Dropping the server drops the sender, which also stops it.
             let _ = stopped.await;
         }));
-        let token_file = access.watch();
-        Ok(Self { address, indexer, recovery, check, snapshots, pods, grpc, discovery, token_file, stop, serving })
+        let periodic = PeriodicTasks::start(files, &indexer);
+        Ok(Self {
+            address,
+            is_encrypted,
+            indexer,
+            recovery,
+            check,
+            snapshots,
+            pods,
+            grpc,
+            discovery,
+            periodic,
+            stop,
+            serving,
+        })
     }
 
     /// Address of HTTP, with its real port.
     #[must_use]
     pub fn address(&self) -> SocketAddr {
         self.address
+    }
+
+    /// URL of HTTP, such as `https://127.0.0.1:8090`.
+    #[must_use]
+    pub fn url(&self) -> String {
+        let scheme = if self.is_encrypted { "https" } else { "http" };
+        format!("{scheme}://{}", self.address)
     }
 
     /// Address of gRPC, with its real port, if gRPC is enabled.
@@ -288,10 +334,7 @@ impl Server {
     /// Stops the server: accepts no more requests, drains running ones, applies received messages and closes every socket.
     /// Returns within a deadline; threads that have not ended by then are abandoned and logged.
     pub async fn stop(self) {
-        drop((self.check, self.pods, self.discovery));
-        if let Some(token_file) = self.token_file {
-            token_file.abort();
-        }
+        drop((self.check, self.pods, self.discovery, self.periodic));
         // The serving task may have ended already.
         let _ = self.stop.send(());
         let grpc = self.grpc.map(|(_, grpc)| tokio::spawn(grpc.stop(DRAIN_DEADLINE)));

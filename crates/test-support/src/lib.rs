@@ -5,8 +5,10 @@
 //! | `testdata.rs` | the repository's recorded data, decompressed |
 //! | `redis.rs` | Redis servers: one, a cluster, or one with a replica and a sentinel |
 //! | `hub.rs` | a stub of the Hugging Face hub |
+//! | `certificates.rs` | authorities and the certificates that they issue |
 //! | `lib.rs` | polling for a condition, and small parsers |
 
+mod certificates;
 mod hub;
 mod redis;
 mod testdata;
@@ -14,6 +16,7 @@ mod testdata;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
+pub use self::certificates::{Authority, IssuedFiles};
 pub use self::hub::{HubStub, TINY_WORDS, tiny_tokenizer};
 pub use self::redis::{
     ClusterSetup, RedisNode, RedisWithSentinel, find_redis_server, redis_cluster, redis_cluster_with, redis_server,

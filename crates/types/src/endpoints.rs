@@ -7,10 +7,25 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 /// Address that engines and peers must not use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("{address} is {kind}, which engines and peers must not use: give an address that other machines can reach")]
+#[error("{address} is {cause}")]
 pub struct RefusedAddress {
     address: IpAddr,
-    kind: &'static str,
+    cause: RefusalCause,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+enum RefusalCause {
+    #[error("{0}, which engines and peers must not use: give an address that other machines can reach")]
+    Kind(&'static str),
+    #[error("outside the networks of engines: give another address, or add its network to --engine-networks")]
+    OutsideNetworks,
+}
+
+impl RefusedAddress {
+    /// The refusal of an address outside the allow-list.
+    pub(crate) const fn outside_networks(address: IpAddr) -> Self {
+        Self { address, cause: RefusalCause::OutsideNetworks }
+    }
 }
 
 /// IPv6 address of AWS's metadata service.
@@ -22,7 +37,7 @@ const TRANSLATED: [u16; 6] = [0x64, 0xff9b, 0, 0, 0, 0];
 pub fn check_address(address: IpAddr) -> Result<(), RefusedAddress> {
     match kind(address) {
         None => Ok(()),
-        Some(kind) => Err(RefusedAddress { address, kind }),
+        Some(kind) => Err(RefusedAddress { address, cause: RefusalCause::Kind(kind) }),
     }
 }
 
@@ -237,7 +252,7 @@ mod tests {
             assert_eq!(check_host(host), Ok(()), "{host}");
         }
         let link_local = |host: &str| match check_host(host) {
-            Err(HostError::Address(refused)) => refused.kind == "a link-local address",
+            Err(HostError::Address(refused)) => refused.cause == RefusalCause::Kind("a link-local address"),
             _ => false,
         };
         for host in [

@@ -21,6 +21,7 @@
 //! | `schema` | JSON schemas of types that serialize themselves |
 //! | [`names`] | limits of names that clients, engines and peers choose |
 //! | [`endpoints`] | checks of endpoints and addresses to which the service connects |
+//! | [`networks`] | allow-list of the networks to which the service connects |
 //! | [`hashes`] | 64-bit hashes in JSON |
 //! | `hash_key` | random key of the process's hash tables |
 //! | [`logs`] | log events with the fields of a rank |
@@ -37,6 +38,7 @@ pub mod hashes;
 mod instance;
 pub mod logs;
 pub mod names;
+pub mod networks;
 mod owner;
 mod position;
 mod rank_id;

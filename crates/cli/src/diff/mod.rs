@@ -11,7 +11,7 @@ use clap::Args;
 use flash_indexer_snapshot::{RankRecord, read_dump};
 
 use self::contents::{BlockDifference, Difference, DumpContents, RankContents, RankKey};
-use crate::client::{DumpEncoding, IndexerClient};
+use crate::client::{DumpEncoding, TlsArguments};
 use crate::dump::Progress;
 use crate::with_causes;
 
@@ -37,6 +37,9 @@ pub(crate) struct DiffArguments {
     /// Only this tenant.
     #[arg(long)]
     tenant_id: Option<String>,
+
+    #[command(flatten)]
+    tls: TlsArguments,
 
     /// Differing blocks to list of each rank.
     #[arg(long, default_value_t = 3)]
@@ -96,7 +99,7 @@ fn compare(arguments: &DiffArguments) -> Result<bool> {
 fn read(arguments: &DiffArguments, source: &str) -> Result<DumpContents> {
     let mut contents = DumpContents::new(Progress::new());
     let bytes: Box<dyn Read> = if source.starts_with("http://") || source.starts_with("https://") {
-        let client = IndexerClient::new(source);
+        let client = arguments.tls.client(source)?;
         let (model_name, tenant_id) = (arguments.model_name.as_deref(), arguments.tenant_id.as_deref());
         client.dump(model_name, tenant_id, DumpEncoding::Compressed)?.bytes
     } else {

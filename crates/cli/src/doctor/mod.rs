@@ -34,7 +34,7 @@ use flash_indexer_api::Worker;
 use self::finding::{Finding, Verdict};
 use self::probe::{Observation, Stream};
 use self::report::{Report, Subject};
-use crate::client::IndexerClient;
+use crate::client::{IndexerClient, TlsArguments};
 use crate::simulate::progress;
 use crate::with_causes;
 
@@ -63,6 +63,9 @@ pub(crate) struct DoctorArguments {
     /// The service to check.
     #[arg(env = "FLASH_INDEXER_URL", default_value = "http://127.0.0.1:8090")]
     url: String,
+
+    #[command(flatten)]
+    tls: TlsArguments,
 
     /// Only this instance.
     #[arg(long, value_name = "ID")]
@@ -111,7 +114,7 @@ pub(crate) fn run(arguments: &DoctorArguments) -> ExitCode {
 }
 
 fn examine(arguments: &DoctorArguments) -> Result<Vec<Report>> {
-    let client = IndexerClient::new(&arguments.url);
+    let client = arguments.tls.client(&arguments.url)?;
     client.health()?;
     let ready = client.ready().map_err(|error| format!("{error:#}"));
     let workers = client.all_workers()?;
@@ -135,7 +138,7 @@ fn examine(arguments: &DoctorArguments) -> Result<Vec<Report>> {
         findings.push(Finding::problem("engines", none, fix));
     }
     let mut reports = vec![Report { subject: Subject::Service(arguments.url.clone()), findings }];
-    reports.extend(observe_all(arguments, &streams).iter().map(|observation| Report {
+    reports.extend(observe_all(arguments, &client, &streams).iter().map(|observation| Report {
         subject: Subject::Stream(Box::new(observation.stream.clone())),
         findings: checks::check_stream(observation),
     }));
@@ -169,7 +172,7 @@ fn streams_of(workers: &[Worker], arguments: &DoctorArguments) -> Vec<Stream> {
 }
 
 /// Observes all streams, [`PROBES_MAX`] at a time, with a progress bar on standard error.
-fn observe_all(arguments: &DoctorArguments, streams: &[Stream]) -> Vec<Observation> {
+fn observe_all(arguments: &DoctorArguments, client: &IndexerClient, streams: &[Stream]) -> Vec<Observation> {
     let bar = progress(streams.len(), "engines");
     bar.set_message(format!("listening to each for {} s", arguments.listen_s));
     bar.enable_steady_tick(Duration::from_millis(200));
@@ -178,8 +181,7 @@ fn observe_all(arguments: &DoctorArguments, streams: &[Stream]) -> Vec<Observati
     for chunk in streams.chunks(PROBES_MAX) {
         std::thread::scope(|scope| {
             let observe = |stream| {
-                let client = IndexerClient::new(&arguments.url);
-                let observation = probe::observe(&client, stream, &arguments.hash_seed, listen);
+                let observation = probe::observe(client, stream, &arguments.hash_seed, listen);
                 bar.inc(1);
                 observation
             };

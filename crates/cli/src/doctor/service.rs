@@ -28,7 +28,7 @@ pub(super) fn peers(client: &IndexerClient, workers: &[Worker]) -> Vec<Finding> 
         Ok(urls) if urls.is_empty() => vec![Finding::ok("peers", "the service has no peers")],
         Ok(urls) => {
             let ours = instances(workers);
-            urls.iter().map(|url| check_peer(url, &ours, &instances_of(&IndexerClient::new(url)))).collect()
+            urls.iter().map(|url| check_peer(url, &ours, &instances_of(&client.at(url)))).collect()
         }
         Err(error) => vec![Finding::problem("peers", format!("{error:#}"), "see the service's log")],
     }

@@ -1,14 +1,15 @@
-//! Options of access control.
+//! Options of access control and TLS.
 
 use std::net::IpAddr;
 use std::path::PathBuf;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Result, bail};
 use clap::Args;
-use flash_indexer_server::PeerToken;
+use flash_indexer_server::{ClientFiles, KeyPairFiles, TlsFiles};
 
 #[derive(Args)]
 #[command(next_help_heading = "Access")]
+#[cfg_attr(test, derive(Default))]
 pub(super) struct AccessArguments {
     /// TOML file with the SHA-256 digests of bearer tokens, their scopes and tenants; `flash-indexer token` makes entries.
     /// With it, every HTTP and gRPC request needs a token, but for /health, /ready and /openapi.json. The file is read
@@ -16,35 +17,80 @@ pub(super) struct AccessArguments {
     #[arg(long, env = "FLASH_INDEXER_TOKEN_FILE", value_name = "FILE")]
     pub(super) token_file: Option<PathBuf>,
 
+    /// TOML file with limits of tenants: held_blocks, ranks, queries_per_second and prompt_tokens_per_second, under [default]
+    /// and [tenants.NAME]. A request beyond a limit is answered with 429. The file is read again when it changes.
+    #[arg(long = "limits", env = "FLASH_INDEXER_LIMITS", value_name = "FILE")]
+    pub(super) limits_file: Option<PathBuf>,
+
+    /// File with the certificate chain of HTTP and gRPC, in PEM, the service's own certificate first. With it, both are
+    /// served inside TLS only. This file and those of the next two options are read again when they change.
+    #[arg(long, env = "FLASH_INDEXER_TLS_CERT", value_name = "FILE", requires = "tls_key")]
+    tls_cert: Option<PathBuf>,
+
+    /// File with the private key of --tls-cert, in PEM, without a passphrase.
+    #[arg(long, env = "FLASH_INDEXER_TLS_KEY", value_name = "FILE", requires = "tls_cert")]
+    tls_key: Option<PathBuf>,
+
+    /// File with the authorities of client certificates, in PEM. With it, a client needs a certificate of one of them to
+    /// connect, also for /health. What a connected client may do depends on its token alone.
+    #[arg(long, env = "FLASH_INDEXER_TLS_CLIENT_CA", value_name = "FILE", requires = "tls_cert")]
+    tls_client_ca: Option<PathBuf>,
+
     /// File with the bearer token for requests to --peers. It needs the scopes query and admin there, for all tenants.
+    /// This file and those of the next three options are read again before each comparison with the peers.
     #[arg(long, env = "FLASH_INDEXER_PEER_TOKEN_FILE", value_name = "FILE")]
     peer_token_file: Option<PathBuf>,
 
-    /// Listen on an address that other hosts reach without --token-file. Every host that reaches the port can then query,
-    /// register engines and read dumps.
+    /// File with the authorities, in PEM, of the certificates of https:// peers [default: the public ones].
+    #[arg(long, env = "FLASH_INDEXER_PEER_CA", value_name = "FILE")]
+    peer_ca: Option<PathBuf>,
+
+    /// File with the certificate chain, in PEM, that this replica shows to its peers.
+    #[arg(long, env = "FLASH_INDEXER_PEER_CERT", value_name = "FILE", requires = "peer_key")]
+    peer_cert: Option<PathBuf>,
+
+    /// File with the private key of --peer-cert, in PEM.
+    #[arg(long, env = "FLASH_INDEXER_PEER_KEY", value_name = "FILE", requires = "peer_cert")]
+    peer_key: Option<PathBuf>,
+
+    /// Listen on an address that other hosts reach without --token-file and without --tls-client-ca. Every host that
+    /// reaches the port can then query, register engines and read dumps.
     #[arg(long, env = "FLASH_INDEXER_INSECURE")]
     insecure: bool,
 }
 
 impl AccessArguments {
-    /// Refuses an address that other hosts reach, unless requests need tokens or the operator permits it.
+    /// Refuses an address that other hosts reach, unless clients need credentials or the operator permits it.
     pub(super) fn check(&self, host: &str) -> Result<()> {
-        if self.token_file.is_some() || self.insecure || is_loopback(host) {
+        let needs_credentials = self.token_file.is_some() || self.tls_client_ca.is_some();
+        if needs_credentials || self.insecure || is_loopback(host) {
             return Ok(());
         }
         bail!(
-            "--host {host} is reached by other hosts, and requests need no token; give --token-file, or --insecure if the \
-             network restricts who reaches the port"
+            "--host {host} is reached by other hosts, and clients need no credentials; give --token-file, --tls-client-ca, or \
+             --insecure if the network restricts who reaches the port"
         )
     }
 
-    /// The token for requests to peers.
-    pub(super) fn peer_token(&self) -> Result<Option<PeerToken>> {
-        let Some(path) = &self.peer_token_file else { return Ok(None) };
-        let failed = || format!("failed to read --peer-token-file {}", path.display());
-        let text = std::fs::read_to_string(path).with_context(failed)?;
-        text.parse().map(Some).with_context(failed)
+    /// Files of the listeners' TLS, if it is used.
+    pub(super) fn tls(&self) -> Option<TlsFiles> {
+        let pair = key_pair(self.tls_cert.as_ref(), self.tls_key.as_ref())?;
+        Some(TlsFiles { pair, client_ca: self.tls_client_ca.clone() })
     }
+
+    /// Files of the credentials for requests to peers.
+    pub(super) fn peer_credentials(&self) -> ClientFiles {
+        ClientFiles {
+            token: self.peer_token_file.clone(),
+            ca: self.peer_ca.clone(),
+            pair: key_pair(self.peer_cert.as_ref(), self.peer_key.as_ref()),
+        }
+    }
+}
+
+fn key_pair(certificate: Option<&PathBuf>, key: Option<&PathBuf>) -> Option<KeyPairFiles> {
+    let (certificate, key) = certificate.cloned().zip(key.cloned())?;
+    Some(KeyPairFiles { certificate, key })
 }
 
 /// Whether an address is this host's own. A name may resolve to any address.
@@ -58,9 +104,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_loopback_addresses_need_no_token() {
+    fn only_loopback_addresses_need_no_credentials() {
         let check = |host, token_file, insecure| {
-            AccessArguments { token_file, peer_token_file: None, insecure }.check(host).is_ok()
+            AccessArguments { token_file, insecure, ..AccessArguments::default() }.check(host).is_ok()
         };
         for host in ["127.0.0.1", "127.1.2.3", "::1", "::ffff:127.0.0.1", "localhost", "LOCALHOST"] {
             assert!(check(host, None, false), "{host}");
@@ -69,6 +115,8 @@ mod tests {
             assert!(!check(host, None, false), "{host}");
             assert!(check(host, Some("tokens.toml".into()), false), "{host}");
             assert!(check(host, None, true), "{host}");
+            let mutual = AccessArguments { tls_client_ca: Some("ca.pem".into()), ..AccessArguments::default() };
+            assert!(mutual.check(host).is_ok(), "{host}");
         }
     }
 }

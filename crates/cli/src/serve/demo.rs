@@ -95,7 +95,7 @@ pub(crate) async fn run(arguments: &DemoArguments, server: &Server, stopped: imp
     println!(
         "{engine_count} simulated engines, {BLOCKS_PER_ENGINE} blocks of {BLOCK_TOKENS} tokens each; model {MODEL:?}"
     );
-    println!("try: curl -s http://{}/workers\n", server.address());
+    println!("try: curl -s {}/workers\n", server.url());
 
     let counters = Arc::new(DemoCounters::default());
     let recent = Arc::new(Mutex::new(VecDeque::new()));

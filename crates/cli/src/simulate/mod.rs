@@ -15,6 +15,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 
 use self::service::Service;
 pub(crate) use self::workload::reusable_tokens;
+use crate::client::TlsArguments;
 use crate::stop::StopFlag;
 
 /// Run one or more engines: play a recorded stream, or simulate caches under a workload.
@@ -89,6 +90,9 @@ pub(crate) struct SimulateArguments {
     /// Register the engines with this service before the first request, and unregister them after the last.
     #[arg(long, value_name = "URL")]
     register: Option<String>,
+
+    #[command(flatten)]
+    tls: TlsArguments,
 
     /// Model of the registration, and of topics with --connect.
     #[arg(long, default_value = "simulated")]
@@ -176,9 +180,9 @@ impl SimulateArguments {
         if self.connect.is_some() { "bound" } else { publisher.endpoint() }
     }
 
-    fn service(&self) -> Option<Service> {
-        let url = self.register.as_deref()?;
-        Some(Service::new(url, &self.model_name, &self.tenant_id))
+    fn service(&self) -> Result<Option<Service>> {
+        let Some(url) = &self.register else { return Ok(None) };
+        Ok(Some(Service::new(self.tls.client(url)?, &self.model_name, &self.tenant_id)))
     }
 
     /// Waits until every engine has a subscriber.

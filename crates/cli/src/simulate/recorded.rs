@@ -25,7 +25,7 @@ pub(super) fn run(arguments: &SimulateArguments, path: &Path, stop: &StopFlag) -
         let topic = topic.expect("a rank of a recording has published").clone();
         publishers.insert(dp_rank, arguments.publisher(number, INSTANCE, topic, recording.replay_framing)?);
     }
-    let mut service = arguments.service();
+    let mut service = arguments.service()?;
     if let Some(service) = &mut service {
         for (&dp_rank, publisher) in &publishers {
             let (rank, endpoint) = (EngineRank { instance: INSTANCE, dp_rank }, arguments.endpoint(publisher));

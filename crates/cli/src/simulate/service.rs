@@ -32,13 +32,8 @@ pub(super) struct Service {
 }
 
 impl Service {
-    pub(super) fn new(url: &str, model_name: &str, tenant_id: &str) -> Self {
-        Self {
-            client: IndexerClient::new(url),
-            model_name: model_name.to_owned(),
-            tenant_id: tenant_id.to_owned(),
-            registered: Vec::new(),
-        }
+    pub(super) fn new(client: IndexerClient, model_name: &str, tenant_id: &str) -> Self {
+        Self { client, model_name: model_name.to_owned(), tenant_id: tenant_id.to_owned(), registered: Vec::new() }
     }
 
     fn scope(&self) -> ModelScope {

@@ -64,7 +64,7 @@ fn serve(
 ) -> Result<()> {
     let block_size = BlockSize::new(arguments.block_size).expect("the argument parser refuses zero");
     let mut engines = start_engines(arguments, block_size)?;
-    let mut service = arguments.service();
+    let mut service = arguments.service()?;
     if let Some(service) = &mut service {
         for engine in &engines {
             let endpoint = arguments.endpoint(&engine.publisher);

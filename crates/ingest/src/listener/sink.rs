@@ -71,4 +71,7 @@ pub trait ModelSink: Maintain {
 
     /// Whether a rank holds more blocks than its bounded index keeps.
     fn is_partial(&self, rank: WorkerRank) -> bool;
+
+    /// Whether the model's tenant holds as many blocks as its limit. The writer refuses further ones.
+    fn is_full(&self) -> bool;
 }

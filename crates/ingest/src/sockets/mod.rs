@@ -18,6 +18,7 @@ use parking_lot::Mutex;
 use self::bound::BoundThread;
 pub use self::bound::{BindError, BoundOptions};
 use flash_indexer_telemetry::supervision::Supervisor;
+use flash_indexer_types::networks::EngineNetworks;
 
 use self::resolver::Resolver;
 use self::thread::{Command, SocketThread};
@@ -80,14 +81,19 @@ pub struct Sockets {
 }
 
 impl Sockets {
-    /// Starts the resolver. Socket threads are started as listeners are opened.
+    /// Starts the resolver, whose names have addresses in these networks only. Socket threads are started as listeners are
+    /// opened.
     ///
     /// # Errors
     ///
     /// When the system refuses a thread.
-    pub fn start(decoders: Arc<Decoders>, supervisor: &Arc<Supervisor>) -> std::io::Result<Self> {
+    pub fn start(
+        decoders: Arc<Decoders>,
+        networks: &EngineNetworks,
+        supervisor: &Arc<Supervisor>,
+    ) -> std::io::Result<Self> {
         let (threads, bound) = (Mutex::default(), Mutex::default());
-        let resolver = Resolver::start(supervisor)?;
+        let resolver = Resolver::start(networks, supervisor)?;
         Ok(Self { threads, bound, resolver, decoders, supervisor: Arc::clone(supervisor) })
     }
 

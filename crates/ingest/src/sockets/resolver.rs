@@ -5,7 +5,8 @@ use std::sync::Arc;
 
 use crossbeam_channel::{Receiver, Sender, unbounded};
 use flash_indexer_telemetry::supervision::{Supervisor, ThreadKind, Watch};
-use flash_indexer_types::endpoints::{RefusedAddress, check_address};
+use flash_indexer_types::endpoints::RefusedAddress;
+use flash_indexer_types::networks::EngineNetworks;
 
 /// Concurrent lookups. A name server that does not respond blocks one of them for seconds.
 const THREADS: usize = 4;
@@ -76,15 +77,15 @@ pub(super) struct Resolver {
 }
 
 impl Resolver {
-    pub(super) fn start(supervisor: &Supervisor) -> std::io::Result<Self> {
+    pub(super) fn start(networks: &EngineNetworks, supervisor: &Supervisor) -> std::io::Result<Self> {
         let (lookups, requests) = unbounded::<Lookup>();
         let requests: Arc<Receiver<Lookup>> = Arc::new(requests);
         for number in 0..THREADS {
-            let requests = Arc::clone(&requests);
+            let (requests, networks) = (Arc::clone(&requests), networks.clone());
             let work = move |watch: &Arc<Watch>| {
                 for Lookup { name, callback } in requests.iter() {
                     let panicked = || Err(LookupError::Panicked { host: name.host.clone() });
-                    let addresses = watch.guarded(|| look_up(&name)).unwrap_or_else(panicked);
+                    let addresses = watch.guarded(|| look_up(&name, &networks)).unwrap_or_else(panicked);
                     watch.guarded(|| callback(addresses));
                 }
             };
@@ -102,7 +103,8 @@ impl Resolver {
     }
 }
 
-pub(super) fn look_up(name: &HostName) -> Addresses {
+/// Addresses of a name in the networks.
+pub(super) fn look_up(name: &HostName, networks: &EngineNetworks) -> Addresses {
     let HostName { host, port } = name;
     // A test injects a panic by this name.
     #[cfg(any(test, feature = "fault-injection"))]
@@ -110,12 +112,14 @@ pub(super) fn look_up(name: &HostName) -> Addresses {
     let found = (host.as_str(), *port).to_socket_addrs();
     let found = found.map_err(|error| LookupError::Unresolved { host: host.clone(), why: error.to_string() })?;
     let found: Vec<SocketAddr> = found.collect();
-    let allowed = endpoints(found.iter().copied().filter(|address| check_address(address.ip()).is_ok()));
+    let allowed = endpoints(found.iter().copied().filter(|address| networks.check_address(address.ip()).is_ok()));
     match (allowed.is_empty(), found.first()) {
         (false, _) => Ok(allowed),
         (true, None) => Err(LookupError::NoAddress { host: host.clone() }),
         (true, Some(first)) => {
-            check_address(first.ip()).map_err(|refused| LookupError::Refused { host: host.clone(), refused })?;
+            networks
+                .check_address(first.ip())
+                .map_err(|refused| LookupError::Refused { host: host.clone(), refused })?;
             Ok(allowed)
         }
     }
@@ -146,15 +150,18 @@ mod tests {
     fn a_name_that_resolves_to_a_refused_address_is_not_dialled() {
         // Older notations of addresses, which the system resolves.
         for host in ["2852039166", "0xa9fea9fe", "169.254.43518", "0"] {
-            let looked_up = look_up(&HostName { host: host.to_owned(), port: 80 });
+            let looked_up = look_up(&HostName { host: host.to_owned(), port: 80 }, &EngineNetworks::default());
             let refused = looked_up.expect_err(host);
             assert_eq!(refused.reason(), "refused_address", "{host}");
             assert!(refused.event().starts_with("refused the address"), "{host}: it was resolved");
             assert!(refused.to_string().contains("give an address"), "{refused}");
         }
-        let localhost =
-            look_up(&HostName { host: "localhost".to_owned(), port: 80 }).expect("every system resolves it");
-        assert!(!localhost.is_empty());
+        let localhost = HostName { host: "localhost".to_owned(), port: 80 };
+        assert!(!look_up(&localhost, &EngineNetworks::default()).expect("every system resolves it").is_empty());
+        let networks = EngineNetworks::new(["10.0.0.0/8".parse().expect("a network")]);
+        let refused = look_up(&localhost, &networks).expect_err("it is outside");
+        assert_eq!(refused.reason(), "refused_address");
+        assert!(refused.to_string().contains("--engine-networks"), "{refused}");
     }
 
     #[test]

@@ -294,6 +294,7 @@ pub(super) fn receive_messages(
 mod tests {
     use flash_indexer_sim::{Publisher, PublisherOptions};
     use flash_indexer_test_support::wait_for;
+    use flash_indexer_types::networks::EngineNetworks;
 
     use super::super::resolver;
     use super::*;
@@ -307,7 +308,7 @@ mod tests {
         let mut subscription = Subscription::open(&zmq::Context::new(), 1, Arc::clone(&listener)).expect("a socket");
         // An old notation of an address, which the system resolves like a name.
         let name = HostName::from_endpoint("tcp://2852039166:80").expect("a name");
-        subscription.connect_to_resolved(resolver::look_up(&name));
+        subscription.connect_to_resolved(resolver::look_up(&name, &EngineNetworks::default()));
         assert_eq!(metrics.limit_reached_count(Limit::Addresses), 1);
         let report = listener.report(RANK);
         assert_eq!(report.rejected.get("refused_address"), Some(&1), "{report:?}");

@@ -19,6 +19,7 @@ mod restore;
 mod restored_state;
 mod scoring;
 mod shadow;
+mod tenants;
 mod unregister;
 
 use std::sync::atomic::{AtomicU64, AtomicUsize};
@@ -44,6 +45,7 @@ pub use self::restore::{Restore, RestoredRank};
 pub use self::scoring::PredictError;
 pub use self::shadow::{Shadow, ShadowError};
 pub use self::unregister::Unregistered;
+use flash_indexer_core::hashing::BlockSize;
 use flash_indexer_explain::Tombstones;
 use flash_indexer_ingest::{Decoders, Sockets, Writers, default_queue_bytes};
 use flash_indexer_telemetry::metrics::Metrics;
@@ -125,6 +127,7 @@ impl Indexer {
         let queue_bytes_max = options.ingest_queue_bytes_max.unwrap_or_else(default_queue_bytes);
         let decoders = Decoders::start(options.decoder_threads, queue_bytes_max, &writers, &supervisor)?;
         let decoders = Arc::new(decoders);
+        let sockets = Sockets::start(Arc::clone(&decoders), &options.engine_networks, &supervisor)?;
         Ok(Self {
             predictions: Predictions::new(options.prediction_limits),
             tier_lookups: TierLookups::new(&metrics),
@@ -133,7 +136,7 @@ impl Indexer {
             models,
             registering: Mutex::default(),
             stream_positions: Arc::default(),
-            sockets: Sockets::start(Arc::clone(&decoders), &supervisor)?,
+            sockets,
             cleanup: Cleanup::start(&supervisor)?,
             pods: OnceLock::new(),
             supervisor,
@@ -182,6 +185,11 @@ impl Indexer {
         let named = instances.values().flat_map(|instance| instance.listeners.values());
         let kinds = named.filter_map(|listener| EngineKind::named(listener.options.engine?));
         EngineKind::most_frequent(kinds)
+    }
+
+    /// The block size of a model that is registered with this replica.
+    pub fn block_size_of(&self, key: &ModelKey) -> Option<BlockSize> {
+        Some(self.model(key).ok()?.block_size)
     }
 
     /// The tokens of a text or a chat, by the model's tokenizer and chat template. Of a chat with media, those before them.

@@ -1,7 +1,7 @@
 //! Creation and removal of models. A model is created for its first rank and removed with its last one.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use flash_indexer_core::hashing::BlockSize;
 use flash_indexer_explain::{History, SeenVariants};
@@ -60,6 +60,7 @@ impl Indexer {
             history: History::new(self.options.history_blocks_max),
             seen_variants: SeenVariants::default(),
             metrics: Arc::clone(&self.metrics),
+            is_tenant_full: AtomicBool::new(false),
             writers,
         });
         let index: Arc<dyn Maintain> = Arc::<Model>::clone(&model);
@@ -74,11 +75,7 @@ impl Indexer {
     }
 
     pub(super) fn listener_count(&self) -> usize {
-        let models = self.models.read();
-        let counts = models.values().flat_map(|model| {
-            model.instances.read().values().map(|instance| instance.listeners.len()).collect::<Vec<_>>()
-        });
-        counts.sum()
+        self.models.read().values().map(|model| model.rank_count()).sum()
     }
 
     /// Removes a model unless an instance is registered for it.

@@ -1,9 +1,12 @@
 //! Options of an indexer.
 
+use std::sync::Arc;
 use std::time::Duration;
 
+use flash_indexer_access::LimitsFile;
 use flash_indexer_redis::StoreOptions;
 use flash_indexer_telemetry::metrics::MetricNames;
+use flash_indexer_types::networks::EngineNetworks;
 
 use crate::predictions::PredictionLimits;
 use crate::score::TierWeights;
@@ -28,6 +31,10 @@ pub struct IndexerOptions {
     pub listeners_max: usize,
     /// Whether requests, discovery sources and peers may name `ipc://` endpoints, which are paths of this machine.
     pub allow_ipc: bool,
+    /// Networks of engines and peers; an address outside is not dialled.
+    pub engine_networks: EngineNetworks,
+    /// Limits of tenants; none limits no tenant.
+    pub tenant_limits: Option<Arc<LimitsFile>>,
     /// Stored, copied and removed blocks kept for explanations, of each kind for each model.
     pub history_blocks_max: usize,
     /// Memory limit of all indexes together, in bytes; none is unlimited.
@@ -58,6 +65,8 @@ impl Default for IndexerOptions {
             models_max: 1_024,
             listeners_max: 16_384,
             allow_ipc: false,
+            engine_networks: EngineNetworks::default(),
+            tenant_limits: None,
             metric_names: MetricNames::Own,
             store: None,
             use_window: None,

@@ -329,7 +329,7 @@ const fn reason(error: &RegistrationError) -> &'static str {
     match error {
         RegistrationError::BlockSize { .. } => "block_size_mismatch",
         RegistrationError::Rank { .. } => "registered_otherwise",
-        RegistrationError::TooMany { .. } => "too_many_ranks",
+        RegistrationError::TooMany { .. } | RegistrationError::Tenant(_) => "too_many_ranks",
         RegistrationError::Memory { .. } => "too_little_memory",
         RegistrationError::Endpoint(_)
         | RegistrationError::Address(_)

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use flash_indexer_core::{DpRank, WorkerId};
 use flash_indexer_ingest::{ConnectError, Delivery, Listener, ListenerOptions, ListenerState, is_bound};
 use flash_indexer_telemetry::metrics::Limit;
-use flash_indexer_types::endpoints::{EndpointError, check_endpoint, is_ipc};
+use flash_indexer_types::endpoints::{EndpointError, is_ipc};
 use flash_indexer_types::{InstanceId, Owner, Position, Registered, Registration, log_rank};
 use flash_indexer_wire::Start;
 
@@ -103,7 +103,7 @@ impl Indexer {
         let dialled = Some(endpoint).filter(|endpoint| !is_bound(endpoint)).into_iter().chain(replay_endpoint);
         for endpoint in dialled {
             let is_allowed = !is_ipc(endpoint) || ipc == IpcPaths::Allowed || self.options.allow_ipc;
-            let checked = check_endpoint(endpoint).and_then(|()| match is_allowed {
+            let checked = self.options.engine_networks.check_endpoint(endpoint).and_then(|()| match is_allowed {
                 true => Ok(()),
                 false => Err(EndpointError::Ipc { endpoint: endpoint.clone() }),
             });
@@ -149,6 +149,7 @@ impl Indexer {
             self.metrics.limit_reached(Limit::Listeners);
             return Err(RegistrationError::TooMany { what: "ranks", max: self.options.listeners_max });
         }
+        self.check_tenant_ranks(&key.tenant_id)?;
         // Ranks with one endpoint share its stream. Two subscriptions would count every block twice. Over the bound
         // socket each rank has its own stream.
         let shared = listeners.values().find(|listener| listener.options == options && !options.is_bound());

@@ -1,5 +1,6 @@
 //! Errors of registrations.
 
+use flash_indexer_access::LimitExceeded;
 use flash_indexer_core::DpRank;
 use flash_indexer_core::run::MemoryTooSmall;
 use flash_indexer_ingest::ConnectError;
@@ -49,6 +50,9 @@ pub enum RegistrationError {
         /// The limit.
         max: usize,
     },
+    /// A limit of the tenant is reached.
+    #[error(transparent)]
+    Tenant(#[from] LimitExceeded),
     /// The memory limit leaves too little for the model's index.
     #[error("{model} would be one of {models} models that share --memory-max: {error}; raise it, or unregister some")]
     Memory {

@@ -48,9 +48,11 @@ impl Scores {
             let message = "token_ids (or token_bytes), prompt and chat_json are alternatives: give one of them";
             return Err(Status::invalid_argument(message).into());
         }
+        self.0.access.admit_query(&key, given_tokens.len())?;
         let tokenize = async |prompt| {
             let tokenized = indexer.tokens(&key.model_name, prompt, PromptOptions::default()).await;
             let Tokenized { ids, media, .. } = tokenized.map_err(RpcError::from)?;
+            self.0.access.charge(&key, ids.len());
             Ok::<_, RpcError>((Cow::Owned(ids), media))
         };
         let (tokens, media) = match request.prompt {

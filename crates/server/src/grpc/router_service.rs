@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use flash_indexer_access::Grant;
 use flash_indexer_core::{LocalHash, Tier};
-use flash_indexer_registry::{Answer, Query, QueryOptions, RankAnswer, TokenPrompt};
+use flash_indexer_registry::{Answer, Indexer, Query, QueryOptions, RankAnswer, TokenPrompt};
 use flash_indexer_types::names::{NameField, check_names};
 use flash_indexer_types::{InstanceId, ModelKey};
 use tonic::{Request, Response, Status, Streaming};
@@ -17,6 +17,7 @@ use super::lists::List;
 use super::proto::router_service_server::RouterService;
 use super::proto::{PredictRequest, PredictResponse, QueryRequest, QueryResponse, RankMatch};
 use super::status::{RpcError, authorization, within_deadline};
+use crate::access::tokens_of_blocks;
 
 pub(super) struct Router(pub(super) Shared);
 
@@ -56,6 +57,7 @@ impl Shared {
         let grant = self.admit(authorization)?;
         let prompt = PromptInput::of(request)?;
         let QueryInput { key, query, options } = QueryInput::of(request, &prompt, &grant)?;
+        self.access.admit_query(&key, prompt.tokens(&self.indexer, &key))?;
         Ok(response(self.indexer.query(&key, query, options).await?, request))
     }
 
@@ -68,6 +70,7 @@ impl Shared {
         let grant = self.admit(authorization)?;
         let prompt = PromptInput::of(request)?;
         let QueryInput { key, query, options } = QueryInput::of(request, &prompt, &grant)?;
+        self.access.admit_query(&key, prompt.tokens(&self.indexer, &key))?;
         Ok(response(self.indexer.query_local(&key, query, options)?, request))
     }
 
@@ -77,6 +80,7 @@ impl Shared {
         let pod = InstanceId::parse(&request.pod)?;
         let ttl = (request.ttl_ms > 0).then(|| Duration::from_millis(request.ttl_ms.into()));
         let tokens = List::of_tokens(&request.token_ids, &request.token_bytes).read()?;
+        self.access.admit_query(&key, tokens.len())?;
         let prompt = TokenPrompt {
             tokens: &tokens,
             lora_name: given(&request.lora_name),
@@ -123,6 +127,14 @@ enum PromptInput<'r> {
 }
 
 impl<'r> PromptInput<'r> {
+    /// Number of tokens; of hashes, the tokens of their blocks.
+    fn tokens(&self, indexer: &Indexer, key: &ModelKey) -> usize {
+        match self {
+            Self::Tokens(tokens) => tokens.len(),
+            Self::Hashes(hashes) => tokens_of_blocks(indexer, key, hashes.len()),
+        }
+    }
+
     fn of(request: &'r QueryRequest) -> Result<Self, RpcError> {
         let tokens = List::of_tokens(&request.token_ids, &request.token_bytes).read()?;
         let hashes = List {

@@ -4,7 +4,7 @@ use std::error::Error;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use flash_indexer_access::{Denied, Grant, Scope};
+use flash_indexer_access::{Denied, Grant, LimitExceeded, Scope};
 use flash_indexer_prompt::tokenize::FailureReason;
 use flash_indexer_registry::{Indexer, PredictError, QueryError, TokenizationError};
 use flash_indexer_telemetry::metrics::Limit;
@@ -14,7 +14,7 @@ use tonic::metadata::MetadataMap;
 use tonic::{Code, Response, Status};
 
 use super::Shared;
-use crate::access::Permission;
+use crate::access::{Permission, limit_metric};
 
 /// Error of a call, as the status that the client receives.
 #[derive(Debug)]
@@ -31,6 +31,15 @@ impl From<Denied> for RpcError {
         let code = if denied.is_unauthenticated() { Code::Unauthenticated } else { Code::PermissionDenied };
         let mut status = Status::new(code, shorten(denied.to_string()));
         status.set_source(Arc::new(denied));
+        Self(status)
+    }
+}
+
+impl From<LimitExceeded> for RpcError {
+    fn from(exceeded: LimitExceeded) -> Self {
+        let mut status = Status::resource_exhausted(shorten(exceeded.to_string()));
+        status.metadata_mut().insert("retry-after", exceeded.retry_after_s.into());
+        status.set_source(Arc::new(exceeded));
         Self(status)
     }
 }
@@ -164,6 +173,11 @@ impl InFlightRequest {
             && let Some(denied) = status.source().and_then(|source| source.downcast_ref::<Denied>())
         {
             self.indexer.metrics().access_denied(denied.as_str());
+        }
+        if let Err(status) = &answer
+            && let Some(exceeded) = status.source().and_then(|source| source.downcast_ref::<LimitExceeded>())
+        {
+            self.indexer.metrics().limit_reached(limit_metric(exceeded.limit));
         }
         answer.map(Response::new)
     }

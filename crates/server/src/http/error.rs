@@ -6,7 +6,7 @@ use axum::Json;
 use axum::http::header::{ACCEPT_ENCODING, RETRY_AFTER, WWW_AUTHENTICATE};
 use axum::http::{HeaderValue, StatusCode};
 use axum::response::{IntoResponse, Response};
-use flash_indexer_access::Denied;
+use flash_indexer_access::{Denied, LimitExceeded};
 use flash_indexer_api::ErrorBody;
 use flash_indexer_prompt::tokenize::FailureReason;
 use flash_indexer_registry::{DigestError, PredictError, QueryError, RegistrationError, TokenizationError};
@@ -15,6 +15,7 @@ use flash_indexer_types::InstanceIdError;
 use flash_indexer_types::names::{NameError, shorten, shortened};
 
 use super::content::{Accepted, ENCODINGS, OCTET_STREAM};
+use crate::access::limit_metric;
 
 /// Error response: a status and a message with a remedy for the client.
 #[derive(Debug)]
@@ -125,6 +126,14 @@ impl From<Denied> for ApiError {
     }
 }
 
+impl From<LimitExceeded> for ApiError {
+    fn from(exceeded: LimitExceeded) -> Self {
+        let limit = Some(limit_metric(exceeded.limit));
+        let retry_after_s = Some(exceeded.retry_after_s);
+        Self { limit, retry_after_s, ..Self::new(StatusCode::TOO_MANY_REQUESTS, exceeded.to_string()) }
+    }
+}
+
 impl From<NameError> for ApiError {
     fn from(error: NameError) -> Self {
         Self { limit: Some(Limit::Names), ..Self::bad_request(error.to_string()) }
@@ -143,6 +152,10 @@ impl From<InstanceIdError> for ApiError {
 impl From<RegistrationError> for ApiError {
     fn from(error: RegistrationError) -> Self {
         let status = match &error {
+            RegistrationError::Tenant(exceeded) => {
+                // The registry has counted it.
+                return Self { limit: None, ..Self::from(exceeded.clone()) };
+            }
             RegistrationError::Endpoint(_) | RegistrationError::Name(_) | RegistrationError::Address(_) => {
                 StatusCode::BAD_REQUEST
             }

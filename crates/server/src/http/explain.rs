@@ -16,6 +16,7 @@ use super::extract::{Access, Parameters};
 use super::fields::CheckedScope;
 use super::prompt::{PromptBody, PromptRequest};
 use super::{Api, blocking};
+use crate::access::tokens_of_blocks;
 
 pub(super) async fn explain(
     State(api): State<Arc<Api>>,
@@ -24,6 +25,11 @@ pub(super) async fn explain(
     PromptBody { request, .. }: PromptBody<ExplainRequest>,
 ) -> Result<Json<Explanation>, ApiError> {
     let question = question(request, &grant)?;
+    let tokens = match &question.prompt {
+        Prompt::Tokens { tokens, .. } => tokens.len(),
+        Prompt::Hashes(hashes) => tokens_of_blocks(&api.indexer, &question.key, hashes.len()),
+    };
+    api.access.admit_query(&question.key, tokens)?;
     let permit = Arc::clone(&api.explanations)
         .try_acquire_owned()
         .inspect_err(|_| api.indexer.metrics().limit_reached(Limit::Explanations))
@@ -84,7 +90,7 @@ mod tests {
     async fn an_explanation_beyond_the_limit_is_refused_and_counted() {
         let indexer = Arc::new(Indexer::start(IndexerOptions::default()).expect("threads"));
         let (peers, recovery) = (Arc::default(), RecoveryStatus::finished());
-        let access = Arc::new(AccessControl::load(None, Arc::clone(&indexer)).expect("no file"));
+        let access = Arc::new(AccessControl::new(None, None));
         let api = Arc::new(Api::new(Arc::clone(&indexer), access, 0, Default::default(), peers, recovery, None));
         let explain_once = || {
             let request = serde_json::from_str(r#"{"token_ids": [], "model_name": "m"}"#).expect("a request");

@@ -21,7 +21,12 @@ pub(super) async fn register(
     State(api): State<Arc<Api>>,
     Body(request): Body<PeerRequest>,
 ) -> Result<(StatusCode, Json<Success>), ApiError> {
-    let status = match api.peers.add(url(&request)?) {
+    let url = url(&request)?;
+    if let Err(refused) = api.peers.networks().check_host(&url.host()) {
+        api.indexer.metrics().limit_reached(Limit::Addresses);
+        return Err(ApiError::bad_request(format!("invalid peer URL {:?}: {refused}", url.as_str())));
+    }
+    let status = match api.peers.add(url) {
         Added::New => StatusCode::CREATED,
         Added::Already => StatusCode::OK,
         Added::TooMany => {

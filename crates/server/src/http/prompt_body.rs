@@ -98,7 +98,13 @@ pub(super) async fn tokenize(
     };
     let mut options = PromptOptions { keep_last, ..PromptOptions::default() };
     let (mut text, mut chat, mut media) = (None, None, None);
-    let tokens = match (fields.token_ids, fields.prompt.map(single).transpose()?) {
+    let prompt = fields.prompt.map(single).transpose()?;
+    let given = match (&fields.token_ids, &prompt) {
+        (Some(tokens), _) | (None, Some(PromptField::Tokens(tokens))) => tokens.len(),
+        _ => 0,
+    };
+    api.access.admit_query(&key, given)?;
+    let tokens = match (fields.token_ids, prompt) {
         (Some(mut tokens), _) | (None, Some(PromptField::Tokens(mut tokens))) => {
             let cut = keep_last.map_or(0, |kept| tokens.len().saturating_sub(kept));
             tokens.drain(..cut);
@@ -109,7 +115,9 @@ pub(super) async fn tokenize(
                 options.special_tokens = SpecialTokens::Omitted;
             }
             text = (keep == Keep::Rendering).then(|| given.clone());
-            api.indexer.tokens(&key.model_name, Prompt::Text(given), options).await?.ids
+            let ids = api.indexer.tokens(&key.model_name, Prompt::Text(given), options).await?.ids;
+            api.access.charge(&key, ids.len());
+            ids
         }
         (None, _) => {
             let engine = chat_engine(api.indexer.engine_of(&key));
@@ -120,6 +128,7 @@ pub(super) async fn tokenize(
                 chat = Some((engine, slot));
             }
             let tokenized = api.indexer.tokens(&key.model_name, Prompt::Chat(Box::new(prompt)), options).await?;
+            api.access.charge(&key, tokenized.ids.len());
             media = tokenized.media;
             tokenized.ids
         }

@@ -14,6 +14,7 @@ use super::extract::Access;
 use super::fields::CheckedScope;
 use super::prompt::{PromptBody, PromptRequest};
 use super::query_response::QueryResponse;
+use crate::access::tokens_of_blocks;
 
 impl PromptRequest for TokenQuery {
     type Number = u32;
@@ -30,6 +31,7 @@ pub(super) async fn by_tokens(
     PromptBody { request: query, .. }: PromptBody<TokenQuery>,
 ) -> Result<QueryResponse, ApiError> {
     let key = query.scope.key(&grant)?;
+    api.access.admit_query(&key, query.token_ids.len())?;
     let options = QueryOptions {
         top_k: query.top_k,
         min_score: query.min_score,
@@ -56,6 +58,7 @@ pub(super) async fn by_hashes(
     PromptBody { request: query, .. }: PromptBody<HashQuery>,
 ) -> Result<QueryResponse, ApiError> {
     let key = query.scope.key(&grant)?;
+    api.access.admit_query(&key, tokens_of_blocks(&api.indexer, &key, query.block_hashes.len()))?;
     let options = QueryOptions {
         top_k: query.top_k,
         min_score: query.min_score,

@@ -8,16 +8,18 @@ use std::time::{Duration, Instant};
 
 use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, bounded, unbounded};
 use flash_indexer_core::DpRank;
+use flash_indexer_credentials::{ClientCredentials, ClientFiles};
 use flash_indexer_ingest::{Connection, ListenerReport, ReadAt};
 use flash_indexer_registry::{Indexer, Shadow, ShadowError};
 use flash_indexer_snapshot::{DumpError, read_dump};
+use flash_indexer_telemetry::metrics::ReloadedFile;
 use flash_indexer_telemetry::supervision::{ThreadKind, Watch};
 use flash_indexer_types::{InstanceId, ModelKey, RankId, Trust, log_rank};
 use parking_lot::Mutex;
 use tracing::{info, warn};
 
 use super::Peers;
-use super::client::{PeerClient, PeerDeadlines, PeerError, PeerToken, Selection};
+use super::client::{PeerClient, PeerDeadlines, PeerError, Selection};
 use super::comparison::{
     COMPARED_AT_ONCE_MAX, Candidate, Outcome, RankComparison, ReportedPosition, SAMPLE_INTERVAL, compare_digests,
     pause_after,
@@ -40,7 +42,8 @@ pub(crate) struct Check {
     pub(crate) indexer: Arc<Indexer>,
     pub(crate) peers: Arc<Peers>,
     pub(crate) deadlines: PeerDeadlines,
-    pub(crate) token: Option<PeerToken>,
+    /// Files of the credentials for peers, read again before each round.
+    pub(crate) credentials: ClientFiles,
     pub(crate) interval: Duration,
     pub(crate) recovery: Arc<RecoveryStatus>,
 }
@@ -76,20 +79,38 @@ impl Check {
     }
 
     fn run(self, watch: &Watch, dropped: &Receiver<()>) {
-        let client = PeerClient::new(&self.deadlines, self.token.clone());
+        let mut latest = None;
         let mut disputed = BTreeSet::new();
         while dropped.recv_timeout(self.interval) == Err(RecvTimeoutError::Timeout) {
             if let RecoveryState::Running(_) = self.recovery.state() {
                 continue;
             }
+            let Some(client) = self.client(&mut latest) else { continue };
             for url in self.peers.urls() {
                 // After a panic, the peer is compared again in the next round.
-                if let Some(Err(error)) = watch.guarded(|| self.compare(watch, &client, &url, &mut disputed)) {
+                if let Some(Err(error)) = watch.guarded(|| self.compare(watch, client, &url, &mut disputed)) {
                     self.indexer.metrics().peer_check("unreachable");
                     info!(peer = url.as_str(), %error, "failed to compare with a peer; retrying after the check interval");
                 }
             }
         }
+    }
+
+    /// The client of a round. Certificates expire and tokens are replaced, so their files are read again. Files that cannot
+    /// be read leave the previous client in place, if there is one.
+    fn client<'c>(&self, previous: &'c mut Option<PeerClient>) -> Option<&'c PeerClient> {
+        if previous.is_none() || self.credentials != ClientFiles::default() {
+            match ClientCredentials::load(&self.credentials) {
+                Ok(credentials) => {
+                    *previous = Some(PeerClient::new(&self.deadlines, &credentials, self.peers.networks()))
+                }
+                Err(error) => {
+                    self.indexer.metrics().reload_failed(ReloadedFile::PeerCredentials);
+                    warn!(%error, "the previous credentials for peers stay in force; correct the file");
+                }
+            }
+        }
+        previous.as_ref()
     }
 
     /// Compares every rank that both sides listen to, several at a time.

@@ -4,17 +4,18 @@ use std::io::Read;
 use std::time::Duration;
 
 use flash_indexer_api::Worker;
+use flash_indexer_credentials::{ClientCredentials, tls_remedy};
 use flash_indexer_snapshot::RankRecord;
 use flash_indexer_types::names::{shorten, shortened};
+use flash_indexer_types::networks::EngineNetworks;
 use flash_indexer_types::{InstanceId, RankId};
 use serde::de::DeserializeOwned;
 use serde_json::Value;
-use ureq::http::header::{AUTHORIZATION, LOCATION};
-use ureq::http::{HeaderValue, Request, Response};
-use ureq::middleware::MiddlewareNext;
+use ureq::http::Response;
+use ureq::http::header::LOCATION;
 use ureq::typestate::WithoutBody;
 use ureq::unversioned::transport::DefaultConnector;
-use ureq::{Agent, Body, RequestBuilder, SendBody};
+use ureq::{Agent, Body, RequestBuilder};
 
 use super::resolver::PeerResolver;
 use super::url::PeerUrl;
@@ -47,7 +48,7 @@ impl Default for PeerDeadlines {
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum PeerError {
     /// The connection failed or a deadline passed.
-    #[error("failed to reach peer {url}: {source}")]
+    #[error("failed to reach peer {url}: {source}{}", tls_advice(.source))]
     Unreachable { url: PeerUrl, source: Box<ureq::Error> },
     /// The peer redirects the request.
     #[error(
@@ -67,26 +68,6 @@ const ANSWER_BYTES_MAX: u64 = 64 << 20;
 /// Limit of an error's text, in bytes.
 const ERROR_BYTES_MAX: u64 = 4 << 10;
 
-/// Bearer token that this replica sends to its peers. `Debug` does not print it.
-#[derive(Debug, Clone)]
-pub struct PeerToken(HeaderValue);
-
-/// Text that cannot be a bearer token.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("it is empty or has a character that a header cannot have; write the token alone")]
-pub struct PeerTokenError;
-
-impl std::str::FromStr for PeerToken {
-    type Err = PeerTokenError;
-
-    fn from_str(text: &str) -> Result<Self, PeerTokenError> {
-        let token = text.trim();
-        let mut value = HeaderValue::try_from(format!("Bearer {token}")).map_err(|_| PeerTokenError)?;
-        value.set_sensitive(true);
-        if token.is_empty() { Err(PeerTokenError) } else { Ok(Self(value)) }
-    }
-}
-
 /// Blocking client for all peers.
 #[derive(Debug, Clone)]
 pub(crate) struct PeerClient {
@@ -94,9 +75,10 @@ pub(crate) struct PeerClient {
 }
 
 impl PeerClient {
-    /// Creates a client that sends a token, if there is one, to every peer.
-    pub(crate) fn new(deadlines: &PeerDeadlines, token: Option<PeerToken>) -> Self {
-        let config = Agent::config_builder()
+    /// Creates a client with these credentials for every peer in the networks.
+    pub(crate) fn new(deadlines: &PeerDeadlines, credentials: &ClientCredentials, networks: &EngineNetworks) -> Self {
+        let config = credentials
+            .apply(Agent::config_builder())
             .http_status_as_error(false)
             // A redirect would let a peer choose what this service requests.
             .max_redirects(0)
@@ -104,11 +86,8 @@ impl PeerClient {
             .timeout_recv_response(Some(deadlines.first_byte))
             .timeout_per_read(Some(deadlines.stall))
             .timeout_global(Some(deadlines.whole))
-            .middleware(move |request: Request<SendBody<'_>>, next: MiddlewareNext<'_>| {
-                next.handle(authorized(request, token.as_ref()))
-            })
             .build();
-        Self { agent: Agent::with_parts(config, DefaultConnector::default(), PeerResolver::default()) }
+        Self { agent: Agent::with_parts(config, DefaultConnector::default(), PeerResolver::new(networks.clone())) }
     }
 
     /// Fetches the instances that the peer listens to. Indexers of other projects list no listeners: their instances are
@@ -173,12 +152,9 @@ impl PeerClient {
     }
 }
 
-/// Adds the token to a request.
-fn authorized<'b>(mut request: Request<SendBody<'b>>, token: Option<&PeerToken>) -> Request<SendBody<'b>> {
-    if let Some(PeerToken(value)) = token {
-        request.headers_mut().insert(AUTHORIZATION, value.clone());
-    }
-    request
+/// What to do about a request that failed because of TLS, for the end of an error.
+fn tls_advice(error: &ureq::Error) -> String {
+    tls_remedy(error).map_or_else(String::new, |remedy| format!("; {remedy}"))
 }
 
 fn protocol_error(url: &PeerUrl, error: &serde_json::Error) -> PeerError {

@@ -18,10 +18,11 @@ mod resolver;
 mod status;
 mod url;
 
+use flash_indexer_types::networks::EngineNetworks;
 use parking_lot::Mutex;
 
 pub(crate) use self::check::{Check, CheckGuard};
-pub use self::client::{PeerDeadlines, PeerToken, PeerTokenError};
+pub use self::client::PeerDeadlines;
 pub(crate) use self::recovery::Recovery;
 pub use self::status::RecoveryError;
 pub(crate) use self::status::{RecoveryState, RecoveryStatus};
@@ -36,6 +37,8 @@ pub(crate) const PEERS_MAX: usize = 64;
 #[derive(Debug, Default)]
 pub(crate) struct Peers {
     urls: Mutex<Vec<PeerUrl>>,
+    /// Networks of their addresses.
+    networks: EngineNetworks,
 }
 
 /// Outcome of [`Peers::add`].
@@ -47,8 +50,12 @@ pub(crate) enum Added {
 }
 
 impl Peers {
-    pub(crate) fn new(urls: Vec<PeerUrl>) -> Self {
-        Self { urls: Mutex::new(urls) }
+    pub(crate) fn new(urls: Vec<PeerUrl>, networks: EngineNetworks) -> Self {
+        Self { urls: Mutex::new(urls), networks }
+    }
+
+    pub(crate) fn networks(&self) -> &EngineNetworks {
+        &self.networks
     }
 
     pub(crate) fn add(&self, url: PeerUrl) -> Added {

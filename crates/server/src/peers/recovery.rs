@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 use flash_indexer_api::Worker;
 use flash_indexer_core::DpRank;
 use flash_indexer_core::hashing::BlockSize;
+use flash_indexer_credentials::ClientCredentials;
 use flash_indexer_registry::{Indexer, Restore, RestoredRank};
 use flash_indexer_snapshot::{
     DumpEntry, DumpError, DumpSink, DumpSummary, EngineKind, RankName, RankRecord, Refused, read_dump,
@@ -19,7 +20,7 @@ use flash_indexer_types::{ModelKey, Owner, RankId, Registered, Registration, log
 use tracing::{error, info, warn};
 
 use super::Peers;
-use super::client::{PeerClient, PeerDeadlines, PeerError, PeerToken};
+use super::client::{PeerClient, PeerDeadlines, PeerError};
 use super::status::{RecoverySource, RecoveryState, RecoveryStatus, Reporter};
 use super::url::PeerUrl;
 use crate::snapshots::Snapshots;
@@ -31,7 +32,7 @@ pub(crate) struct Recovery {
     pub(crate) indexer: Arc<Indexer>,
     pub(crate) peers: Arc<Peers>,
     pub(crate) deadlines: PeerDeadlines,
-    pub(crate) token: Option<PeerToken>,
+    pub(crate) credentials: ClientCredentials,
     /// Snapshots of the state directory, of which the newest undamaged one is loaded.
     pub(crate) snapshots: Option<Arc<Snapshots>>,
     /// Dump file to load if no snapshot and no peer can be used.
@@ -86,7 +87,7 @@ impl Recovery {
     }
 
     fn run(mut self, watch: &Watch, reporter: &Reporter) {
-        let client = PeerClient::new(&self.deadlines, self.token.clone());
+        let client = PeerClient::new(&self.deadlines, &self.credentials, self.peers.networks());
         match self.recover(watch, &client, reporter) {
             Ok((source, restored)) => {
                 self.release(watch, restored);

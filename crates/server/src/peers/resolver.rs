@@ -1,6 +1,6 @@
 //! Resolution of peers' host names.
 
-use flash_indexer_types::endpoints::check_address;
+use flash_indexer_types::networks::EngineNetworks;
 use ureq::Error;
 use ureq::config::Config;
 use ureq::http::Uri;
@@ -11,6 +11,13 @@ use ureq::unversioned::transport::NextTimeout;
 #[derive(Debug, Default)]
 pub(super) struct PeerResolver {
     system: DefaultResolver,
+    networks: EngineNetworks,
+}
+
+impl PeerResolver {
+    pub(super) fn new(networks: EngineNetworks) -> Self {
+        Self { system: DefaultResolver::default(), networks }
+    }
 }
 
 impl Resolver for PeerResolver {
@@ -18,7 +25,7 @@ impl Resolver for PeerResolver {
         let found = self.system.resolve(uri, config, timeout)?;
         let (mut allowed, mut first_refused) = (self.empty(), None);
         for address in &found {
-            match check_address(address.ip()) {
+            match self.networks.check_address(address.ip()) {
                 Ok(()) => allowed.push(*address),
                 Err(refused) => drop(first_refused.get_or_insert(refused)),
             }

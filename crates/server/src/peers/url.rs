@@ -22,6 +22,12 @@ pub struct PeerUrlError {
 }
 
 impl PeerUrl {
+    /// Name or address of the host.
+    pub(crate) fn host(&self) -> String {
+        let uri: Uri = self.0.parse().expect("it was parsed before");
+        uri.host().unwrap_or_default().to_owned()
+    }
+
     /// The URL without a slash at its end.
     #[must_use]
     pub fn as_str(&self) -> &str {
@@ -41,9 +47,8 @@ impl FromStr for PeerUrl {
         }
         let Ok(uri) = url.parse::<Uri>() else { return invalid("it cannot be parsed") };
         match uri.scheme_str() {
-            Some("http") => {}
-            Some("https") => return invalid("https is not supported between indexers"),
-            _ => return invalid("it does not start with http://"),
+            Some("http" | "https") => {}
+            _ => return invalid("it starts with neither http:// nor https://"),
         }
         let Some(authority) = uri.authority() else { return invalid("there is no host") };
         if authority.host().is_empty() {

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use flash_indexer_access::{NewToken, Scope};
-use flash_indexer_server::{PeerUrl, ServerOptions};
+use flash_indexer_server::{ClientFiles, PeerUrl, ServerOptions};
 use flash_indexer_test_support::wait_for;
 use serde_json::{Value, json};
 use tempfile::TempDir;
@@ -264,8 +264,13 @@ fn a_replica_recovers_from_a_peer_with_its_token() {
     let _engine = engine(&service, "one", "default");
     let url: PeerUrl = service.url("").parse().expect("a URL");
     let recovered = |token: Option<&str>| {
-        let peer_token = token.map(|token| token.parse().expect("a token"));
-        Service::recovered(ServerOptions { peers: vec![url.clone()], peer_token, ..ServerOptions::default() })
+        let path = token.map(|token| {
+            let path = file.path.with_extension("peer");
+            std::fs::write(&path, format!("{token}\n")).expect("a file");
+            path
+        });
+        let peer_credentials = ClientFiles { token: path, ..ClientFiles::default() };
+        Service::recovered(ServerOptions { peers: vec![url.clone()], peer_credentials, ..ServerOptions::default() })
     };
     let held = |replica: &Service| replica.get("/dump").1.to_string().matches("block_hash").count();
     assert!(held(&recovered(Some(&peer))) > 0);

@@ -1,6 +1,6 @@
 //! What a client, a web page, a pod or a peer must not be able to do to the service.
 
-use std::io::{Read, Write};
+use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use flash_indexer_core::hashing::BlockSize;
 use flash_indexer_server::{
-    DiscoveryOptions, DiscoverySource, EngineTemplate, IndexerOptions, PodOptions, ServerOptions,
+    DiscoveryOptions, DiscoverySource, EngineNetworks, EngineTemplate, IndexerOptions, PodOptions, ServerOptions,
 };
 use flash_indexer_sim::{Publisher, PublisherOptions};
 use flash_indexer_test_support::wait_for;
@@ -131,6 +131,42 @@ fn paths_and_addresses_of_one_machine_are_not_dialled() {
     let service = Service::start_with(ServerOptions { indexer, ..ServerOptions::default() });
     let path = std::env::temp_dir().join(format!("flash-indexer-doors-{}", std::process::id()));
     assert_eq!(service.post("/register", &register(&format!("ipc://{}", path.display()))).0, 201);
+}
+
+#[test]
+fn engines_and_peers_outside_the_engine_networks_are_not_dialled() {
+    let engine_networks = EngineNetworks::new(["10.0.0.0/8".parse().expect("a network")]);
+    let indexer = IndexerOptions { engine_networks, ..IndexerOptions::default() };
+    let service = Service::start_with(ServerOptions { indexer, ..ServerOptions::default() });
+    // Every request of this test comes to a loopback address, and so would a dialled connection.
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
+    let port = listener.local_addr().expect("an address").port();
+    for (at, host) in ["127.0.0.1", "[::1]", "[::ffff:127.0.0.1]", "8.8.8.8"].into_iter().enumerate() {
+        for field in ["endpoint", "replay_endpoint"] {
+            let mut request = register("tcp://10.0.0.1:9");
+            request[field] = json!(format!("tcp://{host}:{port}"));
+            let (status, answer) = service.post("/register", &request);
+            assert!(status == 400 && answer.to_string().contains("--engine-networks"), "{host}: {status} {answer}");
+        }
+        let (status, answer) = service.post("/register_peer", &json!({ "url": format!("http://{host}:{port}") }));
+        assert!(status == 400 && answer.to_string().contains("--engine-networks"), "{host}: {status} {answer}");
+        assert_eq!(bound(&service, "addresses"), 3.0 * (at + 1) as f64, "each refusal is counted");
+    }
+    assert_eq!(service.post("/register", &register("tcp://10.0.0.1:9")).0, 201);
+    assert_eq!(service.post("/register_peer", &json!({ "url": "http://10.0.0.1:8090" })).0, 201);
+
+    // A name is refused after its lookup.
+    let mut named = register(&format!("tcp://localhost:{port}"));
+    named["instance_id"] = json!("named");
+    assert_eq!(service.post("/register", &named).0, 201);
+    let refused = wait_for("the lookup", PATIENCE, || {
+        let listener = service.listener(&json!("named"), 0);
+        (listener["rejected"]["refused_address"].as_u64() >= Some(1)).then_some(listener)
+    });
+    assert!(refused["last_error"].as_str().is_some_and(|why| why.contains("--engine-networks")), "{refused}");
+    listener.set_nonblocking(true).expect("a socket");
+    let dialled = listener.accept().map(|(_, from)| from);
+    assert_eq!(dialled.expect_err("a connection").kind(), ErrorKind::WouldBlock);
 }
 
 #[test]

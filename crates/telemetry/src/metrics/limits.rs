@@ -67,10 +67,18 @@ pub enum Limit {
     Names,
     /// Addresses and paths that engines and peers must not use.
     Addresses,
+    /// Blocks that a tenant's ranks hold.
+    TenantHeldBlocks,
+    /// Registered ranks of a tenant.
+    TenantRanks,
+    /// Queries of a tenant.
+    TenantQueries,
+    /// Prompt tokens of a tenant.
+    TenantPromptTokens,
 }
 
 impl Limit {
-    const ALL: [Self; 27] = [
+    const ALL: [Self; 31] = [
         Self::Queue,
         Self::PendingRegistrations,
         Self::Pods,
@@ -98,6 +106,10 @@ impl Limit {
         Self::DiscoveryTargets,
         Self::Names,
         Self::Addresses,
+        Self::TenantHeldBlocks,
+        Self::TenantRanks,
+        Self::TenantQueries,
+        Self::TenantPromptTokens,
     ];
 
     const fn as_str(self) -> &'static str {
@@ -129,6 +141,10 @@ impl Limit {
             Self::DiscoveryTargets => "discovery_targets",
             Self::Names => "names",
             Self::Addresses => "addresses",
+            Self::TenantHeldBlocks => "tenant_held_blocks",
+            Self::TenantRanks => "tenant_ranks",
+            Self::TenantQueries => "tenant_queries",
+            Self::TenantPromptTokens => "tenant_prompt_tokens",
         }
     }
 }

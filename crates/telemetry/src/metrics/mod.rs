@@ -43,7 +43,7 @@ use prometheus_client::registry::Registry;
 
 pub use self::format::TextFormat;
 pub use self::limits::Limit;
-pub use self::requests::Endpoint;
+pub use self::requests::{Endpoint, ReloadedFile};
 pub use self::state::{
     Families, IngestQueueState, ListenerState, ModelCounts, ModelState, QueueState, State, StateSection,
 };

@@ -8,7 +8,7 @@ use prometheus_client::metrics::family::Family;
 use prometheus_client::registry::{Registry, Unit};
 
 use super::histogram::Histogram;
-use super::{Metrics, registered};
+use super::{Metrics, registered, resolved};
 
 /// Buckets of request latency, in seconds: from a query of a small index to the first byte of a dump.
 pub(super) const DURATIONS: [f64; 17] = [
@@ -49,8 +49,41 @@ struct FailedLabels {
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct DeniedLabels {
+struct ReasonLabel {
     reason: &'static str,
+}
+
+/// File that is read again while the service runs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ReloadedFile {
+    /// Bearer tokens.
+    Tokens,
+    /// Certificates of the listeners.
+    Certificates,
+    /// Token and certificates for requests to peers.
+    PeerCredentials,
+    /// Limits of tenants.
+    Limits,
+}
+
+impl ReloadedFile {
+    const ALL: [Self; 4] = [Self::Tokens, Self::Certificates, Self::PeerCredentials, Self::Limits];
+
+    /// Name of the file, for metrics and logs.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Tokens => "tokens",
+            Self::Certificates => "certificates",
+            Self::PeerCredentials => "peer_credentials",
+            Self::Limits => "limits",
+        }
+    }
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct FileLabel {
+    file: &'static str,
 }
 
 #[derive(Debug)]
@@ -58,8 +91,9 @@ pub(super) struct RequestMetrics {
     durations: Family<Path, Histogram, fn() -> Histogram>,
     requests: Family<ResponseLabels, Counter>,
     errors: Family<FailedLabels, Counter>,
-    denied: Family<DeniedLabels, Counter>,
-    token_file_failures: Counter,
+    denied: Family<ReasonLabel, Counter>,
+    handshake_failures: Family<ReasonLabel, Counter>,
+    reload_failures: [Counter; ReloadedFile::ALL.len()],
     /// `requests` with the labels of the compatible indexer.
     requests_by_method: Option<Family<PathAndMethod, Counter>>,
 }
@@ -82,23 +116,32 @@ impl RequestMetrics {
         });
         let help = "HTTP and gRPC requests without a known bearer token, or without the permission that they need";
         let denied = registered(registry, "access_denied", help, Family::default());
-        let help = "Failed reads of the token file; the previous tokens stay in force";
-        let token_file_failures = registered(registry, "token_file_failures", help, Counter::default());
-        Self { durations, requests, errors, denied, token_file_failures, requests_by_method }
+        let help = "TLS handshakes that failed, of HTTP and gRPC";
+        let handshake_failures = registered(registry, "tls_handshake_failures", help, Family::default());
+        let help =
+            "Failed reads of a file that is read again while the service runs; the previous content stays in force";
+        let family = registered(registry, "reload_failures", help, Family::<FileLabel, Counter>::default());
+        let reload_failures = resolved(&family, ReloadedFile::ALL, |file| FileLabel { file: file.as_str() });
+        let help = "Alias of reload_failures of the token file until 1.0";
+        registry.register("token_file_failures", help, reload_failures[ReloadedFile::Tokens as usize].clone());
+        Self { durations, requests, errors, denied, handshake_failures, reload_failures, requests_by_method }
     }
 }
 
 impl Metrics {
     /// Counts a request that was denied.
     pub fn access_denied(&self, reason: &'static str) {
-        self.requests.denied.get_or_create(&DeniedLabels { reason }).inc();
+        self.requests.denied.get_or_create(&ReasonLabel { reason }).inc();
     }
 
-    /// Counts a read of the token file if it failed.
-    pub fn token_file_read(&self, is_ok: bool) {
-        if !is_ok {
-            self.requests.token_file_failures.inc();
-        }
+    /// Counts a TLS handshake that failed.
+    pub fn tls_handshake_failed(&self, reason: &'static str) {
+        self.requests.handshake_failures.get_or_create(&ReasonLabel { reason }).inc();
+    }
+
+    /// Counts a failed read of a file whose previous content stays in force.
+    pub fn reload_failed(&self, file: ReloadedFile) {
+        self.requests.reload_failures[file as usize].inc();
     }
 
     /// Counts a response and records its latency.

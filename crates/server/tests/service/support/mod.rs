@@ -11,6 +11,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use flash_indexer_core::SequenceHash;
+use flash_indexer_credentials::ClientCredentials;
 use flash_indexer_redis::StoreOptions;
 use flash_indexer_server::{Indexer, IndexerOptions, PeerUrl, Server, ServerOptions};
 use flash_indexer_sim::{Publisher, PublisherOptions};
@@ -18,10 +19,6 @@ use flash_indexer_test_support::{RedisNode, wait_for};
 use flash_indexer_wire::{BlockRemoved, BlockStored, Encoding, EngineEvent, TokenIds, encode_batch};
 use serde_json::{Value, json};
 use tonic::transport::Channel;
-use ureq::SendBody;
-use ureq::http::header::AUTHORIZATION;
-use ureq::http::{HeaderValue, Request};
-use ureq::middleware::MiddlewareNext;
 
 pub(crate) use self::exposition::{Exposition, Format};
 
@@ -46,19 +43,29 @@ impl Service {
 
     /// A service whose requests by this value have a bearer token.
     pub(crate) fn start_for(options: ServerOptions, token: Option<&str>) -> Self {
+        Self::start_as(options, &credentials(token))
+    }
+
+    /// A service whose requests by this value have these credentials.
+    pub(crate) fn start_as(options: ServerOptions, credentials: &ClientCredentials) -> Self {
         let runtime = tokio::runtime::Runtime::new().expect("a runtime");
         let server = runtime.block_on(Server::start(ServerOptions { port: 0, ..options })).expect("a server");
-        Self { runtime: Some(runtime), server: Some(server), agent: agent(token) }
+        Self { runtime: Some(runtime), server: Some(server), agent: agent(credentials) }
+    }
+
+    /// The answer to a request with these credentials, or the error without one.
+    pub(crate) fn get_as(&self, credentials: &ClientCredentials, path: &str) -> Result<(u16, Value), ureq::Error> {
+        Ok(read(Ok(agent(credentials).get(self.url(path)).call()?)))
     }
 
     /// The answer to a request with a bearer token, or without one.
     pub(crate) fn get_with(&self, token: Option<&str>, path: &str) -> (u16, Value) {
-        read(agent(token).get(self.url(path)).call())
+        read(agent(&credentials(token)).get(self.url(path)).call())
     }
 
     /// The answer to a request with a bearer token, or without one.
     pub(crate) fn post_with(&self, token: Option<&str>, path: &str, body: &Value) -> (u16, Value) {
-        read(agent(token).post(self.url(path)).content_type("application/json").send(body.to_string()))
+        read(agent(&credentials(token)).post(self.url(path)).content_type("application/json").send(body.to_string()))
     }
 
     fn server(&self) -> &Server {
@@ -95,7 +102,7 @@ impl Service {
     }
 
     pub(crate) fn url(&self, path: &str) -> String {
-        format!("http://{}{path}", self.server().address())
+        format!("{}{path}", self.server().url())
     }
 
     pub(crate) fn get(&self, path: &str) -> (u16, Value) {
@@ -104,7 +111,7 @@ impl Service {
 
     /// The status of the answer to a request with a bearer token, or without one.
     pub(crate) fn status_with(&self, token: Option<&str>, path: &str) -> u16 {
-        agent(token).get(self.url(path)).call().expect("an answer").status().as_u16()
+        agent(&credentials(token)).get(self.url(path)).call().expect("an answer").status().as_u16()
     }
 
     pub(crate) fn get_lines(&self, path: &str) -> Vec<Value> {
@@ -184,17 +191,15 @@ impl Service {
     }
 }
 
-/// A client that sends a bearer token with every request.
-fn agent(token: Option<&str>) -> ureq::Agent {
-    let header = token.map(|token| HeaderValue::try_from(format!("Bearer {token}")).expect("a token"));
+/// Credentials with a bearer token, or without any.
+pub(crate) fn credentials(token: Option<&str>) -> ClientCredentials {
+    let none = ClientCredentials::default();
+    token.map_or_else(|| none.clone(), |token| none.clone().with_token(token.parse().expect("a token")))
+}
+
+fn agent(credentials: &ClientCredentials) -> ureq::Agent {
     let config = ureq::Agent::config_builder().http_status_as_error(false).timeout_global(Some(PATIENCE));
-    let config = config.middleware(move |mut request: Request<SendBody>, next: MiddlewareNext| {
-        if let Some(header) = &header {
-            request.headers_mut().insert(AUTHORIZATION, header.clone());
-        }
-        next.handle(request)
-    });
-    config.build().into()
+    credentials.apply(config).build().into()
 }
 
 fn read(response: Result<ureq::http::Response<ureq::Body>, ureq::Error>) -> (u16, Value) {

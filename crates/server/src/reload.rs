@@ -1,0 +1,109 @@
+//! Files that are read again while the service runs.
+
+use std::error::Error;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use flash_indexer_access::{LimitsFile, TokenFile};
+use flash_indexer_credentials::ServerTls;
+use flash_indexer_registry::Indexer;
+use flash_indexer_telemetry::metrics::ReloadedFile;
+use flash_indexer_types::logs::Repeats;
+use tokio::task::JoinHandle;
+use tracing::{error, info};
+
+/// Interval at which the files are read again.
+const REFRESH_INTERVAL: Duration = Duration::from_secs(1);
+
+/// Content of one file or of several, replaced as a whole when it changes.
+pub(crate) trait Reload: Send + Sync {
+    fn file(&self) -> ReloadedFile;
+
+    /// Reads the file again. Returns whether the content has changed. After an error, the previous content stays in force.
+    fn refresh(&self) -> Result<bool, Box<dyn Error + Send + Sync>>;
+}
+
+impl Reload for TokenFile {
+    fn file(&self) -> ReloadedFile {
+        ReloadedFile::Tokens
+    }
+
+    fn refresh(&self) -> Result<bool, Box<dyn Error + Send + Sync>> {
+        Ok(self.refresh()?)
+    }
+}
+
+impl Reload for ServerTls {
+    fn file(&self) -> ReloadedFile {
+        ReloadedFile::Certificates
+    }
+
+    fn refresh(&self) -> Result<bool, Box<dyn Error + Send + Sync>> {
+        Ok(self.refresh()?)
+    }
+}
+
+impl Reload for LimitsFile {
+    fn file(&self) -> ReloadedFile {
+        ReloadedFile::Limits
+    }
+
+    fn refresh(&self) -> Result<bool, Box<dyn Error + Send + Sync>> {
+        Ok(self.refresh()?)
+    }
+}
+
+/// Reads files again about every second, each on its own, and compares tenants with their limits, until the value is dropped.
+#[derive(Debug)]
+pub(crate) struct PeriodicTasks(Vec<JoinHandle<()>>);
+
+impl PeriodicTasks {
+    pub(crate) fn start(files: Vec<Arc<dyn Reload>>, indexer: &Arc<Indexer>) -> Self {
+        let limits_tenants = files.iter().any(|file| file.file() == ReloadedFile::Limits);
+        let watch_file = |file| tokio::spawn(watch(file, Arc::clone(indexer)));
+        let mut tasks: Vec<_> = files.into_iter().map(watch_file).collect();
+        if limits_tenants {
+            tasks.push(tokio::spawn(check_held_blocks(Arc::clone(indexer))));
+        }
+        Self(tasks)
+    }
+}
+
+async fn check_held_blocks(indexer: Arc<Indexer>) {
+    loop {
+        let checked = Arc::clone(&indexer);
+        let ended = tokio::task::spawn_blocking(move || checked.check_held_blocks()).await;
+        // After a panic, the next check may succeed.
+        if ended.is_err_and(|error| error.is_cancelled()) {
+            break;
+        }
+        tokio::time::sleep(REFRESH_INTERVAL).await;
+    }
+}
+
+impl Drop for PeriodicTasks {
+    fn drop(&mut self) {
+        self.0.iter().for_each(JoinHandle::abort);
+    }
+}
+
+async fn watch(reloaded: Arc<dyn Reload>, indexer: Arc<Indexer>) {
+    let file = reloaded.file();
+    let mut failures = Repeats::default();
+    loop {
+        tokio::time::sleep(REFRESH_INTERVAL).await;
+        let read = Arc::clone(&reloaded);
+        // An error means that the runtime is shutting down.
+        let Ok(result) = tokio::task::spawn_blocking(move || read.refresh()).await else { break };
+        match result {
+            Ok(true) => info!(file = file.as_str(), "file reloaded"),
+            Ok(false) => {}
+            Err(error) => {
+                indexer.metrics().reload_failed(file);
+                if let Some(times) = failures.count(Instant::now()) {
+                    error!(file = file.as_str(), %error, times, "the previous content stays in force; correct the file");
+                }
+            }
+        }
+    }
+}
