@@ -45,7 +45,7 @@ pub use self::scoring::PredictError;
 pub use self::shadow::{Shadow, ShadowError};
 pub use self::unregister::Unregistered;
 use flash_indexer_explain::Tombstones;
-use flash_indexer_ingest::{Decoders, Sockets, Writers, default_queue_bytes};
+use flash_indexer_ingest::{Decoders, Sockets, Transport, Writers, default_queue_bytes};
 use flash_indexer_telemetry::metrics::Metrics;
 use flash_indexer_telemetry::supervision::Supervisor;
 use flash_indexer_types::{EngineKind, ModelKey};
@@ -72,7 +72,7 @@ pub struct Indexer {
     registering: Mutex<()>,
     /// Positions of unregistered streams.
     stream_positions: Arc<Mutex<StreamPositions>>,
-    sockets: Sockets,
+    sockets: Box<dyn Transport>,
     cleanup: Cleanup,
     /// The socket that pods connect to, if it is bound.
     pods: OnceLock<PodSocket>,
@@ -112,18 +112,31 @@ impl Indexer {
     /// If a thread cannot be started, or the address of the shared store is invalid.
     pub fn start(options: IndexerOptions) -> std::io::Result<Self> {
         flash_indexer_types::use_random_hash_key();
+        let supervisor = Supervisor::start(&Arc::new(Metrics::new(options.metric_names)))?;
+        Self::start_with(options, &supervisor, |decoders| Ok(Box::new(Sockets::start(decoders, &supervisor)?)))
+    }
+
+    /// [`Indexer::start`] with the threads of a supervisor, and with these connections to engines.
+    ///
+    /// # Errors
+    ///
+    /// As [`Indexer::start`], and if `connect` fails.
+    pub fn start_with(
+        options: IndexerOptions,
+        supervisor: &Arc<Supervisor>,
+        connect: impl FnOnce(Arc<Decoders>) -> std::io::Result<Box<dyn Transport>>,
+    ) -> std::io::Result<Self> {
         let models: Arc<Models> = Arc::default();
-        let metrics = Arc::new(Metrics::new(options.metric_names));
+        let metrics = Arc::clone(supervisor.metrics());
         let rank_maker = options.store.as_ref().map(|_| PublisherWaker::default());
         let shared_store = options.store.clone().zip(rank_maker.as_ref());
         let shared_store =
             shared_store.map(|(store, maker)| SharedStore::start(store, maker, &models, &metrics)).transpose()?;
         let recent_uses = options.use_window.map(|window| Arc::new(RecentUses::new(window, Instant::now())));
-        let supervisor = Supervisor::start(&metrics)?;
         let shards = options.shards();
-        let writers = Arc::new(Writers::start(options.writer_threads.max(1), &supervisor)?);
+        let writers = Arc::new(Writers::start(options.writer_threads.max(1), supervisor)?);
         let queue_bytes_max = options.ingest_queue_bytes_max.unwrap_or_else(default_queue_bytes);
-        let decoders = Decoders::start(options.decoder_threads, queue_bytes_max, &writers, &supervisor)?;
+        let decoders = Decoders::start(options.decoder_threads, queue_bytes_max, &writers, supervisor)?;
         let decoders = Arc::new(decoders);
         Ok(Self {
             predictions: Predictions::new(options.prediction_limits),
@@ -133,10 +146,10 @@ impl Indexer {
             models,
             registering: Mutex::default(),
             stream_positions: Arc::default(),
-            sockets: Sockets::start(Arc::clone(&decoders), &supervisor)?,
-            cleanup: Cleanup::start(&supervisor)?,
+            sockets: connect(Arc::clone(&decoders))?,
+            cleanup: Cleanup::start(supervisor)?,
             pods: OnceLock::new(),
-            supervisor,
+            supervisor: Arc::clone(supervisor),
             decoders,
             writers,
             metrics,
