@@ -45,6 +45,8 @@ pub(super) enum Change {
         /// Engine's timestamp, in seconds since the Unix epoch.
         timestamp: Option<f64>,
     },
+    /// The decoder applies the events of a rank again that was unregistered for a while.
+    Resumed(DpRank),
     /// The state up to this sequence number was imported.
     PositionImported(u64),
     /// The stream has restarted: changes queued before this one were discarded.

@@ -17,7 +17,8 @@ use flash_indexer_wire::{AdapterSalt, BlockStored, Encoding, EngineEvent, Start,
 use parking_lot::Mutex;
 
 use crate::{
-    Decoders, Listener, ListenerOptions, ListenerState, Maintain, ModelSink, QUEUE_BYTES_MIN, Sockets, Writers,
+    Decoders, Listener, ListenerOptions, ListenerState, Maintain, ModelSink, QUEUE_BYTES_MIN, Sockets, Transport,
+    Writers,
 };
 
 pub(crate) const PATIENCE: Duration = Duration::from_secs(30);

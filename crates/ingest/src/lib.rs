@@ -28,11 +28,13 @@
 //! | `bound_pods/` | pods that connect to the bound socket: topics, streams, pending registrations |
 //! | `listener_decoder/` | decoder of one stream: events to changes, reads of a rank at a message, handover of a restored rank, logs and metrics |
 //! | `decoders/` | decoder threads: deliveries, timers, routing of bound pods, restarts |
+//! | `engine_socket.rs` | what a socket receives from an engine: messages, and the connections that they belong to |
 //! | `sockets/` | ZeroMQ: subscriptions, replay requests, the bound socket, the resolver |
 
 mod bound_pods;
 mod change;
 mod decoders;
+mod engine_socket;
 mod event_parts;
 #[cfg(test)]
 mod fixture;
@@ -48,12 +50,13 @@ mod waiting_ranks;
 mod writer;
 
 pub use bound_pods::{PendingRegistration, PodName, Refusal, bound_endpoint, is_bound};
-pub use decoders::{Decoders, Delivery};
-pub use listener::{Connection, Listener, ListenerOptions, ListenerReport, ListenerState, ReplayProgress};
-pub use listener::{Maintain, ModelSink, ReleaseOutcome};
+pub use decoders::{Decoders, Delivery, Retired};
+pub use engine_socket::{ConnectionEvent, EngineSocket, receive_from};
+pub use listener::{Connection, Listener, ListenerOptions, ListenerReport, ListenerState};
+pub use listener::{Maintain, ModelSink, ReleaseOutcome, ReplayClient, ReplayProgress};
 pub use queues::{QUEUE_BYTES_MIN, default_queue_bytes};
 pub use resume_point::{BlockDecoderState, DecoderState, DecoderStateDetail, RankReader, ReadAt, ResumePoint};
-pub use sockets::{BindError, BoundOptions, ConnectError, Sockets};
+pub use sockets::{BindError, BoundOptions, ConnectError, Sockets, Transport};
 #[doc(hidden)]
 pub use tracing;
 pub use writer::Writers;

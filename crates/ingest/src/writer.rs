@@ -10,8 +10,9 @@ use flash_indexer_core::groups::{GroupedIndex, RankEvent};
 use flash_indexer_core::{
     Applied, BlockEvent, DpRank, PREFETCH_DISTANCE, ReadingProgress, SharedIndex, Tier, WorkerId, WorkerRank,
 };
+use flash_indexer_telemetry::clock::Clock;
 use flash_indexer_telemetry::metrics::{Limit, Metrics};
-use flash_indexer_telemetry::supervision::{SupervisedThread, Supervisor, ThreadKind, Watch};
+use flash_indexer_telemetry::supervision::{Step, Steps, SupervisedThread, Supervisor, ThreadKind, Watch};
 use flash_indexer_types::ClearCause;
 use parking_lot::Mutex;
 
@@ -92,20 +93,27 @@ impl Writers {
     pub fn start(count: usize, supervisor: &Arc<Supervisor>) -> std::io::Result<Self> {
         let stopping = Arc::new(AtomicBool::new(false));
         let metrics = supervisor.metrics();
-        let queues = Arc::new(Queues::new(count, usize::MAX));
+        let clock = supervisor.clock();
+        let queues = Arc::new(Queues::new(count, usize::MAX, clock.clone()));
         let mut indexes_by_writer = Vec::new();
         let mut threads = Vec::new();
         for number in 0..count {
             let indexes = MaintainedIndexes::default();
             indexes_by_writer.push(Arc::clone(&indexes));
-            let (stopping, metrics) = (Arc::clone(&stopping), Arc::clone(metrics));
-            let waiting_ranks = RefCell::default();
-            let queues_of_writer = Arc::clone(&queues);
-            let writer = Writer { number, queues: queues_of_writer, indexes, stopping, metrics, waiting_ranks };
+            let writer = Writer {
+                number,
+                queues: Arc::clone(&queues),
+                indexes,
+                stopping: Arc::clone(&stopping),
+                metrics: Arc::clone(metrics),
+                clock: clock.clone(),
+                waiting_ranks: RefCell::default(),
+                work_since_maintenance: 0,
+                wait: Duration::ZERO,
+            };
             let queued = Arc::clone(&queues);
-            let run = move |watch: &Arc<Watch>| writer.run(watch);
             let queued = move || queued.entries(number);
-            threads.push(supervisor.spawn_with_queue(ThreadKind::Writer, Some(number), queued, run)?);
+            threads.push(supervisor.spawn_steps(ThreadKind::Writer, Some(number), queued, writer)?);
         }
         Ok(Self { queues, indexes_by_writer, threads: Mutex::new(threads), stopping })
     }
@@ -229,38 +237,63 @@ struct Writer {
     indexes: MaintainedIndexes,
     stopping: Arc<AtomicBool>,
     metrics: Arc<Metrics>,
+    clock: Clock,
     waiting_ranks: RefCell<WaitingRanks>,
+    /// Entries of the queue since the last maintenance.
+    work_since_maintenance: usize,
+    /// How long it waits for work before it runs maintenance.
+    wait: Duration,
+}
+
+impl Steps for Writer {
+    /// Waits for the next entry of the queues and does a bounded part of it, or else runs maintenance.
+    fn step(&mut self, watch: &Arc<Watch>) -> Step {
+        match self.queues.take(self.number, Some(self.clock.now() + self.wait), || {}) {
+            Taken::Work { key, work, .. } => {
+                self.wait = Duration::ZERO;
+                self.take_turn(watch, &key, work);
+                Step::Worked
+            }
+            Taken::Stopped => Step::Ended,
+            Taken::Timeout if !self.stopping.load(Relaxed) && self.run_maintenance(watch) => {
+                self.wait = Duration::ZERO;
+                Step::Worked
+            }
+            Taken::Timeout => {
+                self.wait = MAINTENANCE_INTERVAL;
+                Step::Idle
+            }
+        }
+    }
 }
 
 impl Writer {
-    fn run(self, watch: &Watch) {
-        let mut work_since_maintenance = 0;
-        while let Some((worker, work)) = self.next(watch) {
-            work_since_maintenance += 1;
-            if work_since_maintenance >= WORK_BETWEEN_MAINTENANCE {
-                work_since_maintenance = 0;
-                self.run_maintenance(watch);
-            }
-            match work {
-                Work::Changes(listener, mut batch, reservation) => {
-                    watch.begin(Some(Arc::clone(&listener) as _));
-                    if !self.stopping.load(Relaxed) && self.apply_part(watch, &listener, &mut batch) == Turn::More {
-                        self.queues.put_back(&worker, self.number, Work::Changes(listener, batch, reservation));
-                    }
-                }
-                Work::Read(mut reading) => {
-                    watch.begin(None);
-                    if read_part(watch, &mut reading) == Turn::More {
-                        self.queues.put_back(&worker, self.number, Work::Read(reading));
-                    }
-                }
-                Work::Job(job) => {
-                    watch.begin(None);
-                    watch.guarded(job);
-                }
-            }
-            watch.end();
+    /// Does a bounded part of an entry of the queues.
+    fn take_turn(&mut self, watch: &Watch, worker: &WorkerId, work: Work) {
+        self.work_since_maintenance += 1;
+        if self.work_since_maintenance >= WORK_BETWEEN_MAINTENANCE {
+            self.work_since_maintenance = 0;
+            self.run_maintenance(watch);
         }
+        match work {
+            Work::Changes(listener, mut batch, reservation) => {
+                watch.begin(Some(Arc::clone(&listener) as _));
+                if !self.stopping.load(Relaxed) && self.apply_part(watch, &listener, &mut batch) == Turn::More {
+                    self.queues.put_back(worker, self.number, Work::Changes(listener, batch, reservation));
+                }
+            }
+            Work::Read(mut reading) => {
+                watch.begin(None);
+                if read_part(watch, &mut reading) == Turn::More {
+                    self.queues.put_back(worker, self.number, Work::Read(reading));
+                }
+            }
+            Work::Job(job) => {
+                watch.begin(None);
+                watch.guarded(job);
+            }
+        }
+        watch.end();
     }
 
     /// Applies a bounded part of a batch of changes. If a change panics, the rest of the batch is dropped with the index.
@@ -273,7 +306,7 @@ impl Writer {
         }
         let index = listener.model.index();
         let applied = watch.guarded(|| {
-            let now = Instant::now();
+            let now = self.clock.now();
             let mut context = batch.context.take().unwrap_or_else(|| Context::new(now));
             let changes = &mut batch.changes;
             let mut blocks = 0;
@@ -304,20 +337,6 @@ impl Writer {
         match applied.is_some() && (batch.reading.is_some() || batch.changes.len() > 0) {
             true => Turn::More,
             false => Turn::Complete,
-        }
-    }
-
-    /// Waits for the next entry of the queues, and runs maintenance meanwhile. Returns it with its instance, or none once the
-    /// writer is to stop.
-    fn next(&self, watch: &Watch) -> Option<(WorkerId, Work)> {
-        let mut wait = Duration::ZERO;
-        loop {
-            match self.queues.take(self.number, Some(Instant::now() + wait), || {}) {
-                Taken::Work { key, work, .. } => return Some((key, work)),
-                Taken::Stopped => return None,
-                Taken::Timeout if !self.stopping.load(Relaxed) && self.run_maintenance(watch) => wait = Duration::ZERO,
-                Taken::Timeout => wait = MAINTENANCE_INTERVAL,
-            }
         }
     }
 
@@ -407,14 +426,15 @@ impl Writer {
                 }
             }
             Change::ForgetCause(cause) => context.cause = cause,
-            Change::EventTime(timestamp) => context.event_time = event_time(timestamp, SystemTime::now(), now),
+            Change::EventTime(timestamp) => context.event_time = event_time(timestamp, self.clock.system_time(), now),
             Change::MessageApplied { sequence, timestamp } => {
                 if let Some(timestamp) = timestamp {
-                    self.metrics.observe_lag(timestamp, SystemTime::now());
+                    self.metrics.observe_lag(timestamp, self.clock.system_time());
                 }
                 listener.message_applied(sequence, now);
                 *context = Context::new(now);
             }
+            Change::Resumed(dp_rank) => listener.resumed(dp_rank),
             Change::PositionImported(sequence) => listener.import_position(sequence),
             Change::Restarted => listener.finish_restart(),
             // Read by `apply_part`, in parts.

@@ -83,6 +83,29 @@ impl PrefixCache {
         hashes.iter().take_while(|hash| self.cached.contains_key(hash)).count()
     }
 
+    /// Serves a request at once: it reuses at most `reused_max` leading blocks, and records its changes. Returns the number
+    /// of reused blocks.
+    ///
+    /// # Errors
+    ///
+    /// When the request has more blocks than the cache; the cache is unchanged.
+    pub fn serve(
+        &mut self,
+        hashes: &[SequenceHash],
+        reused_max: usize,
+        changes: &mut Vec<CacheChange>,
+    ) -> Result<usize, RequestTooLarge> {
+        if hashes.len() > self.capacity {
+            return Err(RequestTooLarge { needed: hashes.len(), capacity: self.capacity });
+        }
+        let reused = self.hit(hashes).min(reused_max);
+        let mut running = self.start(hashes, reused);
+        self.grow(&mut running, hashes.len(), changes);
+        self.fill(&mut running, hashes, hashes.len(), changes);
+        self.finish(running);
+        Ok(reused)
+    }
+
     /// Starts a request that reuses the first `hit` blocks of `hashes`, which must be cached.
     pub(crate) fn start(&mut self, hashes: &[SequenceHash], hit: usize) -> RunningRequest {
         let reused: Vec<usize> = hashes[..hit].iter().map(|hash| self.cached[hash][0]).collect();
@@ -135,14 +158,14 @@ impl PrefixCache {
         }
     }
 
-    /// Drops every copy of a block; the order of the free blocks stays. No request may be running. False if the block
-    /// is not cached.
-    pub(crate) fn drop_block(&mut self, hash: SequenceHash) -> bool {
-        let Some(copies) = self.cached.remove(&hash) else { return false };
-        for block in copies {
+    /// Drops every copy of a block; the order of the free blocks stays. No request may be running. Returns the number of
+    /// copies.
+    pub fn drop_block(&mut self, hash: SequenceHash) -> usize {
+        let copies = self.cached.remove(&hash).unwrap_or_default();
+        for &block in &copies {
             self.blocks[block].hash = None;
         }
-        true
+        copies.len()
     }
 
     /// Takes a free block: one that was never used, or else the least recently freed one.

@@ -44,5 +44,6 @@ pub use cache::{CacheChange, PrefixCache, RequestTooLarge};
 pub use engine::{EngineOptions, PublishedBatch, ServedRequest, SimulatedEngine, reusable_blocks};
 pub use fleet::{Fleet, FleetOptions, FleetStep, HashSeeds, HoleShare, Routing};
 pub use publisher::{PublishError, Publisher, PublisherOptions, ReplayFraming, ReplayLoss};
+pub use random::Random;
 pub use recording::{RecordedLine, RecordedMessage, RecordedRequest, Recording, RecordingError};
 pub use workload::Request;

@@ -2,27 +2,31 @@
 
 /// SplitMix64.
 #[derive(Debug, Clone)]
-pub(crate) struct Random {
+pub struct Random {
     state: u64,
 }
 
 impl Random {
-    pub(crate) fn new(seed: u64) -> Self {
+    /// Numbers of a seed.
+    #[must_use]
+    pub fn new(seed: u64) -> Self {
         Self { state: seed }
     }
 
-    pub(crate) fn next(&mut self) -> u64 {
+    /// The next number.
+    #[expect(clippy::should_implement_trait, reason = "an endless sequence is no iterator that callers would adapt")]
+    pub fn next(&mut self) -> u64 {
         self.state = self.state.wrapping_add(0x9e37_79b9_7f4a_7c15);
         mix(self.state)
     }
 
     /// A number in `range`, which must not be empty.
-    pub(crate) fn within(&mut self, range: std::ops::Range<usize>) -> usize {
+    pub fn within(&mut self, range: std::ops::Range<usize>) -> usize {
         range.start + (self.next() % (range.end - range.start) as u64) as usize
     }
 
     /// True once in `n` times.
-    pub(crate) fn one_in(&mut self, n: u64) -> bool {
+    pub fn one_in(&mut self, n: u64) -> bool {
         self.next().is_multiple_of(n)
     }
 }

@@ -152,7 +152,6 @@ fn write_compressed(path: &Path, write: impl FnOnce(&mut dyn Write) -> io::Resul
 
 #[cfg(test)]
 mod tests {
-    use flash_indexer_core::{Block, BlockEvent, LocalHash, SequenceHash, Tier};
     use flash_indexer_types::ModelKey;
     use flash_indexer_types::hashes::HashForm;
 

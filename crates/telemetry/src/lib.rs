@@ -11,9 +11,11 @@
 //! | module | role |
 //! |---|---|
 //! | [`metrics`] | counters, gauges and histograms, one file for each area, and their text formats |
+//! | [`clock`] | the clocks that threads read and wait by, of the system or of a simulation |
 //! | [`supervision`] | panics, unexpected ends and stalls of threads, and which of them fail readiness |
 //! | `thread_kind.rs` | roles of threads, as metrics and supervision label them |
 
+pub mod clock;
 pub mod metrics;
 pub mod supervision;
 mod thread_kind;

@@ -1,7 +1,6 @@
 //! A decoder thread: its queue, its listeners' decoders and their timers.
 
 use std::collections::BTreeSet;
-use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -19,8 +18,9 @@ use crate::queues::{Queues, Taken};
 use crate::resume_point::{ReadAt, in_parts};
 use crate::writer::{Reservation, Writers};
 use crate::{listener_span, log_listener};
+use flash_indexer_telemetry::clock::Clock;
 use flash_indexer_telemetry::metrics::{Limit, Metrics};
-use flash_indexer_telemetry::supervision::{ThreadKind, Watch, guarded};
+use flash_indexer_telemetry::supervision::{Step, Steps, ThreadKind, Watch, guarded};
 
 /// Limit of the messages that the streams of one decoder buffer while a gap before them is replayed, in bytes.
 const WAITING_BYTES_MAX: usize = 512 << 20;
@@ -47,6 +47,7 @@ pub(super) struct Decoder {
     pub(super) current: Option<Arc<Listener>>,
     pub(super) writers: Arc<Writers>,
     pub(super) metrics: Arc<Metrics>,
+    pub(super) clock: Clock,
 }
 
 impl Decoder {
@@ -56,6 +57,7 @@ impl Decoder {
         registration_sender: Sender<PendingRegistration>,
         writers: Arc<Writers>,
         metrics: Arc<Metrics>,
+        clock: Clock,
     ) -> Self {
         Self {
             number,
@@ -70,27 +72,13 @@ impl Decoder {
             current: None,
             writers,
             metrics,
-        }
-    }
-
-    pub(super) fn run(mut self, watch: &Watch) {
-        loop {
-            let deadline = self.timers.first().map(|&(due, _)| due);
-            // Each count is an engine whose messages wait for its writer.
-            let taken = self.queues.take(self.number, deadline, || self.metrics.limit_reached(Limit::WriterQueue));
-            watch.begin(None);
-            match watch.guarded(|| self.step(taken)) {
-                Some(ControlFlow::Continue(())) => {}
-                Some(ControlFlow::Break(())) => return,
-                None => self.restart_all(),
-            }
-            self.reservation = None;
-            watch.end();
+            clock,
         }
     }
 
     /// Handles one entry of the queues, then the timers that are due.
-    fn step(&mut self, taken: Taken<QueueKey, Work>) -> ControlFlow<()> {
+    fn handle_taken(&mut self, taken: Taken<QueueKey, Work>) -> Step {
+        let mut step = Step::Worked;
         match taken {
             Taken::Work { key, work, reservation } => {
                 self.reservation = Some(reservation);
@@ -99,11 +87,15 @@ impl Decoder {
                 }
                 self.handle_work(work);
             }
-            Taken::Timeout => {}
-            Taken::Stopped => return ControlFlow::Break(()),
+            Taken::Timeout => step = Step::Idle,
+            Taken::Stopped => return Step::Ended,
         }
-        self.run_timers(Instant::now());
-        ControlFlow::Continue(())
+        let now = self.clock.now();
+        if self.timers.first().is_some_and(|&(due, _)| due <= now) {
+            step = Step::Worked;
+            self.run_timers(now);
+        }
+        step
     }
 
     fn handle_work(&mut self, work: Work) {
@@ -138,13 +130,14 @@ impl Decoder {
             if self.queues.queued_since(&key).is_some_and(|at| at <= due) {
                 self.deferred_timers.entry(key).or_default().push((due, id));
             } else {
-                self.with_decoder(&listener, |decoder, _| decoder.tick(Instant::now()));
+                let now = self.clock.now();
+                self.with_decoder(&listener, |decoder, _| decoder.tick(now));
             }
         }
     }
 
     fn handle(&mut self, listener: &Arc<Listener>, delivery: Delivery) {
-        let now = Instant::now();
+        let now = self.clock.now();
         #[cfg(any(test, feature = "fault-injection"))]
         restarts::inject_fault(&delivery);
         match delivery {
@@ -254,12 +247,12 @@ impl Decoder {
             log_listener!(error, **listener, "failed to decode a message: panic in the decoder; restarting the stream");
             listener.require_restart(DECODER_PANICKED);
             self.metrics.listener_restarted();
-            decoder = decoder.after_panic(Instant::now());
+            decoder = decoder.after_panic(self.clock.now());
         }
         self.waiting_bytes = self.waiting_bytes - bytes_before + decoder.waiting_bytes();
         if self.waiting_bytes > WAITING_BYTES_MAX && decoder.waiting_bytes() > 0 {
             let bytes = decoder.waiting_bytes();
-            decoder.shed(Instant::now());
+            decoder.shed(self.clock.now());
             self.waiting_bytes = self.waiting_bytes - bytes + decoder.waiting_bytes();
         }
         out.write(&mut decoder);
@@ -276,6 +269,23 @@ impl Decoder {
             self.waiting_bytes -= decoder.waiting_bytes();
             self.timers.retain(|&(_, other)| other != id);
         }
+    }
+}
+
+impl Steps for Decoder {
+    /// Waits for the next entry of the queues or the next timer, and handles it.
+    fn step(&mut self, watch: &Arc<Watch>) -> Step {
+        let deadline = self.timers.first().map(|&(due, _)| due);
+        // Each count is an engine whose messages wait for its writer.
+        let taken = self.queues.take(self.number, deadline, || self.metrics.limit_reached(Limit::WriterQueue));
+        watch.begin(None);
+        let step = watch.guarded(|| self.handle_taken(taken)).unwrap_or_else(|| {
+            self.restart_all();
+            Step::Worked
+        });
+        self.reservation = None;
+        watch.end();
+        step
     }
 }
 
@@ -361,8 +371,8 @@ mod tests {
         let metrics = Arc::new(Metrics::new(MetricNames::Own));
         let supervisor = Supervisor::start(&metrics).expect("a thread");
         let writers = Arc::new(Writers::start(1, &supervisor).expect("a thread"));
-        let queues = Arc::new(Queues::new(1, usize::MAX));
-        let mut decoder = Decoder::new(0, queues, bounded(1).0, writers, metrics);
+        let queues = Arc::new(Queues::new(1, usize::MAX, Clock::System));
+        let mut decoder = Decoder::new(0, queues, bounded(1).0, writers, metrics, Clock::System);
         let recorder = SpanRecorder::default();
         let events = Arc::clone(&recorder.events);
         tracing::subscriber::with_default(recorder, || {

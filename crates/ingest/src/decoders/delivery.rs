@@ -16,7 +16,7 @@ use crate::resume_point::{DecoderState, DecoderStateDetail, RankReader, ReadAt};
 const MESSAGE_OVERHEAD_BYTES: usize = 256;
 
 /// Callback of a retired listener: the writer calls it with the stream's last position once the blocks are removed.
-pub(crate) type Retired = Box<dyn FnOnce(StreamPosition) + Send>;
+pub type Retired = Box<dyn FnOnce(StreamPosition) + Send>;
 
 /// An input of a listener's decoder. A decoder handles the deliveries of a listener in the order in which they are sent.
 pub enum Delivery {

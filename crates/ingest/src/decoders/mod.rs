@@ -14,8 +14,7 @@ use flash_indexer_wire::Replay;
 use parking_lot::Mutex;
 
 use self::decoder::Decoder;
-pub use self::delivery::Delivery;
-pub(crate) use self::delivery::Retired;
+pub use self::delivery::{Delivery, Retired};
 use self::delivery::{QueueKey, Work};
 use super::bound_pods::PendingRegistration;
 use super::listener::Listener;
@@ -24,7 +23,7 @@ use super::queues::Taken;
 use super::queues::{QueuedWork, Queues};
 use super::writer::Writers;
 use flash_indexer_telemetry::metrics::{Limit, Metrics, QueueState};
-use flash_indexer_telemetry::supervision::{SupervisedThread, Supervisor, ThreadKind, Watch};
+use flash_indexer_telemetry::supervision::{SupervisedThread, Supervisor, ThreadKind};
 
 /// Limit of the default number of decoders.
 const THREADS_BY_DEFAULT_MAX: usize = 8;
@@ -65,15 +64,16 @@ impl Decoders {
         let processors = || std::thread::available_parallelism().map_or(1, usize::from).min(THREADS_BY_DEFAULT_MAX);
         let count = count.unwrap_or_else(processors).max(1);
         let (registration_sender, pending_registrations) = bounded(PENDING_REGISTRATIONS_MAX);
-        let queues = Arc::new(Queues::new(count, queue_bytes_max));
+        let clock = supervisor.clock();
+        let queues = Arc::new(Queues::new(count, queue_bytes_max, clock.clone()));
         let mut threads = Vec::new();
         for number in 0..count {
             let (registrations, writers) = (registration_sender.clone(), Arc::clone(writers));
-            let decoder = Decoder::new(number, Arc::clone(&queues), registrations, writers, Arc::clone(metrics));
+            let (queues, metrics, clock) = (Arc::clone(&queues), Arc::clone(metrics), clock.clone());
             let ready = Arc::clone(&queues);
-            let run = move |watch: &Arc<Watch>| decoder.run(watch);
             let ready = move || ready.ready(number);
-            threads.push(supervisor.spawn_with_queue(ThreadKind::Decoder, Some(number), ready, run)?);
+            let decoder = Decoder::new(number, queues, registrations, writers, metrics, clock);
+            threads.push(supervisor.spawn_steps(ThreadKind::Decoder, Some(number), ready, decoder)?);
         }
         let (writers, metrics) = (Arc::clone(writers), Arc::clone(metrics));
         let (assigned, threads) = (AtomicUsize::new(0), Mutex::new(threads));
@@ -165,7 +165,7 @@ impl Decoders {
         let metrics = Arc::new(Metrics::new(flash_indexer_telemetry::metrics::MetricNames::Own));
         let supervisor = Supervisor::start(&metrics).expect("a thread");
         Self {
-            queues: Arc::new(Queues::new(1, queue_bytes_max)),
+            queues: Arc::new(Queues::new(1, queue_bytes_max, supervisor.clock().clone())),
             assigned: AtomicUsize::new(0),
             pending_registrations: bounded(1).1,
             threads: Mutex::default(),

@@ -83,7 +83,7 @@ impl Decoders {
 impl Decoder {
     /// Routes messages of a pod to the listeners of its ranks. Consecutive messages of one rank are decoded together.
     pub(super) fn route_messages(&mut self, pod: &Pod, messages: Vec<PodMessage>) {
-        let now = Instant::now();
+        let now = self.clock.now();
         let mut group: Vec<RoutedMessage> = Vec::new();
         for PodMessage { connection, frames } in messages {
             self.metrics.message_received();
@@ -117,7 +117,7 @@ impl Decoder {
 
     /// Records that messages of a pod were dropped before they reached the decoder.
     pub(super) fn record_dropped(&mut self, name: &PodName, runs: &[(Arc<Listener>, u64)]) {
-        let now = Instant::now();
+        let now = self.clock.now();
         self.mark_tail_lost(name, now);
         for (listener, run) in runs {
             self.with_decoder(listener, |decoder, _| decoder.dropped(*run, now));
@@ -196,7 +196,7 @@ impl Decoder {
 
     /// Refuses the registration of a pod's rank, or requests it again if its messages now contain the block size.
     pub(super) fn refuse(&mut self, name: &PodName, dp_rank: DpRank, refusal: &Refusal) {
-        match self.pods.refuse(name, dp_rank, refusal, Instant::now()) {
+        match self.pods.refuse(name, dp_rank, refusal, self.clock.now()) {
             Refused::Retry(pending) => self.request_registration(Some(pending)),
             Refused::Dropped(messages) => {
                 if let Refusal::Refused { reason, .. } = refusal {

@@ -46,7 +46,7 @@ impl Decoder {
         for listener in listeners {
             let is_culprit = culprit.as_ref().is_some_and(|culprit| culprit.id == listener.id);
             let replay = if is_culprit { Replay::Unavailable } else { Replay::Available };
-            self.restart(&listener, replay, Instant::now());
+            self.restart(&listener, replay, self.clock.now());
         }
     }
 }

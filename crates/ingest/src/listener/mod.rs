@@ -10,8 +10,8 @@ mod status;
 mod trust;
 
 use std::fmt;
-use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::{AtomicBool, AtomicU32};
 use std::sync::{Arc, OnceLock};
 use std::time::Instant;
 
@@ -31,7 +31,7 @@ use self::status::{SharedStatus, Status};
 use crate::log_listener;
 
 /// Sends replay requests of listeners from the thread that owns their sockets.
-pub(crate) trait ReplayClient: Send + Sync {
+pub trait ReplayClient: Send + Sync {
     /// Requests the messages from sequence number `from` on. Cancels an earlier request of the listener.
     fn request_replay(&self, listener: Arc<Listener>, attempt: u32, from: u64);
 
@@ -72,9 +72,13 @@ pub struct ListenerState {
     /// Held ranks: their messages wait until their state is restored.
     hold: Mutex<HeldRanks>,
     /// Set once the listener has a socket thread.
-    pub(super) replay_client: OnceLock<Box<dyn ReplayClient>>,
+    replay_client: OnceLock<Box<dyn ReplayClient>>,
     /// Whether the stream's state is lost and the stream has not restarted yet.
     pub(super) needs_restart: AtomicBool,
+    /// Number of the last replay request. It outlives the stream's state, and only the decoder's thread uses it.
+    last_attempt: AtomicU32,
+    /// Whether a replay would return a message that makes a thread panic.
+    pub(super) is_replay_harmful: AtomicBool,
     /// Whether blocks of any rank wait for a parent. Only the writer stores it.
     has_waiting: AtomicBool,
     status: SharedStatus,
@@ -88,6 +92,8 @@ impl ListenerState {
             hold: Mutex::default(),
             replay_client: OnceLock::new(),
             needs_restart: AtomicBool::new(false),
+            last_attempt: AtomicU32::new(0),
+            is_replay_harmful: AtomicBool::new(false),
             has_waiting: AtomicBool::new(false),
             status: SharedStatus::new(Status::new(never_exact)),
         }
@@ -183,6 +189,16 @@ impl Listener {
         self.state.status.lock().trust.cleared(dp_rank);
     }
 
+    /// Degrades a rank that shares the stream and is registered again, until its decoder has resumed it.
+    pub fn begin_resume(&self, dp_rank: DpRank) {
+        self.state.status.lock().trust.begin_resume(dp_rank);
+    }
+
+    /// Records that the decoder has resumed a rank.
+    pub(super) fn resumed(&self, dp_rank: DpRank) {
+        self.state.status.lock().trust.resumed(dp_rank);
+    }
+
     /// Blocks of a rank whose parent was never stored, as of the last applied event. Only the writer calls it.
     pub(super) fn waiting(&self, dp_rank: DpRank) -> usize {
         match self.state.has_waiting.load(Relaxed) {
@@ -269,8 +285,19 @@ impl Listener {
         status.last_message = Some(at);
     }
 
+    /// Sets the client that sends its replay requests. A listener is opened once: further clients are ignored.
+    pub fn set_replay_client(&self, client: Box<dyn ReplayClient>) {
+        let _ = self.state.replay_client.set(client);
+    }
+
+    /// Number of the last replay request.
+    pub(crate) fn last_attempt(&self) -> u32 {
+        self.state.last_attempt.load(Relaxed)
+    }
+
     /// Requests a replay, if the listener has a socket thread.
     pub(crate) fn request_replay(self: &Arc<Self>, attempt: u32, from: u64) {
+        self.state.last_attempt.store(attempt, Relaxed);
         if let Some(client) = self.state.replay_client.get() {
             client.request_replay(Arc::clone(self), attempt, from);
         }

@@ -1,6 +1,8 @@
 //! Restart of a stream whose state is lost.
 
-use std::sync::atomic::Ordering::{Acquire, Release};
+use std::sync::atomic::Ordering::{AcqRel, Acquire, Release};
+
+use flash_indexer_wire::Replay;
 
 use super::Listener;
 
@@ -13,8 +15,20 @@ impl Listener {
         is_new
     }
 
+    /// Whether the restarted stream requests replays. Once it was restarted without them, because one of its messages made
+    /// a thread panic, every later restart is without them too: a replay would return the message.
+    pub(crate) fn replay_after_restart(&self, replay: Replay) -> Replay {
+        let is_harmful = self.state.is_replay_harmful.fetch_or(replay == Replay::Unavailable, AcqRel);
+        if is_harmful { Replay::Unavailable } else { replay }
+    }
+
     /// Marks the stream as restarted: later changes are applied.
     pub(crate) fn finish_restart(&self) {
+        let mut status = self.state.status.lock();
+        status.trust.restarted();
+        // Its blocks are removed with the changes that follow.
+        (status.last_sequence, status.last_message) = (None, None);
+        drop(status);
         self.state.needs_restart.store(false, Release);
     }
 

@@ -1,6 +1,6 @@
 //! Trust states of the ranks of one stream, computed from what is missing.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
 use flash_indexer_core::DpRank;
@@ -105,6 +105,7 @@ impl TrustOfRanks {
     }
 }
 
+const RESUMING: &str = "it was registered again, and its decoder has not resumed it yet";
 const DROPPED: &str = "messages of the engine were dropped because its decoder did not keep up";
 
 /// What the ranks of one stream are missing.
@@ -124,6 +125,8 @@ pub(super) struct TrustLedger {
     /// Runs of dropped messages, and how many of them the decoder has acknowledged.
     drops: u64,
     drops_acknowledged: u64,
+    /// Ranks that were registered again and whose decoder may still ignore them.
+    resuming: BTreeSet<DpRank>,
     /// Reason why no rank of the stream can ever be exact.
     never_exact: Option<&'static str>,
 }
@@ -138,13 +141,17 @@ impl TrustLedger {
             waiting: BTreeMap::new(),
             drops: 0,
             drops_acknowledged: 0,
+            resuming: BTreeSet::new(),
             never_exact,
         }
     }
 
     /// Trust state of a rank, and what it is missing if it is not exact. Cost: one lookup.
     pub(super) fn rank_trust(&self, dp_rank: DpRank) -> (Trust, Option<Missing<'_>>) {
-        self.trust_of(self.ranks.get(&dp_rank).unwrap_or(&self.stream), self.waiting(dp_rank))
+        match self.resuming.contains(&dp_rank) {
+            true => (Trust::Degraded, Some(Missing::Lost(RESUMING))),
+            false => self.trust_of(self.ranks.get(&dp_rank).unwrap_or(&self.stream), self.waiting(dp_rank)),
+        }
     }
 
     /// Trust state of a rank of which this is known, and which has this number of blocks without a parent.
@@ -173,7 +180,8 @@ impl TrustLedger {
         let mut ranks = TrustOfRanks::all(self.trust_of(&self.stream, 0).0);
         let first = ..DpRank(TrustOfRanks::RANKS);
         let of_their_own = self.ranks.range(first).map(|(rank, _)| rank);
-        for &dp_rank in of_their_own.chain(self.waiting.range(first).map(|(rank, _)| rank)) {
+        let waiting = self.waiting.range(first).map(|(rank, _)| rank);
+        for &dp_rank in of_their_own.chain(waiting).chain(self.resuming.range(first)) {
             ranks.set(dp_rank, self.rank_trust(dp_rank).0);
         }
         ranks
@@ -268,6 +276,21 @@ impl TrustLedger {
         self.ranks.insert(dp_rank, LastTrust::Exact);
     }
 
+    /// Degrades a rank until its decoder has resumed it ([`TrustLedger::resumed`]).
+    pub(super) fn begin_resume(&mut self, dp_rank: DpRank) {
+        self.resuming.insert(dp_rank);
+    }
+
+    /// Records that the decoder applies the events of a rank again, and has recorded what was skipped.
+    pub(super) fn resumed(&mut self, dp_rank: DpRank) {
+        self.resuming.remove(&dp_rank);
+    }
+
+    /// Records that the stream starts over: no rank is ignored for what was skipped before.
+    pub(super) fn restarted(&mut self) {
+        self.resuming.clear();
+    }
+
     /// Begins a run of messages that are dropped before the decoder receives them. Returns its number.
     pub(super) fn begin_drop_run(&mut self) -> u64 {
         self.drops += 1;
@@ -327,6 +350,22 @@ mod tests {
         ledger.set_pending(None);
         ledger.set_all(StreamTrust::Degraded(Degraded::Unverified), AT_START);
         assert_eq!(trust(&ledger), Trust::Degraded);
+    }
+
+    #[test]
+    fn a_rank_that_is_registered_again_is_degraded_until_its_decoder_has_resumed_it() {
+        let mut ledger = TrustLedger::new(None);
+        ledger.set_pending(None);
+        ledger.set_all(StreamTrust::Exact, AT_START);
+        ledger.begin_resume(RANK);
+        ledger.set_all(StreamTrust::Exact, AT_START);
+        assert_eq!((ledger.rank_trust(RANK).0, ledger.rank_trust(DpRank(1)).0), (Trust::Degraded, Trust::Exact));
+        assert_eq!(ledger.of_first_ranks().get(RANK), Some(Trust::Degraded));
+        ledger.resumed(RANK);
+        assert_eq!(ledger.rank_trust(RANK).0, Trust::Exact);
+        ledger.begin_resume(RANK);
+        ledger.restarted();
+        assert_eq!(ledger.rank_trust(RANK).0, Trust::Exact);
     }
 
     #[test]

@@ -97,11 +97,14 @@ impl ListenerDecoder {
 
     fn with_replay(listener: Arc<Listener>, metrics: Arc<Metrics>, replay: Replay) -> Self {
         let options = StreamOptions { replay, start: listener.start, limits: StreamLimits::default() };
+        let mut stream = Stream::new(options);
+        // Of an earlier decoder whose state was lost.
+        stream.continue_attempts(listener.last_attempt());
         Self {
             adapter: EngineKind::adapter(listener.options.engine.and_then(EngineKind::named)),
             listener,
             metrics,
-            stream: Stream::new(options),
+            stream,
             translators: FxHashMap::default(),
             ranks: BTreeSet::new(),
             has_refused_rank: false,
@@ -144,7 +147,7 @@ impl ListenerDecoder {
     /// The decoder that replaces this one, whose state is lost.
     fn into_restarted(self, why: &str, replay: Replay, now: Instant) -> Self {
         let replay = match self.listener.options.replay_endpoint {
-            Some(_) => replay,
+            Some(_) => self.listener.replay_after_restart(replay),
             None => Replay::Unavailable,
         };
         let mut restarted = Self::with_replay(self.listener, self.metrics, replay);
@@ -309,6 +312,7 @@ impl ListenerDecoder {
             let why = "it was unregistered for a while, and events published meanwhile were skipped";
             self.changes.push(Change::RecordLoss(Some(dp_rank), why.to_owned()));
         }
+        self.changes.push(Change::Resumed(dp_rank));
     }
 
     /// Removes the blocks of all ranks. Returns the position of the stream.
@@ -394,5 +398,21 @@ mod tests {
         }
         assert_eq!(fixture.listener(1).report(RANK).rejected.get("panicked"), Some(&1));
         assert_eq!(fixture.held_blocks(), 2 + 1 + 2, "the blocks of the failed listener are removed");
+    }
+
+    #[test]
+    fn a_stream_whose_message_caused_a_panic_requests_no_replay_after_a_later_restart() {
+        let fixture = Fixture::start(1, true);
+        let (engine, listener) = (&fixture.engines[0], fixture.listener(0));
+        // The replay has another message in its place, so that one would make the rank exact.
+        engine.keep(1, &payload(2));
+        engine.publish_frames(&[FAULT, &1_u64.to_be_bytes(), &payload(2)]).expect("published");
+        engine.publish(2, &payload(3)).expect("published");
+        fixture.wait(0, 2, Trust::Degraded);
+        listener.require_restart("another stream made the index start over");
+        fixture.decoders.restart_streams([Arc::clone(&listener)], None);
+        engine.publish(3, &payload(4)).expect("published");
+        fixture.wait(0, 3, Trust::Degraded);
+        assert_eq!(fixture.held_blocks(), 1, "only the message after the restart is applied");
     }
 }

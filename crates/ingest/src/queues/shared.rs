@@ -4,6 +4,7 @@ use std::hash::Hash;
 use std::sync::Arc;
 use std::time::Instant;
 
+use flash_indexer_telemetry::clock::Clock;
 use flash_indexer_telemetry::metrics::QueueState;
 use parking_lot::{Condvar, Mutex};
 
@@ -15,6 +16,7 @@ pub(crate) struct Queues<K, T> {
     /// Wakes each consumer.
     wakers: Vec<Condvar>,
     bytes_max: usize,
+    clock: Clock,
 }
 
 struct State<K, T> {
@@ -57,10 +59,10 @@ where
     K: Clone + Eq + Hash + Send + Sync + 'static,
     T: QueuedWork + Send + 'static,
 {
-    pub(crate) fn new(consumers: usize, bytes_max: usize) -> Self {
+    pub(crate) fn new(consumers: usize, bytes_max: usize, clock: Clock) -> Self {
         let state = State { queues: FairQueues::new(consumers, bytes_max), is_stopped: false };
         let wakers = std::iter::repeat_with(Condvar::new).take(consumers).collect();
-        Self { state: Mutex::new(state), wakers, bytes_max }
+        Self { state: Mutex::new(state), wakers, bytes_max, clock }
     }
 
     /// Number of consumers.
@@ -71,14 +73,14 @@ where
     /// Queues work for a consumer. Never waits for a consumer. Calls `on_drop`, under the lock, for all work whose messages
     /// are dropped.
     pub(crate) fn push(&self, key: &K, consumer: usize, work: T, on_drop: impl FnMut(&T)) {
-        self.state.lock().queues.push(key, consumer, work, Instant::now(), on_drop);
+        self.state.lock().queues.push(key, consumer, work, self.clock.now(), on_drop);
         self.wakers[consumer].notify_one();
     }
 
     /// Puts the rest of taken work before all other work of its queue. The caller is the consumer, and takes it again after
     /// one entry of each of its other queues.
     pub(crate) fn put_back(&self, key: &K, consumer: usize, rest: T) {
-        self.state.lock().queues.put_back(key, consumer, rest, Instant::now());
+        self.state.lock().queues.put_back(key, consumer, rest, self.clock.now());
     }
 
     /// Queues work behind all work of a consumer so far. `entries` is given the queues that have work, and returns the
@@ -87,7 +89,7 @@ where
         let mut state = self.state.lock();
         let with_work = state.queues.keys_with_work(consumer).cloned().collect();
         for (key, work) in entries(with_work) {
-            state.queues.push(&key, consumer, work, Instant::now(), |_| {});
+            state.queues.push(&key, consumer, work, self.clock.now(), |_| {});
         }
         drop(state);
         self.wakers[consumer].notify_one();
@@ -112,11 +114,8 @@ where
             if state.is_stopped {
                 return Taken::Stopped;
             }
-            let waker = &self.wakers[consumer];
-            match deadline {
-                Some(deadline) if waker.wait_until(&mut state, deadline).timed_out() => return Taken::Timeout,
-                Some(_) => {}
-                None => waker.wait(&mut state),
+            if self.clock.wait(&self.wakers[consumer], &mut state, deadline) {
+                return Taken::Timeout;
             }
         }
     }

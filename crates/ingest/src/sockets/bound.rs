@@ -6,9 +6,10 @@ use flash_indexer_telemetry::supervision::{SupervisedThread, Supervisor, ThreadK
 use rustc_hash::FxHashMap;
 use tracing::{debug, info, warn};
 
-use super::{BYTES_PER_DELIVERY, MESSAGE_BYTES_MAX, MESSAGES_PER_TURN_MAX, RECEIVE_QUEUE_UNBOUNDED};
+use super::{BYTES_PER_DELIVERY, MESSAGE_BYTES_MAX, RECEIVE_QUEUE_UNBOUNDED};
 use crate::bound_pods::{ConnectionId, PodMessage, Topics};
 use crate::decoders::Decoders;
+use crate::engine_socket::MESSAGES_PER_TURN_MAX;
 
 const HEARTBEAT_INTERVAL_MS: i32 = 5_000;
 const HEARTBEAT_TIMEOUT_MS: i32 = 15_000;

@@ -8,6 +8,7 @@ mod replay;
 mod resolver;
 mod subscription;
 mod thread;
+mod transport;
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -22,13 +23,12 @@ use flash_indexer_types::networks::EngineNetworks;
 
 use self::resolver::Resolver;
 use self::thread::{Command, SocketThread};
+pub use self::transport::Transport;
 use super::decoders::{Decoders, Delivery, Retired};
 use super::listener::Listener;
 
 /// Limit of listeners of one thread: with their monitors they stay below the socket limit of a ZeroMQ context.
 const LISTENERS_PER_THREAD_MAX: usize = 256;
-/// Limit of messages received from one socket before the next socket's turn.
-const MESSAGES_PER_TURN_MAX: usize = 256;
 /// Bytes of messages that fill a delivery. A decoder takes one delivery of each engine in turn.
 const BYTES_PER_DELIVERY: usize = 64 << 10;
 /// Sockets have no receive limit: they are read at once, and the queues of [`Decoders`] have a byte budget. With a limit, ZeroMQ
@@ -97,25 +97,33 @@ impl Sockets {
         Ok(Self { threads, bound, resolver, decoders, supervisor: Arc::clone(supervisor) })
     }
 
-    /// Binds a socket that engines connect to. Returns its addresses, with the actual ports.
-    ///
-    /// # Errors
-    ///
-    /// When an address cannot be bound.
-    pub fn bind(&self, options: &BoundOptions) -> Result<Vec<String>, BindError> {
+    /// Sends the command to subscribe to a thread with room. The lock is not held while the thread subscribes.
+    fn send_open(&self, listener: &Arc<Listener>) -> Result<OpenResult, ConnectError> {
+        let mut threads = self.threads.lock();
+        let room = threads.iter().position(|thread| thread.listeners.len() < LISTENERS_PER_THREAD_MAX);
+        let at = room.unwrap_or(threads.len());
+        if room.is_none() {
+            threads.push(SocketThread::start(at, Arc::clone(&self.decoders), self.resolver.clone(), &self.supervisor)?);
+        }
+        let thread = &mut threads[at];
+        let id = listener.id;
+        listener.set_replay_client(Box::new(thread.mailbox.clone()));
+        let (reply, opened) = bounded(1);
+        thread.mailbox.send(Command::Open(Arc::clone(listener), reply))?;
+        thread.listeners.push(id);
+        Ok(opened)
+    }
+}
+
+impl Transport for Sockets {
+    fn bind(&self, options: &BoundOptions) -> Result<Vec<String>, BindError> {
         let thread = BoundThread::start(options, Arc::clone(&self.decoders), &self.supervisor)?;
         let endpoints = thread.endpoints.clone();
         *self.bound.lock() = Some(thread);
         Ok(endpoints)
     }
 
-    /// Subscribes to a listener's endpoint. Connects and reconnects in the background. For a bound pod, it only enables
-    /// replays.
-    ///
-    /// # Errors
-    ///
-    /// When the endpoint is invalid, the system refuses a resource, or the socket thread does not respond in time.
-    pub fn open(&self, listener: Arc<Listener>) -> Result<(), ConnectError> {
+    fn open(&self, listener: Arc<Listener>) -> Result<(), ConnectError> {
         if listener.options.needs_no_socket() {
             return Ok(());
         }
@@ -131,27 +139,7 @@ impl Sockets {
         Err(failed)
     }
 
-    /// Sends the command to subscribe to a thread with room. The lock is not held while the thread subscribes.
-    fn send_open(&self, listener: &Arc<Listener>) -> Result<OpenResult, ConnectError> {
-        let mut threads = self.threads.lock();
-        let room = threads.iter().position(|thread| thread.listeners.len() < LISTENERS_PER_THREAD_MAX);
-        let at = room.unwrap_or(threads.len());
-        if room.is_none() {
-            threads.push(SocketThread::start(at, Arc::clone(&self.decoders), self.resolver.clone(), &self.supervisor)?);
-        }
-        let thread = &mut threads[at];
-        let id = listener.id;
-        // A listener is opened once.
-        let _ = listener.state.replay_client.set(Box::new(thread.mailbox.clone()));
-        let (reply, opened) = bounded(1);
-        thread.mailbox.send(Command::Open(Arc::clone(listener), reply))?;
-        thread.listeners.push(id);
-        Ok(opened)
-    }
-
-    /// Closes a subscription, without waiting. The decoder handles the messages received so far, then the blocks of the
-    /// listener are removed, then the writer calls `retired`. Returns false if the listener has no subscription.
-    pub fn close(&self, listener: &Arc<Listener>, retired: Retired) -> bool {
+    fn close(&self, listener: &Arc<Listener>, retired: Retired) -> bool {
         if listener.options.needs_no_socket() {
             self.decoders.deliver(listener, Delivery::Retire(retired));
             return true;
@@ -164,8 +152,7 @@ impl Sockets {
         })
     }
 
-    /// Closes every socket and stops the threads. A thread that does not end by `deadline` is abandoned.
-    pub fn stop(&self, deadline: Instant) {
+    fn stop(&self, deadline: Instant) {
         if let Some(bound) = self.bound.lock().take() {
             bound.thread.join_by(deadline);
         }

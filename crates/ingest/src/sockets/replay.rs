@@ -3,8 +3,9 @@
 use std::sync::Arc;
 
 use super::subscription::{connect, receive_messages};
-use super::{CONNECT_TIMEOUT_MS, MESSAGE_BYTES_MAX, MESSAGES_PER_TURN_MAX, RECEIVE_QUEUE_UNBOUNDED};
+use super::{CONNECT_TIMEOUT_MS, MESSAGE_BYTES_MAX, RECEIVE_QUEUE_UNBOUNDED};
 use crate::decoders::{Decoders, Delivery};
+use crate::engine_socket::MESSAGES_PER_TURN_MAX;
 use crate::listener::Listener;
 
 /// A socket of one replay request. Each request has a socket of its own, so that every message received belongs to it.

@@ -8,10 +8,9 @@ use flash_indexer_types::logs::Repeats;
 use tracing::warn;
 
 use super::resolver::{Addresses, HostName, LookupError};
-use super::{
-    BYTES_PER_DELIVERY, CONNECT_TIMEOUT_MS, MESSAGE_BYTES_MAX, MESSAGES_PER_TURN_MAX, RECEIVE_QUEUE_UNBOUNDED,
-};
-use crate::decoders::{Decoders, Delivery};
+use super::{BYTES_PER_DELIVERY, CONNECT_TIMEOUT_MS, MESSAGE_BYTES_MAX, RECEIVE_QUEUE_UNBOUNDED};
+use crate::decoders::Decoders;
+use crate::engine_socket::{ConnectionEvent, EngineSocket, MESSAGES_PER_TURN_MAX, receive_from};
 use crate::listener::{Connection, Listener};
 use crate::log_listener;
 use crate::message::Frames;
@@ -146,45 +145,19 @@ impl Subscription {
         self.closed_at.is_some_and(|ended| ended.elapsed() >= ABANDONED_AFTER)
     }
 
-    /// Delivers some of the received messages and the connection's events to the listener's decoder, in order.
-    ///
-    /// Messages are read before the monitor, so messages read before a lost connection belong to that connection. If a new
-    /// connection shows at the same time, the connection of each message is unknown. These messages are dropped, because
-    /// messages of two epochs must not be merged.
+    /// Delivers some of the received messages and the connection's events to the listener's decoder.
     pub(super) fn receive(&mut self, decoders: &Decoders) {
-        let mut read = Vec::new();
-        let mut result = receive_messages(&self.socket, MESSAGES_PER_TURN_MAX, |messages| read.push(messages));
-        let mut events = self.read_monitor();
-        if events.contains(&ConnectionEvent::Lost) {
-            result = result.and(receive_messages(&self.socket, usize::MAX, |messages| read.push(messages)));
-            events.extend(self.read_monitor());
-        }
-        if let Err(error) = result {
-            self.listener.reject("receive_failed", format!("failed to receive: {error}"));
-        }
-        let lost = events.iter().position(|&event| event == ConnectionEvent::Lost).unwrap_or(events.len());
-        let (before, after) = events.split_at(lost);
-        before.iter().for_each(|&event| self.apply_connection_event(event, decoders));
-        let is_clear = !after.contains(&ConnectionEvent::Connected);
-        if is_clear && !decoders.are_stopping() {
-            for messages in std::mem::take(&mut read) {
-                decoders.deliver(&self.listener, Delivery::Live(messages));
-            }
-        }
-        after.iter().for_each(|&event| self.apply_connection_event(event, decoders));
-        let dropped: usize = read.iter().map(Vec::len).sum();
-        if dropped > 0 {
-            decoders.drop_live(
-                &self.listener,
-                dropped,
-                "connection_unclear",
-                "messages were received around a reconnect",
-            );
-        }
+        let listener = Arc::clone(&self.listener);
+        receive_from(self, &listener, decoders);
+    }
+}
+
+impl EngineSocket for Subscription {
+    fn read_messages(&mut self, messages_max: usize, deliver: &mut dyn FnMut(Vec<Frames>)) -> Result<(), String> {
+        receive_messages(&self.socket, messages_max, deliver).map_err(|error| error.to_string())
     }
 
-    /// Connection events from the monitor since the last call.
-    fn read_monitor(&mut self) -> Vec<ConnectionEvent> {
+    fn connection_events(&mut self) -> Vec<ConnectionEvent> {
         use zmq::SocketEvent as Event;
         let mut events = Vec::new();
         while let Ok(frames) = self.monitor.recv_multipart(zmq::DONTWAIT) {
@@ -192,7 +165,12 @@ impl Subscription {
             match Event::from_raw(u16::from_ne_bytes(*code)) {
                 Event::CONNECT_RETRIED => {
                     self.closed_at = None;
-                    events.push(ConnectionEvent::Failed);
+                    match self.failed_connects.count(Instant::now()) {
+                        Some(times) => {
+                            log_listener!(warn, self.listener, times, "failed to connect to the engine; retrying")
+                        }
+                        None => log_listener!(debug, self.listener, "failed to connect to the engine; retrying"),
+                    }
                 }
                 Event::CONNECT_DELAYED | Event::CONNECTED => self.closed_at = None,
                 Event::HANDSHAKE_SUCCEEDED => {
@@ -212,33 +190,6 @@ impl Subscription {
         }
         events
     }
-
-    fn apply_connection_event(&mut self, event: ConnectionEvent, decoders: &Decoders) {
-        match event {
-            ConnectionEvent::Failed => match self.failed_connects.count(Instant::now()) {
-                Some(times) => log_listener!(warn, self.listener, times, "failed to connect to the engine; retrying"),
-                None => log_listener!(debug, self.listener, "failed to connect to the engine; retrying"),
-            },
-            ConnectionEvent::Connected => {
-                self.listener.set_connection(Connection::Connected);
-                decoders.deliver(&self.listener, Delivery::Connected);
-            }
-            ConnectionEvent::Lost if self.listener.connection() == Connection::Connected => {
-                self.listener.set_connection(Connection::Disconnected);
-                decoders.deliver(&self.listener, Delivery::Disconnected);
-            }
-            ConnectionEvent::Lost => {}
-        }
-    }
-}
-
-/// An event of a connection, from its monitor.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum ConnectionEvent {
-    Connected,
-    Lost,
-    /// An attempt to connect failed.
-    Failed,
 }
 
 impl Drop for Subscription {

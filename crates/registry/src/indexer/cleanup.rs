@@ -1,9 +1,11 @@
 //! Background work of registrations.
 
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, bounded, unbounded};
-use flash_indexer_telemetry::supervision::{Supervisor, ThreadKind};
+use flash_indexer_telemetry::clock::Clock;
+use flash_indexer_telemetry::supervision::{Step, Steps, Supervisor, ThreadKind, Watch};
 
 /// Longest wait of registering and unregistering for decoders, writers and sockets. Work that takes longer continues
 /// after the call.
@@ -23,21 +25,20 @@ impl PendingWork {
     }
 
     /// Waits for all work until `deadline`, and returns whether it is finished.
-    pub(crate) fn wait_until(self, deadline: Instant) -> bool {
-        self.0.iter().all(|finished| finished.recv_deadline(deadline) != Err(RecvTimeoutError::Timeout))
+    fn wait_until(self, supervisor: &Supervisor, deadline: Option<Instant>) -> bool {
+        // A disconnected channel is finished work, also when the service is stopping.
+        let is_finished = |done: &Receiver<()>| supervisor.wait(done, deadline) != Err(RecvTimeoutError::Timeout);
+        self.0.iter().all(is_finished)
     }
 
     /// Waits for all work for up to [`CLEANUP_WAIT`], and returns whether it is finished.
-    pub(crate) fn wait(self) -> bool {
-        self.wait_until(Instant::now() + CLEANUP_WAIT)
+    pub(crate) fn wait(self, supervisor: &Supervisor) -> bool {
+        self.wait_until(supervisor, Some(supervisor.clock().now() + CLEANUP_WAIT))
     }
 
     /// Waits for all work without a deadline.
-    pub(super) fn wait_for_all(self) {
-        for finished in self.0 {
-            // An error means that the service is stopping.
-            let _ = finished.recv();
-        }
+    pub(super) fn wait_for_all(self, supervisor: &Supervisor) {
+        self.wait_until(supervisor, None);
     }
 }
 
@@ -53,18 +54,9 @@ impl Cleanup {
         // Bounded by the number of registrations, each of which ends once.
         let (jobs, queue) = unbounded::<Job>();
         let queued = queue.clone();
-        supervisor.spawn_with_queue(
-            ThreadKind::Cleanup,
-            None,
-            move || queued.len(),
-            move |watch| {
-                for job in queue {
-                    watch.begin(None);
-                    watch.guarded(job);
-                    watch.end();
-                }
-            },
-        )?;
+        let queued = move || queued.len();
+        let worker = CleanupWorker { queue, clock: supervisor.clock().clone() };
+        supervisor.spawn_steps(ThreadKind::Cleanup, None, queued, worker)?;
         Ok(Self { jobs })
     }
 
@@ -77,5 +69,27 @@ impl Cleanup {
             // The caller may have stopped waiting.
             let _ = done.send(());
         }));
+    }
+}
+
+/// The thread of [`Cleanup`].
+struct CleanupWorker {
+    queue: Receiver<Job>,
+    clock: Clock,
+}
+
+impl Steps for CleanupWorker {
+    /// Waits for the next job and runs it.
+    fn step(&mut self, watch: &Arc<Watch>) -> Step {
+        match self.clock.receive(&self.queue, None) {
+            Ok(job) => {
+                watch.begin(None);
+                watch.guarded(job);
+                watch.end();
+                Step::Worked
+            }
+            Err(RecvTimeoutError::Timeout) => Step::Idle,
+            Err(RecvTimeoutError::Disconnected) => Step::Ended,
+        }
     }
 }

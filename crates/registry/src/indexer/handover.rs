@@ -62,7 +62,7 @@ impl Indexer {
                 self.release_hold(&listener, dp_rank, position, &mut pending)
             })
         };
-        pending.wait_for_all();
+        pending.wait_for_all(&self.supervisor);
         released
     }
 

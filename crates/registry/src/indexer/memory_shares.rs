@@ -23,7 +23,7 @@ impl Indexer {
         let rejected = |error: MemoryTooSmall| RegistrationError::Memory { model: key.clone(), models, error };
         let share = share(bytes_max, models);
         let index = RunIndex::bounded(RunLimits::default(), share).map_err(rejected)?;
-        if !self.share_memory_among(models).wait() {
+        if !self.share_memory_among(models).wait(&self.supervisor) {
             return Err(RegistrationError::Unavailable(format!(
                 "failed to give {key} its share of --memory-max: the indexes of other models are busy; try again"
             )));

@@ -47,7 +47,7 @@ pub use self::shadow::{Shadow, ShadowError};
 pub use self::unregister::Unregistered;
 use flash_indexer_core::hashing::BlockSize;
 use flash_indexer_explain::Tombstones;
-use flash_indexer_ingest::{Decoders, Sockets, Writers, default_queue_bytes};
+use flash_indexer_ingest::{Decoders, Sockets, Transport, Writers, default_queue_bytes};
 use flash_indexer_telemetry::metrics::Metrics;
 use flash_indexer_telemetry::supervision::Supervisor;
 use flash_indexer_types::{EngineKind, ModelKey};
@@ -74,7 +74,7 @@ pub struct Indexer {
     registering: Mutex<()>,
     /// Positions of unregistered streams.
     stream_positions: Arc<Mutex<StreamPositions>>,
-    sockets: Sockets,
+    sockets: Box<dyn Transport>,
     cleanup: Cleanup,
     /// The socket that pods connect to, if it is bound.
     pods: OnceLock<PodSocket>,
@@ -114,20 +114,34 @@ impl Indexer {
     /// If a thread cannot be started, or the address of the shared store is invalid.
     pub fn start(options: IndexerOptions) -> std::io::Result<Self> {
         flash_indexer_types::use_random_hash_key();
+        let supervisor = Supervisor::start(&Arc::new(Metrics::new(options.metric_names)))?;
+        let networks = options.engine_networks.clone();
+        let connect = |decoders| Ok(Box::new(Sockets::start(decoders, &networks, &supervisor)?) as Box<dyn Transport>);
+        Self::start_with(options, &supervisor, connect)
+    }
+
+    /// [`Indexer::start`] with the threads of a supervisor, and with these connections to engines.
+    ///
+    /// # Errors
+    ///
+    /// As [`Indexer::start`], and if `connect` fails.
+    pub fn start_with(
+        options: IndexerOptions,
+        supervisor: &Arc<Supervisor>,
+        connect: impl FnOnce(Arc<Decoders>) -> std::io::Result<Box<dyn Transport>>,
+    ) -> std::io::Result<Self> {
         let models: Arc<Models> = Arc::default();
-        let metrics = Arc::new(Metrics::new(options.metric_names));
+        let metrics = Arc::clone(supervisor.metrics());
         let rank_maker = options.store.as_ref().map(|_| PublisherWaker::default());
         let shared_store = options.store.clone().zip(rank_maker.as_ref());
         let shared_store =
             shared_store.map(|(store, maker)| SharedStore::start(store, maker, &models, &metrics)).transpose()?;
         let recent_uses = options.use_window.map(|window| Arc::new(RecentUses::new(window, Instant::now())));
-        let supervisor = Supervisor::start(&metrics)?;
         let shards = options.shards();
-        let writers = Arc::new(Writers::start(options.writer_threads.max(1), &supervisor)?);
+        let writers = Arc::new(Writers::start(options.writer_threads.max(1), supervisor)?);
         let queue_bytes_max = options.ingest_queue_bytes_max.unwrap_or_else(default_queue_bytes);
-        let decoders = Decoders::start(options.decoder_threads, queue_bytes_max, &writers, &supervisor)?;
+        let decoders = Decoders::start(options.decoder_threads, queue_bytes_max, &writers, supervisor)?;
         let decoders = Arc::new(decoders);
-        let sockets = Sockets::start(Arc::clone(&decoders), &options.engine_networks, &supervisor)?;
         Ok(Self {
             predictions: Predictions::new(options.prediction_limits),
             tier_lookups: TierLookups::new(&metrics),
@@ -136,10 +150,10 @@ impl Indexer {
             models,
             registering: Mutex::default(),
             stream_positions: Arc::default(),
-            sockets,
-            cleanup: Cleanup::start(&supervisor)?,
+            sockets: connect(Arc::clone(&decoders))?,
+            cleanup: Cleanup::start(supervisor)?,
             pods: OnceLock::new(),
-            supervisor,
+            supervisor: Arc::clone(supervisor),
             decoders,
             writers,
             metrics,

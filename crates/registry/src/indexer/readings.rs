@@ -53,10 +53,8 @@ impl Indexer {
         let (reply, answer) = bounded(1);
         let reader = Box::new(Reader { read_part, result: None, reply });
         self.decoders.deliver(listener, Delivery::Read { dp_rank, at, detail, reader });
-        match patience {
-            None => answer.recv().ok(),
-            Some(patience) => answer.recv_timeout(patience).ok(),
-        }
+        let deadline = patience.map(|patience| self.supervisor.clock().now() + patience);
+        self.supervisor.wait(&answer, deadline).ok()
     }
 
     /// Stored events that recreate what a rank holds. None if its writer does not read them in time. A rank without a

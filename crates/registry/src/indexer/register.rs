@@ -178,6 +178,10 @@ impl Indexer {
         if listener.start == Start::Held && (start == Start::Held || is_from_dump) {
             listener.hold().hold(dp_rank);
         }
+        if is_shared {
+            // Its decoder may still ignore its events.
+            listener.begin_resume(dp_rank);
+        }
         // Listed before the first message, which may name more ranks.
         let new_instance = || Instance { worker, listeners: BTreeMap::new() };
         let mut instances = model.instances.write();

@@ -199,7 +199,7 @@ impl Indexer {
                 (None, None) => {}
             }
         }
-        pending.wait_for_all();
+        pending.wait_for_all(&self.supervisor);
     }
 
     /// Removes what was restored of a held rank, and releases it. Its stream starts over.
@@ -213,7 +213,7 @@ impl Indexer {
                 self.release_hold(&listener, rank.dp_rank, None, &mut pending);
             }
         }
-        pending.wait_for_all();
+        pending.wait_for_all(&self.supervisor);
     }
 
     /// Releases a held stream, which continues from the restored state of a rank.

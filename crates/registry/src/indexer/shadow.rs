@@ -121,7 +121,7 @@ impl Shadow {
                 None => drop(self.indexer.release_hold(listener, dp_rank, None, &mut pending)),
             }
         }
-        pending.wait_for_all();
+        pending.wait_for_all(&self.indexer.supervisor);
     }
 
     /// Replaces the registered instance by this one.
@@ -195,6 +195,6 @@ impl Drop for Shadow {
         for listener in closed.into_values() {
             self.indexer.retire(&listener, Some(listener.worker), |_| {}, &mut pending);
         }
-        pending.wait();
+        pending.wait(&self.indexer.supervisor);
     }
 }

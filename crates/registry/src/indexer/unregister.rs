@@ -61,7 +61,7 @@ impl Indexer {
 
     /// Waits up to two seconds for pending work of other threads, and returns whether it is finished.
     pub(super) fn wait(&self, pending: PendingWork) -> bool {
-        let is_done = pending.wait();
+        let is_done = pending.wait(&self.supervisor);
         if !is_done {
             self.metrics.limit_reached(Limit::RegistrationWait);
         }

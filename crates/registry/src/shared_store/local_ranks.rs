@@ -141,6 +141,7 @@ mod tests {
             recent_uses: None,
             history: History::new(0),
             seen_variants: SeenVariants::default(),
+            is_tenant_full: Default::default(),
             metrics,
             writers: vec![0],
         };

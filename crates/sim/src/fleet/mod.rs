@@ -130,7 +130,7 @@ impl Fleet {
         let interior = first_stored.max(1)..hashes.len().saturating_sub(1).max(1);
         let mut blocks = Vec::new();
         for &hash in hashes.get(interior).unwrap_or_default() {
-            if share.samples(&mut self.random) && cache.drop_block(hash) {
+            if share.samples(&mut self.random) && cache.drop_block(hash) > 0 {
                 blocks.push(hash);
             }
         }

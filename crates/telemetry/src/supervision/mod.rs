@@ -7,9 +7,11 @@
 //! | file | role |
 //! |---|---|
 //! | `liveness.rs` | detects a thread without progress |
+//! | `stepper.rs` | loops of threads in steps, and the steps of a simulation |
 //! | `watch.rs` | progress, panics and current entry of one thread |
 
 mod liveness;
+mod stepper;
 mod watch;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -21,7 +23,9 @@ use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, bounded};
 use parking_lot::Mutex;
 use tracing::{error, warn};
 
+pub use self::stepper::{Step, Stepper, Steps, ThreadChoice};
 pub use self::watch::{Watch, guarded, record_panic};
+use crate::clock::{Clock, SimulatedTime};
 use crate::metrics::Metrics;
 pub use crate::thread_kind::ThreadKind;
 
@@ -32,15 +36,24 @@ const SAMPLE_INTERVAL: Duration = Duration::from_millis(500);
 pub struct Supervisor {
     metrics: Arc<Metrics>,
     threads: Mutex<Vec<Arc<Watch>>>,
-    /// Stops the sampling thread when it is dropped.
-    _sampling: Sender<()>,
+    clock: Clock,
+    execution: Execution,
+}
+
+/// How threads that are loops of steps run.
+enum Execution {
+    /// Each on a thread of the system. Dropping the sender stops the sampling thread.
+    Threads { _sampling: Sender<()> },
+    /// All of them as steps of the thread that runs the simulation.
+    Simulated(Stepper),
 }
 
 /// Handle of a thread that a [`Supervisor`] started.
 #[derive(Debug)]
 pub struct SupervisedThread {
     name: String,
-    thread: JoinHandle<()>,
+    /// None in a simulation.
+    thread: Option<JoinHandle<()>>,
     /// Disconnected when the thread ends.
     ended: Receiver<()>,
 }
@@ -53,8 +66,9 @@ impl Supervisor {
     /// Returns the error of the operating system if the sampling thread cannot be started.
     pub fn start(metrics: &Arc<Metrics>) -> std::io::Result<Arc<Self>> {
         let (sampling, stopped) = bounded(0);
-        let supervisor =
-            Arc::new(Self { metrics: Arc::clone(metrics), threads: Mutex::default(), _sampling: sampling });
+        let execution = Execution::Threads { _sampling: sampling };
+        let (metrics, clock) = (Arc::clone(metrics), Clock::System);
+        let supervisor = Arc::new(Self { metrics, threads: Mutex::default(), clock, execution });
         let weak = Arc::downgrade(&supervisor);
         supervisor.spawn(ThreadKind::Supervisor, None, move |watch| {
             while stopped.recv_timeout(SAMPLE_INTERVAL) == Err(RecvTimeoutError::Timeout) {
@@ -63,6 +77,73 @@ impl Supervisor {
             }
         })?;
         Ok(supervisor)
+    }
+
+    /// A supervisor whose threads are steps of the caller ([`Supervisor::stepper`]). `choose` chooses the thread of each
+    /// step, and time passes only when the caller advances it.
+    pub fn simulated(metrics: &Arc<Metrics>, time: Arc<SimulatedTime>, choose: ThreadChoice) -> Arc<Self> {
+        let (metrics, clock) = (Arc::clone(metrics), Clock::Simulated(time));
+        let execution = Execution::Simulated(Stepper::new(choose));
+        Arc::new(Self { metrics, threads: Mutex::default(), clock, execution })
+    }
+
+    /// The steps of a simulation; none if threads are threads of the system.
+    pub fn stepper(&self) -> Option<&Stepper> {
+        match &self.execution {
+            Execution::Threads { .. } => None,
+            Execution::Simulated(stepper) => Some(stepper),
+        }
+    }
+
+    /// Clocks of the threads.
+    pub fn clock(&self) -> &Clock {
+        &self.clock
+    }
+
+    /// Waits for a message of another thread until `deadline`, or without an end. In a simulation the other threads make
+    /// steps meanwhile, and the deadline has passed when none of them has work.
+    ///
+    /// # Errors
+    ///
+    /// When the deadline has passed, or the sender is dropped.
+    ///
+    /// # Panics
+    ///
+    /// In a simulation, if there is no deadline and the message never arrives.
+    pub fn wait<T>(&self, receiver: &Receiver<T>, deadline: Option<Instant>) -> Result<T, RecvTimeoutError> {
+        let Some(stepper) = self.stepper() else { return self.clock.receive(receiver, deadline) };
+        let mut has_work = true;
+        loop {
+            match self.clock.receive(receiver, deadline) {
+                Err(RecvTimeoutError::Timeout) if has_work => has_work = stepper.step(),
+                Err(RecvTimeoutError::Timeout) if deadline.is_none() => panic!("a call waits without end"),
+                received => return received,
+            }
+        }
+    }
+
+    /// Starts a thread that is a loop of steps. `queued` returns the number of the entries of its queue.
+    ///
+    /// # Errors
+    ///
+    /// Returns the error of the operating system if the thread cannot be started.
+    pub fn spawn_steps(
+        &self,
+        kind: ThreadKind,
+        number: Option<usize>,
+        queued: impl Fn() -> usize + Send + Sync + 'static,
+        mut steps: impl Steps + 'static,
+    ) -> std::io::Result<SupervisedThread> {
+        let Execution::Simulated(stepper) = &self.execution else {
+            let run = move |watch: &Arc<Watch>| while steps.step(watch) != Step::Ended {};
+            return self.spawn_with_queue(kind, number, queued, run);
+        };
+        let watch = Arc::new(Watch::new(kind, number, Box::new(queued), &self.metrics));
+        stepper.add(Arc::clone(&watch), Box::new(steps));
+        // Its end is not waited for: it makes no step unless the caller does.
+        let (name, (_, ended)) = (watch.name().to_owned(), bounded(0));
+        self.threads.lock().push(watch);
+        Ok(SupervisedThread { name, thread: None, ended })
     }
 
     /// Starts a thread without a queue.
@@ -105,7 +186,7 @@ impl Supervisor {
         let mut threads = self.threads.lock();
         threads.retain(|watch| !watch.is_finished());
         threads.push(watch);
-        Ok(SupervisedThread { name, thread, ended })
+        Ok(SupervisedThread { name, thread: Some(thread), ended })
     }
 
     /// Samples the progress of every thread, and logs new stalls.
@@ -139,7 +220,7 @@ impl SupervisedThread {
             return false;
         }
         // The thread has counted and logged its own panic.
-        let _ = self.thread.join();
+        let _ = self.thread.map(JoinHandle::join);
         true
     }
 }
@@ -187,6 +268,68 @@ mod tests {
         assert_eq!(steps.load(Ordering::Relaxed), 3);
         assert_eq!(supervisor.metrics.thread_panics(ThreadKind::Resolver), 1);
         assert_eq!(supervisor.problems(Instant::now()), Vec::<String>::new());
+    }
+
+    /// Sends a number with each step, and panics or ends at the last one.
+    struct Countdown {
+        left: u32,
+        sent: Sender<u32>,
+        panics: bool,
+    }
+
+    impl Steps for Countdown {
+        fn step(&mut self, _watch: &Arc<Watch>) -> Step {
+            let Some(left) = self.left.checked_sub(1) else {
+                assert!(!self.panics, "injected by a test");
+                return Step::Ended;
+            };
+            self.left = left;
+            self.sent.send(left).expect("a receiver");
+            Step::Worked
+        }
+    }
+
+    #[test]
+    fn the_steps_of_a_thread_run_on_it_or_in_the_order_that_a_simulation_chooses() {
+        let (sent, received) = crossbeam_channel::unbounded();
+        let thread =
+            supervisor().spawn_steps(ThreadKind::Writer, None, || 0, Countdown { left: 3, sent, panics: false });
+        assert!(thread.expect("a thread").join_by(Instant::now() + PATIENCE));
+        assert_eq!(received.try_iter().collect::<Vec<_>>(), [2, 1, 0]);
+
+        let metrics = Arc::new(Metrics::new(MetricNames::Own));
+        let mut choices = [1, 1, 0, 1].into_iter();
+        let choose = move |count| choices.next().unwrap_or_default() % count;
+        let supervisor = Supervisor::simulated(&metrics, SimulatedTime::starting_at(0), Box::new(choose));
+        let (sent, received) = crossbeam_channel::unbounded();
+        for (first, panics) in [(12, false), (2, true)] {
+            let steps = Countdown { left: first, sent: sent.clone(), panics };
+            let thread = supervisor.spawn_steps(ThreadKind::Writer, None, || 0, steps).expect("no thread");
+            assert!(thread.join_by(Instant::now()), "the end of a simulated thread is not waited for");
+        }
+        let stepper = supervisor.stepper().expect("a simulation");
+        for _ in 0..4 {
+            assert!(stepper.step());
+        }
+        // The second thread has panicked, so the first one made the last step.
+        assert_eq!(received.try_iter().collect::<Vec<_>>(), [1, 0, 11, 10]);
+        assert_eq!(metrics.thread_panics(ThreadKind::Writer), 1);
+        assert_eq!(supervisor.problems(Instant::now()).len(), 1);
+    }
+
+    #[test]
+    fn a_wait_of_a_simulation_runs_the_other_threads_until_none_has_work() {
+        let metrics = Arc::new(Metrics::new(MetricNames::Own));
+        let supervisor = Supervisor::simulated(&metrics, SimulatedTime::starting_at(0), Box::new(|_| 0));
+        let (sent, received) = crossbeam_channel::unbounded();
+        let steps = Countdown { left: 2, sent, panics: false };
+        drop(supervisor.spawn_steps(ThreadKind::Writer, None, || 0, steps).expect("no thread"));
+        assert_eq!(supervisor.wait(&received, None), Ok(1));
+        assert_eq!(supervisor.wait(&received, None), Ok(0));
+        let late = Some(supervisor.clock().now() + PATIENCE);
+        assert_eq!(supervisor.wait(&received, late), Err(RecvTimeoutError::Disconnected), "the thread has ended");
+        let (_sender, silent) = bounded::<()>(1);
+        assert_eq!(supervisor.wait(&silent, late), Err(RecvTimeoutError::Timeout));
     }
 
     #[test]

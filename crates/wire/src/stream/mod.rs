@@ -160,6 +160,12 @@ impl<P: AsRef<[u8]>> Stream<P> {
         self.earlier_cursor = position.cursor;
     }
 
+    /// Continues the count of requests of an earlier stream of this publisher: replies to its requests may still arrive, and
+    /// are ignored.
+    pub fn continue_attempts(&mut self, last: u32) {
+        self.attempts = last;
+    }
+
     /// Next action, if any. Call until it returns none after every other call.
     pub fn next_action(&mut self) -> Option<Action<P>> {
         self.actions.pop_front().or_else(|| {

@@ -182,6 +182,22 @@ fn messages_lost_during_a_repair_are_requested_after_it() {
 }
 
 #[test]
+fn replies_to_requests_of_an_earlier_stream_are_ignored() {
+    let mut world = World::new(Replay::Available, Start::Immediate, 100);
+    world.stream.continue_attempts(7);
+    (0..2).for_each(|_| world.publish());
+    world.connect();
+    assert_eq!(world.request, Some((8, 0)));
+    // The reply to the last request of the earlier stream was sent before the second message was published.
+    world.stream.replayed(7, 0, payload(0, 0), world.now);
+    world.stream.replay_ended(7, world.now);
+    world.run();
+    assert_eq!((world.applied.len(), world.is_exact()), (0, false));
+    world.reply(u64::MAX);
+    assert_eq!((world.applied.clone(), world.is_exact()), (world.whole_epoch(), true));
+}
+
+#[test]
 fn a_flood_of_undecodable_messages_causes_one_request_for_each_backoff() {
     let mut world = World::new(Replay::Available, Start::Immediate, 100);
     world.connect();

@@ -1,0 +1,310 @@
+//! What must hold: answers of exact ranks, trust states, counters, and recovery.
+
+use std::collections::BTreeMap;
+
+use flash_indexer_core::Tier;
+use flash_indexer_ingest::{Connection, ListenerReport};
+use flash_indexer_registry::{Query, QueryOptions, TokenPrompt};
+use flash_indexer_telemetry::metrics::TextFormat;
+use flash_indexer_types::{ModelKey, RankId, Trust};
+
+use crate::engine::Depths;
+use crate::network::Known;
+use crate::plan::FaultKind;
+use crate::prompts::block_size;
+use crate::service::Service;
+use crate::world::World;
+
+/// Prompts that are asked for after each step; all of them once the threads have no work.
+const PROMPTS_PER_STEP: usize = 3;
+
+/// What a service answers about a rank.
+#[derive(Debug)]
+struct Observed {
+    trust: Trust,
+    /// Blocks found of each prompt that was asked for, with the prompt's number.
+    depths: Vec<(usize, Depths)>,
+}
+
+impl World {
+    /// Checks the answers of a service. `is_settled` says that its threads have no work left.
+    pub(crate) fn check(&mut self, number: usize, is_settled: bool) -> Result<(), String> {
+        let observed = self.observe(number, is_settled)?;
+        let reports = reports(&self.services[number]);
+        for (rank, observed) in &observed {
+            let report = reports.get(rank).ok_or_else(|| format!("service {number}, {rank} has no listener"))?;
+            self.coverage.answers += observed.depths.len() as u64;
+            if observed.trust == Trust::Exact {
+                self.coverage.exact_answers += observed.depths.len() as u64;
+            }
+            self.check_rank(number, rank, observed, report, is_settled)
+                .and_then(|()| self.check_drops(number, rank, report, is_settled))
+                .map_err(|broken| format!("service {number}, {rank}: {broken}"))?;
+        }
+        Ok(())
+    }
+
+    /// Asks a service for some prompts, or all of them.
+    fn observe(&mut self, number: usize, all: bool) -> Result<BTreeMap<RankId, Observed>, String> {
+        let first = self.random.within(0..self.prompts.len());
+        let count = if all { self.prompts.len() } else { PROMPTS_PER_STEP.min(self.prompts.len()) };
+        let service = &self.services[number];
+        let mut models: Vec<&ModelKey> = service.registered.keys().map(|rank| &rank.model).collect();
+        models.dedup();
+        let mut observed: BTreeMap<RankId, Observed> = BTreeMap::new();
+        for model in models {
+            for at in (first..first + count).map(|at| at % self.prompts.len()) {
+                let prompt = &self.prompts[at];
+                let (tokens, lora_name, cache_salt) = (prompt.tokens.as_slice(), prompt.adapter, prompt.salt);
+                let query = Query::Tokens(TokenPrompt { tokens, lora_name, cache_salt });
+                let answer = service.indexer.query_local(model, query, QueryOptions::default());
+                let answer = answer.map_err(|error| format!("service {number}: {error}"))?;
+                for found in &answer.ranks {
+                    let instance = answer.name(found).id().clone();
+                    let rank = RankId { model: model.clone(), instance, dp_rank: found.dp_rank };
+                    let blocks = |tier| (found.tokens[tier] / u64::from(block_size().tokens())) as u16;
+                    let of_rank = observed.entry(rank).or_insert(Observed { trust: found.trust, depths: Vec::new() });
+                    of_rank.depths.push((at, [blocks(Tier::Device), blocks(Tier::Host)]));
+                }
+            }
+        }
+        if !observed.keys().eq(service.registered.keys()) {
+            let (listed, registered) = (observed.keys(), service.registered.keys());
+            let extra: Vec<_> = listed.filter(|rank| !service.registered.contains_key(rank)).collect();
+            let missing: Vec<_> = registered.filter(|rank| !observed.contains_key(rank)).collect();
+            return Err(format!(
+                "service {number}: answers list {extra:?}, which are not registered, and lack {missing:?}"
+            ));
+        }
+        Ok(observed)
+    }
+
+    fn check_rank(
+        &self,
+        service: usize,
+        rank: &RankId,
+        observed: &Observed,
+        report: &ListenerReport,
+        is_settled: bool,
+    ) -> Result<(), String> {
+        let engine = self.services[service].registered[rank];
+        let links = self.services[service].links.lock();
+        let link = &links[engine];
+        let of_rank = |dp_rank: &u32| *dp_rank == rank.dp_rank.0;
+        let rank = self.engines[engine].spec.dp_ranks.iter().position(of_rank).expect("the engine's rank");
+        let newest = self.engines[engine].epoch();
+        let depth = |epoch, last, prompt| self.engines[engine].depth(epoch, last, rank, prompt);
+        // Equals the engine after a message; while threads have work also between it and the next one.
+        let equals_after = |epoch: usize, last: Option<u64>| {
+            observed.depths.iter().all(|&(prompt, found)| {
+                let (before, next) = (depth(epoch, last, prompt), Some(last.map_or(0, |last| last + 1)));
+                let is_next = || depth(epoch, next, prompt).is_some_and(|after| is_between(found, before, after));
+                before == Some(found) || (!is_settled && is_next())
+            })
+        };
+        let at = report.last_seq;
+        let equals = |epoch: usize| {
+            // The ranks of a stream are restored at different positions, and the stream continues from the first of them.
+            let later = at.map_or(0, |at| at + 1)..self.engines[engine].epochs[epoch].messages.len() as u64;
+            let later = later.filter(|_| self.services[service].has_imported);
+            equals_after(epoch, at) || later.map(Some).any(|last| equals_after(epoch, last))
+        };
+        match observed.trust {
+            Trust::Cold if observed.depths.iter().any(|&(_, depths)| depths != [0; 2]) => {
+                return Err(format!("cold, and holds blocks: {:?}", observed.depths));
+            }
+            Trust::Exact | Trust::Recovering if !(0..=newest).any(equals) => {
+                let truth: Vec<_> =
+                    observed.depths.iter().map(|&(prompt, _)| (prompt, depth(newest, at, prompt))).collect();
+                return Err(format!(
+                    "{} after message {at:?}, and answers {:?}; in the engine's last epoch it held {truth:?}",
+                    observed.trust.as_str(),
+                    observed.depths
+                ));
+            }
+            Trust::Degraded | Trust::Recovering if report.last_error.is_none() => {
+                return Err(format!("{} without a reason", observed.trust.as_str()));
+            }
+            Trust::Exact if is_settled => {
+                let Known { epoch: known, live_end, is_lost, .. } = &link.known;
+                let is_known = |epoch: usize| {
+                    let end = live_end.get(&epoch).copied().unwrap_or_default();
+                    at.map_or(0, |last| last + 1) >= end && equals(epoch)
+                };
+                if !(known.unwrap_or_default()..=newest).any(is_known) {
+                    return Err(format!(
+                        "exact after message {at:?}, and the service has received messages of epoch {known:?} up to {live_end:?}"
+                    ));
+                }
+                if *is_lost || report.status != Connection::Connected {
+                    return Err(format!("exact while the connection is {:?}", report.status));
+                }
+                if link.is_awaiting_reply() {
+                    return Err("exact while a replay is requested".to_owned());
+                }
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+
+    /// Checks that messages which a full queue has dropped since the last check ended `exact` at once. If the threads came to
+    /// rest since, a replay may have returned them.
+    fn check_drops(
+        &mut self,
+        number: usize,
+        rank: &RankId,
+        report: &ListenerReport,
+        is_settled: bool,
+    ) -> Result<(), String> {
+        let drops = report.rejected.get("queue_full").copied().unwrap_or_default();
+        let before = self.services[number].drops.insert(rank.clone(), drops).unwrap_or_default();
+        match drops > before && !is_settled && report.trust == Trust::Exact {
+            true => Err("exact, and messages were just dropped because a queue was full".to_owned()),
+            false => Ok(()),
+        }
+    }
+
+    /// Ranks that must be exact again without a clear: nothing that they missed is lost for good.
+    pub(crate) fn must_be_exact(&self) -> Vec<(usize, RankId)> {
+        let mut ranks = Vec::new();
+        for (number, service) in self.services.iter().enumerate() {
+            let text = metrics_text(service);
+            let lost = [
+                Service::metric(&text, "lost_messages_total", ""),
+                Service::metric(&text, "replays_total", "given_up"),
+                Service::metric(&text, "replays_total", "truncated"),
+                Service::metric(&text, "limit_reached_total", "waiting_messages"),
+            ];
+            if service.has_imported || lost.iter().any(|&count| count > 0) {
+                continue;
+            }
+            let links = service.links.lock();
+            for (rank, &engine) in &service.registered {
+                let (state, known) = (&self.engines[engine], &links[engine].known);
+                let is_whole = state.spec.has_replay && state.replayable(0).start == 0;
+                let is_damaged = state.epochs.iter().any(|epoch| epoch.is_tainted) || known.has_panicked;
+                if is_whole && !is_damaged && !service.ignored.contains(&engine) && !state.current().messages.is_empty()
+                {
+                    ranks.push((number, rank.clone()));
+                }
+            }
+        }
+        ranks
+    }
+
+    /// Checks that no rank waits for anything, that every message is applied, and that those ranks are exact that can be.
+    pub(crate) fn check_healed(&self, has_published: bool) -> Result<(), String> {
+        let must_be_exact = self.must_be_exact();
+        for (number, service) in self.services.iter().enumerate() {
+            for (rank, report) in reports(service) {
+                let engine = &self.engines[service.registered[&rank]];
+                let state =
+                    || format!("service {number}, {rank} is {}: {:?}", report.trust.as_str(), report.last_error);
+                if report.trust == Trust::Recovering {
+                    return Err(state());
+                }
+                // The network may have lost the only messages of an idle engine, which no replay is requested for.
+                let is_unaware = report.trust == Trust::Cold && !has_published;
+                let must_be_exact = must_be_exact.contains(&(number, rank.clone()));
+                if must_be_exact && report.trust != Trust::Exact && !is_unaware {
+                    return Err(format!("{}; its engine can replay everything", state()));
+                }
+                let last = engine.current().messages.len().checked_sub(1).map(|last| last as u64);
+                // The message at the end may be replayed together with one that makes the writer panic, and is lost with it.
+                let may_panic = engine.current().is_tainted && self.plan.faults.contains(&FaultKind::WriterPanic);
+                if has_published && !may_panic && report.last_seq != last {
+                    return Err(format!("{}; last message {:?} of {last:?}", state(), report.last_seq));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Checks that every rank is exact as of the last message of its engine.
+    pub(crate) fn check_all_exact(&self) -> Result<(), String> {
+        for (number, service) in self.services.iter().enumerate() {
+            for (rank, report) in reports(service) {
+                let last = self.engines[service.registered[&rank]].current().messages.len() as u64 - 1;
+                if report.trust != Trust::Exact || report.last_seq != Some(last) {
+                    return Err(format!(
+                        "service {number}, {rank} is {} after message {:?} of {last}, although its cache was cleared: {:?}",
+                        report.trust.as_str(),
+                        report.last_seq,
+                        report.last_error
+                    ));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Checks the counters and gauges of each service once its threads have no work left.
+    pub(crate) fn check_counters(&mut self) -> Result<(), String> {
+        for (number, service) in self.services.iter().enumerate() {
+            let text = metrics_text(service);
+            let queued = Service::metric(&text, "ingest_queue_bytes", "");
+            if queued > 0 {
+                return Err(format!("service {number}: {queued} bytes are queued, and no thread has work"));
+            }
+            let restarts = Service::metric(&text, "engine_restarts_total", "");
+            // A reply that does not begin with the requested message may look like that of another epoch.
+            let is_truncated = Service::metric(&text, "replays_total", "truncated") > 0;
+            let has_lies = self.plan.faults.contains(&FaultKind::Replay) || service.has_imported || is_truncated;
+            if restarts > service.engine_restarts && !has_lies {
+                let real = service.engine_restarts;
+                return Err(format!("service {number} counts {restarts} restarts of engines, and there were {real}"));
+            }
+            let panics = service.indexer.metrics().index_replacements();
+            self.coverage.panics += panics;
+            self.coverage.dropped += Service::metric(&text, "rejected_total", "queue_full");
+            self.coverage.replayed += Service::metric(&text, "replayed_messages_total", "");
+            self.coverage.imports += u64::from(service.has_imported);
+            let links = service.links.lock();
+            for (engine, _) in links.iter().enumerate().filter(|(_, link)| link.known.has_corrupt) {
+                let is_of_engine = |&(_, of): &(&RankId, &usize)| *of == engine;
+                let Some((rank, _)) = service.registered.iter().find(is_of_engine) else { continue };
+                let report = &reports(service)[rank];
+                if report.rejected.values().sum::<u64>() == 0 {
+                    return Err(format!("service {number}, {rank}: a damaged message is not counted"));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Prints the trust of each rank of a service.
+    pub(crate) fn print_state(&self, number: usize) {
+        let text = metrics_text(&self.services[number]);
+        println!("       service {number}: {} bytes queued", Service::metric(&text, "ingest_queue_bytes", ""));
+        for (rank, report) in reports(&self.services[number]) {
+            let ListenerReport { trust, last_seq, last_error, .. } = report;
+            let Some(&engine) = self.services[number].registered.get(&rank) else { continue };
+            let (published, epoch) = (self.engines[engine].current().messages.len(), self.engines[engine].epoch());
+            let (trust, why) = (trust.as_str(), last_error.unwrap_or_default());
+            println!("       service {number}, {rank}: {trust}, {last_seq:?} of {published} in epoch {epoch}; {why}");
+        }
+    }
+}
+
+/// Whether depths are those of one of two messages, or between them.
+fn is_between(depths: Depths, before: Option<Depths>, after: Depths) -> bool {
+    let between = |depth: u16, before: u16, after: u16| (before.min(after)..=before.max(after)).contains(&depth);
+    let before = before.unwrap_or_default();
+    (0..depths.len()).all(|tier| between(depths[tier], before[tier], after[tier]))
+}
+
+fn reports(service: &Service) -> BTreeMap<RankId, ListenerReport> {
+    let mut reports = BTreeMap::new();
+    for instance in service.indexer.instances(None, None) {
+        for (dp_rank, report) in instance.listeners {
+            let rank = RankId { model: instance.model.clone(), instance: instance.instance.clone(), dp_rank };
+            reports.insert(rank, report);
+        }
+    }
+    reports
+}
+
+fn metrics_text(service: &Service) -> String {
+    service.indexer.metrics_text(TextFormat::accepted_by(""))
+}

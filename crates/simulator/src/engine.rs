@@ -1,0 +1,317 @@
+//! A simulated engine with ground truth: what each of its ranks holds after each message that it has published.
+
+use std::sync::Arc;
+
+use flash_indexer_core::{DpRank, SequenceHash};
+use flash_indexer_registry::faults::PANICKING_BLOCK;
+use flash_indexer_sim::{CacheChange, PrefixCache, Random};
+use flash_indexer_wire::{BlockRemoved, BlockStored, Encoding, EngineEvent, ExtraKey, TokenIds, encode_batch};
+
+use crate::prompts::{Prompt, block_size};
+
+/// Blocks of a large message, more than a writer applies in one turn.
+const LARGE_BLOCKS: u64 = 5_000;
+
+/// Options of an engine's stream.
+#[derive(Debug, Clone)]
+pub(crate) struct EngineSpec {
+    /// Number of its instance. Two engines of one instance are two ranks with a stream of their own each.
+    pub(crate) instance: u64,
+    /// Number of its model.
+    pub(crate) model: usize,
+    /// Ranks that its stream names.
+    pub(crate) dp_ranks: Vec<u32>,
+    /// Whether it has a replay endpoint.
+    pub(crate) has_replay: bool,
+    /// Messages that its replay endpoint keeps.
+    pub(crate) buffer_messages: usize,
+    /// Blocks of each rank's cache.
+    pub(crate) cache_blocks: usize,
+    /// Blocks of host memory that each rank copies its blocks to; none if it does not offload.
+    pub(crate) host_blocks: Option<usize>,
+    /// Whether its hashes are those of every other such engine, in each epoch.
+    pub(crate) has_fixed_hashes: bool,
+    /// Whether it writes its events as arrays.
+    pub(crate) has_array_events: bool,
+    /// Messages that it has published before the services start.
+    pub(crate) history: usize,
+}
+
+/// What an engine publishes that its cache does not show.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Oddity {
+    /// An event of a type that no service knows; the engine drops a block without another event.
+    UnknownEvent,
+    /// A payload that is no batch; the engine drops a block without another event.
+    Unreadable,
+    /// A block whose store makes a service's writer panic.
+    Panic,
+    /// More blocks than a writer applies in one turn.
+    Large,
+}
+
+/// Leading blocks that a rank holds in device memory, and in device or host memory.
+pub(crate) type Depths = [u16; 2];
+
+/// A published message.
+#[derive(Debug)]
+pub(crate) struct Message {
+    pub(crate) payload: Arc<[u8]>,
+    /// Leading blocks that each rank holds of each prompt after it.
+    depths: Vec<Vec<Depths>>,
+}
+
+/// One life of an engine's caches.
+#[derive(Debug)]
+pub(crate) struct Epoch {
+    hash_seed: u64,
+    pub(crate) messages: Vec<Message>,
+    /// Whether it has published something after which a rank cannot be exact without a clear.
+    pub(crate) is_tainted: bool,
+}
+
+/// Caches of one rank.
+#[derive(Debug)]
+struct RankCaches {
+    device: PrefixCache,
+    host: Option<PrefixCache>,
+}
+
+impl RankCaches {
+    fn new(spec: &EngineSpec) -> Self {
+        Self { device: PrefixCache::new(spec.cache_blocks), host: spec.host_blocks.map(PrefixCache::new) }
+    }
+
+    fn depths(&self, hashes: &[SequenceHash]) -> Depths {
+        let holds = |cache: &PrefixCache, hash: SequenceHash| cache.hit(&[hash]) > 0;
+        let is_held =
+            |hash: SequenceHash| holds(&self.device, hash) || self.host.as_ref().is_some_and(|host| holds(host, hash));
+        let any = hashes.iter().take_while(|&&hash| is_held(hash)).count();
+        [self.device.hit(hashes) as u16, any as u16]
+    }
+}
+
+/// One engine: caches of its ranks, and every message that it has published.
+#[derive(Debug)]
+pub(crate) struct Engine {
+    pub(crate) spec: EngineSpec,
+    pub(crate) epochs: Vec<Epoch>,
+    caches: Vec<RankCaches>,
+    prompts: Arc<Vec<Prompt>>,
+    random: Random,
+}
+
+impl Engine {
+    pub(crate) fn new(spec: EngineSpec, prompts: &Arc<Vec<Prompt>>, seed: u64) -> Self {
+        let (epochs, caches) = (Vec::new(), Vec::new());
+        let mut engine = Self { spec, epochs, caches, prompts: Arc::clone(prompts), random: Random::new(seed) };
+        engine.restart();
+        engine
+    }
+
+    /// Starts another epoch with empty caches.
+    pub(crate) fn restart(&mut self) {
+        self.caches = self.spec.dp_ranks.iter().map(|_| RankCaches::new(&self.spec)).collect();
+        let hash_seed = if self.spec.has_fixed_hashes { 0 } else { self.random.next() };
+        self.epochs.push(Epoch { hash_seed, messages: Vec::new(), is_tainted: false });
+    }
+
+    /// Number of the current epoch.
+    pub(crate) fn epoch(&self) -> usize {
+        self.epochs.len() - 1
+    }
+
+    pub(crate) fn current(&self) -> &Epoch {
+        self.epochs.last().expect("an engine has an epoch")
+    }
+
+    /// Leading blocks of a prompt that a rank holds after a message; none after no message.
+    pub(crate) fn depth(&self, epoch: usize, last: Option<u64>, rank: usize, prompt: usize) -> Option<Depths> {
+        let Some(last) = last else { return Some([0; 2]) };
+        let message = self.epochs[epoch].messages.get(last as usize)?;
+        Some(message.depths[rank][prompt])
+    }
+
+    /// Messages of the current epoch that the replay endpoint still has, from `from` on.
+    pub(crate) fn replayable(&self, from: u64) -> std::ops::Range<u64> {
+        let end = self.current().messages.len() as u64;
+        from.max(end.saturating_sub(self.spec.buffer_messages as u64)).min(end)..end
+    }
+
+    /// Serves a prompt on a rank. Publishes no message if the cache does not change.
+    pub(crate) fn serve(&mut self, rank: usize, prompt: usize) {
+        self.serve_beside(rank, prompt, 0);
+    }
+
+    /// Publishes a message that changes no answer.
+    pub(crate) fn publish_filler(&mut self) {
+        let event = self.bulk(1);
+        self.publish_events(0, &[event]);
+    }
+
+    /// Serves a prompt, and stores this number of blocks that no prompt has in the same message.
+    fn serve_beside(&mut self, rank: usize, prompt: usize, other_blocks: u64) {
+        let prompts = Arc::clone(&self.prompts);
+        let served = &prompts[prompt % prompts.len()];
+        let hashes = served.hashes(self.current().hash_seed);
+        // An engine computes the last token of a prompt, and may therefore store its last block twice.
+        let reused_max = served.blocks() - usize::from(self.random.one_in(3));
+        let mut changes = Vec::new();
+        let RankCaches { device, host } = &mut self.caches[rank];
+        device.serve(&hashes, reused_max, &mut changes).expect("a cache has room for every prompt");
+        let mut offloads = Vec::new();
+        if let Some(host) = host {
+            host.serve(&hashes, usize::MAX, &mut offloads).expect("a cache has room for every prompt");
+        }
+        let mut events = Vec::new();
+        if other_blocks > 0 {
+            events.push(self.bulk(other_blocks));
+        }
+        events.extend(changes.iter().map(|change| match *change {
+            CacheChange::Removed { hash, .. } => removed(hash, DEVICE),
+            CacheChange::Stored { first, last } => stored(served, &hashes, first, last),
+        }));
+        events.extend(offloads.iter().map(|change| match *change {
+            CacheChange::Removed { hash, .. } => removed(hash, HOST),
+            CacheChange::Stored { first, last } => offloaded(&hashes[first..last]),
+        }));
+        if !events.is_empty() {
+            self.publish_events(rank, &events);
+        }
+    }
+
+    /// Clears the cache of a rank.
+    pub(crate) fn clear(&mut self, rank: usize) {
+        self.caches[rank] = RankCaches::new(&self.spec);
+        self.publish_events(rank, &[EngineEvent::Cleared]);
+    }
+
+    /// Removes the block of a prompt that is at this depth, if the rank holds it.
+    pub(crate) fn remove(&mut self, rank: usize, prompt: usize, depth: usize) {
+        if let Some((hash, copies)) = self.drop_block(rank, prompt, depth) {
+            let events: Vec<_> = (0..copies).map(|_| removed(hash, DEVICE)).collect();
+            self.publish_events(rank, &events);
+        }
+    }
+
+    fn drop_block(&mut self, rank: usize, prompt: usize, depth: usize) -> Option<(SequenceHash, usize)> {
+        let prompt = &self.prompts[prompt % self.prompts.len()];
+        let hash = prompt.hashes(self.current().hash_seed)[depth % prompt.blocks()];
+        let copies = self.caches[rank].device.drop_block(hash);
+        (copies > 0).then_some((hash, copies))
+    }
+
+    /// Publishes something odd on a rank.
+    pub(crate) fn publish_odd(&mut self, rank: usize, prompt: usize, oddity: Oddity) {
+        match oddity {
+            Oddity::UnknownEvent => {
+                self.drop_block(rank, prompt, 0);
+                let mut payload = self.encode(rank, &[EngineEvent::Cleared]);
+                let (known, unknown) = (b"AllBlocksCleared", b"AllBlocksShuffle");
+                let at = payload.windows(known.len()).position(|window| window == known).expect("its type");
+                payload[at..at + unknown.len()].copy_from_slice(unknown);
+                self.taint();
+                self.publish(payload);
+            }
+            Oddity::Unreadable => {
+                self.drop_block(rank, prompt, 0);
+                self.taint();
+                // No two messages are equal.
+                let number = self.messages() as u64;
+                self.publish([&[0xc1_u8][..], &number.to_be_bytes()].concat());
+            }
+            Oddity::Panic => {
+                self.taint();
+                let block = BlockStored {
+                    block_hashes: vec![SequenceHash(PANICKING_BLOCK)],
+                    token_ids: TokenIds::Plain(vec![1, 2, 3, 4]),
+                    block_size: block_size().tokens(),
+                    ..BlockStored::default()
+                };
+                self.publish_events(rank, &[EngineEvent::Stored(block)]);
+            }
+            Oddity::Large => self.serve_beside(rank, prompt, LARGE_BLOCKS),
+        }
+    }
+
+    /// Messages of all epochs.
+    fn messages(&self) -> usize {
+        self.epochs.iter().map(|epoch| epoch.messages.len()).sum()
+    }
+
+    fn taint(&mut self) {
+        self.epochs.last_mut().expect("an engine has an epoch").is_tainted = true;
+    }
+
+    /// Blocks that no prompt has.
+    fn bulk(&mut self, blocks: u64) -> EngineEvent<'static> {
+        let first = self.random.next() & !0xffff;
+        let first_token = 100_000 + (self.random.next() % 1_000_000) as u32;
+        EngineEvent::Stored(BlockStored {
+            block_hashes: (0..blocks).map(|block| SequenceHash(first + block)).collect(),
+            token_ids: TokenIds::Plain((first_token..first_token + blocks as u32 * block_size().tokens()).collect()),
+            block_size: block_size().tokens(),
+            ..BlockStored::default()
+        })
+    }
+
+    fn encode(&self, rank: usize, events: &[EngineEvent<'_>]) -> Vec<u8> {
+        let encoding = if self.spec.has_array_events { Encoding::Array } else { Encoding::Map };
+        // Each timestamp is another one, so that no two messages are equal.
+        let timestamp = 1_700_000_000.0 + self.messages() as f64 / 64.0;
+        encode_batch(timestamp, events, Some(DpRank(self.spec.dp_ranks[rank])), encoding)
+    }
+
+    fn publish_events(&mut self, rank: usize, events: &[EngineEvent<'_>]) {
+        let payload = self.encode(rank, events);
+        self.publish(payload);
+    }
+
+    fn publish(&mut self, payload: Vec<u8>) {
+        let hash_seed = self.current().hash_seed;
+        let hashes: Vec<_> = self.prompts.iter().map(|prompt| prompt.hashes(hash_seed)).collect();
+        let depths = self.caches.iter().map(|caches| hashes.iter().map(|hashes| caches.depths(hashes)).collect());
+        let depths = depths.collect();
+        let epoch = self.epochs.last_mut().expect("an engine has an epoch");
+        epoch.messages.push(Message { payload: payload.into(), depths });
+    }
+}
+
+/// Names of memories in events.
+const DEVICE: &str = "GPU";
+const HOST: &str = "CPU";
+
+fn removed(hash: SequenceHash, medium: &'static str) -> EngineEvent<'static> {
+    EngineEvent::Removed(BlockRemoved { block_hashes: vec![hash], medium: Some(medium), ..BlockRemoved::default() })
+}
+
+/// Copies to host memory, which engines publish by hash alone.
+fn offloaded(hashes: &[SequenceHash]) -> EngineEvent<'static> {
+    EngineEvent::Stored(BlockStored {
+        block_hashes: hashes.to_vec(),
+        block_size: block_size().tokens(),
+        medium: Some(HOST),
+        ..BlockStored::default()
+    })
+}
+
+fn stored<'p>(prompt: &'p Prompt, hashes: &[SequenceHash], first: usize, last: usize) -> EngineEvent<'p> {
+    let block_tokens = block_size().token_count();
+    let keys = |block: usize| {
+        let adapter = prompt.adapter.map(ExtraKey::Text);
+        let salt = prompt.salt.filter(|_| block == 0).map(ExtraKey::Text);
+        let keys: Vec<_> = adapter.into_iter().chain(salt).collect();
+        (!keys.is_empty()).then_some(keys)
+    };
+    let has_keys = prompt.adapter.is_some() || prompt.salt.is_some();
+    EngineEvent::Stored(BlockStored {
+        block_hashes: hashes[first..last].to_vec(),
+        parent_block_hash: first.checked_sub(1).map(|parent| hashes[parent]),
+        token_ids: TokenIds::Plain(prompt.tokens[first * block_tokens..last * block_tokens].to_vec()),
+        block_size: block_size().tokens(),
+        lora_name: prompt.adapter,
+        medium: Some(DEVICE),
+        extra_keys: has_keys.then(|| (first..last).map(keys).collect()),
+        ..BlockStored::default()
+    })
+}

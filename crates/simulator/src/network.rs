@@ -1,0 +1,393 @@
+//! The network between engines and one service: live messages, replay requests and connections.
+//!
+//! A message leaves the engine, travels, lies in a socket of the service, and is read by its socket thread. Each of these
+//! moves is a step of its own. Messages of one connection keep their order, as ZeroMQ does.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+use std::time::Instant;
+
+use crossbeam_channel::{Receiver, Sender, unbounded};
+use flash_indexer_ingest::{
+    BindError, BoundOptions, ConnectError, ConnectionEvent, Decoders, Delivery, EngineSocket, Listener, ReplayClient,
+    Retired, Transport, receive_from,
+};
+use flash_indexer_telemetry::supervision::{Step, Steps, Watch};
+use parking_lot::Mutex;
+
+/// Messages that one delivery has.
+const MESSAGES_PER_DELIVERY: usize = 4;
+
+/// How the network changes a message.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Transit {
+    Intact,
+    /// Its payload is cut off.
+    Corrupt,
+    /// It makes the listener's decoder panic.
+    PanicListener,
+    /// It makes the decoder's thread panic.
+    PanicDecoder,
+}
+
+/// A message of an engine on its way.
+#[derive(Debug, Clone)]
+pub(crate) struct Sent {
+    pub(crate) epoch: usize,
+    pub(crate) sequence: u64,
+    pub(crate) payload: Arc<[u8]>,
+    pub(crate) transit: Transit,
+}
+
+impl Sent {
+    fn frames(&self) -> Vec<Vec<u8>> {
+        let topic: &[u8] = match self.transit {
+            Transit::PanicListener => b"fault",
+            Transit::PanicDecoder => b"decoder fault",
+            Transit::Intact | Transit::Corrupt => b"kv-events",
+        };
+        let length = if self.transit == Transit::Corrupt { self.payload.len() / 2 } else { self.payload.len() };
+        vec![topic.to_vec(), self.sequence.to_be_bytes().to_vec(), self.payload[..length].to_vec()]
+    }
+}
+
+/// A part of a reply to a replay request.
+#[derive(Debug, Clone)]
+pub(crate) enum Reply {
+    Message(Sent),
+    /// Frames that are no message.
+    Garbage,
+    End,
+}
+
+impl Reply {
+    fn frames(&self) -> Vec<Vec<u8>> {
+        match self {
+            Self::Message(sent) => [vec![Vec::new()], sent.frames()].concat(),
+            Self::Garbage => vec![b"?".to_vec()],
+            Self::End => vec![Vec::new(), vec![0xff; 8], Vec::new()],
+        }
+    }
+}
+
+/// An open replay request.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Request {
+    attempt: u32,
+    pub(crate) from: u64,
+}
+
+/// What a service has read of an engine since its listener was opened: it can know no more.
+#[derive(Debug, Default)]
+pub(crate) struct Known {
+    /// Newest epoch of which it has read a message.
+    pub(crate) epoch: Option<usize>,
+    /// One more than the highest live sequence number read, by epoch.
+    pub(crate) live_end: BTreeMap<usize, u64>,
+    /// Whether the last event of the connection was that it was lost, or none.
+    pub(crate) is_lost: bool,
+    /// Whether a message made a decoder panic.
+    pub(crate) has_panicked: bool,
+    /// Whether a message could not be decoded.
+    pub(crate) has_corrupt: bool,
+}
+
+/// The connections of one listener to its engine.
+#[derive(Debug, Default)]
+pub(crate) struct Link {
+    /// The service's listener, once its socket is open.
+    pub(crate) listener: Option<ListenerHandle>,
+    /// Whether the network lets connections through.
+    pub(crate) is_reachable: bool,
+    is_connected: bool,
+    /// Live messages on their way.
+    pub(crate) in_flight: VecDeque<Sent>,
+    /// Live messages that the service can read.
+    socket: VecDeque<Sent>,
+    events: Vec<ConnectionEvent>,
+    pub(crate) request: Option<Request>,
+    /// Parts of the reply on their way, with the number of their request.
+    reply: VecDeque<(u32, Reply)>,
+    /// Parts of the reply that the service can read.
+    replayed: VecDeque<(u32, Reply)>,
+    pub(crate) known: Known,
+}
+
+/// A listener, without its state in debugging output.
+#[derive(Clone)]
+pub(crate) struct ListenerHandle(pub(crate) Arc<Listener>);
+
+impl std::fmt::Debug for ListenerHandle {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}", self.0)
+    }
+}
+
+impl Link {
+    /// The link of a service that has not opened its socket.
+    pub(crate) fn new(is_reachable: bool) -> Self {
+        Self { is_reachable, ..Self::default() }
+    }
+
+    /// An engine publishes a message to the subscription.
+    pub(crate) fn publish(&mut self, sent: Sent) {
+        if self.is_connected {
+            self.in_flight.push_back(sent);
+        }
+    }
+
+    /// Moves live messages into the socket of the service.
+    pub(crate) fn deliver(&mut self, count: usize) {
+        let count = count.min(self.in_flight.len());
+        self.socket.extend(self.in_flight.drain(..count));
+    }
+
+    /// Loses live messages on their way: the oldest ones, or the newest ones as a publisher whose queue is full.
+    pub(crate) fn lose(&mut self, count: usize, is_newest: bool) {
+        let count = count.min(self.in_flight.len());
+        let first = if is_newest { self.in_flight.len() - count } else { 0 };
+        self.in_flight.drain(first..first + count);
+    }
+
+    /// Repeats the next live message directly after itself.
+    pub(crate) fn duplicate(&mut self) {
+        if let Some(next) = self.in_flight.front().cloned() {
+            self.in_flight.insert(1, next);
+        }
+    }
+
+    /// Changes the next live message.
+    pub(crate) fn damage(&mut self, transit: Transit) {
+        if let Some(next) = self.in_flight.front_mut() {
+            next.transit = transit;
+        }
+    }
+
+    pub(crate) fn connect(&mut self) {
+        self.is_reachable = true;
+        if self.listener.is_some() && !self.is_connected {
+            self.is_connected = true;
+            self.events.push(ConnectionEvent::Connected);
+        }
+    }
+
+    /// Ends the connection after `kept` more of the live messages on their way.
+    pub(crate) fn disconnect(&mut self, kept: usize) {
+        self.is_reachable = false;
+        self.request = None;
+        self.reply.clear();
+        if self.is_connected {
+            self.deliver(kept);
+            self.in_flight.clear();
+            self.is_connected = false;
+            self.events.push(ConnectionEvent::Lost);
+        }
+    }
+
+    /// Answers the open request with these parts.
+    pub(crate) fn answer(&mut self, parts: impl IntoIterator<Item = Reply>) {
+        if let Some(request) = self.request.take_if(|_| self.is_reachable) {
+            self.reply.extend(parts.into_iter().map(|part| (request.attempt, part)));
+        }
+    }
+
+    /// Moves parts of the reply into the replay socket of the service.
+    pub(crate) fn deliver_reply(&mut self, count: usize) {
+        let count = count.min(self.reply.len());
+        self.replayed.extend(self.reply.drain(..count));
+    }
+
+    /// Whether a request is not answered completely yet.
+    pub(crate) fn is_awaiting_reply(&self) -> bool {
+        self.request.is_some() || !self.reply.is_empty()
+    }
+
+    /// Whether anything is on its way.
+    pub(crate) fn is_busy(&self) -> bool {
+        self.is_awaiting_reply() || !self.in_flight.is_empty()
+    }
+
+    fn open(&mut self, listener: Arc<Listener>) {
+        let is_reachable = self.is_reachable;
+        *self = Self { listener: Some(ListenerHandle(listener)), is_reachable, ..Self::default() };
+        self.known.is_lost = true;
+        if is_reachable {
+            self.connect();
+        }
+    }
+
+    fn close(&mut self) {
+        *self = Self::new(self.is_reachable);
+    }
+
+    fn cancel(&mut self) {
+        self.request = None;
+        self.reply.clear();
+        self.replayed.clear();
+    }
+}
+
+impl EngineSocket for Link {
+    fn read_messages(&mut self, messages_max: usize, deliver: &mut dyn FnMut(Vec<Vec<Vec<u8>>>)) -> Result<(), String> {
+        let count = messages_max.min(self.socket.len());
+        let read: Vec<Sent> = self.socket.drain(..count).collect();
+        for sent in &read {
+            self.known.epoch = self.known.epoch.max(Some(sent.epoch));
+            let end = self.known.live_end.entry(sent.epoch).or_default();
+            *end = (*end).max(sent.sequence + 1);
+            self.known.has_panicked |= matches!(sent.transit, Transit::PanicListener | Transit::PanicDecoder);
+            self.known.has_corrupt |= sent.transit == Transit::Corrupt;
+        }
+        read.chunks(MESSAGES_PER_DELIVERY).for_each(|batch| deliver(batch.iter().map(Sent::frames).collect()));
+        Ok(())
+    }
+
+    fn connection_events(&mut self) -> Vec<ConnectionEvent> {
+        let events = std::mem::take(&mut self.events);
+        if let Some(last) = events.last() {
+            self.known.is_lost = *last == ConnectionEvent::Lost;
+        }
+        events
+    }
+}
+
+/// The links of one service, by the number of the engine.
+pub(crate) type Links = Arc<Mutex<Vec<Link>>>;
+
+/// A command to the socket thread.
+enum Command {
+    Open(Arc<Listener>),
+    Close(Arc<Listener>, Retired),
+    Request { listener: u64, attempt: u32, from: u64 },
+    Cancel(u64),
+}
+
+/// The connections of one service, as its registry uses them.
+pub(crate) struct SimulatedTransport {
+    commands: Sender<Command>,
+}
+
+/// Creates the transport of a service, and the thread that owns its sockets.
+pub(crate) fn transport(links: &Links, decoders: Arc<Decoders>) -> (SimulatedTransport, SocketSteps) {
+    let (sender, commands) = unbounded();
+    (SimulatedTransport { commands: sender }, SocketSteps { commands, links: Arc::clone(links), decoders })
+}
+
+impl Transport for SimulatedTransport {
+    fn bind(&self, _options: &BoundOptions) -> Result<Vec<String>, BindError> {
+        Err(std::io::Error::other("the simulation has no bound socket").into())
+    }
+
+    fn open(&self, listener: Arc<Listener>) -> Result<(), ConnectError> {
+        listener.set_replay_client(Box::new(Requests { commands: self.commands.clone() }));
+        self.commands.send(Command::Open(listener)).map_err(|_| ConnectError::Stopping)
+    }
+
+    fn close(&self, listener: &Arc<Listener>, retired: Retired) -> bool {
+        self.commands.send(Command::Close(Arc::clone(listener), retired)).is_ok()
+    }
+
+    fn stop(&self, _deadline: Instant) {}
+}
+
+struct Requests {
+    commands: Sender<Command>,
+}
+
+impl ReplayClient for Requests {
+    fn request_replay(&self, listener: Arc<Listener>, attempt: u32, from: u64) {
+        // It fails only when the service stops.
+        let _ = self.commands.send(Command::Request { listener: listener.id, attempt, from });
+    }
+
+    fn cancel_replay(&self, listener: u64) {
+        // It fails only when the service stops.
+        let _ = self.commands.send(Command::Cancel(listener));
+    }
+
+    fn fail(&self) {
+        // The thread of simulated sockets does not panic.
+    }
+}
+
+/// The thread that owns the sockets of a service.
+pub(crate) struct SocketSteps {
+    commands: Receiver<Command>,
+    links: Links,
+    decoders: Arc<Decoders>,
+}
+
+/// Port of the first engine. The number of an engine's port is the engine's number.
+pub(crate) const FIRST_PORT: usize = 5_000;
+
+/// Number of the engine of a listener.
+fn engine_of(listener: &Listener) -> usize {
+    let port = listener.options.endpoint.rsplit(':').next().and_then(|port| port.parse::<usize>().ok());
+    port.expect("an endpoint of the simulation has a port") - FIRST_PORT
+}
+
+impl SocketSteps {
+    fn execute(&self, links: &mut [Link], command: Command) {
+        match command {
+            Command::Open(listener) => links[engine_of(&listener)].open(listener),
+            Command::Close(listener, retired) => {
+                let link = &mut links[engine_of(&listener)];
+                if link.is_of(listener.id) {
+                    link.close();
+                }
+                self.decoders.deliver(&listener, Delivery::Retire(retired));
+            }
+            Command::Request { listener, attempt, from } => {
+                if let Some(link) = links.iter_mut().find(|link| link.is_of(listener)) {
+                    link.cancel();
+                    link.request = Some(Request { attempt, from });
+                }
+            }
+            Command::Cancel(listener) => links.iter_mut().filter(|link| link.is_of(listener)).for_each(Link::cancel),
+        }
+    }
+}
+
+impl Link {
+    fn is_of(&self, listener: u64) -> bool {
+        self.listener.as_ref().is_some_and(|ListenerHandle(open)| open.id == listener)
+    }
+
+    /// Reads what can be read. Returns whether there was anything.
+    fn read(&mut self, decoders: &Decoders) -> bool {
+        let Some(ListenerHandle(listener)) = self.listener.clone() else { return false };
+        let is_ready = !self.socket.is_empty() || !self.events.is_empty();
+        if is_ready {
+            receive_from(self, &listener, decoders);
+        }
+        let count = self.replayed.len().min(MESSAGES_PER_DELIVERY);
+        let parts: Vec<_> = self.replayed.drain(..count).collect();
+        let Some(&(attempt, _)) = parts.first() else { return is_ready };
+        for (_, part) in &parts {
+            if let Reply::Message(sent) = part {
+                self.known.epoch = self.known.epoch.max(Some(sent.epoch));
+            }
+        }
+        let messages = parts.iter().map(|(_, part)| part.frames()).collect();
+        decoders.deliver(&listener, Delivery::Replayed { attempt, messages });
+        true
+    }
+}
+
+impl Steps for SocketSteps {
+    /// Reads from each socket, then executes the commands.
+    fn step(&mut self, _watch: &Arc<Watch>) -> Step {
+        let mut links = self.links.lock();
+        let mut step = Step::Idle;
+        for link in links.iter_mut() {
+            if link.read(&self.decoders) {
+                step = Step::Worked;
+            }
+        }
+        while let Ok(command) = self.commands.try_recv() {
+            step = Step::Worked;
+            self.execute(&mut links, command);
+        }
+        step
+    }
+}

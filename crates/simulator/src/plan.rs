@@ -1,0 +1,385 @@
+//! Plans: everything that a simulation does, generated from a seed before it runs.
+
+use std::fmt;
+
+use flash_indexer_sim::Random;
+
+use crate::engine::{EngineSpec, Oddity};
+
+/// Kinds of faults. A plan has a random subset of them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum FaultKind {
+    /// The network, or a publisher whose queue is full, loses live messages.
+    Loss,
+    /// A live message arrives twice.
+    Duplicate,
+    /// A live message arrives damaged.
+    Damage,
+    /// Connections are lost and come back.
+    Disconnect,
+    /// An engine restarts.
+    EngineRestart,
+    /// A service restarts.
+    ServiceRestart,
+    /// Replay endpoints stay silent, answer partly, or answer what was not requested.
+    Replay,
+    /// An event is of an unknown type.
+    UnknownEvent,
+    /// A payload is no batch.
+    Unreadable,
+    /// A writer panics.
+    WriterPanic,
+    /// A decoder panics.
+    DecoderPanic,
+    /// Queues are small.
+    SmallQueue,
+    /// Messages have more blocks than a writer applies in one turn.
+    Large,
+    /// The wall clock is set forwards or backwards.
+    ClockStep,
+    /// Ranks are unregistered and registered again.
+    Churn,
+}
+
+impl FaultKind {
+    /// Every kind.
+    pub(crate) const ALL: [Self; 15] = [
+        Self::Loss,
+        Self::Duplicate,
+        Self::Damage,
+        Self::Disconnect,
+        Self::EngineRestart,
+        Self::ServiceRestart,
+        Self::Replay,
+        Self::UnknownEvent,
+        Self::Unreadable,
+        Self::WriterPanic,
+        Self::DecoderPanic,
+        Self::SmallQueue,
+        Self::Large,
+        Self::ClockStep,
+        Self::Churn,
+    ];
+}
+
+/// Options of a service.
+#[derive(Debug, Clone)]
+pub(crate) struct ServiceSpec {
+    /// Writer threads.
+    pub(crate) writers: usize,
+    /// Shards of each index.
+    pub(crate) shards: usize,
+    /// Decoder threads.
+    pub(crate) decoders: usize,
+    /// Limit of messages that are received and not applied yet, in bytes.
+    pub(crate) queue_bytes_max: usize,
+}
+
+/// A reply to a replay request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum ReplyKind {
+    /// Every message that the engine still has, and the end.
+    Whole,
+    /// Only the end.
+    Empty,
+    /// The first messages, without the end.
+    CutOff,
+    /// Messages are missing in the middle.
+    Gaps,
+    /// The last messages are missing, and the end is there.
+    NoTail,
+    /// The messages are in reverse order.
+    Reversed,
+    /// Each message is there twice.
+    Repeated,
+    /// Frames that are no message.
+    Garbage,
+    /// Messages from the start of the buffer on, whatever was requested.
+    FromStart,
+}
+
+impl ReplyKind {
+    /// Replies other than the whole one.
+    const FAULTS: [Self; 8] = [
+        Self::Empty,
+        Self::CutOff,
+        Self::Gaps,
+        Self::NoTail,
+        Self::Reversed,
+        Self::Repeated,
+        Self::Garbage,
+        Self::FromStart,
+    ];
+}
+
+/// One action of a plan. Engines and services are given by their numbers.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) enum Action {
+    /// An engine serves a prompt on a rank.
+    Serve { engine: usize, rank: usize, prompt: usize },
+    /// An engine serves many prompts.
+    Burst { engine: usize, prompts: usize },
+    /// An engine removes a block from the middle of a prompt.
+    Remove { engine: usize, rank: usize, prompt: usize, depth: usize },
+    /// An engine clears the cache of a rank.
+    Clear { engine: usize, rank: usize },
+    /// An engine publishes something odd.
+    Odd { engine: usize, rank: usize, prompt: usize, oddity: Oddity },
+    /// An engine restarts. This number of messages on their way arrives.
+    RestartEngine { engine: usize, kept: usize },
+    /// Live messages arrive at a service.
+    Deliver { service: usize, engine: usize, count: usize },
+    /// Live messages are lost on their way to a service.
+    Lose { service: usize, engine: usize, count: usize, is_newest: bool },
+    /// The next live message is repeated.
+    Duplicate { service: usize, engine: usize },
+    /// The next live message is cut off.
+    Corrupt { service: usize, engine: usize },
+    /// The next live message makes a decoder panic, or only its listener.
+    PanicDecoder { service: usize, engine: usize, is_whole_thread: bool },
+    /// A connection is lost. This number of messages on their way arrives.
+    Disconnect { service: usize, engine: usize, kept: usize },
+    /// A connection comes back.
+    Connect { service: usize, engine: usize },
+    /// An engine answers a service's replay request. `cut` chooses where the reply is incomplete.
+    Answer { service: usize, engine: usize, kind: ReplyKind, cut: u64 },
+    /// Parts of a reply arrive.
+    DeliverReply { service: usize, engine: usize, count: usize },
+    /// Threads of a service make steps.
+    Run { service: usize, steps: usize },
+    /// Threads of a service run until none has work.
+    Settle { service: usize },
+    /// Everything on its way arrives and is answered, and all threads run until none has work.
+    Flow,
+    /// Time passes.
+    PassTime { ms: u64 },
+    /// The wall clock is set.
+    StepClock { ms: i64 },
+    /// A rank, or all ranks of an engine's instance, are unregistered.
+    Unregister { service: usize, engine: usize, rank: Option<usize> },
+    /// All ranks of an engine are registered.
+    Register { service: usize, engine: usize },
+    /// A service stops and starts, with its streams held if it is to recover from a peer.
+    RestartService { service: usize, is_held: bool },
+    /// A recovering service reads the dump of another one.
+    ReadDump { service: usize },
+    /// A recovering service restores the dump, or only a part of it, and releases its streams.
+    Recover { service: usize, is_cut: bool },
+}
+
+/// An action with the number that seeds its order of threads: removing other steps does not change it.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct PlannedStep {
+    /// Number of the step in the generated plan.
+    pub(crate) number: u64,
+    /// What happens.
+    pub(crate) action: Action,
+    /// The fault that it is part of.
+    pub(crate) fault: Option<FaultKind>,
+}
+
+/// Everything that a simulation does.
+#[derive(Debug, Clone)]
+pub struct Plan {
+    /// The seed, which also decides prompts and hashes.
+    pub(crate) seed: u64,
+    /// Engines, by number.
+    pub(crate) engines: Vec<EngineSpec>,
+    /// Services, by number.
+    pub(crate) services: Vec<ServiceSpec>,
+    /// Faults that may happen.
+    pub(crate) faults: Vec<FaultKind>,
+    /// The steps.
+    pub(crate) steps: Vec<PlannedStep>,
+    /// Whether engines publish once more after the last step, before the first recovery is checked.
+    pub(crate) publishes_at_end: bool,
+}
+
+impl Plan {
+    /// Generates the plan of a seed, with this number of steps.
+    #[must_use]
+    pub fn generate(seed: u64, steps: usize) -> Self {
+        let mut random = Random::new(seed ^ 0x51f1_ed5e_ed00_0001);
+        let faults: Vec<_> = FaultKind::ALL.into_iter().filter(|_| random.one_in(3)).collect();
+        let engines = engines(&mut random);
+        let service = |random: &mut Random| {
+            let writers = random.within(1..4);
+            let has_small_queue = faults.contains(&FaultKind::SmallQueue);
+            let queue_bytes_max = if has_small_queue { random.within(8_000..30_000) } else { 64 << 20 };
+            ServiceSpec {
+                writers,
+                shards: random.within(1..3).min(writers),
+                decoders: random.within(1..3),
+                queue_bytes_max,
+            }
+        };
+        let count = 1 + usize::from(random.one_in(2));
+        let services: Vec<_> = (0..count).map(|_| service(&mut random)).collect();
+        let mut generator = Generator { random, engines: &engines, services: services.len(), faults: &faults };
+        let steps = (0..steps as u64).map(|number| {
+            let (action, fault) = generator.action();
+            PlannedStep { number, action, fault }
+        });
+        let steps = steps.collect();
+        let publishes_at_end = !generator.random.one_in(4);
+        Self { seed, engines, services, faults, steps, publishes_at_end }
+    }
+}
+
+impl fmt::Display for Plan {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "  faults: {:?}", self.faults)?;
+        for (number, engine) in self.engines.iter().enumerate() {
+            writeln!(f, "  engine {number}: {engine:?}")?;
+        }
+        for (number, service) in self.services.iter().enumerate() {
+            writeln!(f, "  service {number}: {service:?}")?;
+        }
+        for PlannedStep { number, action, .. } in &self.steps {
+            writeln!(f, "  {number:>4} {action:?}")?;
+        }
+        writeln!(f, "  {} steps", self.steps.len())
+    }
+}
+
+fn engines(random: &mut Random) -> Vec<EngineSpec> {
+    let mut engines = Vec::new();
+    let models = random.within(1..3);
+    for instance in 1..=random.within(1..5) as u64 {
+        let model = random.within(0..models);
+        let has_replay = !random.one_in(4);
+        let buffer_messages = if random.one_in(3) { random.within(1..30) } else { 10_000 };
+        let cache_blocks = random.within(10..40);
+        let host_blocks = random.one_in(3).then(|| random.within(10..60));
+        let has_fixed_hashes = random.one_in(3);
+        let history = if random.one_in(2) { random.within(0..12) } else { 0 };
+        let has_array_events = random.one_in(3);
+        let spec = |dp_ranks| EngineSpec {
+            instance,
+            model,
+            dp_ranks,
+            has_replay,
+            buffer_messages,
+            cache_blocks,
+            host_blocks,
+            has_fixed_hashes,
+            has_array_events,
+            history,
+        };
+        match random.within(0..4) {
+            0 => engines.push(spec(vec![0, 1])),
+            1 => engines.extend([spec(vec![0]), spec(vec![1])]),
+            _ => engines.push(spec(vec![0])),
+        }
+    }
+    engines
+}
+
+/// Generates the actions of a plan.
+struct Generator<'p> {
+    random: Random,
+    engines: &'p [EngineSpec],
+    services: usize,
+    faults: &'p [FaultKind],
+}
+
+impl Generator<'_> {
+    fn action(&mut self) -> (Action, Option<FaultKind>) {
+        let fault = self.random.within(0..10) < 3;
+        match self.faults.len() {
+            count if fault && count > 0 => {
+                let kind = self.faults[self.random.within(0..count)];
+                (self.faulty(kind), Some(kind))
+            }
+            _ => (self.regular(), None),
+        }
+    }
+
+    fn engine(&mut self) -> usize {
+        self.random.within(0..self.engines.len())
+    }
+
+    fn service(&mut self) -> usize {
+        self.random.within(0..self.services)
+    }
+
+    fn rank(&mut self, engine: usize) -> usize {
+        self.random.within(0..self.engines[engine].dp_ranks.len())
+    }
+
+    fn prompt(&mut self) -> usize {
+        self.random.within(0..1_000)
+    }
+
+    fn regular(&mut self) -> Action {
+        let (service, engine) = (self.service(), self.engine());
+        let rank = self.rank(engine);
+        match self.random.within(0..40) {
+            0..10 => Action::Serve { engine, rank, prompt: self.prompt() },
+            10..12 => Action::Burst { engine, prompts: self.random.within(2..20) },
+            12 => Action::Remove { engine, rank, prompt: self.prompt(), depth: self.random.within(0..8) },
+            13 if self.random.one_in(3) => Action::Clear { engine, rank },
+            13..20 => Action::Deliver { service, engine, count: self.random.within(1..8) },
+            20..24 => Action::Answer { service, engine, kind: ReplyKind::Whole, cut: 0 },
+            24..29 => Action::DeliverReply { service, engine, count: self.random.within(1..40) },
+            29..35 => Action::Run { service, steps: self.random.within(1..12) },
+            35..37 => Action::Settle { service },
+            37 => Action::Flow,
+            38 => Action::PassTime { ms: self.random.within(1..200) as u64 },
+            _ => Action::PassTime { ms: self.random.within(200..3_000) as u64 },
+        }
+    }
+
+    fn faulty(&mut self, kind: FaultKind) -> Action {
+        let (service, engine) = (self.service(), self.engine());
+        let rank = self.rank(engine);
+        let odd = |oddity, prompt| Action::Odd { engine, rank, prompt, oddity };
+        match kind {
+            FaultKind::Loss => {
+                let (count, is_newest) = (self.random.within(1..5), self.random.one_in(2));
+                Action::Lose { service, engine, count, is_newest }
+            }
+            FaultKind::Duplicate => Action::Duplicate { service, engine },
+            FaultKind::Damage => Action::Corrupt { service, engine },
+            FaultKind::Disconnect => match self.random.one_in(2) {
+                true => Action::Disconnect { service, engine, kept: self.random.within(0..4) },
+                false => Action::Connect { service, engine },
+            },
+            FaultKind::EngineRestart => match self.random.one_in(3) {
+                true => Action::RestartEngine { engine, kept: self.random.within(0..4) },
+                false => Action::Connect { service, engine },
+            },
+            FaultKind::ServiceRestart => match self.random.within(0..8) {
+                0..2 => Action::RestartService { service, is_held: !self.random.one_in(4) },
+                2..6 => Action::ReadDump { service },
+                _ => Action::Recover { service, is_cut: self.random.one_in(4) },
+            },
+            FaultKind::Replay => match self.random.one_in(8) {
+                true => Action::PassTime { ms: self.random.within(3_000..40_000) as u64 },
+                false => {
+                    let kind = ReplyKind::FAULTS[self.random.within(0..ReplyKind::FAULTS.len())];
+                    Action::Answer { service, engine, kind, cut: self.random.next() }
+                }
+            },
+            FaultKind::UnknownEvent => odd(Oddity::UnknownEvent, self.prompt()),
+            FaultKind::Unreadable => odd(Oddity::Unreadable, self.prompt()),
+            FaultKind::WriterPanic if self.random.one_in(3) => odd(Oddity::Panic, self.prompt()),
+            FaultKind::DecoderPanic if self.random.one_in(3) => {
+                Action::PanicDecoder { service, engine, is_whole_thread: self.random.one_in(2) }
+            }
+            FaultKind::WriterPanic | FaultKind::DecoderPanic => Action::Run { service, steps: 5 },
+            FaultKind::SmallQueue => Action::Burst { engine, prompts: self.random.within(5..40) },
+            // A message must fit into the queue.
+            FaultKind::Large if self.faults.contains(&FaultKind::SmallQueue) => self.regular(),
+            FaultKind::Large => odd(Oddity::Large, self.prompt()),
+            FaultKind::ClockStep => Action::StepClock { ms: self.random.within(0..200_000_000) as i64 - 100_000_000 },
+            FaultKind::Churn => match self.random.one_in(2) {
+                true => {
+                    let is_whole = self.random.one_in(2);
+                    Action::Unregister { service, engine, rank: (!is_whole).then_some(rank) }
+                }
+                false => Action::Register { service, engine },
+            },
+        }
+    }
+}

@@ -1,0 +1,312 @@
+//! One replica of the service: the real registry, decoders and writers, as steps of the simulation.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering::Relaxed;
+
+use flash_indexer_core::DpRank;
+use flash_indexer_core::hashing::BlockSize;
+use flash_indexer_registry::{Indexer, IndexerOptions, Restore, RestoredRank};
+use flash_indexer_sim::Random;
+use flash_indexer_snapshot::{DumpEntry, DumpForm, DumpSink, DumpWriter, RankName, RankRecord, Refused, read_dump};
+use flash_indexer_telemetry::clock::SimulatedTime;
+use flash_indexer_telemetry::metrics::{MetricNames, Metrics};
+use flash_indexer_telemetry::supervision::{Stepper, Supervisor, ThreadKind};
+use flash_indexer_types::hashes::HashForm;
+use flash_indexer_types::{InstanceId, ModelKey, Owner, RankId, Registered, Registration};
+use flash_indexer_wire::Start;
+use parking_lot::Mutex;
+
+use crate::engine::EngineSpec;
+use crate::network::{FIRST_PORT, Link, Links, transport};
+use crate::plan::ServiceSpec;
+use crate::prompts::block_size;
+
+/// Steps after which threads that still have work are taken for a loop without end.
+const STEPS_MAX: usize = 200_000;
+/// Stored, copied and removed blocks kept for explanations.
+const HISTORY_BLOCKS: usize = 256;
+
+/// A recovery of a starting service from a peer.
+#[derive(Default)]
+struct Recovery {
+    held: BTreeSet<RankId>,
+    dump: Option<Vec<u8>>,
+}
+
+/// One replica of the service.
+pub(crate) struct Service {
+    pub(crate) indexer: Arc<Indexer>,
+    supervisor: Arc<Supervisor>,
+    /// State of the random choice of threads.
+    choice: Arc<AtomicU64>,
+    pub(crate) links: Links,
+    recovery: Option<Recovery>,
+    /// Registered ranks, with the number of their engine.
+    pub(crate) registered: BTreeMap<RankId, usize>,
+    /// Whether any rank was restored from a peer.
+    pub(crate) has_imported: bool,
+    /// Engines of which a rank was ignored for a while.
+    pub(crate) ignored: BTreeSet<usize>,
+    /// Restarts of engines since the service started.
+    pub(crate) engine_restarts: u64,
+    /// Deliveries of each rank's stream that were dropped because a queue was full, as of the last check.
+    pub(crate) drops: BTreeMap<RankId, u64>,
+}
+
+/// The key of a model.
+pub(crate) fn model(spec: &EngineSpec) -> ModelKey {
+    ModelKey::new(format!("model-{}", spec.model), None)
+}
+
+/// Registrations of an engine's ranks.
+pub(crate) fn registrations(number: usize, spec: &EngineSpec) -> Vec<Registration> {
+    let (instance, host) = (InstanceId::number(spec.instance), "tcp://10.0.0.1");
+    let registration = |&dp_rank| {
+        let endpoint = format!("{host}:{}", FIRST_PORT + number);
+        Registration {
+            dp_rank: DpRank(dp_rank),
+            replay_endpoint: spec.has_replay.then(|| format!("{host}:{}", 2 * FIRST_PORT + number)),
+            ..Registration::new(instance.clone(), model(spec), endpoint, block_size())
+        }
+    };
+    spec.dp_ranks.iter().map(registration).collect()
+}
+
+impl Service {
+    /// Starts a service without registrations. `reachable` says which engines it can connect to.
+    pub(crate) fn start(spec: &ServiceSpec, time: &Arc<SimulatedTime>, reachable: impl Iterator<Item = bool>) -> Self {
+        let links = reachable.map(Link::new);
+        let links: Links = Arc::new(Mutex::new(links.collect()));
+        let choice = Arc::new(AtomicU64::new(0));
+        let chosen = Arc::clone(&choice);
+        let choose = move |count: usize| {
+            let number = Random::new(chosen.fetch_add(1, Relaxed)).next();
+            (number % count as u64) as usize
+        };
+        let metrics = Arc::new(Metrics::new(MetricNames::Own));
+        let supervisor = Supervisor::simulated(&metrics, Arc::clone(time), Box::new(choose));
+        let options = IndexerOptions {
+            writer_threads: spec.writers,
+            shards: Some(spec.shards),
+            decoder_threads: Some(spec.decoders),
+            ingest_queue_bytes_max: Some(spec.queue_bytes_max),
+            history_blocks_max: HISTORY_BLOCKS,
+            ..IndexerOptions::default()
+        };
+        let indexer = Indexer::start_with(options, &supervisor, |decoders| {
+            let (transport, steps) = transport(&links, decoders);
+            // The end of a simulated thread is not waited for.
+            drop(supervisor.spawn_steps(ThreadKind::EngineSockets, None, || 0, steps)?);
+            Ok(Box::new(transport))
+        });
+        Self {
+            indexer: Arc::new(indexer.expect("a simulation needs nothing of the system")),
+            supervisor,
+            choice,
+            links,
+            recovery: None,
+            registered: BTreeMap::new(),
+            has_imported: false,
+            ignored: BTreeSet::new(),
+            engine_restarts: 0,
+            drops: BTreeMap::new(),
+        }
+    }
+
+    /// Seeds the order of the threads.
+    pub(crate) fn seed(&self, seed: u64) {
+        self.choice.store(seed, Relaxed);
+    }
+
+    fn stepper(&self) -> &Stepper {
+        self.supervisor.stepper().expect("the supervisor is simulated")
+    }
+
+    /// Runs at most this number of steps of the threads.
+    pub(crate) fn run(&self, steps: usize) {
+        for _ in 0..steps {
+            if !self.stepper().step() {
+                return;
+            }
+        }
+    }
+
+    /// Runs the threads until none has work.
+    pub(crate) fn settle(&self) -> Result<(), String> {
+        match (0..STEPS_MAX).any(|_| !self.stepper().step()) {
+            true => Ok(()),
+            false => Err(format!("threads still have work after {STEPS_MAX} steps")),
+        }
+    }
+
+    /// Registers all ranks of an engine.
+    pub(crate) fn register(&mut self, number: usize, spec: &EngineSpec) {
+        for registration in registrations(number, spec) {
+            let rank = registration.rank_id();
+            let is_new = !self.registered.contains_key(&rank);
+            let shares_stream = self.registered.values().any(|&engine| engine == number);
+            let registered = self.indexer.register(registration).expect("the registration is valid");
+            assert_eq!(registered == Registered::New, is_new, "{rank} was registered before, or not");
+            if is_new && shares_stream {
+                // It may have been unregistered for a while, and its events were ignored.
+                self.ignored.insert(number);
+            }
+            self.registered.insert(rank, number);
+        }
+    }
+
+    /// Registers ranks before the service reads a peer's dump, as a starting service does.
+    pub(crate) fn hold(&mut self, number: usize, spec: &EngineSpec) {
+        let recovery = self.recovery.get_or_insert_default();
+        for registration in registrations(number, spec) {
+            let rank = registration.rank_id();
+            let registered = self.indexer.register_configured(registration, Start::Held);
+            registered.expect("the registration is valid");
+            if self.indexer.is_held(&rank) {
+                recovery.held.insert(rank.clone());
+            }
+            self.registered.insert(rank, number);
+        }
+    }
+
+    /// Unregisters one rank of an engine or all ranks of its instance.
+    pub(crate) fn unregister(&mut self, spec: &EngineSpec, rank: Option<usize>) -> Result<(), String> {
+        let dp_rank = rank.map(|rank| DpRank(spec.dp_ranks[rank]));
+        let (instance, key) = (InstanceId::number(spec.instance), model(spec));
+        let of = |rank: &RankId| {
+            rank.instance == instance && rank.model == key && dp_rank.is_none_or(|dp_rank| dp_rank == rank.dp_rank)
+        };
+        let expected = self.registered.keys().filter(|rank| of(rank)).count();
+        self.registered.retain(|rank, _| !of(rank));
+        if let Some(recovery) = &mut self.recovery {
+            recovery.held.retain(|rank| !of(rank));
+        }
+        let unregistered = self.indexer.unregister(&instance, &key.model_name, Some(&key.tenant_id), dp_rank);
+        match unregistered.ranks == expected && unregistered.is_forgotten {
+            true => Ok(()),
+            false => Err(format!("unregistering {expected} ranks of instance {instance} returned {unregistered:?}")),
+        }
+    }
+
+    /// Whether the service has held streams.
+    pub(crate) fn is_recovering(&self) -> bool {
+        self.recovery.is_some()
+    }
+
+    /// Reads the dump of a peer, unless the peer is recovering itself: it then refuses.
+    pub(crate) fn read_dump(&mut self, peer: &Self) {
+        if let Some(recovery) = &mut self.recovery
+            && !peer.is_recovering()
+        {
+            recovery.dump = Some(peer.dump());
+        }
+    }
+
+    fn dump(&self) -> Vec<u8> {
+        let mut writer = DumpWriter::start(Vec::new(), DumpForm::Lines, HashForm::Number).expect("a vector");
+        for (key, block_size) in self.indexer.matching_models(None, None) {
+            writer.model(&key, block_size.tokens()).expect("a vector");
+            for (record, rank) in self.indexer.records(&key, None) {
+                writer.rank(record, &rank).expect("a vector");
+            }
+        }
+        writer.finish().expect("a vector")
+    }
+
+    /// Restores the dump that was read, and releases the held streams. A dump that is cut off is not restored.
+    pub(crate) fn recover(&mut self, is_cut: bool) -> Result<(), String> {
+        let Some(Recovery { held, dump }) = self.recovery.take() else { return Ok(()) };
+        let mut loader = DumpLoader {
+            indexer: Arc::clone(&self.indexer),
+            restore: Restore::new(Arc::clone(&self.indexer), held.clone()),
+            held,
+            registered: BTreeMap::new(),
+        };
+        let mut restored: BTreeMap<RankId, RestoredRank> = BTreeMap::new();
+        if let Some(dump) = dump {
+            let length = if is_cut { dump.len() * 2 / 3 } else { dump.len() };
+            match (read_dump(&dump[..length], &mut loader), is_cut) {
+                (Ok(_), false) => {
+                    restored = loader.restore.commit();
+                    self.has_imported |= !restored.is_empty();
+                }
+                (Err(_), true) => drop(loader.restore),
+                (Ok(_), true) => return Err("a dump that was cut off was restored".to_owned()),
+                (Err(error), false) => return Err(format!("failed to restore a whole dump: {error}")),
+            }
+        }
+        self.registered.extend(loader.registered);
+        for rank in loader.held {
+            let position = restored.remove(&rank);
+            self.indexer.release_restored(&rank, position);
+        }
+        Ok(())
+    }
+
+    /// Value of a counter or gauge, summed over all series whose labels contain `labels`.
+    pub(crate) fn metric(text: &str, name: &str, labels: &str) -> u64 {
+        let series = text.lines().filter_map(|line| {
+            let (series, value) = line.rsplit_once(' ')?;
+            let is_named = series.split('{').next()? == format!("flash_indexer_{name}");
+            (is_named && series.contains(labels)).then(|| value.parse::<f64>().unwrap_or_default() as u64)
+        });
+        series.sum()
+    }
+}
+
+impl Drop for Service {
+    /// Models and listeners refer to each other until the listeners are unregistered.
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            return;
+        }
+        let instances: BTreeSet<_> =
+            self.registered.keys().map(|rank| (rank.instance.clone(), rank.model.clone())).collect();
+        for (instance, key) in instances {
+            self.indexer.unregister(&instance, &key.model_name, Some(&key.tenant_id), None);
+        }
+    }
+}
+
+/// Restores a dump, and registers the ranks in it that are not registered yet.
+struct DumpLoader {
+    indexer: Arc<Indexer>,
+    restore: Restore,
+    held: BTreeSet<RankId>,
+    registered: BTreeMap<RankId, usize>,
+}
+
+impl DumpSink for DumpLoader {
+    fn rank(&mut self, record: RankRecord) -> Result<(), Refused> {
+        if let Some(engine) = &record.engine {
+            let registration = Registration {
+                dp_rank: DpRank(record.dp_rank),
+                replay_endpoint: engine.replay_endpoint.clone(),
+                ..Registration::new(
+                    record.instance_id.clone(),
+                    record.key(),
+                    engine.endpoint.clone(),
+                    BlockSize::new(record.block_size).ok_or_else(|| Refused("invalid block size 0".to_owned()))?,
+                )
+            };
+            let rank = registration.rank_id();
+            let port = engine.endpoint.rsplit(':').next().and_then(|port| port.parse::<usize>().ok());
+            let number = port.ok_or_else(|| Refused("no port".to_owned()))? - FIRST_PORT;
+            let registered = self.indexer.register_from_peer(registration, Owner::recovered(None));
+            if registered.map_err(|error| Refused(error.to_string()))? == Registered::New {
+                self.registered.insert(rank.clone(), number);
+                if self.indexer.is_held(&rank) {
+                    self.held.insert(rank.clone());
+                    self.restore.hold(rank);
+                }
+            }
+        }
+        self.restore.rank(record)
+    }
+
+    fn entry(&mut self, rank: RankName<'_>, entry: DumpEntry) -> Result<(), Refused> {
+        self.restore.entry(rank, entry)
+    }
+}

@@ -1,0 +1,355 @@
+//! The simulated world: engines, networks and services, and the execution of a plan.
+
+use std::sync::Arc;
+
+use flash_indexer_sim::Random;
+use flash_indexer_telemetry::clock::SimulatedTime;
+
+use crate::engine::{Engine, EngineSpec};
+use crate::network::{Link, Reply, Sent, Transit};
+use crate::plan::{Action, Plan, ReplyKind, ServiceSpec};
+use crate::prompts::Prompt;
+use crate::service::Service;
+
+/// Start of the wall clock, in milliseconds since the Unix epoch.
+const SYSTEM_START_MS: u64 = 1_700_000_100_000;
+/// Rounds of [`World::flow`] after which messages that are still on their way are taken for a loop without end.
+const ROUNDS_MAX: usize = 10_000;
+
+/// Counts of what a simulation did, to show that it did something.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Coverage {
+    /// Answers compared with the engine.
+    pub answers: u64,
+    /// Of these, answers of exact ranks.
+    pub exact_answers: u64,
+    /// Messages that engines published.
+    pub messages: u64,
+    /// Ranks that had to be exact without a clear after the faults stopped, and were.
+    pub healed_ranks: u64,
+    /// Ranks that were exact after a clear.
+    pub cleared_ranks: u64,
+    /// Indexes replaced after a panic.
+    pub panics: u64,
+    /// Messages dropped because a queue was full.
+    pub dropped: u64,
+    /// Messages returned by replays.
+    pub replayed: u64,
+    /// Recoveries from a peer's dump.
+    pub imports: u64,
+}
+
+impl std::ops::AddAssign for Coverage {
+    fn add_assign(&mut self, other: Self) {
+        self.answers += other.answers;
+        self.exact_answers += other.exact_answers;
+        self.messages += other.messages;
+        self.healed_ranks += other.healed_ranks;
+        self.cleared_ranks += other.cleared_ranks;
+        self.panics += other.panics;
+        self.dropped += other.dropped;
+        self.replayed += other.replayed;
+        self.imports += other.imports;
+    }
+}
+
+/// Engines, networks and services.
+pub(crate) struct World {
+    pub(crate) engines: Vec<Engine>,
+    pub(crate) services: Vec<Service>,
+    pub(crate) prompts: Arc<Vec<Prompt>>,
+    pub(crate) time: Arc<SimulatedTime>,
+    pub(crate) random: Random,
+    pub(crate) coverage: Coverage,
+    pub(crate) plan: Plan,
+    /// Whether to print each step.
+    is_verbose: bool,
+}
+
+impl World {
+    pub(crate) fn new(plan: &Plan, is_verbose: bool) -> Self {
+        let mut random = Random::new(plan.seed);
+        let prompts = Arc::new(Prompt::pool(&mut random));
+        let time = SimulatedTime::starting_at(SYSTEM_START_MS);
+        let engine = |spec: &EngineSpec| Engine::new(spec.clone(), &prompts, random.next());
+        let engines: Vec<_> = plan.engines.iter().map(engine).collect();
+        let service = |spec: &ServiceSpec| Service::start(spec, &time, engines.iter().map(|_| true));
+        let services = plan.services.iter().map(service).collect();
+        let coverage = Coverage::default();
+        let mut world = Self { engines, services, prompts, time, random, coverage, plan: plan.clone(), is_verbose };
+        for engine in 0..world.engines.len() {
+            for prompt in 0..world.engines[engine].spec.history {
+                let rank = prompt % world.engines[engine].spec.dp_ranks.len();
+                world.publish_by(engine, |engine| engine.serve(rank, prompt));
+            }
+        }
+        for service in 0..world.services.len() {
+            for engine in 0..world.engines.len() {
+                world.services[service].register(engine, &world.engines[engine].spec);
+            }
+        }
+        world
+    }
+
+    /// Executes one step of the plan, then checks every service.
+    pub(crate) fn execute(&mut self, number: u64, action: &Action) -> Result<(), String> {
+        for (at, service) in self.services.iter().enumerate() {
+            service.seed(Random::new(self.plan.seed ^ (number << 8) ^ at as u64).next());
+        }
+        if self.is_verbose {
+            println!("{number:>4} at {:>6} ms: {action:?}", self.time.elapsed_ms());
+        }
+        let settled = self.act(action)?;
+        for service in 0..self.services.len() {
+            self.check(service, settled == Settled::Service(service) || settled == Settled::All)?;
+            if self.is_verbose {
+                self.print_state(service);
+            }
+        }
+        Ok(())
+    }
+
+    fn act(&mut self, action: &Action) -> Result<Settled, String> {
+        match *action {
+            Action::Serve { engine, rank, prompt } => {
+                self.publish_by(engine, |engine| engine.serve(rank, prompt));
+            }
+            Action::Burst { engine, prompts } => {
+                for _ in 0..prompts {
+                    let (rank, prompt) = (self.random.next() as usize, self.random.within(0..1_000));
+                    self.publish_by(engine, |engine| engine.serve(rank % engine.spec.dp_ranks.len(), prompt));
+                }
+            }
+            Action::Remove { engine, rank, prompt, depth } => {
+                self.publish_by(engine, |engine| engine.remove(rank, prompt, depth));
+            }
+            Action::Clear { engine, rank } => self.publish_by(engine, |engine| engine.clear(rank)),
+            Action::Odd { engine, rank, prompt, oddity } => {
+                self.publish_by(engine, |engine| engine.publish_odd(rank, prompt, oddity));
+            }
+            Action::RestartEngine { engine, kept } => {
+                for service in &mut self.services {
+                    service.links.lock()[engine].disconnect(kept);
+                    service.engine_restarts += 1;
+                }
+                self.engines[engine].restart();
+            }
+            Action::Deliver { service, engine, count } => self.services[service].links.lock()[engine].deliver(count),
+            Action::Lose { service, engine, count, is_newest } => {
+                self.services[service].links.lock()[engine].lose(count, is_newest);
+            }
+            Action::Duplicate { service, engine } => self.services[service].links.lock()[engine].duplicate(),
+            Action::Corrupt { service, engine } => {
+                self.services[service].links.lock()[engine].damage(Transit::Corrupt);
+            }
+            Action::PanicDecoder { service, engine, is_whole_thread } => {
+                let transit = if is_whole_thread { Transit::PanicDecoder } else { Transit::PanicListener };
+                self.services[service].links.lock()[engine].damage(transit);
+            }
+            Action::Disconnect { service, engine, kept } => {
+                self.services[service].links.lock()[engine].disconnect(kept);
+            }
+            Action::Connect { service, engine } => self.services[service].links.lock()[engine].connect(),
+            Action::Answer { service, engine, kind, cut } => self.answer(service, engine, kind, cut),
+            Action::DeliverReply { service, engine, count } => {
+                self.services[service].links.lock()[engine].deliver_reply(count);
+            }
+            Action::Run { service, steps } => self.services[service].run(steps),
+            Action::Settle { service } => {
+                self.services[service].settle()?;
+                return Ok(Settled::Service(service));
+            }
+            Action::Flow => {
+                self.flow()?;
+                return Ok(Settled::All);
+            }
+            Action::PassTime { ms } => self.time.advance_ms(ms),
+            Action::StepClock { ms } => self.time.step_system_ms(ms),
+            Action::Unregister { service, engine, rank } => {
+                self.services[service].unregister(&self.engines[engine].spec, rank)?;
+            }
+            Action::Register { service, engine } => {
+                self.services[service].register(engine, &self.engines[engine].spec);
+            }
+            Action::RestartService { service, is_held } => self.restart_service(service, is_held),
+            Action::ReadDump { service } => {
+                if let [first, second] = self.services.as_mut_slice() {
+                    match service {
+                        0 => first.read_dump(second),
+                        _ => second.read_dump(first),
+                    }
+                }
+            }
+            Action::Recover { service, is_cut } => self.services[service].recover(is_cut)?,
+        }
+        Ok(Settled::None)
+    }
+
+    /// An engine acts, and sends what it publishes to each service.
+    pub(crate) fn publish_by(&mut self, number: usize, act: impl FnOnce(&mut Engine)) {
+        let engine = &mut self.engines[number];
+        let before = engine.current().messages.len();
+        act(engine);
+        for sequence in before..engine.current().messages.len() {
+            let sent = sent(engine, sequence as u64);
+            self.coverage.messages += 1;
+            for service in &self.services {
+                service.links.lock()[number].publish(sent.clone());
+            }
+        }
+    }
+
+    /// An engine answers the open request of a service.
+    fn answer(&self, service: usize, engine: usize, kind: ReplyKind, cut: u64) {
+        let mut links = self.services[service].links.lock();
+        let Some(request) = links[engine].request else { return };
+        let engine_state = &self.engines[engine];
+        let from = if kind == ReplyKind::FromStart { 0 } else { request.from };
+        let mut messages: Vec<_> =
+            engine_state.replayable(from).map(|sequence| Reply::Message(sent(engine_state, sequence))).collect();
+        let cut_at = (cut % (messages.len() as u64 + 1)) as usize;
+        let mut has_end = true;
+        match kind {
+            ReplyKind::Whole | ReplyKind::FromStart => {}
+            ReplyKind::Empty => messages.clear(),
+            ReplyKind::CutOff => {
+                messages.truncate(cut_at);
+                has_end = false;
+            }
+            ReplyKind::NoTail => messages.truncate(cut_at),
+            ReplyKind::Gaps => {
+                let mut kept = Random::new(cut);
+                messages.retain(|_| !kept.one_in(3));
+            }
+            ReplyKind::Reversed => messages.reverse(),
+            ReplyKind::Repeated => {
+                messages = messages.iter().flat_map(|message| [message.clone(), message.clone()]).collect();
+            }
+            ReplyKind::Garbage => messages.insert(cut_at, Reply::Garbage),
+        }
+        links[engine].answer(messages.into_iter().chain(has_end.then_some(Reply::End)));
+    }
+
+    fn restart_service(&mut self, number: usize, is_held: bool) {
+        let reachable: Vec<_> = self.services[number].links.lock().iter().map(|link| link.is_reachable).collect();
+        let mut restarted = Service::start(&self.plan.services[number], &self.time, reachable.into_iter());
+        restarted.seed(self.random.next());
+        let is_held = is_held && self.services.len() > 1;
+        for (engine, Engine { spec, .. }) in self.engines.iter().enumerate() {
+            if is_held { restarted.hold(engine, spec) } else { restarted.register(engine, spec) }
+        }
+        self.services[number] = restarted;
+    }
+
+    /// Lets everything that is on its way arrive, answers every request, and runs all threads until none has work.
+    pub(crate) fn flow(&mut self) -> Result<(), String> {
+        for _ in 0..ROUNDS_MAX {
+            for service in 0..self.services.len() {
+                for engine in 0..self.engines.len() {
+                    self.answer(service, engine, ReplyKind::Whole, 0);
+                    let mut links = self.services[service].links.lock();
+                    links[engine].deliver(usize::MAX);
+                    links[engine].deliver_reply(usize::MAX);
+                }
+                self.services[service].settle()?;
+            }
+            let is_busy =
+                |service: &Service| service.links.lock().iter().any(|link| link.is_reachable && link.is_busy());
+            if !self.services.iter().any(is_busy) {
+                return Ok(());
+            }
+        }
+        Err(format!("messages are still on their way after {ROUNDS_MAX} rounds"))
+    }
+
+    /// Ends every fault: connections are up, and every recovery is finished.
+    fn end_faults(&mut self) -> Result<(), String> {
+        for number in 0..self.services.len() {
+            self.services[number].links.lock().iter_mut().for_each(Link::connect);
+            self.services[number].recover(false)?;
+            for engine in 0..self.engines.len() {
+                self.services[number].register(engine, &self.engines[engine].spec);
+            }
+        }
+        Ok(())
+    }
+
+    /// Lets time pass without faults until a condition holds, for at most this time.
+    fn recover_within(&mut self, seconds: u64, is_done: impl Fn(&Self) -> Result<(), String>) -> Result<(), String> {
+        let mut outcome = Ok(());
+        for _ in 0..seconds {
+            self.flow()?;
+            for service in 0..self.services.len() {
+                self.check(service, true)?;
+            }
+            outcome = is_done(self);
+            if outcome.is_ok() {
+                return Ok(());
+            }
+            self.time.advance_ms(1_000);
+        }
+        outcome.map_err(|missing| format!("after {seconds} s without faults: {missing}"))
+    }
+
+    /// Checks that the services recover after the faults, first by what they know, then by a clear of every cache.
+    pub(crate) fn finish(&mut self) -> Result<(), String> {
+        self.end_faults()?;
+        // What is on its way may exceed a small queue; the messages of each engine that follow do not. A repair that is
+        // retried later may return a message that makes a writer panic, and the messages after it are lost with it.
+        for _ in 0..RETRIED_WITHIN_S {
+            self.flow()?;
+            self.time.advance_ms(1_000);
+        }
+        if self.plan.publishes_at_end {
+            for engine in 0..self.engines.len() {
+                self.publish_by(engine, Engine::publish_filler);
+                self.flow()?;
+            }
+        }
+        if self.is_verbose {
+            println!("the faults have ended");
+        }
+        let has_published = self.plan.publishes_at_end;
+        let healed = self.recover_within(HEALED_WITHIN_S, |world| world.check_healed(has_published));
+        if self.is_verbose {
+            (0..self.services.len()).for_each(|service| self.print_state(service));
+        }
+        healed?;
+        self.coverage.healed_ranks += self.must_be_exact().len() as u64;
+        self.check_counters()?;
+        for engine in 0..self.engines.len() {
+            for rank in 0..self.engines[engine].spec.dp_ranks.len() {
+                self.publish_by(engine, |engine| engine.clear(rank));
+                self.publish_by(engine, |engine| engine.serve(rank, 0));
+            }
+            self.flow()?;
+        }
+        let cleared = self.recover_within(HEALED_WITHIN_S, Self::check_all_exact);
+        if self.is_verbose {
+            (0..self.services.len()).for_each(|service| self.print_state(service));
+        }
+        cleared?;
+        self.coverage.cleared_ranks += self.services.iter().map(|service| service.registered.len() as u64).sum::<u64>();
+        Ok(())
+    }
+}
+
+/// Time within which ranks recover after the faults have ended: a repair that was given up is retried after 30 s, and one
+/// takes 12 s if its request was lost.
+const HEALED_WITHIN_S: u64 = 120;
+
+/// Time within which every repair is retried after the faults have ended.
+const RETRIED_WITHIN_S: u64 = 90;
+
+/// Services whose threads have no work left.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Settled {
+    None,
+    Service(usize),
+    All,
+}
+
+fn sent(engine: &Engine, sequence: u64) -> Sent {
+    let payload = Arc::clone(&engine.current().messages[sequence as usize].payload);
+    Sent { epoch: engine.epoch(), sequence, payload, transit: Transit::Intact }
+}

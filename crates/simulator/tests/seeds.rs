@@ -1,0 +1,31 @@
+//! Simulations of fixed seeds. `cargo run -p flash-indexer-simulator -- --help` runs more.
+
+use flash_indexer_simulator::{Coverage, Plan, run, silence_injected_panics};
+
+const SEEDS: u64 = 300;
+const STEPS: usize = 120;
+
+#[test]
+fn every_invariant_holds_for_every_seed() {
+    silence_injected_panics();
+    let mut coverage = Coverage::default();
+    for seed in 0..SEEDS {
+        match run(&Plan::generate(seed, STEPS), false) {
+            Ok(of_seed) => coverage += of_seed,
+            Err(failure) => panic!("seed {seed} with {STEPS} steps failed {failure}"),
+        }
+    }
+    // The simulations reach what they are about.
+    let Coverage { exact_answers, healed_ranks, cleared_ranks, panics, dropped, replayed, imports, .. } = coverage;
+    let reached = [exact_answers, healed_ranks, cleared_ranks, panics, dropped, replayed, imports];
+    assert!(reached.iter().all(|&count| count > 0), "{coverage:?}");
+}
+
+#[test]
+fn a_seed_repeats_exactly() {
+    silence_injected_panics();
+    for seed in 0..20 {
+        let plan = Plan::generate(seed, STEPS);
+        assert_eq!(run(&plan, false), run(&plan, false), "seed {seed}");
+    }
+}
