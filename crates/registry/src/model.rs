@@ -129,6 +129,7 @@ impl ModelSink for Model {
     fn list_rank(&self, listener: &Arc<Listener>, dp_rank: DpRank) {
         if let Some(instance) = self.instances.write().get_mut(&listener.instance)
             && instance.listeners.values().any(|listed| Arc::ptr_eq(listed, listener))
+            && !instance.unregistered.contains(&(listener.id, dp_rank))
         {
             instance.listeners.entry(dp_rank).or_insert_with(|| Arc::clone(listener));
         }

@@ -183,10 +183,11 @@ impl Indexer {
             listener.begin_resume(dp_rank);
         }
         // Listed before the first message, which may name more ranks.
-        let new_instance = || Instance { worker, listeners: BTreeMap::new() };
+        let new_instance = || Instance::new(worker);
         let mut instances = model.instances.write();
         let listed = instances.entry(instance.clone()).or_insert_with(new_instance);
         listed.listeners.insert(dp_rank, Arc::clone(&listener));
+        listed.unregistered.remove(&(listener.id, dp_rank));
         drop(instances);
         self.models.write().entry(key).or_insert_with(|| Arc::clone(&model));
         if is_shared {
@@ -195,7 +196,7 @@ impl Indexer {
             unlist(&model, &instance, Some(dp_rank));
             if is_from_dump {
                 // The restored blocks are still in the index.
-                model.instances.write().insert(instance, Instance { worker, listeners: BTreeMap::new() });
+                model.instances.write().insert(instance, Instance::new(worker));
             }
             if let ConnectError::Busy = error {
                 self.metrics.limit_reached(Limit::RegistrationWait);

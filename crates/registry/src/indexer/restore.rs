@@ -245,7 +245,7 @@ impl Indexer {
         let found = {
             let mut instances = model.instances.write();
             let is_new = !instances.contains_key(instance);
-            let new_instance = || Instance { worker: WorkerId(self.new_id()), listeners: BTreeMap::new() };
+            let new_instance = || Instance::new(WorkerId(self.new_id()));
             let known = instances.entry(instance.clone()).or_insert_with(new_instance);
             let registered_ranks = known.listeners.keys().copied().collect();
             TargetInstance { model: Arc::clone(&model), worker: known.worker, registered_ranks, is_new }

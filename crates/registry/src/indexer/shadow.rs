@@ -142,7 +142,7 @@ impl Shadow {
             for listener in self.listeners.values().filter(|listener| listener.options.is_bound()) {
                 indexer.decoders.deliver(listener, Delivery::PromoteShadow);
             }
-            *original = Instance { worker: self.worker, listeners: std::mem::take(&mut self.listeners) };
+            *original = Instance { listeners: std::mem::take(&mut self.listeners), ..Instance::new(self.worker) };
         }
         std::mem::swap(&mut self.listeners, &mut self.replaced);
         Ok(())

@@ -184,11 +184,17 @@ impl Indexer {
 pub(super) fn unlist(model: &Model, instance: &InstanceId, dp_rank: Option<DpRank>) -> Vec<(DpRank, Arc<Listener>)> {
     let mut instances = model.instances.write();
     let Entry::Occupied(mut entry) = instances.entry(instance.clone()) else { return Vec::new() };
-    let listeners = &mut entry.get_mut().listeners;
+    let Instance { listeners, unregistered, .. } = entry.get_mut();
     let closed: Vec<_> = match dp_rank {
         Some(dp_rank) => listeners.remove_entry(&dp_rank).into_iter().collect(),
         None => std::mem::take(listeners).into_iter().collect(),
     };
+    for (dp_rank, listener) in &closed {
+        match listeners.values().any(|other| Arc::ptr_eq(other, listener)) {
+            true => drop(unregistered.insert((listener.id, *dp_rank))),
+            false => unregistered.retain(|(id, _)| *id != listener.id),
+        }
+    }
     if listeners.is_empty() && !closed.is_empty() {
         entry.remove();
     }

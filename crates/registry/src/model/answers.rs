@@ -315,7 +315,7 @@ mod tests {
             }
             Step::Unregister(instance) => drop(model.instances.write().remove(&name(instance))),
             Step::Restore(instance) => {
-                let new = Instance { worker: WorkerId(2_000 + u64::from(instance)), listeners: BTreeMap::new() };
+                let new = Instance::new(WorkerId(2_000 + u64::from(instance)));
                 model.instances.write().entry(name(instance)).or_insert(new);
             }
         }

@@ -1,6 +1,6 @@
 //! A registered instance and the trust in its ranks.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use flash_indexer_core::{DpRank, WorkerId};
@@ -12,6 +12,9 @@ pub(crate) struct Instance {
     pub worker: WorkerId,
     /// Listeners of its ranks, registered or named by a batch. Empty if the instance is known from a dump only.
     pub listeners: BTreeMap<DpRank, Arc<Listener>>,
+    /// Ranks that were unregistered while other ranks keep the stream of the listener with this id. Messages that its decoder
+    /// had queued name them no more.
+    pub unregistered: BTreeSet<(u64, DpRank)>,
 }
 
 /// Trust in a rank, and the faults of its stream.
@@ -24,6 +27,11 @@ pub(crate) struct StreamStatus {
 }
 
 impl Instance {
+    /// An instance without listeners.
+    pub(crate) fn new(worker: WorkerId) -> Self {
+        Self { worker, listeners: BTreeMap::new(), unregistered: BTreeSet::new() }
+    }
+
     /// Trust in one of its ranks.
     pub(super) fn trust(&self, dp_rank: DpRank) -> Trust {
         // A rank without a listener was restored from a dump, which only gets older.

@@ -147,7 +147,7 @@ mod tests {
         };
         let worker = WorkerId(1);
         let name = serde_json::from_str::<InstanceId>("1").expect("a name");
-        model.instances.write().insert(name, Instance { worker, listeners: Default::default() });
+        model.instances.write().insert(name, Instance::new(worker));
         for dp_rank in 0..RANKS {
             let locals = vec![LocalHash(7); dp_rank as usize % 3 + 1];
             let blocks = sequence_hashes(&locals).zip(&locals).map(|(sequence, &local)| Block { sequence, local });

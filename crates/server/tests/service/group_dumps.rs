@@ -192,7 +192,7 @@ fn what_one_replica_has_missed_of_a_hybrid_engine_it_takes_from_another() {
 fn a_hybrid_engine_is_not_repaired_from_a_peer_that_tells_no_groups() {
     let (whole, late) = (Service::start(), checking());
     let engine = missed_by_one(&whole, &late);
-    let peer = FakePeer::start(whole.get("/workers").1, dump_without_groups(&whole, 1));
+    let peer = FakePeer::with_digest(whole.get("/workers").1, dump_without_groups(&whole, 1), &digest(&whole, 1));
     assert_eq!(late.post("/register_peer", &json!({ "url": peer.url })).0, 201);
     wait_for_metric(&late, "peer_repairs", "failed");
     assert_eq!(late.listener(&engine.instance, 0)["trust"], json!("degraded"));

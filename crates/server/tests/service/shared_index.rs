@@ -72,7 +72,8 @@ fn without_its_store_a_replica_answers_what_it_knows_and_says_so() {
     wait_for_scores(&a, &[1, 2, 3], &both, "ok");
     let without_engines = replica(&node);
     wait_for_scores(&without_engines, &[1, 2, 3], &both, "ok");
-    assert_eq!(a.get("/ready"), (200, json!({ "status": "ready", "store": "ok" })));
+    let ready = |store: &str| (200, json!({ "status": "ready", "recovered_from": "engines", "store": store }));
+    assert_eq!(a.get("/ready"), ready("ok"));
     assert_eq!(a.metrics().value("flash_indexer_store_connected", &[]), 1.0);
     node.kill();
     wait_for_scores(&a, &[1, 2, 3], &json!({ "one": { "0": 12 } }), "unavailable");
@@ -82,9 +83,7 @@ fn without_its_store_a_replica_answers_what_it_knows_and_says_so() {
     let (status, answer) = replica(&node).post("/query", &query(&[1, 2, 3]));
     assert_eq!(status, 503, "{answer}");
     assert!(answer["error"].as_str().is_some_and(|error| error.contains("GET /store")), "{answer}");
-    wait_for("it is shown", PATIENCE, || {
-        (a.get("/ready") == (200, json!({ "status": "ready", "store": "unavailable" }))).then_some(())
-    });
+    wait_for("it is shown", PATIENCE, || (a.get("/ready") == ready("unavailable")).then_some(()));
     assert_eq!(a.metrics().value("flash_indexer_store_connected", &[]), 0.0);
     // Changes made during the outage are published after it.
     two.say(&b, 1, &[stored(Some(2), &[3])]);
