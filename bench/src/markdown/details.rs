@@ -52,8 +52,6 @@ pub(super) fn write(results: &Results, report: &Report) -> Result<()> {
     }
     if let Some(report) = results.prompt()? {
         prompt(&mut text, &report)?;
-        // Measured by an example of the crate, which needs a tokenizer that the repository does not have.
-        text.push_str(include_str!("../../../docs/benchmarks/turns.md"));
     }
     if let Some(report) = results.redis()? {
         redis(&mut text, &report)?;

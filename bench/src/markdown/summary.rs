@@ -105,6 +105,8 @@ pub(crate) fn write(results: &Results, to: &Path) -> Result<()> {
     row(&mut text, ["---", "---", "---", "---:", "---:", "---:"])?;
     GOALS.iter().try_for_each(|goal| row(&mut text, goal.cells(&report)))?;
     stalls(&mut text, &report)?;
+    // Measured by an example of the crate, which needs a tokenizer that the repository does not have.
+    text.push_str(include_str!("../../../docs/benchmarks/turns.md"));
     text.push_str("\n## Where we lose\n\n");
     losses(&mut text, &report)?;
     std::fs::write(to, text).with_context(|| format!("failed to write {}", to.display()))?;
