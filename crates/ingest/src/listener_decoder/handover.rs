@@ -59,7 +59,7 @@ impl ListenerDecoder {
                 Some((_, position, cursor)) => {
                     self.imported.insert(dp_rank, cursor.sequence);
                     if position.trust == Trust::Degraded {
-                        let why = "its state was imported from a peer where it was degraded";
+                        let why = "its state was imported degraded: it was so there, or the engine cannot replay what it published since";
                         self.changes_after_trust.push(Change::RecordLoss(Some(dp_rank), why.to_owned()));
                     }
                 }

@@ -16,7 +16,7 @@ use flash_indexer_snapshot::{
     DumpEntry, DumpError, DumpSink, DumpSummary, EngineKind, RankName, RankRecord, Refused, read_dump,
 };
 use flash_indexer_telemetry::supervision::{ThreadKind, Watch};
-use flash_indexer_types::{ModelKey, Owner, RankId, Registered, Registration, log_rank};
+use flash_indexer_types::{ModelKey, Owner, RankId, Registered, Registration, Trust, log_rank};
 use tracing::{error, info, warn};
 
 use super::Peers;
@@ -190,7 +190,7 @@ impl Recovery {
         }
         self.wait_for_connections();
         let dump = client.dump(url, None)?;
-        self.restore(url.as_str(), dump)
+        self.restore(url.as_str(), dump, DumpTime::Now)
     }
 
     fn restore_file(
@@ -199,7 +199,7 @@ impl Recovery {
         path: &Path,
     ) -> Result<(BTreeMap<RankId, RestoredRank>, DumpSummary), SourceError> {
         let file = File::open(path).map_err(|source| SourceError::Open { path: source_name.to_owned(), source })?;
-        self.restore(source_name, file)
+        self.restore(source_name, file, DumpTime::Earlier)
     }
 
     /// Restores a dump, all of it or nothing.
@@ -207,9 +207,10 @@ impl Recovery {
         &mut self,
         source_name: &str,
         dump: impl Read,
+        time: DumpTime,
     ) -> Result<(BTreeMap<RankId, RestoredRank>, DumpSummary), SourceError> {
         let restore = Restore::new(Arc::clone(&self.indexer), self.held.clone());
-        let mut loader = DumpLoader { recovery: self, restore };
+        let mut loader = DumpLoader { recovery: self, restore, time };
         let summary = read_dump(dump, &mut loader).map_err(|source| dump_error(source_name, source))?;
         Ok((loader.restore.commit(), summary))
     }
@@ -268,10 +269,37 @@ fn dump_error(source_name: &str, source: DumpError) -> SourceError {
 struct DumpLoader<'r> {
     recovery: &'r mut Recovery,
     restore: Restore,
+    time: DumpTime,
+}
+
+/// When a dump was made.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum DumpTime {
+    /// After the ranks were connected, so that every later change arrives in a stream.
+    Now,
+    /// Earlier. Only a replay returns what an engine has published since.
+    Earlier,
+}
+
+impl DumpLoader<'_> {
+    /// Whether changes of a rank may be missing after its position, and no replay can return them.
+    fn is_unverifiable(&self, record: &RankRecord) -> bool {
+        let is_replayed = match &record.engine {
+            Some(engine) => engine.replay_endpoint.is_some(),
+            // A rank that only batches named belongs to a stream of its instance.
+            None => self.recovery.indexer.instances(Some(&record.model_name), Some(&record.tenant_id)).iter().any(
+                |report| {
+                    report.instance == record.instance_id
+                        && report.listeners.values().any(|listener| listener.replay_endpoint.is_some())
+                },
+            ),
+        };
+        self.time == DumpTime::Earlier && !is_replayed
+    }
 }
 
 impl DumpSink for DumpLoader<'_> {
-    fn rank(&mut self, record: RankRecord) -> Result<(), Refused> {
+    fn rank(&mut self, mut record: RankRecord) -> Result<(), Refused> {
         if self.recovery.indexer.is_stopping() {
             return Err(Refused("the service is stopping".to_owned()));
         }
@@ -282,6 +310,11 @@ impl DumpSink for DumpLoader<'_> {
             && let Some(rank) = self.recovery.hold(registration, owner)
         {
             self.restore.hold(rank);
+        }
+        if self.is_unverifiable(&record)
+            && let Some(stream) = &mut record.stream
+        {
+            stream.trust = Trust::Degraded;
         }
         self.restore.rank(record)
     }

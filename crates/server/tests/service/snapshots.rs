@@ -10,7 +10,7 @@ use flash_indexer_test_support::wait_for;
 use flash_indexer_wire::{Encoding, encode_batch};
 use serde_json::json;
 
-use crate::support::{Engine, PATIENCE, Service, stored, tokens};
+use crate::support::{Engine, PATIENCE, Service, removed, stored, tokens};
 
 /// An interval that no test waits for.
 const NEVER: Duration = Duration::from_secs(3_600);
@@ -93,6 +93,20 @@ fn a_restart_continues_from_the_last_snapshot_and_replays_only_what_follows_it()
     let metrics = restarted.metrics();
     assert_eq!(metrics.value("flash_indexer_recovered_from_total", &[("source", "snapshot")]), 1.0);
     assert_eq!(metrics.value("flash_indexer_lost_messages_total", &[]), 0.0);
+}
+
+#[test]
+fn a_rank_whose_engine_cannot_replay_what_followed_the_snapshot_is_degraded() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let service = Service::recovered(options(folder.path(), NEVER));
+    let engine = Engine::registered(&service, json!(1), 0, &json!({}));
+    engine.say(&service, 0, &[stored(None, &[1])]);
+    drop(service.stop());
+    // Nothing shows that this was published.
+    engine.publisher.publish(1, &encode_batch(1.0, &[removed(&[1])], None, Encoding::Map)).expect("published");
+    let restarted = Service::recovered(options(folder.path(), NEVER));
+    engine.wait(&restarted, "a connection", |listener| listener["status"] == json!("connected"));
+    assert_eq!(restarted.listener(&json!(1), 0)["trust"], json!("degraded"));
 }
 
 #[test]
