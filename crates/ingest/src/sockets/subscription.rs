@@ -41,6 +41,8 @@ pub(super) struct Subscription {
     closed_at: Option<Instant>,
     /// Failed attempts to connect.
     failed_connects: Repeats,
+    /// Retries of the connection that are not logged yet.
+    unlogged_retries: u32,
     lookup: Option<Lookup>,
 }
 
@@ -86,7 +88,7 @@ impl Subscription {
             connect(&socket, endpoint)?;
         }
         let failed_connects = Repeats::default();
-        Ok(Self { listener, number, socket, monitor, closed_at: None, failed_connects, lookup })
+        Ok(Self { listener, number, socket, monitor, closed_at: None, failed_connects, unlogged_retries: 0, lookup })
     }
 
     /// The host name, if a lookup is due. The caller starts the lookup.
@@ -149,6 +151,13 @@ impl Subscription {
     pub(super) fn receive(&mut self, decoders: &Decoders) {
         let listener = Arc::clone(&self.listener);
         receive_from(self, &listener, decoders);
+        // After the loss of the connection that preceded them.
+        for _ in 0..std::mem::take(&mut self.unlogged_retries) {
+            match self.failed_connects.count(Instant::now()) {
+                Some(times) => log_listener!(warn, self.listener, times, "failed to connect to the engine; retrying"),
+                None => log_listener!(debug, self.listener, "failed to connect to the engine; retrying"),
+            }
+        }
     }
 }
 
@@ -165,12 +174,7 @@ impl EngineSocket for Subscription {
             match Event::from_raw(u16::from_ne_bytes(*code)) {
                 Event::CONNECT_RETRIED => {
                     self.closed_at = None;
-                    match self.failed_connects.count(Instant::now()) {
-                        Some(times) => {
-                            log_listener!(warn, self.listener, times, "failed to connect to the engine; retrying")
-                        }
-                        None => log_listener!(debug, self.listener, "failed to connect to the engine; retrying"),
-                    }
+                    self.unlogged_retries += 1;
                 }
                 Event::CONNECT_DELAYED | Event::CONNECTED => self.closed_at = None,
                 Event::HANDSHAKE_SUCCEEDED => {
