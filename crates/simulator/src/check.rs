@@ -148,8 +148,8 @@ impl World {
         Ok(())
     }
 
-    /// Checks that messages which a full queue has dropped since the last check ended `exact` at once. If the threads came to
-    /// rest since, a replay may have returned them.
+    /// Checks that messages which a full queue has dropped since the last check ended `exact` at once. If all threads were idle
+    /// since, a replay may have returned them.
     fn check_drops(
         &mut self,
         number: usize,
