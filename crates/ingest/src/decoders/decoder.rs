@@ -373,6 +373,9 @@ mod tests {
         let writers = Arc::new(Writers::start(1, &supervisor).expect("a thread"));
         let queues = Arc::new(Queues::new(1, usize::MAX, Clock::System));
         let mut decoder = Decoder::new(0, queues, bounded(1).0, writers, metrics, Clock::System);
+        // Registers the span before the subscriber is installed: the span of another test's thread, which has no
+        // subscriber, would otherwise register it as disabled meanwhile.
+        decoder.with_decoder(&fixture.listener(0), |_, _| ());
         let recorder = SpanRecorder::default();
         let events = Arc::clone(&recorder.events);
         tracing::subscriber::with_default(recorder, || {

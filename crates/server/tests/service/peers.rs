@@ -1,6 +1,8 @@
 //! Peers: who they are, what is learned from them, and what becomes of a peer that lies or dies.
 
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::channel;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use flash_indexer_server::{PeerDeadlines, ServerOptions};
@@ -81,6 +83,11 @@ fn a_server_starts_from_its_peer_while_engines_publish() {
     other.say(&survivor, 0, &[stored(None, &[1, 2]), stored(Some(1), &[2])]);
 
     let stop = AtomicBool::new(false);
+    // ZeroMQ reports a connection before the publisher has processed its subscription. The messages between are lost to the
+    // subscriber, so the dump is taken after the subscription.
+    let (subscribed, allowed) = channel();
+    let relayed = FakeDump::Relayed { url: survivor.url(""), allowed: Arc::new(Mutex::new(allowed)) };
+    let relay = FakePeer::start(survivor.get("/workers").1, relayed);
     // The engine stays connected: a rank without a connection is not exact.
     let (_engine, started) = std::thread::scope(|scope| {
         let stop = &stop;
@@ -95,11 +102,15 @@ fn a_server_starts_from_its_peer_while_engines_publish() {
                 };
                 let payload = encode_batch(sequence as f64, &events, None, Encoding::Map);
                 engine.publisher.publish(sequence, &payload).expect("published");
+                if engine.publisher.wait_for_subscriber(Duration::ZERO).expect("a socket") {
+                    subscribed.send(()).expect("the peer waits for it");
+                }
                 std::thread::sleep(Duration::from_micros(200));
             }
             (engine, sequence)
         });
-        let started = Service::from_peer(&survivor.url(""));
+        let started = Service::from_peer(&relay.url);
+        assert!(other.publisher.wait_for_subscriber(PATIENCE).expect("a socket"), "no listener subscribes");
         wait_for("live messages", PATIENCE, || {
             let last = |service: &Service| service.listener(&json!(1), 0)["last_seq"].as_u64().unwrap_or_default();
             (last(&started) > 200).then_some(())

@@ -3,16 +3,21 @@
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc::Receiver;
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 
 use serde_json::Value;
+
+use super::PATIENCE;
 
 /// What becomes of a request for the dump.
 #[derive(Clone)]
 pub(crate) enum FakeDump {
     /// The bytes, and a proper end.
     Whole(Vec<u8>),
+    /// The dump of the service at this URL, taken once the test allows it.
+    Relayed { url: String, allowed: Arc<Mutex<Receiver<()>>> },
     /// The bytes, and a broken connection.
     Dies(Vec<u8>),
     /// The bytes, and then nothing for as long as the test runs.
@@ -94,6 +99,12 @@ fn answer_dump(mut stream: TcpStream, dump: &FakeDump, stalled: &Mutex<Vec<TcpSt
     };
     match dump {
         FakeDump::Whole(bytes) => answer(&mut stream, "200 OK", bytes),
+        FakeDump::Relayed { url, allowed } => {
+            allowed.lock().expect("no thread panics").recv_timeout(PATIENCE).expect("the test allows the dump");
+            let request = ureq::get(format!("{url}/dump")).header("accept", "application/x-ndjson");
+            let dump = request.call().expect("an answer").body_mut().read_to_vec().expect("a dump");
+            answer(&mut stream, "200 OK", &dump);
+        }
         FakeDump::Dies(bytes) => drop(stream.write_all(&part(bytes))),
         FakeDump::Stalls(bytes) => {
             let _ = stream.write_all(&part(bytes));
