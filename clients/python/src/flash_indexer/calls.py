@@ -1,0 +1,223 @@
+"""Requests of the HTTP API and the decoding of their answers, without I/O."""
+
+from array import array
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Generic, TypedDict, TypeVar
+
+import msgspec
+
+from .errors import ApiError, UnknownCursor
+from .hashing import token_bytes
+from .models import Explanation, Matches, Readiness, Scores
+
+Answer = TypeVar("Answer")
+Params = Mapping[str, str | int | float | list[str]]
+
+
+class PromptOptions(TypedDict, total=False):
+    """Under which names a prompt's blocks are looked up."""
+
+    tenant_id: str
+    lora_name: str
+    cache_salt: str
+
+
+class HashQueryOptions(TypedDict, total=False):
+    """Options of a query by hash."""
+
+    tenant_id: str
+    top_k: int
+    min_score: int
+    after: str
+
+
+class QueryOptions(PromptOptions, total=False):
+    """Options of a query."""
+
+    top_k: int
+    """Only the ranks with the deepest matches."""
+    min_score: int
+    """Only ranks with at least so many tokens."""
+    after: str
+    """The cursor of an earlier answer: `token_ids` then are the tokens behind the ones that it covers."""
+
+
+class ScoreOptions(PromptOptions, total=False):
+    """Options of a score."""
+
+    pods: list[str]
+    """Only these pods."""
+    top_k: int
+    truncate_prompt_tokens: int
+
+
+class PredictOptions(PromptOptions, total=False):
+    """Options of a prediction."""
+
+    ttl_ms: int
+
+
+class RegisterOptions(TypedDict, total=False):
+    """Optional fields of a registration."""
+
+    tenant_id: str
+    dp_rank: int
+    replay_endpoint: str
+    lora_name: str
+    engine: str
+    removal: str
+    extra_keys: bool
+
+
+class UnregisterOptions(TypedDict, total=False):
+    """Which of an instance's ranks are unregistered; all without options."""
+
+    tenant_id: str
+    dp_rank: int
+
+
+@dataclass(frozen=True, slots=True)
+class Call(Generic[Answer]):
+    """A request, and how its answer is decoded."""
+
+    method: str
+    path: str
+    decode: Callable[[int, bytes], Answer]
+    params: Params = field(default_factory=dict)
+    content: bytes | None = None
+    content_type: str | None = None
+
+
+def error_of(status: int, body: bytes) -> ApiError:
+    """The error of an answer that is not a success."""
+    try:
+        message = msgspec.json.decode(body, type=dict[str, Any])["error"]
+    except (msgspec.DecodeError, KeyError):
+        message = body[:200].decode(errors="replace")
+    kind = UnknownCursor if status == 409 and "unknown cursor" in message else ApiError
+    return kind(status, message)
+
+
+def _expects(model: type[Answer]) -> Callable[[int, bytes], Answer]:
+    decoder = msgspec.json.Decoder(model)
+
+    def decode(status: int, body: bytes) -> Answer:
+        if status >= 300:
+            raise error_of(status, body)
+        return decoder.decode(body)
+
+    return decode
+
+
+_MATCHES = _expects(Matches)
+_SCORES = _expects(Scores)
+_EXPLANATION = _expects(Explanation)
+_OBJECT = _expects(dict[str, Any])
+_LIST = _expects(list[Any])
+
+
+class _Count(msgspec.Struct):
+    count: int
+    tokens: list[int]
+
+
+_COUNT = _expects(_Count)
+
+
+def _json(path: str, decode: Callable[[int, bytes], Answer], body: Mapping[str, Any]) -> Call[Answer]:
+    return Call("POST", path, decode, content=msgspec.json.encode(body), content_type="application/json")
+
+
+def _binary(path: str, decode: Callable[[int, bytes], Answer], content: bytes, params: Params) -> Call[Answer]:
+    return Call("POST", path, decode, params=params, content=content, content_type="application/octet-stream")
+
+
+def register(
+    instance_id: int | str, endpoint: str, model_name: str, block_size: int, options: RegisterOptions
+) -> Call[dict[str, Any]]:
+    """Registers a rank of an instance."""
+    named = {"instance_id": instance_id, "endpoint": endpoint, "model_name": model_name, "block_size": block_size}
+    return _json("/register", _OBJECT, {**named, **options})
+
+
+def unregister(instance_id: int | str, model_name: str, options: UnregisterOptions) -> Call[dict[str, Any]]:
+    """Unregisters ranks of an instance."""
+    return _json("/unregister", _OBJECT, {"instance_id": instance_id, "model_name": model_name, **options})
+
+
+def query(model_name: str, token_ids: Collection[int], options: QueryOptions) -> Call[Matches]:
+    """Asks for the matches of tokens, as a binary body."""
+    return query_bytes(model_name, token_bytes(token_ids), options)
+
+
+def query_bytes(model_name: str, tokens: bytes, options: QueryOptions) -> Call[Matches]:
+    """Asks for the matches of tokens that are bytes already."""
+    return _binary("/query", _MATCHES, tokens, _params(model_name, options))
+
+
+def query_by_hash(model_name: str, block_hashes: Iterable[int], options: HashQueryOptions) -> Call[Matches]:
+    """Asks for the matches of local hashes."""
+    hashes = array("Q", block_hashes)
+    return _json("/query_by_hash", _MATCHES, {"model_name": model_name, "block_hashes": hashes.tolist(), **options})
+
+
+def score(model_name: str, prompt: str | Collection[int], options: ScoreOptions) -> Call[Scores]:
+    """Asks for the scores of a text or of tokens."""
+    if isinstance(prompt, str):
+        body = {"model_name": model_name, "prompt": prompt, **options, "detail": True}
+        return _json("/score_completions", _SCORES, body)
+    params = {**_params(model_name, options), "detail": "true"}
+    return _binary("/score_completions", _SCORES, token_bytes(prompt), params)
+
+
+def score_chat(request: Mapping[str, Any], options: ScoreOptions) -> Call[Scores]:
+    """Asks for the scores of an OpenAI chat request, which is sent unchanged."""
+    return _json("/score_chat_completions", _SCORES, {**request, **options, "detail": True})
+
+
+def predict(
+    model_name: str, pod: str, prompt: str | Collection[int] | Mapping[str, Any], options: PredictOptions
+) -> Call[dict[str, Any]]:
+    """Reports the pod that gets a prompt: a text, tokens, or an OpenAI chat request."""
+    if isinstance(prompt, str):
+        return _json("/predict", _OBJECT, {"model_name": model_name, "pod": pod, "prompt": prompt, **options})
+    if isinstance(prompt, Mapping):
+        return _json("/predict", _OBJECT, {**prompt, "model_name": model_name, "pod": pod, **options})
+    return _binary("/predict", _OBJECT, token_bytes(prompt), {**_params(model_name, options), "pod": pod})
+
+
+def explain(
+    model_name: str, token_ids: Collection[int], instance_id: int | str | None, options: PromptOptions
+) -> Call[Explanation]:
+    """Asks where each rank's match ends, and why."""
+    params = _params(model_name, options)
+    if instance_id is not None:
+        params["instance_id"] = str(instance_id)
+    return _binary("/explain", _EXPLANATION, token_bytes(token_ids), params)
+
+
+def tokenize(request: Mapping[str, Any]) -> Call[_Count]:
+    """Asks for the tokens of a prompt or chat."""
+    return _json("/tokenize", _COUNT, request)
+
+
+def workers(model_name: str | None, tenant_id: str | None) -> Call[list[Any]]:
+    """Asks for the registered instances and their listeners."""
+    named = {"model_name": model_name, "tenant_id": tenant_id}
+    return Call("GET", "/workers", _LIST, params={name: value for name, value in named.items() if value is not None})
+
+
+def ready() -> Call[Readiness]:
+    """Asks for the readiness. A service that is not ready is an answer, not an error."""
+
+    def decode(status: int, body: bytes) -> Readiness:
+        if status not in (200, 503):
+            raise error_of(status, body)
+        return Readiness(status == 200, msgspec.json.decode(body, type=dict[str, Any]))
+
+    return Call("GET", "/ready", decode)
+
+
+def _params(model_name: str, options: Mapping[str, Any]) -> dict[str, Any]:
+    return {"model_name": model_name, **options}

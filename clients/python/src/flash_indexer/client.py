@@ -1,0 +1,366 @@
+"""The clients: connections, deadlines and retries around the calls."""
+
+import asyncio
+import ssl
+import time
+from collections.abc import AsyncIterator, Collection, Iterable, Iterator, Mapping
+from types import TracebackType
+from typing import Any, Self, TypeVar, Unpack
+
+import httpx
+import msgspec
+
+from . import calls
+from .calls import (
+    Call,
+    HashQueryOptions,
+    PredictOptions,
+    PromptOptions,
+    QueryOptions,
+    RegisterOptions,
+    ScoreOptions,
+    UnregisterOptions,
+    error_of,
+)
+from .conversation import AsyncConversation, Conversation
+from .errors import ConnectionFailed, DeadlineExceeded, DumpCutOff
+from .models import Explanation, Matches, Readiness, Scores
+from .retry import Attempts, is_refused_for_now
+
+Answer = TypeVar("Answer")
+
+_NDJSON = {"accept": "application/x-ndjson"}
+
+
+def _headers(call: Call[Any]) -> dict[str, str]:
+    return {"content-type": call.content_type} if call.content_type is not None else {}
+
+
+def _settings(url: str, token: str | None, tls: ssl.SSLContext | None) -> dict[str, Any]:
+    """Settings of an `httpx` client. Redirects are not followed, and proxies of the environment not used."""
+    headers = {"authorization": f"Bearer {token}"} if token is not None else {}
+    return {"base_url": url, "headers": headers, "verify": tls if tls is not None else True, "trust_env": False}
+
+
+class _DumpLines:
+    """Decodes the lines of a dump and notices whether the last one came."""
+
+    def __init__(self) -> None:
+        self._is_whole = False
+
+    def decode(self, line: str) -> dict[str, Any]:
+        record = msgspec.json.decode(line, type=dict[str, Any])
+        self._is_whole = "end" in record
+        return record
+
+    def finish(self) -> None:
+        if not self._is_whole:
+            raise DumpCutOff("the dump has no last line: the service or the connection ended; read it again")
+
+
+class Client:
+    """Calls of a service, from one or several threads.
+
+    Each call ends within `deadline_s` seconds, with up to `attempts` attempts: a connection that fails and an answer of
+    429 or 503 are tried again, after the service's `Retry-After` or a growing pause. All calls can be repeated without
+    harm. A call raises `ApiError` for a refused request, `ConnectionFailed` and `DeadlineExceeded`.
+
+    `token` is sent as a bearer token. `tls` verifies the service and has the client's certificate, if it needs one.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        token: str | None = None,
+        deadline_s: float = 2.0,
+        attempts: int = 3,
+        tls: ssl.SSLContext | None = None,
+    ) -> None:
+        self._http = httpx.Client(**_settings(url, token, tls))
+        self._deadline_s = deadline_s
+        self._attempts = attempts
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Closes the connections."""
+        self._http.close()
+
+    def register(
+        self,
+        instance_id: int | str,
+        endpoint: str,
+        model_name: str,
+        block_size: int,
+        **options: Unpack[RegisterOptions],
+    ) -> dict[str, Any]:
+        """Registers a rank of an instance. Repeating it changes nothing."""
+        return self._send(calls.register(instance_id, endpoint, model_name, block_size, options))
+
+    def unregister(
+        self, instance_id: int | str, model_name: str, **options: Unpack[UnregisterOptions]
+    ) -> dict[str, Any]:
+        """Unregisters an instance, or one of its ranks."""
+        return self._send(calls.unregister(instance_id, model_name, options))
+
+    def query(self, model_name: str, token_ids: Collection[int], **options: Unpack[QueryOptions]) -> Matches:
+        """The prefix of these tokens that each instance holds. Raises `UnknownCursor` with an outdated `after`."""
+        return self._send(calls.query(model_name, token_ids, options))
+
+    def query_by_hash(
+        self, model_name: str, block_hashes: Iterable[int], **options: Unpack[HashQueryOptions]
+    ) -> Matches:
+        """The same for local hashes: see `local_hashes`."""
+        return self._send(calls.query_by_hash(model_name, block_hashes, options))
+
+    def conversation(self, model_name: str, **options: Unpack[PromptOptions]) -> Conversation:
+        """A session whose turns repeat the prompts before them."""
+        return Conversation(self._send, model_name, options)
+
+    def score(self, model_name: str, prompt: str | Collection[int], **options: Unpack[ScoreOptions]) -> Scores:
+        """Scores of the pods that hold a part of the prompt, a text or tokens."""
+        return self._send(calls.score(model_name, prompt, options))
+
+    def score_chat(self, request: Mapping[str, Any], **options: Unpack[ScoreOptions]) -> Scores:
+        """The same for an OpenAI chat request with its `model` and `messages`."""
+        return self._send(calls.score_chat(request, options))
+
+    def predict(
+        self,
+        model_name: str,
+        pod: str,
+        prompt: str | Collection[int] | Mapping[str, Any],
+        **options: Unpack[PredictOptions],
+    ) -> dict[str, Any]:
+        """Reports the pod that gets a prompt: a text, tokens, or an OpenAI chat request. Later scores count it."""
+        return self._send(calls.predict(model_name, pod, prompt, options))
+
+    def explain(
+        self,
+        model_name: str,
+        token_ids: Collection[int],
+        *,
+        instance_id: int | str | None = None,
+        **options: Unpack[PromptOptions],
+    ) -> Explanation:
+        """Where each rank's match ends, and why."""
+        return self._send(calls.explain(model_name, token_ids, instance_id, options))
+
+    def tokenize(self, request: Mapping[str, Any]) -> list[int]:
+        """The tokens that scores of a completion or chat request are computed for."""
+        return self._send(calls.tokenize(request)).tokens
+
+    def workers(self, *, model_name: str | None = None, tenant_id: str | None = None) -> list[Any]:
+        """The registered instances with their listeners."""
+        return self._send(calls.workers(model_name, tenant_id))
+
+    def ready(self) -> Readiness:
+        """Whether the service is ready, and what it waits for."""
+        return self._send(calls.ready(), retries=False)
+
+    def dump(self, *, model_name: str | None = None, tenant_id: str | None = None) -> Iterator[dict[str, Any]]:
+        """The lines of a dump, as they arrive. The deadline counts for each part of the answer.
+
+        Raises `DumpCutOff` after the last line if the dump is incomplete.
+        """
+        named = {"model_name": model_name, "tenant_id": tenant_id}
+        params = {name: value for name, value in named.items() if value is not None}
+        lines = _DumpLines()
+        try:
+            with self._http.stream("GET", "/dump", params=params, headers=_NDJSON, timeout=self._deadline_s) as answer:
+                if answer.status_code >= 300:
+                    raise error_of(answer.status_code, answer.read())
+                for line in answer.iter_lines():
+                    yield lines.decode(line)
+        except httpx.TimeoutException as error:
+            raise DeadlineExceeded(f"the dump stood still for {self._deadline_s} s; raise deadline_s") from error
+        except httpx.RemoteProtocolError as error:
+            raise DumpCutOff(f"the dump is cut off: {error}; read it again") from error
+        except httpx.TransportError as error:
+            raise ConnectionFailed(f"failed to read the dump: {error}; is the service running?") from error
+        lines.finish()
+
+    def _send(self, call: Call[Answer], *, retries: bool = True) -> Answer:
+        attempts = Attempts(self._deadline_s, self._attempts if retries else 1)
+        while True:
+            timeout = attempts.begin()
+            try:
+                answer = self._http.request(
+                    call.method,
+                    call.path,
+                    params=call.params,
+                    content=call.content,
+                    headers=_headers(call),
+                    timeout=timeout,
+                )
+            except httpx.TimeoutException as error:
+                raise DeadlineExceeded(f"{call.path} was not answered within {self._deadline_s} s") from error
+            except httpx.TransportError as error:
+                pause = attempts.pause_before_next()
+                if pause is None:
+                    raise ConnectionFailed(f"failed to reach {self._http.base_url}: {error}; is it running?") from error
+            else:
+                pause = None
+                if is_refused_for_now(answer.status_code):
+                    pause = attempts.pause_before_next(answer.headers.get("retry-after"))
+                if pause is None:
+                    return call.decode(answer.status_code, answer.content)
+            time.sleep(pause)
+
+
+class AsyncClient:
+    """The same calls for `asyncio`. See `Client` for deadlines, retries and errors."""
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        token: str | None = None,
+        deadline_s: float = 2.0,
+        attempts: int = 3,
+        tls: ssl.SSLContext | None = None,
+    ) -> None:
+        self._http = httpx.AsyncClient(**_settings(url, token, tls))
+        self._deadline_s = deadline_s
+        self._attempts = attempts
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Closes the connections."""
+        await self._http.aclose()
+
+    async def register(
+        self,
+        instance_id: int | str,
+        endpoint: str,
+        model_name: str,
+        block_size: int,
+        **options: Unpack[RegisterOptions],
+    ) -> dict[str, Any]:
+        """See `Client.register`."""
+        return await self._send(calls.register(instance_id, endpoint, model_name, block_size, options))
+
+    async def unregister(
+        self, instance_id: int | str, model_name: str, **options: Unpack[UnregisterOptions]
+    ) -> dict[str, Any]:
+        """See `Client.unregister`."""
+        return await self._send(calls.unregister(instance_id, model_name, options))
+
+    async def query(self, model_name: str, token_ids: Collection[int], **options: Unpack[QueryOptions]) -> Matches:
+        """See `Client.query`."""
+        return await self._send(calls.query(model_name, token_ids, options))
+
+    async def query_by_hash(
+        self, model_name: str, block_hashes: Iterable[int], **options: Unpack[HashQueryOptions]
+    ) -> Matches:
+        """See `Client.query_by_hash`."""
+        return await self._send(calls.query_by_hash(model_name, block_hashes, options))
+
+    def conversation(self, model_name: str, **options: Unpack[PromptOptions]) -> AsyncConversation:
+        """See `Client.conversation`."""
+        return AsyncConversation(self._send, model_name, options)
+
+    async def score(self, model_name: str, prompt: str | Collection[int], **options: Unpack[ScoreOptions]) -> Scores:
+        """See `Client.score`."""
+        return await self._send(calls.score(model_name, prompt, options))
+
+    async def score_chat(self, request: Mapping[str, Any], **options: Unpack[ScoreOptions]) -> Scores:
+        """See `Client.score_chat`."""
+        return await self._send(calls.score_chat(request, options))
+
+    async def predict(
+        self,
+        model_name: str,
+        pod: str,
+        prompt: str | Collection[int] | Mapping[str, Any],
+        **options: Unpack[PredictOptions],
+    ) -> dict[str, Any]:
+        """See `Client.predict`."""
+        return await self._send(calls.predict(model_name, pod, prompt, options))
+
+    async def explain(
+        self,
+        model_name: str,
+        token_ids: Collection[int],
+        *,
+        instance_id: int | str | None = None,
+        **options: Unpack[PromptOptions],
+    ) -> Explanation:
+        """See `Client.explain`."""
+        return await self._send(calls.explain(model_name, token_ids, instance_id, options))
+
+    async def tokenize(self, request: Mapping[str, Any]) -> list[int]:
+        """See `Client.tokenize`."""
+        return (await self._send(calls.tokenize(request))).tokens
+
+    async def workers(self, *, model_name: str | None = None, tenant_id: str | None = None) -> list[Any]:
+        """See `Client.workers`."""
+        return await self._send(calls.workers(model_name, tenant_id))
+
+    async def ready(self) -> Readiness:
+        """See `Client.ready`."""
+        return await self._send(calls.ready(), retries=False)
+
+    async def dump(
+        self, *, model_name: str | None = None, tenant_id: str | None = None
+    ) -> AsyncIterator[dict[str, Any]]:
+        """See `Client.dump`."""
+        named = {"model_name": model_name, "tenant_id": tenant_id}
+        params = {name: value for name, value in named.items() if value is not None}
+        lines = _DumpLines()
+        try:
+            async with self._http.stream(
+                "GET", "/dump", params=params, headers=_NDJSON, timeout=self._deadline_s
+            ) as answer:
+                if answer.status_code >= 300:
+                    raise error_of(answer.status_code, await answer.aread())
+                async for line in answer.aiter_lines():
+                    yield lines.decode(line)
+        except httpx.TimeoutException as error:
+            raise DeadlineExceeded(f"the dump stood still for {self._deadline_s} s; raise deadline_s") from error
+        except httpx.RemoteProtocolError as error:
+            raise DumpCutOff(f"the dump is cut off: {error}; read it again") from error
+        except httpx.TransportError as error:
+            raise ConnectionFailed(f"failed to read the dump: {error}; is the service running?") from error
+        lines.finish()
+
+    async def _send(self, call: Call[Answer], *, retries: bool = True) -> Answer:
+        attempts = Attempts(self._deadline_s, self._attempts if retries else 1)
+        while True:
+            timeout = attempts.begin()
+            try:
+                answer = await self._http.request(
+                    call.method,
+                    call.path,
+                    params=call.params,
+                    content=call.content,
+                    headers=_headers(call),
+                    timeout=timeout,
+                )
+            except httpx.TimeoutException as error:
+                raise DeadlineExceeded(f"{call.path} was not answered within {self._deadline_s} s") from error
+            except httpx.TransportError as error:
+                pause = attempts.pause_before_next()
+                if pause is None:
+                    raise ConnectionFailed(f"failed to reach {self._http.base_url}: {error}; is it running?") from error
+            else:
+                pause = None
+                if is_refused_for_now(answer.status_code):
+                    pause = attempts.pause_before_next(answer.headers.get("retry-after"))
+                if pause is None:
+                    return call.decode(answer.status_code, answer.content)
+            await asyncio.sleep(pause)

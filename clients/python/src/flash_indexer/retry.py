@@ -1,0 +1,43 @@
+"""When a call is tried again, and how long one attempt may take. Without I/O."""
+
+import random
+import time
+
+from .errors import DeadlineExceeded
+
+_FIRST_PAUSE_S = 0.02
+_PAUSE_MAX_S = 1.0
+_REFUSED_FOR_NOW = (429, 503)
+
+
+class Attempts:
+    """The attempts of one call: at most `attempts_max`, all within `deadline_s` seconds."""
+
+    def __init__(self, deadline_s: float, attempts_max: int) -> None:
+        self._deadline_s = deadline_s
+        self._end = time.monotonic() + deadline_s
+        self._left = max(attempts_max, 1)
+        self._pause_s = _FIRST_PAUSE_S
+
+    def begin(self) -> float:
+        """Starts an attempt, and returns the seconds that it may take. Raises `DeadlineExceeded` if none are left."""
+        left = self._end - time.monotonic()
+        if left <= 0:
+            raise DeadlineExceeded(
+                f"no answer within {self._deadline_s} s; raise deadline_s or ask /ready for the cause"
+            )
+        self._left -= 1
+        return left
+
+    def pause_before_next(self, retry_after: str | None = None) -> float | None:
+        """Seconds to wait before the next attempt; none if there is no further one before the deadline."""
+        pause = self._pause_s * random.uniform(0.5, 1.0)
+        self._pause_s = min(2 * self._pause_s, _PAUSE_MAX_S)
+        if retry_after is not None and retry_after.isdecimal():
+            pause = max(pause, float(retry_after))
+        return pause if self._left > 0 and time.monotonic() + pause < self._end else None
+
+
+def is_refused_for_now(status: int) -> bool:
+    """Whether the same request may succeed a little later."""
+    return status in _REFUSED_FOR_NOW

@@ -1,0 +1,23 @@
+"""Local hashes against the values of the contract, which the service's tests hold as well."""
+
+import pytest
+
+from flash_indexer import local_hashes
+
+
+def test_local_hashes_match_the_contract() -> None:
+    assert local_hashes(range(1, 15), 4) == [14643705804678351452, 16777012769546811212, 483935686894639516]
+
+
+def test_variants_differ_and_empty_names_count_as_absent() -> None:
+    plain = local_hashes(range(1, 5), 4)
+    assert local_hashes(range(1, 5), 4, lora_name="", cache_salt="") == plain
+    variants = [plain, local_hashes(range(1, 5), 4, lora_name="a"), local_hashes(range(1, 5), 4, cache_salt="a")]
+    assert len({hashes[0] for hashes in variants}) == 3
+
+
+def test_bad_tokens_and_sizes_are_refused() -> None:
+    with pytest.raises(ValueError, match="at least one token"):
+        local_hashes([1], 0)
+    with pytest.raises(ValueError, match="not in 0 to 2"):
+        local_hashes([1 << 32], 1)
