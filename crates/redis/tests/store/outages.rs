@@ -48,9 +48,14 @@ fn a_store_restored_from_a_snapshot_returns_no_outdated_answers() {
     let long = path(1, 100);
     a.apply(rank(1), &stored(&long, Tier::Device));
     b.wait_for_depth(&long, rank(1), 100);
+    let written = || a.store.report().published.written;
+    wait_for("the replica's writes", PATIENCE, || (written() >= 100).then_some(()));
     assert_eq!(node.command(&["SAVE"]), "OK");
+    let before = written();
     a.apply(rank(1), &removed(&long, 10));
     b.wait_for_depth(&long, rank(1), 10);
+    // A replica that has no reply yet sends the removal again, and the store then lacks nothing.
+    wait_for("the reply to the replica", PATIENCE, || (written() >= before + 90).then_some(()));
     node.kill();
     node.restart();
     // The snapshot has the state of its confirmation; the replica detects at once that later writes are missing.
