@@ -22,8 +22,8 @@ use anyhow::{Context, Result, bail};
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{Args, Parser, Subcommand};
 use flash_indexer_bench::{
-    Child, Contender, DesignContender, EventDensity, Measure, Observer, Play, Processes, RunOptions, SweepPoint,
-    Workload, serve_child, sweep,
+    Child, Contender, DesignContender, EventDensity, Measure, Observer, Play, Processes, RunOptions, ShardsContender,
+    SweepPoint, Workload, serve_child, sweep,
 };
 use flash_indexer_designs::Design;
 use flash_indexer_sim::workload::MooncakeTrace;
@@ -236,15 +236,19 @@ fn main() -> Result<()> {
             let contenders = contenders(&[])?;
             let mut contenders: Vec<&dyn Contender> = contenders.iter().map(|contender| &**contender).collect();
             contenders.push(&redis::SharedRanks);
+            contenders.extend(ShardsContender::ALL.iter().map(|contender| contender as &dyn Contender));
             Ok(serve_child(&contenders)?)
         }
     }
 }
 
-/// The named contenders, or all: the designs of this project, then the peers.
+/// The named contenders, or all but those with a fixed number of shards: the designs of this project, then the peers.
 fn contenders(names: &[String]) -> Result<Vec<Box<dyn Contender>>> {
     let designs = DesignContender::all().into_iter().map(|design| Box::new(design) as Box<dyn Contender>);
-    let all: Vec<_> = designs.chain(peers::all()).collect();
+    let mut all: Vec<_> = designs.chain(peers::all()).collect();
+    if !names.is_empty() {
+        all.extend(ShardsContender::ALL.map(|contender| Box::new(contender) as Box<dyn Contender>));
+    }
     let known: Vec<String> = all.iter().map(|contender| contender.name().to_owned()).collect();
     if let Some(unknown) = names.iter().find(|name| !known.contains(name)) {
         bail!("no contender is called {unknown:?}: choose from {}", known.join("; "));

@@ -32,6 +32,34 @@ impl Contender for DesignContender {
     }
 }
 
+/// The run index divided into a fixed number of shards, whatever the number of event threads: what a query pays for
+/// shards, and what a prefix costs that workers of several shards hold.
+#[derive(Debug, Clone, Copy)]
+pub struct ShardsContender {
+    name: &'static str,
+    shards: usize,
+}
+
+impl ShardsContender {
+    /// Two to sixteen shards. They take part only in measures that name them.
+    pub const ALL: [Self; 4] = [
+        Self { name: "run-2-shards", shards: 2 },
+        Self { name: "run-4-shards", shards: 4 },
+        Self { name: "run-8-shards", shards: 8 },
+        Self { name: "run-16-shards", shards: 16 },
+    ];
+}
+
+impl Contender for ShardsContender {
+    fn name(&self) -> &str {
+        self.name
+    }
+
+    fn build(&self, _: Setup) -> Box<dyn Backend> {
+        Box::new(Run((0..self.shards).map(|_| RunIndex::default()).collect()))
+    }
+}
+
 /// The run index with a memory limit.
 #[derive(Debug, Clone, Copy)]
 pub struct BoundedContender {

@@ -48,7 +48,7 @@ pub use backend::{Backend, Contender, Finder, Lane, MatchTotals, Setup, WorkerEv
 pub use child::{Child, serve_child};
 pub use clock::Clock;
 pub use density::{DensityBin, EventDensity};
-pub use designs::{BoundedContender, DesignContender};
+pub use designs::{BoundedContender, DesignContender, ShardsContender};
 pub use hits::PredictedHits;
 pub use latencies::{Latencies, LatencyFigures};
 pub use measure::Measure;
