@@ -28,6 +28,7 @@ use flash_indexer_types::names::shorten;
 use flash_indexer_types::{Doubt, InstanceId, Trust};
 
 use self::status::{SharedStatus, Status};
+use self::trust::TrustLedger;
 use crate::log_listener;
 
 /// Sends replay requests of listeners from the thread that owns their sockets.
@@ -132,9 +133,18 @@ impl Listener {
     /// Trust state of a rank for another replica that continues from the last applied message. It requests the messages after
     /// that one itself, if the engine can replay any.
     pub(super) fn exported_trust(&self, dp_rank: DpRank) -> Trust {
-        let status = self.state.status.lock();
-        match status.trust.last_trust(dp_rank) {
-            Trust::Exact if status.trust.has_lost_tail() && self.options.replay_endpoint.is_none() => Trust::Degraded,
+        self.exported(|ledger| ledger.last_trust(dp_rank))
+    }
+
+    /// [`Listener::exported_trust`] of ranks that no message has named yet.
+    pub(super) fn exported_trust_of_unlisted(&self) -> Trust {
+        self.exported(TrustLedger::last_trust_of_unlisted)
+    }
+
+    fn exported(&self, last_trust: impl FnOnce(&TrustLedger) -> Trust) -> Trust {
+        let ledger = &self.state.status.lock().trust;
+        match last_trust(ledger) {
+            Trust::Exact if ledger.has_lost_tail() && self.options.replay_endpoint.is_none() => Trust::Degraded,
             trust => trust,
         }
     }

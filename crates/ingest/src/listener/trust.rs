@@ -196,6 +196,15 @@ impl TrustLedger {
         }
     }
 
+    /// Trust state, as of the last applied message, of ranks that no message has named yet.
+    pub(super) fn last_trust_of_unlisted(&self) -> Trust {
+        match self.stream {
+            LastTrust::Cold => Trust::Cold,
+            LastTrust::Exact => Trust::Exact,
+            LastTrust::Lost(_) => Trust::Degraded,
+        }
+    }
+
     /// The latest loss of a rank that is not exact, with its position. `last` is the last applied message. None if the
     /// rank is not exact because its events lack fields.
     pub(super) fn doubt(&self, dp_rank: DpRank, last: Option<u64>) -> Option<Doubt> {
