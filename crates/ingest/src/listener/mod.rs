@@ -23,7 +23,7 @@ use self::held_ranks::HeldRanks;
 pub use self::held_ranks::ReleaseOutcome;
 pub use self::options::ListenerOptions;
 pub use self::report::{Connection, ListenerReport, ReplayProgress};
-pub use self::sink::{Maintain, ModelSink};
+pub use self::sink::{Maintain, ModelSink, RankOwner};
 use flash_indexer_types::names::shorten;
 use flash_indexer_types::{Doubt, InstanceId, Trust};
 
@@ -202,6 +202,28 @@ impl Listener {
     /// Degrades a rank that shares the stream and is registered again, until its decoder has resumed it.
     pub fn begin_resume(&self, dp_rank: DpRank) {
         self.state.status.lock().trust.begin_resume(dp_rank);
+    }
+
+    /// Whether another listener of the instance receives the messages of the same stream: itself, or its shadow.
+    pub fn is_same_stream(&self, other: &Self) -> bool {
+        self.id == other.id
+            || self.options == other.options && (!self.options.is_bound() || self.dp_rank == other.dp_rank)
+    }
+
+    /// Degrades a rank of the stream that batches of another stream name as well.
+    pub fn contest(&self, dp_rank: DpRank, other: &Self) {
+        let mut status = self.state.status.lock();
+        status.trust.contest(dp_rank, other.id);
+    }
+
+    /// Records that another stream of the instance is unregistered.
+    pub fn end_contest(&self, other: &Self) {
+        self.state.status.lock().trust.end_contests(|_, stream| stream == other.id);
+    }
+
+    /// Records that a rank of the stream is unregistered.
+    pub fn end_contests_of(&self, unregistered: DpRank) {
+        self.state.status.lock().trust.end_contests(|dp_rank, _| dp_rank == unregistered);
     }
 
     /// Records that the decoder has resumed a rank.
