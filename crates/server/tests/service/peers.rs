@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use flash_indexer_core::DpRank;
-use flash_indexer_server::{PeerDeadlines, ServerOptions};
+use flash_indexer_server::{InstanceId, ModelKey, PeerDeadlines, RankId, ServerOptions};
 use flash_indexer_sim::{Publisher, PublisherOptions};
 use flash_indexer_test_support::wait_for;
 use flash_indexer_wire::{BlockStored, Encoding, EngineEvent, ExtraKey, encode_batch};
@@ -278,6 +278,43 @@ fn what_one_replica_has_missed_it_takes_from_another() {
     same_answers(&whole, &late);
     assert_eq!(late.score(&tokens(&[1, 2, 3, 4, 5]), "1", 0), 20);
     wait_for_metric(&late, "peer_checks", "equal");
+}
+
+#[test]
+fn a_rank_that_was_unregistered_is_not_listed_again_after_a_repair() {
+    let (whole, late) = (Service::start(), checking());
+    let engine = Engine::registered(&whole, json!(1), 0, &json!({}));
+    let publish = |sequence, dp_rank, events: &[EngineEvent<'_>]| {
+        engine.publisher.publish(sequence, &of_rank(dp_rank, events)).expect("published");
+        engine.wait(&late, "a message", |listener| listener["last_seq"] == json!(sequence));
+    };
+    let register = json!({
+        "instance_id": 1, "endpoint": engine.publisher.endpoint(), "model_name": "m", "block_size": BLOCK_TOKENS,
+    });
+    assert_eq!(late.post("/register", &register).0, 201);
+    engine.wait(&late, "a connection", |listener| listener["status"] == json!("connected"));
+    wait_for("a message", PATIENCE, || {
+        engine.publisher.publish(0, &of_rank(0, &[stored(None, &[1])])).expect("published");
+        let has_both = [&whole, &late].iter().all(|service| service.listener(&json!(1), 0)["last_seq"] == json!(0));
+        has_both.then_some(())
+    });
+    publish(1, 1, &[stored(None, &[2, 3])]);
+    let unregister = json!({ "instance_id": 1, "model_name": "m", "dp_rank": 1 });
+    assert_eq!(late.post("/unregister", &unregister).0, 200);
+    // The peer lists both ranks, and one replica misses a message.
+    late.indexer().mark_degraded(&rank_id(0), "fault injected by a test".to_owned());
+    assert_eq!(late.post("/register_peer", &json!({ "url": whole.url("") })).0, 201);
+    wait_for_metric(&late, "peer_repairs", "complete");
+    publish(2, 1, &[stored(Some(3), &[4])]);
+    publish(3, 0, &[stored(Some(1), &[5])]);
+    let ranks =
+        |service: &Service| service.query(&json!({ "model_name": "m", "token_ids": [] }))["scores"]["1"].clone();
+    assert_eq!(ranks(&whole).as_object().map(|ranks| ranks.len()), Some(2));
+    assert_eq!(ranks(&late), json!({ "0": 0 }));
+}
+
+fn rank_id(dp_rank: u32) -> RankId {
+    RankId { model: ModelKey::new("m", None), instance: InstanceId::number(1), dp_rank: DpRank(dp_rank) }
 }
 
 #[test]
