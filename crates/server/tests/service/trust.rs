@@ -334,3 +334,21 @@ fn a_rank_that_batches_of_two_endpoints_name_is_never_exact() {
     assert_eq!(service.post("/unregister", &unregister).0, 200);
     assert_eq!(trust(&service, &owner), json!("exact"), "its blocks are those of one stream");
 }
+
+#[test]
+fn a_store_after_a_parent_that_only_another_instance_holds_makes_no_match_too_long() {
+    let service = Service::start();
+    let [holder, other] = [1, 2].map(|instance| Engine::registered(&service, json!(instance), 0, &json!({})));
+    holder.say(&service, 0, &[stored(None, &[1, 2, 3])]);
+    let held = |instance: &str| service.score(&tokens(&[1, 2, 3, 4, 5]), instance, 0);
+    // The store of its parent never reached the service, and no message is missing.
+    other.say(&service, 0, &[stored(Some(3), &[4])]);
+    assert_eq!((held("2"), trust(&service, &other)), (0, json!("exact")), "too short, and not known to be");
+    holder.say(&service, 1, &[removed(&[3]), EngineEvent::Cleared]);
+    assert_eq!((held("1"), held("2")), (0, 0));
+    // Without any holder of the parent, the loss shows.
+    other.say(&service, 1, &[stored(Some(9), &[10])]);
+    assert_eq!(trust(&service, &other), json!("degraded"));
+    other.say(&service, 2, &[stored(None, &[9]), stored(None, &[1, 2, 3]), stored(Some(4), &[5])]);
+    assert_eq!((held("2"), trust(&service, &other)), (20, json!("exact")));
+}
