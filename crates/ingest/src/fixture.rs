@@ -17,8 +17,8 @@ use flash_indexer_wire::{AdapterSalt, BlockStored, Encoding, EngineEvent, Start,
 use parking_lot::Mutex;
 
 use crate::{
-    Decoders, Listener, ListenerOptions, ListenerState, Maintain, ModelSink, QUEUE_BYTES_MIN, Sockets, Transport,
-    Writers,
+    Decoders, Listener, ListenerOptions, ListenerState, Maintain, ModelSink, QUEUE_BYTES_MIN, RankOwner, Sockets,
+    Transport, Writers,
 };
 
 pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
@@ -84,7 +84,9 @@ impl ModelSink for TestModel {
 
     fn record_variant(&self, _window: TokenWindow, _adapter_salt: &AdapterSalt) {}
 
-    fn list_rank(&self, _listener: &Arc<Listener>, _dp_rank: DpRank) {}
+    fn list_rank(&self, _listener: &Arc<Listener>, _dp_rank: DpRank) -> RankOwner {
+        RankOwner::SameStream
+    }
 
     fn ranks_of(&self, listener: &Listener) -> Vec<DpRank> {
         let listeners = self.listeners.lock();

@@ -1,6 +1,8 @@
 //! Resume points: the state of one rank at one position of its stream.
 
-use flash_indexer_core::ReadingProgress;
+use std::collections::BTreeSet;
+
+use flash_indexer_core::{DpRank, ReadingProgress};
 use flash_indexer_types::Position;
 use flash_indexer_wire::{KnownGroup, RecentBlock, SaltedBlock};
 
@@ -9,6 +11,8 @@ use flash_indexer_wire::{KnownGroup, RecentBlock, SaltedBlock};
 pub struct ResumePoint {
     /// Position in the stream.
     pub position: Position,
+    /// Ranks of the stream that messages up to the position named, and unregistered ranks of it.
+    pub named_ranks: BTreeSet<DpRank>,
     /// State needed to decode the next message.
     pub decoder_state: DecoderState,
 }

@@ -1,6 +1,6 @@
 //! Directory of the ranks in the store, as of its last read.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use flash_indexer_core::keyed::KeyedMap;
 use redis::Value;
@@ -17,6 +17,9 @@ pub struct ListedRank {
     pub description: Vec<u8>,
     /// Status of the rank, opaque to the store; changes often.
     pub state: Vec<u8>,
+    /// End of the lease of its publisher, which the publisher renews. The status is unknown from then on, and the entries
+    /// of the rank may have expired.
+    pub valid_until: Instant,
     /// The replica that publishes the rank.
     pub publisher: PublisherId,
 }
@@ -25,7 +28,6 @@ pub struct ListedRank {
 #[derive(Debug, Clone, Default)]
 pub struct Directory {
     pub(crate) version: Vec<u8>,
-    read_at: Option<Instant>,
     holders: KeyedMap<HolderId, ListedRank>,
 }
 
@@ -46,15 +48,16 @@ impl Directory {
         self.holders.iter().map(|(&id, listed)| (id, listed))
     }
 
-    /// The next directory, decoded from the store's response.
-    pub(crate) fn next(&self, response: Value, read_at: Instant) -> Result<Self, StoreError> {
+    /// The next directory, decoded from the store's response to a request at `read_at`. Leases end earlier by `margin`.
+    pub(crate) fn next(&self, response: Value, read_at: Instant, margin: Duration) -> Result<Self, StoreError> {
         let invalid_response = StoreError::Protocol("unexpected reply to a read of the directory");
         let Value::Array(parts) = response else { return Err(invalid_response) };
         let mut parts = parts.into_iter();
-        let (Some(Value::BulkString(version)), Some(states)) = (parts.next(), parts.next()) else {
+        let (Some(Value::BulkString(version)), Some(states), Some(leases)) = (parts.next(), parts.next(), parts.next())
+        else {
             return Err(invalid_response);
         };
-        let states = table_by_holder(states)?;
+        let (states, leases) = (table_by_holder(states)?, table_by_holder(leases)?);
         let mut next = match (parts.next(), parts.next()) {
             (Some(publishers), Some(descriptions)) => {
                 let publishers = table_by_holder(publishers)?;
@@ -65,11 +68,12 @@ impl Directory {
                         scope: Scope::from_number(u64::from_be_bytes(*scope)),
                         description: description.to_vec(),
                         state: Vec::new(),
+                        valid_until: read_at,
                         publisher: PublisherId(publisher),
                     };
                     Some((id, listed))
                 });
-                Self { version, read_at: None, holders: listed.collect() }
+                Self { version, holders: listed.collect() }
             }
             _ => self.clone(),
         };
@@ -78,14 +82,15 @@ impl Directory {
                 listed.state = state;
             }
         }
-        next.read_at = Some(read_at);
+        for (id, remaining) in leases {
+            let millis = str::from_utf8(&remaining).ok().and_then(|millis| millis.parse().ok()).unwrap_or_default();
+            let remaining = Duration::from_millis(millis).saturating_sub(margin);
+            if let Some(listed) = next.holders.get_mut(&id) {
+                // Never too late: the store responded after the request.
+                listed.valid_until = read_at + remaining;
+            }
+        }
         Ok(next)
-    }
-
-    /// Time of the request for this directory; none before the first response.
-    #[must_use]
-    pub fn read_at(&self) -> Option<Instant> {
-        self.read_at
     }
 }
 

@@ -57,8 +57,6 @@ impl StoreOptions {
 /// Number of buckets in a cluster, spread over its nodes.
 const CLUSTER_BUCKETS: u16 = 64;
 
-/// The directory is read three times in a time to live and is current for this number of times to live.
-const DIRECTORY_AGE_MAX: u32 = 2;
 /// Pause before a link that panicked is started again.
 pub(crate) const RESTART_PAUSE: Duration = Duration::from_secs(1);
 
@@ -69,8 +67,6 @@ pub struct StoreReport {
     pub url: String,
     /// Whether the store accepts queries and writes for all keys.
     pub is_connected: bool,
-    /// Whether the directory was read recently.
-    pub is_directory_current: bool,
     /// Last error of a link that is not connected.
     pub last_error: String,
     /// This replica's id in the store.
@@ -172,13 +168,6 @@ impl Store {
         self.shared.listed.notified().await;
     }
 
-    /// Whether the directory was read recently. The status of a rank in an older directory may be stale.
-    #[must_use]
-    pub fn is_directory_current(&self) -> bool {
-        let age_max = self.options.time_to_live * DIRECTORY_AGE_MAX;
-        self.directory().read_at().is_some_and(|read_at| read_at.elapsed() < age_max)
-    }
-
     /// The directory as of its last read.
     #[must_use]
     pub fn directory(&self) -> Arc<Directory> {
@@ -204,7 +193,6 @@ impl Store {
         StoreReport {
             url: self.options.url.to_string(),
             is_connected: self.is_connected(),
-            is_directory_current: self.is_directory_current(),
             last_error: links
                 .iter()
                 .find(|link| !link.is_connected())

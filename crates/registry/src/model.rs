@@ -27,7 +27,7 @@ pub(crate) use self::replaceable_index::{ReplaceableIndex, unbounded_index};
 pub(crate) use self::token_windows::TokenWindows;
 
 use flash_indexer_explain::{History, SeenVariants};
-use flash_indexer_ingest::{Decoders, Listener, Maintain, ModelSink};
+use flash_indexer_ingest::{Decoders, Listener, Maintain, ModelSink, RankOwner};
 use flash_indexer_telemetry::metrics::{Metrics, ModelCounts, ModelState};
 use flash_indexer_telemetry::supervision::{ThreadKind, guarded};
 use flash_indexer_types::{ClearCause, InstanceId, ModelKey, Ordinal, Trust};
@@ -126,13 +126,22 @@ impl ModelSink for Model {
         self.seen_variants.record(adapter_salt);
     }
 
-    fn list_rank(&self, listener: &Arc<Listener>, dp_rank: DpRank) {
-        if let Some(instance) = self.instances.write().get_mut(&listener.instance)
-            && instance.listeners.values().any(|listed| Arc::ptr_eq(listed, listener))
-            && !instance.unregistered.contains(&(listener.id, dp_rank))
-        {
-            instance.listeners.entry(dp_rank).or_insert_with(|| Arc::clone(listener));
+    fn list_rank(&self, listener: &Arc<Listener>, dp_rank: DpRank) -> RankOwner {
+        let owner =
+            { self.instances.read().get(&listener.instance).and_then(|known| known.contest(listener, dp_rank)) };
+        if let Some(owner) = owner {
+            return owner;
         }
+        let mut instances = self.instances.write();
+        let Some(instance) = instances.get_mut(&listener.instance) else { return RankOwner::SameStream };
+        // Another stream may have named it meanwhile.
+        if let Some(owner) = instance.contest(listener, dp_rank) {
+            return owner;
+        }
+        if instance.has_stream(listener) && !instance.unregistered.contains(&(listener.id, dp_rank)) {
+            instance.listeners.insert(dp_rank, Arc::clone(listener));
+        }
+        RankOwner::SameStream
     }
 
     fn ranks_of(&self, listener: &Listener) -> Vec<DpRank> {

@@ -2,6 +2,7 @@
 
 use std::borrow::Cow;
 use std::sync::Arc;
+use std::time::Instant;
 
 use flash_indexer_core::cursor::PrefixCursor;
 use flash_indexer_core::hashing::{HashVariant, TokenWindow, local_hashes};
@@ -68,14 +69,12 @@ pub(crate) struct Search<'q> {
     /// Matches in the shared store, for each hash variant.
     depths: Vec<Depths>,
     pub store: StoreAnswer,
-    /// Whether the trust states listed in the shared store are recent.
-    is_list_current: bool,
 }
 
 /// A rank whose match is the one published by another replica.
 pub(crate) struct RemoteRank<'s> {
     pub rank: &'s RemoteListedRank,
-    /// Trust that its publisher listed; at best degraded if the list is not current.
+    /// Trust that its publisher listed; at best degraded after the publisher's lease.
     pub trust: Trust,
     holder: HolderId,
     depths: &'s [Depths],
@@ -96,7 +95,7 @@ impl<'q> Search<'q> {
             Query::Hashes(locals) => variants.push(locals),
         }
         let (depths, store) = (Vec::new(), StoreAnswer::None);
-        Self { local, listed, variants, hashed_with, tokens, depths, store, is_list_current: true }
+        Self { local, listed, variants, hashed_with, tokens, depths, store }
     }
 
     /// Puts the prefix with this cursor before the prompt. Called before the store is queried. False if this replica's
@@ -125,7 +124,6 @@ impl<'q> Search<'q> {
 
     /// Queries the shared store for the ranks of other replicas, one call for each hash variant.
     pub(crate) async fn query_store(&mut self, shared_store: &SharedStore) {
-        self.is_list_current = shared_store.is_list_current();
         let remote = self.listed.as_ref().filter(|listed| listed.ranks.values().any(|rank| !rank.is_local));
         let Some(listed) = remote else {
             self.store = if shared_store.is_connected() { StoreAnswer::Included } else { StoreAnswer::Unavailable };
@@ -157,7 +155,9 @@ impl<'q> Search<'q> {
         };
         let local_trust =
             |rank: &RemoteListedRank| self.local.as_ref().and_then(|model| model.trust(&rank.instance, rank.dp_rank));
-        let trust = |rank: &RemoteListedRank| rank.trust_as_listed(self.is_list_current);
+        // After the query of the store: entries that were valid then are valid until the lease ends.
+        let now = Instant::now();
+        let trust = |rank: &RemoteListedRank| rank.trust_at(now);
         let counts =
             |rank: &RemoteListedRank| !rank.is_local && local_trust(rank).is_none_or(|local| trust(rank) < local);
         let ranks = listed.ranks.iter().filter(|(_, rank)| counts(rank));

@@ -96,6 +96,10 @@ pub struct StreamRecord {
     pub epoch: u64,
     /// Trust state of the rank.
     pub trust: Trust,
+    /// Whether ranks of the stream that the dump does not list have lost changes, or may have. Such a rank is degraded when
+    /// the stream names it later.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub unlisted_degraded: bool,
 }
 
 /// [`Cursor`] in a dump.

@@ -13,11 +13,13 @@ pub struct Position {
     pub epoch: u64,
     /// Trust state of the rank.
     pub trust: Trust,
+    /// Whether messages up to the cursor may have changed ranks of the stream that are not listed with this one.
+    pub unlisted_degraded: bool,
 }
 
 impl Position {
     /// Position of state that was imported without a stream position.
-    pub const UNKNOWN: Self = Self { cursor: None, epoch: 1, trust: Trust::Degraded };
+    pub const UNKNOWN: Self = Self { cursor: None, epoch: 1, trust: Trust::Degraded, unlisted_degraded: true };
 
     /// The same position with a degraded trust state.
     pub fn degraded(self) -> Self {

@@ -23,11 +23,12 @@ use self::held_ranks::HeldRanks;
 pub use self::held_ranks::ReleaseOutcome;
 pub use self::options::ListenerOptions;
 pub use self::report::{Connection, ListenerReport, ReplayProgress};
-pub use self::sink::{Maintain, ModelSink};
+pub use self::sink::{Maintain, ModelSink, RankOwner};
 use flash_indexer_types::names::shorten;
 use flash_indexer_types::{Doubt, InstanceId, Trust};
 
 use self::status::{SharedStatus, Status};
+use self::trust::TrustLedger;
 use crate::log_listener;
 
 /// Sends replay requests of listeners from the thread that owns their sockets.
@@ -132,9 +133,18 @@ impl Listener {
     /// Trust state of a rank for another replica that continues from the last applied message. It requests the messages after
     /// that one itself, if the engine can replay any.
     pub(super) fn exported_trust(&self, dp_rank: DpRank) -> Trust {
-        let status = self.state.status.lock();
-        match status.trust.last_trust(dp_rank) {
-            Trust::Exact if status.trust.has_lost_tail() && self.options.replay_endpoint.is_none() => Trust::Degraded,
+        self.exported(|ledger| ledger.last_trust(dp_rank))
+    }
+
+    /// [`Listener::exported_trust`] of ranks that no message has named yet.
+    pub(super) fn exported_trust_of_unlisted(&self) -> Trust {
+        self.exported(TrustLedger::last_trust_of_unlisted)
+    }
+
+    fn exported(&self, last_trust: impl FnOnce(&TrustLedger) -> Trust) -> Trust {
+        let ledger = &self.state.status.lock().trust;
+        match last_trust(ledger) {
+            Trust::Exact if ledger.has_lost_tail() && self.options.replay_endpoint.is_none() => Trust::Degraded,
             trust => trust,
         }
     }
@@ -192,6 +202,28 @@ impl Listener {
     /// Degrades a rank that shares the stream and is registered again, until its decoder has resumed it.
     pub fn begin_resume(&self, dp_rank: DpRank) {
         self.state.status.lock().trust.begin_resume(dp_rank);
+    }
+
+    /// Whether another listener of the instance receives the messages of the same stream: itself, or its shadow.
+    pub fn is_same_stream(&self, other: &Self) -> bool {
+        self.id == other.id
+            || self.options == other.options && (!self.options.is_bound() || self.dp_rank == other.dp_rank)
+    }
+
+    /// Degrades a rank of the stream that batches of another stream name as well.
+    pub fn contest(&self, dp_rank: DpRank, other: &Self) {
+        let mut status = self.state.status.lock();
+        status.trust.contest(dp_rank, other.id);
+    }
+
+    /// Records that another stream of the instance is unregistered.
+    pub fn end_contest(&self, other: &Self) {
+        self.state.status.lock().trust.end_contests(|_, stream| stream == other.id);
+    }
+
+    /// Records that a rank of the stream is unregistered.
+    pub fn end_contests_of(&self, unregistered: DpRank) {
+        self.state.status.lock().trust.end_contests(|dp_rank, _| dp_rank == unregistered);
     }
 
     /// Records that the decoder has resumed a rank.

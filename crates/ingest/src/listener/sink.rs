@@ -18,6 +18,15 @@ pub trait Maintain: Send + Sync {
     fn maintain(&self, shard: usize) -> bool;
 }
 
+/// Stream that changes a rank.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum RankOwner {
+    /// The stream whose batch names the rank.
+    SameStream,
+    /// Another stream of the instance.
+    OtherStream,
+}
+
 /// A model of a tenant, as the listeners of its ranks see it: its index, history and metrics.
 ///
 /// # Consistency
@@ -57,8 +66,9 @@ pub trait ModelSink: Maintain {
     /// Records that an engine hashes blocks with this token window, adapter and salt.
     fn record_variant(&self, window: TokenWindow, adapter_salt: &AdapterSalt);
 
-    /// Adds a rank that a batch of the stream names and that is not registered.
-    fn list_rank(&self, listener: &Arc<Listener>, dp_rank: DpRank);
+    /// Adds a rank that a batch of the stream names and that is not registered. A rank of another stream of the instance is
+    /// degraded instead, for as long as both streams are registered.
+    fn list_rank(&self, listener: &Arc<Listener>, dp_rank: DpRank) -> RankOwner;
 
     /// Ranks of a stream, registered or added.
     fn ranks_of(&self, listener: &Listener) -> Vec<DpRank>;

@@ -106,6 +106,8 @@ impl TrustOfRanks {
 }
 
 const RESUMING: &str = "it was registered again, and its decoder has not resumed it yet";
+const CONTESTED: &str =
+    "batches of another endpoint of the instance name this rank as well; give each endpoint ranks of its own";
 const DROPPED: &str = "messages of the engine were dropped because its decoder did not keep up";
 
 /// What the ranks of one stream are missing.
@@ -127,6 +129,8 @@ pub(super) struct TrustLedger {
     drops_acknowledged: u64,
     /// Ranks that were registered again and whose decoder may still ignore them.
     resuming: BTreeSet<DpRank>,
+    /// Ranks that batches of another stream of the instance name as well, with the listener of that stream.
+    contested: BTreeSet<(DpRank, u64)>,
     /// Reason why no rank of the stream can ever be exact.
     never_exact: Option<&'static str>,
 }
@@ -142,16 +146,34 @@ impl TrustLedger {
             drops: 0,
             drops_acknowledged: 0,
             resuming: BTreeSet::new(),
+            contested: BTreeSet::new(),
             never_exact,
         }
     }
 
     /// Trust state of a rank, and what it is missing if it is not exact. Cost: one lookup.
     pub(super) fn rank_trust(&self, dp_rank: DpRank) -> (Trust, Option<Missing<'_>>) {
-        match self.resuming.contains(&dp_rank) {
-            true => (Trust::Degraded, Some(Missing::Lost(RESUMING))),
-            false => self.trust_of(self.ranks.get(&dp_rank).unwrap_or(&self.stream), self.waiting(dp_rank)),
+        if self.resuming.contains(&dp_rank) {
+            return (Trust::Degraded, Some(Missing::Lost(RESUMING)));
         }
+        if self.is_contested(dp_rank) {
+            return (Trust::Degraded, Some(Missing::Lost(CONTESTED)));
+        }
+        self.trust_of(self.ranks.get(&dp_rank).unwrap_or(&self.stream), self.waiting(dp_rank))
+    }
+
+    fn is_contested(&self, dp_rank: DpRank) -> bool {
+        self.contested.range((dp_rank, 0)..=(dp_rank, u64::MAX)).next().is_some()
+    }
+
+    /// Records that batches of another stream name a rank.
+    pub(super) fn contest(&mut self, dp_rank: DpRank, stream: u64) {
+        self.contested.insert((dp_rank, stream));
+    }
+
+    /// Ends contests of ranks by streams.
+    pub(super) fn end_contests(&mut self, is_ended: impl Fn(DpRank, u64) -> bool) {
+        self.contested.retain(|&(dp_rank, stream)| !is_ended(dp_rank, stream));
     }
 
     /// Trust state of a rank of which this is known, and which has this number of blocks without a parent.
@@ -181,7 +203,8 @@ impl TrustLedger {
         let first = ..DpRank(TrustOfRanks::RANKS);
         let of_their_own = self.ranks.range(first).map(|(rank, _)| rank);
         let waiting = self.waiting.range(first).map(|(rank, _)| rank);
-        for &dp_rank in of_their_own.chain(waiting).chain(self.resuming.range(first)) {
+        let contested = self.contested.range(..(DpRank(TrustOfRanks::RANKS), 0)).map(|(rank, _)| rank);
+        for &dp_rank in of_their_own.chain(waiting).chain(self.resuming.range(first)).chain(contested) {
             ranks.set(dp_rank, self.rank_trust(dp_rank).0);
         }
         ranks
@@ -190,9 +213,19 @@ impl TrustLedger {
     /// Trust state of a rank as of the last applied message. Messages missing after it do not count.
     pub(super) fn last_trust(&self, dp_rank: DpRank) -> Trust {
         match self.ranks.get(&dp_rank).unwrap_or(&self.stream) {
+            _ if self.is_contested(dp_rank) => Trust::Degraded,
             LastTrust::Cold => Trust::Cold,
             LastTrust::Exact if self.never_exact.is_none() && self.waiting(dp_rank) == 0 => Trust::Exact,
             LastTrust::Exact | LastTrust::Lost(_) => Trust::Degraded,
+        }
+    }
+
+    /// Trust state, as of the last applied message, of ranks that no message has named yet.
+    pub(super) fn last_trust_of_unlisted(&self) -> Trust {
+        match self.stream {
+            LastTrust::Cold => Trust::Cold,
+            LastTrust::Exact => Trust::Exact,
+            LastTrust::Lost(_) => Trust::Degraded,
         }
     }
 
@@ -202,6 +235,9 @@ impl TrustLedger {
         let (Trust::Recovering | Trust::Degraded, _) = self.rank_trust(dp_rank) else { return None };
         if self.drops > self.drops_acknowledged {
             return Some(Doubt::after(DROPPED.to_owned(), last));
+        }
+        if self.is_contested(dp_rank) {
+            return Some(Doubt::after(CONTESTED.to_owned(), last));
         }
         match (self.pending, self.ranks.get(&dp_rank).unwrap_or(&self.stream)) {
             (None | Some(Pending::FirstContact), LastTrust::Lost(doubt)) => Some(doubt.clone()),
@@ -350,6 +386,24 @@ mod tests {
         ledger.set_pending(None);
         ledger.set_all(StreamTrust::Degraded(Degraded::Unverified), AT_START);
         assert_eq!(trust(&ledger), Trust::Degraded);
+    }
+
+    #[test]
+    fn a_contested_rank_is_degraded_until_the_other_stream_ends() {
+        let mut ledger = TrustLedger::new(None);
+        ledger.set_pending(None);
+        ledger.set_all(StreamTrust::Exact, AT_START);
+        ledger.contest(RANK, 7);
+        ledger.contest(RANK, 8);
+        ledger.cleared(RANK);
+        ledger.restarted();
+        assert_eq!(ledger.rank_trust(RANK), (Trust::Degraded, Some(Missing::Lost(CONTESTED))));
+        assert_eq!((ledger.last_trust(RANK), ledger.rank_trust(DpRank(1)).0), (Trust::Degraded, Trust::Exact));
+        assert_eq!(ledger.doubt(RANK, Some(3)), Some(Doubt::after(CONTESTED.to_owned(), Some(3))));
+        ledger.end_contests(|_, stream| stream == 7);
+        assert_eq!(ledger.rank_trust(RANK).0, Trust::Degraded, "another stream names it still");
+        ledger.end_contests(|_, stream| stream == 8);
+        assert_eq!(ledger.rank_trust(RANK), (Trust::Exact, None));
     }
 
     #[test]

@@ -9,7 +9,7 @@ use rustc_hash::FxHashMap;
 use super::{ListenerDecoder, SeenBlockSize};
 use crate::change::Change;
 use crate::event_parts::divide;
-use crate::listener::Listener;
+use crate::listener::{Listener, RankOwner};
 use crate::log_listener;
 use crate::message::Message;
 
@@ -60,8 +60,13 @@ impl ListenerDecoder {
                 }
                 return self.reject("too_many_ranks", why);
             }
+            if self.listener.model.list_rank(&self.listener, dp_rank) == RankOwner::OtherStream {
+                let why = format!("a batch names rank {dp_rank}, which belongs to another endpoint of the instance");
+                // The batch may be of any of the stream's ranks.
+                self.changes.push(Change::RecordLoss(None, why.clone()));
+                return self.reject("rank_of_other_stream", why);
+            }
             self.ranks.insert(dp_rank);
-            self.listener.model.list_rank(&self.listener, dp_rank);
         }
         for event in batch.events {
             match event {

@@ -53,7 +53,11 @@ impl ListenerDecoder {
         let current = known.iter().filter(|(_, position)| Some(position.epoch) == epoch);
         let current: Vec<_> =
             current.filter_map(|&(rank, position)| Some((rank, position, position.cursor?))).collect();
-        let from = current.iter().map(|&(.., cursor)| cursor).min_by_key(|cursor| cursor.sequence);
+        let first = current.iter().min_by_key(|(.., cursor)| cursor.sequence);
+        let from = first.map(|&(.., cursor)| cursor);
+        if let Some((_, position, _)) = first {
+            self.record_ranks_not_imported(&released, *position);
+        }
         for (dp_rank, position) in released {
             match current.iter().find(|(rank, ..)| *rank == dp_rank) {
                 Some((_, position, cursor)) => {
@@ -81,5 +85,107 @@ impl ListenerDecoder {
         let position = epoch.map(|epoch| StreamPosition { cursor: from, epoch, trust: StreamTrust::Exact });
         self.stream.release(position, now);
         self.execute();
+    }
+
+    /// Records the losses of ranks of the stream of which no state was imported, where the stream resumes at `position`.
+    fn record_ranks_not_imported(&mut self, released: &[(DpRank, Option<Position>)], position: Position) {
+        let released: Vec<DpRank> = released.iter().map(|(dp_rank, _)| *dp_rank).collect();
+        let mut not_held = self.listener.model.ranks_of(&self.listener);
+        not_held.retain(|dp_rank| !released.contains(dp_rank));
+        for dp_rank in not_held {
+            let why = "it was registered while another rank's state was imported, and its own was not";
+            self.changes_after_trust.push(Change::RecordLoss(Some(dp_rank), why.to_owned()));
+        }
+        if position.unlisted_degraded {
+            let why = "changes of the rank may be lost: the imported dump does not list it";
+            self.changes_after_trust.push(Change::RecordLossOfUnlisted(released, why.to_owned()));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use crossbeam_channel::{Sender, bounded};
+    use flash_indexer_core::ReadingProgress;
+    use flash_indexer_types::Trust;
+    use flash_indexer_wire::{Encoding, EngineEvent, Start, encode_batch};
+
+    use super::*;
+    use crate::fixture::{Fixture, PATIENCE, RANK, chain_stored};
+    use crate::{DecoderStateDetail, Delivery, Listener, ListenerState, RankReader, ReadAt, ResumePoint};
+
+    /// A rank that no message before the dump names.
+    const LATER: DpRank = DpRank(1);
+
+    /// Sends the position of a rank, and reads no blocks.
+    struct PositionReader(Sender<ResumePoint>);
+
+    impl RankReader for PositionReader {
+        fn read_part(&mut self) -> ReadingProgress {
+            ReadingProgress::Complete
+        }
+
+        fn finish(self: Box<Self>, point: ResumePoint) {
+            self.0.send(point).expect("the test waits for it");
+        }
+    }
+
+    fn deliver(fixture: &Fixture, listener: &Arc<Listener>, sequence: u64, event: EngineEvent<'_>, dp_rank: DpRank) {
+        let payload = encode_batch(1.0, &[event], Some(dp_rank), Encoding::Map);
+        let frames = vec![b"t".to_vec(), sequence.to_be_bytes().to_vec(), payload];
+        fixture.decoders.deliver(listener, Delivery::Live(vec![frames]));
+    }
+
+    /// A stream whose first rank is exact after these messages were lost.
+    fn exported(fixture: &Fixture, lost: std::ops::Range<u64>) -> ResumePoint {
+        let listener = fixture.unconnected("tcp://127.0.0.1:9", None);
+        fixture.decoders.deliver(&listener, Delivery::Connected);
+        deliver(fixture, &listener, 0, chain_stored(None, 1, 1), RANK);
+        deliver(fixture, &listener, lost.end, EngineEvent::Cleared, RANK);
+        let (sender, points) = bounded(1);
+        let reader = Box::new(PositionReader(sender));
+        let detail = DecoderStateDetail::Full;
+        fixture.decoders.deliver(&listener, Delivery::Read { dp_rank: RANK, at: ReadAt::Now, detail, reader });
+        points.recv_timeout(PATIENCE).expect("a position")
+    }
+
+    /// Trust in both ranks of a stream that continues from a position, after a message of the later one.
+    fn imported(fixture: &Fixture, position: Position) -> [Trust; 2] {
+        let template = fixture.unconnected("tcp://127.0.0.1:9", None);
+        let listener = Arc::new(Listener {
+            id: template.id,
+            model: Arc::clone(&template.model),
+            instance: template.instance.clone(),
+            worker: template.worker,
+            dp_rank: RANK,
+            options: template.options.clone(),
+            start: Start::Held,
+            decoder: template.decoder,
+            resume_from: None,
+            state: ListenerState::new(&template.options),
+        });
+        fixture.decoders.deliver(&listener, Delivery::Connected);
+        listener.hold().hold(RANK);
+        let next = position.cursor.expect("a position").sequence + 1;
+        deliver(fixture, &listener, next, chain_stored(None, 7, 1), LATER);
+        listener.hold().release(RANK, Some(position));
+        let (done, released) = bounded(1);
+        fixture.decoders.deliver(&listener, Delivery::Release(done));
+        released.recv_timeout(PATIENCE).expect("released");
+        assert_eq!(listener.last_sequence(), Some(next));
+        [RANK, LATER].map(|dp_rank| listener.trust(dp_rank))
+    }
+
+    #[test]
+    fn a_rank_that_an_imported_dump_does_not_list_is_degraded_if_messages_before_the_dump_were_lost() {
+        let fixture = Fixture::start(1, false);
+        let whole = exported(&fixture, 1..1).position;
+        assert_eq!((whole.trust, whole.unlisted_degraded), (Trust::Exact, false));
+        assert_eq!(imported(&fixture, whole), [Trust::Exact, Trust::Exact]);
+        let with_loss = exported(&fixture, 1..2).position;
+        assert_eq!((with_loss.trust, with_loss.unlisted_degraded), (Trust::Exact, true), "the cleared rank is exact");
+        assert_eq!(imported(&fixture, with_loss), [Trust::Exact, Trust::Degraded]);
     }
 }

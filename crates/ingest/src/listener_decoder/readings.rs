@@ -38,12 +38,15 @@ impl ListenerDecoder {
                 contents: translator.recent_blocks().map(Iterator::collect),
             });
         let decoder_state = DecoderState { groups, block_state: block_state.unwrap_or_default() };
+        let named_ranks = self.ranks.union(&self.ignored_ranks).copied().collect();
         move || {
-            let trust = match listener.exported_trust(dp_rank) {
+            let verified = |trust| match trust {
                 Trust::Exact if is_epoch_unverified => Trust::Degraded,
                 trust => trust,
             };
-            ResumePoint { position: Position { cursor, epoch, trust }, decoder_state }
+            let trust = verified(listener.exported_trust(dp_rank));
+            let unlisted_degraded = verified(listener.exported_trust_of_unlisted()) == Trust::Degraded;
+            ResumePoint { position: Position { cursor, epoch, trust, unlisted_degraded }, named_ranks, decoder_state }
         }
     }
 

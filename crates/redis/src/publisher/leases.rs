@@ -1,7 +1,7 @@
 //! Directory of ranks: leases of the local ranks, and entries of the remote ones.
 
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use flash_indexer_core::keyed::KeyedSet;
 use redis::Value;
@@ -13,6 +13,10 @@ use crate::directory::with_scope;
 use crate::identity::HolderId;
 use crate::link::StoreError;
 use crate::script::{LIST, RELEASE, RENEW};
+
+/// Part of a time to live by which a reader shortens leases: for the latency of the publisher's calls, because the store's
+/// clock at their moment is estimated.
+const LEASE_MARGIN_PART: u32 = 12;
 
 impl Publisher {
     /// Renews the leases of the local ranks, starts and stops publishing accordingly, and reads the directory.
@@ -38,8 +42,12 @@ impl Publisher {
 
     async fn renew(&self, ranks: &[LocalRank]) -> Result<Vec<bool>, StoreError> {
         let PublisherState { id, keys, timing, link, .. } = &*self.shared;
-        let mut call = RENEW.on(keys.list()).argument(id.0.to_be_bytes()).number(millis(timing.time_to_live));
-        for LocalRank { holder, state, .. } in ranks {
+        let confirmed = self.confirmed_lease();
+        let lease = confirmed.unwrap_or(timing.time_to_live);
+        let mut call = RENEW.on(keys.list()).argument(id.0.to_be_bytes()).number(millis(lease));
+        for local in ranks {
+            let LocalRank { holder, state, unfinished_state, .. } = local;
+            let state = if confirmed.is_some() && self.is_written(local) { state } else { unfinished_state };
             call = call.argument(holder.id.0.to_be_bytes());
             call = call.argument(with_scope(holder.scope, &holder.description)).argument(state.clone());
         }
@@ -47,6 +55,19 @@ impl Publisher {
             return Err(StoreError::Protocol("unexpected reply to a renewal of leases"));
         };
         Ok(assigned.into_iter().map(|assigned| assigned == Value::Int(1)).collect())
+    }
+
+    /// Time for which the written entries are valid at least; none if they were not confirmed lately.
+    pub(super) fn confirmed_lease(&self) -> Option<Duration> {
+        let time_to_live = self.shared.timing.time_to_live;
+        let age = self.complete_at?.elapsed();
+        (age < time_to_live / 2).then(|| time_to_live - age)
+    }
+
+    /// Whether the store has all of a rank.
+    fn is_written(&self, local: &LocalRank) -> bool {
+        let known = self.ranks.get(&local.holder.id).filter(|known| Arc::ptr_eq(&known.rank, &local.rank));
+        known.is_some_and(PublishedRank::is_written)
     }
 
     fn assign(&mut self, local: &LocalRank, is_assigned: bool) {
@@ -59,6 +80,7 @@ impl Publisher {
         if is_published && !self.ranks.contains_key(&id) {
             let buckets = self.buckets.len();
             self.ranks.insert(id, PublishedRank::new(Arc::clone(&local.rank), local.holder.scope, buckets));
+            self.lists_unfinished = true;
         }
     }
 
@@ -90,7 +112,8 @@ impl Publisher {
         let call = LIST.on(self.shared.keys.list()).argument(known.version.clone());
         let requested_at = Instant::now();
         let response = self.strip_invalid_count(self.shared.link.call(&call, WRITE_DEADLINE).await?);
-        self.shared.directory.store(Arc::new(known.next(response, requested_at)?));
+        let margin = self.shared.timing.time_to_live / LEASE_MARGIN_PART;
+        self.shared.directory.store(Arc::new(known.next(response, requested_at, margin)?));
         self.shared.listed.notify_one();
         Ok(())
     }

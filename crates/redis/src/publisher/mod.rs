@@ -39,6 +39,8 @@ pub struct LocalRank {
     pub holder: Holder,
     /// Status for other replicas, opaque to the store.
     pub state: Vec<u8>,
+    /// Status for other replicas while the store does not have all of the rank.
+    pub unfinished_state: Vec<u8>,
     /// The rank's prefixes.
     pub rank: Arc<RankPrefixes>,
 }
@@ -190,13 +192,25 @@ pub(crate) struct Publisher {
     registry: Arc<dyn RankRegistry>,
     buckets: Vec<BucketWriter>,
     ranks: KeyedMap<HolderId, PublishedRank>,
+    /// Start of the last flush that wrote all changes.
+    complete_at: Option<Instant>,
+    /// Whether the directory has the status of a rank that was not completely written.
+    lists_unfinished: bool,
     last_warning: String,
 }
 
 impl Publisher {
     pub(crate) fn new(shared: Arc<PublisherState>, registry: Arc<dyn RankRegistry>) -> Self {
         let buckets = shared.keys.buckets().map(|bucket| BucketWriter::new(bucket, &shared)).collect();
-        Self { shared, registry, buckets, ranks: KeyedMap::default(), last_warning: String::new() }
+        Self {
+            shared,
+            registry,
+            buckets,
+            ranks: KeyedMap::default(),
+            complete_at: None,
+            lists_unfinished: false,
+            last_warning: String::new(),
+        }
     }
 
     /// Publishes until it is stopped, then ends its leases.
@@ -224,21 +238,43 @@ impl Publisher {
                 }
                 continue;
             }
-            // A replica that was suspended renews its leases before it writes.
             let mut has_failed = false;
-            if is_heartbeat && let Err(error) = self.heartbeat().await {
-                self.warn("failed to renew the leases of the local ranks", &error);
-                has_failed = true;
+            // A replica that was suspended renews its leases before it writes.
+            let renews_first = is_heartbeat && self.confirmed_lease().is_none();
+            if renews_first {
+                has_failed = !self.renew_leases().await;
             }
             self.remove_invalid_values().await;
-            if let Some(error) = self.flush(is_heartbeat).await {
+            let failed = self.flush(is_heartbeat).await;
+            // Otherwise the entries are confirmed before the leases, so that they are valid until the leases end.
+            if is_heartbeat && !renews_first {
+                has_failed = !self.renew_leases().await;
+            }
+            if let Some(error) = failed {
                 self.warn("failed to write to the shared store", &error);
             } else if is_heartbeat && !has_failed && !std::mem::take(&mut self.last_warning).is_empty() {
                 info!(ranks = self.ranks.len(), "shared store accepts writes again");
             }
+            if std::mem::take(&mut self.lists_unfinished) {
+                match self.ranks.values().all(PublishedRank::is_written) {
+                    // Lists the ranks that this flush has completed.
+                    true => next_heartbeat = Instant::now(),
+                    false => self.lists_unfinished = true,
+                }
+            }
             self.update_gauges();
         }
         self.release(&self.ranks.keys().copied().collect::<Vec<_>>()).await;
+    }
+
+    /// Makes a heartbeat, and requests a flush of its changes. Returns whether it succeeded.
+    async fn renew_leases(&mut self) -> bool {
+        let renewed = self.heartbeat().await;
+        self.shared.changed.notify_one();
+        if let Err(error) = &renewed {
+            self.warn("failed to renew the leases of the local ranks", error);
+        }
+        renewed.is_ok()
     }
 
     /// Logs a failure, unless it is the same as the last one.

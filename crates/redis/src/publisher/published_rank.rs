@@ -112,6 +112,11 @@ impl PublishedRank {
         self.rest.is_empty() && !self.unread.contains(&true) && !self.unfinished.contains(&true)
     }
 
+    /// Whether the store was given all of the rank once.
+    pub(super) fn is_written(&self) -> bool {
+        !self.unfinished.contains(&true)
+    }
+
     pub(super) fn is_refreshing(&self) -> bool {
         self.is_refresh
     }

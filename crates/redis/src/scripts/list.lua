@@ -1,7 +1,8 @@
 -- Returns the directory, without the ranks whose lease has expired.
 -- KEYS: alive, publishers, descriptions, states, version. ARGV: the caller's version.
--- Returns { removed, version, states }, where `removed` counts invalid values, and also publishers and descriptions
--- if the version differs from the caller's; each table as a flat list.
+-- Returns { removed, version, states, leases }, where `removed` counts invalid values, and also publishers and
+-- descriptions if the version differs from the caller's; each table as a flat list. A lease is the number of
+-- milliseconds until its end.
 -- A table of another type is invalid. The tables depend on each other, so all are removed; publishers write them
 -- again.
 local removed = 0
@@ -42,6 +43,8 @@ local function is_any() return true end
 local function is_publisher(value) return #value == 8 end
 local function is_description(value) return #value >= 8 end
 local states = remove_invalid(KEYS[4], is_any)
-if version == ARGV[1] then return { removed, version, states } end
+local leases = redis.call('ZRANGEBYSCORE', KEYS[1], '-inf', '+inf', 'WITHSCORES')
+for i = 2, #leases, 2 do leases[i] = string.format('%d', leases[i] - now) end
+if version == ARGV[1] then return { removed, version, states, leases } end
 local publishers, descriptions = remove_invalid(KEYS[2], is_publisher), remove_invalid(KEYS[3], is_description)
-return { removed, version, states, publishers, descriptions }
+return { removed, version, states, leases, publishers, descriptions }

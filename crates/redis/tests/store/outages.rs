@@ -1,6 +1,6 @@
 //! Answers during an outage of a replica or a server, and after its recovery.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use flash_indexer_core::{BlockEvent, Tier};
 use flash_indexer_redis::StoreOptions;
@@ -10,18 +10,25 @@ use crate::publishing::{path, rank, removed, stored};
 use crate::support::{PATIENCE, Replica, cluster_url, device_depth, holder, options, single_url};
 
 #[test]
-fn ranks_of_a_killed_replica_expire_after_their_time_to_live() {
+fn ranks_of_a_killed_replica_expire_after_their_time_to_live_and_their_status_before_them() {
     let Some(redis) = redis_server() else { return };
     let node = RedisNode::start(&redis, &[]);
     let [a, b] = [(); 2].map(|()| Replica::start(options(&single_url(&node))));
     let long = path(1, 10);
     a.apply(rank(1), &stored(&long, Tier::Device));
     b.wait_for_depth(&long, rank(1), 10);
-    a.die();
-    b.wait_until("the rank has expired", &long, |depths| depths.is_empty());
-    wait_for("the directory without the rank", PATIENCE, || {
-        b.store.directory().get(holder(rank(1))).is_none().then_some(())
+    wait_for("the status", PATIENCE, || {
+        b.store.directory().get(holder(rank(1))).is_some_and(|listed| listed.state == b"fine").then_some(())
     });
+    a.die();
+    wait_for("the directory without the rank", PATIENCE, || {
+        let depth = device_depth(&b.find(&long)?, rank(1));
+        let valid_until = b.store.directory().get(holder(rank(1))).map(|listed| listed.valid_until);
+        let is_valid = valid_until.is_some_and(|until| Instant::now() < until);
+        assert!(!is_valid || depth == 10, "{depth} blocks of a rank whose status is valid");
+        valid_until.is_none().then_some(())
+    });
+    b.wait_until("the rank has expired", &long, |depths| depths.is_empty());
 }
 
 #[test]

@@ -7,7 +7,7 @@ use flash_indexer_core::hashing::sequence_hashes;
 use flash_indexer_core::{
     Block, BlockEvent, DpRank, LocalHash, RemovedCopies, SequenceHash, Tier, WorkerId, WorkerRank,
 };
-use flash_indexer_redis::StoreOptions;
+use flash_indexer_redis::{Directory, StoreOptions};
 use flash_indexer_test_support::{RedisNode, redis_server, wait_for};
 
 use crate::support::{PATIENCE, Replica, device_depth, holder, options, single_url};
@@ -46,10 +46,11 @@ fn every_replica_finds_the_ranks_of_all_replicas() {
         assert_eq!(depths[&holder(rank(2))].0, [10, 20, 20, 20]);
         assert_eq!(replica.find(&other), Some(Default::default()), "no rank holds it");
         let directory = wait_for("a directory of both", PATIENCE, || {
-            Some(replica.store.directory()).filter(|directory| directory.iter().count() == 2)
+            let is_whole = |directory: &Directory| directory.iter().all(|(_, listed)| listed.state == b"fine");
+            Some(replica.store.directory()).filter(|known| known.iter().count() == 2 && is_whole(known))
         });
         let listed = directory.get(holder(rank(1))).expect("it is listed");
-        assert_eq!((listed.publisher, &*listed.state), (a.store.publisher(), &b"fine"[..]));
+        assert_eq!(listed.publisher, a.store.publisher());
     }
     // A block in the middle is removed and stored again.
     let middle: Vec<SequenceHash> = sequence_hashes(&long).skip(5).take(1).collect();
@@ -61,6 +62,24 @@ fn every_replica_finds_the_ranks_of_all_replicas() {
     b.wait_for_depth(&long, rank(1), 0);
     a.apply(rank(1), &stored(&long[..2], Tier::Device));
     b.wait_for_depth(&long, rank(1), 2);
+}
+
+#[test]
+fn the_status_of_a_rank_is_listed_once_the_store_has_all_of_it() {
+    let Some(redis) = redis_server() else { return };
+    let node = RedisNode::start(&redis, &[]);
+    let [a, b] = [(); 2].map(|()| Replica::start(options(&single_url(&node))));
+    // More than one flush writes.
+    let long: Vec<LocalHash> = (0..200_000).map(LocalHash).collect();
+    let of_rank = |directory: &Directory| directory.get(holder(rank(1))).map(|listed| listed.state.clone());
+    a.apply(rank(1), &stored(&long, Tier::Device));
+    wait_for("the status", PATIENCE, || {
+        let state = of_rank(&b.store.directory());
+        let depth = device_depth(&b.find(&long[..10])?, rank(1));
+        assert!(state.as_deref() != Some(b"fine") || depth == 10, "{state:?} with {depth} blocks");
+        (state? == b"fine").then_some(())
+    });
+    b.wait_for_depth(&long, rank(1), 200_000);
 }
 
 #[test]

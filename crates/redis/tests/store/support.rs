@@ -74,7 +74,9 @@ impl Replica {
     pub(crate) fn register(&self, rank: WorkerRank) -> Arc<RankPrefixes> {
         let shared = self.waker.new_rank();
         let holder = Holder { id: holder(rank), scope: scope(), description: format!("{rank:?}").into_bytes() };
-        self.registry.0.lock().insert(rank, LocalRank { holder, state: b"fine".to_vec(), rank: Arc::clone(&shared) });
+        let (state, unfinished_state) = (b"fine".to_vec(), b"unfinished".to_vec());
+        let local = LocalRank { holder, state, unfinished_state, rank: Arc::clone(&shared) };
+        self.registry.0.lock().insert(rank, local);
         shared
     }
 

@@ -1,6 +1,7 @@
 //! Handover of a rank's state between replicas: its blocks in the index, and the position in its stream at which they
 //! are valid.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use flash_indexer_core::keyed::KeyedMap;
@@ -96,10 +97,24 @@ impl Indexer {
         let model = self.models.read().get(key).cloned();
         let mut ranks = model.as_ref().map(|model| model.ranks()).unwrap_or_default();
         ranks.retain(|(of, _)| instance.is_none_or(|wanted| wanted == of));
-        ranks.into_iter().filter_map(move |(instance, rank)| Some(self.dump_rank(model.as_ref()?, instance, rank)))
+        let mut listed: BTreeMap<InstanceId, BTreeSet<DpRank>> = BTreeMap::new();
+        for (instance, rank) in &ranks {
+            listed.entry(instance.clone()).or_default().insert(rank.dp_rank);
+        }
+        ranks.into_iter().filter_map(move |(instance, rank)| {
+            let listed = listed.get(&instance)?;
+            Some(self.dump_rank(model.as_ref()?, instance, rank, listed))
+        })
     }
 
-    fn dump_rank(&self, model: &Arc<Model>, instance: InstanceId, rank: WorkerRank) -> RankDump {
+    /// Dumps one rank. `listed` are the ranks of the instance in the dump.
+    fn dump_rank(
+        &self,
+        model: &Arc<Model>,
+        instance: InstanceId,
+        rank: WorkerRank,
+        listed: &BTreeSet<DpRank>,
+    ) -> RankDump {
         let dp_rank = rank.dp_rank;
         let read = listener(model, &instance, dp_rank).and_then(|listener| {
             let model = Arc::clone(model);
@@ -111,11 +126,15 @@ impl Indexer {
             })
         });
         match read {
-            Some((ResumePoint { position, decoder_state }, (held, further, is_partial))) => RankDump {
-                instance,
+            Some((ResumePoint { mut position, named_ranks, decoder_state }, (held, further, is_partial))) => RankDump {
                 dp_rank,
-                // A reader must not take a partial dump for an exact one.
-                position: Some(if is_partial { position.degraded() } else { position }),
+                position: Some({
+                    // A rank that was named after the ranks were listed, or is unregistered here.
+                    position.unlisted_degraded |= !named_ranks.is_subset(listed);
+                    // A reader must not take a partial dump for an exact one.
+                    if is_partial { position.degraded() } else { position }
+                }),
+                instance,
                 events: stored_events(held),
                 secondary: further,
                 named_groups: decoder_state.groups,

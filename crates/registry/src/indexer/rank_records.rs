@@ -82,7 +82,7 @@ impl Indexer {
         if is_partial {
             return Err(DigestError::Partial(rank.clone()));
         }
-        let ResumePoint { position, decoder_state } = point;
+        let ResumePoint { position, decoder_state, .. } = point;
         let groups = decoder_state.groups.map(|named| GroupRecord::all(&named, &secondary));
         Ok(record(&model, (&rank.instance, rank.dp_rank), Some(position), (tally(&held), groups)))
     }
@@ -134,6 +134,6 @@ fn engine_record(listener: &Listener) -> EngineRecord {
 }
 
 fn stream_record(position: Position) -> StreamRecord {
-    let Position { cursor, epoch, trust } = position;
-    StreamRecord { cursor: cursor.map(Into::into), epoch, trust }
+    let Position { cursor, epoch, trust, unlisted_degraded } = position;
+    StreamRecord { cursor: cursor.map(Into::into), epoch, trust, unlisted_degraded }
 }

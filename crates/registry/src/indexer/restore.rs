@@ -59,9 +59,14 @@ impl Restore {
         let mut all = BTreeMap::new();
         for (model, instances) in std::mem::take(&mut self.targets) {
             for (instance, ranks) in instances {
+                let id = |dp_rank| RankId { model: model.clone(), instance: instance.clone(), dp_rank };
+                let has_ranks_not_held = ranks.keys().any(|&dp_rank| !self.held.contains(&id(dp_rank)));
                 for (dp_rank, target) in ranks {
-                    if let RestoreTarget::Rank(restored) = target {
-                        all.insert(RankId { model: model.clone(), instance: instance.clone(), dp_rank }, restored);
+                    if let RestoreTarget::Rank(mut restored) = target {
+                        if has_ranks_not_held {
+                            restored.restored.degrade_unlisted();
+                        }
+                        all.insert(id(dp_rank), restored);
                     }
                 }
             }

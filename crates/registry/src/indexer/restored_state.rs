@@ -90,6 +90,13 @@ impl RestoredState {
         }
     }
 
+    /// Records that the dump lists ranks of the instance whose state does not continue from it.
+    pub(super) fn degrade_unlisted(&mut self) {
+        if let Some(stream) = &mut self.stream {
+            stream.unlisted_degraded = true;
+        }
+    }
+
     /// Whether the index that the blocks were restored into has been replaced since.
     pub(super) fn is_index_replaced(&self, model: &dyn ModelSink) -> bool {
         self.generation.is_some_and(|generation| generation != model.generation())
@@ -98,9 +105,9 @@ impl RestoredState {
     /// The position in the rank's stream at which its blocks are valid.
     pub(super) fn position(&self) -> Position {
         match self.stream {
-            Some(StreamRecord { cursor, epoch, trust }) => {
+            Some(StreamRecord { cursor, epoch, trust, unlisted_degraded }) => {
                 let trust = if self.rejected > 0 { Trust::Degraded } else { trust };
-                Position { cursor: cursor.map(Into::into), epoch, trust }
+                Position { cursor: cursor.map(Into::into), epoch, trust, unlisted_degraded }
             }
             None => Position::UNKNOWN,
         }

@@ -1,6 +1,6 @@
 //! Rebuilding an instance beside the registered one, and swapping the two.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use flash_indexer_core::{DpRank, WorkerId, WorkerRank};
@@ -30,6 +30,8 @@ pub struct Shadow {
     /// Its own listeners.
     listeners: BTreeMap<DpRank, Arc<Listener>>,
     restored: BTreeMap<DpRank, RestoredState>,
+    /// Whether the dump lists ranks of the instance that are not registered here.
+    lists_other_ranks: bool,
 }
 
 /// An instance cannot be rebuilt.
@@ -60,6 +62,7 @@ impl Shadow {
             replaced: BTreeMap::new(),
             listeners: BTreeMap::new(),
             restored: BTreeMap::new(),
+            lists_other_ranks: false,
         };
         for (&dp_rank, original) in &replaced {
             let same = replaced.iter().find(|(_, other)| Arc::ptr_eq(other, original)).map(|(rank, _)| rank);
@@ -72,7 +75,22 @@ impl Shadow {
             shadow.listeners.insert(dp_rank, listener);
         }
         shadow.replaced = replaced;
+        let unregistered = shadow.model.instances.read().get(instance).map(|found| found.unregistered.clone());
+        for (listener, dp_rank) in shadow.own_ranks(&unregistered.unwrap_or_default()) {
+            // Its stream starts without messages: nothing is waited for.
+            let (done, _) = crossbeam_channel::bounded(1);
+            indexer.decoders.deliver(&listener, Delivery::IgnoreRank(dp_rank, done));
+        }
         Ok(shadow)
+    }
+
+    /// Unregistered ranks, by listeners of the registered instance, as ranks of its own listeners.
+    fn own_ranks(&self, unregistered: &BTreeSet<(u64, DpRank)>) -> Vec<(Arc<Listener>, DpRank)> {
+        let own = unregistered.iter().filter_map(|&(id, dp_rank)| {
+            let (same, _) = self.replaced.iter().find(|(_, replaced)| replaced.id == id)?;
+            Some((Arc::clone(self.listeners.get(same)?), dp_rank))
+        });
+        own.collect()
     }
 
     /// Opens a second subscription to an engine. The messages of a pod are copied instead.
@@ -117,7 +135,12 @@ impl Shadow {
         let mut pending = PendingWork::default();
         for (&dp_rank, listener) in &self.listeners {
             match self.restored.remove(&dp_rank) {
-                Some(restored) => self.indexer.resume_from_restored(listener, dp_rank, restored, &mut pending),
+                Some(mut restored) => {
+                    if self.lists_other_ranks {
+                        restored.degrade_unlisted();
+                    }
+                    self.indexer.resume_from_restored(listener, dp_rank, restored, &mut pending);
+                }
                 None => drop(self.indexer.release_hold(listener, dp_rank, None, &mut pending)),
             }
         }
@@ -142,7 +165,12 @@ impl Shadow {
             for listener in self.listeners.values().filter(|listener| listener.options.is_bound()) {
                 indexer.decoders.deliver(listener, Delivery::PromoteShadow);
             }
-            *original = Instance { listeners: std::mem::take(&mut self.listeners), ..Instance::new(self.worker) };
+            let unregistered = self.own_ranks(&original.unregistered).into_iter();
+            *original = Instance {
+                worker: self.worker,
+                unregistered: unregistered.map(|(listener, dp_rank)| (listener.id, dp_rank)).collect(),
+                listeners: std::mem::take(&mut self.listeners),
+            };
         }
         std::mem::swap(&mut self.listeners, &mut self.replaced);
         Ok(())
@@ -166,6 +194,10 @@ impl DumpSink for Shadow {
                 return Err(Refused(format!("the peer has blocks of {} tokens", record.block_size)));
             }
             let dp_rank = DpRank(record.dp_rank);
+            if !self.listeners.contains_key(&dp_rank) {
+                self.lists_other_ranks = true;
+                return Ok(());
+            }
             if record.groups.is_none() && self.has_groups(dp_rank) {
                 return Err(Refused("the peer does not dump the secondary cache groups of a hybrid model".to_owned()));
             }
@@ -176,7 +208,7 @@ impl DumpSink for Shadow {
     }
 
     fn entry(&mut self, rank: RankName<'_>, entry: DumpEntry) -> Result<(), Refused> {
-        if self.is_same_instance(rank.key, rank.instance) {
+        if self.is_same_instance(rank.key, rank.instance) && self.listeners.contains_key(&rank.dp_rank) {
             let of = WorkerRank { worker: self.worker, dp_rank: rank.dp_rank };
             self.restored.entry(rank.dp_rank).or_default().apply_entry(&self.model, of, entry);
         }

@@ -119,7 +119,7 @@ impl Indexer {
 
     /// Closes the stream of a rank. If other ranks share the stream, only the rank's events are ignored from now on.
     fn stop_listening(&self, model: &Arc<Model>, dp_rank: DpRank, listener: &Arc<Listener>, pending: &mut PendingWork) {
-        let is_listed = |instance: &Instance| instance.listeners.values().any(|other| Arc::ptr_eq(other, listener));
+        let is_listed = |instance: &Instance| instance.has_stream(listener);
         if model.instances.read().get(&listener.instance).is_some_and(is_listed) {
             self.decoders.deliver(listener, Delivery::IgnoreRank(dp_rank, pending.add()));
             self.release_hold(listener, dp_rank, None, pending);
@@ -191,8 +191,14 @@ pub(super) fn unlist(model: &Model, instance: &InstanceId, dp_rank: Option<DpRan
     };
     for (dp_rank, listener) in &closed {
         match listeners.values().any(|other| Arc::ptr_eq(other, listener)) {
-            true => drop(unregistered.insert((listener.id, *dp_rank))),
-            false => unregistered.retain(|(id, _)| *id != listener.id),
+            true => {
+                unregistered.insert((listener.id, *dp_rank));
+                listener.end_contests_of(*dp_rank);
+            }
+            false => {
+                unregistered.retain(|(id, _)| *id != listener.id);
+                listeners.values().for_each(|other| other.end_contest(listener));
+            }
         }
     }
     if listeners.is_empty() && !closed.is_empty() {

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use flash_indexer_core::{DpRank, WorkerId};
-use flash_indexer_ingest::Listener;
+use flash_indexer_ingest::{Listener, RankOwner};
 use flash_indexer_types::{Doubt, Trust};
 
 /// A registered engine instance.
@@ -30,6 +30,25 @@ impl Instance {
     /// An instance without listeners.
     pub(crate) fn new(worker: WorkerId) -> Self {
         Self { worker, listeners: BTreeMap::new(), unregistered: BTreeSet::new() }
+    }
+
+    /// Whether a stream has ranks.
+    pub(crate) fn has_stream(&self, listener: &Arc<Listener>) -> bool {
+        self.listeners.values().any(|listed| Arc::ptr_eq(listed, listener))
+    }
+
+    /// The owner of a rank that a batch of a stream names; none for a rank without a listener. A rank of another stream is
+    /// degraded until either stream is unregistered.
+    pub(super) fn contest(&self, listener: &Arc<Listener>, dp_rank: DpRank) -> Option<RankOwner> {
+        let owner = self.listeners.get(&dp_rank)?;
+        if owner.is_same_stream(listener) {
+            return Some(RankOwner::SameStream);
+        }
+        // The messages of an unregistered stream, or of a shadow, are in no answer.
+        if self.has_stream(listener) {
+            owner.contest(dp_rank, listener);
+        }
+        Some(RankOwner::OtherStream)
     }
 
     /// Trust in one of its ranks.

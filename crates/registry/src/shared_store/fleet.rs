@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Instant;
 
 use flash_indexer_core::hashing::{BlockSize, HashVariant, TokenWindow};
 use flash_indexer_core::{DpRank, WorkerId};
@@ -45,12 +46,14 @@ pub struct RemoteListedRank {
     pub publisher: PublisherId,
     /// Whether this replica publishes it.
     pub is_local: bool,
+    /// End of its publisher's lease.
+    valid_until: Instant,
 }
 
 impl RemoteListedRank {
-    /// Trust that its publisher listed; at best degraded if the list is not current.
-    pub fn trust_as_listed(&self, is_list_current: bool) -> Trust {
-        if is_list_current { self.trust } else { self.trust.max(Trust::Degraded) }
+    /// Trust that its publisher listed; at best degraded after the publisher's lease.
+    pub fn trust_at(&self, now: Instant) -> Trust {
+        if self.is_local || now < self.valid_until { self.trust } else { self.trust.max(Trust::Degraded) }
     }
 }
 
@@ -59,11 +62,13 @@ impl Fleet {
     pub(super) fn parse<'l>(entries: impl Iterator<Item = (HolderId, &'l ListedRank)>, local: PublisherId) -> Self {
         let (mut models, mut rejected) = (BTreeMap::new(), BTreeMap::new());
         for (holder, listed) in entries {
-            let publisher = listed.publisher;
+            let ListedRank { publisher, valid_until, .. } = *listed;
             // An entry that cannot be parsed is of another version.
             let Some((description, status)) = parse_entry(listed) else { continue };
             match description.names() {
-                Ok(names) => add(&mut models, holder, (names, description, status), (publisher, publisher == local)),
+                Ok(names) => {
+                    add(&mut models, holder, (names, description, status), (publisher, publisher == local, valid_until))
+                }
                 Err(error) => drop(rejected.insert(holder, (publisher, error))),
             }
         }
@@ -100,7 +105,7 @@ fn add(
     models: &mut BTreeMap<ModelKey, FleetModel>,
     holder: HolderId,
     ((key, instance), description, status): ((ModelKey, InstanceId), Description, RankStatus),
-    (publisher, is_local): (PublisherId, bool),
+    (publisher, is_local, valid_until): (PublisherId, bool, Instant),
 ) {
     let Some(block_size) = BlockSize::new(description.block_size) else { return };
     let scope = scope(&description.model_name, &description.tenant_id, description.block_size);
@@ -129,8 +134,8 @@ fn add(
     }
     let dp_rank = DpRank(description.dp_rank);
     let worker = worker(scope, &instance);
-    let rank =
-        RemoteListedRank { instance, worker, dp_rank, trust: status.trust, blocks: status.blocks, publisher, is_local };
+    let RankStatus { trust, blocks } = status;
+    let rank = RemoteListedRank { instance, worker, dp_rank, trust, blocks, publisher, is_local, valid_until };
     model.ranks.insert(holder, rank);
 }
 
@@ -155,6 +160,8 @@ fn parse_entry(listed: &ListedRank) -> Option<(Description, RankStatus)> {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use flash_indexer_telemetry::metrics::MetricNames;
     use flash_indexer_types::names::{INSTANCE_ID_BYTES_MAX, NAME_BYTES_MAX};
     use serde_json::{Value, json};
@@ -174,8 +181,21 @@ mod tests {
             description: description.to_string().into_bytes(),
             state: json!({ "trust": "exact", "blocks": 1 }).to_string().into_bytes(),
             publisher: PublisherId::from_number(7),
+            valid_until: Instant::now(),
         };
         (HolderId::of(scope, &[&number.to_string(), "0"]), listed)
+    }
+
+    #[test]
+    fn the_trust_of_a_remote_rank_is_at_best_degraded_after_its_publishers_lease() {
+        let (holder, listed) = entry(1, "dp_rank", json!(0));
+        let trust = |local: u64, later: u64| {
+            let fleet = Fleet::parse([(holder, &listed)].into_iter(), PublisherId::from_number(local));
+            let (_, model) = fleet.models().next().expect("the model");
+            model.ranks[&holder].trust_at(listed.valid_until - Duration::from_millis(1) + Duration::from_millis(later))
+        };
+        assert_eq!((trust(8, 0), trust(8, 1)), (Trust::Exact, Trust::Degraded));
+        assert_eq!(trust(7, 1), Trust::Exact, "this replica publishes it");
     }
 
     #[test]

@@ -39,6 +39,7 @@ fn local_ranks(model: &Model) -> Vec<LocalRank> {
             trust => trust,
         };
         let status = RankStatus { trust, blocks: blocks.get(&rank).copied().unwrap_or_default() };
+        let unfinished = RankStatus { trust: Trust::Degraded, ..status };
         let id = HolderId::of(scope, &[instance.as_key(), &rank.dp_rank.to_string()]);
         let description = Description {
             model_name: model.key.model_name.clone(),
@@ -50,7 +51,12 @@ fn local_ranks(model: &Model) -> Vec<LocalRank> {
             instance_id: instance.into(),
         };
         let holder = Holder { id, scope, description: json(&description) };
-        LocalRank { holder, state: json(&status), rank: published.get_or_create(rank) }
+        LocalRank {
+            holder,
+            state: json(&status),
+            unfinished_state: json(&unfinished),
+            rank: published.get_or_create(rank),
+        }
     };
     model.ranks().into_iter().map(local_rank).collect()
 }

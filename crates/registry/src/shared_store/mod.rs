@@ -81,11 +81,6 @@ impl SharedStore {
         self.fleet.load_full()
     }
 
-    /// Whether the trust states in the list are recent.
-    pub(crate) fn is_list_current(&self) -> bool {
-        self.store.is_directory_current()
-    }
-
     /// Matches of each hash variant of a prompt, by holder.
     pub(crate) async fn find(
         &self,

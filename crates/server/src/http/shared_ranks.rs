@@ -1,6 +1,7 @@
 //! `GET /store`: the index shared with other replicas through the store.
 
 use std::sync::Arc;
+use std::time::Instant;
 
 use axum::Json;
 use axum::extract::State;
@@ -21,7 +22,7 @@ pub(super) async fn show(State(api): State<Arc<Api>>) -> Result<Json<StoreState>
             "no shared store is configured; start the service with --redis to share the index",
         ));
     };
-    let mut ranks = Vec::new();
+    let (now, mut ranks) = (Instant::now(), Vec::new());
     for (key, model) in fleet.models() {
         for rank in model.ranks.values() {
             ranks.push(PublishedRank {
@@ -30,7 +31,7 @@ pub(super) async fn show(State(api): State<Arc<Api>>) -> Result<Json<StoreState>
                 model_name: key.model_name.clone(),
                 tenant_id: key.tenant_id.clone(),
                 block_size: model.block_size.tokens(),
-                trust: rank.trust_as_listed(rank.is_local || report.is_directory_current),
+                trust: rank.trust_at(now),
                 blocks: rank.blocks,
                 publisher: rank.publisher.to_string(),
             });

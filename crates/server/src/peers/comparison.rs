@@ -181,7 +181,7 @@ mod tests {
                 instance_id: InstanceId::number(1),
                 dp_rank: 0,
                 engine: None,
-                stream: Some(StreamRecord { cursor, epoch: 1, trust }),
+                stream: Some(StreamRecord { cursor, epoch: 1, trust, unlisted_degraded: false }),
                 windows: Vec::new(),
                 holds,
                 groups: None,

@@ -315,6 +315,7 @@ impl DumpSink for DumpLoader<'_> {
             && let Some(stream) = &mut record.stream
         {
             stream.trust = Trust::Degraded;
+            stream.unlisted_degraded = true;
         }
         self.restore.rank(record)
     }

@@ -5,7 +5,8 @@ use std::sync::mpsc::channel;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use flash_indexer_server::{PeerDeadlines, ServerOptions};
+use flash_indexer_core::DpRank;
+use flash_indexer_server::{InstanceId, ModelKey, PeerDeadlines, RankId, ServerOptions};
 use flash_indexer_sim::{Publisher, PublisherOptions};
 use flash_indexer_test_support::wait_for;
 use flash_indexer_wire::{BlockStored, Encoding, EngineEvent, ExtraKey, encode_batch};
@@ -280,6 +281,43 @@ fn what_one_replica_has_missed_it_takes_from_another() {
 }
 
 #[test]
+fn a_rank_that_was_unregistered_is_not_listed_again_after_a_repair() {
+    let (whole, late) = (Service::start(), checking());
+    let engine = Engine::registered(&whole, json!(1), 0, &json!({}));
+    let publish = |sequence, dp_rank, events: &[EngineEvent<'_>]| {
+        engine.publisher.publish(sequence, &of_rank(dp_rank, events)).expect("published");
+        engine.wait(&late, "a message", |listener| listener["last_seq"] == json!(sequence));
+    };
+    let register = json!({
+        "instance_id": 1, "endpoint": engine.publisher.endpoint(), "model_name": "m", "block_size": BLOCK_TOKENS,
+    });
+    assert_eq!(late.post("/register", &register).0, 201);
+    engine.wait(&late, "a connection", |listener| listener["status"] == json!("connected"));
+    wait_for("a message", PATIENCE, || {
+        engine.publisher.publish(0, &of_rank(0, &[stored(None, &[1])])).expect("published");
+        let has_both = [&whole, &late].iter().all(|service| service.listener(&json!(1), 0)["last_seq"] == json!(0));
+        has_both.then_some(())
+    });
+    publish(1, 1, &[stored(None, &[2, 3])]);
+    let unregister = json!({ "instance_id": 1, "model_name": "m", "dp_rank": 1 });
+    assert_eq!(late.post("/unregister", &unregister).0, 200);
+    // The peer lists both ranks, and one replica misses a message.
+    late.indexer().mark_degraded(&rank_id(0), "fault injected by a test".to_owned());
+    assert_eq!(late.post("/register_peer", &json!({ "url": whole.url("") })).0, 201);
+    wait_for_metric(&late, "peer_repairs", "complete");
+    publish(2, 1, &[stored(Some(3), &[4])]);
+    publish(3, 0, &[stored(Some(1), &[5])]);
+    let ranks =
+        |service: &Service| service.query(&json!({ "model_name": "m", "token_ids": [] }))["scores"]["1"].clone();
+    assert_eq!(ranks(&whole).as_object().map(|ranks| ranks.len()), Some(2));
+    assert_eq!(ranks(&late), json!({ "0": 0 }));
+}
+
+fn rank_id(dp_rank: u32) -> RankId {
+    RankId { model: ModelKey::new("m", None), instance: InstanceId::number(1), dp_rank: DpRank(dp_rank) }
+}
+
+#[test]
 fn a_peer_whose_connection_stands_still_repairs_nothing() {
     let (stale, late) = (Service::start(), checking());
     // Two engines for one: the peer receives nothing of what the other publishes.
@@ -308,6 +346,39 @@ fn a_replica_does_not_forget_that_the_last_messages_were_lost() {
     let replica = Service::from_peer(&service.url(""));
     engine.wait(&replica, "a connection", |listener| listener["status"] == json!("connected"));
     assert_eq!(replica.listener(&json!(1), 0)["trust"], json!("degraded"));
+}
+
+/// A batch of one rank.
+fn of_rank(dp_rank: u32, events: &[EngineEvent<'_>]) -> Vec<u8> {
+    encode_batch(1.0, events, Some(DpRank(dp_rank)), Encoding::Map)
+}
+
+#[test]
+fn a_rank_that_a_peer_does_not_list_is_degraded_if_its_messages_were_lost_there() {
+    let service = Service::start();
+    let engine = Engine::registered(&service, json!(1), 0, &json!({}));
+    let publish = |on: &Service, sequence, dp_rank, events: &[EngineEvent<'_>]| {
+        engine.publisher.publish(sequence, &of_rank(dp_rank, events)).expect("published");
+        engine.wait(on, "a message", |listener| listener["last_seq"] == json!(sequence));
+    };
+    let trust = |service: &Service, dp_rank| service.listener(&json!(1), dp_rank)["trust"].clone();
+    publish(&service, 0, 0, &[stored(None, &[1])]);
+    publish(&service, 1, 1, &[stored(None, &[1, 2, 3])]);
+    let unregister = json!({ "instance_id": 1, "model_name": "m", "dp_rank": 1 });
+    assert_eq!(service.post("/unregister", &unregister).0, 200);
+    // The rank is unregistered there, and listed here with its next message.
+    let replica = Service::from_peer(&service.url(""));
+    engine.wait(&replica, "a connection", |listener| listener["status"] == json!("connected"));
+    publish(&replica, 2, 1, &[stored(Some(3), &[4])]);
+    assert_eq!((trust(&replica, 0), trust(&replica, 1)), (json!("exact"), json!("degraded")));
+    assert_eq!(replica.score(&tokens(&[1, 2, 3]), "1", 1), 0);
+    // A message of a rank is lost that no other message has named. The other rank recovers.
+    publish(&replica, 4, 0, &[EngineEvent::Cleared]);
+    engine.wait(&replica, "a clear", |listener| listener["trust"] == json!("exact"));
+    let third = Service::from_peer(&replica.url(""));
+    engine.wait(&third, "a connection", |listener| listener["status"] == json!("connected"));
+    publish(&third, 5, 2, &[stored(None, &[7])]);
+    assert_eq!((trust(&third, 0), trust(&third, 2)), (json!("exact"), json!("degraded")));
 }
 
 #[test]

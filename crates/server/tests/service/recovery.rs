@@ -350,7 +350,7 @@ fn a_held_stream_without_a_position_is_heard_from_its_start() {
     service.indexer().register_held(registration(&engine.publisher)).expect("registered");
     engine.wait(&service, "the connection", |listener| listener["status"] == json!("connected"));
     let cursor = flash_indexer_wire::Cursor { sequence: 1, payload_digest: 7 };
-    let position = Position { cursor: Some(cursor), epoch: 3, trust: Trust::Exact };
+    let position = Position { cursor: Some(cursor), epoch: 3, trust: Trust::Exact, unlisted_degraded: false };
     assert_eq!(service.indexer().release(&InstanceId::number(1), &key, DpRank(0), Some(position)), ReleaseOutcome::Now);
     engine.wait_for(&service, 2, "exact");
     assert_eq!(service.score(&chain_tokens(3), "1", 0), 12);

@@ -2,6 +2,7 @@
 
 use std::net::TcpListener;
 
+use flash_indexer_core::DpRank;
 use flash_indexer_core::hashing::BlockSize;
 use flash_indexer_server::{InstanceId, ModelKey, Registration, ServerOptions};
 use flash_indexer_sim::{Publisher, PublisherOptions, ReplayLoss};
@@ -306,4 +307,48 @@ fn a_store_without_tokens_of_a_block_that_is_not_known_is_counted_and_degrades()
     assert_eq!(trust(&service, &engine), json!("degraded"), "3 is unknown still");
     engine.say(&service, 3, &[EngineEvent::Cleared]);
     assert_eq!(trust(&service, &engine), json!("exact"));
+}
+
+#[test]
+fn a_rank_that_batches_of_two_endpoints_name_is_never_exact() {
+    let service = Service::start();
+    let [owner, other] = [0, 1].map(|rank| Engine::registered(&service, json!(1), rank, &json!({})));
+    let publish = |engine: &Engine, sequence, dp_rank, event: EngineEvent<'_>| {
+        let payload = encode_batch(1.0, &[event], Some(DpRank(dp_rank)), Encoding::Map);
+        engine.publisher.publish(sequence, &payload).expect("published");
+        engine.wait(&service, "a message", |listener| listener["last_seq"] == json!(sequence));
+    };
+    publish(&owner, 0, 0, stored(None, &[1, 2]));
+    assert_eq!(trust(&service, &owner), json!("exact"));
+    // The second endpoint was registered as rank 1, and its batches name rank 0.
+    publish(&other, 0, 0, removed(&[1, 2]));
+    assert_eq!(service.score(&tokens(&[1, 2]), "1", 0), 8, "its events are not applied");
+    assert_eq!((trust(&service, &owner), trust(&service, &other)), (json!("degraded"), json!("degraded")));
+    wait_for_rejection(&other, &service, "rank_of_other_stream", 1);
+    let why = service.listener(&json!(1), 0)["last_error"].clone();
+    assert!(why.as_str().is_some_and(|why| why.contains("another endpoint of the instance")), "{why}");
+    publish(&owner, 1, 0, EngineEvent::Cleared);
+    publish(&other, 1, 0, EngineEvent::Cleared);
+    assert_eq!((trust(&service, &owner), trust(&service, &other)), (json!("degraded"), json!("degraded")));
+    let unregister = json!({ "instance_id": 1, "model_name": "m", "dp_rank": 1 });
+    assert_eq!(service.post("/unregister", &unregister).0, 200);
+    assert_eq!(trust(&service, &owner), json!("exact"), "its blocks are those of one stream");
+}
+
+#[test]
+fn a_store_after_a_parent_that_only_another_instance_holds_makes_no_match_too_long() {
+    let service = Service::start();
+    let [holder, other] = [1, 2].map(|instance| Engine::registered(&service, json!(instance), 0, &json!({})));
+    holder.say(&service, 0, &[stored(None, &[1, 2, 3])]);
+    let held = |instance: &str| service.score(&tokens(&[1, 2, 3, 4, 5]), instance, 0);
+    // The store of its parent never reached the service, and no message is missing.
+    other.say(&service, 0, &[stored(Some(3), &[4])]);
+    assert_eq!((held("2"), trust(&service, &other)), (0, json!("exact")), "too short, and not known to be");
+    holder.say(&service, 1, &[removed(&[3]), EngineEvent::Cleared]);
+    assert_eq!((held("1"), held("2")), (0, 0));
+    // Without any holder of the parent, the loss shows.
+    other.say(&service, 1, &[stored(Some(9), &[10])]);
+    assert_eq!(trust(&service, &other), json!("degraded"));
+    other.say(&service, 2, &[stored(None, &[9]), stored(None, &[1, 2, 3]), stored(Some(4), &[5])]);
+    assert_eq!((held("2"), trust(&service, &other)), (20, json!("exact")));
 }

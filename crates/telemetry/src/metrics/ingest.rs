@@ -64,7 +64,7 @@ const fn results(applied: &Applied) -> [u64; RESULTS.len()] {
 }
 
 /// Reasons for which a message or event is rejected or dropped.
-const REASONS: [&str; 36] = [
+const REASONS: [&str; 37] = [
     "bad_frames",
     "malformed_batch",
     "not_a_batch",
@@ -96,6 +96,7 @@ const REASONS: [&str; 36] = [
     "registered_otherwise",
     "unregistered",
     "duplicate_pod",
+    "rank_of_other_stream",
     "too_many_pods",
     "too_many_pod_models",
     "too_many_arrivals",
