@@ -34,8 +34,13 @@ impl Decoder {
         let culprit = self.current.take();
         let listener_decoders: BTreeMap<u64, ListenerDecoder> =
             std::mem::take(&mut self.listener_decoders).into_iter().collect();
-        let listeners: Vec<_> = listener_decoders.values().map(|decoder| Arc::clone(decoder.listener())).collect();
-        let listeners: Vec<_> = listeners.into_iter().chain(culprit.clone()).collect();
+        if let Some(culprit) = &culprit {
+            culprit.reject("panicked", DECODER_PANICKED.to_owned());
+        }
+        let is_culprit = |listener: &Listener| culprit.as_ref().is_some_and(|culprit| culprit.id == listener.id);
+        let listeners = listener_decoders.values().map(|decoder| decoder.listener());
+        let listeners: Vec<_> =
+            listeners.filter(|listener| !is_culprit(listener)).chain(&culprit).map(Arc::clone).collect();
         // All of them lose trust before the first one restarts.
         for listener in &listeners {
             listener.require_restart(DECODER_PANICKED);
@@ -44,8 +49,7 @@ impl Decoder {
         self.waiting_bytes = listener_decoders.values().map(ListenerDecoder::waiting_bytes).sum();
         self.listener_decoders.extend(listener_decoders);
         for listener in listeners {
-            let is_culprit = culprit.as_ref().is_some_and(|culprit| culprit.id == listener.id);
-            let replay = if is_culprit { Replay::Unavailable } else { Replay::Available };
+            let replay = if is_culprit(&listener) { Replay::Unavailable } else { Replay::Available };
             self.restart(&listener, replay, self.clock.now());
         }
     }
@@ -56,4 +60,26 @@ impl Decoder {
 pub(super) fn inject_fault(delivery: &Delivery) {
     let is_fault = |frames: &Vec<Vec<u8>>| frames[0] == b"decoder fault";
     assert!(!delivery.messages().iter().any(is_fault), "a test asked for a failure");
+}
+
+#[cfg(test)]
+mod tests {
+    use flash_indexer_test_support::wait_for;
+    use flash_indexer_types::Trust;
+
+    use crate::fixture::{Fixture, PATIENCE, RANK, payload};
+
+    #[test]
+    fn a_panic_of_a_decoder_thread_is_counted_and_requests_no_replay_of_the_stream_that_caused_it() {
+        let fixture = Fixture::start(1, true);
+        let (engine, listener) = (&fixture.engines[0], fixture.listener(0));
+        // The replay has another message in its place, so that one would make the rank exact.
+        engine.keep(1, &payload(2));
+        engine.publish_frames(&[b"decoder fault".as_slice(), &1_u64.to_be_bytes(), &payload(2)]).expect("published");
+        let panics = || listener.report(RANK).rejected.get("panicked").copied();
+        assert_eq!(wait_for("the panic", PATIENCE, panics), 1);
+        engine.publish(2, &payload(3)).expect("published");
+        fixture.wait(0, 2, Trust::Degraded);
+        assert_eq!(fixture.held_blocks(), 1, "only the message after the restart is applied");
+    }
 }
