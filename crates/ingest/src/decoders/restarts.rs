@@ -64,9 +64,11 @@ pub(super) fn inject_fault(delivery: &Delivery) {
 
 #[cfg(test)]
 mod tests {
+    use crossbeam_channel::bounded;
     use flash_indexer_test_support::wait_for;
     use flash_indexer_types::Trust;
 
+    use crate::Delivery;
     use crate::fixture::{Fixture, PATIENCE, RANK, payload};
 
     #[test]
@@ -81,5 +83,24 @@ mod tests {
         engine.publish(2, &payload(3)).expect("published");
         fixture.wait(0, 2, Trust::Degraded);
         assert_eq!(fixture.held_blocks(), 1, "only the message after the restart is applied");
+    }
+
+    #[test]
+    fn a_rank_that_is_unregistered_before_its_lost_stream_restarts_holds_no_blocks() {
+        let fixture = Fixture::start(2, false);
+        let [shared, alone] = [0, 1].map(|at| fixture.listener(at));
+        assert_eq!(fixture.held_blocks(), 2);
+        for listener in [&shared, &alone] {
+            listener.require_restart("another stream made the index start over");
+        }
+        let (done, is_done) = bounded(1);
+        fixture.decoders.deliver(&shared, Delivery::IgnoreRank(RANK, done));
+        is_done.recv_timeout(PATIENCE).expect("the rank is ignored");
+        assert_eq!(fixture.held_blocks(), 1);
+        let (done, is_done) = bounded(1);
+        let retired = move |_| done.send(()).expect("the test waits");
+        fixture.decoders.deliver(&alone, Delivery::Retire(Box::new(retired)));
+        is_done.recv_timeout(PATIENCE).expect("the stream is closed");
+        assert_eq!(fixture.held_blocks(), 0);
     }
 }
