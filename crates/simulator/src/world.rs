@@ -164,6 +164,13 @@ impl World {
                 return Ok(Settled::All);
             }
             Action::PassTime { ms } => self.time.advance_ms(ms),
+            Action::Silence { seconds } => {
+                for _ in 0..seconds {
+                    self.time.advance_ms(1_000);
+                    self.services.iter().try_for_each(Service::settle)?;
+                }
+                return Ok(Settled::All);
+            }
             Action::StepClock { ms } => self.time.step_system_ms(ms),
             Action::Unregister { service, engine, rank } => {
                 self.services[service].unregister(&self.engines[engine].spec, rank)?;
