@@ -18,8 +18,7 @@ impl Decoder {
     /// Restarts a stream whose state is lost.
     pub(super) fn restart(&mut self, listener: &Arc<Listener>, replay: Replay, now: Instant) {
         let ranks = listener.model.ranks_of(listener);
-        let is_held = ranks.iter().any(|&dp_rank| listener.hold().holds(dp_rank));
-        if is_held || (ranks.is_empty() && !self.listener_decoders.contains_key(&listener.id)) {
+        if is_held(listener) || (ranks.is_empty() && !self.listener_decoders.contains_key(&listener.id)) {
             // The stream is held, so nothing was applied yet; or it is unregistered.
             return self.writers.write(listener, vec![Change::Restarted], None);
         }
@@ -49,10 +48,20 @@ impl Decoder {
         self.waiting_bytes = listener_decoders.values().map(ListenerDecoder::waiting_bytes).sum();
         self.listener_decoders.extend(listener_decoders);
         for listener in listeners {
+            if is_culprit(&listener) && is_held(&listener) {
+                // A held stream does not start over, and the messages of the delivery are lost.
+                let now = self.clock.now();
+                self.with_decoder(&listener, |decoder, _| decoder.tail_lost(now));
+            }
             let replay = if is_culprit(&listener) { Replay::Unavailable } else { Replay::Available };
             self.restart(&listener, replay, self.clock.now());
         }
     }
+}
+
+/// Whether ranks of a stream wait for their state to be restored.
+fn is_held(listener: &Arc<Listener>) -> bool {
+    listener.model.ranks_of(listener).iter().any(|&dp_rank| listener.hold().holds(dp_rank))
 }
 
 /// Panics on the topic by which a test injects a fault.
@@ -64,12 +73,16 @@ pub(super) fn inject_fault(delivery: &Delivery) {
 
 #[cfg(test)]
 mod tests {
-    use crossbeam_channel::bounded;
-    use flash_indexer_test_support::wait_for;
-    use flash_indexer_types::Trust;
+    use std::sync::Arc;
 
-    use crate::Delivery;
+    use crossbeam_channel::bounded;
+    use flash_indexer_core::DpRank;
+    use flash_indexer_test_support::wait_for;
+    use flash_indexer_types::{Position, Trust};
+    use flash_indexer_wire::{Cursor, Start};
+
     use crate::fixture::{Fixture, PATIENCE, RANK, payload};
+    use crate::{Delivery, Listener, ListenerState};
 
     #[test]
     fn a_panic_of_a_decoder_thread_is_counted_and_requests_no_replay_of_the_stream_that_caused_it() {
@@ -102,5 +115,41 @@ mod tests {
         fixture.decoders.deliver(&alone, Delivery::Retire(Box::new(retired)));
         is_done.recv_timeout(PATIENCE).expect("the stream is closed");
         assert_eq!(fixture.held_blocks(), 0);
+    }
+
+    #[test]
+    fn a_held_stream_is_not_exact_after_a_panic_lost_its_last_message() {
+        let fixture = Fixture::start(1, false);
+        let template = fixture.unconnected("tcp://127.0.0.1:9", None);
+        let listener = Arc::new(Listener {
+            id: template.id,
+            model: Arc::clone(&template.model),
+            instance: template.instance.clone(),
+            worker: template.worker,
+            dp_rank: RANK,
+            options: template.options.clone(),
+            start: Start::Held,
+            decoder: template.decoder,
+            resume_from: None,
+            state: ListenerState::new(&template.options),
+        });
+        listener.hold().hold(RANK);
+        let live = |topic: &[u8], sequence: u64| {
+            let frames = vec![topic.to_vec(), sequence.to_be_bytes().to_vec(), payload(sequence)];
+            fixture.decoders.deliver(&listener, Delivery::Live(vec![frames]));
+        };
+        fixture.decoders.deliver(&listener, Delivery::Connected);
+        live(b"t", 7);
+        live(b"decoder fault", 8);
+        // The decoder has panicked once it handles the next delivery.
+        let (done, ignored) = bounded(1);
+        fixture.decoders.deliver(&listener, Delivery::IgnoreRank(DpRank(7), done));
+        ignored.recv_timeout(PATIENCE).expect("ignored");
+        let cursor = Some(Cursor::new(7, &payload(7)));
+        listener.hold().release(RANK, Some(Position { cursor, trust: Trust::Exact, ..Position::UNKNOWN }));
+        let (done, released) = bounded(1);
+        fixture.decoders.deliver(&listener, Delivery::Release(done));
+        released.recv_timeout(PATIENCE).expect("released");
+        assert_eq!((listener.last_sequence(), listener.trust(RANK)), (Some(7), Trust::Degraded));
     }
 }
