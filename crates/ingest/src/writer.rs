@@ -318,8 +318,9 @@ impl Writer {
                 blocks += cost_of(&change);
                 match change {
                     Change::Read(reading) => batch.reading = Some(reading),
-                    // Changes sent before the stream restarted are void.
-                    change if matches!(change, Change::Restarted) || !listener.needs_restart() => {
+                    // Changes sent before the stream restarted are void. The blocks of an unregistered rank are removed all the
+                    // same: its stream may be closed, and never restart.
+                    change if matches!(change, Change::Restarted | Change::Forget(_)) || !listener.needs_restart() => {
                         self.apply_change(&index, listener, change, now, &mut context);
                     }
                     _ => {}

@@ -7,6 +7,7 @@ use flash_indexer_ingest::{Connection, ListenerReport};
 use flash_indexer_registry::{Query, QueryOptions, TokenPrompt};
 use flash_indexer_telemetry::metrics::TextFormat;
 use flash_indexer_types::{ModelKey, RankId, Trust};
+use flash_indexer_wire::Pending;
 
 use crate::engine::Depths;
 use crate::network::Known;
@@ -40,6 +41,10 @@ impl World {
             self.check_rank(number, rank, observed, report, is_settled)
                 .and_then(|()| self.check_drops(number, rank, report, is_settled))
                 .map_err(|broken| format!("service {number}, {rank}: {broken}"))?;
+        }
+        if is_settled {
+            let mut links = self.services[number].links.lock();
+            links.iter_mut().for_each(|link| link.known.has_queued_replies = false);
         }
         Ok(())
     }
@@ -148,8 +153,8 @@ impl World {
         Ok(())
     }
 
-    /// Checks that messages which a full queue has dropped since the last check ended `exact` at once. If all threads were idle
-    /// since, a replay may have returned them.
+    /// Checks that live messages which a full queue has dropped since the last check ended `exact` at once. If all threads were
+    /// idle since, a replay may have returned them. Late parts of a reply are not needed any more.
     fn check_drops(
         &mut self,
         number: usize,
@@ -159,7 +164,9 @@ impl World {
     ) -> Result<(), String> {
         let drops = report.rejected.get("queue_full").copied().unwrap_or_default();
         let before = self.services[number].drops.insert(rank.clone(), drops).unwrap_or_default();
-        match drops > before && !is_settled && report.trust == Trust::Exact {
+        let engine = self.services[number].registered[rank];
+        let may_be_replies = self.services[number].links.lock()[engine].known.has_queued_replies;
+        match drops > before && !is_settled && !may_be_replies && report.trust == Trust::Exact {
             true => Err("exact, and messages were just dropped because a queue was full".to_owned()),
             false => Ok(()),
         }
@@ -194,11 +201,13 @@ impl World {
     }
 
     /// Checks that no rank waits for anything, that every message is applied, and that those ranks are exact that can be.
-    pub(crate) fn check_healed(&self, has_published: bool) -> Result<(), String> {
+    /// `panics` are those of each service before the engines published their last messages.
+    pub(crate) fn check_healed(&self, has_published: bool, panics: &[u64]) -> Result<(), String> {
         let must_be_exact = self.must_be_exact();
         for (number, service) in self.services.iter().enumerate() {
             for (rank, report) in reports(service) {
-                let engine = &self.engines[service.registered[&rank]];
+                let number_of_engine = service.registered[&rank];
+                let engine = &self.engines[number_of_engine];
                 let state =
                     || format!("service {number}, {rank} is {}: {:?}", report.trust.as_str(), report.last_error);
                 if report.trust == Trust::Recovering {
@@ -210,10 +219,18 @@ impl World {
                 if must_be_exact && report.trust != Trust::Exact && !is_unaware {
                     return Err(format!("{}; its engine can replay everything", state()));
                 }
+                // A stream whose message caused a panic requests no replay.
+                let has_writer_panic = self.plan.faults.contains(&FaultKind::WriterPanic);
+                let may_have_panicked = service.links.lock()[number_of_engine].known.has_panicked
+                    || (has_writer_panic && engine.epochs.iter().any(|epoch| epoch.is_tainted));
+                let waits_for_tail = report.last_error == Some(Pending::TailLost.to_string());
+                if engine.spec.has_replay && !may_have_panicked && waits_for_tail {
+                    return Err(format!("{}; its engine can replay the last messages", state()));
+                }
                 let last = engine.current().messages.len().checked_sub(1).map(|last| last as u64);
-                // The message at the end may be replayed together with one that makes the writer panic, and is lost with it.
-                let may_panic = engine.current().is_tainted && self.plan.faults.contains(&FaultKind::WriterPanic);
-                if has_published && !may_panic && report.last_seq != last {
+                // The last messages may be lost with an index.
+                let has_panicked = service.panics() > panics[number];
+                if has_published && !has_panicked && report.last_seq != last {
                     return Err(format!("{}; last message {:?} of {last:?}", state(), report.last_seq));
                 }
             }
@@ -223,20 +240,23 @@ impl World {
 
     /// Checks that every rank is exact as of the last message of its engine.
     pub(crate) fn check_all_exact(&self) -> Result<(), String> {
+        self.inexact_after_clear().into_iter().next().map_or(Ok(()), |(_, why)| Err(why))
+    }
+
+    /// Ranks that are not exact as of the last message of their engine: numbers of their services, and what is wrong.
+    pub(crate) fn inexact_after_clear(&self) -> Vec<(usize, String)> {
+        let mut inexact = Vec::new();
         for (number, service) in self.services.iter().enumerate() {
-            for (rank, report) in reports(service) {
+            for (rank, ListenerReport { trust, last_seq, last_error, .. }) in reports(service) {
                 let last = self.engines[service.registered[&rank]].current().messages.len() as u64 - 1;
-                if report.trust != Trust::Exact || report.last_seq != Some(last) {
-                    return Err(format!(
-                        "service {number}, {rank} is {} after message {:?} of {last}, although its cache was cleared: {:?}",
-                        report.trust.as_str(),
-                        report.last_seq,
-                        report.last_error
-                    ));
+                if trust != Trust::Exact || last_seq != Some(last) {
+                    let trust = trust.as_str();
+                    let state = format!("service {number}, {rank} is {trust} after message {last_seq:?} of {last}");
+                    inexact.push((number, format!("{state}, although its cache was cleared: {last_error:?}")));
                 }
             }
         }
-        Ok(())
+        inexact
     }
 
     /// Checks the counters and gauges of each service once its threads have no work left.
@@ -255,8 +275,7 @@ impl World {
                 let real = service.engine_restarts;
                 return Err(format!("service {number} counts {restarts} restarts of engines, and there were {real}"));
             }
-            let panics = service.indexer.metrics().index_replacements();
-            self.coverage.panics += panics;
+            self.coverage.panics += service.panics();
             self.coverage.dropped += Service::metric(&text, "rejected_total", "queue_full");
             self.coverage.replayed += Service::metric(&text, "replayed_messages_total", "");
             self.coverage.imports += u64::from(service.has_imported);

@@ -4,6 +4,7 @@
 //! moves is a step of its own. Messages of one connection keep their order, as ZeroMQ does.
 
 use std::collections::{BTreeMap, VecDeque};
+use std::ops::Range;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -57,7 +58,15 @@ pub(crate) enum Reply {
     Message(Sent),
     /// Frames that are no message.
     Garbage,
-    End,
+    /// The end, with the messages that the engine had published and the reply lacks at its end.
+    End(Option<Denied>),
+}
+
+/// The last messages of an epoch, of which a reply says that they do not exist.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Denied {
+    pub(crate) epoch: usize,
+    pub(crate) sequences: Range<u64>,
 }
 
 impl Reply {
@@ -65,7 +74,7 @@ impl Reply {
         match self {
             Self::Message(sent) => [vec![Vec::new()], sent.frames()].concat(),
             Self::Garbage => vec![b"?".to_vec()],
-            Self::End => vec![Vec::new(), vec![0xff; 8], Vec::new()],
+            Self::End(_) => vec![Vec::new(), vec![0xff; 8], Vec::new()],
         }
     }
 }
@@ -90,6 +99,24 @@ pub(crate) struct Known {
     pub(crate) has_panicked: bool,
     /// Whether a message could not be decoded.
     pub(crate) has_corrupt: bool,
+    /// Whether parts of replies may be queued.
+    pub(crate) has_queued_replies: bool,
+}
+
+impl Known {
+    /// Reads a part of a reply. The end of a reply is the engine's word on which messages exist: the service cannot know more
+    /// of messages that were dropped or damaged.
+    fn read_reply(&mut self, part: &Reply) {
+        self.has_queued_replies = true;
+        match part {
+            Reply::Message(sent) => self.epoch = self.epoch.max(Some(sent.epoch)),
+            Reply::End(Some(Denied { epoch, sequences })) => {
+                let end = self.live_end.get_mut(epoch).filter(|end| (sequences.start..=sequences.end).contains(*end));
+                end.into_iter().for_each(|end| *end = sequences.start);
+            }
+            Reply::End(None) | Reply::Garbage => {}
+        }
+    }
 }
 
 /// The connections of one listener to its engine.
@@ -363,11 +390,7 @@ impl Link {
         let count = self.replayed.len().min(MESSAGES_PER_DELIVERY);
         let parts: Vec<_> = self.replayed.drain(..count).collect();
         let Some(&(attempt, _)) = parts.first() else { return is_ready };
-        for (_, part) in &parts {
-            if let Reply::Message(sent) = part {
-                self.known.epoch = self.known.epoch.max(Some(sent.epoch));
-            }
-        }
+        parts.iter().for_each(|(_, part)| self.known.read_reply(part));
         let messages = parts.iter().map(|(_, part)| part.frames()).collect();
         decoders.deliver(&listener, Delivery::Replayed { attempt, messages });
         true

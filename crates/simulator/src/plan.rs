@@ -153,6 +153,8 @@ pub(crate) enum Action {
     Flow,
     /// Time passes.
     PassTime { ms: u64 },
+    /// Time passes while all threads run. Engines are connected and silent: nothing arrives.
+    Silence { seconds: u64 },
     /// The wall clock is set.
     StepClock { ms: i64 },
     /// A rank, or all ranks of an engine's instance, are unregistered.
@@ -354,9 +356,10 @@ impl Generator<'_> {
                 2..6 => Action::ReadDump { service },
                 _ => Action::Recover { service, is_cut: self.random.one_in(4) },
             },
-            FaultKind::Replay => match self.random.one_in(8) {
-                true => Action::PassTime { ms: self.random.within(3_000..40_000) as u64 },
-                false => {
+            FaultKind::Replay => match self.random.within(0..16) {
+                0 => Action::PassTime { ms: self.random.within(3_000..40_000) as u64 },
+                1 => Action::Silence { seconds: self.random.within(5..50) as u64 },
+                _ => {
                     let kind = ReplyKind::FAULTS[self.random.within(0..ReplyKind::FAULTS.len())];
                     Action::Answer { service, engine, kind, cut: self.random.next() }
                 }
@@ -368,7 +371,12 @@ impl Generator<'_> {
                 Action::PanicDecoder { service, engine, is_whole_thread: self.random.one_in(2) }
             }
             FaultKind::WriterPanic | FaultKind::DecoderPanic => Action::Run { service, steps: 5 },
-            FaultKind::SmallQueue => Action::Burst { engine, prompts: self.random.within(5..40) },
+            FaultKind::SmallQueue => match self.random.within(0..3) {
+                0 => Action::Deliver { service, engine, count: self.random.within(20..80) },
+                // The sockets read what has arrived, and the decoders and writers are behind.
+                1 => Action::Run { service, steps: self.random.within(1..4) },
+                _ => Action::Burst { engine, prompts: self.random.within(5..40) },
+            },
             // A message must fit into the queue.
             FaultKind::Large if self.faults.contains(&FaultKind::SmallQueue) => self.regular(),
             FaultKind::Large => odd(Oddity::Large, self.prompt()),

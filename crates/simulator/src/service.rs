@@ -215,7 +215,8 @@ impl Service {
         writer.finish().expect("a vector")
     }
 
-    /// Restores the dump that was read, and releases the held streams. A dump that is cut off is not restored.
+    /// Restores the dump that was read, and releases the held streams. A dump that is cut off is not restored, and the
+    /// streams stay held: a starting service then asks the next peer.
     pub(crate) fn recover(&mut self, is_cut: bool) -> Result<(), String> {
         let Some(Recovery { held, dump }) = self.recovery.take() else { return Ok(()) };
         let mut loader = DumpLoader {
@@ -232,7 +233,13 @@ impl Service {
                     restored = loader.restore.commit();
                     self.has_imported |= !restored.is_empty();
                 }
-                (Err(_), true) => drop(loader.restore),
+                (Err(_), true) => {
+                    let DumpLoader { restore, held, registered, .. } = loader;
+                    drop(restore);
+                    self.registered.extend(registered);
+                    self.recovery = Some(Recovery { held, dump: None });
+                    return Ok(());
+                }
                 (Ok(_), true) => return Err("a dump that was cut off was restored".to_owned()),
                 (Err(error), false) => return Err(format!("failed to restore a whole dump: {error}")),
             }
@@ -243,6 +250,11 @@ impl Service {
             self.indexer.release_restored(&rank, position);
         }
         Ok(())
+    }
+
+    /// Indexes replaced after a panic.
+    pub(crate) fn panics(&self) -> u64 {
+        self.indexer.metrics().index_replacements()
     }
 
     /// Value of a counter or gauge, summed over all series whose labels contain `labels`.

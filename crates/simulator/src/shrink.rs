@@ -103,6 +103,7 @@ fn engine_mut(action: &mut Action) -> Option<&mut usize> {
         | Action::Settle { .. }
         | Action::Flow
         | Action::PassTime { .. }
+        | Action::Silence { .. }
         | Action::StepClock { .. }
         | Action::RestartService { .. }
         | Action::ReadDump { .. }

@@ -6,7 +6,7 @@ use flash_indexer_sim::Random;
 use flash_indexer_telemetry::clock::SimulatedTime;
 
 use crate::engine::{Engine, EngineSpec};
-use crate::network::{Link, Reply, Sent, Transit};
+use crate::network::{Denied, Link, Reply, Sent, Transit};
 use crate::plan::{Action, Plan, ReplyKind, ServiceSpec};
 use crate::prompts::Prompt;
 use crate::service::Service;
@@ -164,6 +164,13 @@ impl World {
                 return Ok(Settled::All);
             }
             Action::PassTime { ms } => self.time.advance_ms(ms),
+            Action::Silence { seconds } => {
+                for _ in 0..seconds {
+                    self.time.advance_ms(1_000);
+                    self.services.iter().try_for_each(Service::settle)?;
+                }
+                return Ok(Settled::All);
+            }
             Action::StepClock { ms } => self.time.step_system_ms(ms),
             Action::Unregister { service, engine, rank } => {
                 self.services[service].unregister(&self.engines[engine].spec, rank)?;
@@ -227,7 +234,11 @@ impl World {
             }
             ReplyKind::Garbage => messages.insert(cut_at, Reply::Garbage),
         }
-        links[engine].answer(messages.into_iter().chain(has_end.then_some(Reply::End)));
+        let sequence = |part: &Reply| if let Reply::Message(sent) = part { Some(sent.sequence) } else { None };
+        let end = messages.iter().filter_map(sequence).max().map_or(from, |last| last + 1);
+        let published = engine_state.current().messages.len() as u64;
+        let denied = (end < published).then(|| Denied { epoch: engine_state.epoch(), sequences: end..published });
+        links[engine].answer(messages.into_iter().chain(has_end.then_some(Reply::End(denied))));
     }
 
     fn restart_service(&mut self, number: usize, is_held: bool) {
@@ -300,37 +311,63 @@ impl World {
             self.flow()?;
             self.time.advance_ms(1_000);
         }
-        if self.plan.publishes_at_end {
+        let mut panics = self.panics();
+        // A message that makes a service request one that panics in its index is lost with the index.
+        for _ in 0..if self.plan.publishes_at_end { 1 + self.engines.len() } else { 0 } {
+            panics = self.panics();
             for engine in 0..self.engines.len() {
                 self.publish_by(engine, Engine::publish_filler);
                 self.flow()?;
+            }
+            if self.panics() == panics {
+                break;
             }
         }
         if self.is_verbose {
             println!("the faults have ended");
         }
         let has_published = self.plan.publishes_at_end;
-        let healed = self.recover_within(HEALED_WITHIN_S, |world| world.check_healed(has_published));
+        let healed = self.recover_within(HEALED_WITHIN_S, |world| world.check_healed(has_published, &panics));
         if self.is_verbose {
             (0..self.services.len()).for_each(|service| self.print_state(service));
         }
         healed?;
         self.coverage.healed_ranks += self.must_be_exact().len() as u64;
         self.check_counters()?;
-        for engine in 0..self.engines.len() {
-            for rank in 0..self.engines[engine].spec.dp_ranks.len() {
-                self.publish_by(engine, |engine| engine.clear(rank));
-                self.publish_by(engine, |engine| engine.serve(rank, 0));
-            }
-            self.flow()?;
-        }
-        let cleared = self.recover_within(HEALED_WITHIN_S, Self::check_all_exact);
-        if self.is_verbose {
-            (0..self.services.len()).for_each(|service| self.print_state(service));
-        }
-        cleared?;
+        self.check_clears()?;
         self.coverage.cleared_ranks += self.services.iter().map(|service| service.registered.len() as u64).sum::<u64>();
         Ok(())
+    }
+
+    /// Indexes that each service has replaced after a panic.
+    fn panics(&self) -> Vec<u64> {
+        self.services.iter().map(Service::panics).collect()
+    }
+
+    /// Checks that clears make every rank exact. A clear that makes a service request the message that panics in its index
+    /// is lost with the index, and the next one is not: no stream is asked for such a message twice.
+    fn check_clears(&mut self) -> Result<(), String> {
+        let streams = self.engines.len();
+        for _ in 0..=streams {
+            let panics = self.panics();
+            for engine in 0..self.engines.len() {
+                for rank in 0..self.engines[engine].spec.dp_ranks.len() {
+                    self.publish_by(engine, |engine| engine.clear(rank));
+                    self.publish_by(engine, |engine| engine.serve(rank, 0));
+                }
+                self.flow()?;
+            }
+            let cleared = self.recover_within(HEALED_WITHIN_S, Self::check_all_exact);
+            if self.is_verbose {
+                (0..self.services.len()).for_each(|service| self.print_state(service));
+            }
+            let Err(missing) = cleared else { return Ok(()) };
+            let has_panicked = |number: usize| self.services[number].panics() > panics[number];
+            if self.inexact_after_clear().iter().any(|&(number, _)| !has_panicked(number)) {
+                return Err(missing);
+            }
+        }
+        Err(format!("{streams} streams caused more than {streams} panics in one index after the faults"))
     }
 }
 

@@ -43,7 +43,7 @@ pub(super) struct Decoder {
     reservation: Option<Reservation>,
     /// Bytes of messages that all streams buffer behind gaps.
     pub(super) waiting_bytes: usize,
-    /// The listener whose decoder is being used, and not in `listener_decoders`.
+    /// The listener whose delivery is being handled. While its decoder is used, that is not in `listener_decoders`.
     pub(super) current: Option<Arc<Listener>>,
     pub(super) writers: Arc<Writers>,
     pub(super) metrics: Arc<Metrics>,
@@ -102,7 +102,9 @@ impl Decoder {
         match work {
             Work::Delivery { listener, delivery } => {
                 if !self.writers.are_stopping() {
+                    self.current = Some(Arc::clone(&listener));
                     self.handle(&listener, delivery);
+                    self.current = None;
                 }
             }
             Work::Pod { pod, messages } => {

@@ -18,8 +18,7 @@ impl Decoder {
     /// Restarts a stream whose state is lost.
     pub(super) fn restart(&mut self, listener: &Arc<Listener>, replay: Replay, now: Instant) {
         let ranks = listener.model.ranks_of(listener);
-        let is_held = ranks.iter().any(|&dp_rank| listener.hold().holds(dp_rank));
-        if is_held || (ranks.is_empty() && !self.listener_decoders.contains_key(&listener.id)) {
+        if is_held(listener) || (ranks.is_empty() && !self.listener_decoders.contains_key(&listener.id)) {
             // The stream is held, so nothing was applied yet; or it is unregistered.
             return self.writers.write(listener, vec![Change::Restarted], None);
         }
@@ -34,8 +33,13 @@ impl Decoder {
         let culprit = self.current.take();
         let listener_decoders: BTreeMap<u64, ListenerDecoder> =
             std::mem::take(&mut self.listener_decoders).into_iter().collect();
-        let listeners: Vec<_> = listener_decoders.values().map(|decoder| Arc::clone(decoder.listener())).collect();
-        let listeners: Vec<_> = listeners.into_iter().chain(culprit.clone()).collect();
+        if let Some(culprit) = &culprit {
+            culprit.reject("panicked", DECODER_PANICKED.to_owned());
+        }
+        let is_culprit = |listener: &Listener| culprit.as_ref().is_some_and(|culprit| culprit.id == listener.id);
+        let listeners = listener_decoders.values().map(|decoder| decoder.listener());
+        let listeners: Vec<_> =
+            listeners.filter(|listener| !is_culprit(listener)).chain(&culprit).map(Arc::clone).collect();
         // All of them lose trust before the first one restarts.
         for listener in &listeners {
             listener.require_restart(DECODER_PANICKED);
@@ -44,11 +48,20 @@ impl Decoder {
         self.waiting_bytes = listener_decoders.values().map(ListenerDecoder::waiting_bytes).sum();
         self.listener_decoders.extend(listener_decoders);
         for listener in listeners {
-            let is_culprit = culprit.as_ref().is_some_and(|culprit| culprit.id == listener.id);
-            let replay = if is_culprit { Replay::Unavailable } else { Replay::Available };
+            if is_culprit(&listener) && is_held(&listener) {
+                // A held stream does not start over, and the messages of the delivery are lost.
+                let now = self.clock.now();
+                self.with_decoder(&listener, |decoder, _| decoder.tail_lost(now));
+            }
+            let replay = if is_culprit(&listener) { Replay::Unavailable } else { Replay::Available };
             self.restart(&listener, replay, self.clock.now());
         }
     }
+}
+
+/// Whether ranks of a stream wait for their state to be restored.
+fn is_held(listener: &Arc<Listener>) -> bool {
+    listener.model.ranks_of(listener).iter().any(|&dp_rank| listener.hold().holds(dp_rank))
 }
 
 /// Panics on the topic by which a test injects a fault.
@@ -56,4 +69,87 @@ impl Decoder {
 pub(super) fn inject_fault(delivery: &Delivery) {
     let is_fault = |frames: &Vec<Vec<u8>>| frames[0] == b"decoder fault";
     assert!(!delivery.messages().iter().any(is_fault), "a test asked for a failure");
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use crossbeam_channel::bounded;
+    use flash_indexer_core::DpRank;
+    use flash_indexer_test_support::wait_for;
+    use flash_indexer_types::{Position, Trust};
+    use flash_indexer_wire::{Cursor, Start};
+
+    use crate::fixture::{Fixture, PATIENCE, RANK, payload};
+    use crate::{Delivery, Listener, ListenerState};
+
+    #[test]
+    fn a_panic_of_a_decoder_thread_is_counted_and_requests_no_replay_of_the_stream_that_caused_it() {
+        let fixture = Fixture::start(1, true);
+        let (engine, listener) = (&fixture.engines[0], fixture.listener(0));
+        // The replay has another message in its place, so that one would make the rank exact.
+        engine.keep(1, &payload(2));
+        engine.publish_frames(&[b"decoder fault".as_slice(), &1_u64.to_be_bytes(), &payload(2)]).expect("published");
+        let panics = || listener.report(RANK).rejected.get("panicked").copied();
+        assert_eq!(wait_for("the panic", PATIENCE, panics), 1);
+        engine.publish(2, &payload(3)).expect("published");
+        fixture.wait(0, 2, Trust::Degraded);
+        assert_eq!(fixture.held_blocks(), 1, "only the message after the restart is applied");
+    }
+
+    #[test]
+    fn a_rank_that_is_unregistered_before_its_lost_stream_restarts_holds_no_blocks() {
+        let fixture = Fixture::start(2, false);
+        let [shared, alone] = [0, 1].map(|at| fixture.listener(at));
+        assert_eq!(fixture.held_blocks(), 2);
+        for listener in [&shared, &alone] {
+            listener.require_restart("another stream made the index start over");
+        }
+        let (done, is_done) = bounded(1);
+        fixture.decoders.deliver(&shared, Delivery::IgnoreRank(RANK, done));
+        is_done.recv_timeout(PATIENCE).expect("the rank is ignored");
+        assert_eq!(fixture.held_blocks(), 1);
+        let (done, is_done) = bounded(1);
+        let retired = move |_| done.send(()).expect("the test waits");
+        fixture.decoders.deliver(&alone, Delivery::Retire(Box::new(retired)));
+        is_done.recv_timeout(PATIENCE).expect("the stream is closed");
+        assert_eq!(fixture.held_blocks(), 0);
+    }
+
+    #[test]
+    fn a_held_stream_is_not_exact_after_a_panic_lost_its_last_message() {
+        let fixture = Fixture::start(1, false);
+        let template = fixture.unconnected("tcp://127.0.0.1:9", None);
+        let listener = Arc::new(Listener {
+            id: template.id,
+            model: Arc::clone(&template.model),
+            instance: template.instance.clone(),
+            worker: template.worker,
+            dp_rank: RANK,
+            options: template.options.clone(),
+            start: Start::Held,
+            decoder: template.decoder,
+            resume_from: None,
+            state: ListenerState::new(&template.options),
+        });
+        listener.hold().hold(RANK);
+        let live = |topic: &[u8], sequence: u64| {
+            let frames = vec![topic.to_vec(), sequence.to_be_bytes().to_vec(), payload(sequence)];
+            fixture.decoders.deliver(&listener, Delivery::Live(vec![frames]));
+        };
+        fixture.decoders.deliver(&listener, Delivery::Connected);
+        live(b"t", 7);
+        live(b"decoder fault", 8);
+        // The decoder has panicked once it handles the next delivery.
+        let (done, ignored) = bounded(1);
+        fixture.decoders.deliver(&listener, Delivery::IgnoreRank(DpRank(7), done));
+        ignored.recv_timeout(PATIENCE).expect("ignored");
+        let cursor = Some(Cursor::new(7, &payload(7)));
+        listener.hold().release(RANK, Some(Position { cursor, trust: Trust::Exact, ..Position::UNKNOWN }));
+        let (done, released) = bounded(1);
+        fixture.decoders.deliver(&listener, Delivery::Release(done));
+        released.recv_timeout(PATIENCE).expect("released");
+        assert_eq!((listener.last_sequence(), listener.trust(RANK)), (Some(7), Trust::Degraded));
+    }
 }

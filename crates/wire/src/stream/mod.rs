@@ -287,7 +287,7 @@ impl<P: AsRef<[u8]>> Stream<P> {
         self.connection = Connection::Down;
         self.has_live = false;
         // The next connection permits a new replay at once.
-        self.repairs_paused_until = None;
+        (self.repairs_paused_until, self.tail_repair_at) = (None, None);
         // Without a cursor no message was delivered, so the epoch of the live messages does not matter.
         self.live_floor = self.cursor.map_or(self.next, |_| self.live_floor.max(self.next));
         // The waiting messages may belong to two epochs: they are requested again.
@@ -314,9 +314,7 @@ impl<P: AsRef<[u8]>> Stream<P> {
             Phase::Repairing(repair) if now >= repair.wakes_at() => self.repair_overdue(now),
             Phase::Delivering if self.wakes_at().is_some_and(|at| now >= at) => {
                 self.tail_repair_at = None;
-                if self.epoch_check == EpochCheck::Verified {
-                    self.advance(now);
-                }
+                self.advance(now);
             }
             _ => {}
         }

@@ -358,6 +358,43 @@ fn a_truncated_reply_is_not_exact_and_is_requested_again() {
 }
 
 #[test]
+fn a_lost_tail_is_requested_at_once_when_the_connection_comes_back() {
+    let mut world = World::new(Replay::Available, Start::Immediate, 100);
+    world.connect();
+    world.reply(u64::MAX);
+    for _ in 0..2 {
+        world.publish();
+        world.drop_received();
+        world.reply(u64::MAX);
+    }
+    assert_eq!((world.request, world.pending), (None, Some(Pending::TailLost)), "a backoff follows the first repair");
+    world.disconnect();
+    world.connect();
+    world.reply(u64::MAX);
+    assert_eq!((world.applied.clone(), world.is_exact()), (world.whole_epoch(), true));
+}
+
+#[test]
+fn an_epoch_that_could_not_be_verified_is_verified_later_without_a_further_message() {
+    let mut world = World::new(Replay::Available, Start::Immediate, 100);
+    world.connect();
+    world.reply(u64::MAX);
+    world.publish();
+    world.deliver();
+    world.restart();
+    (0..2).for_each(|_| world.publish());
+    world.connect();
+    while world.request.is_some() || !matches!(world.pending, Some(Pending::TailLost)) {
+        world.pass_time();
+    }
+    assert_eq!(degraded(world.trust), Some(Degraded::Unverified));
+    world.pass_time();
+    world.reply(u64::MAX);
+    world.reply(u64::MAX);
+    assert_eq!((world.applied.clone(), world.is_exact()), (world.whole_epoch(), true));
+}
+
+#[test]
 fn a_large_loss_clears_the_state_and_a_small_one_does_not() {
     let mut world = World::new(Replay::Unavailable, Start::Immediate, 0);
     world.connect();
