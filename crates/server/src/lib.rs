@@ -24,6 +24,7 @@
 //! | `http/` | HTTP API: the table of endpoints and their handlers |
 //! | `grpc/` | gRPC API |
 //! | `connections/` | limit of open connections, with eviction of slow and idle ones, and TLS |
+//! | `large_requests.rs` | threads for requests with large bodies |
 //! | `little_endian.rs` | lists of numbers as bytes |
 //! | `peers/` | recovery from peers, comparison with peers, repair |
 //! | `reload.rs` | files that are read again while the service runs |
@@ -40,6 +41,7 @@ mod engines;
 mod failure_tests;
 mod grpc;
 mod http;
+mod large_requests;
 mod little_endian;
 mod peers;
 mod registrar;

@@ -24,6 +24,7 @@ use crate::access::AccessControl;
 use crate::connections::{BoundedListener, ConnectionHandle, Protocol};
 use crate::grpc::GrpcServer;
 use crate::http::{self, Api};
+use crate::large_requests::LargeRequests;
 use crate::peers::{
     Check, CheckGuard, PeerDeadlines, PeerUrl, Peers, Recovery, RecoveryError, RecoveryState, RecoveryStatus,
 };
@@ -157,6 +158,8 @@ pub struct Server {
     grpc: Option<(SocketAddr, GrpcServer)>,
     discovery: Option<Discovery>,
     periodic: PeriodicTasks,
+    #[cfg(test)]
+    pub(crate) large_requests: Arc<LargeRequests>,
     stop: oneshot::Sender<()>,
     serving: JoinHandle<io::Result<()>>,
 }
@@ -252,10 +255,11 @@ impl Server {
             }
         };
         let status = discovery.as_ref().map(|discovery| Arc::clone(discovery.status()));
+        let large_requests = Arc::new(LargeRequests::start(indexer.metrics()).map_err(StartError::Thread)?);
         let api = Api::new(
             Arc::clone(&indexer),
             Arc::clone(&access),
-            body_bytes_max,
+            (body_bytes_max, Arc::clone(&large_requests)),
             configured,
             peers,
             Arc::clone(&recovery),
@@ -268,7 +272,7 @@ impl Server {
             let server = GrpcServer::start(
                 listener,
                 (Arc::clone(&indexer), Arc::clone(&access)),
-                body_bytes_max,
+                (body_bytes_max, &large_requests),
                 Arc::clone(&recovery),
             );
             server.map(|server| (address, server))
@@ -292,6 +296,8 @@ impl Server {
             grpc,
             discovery,
             periodic,
+            #[cfg(test)]
+            large_requests,
             stop,
             serving,
         })

@@ -7,11 +7,13 @@
 //! | `router_service.rs` | `flash_indexer.v1.RouterService`: queries and predictions |
 //! | `answers.rs` | response stream of `QueryStream` |
 //! | `indexer_service.rs` | `indexer.v1.IndexerService`: scores of instances |
+//! | `large_messages.rs` | decoding and answering of large messages on the threads for large requests |
 //! | `lists.rs` | tokens and local hashes of a request, as a repeated field or as bytes |
 //! | `status.rs` | mapping of errors to gRPC statuses, and metrics of requests |
 
 mod answers;
 mod indexer_service;
+mod large_messages;
 mod lists;
 mod router_service;
 mod status;
@@ -29,11 +31,13 @@ use tonic_health::server::HealthReporter;
 use tracing::warn;
 
 use self::indexer_service::Scores;
+use self::large_messages::LargeMessages;
 use self::proto::indexer_service_server::IndexerServiceServer;
 use self::proto::router_service_server::RouterServiceServer;
 use self::router_service::Router;
 use crate::access::AccessControl;
 use crate::connections::{BoundedListener, Incoming};
+use crate::large_requests::LargeRequests;
 use crate::peers::RecoveryStatus;
 
 /// Limit of concurrent HTTP/2 streams, hence requests, on one connection. Clients delay further requests.
@@ -75,7 +79,7 @@ impl GrpcServer {
     pub(crate) fn start(
         listener: BoundedListener,
         (indexer, access): (Arc<Indexer>, Arc<AccessControl>),
-        message_bytes_max: usize,
+        (message_bytes_max, large_requests): (usize, &Arc<LargeRequests>),
         recovery: Arc<RecoveryStatus>,
     ) -> Result<Self, tonic_reflection::server::Error> {
         let describe = || {
@@ -104,8 +108,8 @@ impl GrpcServer {
             .add_service(reflection)
             .add_service(older_reflection)
             .add_service(health)
-            .add_service(scores)
-            .add_service(router);
+            .add_service(LargeMessages { service: scores, large_requests: Arc::clone(large_requests) })
+            .add_service(LargeMessages { service: router, large_requests: Arc::clone(large_requests) });
         let serving = tokio::spawn(async move {
             let reporting = tokio::spawn(report_health(reporter, reported, recovery, stopping.clone()));
             let stopped = until_true(stopping);

@@ -19,6 +19,7 @@ use super::Api;
 use super::content::{Accepted, BodyForm, ContentEncoding};
 use super::error::ApiError;
 use crate::connections::ConnectionHandle;
+use crate::large_requests::LARGE_BYTES;
 
 /// Bytes of a rejected body that are read and discarded. A client that sends its whole body before it reads the response
 /// can then read the error.
@@ -31,11 +32,12 @@ const READ_DEADLINE: Duration = Duration::from_secs(30);
 /// Extractor of a JSON body.
 pub(crate) struct Body<T>(pub(crate) T);
 
-impl<T: DeserializeOwned> FromRequest<Arc<Api>> for Body<T> {
+impl<T: DeserializeOwned + Send + 'static> FromRequest<Arc<Api>> for Body<T> {
     type Rejection = ApiError;
 
     async fn from_request(request: Request, api: &Arc<Api>) -> Result<Self, ApiError> {
-        parse(&bytes(request, api).await?).map(Self)
+        let body = receive(request, api, Accepted::Json).await?;
+        body.process(async |_, json: Vec<u8>| parse(&json).map(Self)).await
     }
 }
 
@@ -56,16 +58,58 @@ pub(super) fn connection(request: &Request) -> Option<&ConnectionHandle> {
     request.extensions().get::<ConnectInfo<ConnectionHandle>>().map(|info| &info.0)
 }
 
-/// Reads the bytes of a JSON body.
-pub(super) async fn bytes(request: Request, api: &Api) -> Result<Vec<u8>, ApiError> {
-    body(request, api, Accepted::Json).await.map(|(_, bytes)| bytes)
+/// A body that was received and is not decompressed yet.
+pub(super) struct ReceivedBody {
+    api: Arc<Api>,
+    form: BodyForm,
+    encoding: ContentEncoding,
+    bytes: Vec<u8>,
 }
 
-/// Reads the bytes of a body, decompressed.
-pub(super) async fn body(request: Request, api: &Api, accepted: Accepted) -> Result<(BodyForm, Vec<u8>), ApiError> {
+/// Receives a body.
+pub(super) async fn receive(request: Request, api: &Arc<Api>, accepted: Accepted) -> Result<ReceivedBody, ApiError> {
     let _reading = connection(&request).map(ConnectionHandle::reading);
-    let body = tokio::time::timeout(READ_DEADLINE, read(request, accepted, api.body_bytes_max)).await;
+    let body = tokio::time::timeout(READ_DEADLINE, read(request, accepted, api)).await;
     body.map_err(|_| ApiError::too_slow(READ_DEADLINE))?
+}
+
+impl ReceivedBody {
+    /// Does work on the decompressed body: at once if it is small, on the threads for large requests if it has more than
+    /// [`LARGE_BYTES`].
+    pub(super) async fn process<R, F>(
+        self,
+        work: impl FnOnce(BodyForm, Vec<u8>) -> F + Send + 'static,
+    ) -> Result<R, ApiError>
+    where
+        R: Send + 'static,
+        F: Future<Output = Result<R, ApiError>> + Send + 'static,
+    {
+        let (form, bytes_max) = (self.form, self.api.body_bytes_max);
+        match self.decode_small(bytes_max)? {
+            Ok(small) => work(form, small).await,
+            Err(Self { api, encoding, bytes, .. }) => {
+                let work = async move { work(form, within(encoding.decode(bytes, bytes_max)?, bytes_max)?).await };
+                api.large_requests.run(work).await?
+            }
+        }
+    }
+
+    /// The body, decompressed, if it is small.
+    fn decode_small(self, bytes_max: usize) -> Result<Result<Vec<u8>, Self>, ApiError> {
+        match self.encoding {
+            _ if self.bytes.len() > LARGE_BYTES => Ok(Err(self)),
+            ContentEncoding::Identity => Ok(Ok(self.bytes)),
+            encoding => {
+                let decoded = within(encoding.decompress(&self.bytes, LARGE_BYTES.min(bytes_max))?, bytes_max)?;
+                Ok(if decoded.len() > LARGE_BYTES { Err(self) } else { Ok(decoded) })
+            }
+        }
+    }
+}
+
+/// Rejects a body that is larger than the limit.
+fn within(body: Vec<u8>, bytes_max: usize) -> Result<Vec<u8>, ApiError> {
+    if body.len() > bytes_max { Err(ApiError::too_large(body.len(), bytes_max)) } else { Ok(body) }
 }
 
 /// Parses a JSON body.
@@ -83,7 +127,8 @@ pub(super) fn unfit(error: &serde_json::Error) -> ApiError {
     }
 }
 
-async fn read(request: Request, accepted: Accepted, bytes_max: usize) -> Result<(BodyForm, Vec<u8>), ApiError> {
+async fn read(request: Request, accepted: Accepted, api: &Arc<Api>) -> Result<ReceivedBody, ApiError> {
+    let bytes_max = api.body_bytes_max;
     let headers = request.headers();
     let content = BodyForm::of(headers, accepted).and_then(|form| Ok((form, ContentEncoding::of(headers)?)));
     let claimed = headers.get(CONTENT_LENGTH).and_then(|length| length.to_str().ok()?.parse().ok()).unwrap_or(0);
@@ -108,7 +153,7 @@ async fn read(request: Request, accepted: Accepted, bytes_max: usize) -> Result<
         }
         bytes.extend_from_slice(&chunk);
     }
-    Ok((form, encoding.decode(bytes, bytes_max)?))
+    Ok(ReceivedBody { api: Arc::clone(api), form, encoding, bytes })
 }
 
 /// Reads and discards the body of a rejected request.

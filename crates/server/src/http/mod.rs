@@ -56,11 +56,12 @@ use flash_indexer_registry::Indexer;
 use flash_indexer_telemetry::metrics::{Endpoint, Limit};
 use flash_indexer_types::RankId;
 use tokio::sync::Semaphore;
-use tracing::{Instrument, debug, debug_span, error, field};
+use tracing::{Instrument, debug, debug_span, field};
 
 use self::error::{ApiError, DeniedReason};
 use crate::access::{AccessControl, Permission};
 use crate::connections::ConnectionHandle;
+use crate::large_requests::LargeRequests;
 use crate::peers::{DIGESTS_MAX, Peers, RecoveryStatus};
 
 /// Limit of concurrent dumps.
@@ -74,6 +75,7 @@ pub(crate) struct Api {
     pub(crate) access: Arc<AccessControl>,
     /// Largest body of a request, in bytes.
     pub(crate) body_bytes_max: usize,
+    pub(crate) large_requests: Arc<LargeRequests>,
     /// Ranks registered at the start, for which readiness waits.
     pub(crate) configured: BTreeSet<RankId>,
     /// Whether the server has been ready. A later restart of an engine does not make it unready.
@@ -92,7 +94,7 @@ impl Api {
     pub(crate) fn new(
         indexer: Arc<Indexer>,
         access: Arc<AccessControl>,
-        body_bytes_max: usize,
+        (body_bytes_max, large_requests): (usize, Arc<LargeRequests>),
         configured: BTreeSet<RankId>,
         peers: Arc<Peers>,
         recovery: Arc<RecoveryStatus>,
@@ -106,6 +108,7 @@ impl Api {
             indexer,
             access,
             body_bytes_max,
+            large_requests,
             configured,
             was_ready,
             started_at: Instant::now(),
@@ -227,13 +230,7 @@ async fn check_access(State(api): State<Arc<Api>>, mut request: Request, next: N
 
 /// Runs work that blocks on other threads outside the threads that serve requests.
 async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Result<T, ApiError> {
-    tokio::task::spawn_blocking(work).await.map_err(|failed| match failed.is_panic() {
-        true => {
-            error!(%failed, "request panicked; report this bug with the log");
-            ApiError::unavailable("the request panicked; report this bug with the log")
-        }
-        false => ApiError::unavailable("the service is stopping"),
-    })
+    Ok(tokio::task::spawn_blocking(work).await?)
 }
 
 #[cfg(test)]

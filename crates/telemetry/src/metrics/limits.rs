@@ -41,6 +41,8 @@ pub enum Limit {
     Connections,
     /// Bytes of a request's body.
     BodyBytes,
+    /// Requests with large bodies that wait for a thread.
+    LargeRequests,
     /// Concurrent dumps.
     Dumps,
     /// Concurrent digests.
@@ -78,7 +80,7 @@ pub enum Limit {
 }
 
 impl Limit {
-    const ALL: [Self; 31] = [
+    const ALL: [Self; 32] = [
         Self::Queue,
         Self::PendingRegistrations,
         Self::Pods,
@@ -93,6 +95,7 @@ impl Limit {
         Self::CacheGroups,
         Self::Connections,
         Self::BodyBytes,
+        Self::LargeRequests,
         Self::Dumps,
         Self::Digests,
         Self::Peers,
@@ -128,6 +131,7 @@ impl Limit {
             Self::CacheGroups => "cache_groups",
             Self::Connections => "connections",
             Self::BodyBytes => "body_bytes",
+            Self::LargeRequests => "large_requests",
             Self::Dumps => "dumps",
             Self::Digests => "digests",
             Self::Peers => "peers",
