@@ -1,6 +1,7 @@
 //! Injected faults, observed through the service's HTTP API.
 
 mod background;
+mod body_budget;
 mod large_requests;
 
 use std::sync::Arc;

@@ -17,7 +17,7 @@ const BINARY: &str = "application/octet-stream";
 
 impl Service {
     fn large_requests(&self) -> &LargeRequests {
-        &self.server().large_requests
+        &self.server().bodies.large_requests
     }
 
     fn refused(&self) -> u64 {
@@ -25,7 +25,7 @@ impl Service {
     }
 
     /// The status of the answer to a body, and its header `retry-after`.
-    fn send(&self, path: &str, headers: &[(&str, &str)], body: &[u8]) -> (u16, Option<String>) {
+    pub(super) fn send(&self, path: &str, headers: &[(&str, &str)], body: &[u8]) -> (u16, Option<String>) {
         let request =
             headers.iter().fold(self.agent.post(self.url(path)), |it, (name, value)| it.header(*name, *value));
         let response = request.send(body).expect("an answer");
@@ -33,7 +33,7 @@ impl Service {
         (response.status().as_u16(), retry_after.map(|value| value.to_str().expect("ASCII").to_owned()))
     }
 
-    fn channel(&self) -> Channel {
+    pub(super) fn channel(&self) -> Channel {
         let address = self.server().grpc_address().expect("gRPC is enabled");
         let endpoint = Channel::from_shared(format!("http://{address}")).expect("an address");
         self.runtime.block_on(endpoint.connect()).expect("a connection")
@@ -41,7 +41,12 @@ impl Service {
 }
 
 fn service() -> Service {
-    let service = Service::start_with(ServerOptions { grpc_port: Some(0), ..ServerOptions::default() });
+    service_with(ServerOptions::default())
+}
+
+/// A service with gRPC and a model.
+pub(super) fn service_with(options: ServerOptions) -> Service {
+    let service = Service::start_with(ServerOptions { grpc_port: Some(0), ..options });
     let register = json!({ "instance_id": 1, "endpoint": "tcp://127.0.0.1:9", "model_name": "m", "block_size": 1 });
     assert_eq!(service.post("/register", &register).0, 201);
     service
@@ -52,7 +57,7 @@ fn large_json() -> Vec<u8> {
     json!({ "token_ids": vec![1; LARGE_BYTES / 2], "model_name": "m" }).to_string().into_bytes()
 }
 
-fn query(tokens: usize) -> QueryRequest {
+pub(super) fn query(tokens: usize) -> QueryRequest {
     QueryRequest { model_name: "m".to_owned(), token_bytes: vec![0; tokens * 4], ..QueryRequest::default() }
 }
 

@@ -16,6 +16,8 @@ use tonic::body::Body;
 use tonic::codegen::{Body as HttpBody, BoxFuture, Service, http};
 use tonic::server::NamedService;
 
+use crate::body_budget::{BodyBytes, BodyLimits};
+use crate::connections::ConnectionHandle;
 use crate::large_requests::{LARGE_BYTES, LargeRequestError, LargeRequests};
 
 thread_local! {
@@ -27,7 +29,7 @@ thread_local! {
 #[derive(Debug, Clone)]
 pub(super) struct LargeMessages<S> {
     pub(super) service: S,
-    pub(super) large_requests: Arc<LargeRequests>,
+    pub(super) bodies: BodyLimits,
 }
 
 impl<S: NamedService> NamedService for LargeMessages<S> {
@@ -49,8 +51,10 @@ where
     }
 
     fn call(&mut self, request: http::Request<Body>) -> Call {
-        let call = self.service.call(request.map(RequestBody::new));
-        Call { work: Work::Here(call), large_requests: Arc::clone(&self.large_requests) }
+        let client = request.extensions().get::<ConnectionHandle>().map(ConnectionHandle::client);
+        let reserved = self.bodies.budget.body(client);
+        let call = self.service.call(request.map(|body| RequestBody::new(body, reserved)));
+        Call { work: Work::Here(call), large_requests: Arc::clone(&self.bodies.large_requests) }
     }
 }
 
@@ -101,16 +105,19 @@ impl Future for Call {
 
 fn status(error: &LargeRequestError) -> Status {
     match error {
-        LargeRequestError::Full => {
-            let mut status = Status::resource_exhausted(error.to_string());
-            status.metadata_mut().insert("retry-after", 1.into());
-            status
-        }
+        LargeRequestError::Full => exhausted(error),
         LargeRequestError::Ended(error) if error.is_panic() => {
             Status::internal("the request panicked; report this bug with the log")
         }
         LargeRequestError::Ended(_) => Status::unavailable("the service is stopping; ask another replica"),
     }
+}
+
+/// Status of a limit that was reached, and counted there.
+fn exhausted(error: &impl std::error::Error) -> Status {
+    let mut status = Status::resource_exhausted(error.to_string());
+    status.metadata_mut().insert("retry-after", 1.into());
+    status
 }
 
 type FrameResult = Option<Result<Frame<Bytes>, Status>>;
@@ -177,11 +184,13 @@ pub(super) struct RequestBody {
     /// Received bytes that were not returned yet.
     received: Bytes,
     kept_back: Option<Bytes>,
+    /// Bytes of the messages that are not decoded yet.
+    reserved: BodyBytes,
 }
 
 impl RequestBody {
-    fn new(body: Body) -> Self {
-        Self { body, messages: MessageReader::default(), received: Bytes::new(), kept_back: None }
+    fn new(body: Body, reserved: BodyBytes) -> Self {
+        Self { body, messages: MessageReader::default(), received: Bytes::new(), kept_back: None, reserved }
     }
 }
 
@@ -194,12 +203,18 @@ impl HttpBody for RequestBody {
             return Poll::Ready(Some(Ok(Frame::data(end))));
         }
         if self.received.is_empty() {
+            if self.messages.is_between_messages() {
+                self.reserved.clear();
+            }
             let frame = match ready!(Pin::new(&mut self.body).poll_frame(context)) {
                 Some(Ok(frame)) => frame,
                 end => return Poll::Ready(end),
             };
             match frame.into_data() {
-                Ok(data) => self.received = data,
+                Ok(data) => match self.reserved.add(data.len()) {
+                    Ok(()) => self.received = data,
+                    Err(reached) => return Poll::Ready(Some(Err(exhausted(&reached)))),
+                },
                 Err(trailers) => return Poll::Ready(Some(Ok(trailers))),
             }
         }
@@ -239,6 +254,10 @@ impl Default for MessageReader {
 }
 
 impl MessageReader {
+    fn is_between_messages(&self) -> bool {
+        matches!(self, Self::Header { filled: 0, .. })
+    }
+
     /// Takes bytes up to the end of a large message, or up to where a large message follows others. Returns them, and
     /// whether a large message ends with them.
     ///

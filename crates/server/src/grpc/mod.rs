@@ -36,8 +36,8 @@ use self::proto::indexer_service_server::IndexerServiceServer;
 use self::proto::router_service_server::RouterServiceServer;
 use self::router_service::Router;
 use crate::access::AccessControl;
+use crate::body_budget::BodyLimits;
 use crate::connections::{BoundedListener, Incoming};
-use crate::large_requests::LargeRequests;
 use crate::peers::RecoveryStatus;
 
 /// Limit of concurrent HTTP/2 streams, hence requests, on one connection. Clients delay further requests.
@@ -79,7 +79,7 @@ impl GrpcServer {
     pub(crate) fn start(
         listener: BoundedListener,
         (indexer, access): (Arc<Indexer>, Arc<AccessControl>),
-        (message_bytes_max, large_requests): (usize, &Arc<LargeRequests>),
+        bodies: &BodyLimits,
         recovery: Arc<RecoveryStatus>,
     ) -> Result<Self, tonic_reflection::server::Error> {
         let describe = || {
@@ -94,11 +94,11 @@ impl GrpcServer {
         let shared = Shared { indexer, access, stopping: stopping.clone() };
         // The limit is also that of a decompressed message.
         let scores = IndexerServiceServer::new(Scores(shared.clone()))
-            .max_decoding_message_size(message_bytes_max)
+            .max_decoding_message_size(bodies.bytes_max)
             .accept_compressed(CompressionEncoding::Gzip)
             .accept_compressed(CompressionEncoding::Zstd);
         let router = RouterServiceServer::new(Router(shared))
-            .max_decoding_message_size(message_bytes_max)
+            .max_decoding_message_size(bodies.bytes_max)
             .accept_compressed(CompressionEncoding::Gzip)
             .accept_compressed(CompressionEncoding::Zstd);
         let routes = Server::builder()
@@ -108,8 +108,8 @@ impl GrpcServer {
             .add_service(reflection)
             .add_service(older_reflection)
             .add_service(health)
-            .add_service(LargeMessages { service: scores, large_requests: Arc::clone(large_requests) })
-            .add_service(LargeMessages { service: router, large_requests: Arc::clone(large_requests) });
+            .add_service(LargeMessages { service: scores, bodies: bodies.clone() })
+            .add_service(LargeMessages { service: router, bodies: bodies.clone() });
         let serving = tokio::spawn(async move {
             let reporting = tokio::spawn(report_health(reporter, reported, recovery, stopping.clone()));
             let stopped = until_true(stopping);

@@ -19,6 +19,7 @@ use tracing::error;
 
 use super::content::{Accepted, ENCODINGS, OCTET_STREAM};
 use crate::access::limit_metric;
+use crate::body_budget::BodyBudgetReached;
 use crate::large_requests::LargeRequestError;
 
 /// Error response: a status and a message with a remedy for the client.
@@ -142,6 +143,13 @@ impl From<LargeRequestError> for ApiError {
             LargeRequestError::Full => Self { retry_after_s: Some(1), ..Self::unavailable(error.to_string()) },
             LargeRequestError::Ended(error) => error.into(),
         }
+    }
+}
+
+impl From<BodyBudgetReached> for ApiError {
+    fn from(error: BodyBudgetReached) -> Self {
+        // The budget has counted it.
+        Self { retry_after_s: Some(1), ..Self::unavailable(error.to_string()) }
     }
 }
 

@@ -95,7 +95,7 @@ mod tests {
     use super::super::EXPLANATIONS_MAX;
     use super::*;
     use crate::access::AccessControl;
-    use crate::large_requests::LargeRequests;
+    use crate::body_budget::BodyLimits;
     use crate::peers::RecoveryStatus;
 
     #[tokio::test]
@@ -103,9 +103,8 @@ mod tests {
         let indexer = Arc::new(Indexer::start(IndexerOptions::default()).expect("threads"));
         let (peers, recovery) = (Arc::default(), RecoveryStatus::finished());
         let access = Arc::new(AccessControl::new(None, None));
-        let large_requests = Arc::new(LargeRequests::start(indexer.metrics()).expect("threads"));
-        let large = (0, large_requests);
-        let api = Arc::new(Api::new(Arc::clone(&indexer), access, large, Default::default(), peers, recovery, None));
+        let limits = BodyLimits::new(0, None, indexer.metrics()).expect("threads");
+        let api = Arc::new(Api::new(Arc::clone(&indexer), access, limits, Default::default(), peers, recovery, None));
         let explain_once = || {
             let request = serde_json::from_str(r#"{"token_ids": [], "model_name": "m"}"#).expect("a request");
             let (api, grant) = (Arc::clone(&api), Arc::new(Grant::unrestricted()));

@@ -18,6 +18,7 @@ use serde_json::error::Category;
 use super::Api;
 use super::content::{Accepted, BodyForm, ContentEncoding};
 use super::error::ApiError;
+use crate::body_budget::BodyBytes;
 use crate::connections::ConnectionHandle;
 use crate::large_requests::LARGE_BYTES;
 
@@ -64,6 +65,8 @@ pub(super) struct ReceivedBody {
     form: BodyForm,
     encoding: ContentEncoding,
     bytes: Vec<u8>,
+    /// Released when the request is answered.
+    received: BodyBytes,
 }
 
 /// Receives a body.
@@ -86,22 +89,30 @@ impl ReceivedBody {
     {
         let (form, bytes_max) = (self.form, self.api.body_bytes_max);
         match self.decode_small(bytes_max)? {
-            Ok(small) => work(form, small).await,
-            Err(Self { api, encoding, bytes, .. }) => {
-                let work = async move { work(form, within(encoding.decode(bytes, bytes_max)?, bytes_max)?).await };
+            Ok((small, _received)) => work(form, small).await,
+            Err(Self { api, encoding, bytes, mut received, .. }) => {
+                let work = async move {
+                    let body = within(encoding.decode(bytes, bytes_max)?, bytes_max)?;
+                    received.set(body.len())?;
+                    work(form, body).await
+                };
                 api.large_requests.run(work).await?
             }
         }
     }
 
     /// The body, decompressed, if it is small.
-    fn decode_small(self, bytes_max: usize) -> Result<Result<Vec<u8>, Self>, ApiError> {
+    fn decode_small(mut self, bytes_max: usize) -> Result<Result<(Vec<u8>, BodyBytes), Self>, ApiError> {
         match self.encoding {
             _ if self.bytes.len() > LARGE_BYTES => Ok(Err(self)),
-            ContentEncoding::Identity => Ok(Ok(self.bytes)),
+            ContentEncoding::Identity => Ok(Ok((self.bytes, self.received))),
             encoding => {
                 let decoded = within(encoding.decompress(&self.bytes, LARGE_BYTES.min(bytes_max))?, bytes_max)?;
-                Ok(if decoded.len() > LARGE_BYTES { Err(self) } else { Ok(decoded) })
+                if decoded.len() > LARGE_BYTES {
+                    return Ok(Err(self));
+                }
+                self.received.set(decoded.len())?;
+                Ok(Ok((decoded, self.received)))
             }
         }
     }
@@ -129,6 +140,7 @@ pub(super) fn unfit(error: &serde_json::Error) -> ApiError {
 
 async fn read(request: Request, accepted: Accepted, api: &Arc<Api>) -> Result<ReceivedBody, ApiError> {
     let bytes_max = api.body_bytes_max;
+    let client = connection(&request).map(ConnectionHandle::client);
     let headers = request.headers();
     let content = BodyForm::of(headers, accepted).and_then(|form| Ok((form, ContentEncoding::of(headers)?)));
     let claimed = headers.get(CONTENT_LENGTH).and_then(|length| length.to_str().ok()?.parse().ok()).unwrap_or(0);
@@ -145,15 +157,21 @@ async fn read(request: Request, accepted: Accepted, api: &Arc<Api>) -> Result<Re
         }
     };
     let mut bytes = Vec::with_capacity(claimed);
+    let mut received = api.body_budget.body(client);
     while let Some(chunk) = next(&mut body).await {
         let chunk = chunk.map_err(|error| ApiError::bad_request(format!("failed to read the body: {error}")))?;
         if bytes.len() + chunk.len() > bytes_max {
             discard(&mut body).await;
             return Err(ApiError::too_large(bytes.len() + chunk.len(), bytes_max));
         }
+        if let Err(reached) = received.add(chunk.len()) {
+            drop((bytes, received));
+            discard(&mut body).await;
+            return Err(reached.into());
+        }
         bytes.extend_from_slice(&chunk);
     }
-    Ok(ReceivedBody { api: Arc::clone(api), form, encoding, bytes })
+    Ok(ReceivedBody { api: Arc::clone(api), form, encoding, bytes, received })
 }
 
 /// Reads and discards the body of a rejected request.

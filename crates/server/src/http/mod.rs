@@ -60,6 +60,7 @@ use tracing::{Instrument, debug, debug_span, field};
 
 use self::error::{ApiError, DeniedReason};
 use crate::access::{AccessControl, Permission};
+use crate::body_budget::{BodyBudget, BodyLimits};
 use crate::connections::ConnectionHandle;
 use crate::large_requests::LargeRequests;
 use crate::peers::{DIGESTS_MAX, Peers, RecoveryStatus};
@@ -75,6 +76,7 @@ pub(crate) struct Api {
     pub(crate) access: Arc<AccessControl>,
     /// Largest body of a request, in bytes.
     pub(crate) body_bytes_max: usize,
+    pub(crate) body_budget: Arc<BodyBudget>,
     pub(crate) large_requests: Arc<LargeRequests>,
     /// Ranks registered at the start, for which readiness waits.
     pub(crate) configured: BTreeSet<RankId>,
@@ -94,7 +96,7 @@ impl Api {
     pub(crate) fn new(
         indexer: Arc<Indexer>,
         access: Arc<AccessControl>,
-        (body_bytes_max, large_requests): (usize, Arc<LargeRequests>),
+        BodyLimits { bytes_max: body_bytes_max, budget: body_budget, large_requests }: BodyLimits,
         configured: BTreeSet<RankId>,
         peers: Arc<Peers>,
         recovery: Arc<RecoveryStatus>,
@@ -108,6 +110,7 @@ impl Api {
             indexer,
             access,
             body_bytes_max,
+            body_budget,
             large_requests,
             configured,
             was_ready,

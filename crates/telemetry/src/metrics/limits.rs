@@ -41,6 +41,8 @@ pub enum Limit {
     Connections,
     /// Bytes of a request's body.
     BodyBytes,
+    /// Bytes of all bodies that are received and not answered.
+    BodyBytesTotal,
     /// Requests with large bodies that wait for a thread.
     LargeRequests,
     /// Concurrent dumps.
@@ -80,7 +82,7 @@ pub enum Limit {
 }
 
 impl Limit {
-    const ALL: [Self; 32] = [
+    const ALL: [Self; 33] = [
         Self::Queue,
         Self::PendingRegistrations,
         Self::Pods,
@@ -95,6 +97,7 @@ impl Limit {
         Self::CacheGroups,
         Self::Connections,
         Self::BodyBytes,
+        Self::BodyBytesTotal,
         Self::LargeRequests,
         Self::Dumps,
         Self::Digests,
@@ -131,6 +134,7 @@ impl Limit {
             Self::CacheGroups => "cache_groups",
             Self::Connections => "connections",
             Self::BodyBytes => "body_bytes",
+            Self::BodyBytesTotal => "body_bytes_total",
             Self::LargeRequests => "large_requests",
             Self::Dumps => "dumps",
             Self::Digests => "digests",
