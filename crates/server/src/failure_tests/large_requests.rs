@@ -12,6 +12,9 @@ use tonic::transport::Channel;
 use super::*;
 use crate::large_requests::{LARGE_BYTES, LargeRequests, WAITING_MAX};
 
+/// Path, headers and body of a request.
+type BodyRequest<'r> = (&'r str, Vec<(&'r str, &'r str)>, &'r [u8]);
+
 const JSON: &str = "application/json";
 const BINARY: &str = "application/octet-stream";
 
@@ -109,7 +112,7 @@ fn a_large_body_beyond_those_that_may_wait_is_refused_on_every_endpoint() {
     let (gzip, zstd) = (gzip.finish().expect("memory"), zstd::encode_all(&prompt[..], 1).expect("memory"));
     assert!(gzip.len() < LARGE_BYTES && zstd.len() < LARGE_BYTES);
     let json = [("content-type", JSON)];
-    let requests: Vec<(&str, Vec<(&str, &str)>, &[u8])> = vec![
+    let requests: Vec<BodyRequest<'_>> = vec![
         ("/query", json.to_vec(), &prompt),
         ("/query", vec![("content-type", JSON), ("content-encoding", "gzip")], &gzip),
         ("/query", vec![("content-type", JSON), ("content-encoding", "zstd")], &zstd),
