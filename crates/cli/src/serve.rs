@@ -147,6 +147,12 @@ pub(crate) struct ServeArguments {
     #[arg(long, env = "FLASH_INDEXER_BODY_BYTES_MAX", default_value = "8388608", value_parser = at_least_one::<NonZeroUsize>)]
     body_bytes_max: NonZeroUsize,
 
+    /// Limit of the bodies of all requests that are received and not answered, such as 512MiB; at least twice
+    /// --body-bytes-max. The clients of one address may have as much of it as is free; beyond it a request is answered
+    /// with 503. [default: a sixteenth of the memory of the control group or the machine, from 64MiB to 1GiB]
+    #[arg(long, env = "FLASH_INDEXER_BODY_BYTES_TOTAL_MAX", value_name = "SIZE", value_parser = byte_size)]
+    body_bytes_total_max: Option<usize>,
+
     /// Connections that may be open at a time. A further one closes the longest idle or slowest one, or waits.
     #[arg(long, env = "FLASH_INDEXER_CONNECTIONS_MAX", default_value = "4096", value_parser = at_least_one::<NonZeroUsize>)]
     connections_max: NonZeroUsize,
@@ -216,6 +222,7 @@ pub(crate) fn run(arguments: ServeArguments) -> Result<()> {
         port: arguments.port,
         grpc_port: arguments.grpc_port,
         body_bytes_max: arguments.body_bytes_max.get(),
+        body_bytes_total_max: arguments.body_bytes_total_max,
         connections_max: arguments.connections_max.get(),
         indexer: IndexerOptions {
             writer_threads: arguments.threads.into(),

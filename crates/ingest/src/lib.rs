@@ -54,7 +54,7 @@ pub use decoders::{Decoders, Delivery, Retired};
 pub use engine_socket::{ConnectionEvent, EngineSocket, receive_from};
 pub use listener::{Connection, Listener, ListenerOptions, ListenerReport, ListenerState};
 pub use listener::{Maintain, ModelSink, RankOwner, ReleaseOutcome, ReplayClient, ReplayProgress};
-pub use queues::{QUEUE_BYTES_MIN, default_queue_bytes};
+pub use queues::{QUEUE_BYTES_MIN, default_queue_bytes, memory_share};
 pub use resume_point::{BlockDecoderState, DecoderState, DecoderStateDetail, RankReader, ReadAt, ResumePoint};
 pub use sockets::{BindError, BoundOptions, ConnectError, Sockets, Transport};
 #[doc(hidden)]

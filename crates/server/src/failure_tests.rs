@@ -1,6 +1,8 @@
 //! Injected faults, observed through the service's HTTP API.
 
 mod background;
+mod body_budget;
+mod large_requests;
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -23,7 +23,9 @@
 //! | `access.rs` | checks of bearer tokens |
 //! | `http/` | HTTP API: the table of endpoints and their handlers |
 //! | `grpc/` | gRPC API |
+//! | `body_budget.rs` | budget of the bytes of all bodies, shared between clients |
 //! | `connections/` | limit of open connections, with eviction of slow and idle ones, and TLS |
+//! | `large_requests.rs` | threads for requests with large bodies |
 //! | `little_endian.rs` | lists of numbers as bytes |
 //! | `peers/` | recovery from peers, comparison with peers, repair |
 //! | `reload.rs` | files that are read again while the service runs |
@@ -34,12 +36,14 @@
 //! `discovery`. Their public types are re-exported here.
 
 mod access;
+mod body_budget;
 mod connections;
 mod engines;
 #[cfg(test)]
 mod failure_tests;
 mod grpc;
 mod http;
+mod large_requests;
 mod little_endian;
 mod peers;
 mod registrar;

@@ -21,6 +21,7 @@ use tokio::task::JoinHandle;
 use tracing::{info, warn};
 
 use crate::access::AccessControl;
+use crate::body_budget::BodyLimits;
 use crate::connections::{BoundedListener, ConnectionHandle, Protocol};
 use crate::grpc::GrpcServer;
 use crate::http::{self, Api};
@@ -48,6 +49,9 @@ pub struct ServerOptions {
     pub tls: Option<TlsFiles>,
     /// Largest body of a request, in bytes.
     pub body_bytes_max: usize,
+    /// Limit of the bytes of all bodies that are received and not answered, at least twice the limit of one; none takes a
+    /// part of the memory.
+    pub body_bytes_total_max: Option<usize>,
     /// Limit of open connections; further connections wait.
     pub connections_max: usize,
     /// Configuration of the indexer.
@@ -82,6 +86,7 @@ impl Default for ServerOptions {
             limits_file: None,
             tls: None,
             body_bytes_max: 8 << 20,
+            body_bytes_total_max: None,
             connections_max: 4_096,
             indexer: IndexerOptions::default(),
             pods: None,
@@ -157,6 +162,8 @@ pub struct Server {
     grpc: Option<(SocketAddr, GrpcServer)>,
     discovery: Option<Discovery>,
     periodic: PeriodicTasks,
+    #[cfg(test)]
+    pub(crate) bodies: BodyLimits,
     stop: oneshot::Sender<()>,
     serving: JoinHandle<io::Result<()>>,
 }
@@ -168,7 +175,8 @@ impl Server {
     ///
     /// Fails if an address cannot be bound, a thread cannot be started, or a registration is rejected.
     pub async fn start(options: ServerOptions) -> Result<Self, StartError> {
-        let ServerOptions { host, port, body_bytes_max, connections_max, indexer, registrations, .. } = options;
+        let ServerOptions { host, port, body_bytes_max, body_bytes_total_max, connections_max, .. } = options;
+        let ServerOptions { indexer, registrations, .. } = options;
         let (listener, address) = bind(&host, port).await?;
         let grpc = match options.grpc_port {
             None => None,
@@ -252,10 +260,12 @@ impl Server {
             }
         };
         let status = discovery.as_ref().map(|discovery| Arc::clone(discovery.status()));
+        let bodies = BodyLimits::new(body_bytes_max, body_bytes_total_max, indexer.metrics());
+        let bodies = bodies.map_err(StartError::Thread)?;
         let api = Api::new(
             Arc::clone(&indexer),
             Arc::clone(&access),
-            body_bytes_max,
+            bodies.clone(),
             configured,
             peers,
             Arc::clone(&recovery),
@@ -268,7 +278,7 @@ impl Server {
             let server = GrpcServer::start(
                 listener,
                 (Arc::clone(&indexer), Arc::clone(&access)),
-                body_bytes_max,
+                &bodies,
                 Arc::clone(&recovery),
             );
             server.map(|server| (address, server))
@@ -292,6 +302,8 @@ impl Server {
             grpc,
             discovery,
             periodic,
+            #[cfg(test)]
+            bodies,
             stop,
             serving,
         })

@@ -52,10 +52,22 @@ impl BatchOutline {
         Ok(Self { timestamp, dp_rank, events_at: events.reader.position(), events: events.left })
     }
 
+    /// Time at which the engine made the batch, in seconds since the Unix epoch.
+    #[must_use]
+    pub const fn timestamp(&self) -> f64 {
+        self.timestamp
+    }
+
     /// The data-parallel rank that made the batch, if the batch names it.
     #[must_use]
     pub const fn dp_rank(&self) -> Option<DpRank> {
         self.dp_rank
+    }
+
+    /// The outline of the events that an iterator over this batch has left.
+    #[must_use]
+    pub fn of_rest(self, rest: &Events<'_>) -> Self {
+        Self { events_at: rest.offset(), events: rest.left, ..self }
     }
 
     /// The batch of the payload that this outline was computed from, decoded in an engine's format. The result for
@@ -73,6 +85,20 @@ pub struct Events<'a> {
     reader: Reader<'a>,
     left: u32,
     adapter: EngineAdapter,
+}
+
+impl Events<'_> {
+    /// Offset of the next event in the payload, in bytes.
+    #[must_use]
+    pub fn offset(&self) -> usize {
+        self.reader.position()
+    }
+
+    /// Whether no event is left.
+    #[must_use]
+    pub const fn is_empty(&self) -> bool {
+        self.left == 0
+    }
 }
 
 impl<'a> Iterator for Events<'a> {

@@ -26,6 +26,8 @@ use flash_indexer_telemetry::supervision::{Step, Steps, ThreadKind, Watch, guard
 const WAITING_BYTES_MAX: usize = 512 << 20;
 /// Changes are sent to the writer once they stem from this many bytes of messages, and at the end of a delivery.
 const BATCH_BYTES: usize = 1 << 20;
+/// Bytes of events that a decoder decodes before other queues take their turns, and the rest of one event.
+const TURN_BYTES_MAX: usize = 128 << 10;
 
 /// State of a decoder thread.
 pub(super) struct Decoder {
@@ -41,6 +43,8 @@ pub(super) struct Decoder {
     deferred_timers: FxHashMap<QueueKey, Vec<(Instant, u64)>>,
     /// Bytes of the budget that the current work takes until its changes are written.
     reservation: Option<Reservation>,
+    /// Bytes of events that may be decoded in this turn.
+    turn_bytes_left: usize,
     /// Bytes of messages that all streams buffer behind gaps.
     pub(super) waiting_bytes: usize,
     /// The listener whose delivery is being handled. While its decoder is used, that is not in `listener_decoders`.
@@ -68,6 +72,7 @@ impl Decoder {
             timers: BTreeSet::new(),
             deferred_timers: FxHashMap::default(),
             reservation: None,
+            turn_bytes_left: TURN_BYTES_MAX,
             waiting_bytes: 0,
             current: None,
             writers,
@@ -79,6 +84,7 @@ impl Decoder {
     /// Handles one entry of the queues, then the timers that are due.
     fn handle_taken(&mut self, taken: Taken<QueueKey, Work>) -> Step {
         let mut step = Step::Worked;
+        self.turn_bytes_left = TURN_BYTES_MAX;
         match taken {
             Taken::Work { key, work, reservation } => {
                 self.reservation = Some(reservation);
@@ -105,6 +111,16 @@ impl Decoder {
                     self.current = Some(Arc::clone(&listener));
                     self.handle(&listener, delivery);
                     self.current = None;
+                }
+            }
+            Work::Rest { listener, reservation } => {
+                if !self.writers.are_stopping() {
+                    self.reservation = reservation;
+                    self.with_decoder(&listener, |decoder, _| {
+                        decoder.is_rest_queued = false;
+                        decoder.resume();
+                    });
+                    self.report_changed_block_size(&listener);
                 }
             }
             Work::Pod { pod, messages } => {
@@ -162,6 +178,8 @@ impl Decoder {
             Delivery::Connected => self.with_decoder(listener, |decoder, _| decoder.connected(now)),
             Delivery::Disconnected => self.with_decoder(listener, |decoder, _| decoder.disconnected()),
             Delivery::Release(done) => {
+                // `done` follows all messages that were held.
+                self.turn_bytes_left = usize::MAX;
                 self.with_decoder(listener, |decoder, _| decoder.release(now));
                 self.when_written(listener, move || done.send(()));
             }
@@ -245,6 +263,7 @@ impl Decoder {
             known.unwrap_or_else(|| ListenerDecoder::new(Arc::clone(listener), Arc::clone(&self.metrics)));
         let name = std::thread::current();
         let name = name.name().unwrap_or_default();
+        decoder.turn_bytes_left = self.turn_bytes_left;
         if guarded(&self.metrics, ThreadKind::Decoder, name, || work(&mut decoder, &out)).is_none() {
             log_listener!(error, **listener, "failed to decode a message: panic in the decoder; restarting the stream");
             listener.require_restart(DECODER_PANICKED);
@@ -258,6 +277,11 @@ impl Decoder {
             self.waiting_bytes = self.waiting_bytes - bytes + decoder.waiting_bytes();
         }
         out.write(&mut decoder);
+        self.turn_bytes_left = decoder.turn_bytes_left.min(self.turn_bytes_left);
+        if decoder.is_interrupted() && !std::mem::replace(&mut decoder.is_rest_queued, true) {
+            let rest = Work::Rest { listener: Arc::clone(listener), reservation: self.reservation.clone() };
+            self.queues.put_back(&QueueKey::of(listener), self.number, rest);
+        }
         if let Some(due) = due_before {
             self.timers.remove(&(due, listener.id));
         }
@@ -310,6 +334,9 @@ impl WriterSender<'_> {
     }
 
     fn write(&self, decoder: &mut ListenerDecoder) {
+        if decoder.is_interrupted() {
+            return;
+        }
         let changes = decoder.changes();
         if !changes.is_empty() {
             self.writers.write(self.listener, changes, self.reservation.clone());
@@ -322,12 +349,13 @@ mod tests {
     use crossbeam_channel::bounded;
     use flash_indexer_telemetry::metrics::MetricNames;
     use flash_indexer_telemetry::supervision::Supervisor;
+    use flash_indexer_test_support::wait_for;
     use parking_lot::Mutex;
     use tracing::span::{Attributes, Id, Record};
     use tracing::{Event, Metadata, Subscriber};
 
     use super::*;
-    use crate::fixture::Fixture;
+    use crate::fixture::{Fixture, PATIENCE, RANK, listener_of_first_decoder};
 
     /// Records the fields of the entered span at each event.
     #[derive(Default)]
@@ -365,6 +393,53 @@ mod tests {
         fn record(&self, _span: &Id, _values: &Record<'_>) {}
 
         fn record_follows_from(&self, _span: &Id, _follows: &Id) {}
+    }
+
+    const EVENT: [u8; 3] = [0x91, 0xa1, b'x'];
+
+    /// A delivery of a message with events of an unknown type, each of which is counted when it is decoded.
+    fn unknown_events(listener: &Arc<Listener>, sequence: u64, events: u32) -> Work {
+        let mut payload = vec![0x93, 0xcb];
+        payload.extend(1_f64.to_be_bytes());
+        payload.push(0xdd);
+        payload.extend(events.to_be_bytes());
+        payload.extend(EVENT.repeat(events as usize));
+        payload.push(0xc0);
+        let frames = vec![b"t".to_vec(), sequence.to_be_bytes().to_vec(), payload];
+        Work::Delivery { listener: Arc::clone(listener), delivery: Delivery::Live(vec![frames]) }
+    }
+
+    #[test]
+    fn a_large_message_is_decoded_in_turns_between_those_of_other_engines() {
+        const EVENTS: u32 = 200_000;
+        let fixture = Fixture::start(2, false);
+        let metrics = Arc::new(Metrics::new(MetricNames::Own));
+        let supervisor = Supervisor::start(&metrics).expect("a thread");
+        let writers = Arc::new(Writers::start(1, &supervisor).expect("a thread"));
+        let queues = Arc::new(Queues::new(1, usize::MAX, Clock::System));
+        let mut decoder = Decoder::new(0, Arc::clone(&queues), bounded(1).0, writers, metrics, Clock::System);
+        let [large, other] = [0, 1].map(|at| listener_of_first_decoder(&fixture.listener(at)));
+        let decoded =
+            |listener: &Listener| listener.report(RANK).rejected.get("unknown_event_type").copied().unwrap_or_default();
+        for (listener, sequence, events) in [(&large, 1, EVENTS), (&large, 2, 1), (&other, 1, 1), (&other, 2, 1)] {
+            queues.push(&QueueKey::of(listener), 0, unknown_events(listener, sequence, events), |_| {});
+        }
+        let mut turns = Vec::new();
+        while turns.iter().sum::<u64>() < u64::from(EVENTS) + 3 {
+            let before = [&large, &other].map(|listener| decoded(listener));
+            let taken = queues.take(0, Some(Instant::now() + PATIENCE), || {});
+            assert!(!matches!(taken, Taken::Timeout), "after {turns:?}");
+            decoder.handle_taken(taken);
+            decoder.reservation = None;
+            turns.push(decoded(&large) - before[0] + decoded(&other) - before[1]);
+        }
+        let events_max = (TURN_BYTES_MAX / EVENT.len()) as u64 + 1;
+        assert!(turns.iter().all(|&events| events <= events_max), "{turns:?}");
+        assert_eq!(turns[..4], [events_max, 1, events_max, 1], "the other engine has every second turn");
+        assert_eq!(turns[turns.len() - 1], 1, "the engine's next message follows the large one");
+        assert_eq!(turns.len(), 2 + u64::from(EVENTS).div_ceil(events_max) as usize + 1);
+        wait_for("both messages to be written", PATIENCE, || (large.last_sequence() == Some(2)).then_some(()));
+        wait_for("their bytes to be released", PATIENCE, || (queues.bytes() == 0).then_some(()));
     }
 
     #[test]

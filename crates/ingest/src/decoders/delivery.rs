@@ -11,6 +11,7 @@ use crate::listener::Listener;
 use crate::message::Frames;
 use crate::queues::{NoticePosition, QueuedSize, QueuedWork};
 use crate::resume_point::{DecoderState, DecoderStateDetail, RankReader, ReadAt};
+use crate::writer::Reservation;
 
 /// Bytes that a queued message takes besides its frames: their allocations and its slot in the queue.
 const MESSAGE_OVERHEAD_BYTES: usize = 256;
@@ -123,6 +124,11 @@ pub(super) enum Work {
     Delivery {
         listener: Arc<Listener>,
         delivery: Delivery,
+    },
+    /// The rest of a listener's message, which the end of a turn interrupted.
+    Rest {
+        listener: Arc<Listener>,
+        reservation: Option<Reservation>,
     },
     /// Messages of a pod, from the bound socket.
     Pod {

@@ -148,7 +148,7 @@ impl Decoder {
     }
 
     /// Requests a new registration of a pod that restarted with another block size.
-    fn report_changed_block_size(&mut self, listener: &Arc<Listener>) {
+    pub(super) fn report_changed_block_size(&mut self, listener: &Arc<Listener>) {
         let changed = self.listener_decoders.get_mut(&listener.id).and_then(ListenerDecoder::take_changed_block_size);
         if let Some(block_size) = changed {
             let (name, dp_rank) = (listener.pod_name(), listener.dp_rank);

@@ -3,10 +3,12 @@
 use flash_indexer_core::groups::RankEvent;
 use flash_indexer_core::{BlockEvent, DpRank};
 use flash_indexer_telemetry::metrics::Limit;
-use flash_indexer_wire::{Batch, BlockStored, EngineEvent, EventError, TranslateError, Translator, TranslatorOptions};
+use flash_indexer_wire::{
+    BatchOutline, BlockStored, EngineEvent, EventError, Events, TranslateError, Translator, TranslatorOptions,
+};
 use rustc_hash::FxHashMap;
 
-use super::{ListenerDecoder, SeenBlockSize};
+use super::{ListenerDecoder, PartlyApplied, SeenBlockSize};
 use crate::change::Change;
 use crate::event_parts::divide;
 use crate::listener::{Listener, RankOwner};
@@ -16,35 +18,55 @@ use crate::message::Message;
 /// Limit of the ranks that the batches of one listener name.
 const RANKS_PER_LISTENER_MAX: usize = 1024;
 
+/// Bytes of a turn that a message takes besides its events.
+const MESSAGE_TURN_BYTES: usize = 64;
+
 impl ListenerDecoder {
-    /// Applies the next message of the stream.
-    pub(super) fn apply_message(&mut self, sequence: u64, message: &Message) {
+    /// Applies a part of the stream's next message, up to the end of the turn. Returns the message if a part of it is left.
+    pub(super) fn apply_part(&mut self, mut current: PartlyApplied) -> Option<PartlyApplied> {
+        if self.turn_bytes_left == 0 {
+            return Some(current);
+        }
+        let PartlyApplied { sequence, message, rest } = &mut current;
+        let rest = match rest.take() {
+            None => self.begin_message(*sequence, message),
+            rest => rest,
+        };
+        if let Some((dp_rank, outline)) = rest {
+            let mut events = outline.batch(&message.payload, self.adapter).events;
+            self.apply_events(dp_rank, &mut events);
+            if !events.is_empty() {
+                current.rest = Some((dp_rank, outline.of_rest(&events)));
+                return Some(current);
+            }
+            self.end_batch(dp_rank);
+        }
+        let timestamp = message.outline.as_ref().ok().map(BatchOutline::timestamp);
+        self.changes.push(Change::MessageApplied { sequence: *sequence, timestamp });
+        self.changed_bytes += message.payload.len();
+        self.turn_bytes_left = self.turn_bytes_left.saturating_sub(MESSAGE_TURN_BYTES);
+        None
+    }
+
+    /// Begins to apply a message. Returns its events and their rank, unless the rank ignores them.
+    fn begin_message(&mut self, sequence: u64, message: &Message) -> Option<(DpRank, BatchOutline)> {
         if sequence == 0 {
             // The stream begins here: state imported without a position is of an earlier epoch, or will be published again.
             self.changes.extend(std::mem::take(&mut self.without_position).into_iter().map(Change::Forget));
         }
-        let mut timestamp = None;
-        match &message.outline {
-            Ok(outline) => {
-                let batch = outline.batch(&message.payload, self.adapter);
-                timestamp = Some(batch.timestamp);
-                self.changes.push(Change::EventTime(batch.timestamp));
-                self.apply(sequence, batch);
-            }
+        let outline = match &message.outline {
+            Ok(outline) => *outline,
             Err(error) => {
                 // Only a replay brings an invalid batch this far, so the engine did publish it.
                 self.reject(error.reason(), error.to_string());
                 self.changes.push(Change::RecordLoss(None, error.to_string()));
+                return None;
             }
-        }
-        self.changes.push(Change::MessageApplied { sequence, timestamp });
-        self.changed_bytes += message.payload.len();
-    }
-
-    fn apply(&mut self, sequence: u64, batch: Batch<'_>) {
-        let dp_rank = batch.dp_rank.unwrap_or(self.listener.dp_rank);
+        };
+        self.changes.push(Change::EventTime(outline.timestamp()));
+        let dp_rank = outline.dp_rank().unwrap_or(self.listener.dp_rank);
         if self.ignored_ranks.contains(&dp_rank) || self.imported.get(&dp_rank).is_some_and(|&last| sequence <= last) {
-            return;
+            return None;
         }
         if !self.ranks.contains(&dp_rank) {
             if self.ranks.len() >= RANKS_PER_LISTENER_MAX {
@@ -58,7 +80,8 @@ impl ListenerDecoder {
                     listed.extend(&self.ranks);
                     self.changes.push(Change::RecordLossOfUnlisted(listed, why.clone()));
                 }
-                return self.reject("too_many_ranks", why);
+                self.reject("too_many_ranks", why);
+                return None;
             }
             if self.listener.model.list_rank(&self.listener, dp_rank) == RankOwner::OtherStream {
                 let why = format!("a batch names rank {dp_rank}, which belongs to another endpoint of the instance");
@@ -68,12 +91,25 @@ impl ListenerDecoder {
             }
             self.ranks.insert(dp_rank);
         }
-        for event in batch.events {
+        Some((dp_rank, outline))
+    }
+
+    /// Applies events up to the end of the turn, at least one.
+    fn apply_events(&mut self, dp_rank: DpRank, events: &mut Events<'_>) {
+        let start = events.offset();
+        while let Some(event) = events.next() {
             match event {
                 Ok(event) => self.apply_event(dp_rank, &event),
                 Err(error) => self.reject_event(dp_rank, &error),
             }
+            if events.offset() - start >= self.turn_bytes_left {
+                break;
+            }
         }
+        self.turn_bytes_left = self.turn_bytes_left.saturating_sub(events.offset() - start);
+    }
+
+    fn end_batch(&mut self, dp_rank: DpRank) {
         // Checked after the batch: within it, secondary groups may come first.
         if !self.translators.get(&dp_rank).is_some_and(Translator::lacks_primary_group) {
             self.ranks_without_content.remove(&dp_rank);

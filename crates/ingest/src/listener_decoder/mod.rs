@@ -14,8 +14,8 @@ use flash_indexer_telemetry::metrics::Metrics;
 use flash_indexer_types::logs::Repeats;
 use flash_indexer_types::{ClearCause, EngineKind};
 use flash_indexer_wire::{
-    Action, ClearReason, EngineAdapter, Replay, ReplayReply, Stream, StreamLimits, StreamOptions, StreamPosition,
-    StreamTrust, Translator,
+    Action, BatchOutline, ClearReason, EngineAdapter, Replay, ReplayReply, Stream, StreamLimits, StreamOptions,
+    StreamPosition, StreamTrust, Translator,
 };
 use rustc_hash::FxHashMap;
 use tracing::Span;
@@ -80,6 +80,20 @@ pub(super) struct ListenerDecoder {
     replay_span: Span,
     /// Bytes of the messages that `changes` stem from.
     changed_bytes: usize,
+    /// Bytes that may be decoded before other queues take their turns.
+    pub(super) turn_bytes_left: usize,
+    /// Message that the end of a turn interrupted.
+    partly_applied: Option<PartlyApplied>,
+    /// Whether work to resume it is queued.
+    pub(super) is_rest_queued: bool,
+}
+
+/// Message of which a part is applied.
+struct PartlyApplied {
+    sequence: u64,
+    message: Message,
+    /// Events that are left and their rank; none before the first part.
+    rest: Option<(DpRank, BatchOutline)>,
 }
 
 impl ListenerDecoder {
@@ -125,6 +139,9 @@ impl ListenerDecoder {
             changes: Vec::new(),
             replay_span: Span::none(),
             changed_bytes: 0,
+            turn_bytes_left: usize::MAX,
+            partly_applied: None,
+            is_rest_queued: false,
         }
     }
 
@@ -335,13 +352,32 @@ impl ListenerDecoder {
         self.changes.extend(self.ranks.iter().copied().map(Change::Forget));
     }
 
-    /// Executes the actions that the stream requests.
+    /// Continues with the actions that the end of a turn interrupted.
+    pub(super) fn resume(&mut self) {
+        self.execute();
+    }
+
+    /// Whether the end of a turn interrupted a message. Its changes are complete only after it.
+    pub(super) fn is_interrupted(&self) -> bool {
+        self.partly_applied.is_some()
+    }
+
+    /// Executes the actions that the stream requests, until the turn ends. Inputs of an interrupted stream are handled after
+    /// the message that was interrupted.
     fn execute(&mut self) {
-        while let Some(action) = self.stream.next_action() {
+        loop {
+            if let Some(current) = self.partly_applied.take() {
+                let sequence = current.sequence;
+                self.partly_applied = self.apply_part(current);
+                if self.partly_applied.is_some() {
+                    return;
+                }
+                self.run_pending_read(sequence);
+            }
+            let Some(action) = self.stream.next_action() else { return };
             match action {
                 Action::Apply { sequence, payload } => {
-                    self.apply_message(sequence, &payload);
-                    self.run_pending_read(sequence);
+                    self.partly_applied = Some(PartlyApplied { sequence, message: payload, rest: None });
                 }
                 Action::RequestReplay { attempt, from } => self.listener.request_replay(attempt, from),
                 Action::CloseReplay => self.listener.cancel_replay(),

@@ -1,6 +1,7 @@
 //! Default of the byte budget: a part of the memory that this process may use.
 
 use std::fs;
+use std::ops::RangeInclusive;
 use std::path::Path;
 
 /// Smallest budget, in bytes: some messages of the largest size.
@@ -13,9 +14,14 @@ const MEMORY_SHARE: usize = 4;
 /// Default of the byte budget: a quarter of the memory that the control group, or else the machine, has; at least
 /// [`QUEUE_BYTES_MIN`] and at most 4 GiB.
 pub fn default_queue_bytes() -> usize {
-    let memory = memory_bytes(Path::new("/"));
-    let share = memory.map_or(QUEUE_BYTES_MIN, |memory| memory / MEMORY_SHARE);
-    share.clamp(QUEUE_BYTES_MIN, DEFAULT_BYTES_MAX)
+    memory_share(MEMORY_SHARE, QUEUE_BYTES_MIN..=DEFAULT_BYTES_MAX)
+}
+
+/// One part in `share` of the memory that the control group, or else the machine, has, within these limits; the lower one
+/// if the memory is unknown.
+pub fn memory_share(share: usize, limits: RangeInclusive<usize>) -> usize {
+    let (min, max) = limits.into_inner();
+    memory_bytes(Path::new("/")).map_or(min, |memory| memory / share).clamp(min, max)
 }
 
 /// The lowest of the machine's memory and the limits of the process's control groups (version 2 and 1), read below

@@ -105,6 +105,8 @@ struct Entry<T> {
     at: Instant,
     /// Whether it replaces live messages that were dropped.
     is_notice: bool,
+    /// Whether it is the rest of taken work.
+    is_rest: bool,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -145,7 +147,7 @@ impl<K: Clone + Eq + Hash, T: QueuedWork> FairQueues<K, T> {
         }
         let size = work.size();
         if size.messages == 0 || self.make_room(key, &work, size.bytes, &mut on_drop) {
-            return self.append(key, Entry { work, size, at, is_notice: false });
+            return self.append(key, Entry { work, size, at, is_notice: false, is_rest: false });
         }
         on_drop(&work);
         if self.queues[key].entries.back().is_none_or(|last| !last.work.covers(&work)) {
@@ -205,7 +207,15 @@ impl<K: Clone + Eq + Hash, T: QueuedWork> FairQueues<K, T> {
     /// turn.
     pub(super) fn put_back(&mut self, key: &K, consumer: usize, rest: T, at: Instant) {
         let queue = self.queues.entry(key.clone()).or_insert_with(|| Queue::new(consumer));
-        queue.entries.push_front(Entry { work: rest, size: QueuedSize::default(), at, is_notice: false });
+        // It was queued before the entries that are behind it.
+        let at = queue.entries.front().map_or(at, |next| next.at.min(at));
+        queue.entries.push_front(Entry {
+            work: rest,
+            size: QueuedSize::default(),
+            at,
+            is_notice: false,
+            is_rest: true,
+        });
         let consumer = &mut self.consumers[queue.consumer];
         consumer.entries += 1;
         if queue.turn == Turn::Idle {
@@ -236,7 +246,9 @@ impl<K: Clone + Eq + Hash, T: QueuedWork> FairQueues<K, T> {
         while let Some(key) = consumer.ready.pop_front() {
             let queue = self.queues.get_mut(&key).expect("a queue with work is not removed");
             let is_total_reached = queue.unwritten > 0 && self.unwritten >= self.bytes_max / UNWRITTEN_SHARE;
-            if queue.unwritten >= UNWRITTEN_BYTES_MAX || is_total_reached {
+            // The rest of taken work is never parked: its bytes are released after it.
+            let is_rest = queue.entries.front().is_some_and(|next| next.is_rest);
+            if !is_rest && (queue.unwritten >= UNWRITTEN_BYTES_MAX || is_total_reached) {
                 queue.turn = Turn::Parked;
                 on_park();
                 continue;
@@ -334,7 +346,7 @@ impl<T: QueuedWork> Entry<T> {
     /// The notice that replaces dropped messages.
     fn notice(dropped: T, position: NoticePosition, at: Instant) -> Self {
         let is_notice = dropped.is_live();
-        Self { work: dropped.into_notice(position), size: QueuedSize::default(), at, is_notice }
+        Self { work: dropped.into_notice(position), size: QueuedSize::default(), at, is_notice, is_rest: false }
     }
 }
 

@@ -6,6 +6,6 @@ mod fair;
 mod fair_tests;
 mod shared;
 
-pub use self::budget::{QUEUE_BYTES_MIN, default_queue_bytes};
+pub use self::budget::{QUEUE_BYTES_MIN, default_queue_bytes, memory_share};
 pub(crate) use self::fair::{NoticePosition, QueuedSize, QueuedWork};
 pub(crate) use self::shared::{Queues, Taken};

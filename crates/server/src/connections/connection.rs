@@ -109,7 +109,9 @@ impl AsyncWrite for Connection {
 }
 
 impl Connected for Connection {
-    type ConnectInfo = ();
+    type ConnectInfo = ConnectionHandle;
 
-    fn connect_info(&self) {}
+    fn connect_info(&self) -> ConnectionHandle {
+        self.handle()
+    }
 }

@@ -178,6 +178,11 @@ impl ConnectionState {
 pub(crate) struct ConnectionHandle(pub(super) Arc<ConnectionState>);
 
 impl ConnectionHandle {
+    /// Address of the client, or its IPv6 network.
+    pub(crate) fn client(&self) -> IpAddr {
+        self.0.client
+    }
+
     /// Marks a request as in flight until the guard is dropped.
     pub(crate) fn request(&self) -> RequestGuard {
         self.0.begin();

@@ -7,11 +7,13 @@
 //! | `router_service.rs` | `flash_indexer.v1.RouterService`: queries and predictions |
 //! | `answers.rs` | response stream of `QueryStream` |
 //! | `indexer_service.rs` | `indexer.v1.IndexerService`: scores of instances |
+//! | `large_messages.rs` | decoding and answering of large messages on the threads for large requests |
 //! | `lists.rs` | tokens and local hashes of a request, as a repeated field or as bytes |
 //! | `status.rs` | mapping of errors to gRPC statuses, and metrics of requests |
 
 mod answers;
 mod indexer_service;
+mod large_messages;
 mod lists;
 mod router_service;
 mod status;
@@ -29,10 +31,12 @@ use tonic_health::server::HealthReporter;
 use tracing::warn;
 
 use self::indexer_service::Scores;
+use self::large_messages::LargeMessages;
 use self::proto::indexer_service_server::IndexerServiceServer;
 use self::proto::router_service_server::RouterServiceServer;
 use self::router_service::Router;
 use crate::access::AccessControl;
+use crate::body_budget::BodyLimits;
 use crate::connections::{BoundedListener, Incoming};
 use crate::peers::RecoveryStatus;
 
@@ -75,7 +79,7 @@ impl GrpcServer {
     pub(crate) fn start(
         listener: BoundedListener,
         (indexer, access): (Arc<Indexer>, Arc<AccessControl>),
-        message_bytes_max: usize,
+        bodies: &BodyLimits,
         recovery: Arc<RecoveryStatus>,
     ) -> Result<Self, tonic_reflection::server::Error> {
         let describe = || {
@@ -90,11 +94,11 @@ impl GrpcServer {
         let shared = Shared { indexer, access, stopping: stopping.clone() };
         // The limit is also that of a decompressed message.
         let scores = IndexerServiceServer::new(Scores(shared.clone()))
-            .max_decoding_message_size(message_bytes_max)
+            .max_decoding_message_size(bodies.bytes_max)
             .accept_compressed(CompressionEncoding::Gzip)
             .accept_compressed(CompressionEncoding::Zstd);
         let router = RouterServiceServer::new(Router(shared))
-            .max_decoding_message_size(message_bytes_max)
+            .max_decoding_message_size(bodies.bytes_max)
             .accept_compressed(CompressionEncoding::Gzip)
             .accept_compressed(CompressionEncoding::Zstd);
         let routes = Server::builder()
@@ -104,8 +108,8 @@ impl GrpcServer {
             .add_service(reflection)
             .add_service(older_reflection)
             .add_service(health)
-            .add_service(scores)
-            .add_service(router);
+            .add_service(LargeMessages { service: scores, bodies: bodies.clone() })
+            .add_service(LargeMessages { service: router, bodies: bodies.clone() });
         let serving = tokio::spawn(async move {
             let reporting = tokio::spawn(report_health(reporter, reported, recovery, stopping.clone()));
             let stopped = until_true(stopping);

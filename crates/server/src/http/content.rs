@@ -75,20 +75,26 @@ impl ContentEncoding {
         }
     }
 
-    /// Decodes a body to at most `bytes_max` bytes. Decoding stops at the first byte beyond them.
+    /// Decodes a body to at most one byte more than `bytes_max`.
     pub(super) fn decode(self, body: Vec<u8>, bytes_max: usize) -> Result<Vec<u8>, ApiError> {
-        let decoded = match self {
-            Self::Identity => return Ok(body),
-            Self::Gzip => read_up_to(bytes_max + 1, MultiGzDecoder::new(&body[..])),
-            Self::Zstd => zstd_decoder(&body).and_then(|decoder| read_up_to(bytes_max + 1, decoder)),
-        };
-        match decoded {
-            Ok(decoded) if decoded.len() > bytes_max => Err(ApiError::too_large(decoded.len(), bytes_max)),
-            Ok(decoded) => Ok(decoded),
-            Err(error) => Err(ApiError::bad_request(format!(
-                "failed to decompress the body: {error}; compress it as the header content-encoding says"
-            ))),
+        match self {
+            Self::Identity => Ok(body),
+            Self::Gzip | Self::Zstd => self.decompress(&body, bytes_max),
         }
+    }
+
+    /// Decompresses a body to at most one byte more than `bytes_max`.
+    pub(super) fn decompress(self, body: &[u8], bytes_max: usize) -> Result<Vec<u8>, ApiError> {
+        let decompressed = match self {
+            Self::Identity => Ok(body.to_vec()),
+            Self::Gzip => read_up_to(bytes_max + 1, MultiGzDecoder::new(body)),
+            Self::Zstd => zstd_decoder(body).and_then(|decoder| read_up_to(bytes_max + 1, decoder)),
+        };
+        decompressed.map_err(|error| {
+            ApiError::bad_request(format!(
+                "failed to decompress the body: {error}; compress it as the header content-encoding says"
+            ))
+        })
     }
 }
 

@@ -14,8 +14,13 @@ use flash_indexer_telemetry::metrics::Limit;
 use flash_indexer_types::InstanceIdError;
 use flash_indexer_types::names::{NameError, shorten, shortened};
 
+use tokio::task::JoinError;
+use tracing::error;
+
 use super::content::{Accepted, ENCODINGS, OCTET_STREAM};
 use crate::access::limit_metric;
+use crate::body_budget::BodyBudgetReached;
+use crate::large_requests::LargeRequestError;
 
 /// Error response: a status and a message with a remedy for the client.
 #[derive(Debug)]
@@ -116,6 +121,35 @@ impl IntoResponse for ApiError {
             response.extensions_mut().insert(DeniedReason(reason));
         }
         response
+    }
+}
+
+impl From<JoinError> for ApiError {
+    fn from(failed: JoinError) -> Self {
+        match failed.is_panic() {
+            true => {
+                error!(%failed, "request panicked; report this bug with the log");
+                Self::unavailable("the request panicked; report this bug with the log")
+            }
+            false => Self::unavailable("the service is stopping"),
+        }
+    }
+}
+
+impl From<LargeRequestError> for ApiError {
+    fn from(error: LargeRequestError) -> Self {
+        match error {
+            // The threads have counted it.
+            LargeRequestError::Full => Self { retry_after_s: Some(1), ..Self::unavailable(error.to_string()) },
+            LargeRequestError::Ended(error) => error.into(),
+        }
+    }
+}
+
+impl From<BodyBudgetReached> for ApiError {
+    fn from(error: BodyBudgetReached) -> Self {
+        // The budget has counted it.
+        Self { retry_after_s: Some(1), ..Self::unavailable(error.to_string()) }
     }
 }
 

@@ -4,17 +4,19 @@ use std::sync::Arc;
 
 use axum::Json;
 use axum::extract::State;
+use axum::response::{IntoResponse, Response};
 use flash_indexer_access::Grant;
-use flash_indexer_api::{ExplainParameters, ExplainRequest, Explanation, Hashes};
+use flash_indexer_api::{ExplainParameters, ExplainRequest, Hashes};
 use flash_indexer_registry::{ExplainQuestion, Prompt};
 use flash_indexer_telemetry::metrics::Limit;
 use flash_indexer_types::GivenInstanceId;
+use flash_indexer_types::hashes::HashForm;
 
 use super::error::ApiError;
 use super::explanation;
 use super::extract::{Access, Parameters};
 use super::fields::CheckedScope;
-use super::prompt::{PromptBody, PromptRequest};
+use super::prompt::{PromptBody, PromptRequest, Prompted};
 use super::{Api, blocking};
 use crate::access::tokens_of_blocks;
 
@@ -22,9 +24,18 @@ pub(super) async fn explain(
     State(api): State<Arc<Api>>,
     Access(grant): Access,
     Parameters(ExplainParameters { hashes }): Parameters<ExplainParameters>,
-    PromptBody { request, .. }: PromptBody<ExplainRequest>,
-) -> Result<Json<Explanation>, ApiError> {
-    let question = question(request, &grant)?;
+    body: PromptBody,
+) -> Result<Response, ApiError> {
+    body.answer(async move |Prompted { request, .. }| answer(&api, &grant, request, hashes).await).await
+}
+
+async fn answer(
+    api: &Api,
+    grant: &Arc<Grant>,
+    request: ExplainRequest,
+    hashes: HashForm,
+) -> Result<Response, ApiError> {
+    let question = question(request, grant)?;
     let tokens = match &question.prompt {
         Prompt::Tokens { tokens, .. } => tokens.len(),
         Prompt::Hashes(hashes) => tokens_of_blocks(&api.indexer, &question.key, hashes.len()),
@@ -38,9 +49,10 @@ pub(super) async fn explain(
     let response = blocking(move || {
         let explanation = indexer.explain(&question);
         drop(permit);
-        explanation.map(|explanation| explanation::response(question, explanation, hashes))
+        // A long list is written here as well.
+        explanation.map(|explanation| Json(explanation::response(question, explanation, hashes)).into_response())
     });
-    Ok(Json(response.await??))
+    Ok(response.await??)
 }
 
 impl PromptRequest for ExplainRequest {
@@ -79,11 +91,11 @@ fn question(request: ExplainRequest, grant: &Arc<Grant>) -> Result<ExplainQuesti
 mod tests {
     use flash_indexer_registry::{Indexer, IndexerOptions};
     use flash_indexer_telemetry::metrics::TextFormat;
-    use flash_indexer_types::hashes::HashForm;
 
     use super::super::EXPLANATIONS_MAX;
     use super::*;
     use crate::access::AccessControl;
+    use crate::body_budget::BodyLimits;
     use crate::peers::RecoveryStatus;
 
     #[tokio::test]
@@ -91,12 +103,12 @@ mod tests {
         let indexer = Arc::new(Indexer::start(IndexerOptions::default()).expect("threads"));
         let (peers, recovery) = (Arc::default(), RecoveryStatus::finished());
         let access = Arc::new(AccessControl::new(None, None));
-        let api = Arc::new(Api::new(Arc::clone(&indexer), access, 0, Default::default(), peers, recovery, None));
+        let limits = BodyLimits::new(0, None, indexer.metrics()).expect("threads");
+        let api = Arc::new(Api::new(Arc::clone(&indexer), access, limits, Default::default(), peers, recovery, None));
         let explain_once = || {
             let request = serde_json::from_str(r#"{"token_ids": [], "model_name": "m"}"#).expect("a request");
-            let parameters = Parameters(ExplainParameters { hashes: HashForm::Number });
-            let access = Access(Arc::new(Grant::unrestricted()));
-            explain(State(Arc::clone(&api)), access, parameters, PromptBody { request, json: Vec::new() })
+            let (api, grant) = (Arc::clone(&api), Arc::new(Grant::unrestricted()));
+            async move { answer(&api, &grant, request, HashForm::Number).await }
         };
         let all = Arc::clone(&api.explanations).acquire_many_owned(EXPLANATIONS_MAX as u32).await;
         let refused = explain_once().await.err().map(|error| format!("{error:?}")).expect("the limit is reached");

@@ -18,7 +18,9 @@ use serde_json::error::Category;
 use super::Api;
 use super::content::{Accepted, BodyForm, ContentEncoding};
 use super::error::ApiError;
+use crate::body_budget::BodyBytes;
 use crate::connections::ConnectionHandle;
+use crate::large_requests::LARGE_BYTES;
 
 /// Bytes of a rejected body that are read and discarded. A client that sends its whole body before it reads the response
 /// can then read the error.
@@ -31,11 +33,12 @@ const READ_DEADLINE: Duration = Duration::from_secs(30);
 /// Extractor of a JSON body.
 pub(crate) struct Body<T>(pub(crate) T);
 
-impl<T: DeserializeOwned> FromRequest<Arc<Api>> for Body<T> {
+impl<T: DeserializeOwned + Send + 'static> FromRequest<Arc<Api>> for Body<T> {
     type Rejection = ApiError;
 
     async fn from_request(request: Request, api: &Arc<Api>) -> Result<Self, ApiError> {
-        parse(&bytes(request, api).await?).map(Self)
+        let body = receive(request, api, Accepted::Json).await?;
+        body.process(async |_, json: Vec<u8>| parse(&json).map(Self)).await
     }
 }
 
@@ -56,16 +59,68 @@ pub(super) fn connection(request: &Request) -> Option<&ConnectionHandle> {
     request.extensions().get::<ConnectInfo<ConnectionHandle>>().map(|info| &info.0)
 }
 
-/// Reads the bytes of a JSON body.
-pub(super) async fn bytes(request: Request, api: &Api) -> Result<Vec<u8>, ApiError> {
-    body(request, api, Accepted::Json).await.map(|(_, bytes)| bytes)
+/// A body that was received and is not decompressed yet.
+pub(super) struct ReceivedBody {
+    api: Arc<Api>,
+    form: BodyForm,
+    encoding: ContentEncoding,
+    bytes: Vec<u8>,
+    /// Released when the request is answered.
+    received: BodyBytes,
 }
 
-/// Reads the bytes of a body, decompressed.
-pub(super) async fn body(request: Request, api: &Api, accepted: Accepted) -> Result<(BodyForm, Vec<u8>), ApiError> {
+/// Receives a body.
+pub(super) async fn receive(request: Request, api: &Arc<Api>, accepted: Accepted) -> Result<ReceivedBody, ApiError> {
     let _reading = connection(&request).map(ConnectionHandle::reading);
-    let body = tokio::time::timeout(READ_DEADLINE, read(request, accepted, api.body_bytes_max)).await;
+    let body = tokio::time::timeout(READ_DEADLINE, read(request, accepted, api)).await;
     body.map_err(|_| ApiError::too_slow(READ_DEADLINE))?
+}
+
+impl ReceivedBody {
+    /// Does work on the decompressed body: at once if it is small, on the threads for large requests if it has more than
+    /// [`LARGE_BYTES`].
+    pub(super) async fn process<R, F>(
+        self,
+        work: impl FnOnce(BodyForm, Vec<u8>) -> F + Send + 'static,
+    ) -> Result<R, ApiError>
+    where
+        R: Send + 'static,
+        F: Future<Output = Result<R, ApiError>> + Send + 'static,
+    {
+        let (form, bytes_max) = (self.form, self.api.body_bytes_max);
+        match self.decode_small(bytes_max)? {
+            Ok((small, _received)) => work(form, small).await,
+            Err(Self { api, encoding, bytes, mut received, .. }) => {
+                let work = async move {
+                    let body = within(encoding.decode(bytes, bytes_max)?, bytes_max)?;
+                    received.set(body.len())?;
+                    work(form, body).await
+                };
+                api.large_requests.run(work).await?
+            }
+        }
+    }
+
+    /// The body, decompressed, if it is small.
+    fn decode_small(mut self, bytes_max: usize) -> Result<Result<(Vec<u8>, BodyBytes), Self>, ApiError> {
+        match self.encoding {
+            _ if self.bytes.len() > LARGE_BYTES => Ok(Err(self)),
+            ContentEncoding::Identity => Ok(Ok((self.bytes, self.received))),
+            encoding => {
+                let decoded = within(encoding.decompress(&self.bytes, LARGE_BYTES.min(bytes_max))?, bytes_max)?;
+                if decoded.len() > LARGE_BYTES {
+                    return Ok(Err(self));
+                }
+                self.received.set(decoded.len())?;
+                Ok(Ok((decoded, self.received)))
+            }
+        }
+    }
+}
+
+/// Rejects a body that is larger than the limit.
+fn within(body: Vec<u8>, bytes_max: usize) -> Result<Vec<u8>, ApiError> {
+    if body.len() > bytes_max { Err(ApiError::too_large(body.len(), bytes_max)) } else { Ok(body) }
 }
 
 /// Parses a JSON body.
@@ -83,7 +138,9 @@ pub(super) fn unfit(error: &serde_json::Error) -> ApiError {
     }
 }
 
-async fn read(request: Request, accepted: Accepted, bytes_max: usize) -> Result<(BodyForm, Vec<u8>), ApiError> {
+async fn read(request: Request, accepted: Accepted, api: &Arc<Api>) -> Result<ReceivedBody, ApiError> {
+    let bytes_max = api.body_bytes_max;
+    let client = connection(&request).map(ConnectionHandle::client);
     let headers = request.headers();
     let content = BodyForm::of(headers, accepted).and_then(|form| Ok((form, ContentEncoding::of(headers)?)));
     let claimed = headers.get(CONTENT_LENGTH).and_then(|length| length.to_str().ok()?.parse().ok()).unwrap_or(0);
@@ -100,15 +157,21 @@ async fn read(request: Request, accepted: Accepted, bytes_max: usize) -> Result<
         }
     };
     let mut bytes = Vec::with_capacity(claimed);
+    let mut received = api.body_budget.body(client);
     while let Some(chunk) = next(&mut body).await {
         let chunk = chunk.map_err(|error| ApiError::bad_request(format!("failed to read the body: {error}")))?;
         if bytes.len() + chunk.len() > bytes_max {
             discard(&mut body).await;
             return Err(ApiError::too_large(bytes.len() + chunk.len(), bytes_max));
         }
+        if let Err(reached) = received.add(chunk.len()) {
+            drop((bytes, received));
+            discard(&mut body).await;
+            return Err(reached.into());
+        }
         bytes.extend_from_slice(&chunk);
     }
-    Ok((form, encoding.decode(bytes, bytes_max)?))
+    Ok(ReceivedBody { api: Arc::clone(api), form, encoding, bytes, received })
 }
 
 /// Reads and discards the body of a rejected request.

@@ -56,11 +56,13 @@ use flash_indexer_registry::Indexer;
 use flash_indexer_telemetry::metrics::{Endpoint, Limit};
 use flash_indexer_types::RankId;
 use tokio::sync::Semaphore;
-use tracing::{Instrument, debug, debug_span, error, field};
+use tracing::{Instrument, debug, debug_span, field};
 
 use self::error::{ApiError, DeniedReason};
 use crate::access::{AccessControl, Permission};
+use crate::body_budget::{BodyBudget, BodyLimits};
 use crate::connections::ConnectionHandle;
+use crate::large_requests::LargeRequests;
 use crate::peers::{DIGESTS_MAX, Peers, RecoveryStatus};
 
 /// Limit of concurrent dumps.
@@ -74,6 +76,8 @@ pub(crate) struct Api {
     pub(crate) access: Arc<AccessControl>,
     /// Largest body of a request, in bytes.
     pub(crate) body_bytes_max: usize,
+    pub(crate) body_budget: Arc<BodyBudget>,
+    pub(crate) large_requests: Arc<LargeRequests>,
     /// Ranks registered at the start, for which readiness waits.
     pub(crate) configured: BTreeSet<RankId>,
     /// Whether the server has been ready. A later restart of an engine does not make it unready.
@@ -92,7 +96,7 @@ impl Api {
     pub(crate) fn new(
         indexer: Arc<Indexer>,
         access: Arc<AccessControl>,
-        body_bytes_max: usize,
+        BodyLimits { bytes_max: body_bytes_max, budget: body_budget, large_requests }: BodyLimits,
         configured: BTreeSet<RankId>,
         peers: Arc<Peers>,
         recovery: Arc<RecoveryStatus>,
@@ -106,6 +110,8 @@ impl Api {
             indexer,
             access,
             body_bytes_max,
+            body_budget,
+            large_requests,
             configured,
             was_ready,
             started_at: Instant::now(),
@@ -227,13 +233,7 @@ async fn check_access(State(api): State<Arc<Api>>, mut request: Request, next: N
 
 /// Runs work that blocks on other threads outside the threads that serve requests.
 async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Result<T, ApiError> {
-    tokio::task::spawn_blocking(work).await.map_err(|failed| match failed.is_panic() {
-        true => {
-            error!(%failed, "request panicked; report this bug with the log");
-            ApiError::unavailable("the request panicked; report this bug with the log")
-        }
-        false => ApiError::unavailable("the service is stopping"),
-    })
+    Ok(tokio::task::spawn_blocking(work).await?)
 }
 
 #[cfg(test)]

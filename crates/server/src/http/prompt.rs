@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use axum::extract::{FromRequest, Query, Request};
 use axum::http::Uri;
+use axum::response::{IntoResponse, Response};
 use flash_indexer_core::LocalHash;
 use memchr::{memchr, memmem};
 use serde::de::DeserializeOwned;
@@ -15,7 +16,7 @@ use serde_json::{Map, Value};
 use super::Api;
 use super::content::{Accepted, BodyForm};
 use super::error::ApiError;
-use super::extract::{self, parse};
+use super::extract::{self, ReceivedBody, parse};
 use super::token_list;
 use crate::little_endian::LittleEndian;
 
@@ -56,22 +57,49 @@ impl PromptNumber for LocalHash {
     }
 }
 
-/// Extractor of a request with a prompt.
-pub(super) struct PromptBody<T> {
+/// Extractor of a request with a prompt, which is not parsed yet.
+pub(super) struct PromptBody {
+    body: ReceivedBody,
+    uri: Uri,
+}
+
+/// Request with a prompt.
+pub(super) struct Prompted<T> {
     pub(super) request: T,
     /// The JSON of the request; empty for a binary body.
     pub(super) json: Vec<u8>,
 }
 
-impl<T: PromptRequest> FromRequest<Arc<Api>> for PromptBody<T> {
+impl FromRequest<Arc<Api>> for PromptBody {
     type Rejection = ApiError;
 
     async fn from_request(request: Request, api: &Arc<Api>) -> Result<Self, ApiError> {
         let uri = request.uri().clone();
-        match extract::body(request, api, Accepted::JsonOrBinary).await? {
-            (BodyForm::Json, json) => Ok(Self { request: T::Number::read_json(&json)?, json }),
-            (BodyForm::Binary, body) => Ok(Self { request: read_binary(&body, &uri)?, json: Vec::new() }),
-        }
+        let body = extract::receive(request, api, Accepted::JsonOrBinary).await?;
+        Ok(Self { body, uri })
+    }
+}
+
+impl PromptBody {
+    /// Parses the request and answers it: on the threads for large requests if its body is large.
+    pub(super) async fn answer<T, R, F>(
+        self,
+        answer: impl FnOnce(Prompted<T>) -> F + Send + 'static,
+    ) -> Result<Response, ApiError>
+    where
+        T: PromptRequest + Send,
+        R: IntoResponse,
+        F: Future<Output = Result<R, ApiError>> + Send + 'static,
+    {
+        let Self { body, uri } = self;
+        let answer = async move |form, body: Vec<u8>| {
+            let prompted = match form {
+                BodyForm::Json => Prompted { request: T::Number::read_json(&body)?, json: body },
+                BodyForm::Binary => Prompted { request: read_binary(&body, &uri)?, json: Vec::new() },
+            };
+            Ok(answer(prompted).await?.into_response())
+        };
+        body.process(answer).await
     }
 }
 

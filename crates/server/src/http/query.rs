@@ -3,6 +3,8 @@
 use std::sync::Arc;
 
 use axum::extract::State;
+use axum::response::Response;
+use flash_indexer_access::Grant;
 use flash_indexer_api::{HashQuery, TokenQuery};
 use flash_indexer_core::LocalHash;
 use flash_indexer_registry::{Query, QueryOptions, TokenPrompt};
@@ -12,7 +14,7 @@ use super::Api;
 use super::error::ApiError;
 use super::extract::Access;
 use super::fields::CheckedScope;
-use super::prompt::{PromptBody, PromptRequest};
+use super::prompt::{PromptBody, PromptRequest, Prompted};
 use super::query_response::QueryResponse;
 use crate::access::tokens_of_blocks;
 
@@ -28,9 +30,13 @@ impl PromptRequest for TokenQuery {
 pub(super) async fn by_tokens(
     State(api): State<Arc<Api>>,
     Access(grant): Access,
-    PromptBody { request: query, .. }: PromptBody<TokenQuery>,
-) -> Result<QueryResponse, ApiError> {
-    let key = query.scope.key(&grant)?;
+    body: PromptBody,
+) -> Result<Response, ApiError> {
+    body.answer(async move |Prompted { request, .. }| answer_tokens(&api, &grant, request).await).await
+}
+
+async fn answer_tokens(api: &Api, grant: &Arc<Grant>, query: TokenQuery) -> Result<QueryResponse, ApiError> {
+    let key = query.scope.key(grant)?;
     api.access.admit_query(&key, query.token_ids.len())?;
     let options = QueryOptions {
         top_k: query.top_k,
@@ -55,9 +61,13 @@ impl PromptRequest for HashQuery {
 pub(super) async fn by_hashes(
     State(api): State<Arc<Api>>,
     Access(grant): Access,
-    PromptBody { request: query, .. }: PromptBody<HashQuery>,
-) -> Result<QueryResponse, ApiError> {
-    let key = query.scope.key(&grant)?;
+    body: PromptBody,
+) -> Result<Response, ApiError> {
+    body.answer(async move |Prompted { request, .. }| answer_hashes(&api, &grant, request).await).await
+}
+
+async fn answer_hashes(api: &Api, grant: &Arc<Grant>, query: HashQuery) -> Result<QueryResponse, ApiError> {
+    let key = query.scope.key(grant)?;
     api.access.admit_query(&key, tokens_of_blocks(&api.indexer, &key, query.block_hashes.len()))?;
     let options = QueryOptions {
         top_k: query.top_k,

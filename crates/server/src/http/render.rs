@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use axum::Json;
 use axum::extract::State;
+use axum::response::Response;
 use chat_template::Json as TemplateJson;
 use flash_indexer_access::Grant;
 use flash_indexer_api::{self as api, PromptFields};
@@ -13,18 +14,21 @@ use serde::Serialize;
 use super::Api;
 use super::error::ApiError;
 use super::extract::Access;
-use super::prompt::PromptBody;
+use super::prompt::{PromptBody, Prompted};
 use super::prompt_body::{self, Keep, TokenizedPrompt};
 use crate::engines::engine_name;
 
 pub(super) async fn tokenize(
     State(server): State<Arc<Api>>,
     Access(grant): Access,
-    body: PromptBody<PromptFields>,
-) -> Result<Json<api::TokenizedPrompt>, ApiError> {
-    let prompt = read((&server, &grant), body, Keep::Tokens).await?;
-    let partial = prompt.partial(None);
-    Ok(Json(api::TokenizedPrompt { count: prompt.tokens.len(), tokens: prompt.tokens, partial }))
+    body: PromptBody,
+) -> Result<Response, ApiError> {
+    let answer = async move |prompted| {
+        let prompt = read((&server, &grant), prompted, Keep::Tokens).await?;
+        let partial = prompt.partial(None);
+        Ok(Json(api::TokenizedPrompt { count: prompt.tokens.len(), tokens: prompt.tokens, partial }))
+    };
+    body.answer(answer).await
 }
 
 /// What the model's template was given, and the text that it made.
@@ -52,9 +56,17 @@ pub(super) struct RenderResponse {
 pub(super) async fn render(
     State(server): State<Arc<Api>>,
     Access(grant): Access,
-    body: PromptBody<PromptFields>,
+    body: PromptBody,
+) -> Result<Response, ApiError> {
+    body.answer(async move |prompted| answer_rendering(&server, &grant, prompted).await).await
+}
+
+async fn answer_rendering(
+    server: &Api,
+    grant: &Arc<Grant>,
+    prompted: Prompted<PromptFields>,
 ) -> Result<Json<RenderResponse>, ApiError> {
-    let prompt = read((&server, &grant), body, Keep::Rendering).await?;
+    let prompt = read((server, grant), prompted, Keep::Rendering).await?;
     let partial = prompt.partial(None);
     let TokenizedPrompt { tokens, text, chat, .. } = prompt;
     let (engine, rendering) = chat.map(|(engine, slot)| (engine, slot.get().cloned())).unzip();
@@ -77,10 +89,9 @@ pub(super) async fn render(
 
 async fn read(
     admitted: (&Api, &Arc<Grant>),
-    body: PromptBody<PromptFields>,
+    Prompted { request, json }: Prompted<PromptFields>,
     keep: Keep,
 ) -> Result<TokenizedPrompt, ApiError> {
-    let PromptBody { request, json } = body;
     if !request.has_prompt() {
         let missing = "the request does not fit: missing field `messages`, `prompt` or `token_ids`";
         return Err(ApiError::unprocessable(missing));

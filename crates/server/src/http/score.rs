@@ -13,34 +13,41 @@ use flash_indexer_registry::{PodFilter, PodScore, ScoreOptions};
 use flash_indexer_types::GivenInstanceId;
 
 use super::Api;
+use super::content::Accepted;
 use super::error::ApiError;
 use super::extract::{self, Access, parse};
 use super::fields::store_status;
-use super::prompt::PromptBody;
+use super::prompt::{PromptBody, Prompted};
 use super::prompt_body::{Keep, tokenize};
 
 pub(super) async fn completions(
     State(api): State<Arc<Api>>,
     Access(grant): Access,
-    PromptBody { request, json }: PromptBody<PromptFields>,
-) -> Result<ScoreResponse, ApiError> {
-    if request.token_ids.is_none() && request.prompt.is_none() {
-        return Err(ApiError::unprocessable("the request does not fit: missing field `prompt`, or `token_ids`"));
-    }
-    score((&api, &grant), request, &json).await
+    body: PromptBody,
+) -> Result<Response, ApiError> {
+    let answer = async move |Prompted { request, json }: Prompted<PromptFields>| {
+        if request.token_ids.is_none() && request.prompt.is_none() {
+            return Err(ApiError::unprocessable("the request does not fit: missing field `prompt`, or `token_ids`"));
+        }
+        score((&api, &grant), request, &json).await
+    };
+    body.answer(answer).await
 }
 
 pub(super) async fn chat_completions(
     State(api): State<Arc<Api>>,
     Access(grant): Access,
     request: Request,
-) -> Result<ScoreResponse, ApiError> {
-    let body = extract::bytes(request, &api).await?;
-    let request: PromptFields = parse(&body)?;
-    if request.messages.is_none() {
-        return Err(ApiError::unprocessable("the request does not fit: missing field `messages`"));
-    }
-    score((&api, &grant), request, &body).await
+) -> Result<Response, ApiError> {
+    let body = extract::receive(request, &api, Accepted::Json).await?;
+    let answer = async move |_, body: Vec<u8>| {
+        let request: PromptFields = parse(&body)?;
+        if request.messages.is_none() {
+            return Err(ApiError::unprocessable("the request does not fit: missing field `messages`"));
+        }
+        Ok(score((&api, &grant), request, &body).await?.into_response())
+    };
+    body.process(answer).await
 }
 
 async fn score(
@@ -103,7 +110,15 @@ fn pod_detail(pod: &PodScore) -> PodDetail {
 pub(super) async fn predict(
     State(api): State<Arc<Api>>,
     Access(grant): Access,
-    PromptBody { mut request, json }: PromptBody<PromptFields>,
+    body: PromptBody,
+) -> Result<Response, ApiError> {
+    body.answer(async move |prompted| record_prediction(&api, &grant, prompted).await).await
+}
+
+async fn record_prediction(
+    api: &Api,
+    grant: &Arc<Grant>,
+    Prompted { mut request, json }: Prompted<PromptFields>,
 ) -> Result<Json<Prediction>, ApiError> {
     let missing = |field| ApiError::unprocessable(format!("the request does not fit: missing field {field}"));
     if !request.has_prompt() {
@@ -111,7 +126,7 @@ pub(super) async fn predict(
     }
     let pod = request.pod.take().ok_or_else(|| missing("`pod`"))?.checked()?;
     let ttl = request.ttl_ms.map(Duration::from_millis);
-    let prompt = tokenize(request, (&api, &grant), &json, Keep::Tokens).await?;
+    let prompt = tokenize(request, (api, grant), &json, Keep::Tokens).await?;
     let predicted = api.indexer.predict(&prompt.key, prompt.as_prompt(), &pod, ttl)?;
     let partial = prompt.partial(Some(predicted.blocks));
     Ok(Json(Prediction { status: SuccessStatus::Ok, blocks: predicted.blocks, partial }))

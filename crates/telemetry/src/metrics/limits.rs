@@ -41,6 +41,10 @@ pub enum Limit {
     Connections,
     /// Bytes of a request's body.
     BodyBytes,
+    /// Bytes of all bodies that are received and not answered.
+    BodyBytesTotal,
+    /// Requests with large bodies that wait for a thread.
+    LargeRequests,
     /// Concurrent dumps.
     Dumps,
     /// Concurrent digests.
@@ -78,7 +82,7 @@ pub enum Limit {
 }
 
 impl Limit {
-    const ALL: [Self; 31] = [
+    const ALL: [Self; 33] = [
         Self::Queue,
         Self::PendingRegistrations,
         Self::Pods,
@@ -93,6 +97,8 @@ impl Limit {
         Self::CacheGroups,
         Self::Connections,
         Self::BodyBytes,
+        Self::BodyBytesTotal,
+        Self::LargeRequests,
         Self::Dumps,
         Self::Digests,
         Self::Peers,
@@ -128,6 +134,8 @@ impl Limit {
             Self::CacheGroups => "cache_groups",
             Self::Connections => "connections",
             Self::BodyBytes => "body_bytes",
+            Self::BodyBytesTotal => "body_bytes_total",
+            Self::LargeRequests => "large_requests",
             Self::Dumps => "dumps",
             Self::Digests => "digests",
             Self::Peers => "peers",

@@ -1,0 +1,215 @@
+//! Budget of the bytes of bodies that are received and not answered yet, shared fairly between clients.
+
+use std::io;
+use std::net::{IpAddr, Ipv4Addr};
+use std::sync::Arc;
+
+use flash_indexer_telemetry::metrics::{Limit, Metrics};
+use parking_lot::Mutex;
+use rustc_hash::FxHashMap;
+
+use crate::large_requests::LargeRequests;
+
+/// A body with at most this number of bytes needs a free part of the budget only. A larger one also needs a fair share.
+const SMALL_BYTES: usize = 64 << 10;
+/// The default is one part in this number of the memory.
+const MEMORY_SHARE: usize = 16;
+/// Smallest and largest default, in bytes.
+const DEFAULT_BYTES: std::ops::RangeInclusive<usize> = 64 << 20..=1 << 30;
+/// The budget holds this number of the largest bodies, so that a single client can send one.
+const LARGEST_BODIES: usize = 2;
+
+/// Budget of the bytes of all bodies, of HTTP requests and of gRPC messages. Only received bytes count.
+///
+/// # Fairness
+///
+/// The clients of one address may together have as many bytes as are free. One such client alone gets half of the budget,
+/// two of them a third each. So clients that send large bodies slowly always leave a part for others, and for small bodies
+/// of their own address. A body that would exceed this is refused; what others have received stays.
+#[derive(Debug)]
+pub(crate) struct BodyBudget {
+    bytes_max: usize,
+    received: Mutex<Received>,
+    metrics: Arc<Metrics>,
+}
+
+#[derive(Debug, Default)]
+struct Received {
+    bytes: usize,
+    by_client: FxHashMap<IpAddr, usize>,
+}
+
+/// The budget has no room for a body.
+#[derive(Debug, thiserror::Error)]
+#[error(
+    "failed to receive the body: the bodies of all requests have too many bytes; retry later, or raise --body-bytes-total-max"
+)]
+pub(crate) struct BodyBudgetReached;
+
+impl BodyBudget {
+    /// A budget of `bytes_max` bytes, by default a sixteenth of the memory. It is at least twice `body_bytes_max`, the
+    /// limit of one body.
+    pub(crate) fn new(bytes_max: Option<usize>, body_bytes_max: usize, metrics: &Arc<Metrics>) -> Arc<Self> {
+        let bytes_max = bytes_max.unwrap_or_else(|| flash_indexer_ingest::memory_share(MEMORY_SHARE, DEFAULT_BYTES));
+        let bytes_max = bytes_max.max(body_bytes_max.saturating_mul(LARGEST_BODIES));
+        Arc::new(Self { bytes_max, received: Mutex::default(), metrics: Arc::clone(metrics) })
+    }
+
+    /// Bytes in use.
+    #[cfg(test)]
+    pub(crate) fn bytes(&self) -> usize {
+        self.received.lock().bytes
+    }
+
+    /// Bytes of a new body from a client; none is known in tests without a socket.
+    pub(crate) fn body(self: &Arc<Self>, client: Option<IpAddr>) -> BodyBytes {
+        let client = client.unwrap_or(Ipv4Addr::UNSPECIFIED.into());
+        BodyBytes { budget: Arc::clone(self), client, bytes: 0 }
+    }
+}
+
+/// Limits of bodies, shared by HTTP and gRPC.
+#[derive(Debug, Clone)]
+pub(crate) struct BodyLimits {
+    /// Largest body of a request, in bytes.
+    pub(crate) bytes_max: usize,
+    pub(crate) budget: Arc<BodyBudget>,
+    pub(crate) large_requests: Arc<LargeRequests>,
+}
+
+impl BodyLimits {
+    /// Limits of one body and of all bodies together, in bytes.
+    ///
+    /// # Errors
+    ///
+    /// When the system refuses a thread.
+    pub(crate) fn new(bytes_max: usize, total_max: Option<usize>, metrics: &Arc<Metrics>) -> io::Result<Self> {
+        let budget = BodyBudget::new(total_max, bytes_max, metrics);
+        Ok(Self { bytes_max, budget, large_requests: Arc::new(LargeRequests::start(metrics)?) })
+    }
+}
+
+/// Bytes of one body, released when it is dropped.
+#[derive(Debug)]
+pub(crate) struct BodyBytes {
+    budget: Arc<BodyBudget>,
+    client: IpAddr,
+    bytes: usize,
+}
+
+impl BodyBytes {
+    /// Adds received bytes. A refusal is counted.
+    pub(crate) fn add(&mut self, bytes: usize) -> Result<(), BodyBudgetReached> {
+        let mut received = self.budget.received.lock();
+        let free = self.budget.bytes_max - received.bytes;
+        let of_client = received.by_client.get(&self.client).copied().unwrap_or(0);
+        let counted = if self.bytes + bytes <= SMALL_BYTES { bytes } else { of_client + bytes };
+        if counted > free {
+            drop(received);
+            self.budget.metrics.limit_reached(Limit::BodyBytesTotal);
+            return Err(BodyBudgetReached);
+        }
+        received.bytes += bytes;
+        received.by_client.insert(self.client, of_client + bytes);
+        self.bytes += bytes;
+        Ok(())
+    }
+
+    /// Changes the number of bytes, after the body was decompressed.
+    pub(crate) fn set(&mut self, bytes: usize) -> Result<(), BodyBudgetReached> {
+        match bytes.checked_sub(self.bytes) {
+            Some(more) => self.add(more),
+            None => {
+                self.release(self.bytes - bytes);
+                Ok(())
+            }
+        }
+    }
+
+    /// Releases all bytes: the body was answered, or another one follows.
+    pub(crate) fn clear(&mut self) {
+        self.release(self.bytes);
+    }
+
+    fn release(&mut self, bytes: usize) {
+        if bytes == 0 {
+            return;
+        }
+        self.bytes -= bytes;
+        let mut received = self.budget.received.lock();
+        received.bytes -= bytes;
+        let of_client = received.by_client.get_mut(&self.client).expect("it has bytes");
+        *of_client -= bytes;
+        if *of_client == 0 {
+            received.by_client.remove(&self.client);
+        }
+    }
+}
+
+impl Drop for BodyBytes {
+    fn drop(&mut self) {
+        self.clear();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use flash_indexer_telemetry::metrics::MetricNames;
+
+    use super::*;
+
+    const BYTES_MAX: usize = 64 * SMALL_BYTES;
+
+    fn budget(bytes_max: usize, body_bytes_max: usize) -> (Arc<BodyBudget>, Arc<Metrics>) {
+        let metrics = Arc::new(Metrics::new(MetricNames::Own));
+        (BodyBudget::new(Some(bytes_max), body_bytes_max, &metrics), metrics)
+    }
+
+    fn client(number: u8) -> Option<IpAddr> {
+        Some(Ipv4Addr::new(10, 0, 0, number).into())
+    }
+
+    /// Opens bodies of a client, each of this size, until one is refused.
+    fn fill(budget: &Arc<BodyBudget>, number: u8, bytes: usize) -> Vec<BodyBytes> {
+        let open = || {
+            let mut body = budget.body(client(number));
+            body.add(bytes).ok().map(|()| body)
+        };
+        std::iter::from_fn(open).collect()
+    }
+
+    #[test]
+    fn clients_with_large_bodies_leave_room_for_others() {
+        let (budget, metrics) = budget(BYTES_MAX, SMALL_BYTES);
+        let large = 2 * SMALL_BYTES;
+        let first = fill(&budget, 1, large);
+        assert_eq!(first.len() * large, BYTES_MAX / 2);
+        assert_eq!(metrics.limit_reached_count(Limit::BodyBytesTotal), 1);
+        let second = fill(&budget, 2, large);
+        assert_eq!(second.len() * large, BYTES_MAX / 4, "as much as is free then");
+        let small = fill(&budget, 1, SMALL_BYTES);
+        assert_eq!(small.len() * SMALL_BYTES, BYTES_MAX / 4, "small bodies of the same address may use the rest");
+        assert_eq!(fill(&budget, 3, 1).len(), 0, "the budget is used up");
+        drop(second);
+        let third = fill(&budget, 3, large);
+        assert_eq!(third.len() * large, BYTES_MAX / 8);
+        drop((first, third, small));
+        assert_eq!(budget.received.lock().bytes, 0);
+        assert!(budget.received.lock().by_client.is_empty());
+    }
+
+    #[test]
+    fn a_client_can_send_the_largest_body_and_its_growth_is_counted() {
+        let (budget, metrics) = budget(1, BYTES_MAX);
+        let mut body = budget.body(client(1));
+        (0..64).for_each(|_| body.add(SMALL_BYTES).expect("one body fits"));
+        body.add(1).expect_err("it is larger than half of the budget");
+        body.set(SMALL_BYTES).expect("it shrinks");
+        assert_eq!(budget.received.lock().bytes, SMALL_BYTES);
+        body.set(BYTES_MAX).expect("it fits");
+        body.set(BYTES_MAX + 1).expect_err("too large");
+        assert_eq!(metrics.limit_reached_count(Limit::BodyBytesTotal), 2);
+        body.clear();
+        assert_eq!(budget.received.lock().bytes, 0);
+    }
+}
