@@ -6,7 +6,9 @@ use std::path::Path;
 use std::time::SystemTime;
 
 use flash_indexer_prompt::normalize::{Chat, ChatEngine};
-use flash_indexer_prompt::tokenize::{Cutting, Prompt, PromptOptions, SpecialTokens, TokenizeError, TokenizerPool};
+use flash_indexer_prompt::tokenize::{
+    Cutting, FailureReason, Prompt, PromptOptions, SpecialTokens, TokenizeError, TokenizerPool,
+};
 use serde::Deserialize;
 use serde_json::{Value, json};
 use tempfile::tempdir;
@@ -152,6 +154,26 @@ fn tekken_precedes_another_tokenizer_for_the_engine_that_reads_it() {
     fs::remove_file(folder.join("model.safetensors")).expect("removed");
     let pool = pool_in(root.path());
     assert_eq!(chat_ids(&pool, ChatEngine::Vllm, body).expect("ids"), *ids);
+}
+
+#[test]
+fn a_text_that_spells_out_a_special_token_of_a_sentence_piece_vocabulary_is_not_tokenized() {
+    let root = tempdir().expect("a directory");
+    let folder = root.path().join("org/model");
+    fs::create_dir_all(&folder).expect("a folder");
+    fs::write(folder.join("tokenizer.json"), tiny_tokenizer().to_string()).expect("a file");
+    for name in ["tokenizer.model.v3", "consolidated.safetensors"] {
+        fs::write(folder.join(name), "").expect("a file");
+    }
+    let pool = pool_in(root.path());
+    let ids_for = |engine, text: &str| {
+        let options = PromptOptions { engine: Some(engine), ..PromptOptions::default() };
+        pool.tokenize_with("org/model", Prompt::Text(text.to_owned()), options).map(|tokenized| tokenized.ids)
+    };
+    assert_eq!(ids_for(ChatEngine::Vllm, "one").expect("ids"), [0, 3]);
+    assert_eq!(ids_for(ChatEngine::Sglang, "<s>one").expect("ids"), [0, 0, 3]);
+    let error = ids_for(ChatEngine::Vllm, "<s>one").expect_err("no ids");
+    assert_eq!(error.reason(), FailureReason::Unsupported, "{error}");
 }
 
 #[test]

@@ -12,6 +12,8 @@ use crate::normalize::vllm::EFFORTS;
 pub(crate) const TEKKEN_FILE: &str = "tekken.json";
 /// A file of models in Mistral's format. It stands for the weights in a folder without any.
 pub(crate) const PARAMETERS_FILE: &str = "params.json";
+/// Begin of the names of families with a SentencePiece vocabulary.
+pub(super) const SENTENCE_PIECE_FAMILY: &str = "Mistral (SentencePiece";
 /// Begin of the names of SentencePiece vocabularies, before the version's number.
 const SENTENCE_PIECE_FILE: &str = "tokenizer.model.v";
 

@@ -235,6 +235,13 @@ impl CodedPrompts {
         self.of(engine).is_some_and(|family| matches!(family.encoder, Some(Encoder::Mistral(_))))
     }
 
+    /// Whether the engine reads another vocabulary than `tokenizer.json`, which this service does not read, and finds no special
+    /// tokens in texts.
+    #[must_use]
+    pub fn has_sentence_pieces_of(self, engine: ChatEngine) -> bool {
+        self.of(engine).is_some_and(|family| family.name.starts_with(mistral_files::SENTENCE_PIECE_FAMILY))
+    }
+
     /// The family, if this engine makes the model's prompts by code.
     #[must_use]
     pub fn of(self, engine: ChatEngine) -> Option<CodedFamily> {

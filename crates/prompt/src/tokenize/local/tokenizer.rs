@@ -11,7 +11,7 @@ use super::scores::read_as_python;
 use super::tekken;
 use super::tokens::add_configured_tokens;
 use crate::normalize::mistral_files::TEKKEN_FILE;
-use crate::normalize::{Chat, ChatEngine, CodedPrompts, MediaCut, Rendering};
+use crate::normalize::{Chat, ChatEngine, CodedPrompts, MediaCut, PrepareError, Rendering};
 use crate::tokenize::error::TokenizeError;
 use crate::tokenize::pieces::{Cutting, PieceCache, PieceTokenizer, TextTokenization};
 use crate::tokenize::prompt::{Prompt, PromptOptions};
@@ -168,7 +168,18 @@ impl ModelTokenizer for FileTokenizer {
                 // vLLM keeps the first tokens here.
                 return Ok(Tokenization::Sliced(Box::new(FirstTokens { text, kept: kept.unwrap_or(usize::MAX) })));
             }
-            Prompt::Text(text) => return Ok(Tokenization::Sliced(Box::new(sliced(text, adds_special_tokens, kept)))),
+            Prompt::Text(text) => {
+                let is_replaced = engine.is_some_and(|engine| self.coded_prompts.has_sentence_pieces_of(engine));
+                if is_replaced && tokenizer.has_added_token(&text) {
+                    return Err(PrepareError::Unsupported(
+                        "the engine tokenizes special tokens that a text spells out as text, by a SentencePiece vocabulary; \
+                         send token_ids"
+                            .to_owned(),
+                    )
+                    .into());
+                }
+                return Ok(Tokenization::Sliced(Box::new(sliced(text, adds_special_tokens, kept))));
+            }
             Prompt::Chat(chat) => chat,
         };
         let Rendering { mut text, prepared, media, cuts, tokens } = self.render(&chat)?;

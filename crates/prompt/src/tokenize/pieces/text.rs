@@ -54,6 +54,21 @@ impl PieceTokenizer {
         self.tokenizer.token_to_id(token)
     }
 
+    /// Whether a text spells out an added token.
+    pub(in crate::tokenize) fn has_added_token(&self, text: &str) -> bool {
+        match &self.way {
+            Ok(way) => {
+                let mut position = Position::default();
+                std::iter::from_fn(|| way.added_tokens.next(text, &mut position))
+                    .any(|segment| matches!(segment, Segment::Token(_)))
+            }
+            Err(_) => {
+                let mut added = self.tokenizer.get_added_vocabulary().get_added_tokens_decoder().values();
+                added.any(|token| text.contains(&token.content))
+            }
+        }
+    }
+
     /// Bytes at the end of a text that may begin an added token.
     fn unfinished_bytes(&self, text: &str) -> usize {
         let added = self.tokenizer.get_added_vocabulary().get_added_tokens_decoder().values();
