@@ -5,7 +5,9 @@ use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
 use super::hub_layout;
-use crate::normalize::mistral_files::{self, PARAMETERS_FILE, TEKKEN_FILE};
+#[cfg(feature = "hub")]
+use crate::normalize::mistral_files;
+use crate::normalize::mistral_files::{PARAMETERS_FILE, TEKKEN_FILE};
 
 /// Maximum size of a file, in bytes. The largest vocabularies have about 40 MiB.
 pub const TOKENIZER_BYTES_MAX: u64 = 256 << 20;
