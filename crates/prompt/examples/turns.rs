@@ -43,7 +43,7 @@ fn main() {
         let options = PoolOptions { workers, cached_bytes_max: CACHE_BYTES, ..PoolOptions::default() };
         TokenizerPool::start(sources, &options).expect("threads")
     };
-    let options = PromptOptions { special_tokens: SpecialTokens::Omitted, keep_last: None };
+    let options = PromptOptions { special_tokens: SpecialTokens::Omitted, ..PromptOptions::default() };
     let one = pool(1);
     one.tokenize_with(&model, Prompt::Text("warm".to_owned()), options).expect("tokens");
 

@@ -86,6 +86,15 @@ impl HubStub {
         self.gate.lock().expect("no answer panics")
     }
 
+    /// The list of a model's files.
+    fn listing(&self, path: &str) -> Option<String> {
+        let model = path.strip_prefix("/api/models/")?.strip_suffix("/revision/main")?;
+        let folder = format!("/{model}/resolve/main/");
+        let names: Vec<&str> = self.files.keys().filter_map(|path| path.strip_prefix(&folder)).collect();
+        let siblings: Vec<Value> = names.iter().map(|name| json!({ "rfilename": name })).collect();
+        (!siblings.is_empty()).then(|| json!({"siblings": siblings, "sha": COMMIT}).to_string())
+    }
+
     fn answer(&self, mut connection: TcpStream) {
         let lines = BufReader::new(connection.try_clone().expect("a socket")).lines();
         let head: Vec<String> = lines.map_while(Result::ok).take_while(|line| !line.is_empty()).collect();
@@ -93,7 +102,8 @@ impl HubStub {
         self.requests.lock().expect("no answer panics").push(path.to_owned());
         drop(self.hold());
         let has_token = head.iter().any(|line| line.eq_ignore_ascii_case("authorization: Bearer secret"));
-        let answer = match self.files.get(path) {
+        let listing = self.listing(path);
+        let answer = match self.files.get(path).or(listing.as_ref()) {
             _ if path.starts_with("/gated/") && !has_token => {
                 "HTTP/1.1 401 Unauthorized\r\ncontent-length: 0\r\n".to_owned()
             }

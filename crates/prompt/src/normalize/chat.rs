@@ -1,5 +1,6 @@
 //! A chat request with the engine whose prompt is wanted.
 
+use std::ops::Range;
 use std::sync::{Arc, OnceLock};
 use std::time::SystemTime;
 
@@ -67,6 +68,8 @@ pub struct Rendering {
     pub text: String,
     /// Positions in the text that no token spans.
     pub cuts: Vec<usize>,
+    /// Where the text has special tokens, if what spells out one elsewhere is text. An empty range separates two texts.
+    pub tokens: Option<Vec<Range<usize>>>,
     /// Where the text stops being known, if the chat has media.
     pub media: Option<MediaCut>,
 }

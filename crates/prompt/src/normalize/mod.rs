@@ -33,6 +33,7 @@ mod vllm_message;
 pub use chat::{Chat, ChatEngine, PreparedChat, Rendering};
 pub use content_format::ContentFormat;
 pub use error::PrepareError;
+pub(crate) use families::mistral_files;
 pub use families::{CodedFamily, CodedPrompts};
 pub use fields::EngineFields;
 pub use media::MediaCut;

@@ -37,7 +37,7 @@ const PART_KEYS: [&str; 18] = [
 const BILLING_LINE: &str = "x-anthropic-billing-header";
 
 /// Efforts of reasoning.
-const EFFORTS: [&str; 7] = ["none", "minimal", "low", "medium", "high", "xhigh", "max"];
+pub(super) const EFFORTS: [&str; 7] = ["none", "minimal", "low", "medium", "high", "xhigh", "max"];
 
 /// Changes a request as vLLM does for a template.
 pub(super) fn prepare(

@@ -11,14 +11,15 @@ use hf_hub::Cache;
 use hf_hub::api::sync::{Api, ApiBuilder, ApiError, ApiRepo};
 use parking_lot::Mutex;
 
-use super::local::{FileTokenizer, TOKENIZER_FILE};
+use crate::normalize::mistral_files::TEKKEN_FILE;
+
+use super::local::{FileTokenizer, ModelFiles, OTHER_FILES, TEMPLATES_FOLDER, TOKENIZER_FILE, tokenizers_of};
 use super::source::{LoadError, ModelTokenizer, TokenizerSource};
 
 /// Maximum number of concurrent downloads. Includes downloads that no prompt waits for any more.
 pub const DOWNLOADS_MAX: usize = 4;
-/// Files that are downloaded besides the tokenizer, if a model has them. The tokenizer is downloaded last, so that its
-/// presence in the cache means that the others are there.
-const OTHER_FILES: [&str; 3] = ["tokenizer_config.json", "chat_template.jinja", "chat_template.json"];
+/// Maximum number of further templates that are downloaded.
+const TEMPLATES_MAX: usize = 64;
 
 /// Address, cache and credentials of the hub.
 #[derive(Clone, PartialEq, Eq)]
@@ -117,11 +118,10 @@ impl TokenizerSource for Hub {
         if !is_repository_name(model) {
             return Err(LoadError::Absent("not the name of a repository on the hub".to_owned()));
         }
-        let cached = Cache::new(self.options.cache.clone()).model(model.to_owned());
-        if cached.get(TOKENIZER_FILE).is_none() {
+        let folder = self.options.cache.join(format!("models--{}", model.replace('/', "--")));
+        if !ModelFiles::locate(&folder).is_ok_and(|files| files.is_complete()) {
             self.download(model)?;
         }
-        let folder = self.options.cache.join(format!("models--{}", model.replace('/', "--")));
         Ok(Arc::new(FileTokenizer::read(&folder)?))
     }
 }
@@ -139,14 +139,24 @@ fn is_repository_name(model: &str) -> bool {
     model.split('/').count() <= 2 && model.split('/').all(is_part)
 }
 
+/// Downloads a model's files, its tokenizers last, so that their presence in the cache means that the others are there.
 fn fetch(repository: &ApiRepo) -> Result<(), LoadError> {
-    for file in OTHER_FILES {
-        match repository.get(file) {
-            Err(error) if status(&error) != Some(404) => return Err(explain(&error)),
-            _ => {}
-        }
+    let listed = repository.info().map_err(|error| explain(&error, TOKENIZER_FILE))?.siblings;
+    let names: Vec<&str> = listed.iter().map(|file| file.rfilename.as_str()).collect();
+    let tokenizers = tokenizers_of(&names);
+    if !tokenizers.iter().any(|name| [TOKENIZER_FILE, TEKKEN_FILE].contains(name)) {
+        return Err(absent(TOKENIZER_FILE));
     }
-    repository.get(TOKENIZER_FILE).map(drop).map_err(|error| explain(&error))
+    let is_template = |name: &&str| {
+        let file = name.strip_prefix(TEMPLATES_FOLDER).and_then(|name| name.strip_prefix('/'));
+        file.is_some_and(|file| file.ends_with(".jinja") && !file.contains(['/', '\\']))
+    };
+    let templates = names.iter().copied().filter(is_template).take(TEMPLATES_MAX);
+    let others = OTHER_FILES.into_iter().filter(|name| names.contains(name));
+    for name in others.chain(templates).chain(tokenizers) {
+        repository.get(name).map_err(|error| explain(&error, name))?;
+    }
+    Ok(())
 }
 
 fn status(error: &ApiError) -> Option<u16> {
@@ -160,12 +170,16 @@ fn status(error: &ApiError) -> Option<u16> {
     }
 }
 
-fn explain(error: &ApiError) -> LoadError {
+fn explain(error: &ApiError, file: &str) -> LoadError {
     match status(error) {
-        Some(404) => LoadError::Absent(format!("the hub does not have this model with a {TOKENIZER_FILE}")),
+        Some(404) => absent(file),
         Some(code @ (401 | 403)) => {
             LoadError::Failed(format!("the hub answered {code}; configure a token whose owner may read this model"))
         }
         _ => LoadError::Failed(error.to_string()),
     }
+}
+
+fn absent(file: &str) -> LoadError {
+    LoadError::Absent(format!("the hub does not have this model with a {file}"))
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use chat_template::ChatError;
 
-use crate::normalize::Chat;
+use crate::normalize::{Chat, ChatEngine};
 
 /// The input of tokenization.
 #[derive(Debug, Clone)]
@@ -29,6 +29,8 @@ impl Prompt {
 /// Deviations from how engines tokenize a prompt.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct PromptOptions {
+    /// The engine whose tokens of a text are wanted. A chat names its own.
+    pub engine: Option<ChatEngine>,
     /// Whether the tokenizer adds its special tokens.
     pub special_tokens: SpecialTokens,
     /// Maximum number of tokens to keep, from the end. Tokens that the tokenizer adds are kept, and count. `None` keeps the
@@ -52,7 +54,7 @@ impl PromptOptions {
 
 /// Whether a tokenizer adds its special tokens, such as the one that begins a sequence.
 ///
-/// Special tokens that are spelled out in a text are recognised in any case.
+/// Special tokens that are spelled out in a text are recognised in any case, but by vLLM's tokenizers of Mistral's models.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum SpecialTokens {
     /// As engines do: added to a text, and not to a chat, whose template contains them.

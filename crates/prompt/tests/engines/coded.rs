@@ -5,7 +5,7 @@ use std::fs;
 use std::time::SystemTime;
 
 use chat_template::Json;
-use flash_indexer_prompt::normalize::{Chat, ChatEngine, CodedFamily, CodedPrompts};
+use flash_indexer_prompt::normalize::{Chat, ChatEngine, CodedFamily, CodedPrompts, PrepareError};
 use serde::Deserialize;
 
 use crate::{chat, read, shorten};
@@ -172,23 +172,24 @@ fn prompts_of_inkling_are_those_of_vllm() {
 }
 
 /// As [`MEDIA`], and what vLLM makes of requests of Mistral's models, and this service does not.
-const UNKNOWN_TO_MISTRAL: [&str; 7] = [
+const UNKNOWN_TO_MISTRAL: [&str; 5] = [
     MEDIA[0],
     MEDIA[1],
     MEDIA[2],
-    // 501: only the engine knows the tokens of special tokens that a text spells out.
-    "of_code.system_mentions_tokens",
-    // 501: the engine cuts a text that no special token precedes.
-    "of_code.thinking_open_before_text",
     // Schemas of tools are not validated.
     "tools_types",
     "of_code.tools_types",
 ];
 
+/// A vocabulary's version and settings.
+fn tekken(version: &str, settings: &str) -> String {
+    format!("{{\"config\": {{\"version\": {version:?}}}, \"model_settings_builder\": {settings}}}")
+}
+
 #[test]
 fn prompts_of_mistral_are_those_of_vllm_in_every_version() {
-    for version in ["v3", "v7", "v11", "v13"] {
-        let tekken = format!("{{\"config\": {{\"version\": {version:?}}}}}");
+    for version in ["v3", "v7", "v11", "v13", "v15"] {
+        let tekken = tekken(version, r#"{"reasoning_effort": {"default": "none", "values": ["none", "high", "max"]}}"#);
         let family = family_of(&[("tekken.json", &tekken), ("consolidated.safetensors", "")], ChatEngine::Vllm);
         let (cases, rejected) = compare(VLLM, &format!("mistral_{version}"), family, &UNKNOWN_TO_MISTRAL);
         assert!(cases > 500 && rejected < cases, "{version}: {cases} cases, {rejected} rejected");
@@ -233,15 +234,40 @@ fn declared_tools_of_inkling_begin_with_the_token_that_the_vocabulary_has() {
 
 #[test]
 fn versions_of_mistral_without_a_known_format_are_named() {
-    for files in [
-        [("tekken.json", r#"{"config": {"version": "v15"}}"#), ("consolidated.safetensors", "")],
-        [("tokenizer.model.v3", ""), ("consolidated-00001.safetensors", "")],
+    let request = r#"{"messages": [{"role": "user", "content": "a"}]}"#;
+    for (files, name) in [
+        ([("tekken.json", r#"{"config": {"version": "v99"}}"#), ("params.json", "")], "tekken of an unknown version"),
+        ([("tokenizer.model.v1", ""), ("consolidated.safetensors", "")], "SentencePiece v1"),
+        ([("tokenizer.model.v2", ""), ("consolidated.safetensors", "")], "SentencePiece v2"),
+        ([("tokenizer.model.v3", ""), ("consolidated-00001.safetensors", "")], "SentencePiece v3"),
+        ([("tokenizer.model.v7m1", ""), ("params.json", "")], "SentencePiece v7"),
     ] {
-        let chat = chat(r#"{"messages": [{"role": "user", "content": "a"}]}"#, ChatEngine::Vllm).expect("a chat");
-        let error =
-            chat.render_by_code(family_of(&files, ChatEngine::Vllm), &|_| true).expect_err("no prompt").to_string();
-        assert!(error.contains("Mistral"), "{error}");
+        let chat = chat(request, ChatEngine::Vllm).expect("a chat");
+        let error = chat.render_by_code(family_of(&files, ChatEngine::Vllm), &|_| true).expect_err("no prompt");
+        let message = error.to_string();
+        assert!(
+            matches!(error, PrepareError::Unsupported(_)) && message.contains(&format!("Mistral ({name})")),
+            "{message}"
+        );
     }
+}
+
+#[test]
+fn settings_of_mistral_are_those_of_the_vocabulary() {
+    let text = |settings: &str, more: &str| {
+        let tekken = tekken("v15", settings);
+        let family = family_of(&[("tekken.json", &tekken), ("params.json", "")], ChatEngine::Vllm);
+        let body = format!("{{\"messages\": [{{\"role\": \"user\", \"content\": \"a\"}}]{more}}}");
+        let rendered = chat(&body, ChatEngine::Vllm).expect("a chat").render_by_code(family, &|_| true);
+        rendered.map(|it| it.text).map_err(|error| error.to_string())
+    };
+    let efforts = r#"{"reasoning_effort": {"default": "high", "values": ["low", "high"]}}"#;
+    let high = r#"<s>[MODEL_SETTINGS]{"reasoning_effort": "high"}[/MODEL_SETTINGS][INST]a[/INST]"#;
+    assert_eq!(text(efforts, "").as_deref(), Ok(high));
+    assert_eq!(text(efforts, r#", "reasoning_effort": "low""#).as_deref(), Ok(&*high.replace("high", "low")));
+    assert!(text(efforts, r#", "reasoning_effort": "max""#).is_err_and(|error| error.contains("\"max\"")));
+    assert_eq!(text("{}", r#", "reasoning_effort": "low""#).as_deref(), Ok("<s>[INST]a[/INST]"));
+    assert!(text("null", "").is_err_and(|error| error.contains("model_settings_builder")));
 }
 
 #[test]

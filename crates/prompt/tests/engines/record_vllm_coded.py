@@ -33,6 +33,9 @@ CAPTURED = {}
 # The day on which gpt-oss is asked.
 DAY = "2026-11-23"
 
+# The settings of a tekken vocabulary of version 15.
+EFFORTS = {"type": "enum", "accepts_none": True, "default": "none", "values": ["none", "high", "max"]}
+
 GPT_OSS = {"architectures": ["GptOssForCausalLM"], "model_type": "gpt_oss", "num_local_experts": 2, "num_experts_per_tok": 1, "sliding_window": 128, "layer_types": ["full_attention"]}
 
 
@@ -86,6 +89,8 @@ def write_tekken(folder, version):
     data = pathlib.Path(mistral_common.__file__).parent / "data/tekken_240718.json"
     vocabulary = json.loads(data.read_text())
     vocabulary["config"]["version"] = version
+    if version == "v15":
+        vocabulary["model_settings_builder"] = {"reasoning_effort": EFFORTS}
     vocabulary["special_tokens"] = [{"rank": rank, "token_str": token.value, "is_control": True} for rank, token in enumerate(SpecialTokens)]
     (folder / "tekken.json").write_text(json.dumps(vocabulary))
 
@@ -126,7 +131,7 @@ async def main(out):
     capture_inkling()
     capture_mistral()
     servers = {"deepseek_v32": online("deepseek_v32"), "deepseek_v4": online("deepseek_v4"), "deepseek_v41": online("deepseek_v41"), "harmony": online(tool_parser="openai", **GPT_OSS), "inkling": online("inkling")}
-    servers |= {f"mistral_{version}": online("mistral", None, tekken=version) for version in ("v3", "v7", "v11", "v13")}
+    servers |= {f"mistral_{version}": online("mistral", None, tekken=version) for version in ("v3", "v7", "v11", "v13", "v15")}
     versions = {"vllm": vllm.__version__, "transformers": transformers.__version__, "oss-harmony": importlib.metadata.version("oss-harmony"), "mistral-common": mistral_common.__version__}
     recording = CodedRecording("vllm", versions, coded_requests(), day=DAY)
     for family, server in servers.items():

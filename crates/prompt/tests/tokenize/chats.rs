@@ -32,7 +32,7 @@ fn a_chat_is_rendered_with_the_models_template_and_not_begun_twice() {
     fs::write(folder.join("tokenizer_config.json"), config).expect("a file");
     let pool = pool_in(root.path());
     assert_eq!(pool.tokenize("model", one_message()).expect("tokens").ids, [0, 3, 7, 4, 5]);
-    let added = PromptOptions { special_tokens: SpecialTokens::Added, keep_last: None };
+    let added = PromptOptions { special_tokens: SpecialTokens::Added, ..PromptOptions::default() };
     assert_eq!(pool.tokenize_with("model", one_message(), added).expect("tokens").ids, [0, 0, 3, 7, 4, 5]);
 
     let other = chat(
@@ -97,7 +97,7 @@ fn a_chat_of_a_family_without_templates_is_rendered_by_code() {
         fs::write(folder.join("chat_template.jinja"), "four").expect("a file");
     }
 
-    let plain = PromptOptions { special_tokens: SpecialTokens::Omitted, keep_last: None };
+    let plain = PromptOptions { special_tokens: SpecialTokens::Omitted, ..PromptOptions::default() };
     let expected = text("<｜begin▁of▁sentence｜><｜User｜>one two<｜Assistant｜></think>");
     let expected = pool.tokenize_with("deepseek", expected, plain).expect("tokens").ids;
     assert_eq!(tokens("deepseek", ChatEngine::Vllm).expect("tokens"), expected);
@@ -125,7 +125,7 @@ fn a_chat_of_gpt_oss_has_the_date_and_is_tokenized_part_by_part() {
         let ids = pool.tokenize("gpt-oss", Prompt::Chat(Box::new(chat))).expect("tokens").ids;
         (rendering.get().expect("a rendering").text.clone(), ids)
     };
-    let plain = PromptOptions { special_tokens: SpecialTokens::Omitted, keep_last: None };
+    let plain = PromptOptions { special_tokens: SpecialTokens::Omitted, ..PromptOptions::default() };
     let tokens = |text_of: String| pool.tokenize_with("gpt-oss", text(&text_of), plain).expect("tokens").ids;
 
     let (rendered, ids) = render(json!("one"));

@@ -74,7 +74,7 @@ fn ids_before_media_are_those_of_every_prompt_that_begins_so() {
         for (begin, rests) in &cases {
             for (special_tokens, are_added) in [(SpecialTokens::Added, true), (SpecialTokens::Omitted, false)] {
                 let messages = json!([{ "role": "user", "content": [text(begin), image(), text("behind")] }]);
-                let options = PromptOptions { special_tokens, keep_last: None };
+                let options = PromptOptions { special_tokens, ..PromptOptions::default() };
                 let chat = prompt(&messages, &json!({}), ChatEngine::Vllm);
                 let Tokenized { ids, media, .. } = pool.tokenize_with("model", chat, options).expect("ids");
                 assert_eq!(media, Some("image_url"));

@@ -302,7 +302,7 @@ pub(crate) fn reference(file: &[u8]) -> Tokenizer {
 fn compare(name: &str, pool: &TokenizerPool, model: &str, reference: &Tokenizer, texts: &[String]) {
     for written in texts.iter().chain(texts) {
         for (special_tokens, are_added) in [(SpecialTokens::Added, true), (SpecialTokens::Omitted, false)] {
-            let options = PromptOptions { special_tokens, keep_last: None };
+            let options = PromptOptions { special_tokens, ..PromptOptions::default() };
             let ids = pool.tokenize_with(model, text(written), options).expect("tokens").ids;
             let whole = reference.encode_fast(written.as_str(), are_added).expect("tokens");
             if ids != whole.get_ids() {

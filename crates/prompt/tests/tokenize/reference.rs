@@ -46,7 +46,7 @@ fn compare(pool: &TokenizerPool, model: &str) {
     assert!(texts.len() >= 20);
     for ExpectedText { text: written, ids, plain_ids, last_7 } in texts {
         let with = |special_tokens, keep_last| {
-            let options = PromptOptions { special_tokens, keep_last };
+            let options = PromptOptions { special_tokens, keep_last, ..PromptOptions::default() };
             pool.tokenize_with(model, text(&written), options).expect("tokens").ids
         };
         assert_eq!(with(SpecialTokens::AsEngines, None), ids, "{model}: {written:?}");

@@ -59,7 +59,7 @@ fn prompts_are_tokenized_over_a_unix_socket_and_over_tcp() {
         assert_eq!(tokenized.ids, [0, 3, 4]);
         assert_eq!(&*tokenized.source, format!("tokenizer service {}", running.address));
         let with = |special_tokens, keep_last| {
-            let options = PromptOptions { special_tokens, keep_last };
+            let options = PromptOptions { special_tokens, keep_last, ..PromptOptions::default() };
             pool.tokenize_with("model", text("one two three"), options).expect("tokens").ids
         };
         assert_eq!(with(SpecialTokens::Omitted, None), [3, 4, 5]);
@@ -118,7 +118,7 @@ fn chats_are_rendered_there_with_all_that_they_say() {
     assert_eq!((request.add_generation_prompt, request.continue_final_message), (false, true));
     assert_eq!((request.tools_json, request.chat_template, request.chat_template_kwargs), (None, None, None));
 
-    let more = PromptOptions { special_tokens: SpecialTokens::Added, keep_last: None };
+    let more = PromptOptions { special_tokens: SpecialTokens::Added, ..PromptOptions::default() };
     let error = pool.tokenize_with("model", chat(json!({"messages": []})), more).expect_err("it cannot");
     assert!(error.to_string().contains("does not add special tokens"), "{error}");
 }

@@ -28,7 +28,8 @@ fn the_last_tokens_are_kept_behind_the_one_that_begins_a_sequence() {
     let root = tempdir().expect("a directory");
     write_model(&root.path().join("model"), &tiny_tokenizer());
     let pool = pool_in(root.path());
-    let keep = |kept, special_tokens| PromptOptions { special_tokens, keep_last: Some(kept) };
+    let keep =
+        |kept, special_tokens| PromptOptions { special_tokens, keep_last: Some(kept), ..PromptOptions::default() };
     let prompt = "one two three four";
     for (kept, expected) in
         [(9, vec![0, 3, 4, 5, 6]), (5, vec![0, 3, 4, 5, 6]), (3, vec![0, 5, 6]), (1, vec![0]), (0, vec![])]

@@ -49,8 +49,10 @@ impl Scores {
             return Err(Status::invalid_argument(message).into());
         }
         self.0.access.admit_query(&key, given_tokens.len())?;
+        let engine = chat_engine(indexer.engine_of(&key));
         let tokenize = async |prompt| {
-            let tokenized = indexer.tokens(&key.model_name, prompt, PromptOptions::default()).await;
+            let options = PromptOptions { engine: Some(engine), ..PromptOptions::default() };
+            let tokenized = indexer.tokens(&key.model_name, prompt, options).await;
             let Tokenized { ids, media, .. } = tokenized.map_err(RpcError::from)?;
             self.0.access.charge(&key, ids.len());
             Ok::<_, RpcError>((Cow::Owned(ids), media))
@@ -58,7 +60,6 @@ impl Scores {
         let (tokens, media) = match request.prompt {
             Some(text) => tokenize(Prompt::Text(text)).await?,
             None if !request.chat_json.is_empty() => {
-                let engine = chat_engine(indexer.engine_of(&key));
                 let chat = Chat::from_body(request.chat_json.as_bytes(), engine, SystemTime::now())
                     .map_err(|error| Status::invalid_argument(shorten(format!("chat_json is not a chat: {error}"))))?;
                 tokenize(Prompt::Chat(Box::new(chat))).await?

@@ -96,7 +96,8 @@ pub(super) async fn tokenize(
             ApiError::bad_request(format!("truncate_prompt_tokens is {kept}; send a number >= 0, or -1"))
         })?),
     };
-    let mut options = PromptOptions { keep_last, ..PromptOptions::default() };
+    let engine = chat_engine(api.indexer.engine_of(&key));
+    let mut options = PromptOptions { engine: Some(engine), keep_last, ..PromptOptions::default() };
     let (mut text, mut chat, mut media) = (None, None, None);
     let prompt = fields.prompt.map(single).transpose()?;
     let given = match (&fields.token_ids, &prompt) {
@@ -120,7 +121,6 @@ pub(super) async fn tokenize(
             ids
         }
         (None, _) => {
-            let engine = chat_engine(api.indexer.engine_of(&key));
             let mut prompt = Chat::from_body(body, engine, SystemTime::now()).map_err(|error| unfit(&error))?;
             if keep == Keep::Rendering {
                 let slot = Arc::default();

@@ -7,6 +7,7 @@ use flash_indexer_server::{IndexerOptions, ServerOptions, TokenizationOptions};
 use flash_indexer_test_support::testdata;
 use flash_indexer_wire::{BlockStored, EngineEvent, TokenIds};
 use serde_json::{Value, json};
+use tonic::Code;
 
 use crate::support::proto::indexer_service_client::IndexerServiceClient;
 use crate::support::proto::{GetPodScoresRequest, PartialPrompt};
@@ -132,6 +133,26 @@ fn a_chat_is_rendered_for_the_registered_engine() {
         assert_eq!(answer["prompt"], json!(prompt), "{engine}");
         let (_, tokenized) = service.post("/tokenize", &request(&format!("{engine}-model")));
         assert_eq!(answer["count"], tokenized["count"]);
+    }
+}
+
+#[test]
+fn a_text_is_tokenized_for_the_registered_engine() {
+    let models = tempfile::tempdir().expect("a folder");
+    let service = service(models.path());
+    // vLLM reads the vocabulary, which finds no special tokens in texts.
+    for (engine, status, code) in [("vllm", 501, Code::Unimplemented), ("sglang", 200, Code::Ok)] {
+        let model = format!("{engine}-model");
+        for name in ["tokenizer.model.v3", "consolidated.safetensors"] {
+            fs::write(models.path().join(&model).join(name), "").expect("written");
+        }
+        let _engine = Engine::registered(&service, json!(engine), 0, &json!({ "model_name": model, "engine": engine }));
+        let tokenize = |text: &str| service.post("/tokenize", &json!({ "model": model, "prompt": text })).0;
+        assert_eq!((tokenize("one"), tokenize("one [SEP]")), (200, status), "{engine}");
+        let (model_name, prompt) = (model.clone(), Some("one [SEP]".to_owned()));
+        let request = GetPodScoresRequest { model_name, prompt, ..GetPodScoresRequest::default() };
+        let answered = service.block_on(IndexerServiceClient::new(service.channel()).get_pod_scores(request));
+        assert_eq!(answered.map_or_else(|error| error.code(), |_| Code::Ok), code, "{engine}");
     }
 }
 

@@ -1,95 +1,25 @@
 //! Prompts of Mistral's models with a tekken tokenizer, which vLLM makes with Mistral's own library, `mistral-common`.
 
-use std::fs;
-use std::path::Path;
+use std::ops::Range;
 
 use chat_template::{Continuation, Json};
-use serde::Deserialize;
 
+use super::mistral_files::{Efforts, Format, Settings, Version};
 use super::mistral_messages::{Call, Chunk, Message, Role, check_name, parsed, read};
-use crate::normalize::chat::{Chat, PreparedChat};
+use super::variables::variable;
+use crate::normalize::chat::{Chat, PreparedChat, Rendering};
 use crate::normalize::error::PrepareError;
 use crate::normalize::media::MediaCut;
 use crate::normalize::message::{given, object};
+use crate::normalize::vllm::EFFORTS;
 
-/// Versions of the prompt's format, which `tekken.json` names.
-#[derive(Debug, Clone, Copy, PartialEq, PartialOrd)]
-pub(in crate::normalize) enum Version {
-    V3,
-    V7,
-    V11,
-    V13,
-}
-
-/// Names of special tokens. A text that spells one out is tokenized as a text.
-const SPECIAL_TOKENS: [&str; 35] = [
-    "<unk>",
-    "<s>",
-    "</s>",
-    "<pad>",
-    "[INST]",
-    "[/INST]",
-    "[AVAILABLE_TOOLS]",
-    "[/AVAILABLE_TOOLS]",
-    "[TOOL_RESULTS]",
-    "[/TOOL_RESULTS]",
-    "[TOOL_CALLS]",
-    "[TOOL_CONTENT]",
-    "[IMG]",
-    "[IMG_BREAK]",
-    "[IMG_END]",
-    "[PREFIX]",
-    "[MIDDLE]",
-    "[SUFFIX]",
-    "[SYSTEM_PROMPT]",
-    "[/SYSTEM_PROMPT]",
-    "[ARGS]",
-    "[CALL_ID]",
-    "[AUDIO]",
-    "[BEGIN_AUDIO]",
-    "[TRANSCRIBE]",
-    "[THINK]",
-    "[/THINK]",
-    "[STREAMING_PAD]",
-    "[STREAMING_WORD]",
-    "[NEXT_AUDIO_TEXT]",
-    "[REPEAT_AUDIO_TEXT]",
-    "[MODEL_SETTINGS]",
-    "[/MODEL_SETTINGS]",
-    "<SPECIAL_",
-    "[SPECIAL_",
-];
-
-impl Version {
-    /// The version of a model's folder. `None` if it has no tekken tokenizer of a known version.
-    pub(super) fn read(folder: &Path) -> Option<Self> {
-        #[derive(Deserialize)]
-        struct Tekken {
-            config: Config,
-        }
-        #[derive(Deserialize)]
-        struct Config {
-            version: String,
-        }
-        let text = fs::read(folder.join("tekken.json")).ok()?;
-        let tekken: Tekken = serde_json::from_slice(&text).ok()?;
-        match tekken.config.version.as_str() {
-            "v3" => Some(Self::V3),
-            "v7" => Some(Self::V7),
-            "v11" => Some(Self::V11),
-            "v13" => Some(Self::V13),
-            _ => None,
-        }
-    }
-}
+/// The token that begins a sequence.
+const BEGIN: &str = "<s>";
 
 /// Renders a chat. The result is cut before the first message with media.
-pub(super) fn render(
-    chat: &Chat,
-    prepared: &PreparedChat,
-    version: Version,
-) -> Result<(String, Option<MediaCut>), PrepareError> {
+pub(super) fn render(chat: &Chat, prepared: PreparedChat, format: Format) -> Result<Rendering, PrepareError> {
     let request = &chat.request;
+    let Format { version, settings } = format;
     if request.chat_template.is_some() || request.chat_template_kwargs.as_ref().is_some_and(|it| !it.is_null()) {
         return Err(PrepareError::rejected("vLLM takes no chat_template and no chat_template_kwargs for this model"));
     }
@@ -102,11 +32,29 @@ pub(super) fn render(
     if answers && prepared.request.add_generation_prompt == Some(true) {
         return Err(PrepareError::rejected("the last message is an assistant's; continue it, or add another one"));
     }
-    let tools = prepared.request.tools.as_deref().unwrap_or_default();
+    let tools = tools_text(prepared.request.tools.as_deref().unwrap_or_default())?;
+    let settings = if version < Version::V15 { String::new() } else { settings_text(&prepared, settings)? };
     let messages = read(&request.messages, version, continues)?;
-    let mut writer = Writer { version, tools: tools_text(tools)?, text: "<s>".to_owned(), media: None };
+    let mut writer = Writer { version, tools, settings, text: String::new(), tokens: Vec::new(), media: None };
+    writer.mark(BEGIN);
     writer.write_all(messages)?;
-    Ok((writer.text, writer.media))
+    let Writer { text, tokens, media, .. } = writer;
+    Ok(Rendering { prepared, text, media, tokens: Some(tokens), ..Rendering::default() })
+}
+
+/// The settings as JSON. It is empty if there are none.
+fn settings_text(prepared: &PreparedChat, settings: Option<Settings>) -> Result<String, PrepareError> {
+    let settings = settings.ok_or_else(|| {
+        PrepareError::rejected("the model's tekken.json has no `model_settings_builder`, which vLLM needs")
+    })?;
+    let Some(Efforts { are_known, default }) = settings.efforts else { return Ok(String::new()) };
+    let asked = variable(prepared, "reasoning_effort");
+    let effort = asked.as_ref().and_then(Json::as_str).unwrap_or(default);
+    let is_known = EFFORTS.iter().zip(are_known).any(|(name, is_known)| is_known && *name == effort);
+    if !is_known {
+        return Err(PrepareError::rejected(format!("the model does not know the reasoning_effort {effort:?}")));
+    }
+    Ok(object([("reasoning_effort", effort.into())])?.to_spaced_text())
 }
 
 /// The tools as JSON. It is empty if there are none.
@@ -133,7 +81,10 @@ fn tools_text(tools: &[Json]) -> Result<String, PrepareError> {
 struct Writer {
     version: Version,
     tools: String,
+    settings: String,
     text: String,
+    /// Where the text has special tokens. An empty range separates two texts.
+    tokens: Vec<Range<usize>>,
     media: Option<MediaCut>,
 }
 
@@ -158,19 +109,22 @@ impl Writer {
                 self.media.get_or_insert(MediaCut { kind, bytes: self.text.len() });
             }
             match message.role {
-                Role::System => self.enclose("[SYSTEM_PROMPT]", message, "[/SYSTEM_PROMPT]")?,
+                Role::System => {
+                    self.mark("[SYSTEM_PROMPT]");
+                    self.write_chunks(&message.chunks);
+                    self.mark("[/SYSTEM_PROMPT]");
+                }
                 Role::User => {
-                    if with_tools == Some(at) && !self.tools.is_empty() {
-                        let tools = std::mem::take(&mut self.tools);
-                        self.mark("[AVAILABLE_TOOLS]");
-                        self.write_text(&tools)?;
-                        self.mark("[/AVAILABLE_TOOLS]");
+                    if with_tools == Some(at) {
+                        let (tools, settings) = (std::mem::take(&mut self.tools), std::mem::take(&mut self.settings));
+                        self.enclose_text("[AVAILABLE_TOOLS]", &tools, "[/AVAILABLE_TOOLS]");
+                        self.enclose_text("[MODEL_SETTINGS]", &settings, "[/MODEL_SETTINGS]");
                     }
                     self.mark("[INST]");
                     if last_user == Some(at) && !system.is_empty() {
-                        self.write_text(&format!("{system}\n\n"))?;
+                        self.write_text(&format!("{system}\n\n"));
                     }
-                    self.write_chunks(&message.chunks)?;
+                    self.write_chunks(&message.chunks);
                     self.mark("[/INST]");
                 }
                 Role::Assistant => self.write_answer(message)?,
@@ -182,49 +136,37 @@ impl Writer {
 
     /// Writes a special token.
     fn mark(&mut self, token: &str) {
+        self.tokens.push(self.text.len()..self.text.len() + token.len());
         self.text.push_str(token);
     }
 
-    fn enclose(&mut self, begin: &str, message: &Message, end: &str) -> Result<(), PrepareError> {
-        self.mark(begin);
-        self.write_chunks(&message.chunks)?;
-        self.mark(end);
-        Ok(())
-    }
-
-    fn write_text(&mut self, text: &str) -> Result<(), PrepareError> {
-        if SPECIAL_TOKENS.iter().any(|token| text.contains(token)) {
-            return Err(PrepareError::Unsupported(
-                "the tokens of a text that spells out a special token of Mistral's models are known to the engine only; \
-                 send token_ids"
-                    .to_owned(),
-            ));
+    /// Writes a text, if there is one, between two special tokens.
+    fn enclose_text(&mut self, begin: &str, text: &str, end: &str) {
+        if !text.is_empty() {
+            self.mark(begin);
+            self.write_text(text);
+            self.mark(end);
         }
-        self.text.push_str(text);
-        Ok(())
     }
 
-    fn write_chunks(&mut self, chunks: &[Chunk]) -> Result<(), PrepareError> {
-        for (at, chunk) in chunks.iter().enumerate() {
+    /// Writes a text. A special token that it spells out is text as well.
+    fn write_text(&mut self, text: &str) {
+        self.text.push_str(text);
+    }
+
+    fn write_chunks(&mut self, chunks: &[Chunk]) {
+        for chunk in chunks {
             match chunk {
-                Chunk::Text(text) => self.write_text(text)?,
+                Chunk::Text(text) => self.write_text(text),
                 Chunk::Thinking { text, is_closed } => {
                     self.mark("[THINK]");
-                    self.write_text(text)?;
-                    if *is_closed {
-                        self.mark("[/THINK]");
-                    } else if at + 1 < chunks.len() {
-                        return Err(PrepareError::Unsupported(
-                            "the engine cuts the text behind a part of type \"thinking\" that is not closed; send token_ids"
-                                .to_owned(),
-                        ));
-                    }
+                    self.write_text(text);
+                    self.mark(if *is_closed { "[/THINK]" } else { "" });
                 }
                 // Nothing is read behind it.
                 Chunk::Media(_) => {}
             }
         }
-        Ok(())
     }
 
     fn write_answer(&mut self, message: &Message) -> Result<(), PrepareError> {
@@ -236,23 +178,23 @@ impl Writer {
             return Err(PrepareError::rejected("messages of an assistant in a row have content and tool calls"));
         }
         match chunks.as_slice() {
-            [Chunk::Text(text)] => self.write_text(text.trim_end_matches(' '))?,
-            chunks => self.write_chunks(chunks)?,
+            [Chunk::Text(text)] => self.write_text(text.trim_end_matches(' ')),
+            chunks => self.write_chunks(chunks),
         }
         if self.version < Version::V11 && !calls.is_empty() {
             let calls = calls.iter().map(call_object).collect::<Result<Vec<_>, _>>()?;
             self.mark("[TOOL_CALLS]");
-            self.write_text(&Json::list(calls)?.to_spaced_text())?;
+            self.write_text(&Json::list(calls)?.to_spaced_text());
         } else {
             for call in calls {
                 self.mark("[TOOL_CALLS]");
-                self.write_text(&call.name)?;
+                self.write_text(&call.name);
                 if self.version < Version::V13 {
                     self.mark("[CALL_ID]");
-                    self.write_text(&call.id)?;
+                    self.write_text(&call.id);
                 }
                 self.mark("[ARGS]");
-                self.write_text(&call.arguments.to_spaced_text())?;
+                self.write_text(&call.arguments.to_spaced_text());
             }
         }
         if !message.is_prefix {
@@ -266,13 +208,13 @@ impl Writer {
         if self.version < Version::V7 {
             let result =
                 object([("content", parsed(&text_of(message))), ("call_id", message.call_id.as_str().into())])?;
-            self.write_text(&result.to_spaced_text())?;
+            self.write_text(&result.to_spaced_text());
         } else {
             if self.version < Version::V13 {
-                self.write_text(&message.call_id)?;
+                self.write_text(&message.call_id);
                 self.mark("[TOOL_CONTENT]");
             }
-            self.write_chunks(&message.chunks)?;
+            self.write_chunks(&message.chunks);
         }
         self.mark("[/TOOL_RESULTS]");
         Ok(())

@@ -4,7 +4,7 @@ use std::collections::{HashMap, HashSet};
 
 use chat_template::Json;
 
-use super::mistral::Version;
+use super::mistral_files::Version;
 use crate::normalize::arguments::{self, Parser};
 use crate::normalize::error::PrepareError;
 use crate::normalize::media::MediaPart;
@@ -15,6 +15,8 @@ use crate::normalize::vllm_message::{ValidMessage, validate};
 /// Characters of a call's id, of which vLLM keeps the last ones.
 const CALL_ID_CHARACTERS: usize = 9;
 const NAME_BYTES_MAX: usize = 64;
+/// What is between the texts of two messages.
+const MESSAGE_SEPARATOR: &str = "\n\n";
 
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) enum Role {
@@ -74,17 +76,20 @@ impl Message {
         })
     }
 
-    /// Texts, two lines apart, unless there is something between them.
-    fn extend(&mut self, chunks: Vec<Chunk>) {
+    /// Appends the parts of a message. Texts of two messages are two lines apart, as are those of one message before version 15,
+    /// unless there is something between them.
+    fn extend(&mut self, chunks: Vec<Chunk>, version: Version) {
+        let mut separator = MESSAGE_SEPARATOR;
         for chunk in chunks {
             match (chunk, self.chunks.last_mut()) {
-                (Chunk::Text(text), _) if text.is_empty() => {}
+                (Chunk::Text(text), _) if text.is_empty() => continue,
                 (Chunk::Text(text), Some(Chunk::Text(before))) => {
-                    before.push_str("\n\n");
+                    before.push_str(separator);
                     before.push_str(&text);
                 }
                 (chunk, _) => self.chunks.push(chunk),
             }
+            separator = if version < Version::V15 { MESSAGE_SEPARATOR } else { "" };
         }
     }
 }
@@ -133,12 +138,20 @@ fn read_one(valid: &ValidMessage<'_>, version: Version) -> Result<Message, Prepa
         message.chunks.insert(0, Chunk::Thinking { text, is_closed: true });
     }
     let thinks = message.chunks.iter().any(|chunk| matches!(chunk, Chunk::Thinking { .. }));
-    let may_think = matches!(role, Role::Assistant | Role::System) && version >= Version::V13;
+    let may_think = match role {
+        Role::Assistant => version >= Version::V13,
+        Role::System => version == Version::V13,
+        Role::User | Role::Tool => false,
+    };
     if thinks && !may_think {
         return Err(wrong("the model's tokenizer has no reasoning in messages of this role"));
     }
     if let Some(kind) = message.media()
-        && (role != Role::User || version < Version::V7 && kind.contains("audio"))
+        && !match role {
+            Role::User => version >= Version::V7 || !kind.contains("audio"),
+            Role::Tool => version >= Version::V15,
+            Role::System | Role::Assistant => false,
+        }
     {
         return Err(wrong(format!("a content part of type {kind:?} has no place in this message")));
     }
@@ -318,7 +331,7 @@ fn joined(messages: Vec<Message>, version: Version) -> Vec<Message> {
             runs.push(Message { has_content, call_id, ..Message::new(role) });
         }
         let Some(run) = runs.last_mut() else { continue };
-        run.extend(chunks);
+        run.extend(chunks, version);
         run.calls.extend(new_calls);
         run.is_prefix |= is_prefix;
         if role == Role::Tool && version >= Version::V11 {

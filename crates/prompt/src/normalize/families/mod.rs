@@ -11,6 +11,7 @@
 //! | `harmony.rs`, `typescript.rs` | prompts of gpt-oss, as vLLM makes them; schemas of tools in them |
 //! | `inkling.rs` | prompts of Inkling, as vLLM makes them |
 //! | `mistral.rs`, `mistral_messages.rs` | prompts of Mistral's models, as vLLM makes them; their messages |
+//! | `mistral_files.rs` | files of Mistral's models, and the format of the prompt that they name |
 
 mod deepseek;
 mod deepseek_turns;
@@ -20,6 +21,7 @@ mod deepseek_v41;
 mod harmony;
 mod inkling;
 mod mistral;
+pub(crate) mod mistral_files;
 mod mistral_messages;
 mod typescript;
 mod variables;
@@ -59,7 +61,7 @@ pub(super) enum Encoder {
     /// vLLM's of Inkling.
     Inkling,
     /// vLLM's of Mistral's models with a tekken tokenizer.
-    Mistral(mistral::Version),
+    Mistral(mistral_files::Format),
     /// vLLM's of gpt-oss.
     Harmony,
 }
@@ -111,10 +113,8 @@ impl Encoder {
                 let (text, media) = inkling::render(&request.messages, &prepared, has_token)?;
                 Ok(Rendering { prepared, text, media, ..Rendering::default() })
             }
-            Self::Mistral(version) => {
-                let prepared = made_of_tokens(as_given(Some(ContentFormat::Text))?);
-                let (text, media) = mistral::render(chat, &prepared, version)?;
-                Ok(Rendering { prepared, text, media, ..Rendering::default() })
+            Self::Mistral(format) => {
+                mistral::render(chat, made_of_tokens(as_given(Some(ContentFormat::Text))?), format)
             }
             Self::Harmony => {
                 let mut prepared = made_of_tokens(as_given(None)?);
@@ -213,9 +213,8 @@ impl CodedPrompts {
         if config["model_type"] == "gpt_oss" {
             vllm = Some(GPT_OSS);
         }
-        if has_mistral_files(folder) {
-            let encoder = mistral::Version::read(folder).map(Encoder::Mistral);
-            vllm = Some(CodedFamily { name: "Mistral (tekken or SentencePiece)", encoder });
+        if let Some(family) = mistral_files::family(folder) {
+            vllm = Some(family);
         }
         let mut sglang = SGLANG.iter().find(|(part, _)| architecture.contains(part)).map(|(_, family)| *family);
         if architecture.contains("DeepseekV3") && !has_template {
@@ -230,6 +229,19 @@ impl CodedPrompts {
         self.puts_media_first
     }
 
+    /// Whether the engine reads the vocabulary of `tekken.json`, even beside a `tokenizer.json`, and finds no special tokens in texts.
+    #[must_use]
+    pub fn has_tekken_of(self, engine: ChatEngine) -> bool {
+        self.of(engine).is_some_and(|family| matches!(family.encoder, Some(Encoder::Mistral(_))))
+    }
+
+    /// Whether the engine reads another vocabulary than `tokenizer.json`, which this service does not read, and finds no special
+    /// tokens in texts.
+    #[must_use]
+    pub fn has_sentence_pieces_of(self, engine: ChatEngine) -> bool {
+        self.of(engine).is_some_and(|family| family.name.starts_with(mistral_files::SENTENCE_PIECE_FAMILY))
+    }
+
     /// The family, if this engine makes the model's prompts by code.
     #[must_use]
     pub fn of(self, engine: ChatEngine) -> Option<CodedFamily> {
@@ -239,14 +251,4 @@ impl CodedPrompts {
             ChatEngine::TensorRtLlm => None,
         }
     }
-}
-
-/// Whether vLLM takes Mistral's own tokenizer: a folder with its vocabulary and with weights in Mistral's format.
-fn has_mistral_files(folder: &Path) -> bool {
-    let names: Vec<String> = fs::read_dir(folder)
-        .map(|entries| entries.filter_map(|entry| entry.ok()?.file_name().into_string().ok()).collect())
-        .unwrap_or_default();
-    let has = |is: &dyn Fn(&str) -> bool| names.iter().any(|name| is(name));
-    has(&|name| name == "tekken.json" || name.starts_with("tokenizer.model.v"))
-        && has(&|name| name.starts_with("consolidated") && name.ends_with(".safetensors"))
 }

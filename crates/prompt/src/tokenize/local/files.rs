@@ -5,21 +5,19 @@ use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
 use super::hub_layout;
-use super::tekken::TEKKEN_FILE;
+#[cfg(feature = "hub")]
+use crate::normalize::mistral_files;
+use crate::normalize::mistral_files::{PARAMETERS_FILE, TEKKEN_FILE};
 
 /// Maximum size of a file, in bytes. The largest vocabularies have about 40 MiB.
 pub const TOKENIZER_BYTES_MAX: u64 = 256 << 20;
 pub(in crate::tokenize) const TOKENIZER_FILE: &str = "tokenizer.json";
 pub(super) const TOKENIZER_CONFIG_FILE: &str = "tokenizer_config.json";
 /// Files besides the tokenizer's that affect the tokens of a prompt.
-const OTHER_FILES: [&str; 6] = [
-    "config.json",
-    TOKENIZER_CONFIG_FILE,
-    "chat_template.jinja",
-    "chat_template.json",
-    "additional_chat_templates",
-    TEKKEN_FILE,
-];
+pub(in crate::tokenize) const OTHER_FILES: [&str; 5] =
+    ["config.json", TOKENIZER_CONFIG_FILE, "special_tokens_map.json", "chat_template.jinja", "chat_template.json"];
+/// Folder of further templates.
+pub(in crate::tokenize) const TEMPLATES_FOLDER: &str = "additional_chat_templates";
 
 /// Paths of one model's files.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -60,10 +58,30 @@ impl ModelFiles {
         ))
     }
 
+    /// Whether a download of these files, in the order of [`tokenizers_of`], was complete.
+    #[cfg(feature = "hub")]
+    pub(in crate::tokenize) fn is_complete(&self) -> bool {
+        let names = mistral_files::names_in(&self.directory);
+        let names: Vec<&str> = names.iter().map(String::as_str).collect();
+        !names.contains(&PARAMETERS_FILE) || mistral_files::vocabulary(&names).is_some()
+    }
+
     pub(super) fn version(&self) -> FilesVersion {
-        let others = OTHER_FILES.iter().map(|name| self.directory.join(name));
+        let others = OTHER_FILES.iter().chain(&[TEMPLATES_FOLDER, TEKKEN_FILE, PARAMETERS_FILE]);
+        let others = others.map(|name| self.directory.join(name));
         let files = std::iter::once(self.tokenizer.clone()).chain(others);
         FilesVersion(files.map(|file| file_version(&file)).collect())
+    }
+}
+
+/// The files of a model's tokenizers, by the names of all its files. A model in Mistral's format has its parameters first, which
+/// say so, and its own vocabulary last.
+#[cfg(feature = "hub")]
+pub(in crate::tokenize) fn tokenizers_of<'n>(names: &[&'n str]) -> Vec<&'n str> {
+    let given = |name: &'n str| names.contains(&name).then_some(name);
+    match mistral_files::vocabulary(names).filter(|_| mistral_files::has_weights(names)) {
+        Some(vocabulary) => [PARAMETERS_FILE].into_iter().chain(given(TOKENIZER_FILE)).chain([vocabulary]).collect(),
+        None => given(TOKENIZER_FILE).or_else(|| given(TEKKEN_FILE)).into_iter().collect(),
     }
 }
 

@@ -10,9 +10,9 @@ mod tokenizer;
 mod tokens;
 
 pub use directory::{ModelDirectory, ModelDirectoryOptions};
-#[cfg(feature = "hub")]
-pub(super) use files::TOKENIZER_FILE;
 pub use files::{ModelFiles, TOKENIZER_BYTES_MAX};
+#[cfg(feature = "hub")]
+pub(super) use files::{OTHER_FILES, TEMPLATES_FOLDER, TOKENIZER_FILE, tokenizers_of};
 pub use named::NamedPaths;
 #[cfg(feature = "hub")]
 pub(super) use tokenizer::FileTokenizer;

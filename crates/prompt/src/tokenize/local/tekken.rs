@@ -19,8 +19,6 @@ use tokenizers::{AddedToken, Tokenizer};
 
 use crate::tokenize::pieces::letters;
 
-/// Name of such a file.
-pub(in crate::tokenize) const TEKKEN_FILE: &str = "tekken.json";
 /// The token that begins a sequence.
 const BEGIN: &str = "<s>";
 /// Special tokens of files that list none.

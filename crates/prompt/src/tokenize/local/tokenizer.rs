@@ -8,9 +8,10 @@ use tokenizers::Tokenizer;
 
 use super::files::{FilesVersion, ModelFiles, read_if_present};
 use super::scores::read_as_python;
-use super::tekken::{self, TEKKEN_FILE};
+use super::tekken;
 use super::tokens::add_configured_tokens;
-use crate::normalize::{Chat, CodedPrompts, MediaCut, Rendering};
+use crate::normalize::mistral_files::TEKKEN_FILE;
+use crate::normalize::{Chat, ChatEngine, CodedPrompts, MediaCut, PrepareError, Rendering};
 use crate::tokenize::error::TokenizeError;
 use crate::tokenize::pieces::{Cutting, PieceCache, PieceTokenizer, TextTokenization};
 use crate::tokenize::prompt::{Prompt, PromptOptions};
@@ -23,6 +24,8 @@ pub(in crate::tokenize) struct FileTokenizer {
     files: ModelFiles,
     version: FilesVersion,
     tokenizer: Arc<PieceTokenizer>,
+    /// Mistral's own, which vLLM takes before the other one.
+    tekken: Option<Arc<PieceTokenizer>>,
     /// An error fails chats only.
     templates: Result<ChatTemplates, ChatError>,
     /// The model's family, for engines that make its prompts by code.
@@ -35,11 +38,25 @@ impl FileTokenizer {
         let files = ModelFiles::locate(path).map_err(LoadError::Failed)?;
         // Taken before the files are read, so that a concurrent change is noticed later.
         let version = files.version();
-        let tokenizer = Arc::new(PieceTokenizer::new(read_tokenizer(&files).map_err(LoadError::Failed)?));
+        let read = |file: &Path| {
+            let tokenizer = read_tokenizer(file, &files.directory).map_err(LoadError::Failed)?;
+            Ok::<_, LoadError>(Arc::new(PieceTokenizer::new(tokenizer)))
+        };
+        let tokenizer = read(&files.tokenizer)?;
         let templates = ChatTemplates::read(&files.directory).map(|read| read.unwrap_or_else(ChatTemplates::none));
         let has_template = templates.as_ref().is_ok_and(ChatTemplates::has_template);
         let coded_prompts = CodedPrompts::read(&files.directory, has_template);
-        Ok(Self { path: path.to_owned(), files, version, tokenizer, templates, coded_prompts })
+        let tekken = match files.directory.join(TEKKEN_FILE) {
+            _ if !coded_prompts.has_tekken_of(ChatEngine::Vllm) => None,
+            file if file == files.tokenizer => Some(Arc::clone(&tokenizer)),
+            file => Some(read(&file)?),
+        };
+        Ok(Self { path: path.to_owned(), files, version, tokenizer, tekken, templates, coded_prompts })
+    }
+
+    /// Mistral's own tokenizer, if it is the engine's.
+    fn tekken_of(&self, engine: Option<ChatEngine>) -> Option<&Arc<PieceTokenizer>> {
+        self.tekken.as_ref().filter(|_| engine.is_some_and(|engine| self.coded_prompts.has_tekken_of(engine)))
     }
 
     fn render(&self, chat: &Chat) -> Result<Rendering, TokenizeError> {
@@ -67,6 +84,21 @@ impl SlicedTokenization for TokenizationBeforeMedia {
 
     fn media(&self) -> Option<&'static str> {
         Some(self.kind)
+    }
+}
+
+/// Tokenization of a text of which the engine keeps the first tokens.
+struct FirstTokens {
+    text: TextTokenization,
+    kept: usize,
+}
+
+impl SlicedTokenization for FirstTokens {
+    fn step(&mut self) -> Result<Option<Vec<u32>>, TokenizeError> {
+        Ok(self.text.step()?.map(|mut ids| {
+            ids.truncate(self.kept);
+            ids
+        }))
     }
 }
 
@@ -121,22 +153,48 @@ impl ModelTokenizer for FileTokenizer {
     ) -> Result<Tokenization, TokenizeError> {
         let adds_special_tokens = options.special_tokens.are_added_to(&prompt);
         let kept = options.keep_last_of(&prompt)?;
+        let engine = match &prompt {
+            Prompt::Text(_) => options.engine,
+            Prompt::Chat(chat) => chat.engine,
+        };
+        let tekken = self.tekken_of(engine);
+        let tokenizer = tekken.unwrap_or(&self.tokenizer);
         let sliced = |text, adds_special_tokens, kept| {
-            TextTokenization::new(Arc::clone(&self.tokenizer), Arc::clone(pieces), text, adds_special_tokens, kept)
+            TextTokenization::new(Arc::clone(tokenizer), Arc::clone(pieces), text, adds_special_tokens, kept)
         };
         let chat = match prompt {
-            Prompt::Text(text) => return Ok(Tokenization::Sliced(Box::new(sliced(text, adds_special_tokens, kept)))),
+            Prompt::Text(text) if tekken.is_some() => {
+                let text = sliced(text, adds_special_tokens, None).with_tokens_at(&[])?;
+                // vLLM keeps the first tokens here.
+                return Ok(Tokenization::Sliced(Box::new(FirstTokens { text, kept: kept.unwrap_or(usize::MAX) })));
+            }
+            Prompt::Text(text) => {
+                let is_replaced = engine.is_some_and(|engine| self.coded_prompts.has_sentence_pieces_of(engine));
+                if is_replaced && tokenizer.has_added_token(&text) {
+                    return Err(PrepareError::Unsupported(
+                        "the engine tokenizes special tokens that a text spells out as text, by a SentencePiece vocabulary; \
+                         send token_ids"
+                            .to_owned(),
+                    )
+                    .into());
+                }
+                return Ok(Tokenization::Sliced(Box::new(sliced(text, adds_special_tokens, kept))));
+            }
             Prompt::Chat(chat) => chat,
         };
-        let Rendering { mut text, prepared, media, cuts } = self.render(&chat)?;
+        let Rendering { mut text, prepared, media, cuts, tokens } = self.render(&chat)?;
         let kept = kept.filter(|_| !prepared.is_whole);
+        let placed = |text: TextTokenization| match &tokens {
+            Some(places) => text.with_tokens_at(places),
+            None => Ok(text),
+        };
         if let Some(MediaCut { kind, bytes }) = media {
             // Truncation keeps the end of the prompt, which has the media.
             let is_unknown = kept.is_some() || self.coded_prompts.puts_media_first();
             text.truncate(if is_unknown { 0 } else { bytes });
             let adds_special_tokens = !is_unknown && (adds_special_tokens || prepared.adds_special_tokens);
-            let (tokenizer, pieces) = (Arc::clone(&self.tokenizer), Arc::clone(pieces));
-            let beginning = TextTokenization::of_beginning(tokenizer, pieces, text, adds_special_tokens);
+            let (tokenizer, pieces) = (Arc::clone(tokenizer), Arc::clone(pieces));
+            let beginning = placed(TextTokenization::of_beginning(tokenizer, pieces, text, adds_special_tokens))?;
             return Ok(Tokenization::Sliced(Box::new(TokenizationBeforeMedia { beginning, kind })));
         }
         if !cuts.is_empty() {
@@ -145,7 +203,7 @@ impl ModelTokenizer for FileTokenizer {
             let parts = parts.into_iter().rev().map(|part| sliced(part, false, None)).collect();
             return Ok(Tokenization::Sliced(Box::new(CutTokenization { parts, ids: Vec::new() })));
         }
-        let rendered = sliced(text, adds_special_tokens || prepared.adds_special_tokens, kept);
+        let rendered = placed(sliced(text, adds_special_tokens || prepared.adds_special_tokens, kept))?;
         let Some(continuation) = prepared.continuation else { return Ok(Tokenization::Sliced(Box::new(rendered))) };
         let begin = self.templates.as_ref().ok().and_then(|templates| templates.special_token("bos_token"));
         Ok(Tokenization::Sliced(Box::new(ContinuedTokenization {
@@ -165,15 +223,15 @@ impl ModelTokenizer for FileTokenizer {
     }
 }
 
-fn read_tokenizer(files: &ModelFiles) -> Result<Tokenizer, String> {
-    let path = files.tokenizer.display();
-    let bytes = read_if_present(&files.tokenizer)?.ok_or_else(|| format!("{path} has been removed"))?;
-    if files.tokenizer.file_name().is_some_and(|name| name == TEKKEN_FILE) {
+fn read_tokenizer(file: &Path, directory: &Path) -> Result<Tokenizer, String> {
+    let path = file.display();
+    let bytes = read_if_present(file)?.ok_or_else(|| format!("{path} has been removed"))?;
+    if file.file_name().is_some_and(|name| name == TEKKEN_FILE) {
         return tekken::read(&bytes).map_err(|error| format!("{path}: {error}"));
     }
     let mut tokenizer = Tokenizer::from_bytes(&bytes).map_err(|error| format!("{path}: {error}"))?;
     read_as_python(&mut tokenizer, &bytes).map_err(|error| format!("{path}: {error}"))?;
-    add_configured_tokens(&mut tokenizer, &files.directory)?;
+    add_configured_tokens(&mut tokenizer, directory)?;
     // Some files have truncation and padding settings from training. Engines ignore them.
     tokenizer.with_truncation(None).map_err(|error| format!("{path}: {error}"))?;
     tokenizer.with_padding(None);

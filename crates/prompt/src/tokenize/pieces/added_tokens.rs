@@ -1,5 +1,6 @@
 //! Splits a text at a tokenizer's added tokens, exactly as the `tokenizers` crate does.
 
+use std::collections::VecDeque;
 use std::ops::Range;
 
 use aho_corasick::{AhoCorasick, Input, MatchKind};
@@ -42,6 +43,36 @@ impl Position {
     /// End of the last match of a token.
     pub(super) const fn searched(&self) -> usize {
         self.searched
+    }
+}
+
+/// Special tokens at known places of a text. What spells out a token elsewhere is text.
+pub(super) struct PlacedTokens {
+    /// Places and ids. An empty place separates two texts.
+    tokens: VecDeque<(Range<usize>, u32)>,
+    /// End of the last segment.
+    taken: usize,
+}
+
+impl PlacedTokens {
+    /// Tokens by place, in the order of their places.
+    pub(super) fn new(tokens: VecDeque<(Range<usize>, u32)>) -> Self {
+        Self { tokens, taken: 0 }
+    }
+
+    /// The next segment of a text. Segments of text are not empty.
+    pub(super) fn next(&mut self, text: &str) -> Option<Segment> {
+        loop {
+            let end = self.tokens.front().map_or(text.len(), |(place, _)| place.start);
+            if end > self.taken {
+                return Some(Segment::Text(std::mem::replace(&mut self.taken, end)..end));
+            }
+            let (place, id) = self.tokens.pop_front()?;
+            self.taken = place.end;
+            if !place.is_empty() {
+                return Some(Segment::Token(id));
+            }
+        }
     }
 }
 

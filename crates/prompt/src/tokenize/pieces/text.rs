@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use tokenizers::Tokenizer;
 
-use super::added_tokens::{AddedTokens, Position, Segment};
+use super::added_tokens::{AddedTokens, PlacedTokens, Position, Segment};
 use super::analysis::{Cutting, cuts, obstacle};
 use super::cache::PieceCache;
 use super::cuts::Cuts;
@@ -52,6 +52,21 @@ impl PieceTokenizer {
     /// The id of a token.
     pub(in crate::tokenize) fn token_id(&self, token: &str) -> Option<u32> {
         self.tokenizer.token_to_id(token)
+    }
+
+    /// Whether a text spells out an added token.
+    pub(in crate::tokenize) fn has_added_token(&self, text: &str) -> bool {
+        match &self.way {
+            Ok(way) => {
+                let mut position = Position::default();
+                std::iter::from_fn(|| way.added_tokens.next(text, &mut position))
+                    .any(|segment| matches!(segment, Segment::Token(_)))
+            }
+            Err(_) => {
+                let mut added = self.tokenizer.get_added_vocabulary().get_added_tokens_decoder().values();
+                added.any(|token| text.contains(&token.content))
+            }
+        }
     }
 
     /// Bytes at the end of a text that may begin an added token.
@@ -101,6 +116,8 @@ pub(in crate::tokenize) struct TextTokenization {
     adds_special_tokens: bool,
     kept: Option<usize>,
     position: Position,
+    /// The special tokens, if the text itself is not searched for them.
+    placed: Option<PlacedTokens>,
     /// The rest of the text before the next added token.
     rest: Range<usize>,
     ids: Vec<u32>,
@@ -115,7 +132,7 @@ impl TextTokenization {
         kept: Option<usize>,
     ) -> Self {
         let (position, rest, ids) = (Position::default(), 0..0, Vec::new());
-        Self { tokenizer, cache, text, known: None, adds_special_tokens, kept, position, rest, ids }
+        Self { tokenizer, cache, text, known: None, adds_special_tokens, kept, position, placed: None, rest, ids }
     }
 
     /// Tokenization of the beginning of a text: the ids that do not depend on the rest.
@@ -127,6 +144,27 @@ impl TextTokenization {
     ) -> Self {
         let known = beginning.len() - tokenizer.unfinished_bytes(&beginning);
         Self { known: Some(known), ..Self::new(tokenizer, cache, beginning, adds_special_tokens, None) }
+    }
+
+    /// Has special tokens at these places of the text only, in order. An empty place separates two texts.
+    ///
+    /// # Errors
+    ///
+    /// If the vocabulary lacks one of the tokens, or the tokenizer's texts cannot be cut around them.
+    pub(in crate::tokenize) fn with_tokens_at(mut self, places: &[Range<usize>]) -> Result<Self, TokenizeError> {
+        if let Err(why) = &self.tokenizer.way {
+            return Err(TokenizeError::Tokenizer(format!("the text cannot be cut around special tokens: {why}")));
+        }
+        let id = |place: &Range<usize>| {
+            let token = &self.text[place.clone()];
+            let id = if token.is_empty() { Some(0) } else { self.tokenizer.token_id(token) };
+            let id = id.ok_or_else(|| TokenizeError::Tokenizer(format!("the vocabulary has no token {token:?}")))?;
+            Ok((place.clone(), id))
+        };
+        let places = places.iter().filter(|place| place.end <= self.text.len());
+        self.placed = Some(PlacedTokens::new(places.map(id).collect::<Result<_, TokenizeError>>()?));
+        self.known = self.known.map(|_| self.text.len());
+        Ok(self)
     }
 }
 
@@ -146,7 +184,11 @@ impl SlicedTokenization for TextTokenization {
                 work += self.tokenize_piece(way)?;
                 continue;
             }
-            match way.added_tokens.next(&self.text, &mut self.position) {
+            let segment = match &mut self.placed {
+                Some(tokens) => tokens.next(&self.text),
+                None => way.added_tokens.next(&self.text, &mut self.position),
+            };
+            match segment {
                 Some(Segment::Token(_)) if self.known.is_some_and(|known| self.position.searched() > known) => {
                     return Ok(Some(frame.before(&self.ids)));
                 }
