@@ -87,7 +87,8 @@ impl ListenerDecoder {
                 let why = format!("a batch names rank {dp_rank}, which belongs to another endpoint of the instance");
                 // The batch may be of any of the stream's ranks.
                 self.changes.push(Change::RecordLoss(None, why.clone()));
-                return self.reject("rank_of_other_stream", why);
+                self.reject("rank_of_other_stream", why);
+                return None;
             }
             self.ranks.insert(dp_rank);
         }
