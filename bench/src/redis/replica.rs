@@ -42,6 +42,7 @@ impl LocalRanks {
         let own = |rank| LocalRank {
             holder: Holder { id: holder(rank), scope: scope(), description: format!("{rank:?}").into_bytes() },
             state: Vec::new(),
+            unfinished_state: Vec::new(),
             rank: waker.new_rank(),
         };
         let ranks = ranks.into_iter().map(own).collect();
