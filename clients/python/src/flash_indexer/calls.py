@@ -38,7 +38,7 @@ class QueryOptions(PromptOptions, total=False):
     top_k: int
     """Only the ranks with the deepest matches."""
     min_score: int
-    """Only ranks with at least so many tokens."""
+    """Only ranks with at least this number of tokens."""
     after: str
     """The cursor of an earlier answer: `token_ids` then are the tokens behind the ones that it covers."""
 
