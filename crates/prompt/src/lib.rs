@@ -1,6 +1,6 @@
 //! The prompt pipeline: tokenizes texts and chats as inference engines do.
 //!
-//! A chat is changed as its engine changes it ([`normalize`]), rendered with its model's template by the crate
+//! A chat is changed as its engine changes it ([`flash_indexer_engine_chats`]), rendered with its model's template by the crate
 //! [`chat_template`], and tokenized without further special tokens. Token ids equal those of `transformers` 5 with
 //! `tokenizers` 0.23; `tests/tokenize/` compares them.
 //!
@@ -15,13 +15,5 @@
 //! | `hub.rs` | tokenizers from the Hugging Face hub, with the feature `hub` |
 //! | `service/` | tokenizers in another process, over gRPC |
 //! | `error.rs`, `counters.rs` | errors and their reasons; counters for metrics |
-//!
-//! | file in `normalize/` | role |
-//! |---|---|
-//! | `chat.rs` | [`Chat`](normalize::Chat): a request with the rules of its engine |
-//! | `vllm.rs`, `sglang.rs`, `trtllm.rs` | the rules of each engine |
-//! | `content_format.rs` | whether a template expects text or a list of parts |
-//! | `families.rs` | models whose prompts are made by code instead of a template |
 
-pub mod normalize;
 pub mod tokenize;

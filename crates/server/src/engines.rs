@@ -1,6 +1,6 @@
 //! The engine whose prompts a model's chats have.
 
-use flash_indexer_prompt::normalize::ChatEngine;
+use flash_indexer_engine_chats::ChatEngine;
 use flash_indexer_types::EngineKind;
 
 /// The engine that a model's registrations name, or vLLM.

@@ -24,7 +24,6 @@
 //! | `http/` | HTTP API: the table of endpoints and their handlers |
 //! | `grpc/` | gRPC API |
 //! | `body_budget.rs` | budget of the bytes of all bodies, shared between clients |
-//! | `connections/` | limit of open connections, with eviction of slow and idle ones, and TLS |
 //! | `large_requests.rs` | threads for requests with large bodies |
 //! | `little_endian.rs` | lists of numbers as bytes |
 //! | `peers/` | recovery from peers, comparison with peers, repair |
@@ -37,7 +36,6 @@
 
 mod access;
 mod body_budget;
-mod connections;
 mod engines;
 #[cfg(test)]
 mod failure_tests;

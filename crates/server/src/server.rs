@@ -22,7 +22,6 @@ use tracing::{info, warn};
 
 use crate::access::AccessControl;
 use crate::body_budget::BodyLimits;
-use crate::connections::{BoundedListener, ConnectionHandle, Protocol};
 use crate::grpc::GrpcServer;
 use crate::http::{self, Api};
 use crate::peers::{
@@ -31,6 +30,7 @@ use crate::peers::{
 use crate::registrar::DiscoveryRegistrar;
 use crate::reload::{PeriodicTasks, Reload};
 use crate::snapshots::{SnapshotOptions, Snapshots, SnapshotsGuard};
+use flash_indexer_connections::{BoundedListener, ConnectionHandle, Protocol};
 
 /// Configuration of a server.
 #[derive(Debug, Clone)]
@@ -273,8 +273,8 @@ impl Server {
         );
         let router = http::router(api);
         let grpc = grpc.map(|(listener, address)| {
-            let (tls, owner) = (tls.clone(), Arc::clone(&indexer));
-            let listener = BoundedListener::new(listener, Protocol::Grpc, tls, connections_max, owner);
+            let metrics = Arc::clone(indexer.metrics());
+            let listener = BoundedListener::new(listener, Protocol::Grpc, tls.clone(), connections_max, metrics);
             let server = GrpcServer::start(
                 listener,
                 (Arc::clone(&indexer), Arc::clone(&access)),
@@ -285,7 +285,8 @@ impl Server {
         });
         let grpc = grpc.transpose().map_err(StartError::Grpc)?;
         let (stop, stopped) = oneshot::channel::<()>();
-        let listener = BoundedListener::new(listener, Protocol::Http, tls, connections_max, Arc::clone(&indexer));
+        let metrics = Arc::clone(indexer.metrics());
+        let listener = BoundedListener::new(listener, Protocol::Http, tls, connections_max, metrics);
         let serving = tokio::spawn(serve(listener, router, async {
             // Dropping the server drops the sender, which also stops it.
             let _ = stopped.await;

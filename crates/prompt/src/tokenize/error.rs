@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use super::service::ServiceError;
 use super::source::{LoadError, MODEL_NAME_BYTES_MAX};
-use crate::normalize::PrepareError;
 use chat_template::ChatError;
+use flash_indexer_engine_chats::PrepareError;
 
 /// Failure to tokenize a prompt.
 #[derive(Debug, thiserror::Error)]

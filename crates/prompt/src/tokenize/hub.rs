@@ -11,7 +11,7 @@ use hf_hub::Cache;
 use hf_hub::api::sync::{Api, ApiBuilder, ApiError, ApiRepo};
 use parking_lot::Mutex;
 
-use crate::normalize::mistral_files::TEKKEN_FILE;
+use flash_indexer_engine_chats::mistral_files::TEKKEN_FILE;
 
 use super::local::{FileTokenizer, ModelFiles, OTHER_FILES, TEMPLATES_FOLDER, TOKENIZER_FILE, tokenizers_of};
 use super::source::{LoadError, ModelTokenizer, TokenizerSource};

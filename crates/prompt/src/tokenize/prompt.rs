@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use chat_template::ChatError;
 
-use crate::normalize::{Chat, ChatEngine};
+use flash_indexer_engine_chats::{Chat, ChatEngine};
 
 /// The input of tokenization.
 #[derive(Debug, Clone)]

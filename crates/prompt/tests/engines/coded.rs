@@ -5,7 +5,7 @@ use std::fs;
 use std::time::SystemTime;
 
 use chat_template::Json;
-use flash_indexer_prompt::normalize::{Chat, ChatEngine, CodedFamily, CodedPrompts, PrepareError};
+use flash_indexer_engine_chats::{Chat, ChatEngine, CodedFamily, CodedPrompts, PrepareError};
 use serde::Deserialize;
 
 use crate::{chat, read, shorten};

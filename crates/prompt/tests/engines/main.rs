@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use chat_template::{ChatTemplates, Json};
-use flash_indexer_prompt::normalize::{Chat, ChatEngine};
+use flash_indexer_engine_chats::{Chat, ChatEngine};
 use flash_indexer_prompt::tokenize::{
     ModelTokenizer, NamedPaths, PieceCache, Prompt, PromptOptions, Tokenization, TokenizeError, TokenizerSource,
 };

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use chat_template::ChatRequest;
-use flash_indexer_prompt::normalize::{Chat, ChatEngine};
+use flash_indexer_engine_chats::{Chat, ChatEngine};
 use flash_indexer_prompt::tokenize::{FailureReason, Prompt, PromptOptions, SpecialTokens};
 use serde_json::{Value, json};
 use tempfile::tempdir;

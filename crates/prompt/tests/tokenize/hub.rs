@@ -5,7 +5,7 @@ use std::path::Path;
 use std::time::{Duration, SystemTime};
 
 use chat_template::ChatRequest;
-use flash_indexer_prompt::normalize::{Chat, ChatEngine};
+use flash_indexer_engine_chats::{Chat, ChatEngine};
 use flash_indexer_prompt::tokenize::{FailureReason, Hub, HubOptions, Prompt, TokenizerPool};
 use flash_indexer_test_support::{HubStub, tiny_tokenizer, wait_for};
 use serde_json::{Value, json};

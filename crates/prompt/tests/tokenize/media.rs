@@ -4,7 +4,7 @@ use std::fs;
 use std::path::Path;
 use std::time::SystemTime;
 
-use flash_indexer_prompt::normalize::{Chat, ChatEngine};
+use flash_indexer_engine_chats::{Chat, ChatEngine};
 use flash_indexer_prompt::tokenize::{Cutting, Prompt, PromptOptions, SpecialTokens, Tokenized, TokenizerPool};
 use serde_json::{Value, json};
 use tempfile::{TempDir, tempdir};

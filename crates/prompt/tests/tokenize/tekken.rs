@@ -5,7 +5,7 @@ use std::fs;
 use std::path::Path;
 use std::time::SystemTime;
 
-use flash_indexer_prompt::normalize::{Chat, ChatEngine};
+use flash_indexer_engine_chats::{Chat, ChatEngine};
 use flash_indexer_prompt::tokenize::{
     Cutting, FailureReason, Prompt, PromptOptions, SpecialTokens, TokenizeError, TokenizerPool,
 };

@@ -4,7 +4,7 @@ use std::borrow::Cow;
 use std::num::NonZeroUsize;
 use std::time::SystemTime;
 
-use flash_indexer_prompt::normalize::Chat;
+use flash_indexer_engine_chats::Chat;
 use flash_indexer_prompt::tokenize::{Prompt, PromptOptions, Tokenized};
 use flash_indexer_registry::{PodFilter, ScoreOptions, TokenPrompt};
 use flash_indexer_types::InstanceId;

@@ -17,8 +17,8 @@ use tonic::codegen::{Body as HttpBody, BoxFuture, Service, http};
 use tonic::server::NamedService;
 
 use crate::body_budget::{BodyBytes, BodyLimits};
-use crate::connections::ConnectionHandle;
 use crate::large_requests::{LARGE_BYTES, LargeRequestError, LargeRequests};
+use flash_indexer_connections::ConnectionHandle;
 
 thread_local! {
     /// Whether a request body keeps the end of a large message back since this thread began the current poll.

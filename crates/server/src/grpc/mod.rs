@@ -37,8 +37,8 @@ use self::proto::router_service_server::RouterServiceServer;
 use self::router_service::Router;
 use crate::access::AccessControl;
 use crate::body_budget::BodyLimits;
-use crate::connections::{BoundedListener, Incoming};
 use crate::peers::RecoveryStatus;
+use flash_indexer_connections::{BoundedListener, Incoming};
 
 /// Limit of concurrent HTTP/2 streams, hence requests, on one connection. Clients delay further requests.
 const STREAMS_PER_CONNECTION_MAX: u32 = 1_024;

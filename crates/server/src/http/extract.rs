@@ -19,8 +19,8 @@ use super::Api;
 use super::content::{Accepted, BodyForm, ContentEncoding};
 use super::error::ApiError;
 use crate::body_budget::BodyBytes;
-use crate::connections::ConnectionHandle;
 use crate::large_requests::LARGE_BYTES;
+use flash_indexer_connections::ConnectionHandle;
 
 /// Bytes of a rejected body that are read and discarded. A client that sends its whole body before it reads the response
 /// can then read the error.

@@ -61,9 +61,9 @@ use tracing::{Instrument, debug, debug_span, field};
 use self::error::{ApiError, DeniedReason};
 use crate::access::{AccessControl, Permission};
 use crate::body_budget::{BodyBudget, BodyLimits};
-use crate::connections::ConnectionHandle;
 use crate::large_requests::LargeRequests;
 use crate::peers::{DIGESTS_MAX, Peers, RecoveryStatus};
+use flash_indexer_connections::ConnectionHandle;
 
 /// Limit of concurrent dumps.
 const DUMPS_MAX: usize = 4;

@@ -5,7 +5,7 @@ use std::time::SystemTime;
 
 use flash_indexer_access::Grant;
 use flash_indexer_api::{ModelScope, PartialPrompt, PromptField, PromptFields};
-use flash_indexer_prompt::normalize::{Chat, ChatEngine, Rendering};
+use flash_indexer_engine_chats::{Chat, ChatEngine, Rendering};
 use flash_indexer_prompt::tokenize::{Prompt, PromptOptions, SpecialTokens};
 use flash_indexer_registry::TokenPrompt;
 use flash_indexer_types::ModelKey;

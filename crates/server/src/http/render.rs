@@ -8,7 +8,7 @@ use axum::response::Response;
 use chat_template::Json as TemplateJson;
 use flash_indexer_access::Grant;
 use flash_indexer_api::{self as api, PromptFields};
-use flash_indexer_prompt::normalize::{ContentFormat, PreparedChat};
+use flash_indexer_engine_chats::{ContentFormat, PreparedChat};
 use serde::Serialize;
 
 use super::Api;

@@ -6,8 +6,8 @@ use std::time::SystemTime;
 
 use super::hub_layout;
 #[cfg(feature = "hub")]
-use crate::normalize::mistral_files;
-use crate::normalize::mistral_files::{PARAMETERS_FILE, TEKKEN_FILE};
+use flash_indexer_engine_chats::mistral_files;
+use flash_indexer_engine_chats::mistral_files::{PARAMETERS_FILE, TEKKEN_FILE};
 
 /// Maximum size of a file, in bytes. The largest vocabularies have about 40 MiB.
 pub const TOKENIZER_BYTES_MAX: u64 = 256 << 20;

@@ -10,13 +10,13 @@ use super::files::{FilesVersion, ModelFiles, read_if_present};
 use super::scores::read_as_python;
 use super::tekken;
 use super::tokens::add_configured_tokens;
-use crate::normalize::mistral_files::TEKKEN_FILE;
-use crate::normalize::{Chat, ChatEngine, CodedPrompts, MediaCut, PrepareError, Rendering};
 use crate::tokenize::error::TokenizeError;
 use crate::tokenize::pieces::{Cutting, PieceCache, PieceTokenizer, TextTokenization};
 use crate::tokenize::prompt::{Prompt, PromptOptions};
 use crate::tokenize::source::{LoadError, ModelTokenizer, SlicedTokenization, Tokenization};
 use chat_template::{ChatError, ChatTemplates};
+use flash_indexer_engine_chats::mistral_files::TEKKEN_FILE;
+use flash_indexer_engine_chats::{Chat, ChatEngine, CodedPrompts, MediaCut, PrepareError, Rendering};
 
 /// A model's tokenizer and chat templates.
 pub(in crate::tokenize) struct FileTokenizer {

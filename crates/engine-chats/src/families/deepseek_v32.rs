@@ -4,9 +4,9 @@ use chat_template::Json;
 
 use super::deepseek::{call_block, check_variables, counted_tools_of, tools_section};
 use super::variables::variable;
-use crate::normalize::chat::PreparedChat;
-use crate::normalize::error::PrepareError;
-use crate::normalize::message::{given, items, object};
+use crate::chat::PreparedChat;
+use crate::error::PrepareError;
+use crate::message::{given, items, object};
 
 /// The section of a prompt that describes tools, around their schemas.
 const TOOLS: &str = include_str!("deepseek_v32_tools.txt");

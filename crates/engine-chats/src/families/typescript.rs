@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use chat_template::Json;
 
-use crate::normalize::message::items;
+use crate::message::items;
 
 /// The type of a schema. Its lines after the first begin with `indent`.
 pub(super) fn type_of(schema: &Json, indent: &str) -> String {

@@ -2,7 +2,7 @@
 //!
 //! An engine changes an OpenAI request before the model's template sees it: arguments of tool calls become objects, parts are
 //! joined, tools are written out by the engine's own models. [`Chat::render`] does the same, so that the prompt equals the
-//! engine's. `tests/engines/` compares it with what the real engines make of the same requests and templates.
+//! engine's. `tests/engines/` of the crate `prompt` compares it with what the real engines make of the same requests and templates.
 //!
 //! | file | role |
 //! |---|---|
@@ -33,7 +33,7 @@ mod vllm_message;
 pub use chat::{Chat, ChatEngine, PreparedChat, Rendering};
 pub use content_format::ContentFormat;
 pub use error::PrepareError;
-pub(crate) use families::mistral_files;
+pub use families::mistral_files;
 pub use families::{CodedFamily, CodedPrompts};
 pub use fields::EngineFields;
 pub use media::MediaCut;

@@ -2,9 +2,9 @@
 
 use chat_template::Json;
 
-use crate::normalize::chat::PreparedChat;
-use crate::normalize::error::PrepareError;
-use crate::normalize::message::items;
+use crate::chat::PreparedChat;
+use crate::error::PrepareError;
+use crate::message::items;
 
 /// The value of a variable.
 pub(super) fn variable(prepared: &PreparedChat, name: &str) -> Option<Json> {

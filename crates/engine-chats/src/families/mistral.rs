@@ -7,11 +7,11 @@ use chat_template::{Continuation, Json};
 use super::mistral_files::{Efforts, Format, Settings, Version};
 use super::mistral_messages::{Call, Chunk, Message, Role, check_name, parsed, read};
 use super::variables::variable;
-use crate::normalize::chat::{Chat, PreparedChat, Rendering};
-use crate::normalize::error::PrepareError;
-use crate::normalize::media::MediaCut;
-use crate::normalize::message::{given, object};
-use crate::normalize::vllm::EFFORTS;
+use crate::chat::{Chat, PreparedChat, Rendering};
+use crate::error::PrepareError;
+use crate::media::MediaCut;
+use crate::message::{given, object};
+use crate::vllm::EFFORTS;
 
 /// The token that begins a sequence.
 const BEGIN: &str = "<s>";

@@ -21,7 +21,7 @@ mod deepseek_v41;
 mod harmony;
 mod inkling;
 mod mistral;
-pub(crate) mod mistral_files;
+pub mod mistral_files;
 mod mistral_messages;
 mod typescript;
 mod variables;

@@ -18,7 +18,7 @@ const SLOW_SHARE: usize = 64;
 
 /// Open connections of one listener, by number in the order of acceptance.
 #[derive(Debug)]
-pub(super) struct OpenConnections {
+pub(crate) struct OpenConnections {
     started: Instant,
     connections_max: usize,
     connections: Mutex<ConnectionTable>,
@@ -32,7 +32,7 @@ struct ConnectionTable {
 
 /// Activity of one connection.
 #[derive(Debug)]
-pub(super) struct ConnectionState {
+pub(crate) struct ConnectionState {
     number: u64,
     client: IpAddr,
     listener_started: Instant,
@@ -50,11 +50,11 @@ pub(super) struct ConnectionState {
 }
 
 impl OpenConnections {
-    pub(super) fn new(connections_max: usize) -> Arc<Self> {
+    pub(crate) fn new(connections_max: usize) -> Arc<Self> {
         Arc::new(Self { started: Instant::now(), connections_max, connections: Mutex::default() })
     }
 
-    pub(super) fn open(&self, client: IpAddr) -> Arc<ConnectionState> {
+    pub(crate) fn open(&self, client: IpAddr) -> Arc<ConnectionState> {
         let mut connections = self.connections.lock();
         let number = connections.next;
         connections.next += 1;
@@ -74,7 +74,7 @@ impl OpenConnections {
         state
     }
 
-    pub(super) fn close(&self, state: &ConnectionState) {
+    pub(crate) fn close(&self, state: &ConnectionState) {
         self.connections.lock().by_number.remove(&state.number);
     }
 
@@ -82,7 +82,7 @@ impl OpenConnections {
     ///
     /// Slow connections are evicted first, in the order of acceptance. If none is slow, the client with the most
     /// connections loses the one that has been idle for longest.
-    pub(super) fn evict(&self) -> usize {
+    pub(crate) fn evict(&self) -> usize {
         let connections = self.connections.lock();
         let idle = || connections.by_number.values().filter(|state| state.is_idle());
         let now = elapsed_ms(self.started);
@@ -139,7 +139,7 @@ impl ConnectionState {
     }
 
     /// Whether the connection is evicted. If not, the waker is notified when it is.
-    pub(super) fn is_evicted(&self, waker: &Waker) -> bool {
+    pub(crate) fn is_evicted(&self, waker: &Waker) -> bool {
         let mut stored = self.waker.lock();
         if self.is_evicted.load(Relaxed) {
             return true;
@@ -152,12 +152,12 @@ impl ConnectionState {
     }
 
     /// Number of heads read; none while a request is in flight.
-    pub(super) fn heads_if_between_requests(&self) -> Option<u64> {
+    pub(crate) fn heads_if_between_requests(&self) -> Option<u64> {
         (self.requests.load(Relaxed) == 0).then(|| self.heads.load(Relaxed))
     }
 
     /// Records a response, or a byte on a connection whose requests are not reported.
-    pub(super) fn record_activity(&self) {
+    pub(crate) fn record_activity(&self) {
         self.has_answered.store(true, Relaxed);
         self.since_ms.store(elapsed_ms(self.listener_started), Relaxed);
     }
@@ -175,22 +175,25 @@ impl ConnectionState {
 
 /// Handle of the connection that carries a request.
 #[derive(Debug, Clone)]
-pub(crate) struct ConnectionHandle(pub(super) Arc<ConnectionState>);
+pub struct ConnectionHandle(pub(crate) Arc<ConnectionState>);
 
 impl ConnectionHandle {
     /// Address of the client, or its IPv6 network.
-    pub(crate) fn client(&self) -> IpAddr {
+    #[must_use]
+    pub fn client(&self) -> IpAddr {
         self.0.client
     }
 
     /// Marks a request as in flight until the guard is dropped.
-    pub(crate) fn request(&self) -> RequestGuard {
+    #[must_use]
+    pub fn request(&self) -> RequestGuard {
         self.0.begin();
         RequestGuard(Arc::clone(&self.0))
     }
 
     /// Marks a request's body as being read until the guard is dropped.
-    pub(crate) fn reading(&self) -> ReadingGuard {
+    #[must_use]
+    pub fn reading(&self) -> ReadingGuard {
         self.0.reading.fetch_add(1, Relaxed);
         ReadingGuard(Arc::clone(&self.0))
     }
@@ -198,7 +201,7 @@ impl ConnectionHandle {
 
 /// Guard of a request in flight.
 #[derive(Debug)]
-pub(crate) struct RequestGuard(Arc<ConnectionState>);
+pub struct RequestGuard(Arc<ConnectionState>);
 
 impl Drop for RequestGuard {
     fn drop(&mut self) {
@@ -208,7 +211,7 @@ impl Drop for RequestGuard {
 
 /// Guard of a body that is being read.
 #[derive(Debug)]
-pub(crate) struct ReadingGuard(Arc<ConnectionState>);
+pub struct ReadingGuard(Arc<ConnectionState>);
 
 impl Drop for ReadingGuard {
     fn drop(&mut self) {

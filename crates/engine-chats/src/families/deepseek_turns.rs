@@ -6,10 +6,10 @@ use chat_template::Json;
 
 use super::deepseek::{call_block, tools_section};
 use super::variables::variable;
-use crate::normalize::chat::PreparedChat;
-use crate::normalize::error::PrepareError;
-use crate::normalize::media::MediaCut;
-use crate::normalize::message::{given, items};
+use crate::chat::PreparedChat;
+use crate::error::PrepareError;
+use crate::media::MediaCut;
+use crate::message::{given, items};
 
 /// What the encoders write for an image. The engine puts the image's tokens in its place.
 pub(super) const IMAGE: &str = "<｜deepseek_image｜>";

@@ -19,7 +19,7 @@ const HEAD_DEADLINE: Duration = Duration::from_secs(30);
 
 /// Connection that frees its slot when it ends. It is closed when it is idle too long, when its TLS handshake or a
 /// request's head is too slow, or when it is evicted.
-pub(crate) struct Connection {
+pub struct Connection {
     transport: Transport,
     protocol: Protocol,
     /// Time at which the first byte of a request's head was received, and the number of heads read before.
@@ -28,12 +28,13 @@ pub(crate) struct Connection {
 }
 
 impl Connection {
-    pub(super) fn new(transport: Transport, protocol: Protocol, state: Arc<ConnectionState>) -> Self {
+    pub(crate) fn new(transport: Transport, protocol: Protocol, state: Arc<ConnectionState>) -> Self {
         Self { transport, protocol, head_begun: None, state }
     }
 
     /// Handle of the connection for its requests.
-    pub(crate) fn handle(&self) -> ConnectionHandle {
+    #[must_use]
+    pub fn handle(&self) -> ConnectionHandle {
         ConnectionHandle(Arc::clone(&self.state))
     }
 

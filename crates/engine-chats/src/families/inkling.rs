@@ -5,12 +5,12 @@ use std::collections::HashMap;
 use chat_template::{Continuation, Json};
 
 use super::variables::{tools_of, variable};
-use crate::normalize::chat::PreparedChat;
-use crate::normalize::error::PrepareError;
-use crate::normalize::media::{MediaCut, MediaPart};
-use crate::normalize::message::{given, items, object};
-use crate::normalize::vllm::with_parsed_arguments;
-use crate::normalize::vllm_message::{ValidMessage, validate};
+use crate::chat::PreparedChat;
+use crate::error::PrepareError;
+use crate::media::{MediaCut, MediaPart};
+use crate::message::{given, items, object};
+use crate::vllm::with_parsed_arguments;
+use crate::vllm_message::{ValidMessage, validate};
 
 /// Roles and the special tokens that their messages begin with.
 const ROLES: [(&str, &str); 5] = [

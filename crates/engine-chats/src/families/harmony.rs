@@ -5,9 +5,9 @@ use std::collections::HashMap;
 use chat_template::Json;
 
 use super::typescript::type_of;
-use crate::normalize::error::PrepareError;
-use crate::normalize::message::{given, items};
-use crate::normalize::vllm_message::ValidMessage;
+use crate::error::PrepareError;
+use crate::message::{given, items};
+use crate::vllm_message::ValidMessage;
 
 const EFFORTS: [&str; 3] = ["low", "medium", "high"];
 

@@ -6,12 +6,12 @@ use std::path::Path;
 use serde::Deserialize;
 
 use super::{CodedFamily, Encoder};
-use crate::normalize::vllm::EFFORTS;
+use crate::vllm::EFFORTS;
 
 /// The file with the vocabulary, the version of the prompt's format and the settings.
-pub(crate) const TEKKEN_FILE: &str = "tekken.json";
+pub const TEKKEN_FILE: &str = "tekken.json";
 /// A file of models in Mistral's format. It stands for the weights in a folder without any.
-pub(crate) const PARAMETERS_FILE: &str = "params.json";
+pub const PARAMETERS_FILE: &str = "params.json";
 /// Begin of the names of families with a SentencePiece vocabulary.
 pub(super) const SENTENCE_PIECE_FAMILY: &str = "Mistral (SentencePiece";
 /// Begin of the names of SentencePiece vocabularies, before the version's number.
@@ -29,7 +29,7 @@ pub(super) enum Version {
 
 /// The prompt's format.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub(in crate::normalize) struct Format {
+pub(crate) struct Format {
     pub(super) version: Version,
     pub(super) settings: Option<Settings>,
 }
@@ -48,19 +48,22 @@ pub(super) struct Efforts {
 }
 
 /// The vocabulary in Mistral's format among the names of a model's files.
-pub(crate) fn vocabulary<'n>(names: &[&'n str]) -> Option<&'n str> {
+#[must_use]
+pub fn vocabulary<'n>(names: &[&'n str]) -> Option<&'n str> {
     let find = |is: &dyn Fn(&str) -> bool| names.iter().copied().find(|name| is(name));
     find(&|name| name == TEKKEN_FILE)
         .or_else(|| find(&|name| name.starts_with(SENTENCE_PIECE_FILE) && !name.contains('/')))
 }
 
 /// Whether a model has weights in Mistral's format, by the names of its files.
-pub(crate) fn has_weights(names: &[&str]) -> bool {
+#[must_use]
+pub fn has_weights(names: &[&str]) -> bool {
     names.iter().any(|name| name.starts_with("consolidated") && name.ends_with(".safetensors"))
 }
 
-/// The names of the files in a folder.
-pub(crate) fn names_in(folder: &Path) -> Vec<String> {
+/// The names of the files in a folder; none if it cannot be read.
+#[must_use]
+pub fn names_in(folder: &Path) -> Vec<String> {
     let entries = fs::read_dir(folder).into_iter().flatten();
     entries.filter_map(|entry| entry.ok()?.file_name().into_string().ok()).collect()
 }

@@ -3,8 +3,8 @@
 use super::deepseek::{check_variables, counted_tools_of};
 use super::deepseek_turns::{Dialect, Settings, thinks, write};
 use super::variables::variable;
-use crate::normalize::chat::PreparedChat;
-use crate::normalize::error::PrepareError;
+use crate::chat::PreparedChat;
+use crate::error::PrepareError;
 
 const DIALECT: Dialect =
     Dialect { tools: include_str!("deepseek_v4_tools.txt"), calls: "tool_calls", tag_prefix: "", marks_systems: false };

@@ -19,18 +19,18 @@ use super::open::{ConnectionState, OpenConnections};
 const IDLE_DEADLINE: Duration = Duration::from_secs(60);
 
 /// Slot of an open connection; it is freed on drop.
-pub(super) struct ConnectionSlot {
+pub(crate) struct ConnectionSlot {
     state: Arc<ConnectionState>,
     open: Arc<OpenConnections>,
     _permit: OwnedSemaphorePermit,
 }
 
 impl ConnectionSlot {
-    pub(super) fn new(open: &Arc<OpenConnections>, client: IpAddr, permit: OwnedSemaphorePermit) -> Self {
+    pub(crate) fn new(open: &Arc<OpenConnections>, client: IpAddr, permit: OwnedSemaphorePermit) -> Self {
         Self { state: open.open(client), open: Arc::clone(open), _permit: permit }
     }
 
-    pub(super) fn state(&self) -> Arc<ConnectionState> {
+    pub(crate) fn state(&self) -> Arc<ConnectionState> {
         Arc::clone(&self.state)
     }
 }
@@ -42,7 +42,7 @@ impl Drop for ConnectionSlot {
 }
 
 /// TCP stream that frees its slot when it ends. Reads and writes fail once it is idle too long, or evicted.
-pub(super) struct WatchedStream {
+pub(crate) struct WatchedStream {
     stream: TcpStream,
     idle: Pin<Box<Sleep>>,
     received_bytes: u64,
@@ -50,13 +50,13 @@ pub(super) struct WatchedStream {
 }
 
 impl WatchedStream {
-    pub(super) fn new(stream: TcpStream, slot: ConnectionSlot) -> Self {
+    pub(crate) fn new(stream: TcpStream, slot: ConnectionSlot) -> Self {
         let idle = Box::pin(tokio::time::sleep(IDLE_DEADLINE));
         Self { stream, idle, received_bytes: 0, slot }
     }
 
     /// Bytes received since the stream was accepted.
-    pub(super) fn received_bytes(&self) -> u64 {
+    pub(crate) fn received_bytes(&self) -> u64 {
         self.received_bytes
     }
 

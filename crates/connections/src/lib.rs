@@ -21,23 +21,22 @@ use std::time::Duration;
 
 use axum::serve::{IncomingStream, Listener};
 use flash_indexer_credentials::{ApplicationProtocol, ServerTls};
-use flash_indexer_registry::Indexer;
-use flash_indexer_telemetry::metrics::Limit;
+use flash_indexer_telemetry::metrics::{Limit, Metrics};
 use futures_core::Stream;
 use tokio::net::TcpListener;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 use tokio::task::JoinHandle;
 use tracing::debug;
 
-pub(crate) use self::connection::Connection;
-pub(crate) use self::open::ConnectionHandle;
+pub use self::connection::Connection;
 use self::open::OpenConnections;
+pub use self::open::{ConnectionHandle, ReadingGuard, RequestGuard};
 use self::stream::{ConnectionSlot, WatchedStream};
 use self::transport::{HANDSHAKE_DEADLINE, Transport};
 
 /// Protocol of a listener's connections.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Protocol {
+pub enum Protocol {
     /// HTTP: handlers report the start and end of each request.
     Http,
     /// gRPC: a connection is idle since its last byte.
@@ -56,28 +55,31 @@ impl Protocol {
 
 /// TCP listener with a limit of open connections, each plain or inside TLS. At the limit, a new connection waits until an idle or slow one is
 /// evicted, or another one ends. Each wait is counted.
-pub(crate) struct BoundedListener {
+#[derive(Debug)]
+pub struct BoundedListener {
     listener: TcpListener,
     protocol: Protocol,
     tls: Option<Arc<ServerTls>>,
     permits: Arc<Semaphore>,
     open: Arc<OpenConnections>,
-    indexer: Arc<Indexer>,
+    metrics: Arc<Metrics>,
 }
 
 /// Interval at which a waiting connection checks for one to evict.
 const EVICTION_INTERVAL: Duration = Duration::from_millis(50);
 
 impl BoundedListener {
-    pub(crate) fn new(
+    /// A listener of at most `connections_max` open connections, at least one.
+    #[must_use]
+    pub fn new(
         listener: TcpListener,
         protocol: Protocol,
         tls: Option<Arc<ServerTls>>,
         connections_max: usize,
-        indexer: Arc<Indexer>,
+        metrics: Arc<Metrics>,
     ) -> Self {
         let permits = Arc::new(Semaphore::new(connections_max.clamp(1, Semaphore::MAX_PERMITS)));
-        Self { listener, protocol, tls, permits, open: OpenConnections::new(connections_max), indexer }
+        Self { listener, protocol, tls, permits, open: OpenConnections::new(connections_max), metrics }
     }
 
     /// Waits for a permit, and evicts connections meanwhile.
@@ -85,7 +87,7 @@ impl BoundedListener {
         if let Ok(permit) = Arc::clone(&self.permits).try_acquire_owned() {
             return permit;
         }
-        self.indexer.metrics().limit_reached(Limit::Connections);
+        self.metrics.limit_reached(Limit::Connections);
         loop {
             let evicted = self.open.evict();
             debug!(evicted, "connection limit reached");
@@ -113,7 +115,7 @@ impl Listener for BoundedListener {
         let transport = match &self.tls {
             None => Transport::plain(stream),
             Some(tls) => {
-                let (config, metrics) = (tls.config(self.protocol.application()), Arc::clone(self.indexer.metrics()));
+                let (config, metrics) = (tls.config(self.protocol.application()), Arc::clone(&self.metrics));
                 Transport::tls(stream, config, HANDSHAKE_DEADLINE, metrics)
             }
         };
@@ -141,14 +143,16 @@ impl Stream for Incoming {
 }
 
 /// Accepted connections of a listener.
-pub(crate) struct Incoming {
+#[derive(Debug)]
+pub struct Incoming {
     accepted: mpsc::Receiver<Connection>,
     accepting: JoinHandle<()>,
 }
 
 impl Incoming {
     /// Accepts connections until the value is dropped.
-    pub(crate) fn of(mut listener: BoundedListener) -> Self {
+    #[must_use]
+    pub fn of(mut listener: BoundedListener) -> Self {
         let (sender, accepted) = mpsc::channel(1);
         let accepting = tokio::spawn(async move { while sender.send(listener.accept().await.0).await.is_ok() {} });
         Self { accepted, accepting }

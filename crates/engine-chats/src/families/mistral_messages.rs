@@ -5,12 +5,12 @@ use std::collections::{HashMap, HashSet};
 use chat_template::Json;
 
 use super::mistral_files::Version;
-use crate::normalize::arguments::{self, Parser};
-use crate::normalize::error::PrepareError;
-use crate::normalize::media::MediaPart;
-use crate::normalize::message::{given, items};
-use crate::normalize::vllm::with_parsed_arguments;
-use crate::normalize::vllm_message::{ValidMessage, validate};
+use crate::arguments::{self, Parser};
+use crate::error::PrepareError;
+use crate::media::MediaPart;
+use crate::message::{given, items};
+use crate::vllm::with_parsed_arguments;
+use crate::vllm_message::{ValidMessage, validate};
 
 /// Characters of a call's id, of which vLLM keeps the last ones.
 const CALL_ID_CHARACTERS: usize = 9;

@@ -5,12 +5,12 @@ use chat_template::Json;
 use super::deepseek::check_variables;
 use super::deepseek_turns::{Dialect, IMAGE, Settings, cut_before_image, thinks, write};
 use super::variables::{tools_of, variable};
-use crate::normalize::chat::PreparedChat;
-use crate::normalize::error::PrepareError;
-use crate::normalize::media::{MediaCut, MediaPart};
-use crate::normalize::message::{Entries, given, items, object};
-use crate::normalize::vllm::with_parsed_arguments;
-use crate::normalize::vllm_message::{ValidMessage, validate};
+use crate::chat::PreparedChat;
+use crate::error::PrepareError;
+use crate::media::{MediaCut, MediaPart};
+use crate::message::{Entries, given, items, object};
+use crate::vllm::with_parsed_arguments;
+use crate::vllm_message::{ValidMessage, validate};
 
 const DIALECT: Dialect =
     Dialect { tools: include_str!("deepseek_v41_tools.txt"), calls: " calls", tag_prefix: " ", marks_systems: true };

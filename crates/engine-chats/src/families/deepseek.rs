@@ -3,9 +3,9 @@
 use chat_template::Json;
 
 use super::variables::{tools_of, variable};
-use crate::normalize::chat::PreparedChat;
-use crate::normalize::error::PrepareError;
-use crate::normalize::message::items;
+use crate::chat::PreparedChat;
+use crate::error::PrepareError;
+use crate::message::items;
 
 /// Names of the encoders' own parameters. The engine fails if variables of a chat have them.
 const PARAMETERS: [&str; 3] = ["self", "messages", "conversation"];

@@ -18,10 +18,10 @@ use tracing::debug;
 use super::stream::WatchedStream;
 
 /// Longest time from the acceptance of a connection to the end of its TLS handshake.
-pub(super) const HANDSHAKE_DEADLINE: Duration = Duration::from_secs(10);
+pub(crate) const HANDSHAKE_DEADLINE: Duration = Duration::from_secs(10);
 
 /// Transport of a connection. A reader or writer calls [`Transport::poll_handshake`] first.
-pub(super) enum Transport {
+pub(crate) enum Transport {
     Plain(WatchedStream),
     Handshake(Box<Handshake>),
     Tls(Box<TlsStream<WatchedStream>>),
@@ -30,19 +30,19 @@ pub(super) enum Transport {
 }
 
 /// A TLS handshake in progress.
-pub(super) struct Handshake {
+pub(crate) struct Handshake {
     accept: Accept<WatchedStream>,
     deadline: Pin<Box<Sleep>>,
     metrics: Arc<Metrics>,
 }
 
 impl Transport {
-    pub(super) fn plain(stream: WatchedStream) -> Self {
+    pub(crate) fn plain(stream: WatchedStream) -> Self {
         Self::Plain(stream)
     }
 
     /// TLS over a stream, from the handshake on.
-    pub(super) fn tls(
+    pub(crate) fn tls(
         stream: WatchedStream,
         config: Arc<ServerConfig>,
         deadline: Duration,
@@ -53,7 +53,7 @@ impl Transport {
     }
 
     /// Continues the handshake, if there is one. A failure is counted and ends the connection.
-    pub(super) fn poll_handshake(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+    pub(crate) fn poll_handshake(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let handshake = match self {
             Self::Plain(_) | Self::Tls(_) => return Poll::Ready(Ok(())),
             Self::Failed => return Poll::Ready(Err(ErrorKind::NotConnected.into())),
@@ -78,7 +78,7 @@ impl Transport {
     }
 
     /// Bytes received since the connection was accepted.
-    pub(super) fn received_bytes(&self) -> u64 {
+    pub(crate) fn received_bytes(&self) -> u64 {
         match self {
             Self::Plain(stream) => stream.received_bytes(),
             Self::Tls(stream) => stream.get_ref().0.received_bytes(),
