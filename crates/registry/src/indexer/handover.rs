@@ -97,23 +97,24 @@ impl Indexer {
         let model = self.models.read().get(key).cloned();
         let mut ranks = model.as_ref().map(|model| model.ranks()).unwrap_or_default();
         ranks.retain(|(of, _)| instance.is_none_or(|wanted| wanted == of));
-        let mut listed: BTreeMap<InstanceId, BTreeSet<DpRank>> = BTreeMap::new();
+        let mut listed: BTreeMap<u64, BTreeSet<DpRank>> = BTreeMap::new();
         for (instance, rank) in &ranks {
-            listed.entry(instance.clone()).or_default().insert(rank.dp_rank);
+            if let Some(listener) = model.as_ref().and_then(|model| listener(model, instance, rank.dp_rank)) {
+                listed.entry(listener.id).or_default().insert(rank.dp_rank);
+            }
         }
-        ranks.into_iter().filter_map(move |(instance, rank)| {
-            let listed = listed.get(&instance)?;
-            Some(self.dump_rank(model.as_ref()?, instance, rank, listed))
-        })
+        ranks
+            .into_iter()
+            .filter_map(move |(instance, rank)| Some(self.dump_rank(model.as_ref()?, instance, rank, &listed)))
     }
 
-    /// Dumps one rank. `listed` are the ranks of the instance in the dump.
+    /// Dumps one rank. `listed` are the ranks of each listener in the dump.
     fn dump_rank(
         &self,
         model: &Arc<Model>,
         instance: InstanceId,
         rank: WorkerRank,
-        listed: &BTreeSet<DpRank>,
+        listed: &BTreeMap<u64, BTreeSet<DpRank>>,
     ) -> RankDump {
         let dp_rank = rank.dp_rank;
         let read = listener(model, &instance, dp_rank).and_then(|listener| {
@@ -121,16 +122,21 @@ impl Indexer {
             // The instance may have been registered again since the ranks were listed, under another worker.
             let rank = WorkerRank { worker: listener.worker, dp_rank };
             let mut held = held_in_parts(Arc::clone(&model), rank);
-            self.read(&listener, dp_rank, (ReadAt::Now, DecoderStateDetail::Full), None, move || {
+            let read = self.read(&listener, dp_rank, (ReadAt::Now, DecoderStateDetail::Full), None, move || {
                 Some((held()?, model.index().secondary_stores(rank), model.is_partial(rank)))
-            })
+            });
+            read.map(|read| (listener.id, read))
         });
         match read {
-            Some((ResumePoint { mut position, named_ranks, decoder_state }, (held, further, is_partial))) => RankDump {
+            Some((
+                listener_id,
+                (ResumePoint { mut position, named_ranks, decoder_state }, (held, further, is_partial)),
+            )) => RankDump {
                 dp_rank,
                 position: Some({
-                    // A rank that was named after the ranks were listed, or is unregistered here.
-                    position.unlisted_degraded |= !named_ranks.is_subset(listed);
+                    // A rank that was named after the ranks were listed, is unregistered here, or belongs to another stream.
+                    let is_listed = listed.get(&listener_id).is_some_and(|listed| named_ranks.is_subset(listed));
+                    position.unlisted_degraded |= !is_listed;
                     // A reader must not take a partial dump for an exact one.
                     if is_partial { position.degraded() } else { position }
                 }),

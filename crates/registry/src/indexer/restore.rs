@@ -83,8 +83,13 @@ impl Restore {
         dp_rank: DpRank,
     ) -> Result<Option<&mut RestoredRank>, Refused> {
         let known = self.targets.get(key).and_then(|instances| instances.get(instance)?.get(&dp_rank));
-        if known.is_none() {
-            let target = self.new_target(key, block_size, instance, dp_rank)?;
+        let target = match known {
+            None => Some(self.new_target(key, block_size, instance, dp_rank)?),
+            // What was restored before the rank was unregistered went with its blocks.
+            Some(RestoreTarget::Rank(_)) if !self.may_restore(key, instance, dp_rank) => Some(RestoreTarget::Skipped),
+            Some(_) => None,
+        };
+        if let Some(target) = target {
             let instances = self.targets.entry(key.clone()).or_default();
             instances.entry(instance.clone()).or_default().insert(dp_rank, target);
         }
@@ -95,6 +100,25 @@ impl Restore {
         }))
     }
 
+    /// Whether a rank was not unregistered since the restore began. A rank that was registered again has a stream of its
+    /// own, which is applied already. Takes two locks for each held rank of the instance.
+    fn may_restore(&self, key: &ModelKey, instance: &InstanceId, dp_rank: DpRank) -> bool {
+        let first = RankId { model: key.clone(), instance: instance.clone(), dp_rank: DpRank(0) };
+        let mut held =
+            self.held.range(first..).take_while(|id| id.model == *key && id.instance == *instance).peekable();
+        let has_held = held.peek().is_some();
+        let (mut is_any_held, mut is_own_held) = (false, None);
+        for id in held {
+            let is_held = self.indexer.is_held(id);
+            is_any_held |= is_held;
+            if id.dp_rank == dp_rank {
+                is_own_held = Some(is_held);
+            }
+        }
+        // A rank that only batches name belongs to one of the instance's streams.
+        is_own_held.unwrap_or(!has_held || is_any_held) && !self.indexer.is_unregistered(key, instance, dp_rank)
+    }
+
     fn new_target(
         &mut self,
         key: &ModelKey,
@@ -102,6 +126,9 @@ impl Restore {
         instance: &InstanceId,
         dp_rank: DpRank,
     ) -> Result<RestoreTarget, Refused> {
+        if !self.may_restore(key, instance, dp_rank) {
+            return Ok(RestoreTarget::Skipped);
+        }
         let found = self.indexer.instance_to_restore(key, block_size, instance);
         let found = found.map_err(|error| Refused(error.to_string()))?;
         if found.is_new {
@@ -169,6 +196,14 @@ impl Indexer {
         self.listener_of(rank).is_some_and(|listener| listener.hold().holds(rank.dp_rank))
     }
 
+    /// Whether a rank was unregistered while other ranks of its instance keep its stream.
+    fn is_unregistered(&self, key: &ModelKey, instance: &InstanceId, dp_rank: DpRank) -> bool {
+        let Some(model) = self.models.read().get(key).cloned() else { return false };
+        let instances = model.instances.read();
+        let unregistered = instances.get(instance).map(|known| &known.unregistered);
+        unregistered.is_some_and(|ranks| ranks.iter().any(|&(_, rank)| rank == dp_rank))
+    }
+
     /// Degrades the trust in a rank, for a reason that its stream does not show.
     pub fn mark_degraded(&self, rank: &RankId, why: String) {
         if let Some(listener) = self.listener_of(rank) {
@@ -191,6 +226,8 @@ impl Indexer {
         {
             let _registering = self.registering.lock();
             match (self.listener_of(rank), restored) {
+                // The rank was unregistered and registered again meanwhile: its stream continues by itself.
+                (Some(listener), _) if !listener.hold().holds(rank.dp_rank) => {}
                 (Some(listener), Some(rank_restored)) => {
                     self.resume_from_restored(&listener, rank.dp_rank, rank_restored.restored, &mut pending);
                 }

@@ -218,6 +218,10 @@ impl Recovery {
     /// Registers a rank and holds its stream. Returns none if the rank is registered already, or is rejected.
     fn hold(&mut self, registration: Registration, owner: Owner) -> Option<RankId> {
         let rank = registration.rank_id();
+        if self.held.contains(&rank) && !self.indexer.is_held(&rank) {
+            // It was unregistered since recovery began.
+            return None;
+        }
         match self.indexer.register_from_peer(registration, owner) {
             Ok(Registered::New) if self.indexer.is_held(&rank) => {
                 self.held.insert(rank.clone());

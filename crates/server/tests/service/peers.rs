@@ -144,6 +144,33 @@ fn a_server_starts_from_its_peer_while_engines_publish() {
 }
 
 #[test]
+fn a_rank_that_is_unregistered_during_recovery_is_not_restored() {
+    let survivor = Service::start();
+    let publisher = Publisher::bind(PublisherOptions::on_loopback()).expect("free ports");
+    let engine = Engine::with_replay(&survivor, json!(1), publisher);
+    let other = Engine::registered(&survivor, json!(2), 0, &json!({}));
+    engine.say(&survivor, 0, &[stored(None, &[1, 2, 3])]);
+    other.say(&survivor, 0, &[stored(None, &[1, 2])]);
+    let (allow, allowed) = channel();
+    let relayed = FakeDump::Relayed { url: survivor.url(""), allowed: Arc::new(Mutex::new(allowed)) };
+    let relay = FakePeer::start(survivor.get("/workers").1, relayed);
+    let peers = vec![relay.url.parse().expect("a URL")];
+    let started = Service::start_with(ServerOptions { peers, ..ServerOptions::default() });
+    let instances = || started.get("/workers").1.as_array().map_or(0, Vec::len);
+    wait_for("the peer's ranks", PATIENCE, || (instances() == 2).then_some(()));
+    for instance in [1, 2] {
+        assert_eq!(started.post("/unregister", &json!({ "instance_id": instance, "model_name": "m" })).0, 200);
+    }
+    engine.register(&started, &json!({ "replay_endpoint": engine.publisher.replay_endpoint() }));
+    allow.send(()).expect("the peer waits for it");
+    wait_for("the end of the recovery", PATIENCE, || (started.get("/ready").0 == 200).then_some(()));
+    assert_eq!(instances(), 1, "an unregistered rank is not listed again");
+    engine.wait(&started, "the replay", |listener| listener["trust"] == json!("exact"));
+    engine.say_to_both((&survivor, &started), 1, &[removed(&[3])]);
+    assert_eq!(started.score(&tokens(&[1, 2, 3]), "1", 0), 8, "a block is held once, by its own stream");
+}
+
+#[test]
 fn nothing_is_taken_from_a_peer_that_dies_or_lies() {
     let survivor = Service::start();
     let engine = Engine::registered(&survivor, json!(1), 0, &json!({}));
