@@ -1,6 +1,5 @@
 """Requests of the HTTP API and the decoding of their answers, without I/O."""
 
-from array import array
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypedDict, TypeVar
@@ -158,8 +157,7 @@ def query_bytes(model_name: str, tokens: bytes, options: QueryOptions) -> Call[M
 
 def query_by_hash(model_name: str, block_hashes: Iterable[int], options: HashQueryOptions) -> Call[Matches]:
     """Asks for the matches of local hashes."""
-    hashes = array("Q", block_hashes)
-    return _json("/query_by_hash", _MATCHES, {"model_name": model_name, "block_hashes": hashes.tolist(), **options})
+    return _json("/query_by_hash", _MATCHES, {"model_name": model_name, "block_hashes": list(block_hashes), **options})
 
 
 def score(model_name: str, prompt: str | Collection[int], options: ScoreOptions) -> Call[Scores]:
@@ -202,10 +200,15 @@ def tokenize(request: Mapping[str, Any]) -> Call[_Count]:
     return _json("/tokenize", _COUNT, request)
 
 
+def filters(model_name: str | None, tenant_id: str | None) -> dict[str, str]:
+    """Parameters of an endpoint that answers for all models and tenants, or for these."""
+    named = {"model_name": model_name, "tenant_id": tenant_id}
+    return {name: value for name, value in named.items() if value is not None}
+
+
 def workers(model_name: str | None, tenant_id: str | None) -> Call[list[Any]]:
     """Asks for the registered instances and their listeners."""
-    named = {"model_name": model_name, "tenant_id": tenant_id}
-    return Call("GET", "/workers", _LIST, params={name: value for name, value in named.items() if value is not None})
+    return Call("GET", "/workers", _LIST, params=filters(model_name, tenant_id))
 
 
 def ready() -> Call[Readiness]:

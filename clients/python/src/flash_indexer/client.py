@@ -4,6 +4,7 @@ import asyncio
 import ssl
 import time
 from collections.abc import AsyncIterator, Collection, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from types import TracebackType
 from typing import Any, Self, TypeVar, Unpack
 
@@ -46,16 +47,45 @@ class _DumpLines:
     """Decodes the lines of a dump and notices whether the last one came."""
 
     def __init__(self) -> None:
-        self._is_whole = False
+        self.is_whole = False
 
     def decode(self, line: str) -> dict[str, Any]:
         record = msgspec.json.decode(line, type=dict[str, Any])
-        self._is_whole = "end" in record
+        self.is_whole = "end" in record
         return record
 
-    def finish(self) -> None:
-        if not self._is_whole:
-            raise DumpCutOff("the dump has no last line: the service or the connection ended; read it again")
+
+@contextmanager
+def _reading_dump(deadline_s: float) -> Iterator[_DumpLines]:
+    """Names the failures of reading a dump."""
+    lines = _DumpLines()
+    try:
+        yield lines
+    except httpx.TimeoutException as error:
+        raise DeadlineExceeded(f"the dump stood still for {deadline_s} s; raise deadline_s") from error
+    except httpx.RemoteProtocolError as error:
+        raise DumpCutOff(f"the dump is cut off: {error}; read it again") from error
+    except httpx.TransportError as error:
+        raise ConnectionFailed(f"failed to read the dump: {error}; is the service running?") from error
+    if not lines.is_whole:
+        raise DumpCutOff("the dump has no last line: the service or the connection ended; read it again")
+
+
+def _pause_after_failure(error: httpx.TransportError, call: Call[Any], attempts: Attempts, url: httpx.URL) -> float:
+    """Seconds to wait before the next attempt. Raises the error of the call if there is none."""
+    if isinstance(error, httpx.TimeoutException):
+        raise DeadlineExceeded(f"{call.path} was not answered within {attempts.deadline_s} s") from error
+    pause = attempts.pause_before_next()
+    if pause is None:
+        raise ConnectionFailed(f"failed to reach {url}: {error}; is it running?") from error
+    return pause
+
+
+def _pause_after_answer(answer: httpx.Response, attempts: Attempts) -> float | None:
+    """Seconds to wait before the next attempt; none if this answer is the call's."""
+    if not is_refused_for_now(answer.status_code):
+        return None
+    return attempts.pause_before_next(answer.headers.get("retry-after"))
 
 
 class Client:
@@ -170,22 +200,13 @@ class Client:
 
         Raises `DumpCutOff` after the last line if the dump is incomplete.
         """
-        named = {"model_name": model_name, "tenant_id": tenant_id}
-        params = {name: value for name, value in named.items() if value is not None}
-        lines = _DumpLines()
-        try:
+        params = calls.filters(model_name, tenant_id)
+        with _reading_dump(self._deadline_s) as lines:
             with self._http.stream("GET", "/dump", params=params, headers=_NDJSON, timeout=self._deadline_s) as answer:
                 if answer.status_code >= 300:
                     raise error_of(answer.status_code, answer.read())
                 for line in answer.iter_lines():
                     yield lines.decode(line)
-        except httpx.TimeoutException as error:
-            raise DeadlineExceeded(f"the dump stood still for {self._deadline_s} s; raise deadline_s") from error
-        except httpx.RemoteProtocolError as error:
-            raise DumpCutOff(f"the dump is cut off: {error}; read it again") from error
-        except httpx.TransportError as error:
-            raise ConnectionFailed(f"failed to read the dump: {error}; is the service running?") from error
-        lines.finish()
 
     def _send(self, call: Call[Answer], *, retries: bool = True) -> Answer:
         attempts = Attempts(self._deadline_s, self._attempts if retries else 1)
@@ -200,18 +221,12 @@ class Client:
                     headers=_headers(call),
                     timeout=timeout,
                 )
-            except httpx.TimeoutException as error:
-                raise DeadlineExceeded(f"{call.path} was not answered within {self._deadline_s} s") from error
             except httpx.TransportError as error:
-                pause = attempts.pause_before_next()
-                if pause is None:
-                    raise ConnectionFailed(f"failed to reach {self._http.base_url}: {error}; is it running?") from error
-            else:
-                pause = None
-                if is_refused_for_now(answer.status_code):
-                    pause = attempts.pause_before_next(answer.headers.get("retry-after"))
-                if pause is None:
-                    return call.decode(answer.status_code, answer.content)
+                time.sleep(_pause_after_failure(error, call, attempts, self._http.base_url))
+                continue
+            pause = _pause_after_answer(answer, attempts)
+            if pause is None:
+                return call.decode(answer.status_code, answer.content)
             time.sleep(pause)
 
 
@@ -319,10 +334,8 @@ class AsyncClient:
         self, *, model_name: str | None = None, tenant_id: str | None = None
     ) -> AsyncIterator[dict[str, Any]]:
         """See `Client.dump`."""
-        named = {"model_name": model_name, "tenant_id": tenant_id}
-        params = {name: value for name, value in named.items() if value is not None}
-        lines = _DumpLines()
-        try:
+        params = calls.filters(model_name, tenant_id)
+        with _reading_dump(self._deadline_s) as lines:
             async with self._http.stream(
                 "GET", "/dump", params=params, headers=_NDJSON, timeout=self._deadline_s
             ) as answer:
@@ -330,13 +343,6 @@ class AsyncClient:
                     raise error_of(answer.status_code, await answer.aread())
                 async for line in answer.aiter_lines():
                     yield lines.decode(line)
-        except httpx.TimeoutException as error:
-            raise DeadlineExceeded(f"the dump stood still for {self._deadline_s} s; raise deadline_s") from error
-        except httpx.RemoteProtocolError as error:
-            raise DumpCutOff(f"the dump is cut off: {error}; read it again") from error
-        except httpx.TransportError as error:
-            raise ConnectionFailed(f"failed to read the dump: {error}; is the service running?") from error
-        lines.finish()
 
     async def _send(self, call: Call[Answer], *, retries: bool = True) -> Answer:
         attempts = Attempts(self._deadline_s, self._attempts if retries else 1)
@@ -351,16 +357,10 @@ class AsyncClient:
                     headers=_headers(call),
                     timeout=timeout,
                 )
-            except httpx.TimeoutException as error:
-                raise DeadlineExceeded(f"{call.path} was not answered within {self._deadline_s} s") from error
             except httpx.TransportError as error:
-                pause = attempts.pause_before_next()
-                if pause is None:
-                    raise ConnectionFailed(f"failed to reach {self._http.base_url}: {error}; is it running?") from error
-            else:
-                pause = None
-                if is_refused_for_now(answer.status_code):
-                    pause = attempts.pause_before_next(answer.headers.get("retry-after"))
-                if pause is None:
-                    return call.decode(answer.status_code, answer.content)
+                await asyncio.sleep(_pause_after_failure(error, call, attempts, self._http.base_url))
+                continue
+            pause = _pause_after_answer(answer, attempts)
+            if pause is None:
+                return call.decode(answer.status_code, answer.content)
             await asyncio.sleep(pause)

@@ -14,7 +14,7 @@ class Attempts:
     """The attempts of one call: at most `attempts_max`, all within `deadline_s` seconds."""
 
     def __init__(self, deadline_s: float, attempts_max: int) -> None:
-        self._deadline_s = deadline_s
+        self.deadline_s = deadline_s
         self._end = time.monotonic() + deadline_s
         self._left = max(attempts_max, 1)
         self._pause_s = _FIRST_PAUSE_S
@@ -24,7 +24,7 @@ class Attempts:
         left = self._end - time.monotonic()
         if left <= 0:
             raise DeadlineExceeded(
-                f"no answer within {self._deadline_s} s; raise deadline_s or ask /ready for the cause"
+                f"no answer within {self.deadline_s} s; raise deadline_s or ask /ready for the cause"
             )
         self._left -= 1
         return left
