@@ -100,23 +100,24 @@ impl Restore {
         }))
     }
 
-    /// Whether a rank was not unregistered since the restore began. A rank that was registered again has a stream of its
-    /// own, which is applied already. Takes two locks for each held rank of the instance.
-    fn may_restore(&self, key: &ModelKey, instance: &InstanceId, dp_rank: DpRank) -> bool {
+    /// Ranks of an instance whose streams were held when the restore began.
+    fn held_of<'r>(&'r self, key: &'r ModelKey, instance: &'r InstanceId) -> impl Iterator<Item = &'r RankId> {
         let first = RankId { model: key.clone(), instance: instance.clone(), dp_rank: DpRank(0) };
-        let mut held =
-            self.held.range(first..).take_while(|id| id.model == *key && id.instance == *instance).peekable();
-        let has_held = held.peek().is_some();
-        let (mut is_any_held, mut is_own_held) = (false, None);
-        for id in held {
-            let is_held = self.indexer.is_held(id);
-            is_any_held |= is_held;
-            if id.dp_rank == dp_rank {
-                is_own_held = Some(is_held);
-            }
+        self.held.range(first..).take_while(move |id| id.model == *key && id.instance == *instance)
+    }
+
+    /// Whether a rank was not unregistered since the restore began. A rank that was registered again has a stream of its
+    /// own, which is applied already. Looks up one rank, or, for a rank that only batches name, ranks of its instance
+    /// until one is held.
+    fn may_restore(&self, key: &ModelKey, instance: &InstanceId, dp_rank: DpRank) -> bool {
+        let own = RankId { model: key.clone(), instance: instance.clone(), dp_rank };
+        if self.held.contains(&own) {
+            return self.indexer.is_held(&own);
         }
         // A rank that only batches name belongs to one of the instance's streams.
-        is_own_held.unwrap_or(!has_held || is_any_held) && !self.indexer.is_unregistered(key, instance, dp_rank)
+        let mut held = self.held_of(key, instance).peekable();
+        let has_stream = held.peek().is_none() || held.any(|id| self.indexer.is_held(id));
+        has_stream && !self.indexer.is_unregistered(&own)
     }
 
     fn new_target(
@@ -134,8 +135,7 @@ impl Restore {
         if found.is_new {
             self.added.push((key.clone(), instance.clone()));
         }
-        let of_instance = RankId { model: key.clone(), instance: instance.clone(), dp_rank: DpRank(0) };
-        let mut held = self.held.range(of_instance..).take_while(|id| id.model == *key && id.instance == *instance);
+        let mut held = self.held_of(key, instance);
         let is_restored = match found.registered_ranks.contains(&dp_rank) {
             true => held.any(|id| id.dp_rank == dp_rank),
             // A rank that only batches name belongs to one of the instance's streams.
@@ -197,11 +197,11 @@ impl Indexer {
     }
 
     /// Whether a rank was unregistered while other ranks of its instance keep its stream.
-    fn is_unregistered(&self, key: &ModelKey, instance: &InstanceId, dp_rank: DpRank) -> bool {
-        let Some(model) = self.models.read().get(key).cloned() else { return false };
+    fn is_unregistered(&self, rank: &RankId) -> bool {
+        let Some(model) = self.models.read().get(&rank.model).cloned() else { return false };
         let instances = model.instances.read();
-        let unregistered = instances.get(instance).map(|known| &known.unregistered);
-        unregistered.is_some_and(|ranks| ranks.iter().any(|&(_, rank)| rank == dp_rank))
+        let known = instances.get(&rank.instance);
+        known.is_some_and(|known| known.unregistered.iter().any(|&(_, dp_rank)| dp_rank == rank.dp_rank))
     }
 
     /// Degrades the trust in a rank, for a reason that its stream does not show.
