@@ -170,6 +170,17 @@ impl Fixture {
 
     /// A further listener without a subscription.
     pub(crate) fn unconnected(&self, endpoint: &str, replay_endpoint: Option<String>) -> Arc<Listener> {
+        self.started(endpoint, replay_endpoint, Start::Immediate)
+    }
+
+    /// A further listener without a subscription, whose rank [`RANK`] is held.
+    pub(crate) fn held(&self, endpoint: &str) -> Arc<Listener> {
+        let listener = self.started(endpoint, None, Start::Held);
+        listener.hold().hold(RANK);
+        listener
+    }
+
+    fn started(&self, endpoint: &str, replay_endpoint: Option<String>, start: Start) -> Arc<Listener> {
         let number = self.listeners.lock().len() as u64 + 1;
         let model = &self.models[(number as usize - 1) % self.models.len()];
         let options = ListenerOptions {
@@ -188,7 +199,7 @@ impl Fixture {
             worker: WorkerId(number),
             dp_rank: RANK,
             options,
-            start: Start::Immediate,
+            start,
             decoder: self.decoders.assign(),
             resume_from: None,
             state,

@@ -73,16 +73,14 @@ pub(super) fn inject_fault(delivery: &Delivery) {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
-
     use crossbeam_channel::bounded;
     use flash_indexer_core::DpRank;
     use flash_indexer_test_support::wait_for;
     use flash_indexer_types::{Position, Trust};
-    use flash_indexer_wire::{Cursor, Start};
+    use flash_indexer_wire::Cursor;
 
+    use crate::Delivery;
     use crate::fixture::{Fixture, PATIENCE, RANK, payload};
-    use crate::{Delivery, Listener, ListenerState};
 
     #[test]
     fn a_panic_of_a_decoder_thread_is_counted_and_requests_no_replay_of_the_stream_that_caused_it() {
@@ -120,20 +118,7 @@ mod tests {
     #[test]
     fn a_held_stream_is_not_exact_after_a_panic_lost_its_last_message() {
         let fixture = Fixture::start(1, false);
-        let template = fixture.unconnected("tcp://127.0.0.1:9", None);
-        let listener = Arc::new(Listener {
-            id: template.id,
-            model: Arc::clone(&template.model),
-            instance: template.instance.clone(),
-            worker: template.worker,
-            dp_rank: RANK,
-            options: template.options.clone(),
-            start: Start::Held,
-            decoder: template.decoder,
-            resume_from: None,
-            state: ListenerState::new(&template.options),
-        });
-        listener.hold().hold(RANK);
+        let listener = fixture.held("tcp://127.0.0.1:9");
         let live = |topic: &[u8], sequence: u64| {
             let frames = vec![topic.to_vec(), sequence.to_be_bytes().to_vec(), payload(sequence)];
             fixture.decoders.deliver(&listener, Delivery::Live(vec![frames]));

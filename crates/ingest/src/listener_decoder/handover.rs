@@ -110,11 +110,11 @@ mod tests {
     use crossbeam_channel::{Sender, bounded};
     use flash_indexer_core::ReadingProgress;
     use flash_indexer_types::Trust;
-    use flash_indexer_wire::{Encoding, EngineEvent, Start, encode_batch};
+    use flash_indexer_wire::{Encoding, EngineEvent, encode_batch};
 
     use super::*;
     use crate::fixture::{Fixture, PATIENCE, RANK, chain_stored};
-    use crate::{DecoderStateDetail, Delivery, Listener, ListenerState, RankReader, ReadAt, ResumePoint};
+    use crate::{DecoderStateDetail, Delivery, Listener, RankReader, ReadAt, ResumePoint};
 
     /// A rank that no message before the dump names.
     const LATER: DpRank = DpRank(1);
@@ -153,21 +153,8 @@ mod tests {
 
     /// Trust in both ranks of a stream that continues from a position, after a message of the later one.
     fn imported(fixture: &Fixture, position: Position) -> [Trust; 2] {
-        let template = fixture.unconnected("tcp://127.0.0.1:9", None);
-        let listener = Arc::new(Listener {
-            id: template.id,
-            model: Arc::clone(&template.model),
-            instance: template.instance.clone(),
-            worker: template.worker,
-            dp_rank: RANK,
-            options: template.options.clone(),
-            start: Start::Held,
-            decoder: template.decoder,
-            resume_from: None,
-            state: ListenerState::new(&template.options),
-        });
+        let listener = fixture.held("tcp://127.0.0.1:9");
         fixture.decoders.deliver(&listener, Delivery::Connected);
-        listener.hold().hold(RANK);
         let next = position.cursor.expect("a position").sequence + 1;
         deliver(fixture, &listener, next, chain_stored(None, 7, 1), LATER);
         listener.hold().release(RANK, Some(position));
