@@ -64,8 +64,11 @@ impl Publisher {
         (age < time_to_live / 2).then(|| time_to_live - age)
     }
 
-    /// Whether the store has all of a rank.
+    /// Whether the store has all of a rank. It has nothing of a withheld one.
     fn is_written(&self, local: &LocalRank) -> bool {
+        if local.rank.withheld().is_some() {
+            return false;
+        }
         let known = self.ranks.get(&local.holder.id).filter(|known| Arc::ptr_eq(&known.rank, &local.rank));
         known.is_some_and(PublishedRank::is_written)
     }

@@ -153,7 +153,14 @@ fn a_rank_with_several_cache_groups_is_not_shared() {
     let group = SecondaryGroup { id: GroupId(1), window: AttentionWindow::LastBlocks(2) };
     let event = GroupEvent::Stored { tier: Tier::Device, blocks: Vec::new(), copies: 1 };
     shared.apply(&RankEvent::Secondary(GroupChange { group, event }));
+    a.set_state(rank(1), b"later");
     b.wait_until("the rank is withheld", &long, |depths| depths.is_empty());
+    // The directory does not list a rank without entries as if it held nothing.
+    wait_for("a status that is not exact", PATIENCE, || {
+        let state = a.store.directory().get(holder(rank(1)))?.state.clone();
+        assert_ne!(state, b"later");
+        (state == b"unfinished").then_some(())
+    });
     shared.clear();
     shared.apply(&RankEvent::Primary(stored(&long[..3], Tier::Device)));
     b.wait_for_depth(&long, rank(1), 3);

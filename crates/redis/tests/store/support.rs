@@ -80,6 +80,11 @@ impl Replica {
         shared
     }
 
+    /// Changes the status of a rank of which the store has everything.
+    pub(crate) fn set_state(&self, rank: WorkerRank, state: &[u8]) {
+        self.registry.0.lock().get_mut(&rank).expect("a registered rank").state = state.to_vec();
+    }
+
     pub(crate) fn unregister(&self, rank: WorkerRank) {
         self.registry.0.lock().remove(&rank);
     }
