@@ -24,6 +24,8 @@ impl<P: AsRef<[u8]>> Stream<P> {
     pub fn live(&mut self, sequence: u64, payload: P, now: Instant) {
         self.connection = Connection::Up;
         self.is_contacted = true;
+        // An engine that restarts closes its connection, unless a forwarder keeps it. Otherwise the message comes late.
+        let is_step_back = self.has_live && sequence < self.live_floor;
         let continuity = self.continuity(sequence, &payload);
         match continuity {
             Continuity::Duplicate => return self.record(StreamEvent::Duplicate),
@@ -39,6 +41,10 @@ impl<P: AsRef<[u8]>> Stream<P> {
         if sequence >= self.next {
             // Its sequence number shows how many messages before it are lost.
             self.lost_tail = None;
+        }
+        if is_step_back {
+            // The next live message, or a replay, shows which epoch continues.
+            self.lost_tail = Some(self.attempts);
         }
         self.record_end(sequence);
         let expected = if self.has_live { self.live_floor } else { self.live_floor.max(self.next) };
@@ -76,6 +82,9 @@ impl<P: AsRef<[u8]>> Stream<P> {
                 self.waiting.insert(sequence, payload);
                 self.advance(now);
             }
+        }
+        if is_step_back && let Phase::Delivering = self.phase {
+            self.advance(now);
         }
     }
 

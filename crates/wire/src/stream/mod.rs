@@ -31,6 +31,8 @@
 //! * A live message that was received before, byte for byte, is ignored. A live message that differs from the delivered
 //!   one of its number starts a new epoch. If that one is not remembered, the first live message of a connection makes
 //!   the stream verify its epoch by a replay.
+//! * A live number below the last one of the same connection is of an engine that restarted behind a forwarder, or of a
+//!   message that came late. The stream is not exact until a replay or the next live message shows which.
 //! * A loss degrades the stream until the publisher restarts. The derived state is kept if few messages are lost and
 //!   the epoch is verified; otherwise it is cleared.
 
@@ -307,8 +309,9 @@ impl<P: AsRef<[u8]>> Stream<P> {
     pub fn tick(&mut self, now: Instant) {
         match &self.phase {
             Phase::Overlapping { until } if now >= *until => {
-                // The live messages belong to a publisher that has not reached the imported position.
+                // The live messages belong to a publisher that has not reached the imported position, or came late.
                 self.begin_epoch();
+                self.lost_tail = Some(self.attempts);
                 self.advance(now);
             }
             Phase::Repairing(repair) if now >= repair.wakes_at() => self.repair_overdue(now),

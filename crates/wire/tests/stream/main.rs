@@ -234,6 +234,66 @@ fn a_message_received_twice_is_ignored() {
     assert_eq!(world.cleared, [ClearReason::Restarted]);
 }
 
+#[test]
+fn a_late_message_of_the_connection_leaves_the_stream_inexact_until_a_later_one_shows_its_epoch() {
+    // Message 0 is not remembered, because the position was imported; or a message before it was received late.
+    for late in [&[0][..], &[5, 0]] {
+        for replay in [Replay::Available, Replay::Unavailable] {
+            let mut world = World::new(replay, Start::Held, 1_000);
+            (0..300).for_each(|_| world.publish());
+            world.connect();
+            world.applied = world.whole_epoch();
+            world.stream.release(Some(world.true_position()), world.now);
+            world.publish();
+            world.deliver();
+            world.settle();
+            assert!(world.is_exact());
+            for &sequence in late {
+                world.stream.live(sequence, payload(0, sequence), world.now);
+                world.run();
+                assert!(!world.is_exact(), "after a late message {sequence}, {replay:?}");
+            }
+            world.settle();
+            assert_eq!(world.is_exact(), replay == Replay::Available);
+            world.check_whole().expect("whole where it is exact");
+            world.publish();
+            world.deliver();
+            let lost = Degraded::Lost { missed: 300, next: 301 };
+            assert_eq!(degraded(world.trust), (replay == Replay::Unavailable).then_some(lost));
+        }
+    }
+}
+
+#[test]
+fn two_messages_in_reverse_order_leave_the_stream_inexact_although_the_first_one_clears() {
+    let mut world = World::new(Replay::Unavailable, Start::Immediate, 0);
+    world.connect();
+    (0..3).for_each(|_| world.publish());
+    world.deliver();
+    world.in_flight.swap(0, 1);
+    (0..2).for_each(|_| world.deliver());
+    // A clear in message 1 would make its rank exact.
+    assert_eq!(world.pending, Some(Pending::TailLost));
+    world.publish();
+    world.deliver();
+    assert_eq!((world.pending, degraded(world.trust)), (None, Some(Degraded::Lost { missed: 1, next: 3 })));
+}
+
+#[test]
+fn a_restart_behind_a_forwarder_is_exact_from_its_second_message_on() {
+    let mut world = World::new(Replay::Unavailable, Start::Immediate, 0);
+    world.connect();
+    (0..3).for_each(|_| world.publish());
+    (0..3).for_each(|_| world.deliver());
+    // The connection to the forwarder stays.
+    (world.epoch, world.published) = (1, 0);
+    (0..2).for_each(|_| world.publish());
+    world.deliver();
+    assert_eq!((world.applied.clone(), world.pending), (vec![(1, 0)], Some(Pending::TailLost)));
+    world.deliver();
+    assert_eq!((world.applied.clone(), world.is_exact()), (world.whole_epoch(), true));
+}
+
 /// A stream that knows messages 0 to `published` by a replay only.
 fn replayed_idle_engine(published: u64) -> World {
     let mut world = World::new(Replay::Available, Start::Immediate, 1_000);

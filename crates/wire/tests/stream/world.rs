@@ -40,6 +40,8 @@ pub(crate) struct World {
     pub(crate) delivered: HashSet<(u64, u64)>,
     /// Live messages of this connection that were not dropped.
     pub(crate) received_live: HashSet<(u64, u64)>,
+    /// A late message was the last live one. A second one might continue it, as if the engine had restarted.
+    pub(crate) is_last_late: bool,
     pub(crate) request: Option<(u32, u64)>,
     pub(crate) requests: usize,
     // The index.
@@ -70,6 +72,7 @@ impl World {
             known_end: 0,
             delivered: HashSet::new(),
             received_live: HashSet::new(),
+            is_last_late: false,
             request: None,
             requests: 0,
             applied: Vec::new(),
@@ -156,6 +159,7 @@ impl World {
         if let Some((epoch, sequence)) = self.in_flight.pop_front() {
             self.known_end = sequence + 1;
             self.received_live.insert((epoch, sequence));
+            self.is_last_late = false;
             self.stream.live(sequence, payload(epoch, sequence), self.now);
             self.run();
         }
@@ -182,6 +186,21 @@ impl World {
         }
     }
 
+    /// A forwarder delivers a message of the current epoch late: the one with this many received ones after it, if the
+    /// connection brought it before, or brought no earlier one. As the first live message of a connection it cannot be told
+    /// from a restart.
+    pub(crate) fn deliver_late(&mut self, later: u64) {
+        let Some(sequence) = self.known_end.checked_sub(later + 1) else { return };
+        let of_epoch = self.received_live.iter().filter(|(epoch, _)| *epoch == self.epoch);
+        let Some(first) = of_epoch.map(|&(_, sequence)| sequence).min() else { return };
+        let is_late = sequence < first || self.received_live.contains(&(self.epoch, sequence));
+        if is_late && !self.is_last_late {
+            self.is_last_late = true;
+            self.stream.live(sequence, payload(self.epoch, sequence), self.now);
+            self.run();
+        }
+    }
+
     pub(crate) fn connect(&mut self) {
         if !self.connected {
             self.connected = true;
@@ -195,6 +214,7 @@ impl World {
             self.connected = false;
             self.in_flight.clear();
             self.received_live.clear();
+            self.is_last_late = false;
             self.is_tail_lost_unseen = false;
             self.stream.disconnected();
             self.run();
@@ -290,6 +310,7 @@ pub(crate) enum Step {
     Lose(u8),
     Drop(u8),
     Repeat(u8),
+    DeliverLate(u64),
     Deliver(u8),
     Connect,
     Disconnect,
@@ -306,6 +327,7 @@ pub(crate) fn step() -> impl Strategy<Value = Step> {
         2 => (1..4_u8).prop_map(Step::Lose),
         2 => (1..4_u8).prop_map(Step::Drop),
         1 => (0..9_u8).prop_map(Step::Repeat),
+        1 => (0..40_u64).prop_map(Step::DeliverLate),
         1 => (8..30_u8).prop_map(Step::Publish),
         6 => (1..8_u8).prop_map(Step::Deliver),
         4 => Just(Step::Connect),
@@ -325,6 +347,7 @@ pub(crate) fn take(world: &mut World, step: Step) {
         Step::Lose(count) => (0..count).for_each(|_| world.lose()),
         Step::Drop(count) => (0..count).for_each(|_| world.drop_received()),
         Step::Repeat(later) => world.repeat(later),
+        Step::DeliverLate(later) => world.deliver_late(later),
         Step::Deliver(count) => (0..count).for_each(|_| world.deliver()),
         Step::Connect => world.connect(),
         Step::Disconnect => world.disconnect(),
