@@ -127,18 +127,18 @@ impl ModelSink for Model {
     }
 
     fn list_rank(&self, listener: &Arc<Listener>, dp_rank: DpRank) -> RankOwner {
-        let owner =
-            { self.instances.read().get(&listener.instance).and_then(|known| known.contest(listener, dp_rank)) };
+        // Each batch of an unregistered rank comes here, and needs no exclusive lock.
+        let owner = { self.instances.read().get(&listener.instance).and_then(|known| known.owner(listener, dp_rank)) };
         if let Some(owner) = owner {
             return owner;
         }
         let mut instances = self.instances.write();
         let Some(instance) = instances.get_mut(&listener.instance) else { return RankOwner::SameStream };
         // Another stream may have named it meanwhile.
-        if let Some(owner) = instance.contest(listener, dp_rank) {
+        if let Some(owner) = instance.owner(listener, dp_rank) {
             return owner;
         }
-        if instance.has_stream(listener) && !instance.unregistered.contains(&(listener.id, dp_rank)) {
+        if instance.has_stream(listener) {
             instance.listeners.insert(dp_rank, Arc::clone(listener));
         }
         RankOwner::SameStream

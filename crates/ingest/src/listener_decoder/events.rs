@@ -65,10 +65,11 @@ impl ListenerDecoder {
         };
         self.changes.push(Change::EventTime(outline.timestamp()));
         let dp_rank = outline.dp_rank().unwrap_or(self.listener.dp_rank);
-        if self.ignored_ranks.contains(&dp_rank) || self.imported.get(&dp_rank).is_some_and(|&last| sequence <= last) {
+        if self.imported.get(&dp_rank).is_some_and(|&last| sequence <= last) {
             return None;
         }
-        if !self.ranks.contains(&dp_rank) {
+        let is_ignored = self.ignored_ranks.contains(&dp_rank);
+        if !is_ignored && !self.ranks.contains(&dp_rank) {
             if self.ranks.len() >= RANKS_PER_LISTENER_MAX {
                 let why = format!("more than {RANKS_PER_LISTENER_MAX} ranks in one stream");
                 self.metrics.limit_reached(Limit::RanksPerListener);
@@ -83,16 +84,29 @@ impl ListenerDecoder {
                 self.reject("too_many_ranks", why);
                 return None;
             }
-            if self.listener.model.list_rank(&self.listener, dp_rank) == RankOwner::OtherStream {
-                let why = format!("a batch names rank {dp_rank}, which belongs to another endpoint of the instance");
-                // The batch may be of any of the stream's ranks.
-                self.changes.push(Change::RecordLoss(None, why.clone()));
-                self.reject("rank_of_other_stream", why);
+            if self.is_of_other_stream(dp_rank) {
                 return None;
             }
             self.ranks.insert(dp_rank);
         }
+        // Another endpoint may have a rank that was unregistered for this one.
+        if is_ignored {
+            self.is_of_other_stream(dp_rank);
+            return None;
+        }
         Some((dp_rank, outline))
+    }
+
+    /// Lists a rank that a batch names, or rejects the batch if the rank belongs to another stream of the instance.
+    fn is_of_other_stream(&mut self, dp_rank: DpRank) -> bool {
+        let is_other = self.listener.model.list_rank(&self.listener, dp_rank) == RankOwner::OtherStream;
+        if is_other {
+            let why = format!("a batch names rank {dp_rank}, which belongs to another endpoint of the instance");
+            // The batch may be of any of the stream's ranks.
+            self.changes.push(Change::RecordLoss(None, why.clone()));
+            self.reject("rank_of_other_stream", why);
+        }
+        is_other
     }
 
     /// Applies events up to the end of the turn, at least one.

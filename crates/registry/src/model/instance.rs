@@ -37,10 +37,12 @@ impl Instance {
         self.listeners.values().any(|listed| Arc::ptr_eq(listed, listener))
     }
 
-    /// The owner of a rank that a batch of a stream names; none for a rank without a listener. A rank of another stream is
-    /// degraded until either stream is unregistered.
-    pub(super) fn contest(&self, listener: &Arc<Listener>, dp_rank: DpRank) -> Option<RankOwner> {
-        let owner = self.listeners.get(&dp_rank)?;
+    /// The owner of a rank that a batch of a stream names; none for a rank that the stream may take. A rank of another stream
+    /// is degraded until either stream is unregistered.
+    pub(super) fn owner(&self, listener: &Arc<Listener>, dp_rank: DpRank) -> Option<RankOwner> {
+        let Some(owner) = self.listeners.get(&dp_rank) else {
+            return self.unregistered.contains(&(listener.id, dp_rank)).then_some(RankOwner::SameStream);
+        };
         if owner.is_same_stream(listener) {
             return Some(RankOwner::SameStream);
         }

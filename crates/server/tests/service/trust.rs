@@ -336,6 +336,29 @@ fn a_rank_that_batches_of_two_endpoints_name_is_never_exact() {
 }
 
 #[test]
+fn a_rank_that_went_to_another_endpoint_is_not_exact_while_batches_of_the_first_one_name_it() {
+    let service = Service::start();
+    let first = Engine::registered(&service, json!(1), 1, &json!({}));
+    let publish = |sequence, dp_rank, event: EngineEvent<'_>| {
+        let payload = encode_batch(1.0, &[event], Some(DpRank(dp_rank)), Encoding::Map);
+        first.publisher.publish(sequence, &payload).expect("published");
+        first.wait(&service, "a message", |listener| listener["last_seq"] == json!(sequence));
+    };
+    publish(0, 0, stored(None, &[1]));
+    let unregister = json!({ "instance_id": 1, "model_name": "m", "dp_rank": 0 });
+    assert_eq!(service.post("/unregister", &unregister).0, 200);
+    publish(1, 0, stored(Some(1), &[2]));
+    let second = Engine::registered(&service, json!(1), 0, &json!({}));
+    second.say(&service, 0, &[stored(None, &[7])]);
+    assert_eq!((trust(&service, &first), trust(&service, &second)), (json!("exact"), json!("exact")));
+
+    publish(2, 0, stored(Some(2), &[3]));
+    wait_for_rejection(&first, &service, "rank_of_other_stream", 1);
+    assert_eq!((trust(&service, &first), trust(&service, &second)), (json!("degraded"), json!("degraded")));
+    assert_eq!(service.score(&tokens(&[1]), "1", 0), 0);
+}
+
+#[test]
 fn a_store_after_a_parent_that_only_another_instance_holds_makes_no_match_too_long() {
     let service = Service::start();
     let [holder, other] = [1, 2].map(|instance| Engine::registered(&service, json!(instance), 0, &json!({})));
