@@ -187,8 +187,8 @@ impl World {
     }
 
     /// A forwarder delivers a message of the current epoch late: the one with this many received ones after it, if the
-    /// connection brought it before, or brought no earlier one. As the first live message of a connection it cannot be told
-    /// from a restart.
+    /// connection brought it before, or brought no earlier one. As the first live message of a connection it looks
+    /// like a restart.
     pub(crate) fn deliver_late(&mut self, later: u64) {
         let Some(sequence) = self.known_end.checked_sub(later + 1) else { return };
         let of_epoch = self.received_live.iter().filter(|(epoch, _)| *epoch == self.epoch);
