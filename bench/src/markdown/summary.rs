@@ -25,7 +25,7 @@ have blocks of 16 tokens.
 
 /// What bounds the service's rows.
 const SERVICE_BOUNDS: &str = "\
-What bounds these rows, by profile (service, engines and client share two cores, so each takes from the others):
+What bounds these rows, by profiles of commit 25dbdd3 (service, engines and client share two cores, so each takes from the others):
 
 * **The floor of a request** is a `GET /health` on the same connection: 22 us while another process keeps both cores awake, 82 to
   100 us on the otherwise idle machine, whose virtual cores sleep between two messages. Dynamo's service pays the same. With cores
@@ -54,12 +54,13 @@ Two cores are all that the figures here were measured with, so the scaling to 16
   sessions. Prefixes that workers of several shards hold are stored in each, and smaller tables are faster; the two cancel. Shards
   share nothing, so each further writer with a core of its own adds a whole writer's rate.
 * **A query** pays for each shard: 220 ns at p50 with one, 300 with two, 451 with four, 831 with eight, 1,452 with sixteen; in agents'
-  sessions 431, 580, 791, 1,232 and 1,983. That is 77 to 149 ns a
-  shard, of the 34,000 to 47,000 ns that a request of 8,192 tokens takes with cores awake.
+  sessions 431, 580, 791, 1,232 and 1,983. That is 77 to 149 ns a shard, of the 34,000 to 47,000 ns
+  that a request of 8,192 tokens takes as bytes and with cores awake.
 * **Decoders** are independent threads as well, one for each processor up to eight, and an engine's messages are decoded by one of them.
-* **At 16 threads** (eight decoders, eight writers, on cores of their own): a 64-token block costs a decoder 98 ns, a writer 78 ns and
+* **At 16 threads** (`--threads 8` and eight decoders, on cores of their own): a 64-token block costs a decoder 98 ns, a writer 78 ns and
   ZeroMQ's threads 20 ns, by their shares of the two cores' time in the second row above. Decoders bound the rate at about 80 M blocks a
-  second, and the one I/O thread of dialled engines at about 50 M, which is 15 GB a second of messages: the network is the limit before.
+  second. If one thread did all of ZeroMQ's work, it would bound it at 50 M, which is 15 GB of messages a second: the network is the
+  limit before. With the default of four writers the rate is bounded at about 50 M as well.
 * **Not measured**: memory bandwidth and the cost of caches that sixteen cores share.
 ";
 
