@@ -309,9 +309,12 @@ impl<P: AsRef<[u8]>> Stream<P> {
     pub fn tick(&mut self, now: Instant) {
         match &self.phase {
             Phase::Overlapping { until } if now >= *until => {
-                // The live messages belong to a publisher that has not reached the imported position, or came late.
+                // The live messages belong to a publisher that has not reached the imported position. A single one may
+                // have come late.
+                if self.waiting.len() == 1 {
+                    self.lost_tail = Some(self.attempts);
+                }
                 self.begin_epoch();
-                self.lost_tail = Some(self.attempts);
                 self.advance(now);
             }
             Phase::Repairing(repair) if now >= repair.wakes_at() => self.repair_overdue(now),
