@@ -4,7 +4,7 @@
 //!
 //! | file | role |
 //! |---|---|
-//! | `query.rs`, `score.rs`, `explain.rs` | queries, scores and predictions, explanations |
+//! | `query.rs`, `tiered_query.rs`, `score.rs`, `explain.rs` | queries, scores and predictions, explanations |
 //! | `workers.rs` | registrations, and registered engines with their listeners |
 //! | `fleet.rs` | the shared store, discovery, peers, parameters of dumps and digests |
 //! | `status.rs` | health, readiness, success and errors |
@@ -18,6 +18,7 @@ mod query;
 mod scope;
 mod score;
 mod status;
+mod tiered_query;
 mod workers;
 
 use std::collections::BTreeMap;
@@ -35,6 +36,7 @@ pub use query::{HashQuery, InstanceScores, QueryResponse, TokenQuery};
 pub use scope::ModelScope;
 pub use score::{PartialPrompt, PodDetail, PodScores, Prediction, PromptField, PromptFields, TokenizedPrompt};
 pub use status::{ErrorBody, Readiness, ReadyStatus, Success, SuccessStatus};
+pub use tiered_query::{DeviceMatches, TierExtensions, TieredMatches, TieredQueryResponse, WorkerRankId};
 pub use workers::{ConnectionStatus, Listener, RegisterRequest, Replay, UnregisterRequest, Unregistration, Worker};
 
 /// Values by data-parallel rank. A rank is a text as the key of a JSON object.

@@ -15,7 +15,7 @@ use utoipa::{IntoParams, ToSchema};
 use crate::{
     DigestParameters, DiscoverySource, DumpParameters, ErrorBody, ExplainParameters, ExplainRequest, Explanation,
     HashQuery, ModelScope, PeerRequest, PodScores, Prediction, PromptFields, QueryResponse, Readiness, RegisterRequest,
-    StoreState, Success, TokenQuery, TokenizedPrompt, UnregisterRequest, Unregistration, Worker,
+    StoreState, Success, TieredQueryResponse, TokenQuery, TokenizedPrompt, UnregisterRequest, Unregistration, Worker,
 };
 
 const JSON: &str = "application/json";
@@ -65,6 +65,10 @@ fn endpoints() -> Vec<Endpoint> {
             .takes::<HashQuery>()
             .takes_bytes(hashes)
             .answers::<QueryResponse>("The matches."),
+        post("/query_tiered_by_hash", "The same by tier and in blocks, as Dynamo's selection service asks for it.")
+            .takes::<HashQuery>()
+            .takes_bytes(hashes)
+            .answers::<TieredQueryResponse>("The matches."),
         post("/score_completions", "Scores of instances for tokens or a text.")
             .takes::<PromptFields>()
             .takes_bytes(tokens)

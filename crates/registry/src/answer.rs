@@ -35,6 +35,8 @@ pub struct Answer {
     pub(crate) names: Arc<[InstanceName]>,
     /// A part for each rank, ordered by instance and rank.
     pub ranks: Vec<RankAnswer>,
+    /// Tokens in a block.
+    pub block_tokens: u32,
     /// Recent queries that matched each leading block, without this query. For the blocks that any rank holds in any
     /// tier; empty if uses are not counted.
     pub frequencies: Vec<u32>,
@@ -69,6 +71,13 @@ impl Answer {
     #[must_use]
     pub fn name(&self, rank: &RankAnswer) -> &InstanceName {
         &self.names[rank.instance as usize]
+    }
+
+    /// Blocks of a number of matched tokens.
+    #[must_use]
+    pub fn blocks(&self, tokens: u64) -> u32 {
+        let blocks = tokens / u64::from(self.block_tokens.max(1));
+        u32::try_from(blocks).unwrap_or(u32::MAX)
     }
 
     /// The ranks of each instance.

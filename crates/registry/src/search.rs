@@ -179,18 +179,26 @@ impl<'q> Search<'q> {
         if let (None, Some(model), [variant]) = (&self.listed, &self.local, self.variants.as_slice())
             && let Some(answer) = model.deepest_answer(variant, self.tokens, options)
         {
-            return Answer { store: self.store, cursor: self.cursor(), ..answer };
+            return self.complete(answer);
         }
         let found = self.find_local();
         let Some(listed) = &self.listed else {
             let answer = self.local.as_ref().map(|model| model.answer(&found, options)).unwrap_or_default();
-            return Answer { store: self.store, cursor: self.cursor(), ..answer };
+            return self.complete(answer);
         };
         let mut ranks = self.local.as_ref().map(|model| model.named_ranks(&found)).unwrap_or_default();
         let frequencies = self.local.as_ref().map(|model| model.record_query(&found)).unwrap_or_default();
         let block_tokens = u64::from(listed.block_size.tokens());
         ranks.merge(self.remote_ranks().iter().map(|remote| remote.answer(block_tokens)));
-        Answer { frequencies, store: self.store, cursor: self.cursor(), ..ranks.select(options) }
+        self.complete(Answer { frequencies, ..ranks.select(options) })
+    }
+
+    /// Adds to an answer what does not depend on its ranks.
+    fn complete(&self, answer: Answer) -> Answer {
+        let listed = || self.listed.as_ref().map(|listed| listed.block_size);
+        let block_size = self.local.as_ref().map(|model| model.block_size).or_else(listed);
+        let block_tokens = block_size.map_or(0, |size| size.tokens());
+        Answer { block_tokens, store: self.store, cursor: self.cursor(), ..answer }
     }
 }
 

@@ -58,6 +58,12 @@ impl InstanceId {
         Ok(Self { text, is_number: false })
     }
 
+    /// The id as a number; none for a text.
+    #[must_use]
+    pub fn as_number(&self) -> Option<u64> {
+        self.text.parse().ok().filter(|_| self.is_number)
+    }
+
     /// The id as the key of a JSON object.
     #[must_use]
     pub fn as_key(&self) -> &str {
@@ -104,9 +110,9 @@ impl fmt::Display for InstanceId {
 
 impl Serialize for InstanceId {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        match self.text.parse::<u64>() {
-            Ok(number) if self.is_number => serializer.serialize_u64(number),
-            _ => serializer.serialize_str(&self.text),
+        match self.as_number() {
+            Some(number) => serializer.serialize_u64(number),
+            None => serializer.serialize_str(&self.text),
         }
     }
 }

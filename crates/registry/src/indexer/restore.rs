@@ -85,13 +85,17 @@ impl Restore {
         let known = self.targets.get(key).and_then(|instances| instances.get(instance)?.get(&dp_rank));
         let target = match known {
             None => Some(self.new_target(key, block_size, instance, dp_rank)?),
-            // What was restored before the rank was unregistered went with its blocks.
             Some(RestoreTarget::Rank(_)) if !self.may_restore(key, instance, dp_rank) => Some(RestoreTarget::Skipped),
             Some(_) => None,
         };
         if let Some(target) = target {
             let instances = self.targets.entry(key.clone()).or_default();
-            instances.entry(instance.clone()).or_default().insert(dp_rank, target);
+            let replaced = instances.entry(instance.clone()).or_default().insert(dp_rank, target);
+            if let Some(RestoreTarget::Rank(orphan)) = replaced {
+                // An entry may have been applied after the blocks of the unregistered rank were removed.
+                let rank = RankId { model: key.clone(), instance: instance.clone(), dp_rank };
+                self.indexer.release_restored(&rank, Some(orphan));
+            }
         }
         let instances = self.targets.get_mut(key).and_then(|instances| instances.get_mut(instance)?.get_mut(&dp_rank));
         Ok(instances.and_then(|target| match target {
@@ -294,5 +298,41 @@ impl Indexer {
         };
         self.models.write().entry(key.clone()).or_insert(model);
         Ok(found)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use flash_indexer_core::{Block, LocalHash, SequenceHash, SharedIndex, Tier};
+    use flash_indexer_snapshot::StoredBlocks;
+    use flash_indexer_types::Registration;
+
+    use super::*;
+    use crate::IndexerOptions;
+
+    #[test]
+    fn an_entry_that_is_applied_while_its_rank_is_unregistered_leaves_no_blocks() {
+        let indexer = Arc::new(Indexer::start(IndexerOptions::default()).expect("it starts"));
+        let (key, size, instance) =
+            (ModelKey::new("m", None), BlockSize::new(1).expect("a size"), InstanceId::number(1));
+        let registration = Registration::new(instance.clone(), key.clone(), "tcp://127.0.0.1:9", size);
+        let ranks = [DpRank(0), DpRank(1)].map(|dp_rank| Registration { dp_rank, ..registration.clone() });
+        ranks.map(|rank| indexer.register_held(rank).expect("it is registered"));
+        let id = |dp_rank| RankId { model: key.clone(), instance: instance.clone(), dp_rank };
+        let mut restore = Restore::new(Arc::clone(&indexer), [0, 1].map(|rank| id(DpRank(rank))).into());
+        let entry = |block: u64| {
+            let blocks = vec![Block { sequence: SequenceHash(block), local: LocalHash(block) }];
+            DumpEntry::Blocks(StoredBlocks { tier: Tier::Device, parent: None, blocks, copies: 1, salt: None, remembered: None })
+        };
+        let name = RankName { key: &key, block_size: size, instance: &instance, dp_rank: DpRank(1) };
+
+        let target = restore.target(&key, size, &instance, DpRank(1)).expect("a target").expect("it is held");
+        let (model, rank) = (Arc::clone(&target.model), target.rank);
+        indexer.unregister(&instance, "m", None, Some(DpRank(1)));
+        target.restored.apply_entry(&model, rank, entry(1));
+        assert_eq!(model.index().size(rank).blocks, 1, "applied after its blocks were removed");
+        restore.entry(name, entry(2)).expect("skipped");
+        assert_eq!(model.index().size(rank).blocks, 0);
+        assert!(!restore.commit().contains_key(&id(DpRank(1))));
     }
 }

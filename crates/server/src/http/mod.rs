@@ -35,6 +35,7 @@ mod query_response;
 mod render;
 mod score;
 mod shared_ranks;
+mod tiered_response;
 mod token_list;
 mod workers;
 
@@ -129,7 +130,7 @@ impl Api {
 type Route = fn() -> MethodRouter<Arc<Api>>;
 
 /// Every endpoint: its path, the permission that it needs, and the methods with their handlers.
-const ROUTES: [(&str, Permission, Route); 22] = [
+const ROUTES: [(&str, Permission, Route); 23] = [
     ("/health", Permission::Open, || get(probes::health)),
     ("/ready", Permission::Open, || get(probes::ready)),
     ("/metrics", Permission::AllTenants(Scope::Query), || get(probes::metrics)),
@@ -139,6 +140,7 @@ const ROUTES: [(&str, Permission, Route); 22] = [
     ("/workers", Permission::Tenant(Scope::Query), || get(workers::list)),
     ("/query", Permission::Tenant(Scope::Query), || post(query::by_tokens)),
     ("/query_by_hash", Permission::Tenant(Scope::Query), || post(query::by_hashes)),
+    ("/query_tiered_by_hash", Permission::Tenant(Scope::Query), || post(query::by_hashes_tiered)),
     ("/score_completions", Permission::Tenant(Scope::Query), || post(score::completions)),
     ("/score_chat_completions", Permission::Tenant(Scope::Query), || post(score::chat_completions)),
     ("/predict", Permission::Tenant(Scope::Query), || post(score::predict)),

@@ -1,13 +1,15 @@
-//! `POST /query` and `/query_by_hash`: prefix length that each rank holds of a prompt.
+//! `POST /query`, `/query_by_hash` and `/query_tiered_by_hash`: prefix length that each rank holds of a prompt.
 
 use std::sync::Arc;
 
+use axum::Json;
 use axum::extract::State;
 use axum::response::Response;
 use flash_indexer_access::Grant;
-use flash_indexer_api::{HashQuery, TokenQuery};
+use flash_indexer_api::{HashQuery, TieredQueryResponse, TokenQuery};
 use flash_indexer_core::LocalHash;
-use flash_indexer_registry::{Query, QueryOptions, TokenPrompt};
+use flash_indexer_registry::{Answer, Query, QueryError, QueryOptions, TokenPrompt};
+use flash_indexer_types::ModelKey;
 use flash_indexer_types::hashes::AnyHash;
 
 use super::Api;
@@ -16,6 +18,7 @@ use super::extract::Access;
 use super::fields::CheckedScope;
 use super::prompt::{PromptBody, PromptRequest, Prompted};
 use super::query_response::QueryResponse;
+use super::tiered_response::tiered_response;
 use crate::access::tokens_of_blocks;
 
 impl PromptRequest for TokenQuery {
@@ -63,17 +66,42 @@ pub(super) async fn by_hashes(
     Access(grant): Access,
     body: PromptBody,
 ) -> Result<Response, ApiError> {
-    body.answer(async move |Prompted { request, .. }| answer_hashes(&api, &grant, request).await).await
+    let answer = async move |Prompted { request, .. }| {
+        let (key, query) = admit_hashes(&api, &grant, request)?;
+        Ok::<_, ApiError>(QueryResponse(query_hashes(&api, &key, query).await?))
+    };
+    body.answer(answer).await
 }
 
-async fn answer_hashes(api: &Api, grant: &Arc<Grant>, query: HashQuery) -> Result<QueryResponse, ApiError> {
-    let key = query.scope.key(grant)?;
+/// Dynamo's selection service fails every request of its clients after an error, so a model without ranks has no matches.
+pub(super) async fn by_hashes_tiered(
+    State(api): State<Arc<Api>>,
+    Access(grant): Access,
+    body: PromptBody,
+) -> Result<Response, ApiError> {
+    let answer = async move |Prompted { request, .. }| {
+        let (key, query) = admit_hashes(&api, &grant, request)?;
+        match query_hashes(&api, &key, query).await {
+            Ok(answer) => Ok(Json(tiered_response(&answer))),
+            Err(QueryError::UnknownModel(_)) => Ok(Json(TieredQueryResponse::default())),
+            Err(error) => Err(ApiError::from(error)),
+        }
+    };
+    body.answer(answer).await
+}
+
+/// The model of a query that its tenant may ask now.
+fn admit_hashes(api: &Api, grant: &Arc<Grant>, query: HashQuery) -> Result<(ModelKey, HashQuery), ApiError> {
+    let key = query.scope.clone().key(grant)?;
     api.access.admit_query(&key, tokens_of_blocks(&api.indexer, &key, query.block_hashes.len()))?;
+    Ok((key, query))
+}
+
+async fn query_hashes(api: &Api, key: &ModelKey, query: HashQuery) -> Result<Answer, QueryError> {
     let options = QueryOptions {
         top_k: query.top_k,
         min_score: query.min_score,
         after: query.after.map(|AnyHash(cursor)| cursor),
     };
-    let answer = api.indexer.query(&key, Query::Hashes(query.block_hashes.into()), options).await?;
-    Ok(QueryResponse(answer))
+    api.indexer.query(key, Query::Hashes(query.block_hashes.into()), options).await
 }

@@ -32,6 +32,7 @@ mod shared_scores;
 mod snapshots;
 mod streams;
 mod support;
+mod tiered_queries;
 mod tls;
 mod tokenizer_queue;
 mod trust;

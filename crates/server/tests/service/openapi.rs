@@ -114,6 +114,14 @@ fn every_endpoint_answers_as_the_document_says() {
             ),
             200,
         ),
+        (
+            post(
+                "/query_tiered_by_hash",
+                json!({ "block_hashes": [1], "model_name": "m" }),
+                declared::<api::TieredQueryResponse>,
+            ),
+            200,
+        ),
         (post("/score_completions", json!({ "prompt": prompt, "model_name": "m" }), declared::<api::PodScores>), 200),
         (
             post(
