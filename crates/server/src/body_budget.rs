@@ -10,8 +10,11 @@ use rustc_hash::FxHashMap;
 
 use crate::large_requests::LargeRequests;
 
-/// A body with at most this number of bytes needs a free part of the budget only. A larger one also needs a fair share.
+/// A body with at most this number of bytes is small: its client gets a larger share of the budget for it.
 const SMALL_BYTES: usize = 64 << 10;
+/// A client with small bodies may have this number of bytes for each free one, and one free byte for each with larger
+/// bodies.
+const SMALL_WEIGHT: usize = 3;
 /// The default is one part in this number of the memory.
 const MEMORY_SHARE: usize = 16;
 /// Smallest and largest default, in bytes.
@@ -25,7 +28,8 @@ const LARGEST_BODIES: usize = 2;
 ///
 /// The clients of one address may together have as many bytes as are free. One such client alone gets half of the budget,
 /// two of them a third each. So clients that send large bodies slowly always leave a part for others, and for small bodies
-/// of their own address. A body that would exceed this is refused; what others have received stays.
+/// of their own address. A small body is received while its client has at most three times as many bytes as are free: one
+/// client alone can take three quarters of the budget with them. A body that would exceed this is refused; what others have received stays.
 #[derive(Debug)]
 pub(crate) struct BodyBudget {
     bytes_max: usize,
@@ -103,8 +107,8 @@ impl BodyBytes {
         let mut received = self.budget.received.lock();
         let free = self.budget.bytes_max - received.bytes;
         let of_client = received.by_client.get(&self.client).copied().unwrap_or(0);
-        let counted = if self.bytes + bytes <= SMALL_BYTES { bytes } else { of_client + bytes };
-        if counted > free {
+        let weight = if self.bytes + bytes <= SMALL_BYTES { SMALL_WEIGHT } else { 1 };
+        if bytes > free || of_client + bytes > weight.saturating_mul(free) {
             drop(received);
             self.budget.metrics.limit_reached(Limit::BodyBytesTotal);
             return Err(BodyBudgetReached);
@@ -188,14 +192,27 @@ mod tests {
         let second = fill(&budget, 2, large);
         assert_eq!(second.len() * large, BYTES_MAX / 4, "as much as is free then");
         let small = fill(&budget, 1, SMALL_BYTES);
-        assert_eq!(small.len() * SMALL_BYTES, BYTES_MAX / 4, "small bodies of the same address may use the rest");
-        assert_eq!(fill(&budget, 3, 1).len(), 0, "the budget is used up");
-        drop(second);
-        let third = fill(&budget, 3, large);
-        assert_eq!(third.len() * large, BYTES_MAX / 8);
-        drop((first, third, small));
+        assert_eq!(small.len(), 4, "small bodies of the same address: up to three times as many bytes as are free");
+        assert_eq!(fill(&budget, 3, large).len(), 3, "as much as is free then");
+        drop((first, second, small));
         assert_eq!(budget.received.lock().bytes, 0);
         assert!(budget.received.lock().by_client.is_empty());
+    }
+
+    #[test]
+    fn clients_with_small_bodies_leave_room_for_others() {
+        let (budget, _) = budget(BYTES_MAX, SMALL_BYTES);
+        let mut first = fill(&budget, 1, SMALL_BYTES);
+        for bytes in [1_000, 10, 1] {
+            first.extend(fill(&budget, 1, bytes));
+        }
+        assert_eq!(budget.bytes(), BYTES_MAX / 4 * 3, "the rest is for other clients");
+        let large = fill(&budget, 2, 2 * SMALL_BYTES);
+        assert_eq!(large.len() * 2 * SMALL_BYTES, BYTES_MAX / 8);
+        let third = fill(&budget, 3, 1_000);
+        assert!(third.len() * 1_000 > BYTES_MAX / 8 / 4 * 3 - 1_000 && budget.bytes() < BYTES_MAX);
+        drop((first, large, third));
+        assert_eq!(budget.bytes(), 0);
     }
 
     #[test]
