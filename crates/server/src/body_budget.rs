@@ -102,6 +102,10 @@ pub(crate) struct BodyBytes {
 }
 
 impl BodyBytes {
+    pub(crate) fn client(&self) -> IpAddr {
+        self.client
+    }
+
     /// Adds received bytes. A refusal is counted.
     pub(crate) fn add(&mut self, bytes: usize) -> Result<(), BodyBudgetReached> {
         let mut received = self.budget.received.lock();

@@ -5,6 +5,7 @@
 
 use std::cell::Cell;
 use std::convert::Infallible;
+use std::net::IpAddr;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
@@ -15,6 +16,7 @@ use tonic::Status;
 use tonic::body::Body;
 use tonic::codegen::{Body as HttpBody, BoxFuture, Service, http};
 use tonic::server::NamedService;
+use tracing::debug;
 
 use crate::body_budget::{BodyBytes, BodyLimits};
 use crate::large_requests::{LARGE_BYTES, LargeRequestError, LargeRequests};
@@ -53,8 +55,25 @@ where
     fn call(&mut self, request: http::Request<Body>) -> Call {
         let client = request.extensions().get::<ConnectionHandle>().map(ConnectionHandle::client);
         let reserved = self.bodies.budget.body(client);
+        let threads = Threads { large_requests: Arc::clone(&self.bodies.large_requests), client: reserved.client() };
         let call = self.service.call(request.map(|body| RequestBody::new(body, reserved)));
-        Call { work: Work::Here(call), large_requests: Arc::clone(&self.bodies.large_requests) }
+        Call { work: Work::Here(call), threads }
+    }
+}
+
+/// Threads for large requests, on behalf of a client.
+#[derive(Debug, Clone)]
+struct Threads {
+    large_requests: Arc<LargeRequests>,
+    client: IpAddr,
+}
+
+impl Threads {
+    async fn run<T: Send + 'static>(
+        self,
+        work: impl Future<Output = T> + Send + 'static,
+    ) -> Result<T, LargeRequestError> {
+        self.large_requests.run(self.client, work).await
     }
 }
 
@@ -76,7 +95,7 @@ fn poll_here<T>(poll: impl FnOnce() -> Poll<T>) -> Option<Poll<T>> {
 /// A call that is being answered.
 pub(super) struct Call {
     work: Work<InnerCall, Result<Result<http::Response<Body>, Infallible>, LargeRequestError>>,
-    large_requests: Arc<LargeRequests>,
+    threads: Threads,
 }
 
 impl Future for Call {
@@ -86,20 +105,23 @@ impl Future for Call {
         if let Work::Here(call) = &mut self.work {
             if let Some(polled) = poll_here(|| call.as_mut().poll(context)) {
                 let Ok(response) = ready!(polled);
-                let large_requests = Arc::clone(&self.large_requests);
-                return Poll::Ready(Ok(response.map(|body| ResponseBody { work: Work::Here(body), large_requests })));
+                return Poll::Ready(Ok(self.respond(response)));
             }
             let Work::Here(call) = std::mem::replace(&mut self.work, Work::Ended) else { unreachable!("it is here") };
-            let large_requests = Arc::clone(&self.large_requests);
-            self.work = Work::Moved(Box::pin(async move { large_requests.run(call).await }));
+            self.work = Work::Moved(Box::pin(self.threads.clone().run(call)));
         }
         let Work::Moved(call) = &mut self.work else { unreachable!("it is polled after its end") };
         let response = match ready!(call.as_mut().poll(context)) {
             Ok(Ok(response)) => response,
             Err(error) => status(&error).into_http(),
         };
-        let large_requests = Arc::clone(&self.large_requests);
-        Poll::Ready(Ok(response.map(|body| ResponseBody { work: Work::Here(body), large_requests })))
+        Poll::Ready(Ok(self.respond(response)))
+    }
+}
+
+impl Call {
+    fn respond(&self, response: http::Response<Body>) -> http::Response<ResponseBody> {
+        response.map(|body| ResponseBody { work: Work::Here(body), threads: self.threads.clone() })
     }
 }
 
@@ -111,6 +133,15 @@ fn status(error: &LargeRequestError) -> Status {
         }
         LargeRequestError::Ended(_) => Status::unavailable("the service is stopping; ask another replica"),
     }
+}
+
+/// Frame that ends a stream with this status. An error of the body would reset the stream, and the status would be lost.
+fn last_frame(status: &Status) -> Frame<Bytes> {
+    let mut trailers = http::HeaderMap::new();
+    if let Err(unfit) = status.add_header(&mut trailers) {
+        debug!(%unfit, "failed to encode a status");
+    }
+    Frame::trailers(trailers)
 }
 
 /// Status of a limit that was reached, and counted there.
@@ -125,7 +156,7 @@ type FrameResult = Option<Result<Frame<Bytes>, Status>>;
 /// Body of a response. If it is a stream, it receives further messages.
 pub(super) struct ResponseBody {
     work: Work<Body, Result<(Body, FrameResult), LargeRequestError>>,
-    large_requests: Arc<LargeRequests>,
+    threads: Threads,
 }
 
 impl HttpBody for ResponseBody {
@@ -140,22 +171,18 @@ impl HttpBody for ResponseBody {
             let Work::Here(mut body) = std::mem::replace(&mut self.work, Work::Ended) else {
                 unreachable!("it is here")
             };
-            let large_requests = Arc::clone(&self.large_requests);
-            self.work = Work::Moved(Box::pin(async move {
-                let next = async move {
-                    let frame = std::future::poll_fn(|context| Pin::new(&mut body).poll_frame(context)).await;
-                    (body, frame)
-                };
-                // A stream waits for its turn: it reads no further message meanwhile.
-                large_requests.run_when_free(next).await
-            }));
+            // A stream waits for its turn: it reads no further message meanwhile.
+            self.work = Work::Moved(Box::pin(self.threads.clone().run(async move {
+                let frame = std::future::poll_fn(|context| Pin::new(&mut body).poll_frame(context)).await;
+                (body, frame)
+            })));
         }
         let Work::Moved(next) = &mut self.work else { return Poll::Ready(None) };
         let next = ready!(next.as_mut().poll(context));
         self.work = Work::Ended;
         let (body, frame) = match next {
             Ok(next) => next,
-            Err(error) => return Poll::Ready(Some(Err(status(&error)))),
+            Err(error) => return Poll::Ready(Some(Ok(last_frame(&status(&error))))),
         };
         self.work = Work::Here(body);
         Poll::Ready(frame)

@@ -91,12 +91,13 @@ impl ReceivedBody {
         match self.decode_small(bytes_max)? {
             Ok((small, _received)) => work(form, small).await,
             Err(Self { api, encoding, bytes, mut received, .. }) => {
+                let client = received.client();
                 let work = async move {
                     let body = within(encoding.decode(bytes, bytes_max)?, bytes_max)?;
                     received.set(body.len())?;
                     work(form, body).await
                 };
-                api.large_requests.run(work).await?
+                api.large_requests.run(client, work).await?
             }
         }
     }
