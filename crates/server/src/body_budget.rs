@@ -128,26 +128,23 @@ impl BodyBytes {
         match bytes.checked_sub(self.bytes) {
             Some(more) => self.add(more),
             None => {
-                self.release(self.bytes - bytes);
+                self.shrink(bytes);
                 Ok(())
             }
         }
     }
 
-    /// Releases all bytes: the body was answered, or another one follows.
-    pub(crate) fn clear(&mut self) {
-        self.release(self.bytes);
-    }
-
-    fn release(&mut self, bytes: usize) {
-        if bytes == 0 {
+    /// Releases all but this number of bytes.
+    pub(crate) fn shrink(&mut self, bytes: usize) {
+        let released = self.bytes.saturating_sub(bytes);
+        if released == 0 {
             return;
         }
-        self.bytes -= bytes;
+        self.bytes -= released;
         let mut received = self.budget.received.lock();
-        received.bytes -= bytes;
+        received.bytes -= released;
         let of_client = received.by_client.get_mut(&self.client).expect("it has bytes");
-        *of_client -= bytes;
+        *of_client -= released;
         if *of_client == 0 {
             received.by_client.remove(&self.client);
         }
@@ -156,7 +153,7 @@ impl BodyBytes {
 
 impl Drop for BodyBytes {
     fn drop(&mut self) {
-        self.clear();
+        self.shrink(0);
     }
 }
 
@@ -230,7 +227,7 @@ mod tests {
         body.set(BYTES_MAX).expect("it fits");
         body.set(BYTES_MAX + 1).expect_err("too large");
         assert_eq!(metrics.limit_reached_count(Limit::BodyBytesTotal), 2);
-        body.clear();
+        body.shrink(0);
         assert_eq!(budget.received.lock().bytes, 0);
     }
 }

@@ -229,10 +229,10 @@ impl HttpBody for RequestBody {
         if let Some(end) = self.kept_back.take() {
             return Poll::Ready(Some(Ok(Frame::data(end))));
         }
+        // Finished messages are decoded, and in a stream answered, before the body is polled again.
+        let undecoded = self.messages.unfinished_bytes() + self.received.len();
+        self.reserved.shrink(undecoded);
         if self.received.is_empty() {
-            if self.messages.is_between_messages() {
-                self.reserved.clear();
-            }
             let frame = match ready!(Pin::new(&mut self.body).poll_frame(context)) {
                 Some(Ok(frame)) => frame,
                 end => return Poll::Ready(end),
@@ -271,7 +271,7 @@ const HEADER_BYTES: usize = 5;
 #[derive(Debug)]
 enum MessageReader {
     Header { bytes: [u8; HEADER_BYTES], filled: usize },
-    Message { bytes_left: usize, is_large: bool },
+    Message { length: usize, bytes_left: usize, is_large: bool },
 }
 
 impl Default for MessageReader {
@@ -281,8 +281,12 @@ impl Default for MessageReader {
 }
 
 impl MessageReader {
-    fn is_between_messages(&self) -> bool {
-        matches!(self, Self::Header { filled: 0, .. })
+    /// Bytes of the current message that were taken, with its header.
+    fn unfinished_bytes(&self) -> usize {
+        match self {
+            Self::Header { filled, .. } => *filled,
+            Self::Message { length, bytes_left, .. } => HEADER_BYTES + length - bytes_left,
+        }
     }
 
     /// Takes bytes up to the end of a large message, or up to where a large message follows others. Returns them, and
@@ -302,14 +306,14 @@ impl MessageReader {
                         return (received.split_to(end), false);
                     }
                     let [compressed, length @ ..] = *bytes;
-                    let bytes_left = u32::from_be_bytes(length) as usize;
-                    let is_large = bytes_left > LARGE_BYTES || (compressed != 0 && bytes_left > 0);
-                    *self = Self::Message { bytes_left, is_large };
+                    let length = u32::from_be_bytes(length) as usize;
+                    let is_large = length > LARGE_BYTES || (compressed != 0 && length > 0);
+                    *self = Self::Message { length, bytes_left: length, is_large };
                     if is_large && has_ended_message {
                         return (received.split_to(end), false);
                     }
                 }
-                Self::Message { bytes_left, is_large } => {
+                Self::Message { bytes_left, is_large, .. } => {
                     let taken = (*bytes_left).min(received.len() - end);
                     *bytes_left -= taken;
                     end += taken;
