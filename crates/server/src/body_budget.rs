@@ -3,6 +3,7 @@
 use std::io;
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
+use std::time::Duration;
 
 use flash_indexer_telemetry::metrics::{Limit, Metrics};
 use parking_lot::Mutex;
@@ -21,6 +22,9 @@ const MEMORY_SHARE: usize = 16;
 const DEFAULT_BYTES: std::ops::RangeInclusive<usize> = 64 << 20..=1 << 30;
 /// The budget holds this number of the largest bodies, so that a single client can send one.
 const LARGEST_BODIES: usize = 2;
+
+/// Longest time for a client to send a body, or a message of gRPC.
+pub(crate) const READ_DEADLINE: Duration = Duration::from_secs(30);
 
 /// Budget of the bytes of all bodies, of HTTP requests and of gRPC messages. Only received bytes count.
 ///
@@ -104,6 +108,10 @@ pub(crate) struct BodyBytes {
 impl BodyBytes {
     pub(crate) fn client(&self) -> IpAddr {
         self.client
+    }
+
+    pub(crate) fn metrics(&self) -> &Arc<Metrics> {
+        &self.budget.metrics
     }
 
     /// Adds received bytes. A refusal is counted.

@@ -8,6 +8,8 @@
 //! | `answers.rs` | response stream of `QueryStream` |
 //! | `indexer_service.rs` | `indexer.v1.IndexerService`: scores of instances |
 //! | `large_messages.rs` | decoding and answering of large messages on the threads for large requests |
+//! | `request_body.rs` | body of a request: its part of the budget, its deadline |
+//! | `messages.rs` | boundaries of the messages in a body |
 //! | `lists.rs` | tokens and local hashes of a request, as a repeated field or as bytes |
 //! | `status.rs` | mapping of errors to gRPC statuses, and metrics of requests |
 
@@ -15,6 +17,8 @@ mod answers;
 mod indexer_service;
 mod large_messages;
 mod lists;
+mod messages;
+mod request_body;
 mod router_service;
 mod status;
 

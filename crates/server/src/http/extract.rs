@@ -18,7 +18,7 @@ use serde_json::error::Category;
 use super::Api;
 use super::content::{Accepted, BodyForm, ContentEncoding};
 use super::error::ApiError;
-use crate::body_budget::BodyBytes;
+use crate::body_budget::{BodyBytes, READ_DEADLINE};
 use crate::large_requests::LARGE_BYTES;
 use flash_indexer_connections::ConnectionHandle;
 
@@ -26,9 +26,6 @@ use flash_indexer_connections::ConnectionHandle;
 /// can then read the error.
 const DISCARDED_BYTES_MAX: usize = 256 << 20;
 const DISCARD_DEADLINE: Duration = Duration::from_secs(10);
-
-/// Longest time for a client to send a body.
-const READ_DEADLINE: Duration = Duration::from_secs(30);
 
 /// Extractor of a JSON body.
 pub(crate) struct Body<T>(pub(crate) T);
