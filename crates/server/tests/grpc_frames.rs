@@ -127,3 +127,30 @@ fn a_stream_whose_frames_end_amid_messages_may_send_more_than_the_budget() {
     }
     service.stop();
 }
+
+#[test]
+fn idle_streams_do_not_keep_the_buffers_of_large_messages() {
+    const STREAMS: usize = 48;
+    let service = Service::start(ServerOptions::default());
+    let message = message(7 * MIB);
+    // The allocator keeps some memory of the first messages.
+    let send = || {
+        let mut stream = service.open();
+        stream.send(message.clone());
+        stream.wait_for_answer();
+        stream
+    };
+    let _first = send();
+    let before = resident_bytes();
+    let streams: Vec<_> = (0..STREAMS).map(|_| send()).collect();
+    let grown_by = resident_bytes().saturating_sub(before);
+    assert!(grown_by < STREAMS * message.len() / 2, "{} MiB", grown_by / MIB);
+    drop((streams, _first));
+    service.stop();
+}
+
+fn resident_bytes() -> usize {
+    let status = std::fs::read_to_string("/proc/self/status").expect("Linux");
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).expect("a line");
+    line.split_whitespace().next().and_then(|kibibytes| kibibytes.parse::<usize>().ok()).expect("a number") << 10
+}

@@ -18,7 +18,7 @@ use tonic::codegen::{Body as HttpBody, BoxFuture, Service, http};
 use tonic::server::NamedService;
 use tracing::debug;
 
-use super::request_body::{Method, RequestBody};
+use super::request_body::{Method, MethodKind, RequestBody, SharedBody};
 use crate::body_budget::{BodyLimits, READ_DEADLINE};
 use crate::large_requests::{LargeRequestError, LargeRequests};
 use flash_indexer_connections::ConnectionHandle;
@@ -43,7 +43,7 @@ type InnerCall = BoxFuture<http::Response<Body>, Infallible>;
 
 impl<S> Service<http::Request<Body>> for LargeMessages<S>
 where
-    S: Service<http::Request<RequestBody>, Response = http::Response<Body>, Error = Infallible, Future = InnerCall>,
+    S: Service<http::Request<SharedBody>, Response = http::Response<Body>, Error = Infallible, Future = InnerCall>,
 {
     type Response = http::Response<ResponseBody>;
     type Error = Infallible;
@@ -53,13 +53,17 @@ where
         self.service.poll_ready(context)
     }
 
-    fn call(&mut self, request: http::Request<Body>) -> Call {
+    fn call(&mut self, mut request: http::Request<Body>) -> Call {
         let client = request.extensions().get::<ConnectionHandle>().map(ConnectionHandle::client);
         let reserved = self.bodies.budget.body(client);
         let threads = Threads { large_requests: Arc::clone(&self.bodies.large_requests), client: reserved.client() };
         let method = Method::of(request.uri().path());
-        let call = self.service.call(request.map(|body| RequestBody::new(body, method, reserved, READ_DEADLINE)));
-        Call { work: Work::Here(call), threads }
+        let body = RequestBody::new(std::mem::take(request.body_mut()), method, reserved, READ_DEADLINE);
+        let body = SharedBody::new(body);
+        if method.kind == MethodKind::Streaming {
+            request.extensions_mut().insert(body.clone());
+        }
+        Call { work: Work::Here(self.service.call(request.map(|_| body))), threads }
     }
 }
 

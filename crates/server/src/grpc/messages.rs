@@ -4,6 +4,10 @@ use axum::body::Bytes;
 
 use crate::large_requests::LARGE_BYTES;
 
+/// Bytes of a message beyond which it is long: the buffer in which tonic gathers it is not kept for later messages. tonic
+/// starts with a buffer of half this size.
+pub(super) const LONG_BYTES: usize = 16 << 10;
+
 /// Bytes before a message: whether it is compressed, and its length.
 const HEADER_BYTES: usize = 5;
 
@@ -19,8 +23,10 @@ pub(super) enum MessageReader {
 pub(super) struct Part {
     pub(super) bytes: Bytes,
     pub(super) has_ended_message: bool,
-    /// Whether one message ends in the part, at its end, and is large. A compressed message is large, whatever its length:
-    /// the length of its content is not known.
+    /// Whether one message ends in the part, at its end, and is long. A compressed message is long and large, whatever its
+    /// length: the length of its content is not known.
+    pub(super) ends_long: bool,
+    /// Whether that message is answered on the threads for large requests.
     pub(super) ends_large: bool,
 }
 
@@ -43,9 +49,10 @@ impl MessageReader {
         }
     }
 
-    /// Takes bytes up to the end of a large message, or up to where a large message follows others.
+    /// Takes bytes up to the end of a long message, or up to where a long message follows others.
     pub(super) fn next_part(&mut self, received: &mut Bytes) -> Part {
-        let (mut end, mut has_ended_message, mut ends_large) = (0, false, false);
+        let (mut end, mut has_ended_message) = (0, false);
+        let (mut ends_long, mut ends_large) = (false, false);
         while end < received.len() {
             match self {
                 Self::Header { bytes, filled } => {
@@ -59,7 +66,7 @@ impl MessageReader {
                     let [compressed, length @ ..] = *bytes;
                     let (length, is_compressed) = (u32::from_be_bytes(length) as usize, compressed != 0);
                     *self = Self::Message { received: 0, length, is_compressed };
-                    if length > 0 && has_ended_message && (is_compressed || length > LARGE_BYTES) {
+                    if length > 0 && has_ended_message && (is_compressed || length > LONG_BYTES) {
                         break;
                     }
                 }
@@ -74,13 +81,15 @@ impl MessageReader {
             {
                 *self = Self::default();
                 has_ended_message = true;
-                ends_large = (is_compressed && length > 0) || length > LARGE_BYTES;
-                if ends_large {
+                let is_compressed = is_compressed && length > 0;
+                ends_long = is_compressed || length > LONG_BYTES;
+                ends_large = is_compressed || length > LARGE_BYTES;
+                if ends_long {
                     break;
                 }
             }
         }
-        Part { bytes: received.split_to(end), has_ended_message, ends_large }
+        Part { bytes: received.split_to(end), has_ended_message, ends_long, ends_large }
     }
 }
 
@@ -92,24 +101,26 @@ mod tests {
 
     /// A message of a stream: whether it is compressed, and its length.
     fn message() -> impl Strategy<Value = (bool, usize)> {
-        let length = prop_oneof![4 => 0..20_usize, 1 => Just(LARGE_BYTES), 1 => Just(LARGE_BYTES + 1)];
+        let long = vec![LONG_BYTES, LONG_BYTES + 1, LARGE_BYTES, LARGE_BYTES + 1];
+        let length = prop_oneof![4 => 0..20_usize, 2 => prop::sample::select(long)];
         (prop::bool::weighted(0.2), length)
     }
 
     proptest! {
         #[test]
-        fn a_large_message_ends_alone_at_the_end_of_a_part(
+        fn a_long_message_ends_alone_at_the_end_of_a_part(
             messages in prop::collection::vec(message(), 0..6),
             chunk_bytes in prop_oneof![1..40_usize, Just(1 << 14), Just(usize::MAX)],
         ) {
             let mut stream = Vec::new();
-            // Ends of messages, and whether they are large.
+            // Ends of messages, and whether they are long and large.
             let mut ends = Vec::new();
             for &(is_compressed, length) in &messages {
                 stream.push(u8::from(is_compressed));
                 stream.extend((length as u32).to_be_bytes());
                 stream.extend(std::iter::repeat_n(7, length));
-                ends.push((stream.len(), (is_compressed && length > 0) || length > LARGE_BYTES));
+                let is_compressed = is_compressed && length > 0;
+                ends.push((stream.len(), is_compressed || length > LONG_BYTES, is_compressed || length > LARGE_BYTES));
             }
             let (mut reader, mut position) = (MessageReader::default(), 0);
             for chunk in stream.chunks(chunk_bytes.min(stream.len().max(1))) {
@@ -121,8 +132,9 @@ mod tests {
                     prop_assert_eq!(&part.bytes[..], &stream[position..end]);
                     let ended: Vec<_> = ends.iter().filter(|(at, ..)| (position + 1..=end).contains(at)).collect();
                     prop_assert_eq!(part.has_ended_message, !ended.is_empty());
-                    prop_assert_eq!(part.ends_large, ended.iter().any(|(_, is_large)| *is_large));
-                    prop_assert!(!part.ends_large || ended.len() == 1 && ended[0].0 == end);
+                    prop_assert_eq!(part.ends_long, ended.iter().any(|(_, is_long, _)| *is_long));
+                    prop_assert_eq!(part.ends_large, ended.iter().any(|(.., is_large)| *is_large));
+                    prop_assert!(!part.ends_long || ended.len() == 1 && ended[0].0 == end);
                     let last_end = ends.iter().map(|(at, ..)| *at).filter(|at| *at <= end).max().unwrap_or(0);
                     prop_assert_eq!(reader.unfinished_bytes(), end - last_end);
                     position = end;

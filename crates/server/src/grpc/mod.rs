@@ -62,6 +62,8 @@ mod proto {
 struct Shared {
     indexer: Arc<Indexer>,
     access: Arc<AccessControl>,
+    /// Largest decompressed message, in bytes.
+    body_bytes_max: usize,
     /// Becomes true when the server stops. Streams then end.
     stopping: watch::Receiver<bool>,
 }
@@ -95,7 +97,8 @@ impl GrpcServer {
         let (reporter, health) = tonic_health::server::health_reporter();
         let (stop, stopping) = watch::channel(false);
         let reported = Arc::clone(&indexer);
-        let shared = Shared { indexer, access, stopping: stopping.clone() };
+        let body_bytes_max = bodies.bytes_max;
+        let shared = Shared { indexer, access, body_bytes_max, stopping: stopping.clone() };
         // The limit is also that of a decompressed message.
         let scores = IndexerServiceServer::new(Scores(shared.clone()))
             .max_decoding_message_size(bodies.bytes_max)

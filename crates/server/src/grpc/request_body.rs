@@ -1,4 +1,7 @@
 //! Body of a gRPC request: its bytes in the budget of all bodies, its deadline, and the boundaries of its messages.
+//!
+//! tonic gathers the bytes of a message in a buffer, decodes the message, and keeps the buffer for the next one. A body
+//! hands out the end of a long message alone. The reader of a stream can then replace its buffer after that message.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -8,6 +11,7 @@ use std::time::{Duration, Instant};
 use axum::body::Bytes;
 use flash_indexer_telemetry::metrics::Metrics;
 use http_body::{Frame, SizeHint};
+use parking_lot::Mutex;
 use tokio::time::{Sleep, sleep};
 use tonic::body::Body;
 use tonic::codegen::Body as HttpBody;
@@ -70,6 +74,7 @@ pub(super) struct RequestBody {
     reserved: BodyBytes,
     /// Wait for the rest of a message, since the body was first polled without it.
     waiting: Option<Waiting>,
+    has_ended_long_message: bool,
 }
 
 #[derive(Debug)]
@@ -91,6 +96,7 @@ impl RequestBody {
             kept_back: None,
             reserved,
             waiting: None,
+            has_ended_long_message: false,
         }
     }
 
@@ -116,7 +122,7 @@ impl RequestBody {
 
     /// Returns a part of the received bytes, or keeps it back.
     fn hand_out(&mut self) -> Poll<FrameResult> {
-        let Part { bytes, has_ended_message, ends_large } = self.messages.next_part(&mut self.received);
+        let Part { bytes, has_ended_message, ends_long, ends_large } = self.messages.next_part(&mut self.received);
         if has_ended_message {
             self.waiting = None;
         }
@@ -125,6 +131,7 @@ impl RequestBody {
             keep_back();
             return Poll::Pending;
         }
+        self.has_ended_long_message |= ends_long;
         Poll::Ready(Some(Ok(Frame::data(bytes))))
     }
 }
@@ -135,6 +142,7 @@ impl HttpBody for RequestBody {
 
     fn poll_frame(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<FrameResult> {
         if let Some(end) = self.kept_back.take() {
+            self.has_ended_long_message = true;
             return Poll::Ready(Some(Ok(Frame::data(end))));
         }
         self.release_decoded();
@@ -159,6 +167,38 @@ impl HttpBody for RequestBody {
 
     fn is_end_stream(&self) -> bool {
         self.kept_back.is_none() && self.received.is_empty() && self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        SizeHint::default()
+    }
+}
+
+/// Body that its reader and the handler of its request share. Only the reader polls it.
+#[derive(Debug, Clone)]
+pub(super) struct SharedBody(Arc<Mutex<RequestBody>>);
+
+impl SharedBody {
+    pub(super) fn new(body: RequestBody) -> Self {
+        Self(Arc::new(Mutex::new(body)))
+    }
+
+    /// Whether a long message ended since the last call. If so, all received bytes are decoded once that message is.
+    pub(super) fn take_ended_long_message(&self) -> bool {
+        std::mem::take(&mut self.0.lock().has_ended_long_message)
+    }
+}
+
+impl HttpBody for SharedBody {
+    type Data = Bytes;
+    type Error = Status;
+
+    fn poll_frame(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<FrameResult> {
+        Pin::new(&mut *self.0.lock()).poll_frame(context)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.0.lock().is_end_stream()
     }
 
     fn size_hint(&self) -> SizeHint {
