@@ -1,9 +1,18 @@
 //! The program's log, on standard error.
 
 use std::io::IsTerminal;
+use std::sync::{Mutex, PoisonError, mpsc};
+use std::time::Duration;
 
 use clap::ValueEnum;
+use flash_indexer_telemetry::log::{WorkerGuard, start_writer};
 use tracing_subscriber::EnvFilter;
+
+/// Longest time for the last log lines to be written: a log that is not read blocks its writer.
+const END_DEADLINE: Duration = Duration::from_secs(2);
+
+/// Writes the waiting log lines when it is dropped.
+static WRITER: Mutex<Option<WorkerGuard>> = Mutex::new(None);
 
 /// How log lines are written.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, ValueEnum)]
@@ -21,12 +30,27 @@ pub(crate) enum LogFormat {
 ///
 /// The variable is not a filter.
 pub(crate) fn start(format: LogFormat) -> Result<(), String> {
-    let log = tracing_subscriber::fmt().with_env_filter(filter()?).with_writer(std::io::stderr).with_target(false);
+    let filter = filter()?;
+    let (writer, guard) = start_writer(std::io::stderr());
+    *WRITER.lock().unwrap_or_else(PoisonError::into_inner) = Some(guard);
+    let log = tracing_subscriber::fmt().with_env_filter(filter).with_writer(writer).with_target(false);
     match format {
         LogFormat::Text => log.with_ansi(std::io::stderr().is_terminal()).init(),
         LogFormat::Json => log.json().init(),
     }
     Ok(())
+}
+
+/// Writes the log lines that wait, if they are read within [`END_DEADLINE`]. Later lines are lost.
+pub(crate) fn finish() {
+    let Some(guard) = WRITER.lock().unwrap_or_else(PoisonError::into_inner).take() else { return };
+    let (finished, end) = mpsc::channel();
+    // The guard reports a full buffer on standard output, which may be the pipe that is not read.
+    let _ = std::thread::Builder::new().name("log-end".to_owned()).spawn(move || {
+        drop(guard);
+        let _ = finished.send(());
+    });
+    let _ = end.recv_timeout(END_DEADLINE);
 }
 
 fn filter() -> Result<EnvFilter, String> {

@@ -83,7 +83,13 @@ fn main() -> ExitCode {
         eprintln!("flash-indexer: {error}");
         return ExitCode::from(USAGE);
     }
-    let result = match arguments.command {
+    let code = run(arguments.command);
+    log::finish();
+    code
+}
+
+fn run(command: Command) -> ExitCode {
+    let result = match command {
         Command::Serve(arguments) => serve::run(*arguments),
         Command::Simulate(arguments) => simulate::run(&arguments),
         Command::Query(arguments) => query::run(&arguments),
@@ -98,6 +104,7 @@ fn main() -> ExitCode {
     match result {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
+            log::finish();
             eprintln!("flash-indexer: {}", with_causes(&error));
             ExitCode::FAILURE
         }

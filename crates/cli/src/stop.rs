@@ -1,10 +1,12 @@
 //! Stopping on Ctrl-C or SIGTERM.
 
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, mpsc};
+use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
+
+use crate::log;
 
 /// Resolves at the first Ctrl-C or SIGTERM.
 pub(crate) fn signal() -> Result<impl Future<Output = ()>> {
@@ -21,26 +23,19 @@ pub(crate) fn signal() -> Result<impl Future<Output = ()>> {
 
 /// Longest time from the first signal to the end of a service: above the sum of its deadlines for stopping.
 pub(crate) const END_DEADLINE: Duration = Duration::from_secs(20);
-/// Longest wait for the last log line to be written: a log that is not read blocks its writers.
-const LOG_DEADLINE: Duration = Duration::from_secs(1);
 /// The exit code of a service that did not stop in time.
 const NOT_ENDED: i32 = 1;
 
-/// Exits the process at `deadline` after the first Ctrl-C or SIGTERM, or [`LOG_DEADLINE`] later, if it has not stopped
-/// by then. A thread with its own runtime waits for the signal, so a blocked thread of the service does not prevent it.
+/// Exits the process at `deadline` after the first Ctrl-C or SIGTERM, once its log is written, if it has not stopped by then. A
+/// thread with its own runtime waits for the signal, so a blocked thread of the service does not prevent it.
 pub(crate) fn end_within(deadline: Duration) -> Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let stopped = runtime.block_on(async { signal() })?;
     std::thread::Builder::new().name("end-deadline".to_owned()).spawn(move || {
         runtime.block_on(stopped);
         std::thread::sleep(deadline);
-        let (logged, log) = mpsc::channel();
-        // If the thread cannot start, the last line is not logged.
-        let _ = std::thread::Builder::new().spawn(move || {
-            tracing::error!(?deadline, "failed to stop within the deadline: a task did not end; the process exits");
-            let _ = logged.send(());
-        });
-        let _ = log.recv_timeout(LOG_DEADLINE);
+        tracing::error!(?deadline, "failed to stop within the deadline: a task did not end; the process exits");
+        log::finish();
         std::process::exit(NOT_ENDED);
     })?;
     Ok(())
@@ -100,7 +95,7 @@ mod tests {
     #[ignore = "it is the process that the other tests start"]
     fn a_process_that_hangs() {
         let Ok(cause) = std::env::var(HANGS_BY) else { return };
-        tracing_subscriber::fmt().with_writer(std::io::stderr).with_ansi(false).init();
+        log::start(log::LogFormat::Text).expect("a filter");
         end_within(Duration::ZERO).expect("a thread");
         let _log = (cause == "log").then(|| std::io::stderr().lock());
         let pid = std::process::id().to_string();

@@ -34,6 +34,16 @@ fn sigterm_and_ctrl_c_stop_the_service_cleanly() {
 }
 
 #[test]
+fn a_log_that_is_not_read_stops_no_request_and_not_the_end() {
+    let serve = Serve::start_with_unread_log();
+    wait_for("dropped log lines", PATIENCE, || {
+        (0..100).for_each(|_| assert_eq!(serve.get("/health").0, 200));
+        (serve.metric("flash_indexer_log_lines_dropped_total") > 0.0).then_some(())
+    });
+    assert_eq!(serve.stop_with("-TERM"), Some(0));
+}
+
+#[test]
 fn workers_option_sets_replay_endpoints() {
     let workers = "a=tcp://127.0.0.1:9|replay=tcp://127.0.0.1:10,b:1=tcp://127.0.0.1:9";
     let serve = Serve::start(&["--workers", workers, "--block-size", "16"]);

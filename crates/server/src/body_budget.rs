@@ -3,6 +3,7 @@
 use std::io;
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
+use std::time::Duration;
 
 use flash_indexer_telemetry::metrics::{Limit, Metrics};
 use parking_lot::Mutex;
@@ -10,8 +11,11 @@ use rustc_hash::FxHashMap;
 
 use crate::large_requests::LargeRequests;
 
-/// A body with at most this number of bytes needs a free part of the budget only. A larger one also needs a fair share.
+/// A body with at most this number of bytes is small: its client gets a larger share of the budget for it.
 const SMALL_BYTES: usize = 64 << 10;
+/// A client with small bodies may have this number of bytes for each free one, and one free byte for each with larger
+/// bodies.
+const SMALL_WEIGHT: usize = 3;
 /// The default is one part in this number of the memory.
 const MEMORY_SHARE: usize = 16;
 /// Smallest and largest default, in bytes.
@@ -19,13 +23,17 @@ const DEFAULT_BYTES: std::ops::RangeInclusive<usize> = 64 << 20..=1 << 30;
 /// The budget holds this number of the largest bodies, so that a single client can send one.
 const LARGEST_BODIES: usize = 2;
 
+/// Longest time for a client to send a body, or a message of gRPC.
+pub(crate) const READ_DEADLINE: Duration = Duration::from_secs(30);
+
 /// Budget of the bytes of all bodies, of HTTP requests and of gRPC messages. Only received bytes count.
 ///
 /// # Fairness
 ///
 /// The clients of one address may together have as many bytes as are free. One such client alone gets half of the budget,
 /// two of them a third each. So clients that send large bodies slowly always leave a part for others, and for small bodies
-/// of their own address. A body that would exceed this is refused; what others have received stays.
+/// of their own address. A small body is received while its client has at most three times as many bytes as are free: one
+/// client alone can take three quarters of the budget with them. A body that would exceed this is refused; what others have received stays.
 #[derive(Debug)]
 pub(crate) struct BodyBudget {
     bytes_max: usize,
@@ -98,13 +106,21 @@ pub(crate) struct BodyBytes {
 }
 
 impl BodyBytes {
+    pub(crate) fn client(&self) -> IpAddr {
+        self.client
+    }
+
+    pub(crate) fn metrics(&self) -> &Arc<Metrics> {
+        &self.budget.metrics
+    }
+
     /// Adds received bytes. A refusal is counted.
     pub(crate) fn add(&mut self, bytes: usize) -> Result<(), BodyBudgetReached> {
         let mut received = self.budget.received.lock();
         let free = self.budget.bytes_max - received.bytes;
         let of_client = received.by_client.get(&self.client).copied().unwrap_or(0);
-        let counted = if self.bytes + bytes <= SMALL_BYTES { bytes } else { of_client + bytes };
-        if counted > free {
+        let weight = if self.bytes + bytes <= SMALL_BYTES { SMALL_WEIGHT } else { 1 };
+        if bytes > free || of_client + bytes > weight.saturating_mul(free) {
             drop(received);
             self.budget.metrics.limit_reached(Limit::BodyBytesTotal);
             return Err(BodyBudgetReached);
@@ -120,26 +136,23 @@ impl BodyBytes {
         match bytes.checked_sub(self.bytes) {
             Some(more) => self.add(more),
             None => {
-                self.release(self.bytes - bytes);
+                self.shrink(bytes);
                 Ok(())
             }
         }
     }
 
-    /// Releases all bytes: the body was answered, or another one follows.
-    pub(crate) fn clear(&mut self) {
-        self.release(self.bytes);
-    }
-
-    fn release(&mut self, bytes: usize) {
-        if bytes == 0 {
+    /// Releases all but this number of bytes.
+    pub(crate) fn shrink(&mut self, bytes: usize) {
+        let released = self.bytes.saturating_sub(bytes);
+        if released == 0 {
             return;
         }
-        self.bytes -= bytes;
+        self.bytes -= released;
         let mut received = self.budget.received.lock();
-        received.bytes -= bytes;
+        received.bytes -= released;
         let of_client = received.by_client.get_mut(&self.client).expect("it has bytes");
-        *of_client -= bytes;
+        *of_client -= released;
         if *of_client == 0 {
             received.by_client.remove(&self.client);
         }
@@ -148,7 +161,7 @@ impl BodyBytes {
 
 impl Drop for BodyBytes {
     fn drop(&mut self) {
-        self.clear();
+        self.shrink(0);
     }
 }
 
@@ -188,14 +201,27 @@ mod tests {
         let second = fill(&budget, 2, large);
         assert_eq!(second.len() * large, BYTES_MAX / 4, "as much as is free then");
         let small = fill(&budget, 1, SMALL_BYTES);
-        assert_eq!(small.len() * SMALL_BYTES, BYTES_MAX / 4, "small bodies of the same address may use the rest");
-        assert_eq!(fill(&budget, 3, 1).len(), 0, "the budget is used up");
-        drop(second);
-        let third = fill(&budget, 3, large);
-        assert_eq!(third.len() * large, BYTES_MAX / 8);
-        drop((first, third, small));
+        assert_eq!(small.len(), 4, "small bodies of the same address: up to three times as many bytes as are free");
+        assert_eq!(fill(&budget, 3, large).len(), 3, "as much as is free then");
+        drop((first, second, small));
         assert_eq!(budget.received.lock().bytes, 0);
         assert!(budget.received.lock().by_client.is_empty());
+    }
+
+    #[test]
+    fn clients_with_small_bodies_leave_room_for_others() {
+        let (budget, _) = budget(BYTES_MAX, SMALL_BYTES);
+        let mut first = fill(&budget, 1, SMALL_BYTES);
+        for bytes in [1_000, 10, 1] {
+            first.extend(fill(&budget, 1, bytes));
+        }
+        assert_eq!(budget.bytes(), BYTES_MAX / 4 * 3, "the rest is for other clients");
+        let large = fill(&budget, 2, 2 * SMALL_BYTES);
+        assert_eq!(large.len() * 2 * SMALL_BYTES, BYTES_MAX / 8);
+        let third = fill(&budget, 3, 1_000);
+        assert!(third.len() * 1_000 > BYTES_MAX / 8 / 4 * 3 - 1_000 && budget.bytes() < BYTES_MAX);
+        drop((first, large, third));
+        assert_eq!(budget.bytes(), 0);
     }
 
     #[test]
@@ -209,7 +235,7 @@ mod tests {
         body.set(BYTES_MAX).expect("it fits");
         body.set(BYTES_MAX + 1).expect_err("too large");
         assert_eq!(metrics.limit_reached_count(Limit::BodyBytesTotal), 2);
-        body.clear();
+        body.shrink(0);
         assert_eq!(budget.received.lock().bytes, 0);
     }
 }

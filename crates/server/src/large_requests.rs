@@ -3,21 +3,23 @@
 use std::cell::Cell;
 use std::future::poll_fn;
 use std::io;
+use std::net::IpAddr;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use flash_indexer_telemetry::metrics::{Limit, Metrics};
 use tokio::runtime::{Builder, Handle, Runtime};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::task::{JoinError, JoinHandle};
+
+use crate::fair_places::{FairPlaces, Place, QueueFull};
 
 /// Bytes of a decompressed body beyond which its request is large. A body of this size occupies a thread for 0.3 ms, and
 /// for 1.2 ms at worst: a list of local hashes of one digit.
 pub(crate) const LARGE_BYTES: usize = 256 << 10;
 
-/// Limit of large requests that wait for a thread. Further ones are refused.
-pub(crate) const WAITING_MAX: usize = 64;
+/// Limit of large requests that wait for a thread. One client alone may have half of them.
+const WAITING_MAX: usize = 256;
 
 thread_local! {
     static IS_LARGE_REQUEST_THREAD: Cell<bool> = const { Cell::new(false) };
@@ -29,7 +31,8 @@ thread_local! {
 pub(crate) struct LargeRequests {
     /// None after its threads are stopped.
     runtime: Option<Runtime>,
-    slots: Arc<Semaphore>,
+    /// Places of requests that have no thread yet, one for each thread. The others wait in a fair order.
+    places: Arc<FairPlaces>,
     metrics: Arc<Metrics>,
 }
 
@@ -37,7 +40,9 @@ pub(crate) struct LargeRequests {
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum LargeRequestError {
     /// Too many requests wait for a thread.
-    #[error("failed to answer a request with a large body: {WAITING_MAX} others wait for a thread; retry later")]
+    #[error(
+        "failed to answer a request with a large body: too many others of this client wait for a thread; retry later"
+    )]
     Full,
     /// The request panicked, or the service is stopping.
     #[error(transparent)]
@@ -56,30 +61,22 @@ impl LargeRequests {
             .thread_name("large-request")
             .on_thread_start(|| IS_LARGE_REQUEST_THREAD.set(true))
             .build()?;
-        let slots = Arc::new(Semaphore::new(WAITING_MAX));
-        Ok(Self { runtime: Some(runtime), slots, metrics: Arc::clone(metrics) })
+        let places = FairPlaces::new(Self::threads(), WAITING_MAX);
+        Ok(Self { runtime: Some(runtime), places, metrics: Arc::clone(metrics) })
     }
 
-    /// Runs work on one of the threads; refuses it if too much other work waits. Dropping the future cancels the work.
+    /// Runs work of a client on one of the threads. It waits for its turn before; if too much work of the client waits, it
+    /// is refused, and counted. Dropping the future cancels the work.
     pub(crate) async fn run<T: Send + 'static>(
         &self,
+        client: IpAddr,
         work: impl Future<Output = T> + Send + 'static,
     ) -> Result<T, LargeRequestError> {
-        let slot = Arc::clone(&self.slots).try_acquire_owned();
-        let slot = slot.map_err(|_| {
+        let place = self.places.acquire(client).await.map_err(|QueueFull| {
             self.metrics.limit_reached(Limit::LargeRequests);
             LargeRequestError::Full
         })?;
-        Ok(self.spawn(work, slot).await?)
-    }
-
-    /// Runs work on one of the threads, and waits before if too much other work waits. Dropping the future cancels the work.
-    pub(crate) async fn run_when_free<T: Send + 'static>(
-        &self,
-        work: impl Future<Output = T> + Send + 'static,
-    ) -> Result<T, LargeRequestError> {
-        let slot = Arc::clone(&self.slots).acquire_owned().await.expect("the semaphore is never closed");
-        Ok(self.spawn(work, slot).await?)
+        Ok(self.spawn(work, place).await?)
     }
 
     /// Number of threads.
@@ -92,19 +89,19 @@ impl LargeRequests {
         IS_LARGE_REQUEST_THREAD.get()
     }
 
-    /// The future holds the slot until the work first has a thread: when it waits again, it waits for something that has a
+    /// The future holds the place until the work first has a thread: when it waits again, it waits for something that has a
     /// limit of its own.
     fn spawn<T: Send + 'static>(
         &self,
         work: impl Future<Output = T> + Send + 'static,
-        slot: OwnedSemaphorePermit,
+        place: Place,
     ) -> CancelOnDrop<T> {
         // Timers and tasks of the work belong to the runtime that serves all requests.
         let server = Handle::current();
-        let (mut work, mut slot) = (Box::pin(work), Some(slot));
+        let (mut work, mut place) = (Box::pin(work), Some(place));
         let work = poll_fn(move |context| {
             let _entered = server.enter();
-            drop(slot.take());
+            drop(place.take());
             work.as_mut().poll(context)
         });
         CancelOnDrop(self.runtime.as_ref().expect("it runs until it is dropped").spawn(work))
@@ -142,7 +139,13 @@ impl LargeRequests {
 
     /// Number of requests that wait for a thread.
     pub(crate) fn waiting(&self) -> usize {
-        WAITING_MAX - self.slots.available_permits()
+        let (places, waiters) = self.places.occupied();
+        places + waiters
+    }
+
+    /// Number of requests of one client alone that may wait for a thread while all threads are occupied.
+    pub(crate) fn share_alone() -> usize {
+        Self::threads() + WAITING_MAX / 2
     }
 }
 

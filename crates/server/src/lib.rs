@@ -24,6 +24,7 @@
 //! | `http/` | HTTP API: the table of endpoints and their handlers |
 //! | `grpc/` | gRPC API |
 //! | `body_budget.rs` | budget of the bytes of all bodies, shared between clients |
+//! | `fair_places.rs` | places that clients share fairly |
 //! | `large_requests.rs` | threads for requests with large bodies |
 //! | `little_endian.rs` | lists of numbers as bytes |
 //! | `peers/` | recovery from peers, comparison with peers, repair |
@@ -41,6 +42,7 @@ mod engines;
 mod failure_tests;
 mod grpc;
 mod http;
+mod fair_places;
 mod large_requests;
 mod little_endian;
 mod peers;

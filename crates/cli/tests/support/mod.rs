@@ -2,7 +2,7 @@
 
 #![allow(dead_code, reason = "each test file uses a part of it")]
 
-use std::io::{BufRead, BufReader, Write};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::process::{Child, Command, Output, Stdio};
 use std::sync::mpsc;
 use std::time::Duration;
@@ -43,6 +43,8 @@ pub(crate) fn print_uncaptured(line: &str) {
 pub(crate) struct Serve {
     child: Child,
     pub(crate) url: String,
+    /// Log that is open and not read.
+    _unread_log: Option<Box<dyn Read>>,
 }
 
 impl Serve {
@@ -60,7 +62,23 @@ impl Serve {
                 break url.trim().to_owned();
             }
         };
-        Self { child, url }
+        Self { child, url, _unread_log: None }
+    }
+
+    /// Starts the service with a log of every event, and reads none of it once the service listens.
+    pub(crate) fn start_with_unread_log() -> Self {
+        let mut serve = flash_indexer(&["serve", "--port", "0"]);
+        serve.env("FLASH_INDEXER_LOG", "trace").stderr(Stdio::piped());
+        let mut child = serve.spawn().expect("the program runs");
+        let mut log = BufReader::new(child.stderr.take().expect("it is piped"));
+        let url = loop {
+            let mut line = String::new();
+            assert_ne!(log.read_line(&mut line).expect("text"), 0, "it logs its address");
+            if let Some((_, url)) = line.split_once("listening on ") {
+                break url.trim().to_owned();
+            }
+        };
+        Self { child, url, _unread_log: Some(Box::new(log)) }
     }
 
     /// Sends a signal.
@@ -76,6 +94,14 @@ impl Serve {
 
     pub(crate) fn get(&self, path: &str) -> (u16, Value) {
         read(agent().get(format!("{}{path}", self.url)).call())
+    }
+
+    /// A counter or gauge without labels.
+    pub(crate) fn metric(&self, name: &str) -> f64 {
+        let mut response = agent().get(format!("{}/metrics", self.url)).call().expect("an answer");
+        let text = response.body_mut().read_to_string().expect("text");
+        let value = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
+        value.unwrap_or_else(|| panic!("no {name}")).parse().expect("a number")
     }
 
     pub(crate) fn post(&self, path: &str, body: &Value) -> (u16, Value) {
@@ -100,7 +126,7 @@ impl Drop for Serve {
 }
 
 fn agent() -> ureq::Agent {
-    ureq::Agent::config_builder().http_status_as_error(false).build().into()
+    ureq::Agent::config_builder().http_status_as_error(false).timeout_global(Some(PATIENCE)).build().into()
 }
 
 fn read(response: Result<ureq::http::Response<ureq::Body>, ureq::Error>) -> (u16, Value) {

@@ -35,7 +35,7 @@ impl Service {
     }
 
     /// A connection from a loopback address.
-    fn connect_from(&self, client: &str) -> TcpStream {
+    pub(super) fn connect_from(&self, client: &str) -> TcpStream {
         let server = self.server().address();
         let stream = self.runtime.block_on(async {
             let socket = tokio::net::TcpSocket::new_v4().expect("a socket");

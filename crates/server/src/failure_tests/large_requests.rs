@@ -1,6 +1,6 @@
 //! Requests with large bodies, while all threads for them are occupied.
 
-use std::io::Write;
+use std::io::{Read, Write};
 
 use flash_indexer_proto::flash_indexer::v1::QueryRequest;
 use flash_indexer_proto::flash_indexer::v1::router_service_client::RouterServiceClient;
@@ -10,7 +10,7 @@ use tonic::codec::CompressionEncoding;
 use tonic::transport::Channel;
 
 use super::*;
-use crate::large_requests::{LARGE_BYTES, LargeRequests, WAITING_MAX};
+use crate::large_requests::{LARGE_BYTES, LargeRequests};
 
 /// Path, headers and body of a request.
 type BodyRequest<'r> = (&'r str, Vec<(&'r str, &'r str)>, &'r [u8]);
@@ -64,17 +64,18 @@ pub(super) fn query(tokens: usize) -> QueryRequest {
     QueryRequest { model_name: "m".to_owned(), token_bytes: vec![0; tokens * 4], ..QueryRequest::default() }
 }
 
-/// Occupies all threads for large requests, and sends as many large bodies as may wait. Runs a check meanwhile. The bodies
-/// are answered afterwards.
+/// Occupies all threads for large requests, and sends as many large bodies as one client may have waiting. Runs a check
+/// meanwhile. The bodies are answered afterwards.
 fn while_occupied(service: &Service, check: impl FnOnce()) {
     let gate = service.large_requests().occupy();
     let body = large_json();
     std::thread::scope(|scope| {
         let send = || service.send("/query", &[("content-type", JSON)], &body).0;
-        let waiting: Vec<_> = (0..WAITING_MAX).map(|_| scope.spawn(send)).collect();
+        let share = LargeRequests::share_alone();
+        let waiting: Vec<_> = (0..share).map(|_| scope.spawn(send)).collect();
         wait_for("all large bodies to wait", PATIENCE, || {
             assert!(!waiting.iter().any(|it| it.is_finished()), "a large body was answered by another thread");
-            (service.large_requests().waiting() == WAITING_MAX).then_some(())
+            (service.large_requests().waiting() == share).then_some(())
         });
         check();
         drop(gate);
@@ -141,11 +142,41 @@ fn a_large_body_beyond_those_that_may_wait_is_refused_on_every_endpoint() {
         let mut client = client.send_compressed(CompressionEncoding::Zstd);
         let refused = service.runtime.block_on(client.query(query(2))).expect_err("its size is not known");
         assert_eq!(refused.code(), Code::ResourceExhausted);
-        assert_eq!(service.refused(), requests.len() as u64 + 2);
+        let (sender, sent) = tokio::sync::mpsc::channel(1);
+        let mut client = RouterServiceClient::new(service.channel());
+        let mut answers = service.runtime.block_on(client.query_stream(Sent(sent))).expect("a stream").into_inner();
+        sender.blocking_send(query(LARGE_BYTES)).expect("the stream is open");
+        let refused = service.runtime.block_on(answers.message()).expect_err("too many wait");
+        assert_eq!((refused.code(), refused.metadata().contains_key("retry-after")), (Code::ResourceExhausted, true));
+        assert_eq!(service.refused(), requests.len() as u64 + 3);
     });
     for (path, headers, body) in &requests {
         assert_ne!(service.send(path, headers, body).0, 503, "{path}");
     }
+}
+
+#[test]
+fn a_client_that_fills_its_share_leaves_room_for_the_large_bodies_of_others() {
+    let service = service();
+    let body = large_json();
+    let head = format!(
+        "POST /query HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\
+         connection: close\r\n\r\n",
+        body.len()
+    );
+    let mut other = None;
+    while_occupied(&service, || {
+        let before = service.large_requests().waiting();
+        let mut stream = service.connect_from("127.0.0.2");
+        stream.write_all(head.as_bytes()).expect("sent");
+        stream.write_all(&body).expect("sent");
+        wait_for("the body to wait", PATIENCE, || (service.large_requests().waiting() > before).then_some(()));
+        other = Some(stream);
+    });
+    let mut answer = String::new();
+    other.expect("a connection").read_to_string(&mut answer).expect("an answer");
+    assert!(answer.starts_with("HTTP/1.1 200 "), "{answer}");
+    assert_eq!(service.refused(), 0);
 }
 
 #[test]

@@ -6,15 +6,19 @@ use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
 use futures_core::Stream;
-use tonic::{Response, Status, Streaming};
+use tonic::codec::{Codec, CompressionEncoding};
+use tonic::metadata::MetadataMap;
+use tonic::{Request, Response, Status, Streaming};
+use tonic_prost::ProstCodec;
 
 use super::proto::{Error, QueryRequest, QueryResponse};
+use super::request_body::SharedBody;
 use super::{Shared, until_true};
 
 /// Responses to a stream of requests, in their order. A request is read only after the response before it was taken, so a
 /// client that does not read its responses is back-pressured.
 pub(super) struct Answers {
-    requests: Streaming<QueryRequest>,
+    requests: Requests,
     /// Value of the stream's `authorization` header.
     authorization: Option<Arc<[u8]>>,
     shared: Shared,
@@ -25,7 +29,7 @@ pub(super) struct Answers {
 }
 
 impl Answers {
-    pub(super) fn to(requests: Streaming<QueryRequest>, authorization: Option<&[u8]>, shared: &Shared) -> Self {
+    pub(super) fn to(requests: Requests, authorization: Option<&[u8]>, shared: &Shared) -> Self {
         let authorization = authorization.map(Arc::from);
         let stopped = Box::pin(until_true(shared.stopping.clone()));
         Self { requests, authorization, shared: shared.clone(), pending: None, stopped, has_ended: false }
@@ -53,7 +57,7 @@ impl Stream for Answers {
         if let Some(answer) = ready!(self.poll_pending(context)) {
             return Poll::Ready(Some(Ok(answer)));
         }
-        let request = match ready!(Pin::new(&mut self.requests).poll_next(context)) {
+        let request = match ready!(self.requests.poll_next(context)) {
             Some(Ok(request)) => request,
             end => {
                 self.has_ended = true;
@@ -71,6 +75,40 @@ impl Stream for Answers {
             in_stream(&request, in_flight.finish(answer))
         }));
         self.poll_pending(context).map(|answer| answer.map(Ok))
+    }
+}
+
+/// Requests of a stream. The buffers in which a long message was gathered and decompressed are not kept for the next one, so
+/// an idle stream keeps little memory.
+pub(super) struct Requests {
+    messages: Streaming<QueryRequest>,
+    body: SharedBody,
+    encoding: Option<CompressionEncoding>,
+    bytes_max: usize,
+}
+
+impl Requests {
+    /// Reads the requests of a call's body; a decompressed one has at most `bytes_max` bytes.
+    pub(super) fn of(request: Request<Streaming<QueryRequest>>, bytes_max: usize) -> (MetadataMap, Self) {
+        let (metadata, mut extensions, messages) = request.into_parts();
+        let body = extensions.remove().expect("the body of every stream is shared with its handler");
+        // Other encodings were refused.
+        let encoding = metadata.get("grpc-encoding").and_then(|encoding| match encoding.as_bytes() {
+            b"gzip" => Some(CompressionEncoding::Gzip),
+            b"zstd" => Some(CompressionEncoding::Zstd),
+            _ => None,
+        });
+        (metadata, Self { messages, body, encoding, bytes_max })
+    }
+
+    fn poll_next(&mut self, context: &mut Context<'_>) -> Poll<Option<Result<QueryRequest, Status>>> {
+        let next = ready!(Pin::new(&mut self.messages).poll_next(context));
+        if self.body.take_ended_long_message() && matches!(next, Some(Ok(_))) {
+            let decoder = ProstCodec::<QueryResponse, QueryRequest>::default().decoder();
+            self.messages =
+                Streaming::new_request(decoder, self.body.clone(), self.encoding, Some(self.bytes_max));
+        }
+        Poll::Ready(next)
     }
 }
 

@@ -5,6 +5,7 @@
 
 use std::cell::Cell;
 use std::convert::Infallible;
+use std::net::IpAddr;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
@@ -15,9 +16,11 @@ use tonic::Status;
 use tonic::body::Body;
 use tonic::codegen::{Body as HttpBody, BoxFuture, Service, http};
 use tonic::server::NamedService;
+use tracing::debug;
 
-use crate::body_budget::{BodyBytes, BodyLimits};
-use crate::large_requests::{LARGE_BYTES, LargeRequestError, LargeRequests};
+use super::request_body::{Method, MethodKind, RequestBody, SharedBody};
+use crate::body_budget::{BodyLimits, READ_DEADLINE};
+use crate::large_requests::{LargeRequestError, LargeRequests};
 use flash_indexer_connections::ConnectionHandle;
 
 thread_local! {
@@ -40,7 +43,7 @@ type InnerCall = BoxFuture<http::Response<Body>, Infallible>;
 
 impl<S> Service<http::Request<Body>> for LargeMessages<S>
 where
-    S: Service<http::Request<RequestBody>, Response = http::Response<Body>, Error = Infallible, Future = InnerCall>,
+    S: Service<http::Request<SharedBody>, Response = http::Response<Body>, Error = Infallible, Future = InnerCall>,
 {
     type Response = http::Response<ResponseBody>;
     type Error = Infallible;
@@ -50,11 +53,33 @@ where
         self.service.poll_ready(context)
     }
 
-    fn call(&mut self, request: http::Request<Body>) -> Call {
+    fn call(&mut self, mut request: http::Request<Body>) -> Call {
         let client = request.extensions().get::<ConnectionHandle>().map(ConnectionHandle::client);
         let reserved = self.bodies.budget.body(client);
-        let call = self.service.call(request.map(|body| RequestBody::new(body, reserved)));
-        Call { work: Work::Here(call), large_requests: Arc::clone(&self.bodies.large_requests) }
+        let threads = Threads { large_requests: Arc::clone(&self.bodies.large_requests), client: reserved.client() };
+        let method = Method::of(request.uri().path());
+        let body = RequestBody::new(std::mem::take(request.body_mut()), method, reserved, READ_DEADLINE);
+        let body = SharedBody::new(body);
+        if method.kind == MethodKind::Streaming {
+            request.extensions_mut().insert(body.clone());
+        }
+        Call { work: Work::Here(self.service.call(request.map(|_| body))), threads }
+    }
+}
+
+/// Threads for large requests, on behalf of a client.
+#[derive(Debug, Clone)]
+struct Threads {
+    large_requests: Arc<LargeRequests>,
+    client: IpAddr,
+}
+
+impl Threads {
+    async fn run<T: Send + 'static>(
+        self,
+        work: impl Future<Output = T> + Send + 'static,
+    ) -> Result<T, LargeRequestError> {
+        self.large_requests.run(self.client, work).await
     }
 }
 
@@ -73,10 +98,15 @@ fn poll_here<T>(poll: impl FnOnce() -> Poll<T>) -> Option<Poll<T>> {
     (polled.is_ready() || !KEEPS_BACK.take()).then_some(polled)
 }
 
+/// Has the work that the current thread polls continue on a thread for large requests.
+pub(super) fn keep_back() {
+    KEEPS_BACK.set(true);
+}
+
 /// A call that is being answered.
 pub(super) struct Call {
     work: Work<InnerCall, Result<Result<http::Response<Body>, Infallible>, LargeRequestError>>,
-    large_requests: Arc<LargeRequests>,
+    threads: Threads,
 }
 
 impl Future for Call {
@@ -86,20 +116,23 @@ impl Future for Call {
         if let Work::Here(call) = &mut self.work {
             if let Some(polled) = poll_here(|| call.as_mut().poll(context)) {
                 let Ok(response) = ready!(polled);
-                let large_requests = Arc::clone(&self.large_requests);
-                return Poll::Ready(Ok(response.map(|body| ResponseBody { work: Work::Here(body), large_requests })));
+                return Poll::Ready(Ok(self.respond(response)));
             }
             let Work::Here(call) = std::mem::replace(&mut self.work, Work::Ended) else { unreachable!("it is here") };
-            let large_requests = Arc::clone(&self.large_requests);
-            self.work = Work::Moved(Box::pin(async move { large_requests.run(call).await }));
+            self.work = Work::Moved(Box::pin(self.threads.clone().run(call)));
         }
         let Work::Moved(call) = &mut self.work else { unreachable!("it is polled after its end") };
         let response = match ready!(call.as_mut().poll(context)) {
             Ok(Ok(response)) => response,
             Err(error) => status(&error).into_http(),
         };
-        let large_requests = Arc::clone(&self.large_requests);
-        Poll::Ready(Ok(response.map(|body| ResponseBody { work: Work::Here(body), large_requests })))
+        Poll::Ready(Ok(self.respond(response)))
+    }
+}
+
+impl Call {
+    fn respond(&self, response: http::Response<Body>) -> http::Response<ResponseBody> {
+        response.map(|body| ResponseBody { work: Work::Here(body), threads: self.threads.clone() })
     }
 }
 
@@ -113,8 +146,17 @@ fn status(error: &LargeRequestError) -> Status {
     }
 }
 
+/// Frame that ends a stream with this status. An error of the body would reset the stream, and the status would be lost.
+fn last_frame(status: &Status) -> Frame<Bytes> {
+    let mut trailers = http::HeaderMap::new();
+    if let Err(unfit) = status.add_header(&mut trailers) {
+        debug!(%unfit, "failed to encode a status");
+    }
+    Frame::trailers(trailers)
+}
+
 /// Status of a limit that was reached, and counted there.
-fn exhausted(error: &impl std::error::Error) -> Status {
+pub(super) fn exhausted(error: &impl std::error::Error) -> Status {
     let mut status = Status::resource_exhausted(error.to_string());
     status.metadata_mut().insert("retry-after", 1.into());
     status
@@ -125,7 +167,7 @@ type FrameResult = Option<Result<Frame<Bytes>, Status>>;
 /// Body of a response. If it is a stream, it receives further messages.
 pub(super) struct ResponseBody {
     work: Work<Body, Result<(Body, FrameResult), LargeRequestError>>,
-    large_requests: Arc<LargeRequests>,
+    threads: Threads,
 }
 
 impl HttpBody for ResponseBody {
@@ -140,22 +182,18 @@ impl HttpBody for ResponseBody {
             let Work::Here(mut body) = std::mem::replace(&mut self.work, Work::Ended) else {
                 unreachable!("it is here")
             };
-            let large_requests = Arc::clone(&self.large_requests);
-            self.work = Work::Moved(Box::pin(async move {
-                let next = async move {
-                    let frame = std::future::poll_fn(|context| Pin::new(&mut body).poll_frame(context)).await;
-                    (body, frame)
-                };
-                // A stream waits for its turn: it reads no further message meanwhile.
-                large_requests.run_when_free(next).await
-            }));
+            // A stream waits for its turn: it reads no further message meanwhile.
+            self.work = Work::Moved(Box::pin(self.threads.clone().run(async move {
+                let frame = std::future::poll_fn(|context| Pin::new(&mut body).poll_frame(context)).await;
+                (body, frame)
+            })));
         }
         let Work::Moved(next) = &mut self.work else { return Poll::Ready(None) };
         let next = ready!(next.as_mut().poll(context));
         self.work = Work::Ended;
         let (body, frame) = match next {
             Ok(next) => next,
-            Err(error) => return Poll::Ready(Some(Err(status(&error)))),
+            Err(error) => return Poll::Ready(Some(Ok(last_frame(&status(&error))))),
         };
         self.work = Work::Here(body);
         Poll::Ready(frame)
@@ -173,175 +211,6 @@ impl HttpBody for ResponseBody {
         match &self.work {
             Work::Here(body) => body.size_hint(),
             Work::Moved(_) | Work::Ended => SizeHint::default(),
-        }
-    }
-}
-
-/// Body of a request. It keeps the end of a large message back from the threads that serve all requests.
-pub(super) struct RequestBody {
-    body: Body,
-    messages: MessageReader,
-    /// Received bytes that were not returned yet.
-    received: Bytes,
-    kept_back: Option<Bytes>,
-    /// Bytes of the messages that are not decoded yet.
-    reserved: BodyBytes,
-}
-
-impl RequestBody {
-    fn new(body: Body, reserved: BodyBytes) -> Self {
-        Self { body, messages: MessageReader::default(), received: Bytes::new(), kept_back: None, reserved }
-    }
-}
-
-impl HttpBody for RequestBody {
-    type Data = Bytes;
-    type Error = Status;
-
-    fn poll_frame(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<FrameResult> {
-        if let Some(end) = self.kept_back.take() {
-            return Poll::Ready(Some(Ok(Frame::data(end))));
-        }
-        if self.received.is_empty() {
-            if self.messages.is_between_messages() {
-                self.reserved.clear();
-            }
-            let frame = match ready!(Pin::new(&mut self.body).poll_frame(context)) {
-                Some(Ok(frame)) => frame,
-                end => return Poll::Ready(end),
-            };
-            match frame.into_data() {
-                Ok(data) => match self.reserved.add(data.len()) {
-                    Ok(()) => self.received = data,
-                    Err(reached) => return Poll::Ready(Some(Err(exhausted(&reached)))),
-                },
-                Err(trailers) => return Poll::Ready(Some(Ok(trailers))),
-            }
-        }
-        let Self { messages, received, .. } = &mut *self;
-        let (bytes, ends_large) = messages.next_part(received);
-        if ends_large && !LargeRequests::is_current_thread() {
-            self.kept_back = Some(bytes);
-            KEEPS_BACK.set(true);
-            return Poll::Pending;
-        }
-        Poll::Ready(Some(Ok(Frame::data(bytes))))
-    }
-
-    fn is_end_stream(&self) -> bool {
-        self.kept_back.is_none() && self.received.is_empty() && self.body.is_end_stream()
-    }
-
-    fn size_hint(&self) -> SizeHint {
-        SizeHint::default()
-    }
-}
-
-/// Bytes before a message: whether it is compressed, and its length.
-const HEADER_BYTES: usize = 5;
-
-/// Reader of the boundaries of messages.
-#[derive(Debug)]
-enum MessageReader {
-    Header { bytes: [u8; HEADER_BYTES], filled: usize },
-    Message { bytes_left: usize, is_large: bool },
-}
-
-impl Default for MessageReader {
-    fn default() -> Self {
-        Self::Header { bytes: [0; HEADER_BYTES], filled: 0 }
-    }
-}
-
-impl MessageReader {
-    fn is_between_messages(&self) -> bool {
-        matches!(self, Self::Header { filled: 0, .. })
-    }
-
-    /// Takes bytes up to the end of a large message, or up to where a large message follows others. Returns them, and
-    /// whether a large message ends with them.
-    ///
-    /// A compressed message counts as large: its size is not known.
-    fn next_part(&mut self, received: &mut Bytes) -> (Bytes, bool) {
-        let (mut end, mut has_ended_message) = (0, false);
-        loop {
-            match self {
-                Self::Header { bytes, filled } => {
-                    let taken = (HEADER_BYTES - *filled).min(received.len() - end);
-                    bytes[*filled..*filled + taken].copy_from_slice(&received[end..end + taken]);
-                    *filled += taken;
-                    end += taken;
-                    if *filled < HEADER_BYTES {
-                        return (received.split_to(end), false);
-                    }
-                    let [compressed, length @ ..] = *bytes;
-                    let bytes_left = u32::from_be_bytes(length) as usize;
-                    let is_large = bytes_left > LARGE_BYTES || (compressed != 0 && bytes_left > 0);
-                    *self = Self::Message { bytes_left, is_large };
-                    if is_large && has_ended_message {
-                        return (received.split_to(end), false);
-                    }
-                }
-                Self::Message { bytes_left, is_large } => {
-                    let taken = (*bytes_left).min(received.len() - end);
-                    *bytes_left -= taken;
-                    end += taken;
-                    if *bytes_left > 0 {
-                        return (received.split_to(end), false);
-                    }
-                    let is_large = *is_large;
-                    *self = Self::default();
-                    has_ended_message = true;
-                    if is_large {
-                        return (received.split_to(end), true);
-                    }
-                }
-            }
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use proptest::prelude::*;
-
-    use super::*;
-
-    /// A message of a stream: whether it is compressed, and its length.
-    fn message() -> impl Strategy<Value = (bool, usize)> {
-        let length = prop_oneof![4 => 0..20_usize, 1 => Just(LARGE_BYTES), 1 => Just(LARGE_BYTES + 1)];
-        (prop::bool::weighted(0.2), length)
-    }
-
-    proptest! {
-        #[test]
-        fn a_large_message_ends_alone_at_the_end_of_a_part(
-            messages in prop::collection::vec(message(), 0..6),
-            chunk_bytes in prop_oneof![1..40_usize, Just(1 << 14), Just(usize::MAX)],
-        ) {
-            let mut stream = Vec::new();
-            let mut ends = Vec::new();
-            for &(is_compressed, length) in &messages {
-                stream.push(u8::from(is_compressed));
-                stream.extend((length as u32).to_be_bytes());
-                stream.extend(std::iter::repeat_n(7, length));
-                ends.push((stream.len(), length > LARGE_BYTES || (is_compressed && length > 0)));
-            }
-            let (mut reader, mut position) = (MessageReader::default(), 0);
-            for chunk in stream.chunks(chunk_bytes.min(stream.len().max(1))) {
-                let mut received = Bytes::copy_from_slice(chunk);
-                while !received.is_empty() {
-                    let (part, ends_large) = reader.next_part(&mut received);
-                    let end = position + part.len();
-                    prop_assert_eq!(&part[..], &stream[position..end]);
-                    let ended: Vec<bool> =
-                        ends.iter().filter(|(at, _)| (position + 1..=end).contains(at)).map(|(_, large)| *large).collect();
-                    prop_assert_eq!(ends_large, ended.contains(&true));
-                    prop_assert!(!ends_large || ended.len() == 1 && ends.contains(&(end, true)));
-                    position = end;
-                }
-            }
-            prop_assert_eq!(position, stream.len());
         }
     }
 }

@@ -8,6 +8,8 @@
 //! | `answers.rs` | response stream of `QueryStream` |
 //! | `indexer_service.rs` | `indexer.v1.IndexerService`: scores of instances |
 //! | `large_messages.rs` | decoding and answering of large messages on the threads for large requests |
+//! | `request_body.rs` | body of a request: its part of the budget, its deadline |
+//! | `messages.rs` | boundaries of the messages in a body |
 //! | `lists.rs` | tokens and local hashes of a request, as a repeated field or as bytes |
 //! | `status.rs` | mapping of errors to gRPC statuses, and metrics of requests |
 
@@ -15,6 +17,8 @@ mod answers;
 mod indexer_service;
 mod large_messages;
 mod lists;
+mod messages;
+mod request_body;
 mod router_service;
 mod status;
 
@@ -58,6 +62,8 @@ mod proto {
 struct Shared {
     indexer: Arc<Indexer>,
     access: Arc<AccessControl>,
+    /// Largest decompressed message, in bytes.
+    body_bytes_max: usize,
     /// Becomes true when the server stops. Streams then end.
     stopping: watch::Receiver<bool>,
 }
@@ -91,7 +97,8 @@ impl GrpcServer {
         let (reporter, health) = tonic_health::server::health_reporter();
         let (stop, stopping) = watch::channel(false);
         let reported = Arc::clone(&indexer);
-        let shared = Shared { indexer, access, stopping: stopping.clone() };
+        let body_bytes_max = bodies.bytes_max;
+        let shared = Shared { indexer, access, body_bytes_max, stopping: stopping.clone() };
         // The limit is also that of a decompressed message.
         let scores = IndexerServiceServer::new(Scores(shared.clone()))
             .max_decoding_message_size(bodies.bytes_max)

@@ -12,7 +12,7 @@ use flash_indexer_types::{InstanceId, ModelKey};
 use tonic::{Request, Response, Status, Streaming};
 
 use super::Shared;
-use super::answers::Answers;
+use super::answers::{Answers, Requests};
 use super::lists::List;
 use super::proto::router_service_server::RouterService;
 use super::proto::{PredictRequest, PredictResponse, QueryRequest, QueryResponse, RankMatch};
@@ -32,7 +32,7 @@ impl RouterService for Router {
     type QueryStreamStream = Answers;
 
     async fn query_stream(&self, request: Request<Streaming<QueryRequest>>) -> Result<Response<Answers>, Status> {
-        let (metadata, _, requests) = request.into_parts();
+        let (metadata, requests) = Requests::of(request, self.0.body_bytes_max);
         let authorization = authorization(&metadata);
         // Without a permitted token the stream fails as a whole. Each of its requests is checked again.
         if let Err(denied) = self.0.admit(authorization) {

@@ -185,12 +185,12 @@ impl InFlightRequest {
 
 impl Drop for InFlightRequest {
     fn drop(&mut self) {
-        self.indexer.metrics().rpc_answered(self.method, name(self.code), self.start.elapsed());
+        self.indexer.metrics().rpc_answered(self.method, code_label(self.code), self.start.elapsed());
     }
 }
 
 /// Label of a status code in metrics. Codes that this service never returns share a label.
-const fn name(code: Code) -> &'static str {
+pub(super) const fn code_label(code: Code) -> &'static str {
     match code {
         Code::Ok => "ok",
         Code::Cancelled => "cancelled",

@@ -18,7 +18,7 @@ use serde_json::error::Category;
 use super::Api;
 use super::content::{Accepted, BodyForm, ContentEncoding};
 use super::error::ApiError;
-use crate::body_budget::BodyBytes;
+use crate::body_budget::{BodyBytes, READ_DEADLINE};
 use crate::large_requests::LARGE_BYTES;
 use flash_indexer_connections::ConnectionHandle;
 
@@ -26,9 +26,6 @@ use flash_indexer_connections::ConnectionHandle;
 /// can then read the error.
 const DISCARDED_BYTES_MAX: usize = 256 << 20;
 const DISCARD_DEADLINE: Duration = Duration::from_secs(10);
-
-/// Longest time for a client to send a body.
-const READ_DEADLINE: Duration = Duration::from_secs(30);
 
 /// Extractor of a JSON body.
 pub(crate) struct Body<T>(pub(crate) T);
@@ -91,12 +88,13 @@ impl ReceivedBody {
         match self.decode_small(bytes_max)? {
             Ok((small, _received)) => work(form, small).await,
             Err(Self { api, encoding, bytes, mut received, .. }) => {
+                let client = received.client();
                 let work = async move {
                     let body = within(encoding.decode(bytes, bytes_max)?, bytes_max)?;
                     received.set(body.len())?;
                     work(form, body).await
                 };
-                api.large_requests.run(work).await?
+                api.large_requests.run(client, work).await?
             }
         }
     }

@@ -36,6 +36,7 @@ mod tokenization;
 
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::encoding::text::encode_registry;
+use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::info::Info;
@@ -60,6 +61,7 @@ use self::scores::ScoreMetrics;
 use self::snapshots::SnapshotMetrics;
 use self::threads::ThreadMetrics;
 use self::tokenization::TokenizationMetrics;
+use crate::log;
 
 const PREFIX: &str = "flash_indexer";
 /// Prefix of the metric names that dashboards of Dynamo's indexer use.
@@ -147,6 +149,8 @@ impl Metrics {
         let (models, workers) = (state.models.len(), state.instances());
         let mut own = Registry::with_prefix(PREFIX);
         own.register_collector(Box::new(state));
+        let help = "Log lines that were dropped because the log was not read fast enough";
+        own.register("log_lines_dropped", help, ConstCounter::new(log::dropped_lines()));
         let mut process = Registry::default();
         process.register_collector(Box::new(self.process));
         let mut registries = vec![own, process];
