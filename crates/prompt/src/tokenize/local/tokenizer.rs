@@ -82,6 +82,10 @@ impl SlicedTokenization for TokenizationBeforeMedia {
         self.beginning.step()
     }
 
+    fn is_before_uncut_piece(&self) -> bool {
+        self.beginning.is_before_uncut_piece()
+    }
+
     fn media(&self) -> Option<&'static str> {
         Some(self.kind)
     }
@@ -100,6 +104,10 @@ impl SlicedTokenization for FirstTokens {
             ids
         }))
     }
+
+    fn is_before_uncut_piece(&self) -> bool {
+        self.text.is_before_uncut_piece()
+    }
 }
 
 /// Tokenization of a rendered chat that the engine tokenizes in parts.
@@ -117,6 +125,10 @@ impl SlicedTokenization for CutTokenization {
             self.parts.pop_front();
         }
         Ok(None)
+    }
+
+    fn is_before_uncut_piece(&self) -> bool {
+        self.parts.front().is_some_and(TextTokenization::is_before_uncut_piece)
     }
 }
 
@@ -141,6 +153,11 @@ impl SlicedTokenization for ContinuedTokenization {
         let begins = self.begin.is_some() && continued.first().copied() == self.begin;
         ids.extend_from_slice(&continued[usize::from(begins)..]);
         Ok(Some(std::mem::take(ids)))
+    }
+
+    fn is_before_uncut_piece(&self) -> bool {
+        let part = if self.ids.is_none() { &self.rendered } else { &self.continuation };
+        part.is_before_uncut_piece()
     }
 }
 
