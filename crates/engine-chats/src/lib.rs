@@ -35,5 +35,5 @@ pub use content_format::ContentFormat;
 pub use error::PrepareError;
 pub use families::mistral_files;
 pub use families::{CodedFamily, CodedPrompts};
-pub use fields::EngineFields;
+pub use fields::{EngineFields, TruncationSide};
 pub use media::MediaCut;

@@ -9,7 +9,7 @@ mod error;
 #[cfg(feature = "hub")]
 mod hub;
 mod job;
-mod last_ids;
+mod kept;
 mod local;
 mod models;
 mod pieces;

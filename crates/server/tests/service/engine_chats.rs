@@ -75,6 +75,7 @@ fn fields_that_clients_send_besides_are_ignored_and_wrong_ones_are_named() {
         (user(file), 501, "\"file\""),
         (user("5"), 400, "fits no type"),
         (user("\"\\ud800\""), 400, "not JSON"),
+        (format!("{}, \"truncation_side\": \"middle\"", user("\"one\"")), 422, "middle"),
         ("\"prompt\": [\"one\", \"two\"]".to_owned(), 422, "one at a time"),
         ("\"prompt\": [[1], [2]]".to_owned(), 422, "one at a time"),
         (format!("{}, \"truncate_prompt_tokens\": -5", user("\"one\"")), 400, "-5"),
@@ -85,6 +86,35 @@ fn fields_that_clients_send_besides_are_ignored_and_wrong_ones_are_named() {
         let (answered, error) = post("/tokenize", &fields);
         let message = error["error"].as_str().expect("a text");
         assert!(answered == status && message.contains(text), "{fields}: {answered} {message}");
+    }
+}
+
+#[test]
+fn a_prompt_is_truncated_at_the_side_that_the_request_names() {
+    let models = tempfile::tempdir().expect("a folder");
+    let service = service(models.path());
+    let _engine = Engine::registered(&service, json!("v"), 0, &json!({ "model_name": "vllm-model" }));
+    let tokens = |prompt: &str, truncation: &str| -> Vec<u32> {
+        let body = format!("{{\"model\": \"vllm-model\", {prompt}{truncation}}}");
+        let (status, answer) = service.post_text("/tokenize", &body);
+        assert_eq!(status, 200, "{body}: {answer}");
+        serde_json::from_value(answer["tokens"].clone()).expect("tokens")
+    };
+    let prompts = [
+        "\"messages\": [{\"role\": \"user\", \"content\": \"one two three four\"}]",
+        "\"prompt\": \"one two three four\"",
+        "\"prompt\": [5, 6, 7, 8, 9, 10]",
+        "\"token_ids\": [5, 6, 7, 8, 9, 10]",
+    ];
+    for prompt in prompts {
+        let whole = tokens(prompt, "");
+        let truncated =
+            |side: &str| tokens(prompt, &format!(", \"truncate_prompt_tokens\": 4, \"truncation_side\": {side}"));
+        assert!(whole.len() > 4, "{whole:?}");
+        assert_eq!(truncated("\"right\""), whole[..4], "{prompt}");
+        assert_eq!(truncated("\"left\""), whole[whole.len() - 4..], "{prompt}");
+        assert_eq!(truncated("null"), tokens(prompt, ", \"truncate_prompt_tokens\": 4"), "{prompt}");
+        assert_eq!(tokens(prompt, ", \"truncation_side\": \"right\""), whole, "{prompt}");
     }
 }
 

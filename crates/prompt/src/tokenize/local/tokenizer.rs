@@ -11,12 +11,13 @@ use super::scores::read_as_python;
 use super::tekken;
 use super::tokens::add_configured_tokens;
 use crate::tokenize::error::TokenizeError;
+use crate::tokenize::kept::Kept;
 use crate::tokenize::pieces::{Cutting, PieceCache, PieceTokenizer, TextTokenization};
 use crate::tokenize::prompt::{Prompt, PromptOptions};
 use crate::tokenize::source::{LoadError, ModelTokenizer, SlicedTokenization, Tokenization};
 use chat_template::{ChatError, ChatTemplates};
 use flash_indexer_engine_chats::mistral_files::TEKKEN_FILE;
-use flash_indexer_engine_chats::{Chat, ChatEngine, CodedPrompts, MediaCut, PrepareError, Rendering};
+use flash_indexer_engine_chats::{Chat, ChatEngine, CodedPrompts, MediaCut, PrepareError, Rendering, TruncationSide};
 
 /// A model's tokenizer and chat templates.
 pub(in crate::tokenize) struct FileTokenizer {
@@ -91,25 +92,6 @@ impl SlicedTokenization for TokenizationBeforeMedia {
     }
 }
 
-/// Tokenization of a text of which the engine keeps the first tokens.
-struct FirstTokens {
-    text: TextTokenization,
-    kept: usize,
-}
-
-impl SlicedTokenization for FirstTokens {
-    fn step(&mut self) -> Result<Option<Vec<u32>>, TokenizeError> {
-        Ok(self.text.step()?.map(|mut ids| {
-            ids.truncate(self.kept);
-            ids
-        }))
-    }
-
-    fn is_before_uncut_piece(&self) -> bool {
-        self.text.is_before_uncut_piece()
-    }
-}
-
 /// Tokenization of a rendered chat that the engine tokenizes in parts.
 struct CutTokenization {
     parts: VecDeque<TextTokenization>,
@@ -169,7 +151,7 @@ impl ModelTokenizer for FileTokenizer {
         pieces: &Arc<PieceCache>,
     ) -> Result<Tokenization, TokenizeError> {
         let adds_special_tokens = options.special_tokens.are_added_to(&prompt);
-        let kept = options.keep_last_of(&prompt)?;
+        let kept = options.kept_of(&prompt)?;
         let engine = match &prompt {
             Prompt::Text(_) => options.engine,
             Prompt::Chat(chat) => chat.engine,
@@ -181,9 +163,10 @@ impl ModelTokenizer for FileTokenizer {
         };
         let chat = match prompt {
             Prompt::Text(text) if tekken.is_some() => {
-                let text = sliced(text, adds_special_tokens, None).with_tokens_at(&[])?;
                 // vLLM keeps the first tokens here.
-                return Ok(Tokenization::Sliced(Box::new(FirstTokens { text, kept: kept.unwrap_or(usize::MAX) })));
+                let first = |kept: Kept| Kept { side: kept.side.or(Some(TruncationSide::Right)), ..kept };
+                let text = sliced(text, adds_special_tokens, kept.map(first)).with_tokens_at(&[])?;
+                return Ok(Tokenization::Sliced(Box::new(text)));
             }
             Prompt::Text(text) => {
                 let is_replaced = engine.is_some_and(|engine| self.coded_prompts.has_sentence_pieces_of(engine));

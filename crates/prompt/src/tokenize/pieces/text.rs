@@ -13,7 +13,7 @@ use super::cuts::Cuts;
 use super::encoder::Encoder;
 use super::frame::Frame;
 use crate::tokenize::error::TokenizeError;
-use crate::tokenize::last_ids::last_ids;
+use crate::tokenize::kept::Kept;
 use crate::tokenize::source::SlicedTokenization;
 
 /// Bytes that are tokenized in one slice of work, about. A piece is never split.
@@ -118,7 +118,7 @@ pub(in crate::tokenize) struct TextTokenization {
     /// Of a text that is the beginning of an unknown one: the bytes before which every added token is known.
     known: Option<usize>,
     adds_special_tokens: bool,
-    kept: Option<usize>,
+    kept: Option<Kept>,
     position: Position,
     /// The special tokens, if the text itself is not searched for them.
     placed: Option<PlacedTokens>,
@@ -135,7 +135,7 @@ impl TextTokenization {
         cache: Arc<PieceCache>,
         text: String,
         adds_special_tokens: bool,
-        kept: Option<usize>,
+        kept: Option<Kept>,
     ) -> Self {
         Self {
             tokenizer,
@@ -285,7 +285,7 @@ impl TextTokenization {
         let encoding = self.tokenizer.tokenizer.encode_fast(self.text.as_str(), self.adds_special_tokens);
         let encoding = encoding.map_err(|error| TokenizeError::Tokenizer(error.to_string()))?;
         Ok(match self.kept {
-            Some(kept) => last_ids(encoding.get_ids(), |at| encoding.get_special_tokens_mask()[at] != 0, kept),
+            Some(kept) => kept.of(encoding.get_ids(), |at| encoding.get_special_tokens_mask()[at] != 0),
             None => encoding.get_ids().to_vec(),
         })
     }
