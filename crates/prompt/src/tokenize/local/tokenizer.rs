@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use tokenizers::Tokenizer;
 
+use super::components::check_components;
 use super::files::{FilesVersion, ModelFiles, read_if_present};
 use super::scores::read_as_python;
 use super::tekken;
@@ -229,6 +230,7 @@ fn read_tokenizer(file: &Path, directory: &Path) -> Result<Tokenizer, String> {
     if file.file_name().is_some_and(|name| name == TEKKEN_FILE) {
         return tekken::read(&bytes).map_err(|error| format!("{path}: {error}"));
     }
+    check_components(&bytes).map_err(|why| format!("{path}: {why}"))?;
     let mut tokenizer = Tokenizer::from_bytes(&bytes).map_err(|error| format!("{path}: {error}"))?;
     read_as_python(&mut tokenizer, &bytes).map_err(|error| format!("{path}: {error}"))?;
     add_configured_tokens(&mut tokenizer, directory)?;
