@@ -34,7 +34,9 @@ pub use fleet::{
 pub use openapi::document;
 pub use query::{HashQuery, InstanceScores, QueryResponse, TokenQuery};
 pub use scope::ModelScope;
-pub use score::{PartialPrompt, PodDetail, PodScores, Prediction, PromptField, PromptFields, TokenizedPrompt};
+pub use score::{
+    PartialPrompt, PodDetail, PodScores, Prediction, PromptField, PromptFields, TokenizedPrompt, TruncationSide,
+};
 pub use status::{ErrorBody, Readiness, ReadyStatus, Success, SuccessStatus};
 pub use tiered_query::{DeviceMatches, TierExtensions, TieredMatches, TieredQueryResponse, WorkerRankId};
 pub use workers::{ConnectionStatus, Listener, RegisterRequest, Replay, UnregisterRequest, Unregistration, Worker};

@@ -38,8 +38,11 @@ pub struct PromptFields {
     pub lora_name: Option<String>,
     /// The cache salt.
     pub cache_salt: Option<String>,
-    /// Number of tokens to keep at the end; none, 0 or -1 keeps all.
+    /// Number of tokens to keep; none, 0 or -1 keeps all. They are the last ones, behind the one that begins a sequence, unless
+    /// `truncation_side` says which.
     pub truncate_prompt_tokens: Option<i64>,
+    /// The side at which tokens are left out: `left` keeps the last ones, `right` the first ones.
+    pub truncation_side: Option<TruncationSide>,
     /// Whether a text is tokenized with special tokens.
     pub add_special_tokens: Option<bool>,
     /// The instances to score; absent or empty for all.
@@ -54,6 +57,16 @@ pub struct PromptFields {
     pub pod: Option<GivenInstanceId>,
     /// Time for which a prediction counts, in milliseconds.
     pub ttl_ms: Option<u64>,
+}
+
+/// The side of a prompt at which truncation leaves tokens out.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, ToSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum TruncationSide {
+    /// The last tokens are kept.
+    Left,
+    /// The first tokens are kept.
+    Right,
 }
 
 impl PromptFields {

@@ -8,8 +8,14 @@ use serde::de::{Deserialize, Deserializer, Error, MapAccess, SeqAccess, Visitor}
 use serde::{Serialize, Serializer};
 
 use super::error::ChatError;
+use super::json_reader::shown_text;
 use super::python::json::{to_json, to_spaced_json};
 use super::python::values::{self, Kind};
+
+/// Nesting of a value in an answer. Many parsers permit 128, and an answer adds some.
+const SHOWN_DEPTH_MAX: usize = 100;
+/// Shown in place of deeper values.
+const DEEP_SHOWN: &str = "(nested too deeply)";
 
 /// A JSON value whose objects keep the order of their keys, which templates print. Cheap to clone.
 #[derive(Clone)]
@@ -25,6 +31,13 @@ impl Json {
     /// The value as Python's `json.dumps` writes it without escapes beyond JSON's.
     pub fn to_spaced_text(&self) -> String {
         to_spaced_json(&self.0).unwrap_or_else(|_| "null".to_owned())
+    }
+
+    /// A copy for answers: without stand-ins for [what no prompt can have](super::check_rendered), and nested as deeply as
+    /// clients' parsers permit.
+    #[must_use]
+    pub fn shown(&self) -> Self {
+        Self(shown(&self.0, 0))
     }
 
     /// JSON's `null`.
@@ -139,6 +152,20 @@ fn nested(value: Result<Value, minijinja::Error>) -> Result<Json, ChatError> {
     value.map(Json).map_err(|error| ChatError::Request(error.to_string()))
 }
 
+fn shown(value: &Value, depth: usize) -> Value {
+    let or_text = |value: Result<Value, minijinja::Error>| value.unwrap_or_else(|_| Value::from(DEEP_SHOWN));
+    match values::kind(value) {
+        Kind::Sequence(_) | Kind::Dict(_) if depth == SHOWN_DEPTH_MAX => Value::from(DEEP_SHOWN),
+        Kind::Sequence(list) => or_text(values::list(list.items.iter().map(|item| shown(item, depth + 1)).collect())),
+        Kind::Dict(dict) => {
+            let pairs = dict.pairs().into_iter().map(|(key, value)| (shown(&key, depth), shown(&value, depth + 1)));
+            or_text(values::dict(pairs.collect()))
+        }
+        Kind::Text(text) => shown_text(text, DEEP_SHOWN).map_or_else(|| value.clone(), Value::from),
+        _ => value.clone(),
+    }
+}
+
 fn size(value: &Value) -> usize {
     let nested = match value.kind() {
         ValueKind::Map => value.try_iter().map_or(0, |keys| {
@@ -163,11 +190,16 @@ impl PartialEq for Json {
 }
 
 impl Serialize for Json {
-    /// Writes the value with the order of its keys. A float that JSON lacks is `null`.
+    /// Writes the value with the order of its keys. An integer beyond 64 bits is a float, as `serde_json` reads it. A float that JSON lacks is `null`.
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         match values::kind(&self.0) {
             Kind::Bool(truth) => serializer.serialize_bool(truth),
-            Kind::Int(number) => serializer.serialize_i128(number),
+            Kind::Int(number) => match (i64::try_from(number), u64::try_from(number)) {
+                (Ok(number), _) => serializer.serialize_i64(number),
+                (_, Ok(number)) => serializer.serialize_u64(number),
+                _ => serializer.serialize_f64(number as f64),
+            },
+            Kind::BigInt(number) => serializer.serialize_f64(number.digits.parse().unwrap_or(f64::INFINITY)),
             Kind::Float(number) => serializer.serialize_f64(number),
             Kind::Text(text) => serializer.serialize_str(text),
             Kind::Sequence(items) => serializer.collect_seq(items.items.iter().cloned().map(Self)),

@@ -62,7 +62,8 @@
 //!   the functions `lipsum`, `cycler` and `joiner`; nested formats; integers of more than 127 bits; complex numbers; a
 //!   namespace in a namespace; names that are not ASCII.
 //! * `strftime_now` prints UTC with the names of the C locale.
-//! * JSON integers of more than 64 bits become floats.
+//! * JSON integers of more than 64 bits become floats if serde reads them. [`Json::loads`] keeps their digits, which are printed, and
+//!   cannot be calculated with beyond 127 bits.
 //! * A parameter whose argument is undefined gets its default.
 //! * `map`, `select` and similar filters, and the `if` of a loop, process all items at once, not lazily.
 //! * An unknown filter or test fails when it is evaluated, not when the template is compiled.
@@ -77,6 +78,7 @@
 //! |---|---|
 //! | `templates.rs` | [`ChatTemplates`]: chooses a template and its variables, and renders |
 //! | `request.rs`, `json.rs` | [`ChatRequest`] and [`Json`]: the input |
+//! | `json_reader.rs` | JSON as Python reads it: arguments of tool calls, requests |
 //! | `conversation.rs` | messages as templates read them, and the mark of a continued message |
 //! | `model_files.rs` | reads templates and special tokens from a model's directory |
 //! | `error.rs` | [`ChatError`] |
@@ -96,6 +98,7 @@ mod conversation;
 mod engine;
 mod error;
 mod json;
+mod json_reader;
 mod model_files;
 mod python;
 mod request;
@@ -104,6 +107,7 @@ mod templates;
 pub use error::ChatError;
 pub use jinja_syntax::{Macro, Outline, Read};
 pub use json::Json;
+pub use json_reader::{JsonParser, check_rendered};
 pub use python::utc_date;
 pub use request::{ChatRequest, Continuation};
 pub use templates::ChatTemplates;

@@ -4,8 +4,9 @@ use std::ops::Range;
 use std::sync::{Arc, OnceLock};
 use std::time::SystemTime;
 
-use chat_template::{ChatRequest, ChatTemplates, Json};
+use chat_template::{ChatRequest, ChatTemplates, Json, check_rendered};
 
+use super::body;
 use super::content_format::ContentFormat;
 use super::error::PrepareError;
 use super::families::CodedFamily;
@@ -87,7 +88,7 @@ impl Chat {
     ///
     /// If the body is not JSON, or a field has another type.
     pub fn from_body(body: &[u8], engine: ChatEngine, now: SystemTime) -> Result<Self, serde_json::Error> {
-        let (request, fields) = (serde_json::from_slice(body)?, serde_json::from_slice(body)?);
+        let (request, fields) = body::read(body)?;
         Ok(Self { request, fields, engine: Some(engine), now: Some(now), gpt_oss_date: None, rendering: None })
     }
 
@@ -108,7 +109,7 @@ impl Chat {
             };
             MediaCut { kind: first.kind, bytes }
         });
-        Ok(self.shown(rendering))
+        self.checked(rendering)
     }
 
     /// Renders the chat as the engine's code does for a family of models. `has_token` is whether the model's vocabulary has a
@@ -122,16 +123,18 @@ impl Chat {
         family: CodedFamily,
         has_token: &dyn Fn(&str) -> bool,
     ) -> Result<Rendering, PrepareError> {
-        Ok(self.shown(family.encoder()?.render(self, has_token)?))
+        self.checked(family.encoder()?.render(self, has_token)?)
     }
 
-    /// Copies a rendering for debugging.
-    fn shown(&self, rendering: Rendering) -> Rendering {
+    /// Checks a rendering, and copies it for debugging.
+    fn checked(&self, rendering: Rendering) -> Result<Rendering, PrepareError> {
+        check_rendered(&rendering.text)?;
+        check_rendered(rendering.prepared.continuation.as_deref().unwrap_or_default())?;
         if let Some(slot) = &self.rendering {
             // A chat is rendered once.
             let _ = slot.set(rendering.clone());
         }
-        rendering
+        Ok(rendering)
     }
 
     fn render_with(&self, templates: &ChatTemplates, media: &Media) -> Result<Rendering, PrepareError> {

@@ -18,4 +18,17 @@ pub struct EngineFields {
     /// Whether the tokenizer adds its special tokens to those of the template.
     #[serde(default)]
     pub add_special_tokens: Option<bool>,
+    /// vLLM: the side at which `truncate_prompt_tokens` leaves tokens out.
+    #[serde(default)]
+    pub truncation_side: Option<TruncationSide>,
+}
+
+/// The side at which truncation leaves tokens out.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum TruncationSide {
+    /// The last tokens are kept.
+    Left,
+    /// The first tokens are kept.
+    Right,
 }

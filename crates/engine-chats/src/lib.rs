@@ -7,6 +7,7 @@
 //! | file | role |
 //! |---|---|
 //! | `chat.rs`, `fields.rs` | [`Chat`]: a request with the engine whose prompt is wanted |
+//! | `body.rs` | the body of a request, whose values are read as Python reads them |
 //! | `message.rs` | reading and building messages |
 //! | `vllm.rs`, `sglang.rs`, `trtllm.rs` | the rules of each engine |
 //! | `sglang_schema.rs` | types in schemas of tools, as SGLang rewrites them |
@@ -14,9 +15,8 @@
 //! | `vllm_message.rs` | which fields of a message vLLM takes |
 //! | `media.rs` | stand-ins for media, and which text precedes them |
 //! | `families/` | families of models whose prompts engines make by code |
-//! | `arguments.rs` | arguments of tool calls, read as Python reads them |
 
-mod arguments;
+mod body;
 mod chat;
 mod content_format;
 mod error;
@@ -35,5 +35,5 @@ pub use content_format::ContentFormat;
 pub use error::PrepareError;
 pub use families::mistral_files;
 pub use families::{CodedFamily, CodedPrompts};
-pub use fields::EngineFields;
+pub use fields::{EngineFields, TruncationSide};
 pub use media::MediaCut;

@@ -1,8 +1,7 @@
 //! SGLang's rules, of its chat completion models and its use of Jinja templates.
 
-use chat_template::{ChatRequest, ChatTemplates, Continuation, Json};
+use chat_template::{ChatRequest, ChatTemplates, Continuation, Json, JsonParser};
 
-use super::arguments::{self, Parser};
 use super::chat::PreparedChat;
 use super::content_format::{self, ContentFormat};
 use super::error::PrepareError;
@@ -108,7 +107,7 @@ fn conversation_message(json: &Json, format: ContentFormat, media: &Media) -> Re
             None => return Err(PrepareError::rejected("content is neither a text nor a list of parts")),
         },
     };
-    let is_list = items(&content).is_some();
+    let is_list = message.get("content").is_some_and(|content| items(&content).is_some());
     let mut entries: Entries = vec![("role".to_owned(), role.as_str().into())];
     if !is_list || format == ContentFormat::Text {
         entries.push(("content".to_owned(), content.clone()));
@@ -192,7 +191,7 @@ fn tool_calls(calls: &Json, role: &str) -> Result<Json, PrepareError> {
             Some(arguments) if role == "assistant" && arguments.as_str().is_some() => {
                 let parsed = arguments
                     .as_str()
-                    .and_then(|text| arguments::loads(text, Parser::Orjson))
+                    .and_then(|text| Json::loads(text, JsonParser::Orjson))
                     .filter(|value| value.entries().is_some());
                 parsed.ok_or_else(|| PrepareError::rejected("the arguments of a tool call are not a JSON object"))?
             }

@@ -1,8 +1,7 @@
 //! TensorRT-LLM's rules, of its server's reading of chat messages. They follow its source; no recording confirms them.
 
-use chat_template::{ChatRequest, ChatTemplates, Json};
+use chat_template::{ChatRequest, ChatTemplates, Json, JsonParser};
 
-use super::arguments::{self, Parser};
 use super::chat::PreparedChat;
 use super::content_format::ContentFormat;
 use super::error::PrepareError;
@@ -95,7 +94,7 @@ fn tool_call(call: &Json) -> Result<Json, PrepareError> {
     let arguments = given(call, "function").and_then(|function| given(&function, "arguments"));
     let parsed = match arguments {
         None => Json::object(Entries::new())?,
-        Some(arguments) => match arguments.as_str().and_then(|text| arguments::loads(text, Parser::Json)) {
+        Some(arguments) => match arguments.as_str().and_then(|text| Json::loads(text, JsonParser::Python)) {
             None if arguments.as_str().is_some() => arguments,
             parsed => {
                 let parsed = parsed.unwrap_or(arguments);

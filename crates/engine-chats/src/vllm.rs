@@ -1,8 +1,7 @@
 //! vLLM's rules, of its chat completion models and its renderer for Hugging Face templates.
 
-use chat_template::{ChatRequest, ChatTemplates, Continuation, Json};
+use chat_template::{ChatRequest, ChatTemplates, Continuation, Json, JsonParser};
 
-use super::arguments::{self, Parser};
 use super::chat::PreparedChat;
 use super::content_format::{self, ContentFormat};
 use super::error::PrepareError;
@@ -240,7 +239,7 @@ pub(super) fn with_parsed_arguments(call: &Json) -> Result<Json, PrepareError> {
             return Ok((key, value));
         }
         let parsed = match value.as_str() {
-            Some(text) => arguments::loads(text, Parser::Json),
+            Some(text) => Json::loads(text, JsonParser::Python),
             None => Some(value),
         };
         let parsed = parsed.filter(|parsed| parsed.entries().is_some());

@@ -49,6 +49,7 @@ pub(super) fn equal(state: &mut State, left: &Value, right: &Value) -> Result<bo
             }
             true
         }
+        (Kind::BigInt(left), Kind::BigInt(right)) => left == right,
         (Kind::Other | Kind::Iterator(_), Kind::Other | Kind::Iterator(_)) => left == right,
         _ => false,
     })
@@ -102,7 +103,7 @@ pub(super) fn contains(state: &mut State, container: &Value, item: &Value) -> Re
             }
             Ok(dict.get(item).is_some())
         }
-        Kind::None | Kind::Bool(_) | Kind::Int(_) | Kind::Float(_) => {
+        Kind::None | Kind::Bool(_) | Kind::Int(_) | Kind::BigInt(_) | Kind::Float(_) => {
             Err(error(format!("argument of type '{}' is not iterable", kind_name(container))))
         }
         _ => {

@@ -83,6 +83,7 @@ impl Writer {
             Kind::None => self.out.push_str("null"),
             Kind::Bool(truth) => self.out.push_str(if truth { "true" } else { "false" }),
             Kind::Int(number) => drop(write!(self.out, "{number}")),
+            Kind::BigInt(number) => self.out.push_str(&number.digits),
             Kind::Float(number) => self.out.push_str(&float(number)),
             Kind::Text(text) => self.text(text),
             Kind::Sequence(sequence) if matches!(sequence.form, Form::List | Form::Tuple) => {

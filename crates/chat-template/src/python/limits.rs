@@ -11,7 +11,7 @@ pub(super) const WORK_MAX: u64 = 1 << 28;
 const ITEM_WORK: usize = 16;
 
 /// Maximum nesting of lists and dicts. `serde_json` rejects JSON that is nested more than 128 deep.
-pub(super) const NESTING_MAX: u32 = 200;
+pub(crate) const NESTING_MAX: u32 = 200;
 
 /// The rendering has exceeded its work limit.
 #[derive(Debug, Error)]

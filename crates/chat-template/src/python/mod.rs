@@ -10,7 +10,7 @@ mod filters;
 mod format;
 mod functions;
 pub(super) mod json;
-mod limits;
+pub(super) mod limits;
 mod methods;
 mod number;
 mod operators;

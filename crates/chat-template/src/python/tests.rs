@@ -27,14 +27,14 @@ pub(super) const TESTS: [(&str, Test); 39] = [
     ("boolean", |_, arguments| one(arguments, |value| matches!(kind(value), Kind::Bool(_)))),
     ("false", |_, arguments| one(arguments, |value| matches!(kind(value), Kind::Bool(false)))),
     ("true", |_, arguments| one(arguments, |value| matches!(kind(value), Kind::Bool(true)))),
-    ("integer", |_, arguments| one(arguments, |value| matches!(kind(value), Kind::Int(_)))),
+    ("integer", |_, arguments| one(arguments, |value| matches!(kind(value), Kind::Int(_) | Kind::BigInt(_)))),
     ("float", |_, arguments| one(arguments, |value| matches!(kind(value), Kind::Float(_)))),
     ("lower", |_, arguments| one(arguments, |value| is_cased(value, char::is_lowercase, char::is_uppercase))),
     ("upper", |_, arguments| one(arguments, |value| is_cased(value, char::is_uppercase, char::is_lowercase))),
     ("string", |_, arguments| one(arguments, |value| matches!(kind(value), Kind::Text(_)))),
     ("mapping", |_, arguments| one(arguments, |value| matches!(kind(value), Kind::Dict(_)))),
     ("number", |_, arguments| {
-        one(arguments, |value| matches!(kind(value), Kind::Int(_) | Kind::Float(_) | Kind::Bool(_)))
+        one(arguments, |value| matches!(kind(value), Kind::Int(_) | Kind::BigInt(_) | Kind::Float(_) | Kind::Bool(_)))
     }),
     ("sequence", |_, arguments| one(arguments, is_sequence)),
     ("iterable", |_, arguments| one(arguments, is_iterable)),

@@ -34,7 +34,7 @@ pub(super) fn kind_name(value: &Value) -> &'static str {
         Kind::Undefined => "Undefined",
         Kind::None => "NoneType",
         Kind::Bool(_) => "bool",
-        Kind::Int(_) => "int",
+        Kind::Int(_) | Kind::BigInt(_) => "int",
         Kind::Float(_) => "float",
         Kind::Text(_) => "str",
         Kind::Sequence(sequence) => match sequence.form {
@@ -67,6 +67,7 @@ impl fmt::Display for Repr<'_> {
             Kind::Bool(true) => f.write_str("True"),
             Kind::Bool(false) => f.write_str("False"),
             Kind::Int(number) => write!(f, "{number}"),
+            Kind::BigInt(number) => f.write_str(&number.digits),
             Kind::Float(number) => write!(f, "{}", Float(number)),
             Kind::Text(text) if self.0.is_safe() => {
                 f.write_str("Markup(")?;

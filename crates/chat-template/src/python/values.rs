@@ -44,6 +44,12 @@ pub(crate) struct PyIterator {
     items: Mutex<VecDeque<Value>>,
 }
 
+/// An integer beyond 128 bits. Filters and operators take no such number.
+#[derive(PartialEq)]
+pub(crate) struct BigInt {
+    pub(crate) digits: Box<str>,
+}
+
 /// Nesting depth of a value, and whether it contains a mutable value.
 #[derive(Debug, Clone, Copy, Default)]
 struct Nesting {
@@ -57,6 +63,8 @@ pub(crate) enum Kind<'v> {
     None,
     Bool(bool),
     Int(i128),
+    /// An integer beyond 128 bits, of which templates know the digits only.
+    BigInt(&'v BigInt),
     Float(f64),
     Text(&'v str),
     Sequence(&'v Sequence),
@@ -85,11 +93,18 @@ pub(crate) fn kind(value: &Value) -> Kind<'_> {
                 Kind::Dict(dict)
             } else if let Some(iterator) = value.downcast_object_ref::<PyIterator>() {
                 Kind::Iterator(iterator)
+            } else if let Some(number) = value.downcast_object_ref::<BigInt>() {
+                Kind::BigInt(number)
             } else {
                 Kind::Other
             }
         }
     }
+}
+
+/// An integer beyond 128 bits, by its digits.
+pub(crate) fn big_int(digits: &str) -> Value {
+    Value::from_object(BigInt { digits: digits.into() })
 }
 
 /// A list. Cost: one pass over the items.
@@ -308,6 +323,26 @@ impl Object for Dict {
 
     fn render(self: &Arc<Self>, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}", Repr(&Value::from_dyn_object(self.clone())))
+    }
+}
+
+impl fmt::Debug for BigInt {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.digits)
+    }
+}
+
+impl Object for BigInt {
+    fn repr(self: &Arc<Self>) -> ObjectRepr {
+        ObjectRepr::Plain
+    }
+
+    fn is_true(self: &Arc<Self>) -> bool {
+        true
+    }
+
+    fn render(self: &Arc<Self>, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.digits)
     }
 }
 

@@ -2,10 +2,9 @@
 
 use std::collections::{HashMap, HashSet};
 
-use chat_template::Json;
+use chat_template::{Json, JsonParser};
 
 use super::mistral_files::Version;
-use crate::arguments::{self, Parser};
 use crate::error::PrepareError;
 use crate::media::MediaPart;
 use crate::message::{given, items};
@@ -344,5 +343,5 @@ fn joined(messages: Vec<Message>, version: Version) -> Vec<Message> {
 /// A result as JSON, if it is JSON, and otherwise a text.
 pub(super) fn parsed(text: &str) -> Json {
     let text = if text.is_empty() { "{}" } else { text };
-    arguments::loads(text, Parser::Json).unwrap_or_else(|| text.into())
+    Json::loads(text, JsonParser::Python).unwrap_or_else(|| text.into())
 }

@@ -196,6 +196,8 @@ const MEDIA_FIRST: [&str; 4] = [
 pub struct CodedPrompts {
     vllm: Option<CodedFamily>,
     sglang: Option<CodedFamily>,
+    /// The format of TensorRT-LLM's code is known for no family.
+    trtllm: Option<CodedFamily>,
     puts_media_first: bool,
 }
 
@@ -213,6 +215,7 @@ impl CodedPrompts {
         if config["model_type"] == "gpt_oss" {
             vllm = Some(GPT_OSS);
         }
+        let by_architecture = vllm;
         if let Some(family) = mistral_files::family(folder) {
             vllm = Some(family);
         }
@@ -220,7 +223,8 @@ impl CodedPrompts {
         if architecture.contains("DeepseekV3") && !has_template {
             sglang = Some(CodedFamily { name: "DeepSeek-V3.2", encoder: Some(Encoder::DeepSeekV32OfSglang) });
         }
-        Self { vllm, sglang, puts_media_first: MEDIA_FIRST.contains(&architecture) }
+        let trtllm = by_architecture.or(sglang).map(|family| CodedFamily::unknown(family.name));
+        Self { vllm, sglang, trtllm, puts_media_first: MEDIA_FIRST.contains(&architecture) }
     }
 
     /// Whether the tokens of media precede all others, wherever the template prints them.
@@ -248,7 +252,7 @@ impl CodedPrompts {
         match engine {
             ChatEngine::Vllm => self.vllm,
             ChatEngine::Sglang => self.sglang,
-            ChatEngine::TensorRtLlm => None,
+            ChatEngine::TensorRtLlm => self.trtllm,
         }
     }
 }

@@ -4,6 +4,7 @@ use std::fmt::{self, Display, Formatter};
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::pieces::UNCUT_BYTES_MAX;
 use super::service::ServiceError;
 use super::source::{LoadError, MODEL_NAME_BYTES_MAX};
 use chat_template::ChatError;
@@ -53,6 +54,14 @@ pub enum TokenizeError {
     /// The tokenizer rejected the prompt.
     #[error("failed to tokenize the prompt: {0}")]
     Tokenizer(String),
+    /// A text without places where it can be cut is too long.
+    #[error(
+        "failed to tokenize the prompt: {bytes} bytes of it have no place where this tokenizer's texts can be cut, and at most {UNCUT_BYTES_MAX} are tokenized at once; send token_ids"
+    )]
+    Uncut {
+        /// Its bytes.
+        bytes: usize,
+    },
     /// The tokenizer service failed.
     #[error("failed to tokenize by service: {0}")]
     Service(#[from] ServiceError),
@@ -74,6 +83,7 @@ impl TokenizeError {
             Self::Chat(_) => FailureReason::Chat,
             Self::Unsupported(_) => FailureReason::Unsupported,
             Self::Tokenizer(_) => FailureReason::Tokenizer,
+            Self::Uncut { .. } => FailureReason::TooLong,
             Self::Service(ServiceError::Unreachable { .. }) => FailureReason::ServiceUnreachable,
             Self::Service(ServiceError::TimedOut { .. }) => FailureReason::ServiceTimedOut,
             Self::Service(_) => FailureReason::ServiceRefused,
@@ -116,6 +126,8 @@ pub enum FailureReason {
     Unsupported,
     /// The tokenizer rejected the prompt.
     Tokenizer,
+    /// A text without places where it can be cut was too long.
+    TooLong,
     /// The tokenizer service could not be reached.
     ServiceUnreachable,
     /// The tokenizer service did not answer in time.
@@ -128,7 +140,7 @@ pub enum FailureReason {
 
 impl FailureReason {
     /// All reasons.
-    pub const ALL: [Self; 12] = [
+    pub const ALL: [Self; 13] = [
         Self::QueueFull,
         Self::Stopped,
         Self::Withdrawn,
@@ -137,6 +149,7 @@ impl FailureReason {
         Self::Chat,
         Self::Unsupported,
         Self::Tokenizer,
+        Self::TooLong,
         Self::ServiceUnreachable,
         Self::ServiceTimedOut,
         Self::ServiceRefused,
@@ -155,6 +168,7 @@ impl FailureReason {
             Self::Chat => "chat",
             Self::Unsupported => "unsupported",
             Self::Tokenizer => "tokenizer",
+            Self::TooLong => "too_long",
             Self::ServiceUnreachable => "service_unreachable",
             Self::ServiceTimedOut => "service_late",
             Self::ServiceRefused => "service_refused",

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use super::counters::Counters;
 use super::error::TokenizeError;
 use super::prompt::{Prompt, PromptOptions, Tokenized};
+use super::queue::Lane;
 use super::source::SlicedTokenization;
 
 pub(super) type OnDone = Box<dyn FnOnce(Result<Tokenized, TokenizeError>) + Send>;
@@ -23,6 +24,16 @@ pub(super) struct Job {
 pub(super) enum JobState {
     Submitted { model: String, prompt: Prompt, options: PromptOptions },
     Begun { tokenization: Box<dyn SlicedTokenization>, source_name: Arc<str> },
+}
+
+impl JobState {
+    /// The lane of the next slice.
+    pub(super) fn lane(&self) -> Lane {
+        match self {
+            Self::Begun { tokenization, .. } if tokenization.is_before_uncut_piece() => Lane::UncutPieces,
+            _ => Lane::Slices,
+        }
+    }
 }
 
 impl Job {

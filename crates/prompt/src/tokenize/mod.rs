@@ -9,7 +9,7 @@ mod error;
 #[cfg(feature = "hub")]
 mod hub;
 mod job;
-mod last_ids;
+mod kept;
 mod local;
 mod models;
 mod pieces;
@@ -25,7 +25,7 @@ pub use error::{FailedSource, FailureReason, TokenizeError, Unavailable};
 pub use hub::{DOWNLOADS_MAX, Hub, HubOptions};
 pub use local::{ModelDirectory, ModelDirectoryOptions, ModelFiles, NamedPaths, TOKENIZER_BYTES_MAX};
 pub use models::MISSING_MODELS_MAX;
-pub use pieces::{Cutting, PieceCache, PieceStatistics};
+pub use pieces::{Cutting, PieceCache, PieceStatistics, UNCUT_BYTES_MAX};
 pub use pool::{PoolOptions, TokenizerPool};
 pub use prompt::{Prompt, PromptOptions, SpecialTokens, Tokenized};
 pub use queue::Ticket;

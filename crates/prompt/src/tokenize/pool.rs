@@ -14,7 +14,7 @@ use super::job::{Job, JobState, panic_message};
 use super::models::{Models, ModelsOptions};
 use super::pieces::PieceCache;
 use super::prompt::{Prompt, PromptOptions, Tokenized};
-use super::queue::{Queue, Queued, Ticket};
+use super::queue::{Lane, Queue, Queued, Ticket};
 use super::source::{Tokenization, TokenizerSource};
 
 /// Number of dropped tokenizers after which a worker thread is replaced. The `tokenizers` crate caches words by tokenizer in
@@ -64,6 +64,7 @@ const STOP_CHECK: Duration = Duration::from_millis(2);
 ///
 /// Prompts wait in a bounded queue. Submission never blocks: a full queue is an error. Workers tokenize long prompts in slices,
 /// in turn, and serve short prompts between two slices. A worker that loads a tokenizer or calls a service is busy meanwhile.
+/// One further worker tokenizes long pieces of texts that cannot be cut, one at a time.
 /// A tokenizer that panics fails only its prompt.
 pub struct TokenizerPool {
     shared: Arc<Shared>,
@@ -99,8 +100,9 @@ impl TokenizerPool {
         });
         let pool = Self { shared };
         for number in 0..options.workers.max(1) {
-            start_worker(&pool.shared, number)?;
+            start_worker(&pool.shared, WorkerName { lane: Lane::Slices, number })?;
         }
+        start_worker(&pool.shared, WorkerName { lane: Lane::UncutPieces, number: 0 })?;
         Ok(pool)
     }
 
@@ -230,8 +232,9 @@ impl Shared {
         let worked = worked + begun.elapsed();
         let result = match progress {
             Ok(Progress::Begun(state)) => {
+                let lane = state.lane();
                 let job = Job { state, on_done, submitted, worked };
-                match self.queue.put_back(Queued { ticket, job, bytes }) {
+                match self.queue.put_back(Queued { ticket, job, bytes }, lane) {
                     Ok(()) => return,
                     Err(refused) => {
                         let (job, why) = *refused;
@@ -273,24 +276,34 @@ enum Progress {
     Done { ids: Vec<u32>, media: Option<&'static str>, source: Arc<str> },
 }
 
-fn start_worker(shared: &Arc<Shared>, number: usize) -> std::io::Result<()> {
+/// The lane of a worker, and its number there.
+#[derive(Clone, Copy)]
+struct WorkerName {
+    lane: Lane,
+    number: usize,
+}
+
+fn start_worker(shared: &Arc<Shared>, name: WorkerName) -> std::io::Result<()> {
     let worker = Arc::clone(shared);
-    let builder = std::thread::Builder::new().name(format!("tokenizer-{number}"));
-    let thread = builder.spawn(move || run_worker(&worker, number))?;
+    let thread_name = match name.lane {
+        Lane::Slices => format!("tokenizer-{}", name.number),
+        Lane::UncutPieces => "tokenizer-uncut".to_owned(),
+    };
+    let thread = std::thread::Builder::new().name(thread_name).spawn(move || run_worker(&worker, name))?;
     let mut threads = shared.threads.lock();
     threads.retain(|thread| !thread.is_finished());
     threads.push(thread);
     Ok(())
 }
 
-fn run_worker(shared: &Arc<Shared>, number: usize) {
+fn run_worker(shared: &Arc<Shared>, name: WorkerName) {
     let mut replaced_at = shared.models.dropped() + DROPPED_TOKENIZERS_PER_THREAD;
-    while let Some(queued) = shared.queue.pop() {
+    while let Some(queued) = shared.queue.pop(name.lane) {
         shared.work(queued);
         if shared.models.dropped() < replaced_at || shared.queue.is_closed() {
             continue;
         }
-        match start_worker(shared, number) {
+        match start_worker(shared, name) {
             Ok(()) => return,
             // No new thread is available: keep this one and try again later.
             Err(_) => replaced_at = shared.models.dropped() + DROPPED_TOKENIZERS_PER_THREAD,

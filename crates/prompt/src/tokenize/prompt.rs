@@ -5,7 +5,9 @@ use std::time::Duration;
 
 use chat_template::ChatError;
 
-use flash_indexer_engine_chats::{Chat, ChatEngine};
+use flash_indexer_engine_chats::{Chat, ChatEngine, TruncationSide};
+
+use super::kept::Kept;
 
 /// The input of tokenization.
 #[derive(Debug, Clone)]
@@ -36,19 +38,25 @@ pub struct PromptOptions {
     /// Maximum number of tokens to keep, from the end. Tokens that the tokenizer adds are kept, and count. `None` keeps the
     /// number in a chat request, and all tokens of a text.
     pub keep_last: Option<usize>,
+    /// The side at which tokens are left out, those that the tokenizer adds as well. `None` takes the one in a chat request.
+    pub truncation_side: Option<TruncationSide>,
 }
 
 impl PromptOptions {
-    /// Number of tokens of this prompt to keep. `None` keeps all. A chat request may set it as well; its -1 means the model's
+    /// The tokens of this prompt to keep. `None` keeps all. A chat request may set it as well; its -1 means the model's
     /// maximum, which a valid prompt does not exceed.
-    pub(super) fn keep_last_of(self, prompt: &Prompt) -> Result<Option<usize>, ChatError> {
+    pub(super) fn kept_of(self, prompt: &Prompt) -> Result<Option<Kept>, ChatError> {
         let asked = match prompt {
             Prompt::Chat(chat) => chat.request.truncate_prompt_tokens.filter(|asked| *asked != -1),
             Prompt::Text(_) => None,
         };
         let wrong = |asked| ChatError::Request(format!("truncate_prompt_tokens is {asked}; send a number >= 0, or -1"));
         let asked = asked.map(|asked| usize::try_from(asked).map_err(|_| wrong(asked))).transpose()?;
-        Ok(self.keep_last.or(asked))
+        let side = match prompt {
+            Prompt::Chat(chat) => chat.fields.truncation_side,
+            Prompt::Text(_) => None,
+        };
+        Ok(self.keep_last.or(asked).map(|count| Kept { count, side: self.truncation_side.or(side) }))
     }
 }
 

@@ -17,12 +17,24 @@ const SHORT_PER_SLICE: u32 = 8;
 pub struct Ticket(u64);
 
 /// Two queues: of short prompts, and of long ones, which take turns slice by slice. Up to [`SHORT_PER_SLICE`] short prompts
-/// are served before each slice of a long one.
+/// are served before each slice of a long one. Prompts whose next slice is a long piece that cannot be cut wait in a third queue,
+/// for the worker of its own [lane](Lane).
 pub(super) struct Queue {
     state: Mutex<State>,
     filled: Condvar,
+    filled_uncut: Condvar,
     jobs_max: usize,
     bytes_max: usize,
+}
+
+/// The jobs that a worker takes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Lane {
+    /// Those whose next slice takes a few milliseconds.
+    Slices,
+    /// Those whose next slice is a long piece. Only one worker takes them, so that others never wait for such a piece, and the
+    /// memory of one is in use at a time.
+    UncutPieces,
 }
 
 /// A job in the queue, or taken from it.
@@ -37,6 +49,8 @@ struct State {
     short: VecDeque<Queued>,
     /// Long prompts, not begun or between two slices.
     long: VecDeque<Queued>,
+    /// Prompts before a long piece that cannot be cut.
+    uncut: VecDeque<Queued>,
     /// Jobs that a worker has taken, and whether each was withdrawn since.
     taken: HashMap<Ticket, bool>,
     bytes: usize,
@@ -48,7 +62,8 @@ struct State {
 
 impl Queue {
     pub(super) fn new(jobs_max: usize, bytes_max: usize) -> Self {
-        Self { state: Mutex::default(), filled: Condvar::new(), jobs_max: jobs_max.max(1), bytes_max }
+        let (filled, filled_uncut) = (Condvar::new(), Condvar::new());
+        Self { state: Mutex::default(), filled, filled_uncut, jobs_max: jobs_max.max(1), bytes_max }
     }
 
     /// Appends a job of `bytes`. An empty queue accepts a job larger than the limit.
@@ -75,8 +90,9 @@ impl Queue {
         Ok(ticket)
     }
 
-    /// Appends a job that was taken and is not finished. Fails with the job if it was withdrawn or the queue is closed.
-    pub(super) fn put_back(&self, queued: Queued) -> Result<(), Box<(Job, TokenizeError)>> {
+    /// Appends a job that was taken and is not finished, for the worker of a lane. Fails with the job if it was withdrawn or the
+    /// queue is closed.
+    pub(super) fn put_back(&self, queued: Queued, lane: Lane) -> Result<(), Box<(Job, TokenizeError)>> {
         let mut state = self.state.lock();
         let is_withdrawn = state.taken.remove(&queued.ticket).unwrap_or_default();
         if is_withdrawn || state.is_closed {
@@ -84,9 +100,12 @@ impl Queue {
             return Err(Box::new((queued.job, why)));
         }
         state.bytes += queued.bytes;
-        state.long.push_back(queued);
+        match lane {
+            Lane::Slices => state.long.push_back(queued),
+            Lane::UncutPieces => state.uncut.push_back(queued),
+        }
         drop(state);
-        self.filled.notify_one();
+        self.filled_in(lane).notify_one();
         Ok(())
     }
 
@@ -102,8 +121,8 @@ impl Queue {
             *is_withdrawn = true;
             return None;
         }
-        let State { short, long, .. } = &mut *state;
-        let queued = [short, long].into_iter().find_map(|jobs| {
+        let State { short, long, uncut, .. } = &mut *state;
+        let queued = [short, long, uncut].into_iter().find_map(|jobs| {
             let at = jobs.iter().position(|queued| queued.ticket == ticket)?;
             jobs.remove(at)
         })?;
@@ -111,11 +130,18 @@ impl Queue {
         Some(queued.job)
     }
 
-    /// Waits for a job. `None` once the queue is closed.
-    pub(super) fn pop(&self) -> Option<Queued> {
+    fn filled_in(&self, lane: Lane) -> &Condvar {
+        match lane {
+            Lane::Slices => &self.filled,
+            Lane::UncutPieces => &self.filled_uncut,
+        }
+    }
+
+    /// Waits for a job of a lane. `None` once the queue is closed.
+    pub(super) fn pop(&self, lane: Lane) -> Option<Queued> {
         let mut state = self.state.lock();
         loop {
-            if let Some(queued) = state.next() {
+            if let Some(queued) = state.next(lane) {
                 state.bytes -= queued.bytes;
                 state.taken.insert(queued.ticket, false);
                 return Some(queued);
@@ -123,7 +149,7 @@ impl Queue {
             if state.is_closed {
                 return None;
             }
-            self.filled.wait(&mut state);
+            self.filled_in(lane).wait(&mut state);
         }
     }
 
@@ -132,9 +158,11 @@ impl Queue {
         let mut state = self.state.lock();
         state.is_closed = true;
         state.bytes = 0;
-        let waiting = [std::mem::take(&mut state.short), std::mem::take(&mut state.long)];
+        let State { short, long, uncut, .. } = &mut *state;
+        let waiting = [short, long, uncut].map(std::mem::take);
         drop(state);
         self.filled.notify_all();
+        self.filled_uncut.notify_all();
         waiting.into_iter().flatten().map(|queued| queued.job).collect()
     }
 
@@ -151,10 +179,13 @@ impl Queue {
 
 impl State {
     fn waiting(&self) -> usize {
-        self.short.len() + self.long.len()
+        self.short.len() + self.long.len() + self.uncut.len()
     }
 
-    fn next(&mut self) -> Option<Queued> {
+    fn next(&mut self, lane: Lane) -> Option<Queued> {
+        if lane == Lane::UncutPieces {
+            return self.uncut.pop_front();
+        }
         let is_turn_of_long = self.short.is_empty() || self.served >= SHORT_PER_SLICE;
         if is_turn_of_long && let Some(queued) = self.long.pop_front() {
             self.served = 0;

@@ -208,6 +208,20 @@ fn chats_are_tokenized_as_by_vllm() {
 }
 
 #[test]
+fn the_content_of_a_list_of_parts_is_the_last_key_for_sglang() {
+    let folder = model("{% for m in messages %}{% for part in m.content %}{% endfor %}{{ m }}{% endfor %}");
+    let templates = ChatTemplates::read(folder.path()).expect("files").expect("a template");
+    let render = |content: &str| {
+        let body = format!(r#"{{"messages": [{{"role": "tool", "content": {content}, "tool_call_id": "c"}}]}}"#);
+        chat(&body, ChatEngine::Sglang).expect("a chat").render(&templates).expect("a text").text
+    };
+    let parts = r#"[{"type": "text", "text": "r1"}, {"type": "text", "text": "r2"}]"#;
+    assert_eq!(render(parts), "{'role': 'tool', 'tool_call_id': 'c', 'content': 'r1 r2'}");
+    assert_eq!(render("[]"), "{'role': 'tool', 'tool_call_id': 'c', 'content': ''}");
+    assert_eq!(render("\"r1\""), "{'role': 'tool', 'content': 'r1', 'tool_call_id': 'c'}");
+}
+
+#[test]
 fn chats_are_rendered_by_the_rules_of_tensorrt_llm() {
     let template = "{{ tools | tojson }}{% for m in messages %}{{ m | tojson }}\n{% endfor %}";
     let folder = model(template);

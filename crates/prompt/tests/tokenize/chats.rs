@@ -89,7 +89,12 @@ fn a_chat_of_a_family_without_templates_is_rendered_by_code() {
         let chat = Chat::from_body(body.as_bytes(), engine, SystemTime::UNIX_EPOCH).expect("a chat");
         pool.tokenize(model, Prompt::Chat(Box::new(chat))).map(|tokens| tokens.ids)
     };
-    for (model, architecture) in [("deepseek", "DeepseekV32ForCausalLM"), ("kimi", "KimiK3ForConditionalGeneration")] {
+    let models = [
+        ("deepseek", "DeepseekV32ForCausalLM"),
+        ("kimi", "KimiK3ForConditionalGeneration"),
+        ("gpt-oss", "GptOssForCausalLM"),
+    ];
+    for (model, architecture) in models {
         let folder = root.path().join(model);
         write_model(&folder, &tiny_tokenizer());
         fs::write(folder.join("config.json"), json!({"architectures": [architecture]}).to_string()).expect("a file");
@@ -101,11 +106,19 @@ fn a_chat_of_a_family_without_templates_is_rendered_by_code() {
     let expected = text("<｜begin▁of▁sentence｜><｜User｜>one two<｜Assistant｜></think>");
     let expected = pool.tokenize_with("deepseek", expected, plain).expect("tokens").ids;
     assert_eq!(tokens("deepseek", ChatEngine::Vllm).expect("tokens"), expected);
-    assert_eq!(tokens("deepseek", ChatEngine::TensorRtLlm).expect("tokens"), [6], "by its template");
+    assert_eq!(tokens("deepseek", ChatEngine::Sglang).expect("tokens"), [6], "by its template");
 
-    let error = tokens("kimi", ChatEngine::Vllm).expect_err("only the engine knows the prompt");
-    assert_eq!(error.reason(), FailureReason::Unsupported);
-    assert!(error.to_string().contains("Kimi-K3"), "{error}");
+    let unknown = [
+        ("kimi", ChatEngine::Vllm, "Kimi-K3"),
+        ("kimi", ChatEngine::TensorRtLlm, "Kimi-K3"),
+        ("deepseek", ChatEngine::TensorRtLlm, "DeepSeek-V3.2"),
+        ("gpt-oss", ChatEngine::TensorRtLlm, "gpt-oss"),
+    ];
+    for (model, engine, family) in unknown {
+        let error = tokens(model, engine).expect_err("only the engine knows the prompt");
+        assert_eq!(error.reason(), FailureReason::Unsupported);
+        assert!(error.to_string().contains(family), "{error}");
+    }
 }
 
 #[test]

@@ -6,8 +6,10 @@ use std::path::Path;
 use std::time::Duration;
 
 use flash_indexer_prompt::tokenize::{
-    FailureReason, ModelDirectory, ModelDirectoryOptions, NamedPaths, TokenizerPool, TokenizerSource,
+    FailureReason, ModelDirectory, ModelDirectoryOptions, NamedPaths, TOKENIZER_BYTES_MAX, TokenizerPool,
+    TokenizerSource,
 };
+use serde_json::json;
 use tempfile::tempdir;
 
 use crate::support::{
@@ -31,6 +33,23 @@ fn point_main_at(repository: &Path, revision: &str) {
 
 fn names(directory: &ModelDirectory) -> Vec<String> {
     directory.models().into_keys().collect()
+}
+
+#[test]
+fn a_degenerate_tokenizer_is_not_loaded() {
+    let root = tempdir().expect("a directory");
+    write_model(&root.path().join("large"), &tiny_tokenizer());
+    let large = fs::OpenOptions::new().write(true).open(root.path().join("large/tokenizer.json")).expect("a file");
+    large.set_len(TOKENIZER_BYTES_MAX + 1).expect("a sparse file");
+    let mut many = tiny_tokenizer();
+    let normalizers = vec![json!({"type": "NFC"}); 100_000];
+    many["normalizer"] = json!({"type": "Sequence", "normalizers": normalizers});
+    write_model(&root.path().join("many"), &many);
+    for (model, why) in [("large", "more than 67108864; use"), ("many", "the normalizer has")] {
+        let error = pool_in(root.path()).tokenize(model, text("one")).expect_err("it is not loaded");
+        assert_eq!(error.reason(), FailureReason::LoadFailed, "{error}");
+        assert!(error.to_string().contains(why), "{error}");
+    }
 }
 
 #[test]

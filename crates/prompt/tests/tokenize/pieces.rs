@@ -4,7 +4,8 @@ use std::fs;
 use std::path::Path;
 
 use flash_indexer_prompt::tokenize::{
-    Cutting, ModelDirectory, ModelDirectoryOptions, PoolOptions, PromptOptions, SpecialTokens, TokenizerPool,
+    Cutting, FailureReason, ModelDirectory, ModelDirectoryOptions, PoolOptions, PromptOptions, SpecialTokens,
+    TokenizerPool, UNCUT_BYTES_MAX,
 };
 use flash_indexer_test_support::testdata;
 use serde_json::{Value, json};
@@ -285,8 +286,26 @@ pub(crate) fn tokenizers() -> Vec<(&'static str, Value, Cutting)> {
             }),
             Cutting::Nowhere,
         ),
-        ("wordpiece", tokenizer("word_pieces"), Cutting::AddedTokens),
-        ("unigram", tokenizer("unigram"), Cutting::AddedTokens),
+        ("wordpiece", tokenizer("word_pieces"), Cutting::Words),
+        (
+            "wordpiece with normalized tokens",
+            with("word_pieces", |tokenizer| added_token(tokenizer, "long word", json!({"normalized": true}))),
+            Cutting::AddedTokens,
+        ),
+        ("unigram", tokenizer("unigram"), Cutting::Words),
+        (
+            "unigram of unsplit texts",
+            with("unigram", |tokenizer| tokenizer["pre_tokenizer"] = metaspace("always", false)),
+            Cutting::AddedTokens,
+        ),
+        (
+            "unigram with spaces of punctuation",
+            with("unigram", |tokenizer| {
+                let normalizers = tokenizer["normalizer"]["normalizers"].as_array_mut().expect("a list");
+                normalizers.insert(0, json!({"type": "Replace", "pattern": {"String": "x"}, "content": " "}));
+            }),
+            Cutting::AddedTokens,
+        ),
         ("unigram of words", with("unigram", |tokenizer| tokenizer["normalizer"] = Value::Null), Cutting::Words),
     ]
 }
@@ -438,4 +457,29 @@ fn a_tokenizer_that_changed_does_not_get_pieces_of_the_former_one() {
     changed["model"]["vocab"]["one"] = json!(77);
     write_model(&folder, &changed);
     assert_eq!(ids(&pool, "model", "one two"), [0, 77, 4]);
+}
+
+#[test]
+fn a_text_that_cannot_be_cut_is_refused_above_a_limit() {
+    let root = tempdir().expect("a directory");
+    write_model(&root.path().join("words"), &tokenizer("unigram"));
+    write_model(
+        &root.path().join("nowhere"),
+        &with("byte_level", |tokenizer| tokenizer["model"]["dropout"] = json!(0.0)),
+    );
+    let pool = pool_in(root.path());
+    let long = "x".repeat(UNCUT_BYTES_MAX + 1);
+    for model in ["words", "nowhere"] {
+        let error = pool.tokenize(model, text(&long)).expect_err("it is too long");
+        let shown = error.to_string();
+        assert_eq!(error.reason(), FailureReason::TooLong, "{model}: {shown}");
+        assert!(shown.contains("4194305 bytes of it have no place") && shown.contains("send token_ids"), "{shown}");
+    }
+    assert_eq!(pool.statistics().failed_for(FailureReason::TooLong), 2);
+    // Words make the same length no problem, and a long piece has its ids as ever.
+    let words = "a word ".repeat(UNCUT_BYTES_MAX / 7 + 1);
+    assert!(ids(&pool, "words", &words).len() > UNCUT_BYTES_MAX / 7);
+    let reference = reference(tokenizer("unigram").to_string().as_bytes());
+    let piece = format!("some words {} and more", "xy".repeat(40_000));
+    compare("a long piece", &pool, "words", &reference, &[piece]);
 }

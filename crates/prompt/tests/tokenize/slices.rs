@@ -150,3 +150,65 @@ fn a_begun_prompt_fails_when_the_pool_stops() {
     assert_eq!(results.recv_timeout(DEADLINE).expect("the callback is called"), Some(FailureReason::Stopped));
     stopping.join().expect("it stops");
 }
+
+/// A tokenizer whose texts begin with a piece that cannot be cut. The piece waits for the test to let it pass.
+#[derive(Clone)]
+struct Uncut {
+    passes: Arc<Mutex<Receiver<()>>>,
+    begun: Sender<()>,
+    is_before_piece: bool,
+}
+
+impl ModelTokenizer for Uncut {
+    fn tokenize(&self, prompt: Prompt, _: PromptOptions, _: &Arc<PieceCache>) -> Result<Tokenization, TokenizeError> {
+        let Prompt::Text(text) = prompt else { panic!("only texts") };
+        let is_short = text == "short";
+        Ok(if is_short { Tokenization::Done(vec![2]) } else { Tokenization::Sliced(Box::new(self.clone())) })
+    }
+}
+
+impl SlicedTokenization for Uncut {
+    fn step(&mut self) -> Result<Option<Vec<u32>>, TokenizeError> {
+        if !self.is_before_piece {
+            self.is_before_piece = true;
+            return Ok(None);
+        }
+        self.begun.send(()).expect("the test listens");
+        self.passes.lock().recv_timeout(DEADLINE).expect("the test lets it pass");
+        Ok(Some(vec![1]))
+    }
+
+    fn is_before_uncut_piece(&self) -> bool {
+        self.is_before_piece
+    }
+}
+
+#[test]
+fn no_prompt_waits_for_a_long_piece_that_cannot_be_cut() {
+    let ((pass, passes), (begun, pieces)) = (channel(), channel());
+    let tokenizer = Uncut { passes: Arc::new(Mutex::new(passes)), begun, is_before_piece: false };
+    let source =
+        Scripted(move |_: &str| -> Result<Arc<dyn ModelTokenizer>, LoadError> { Ok(Arc::new(tokenizer.clone())) });
+    let pool =
+        TokenizerPool::start(vec![Box::new(source)], &PoolOptions { workers: 1, ..forgetful() }).expect("threads");
+    let (sender, results) = channel();
+    let submit = |name: &'static str| {
+        let sender = sender.clone();
+        let report = move |result: Result<flash_indexer_prompt::tokenize::Tokenized, TokenizeError>| {
+            let outcome = result.map(|tokenized| tokenized.ids).map_err(|error| error.reason());
+            sender.send((name, outcome)).expect("the test listens");
+        };
+        pool.submit("model", text(name), report).expect("room")
+    };
+    submit("first");
+    pieces.recv_timeout(DEADLINE).expect("the first piece");
+    let second = submit("second");
+    submit("short");
+    assert_eq!(results.recv_timeout(DEADLINE).expect("a result"), ("short", Ok(vec![2])));
+    wait_for("the second one to be queued", DEADLINE, || (pool.statistics().queued == 1).then_some(()));
+    assert!(pieces.try_recv().is_err(), "one such piece at a time");
+    pool.withdraw(second);
+    assert_eq!(results.try_recv().expect("it is withdrawn at once"), ("second", Err(FailureReason::Withdrawn)));
+    pass.send(()).expect("the pool listens");
+    assert_eq!(results.recv_timeout(DEADLINE).expect("a result"), ("first", Ok(vec![1])));
+}

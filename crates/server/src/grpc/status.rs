@@ -95,6 +95,7 @@ impl From<TokenizationError> for RpcError {
                 | FailureReason::ServiceTimedOut => Code::Unavailable,
                 FailureReason::UnknownModel => Code::NotFound,
                 FailureReason::Chat | FailureReason::Tokenizer => Code::InvalidArgument,
+                FailureReason::TooLong => Code::OutOfRange,
                 FailureReason::Unsupported => Code::Unimplemented,
                 FailureReason::ServiceRefused | FailureReason::Panicked => Code::Internal,
             },

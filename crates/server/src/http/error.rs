@@ -238,6 +238,7 @@ impl From<TokenizationError> for ApiError {
                 FailureReason::UnknownModel => StatusCode::NOT_FOUND,
                 FailureReason::Unsupported => StatusCode::NOT_IMPLEMENTED,
                 FailureReason::Chat | FailureReason::Tokenizer => StatusCode::BAD_REQUEST,
+                FailureReason::TooLong => StatusCode::UNPROCESSABLE_ENTITY,
                 FailureReason::Panicked => StatusCode::INTERNAL_SERVER_ERROR,
             },
         };

@@ -4,8 +4,8 @@ use std::sync::{Arc, OnceLock};
 use std::time::SystemTime;
 
 use flash_indexer_access::Grant;
-use flash_indexer_api::{ModelScope, PartialPrompt, PromptField, PromptFields};
-use flash_indexer_engine_chats::{Chat, ChatEngine, Rendering};
+use flash_indexer_api::{self as api, ModelScope, PartialPrompt, PromptField, PromptFields};
+use flash_indexer_engine_chats::{Chat, ChatEngine, Rendering, TruncationSide};
 use flash_indexer_prompt::tokenize::{Prompt, PromptOptions, SpecialTokens};
 use flash_indexer_registry::TokenPrompt;
 use flash_indexer_types::ModelKey;
@@ -97,7 +97,11 @@ pub(super) async fn tokenize(
         })?),
     };
     let engine = chat_engine(api.indexer.engine_of(&key));
-    let mut options = PromptOptions { engine: Some(engine), keep_last, ..PromptOptions::default() };
+    let truncation_side = fields.truncation_side.map(|side| match side {
+        api::TruncationSide::Left => TruncationSide::Left,
+        api::TruncationSide::Right => TruncationSide::Right,
+    });
+    let mut options = PromptOptions { engine: Some(engine), keep_last, truncation_side, ..PromptOptions::default() };
     let (mut text, mut chat, mut media) = (None, None, None);
     let prompt = fields.prompt.map(single).transpose()?;
     let given = match (&fields.token_ids, &prompt) {
@@ -108,7 +112,10 @@ pub(super) async fn tokenize(
     let tokens = match (fields.token_ids, prompt) {
         (Some(mut tokens), _) | (None, Some(PromptField::Tokens(mut tokens))) => {
             let cut = keep_last.map_or(0, |kept| tokens.len().saturating_sub(kept));
-            tokens.drain(..cut);
+            match truncation_side {
+                Some(TruncationSide::Right) => tokens.truncate(tokens.len() - cut),
+                Some(TruncationSide::Left) | None => drop(tokens.drain(..cut)),
+            }
             tokens
         }
         (None, Some(PromptField::Text(given))) => {

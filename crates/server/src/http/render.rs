@@ -77,14 +77,18 @@ async fn answer_rendering(
     Ok(Json(RenderResponse {
         engine: engine.map(engine_name),
         content_format: content_format.map(ContentFormat::name),
-        messages: Some(request.messages).filter(|messages| !messages.is_empty()),
-        tools: request.tools,
-        chat_template_kwargs: request.chat_template_kwargs,
+        messages: Some(shown(&request.messages)).filter(|messages| !messages.is_empty()),
+        tools: request.tools.as_deref().map(shown),
+        chat_template_kwargs: request.chat_template_kwargs.as_ref().map(TemplateJson::shown),
         prompt: rendered.or(text),
         continuation,
         count: tokens.len(),
         partial,
     }))
+}
+
+fn shown(values: &[TemplateJson]) -> Vec<TemplateJson> {
+    values.iter().map(TemplateJson::shown).collect()
 }
 
 async fn read(

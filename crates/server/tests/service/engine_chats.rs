@@ -74,7 +74,9 @@ fn fields_that_clients_send_besides_are_ignored_and_wrong_ones_are_named() {
     for (fields, status, text) in [
         (user(file), 501, "\"file\""),
         (user("5"), 400, "fits no type"),
-        (user("\"\\ud800\""), 400, "not JSON"),
+        (user("\"\\ud800\""), 400, "lone surrogate"),
+        ("\"prompt\": \"\\ud800\"".to_owned(), 400, "not JSON"),
+        (format!("{}, \"truncation_side\": \"middle\"", user("\"one\"")), 422, "middle"),
         ("\"prompt\": [\"one\", \"two\"]".to_owned(), 422, "one at a time"),
         ("\"prompt\": [[1], [2]]".to_owned(), 422, "one at a time"),
         (format!("{}, \"truncate_prompt_tokens\": -5", user("\"one\"")), 400, "-5"),
@@ -85,6 +87,105 @@ fn fields_that_clients_send_besides_are_ignored_and_wrong_ones_are_named() {
         let (answered, error) = post("/tokenize", &fields);
         let message = error["error"].as_str().expect("a text");
         assert!(answered == status && message.contains(text), "{fields}: {answered} {message}");
+    }
+}
+
+#[test]
+fn a_prompt_is_truncated_at_the_side_that_the_request_names() {
+    let models = tempfile::tempdir().expect("a folder");
+    let service = service(models.path());
+    let _engine = Engine::registered(&service, json!("v"), 0, &json!({ "model_name": "vllm-model" }));
+    let tokens = |prompt: &str, truncation: &str| -> Vec<u32> {
+        let body = format!("{{\"model\": \"vllm-model\", {prompt}{truncation}}}");
+        let (status, answer) = service.post_text("/tokenize", &body);
+        assert_eq!(status, 200, "{body}: {answer}");
+        serde_json::from_value(answer["tokens"].clone()).expect("tokens")
+    };
+    let prompts = [
+        "\"messages\": [{\"role\": \"user\", \"content\": \"one two three four\"}]",
+        "\"prompt\": \"one two three four\"",
+        "\"prompt\": [5, 6, 7, 8, 9, 10]",
+        "\"token_ids\": [5, 6, 7, 8, 9, 10]",
+    ];
+    for prompt in prompts {
+        let whole = tokens(prompt, "");
+        let truncated =
+            |side: &str| tokens(prompt, &format!(", \"truncate_prompt_tokens\": 4, \"truncation_side\": {side}"));
+        assert!(whole.len() > 4, "{whole:?}");
+        assert_eq!(truncated("\"right\""), whole[..4], "{prompt}");
+        assert_eq!(truncated("\"left\""), whole[whole.len() - 4..], "{prompt}");
+        assert_eq!(truncated("null"), tokens(prompt, ", \"truncate_prompt_tokens\": 4"), "{prompt}");
+        assert_eq!(tokens(prompt, ", \"truncation_side\": \"right\""), whole, "{prompt}");
+    }
+}
+
+#[test]
+fn values_are_read_as_python_reads_them() {
+    let models = tempfile::tempdir().expect("a folder");
+    let service = service(models.path());
+    let _engine = Engine::registered(&service, json!("v"), 0, &json!({ "model_name": "vllm-model" }));
+    let render = |fields: &str| service.post_text("/render", &format!("{{\"model\": \"vllm-model\", {fields}}}"));
+    let prompt = |fields: &str| {
+        let (status, answer) = render(fields);
+        assert_eq!(status, 200, "{fields}: {answer}");
+        answer["prompt"].as_str().expect("a text").to_owned()
+    };
+    let user = "\"messages\": [{\"role\": \"user\", \"content\": \"one\"}]";
+    let tools = |function: &str, more: &str| {
+        format!("{user}, \"tools\": [{{\"type\": \"function\", \"function\": {{\"name\": \"f\"{function}}}{more}}}]")
+    };
+    let called = |arguments: &str| {
+        format!(
+            "\"messages\": [{{\"role\": \"assistant\", \"tool_calls\": [{{\"id\": \"c\", \"type\": \"function\", \"function\": \
+             {{\"name\": \"f\", \"arguments\": {}}}}}]}}]",
+            json!(arguments)
+        )
+    };
+
+    // Integers of any size.
+    let integers = "{\"a\": 18446744073709551616, \"b\": -9223372036854775809, \
+                    \"c\": 115792089237316195423570985008687907853269984665640564039457584007913129639935, \"d\": 1e22}";
+    let printed = integers.replace("1e22", "1e+22");
+    assert!(
+        prompt(&tools(&format!(", \"parameters\": {integers}"), "")).contains(&format!("\"parameters\": {printed}"))
+    );
+    assert!(prompt(&called(integers)).contains(&printed));
+
+    // Truth values as numbers and words.
+    for (value, is_true) in [("0", false), ("\"No\"", false), ("1", true), ("\"on\"", true)] {
+        let template = "\"chat_template\": \"{{ add_generation_prompt }}\"";
+        let printed = prompt(&format!("{user}, {template}, \"add_generation_prompt\": {value}"));
+        assert_eq!(printed, if is_true { "True" } else { "False" }, "{value}");
+    }
+    for field in ["add_generation_prompt", "continue_final_message"] {
+        let (status, answer) = render(&format!("{user}, \"{field}\": \"perhaps\""));
+        assert!(status == 422 && answer["error"].as_str().expect("a text").contains("a boolean"), "{status} {answer}");
+    }
+
+    // What the engine leaves out may hold anything.
+    let deep = "[".repeat(1000) + &"]".repeat(1000);
+    for odd in [deep.as_str(), "\"\\ud800\""] {
+        let extra = format!(", \"x\": {odd}");
+        let message = format!("\"messages\": [{{\"role\": \"user\", \"content\": \"one\"{extra}}}]");
+        assert_eq!(prompt(&message), prompt(user));
+        let part = |extra: &str| {
+            format!(
+                "\"messages\": [{{\"role\": \"user\", \"content\": [{{\"type\": \"text\", \"text\": \"one\"{extra}}}]}}]"
+            )
+        };
+        assert_eq!(prompt(&part(&extra)), prompt(&part("")));
+        assert_eq!(prompt(&tools(&extra, &extra)), prompt(&tools("", "")));
+        let shown = render(&part(&extra)).1["messages"].to_string();
+        assert!(shown.contains("(nested too deeply)") || shown.contains('\u{fffd}'), "{shown}");
+    }
+    // What a prompt would print is named.
+    for (fields, why) in [
+        (tools(&format!(", \"parameters\": {{\"a\": {deep}}}"), ""), "nested more than 190 deep"),
+        (called(&format!("{{\"a\": {deep}}}")), "nested more than 190 deep"),
+        (called("{\"a\": \"\\ud800\"}"), "lone surrogate"),
+    ] {
+        let (status, answer) = render(&fields);
+        assert!(status == 400 && answer["error"].as_str().expect("a text").contains(why), "{status} {answer}");
     }
 }
 

@@ -9,8 +9,8 @@ use super::hub_layout;
 use flash_indexer_engine_chats::mistral_files;
 use flash_indexer_engine_chats::mistral_files::{PARAMETERS_FILE, TEKKEN_FILE};
 
-/// Maximum size of a file, in bytes. The largest vocabularies have about 40 MiB.
-pub const TOKENIZER_BYTES_MAX: u64 = 256 << 20;
+/// Maximum size of a file, in bytes. The largest vocabularies have about 40 MiB. Loading a vocabulary takes up to 30 times its size.
+pub const TOKENIZER_BYTES_MAX: u64 = 64 << 20;
 pub(in crate::tokenize) const TOKENIZER_FILE: &str = "tokenizer.json";
 pub(super) const TOKENIZER_CONFIG_FILE: &str = "tokenizer_config.json";
 /// Files besides the tokenizer's that affect the tokens of a prompt.
@@ -102,7 +102,10 @@ pub(super) fn read_if_present(path: &Path) -> Result<Option<Vec<u8>>, String> {
         Err(error) => return Err(format!("{}: {error}", path.display())),
         Ok(metadata) if metadata.len() > TOKENIZER_BYTES_MAX => {
             let bytes = metadata.len();
-            return Err(format!("{} has {bytes} bytes, more than {TOKENIZER_BYTES_MAX}", path.display()));
+            return Err(format!(
+                "{} has {bytes} bytes, more than {TOKENIZER_BYTES_MAX}; use the file of the model's publisher",
+                path.display()
+            ));
         }
         Ok(_) => {}
     }

@@ -1,5 +1,6 @@
 //! Tokenizers from local files.
 
+mod components;
 mod directory;
 mod files;
 mod hub_layout;

@@ -6,17 +6,19 @@ use std::sync::Arc;
 
 use tokenizers::Tokenizer;
 
+use super::components::check_components;
 use super::files::{FilesVersion, ModelFiles, read_if_present};
 use super::scores::read_as_python;
 use super::tekken;
 use super::tokens::add_configured_tokens;
 use crate::tokenize::error::TokenizeError;
+use crate::tokenize::kept::Kept;
 use crate::tokenize::pieces::{Cutting, PieceCache, PieceTokenizer, TextTokenization};
 use crate::tokenize::prompt::{Prompt, PromptOptions};
 use crate::tokenize::source::{LoadError, ModelTokenizer, SlicedTokenization, Tokenization};
 use chat_template::{ChatError, ChatTemplates};
 use flash_indexer_engine_chats::mistral_files::TEKKEN_FILE;
-use flash_indexer_engine_chats::{Chat, ChatEngine, CodedPrompts, MediaCut, PrepareError, Rendering};
+use flash_indexer_engine_chats::{Chat, ChatEngine, CodedPrompts, MediaCut, PrepareError, Rendering, TruncationSide};
 
 /// A model's tokenizer and chat templates.
 pub(in crate::tokenize) struct FileTokenizer {
@@ -82,23 +84,12 @@ impl SlicedTokenization for TokenizationBeforeMedia {
         self.beginning.step()
     }
 
+    fn is_before_uncut_piece(&self) -> bool {
+        self.beginning.is_before_uncut_piece()
+    }
+
     fn media(&self) -> Option<&'static str> {
         Some(self.kind)
-    }
-}
-
-/// Tokenization of a text of which the engine keeps the first tokens.
-struct FirstTokens {
-    text: TextTokenization,
-    kept: usize,
-}
-
-impl SlicedTokenization for FirstTokens {
-    fn step(&mut self) -> Result<Option<Vec<u32>>, TokenizeError> {
-        Ok(self.text.step()?.map(|mut ids| {
-            ids.truncate(self.kept);
-            ids
-        }))
     }
 }
 
@@ -117,6 +108,10 @@ impl SlicedTokenization for CutTokenization {
             self.parts.pop_front();
         }
         Ok(None)
+    }
+
+    fn is_before_uncut_piece(&self) -> bool {
+        self.parts.front().is_some_and(TextTokenization::is_before_uncut_piece)
     }
 }
 
@@ -142,6 +137,11 @@ impl SlicedTokenization for ContinuedTokenization {
         ids.extend_from_slice(&continued[usize::from(begins)..]);
         Ok(Some(std::mem::take(ids)))
     }
+
+    fn is_before_uncut_piece(&self) -> bool {
+        let part = if self.ids.is_none() { &self.rendered } else { &self.continuation };
+        part.is_before_uncut_piece()
+    }
 }
 
 impl ModelTokenizer for FileTokenizer {
@@ -152,7 +152,7 @@ impl ModelTokenizer for FileTokenizer {
         pieces: &Arc<PieceCache>,
     ) -> Result<Tokenization, TokenizeError> {
         let adds_special_tokens = options.special_tokens.are_added_to(&prompt);
-        let kept = options.keep_last_of(&prompt)?;
+        let kept = options.kept_of(&prompt)?;
         let engine = match &prompt {
             Prompt::Text(_) => options.engine,
             Prompt::Chat(chat) => chat.engine,
@@ -164,9 +164,10 @@ impl ModelTokenizer for FileTokenizer {
         };
         let chat = match prompt {
             Prompt::Text(text) if tekken.is_some() => {
-                let text = sliced(text, adds_special_tokens, None).with_tokens_at(&[])?;
                 // vLLM keeps the first tokens here.
-                return Ok(Tokenization::Sliced(Box::new(FirstTokens { text, kept: kept.unwrap_or(usize::MAX) })));
+                let first = |kept: Kept| Kept { side: kept.side.or(Some(TruncationSide::Right)), ..kept };
+                let text = sliced(text, adds_special_tokens, kept.map(first)).with_tokens_at(&[])?;
+                return Ok(Tokenization::Sliced(Box::new(text)));
             }
             Prompt::Text(text) => {
                 let is_replaced = engine.is_some_and(|engine| self.coded_prompts.has_sentence_pieces_of(engine));
@@ -229,6 +230,7 @@ fn read_tokenizer(file: &Path, directory: &Path) -> Result<Tokenizer, String> {
     if file.file_name().is_some_and(|name| name == TEKKEN_FILE) {
         return tekken::read(&bytes).map_err(|error| format!("{path}: {error}"));
     }
+    check_components(&bytes).map_err(|why| format!("{path}: {why}"))?;
     let mut tokenizer = Tokenizer::from_bytes(&bytes).map_err(|error| format!("{path}: {error}"))?;
     read_as_python(&mut tokenizer, &bytes).map_err(|error| format!("{path}: {error}"))?;
     add_configured_tokens(&mut tokenizer, directory)?;

@@ -5,9 +5,10 @@ use tokenizers::normalizers::NormalizerWrapper;
 use tokenizers::pre_tokenizers::PreTokenizerWrapper;
 use tokenizers::pre_tokenizers::split::SplitPattern;
 use tokenizers::tokenizer::SplitDelimiterBehavior;
-use tokenizers::{Model, Tokenizer};
+use tokenizers::{Model, NormalizedString, Normalizer, Tokenizer};
 
-use super::cuts::{Cuts, Places, is_word};
+use super::cuts::{Cuts, Places, is_separator, is_word};
+use super::local_normalization::{LocalNormalization, local};
 
 /// Where the texts of a tokenizer are cut.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -44,6 +45,8 @@ pub(super) enum Normalization {
     SpaceSigns {
         is_prepended: bool,
     },
+    /// Both sides of a space between words are normalized alone.
+    Local(LocalNormalization),
 }
 
 /// The sign that stands for a space.
@@ -74,7 +77,10 @@ pub(super) fn cuts(tokenizer: &Tokenizer) -> Result<Cuts, String> {
     let mut uncut = Vec::new();
     for token in tokenizer.get_added_vocabulary().get_added_tokens_decoder().values().filter(|token| token.normalized) {
         let sees_more = token.lstrip || token.rstrip || token.single_word;
-        let is_cuttable = places.are_in(&token.content) || token.content.contains(SPACE_SIGN);
+        let is_cuttable = match normalization {
+            Normalization::Local(_) => has_separator(&normalize(tokenizer, &token.content)),
+            _ => places.are_in(&token.content) || token.content.contains(SPACE_SIGN),
+        };
         if sees_more || (is_cuttable && normalization != Normalization::Unchanged) {
             return Err(format!("the added token {:?} matches the normalized text", token.content));
         }
@@ -85,8 +91,16 @@ pub(super) fn cuts(tokenizer: &Tokenizer) -> Result<Cuts, String> {
     Ok(Cuts { places, uncut })
 }
 
+/// Whether a text has a separator or a sign for a space behind its first byte.
+fn has_separator(text: &str) -> bool {
+    text.contains(SPACE_SIGN) || (1..text.len()).any(|at| is_separator(&text.as_bytes()[at..]))
+}
+
 fn places(tokenizer: &Tokenizer, normalization: Normalization) -> Result<Places, String> {
     let (pre_tokenizer, model) = (tokenizer.get_pre_tokenizer(), tokenizer.get_model());
+    if let Some(places) = places_of_splits(pre_tokenizer, normalization) {
+        return Ok(places);
+    }
     match (normalization, pre_tokenizer) {
         (Normalization::SpaceSigns { is_prepended }, None) => {
             merges_no_words(model).map(|()| Places::Spaces { is_prepended })
@@ -111,6 +125,55 @@ fn places(tokenizer: &Tokenizer, normalization: Normalization) -> Result<Places,
             }
         }
         (Normalization::Unchanged | Normalization::Nfc, _) => splits_at_separators(pre_tokenizer),
+        (Normalization::Local(_), _) => Err("the pre-tokenizer is not known to split at every space".to_owned()),
+    }
+}
+
+/// Places of a pre-tokenizer that splits at every space, whatever surrounds it. Its later components see each split alone.
+fn places_of_splits(pre_tokenizer: Option<&PreTokenizerWrapper>, normalization: Normalization) -> Option<Places> {
+    use PreTokenizerWrapper::{BertPreTokenizer, Digits, Metaspace, Punctuation, Whitespace, WhitespaceSplit};
+    let local = match normalization {
+        Normalization::Unchanged => LocalNormalization { keeps_separators: true, makes_signs: false },
+        Normalization::Nfc => LocalNormalization::default(),
+        Normalization::Local(local) => local,
+        Normalization::SpaceSigns { .. } => return None,
+    };
+    let splits_at_signs = |part: &PreTokenizerWrapper| match part {
+        Metaspace(metaspace) => metaspace.get_replacement() == '▁' && metaspace.get_split(),
+        _ => false,
+    };
+    match components(pre_tokenizer) {
+        [BertPreTokenizer(_)] if local.keeps_separators => Some(Places::Separators),
+        [last] | [WhitespaceSplit(_), last] if splits_at_signs(last) => Some(Places::SpacesBetweenWords),
+        [BertPreTokenizer(_) | Whitespace(_) | WhitespaceSplit(_), others @ ..] if !local.makes_signs => {
+            let is_known = |part: &PreTokenizerWrapper| {
+                let splits = matches!(
+                    part,
+                    BertPreTokenizer(_) | Whitespace(_) | WhitespaceSplit(_) | Digits(_) | Punctuation(_)
+                );
+                splits || splits_at_signs(part)
+            };
+            others.iter().all(is_known).then_some(Places::SpacesBetweenWords)
+        }
+        _ => None,
+    }
+}
+
+/// The components of a pre-tokenizer.
+pub(super) fn components(pre_tokenizer: Option<&PreTokenizerWrapper>) -> &[PreTokenizerWrapper] {
+    match pre_tokenizer {
+        Some(PreTokenizerWrapper::Sequence(sequence)) => sequence.as_ref(),
+        Some(one) => std::slice::from_ref(one),
+        None => &[],
+    }
+}
+
+/// A text, normalized. A text that the normalizer rejects stays as it is.
+pub(super) fn normalize(tokenizer: &Tokenizer, text: &str) -> String {
+    let mut string = NormalizedString::from(text);
+    match tokenizer.get_normalizer().map(|normalizer| normalizer.normalize(&mut string)) {
+        Some(Err(_)) => text.to_owned(),
+        _ => string.get().to_owned(),
     }
 }
 
@@ -127,7 +190,7 @@ pub(super) fn normalization(normalizer: Option<&NormalizerWrapper>) -> Option<No
         [NormalizerWrapper::Prepend(prepend), replace] if prepend.prepend == SPACE_SIGN && replaces_spaces(replace) => {
             Some(Normalization::SpaceSigns { is_prepended: true })
         }
-        _ => None,
+        parts => local(parts).map(Normalization::Local),
     }
 }
 
@@ -162,11 +225,7 @@ fn merges_no_words(model: &ModelWrapper) -> Result<(), String> {
 
 /// Whether a pre-tokenizer always splits between a word and a separator.
 fn splits_at_separators(pre_tokenizer: Option<&PreTokenizerWrapper>) -> Result<Places, String> {
-    let parts = match pre_tokenizer {
-        Some(PreTokenizerWrapper::Sequence(sequence)) => sequence.as_ref(),
-        Some(one) => std::slice::from_ref(one),
-        None => &[],
-    };
+    let parts = components(pre_tokenizer);
     let unknown = |what: String| format!("the pre-tokenizer is not known to split at every word: {what}");
     let mut split_by = Splits::default();
     for part in parts {

@@ -26,6 +26,9 @@ pub(super) enum Places {
     ///
     /// `is_prepended` if the normalizer puts a space before each text. The space at which a text is cut is left out then.
     Spaces { is_prepended: bool },
+    /// The pre-tokenizer always splits before the space between two letters or digits and another one, or a second space,
+    /// and the normalizer treats both sides alone.
+    SpacesBetweenWords,
 }
 
 impl Cuts {
@@ -65,13 +68,22 @@ impl Places {
         (1..token.len()).any(|at| self.has(token, at))
     }
 
-    fn has(self, text: &str, at: usize) -> bool {
+    pub(super) fn has(self, text: &str, at: usize) -> bool {
         let is_separated = match self {
             Self::Separators => is_separator(&text.as_bytes()[at..]),
-            Self::Spaces { .. } => text.as_bytes()[at] == b' ',
+            Self::Spaces { .. } | Self::SpacesBetweenWords => text.as_bytes()[at] == b' ',
         };
         // A separator begins a character, so the text can be split there.
-        is_separated && text[..at].chars().next_back().is_some_and(is_word)
+        let mut before = text[..if is_separated { at } else { 0 }].chars().rev();
+        let follows_word = before.next().is_some_and(is_word);
+        match self {
+            // Two of these characters are two graphemes, and neither is one with the space.
+            Self::SpacesBetweenWords if follows_word => {
+                let is_space_alone = |next: char| next == ' ' || is_word(next);
+                before.next().is_some_and(is_word) && text[at + 1..].chars().next().is_some_and(is_space_alone)
+            }
+            _ => follows_word,
+        }
     }
 }
 
@@ -83,7 +95,7 @@ fn is_inside(token: &str, text: &str, at: usize) -> bool {
 
 /// Whether the text begins with a separator: ASCII that is printable or a tab or a newline, and no letter, digit or
 /// apostrophe, or one of three CJK punctuation marks. Normalization to NFC changes no separator and joins it to nothing before.
-fn is_separator(text: &[u8]) -> bool {
+pub(super) fn is_separator(text: &[u8]) -> bool {
     match text[0] {
         b'\'' => false,
         b'\t' | b'\n' | b' '..=b'~' => !text[0].is_ascii_alphanumeric(),

@@ -8,7 +8,7 @@ use tokenizers::tokenizer::SplitDelimiterBehavior;
 use tokenizers::{Model, NormalizedString, Normalizer, OffsetReferential, OffsetType, PreTokenizer, Tokenizer};
 
 use super::added_tokens::{AddedTokens, Position, Segment};
-use super::analysis::{Normalization, normalization};
+use super::analysis::{Normalization, components, normalization, normalize};
 
 /// The way from a piece to its ids.
 pub(super) enum Encoder {
@@ -55,7 +55,7 @@ impl Encoder {
                 }
                 let text = normalized.as_ref().map_or(piece, NormalizedString::get);
                 let mut words = Words { model: tokenizer.get_model(), letters, word: String::new(), ids };
-                let splits = &splits(tokenizer)[..*patterns];
+                let splits = &components(tokenizer.get_pre_tokenizer())[..*patterns];
                 let mut position = Position::default();
                 while let Some(segment) = normalized_tokens.next(text, &mut position) {
                     match segment {
@@ -104,9 +104,9 @@ fn bytes(tokenizer: &Tokenizer) -> Option<Encoder> {
     let is_normalized = match normalization(tokenizer.get_normalizer())? {
         Normalization::Unchanged => false,
         Normalization::Nfc => true,
-        Normalization::SpaceSigns { .. } => return None,
+        Normalization::SpaceSigns { .. } | Normalization::Local(_) => return None,
     };
-    let (last, splits) = splits(tokenizer).split_last()?;
+    let (last, splits) = components(tokenizer.get_pre_tokenizer()).split_last()?;
     let PreTokenizerWrapper::ByteLevel(level) = last else { return None };
     if level.add_prefix_space || level.use_regex || !splits.iter().all(|split| isolating(split).is_some()) {
         return None;
@@ -117,23 +117,6 @@ fn bytes(tokenizer: &Tokenizer) -> Option<Encoder> {
     let tokens = normalized.iter().zip(&contents).map(|((id, token), content)| (**id, content.as_str(), *token));
     let normalized_tokens = AddedTokens::new(tokens).ok()?;
     Some(Encoder::Bytes { is_normalized, patterns: splits.len(), normalized_tokens, letters: Box::new(letters()) })
-}
-
-fn normalize(tokenizer: &Tokenizer, text: &str) -> String {
-    let mut string = NormalizedString::from(text);
-    match tokenizer.get_normalizer().map(|normalizer| normalizer.normalize(&mut string)) {
-        Some(Err(_)) => text.to_owned(),
-        _ => string.get().to_owned(),
-    }
-}
-
-/// The components of the pre-tokenizer.
-fn splits(tokenizer: &Tokenizer) -> &[PreTokenizerWrapper] {
-    match tokenizer.get_pre_tokenizer() {
-        Some(PreTokenizerWrapper::Sequence(sequence)) => sequence.as_ref(),
-        Some(one) => std::slice::from_ref(one),
-        None => &[],
-    }
 }
 
 /// A split whose matches and the text between them are words.

@@ -2,7 +2,7 @@
 
 use tokenizers::{Encoding, Token, Tokenizer};
 
-use crate::tokenize::last_ids::last_ids;
+use crate::tokenize::kept::Kept;
 
 /// Ids before and behind the ids of a text.
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -36,13 +36,13 @@ impl Frame {
         Some(frame)
     }
 
-    /// Puts the ids around those of a text, and keeps the last `kept`, see [`last_ids`].
-    pub(super) fn around(&self, ids: Vec<u32>, kept: Option<usize>) -> Vec<u32> {
+    /// Puts the ids around those of a text, and truncates them.
+    pub(super) fn around(&self, ids: Vec<u32>, kept: Option<Kept>) -> Vec<u32> {
         let content = self.before.len()..self.before.len() + ids.len();
         let is_framed = self.before.is_empty() && self.behind.is_empty();
         let all = if is_framed { ids } else { self.clone_around(&ids) };
         match kept {
-            Some(kept) => last_ids(&all, |at| !content.contains(&at), kept),
+            Some(kept) => kept.of(&all, |at| !content.contains(&at)),
             None => all,
         }
     }

@@ -12,9 +12,13 @@ mod cache;
 mod cuts;
 mod encoder;
 mod frame;
+mod local_normalization;
+#[cfg(test)]
+mod tests;
 mod text;
 
 pub use analysis::Cutting;
 pub use cache::{PieceCache, PieceStatistics};
 pub(super) use encoder::letters;
+pub use text::UNCUT_BYTES_MAX;
 pub(super) use text::{PieceTokenizer, TextTokenization};

@@ -13,13 +13,17 @@ use super::cuts::Cuts;
 use super::encoder::Encoder;
 use super::frame::Frame;
 use crate::tokenize::error::TokenizeError;
-use crate::tokenize::last_ids::last_ids;
+use crate::tokenize::kept::Kept;
 use crate::tokenize::source::SlicedTokenization;
 
 /// Bytes that are tokenized in one slice of work, about. A piece is never split.
 const SLICE_BYTES: usize = 8 << 10;
 /// Least work of a piece or an added token, in bytes.
 const SEGMENT_WORK: usize = 16;
+/// Bytes of a piece from which on it is long: it is tokenized by the worker for such pieces.
+const LONG_PIECE_BYTES: usize = 64 << 10;
+/// Maximum bytes of a piece, or of a text that cannot be cut. About a million tokens, and 600 MiB of memory.
+pub const UNCUT_BYTES_MAX: usize = 4 << 20;
 /// Number of bytes found in the cache that take as long as one that is tokenized.
 const FOUND_BYTES_PER_TOKENIZED: usize = 64;
 
@@ -114,12 +118,14 @@ pub(in crate::tokenize) struct TextTokenization {
     /// Of a text that is the beginning of an unknown one: the bytes before which every added token is known.
     known: Option<usize>,
     adds_special_tokens: bool,
-    kept: Option<usize>,
+    kept: Option<Kept>,
     position: Position,
     /// The special tokens, if the text itself is not searched for them.
     placed: Option<PlacedTokens>,
     /// The rest of the text before the next added token.
     rest: Range<usize>,
+    /// Whether a long piece comes next, whose step is another one than that of what precedes it.
+    is_before_uncut_piece: bool,
     ids: Vec<u32>,
 }
 
@@ -129,10 +135,21 @@ impl TextTokenization {
         cache: Arc<PieceCache>,
         text: String,
         adds_special_tokens: bool,
-        kept: Option<usize>,
+        kept: Option<Kept>,
     ) -> Self {
-        let (position, rest, ids) = (Position::default(), 0..0, Vec::new());
-        Self { tokenizer, cache, text, known: None, adds_special_tokens, kept, position, placed: None, rest, ids }
+        Self {
+            tokenizer,
+            cache,
+            text,
+            known: None,
+            adds_special_tokens,
+            kept,
+            position: Position::default(),
+            placed: None,
+            rest: 0..0,
+            is_before_uncut_piece: false,
+            ids: Vec::new(),
+        }
     }
 
     /// Tokenization of the beginning of a text: the ids that do not depend on the rest.
@@ -175,13 +192,17 @@ impl SlicedTokenization for TextTokenization {
             Ok(way) => way,
             // Any id may depend on the rest of the text.
             Err(_) if self.known.is_some() => return Ok(Some(Vec::new())),
+            Err(_) if self.defers_piece(self.text.len())? => return Ok(None),
             Err(_) => return self.tokenize_whole().map(Some),
         };
         let frame = &way.frames[usize::from(self.adds_special_tokens)];
         let mut work = 0;
         while work < SLICE_BYTES {
             if !self.rest.is_empty() {
-                work += self.tokenize_piece(way)?;
+                match self.tokenize_piece(way)? {
+                    Some(bytes) => work += bytes,
+                    None => return Ok(None),
+                }
                 continue;
             }
             let segment = match &mut self.placed {
@@ -203,30 +224,49 @@ impl SlicedTokenization for TextTokenization {
         }
         Ok(None)
     }
+
+    fn is_before_uncut_piece(&self) -> bool {
+        self.is_before_uncut_piece
+    }
 }
 
 impl TextTokenization {
-    /// Tokenizes the first piece of the rest. Returns the work, in bytes.
-    fn tokenize_piece(&mut self, way: &Way) -> Result<usize, TokenizeError> {
+    /// Whether a piece is left to the next step, because it is long. Fails if it is too long.
+    fn defers_piece(&mut self, bytes: usize) -> Result<bool, TokenizeError> {
+        if bytes > UNCUT_BYTES_MAX {
+            return Err(TokenizeError::Uncut { bytes });
+        }
+        self.is_before_uncut_piece = bytes > LONG_PIECE_BYTES && !self.is_before_uncut_piece;
+        Ok(self.is_before_uncut_piece)
+    }
+
+    /// Tokenizes the first piece of the rest. Returns the work, in bytes. `None` if the piece is left to the next step.
+    fn tokenize_piece(&mut self, way: &Way) -> Result<Option<usize>, TokenizeError> {
         let begin = self.rest.start;
         let (end, next) = match &way.cuts {
             Ok(cuts) => cuts.next(&self.text[..self.rest.end], begin),
             Err(_) => (self.rest.end, self.rest.end),
         };
-        self.rest.start = next;
-        let piece = &self.text[begin..end];
         let is_first = begin == 0;
         let key = self.tokenizer.identity + u64::from(is_first && way.encoder.depends_on_place());
-        if let Some(ids) = self.cache.get(key, piece) {
+        if !self.is_before_uncut_piece
+            && let Some(ids) = self.cache.get(key, &self.text[begin..end])
+        {
+            self.rest.start = next;
             self.ids.extend_from_slice(&ids);
-            return Ok(SEGMENT_WORK + piece.len() / FOUND_BYTES_PER_TOKENIZED);
+            return Ok(Some(SEGMENT_WORK + (end - begin) / FOUND_BYTES_PER_TOKENIZED));
         }
+        if self.defers_piece(end - begin)? {
+            return Ok(None);
+        }
+        self.rest.start = next;
+        let piece = &self.text[begin..end];
         let before = self.ids.len();
         way.encoder
             .encode(&self.tokenizer.tokenizer, piece, is_first, &mut self.ids)
             .map_err(|error| TokenizeError::Tokenizer(error.to_string()))?;
         self.cache.insert(key, piece, &self.ids[before..]);
-        Ok(SEGMENT_WORK + piece.len())
+        Ok(Some(SEGMENT_WORK + piece.len()))
     }
 
     /// The part of a range without added tokens that does not depend on the rest of the text: all of it before an added token,
@@ -245,7 +285,7 @@ impl TextTokenization {
         let encoding = self.tokenizer.tokenizer.encode_fast(self.text.as_str(), self.adds_special_tokens);
         let encoding = encoding.map_err(|error| TokenizeError::Tokenizer(error.to_string()))?;
         Ok(match self.kept {
-            Some(kept) => last_ids(encoding.get_ids(), |at| encoding.get_special_tokens_mask()[at] != 0, kept),
+            Some(kept) => kept.of(encoding.get_ids(), |at| encoding.get_special_tokens_mask()[at] != 0),
             None => encoding.get_ids().to_vec(),
         })
     }

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use chat_template::{ChatError, ChatRequest, Continuation, Json};
+use chat_template::{ChatError, ChatRequest, Continuation, Json, check_rendered};
 use flash_indexer_proto::tokenization::{ChatMessage, ContentPart, ImageUrl, RenderChatCompletionRequest};
 use serde::Deserialize;
 
@@ -52,6 +52,11 @@ pub(super) fn to_message(model: &str, request: &ChatRequest) -> Result<RenderCha
             return refuse(&format!("the tokenizer service continues the content of a message, not its {field:?}"));
         }
     };
+    let kwargs = request.chat_template_kwargs.iter();
+    let lists = [Some(&request.messages), request.tools.as_ref(), request.documents.as_ref()];
+    for value in lists.into_iter().flatten().flatten().chain(kwargs) {
+        check_rendered(&value.to_text())?;
+    }
     let messages: Result<_, _> = request.messages.iter().map(chat_message).collect();
     Ok(RenderChatCompletionRequest {
         model_name: model.to_owned(),

@@ -18,7 +18,6 @@ pub use error::ServiceError;
 use flash_indexer_proto::tokenization::{InitializeTokenizerRequest, RenderChatCompletionRequest, TokenizeRequest};
 
 use super::error::TokenizeError;
-use super::last_ids::last_ids;
 use super::pieces::PieceCache;
 use super::prompt::{Prompt, PromptOptions};
 use super::source::{LoadError, ModelTokenizer, Tokenization, TokenizerSource};
@@ -160,21 +159,23 @@ impl ServiceTokenizer {
     fn ids(&self, prompt: &Prompt, options: PromptOptions) -> Result<Vec<u32>, TokenizeError> {
         let deadline = self.connection.deadline();
         let adds_special_tokens = options.special_tokens.are_added_to(prompt);
-        let kept = options.keep_last_of(prompt)?;
+        let kept = options.kept_of(prompt)?;
         let ids = match prompt {
             Prompt::Text(text) => self.tokenize_text(deadline, text, adds_special_tokens)?,
             Prompt::Chat(_) if adds_special_tokens => return Err(chats_have_no_more_special_tokens()),
             // The service changes the request as its engine does.
             Prompt::Chat(chat) => self.tokenize_chat(deadline, chat::to_message(&self.model, &chat.request)?)?,
         };
-        let Some(kept) = kept.filter(|kept| *kept < ids.len()) else { return Ok(ids) };
+        let Some(kept) = kept.filter(|kept| kept.count < ids.len()) else { return Ok(ids) };
         let content = match prompt {
-            Prompt::Text(text) if adds_special_tokens => self.tokenize_text(deadline, text, false)?,
-            _ => return Ok(last_ids(&ids, |_| false, kept)),
+            Prompt::Text(text) if adds_special_tokens && kept.side.is_none() => {
+                self.tokenize_text(deadline, text, false)?
+            }
+            _ => return Ok(kept.of(&ids, |_| false)),
         };
         // The ids without special tokens show which ids the tokenizer added.
         let begin = ids.windows(content.len().max(1)).position(|part| part == content).unwrap_or(0);
-        Ok(last_ids(&ids, |at| !(begin..begin + content.len()).contains(&at), kept))
+        Ok(kept.of(&ids, |at| !(begin..begin + content.len()).contains(&at)))
     }
 }
 

@@ -1,0 +1,349 @@
+//! JSON texts, read as Python's `json.loads` or `orjson.loads` reads them.
+
+use std::hash::{BuildHasher, Hasher, RandomState};
+use std::sync::LazyLock;
+
+use serde::de::IgnoredAny;
+
+use super::error::ChatError;
+use super::json::Json;
+use super::python::limits::NESTING_MAX;
+use super::python::values::big_int;
+
+/// Maximum nesting of a text. The lists and objects around it, such as those of messages, need the rest of what templates permit.
+const DEPTH_MAX: usize = NESTING_MAX as usize - 10;
+/// Maximum digits of an integer, as in Python.
+const DIGITS_MAX: usize = 4300;
+
+/// Stands for a value that is nested too deeply. A prompt that has it is an error; one that ignores the value is not.
+static TOO_DEEP: LazyLock<String> = LazyLock::new(random_digits);
+/// Stands for a lone surrogate, which Python keeps in a text. No tokenizer takes it.
+static LONE_SURROGATE: LazyLock<String> = LazyLock::new(random_digits);
+
+/// Digits that no text has by chance, and no filter of a template changes.
+fn random_digits() -> String {
+    let random = || RandomState::new().build_hasher().finish();
+    format!("{:020}{:020}", random(), random())
+}
+
+/// Checks that a rendered text has nothing that stands for a value.
+///
+/// # Errors
+///
+/// If a value that the text has is nested too deeply, or a lone surrogate.
+pub fn check_rendered(text: &str) -> Result<(), ChatError> {
+    if text.contains(TOO_DEEP.as_str()) {
+        return Err(ChatError::Request(format!("the prompt has a value that is nested more than {DEPTH_MAX} deep")));
+    }
+    if text.contains(LONE_SURROGATE.as_str()) {
+        return Err(ChatError::Request(
+            "the prompt has a lone surrogate, such as \\ud800, which no tokenizer takes; send pairs of them".to_owned(),
+        ));
+    }
+    Ok(())
+}
+
+/// A text with `deep` in place of a value that is nested too deeply, and U+FFFD for lone surrogates. `None` if it has neither.
+pub(super) fn shown_text(text: &str, deep: &str) -> Option<String> {
+    check_rendered(text)
+        .is_err()
+        .then(|| text.replace(TOO_DEEP.as_str(), deep).replace(LONE_SURROGATE.as_str(), "\u{fffd}"))
+}
+
+/// The parser that an engine uses.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum JsonParser {
+    /// Python's own. Unlike JSON, it knows `NaN`, `Infinity` and `-Infinity`; a float beyond the range is infinite, integers have
+    /// any size, and a lone surrogate is kept.
+    Python,
+    /// `orjson`, which takes JSON only. Integers beyond 64 bits become floats, and floats beyond the range are rejected.
+    Orjson,
+}
+
+impl Json {
+    /// Parses a JSON text. `None` if the parser rejects it. A value that is nested too deeply, or a lone surrogate, is read as
+    /// something that [`check_rendered`] finds.
+    pub fn loads(text: &str, parser: JsonParser) -> Option<Self> {
+        let mut reader = Reader { text, at: 0, depth: 0, parser };
+        reader.skip_space();
+        let value = reader.value()?;
+        reader.skip_space();
+        (reader.at == text.len()).then_some(value)
+    }
+}
+
+struct Reader<'t> {
+    text: &'t str,
+    at: usize,
+    depth: usize,
+    parser: JsonParser,
+}
+
+impl Reader<'_> {
+    fn rest(&self) -> &str {
+        &self.text[self.at..]
+    }
+
+    fn peek(&self) -> Option<u8> {
+        self.text.as_bytes().get(self.at).copied()
+    }
+
+    fn skip_space(&mut self) {
+        while matches!(self.peek(), Some(b' ' | b'\t' | b'\n' | b'\r')) {
+            self.at += 1;
+        }
+    }
+
+    /// Skips a word, if it follows.
+    fn skip(&mut self, word: &str) -> bool {
+        let follows = self.rest().starts_with(word);
+        self.at += if follows { word.len() } else { 0 };
+        follows
+    }
+
+    fn value(&mut self) -> Option<Json> {
+        match self.peek()? {
+            b'"' => self.string().map(Json::from),
+            b'{' => self.nested(Self::object),
+            b'[' => self.nested(Self::list),
+            b'n' => self.skip("null").then(Json::null),
+            b't' => self.skip("true").then(|| Json::from(true)),
+            b'f' => self.skip("false").then(|| Json::from(false)),
+            b'N' | b'I' if self.parser == JsonParser::Orjson => None,
+            b'N' => self.skip("NaN").then(|| Json::from(f64::NAN)),
+            b'I' => self.skip("Infinity").then(|| Json::from(f64::INFINITY)),
+            b'-' if self.parser == JsonParser::Python && self.skip("-Infinity") => Some(Json::from(f64::NEG_INFINITY)),
+            _ => self.number(),
+        }
+    }
+
+    fn nested(&mut self, read: fn(&mut Self) -> Option<Json>) -> Option<Json> {
+        if self.depth == DEPTH_MAX {
+            let mut values = serde_json::Deserializer::from_str(self.rest()).into_iter::<IgnoredAny>();
+            values.next()?.ok()?;
+            self.at += values.byte_offset();
+            return Some(Json::from(TOO_DEEP.as_str()));
+        }
+        self.depth += 1;
+        self.at += 1;
+        let value = read(self);
+        self.depth -= 1;
+        value
+    }
+
+    fn object(&mut self) -> Option<Json> {
+        let mut entries = Vec::new();
+        self.skip_space();
+        if self.skip("}") {
+            return Json::object(entries).ok();
+        }
+        loop {
+            self.skip_space();
+            if self.peek() != Some(b'"') {
+                return None;
+            }
+            let key = self.string()?;
+            self.skip_space();
+            if !self.skip(":") {
+                return None;
+            }
+            self.skip_space();
+            entries.push((key, self.value()?));
+            self.skip_space();
+            if self.skip("}") {
+                return Json::object(entries).ok();
+            }
+            if !self.skip(",") {
+                return None;
+            }
+        }
+    }
+
+    fn list(&mut self) -> Option<Json> {
+        let mut items: Vec<Json> = Vec::new();
+        self.skip_space();
+        if self.skip("]") {
+            return Json::list(items).ok();
+        }
+        loop {
+            self.skip_space();
+            items.push(self.value()?);
+            self.skip_space();
+            if self.skip("]") {
+                return Json::list(items).ok();
+            }
+            if !self.skip(",") {
+                return None;
+            }
+        }
+    }
+
+    /// Reads a string from its quote on. JSON and Python agree on strings, but for lone surrogates.
+    fn string(&mut self) -> Option<String> {
+        let mut strings = serde_json::Deserializer::from_str(self.rest()).into_iter::<String>();
+        match strings.next()? {
+            Ok(text) => {
+                self.at += strings.byte_offset();
+                Some(text)
+            }
+            Err(_) if self.parser == JsonParser::Python => self.string_with_surrogates(),
+            Err(_) => None,
+        }
+    }
+
+    fn string_with_surrogates(&mut self) -> Option<String> {
+        let text = self.text;
+        let mut units = Vec::new();
+        let mut rest = text[self.at..].char_indices().skip(1);
+        while let Some((at, character)) = rest.next() {
+            match character {
+                '"' => {
+                    self.at += at + 1;
+                    let characters = char::decode_utf16(units);
+                    return Some(characters.fold(String::new(), |mut text, character| {
+                        match character {
+                            Ok(character) => text.push(character),
+                            Err(_) => text.push_str(&LONE_SURROGATE),
+                        }
+                        text
+                    }));
+                }
+                '\\' => units.push(match rest.next()?.1 {
+                    escaped @ ('"' | '\\' | '/') => escaped as u16,
+                    'b' => 0x8,
+                    'f' => 0xc,
+                    'n' => 0xa,
+                    'r' => 0xd,
+                    't' => 0x9,
+                    'u' => {
+                        let digits: Option<u32> =
+                            (0..4).try_fold(0, |unit, _| Some(unit * 16 + rest.next()?.1.to_digit(16)?));
+                        u16::try_from(digits?).ok()?
+                    }
+                    _ => return None,
+                }),
+                '\0'..='\x1f' => return None,
+                character => units.extend_from_slice(character.encode_utf16(&mut [0; 2])),
+            }
+        }
+        None
+    }
+
+    fn has_integer(&self, number: i128) -> bool {
+        self.parser == JsonParser::Python || (i128::from(i64::MIN)..=i128::from(u64::MAX)).contains(&number)
+    }
+
+    fn number(&mut self) -> Option<Json> {
+        let bytes = self.rest().as_bytes();
+        let digits = |from: usize| bytes[from..].iter().take_while(|byte| byte.is_ascii_digit()).count();
+        let sign = usize::from(bytes.first() == Some(&b'-'));
+        let integer = if bytes.get(sign) == Some(&b'0') { 1 } else { digits(sign) };
+        if integer == 0 {
+            return None;
+        }
+        let mut end = sign + integer;
+        let mut is_float = false;
+        if bytes.get(end) == Some(&b'.') && digits(end + 1) > 0 {
+            end += 1 + digits(end + 1);
+            is_float = true;
+        }
+        if matches!(bytes.get(end), Some(b'e' | b'E')) {
+            let signed = end + 1 + usize::from(matches!(bytes.get(end + 1), Some(b'+' | b'-')));
+            if signed <= bytes.len() && digits(signed) > 0 {
+                end = signed + digits(signed);
+                is_float = true;
+            }
+        }
+        let number = &self.text[self.at..self.at + end];
+        self.at += end;
+        match number.parse::<i128>() {
+            Ok(integer) if !is_float && self.has_integer(integer) => Some(Json::from(integer)),
+            Err(_) if !is_float && self.parser == JsonParser::Python => {
+                (integer <= DIGITS_MAX).then(|| Json(big_int(number)))
+            }
+            _ => {
+                let number = number.parse::<f64>().ok()?;
+                (self.parser == JsonParser::Python || number.is_finite()).then(|| Json::from(number))
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{DEPTH_MAX, Json, JsonParser, check_rendered};
+
+    #[test]
+    fn python_reads_what_json_lacks() {
+        let texts = [
+            (" {\"a\": [1, 2.5, null, true], \"b\": {}} \n", Some(r#"{"a":[1,2.5,null,true],"b":{}}"#)),
+            ("{\"a\": 1, \"b\": 2, \"a\": 3}", Some(r#"{"a":3,"b":2}"#)),
+            (
+                "[NaN, Infinity, -Infinity, 1e400, -0, -0.0, 1E2]",
+                Some("[NaN,Infinity,-Infinity,Infinity,0,-0.0,100.0]"),
+            ),
+            ("12345678901234567890123", Some("12345678901234567890123")),
+            (
+                "[-1234567890123456789012345678901234567890123456789]",
+                Some("[-1234567890123456789012345678901234567890123456789]"),
+            ),
+            ("\"\\ud83d\\ude00\\u00e9\\/\"", Some("\"😀é/\"")),
+            ("{\"a\": ", None),
+            ("{'a': 1}", None),
+            ("{\"a\": 1} x", None),
+            ("{\"a\": 1,}", None),
+            ("[1,]", None),
+            ("01", None),
+            ("+1", None),
+            ("1.", None),
+            ("\"\\ud800", None),
+            ("\"\\ud800\\x\"", None),
+            ("\"\\ud800\n\"", None),
+            ("\"a\nb\"", None),
+            ("\u{feff}{}", None),
+            ("", None),
+        ];
+        for (text, expected) in texts {
+            assert_eq!(
+                Json::loads(text, JsonParser::Python).map(|value| value.to_text()).as_deref(),
+                expected,
+                "{text:?}"
+            );
+        }
+        assert!(Json::loads(&"[".repeat(100_000), JsonParser::Python).is_none());
+    }
+
+    #[test]
+    fn what_no_prompt_can_have_is_found_where_it_is_printed() {
+        let parse = |text: &str| Json::loads(text, JsonParser::Python).expect("Python parses it");
+        let nested = |depth: usize| format!("{{\"a\": {}{}}}", "[".repeat(depth), "]".repeat(depth));
+        assert!(check_rendered(&parse(&nested(DEPTH_MAX - 1)).to_text()).is_ok());
+        let deep = parse(&nested(100_000));
+        assert!(check_rendered(&deep.to_text()).is_err_and(|error| error.to_string().contains("nested more than 190")));
+        let lone = parse("{\"a\": \"x\\ud800\\n\\ud83d\\ude00\", \"b\": \"\\ude00\"}");
+        assert!(check_rendered(&lone.to_text()).is_err_and(|error| error.to_string().contains("lone surrogate")));
+        let text = lone.get("a").and_then(|text| text.as_str().map(str::to_owned)).expect("a text");
+        assert!(text.starts_with('x') && text.ends_with("\n😀"), "{text}");
+        assert!(Json::loads(&format!("[{}]", "9".repeat(4301)), JsonParser::Python).is_none());
+        assert!(Json::loads("\"\\ud800\"", JsonParser::Orjson).is_none());
+    }
+
+    #[test]
+    fn orjson_reads_json() {
+        let texts = [
+            ("[-0, -0.0, 18446744073709551615, 1E2]", Some("[0,-0.0,18446744073709551615,100.0]")),
+            ("12345678901234567890123", Some("1.2345678901234568e+22")),
+            ("1e400", None),
+            ("NaN", None),
+            ("[Infinity]", None),
+            ("-Infinity", None),
+        ];
+        for (text, expected) in texts {
+            assert_eq!(
+                Json::loads(text, JsonParser::Orjson).map(|value| value.to_text()).as_deref(),
+                expected,
+                "{text:?}"
+            );
+        }
+    }
+}

@@ -1,0 +1,93 @@
+//! The body of an OpenAI chat request.
+
+use chat_template::{ChatRequest, Continuation, Json, JsonParser};
+use serde::Deserialize;
+use serde::de::Error;
+use serde_json::value::RawValue;
+
+use super::fields::{EngineFields, TruncationSide};
+
+/// The fields of a body. Values that templates see are read as Python reads them: integers of any size, and lists and objects
+/// however deep, of which a prompt may have the upper levels only.
+#[derive(Deserialize)]
+struct Body<'b> {
+    #[serde(borrow)]
+    messages: Vec<&'b RawValue>,
+    #[serde(borrow, default)]
+    tools: Option<Vec<&'b RawValue>>,
+    #[serde(borrow, default)]
+    documents: Option<Vec<&'b RawValue>>,
+    #[serde(borrow, default)]
+    chat_template_kwargs: Option<&'b RawValue>,
+    #[serde(borrow, default)]
+    tool_choice: Option<&'b RawValue>,
+    #[serde(borrow, default)]
+    reasoning_effort: Option<&'b RawValue>,
+    #[serde(borrow, default)]
+    reasoning: Option<&'b RawValue>,
+    #[serde(default)]
+    chat_template: Option<String>,
+    #[serde(borrow, default)]
+    add_generation_prompt: Option<&'b RawValue>,
+    #[serde(borrow, default)]
+    continue_final_message: Option<&'b RawValue>,
+    #[serde(default)]
+    return_assistant_tokens_mask: Option<bool>,
+    #[serde(default)]
+    truncate_prompt_tokens: Option<i64>,
+    #[serde(default)]
+    add_special_tokens: Option<bool>,
+    #[serde(default)]
+    truncation_side: Option<TruncationSide>,
+}
+
+/// Reads a body. Fields that no prompt depends on are ignored, whatever they hold.
+pub(super) fn read(body: &[u8]) -> Result<(ChatRequest, EngineFields), serde_json::Error> {
+    let body: Body<'_> = serde_json::from_slice(body)?;
+    let request = ChatRequest {
+        messages: values(&body.messages)?,
+        tools: body.tools.as_deref().map(values).transpose()?,
+        documents: body.documents.as_deref().map(values).transpose()?,
+        chat_template: body.chat_template,
+        add_generation_prompt: body.add_generation_prompt.map(truth).transpose()?,
+        continue_final_message: match body.continue_final_message.map(truth).transpose()? {
+            Some(true) => Continuation::Content,
+            Some(false) | None => Continuation::Nothing,
+        },
+        chat_template_kwargs: body.chat_template_kwargs.map(value).transpose()?,
+        return_assistant_tokens_mask: body.return_assistant_tokens_mask,
+        truncate_prompt_tokens: body.truncate_prompt_tokens,
+    };
+    let fields = EngineFields {
+        tool_choice: body.tool_choice.map(value).transpose()?,
+        reasoning_effort: body.reasoning_effort.map(value).transpose()?,
+        reasoning: body.reasoning.map(value).transpose()?,
+        add_special_tokens: body.add_special_tokens,
+        truncation_side: body.truncation_side,
+    };
+    Ok((request, fields))
+}
+
+fn values(raw: &[&RawValue]) -> Result<Vec<Json>, serde_json::Error> {
+    raw.iter().map(|raw| value(raw)).collect()
+}
+
+fn value(raw: &RawValue) -> Result<Json, serde_json::Error> {
+    // JSON whose integers are short is also what Python parses.
+    Json::loads(raw.get(), JsonParser::Python).ok_or_else(|| {
+        serde_json::Error::custom("an integer has more than 4300 digits, or a text has an invalid escape")
+    })
+}
+
+/// A truth value, as the engines' models read it: also from numbers and words.
+fn truth(raw: &RawValue) -> Result<bool, serde_json::Error> {
+    let value = value(raw)?;
+    let text = value.as_str().map_or_else(|| value.to_text(), str::to_lowercase);
+    match text.as_str() {
+        "1.0" if value.as_str().is_none() => Ok(true),
+        "0.0" if value.as_str().is_none() => Ok(false),
+        "true" | "1" | "t" | "y" | "yes" | "on" => Ok(true),
+        "false" | "0" | "f" | "n" | "no" | "off" => Ok(false),
+        _ => Err(serde_json::Error::custom(format!("invalid type: {raw}, expected a boolean"))),
+    }
+}
