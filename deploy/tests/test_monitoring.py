@@ -6,7 +6,6 @@ import math
 import random
 import re
 import shutil
-import signal
 import socket
 import struct
 import subprocess
@@ -207,7 +206,7 @@ def prometheus(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Prometheus]
         )
         clients = Clients(port, grpc_port, secrets)
         # An engine without a replay endpoint that ends: its rank is disconnected and degraded.
-        ending = subprocess.Popen([str(part) for part in (*simulate, "--port", killed, "--replay-port", 0)])
+        ending = started("ending", *simulate, "--port", killed, "--replay-port", 0)
         wait_for("the service", lambda: is_open(port) and is_open(grpc_port) and is_open(prometheus_port))
         rank = {
             "instance_id": "killed",
@@ -218,7 +217,7 @@ def prometheus(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Prometheus]
         assert clients.post("/register", rank) == 201
         asked = Prometheus(f"http://127.0.0.1:{prometheus_port}")
         wait_for("a scrape", lambda: asked.values('sum(flash_indexer_listeners{status="connected"})') >= [3])
-        ending.send_signal(signal.SIGKILL)
+        ending.kill()
         ending.wait()
         stack.enter_context(clients)
         yield asked
