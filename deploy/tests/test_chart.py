@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from cluster import KUBERNETES, NAMESPACE, RELEASE, container, of_kind, rendered, statefulset, template
-from support import CHART, VALUES, check, run, serve_options
+from support import CHART, ROOT, VALUES, check, run, serve_options
 
 REFUSED = [
     ("replicas=0", "replicas"),
@@ -59,6 +59,20 @@ def test_lint_has_no_complaints(values: Path) -> None:
     linted = run("helm", "lint", "--strict", CHART, "--values", values)
     assert linted.returncode == 0, linted.stdout
     assert "[WARNING]" not in linted.stdout and "[ERROR]" not in linted.stdout
+
+
+def test_what_the_documentation_shows_renders(tmp_path: Path) -> None:
+    page = (ROOT / "docs/deploy.md").read_text()
+    blocks = re.findall(r"^```yaml\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
+    assert len(blocks) == 2
+    for block in blocks:
+        (tmp_path / "values.yaml").write_text(block)
+        objects = rendered(tmp_path / "values.yaml")
+        assert of_kind(objects, "StatefulSet")["spec"]["replicas"] == 2
+    (command,) = re.findall(r"^(helm template .*)$", page, re.MULTILINE)
+    check(*command.split(), "--kube-version", KUBERNETES[0], cwd=ROOT)
+    for path in re.findall(r"\bdeploy/[\w./-]+\w", page):
+        assert (ROOT / path).exists(), path
 
 
 def test_every_value_has_a_schema_and_a_default() -> None:
