@@ -10,6 +10,7 @@ import socket
 import struct
 import subprocess
 import threading
+import urllib.error
 import urllib.parse
 import urllib.request
 from collections.abc import Iterator
@@ -127,6 +128,13 @@ class Prometheus:
         with urllib.request.urlopen(f"{self._url}/api/v1/{path}?{urllib.parse.urlencode(parameters)}") as answer:
             return json.load(answer)["data"]
 
+    def is_ready(self) -> bool:
+        try:
+            urllib.request.urlopen(f"{self._url}/-/ready").close()
+            return True
+        except urllib.error.HTTPError:
+            return False
+
     def values(self, expression: str) -> list[float]:
         """The numbers that an expression has now."""
         values = [float(sample["value"][1]) for sample in self.ask("query", query=expression)["result"]]
@@ -216,6 +224,7 @@ def prometheus(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Prometheus]
         }
         assert clients.post("/register", rank) == 201
         asked = Prometheus(f"http://127.0.0.1:{prometheus_port}")
+        wait_for("Prometheus", asked.is_ready)
         wait_for("a scrape", lambda: asked.values('sum(flash_indexer_listeners{status="connected"})') >= [3])
         ending.kill()
         ending.wait()

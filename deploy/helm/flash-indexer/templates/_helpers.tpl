@@ -45,8 +45,8 @@ helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version }}
 {{- if or .Values.discovery.engines .Values.access.limits -}}true{{- end -}}
 {{- end -}}
 
-{{- /* URLs of all replicas. The list is the same in every pod, so it has the pod itself: that request is refused while
-the pod recovers, and its comparison is skipped. */ -}}
+{{- /* URLs of all replicas. The list is the same in every pod, so it has the pod itself, whose dump is refused while the pod
+recovers. */ -}}
 {{- define "flash-indexer.peerUrls" -}}
 {{- $urls := list -}}
 {{- $name := include "flash-indexer.fullname" . -}}
