@@ -21,6 +21,9 @@ from typing import Any
 import grpc
 import pytest
 import yaml
+from grafana_foundation_sdk.cog.encoder import JSONEncoder
+from grafana_foundation_sdk.cog.plugins import register_default_plugins
+from grafana_foundation_sdk.models.dashboard import Dashboard
 
 from cluster import Secrets
 from support import BINARY, ROOT, free_port, running, wait_for
@@ -300,6 +303,22 @@ def test_the_dashboard_is_well_formed() -> None:
         squares = {(x + place["x"], y + place["y"]) for x in range(place["w"]) for y in range(place["h"])}
         assert not squares & places, f"{panel['title']} covers another panel"
         places |= squares
+
+
+def lost(given: Any, kept: Any, path: str) -> list[str]:
+    """The paths of what one value has and another one has not or differently."""
+    if isinstance(given, dict) and isinstance(kept, dict):
+        return [loss for key in given for loss in lost(given[key], kept.get(key), f"{path}.{key}")]
+    if isinstance(given, list) and isinstance(kept, list) and len(given) == len(kept):
+        return [loss for at, pair in enumerate(zip(given, kept, strict=True)) for loss in lost(*pair, f"{path}[{at}]")]
+    return [] if given == kept else [path]
+
+
+def test_the_dashboard_has_fields_that_grafana_knows() -> None:
+    """Grafana's own types read the dashboard with its panels and queries, and write the same again."""
+    register_default_plugins()
+    written = json.loads(JSONEncoder().encode(Dashboard.from_json(DASHBOARD)))
+    assert lost(DASHBOARD, written, "dashboard") == []
 
 
 def test_expressions_name_documented_metrics() -> None:
