@@ -1,8 +1,24 @@
-"""Local hashes against the values of the contract, which the service's tests hold as well."""
+"""Local hashes against the vectors of all clients, some of which the service's tests hold as well."""
+
+import json
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from flash_indexer import local_hashes
+
+VECTORS: list[dict[str, Any]] = json.loads(
+    (Path(__file__).parents[2] / "testdata/local-hashes.json").read_text(encoding="utf-8")
+)["cases"]
+
+
+def test_local_hashes_match_the_shared_vectors() -> None:
+    assert len(VECTORS) >= 40
+    for case in VECTORS:
+        tokens = [(case["first_token"] + i * case["step"]) % 2**32 for i in range(case["tokens"])]
+        hashes = local_hashes(tokens, case["block_size"], lora_name=case["lora_name"], cache_salt=case["cache_salt"])
+        assert [str(value) for value in hashes] == case["hashes"], case
 
 
 def test_local_hashes_match_the_contract() -> None:

@@ -1,0 +1,164 @@
+package flashindexer
+
+import (
+	"bytes"
+	"encoding/json"
+)
+
+// Trust says how far a match can be relied on: see the service's documentation of trust states.
+type Trust string
+
+// Trust states.
+const (
+	Exact      Trust = "exact"
+	Cold       Trust = "cold"
+	Recovering Trust = "recovering"
+	Degraded   Trust = "degraded"
+)
+
+// InstanceMatch is the prefix that an instance holds, in tokens.
+type InstanceMatch struct {
+	// LongestMatched counts any tier.
+	LongestMatched int `json:"longest_matched"`
+	// GPU counts device memory; CPU host memory as well, and Disk disks as well.
+	GPU  int `json:"gpu"`
+	CPU  int `json:"cpu"`
+	Disk int `json:"disk"`
+	// DP counts device memory, by data-parallel rank.
+	DP    map[string]int `json:"dp"`
+	Trust Trust          `json:"trust"`
+	// Partial: the index has evicted blocks of the instance, and its match may be too short.
+	Partial bool `json:"partial"`
+}
+
+// Matches is the answer of a query.
+type Matches struct {
+	// Scores are tokens of the prefix in device memory, by instance and data-parallel rank.
+	Scores    map[string]map[string]int `json:"scores"`
+	Instances map[string]InstanceMatch  `json:"instances"`
+	// TreeSizes are blocks that each rank holds.
+	TreeSizes map[string]map[string]int `json:"tree_sizes"`
+	// Frequencies are earlier queries that reached each leading block, if the service counts them.
+	Frequencies []int `json:"frequencies"`
+	// Cursor is where a later query can continue the prompt; it covers the first CursorTokens tokens.
+	Cursor       string `json:"cursor"`
+	CursorTokens int    `json:"cursor_tokens"`
+	// Store is "ok" or "unavailable" if the replicas share an index, else empty.
+	Store string `json:"store"`
+}
+
+// Best returns the instance with the longest match in any tier, or "" if no instance holds a block of the prompt.
+func (matches *Matches) Best() string {
+	best, longest := "", 0
+	for name, match := range matches.Instances {
+		if match.LongestMatched > longest || match.LongestMatched == longest && longest > 0 && name > best {
+			best, longest = name, match.LongestMatched
+		}
+	}
+	return best
+}
+
+// PodScore is the score of one pod.
+type PodScore struct {
+	// Score is the sum of the weights of the prefix's blocks.
+	Score           float64 `json:"score"`
+	HeldBlocks      int     `json:"held_blocks"`
+	PredictedBlocks int     `json:"predicted_blocks"`
+	Trust           Trust   `json:"trust"`
+	// Partial: the index has evicted blocks of the pod, and its score may be too low.
+	Partial bool `json:"partial"`
+}
+
+// Partial says from where on nothing is known about a prompt with media.
+type Partial struct {
+	Reason    string `json:"reason"`
+	FromBlock *int   `json:"from_block"`
+	FromToken *int   `json:"from_token"`
+}
+
+// Scores are the scores of the pods that hold a block of the prompt.
+type Scores struct {
+	Pods    map[string]PodScore `json:"pods"`
+	Partial *Partial            `json:"partial"`
+	Store   string              `json:"store"`
+}
+
+// Prediction is the answer to a prediction.
+type Prediction struct {
+	Blocks  int      `json:"blocks"`
+	Partial *Partial `json:"partial"`
+}
+
+// InstanceID is the id of an instance, which the service answers as it was given: a number or a text.
+type InstanceID string
+
+// UnmarshalJSON reads a number or a text.
+func (id *InstanceID) UnmarshalJSON(data []byte) error {
+	if !bytes.HasPrefix(data, []byte(`"`)) {
+		*id = InstanceID(data)
+		return nil
+	}
+	return json.Unmarshal(data, (*string)(id))
+}
+
+// MatchEnd is where a match ends, and why.
+type MatchEnd struct {
+	// Position is the number of the block, from 0.
+	Position int    `json:"position"`
+	Reason   string `json:"reason"`
+	Why      string `json:"why"`
+}
+
+// RankExplanation is the match of one rank.
+type RankExplanation struct {
+	InstanceID     InstanceID `json:"instance_id"`
+	DPRank         int        `json:"dp_rank"`
+	Trust          Trust      `json:"trust"`
+	BlocksHeld     int        `json:"blocks_held"`
+	GPU            int        `json:"gpu"`
+	CPU            int        `json:"cpu"`
+	Disk           int        `json:"disk"`
+	LongestMatched int        `json:"longest_matched"`
+	Ends           []MatchEnd `json:"ends"`
+	LastError      string     `json:"last_error"`
+}
+
+// Explanation is where each rank's match ends, and why.
+type Explanation struct {
+	Model     string            `json:"model_name"`
+	TenantID  string            `json:"tenant_id"`
+	BlockSize int               `json:"block_size"`
+	Blocks    int               `json:"blocks"`
+	Ranks     []RankExplanation `json:"ranks"`
+	Absent    []json.RawMessage `json:"absent"`
+}
+
+// Worker is a registered instance.
+type Worker struct {
+	InstanceID InstanceID        `json:"instance_id"`
+	Model      string            `json:"model_name"`
+	TenantID   string            `json:"tenant_id"`
+	BlockSize  int               `json:"block_size"`
+	Status     string            `json:"status"`
+	Endpoints  map[string]string `json:"endpoints"`
+	// Listeners are the listeners by data-parallel rank.
+	Listeners map[string]Listener `json:"listeners"`
+}
+
+// Listener is the connection to the engine of a rank.
+type Listener struct {
+	Status         string `json:"status"`
+	Trust          Trust  `json:"trust"`
+	Endpoint       string `json:"endpoint"`
+	ReplayEndpoint string `json:"replay_endpoint"`
+	// LastSeq is the sequence number of the last applied message, if there is one.
+	LastSeq   *int64 `json:"last_seq"`
+	LastError string `json:"last_error"`
+}
+
+// Readiness is whether the service is ready to answer, and what it waits for.
+type Readiness struct {
+	Ready bool
+	// Answer is the answer of /ready, with what is missing.
+	Answer map[string]any
+}

@@ -1,0 +1,3 @@
+module flashindexer
+
+go 1.19

@@ -1,0 +1,90 @@
+{{- define "flash-indexer.name" -}}
+{{- default .Chart.Name .Values.nameOverride | trunc 52 | trimSuffix "-" -}}
+{{- end -}}
+
+{{- /* 52 characters: the names of the headless service and of pods add a suffix. */ -}}
+{{- define "flash-indexer.fullname" -}}
+{{- if .Values.fullnameOverride -}}
+{{- .Values.fullnameOverride | trunc 52 | trimSuffix "-" -}}
+{{- else if contains (include "flash-indexer.name" .) .Release.Name -}}
+{{- .Release.Name | trunc 52 | trimSuffix "-" -}}
+{{- else -}}
+{{- printf "%s-%s" .Release.Name (include "flash-indexer.name" .) | trunc 52 | trimSuffix "-" -}}
+{{- end -}}
+{{- end -}}
+
+{{- define "flash-indexer.selectorLabels" -}}
+app.kubernetes.io/name: {{ include "flash-indexer.name" . }}
+app.kubernetes.io/instance: {{ .Release.Name }}
+{{- end -}}
+
+{{- define "flash-indexer.labels" -}}
+{{ include "flash-indexer.selectorLabels" . }}
+app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
+app.kubernetes.io/managed-by: {{ .Release.Service }}
+helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version }}
+{{- end -}}
+
+{{- define "flash-indexer.serviceAccountName" -}}
+{{- if .Values.serviceAccount.create -}}
+{{- default (include "flash-indexer.fullname" .) .Values.serviceAccount.name -}}
+{{- else -}}
+{{- default "default" .Values.serviceAccount.name -}}
+{{- end -}}
+{{- end -}}
+
+{{- define "flash-indexer.scheme" -}}
+{{- if .Values.tls.secret -}}https{{- else -}}http{{- end -}}
+{{- end -}}
+
+{{- define "flash-indexer.hasPeers" -}}
+{{- if and .Values.peers.enabled (gt (int .Values.replicas) 1) -}}true{{- end -}}
+{{- end -}}
+
+{{- define "flash-indexer.hasConfig" -}}
+{{- if or .Values.discovery.engines .Values.access.limits -}}true{{- end -}}
+{{- end -}}
+
+{{- /* URLs of all replicas. The list is the same in every pod, so it has the pod itself, whose dump is refused while the pod
+recovers. */ -}}
+{{- define "flash-indexer.peerUrls" -}}
+{{- $urls := list -}}
+{{- $name := include "flash-indexer.fullname" . -}}
+{{- range $replica := until (int .Values.replicas) -}}
+{{- $host := printf "%s-%d.%s-peers.%s.svc" $name $replica $name $.Release.Namespace -}}
+{{- $urls = append $urls (printf "%s://%s:%v" (include "flash-indexer.scheme" $) $host $.Values.http.port) -}}
+{{- end -}}
+{{- join "," $urls -}}
+{{- end -}}
+
+{{- /* Combinations of values that the service would refuse, or that would be silently unsafe. */ -}}
+{{- define "flash-indexer.check" -}}
+{{- $v := .Values -}}
+{{- if not (or $v.access.tokenSecret $v.tls.clientAuth $v.access.insecure) -}}
+{{- fail "failed to render the chart: any host could use the service; set access.tokenSecret, tls.clientAuth or access.insecure" -}}
+{{- end -}}
+{{- if and $v.tls.clientAuth (not $v.tls.secret) -}}
+{{- fail "failed to render the chart: tls.clientAuth has no certificates; set tls.secret" -}}
+{{- end -}}
+{{- if and $v.access.tokenSecret (include "flash-indexer.hasPeers" .) (not $v.peers.tokenSecret) -}}
+{{- fail "failed to render the chart: replicas would refuse each other without a token; set peers.tokenSecret, or peers.enabled=false" -}}
+{{- end -}}
+{{- if and $v.access.tokenSecret $v.serviceMonitor.enabled (not $v.serviceMonitor.tokenSecret) -}}
+{{- fail "failed to render the chart: the service would refuse scrapes without a token; set serviceMonitor.tokenSecret" -}}
+{{- end -}}
+{{- if and $v.tls.secret $v.serviceMonitor.enabled (not $v.serviceMonitor.tlsServerName) -}}
+{{- fail "failed to render the chart: Prometheus scrapes addresses of pods, which no certificate names; set serviceMonitor.tlsServerName" -}}
+{{- end -}}
+{{- if and $v.tls.clientAuth $v.serviceMonitor.enabled (not $v.serviceMonitor.tlsSecret) -}}
+{{- fail "failed to render the chart: the service would refuse scrapes without a certificate; set serviceMonitor.tlsSecret" -}}
+{{- end -}}
+{{- if and $v.listenEvents.enabled (gt (int $v.replicas) 1) -}}
+{{- fail "failed to render the chart: an engine that connects reaches one replica only; set replicas=1, or use discovery" -}}
+{{- end -}}
+{{- if and (or $v.discovery.kubernetes.selector $v.discovery.dns $v.discovery.engines) (not $v.engines.blockSize) -}}
+{{- fail "failed to render the chart: discovered engines need a block size; set engines.blockSize" -}}
+{{- end -}}
+{{- if and $v.grpc.enabled (eq (int $v.grpc.port) (int $v.http.port)) -}}
+{{- fail "failed to render the chart: HTTP and gRPC have one port; set grpc.port or http.port" -}}
+{{- end -}}
+{{- end -}}

@@ -1,0 +1,52 @@
+{{- /* Volumes besides the state, and where they are mounted. */ -}}
+{{- define "flash-indexer.volumes" -}}
+{{- if include "flash-indexer.hasConfig" . }}
+- {name: config, configMap: {name: {{ include "flash-indexer.fullname" . }}}}
+{{- end }}
+{{- if .Values.access.tokenSecret }}
+- {name: tokens, secret: {secretName: {{ .Values.access.tokenSecret }}}}
+{{- end }}
+{{- if .Values.tls.secret }}
+- {name: tls, secret: {secretName: {{ .Values.tls.secret }}}}
+{{- end }}
+{{- if and (include "flash-indexer.hasPeers" .) .Values.peers.tokenSecret }}
+- {name: peer-token, secret: {secretName: {{ .Values.peers.tokenSecret }}}}
+{{- end }}
+{{- if and .Values.redis.url .Values.redis.passwordSecret }}
+- {name: redis-password, secret: {secretName: {{ .Values.redis.passwordSecret }}}}
+{{- end }}
+{{- if and .Values.redis.url .Values.redis.caSecret }}
+- {name: redis-ca, secret: {secretName: {{ .Values.redis.caSecret }}}}
+{{- end }}
+{{- with .Values.tokenizers.volume }}
+- name: tokenizers
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- end -}}
+
+{{- define "flash-indexer.volumeMounts" -}}
+{{- if .Values.state.enabled }}
+- {name: state, mountPath: /var/lib/flash-indexer}
+{{- end }}
+{{- if include "flash-indexer.hasConfig" . }}
+- {name: config, mountPath: /etc/flash-indexer/config, readOnly: true}
+{{- end }}
+{{- if .Values.access.tokenSecret }}
+- {name: tokens, mountPath: /etc/flash-indexer/tokens, readOnly: true}
+{{- end }}
+{{- if .Values.tls.secret }}
+- {name: tls, mountPath: /etc/flash-indexer/tls, readOnly: true}
+{{- end }}
+{{- if and (include "flash-indexer.hasPeers" .) .Values.peers.tokenSecret }}
+- {name: peer-token, mountPath: /etc/flash-indexer/peer-token, readOnly: true}
+{{- end }}
+{{- if and .Values.redis.url .Values.redis.passwordSecret }}
+- {name: redis-password, mountPath: /etc/flash-indexer/redis-password, readOnly: true}
+{{- end }}
+{{- if and .Values.redis.url .Values.redis.caSecret }}
+- {name: redis-ca, mountPath: /etc/flash-indexer/redis-ca, readOnly: true}
+{{- end }}
+{{- if .Values.tokenizers.volume }}
+- {name: tokenizers, mountPath: /var/lib/tokenizers, readOnly: true}
+{{- end }}
+{{- end -}}

@@ -1,0 +1,191 @@
+"""The Helm chart: what it renders, what it refuses, and whether the service runs with it."""
+
+import json
+import os
+import re
+from pathlib import Path
+from typing import Any
+
+import kubernetes_validate
+import pytest
+import yaml
+
+from cluster import KUBERNETES, NAMESPACE, RELEASE, container, of_kind, rendered, statefulset, template
+from support import CHART, ROOT, VALUES, check, run, serve_options
+
+REFUSED = [
+    ("replicas=0", "replicas"),
+    ("replica=2", "replica is not allowed"),
+    ("engines.blocksize=16", "blocksize is not allowed"),
+    ("engines.blockSize=0", "engines.blockSize"),
+    ("engines.networks={10.0.0.0}", "engines.networks.0"),
+    ("http.port=70000", "http.port"),
+    ("memoryMax=1.5GiB", "memoryMax"),
+    ("logFormat=xml", "logFormat"),
+    ("state.size=ten", "state.size"),
+    ("redis.url=http://valkey", "redis.url"),
+    ("extraArgs={-v}", "extraArgs.0"),
+    ("discovery.engines[0].instance_id=1", "endpoint is required"),
+    ("discovery.engines[0].instance_id=1,discovery.engines[0].endpoint=ipc:///x", "discovery.engines.0.endpoint"),
+    ("access.insecure=false", "set access.tokenSecret, tls.clientAuth or access.insecure"),
+    ("access.insecure=false,tls.clientAuth=true", "set tls.secret"),
+    ("access.tokenSecret=t", "set peers.tokenSecret"),
+    ("access.tokenSecret=t,peers.enabled=false,serviceMonitor.enabled=true", "set serviceMonitor.tokenSecret"),
+    ("tls.secret=t,serviceMonitor.enabled=true", "set serviceMonitor.tlsServerName"),
+    (
+        "tls.secret=t,tls.clientAuth=true,serviceMonitor.enabled=true,serviceMonitor.tlsServerName=n",
+        "set serviceMonitor.tlsSecret",
+    ),
+    ("listenEvents.enabled=true", "set replicas=1"),
+    ("discovery.kubernetes.selector=app=vllm", "set engines.blockSize"),
+    ("grpc.enabled=true,grpc.port=8090", "set grpc.port"),
+]
+
+
+@pytest.fixture(params=VALUES, ids=lambda path: path.stem)
+def values(request: pytest.FixtureRequest) -> Path:
+    return request.param
+
+
+@pytest.mark.parametrize("settings, error", REFUSED, ids=[settings for settings, _ in REFUSED])
+def test_wrong_values_are_refused(settings: str, error: str) -> None:
+    base = ("--set", "access.insecure=true")
+    assert template(*base).returncode == 0
+    result = template(*base, "--set", settings)
+    assert result.returncode != 0 and error in result.stderr, result.stderr
+
+
+def test_lint_has_no_complaints(values: Path) -> None:
+    linted = run("helm", "lint", "--strict", CHART, "--values", values)
+    assert linted.returncode == 0, linted.stdout
+    assert "[WARNING]" not in linted.stdout and "[ERROR]" not in linted.stdout
+
+
+def test_what_the_documentation_shows_renders(tmp_path: Path) -> None:
+    page = (ROOT / "docs/deploy.md").read_text()
+    blocks = re.findall(r"^```yaml\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
+    assert len(blocks) == 2
+    for block in blocks:
+        (tmp_path / "values.yaml").write_text(block)
+        objects = rendered(tmp_path / "values.yaml")
+        assert of_kind(objects, "StatefulSet")["spec"]["replicas"] == 2
+    (command,) = re.findall(r"^(helm template .*)$", page, re.MULTILINE)
+    check(*command.split(), "--kube-version", KUBERNETES[0], cwd=ROOT)
+    for path in re.findall(r"\bdeploy/[\w./-]+\w", page):
+        assert (ROOT / path).exists(), path
+
+
+def test_every_value_has_a_schema_and_a_default() -> None:
+    def keys(values: Any, schema: dict[str, Any], path: str) -> None:
+        assert schema.get("additionalProperties") is False, f"{path} admits unknown keys"
+        assert set(values) == set(schema["properties"]) - {"global"}, path
+        for key, value in values.items():
+            if "properties" in schema["properties"][key] and key != "resources":
+                keys(value, schema["properties"][key], f"{path}.{key}")
+
+    defaults = yaml.safe_load((CHART / "values.yaml").read_text())
+    keys(defaults, json.loads((CHART / "values.schema.json").read_text()), "values")
+
+
+def test_objects_are_valid(values: Path) -> None:
+    objects = rendered(values)
+    for one in objects:
+        if one["apiVersion"].startswith("monitoring.coreos.com/"):
+            at = f"{os.environ['NODE_PATH']}/@kubernetes-models/prometheus-operator/{one['apiVersion']}/index.js"
+            code = f"new (await import({at!r})).{one['kind']}(JSON.parse(process.argv[1])).validate()"
+            check("node", "--input-type=module", "--eval", code, json.dumps(one))
+            continue
+        for version in KUBERNETES:
+            kubernetes_validate.validate(one, version, strict=True)
+    names = [(one["kind"], one["metadata"].get("namespace"), one["metadata"]["name"]) for one in objects]
+    assert len(set(names)) == len(names), "two objects have one name"
+
+
+def test_names_of_ports_labels_and_roles_lead_somewhere(values: Path) -> None:
+    objects = rendered(values)
+    pods = of_kind(objects, "StatefulSet")
+    labels = pods["spec"]["template"]["metadata"]["labels"]
+    ports = {port["name"] for port in container(objects)["ports"]}
+    services = {one["metadata"]["name"]: one for one in objects if one["kind"] == "Service"}
+    assert services[pods["spec"]["serviceName"]]["spec"]["clusterIP"] == "None"
+    selectors = [pods["spec"]["selector"]["matchLabels"]]
+    selectors += [service["spec"]["selector"] for service in services.values()]
+    for one in objects:
+        if one["kind"] == "PodDisruptionBudget":
+            selectors.append(one["spec"]["selector"]["matchLabels"])
+        if one["kind"] == "NetworkPolicy":
+            selectors.append(one["spec"]["podSelector"]["matchLabels"])
+            used = {port["port"] for rule in one["spec"]["ingress"] for port in rule["ports"]}
+            assert used <= ports
+        if one["kind"] == "ServiceMonitor":
+            wanted = one["spec"]["selector"]["matchLabels"].items()
+            (scraped,) = [service for service in services.values() if wanted <= service["metadata"]["labels"].items()]
+            assert {end["port"] for end in one["spec"]["endpoints"]} <= {
+                port["name"] for port in scraped["spec"]["ports"]
+            }
+            # The alerts name this job.
+            assert scraped["metadata"]["labels"][one["spec"]["jobLabel"]] == "flash-indexer"
+        if one["kind"].endswith("RoleBinding"):
+            (role,) = [role for role in objects if role["kind"] == one["roleRef"]["kind"]]
+            assert role["metadata"]["name"] == one["roleRef"]["name"]
+            assert role["metadata"].get("namespace") == one["metadata"].get("namespace")
+            (account,) = [account for account in objects if account["kind"] == "ServiceAccount"]
+            assert one["subjects"] == [
+                {"kind": "ServiceAccount", "name": account["metadata"]["name"], "namespace": NAMESPACE}
+            ]
+            assert account["metadata"]["name"] == pods["spec"]["template"]["spec"]["serviceAccountName"]
+    for selector in selectors:
+        assert selector.items() <= labels.items()
+    for service in services.values():
+        assert {port["targetPort"] for port in service["spec"]["ports"]} <= ports
+
+
+def test_pods_have_no_rights_that_they_do_not_need(values: Path) -> None:
+    objects = rendered(values)
+    pod = of_kind(objects, "StatefulSet")["spec"]["template"]["spec"]
+    assert pod["securityContext"]["runAsNonRoot"] is True
+    assert container(objects)["securityContext"] == {
+        "allowPrivilegeEscalation": False,
+        "readOnlyRootFilesystem": True,
+        "capabilities": {"drop": ["ALL"]},
+    }
+    # Kubernetes would set FLASH_INDEXER_PORT=tcp://… for a Service named flash-indexer, which `serve` reads as --port.
+    assert pod["enableServiceLinks"] is False
+    finds_pods = any(one["kind"].endswith("RoleBinding") for one in objects)
+    assert pod["automountServiceAccountToken"] is finds_pods
+
+
+def test_every_option_exists_and_is_rendered_by_a_value_file() -> None:
+    options = serve_options()
+    source = (CHART / "templates/_args.tpl").read_text()
+    written = set(re.findall(r"(--[a-z][a-z-]+)", source)) - {"--help"}
+    used = {argument.split("=")[0] for path in VALUES for argument in container(rendered(path))["args"][1:]}
+    assert used <= options, "the service has no such option"
+    assert written <= used, "no value file renders it"
+    variables = {name for path in VALUES for name in re.findall(r"FLASH_INDEXER_\w+", path.read_text())}
+    assert {"--" + name.removeprefix("FLASH_INDEXER_").lower().replace("_", "-") for name in variables} <= options
+
+
+def test_the_service_gets_ready_with_the_rendered_arguments(values: Path, tmp_path: Path) -> None:
+    objects = rendered(values)
+    options = {argument.split("=")[0] for argument in container(objects)["args"]}
+    with statefulset(objects, tmp_path) as replicas:
+        for number, replica in enumerate(replicas):
+            assert replica.passes("livenessProbe") and replica.passes("startupProbe")
+            assert replica.get("/workers")[0] == (401 if "--token-file" in options else 200)
+            assert replica.get("/workers", replica.secrets.token)[0] == 200
+            if "--redis" in options:
+                assert replica.get("/store")[1]["status"] == "ok"
+            # A later replica finds an earlier one, with the token and the certificates of peers.
+            source = replica.get("/ready")[1]["recovered_from"]
+            assert ("peer" in source) == ("--peers" in options and number > 0), source
+    if "--state-dir" in options:
+        assert list(tmp_path.glob("0/var/lib/flash-indexer/snapshot-*")), "the stop writes a snapshot"
+
+
+def test_the_chart_is_packaged_with_its_rules(tmp_path: Path) -> None:
+    check("helm", "package", CHART, "--destination", tmp_path)
+    settings = "access.insecure=true,prometheusRule.enabled=true,dashboard.enabled=true"
+    (package,) = tmp_path.glob("*.tgz")
+    shown = run("helm", "template", RELEASE, package, "--kube-version", KUBERNETES[0], "--set", settings)
+    assert shown.returncode == 0 and "IndexerDown" in shown.stdout, shown.stderr
