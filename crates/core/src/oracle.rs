@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::groups::{AttentionWindow, GroupChange, GroupEvent, GroupId};
+use crate::groups::{AttentionWindow, ClearScope, ClearedGroups, GroupChange, GroupEvent, GroupId};
 use crate::{
     Applied, BlockEvent, HeldBlock, LocalHash, MatchScores, PerTier, PrefixIndex, RankMatch, RankSize, RemovedCopies,
     SequenceHash, Tier, WorkerRank,
@@ -207,6 +207,28 @@ impl GroupedOracle {
                         RemovedCopies::All => 0,
                     };
                 }
+            }
+        }
+    }
+
+    /// Clears a part of the cache of `rank`.
+    pub fn clear_scope(&mut self, rank: WorkerRank, scope: ClearScope) {
+        let clear = |copies: &mut PerTier<u32>| {
+            for tier in Tier::ALL {
+                if scope.tier.is_none_or(|cleared| cleared == tier) {
+                    copies[tier] = 0;
+                }
+            }
+        };
+        let held = self.indexed.ranks.get_mut(&rank);
+        if let Some(held) = held.filter(|_| matches!(scope.groups, ClearedGroups::All | ClearedGroups::Primary)) {
+            held.values_mut().for_each(|block| clear(&mut block.copies));
+            held.retain(|_, block| !block.copies.is_zero());
+        }
+        self.indexed.ranks.retain(|_, held| !held.is_empty());
+        for (&(of, id), group) in &mut self.secondary {
+            if of == rank && (scope.groups == ClearedGroups::All || scope.groups == ClearedGroups::Secondary(id)) {
+                group.copies.values_mut().for_each(clear);
             }
         }
     }

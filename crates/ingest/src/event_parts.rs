@@ -11,7 +11,7 @@ pub(super) fn block_count(event: &RankEvent) -> usize {
     match event {
         RankEvent::Primary(BlockEvent::Stored { blocks, .. }) => blocks.len(),
         RankEvent::Primary(BlockEvent::Copied { blocks, .. } | BlockEvent::Removed { blocks, .. }) => blocks.len(),
-        RankEvent::Primary(BlockEvent::Cleared) => 0,
+        RankEvent::Primary(BlockEvent::Cleared) | RankEvent::ClearedScope(_) => 0,
         RankEvent::Secondary(change) => match &change.event {
             GroupEvent::Stored { blocks, .. } | GroupEvent::Removed { blocks, .. } => blocks.len(),
         },
@@ -26,6 +26,7 @@ pub(super) fn divide(event: RankEvent, mut push: impl FnMut(RankEvent)) {
     }
     match event {
         RankEvent::Primary(event) => parts_of_primary(event).into_iter().map(RankEvent::Primary).for_each(push),
+        RankEvent::ClearedScope(scope) => push(RankEvent::ClearedScope(scope)),
         RankEvent::Secondary(GroupChange { group, event }) => {
             let parts = parts_of_group(event).into_iter();
             parts.map(|event| RankEvent::Secondary(GroupChange { group, event })).for_each(push);

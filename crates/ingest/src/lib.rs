@@ -23,6 +23,7 @@
 //! | `listener/` | a listener: options, status, trust, held ranks, report, logs; the [`ModelSink`] that it writes into |
 //! | `change.rs` | changes that decoders send to writers |
 //! | `event_parts.rs` | division of large events |
+//! | `scoped_clear.rs` | clears of a part of a rank's cache |
 //! | `writer.rs` | writer threads: apply changes to indexes |
 //! | `waiting_ranks.rs` | ranks whose waiting blocks deferred work may index |
 //! | `bound_pods/` | pods that connect to the bound socket: topics, streams, pending registrations |
@@ -34,6 +35,8 @@
 mod bound_pods;
 mod change;
 mod decoders;
+#[cfg(test)]
+mod engine_events_tests;
 mod engine_socket;
 mod event_parts;
 #[cfg(test)]
@@ -45,6 +48,7 @@ mod message;
 mod overload_tests;
 mod queues;
 mod resume_point;
+mod scoped_clear;
 mod sockets;
 mod waiting_ranks;
 mod writer;

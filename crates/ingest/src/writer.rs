@@ -21,6 +21,7 @@ use super::event_parts::{EVENT_BLOCKS_MAX, block_count};
 use super::listener::{Listener, Maintain};
 use super::queues::{QueuedWork, Queues, Taken};
 use super::resume_point::ReadInParts;
+use super::scoped_clear::{NextPart, ScopedClear};
 use super::waiting_ranks::WaitingRanks;
 
 /// Changes after which a batch ends with the next message.
@@ -58,6 +59,8 @@ enum Work {
 struct ChangeBatch {
     /// Reading of the index before the next change.
     reading: Option<ReadInParts>,
+    /// Clear of which the removals are the next changes, once its blocks are listed.
+    clearing: Option<ScopedClear>,
     changes: std::vec::IntoIter<Change>,
     /// Context of the next change, if others of its message were applied.
     context: Option<Context>,
@@ -143,7 +146,7 @@ impl Writers {
     /// Queues changes of a stream. Never blocks. `reservation` is kept until the changes are applied.
     pub(super) fn write(&self, listener: &Arc<Listener>, changes: Vec<Change>, reservation: Option<Reservation>) {
         let queue = |changes: Vec<Change>| {
-            let batch = ChangeBatch { reading: None, changes: changes.into_iter(), context: None };
+            let batch = ChangeBatch { reading: None, clearing: None, changes: changes.into_iter(), context: None };
             self.push(listener, Work::Changes(Arc::clone(listener), batch, reservation.clone()));
         };
         if changes.len() <= BATCH_CHANGES_MAX {
@@ -305,6 +308,22 @@ impl Writer {
             batch.reading = None;
         }
         let index = listener.model.index();
+        if let Some(clearing) = batch.clearing.take() {
+            match watch.guarded(|| clearing.next_part(&index)) {
+                Some(NextPart::Reading(clearing)) => {
+                    batch.clearing = Some(clearing);
+                    return Turn::More;
+                }
+                Some(NextPart::Removals(removals)) => {
+                    let rest = std::mem::take(&mut batch.changes);
+                    batch.changes = removals.into_iter().chain(rest).collect::<Vec<_>>().into_iter();
+                }
+                None => {
+                    listener.model.replace_failed_index(&index, Some(listener.id));
+                    return Turn::Complete;
+                }
+            }
+        }
         let applied = watch.guarded(|| {
             let now = self.clock.now();
             let mut context = batch.context.take().unwrap_or_else(|| Context::new(now));
@@ -318,6 +337,10 @@ impl Writer {
                 blocks += cost_of(&change);
                 match change {
                     Change::Read(reading) => batch.reading = Some(reading),
+                    Change::Event(dp_rank, ref event @ RankEvent::ClearedScope(scope)) if !listener.needs_restart() => {
+                        self.metrics.event_applied(event, &Applied::default());
+                        batch.clearing = Some(ScopedClear::new(listener.worker, dp_rank, scope));
+                    }
                     // Changes sent before the stream restarted are void. The blocks of an unregistered rank are removed all the
                     // same: its stream may be closed, and never restart.
                     change if matches!(change, Change::Restarted | Change::Forget(_)) || !listener.needs_restart() => {
@@ -326,7 +349,7 @@ impl Writer {
                     _ => {}
                 }
                 watch.step();
-                if batch.reading.is_some() || blocks >= TURN_BLOCKS_MAX {
+                if batch.reading.is_some() || batch.clearing.is_some() || blocks >= TURN_BLOCKS_MAX {
                     break;
                 }
             }
@@ -335,7 +358,7 @@ impl Writer {
         if applied.is_none() {
             listener.model.replace_failed_index(&index, Some(listener.id));
         }
-        match applied.is_some() && (batch.reading.is_some() || batch.changes.len() > 0) {
+        match applied.is_some() && (batch.reading.is_some() || batch.clearing.is_some() || batch.changes.len() > 0) {
             true => Turn::More,
             false => Turn::Complete,
         }
@@ -485,7 +508,7 @@ impl Writer {
                 (Limit::Twins, "the engine has too many sequence hashes for one prefix")
             }
             RankEvent::Primary(_) => (Limit::WaitingBlocks, "too many blocks wait for a parent that was never stored"),
-            RankEvent::Secondary(_) => {
+            RankEvent::Secondary(_) | RankEvent::ClearedScope(_) => {
                 (Limit::CacheGroups, "a hybrid model has more cache groups, or blocks in one, than are kept")
             }
         };

@@ -61,6 +61,7 @@ impl RankPrefixes {
                 true
             }
             RankEvent::Primary(event) => inner.apply(event),
+            RankEvent::ClearedScope(_) => unreachable!("a writer replaces a scoped clear by removals"),
         };
         drop(inner);
         if has_changes {

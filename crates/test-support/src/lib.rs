@@ -3,12 +3,14 @@
 //! | file | role |
 //! |---|---|
 //! | `testdata.rs` | the repository's recorded data, decompressed |
+//! | `event_vectors.rs` | written vectors of engine events |
 //! | `redis.rs` | Redis servers: one, a cluster, or one with a replica and a sentinel |
 //! | `hub.rs` | a stub of the Hugging Face hub |
 //! | `certificates.rs` | authorities and the certificates that they issue |
 //! | `lib.rs` | polling for a condition, and small parsers |
 
 mod certificates;
+mod event_vectors;
 mod hub;
 mod redis;
 mod testdata;
@@ -17,6 +19,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 pub use self::certificates::{Authority, IssuedFiles};
+pub use self::event_vectors::{EventVector, EventVectorMessage, event_vectors};
 pub use self::hub::{HubStub, TINY_WORDS, tiny_tokenizer};
 pub use self::redis::{
     ClusterSetup, RedisNode, RedisWithSentinel, find_redis_server, redis_cluster, redis_cluster_with, redis_server,

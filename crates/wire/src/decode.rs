@@ -1,11 +1,14 @@
 //! Decoding of a MessagePack payload into a batch of events.
 
+use std::fmt::{self, Write};
+
 use flash_indexer_core::DpRank;
 
 use crate::adapter::{EngineAdapter, StoredField, missing_stored_field};
-use crate::event::{BlockRemoved, BlockStored, EngineEvent};
+use crate::event::{BlockRemoved, BlockStored, EngineEvent, ScopedClear};
 use crate::fields::{self, BlockKeys};
 use crate::msgpack::{Malformed, Reader, Token};
+use crate::translate::is_known_medium;
 
 /// One decoded message.
 #[derive(Debug, Clone, PartialEq)]
@@ -74,7 +77,12 @@ impl BatchOutline {
     /// any other payload is meaningless.
     #[must_use]
     pub fn batch<'a>(&self, payload: &'a [u8], adapter: EngineAdapter) -> Batch<'a> {
-        let events = Events { reader: Reader::starting_at(payload, self.events_at), left: self.events, adapter };
+        let events = Events {
+            reader: Reader::starting_at(payload, self.events_at),
+            left: self.events,
+            adapter,
+            unknown_fields: Vec::new(),
+        };
         Batch { timestamp: self.timestamp, dp_rank: self.dp_rank, events }
     }
 }
@@ -85,9 +93,15 @@ pub struct Events<'a> {
     reader: Reader<'a>,
     left: u32,
     adapter: EngineAdapter,
+    unknown_fields: Vec<UnknownField<'a>>,
 }
 
-impl Events<'_> {
+impl<'a> Events<'a> {
+    /// Takes the unknown fields of the events decoded so far, at most [`UNKNOWN_FIELDS_MAX`] and each once.
+    pub fn take_unknown_fields(&mut self) -> Vec<UnknownField<'a>> {
+        std::mem::take(&mut self.unknown_fields)
+    }
+
     /// Offset of the next event in the payload, in bytes.
     #[must_use]
     pub fn offset(&self) -> usize {
@@ -107,7 +121,7 @@ impl<'a> Iterator for Events<'a> {
     fn next(&mut self) -> Option<Self::Item> {
         self.left = self.left.checked_sub(1)?;
         let mut inside = self.reader.clone();
-        let event = event(&mut inside, self.adapter);
+        let event = event(&mut inside, self.adapter, &mut self.unknown_fields);
         if event.is_ok() {
             self.reader = inside;
         } else if self.reader.skip().is_err() {
@@ -115,6 +129,61 @@ impl<'a> Iterator for Events<'a> {
             self.left = 0;
         }
         Some(event)
+    }
+}
+
+/// Field of a known event that this version does not know. The event is used without it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct UnknownField<'a> {
+    /// Type of the event.
+    pub event: &'static str,
+    /// The field.
+    pub name: FieldName<'a>,
+}
+
+/// Name of a field.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum FieldName<'a> {
+    /// Key in a map, as sent.
+    Key(&'a [u8]),
+    /// Position in an array, counted from the event's type, which is at zero.
+    Position(usize),
+}
+
+impl fmt::Display for FieldName<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Key(key) => {
+                String::from_utf8_lossy(key).chars().take(KIND_CHARS_MAX).try_for_each(|c| f.write_char(c))
+            }
+            Self::Position(at) => write!(f, "field {at}"),
+        }
+    }
+}
+
+/// Limit of the unknown fields that the events of a batch report together.
+pub const UNKNOWN_FIELDS_MAX: usize = 16;
+
+/// Collects the unknown fields of one event.
+struct UnknownFields<'a, 'f> {
+    event: &'static str,
+    found: &'f mut Vec<UnknownField<'a>>,
+}
+
+impl<'a> UnknownFields<'a, '_> {
+    fn add(&mut self, name: FieldName<'a>) {
+        let field = UnknownField { event: self.event, name };
+        if self.found.len() < UNKNOWN_FIELDS_MAX && !self.found.contains(&field) {
+            self.found.push(field);
+        }
+    }
+
+    /// Skips a field at a position of an array. Nil says nothing.
+    fn skip(&mut self, at: usize, reader: &mut Reader<'a>) -> Result<(), EventError> {
+        if reader.clone().next()? != Token::Nil {
+            self.add(FieldName::Position(at + 1));
+        }
+        Ok(reader.skip()?)
     }
 }
 
@@ -156,7 +225,7 @@ pub enum EventError {
     /// Neither a tagged array nor a map with `type`.
     #[error("not an event: expected [\"BlockStored\", …] or {{\"type\": \"BlockStored\", …}}")]
     NotAnEvent,
-    /// A type other than the three known ones.
+    /// A type other than the known ones.
     #[error("unknown event type {kind:?}")]
     UnknownType {
         /// The type as sent, truncated to 64 characters.
@@ -267,7 +336,8 @@ impl<'a> Parts<'a> {
 
     fn events(&mut self, reader: &mut Reader<'a>) -> Result<(), BatchError> {
         let Token::Array(left) = reader.next()? else { return Err(BatchError::NotABatch) };
-        self.events = Some(Events { reader: reader.clone(), left, adapter: EngineAdapter::Detect });
+        self.events =
+            Some(Events { reader: reader.clone(), left, adapter: EngineAdapter::Detect, unknown_fields: Vec::new() });
         for _ in 0..left {
             reader.skip()?;
         }
@@ -282,15 +352,21 @@ impl<'a> Parts<'a> {
 const KIND_CHARS_MAX: usize = 64;
 
 /// Decodes one event and advances the reader past it.
-fn event<'a>(reader: &mut Reader<'a>, adapter: EngineAdapter) -> Result<EngineEvent<'a>, EventError> {
+fn event<'a>(
+    reader: &mut Reader<'a>,
+    adapter: EngineAdapter,
+    unknown_fields: &mut Vec<UnknownField<'a>>,
+) -> Result<EngineEvent<'a>, EventError> {
     match reader.next()? {
         Token::Array(len) if len > 0 => {
             let Token::Text(kind) = reader.next()? else { return Err(EventError::NotAnEvent) };
-            from_array(reader, kind, len as usize - 1, adapter)
+            let kind = Kind::of(kind)?;
+            let mut unknown = UnknownFields { event: kind.as_str(), found: unknown_fields };
+            from_array(reader, kind, len as usize - 1, adapter, &mut unknown)
         }
         Token::Map(len) => {
-            let kind = kind_of_map(&mut reader.clone(), len)?;
-            from_map(reader, kind, len)
+            let kind = Kind::of(kind_of_map(&mut reader.clone(), len)?)?;
+            from_map(reader, kind, len, &mut UnknownFields { event: kind.as_str(), found: unknown_fields })
         }
         _ => Err(EventError::NotAnEvent),
     }
@@ -311,59 +387,105 @@ fn unknown(kind: &[u8]) -> EventError {
     EventError::UnknownType { kind: String::from_utf8_lossy(kind).chars().take(KIND_CHARS_MAX).collect() }
 }
 
+/// Known types of events.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    Stored,
+    Removed,
+    Cleared,
+}
+
+impl Kind {
+    fn of(kind: &[u8]) -> Result<Self, EventError> {
+        match kind {
+            b"BlockStored" => Ok(Self::Stored),
+            b"BlockRemoved" => Ok(Self::Removed),
+            b"AllBlocksCleared" => Ok(Self::Cleared),
+            kind => Err(unknown(kind)),
+        }
+    }
+
+    const fn as_str(self) -> &'static str {
+        match self {
+            Self::Stored => "BlockStored",
+            Self::Removed => "BlockRemoved",
+            Self::Cleared => "AllBlocksCleared",
+        }
+    }
+}
+
 /// Fields of an array `BlockRemoved`, in order; later fields are skipped.
 const REMOVED_FIELDS: [&str; 5] = ["block_hashes", "medium", "group_idx", "locality", "ownership"];
 
+/// Fields of an array `AllBlocksCleared`, in order; later fields are skipped.
+const CLEARED_FIELDS: [&str; 3] = ["medium", "ownership", "group_idx"];
+
+/// The field at a position of an array `AllBlocksCleared`. An engine without the medium has the manager in its place: a
+/// text that names no medium.
+fn cleared_field_at(at: usize, reader: &Reader<'_>) -> Option<&'static str> {
+    let is_manager = at == 0
+        && matches!(reader.clone().next(), Ok(Token::Text(text)) if !str::from_utf8(text).is_ok_and(is_known_medium));
+    if is_manager { Some("ownership") } else { CLEARED_FIELDS.get(at).copied() }
+}
+
 fn from_array<'a>(
     reader: &mut Reader<'a>,
-    kind: &[u8],
+    kind: Kind,
     len: usize,
     adapter: EngineAdapter,
+    unknown: &mut UnknownFields<'a, '_>,
 ) -> Result<EngineEvent<'a>, EventError> {
     match kind {
-        b"BlockStored" => {
+        Kind::Stored => {
             if let Some(field) = missing_stored_field(len) {
                 return Err(EventError::MissingField { field });
             }
             let mut stored = BlockStored::default();
             for at in 0..len {
                 match adapter.stored_field(at, reader) {
-                    StoredField::Named(field) => stored_field(&mut stored, field.as_bytes(), reader)?,
+                    StoredField::Named(field) => stored_field(&mut stored, field.as_bytes(), reader, unknown)?,
                     StoredField::SaltMap => stored.cache_salt = salt_in_map(reader)?,
-                    StoredField::Skipped => reader.skip()?,
+                    StoredField::Skipped => unknown.skip(at, reader)?,
                 }
             }
             Ok(EngineEvent::Stored(stored))
         }
-        b"BlockRemoved" => {
+        Kind::Removed => {
             if len == 0 {
                 return Err(EventError::MissingField { field: REMOVED_FIELDS[0] });
             }
             let mut removed = BlockRemoved::default();
             for at in 0..len {
                 match REMOVED_FIELDS.get(at) {
-                    Some(field) => removed_field(&mut removed, field.as_bytes(), reader)?,
-                    None => reader.skip()?,
+                    Some(field) => removed_field(&mut removed, field.as_bytes(), reader, unknown)?,
+                    None => unknown.skip(at, reader)?,
                 }
             }
             Ok(EngineEvent::Removed(removed))
         }
-        b"AllBlocksCleared" => {
-            for _ in 0..len {
-                reader.skip()?;
+        Kind::Cleared => {
+            let mut scope = ScopedClear::default();
+            for at in 0..len {
+                match cleared_field_at(at, reader) {
+                    Some(field) => cleared_field(&mut scope, field.as_bytes(), reader, unknown)?,
+                    None => unknown.skip(at, reader)?,
+                }
             }
-            Ok(EngineEvent::Cleared)
+            Ok(cleared(scope))
         }
-        kind => Err(unknown(kind)),
     }
 }
 
-fn from_map<'a>(reader: &mut Reader<'a>, kind: &[u8], len: u32) -> Result<EngineEvent<'a>, EventError> {
+fn from_map<'a>(
+    reader: &mut Reader<'a>,
+    kind: Kind,
+    len: u32,
+    unknown: &mut UnknownFields<'a, '_>,
+) -> Result<EngineEvent<'a>, EventError> {
     let mut event = match kind {
-        b"BlockStored" => EngineEvent::Stored(BlockStored::default()),
-        b"BlockRemoved" => EngineEvent::Removed(BlockRemoved::default()),
-        b"AllBlocksCleared" => EngineEvent::Cleared,
-        kind => return Err(unknown(kind)),
+        Kind::Stored => EngineEvent::Stored(BlockStored::default()),
+        Kind::Removed => EngineEvent::Removed(BlockRemoved::default()),
+        Kind::Cleared => EngineEvent::ClearedScope(ScopedClear::default()),
     };
     let (mut has_hashes, mut has_block_size) = (false, false);
     for _ in 0..len {
@@ -371,8 +493,9 @@ fn from_map<'a>(reader: &mut Reader<'a>, kind: &[u8], len: u32) -> Result<Engine
         has_hashes |= key == b"block_hashes";
         has_block_size |= key == b"block_size";
         match &mut event {
-            EngineEvent::Stored(stored) => stored_field(stored, key, reader)?,
-            EngineEvent::Removed(removed) => removed_field(removed, key, reader)?,
+            EngineEvent::Stored(stored) => stored_field(stored, key, reader, unknown)?,
+            EngineEvent::Removed(removed) => removed_field(removed, key, reader, unknown)?,
+            EngineEvent::ClearedScope(scope) => cleared_field(scope, key, reader, unknown)?,
             EngineEvent::Cleared => reader.skip()?,
         }
     }
@@ -382,11 +505,52 @@ fn from_map<'a>(reader: &mut Reader<'a>, kind: &[u8], len: u32) -> Result<Engine
             Err(EventError::MissingField { field: "block_hashes" })
         }
         EngineEvent::Stored(_) if !has_block_size => Err(EventError::MissingField { field: "block_size" }),
+        EngineEvent::ClearedScope(scope) => Ok(cleared(scope)),
         event => Ok(event),
     }
 }
 
-fn stored_field<'a>(event: &mut BlockStored<'a>, field: &[u8], reader: &mut Reader<'a>) -> Result<(), EventError> {
+/// A clear of the whole cache if no field restricts it.
+fn cleared(scope: ScopedClear<'_>) -> EngineEvent<'_> {
+    let is_set = |text: &&str| !text.is_empty();
+    let scope = ScopedClear { medium: scope.medium.filter(is_set), ownership: scope.ownership.filter(is_set), ..scope };
+    if scope == ScopedClear::default() { EngineEvent::Cleared } else { EngineEvent::ClearedScope(scope) }
+}
+
+/// A field of a wrong type is an error: without it the clear would apply to more blocks.
+fn cleared_field<'a>(
+    scope: &mut ScopedClear<'a>,
+    field: &'a [u8],
+    reader: &mut Reader<'a>,
+    unknown: &mut UnknownFields<'a, '_>,
+) -> Result<(), EventError> {
+    match field {
+        b"medium" => scope.medium = fields::optional_text(reader, "medium")?,
+        b"ownership" => scope.ownership = fields::optional_text(reader, "ownership")?,
+        b"group_idx" => scope.group_idx = fields::optional_u32(reader, "group_idx")?,
+        _ => skip_named(field, reader, unknown)?,
+    }
+    Ok(())
+}
+
+/// Skips an unknown field of a map. The tag of the event is not a field.
+fn skip_named<'a>(
+    field: &'a [u8],
+    reader: &mut Reader<'a>,
+    unknown: &mut UnknownFields<'a, '_>,
+) -> Result<(), EventError> {
+    if field != b"type" {
+        unknown.add(FieldName::Key(field));
+    }
+    Ok(reader.skip()?)
+}
+
+fn stored_field<'a>(
+    event: &mut BlockStored<'a>,
+    field: &'a [u8],
+    reader: &mut Reader<'a>,
+    unknown: &mut UnknownFields<'a, '_>,
+) -> Result<(), EventError> {
     match field {
         b"block_hashes" => event.block_hashes = fields::hashes(reader, "block_hashes")?,
         b"parent_block_hash" => event.parent_block_hash = fields::optional_hash(reader, "parent_block_hash")?,
@@ -410,19 +574,24 @@ fn stored_field<'a>(event: &mut BlockStored<'a>, field: &[u8], reader: &mut Read
         b"ownership" => event.ownership = fields::lenient(reader, fields::optional_text)?,
         b"session_id" => event.session_id = fields::lenient(reader, fields::optional_text)?,
         b"lookahead_token_ids" => event.lookahead_token_ids = fields::lenient(reader, fields::lookahead)?,
-        _ => reader.skip()?,
+        _ => skip_named(field, reader, unknown)?,
     }
     Ok(())
 }
 
-fn removed_field<'a>(event: &mut BlockRemoved<'a>, field: &[u8], reader: &mut Reader<'a>) -> Result<(), EventError> {
+fn removed_field<'a>(
+    event: &mut BlockRemoved<'a>,
+    field: &'a [u8],
+    reader: &mut Reader<'a>,
+    unknown: &mut UnknownFields<'a, '_>,
+) -> Result<(), EventError> {
     match field {
         b"block_hashes" => event.block_hashes = fields::hashes(reader, "block_hashes")?,
         b"medium" => event.medium = fields::optional_text(reader, "medium")?,
         b"group_idx" => event.group_idx = fields::optional_u32(reader, "group_idx")?,
         b"locality" => event.locality = fields::optional_text(reader, "locality")?,
         b"ownership" => event.ownership = fields::lenient(reader, fields::optional_text)?,
-        _ => reader.skip()?,
+        _ => skip_named(field, reader, unknown)?,
     }
     Ok(())
 }

@@ -3,7 +3,7 @@
 use flash_indexer_core::{DpRank, SequenceHash};
 use rmp::encode::{write_array_len, write_f64, write_map_len, write_nil, write_sint, write_str, write_uint};
 
-use crate::event::{BlockRemoved, BlockStored, EngineEvent, ExtraKey, TokenIds};
+use crate::event::{BlockRemoved, BlockStored, EngineEvent, ExtraKey, ScopedClear, TokenIds};
 
 /// Event format of a vLLM release.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -42,6 +42,8 @@ pub fn encode_batch(
                 writer.array(1);
                 writer.text("AllBlocksCleared");
             }
+            (EngineEvent::ClearedScope(scope), Encoding::Map) => writer.cleared_map(scope),
+            (EngineEvent::ClearedScope(scope), Encoding::Array) => writer.cleared_array(scope),
         }
     }
     writer.optional(dp_rank, |writer, rank| writer.unsigned(rank.0.into()));
@@ -144,6 +146,24 @@ impl Writer {
         self.hashes(&event.block_hashes);
         self.optional(event.medium, Self::text);
         self.optional(event.group_idx, |w, idx| w.unsigned(idx.into()));
+    }
+
+    fn cleared_map(&mut self, scope: &ScopedClear<'_>) {
+        let optional = [scope.medium.is_some(), scope.ownership.is_some(), scope.group_idx.is_some()];
+        self.map(1 + optional.iter().filter(|&&present| present).count());
+        let mut fields = MapFields { writer: self };
+        fields.always("type", |w| w.text("AllBlocksCleared"));
+        fields.unless_absent("medium", scope.medium, Self::text);
+        fields.unless_absent("ownership", scope.ownership, Self::text);
+        fields.unless_absent("group_idx", scope.group_idx, |w, idx| w.unsigned(idx.into()));
+    }
+
+    fn cleared_array(&mut self, scope: &ScopedClear<'_>) {
+        self.array(4);
+        self.text("AllBlocksCleared");
+        self.optional(scope.medium, Self::text);
+        self.optional(scope.ownership, Self::text);
+        self.optional(scope.group_idx, |w, idx| w.unsigned(idx.into()));
     }
 
     fn extra_keys(&mut self, blocks: &[Option<Vec<ExtraKey<'_>>>]) {

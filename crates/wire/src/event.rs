@@ -9,8 +9,10 @@ pub enum EngineEvent<'a> {
     Stored(BlockStored<'a>),
     /// `BlockRemoved`.
     Removed(BlockRemoved<'a>),
-    /// `AllBlocksCleared`.
+    /// `AllBlocksCleared` of the whole cache.
     Cleared,
+    /// `AllBlocksCleared` of a part of the cache.
+    ClearedScope(ScopedClear<'a>),
 }
 
 /// Blocks that the engine has added to its cache.
@@ -59,6 +61,17 @@ pub struct BlockRemoved<'a> {
     pub locality: Option<&'a str>,
     /// Manager of the blocks.
     pub ownership: Option<&'a str>,
+}
+
+/// Part of the cache that the engine has dropped: the blocks to which every field that is present applies.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct ScopedClear<'a> {
+    /// Memory that held the blocks.
+    pub medium: Option<&'a str>,
+    /// Manager of the blocks.
+    pub ownership: Option<&'a str>,
+    /// Number of the cache group in a hybrid model.
+    pub group_idx: Option<u32>,
 }
 
 /// Cache group of a hybrid model, which keeps several caches side by side.

@@ -66,9 +66,12 @@ pub use adapter::EngineAdapter;
 pub use adapter_salt::{ADAPTER_NAME_BYTES_MAX, AdapterSalt};
 pub use chain_hash::{EngineBlockHash, HashedKey, Sha256CborChain};
 pub use cursor::Cursor;
-pub use decode::{BATCH_EVENTS_MAX, Batch, BatchError, BatchOutline, EventError, Events, decode_batch};
+pub use decode::{
+    BATCH_EVENTS_MAX, Batch, BatchError, BatchOutline, EventError, Events, FieldName, UNKNOWN_FIELDS_MAX, UnknownField,
+    decode_batch,
+};
 pub use encode::{Encoding, encode_batch};
-pub use event::{BlockRemoved, BlockStored, CacheGroup, EngineEvent, ExtraKey, TokenIds};
+pub use event::{BlockRemoved, BlockStored, CacheGroup, EngineEvent, ExtraKey, ScopedClear, TokenIds};
 pub use frames::{FrameError, LiveMessage, ReplayReply};
 pub use stream::{
     Action, ClearReason, Degraded, Pending, Replay, ReplayOutcome, Start, Stream, StreamEvent, StreamLimits,

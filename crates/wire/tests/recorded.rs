@@ -96,8 +96,10 @@ fn check_payload(payload: &[u8]) -> usize {
     assert_eq!(batch.dp_rank, rank);
 
     let expected = parts[1].as_array().expect("a list of events");
-    let events: Vec<_> = batch.events.collect();
+    let mut events_of_batch = batch.events;
+    let events: Vec<_> = events_of_batch.by_ref().collect();
     assert_eq!(events.len(), expected.len());
+    assert_eq!(events_of_batch.take_unknown_fields(), [], "a recorded engine has no unknown fields");
     for (event, expected) in events.iter().zip(expected) {
         match event.as_ref().unwrap_or_else(|error| panic!("{error}: {expected}")) {
             EngineEvent::Stored(event) => {
@@ -135,6 +137,7 @@ fn check_payload(payload: &[u8]) -> usize {
                 assert_eq!(event.locality.map(str::to_owned), text(expected, "locality"));
                 assert_eq!(event.ownership.map(str::to_owned), text(expected, "ownership"));
             }
+            EngineEvent::ClearedScope(event) => panic!("no recorded engine clears a part: {event:?}"),
             EngineEvent::Cleared => assert!(expected.to_string().contains("AllBlocksCleared")),
         }
     }

@@ -8,7 +8,7 @@ use flash_indexer_core::{DpRank, PrefixIndex, RemovedCopies, SequenceHash, Worke
 use flash_indexer_designs::RadixTree;
 use flash_indexer_wire::{
     BATCH_EVENTS_MAX, BatchError, BatchOutline, EngineAdapter, EngineEvent, EventError, ExtraKey, FrameError,
-    LiveMessage, ReplayReply, TokenIds, Translator, TranslatorOptions, decode_batch,
+    LiveMessage, ReplayReply, ScopedClear, TokenIds, Translator, TranslatorOptions, decode_batch,
 };
 use proptest::prelude::*;
 use rmpv::Value;
@@ -236,13 +236,37 @@ fn an_informative_field_of_the_wrong_type_is_ignored() {
 
 #[test]
 fn clears_are_read_in_every_form() {
-    let forms = [
-        list([Value::from("AllBlocksCleared")]),
-        list([Value::from("AllBlocksCleared"), "kvcr".into()]),
-        map([("type", "AllBlocksCleared".into()), ("ownership", "kvcr".into())]),
+    let cleared = |fields: &[Value]| list([Value::from("AllBlocksCleared")].into_iter().chain(fields.to_vec()));
+    let named = |field: &str, value: Value| map([("type", "AllBlocksCleared".into()), (field, value)]);
+    let whole = [
+        cleared(&[]),
+        cleared(&[Value::Nil, Value::Nil]),
+        cleared(&["".into()]),
+        named("medium", Value::Nil),
+        named("new_field", 5.into()),
     ];
-    for form in forms {
+    let scope = ScopedClear::default();
+    let managed = ScopedClear { ownership: Some("kvcr"), ..scope };
+    let on_host = ScopedClear { medium: Some("cpu"), ..scope };
+    let parts = [
+        (cleared(&["kvcr".into()]), managed),
+        (cleared(&[Value::Nil, "kvcr".into()]), managed),
+        (named("ownership", "kvcr".into()), managed),
+        (cleared(&["cpu".into()]), on_host),
+        (named("medium", "cpu".into()), on_host),
+        (cleared(&["cpu".into(), "kvcr".into()]), ScopedClear { ownership: Some("kvcr"), ..on_host }),
+        (cleared(&[Value::Nil, Value::Nil, 3.into()]), ScopedClear { group_idx: Some(3), ..scope }),
+        (named("group_idx", 3.into()), ScopedClear { group_idx: Some(3), ..scope }),
+    ];
+    for form in whole {
         assert_eq!(one(form), Ok(format!("{:?}", EngineEvent::Cleared)));
+    }
+    for (form, scope) in parts {
+        assert_eq!(one(form), Ok(format!("{:?}", EngineEvent::ClearedScope(scope))));
+    }
+    for (field, value) in [("medium", Value::from(1)), ("ownership", list([])), ("group_idx", "1".into())] {
+        let error = one(named(field, value)).expect_err("without the field the clear would be of more blocks");
+        assert_eq!(error.reason(), "wrong_type", "{field}");
     }
 }
 

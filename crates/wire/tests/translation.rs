@@ -49,6 +49,7 @@ fn indexed(translator: &mut Translator, event: &EngineEvent<'_>) -> Result<Block
     translated(translator, event).map(|change| match change {
         RankEvent::Primary(event) => event,
         RankEvent::Secondary(change) => panic!("another cache group: {change:?}"),
+        RankEvent::ClearedScope(scope) => panic!("a scoped clear: {scope:?}"),
     })
 }
 
@@ -331,6 +332,7 @@ fn secondary(result: Result<RankEvent, TranslateError>) -> Result<(u32, Attentio
     match result {
         Ok(RankEvent::Secondary(GroupChange { group, event })) => Ok((group.id.0, group.window, event)),
         Ok(RankEvent::Primary(_)) => Err("indexed"),
+        Ok(RankEvent::ClearedScope(_)) => Err("cleared"),
         Err(error) => Err(error.reason()),
     }
 }

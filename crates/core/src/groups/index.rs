@@ -7,12 +7,13 @@ use parking_lot::RwLock;
 use rustc_hash::FxHashMap;
 
 use super::rank::RankGroups;
-use super::{Cut, GroupChange, RankEvent};
+use super::{ClearScope, Cut, GroupChange, GroupEvent, RankEvent};
 use crate::cursor::PrefixCursor;
 use crate::hashing::sequence_hashes;
 use crate::{
     Applied, BlockEvent, DeepestMatches, HeldBlock, HeldReading, LocalHash, MatchScores, MemoryLimit, PerTier,
-    RankMatch, RankOrder, RankSize, ReadingProgress, SequenceHash, SharedIndex, Tier, WorkerId, WorkerRank,
+    RankMatch, RankOrder, RankSize, ReadingProgress, RemovedCopies, SequenceHash, SharedIndex, Tier, WorkerId,
+    WorkerRank,
 };
 
 /// An index whose ranks may have several cache groups.
@@ -69,7 +70,37 @@ impl GroupedIndex {
         match event {
             RankEvent::Primary(event) => self.apply(rank, event),
             RankEvent::Secondary(change) => self.apply_group(rank, change),
+            RankEvent::ClearedScope(scope) => {
+                let removals = self.removals(rank, *scope, &self.held(rank));
+                removals.iter().fold(Applied::default(), |applied, event| applied + self.apply_event(rank, event))
+            }
         }
+    }
+
+    /// The removals that together clear a part of the cache of `rank`. `held` are the blocks of its primary group, which are
+    /// read only if the scope includes that group.
+    #[must_use]
+    pub fn removals(&self, rank: WorkerRank, scope: ClearScope, held: &[HeldBlock]) -> Vec<RankEvent> {
+        let mut removals = Vec::new();
+        for tier in scope.tiers().filter(|_| scope.has_primary()) {
+            let blocks = held.iter().filter(|block| block.copies[tier] > 0).map(|block| block.sequence);
+            let blocks: Vec<SequenceHash> = blocks.collect();
+            if !blocks.is_empty() {
+                let event = BlockEvent::Removed { tier, blocks, copies: RemovedCopies::All };
+                removals.push(RankEvent::Primary(event));
+            }
+        }
+        for GroupChange { group, event } in self.secondary_stores(rank) {
+            if let GroupEvent::Stored { tier, blocks, .. } = event
+                && scope.has_secondary(group.id)
+                && scope.tiers().any(|cleared| cleared == tier)
+                && !blocks.is_empty()
+            {
+                let event = GroupEvent::Removed { tier, blocks, copies: RemovedCopies::All };
+                removals.push(RankEvent::Secondary(GroupChange { group, event }));
+            }
+        }
+        removals
     }
 
     /// [`SharedIndex::prefetch`] for an event of any group.

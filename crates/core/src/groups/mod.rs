@@ -96,6 +96,51 @@ pub enum RankEvent {
     Primary(BlockEvent),
     /// A change of a secondary group.
     Secondary(GroupChange),
+    /// A clear of a part of the cache.
+    ClearedScope(ClearScope),
+}
+
+/// Part of a rank's cache that its engine drops as a whole: the blocks of some groups in some tiers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ClearScope {
+    /// The tier; every tier if there is none.
+    pub tier: Option<Tier>,
+    /// The groups.
+    pub groups: ClearedGroups,
+}
+
+/// Cache groups that an engine clears.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ClearedGroups {
+    /// Every group.
+    All,
+    /// The primary group.
+    Primary,
+    /// One secondary group.
+    Secondary(GroupId),
+}
+
+impl ClearScope {
+    /// Whether the scope includes the primary group.
+    #[must_use]
+    pub fn has_primary(&self) -> bool {
+        !matches!(self.groups, ClearedGroups::Secondary(_))
+    }
+
+    /// Whether the scope includes a secondary group.
+    fn has_secondary(&self, group: GroupId) -> bool {
+        match self.groups {
+            ClearedGroups::All => true,
+            ClearedGroups::Primary => false,
+            ClearedGroups::Secondary(cleared) => cleared == group,
+        }
+    }
+
+    /// Tiers of the scope, fastest first.
+    pub fn tiers(&self) -> impl Iterator<Item = Tier> {
+        let scope = *self;
+        Tier::ALL.into_iter().filter(move |&tier| scope.tier.is_none_or(|cleared| cleared == tier))
+    }
 }
 
 /// Limit of secondary groups of one rank; real models have a handful.

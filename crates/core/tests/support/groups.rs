@@ -2,7 +2,8 @@
 #![allow(dead_code, reason = "each test uses a part of it")]
 
 use flash_indexer_core::groups::{
-    AttentionWindow, GroupChange, GroupEvent, GroupId, GroupedIndex, RankEvent, SecondaryGroup,
+    AttentionWindow, ClearScope, ClearedGroups, GroupChange, GroupEvent, GroupId, GroupedIndex, RankEvent,
+    SecondaryGroup,
 };
 use flash_indexer_core::oracle::GroupedOracle;
 use flash_indexer_core::{
@@ -22,17 +23,19 @@ pub(crate) fn change(group: SecondaryGroup, event: GroupEvent) -> GroupChange {
 pub(crate) enum GroupedStep {
     Primary(Step),
     Secondary(WorkerRank, GroupChange),
+    ClearedScope(WorkerRank, ClearScope),
 }
 
 /// Streams in which each prefix has one name in a rank.
 pub(crate) fn consistent_stream() -> impl Strategy<Value = Vec<GroupedStep>> {
-    vec(prop_oneof![support::consistent_step().prop_map(GroupedStep::Primary), secondary_step()], 1..60)
+    let primary = support::consistent_step().prop_map(GroupedStep::Primary);
+    vec(prop_oneof![8 => primary, 8 => secondary_step(), 1 => cleared_scope()], 1..60)
 }
 
 /// Streams that include contradicting events.
 pub(crate) fn any_stream() -> impl Strategy<Value = Vec<GroupedStep>> {
     let primary = support::stream(12).prop_map(|steps| steps.into_iter().map(GroupedStep::Primary).collect());
-    let secondary = secondary_step().prop_map(|step| vec![step]);
+    let secondary = prop_oneof![8 => secondary_step(), 1 => cleared_scope()].prop_map(|step| vec![step]);
     vec(prop_oneof![1 => primary, 4 => secondary], 1..20).prop_map(|parts: Vec<Vec<_>>| parts.concat())
 }
 
@@ -70,6 +73,16 @@ fn secondary_step() -> impl Strategy<Value = GroupedStep> {
     })
 }
 
+fn cleared_scope() -> impl Strategy<Value = GroupedStep> {
+    let groups = prop_oneof![
+        Just(ClearedGroups::All),
+        Just(ClearedGroups::Primary),
+        (0..3u32).prop_map(|id| ClearedGroups::Secondary(GroupId(id)))
+    ];
+    (support::rank(), proptest::option::of(support::tier()), groups)
+        .prop_map(|(rank, tier, groups)| GroupedStep::ClearedScope(rank, ClearScope { tier, groups }))
+}
+
 /// Applies a stream to an index and to the oracle, and compares them after every step.
 fn drive(
     steps: &[GroupedStep],
@@ -92,6 +105,10 @@ fn drive(
             GroupedStep::Secondary(rank, change) => {
                 index.apply_group(*rank, change);
                 oracle.apply_group(*rank, change);
+            }
+            GroupedStep::ClearedScope(rank, scope) => {
+                index.apply_event(*rank, &RankEvent::ClearedScope(*scope));
+                oracle.clear_scope(*rank, *scope);
             }
         }
         compare(&oracle)?;

@@ -122,6 +122,7 @@ impl ListenerDecoder {
             }
         }
         self.turn_bytes_left = self.turn_bytes_left.saturating_sub(events.offset() - start);
+        self.record_unknown_fields(events.take_unknown_fields());
     }
 
     fn end_batch(&mut self, dp_rank: DpRank) {
@@ -216,6 +217,7 @@ impl ListenerDecoder {
                 self.metrics.limit_reached(Limit::Names)
             }
             TranslateError::SaltedBlocks => self.metrics.limit_reached(Limit::SaltedBlocks),
+            TranslateError::OwnershipUnknown { .. } => self.metrics.limit_reached(Limit::OwnedBlocks),
             TranslateError::BlockSize { .. } | TranslateError::TokenCount { .. } => {}
         }
         self.record_event_loss(dp_rank, unusable.to_string());

@@ -4,6 +4,7 @@ mod events;
 mod handover;
 mod notes;
 mod readings;
+mod unknown_fields;
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -21,6 +22,7 @@ use rustc_hash::FxHashMap;
 use tracing::Span;
 
 use self::readings::PendingRead;
+use self::unknown_fields::UnknownFields;
 use super::bound_pods::Seen;
 use super::change::Change;
 use super::listener::{Connection, Listener};
@@ -68,6 +70,7 @@ pub(super) struct ListenerDecoder {
     /// Changes that follow the next `Change::Trust`, which sets the trust state of all ranks.
     changes_after_trust: Vec<Change>,
     hybrid_reported: bool,
+    unknown_fields: UnknownFields,
     repeated_gaps: Repeats,
     repeated_rejections: Repeats,
     repeated_replays: Repeats,
@@ -130,6 +133,7 @@ impl ListenerDecoder {
             pending_read: None,
             changes_after_trust: Vec::new(),
             hybrid_reported: false,
+            unknown_fields: UnknownFields::new(),
             repeated_gaps: Repeats::default(),
             repeated_rejections: Repeats::default(),
             repeated_replays: Repeats::default(),

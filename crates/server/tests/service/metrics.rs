@@ -14,6 +14,7 @@ const UNMOVED: [&str; 19] = [
     "flash_indexer_reload_failures",
     "flash_indexer_token_file_failures",
     "flash_indexer_replays",
+    "flash_indexer_unknown_fields",
     "flash_indexer_replayed_messages",
     "flash_indexer_listener_restarts",
     "flash_indexer_pods_registered",

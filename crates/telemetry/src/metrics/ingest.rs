@@ -43,6 +43,11 @@ struct Reason {
     reason: &'static str,
 }
 
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct EventType {
+    event: &'static str,
+}
+
 const KINDS: [&str; 4] = ["stored", "copied", "removed", "cleared"];
 /// In the order of [`results`].
 const RESULTS: [&str; 7] = ["stored", "duplicate", "waiting", "moved", "refused", "removed", "unknown"];
@@ -63,8 +68,11 @@ const fn results(applied: &Applied) -> [u64; RESULTS.len()] {
     [stored, duplicate, waiting, moved, refused, removed, unknown]
 }
 
+/// Types of engine events.
+const EVENT_TYPES: [&str; 3] = ["BlockStored", "BlockRemoved", "AllBlocksCleared"];
+
 /// Reasons for which a message or event is rejected or dropped.
-const REASONS: [&str; 37] = [
+const REASONS: [&str; 38] = [
     "bad_frames",
     "malformed_batch",
     "not_a_batch",
@@ -81,6 +89,7 @@ const REASONS: [&str; 37] = [
     "adapter_name_too_long",
     "adapter_name_control_character",
     "salted_blocks",
+    "ownership_unknown",
     "hybrid_group",
     "unnamed_group",
     "bad_replay",
@@ -119,6 +128,7 @@ pub(super) struct IngestMetrics {
     events: [Counter; KINDS.len()],
     blocks: [Counter; RESULTS.len()],
     rejected: Family<Reason, Counter>,
+    unknown_fields: Family<EventType, Counter>,
     lag: Histogram,
     batches_from_the_future: Counter,
     clock_lead: Gauge<f64, AtomicU64>,
@@ -139,6 +149,12 @@ impl IngestMetrics {
         let rejected: Family<Reason, Counter> = registered(registry, "rejected", help, Family::default());
         for reason in REASONS {
             drop(rejected.get_or_create(&Reason { reason }));
+        }
+        let help = "Unknown fields of events, each counted once in a stream, by type of the event";
+        let unknown_fields: Family<EventType, Counter> =
+            registered(registry, "unknown_fields", help, Family::default());
+        for event in EVENT_TYPES {
+            drop(unknown_fields.get_or_create(&EventType { event }));
         }
         let lag = Histogram::new(&LAGS);
         let help = "Time from an engine's time stamp on a batch until the batch is visible to queries";
@@ -167,6 +183,7 @@ impl IngestMetrics {
             ),
             clock_lead,
             rejected,
+            unknown_fields,
         }
     }
 }
@@ -224,7 +241,7 @@ impl Metrics {
             RankEvent::Primary(BlockEvent::Stored { .. }) => 0,
             RankEvent::Primary(BlockEvent::Copied { .. }) => 1,
             RankEvent::Primary(BlockEvent::Removed { .. }) => 2,
-            RankEvent::Primary(BlockEvent::Cleared) => 3,
+            RankEvent::Primary(BlockEvent::Cleared) | RankEvent::ClearedScope(_) => 3,
             RankEvent::Secondary(change) => match change.event {
                 GroupEvent::Stored { .. } => 0,
                 GroupEvent::Removed { .. } => 2,
@@ -242,6 +259,17 @@ impl Metrics {
     pub fn rejected(&self, reason: &'static str) {
         debug_assert!(REASONS.contains(&reason), "add {reason} to REASONS, so that it is exported at zero");
         self.ingest.rejected.get_or_create(&Reason { reason }).inc();
+    }
+
+    /// Counts an unknown field that a stream has for the first time.
+    pub fn unknown_field(&self, event: &'static str) {
+        debug_assert!(EVENT_TYPES.contains(&event), "add {event} to EVENT_TYPES, so that it is exported at zero");
+        self.ingest.unknown_fields.get_or_create(&EventType { event }).inc();
+    }
+
+    /// Unknown fields of this type of event counted so far.
+    pub fn unknown_fields_count(&self, event: &'static str) -> u64 {
+        self.ingest.unknown_fields.get_or_create(&EventType { event }).get()
     }
 
     /// Records the lag of a batch that became visible to queries at `now`. `stamped` is the engine's time in seconds since

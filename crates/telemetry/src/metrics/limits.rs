@@ -35,6 +35,10 @@ pub enum Limit {
     MovedBlocks,
     /// Salted blocks of a rank.
     SaltedBlocks,
+    /// Blocks of a rank whose events name their manager.
+    OwnedBlocks,
+    /// Unknown fields of events in one stream.
+    UnknownFields,
     /// Cache groups of a rank, and blocks in one.
     CacheGroups,
     /// Open HTTP connections.
@@ -82,7 +86,7 @@ pub enum Limit {
 }
 
 impl Limit {
-    const ALL: [Self; 33] = [
+    const ALL: [Self; 35] = [
         Self::Queue,
         Self::PendingRegistrations,
         Self::Pods,
@@ -94,6 +98,8 @@ impl Limit {
         Self::Twins,
         Self::MovedBlocks,
         Self::SaltedBlocks,
+        Self::OwnedBlocks,
+        Self::UnknownFields,
         Self::CacheGroups,
         Self::Connections,
         Self::BodyBytes,
@@ -131,6 +137,8 @@ impl Limit {
             Self::Twins => "twins",
             Self::MovedBlocks => "moved_blocks",
             Self::SaltedBlocks => "salted_blocks",
+            Self::OwnedBlocks => "owned_blocks",
+            Self::UnknownFields => "unknown_fields",
             Self::CacheGroups => "cache_groups",
             Self::Connections => "connections",
             Self::BodyBytes => "body_bytes",

@@ -32,6 +32,8 @@ impl Translator {
     /// Imports salts of another translator of the same rank. A block with copies in several tiers may be imported tier by
     /// tier. Returns the number of blocks that exceed the limit.
     pub fn import_salts(&mut self, blocks: impl IntoIterator<Item = SaltedBlock>) -> usize {
+        // The state of another translator does not include the managers of blocks.
+        self.owned.forget();
         blocks.into_iter().filter(|&block| !self.salts.import(block)).count()
     }
 

@@ -3,10 +3,11 @@
 mod decoder_state;
 mod groups;
 mod hash_inputs;
+mod owned;
 mod recent;
 mod salts;
 
-use flash_indexer_core::groups::{GroupChange, GroupEvent, RankEvent, SecondaryGroup};
+use flash_indexer_core::groups::{ClearScope, ClearedGroups, GroupChange, GroupEvent, RankEvent, SecondaryGroup};
 use flash_indexer_core::hashing::{BlockSize, HashVariant, LocalHasher, Salt, TokenWindow};
 use flash_indexer_core::{Block, BlockEvent, LocalHash, RemovedCopies, SequenceHash, Tier};
 
@@ -14,12 +15,13 @@ pub use self::decoder_state::{RECENT_BLOCKS_MAX, RecentBlock};
 use self::groups::CacheGroups;
 pub use self::groups::{GroupRole, KnownGroup};
 use self::hash_inputs::HashInputs;
+use self::owned::OwnedBlocks;
 pub use self::recent::Age;
 use self::recent::RecentMap;
 use self::salts::Salts;
 pub use self::salts::{SaltedBlock, SaltedCopies};
 use crate::adapter_salt::{ADAPTER_NAME_BYTES_MAX, AdapterSalt};
-use crate::event::{BlockRemoved, BlockStored, EngineEvent, TokenIds};
+use crate::event::{BlockRemoved, BlockStored, EngineEvent, ScopedClear, TokenIds};
 
 /// Settings of a rank's translator.
 #[derive(Debug, Clone)]
@@ -89,6 +91,14 @@ pub enum TranslateError {
     /// The rank has several cache groups, and the event names none of them.
     #[error("the event names no cache group, and the model has several")]
     UnnamedGroup,
+    /// The blocks of a manager are cleared, and which ones they are is not known.
+    #[error(
+        "the engine has cleared the blocks of {owner:?}, and which blocks these are is not known: clear the engine's prefix cache"
+    )]
+    OwnershipUnknown {
+        /// The manager's name, truncated to 64 characters.
+        owner: String,
+    },
     /// The rank has too many salted blocks, or the salt of the store's blocks is forgotten.
     #[error(
         "the rank has too many salted blocks to remember their salts: the store is left out; clear the engine's prefix cache"
@@ -108,6 +118,7 @@ impl TranslateError {
             Self::AdapterNameCharacter { .. } => "adapter_name_control_character",
             Self::HybridGroup { .. } => "hybrid_group",
             Self::UnnamedGroup => "unnamed_group",
+            Self::OwnershipUnknown { .. } => "ownership_unknown",
             Self::SaltedBlocks => "salted_blocks",
         }
     }
@@ -167,6 +178,7 @@ pub struct Translator {
     /// None until the rank names a tier other than the device.
     recent_blocks: Option<RecentMap<KnownBlock>>,
     groups: CacheGroups,
+    owned: OwnedBlocks,
     window: TokenWindow,
     adapter_salt: AdapterSalt,
 }
@@ -181,6 +193,7 @@ impl Translator {
             salts: Salts::default(),
             recent_blocks: None,
             groups: CacheGroups::default(),
+            owned: OwnedBlocks::default(),
             window: TokenWindow::Block,
             adapter_salt: AdapterSalt::default(),
         }
@@ -236,8 +249,10 @@ impl Translator {
             EngineEvent::Cleared => {
                 self.salts.clear();
                 self.recent_blocks.iter_mut().for_each(RecentMap::clear);
+                self.owned = OwnedBlocks::default();
                 Ok(BlockEvent::Cleared.into())
             }
+            EngineEvent::ClearedScope(event) => self.cleared_scope(event),
         }
     }
 
@@ -246,9 +261,16 @@ impl Translator {
         if tier != Tier::Device {
             self.recent_blocks.get_or_insert_with(|| RecentMap::new(RECENT_GENERATION_MAX));
         }
-        if let Some(group) = self.groups.of_store(event, self.options.block_size)? {
-            return self.stored_in_secondary(group, tier, event);
-        }
+        let group = self.groups.of_store(event, self.options.block_size)?;
+        let translation = match group {
+            Some(group) => self.stored_in_secondary(group, tier, event),
+            None => self.stored_in_primary(tier, event),
+        }?;
+        self.owned.stored(event.ownership, tier, group, &event.block_hashes);
+        Ok(translation)
+    }
+
+    fn stored_in_primary(&mut self, tier: Tier, event: &BlockStored<'_>) -> Result<Translation, TranslateError> {
         if event.token_ids.is_empty() {
             return self.offloaded(tier, &event.block_hashes);
         }
@@ -365,7 +387,9 @@ impl Translator {
     fn removed(&mut self, event: &BlockRemoved<'_>) -> Result<Translation, TranslateError> {
         let tier = tier(event.medium, event.locality)?;
         let (blocks, copies) = (event.block_hashes.clone(), self.options.removed_copies);
-        Ok(match self.groups.of_removal(event.group_idx)? {
+        let group = self.groups.of_removal(event.group_idx)?;
+        self.owned.removed(event.ownership, (tier, copies), group, &blocks);
+        Ok(match group {
             None => {
                 self.salts.removed(tier, &blocks, copies);
                 BlockEvent::Removed { tier, blocks, copies }.into()
@@ -373,6 +397,47 @@ impl Translator {
             Some(group) => GroupChange { group, event: GroupEvent::Removed { tier, blocks, copies } }.into(),
         })
     }
+}
+
+impl Translator {
+    /// Translates a clear of a part of the cache. An index has each block with its tier and group, but not with its
+    /// manager.
+    fn cleared_scope(&mut self, event: &ScopedClear<'_>) -> Result<Translation, TranslateError> {
+        let tier = event.medium.map(|medium| tier(Some(medium), None)).transpose()?;
+        let groups = match event.group_idx {
+            None => ClearedGroups::All,
+            idx => {
+                self.groups.of_removal(idx)?.map_or(ClearedGroups::Primary, |group| ClearedGroups::Secondary(group.id))
+            }
+        };
+        let scope = ClearScope { tier, groups };
+        if let Some(owner) = event.ownership {
+            let unknown = || {
+                let owner = owner.chars().take(MEDIUM_CHARS_MAX).collect();
+                TranslateError::OwnershipUnknown { owner }
+            };
+            let removals = self.owned.clear_owner(owner, scope).ok_or_else(unknown)?;
+            for removal in &removals {
+                if let RankEvent::Primary(BlockEvent::Removed { tier, blocks, copies }) = removal {
+                    self.salts.removed(*tier, blocks, *copies);
+                }
+            }
+            let mut removals = removals.into_iter();
+            let nothing = BlockEvent::Copied { tier: Tier::Device, blocks: Vec::new() };
+            let first = removals.next().unwrap_or(RankEvent::Primary(nothing));
+            return Ok(Translation { first, rest: removals.collect() });
+        }
+        self.owned.clear(scope);
+        if scope.has_primary() {
+            scope.tiers().for_each(|tier| self.salts.cleared(tier));
+        }
+        Ok(Translation { first: RankEvent::ClearedScope(scope), rest: Vec::new() })
+    }
+}
+
+/// Whether a text names a medium of any engine.
+pub(crate) fn is_known_medium(text: &str) -> bool {
+    tier(Some(text), None).is_ok()
 }
 
 /// The tier that an engine's medium names.
@@ -390,5 +455,5 @@ fn tier(medium: Option<&str>, locality: Option<&str>) -> Result<Tier, TranslateE
     }
 }
 
-/// Longest unknown medium that an error repeats, in characters.
+/// Longest unknown medium or manager that an error repeats, in characters.
 const MEDIUM_CHARS_MAX: usize = 64;

@@ -120,6 +120,19 @@ impl Salts {
         }
     }
 
+    /// Records a removal of all blocks from a tier. Costs the number of salted blocks.
+    pub(super) fn cleared(&mut self, tier: Tier) {
+        let released = &mut self.released;
+        self.held.retain(|block, (salt, copies)| {
+            copies[tier] = 0;
+            let is_held = !has_no_copy(copies);
+            if !is_held {
+                released.insert(*block, *salt);
+            }
+            is_held
+        });
+    }
+
     /// All known salted blocks, in any order. A block may be among them twice, with and without copies.
     pub(super) fn iter(&self) -> impl Iterator<Item = SaltedBlock> {
         let released = self.released.iter();

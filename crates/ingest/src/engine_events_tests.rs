@@ -1,0 +1,125 @@
+//! Effects of the written vectors of engine events on the index and on trust, from the socket on.
+
+use std::collections::BTreeMap;
+
+use crossbeam_channel::bounded;
+use flash_indexer_core::groups::{GroupChange, GroupEvent};
+use flash_indexer_core::{SharedIndex, WorkerRank};
+use flash_indexer_telemetry::metrics::Limit;
+use flash_indexer_test_support::{EventVector, event_vectors};
+use flash_indexer_types::Trust;
+
+use crate::fixture::{Fixture, PATIENCE, RANK};
+use crate::{DecoderState, Delivery, ModelSink};
+
+/// Every encoding of a vector.
+fn vectors(name: &str) -> Vec<EventVector> {
+    let found: Vec<_> = event_vectors().into_iter().filter(|vector| vector.name == name).collect();
+    assert!(!found.is_empty(), "no vector {name:?}");
+    found
+}
+
+/// Publishes the messages of a vector after the first message of an engine, which stores block 1.
+fn publish(vector: &EventVector, trust: Trust) -> Fixture {
+    let fixture = Fixture::start(1, false);
+    for (sequence, message) in (1..).zip(&vector.messages) {
+        fixture.engines[0].publish(sequence, &message.payload).expect("published");
+    }
+    fixture.wait(0, vector.messages.len() as u64, trust);
+    fixture
+}
+
+/// Copies of each block of the vector in each tier.
+fn held(fixture: &Fixture) -> BTreeMap<u64, [u32; 4]> {
+    let listener = fixture.listener(0);
+    let held = listener.model.index().held(WorkerRank { worker: listener.worker, dp_rank: RANK });
+    held.into_iter().filter(|block| block.sequence.0 != 1).map(|block| (block.sequence.0, block.copies.0)).collect()
+}
+
+/// Publishes every encoding of a vector, and compares what the rank holds.
+fn check(name: &str, trust: Trust, expected: &[(u64, [u32; 4])]) {
+    for vector in vectors(name) {
+        let fixture = publish(&vector, trust);
+        assert_eq!(held(&fixture), expected.iter().copied().collect(), "{name} ({})", vector.encoding);
+    }
+}
+
+#[test]
+fn a_clear_of_a_medium_removes_its_tier_only() {
+    check("a clear of a medium", Trust::Exact, &[(10, [0, 1, 0, 0]), (11, [0, 1, 0, 0])]);
+}
+
+#[test]
+fn a_clear_of_a_managers_blocks_leaves_the_other_copies() {
+    check("a clear of a manager's blocks", Trust::Exact, &[(10, [1, 1, 0, 0]), (11, [1, 0, 0, 0])]);
+}
+
+#[test]
+fn a_clear_of_a_cache_group_leaves_the_other_groups() {
+    for vector in vectors("a clear of a cache group") {
+        let fixture = publish(&vector, Trust::Exact);
+        assert_eq!(held(&fixture), BTreeMap::from([(10, [1, 0, 0, 0]), (11, [1, 0, 0, 0])]));
+        let listener = fixture.listener(0);
+        let rank = WorkerRank { worker: listener.worker, dp_rank: RANK };
+        let stores = listener.model.index().secondary_stores(rank);
+        let is_empty =
+            |change: &GroupChange| matches!(&change.event, GroupEvent::Stored { blocks, .. } if blocks.is_empty());
+        assert!(stores.len() == 1 && stores.iter().all(is_empty), "{stores:?}");
+    }
+}
+
+#[test]
+fn a_clear_of_an_unknown_medium_changes_nothing() {
+    for vector in vectors("a clear of an unknown medium") {
+        let fixture = publish(&vector, Trust::Exact);
+        assert_eq!(held(&fixture), BTreeMap::from([(10, [1, 0, 0, 0]), (11, [1, 0, 0, 0])]));
+        assert_eq!(fixture.listener(0).report(RANK).rejected.get("unknown_medium"), Some(&1));
+    }
+}
+
+#[test]
+fn a_clear_of_a_manager_whose_blocks_are_unknown_degrades_the_rank() {
+    for vector in vectors("a clear of a manager's blocks") {
+        let fixture = Fixture::start(1, false);
+        let listener = fixture.held("tcp://127.0.0.1:9");
+        fixture.decoders.deliver(&listener, Delivery::RestoreDecoderState(RANK, DecoderState::default()));
+        listener.hold().release(RANK, None);
+        let (done, released) = bounded(1);
+        fixture.decoders.deliver(&listener, Delivery::Release(done));
+        released.recv_timeout(PATIENCE).expect("released");
+        for (sequence, message) in (0..).zip(&vector.messages) {
+            let frames = vec![b"t".to_vec(), u64::to_be_bytes(sequence).to_vec(), message.payload.clone()];
+            fixture.decoders.deliver(&listener, Delivery::Live(vec![frames]));
+        }
+        fixture.wait(1, 1, Trust::Degraded);
+        assert_eq!(listener.report(RANK).rejected.get("ownership_unknown"), Some(&1));
+        let metrics = fixture.models[0].metrics();
+        assert_eq!(metrics.limit_reached_count(Limit::OwnedBlocks), 1);
+    }
+}
+
+#[test]
+fn an_unknown_field_is_counted_once_in_a_stream() {
+    for vector in vectors("unknown fields") {
+        let fixture = publish(&vector, Trust::Exact);
+        assert_eq!(held(&fixture), BTreeMap::from([(10, [1, 0, 0, 0]), (12, [1, 0, 0, 0])]));
+        let metrics = fixture.models[0].metrics();
+        assert_eq!(["BlockStored", "BlockRemoved"].map(|event| metrics.unknown_fields_count(event)), [1, 1]);
+    }
+}
+
+#[test]
+fn unknown_fields_above_the_limit_are_counted_as_such() {
+    let fixture = Fixture::start(1, false);
+    for sequence in 1..=9_u8 {
+        // One clear with eight unknown fields.
+        let mut event = b"\x89\xa4type\xb0AllBlocksCleared".to_vec();
+        event.extend((0..8).flat_map(|field| [0xa2, b'a' + sequence, b'a' + field, 0xc0]));
+        let payload = [b"\x92\x00\x91", &event[..]].concat();
+        fixture.engines[0].publish(sequence.into(), &payload).expect("published");
+    }
+    fixture.wait(0, 9, Trust::Exact);
+    let metrics = fixture.models[0].metrics();
+    assert_eq!(metrics.unknown_fields_count("AllBlocksCleared"), 64);
+    assert_eq!(metrics.limit_reached_count(Limit::UnknownFields), 8);
+}
