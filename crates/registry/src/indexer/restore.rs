@@ -322,7 +322,14 @@ mod tests {
         let mut restore = Restore::new(Arc::clone(&indexer), [0, 1].map(|rank| id(DpRank(rank))).into());
         let entry = |block: u64| {
             let blocks = vec![Block { sequence: SequenceHash(block), local: LocalHash(block) }];
-            DumpEntry::Blocks(StoredBlocks { tier: Tier::Device, parent: None, blocks, copies: 1, salt: None, remembered: None })
+            DumpEntry::Blocks(StoredBlocks {
+                tier: Tier::Device,
+                parent: None,
+                blocks,
+                copies: 1,
+                salt: None,
+                remembered: None,
+            })
         };
         let name = RankName { key: &key, block_size: size, instance: &instance, dp_rank: DpRank(1) };
 
