@@ -90,11 +90,12 @@ impl PeerClient {
         Self { agent: Agent::with_parts(config, DefaultConnector::default(), PeerResolver::new(networks.clone())) }
     }
 
-    /// Fetches the instances that the peer listens to. Indexers of other projects list no listeners: their instances are
-    /// left out.
+    /// Fetches the instances that the peer listens to. Indexers of other projects list them in other forms, without tenants:
+    /// these instances are left out.
     pub(crate) fn workers(&self, url: &PeerUrl) -> Result<Vec<Worker>, PeerError> {
         let workers: Vec<Value> = self.json(url, self.agent.get(format!("{url}/workers")))?;
-        let workers = workers.into_iter().filter(|worker| worker.get("listeners").is_some());
+        let is_own = |worker: &Value| ["listeners", "tenant_id"].iter().all(|field| worker.get(field).is_some());
+        let workers = workers.into_iter().filter(is_own);
         workers.map(serde_json::from_value).collect::<Result<_, _>>().map_err(|error| protocol_error(url, &error))
     }
 

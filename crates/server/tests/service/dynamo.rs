@@ -1,8 +1,9 @@
-//! `/query_tiered_by_hash`: matches by tier, as Dynamo's selection service asks for them.
+//! What Dynamo's programs ask and answer: matches by tier for its selection service, and the state of its standalone indexer.
 
 use flash_indexer_core::hashing::{BlockSize, HashVariant, TokenWindow, local_hashes};
 use serde_json::{Value, json};
 
+use crate::support::fake_peer::{FakeDump, FakePeer};
 use crate::support::{BLOCK_TOKENS, Engine, Service, removed, stored, to_host, tokens};
 
 /// Local hashes of blocks as Dynamo sends them: signed.
@@ -51,4 +52,24 @@ fn matches_are_answered_by_tier_in_blocks() {
     assert_eq!(query(json!({ "model_name": "another" })), (200, nothing));
     let (status, error) = query(json!({ "block_hashes": "none" }));
     assert_eq!(status, 422, "{error}");
+}
+
+#[test]
+fn a_peer_that_is_dynamos_indexer_is_recovered_from_and_its_ranks_are_not_exact() {
+    let listener = json!({ "endpoint": "tcp://127.0.0.1:9", "status": "active" });
+    let worker = json!({
+        "instance_id": 7, "source": "zmq", "status": "active", "model_name": "m", "routing_group": "default",
+        "block_size": BLOCK_TOKENS, "endpoints": { "0": "tcp://127.0.0.1:9" }, "listeners": { "0": listener },
+    });
+    let block =
+        json!({ "block_hash": 1, "tokens_hash": signed_hashes(&[1])[0].cast_unsigned(), "mm_extra_info": null });
+    let stored = json!({ "parent_hash": null, "start_position": null, "blocks": [block] });
+    let event = json!({ "event_id": 0, "data": { "stored": stored }, "dp_rank": 0 });
+    let events = json!([{ "worker_id": 7, "storage_tier": "device", "event": event }]);
+    let dump = json!({ "m:default": { "block_size": BLOCK_TOKENS, "events": events } });
+    let peer = FakePeer::start(json!([worker]), FakeDump::Whole(dump.to_string().into_bytes()));
+    let service = Service::from_peer(&peer.url);
+    let answer = service.query(&json!({ "token_ids": tokens(&[1, 2]), "model_name": "m" }));
+    assert_eq!(answer["scores"], json!({ "7": { "0": BLOCK_TOKENS } }));
+    assert_eq!(answer["instances"]["7"]["trust"], json!("degraded"), "the dump has no position in the stream");
 }
