@@ -40,9 +40,9 @@ mod body_budget;
 mod engines;
 #[cfg(test)]
 mod failure_tests;
+mod fair_places;
 mod grpc;
 mod http;
-mod fair_places;
 mod large_requests;
 mod little_endian;
 mod peers;

@@ -61,7 +61,10 @@ impl http_body::Body for Frames {
     type Data = Bytes;
     type Error = Infallible;
 
-    fn poll_frame(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
         self.0.poll_recv(context).map(|frame| frame.map(|data| Ok(Frame::data(data))))
     }
 }
@@ -102,7 +105,8 @@ impl QueryStream<'_> {
 
 /// A message with a query by this number of bytes of tokens, behind its header.
 fn message(token_bytes: usize) -> Bytes {
-    let query = QueryRequest { model_name: "m".to_owned(), token_bytes: vec![0; token_bytes], ..QueryRequest::default() };
+    let query =
+        QueryRequest { model_name: "m".to_owned(), token_bytes: vec![0; token_bytes], ..QueryRequest::default() };
     let query = query.encode_to_vec();
     let header = [&[0][..], &(query.len() as u32).to_be_bytes()].concat();
     [header, query].concat().into()

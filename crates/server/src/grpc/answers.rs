@@ -105,8 +105,7 @@ impl Requests {
         let next = ready!(Pin::new(&mut self.messages).poll_next(context));
         if self.body.take_ended_long_message() && matches!(next, Some(Ok(_))) {
             let decoder = ProstCodec::<QueryResponse, QueryRequest>::default().decoder();
-            self.messages =
-                Streaming::new_request(decoder, self.body.clone(), self.encoding, Some(self.bytes_max));
+            self.messages = Streaming::new_request(decoder, self.body.clone(), self.encoding, Some(self.bytes_max));
         }
         Poll::Ready(next)
     }
