@@ -2,8 +2,8 @@
 
 #![allow(dead_code, reason = "each test file uses a part of it")]
 
-use std::io::{BufRead, BufReader, Read, Write};
-use std::process::{Child, Command, Output, Stdio};
+use std::io::{BufRead, BufReader, Write};
+use std::process::{Child, ChildStderr, Command, Output, Stdio};
 use std::sync::mpsc;
 use std::time::Duration;
 
@@ -44,7 +44,7 @@ pub(crate) struct Serve {
     child: Child,
     pub(crate) url: String,
     /// Log that is open and not read.
-    _unread_log: Option<Box<dyn Read>>,
+    _unread_log: Option<BufReader<ChildStderr>>,
 }
 
 impl Serve {
@@ -78,7 +78,7 @@ impl Serve {
                 break url.trim().to_owned();
             }
         };
-        Self { child, url, _unread_log: Some(Box::new(log)) }
+        Self { child, url, _unread_log: Some(log) }
     }
 
     /// Sends a signal.

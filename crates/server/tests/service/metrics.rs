@@ -29,8 +29,8 @@ const UNMOVED: [&str; 20] = [
     "flash_indexer_tokenization_work_seconds",
     "flash_indexer_thread_panics",
     "flash_indexer_index_replacements",
-    "flash_indexer_twins_passed_over",
     "flash_indexer_log_lines_dropped",
+    "flash_indexer_twins_passed_over",
 ];
 
 #[test]
