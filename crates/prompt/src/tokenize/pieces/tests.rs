@@ -108,7 +108,7 @@ fn tokenizers() -> Vec<(&'static str, Value)> {
         ("wordpiece without accents", with("word_pieces", &[bert(false, json!(true))], &[of("BertPreTokenizer")])),
         ("wordpiece and NFC", with("word_pieces", &[of("NFC"), of("Lowercase")], &[of("BertPreTokenizer")])),
         ("wordpiece of words", with("word_pieces", &[of("NFKC")], &[of("Whitespace"), of("Punctuation")])),
-        ("wordpiece of anything", with("word_pieces", &[], &[split.clone()])),
+        ("wordpiece of anything", with("word_pieces", &[], std::slice::from_ref(&split))),
         ("unigram", file("unigram")),
         ("unigram with a first sign", with("unigram", &[of("NFKC"), run(" ")], &[signs("first")])),
         ("signs for runs", with("unigram", &[of("NFKC"), strip_end.clone(), run("▁")], &[signs("always")])),
