@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use crate::support::{Engine, Exposition, PATIENCE, Service, removed, store, stored, tokens};
 
 /// Metrics of counting kinds that nothing in [`everything_that_is_counted_moves_its_metric`] moves.
-const UNMOVED: [&str; 19] = [
+const UNMOVED: [&str; 21] = [
     "flash_indexer_reload_failures",
     "flash_indexer_token_file_failures",
     "flash_indexer_replays",
@@ -20,6 +20,8 @@ const UNMOVED: [&str; 19] = [
     "flash_indexer_listener_restarts",
     "flash_indexer_pods_registered",
     "flash_indexer_pods_left",
+    "flash_indexer_inactive_blocks",
+    "flash_indexer_unnumbered_streams",
     "flash_indexer_recoveries",
     "flash_indexer_peer_checks",
     "flash_indexer_peer_repairs",
