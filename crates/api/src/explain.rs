@@ -165,6 +165,16 @@ pub enum EndReason {
     NeverSeen,
 }
 
+/// Why an engine removed a block.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum RemovalReason {
+    /// The memory was full.
+    Evicted,
+    /// It was moved to a slower memory.
+    Demoted,
+}
+
 /// Fields of an end beside its reason.
 #[derive(Debug, Default, Serialize, Deserialize, ToSchema)]
 pub struct EndFacts {
@@ -174,6 +184,9 @@ pub struct EndFacts {
     /// Milliseconds since its removal.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub removed_ms_ago: Option<u64>,
+    /// Why the engine removed it, if its events say so.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub removal_reason: Option<RemovalReason>,
     /// Milliseconds since the cache was cleared.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cleared_ms_ago: Option<u64>,

@@ -25,7 +25,7 @@ use std::collections::BTreeMap;
 
 pub use explain::{
     AbsenceReason, AbsentRank, EndFacts, EndReason, ExplainParameters, ExplainRequest, ExplainedRank, Explanation,
-    FleetHoldsElsewhere, Hashes, HeldElsewhere, IncompleteGroup, MatchEnd, MissingBlock, StorageTier,
+    FleetHoldsElsewhere, Hashes, HeldElsewhere, IncompleteGroup, MatchEnd, MissingBlock, RemovalReason, StorageTier,
 };
 pub use fleet::{
     DigestParameters, DiscoverySource, DiscoveryTarget, DumpParameters, PeerRequest, PublishedRank, StoreState,

@@ -18,6 +18,20 @@ pub enum RemovedCopies {
     One,
     /// All copies in the tier: the engine publishes an event only for the last copy.
     All,
+    /// All copies in the tier but this many: the engine publishes how many are left.
+    AllBut(u32),
+}
+
+impl RemovedCopies {
+    /// Copies that are left of a block of which `held`, at least one, are held. The engine's own count takes precedence.
+    #[must_use]
+    pub const fn left(self, held: u32) -> u32 {
+        match self {
+            Self::One => held.saturating_sub(1),
+            Self::All => 0,
+            Self::AllBut(left) => left,
+        }
+    }
 }
 
 /// One change of one rank's cache. Events of a rank are applied in the order in which the engine made them.

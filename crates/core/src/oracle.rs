@@ -60,9 +60,10 @@ impl PrefixIndex for Oracle {
                         None => applied.unknown += 1,
                         Some(entry) => {
                             applied.removed += 1;
-                            entry.copies[*tier] = match copies {
+                            entry.copies[*tier] = match *copies {
                                 RemovedCopies::One => entry.copies[*tier] - 1,
                                 RemovedCopies::All => 0,
+                                RemovedCopies::AllBut(left) => left,
                             };
                             if entry.copies.is_zero() {
                                 held.remove(sequence);
@@ -202,13 +203,49 @@ impl GroupedOracle {
             GroupEvent::Removed { tier, blocks, copies } => {
                 for &sequence in blocks {
                     let held = &mut held.entry(sequence).or_default()[*tier];
-                    *held = match copies {
+                    *held = match *copies {
                         RemovedCopies::One => held.saturating_sub(1),
                         RemovedCopies::All => 0,
+                        RemovedCopies::AllBut(left) => {
+                            if *held > 0 {
+                                left
+                            } else {
+                                0
+                            }
+                        }
                     };
                 }
             }
         }
+    }
+
+    /// Applies a store of the primary group that adds no copy to a block with a copy in its tier.
+    pub fn refresh(&mut self, rank: WorkerRank, event: &BlockEvent) {
+        let BlockEvent::Stored { tier, parent, blocks, copies } = event else { return self.apply(rank, event) };
+        let mut parent = *parent;
+        for &block in blocks {
+            let held = self.indexed.ranks.get(&rank).and_then(|held| held.get(&block.sequence));
+            if held.is_none_or(|held| held.copies[*tier] == 0) {
+                self.apply(rank, &BlockEvent::Stored { tier: *tier, parent, blocks: vec![block], copies: *copies });
+            }
+            parent = Some(block.sequence);
+        }
+    }
+
+    /// Applies a change of a secondary group that adds no copy to a block with a copy in its tier.
+    pub fn refresh_group(&mut self, rank: WorkerRank, GroupChange { group, event }: &GroupChange) {
+        let held = self.secondary.get(&(rank, group.id));
+        let is_missing = |block: &SequenceHash, tier: Tier| {
+            held.and_then(|held| held.copies.get(block)).is_none_or(|copies| copies[tier] == 0)
+        };
+        let event = match event {
+            GroupEvent::Stored { tier, blocks, copies } => {
+                let blocks = blocks.iter().copied().filter(|block| is_missing(block, *tier)).collect();
+                GroupEvent::Stored { tier: *tier, blocks, copies: *copies }
+            }
+            event => event.clone(),
+        };
+        self.apply_group(rank, &GroupChange { group: *group, event });
     }
 
     /// Clears a part of the cache of `rank`.

@@ -95,8 +95,8 @@ impl<I: SharedIndex> SharedIndex for ShardedIndex<I> {
         self.shard(rank.worker).held(rank)
     }
 
-    fn is_held(&self, rank: WorkerRank, block: SequenceHash) -> bool {
-        self.shard(rank.worker).is_held(rank, block)
+    fn copies(&self, rank: WorkerRank, block: SequenceHash) -> PerTier<u32> {
+        self.shard(rank.worker).copies(rank, block)
     }
 
     fn read_held(&self, reading: &mut HeldReading, blocks_max: usize) -> ReadingProgress {

@@ -57,9 +57,14 @@ pub trait SharedIndex: Send + Sync {
     /// Every block that `rank` holds, in no particular order.
     fn held(&self, rank: WorkerRank) -> Vec<HeldBlock>;
 
-    /// Whether `rank` holds a block, in any tier. Only the run index answers without listing the rank's blocks.
+    /// Copies of a block that `rank` holds in each tier. Only the run index answers without listing the rank's blocks.
+    fn copies(&self, rank: WorkerRank, block: SequenceHash) -> PerTier<u32> {
+        self.held(rank).iter().find(|held| held.sequence == block).map(|held| held.copies).unwrap_or_default()
+    }
+
+    /// Whether `rank` holds a block, in any tier. Costs as [`SharedIndex::copies`].
     fn is_held(&self, rank: WorkerRank, block: SequenceHash) -> bool {
-        self.held(rank).iter().any(|held| held.sequence == block)
+        !self.copies(rank, block).is_zero()
     }
 
     /// Reads about `blocks_max` further blocks that a rank holds. The caller repeats it until all are read, and applies no

@@ -113,10 +113,7 @@ impl RankBlocks {
         let Some(held) = self.blocks.get_mut(&sequence).filter(|held| held.copies[tier] > 0) else {
             return Applied { unknown: 1, ..Applied::default() };
         };
-        held.copies[tier] = match copies {
-            RemovedCopies::One => held.copies[tier] - 1,
-            RemovedCopies::All => 0,
-        };
+        held.copies[tier] = copies.left(held.copies[tier]);
         if held.copies[tier] == 0 {
             postings.remove(Block { sequence, local: held.local }, tier);
             self.by_tier[tier] -= 1;

@@ -4,7 +4,8 @@ use std::collections::VecDeque;
 use std::time::Instant;
 
 use flash_indexer_core::{Applied, BlockEvent, LocalHash, RemovedCopies, SequenceHash, Tier, WorkerRank};
-use flash_indexer_types::{ClearCause, Ordinal};
+use flash_indexer_types::{ClearCause, EventContext, Ordinal};
+use flash_indexer_wire::RemovalReason;
 use parking_lot::Mutex;
 
 /// Clears kept for each model.
@@ -71,6 +72,7 @@ pub(super) struct RemovedBlock {
     pub(super) tier: Tier,
     pub(super) sequence: SequenceHash,
     pub(super) copies: RemovedCopies,
+    pub(super) reason: Option<RemovalReason>,
 }
 
 /// A removal of every block of a rank.
@@ -87,8 +89,9 @@ impl History {
         Self { blocks_max, logs: Mutex::default() }
     }
 
-    /// Records an event of a rank and its effect on the index. `at` is the time of the event, not of its receipt.
-    pub fn record(&self, rank: WorkerRank, event: &BlockEvent, applied: &Applied, at: Instant) {
+    /// Records an event of a rank and its effect on the index.
+    pub fn record(&self, rank: WorkerRank, event: &BlockEvent, applied: &Applied, context: impl Into<EventContext>) {
+        let EventContext { at, removal: reason } = context.into();
         if self.blocks_max == 0 {
             return;
         }
@@ -114,7 +117,7 @@ impl History {
             }
             BlockEvent::Removed { tier, blocks, copies } => {
                 for &sequence in blocks {
-                    let removed = RemovedBlock { at, rank, tier: *tier, sequence, copies: *copies };
+                    let removed = RemovedBlock { at, rank, tier: *tier, sequence, copies: *copies, reason };
                     logs.removed.push(ordinal, removed, self.blocks_max);
                 }
             }

@@ -4,6 +4,7 @@ use std::time::Instant;
 
 use flash_indexer_core::{LocalHash, PerTier, RemovedCopies, Tier};
 use flash_indexer_types::{ClearCause, Ordinal};
+use flash_indexer_wire::RemovalReason;
 
 /// A removal of a block by the engine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -12,6 +13,8 @@ pub struct Removal {
     pub at: Instant,
     /// Tier of the last copy.
     pub tier: Tier,
+    /// Why the engine removed it, if the engine says so.
+    pub reason: Option<RemovalReason>,
 }
 
 /// A removal of every block of a rank.
@@ -130,10 +133,7 @@ impl Replay {
             }
             BlockChange::Removed { removal, copies } => {
                 let held = &mut self.copies[removal.tier];
-                *held = match copies {
-                    RemovedCopies::One => held.saturating_sub(1),
-                    RemovedCopies::All => 0,
-                };
+                *held = if *held == 0 { 0 } else { copies.left(*held) };
                 self.removal = Some((ordinal, removal));
                 if self.copies.is_zero() && self.is_wanted() {
                     self.loss = Some((ordinal, Loss::Removed(removal)));

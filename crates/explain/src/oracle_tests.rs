@@ -53,7 +53,7 @@ impl LossLog {
                 applied = self.index.apply(rank, event);
                 match event {
                     BlockEvent::Removed { tier, blocks, .. } => {
-                        let cause = RealCause::Removed(Removal { at, tier: *tier });
+                        let cause = RealCause::Removed(Removal { at, tier: *tier, reason: None });
                         // A removal shows that the engine held the block, even if the index did not.
                         let unheld = blocks.iter().filter(|hash| !self.holds(rank, hash.0)).map(|hash| hash.0);
                         for hash in unheld.collect::<Vec<_>>() {
@@ -91,7 +91,8 @@ fn step() -> impl Strategy<Value = Step> {
     });
     let hashes = proptest::collection::vec((1..=PROMPT_BLOCKS).prop_map(SequenceHash), 1..3);
     let copied = (tier.clone(), hashes.clone()).prop_map(|(tier, blocks)| BlockEvent::Copied { tier, blocks });
-    let copies = prop_oneof![Just(RemovedCopies::One), Just(RemovedCopies::All)];
+    let copies =
+        prop_oneof![Just(RemovedCopies::One), Just(RemovedCopies::All), (0..3u32).prop_map(RemovedCopies::AllBut)];
     let removed =
         (tier, hashes, copies).prop_map(|(tier, blocks, copies)| BlockEvent::Removed { tier, blocks, copies });
     let event = prop_oneof![5 => stored, 2 => copied, 5 => removed, 1 => Just(BlockEvent::Cleared)];

@@ -314,7 +314,7 @@ mod tests {
         timeline.record(RANK, &stored(Tier::Device, None, &[1, 2, 3]));
         timeline.record(RANK, &removed(3));
         timeline.record(OTHER, &removed(2));
-        let removal = Removal { at: timeline.at(2), tier: Tier::Device };
+        let removal = Removal { at: timeline.at(2), tier: Tier::Device, reason: None };
         let ends = timeline.ends(&[stored(Tier::Device, None, &[1, 2])], Trust::Exact, None);
         assert_eq!((ends[0].sequence, &ends[0].reason), (Some(SequenceHash(3)), &Reason::Lost(Loss::Removed(removal))));
 
@@ -357,7 +357,7 @@ mod tests {
         timeline.record(RANK, &removed(1));
         assert_eq!(
             timeline.reason(&[]),
-            Reason::Lost(Loss::Removed(Removal { at: timeline.at(4), tier: Tier::Device }))
+            Reason::Lost(Loss::Removed(Removal { at: timeline.at(4), tier: Tier::Device, reason: None }))
         );
     }
 

@@ -35,7 +35,7 @@ impl BlockTimeline {
             add(copied.rank, copied.sequence, ordinal, change);
         }
         for &(ordinal, removed) in history.removed.iter() {
-            let removal = Removal { at: removed.at, tier: removed.tier };
+            let removal = Removal { at: removed.at, tier: removed.tier, reason: removed.reason };
             add(removed.rank, removed.sequence, ordinal, BlockChange::Removed { removal, copies: removed.copies });
         }
         // One event can change a block twice, so the sort must be stable.

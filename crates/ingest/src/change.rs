@@ -3,7 +3,7 @@
 use flash_indexer_core::groups::RankEvent;
 use flash_indexer_core::{DpRank, SequenceHash};
 use flash_indexer_types::ClearCause;
-use flash_indexer_wire::{Pending, StreamTrust};
+use flash_indexer_wire::{Pending, RemovalReason, StreamTrust};
 
 use crate::resume_point::ReadInParts;
 
@@ -12,6 +12,8 @@ use crate::resume_point::ReadInParts;
 pub(super) enum Change {
     /// Apply an event of a rank.
     Event(DpRank, RankEvent),
+    /// Apply an event of a rank, without the blocks that have a copy in its tier: the engine publishes them again.
+    Refresh(DpRank, RankEvent),
     /// The rank's cache is empty: earlier losses no longer count.
     Cleared(DpRank),
     /// Record a lost change that no replay can return, of this rank or of any rank of the stream.
@@ -38,6 +40,8 @@ pub(super) enum Change {
     /// Engine's timestamp of the next events, in seconds since the Unix epoch, for explanations. Holds until
     /// `MessageApplied`.
     EventTime(f64),
+    /// Why the next events of the rank remove blocks, for explanations. Holds until the next one, or `MessageApplied`.
+    RemovalReason(Option<RemovalReason>),
     /// All events of a message are applied.
     MessageApplied {
         /// Sequence number of the message.

@@ -4,12 +4,14 @@ use std::collections::BTreeMap;
 
 use crossbeam_channel::bounded;
 use flash_indexer_core::groups::{GroupChange, GroupEvent};
-use flash_indexer_core::{SharedIndex, WorkerRank};
+use flash_indexer_core::hashing::{HashVariant, TokenWindow, local_hashes};
+use flash_indexer_core::{SharedIndex, Tier, WorkerRank};
 use flash_indexer_telemetry::metrics::Limit;
 use flash_indexer_test_support::{EventVector, event_vectors};
 use flash_indexer_types::Trust;
+use flash_indexer_wire::{Encoding, EngineEvent, encode_batch};
 
-use crate::fixture::{Fixture, PATIENCE, RANK};
+use crate::fixture::{Fixture, PATIENCE, RANK, payload};
 use crate::{DecoderState, Delivery, ModelSink};
 
 /// Every encoding of a vector.
@@ -122,4 +124,121 @@ fn unknown_fields_above_the_limit_are_counted_as_such() {
     let metrics = fixture.models[0].metrics();
     assert_eq!(metrics.unknown_fields_count("AllBlocksCleared"), 64);
     assert_eq!(metrics.limit_reached_count(Limit::UnknownFields), 8);
+}
+
+/// Depth of the chain 10, 11, … in device memory, with this salt.
+fn depth(fixture: &Fixture, blocks: u32, salt: Option<&str>) -> u32 {
+    let listener = fixture.listener(0);
+    let tokens: Vec<u32> = (10..10 + blocks).collect();
+    let block_size = listener.model.block_size();
+    let query = local_hashes(HashVariant::new(None, salt), &tokens, block_size, TokenWindow::Block);
+    let rank = WorkerRank { worker: listener.worker, dp_rank: RANK };
+    listener.model.index().find(&query).get(rank).map_or(0, |found| found.blocks[Tier::Device])
+}
+
+#[test]
+fn published_counts_of_copies_replace_counting() {
+    // Three copies of each: the counts leave two, one and none. A removal without a count ends one copy.
+    check("copies that are left", Trust::Exact, &[(10, [2, 0, 0, 0])]);
+    // The engine has more copies than it has published.
+    check("more copies than were published", Trust::Exact, &[(10, [1, 0, 0, 0]), (11, [1, 0, 0, 0])]);
+}
+
+#[test]
+fn a_reused_block_is_no_further_copy() {
+    // Of block 12, only the reuse is known; blocks 10 and 11 have two copies.
+    check("reused blocks", Trust::Exact, &[(10, [2, 0, 0, 0]), (11, [1, 0, 0, 0])]);
+}
+
+#[test]
+fn an_inactive_block_is_still_held() {
+    for vector in vectors("inactive blocks") {
+        let fixture = publish(&vector, Trust::Exact);
+        assert_eq!(held(&fixture), BTreeMap::from([(10, [1, 0, 0, 0]), (11, [1, 0, 0, 0])]));
+        assert_eq!(fixture.models[0].metrics().inactive_blocks_count(), 2);
+    }
+}
+
+#[test]
+fn a_transferred_block_changes_its_tier_and_keeps_its_content() {
+    let expected = [(10, [1, 0, 0, 0]), (11, [0, 1, 0, 0]), (12, [0, 0, 1, 0])];
+    check("transferred blocks", Trust::Exact, &expected);
+    for vector in vectors("blocks transferred to an unknown medium") {
+        let fixture = publish(&vector, Trust::Degraded);
+        assert_eq!(fixture.listener(0).report(RANK).rejected.get("unknown_medium"), Some(&1));
+    }
+}
+
+#[test]
+fn a_block_after_skipped_ancestors_has_their_salt() {
+    for vector in vectors("skipped ancestors with a salt") {
+        // Salted blocks were stored while another waited for its parent.
+        let fixture = publish(&vector, Trust::Degraded);
+        assert_eq!((depth(&fixture, 4, Some("tenant")), depth(&fixture, 4, None)), (4, 0), "{}", vector.encoding);
+    }
+}
+
+#[test]
+fn a_block_that_lost_a_component_is_still_held() {
+    for vector in vectors("components") {
+        let fixture = publish(&vector, Trust::Exact);
+        assert_eq!(held(&fixture).len(), 3);
+        assert_eq!(depth(&fixture, 3, None), 2, "the last block has no recurrent state: {}", vector.encoding);
+    }
+    for vector in vectors("a removal of a block with components") {
+        let fixture = publish(&vector, Trust::Exact);
+        assert_eq!(held(&fixture), BTreeMap::from([(10, [1, 0, 0, 0]), (11, [1, 0, 0, 0])]));
+        assert_eq!(depth(&fixture, 3, None), 2, "{}", vector.encoding);
+    }
+    for vector in vectors("a component with an unknown window") {
+        let fixture = publish(&vector, Trust::Degraded);
+        assert_eq!(depth(&fixture, 2, None), 2, "{}", vector.encoding);
+    }
+}
+
+/// Publishes a message without a sequence number, which stores one block.
+fn publish_unnumbered(fixture: &Fixture, hash: u64, topic: Option<&[u8]>) {
+    let listener = fixture.listener(1);
+    let frames = topic.map(<[u8]>::to_vec).into_iter().chain([payload(hash)]).collect();
+    fixture.decoders.deliver(&listener, Delivery::Live(vec![frames]));
+}
+
+#[test]
+fn a_stream_without_sequence_numbers_is_never_exact() {
+    for topic in [None, Some(&b"kv@pod@model"[..])] {
+        let fixture = Fixture::start(1, false);
+        let listener = fixture.unconnected("tcp://127.0.0.1:9", None);
+        fixture.decoders.deliver(&listener, Delivery::Connected);
+        (10..13).for_each(|hash| publish_unnumbered(&fixture, hash, topic));
+        fixture.wait(1, 2, Trust::Degraded);
+        assert_eq!(fixture.held_blocks(), 1 + 3);
+        let last_error = listener.report(RANK).last_error.expect("a reason");
+        assert!(last_error.contains("no sequence numbers"), "{last_error}");
+
+        // A clear makes no rank of the stream exact, and neither do numbered messages.
+        let cleared = encode_batch(1.0, &[EngineEvent::Cleared], None, Encoding::Map);
+        fixture.decoders.deliver(&listener, Delivery::Live(vec![vec![cleared]]));
+        fixture.wait(1, 3, Trust::Degraded);
+        assert_eq!(fixture.held_blocks(), 1);
+        let numbered = vec![b"t".to_vec(), 4_u64.to_be_bytes().to_vec(), payload(20)];
+        fixture.decoders.deliver(&listener, Delivery::Live(vec![numbered]));
+        publish_unnumbered(&fixture, 21, topic);
+        fixture.wait(1, 4, Trust::Degraded);
+        assert_eq!(listener.report(RANK).rejected.get("bad_frames"), Some(&1));
+        assert_eq!(fixture.models[0].metrics().unnumbered_streams_count(), 1);
+    }
+}
+
+#[test]
+fn a_stream_without_sequence_numbers_starts_over_with_a_new_connection() {
+    let fixture = Fixture::start(1, false);
+    let listener = fixture.unconnected("tcp://127.0.0.1:9", None);
+    fixture.decoders.deliver(&listener, Delivery::Connected);
+    (10..13).for_each(|hash| publish_unnumbered(&fixture, hash, None));
+    fixture.wait(1, 2, Trust::Degraded);
+    fixture.decoders.deliver(&listener, Delivery::Disconnected);
+    fixture.decoders.deliver(&listener, Delivery::Connected);
+    publish_unnumbered(&fixture, 20, None);
+    fixture.wait(1, 0, Trust::Degraded);
+    assert_eq!(fixture.held_blocks(), 1 + 1, "the engine may have restarted");
 }

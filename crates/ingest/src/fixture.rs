@@ -12,7 +12,7 @@ use flash_indexer_telemetry::metrics::{MetricNames, Metrics};
 use flash_indexer_telemetry::supervision::Supervisor;
 use flash_indexer_test_support::wait_for;
 use flash_indexer_types::networks::EngineNetworks;
-use flash_indexer_types::{ClearCause, InstanceId, ModelKey, Ordinal, Trust};
+use flash_indexer_types::{ClearCause, EventContext, InstanceId, ModelKey, Ordinal, Trust};
 use flash_indexer_wire::{AdapterSalt, BlockStored, Encoding, EngineEvent, Start, TokenIds, encode_batch};
 use parking_lot::Mutex;
 
@@ -64,7 +64,7 @@ impl ModelSink for TestModel {
         Arc::clone(&self.index)
     }
 
-    fn write(&self, index: &GroupedIndex, rank: WorkerRank, event: &RankEvent, _happened: Instant) -> Applied {
+    fn write(&self, index: &GroupedIndex, rank: WorkerRank, event: &RankEvent, _context: EventContext) -> Applied {
         drop(self.gate.lock());
         self.applied.lock().push(rank.worker);
         index.apply_event(rank, event)

@@ -30,7 +30,8 @@ impl AsRef<[u8]> for Message {
 /// A live message with a valid batch.
 #[derive(Debug, Clone)]
 pub(super) struct Live {
-    pub(super) sequence: u64,
+    /// None from an engine that does not number its messages.
+    pub(super) sequence: Option<u64>,
     pub(super) message: Message,
 }
 

@@ -13,7 +13,7 @@ use flash_indexer_core::{
 use flash_indexer_telemetry::clock::Clock;
 use flash_indexer_telemetry::metrics::{Limit, Metrics};
 use flash_indexer_telemetry::supervision::{Step, Steps, SupervisedThread, Supervisor, ThreadKind, Watch};
-use flash_indexer_types::ClearCause;
+use flash_indexer_types::{ClearCause, EventContext};
 use parking_lot::Mutex;
 
 use super::change::Change;
@@ -197,22 +197,22 @@ impl Writers {
 
 /// Context of the changes of a batch, for explanations.
 struct Context {
-    /// Time of the events.
-    event_time: Instant,
+    /// Time of the events, and why they remove blocks.
+    event: EventContext,
     /// Why ranks are cleared.
     cause: ClearCause,
 }
 
 impl Context {
     fn new(now: Instant) -> Self {
-        Self { event_time: now, cause: ClearCause::Service }
+        Self { event: now.into(), cause: ClearCause::Service }
     }
 }
 
 /// Blocks of a change; one if it has none.
 fn cost_of(change: &Change) -> usize {
     match change {
-        Change::Event(_, event) => block_count(event).max(1),
+        Change::Event(_, event) | Change::Refresh(_, event) => block_count(event).max(1),
         _ => 1,
     }
 }
@@ -415,7 +415,13 @@ impl Writer {
         context: &mut Context,
     ) {
         match change {
-            Change::Event(dp_rank, event) => self.apply_event(index, listener, dp_rank, &event, context.event_time),
+            Change::Event(dp_rank, event) => self.apply_event(index, listener, dp_rank, &event, context.event),
+            Change::Refresh(dp_rank, event) => {
+                let rank = WorkerRank { worker: listener.worker, dp_rank };
+                for event in index.without_held(rank, event) {
+                    self.apply_event(index, listener, dp_rank, &event, context.event);
+                }
+            }
             Change::Cleared(dp_rank) => listener.cleared(dp_rank),
             Change::RecordLoss(dp_rank, why) => listener.record_loss(dp_rank, why),
             Change::RecordLossOfUnlisted(listed, why) => listener.record_loss_of_unlisted(listed, why),
@@ -450,7 +456,8 @@ impl Writer {
                 }
             }
             Change::ForgetCause(cause) => context.cause = cause,
-            Change::EventTime(timestamp) => context.event_time = event_time(timestamp, self.clock.system_time(), now),
+            Change::EventTime(timestamp) => context.event.at = event_time(timestamp, self.clock.system_time(), now),
+            Change::RemovalReason(reason) => context.event.removal = reason,
             Change::MessageApplied { sequence, timestamp } => {
                 if let Some(timestamp) = timestamp {
                     self.metrics.observe_lag(timestamp, self.clock.system_time());
@@ -473,7 +480,7 @@ impl Writer {
         listener: &Arc<Listener>,
         dp_rank: DpRank,
         event: &RankEvent,
-        event_time: Instant,
+        context: EventContext,
     ) {
         let rank = WorkerRank { worker: listener.worker, dp_rank };
         if let RankEvent::Primary(BlockEvent::Stored { blocks, .. }) = event
@@ -485,7 +492,7 @@ impl Writer {
             let why = "the tenant holds as many blocks as its limit; raise held_blocks in the limits file";
             return listener.record_loss(Some(dp_rank), why.to_owned());
         }
-        let applied = listener.model.write(index, rank, event, event_time);
+        let applied = listener.model.write(index, rank, event, context);
         self.metrics.event_applied(event, &applied);
         self.record_effects(index, listener, rank, event, &applied);
     }

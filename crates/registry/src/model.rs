@@ -30,7 +30,7 @@ use flash_indexer_explain::{History, SeenVariants};
 use flash_indexer_ingest::{Decoders, Listener, Maintain, ModelSink, RankOwner};
 use flash_indexer_telemetry::metrics::{Metrics, ModelCounts, ModelState};
 use flash_indexer_telemetry::supervision::{ThreadKind, guarded};
-use flash_indexer_types::{ClearCause, InstanceId, ModelKey, Ordinal, Trust};
+use flash_indexer_types::{ClearCause, EventContext, InstanceId, ModelKey, Ordinal, Trust};
 use flash_indexer_wire::AdapterSalt;
 
 use crate::published_ranks::PublishedRanks;
@@ -100,10 +100,10 @@ impl ModelSink for Model {
         Guard::into_inner(self.replaceable.load())
     }
 
-    fn write(&self, index: &GroupedIndex, rank: WorkerRank, event: &RankEvent, happened: Instant) -> Applied {
+    fn write(&self, index: &GroupedIndex, rank: WorkerRank, event: &RankEvent, context: EventContext) -> Applied {
         let applied = self.apply_to(index, rank, event);
         if let RankEvent::Primary(event) = event {
-            self.history.record(rank, event, &applied, happened);
+            self.history.record(rank, event, &applied, context);
         }
         applied
     }

@@ -241,7 +241,7 @@ fn message(received_s: f64, frames: &[String]) -> Result<(RecordedMessage, Optio
     let message = RecordedMessage {
         at_ms: (received_s * 1e3) as u64,
         topic: live.topic.to_owned(),
-        sequence: live.sequence,
+        sequence: live.sequence.ok_or("a message has no sequence number")?,
         payload: live.payload.to_owned(),
         dp_rank: batch.dp_rank.unwrap_or_default(),
     };

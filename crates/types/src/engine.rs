@@ -90,7 +90,8 @@ impl From<Removal> for RemovedCopies {
 impl From<RemovedCopies> for Removal {
     fn from(copies: RemovedCopies) -> Self {
         match copies {
-            RemovedCopies::One => Self::EachCopy,
+            // A count in an event is independent of the registration.
+            RemovedCopies::One | RemovedCopies::AllBut(_) => Self::EachCopy,
             RemovedCopies::All => Self::LastCopy,
         }
     }

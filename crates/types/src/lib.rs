@@ -15,6 +15,7 @@
 //! | `trust` | trust states ([`Trust`]) |
 //! | `position` | position in the event stream of a rank ([`Position`]) |
 //! | `doubt` | gaps in the event stream of a rank ([`Doubt`]) |
+//! | `event_context` | time of an event and reason of a removal, for explanations ([`EventContext`]) |
 //! | `clear_cause` | causes of the loss of all blocks of a rank ([`ClearCause`]) |
 //! | `engine` | kinds of engines, and the meaning of their removals |
 //! | `discovery` | states of discovery sources and of the ranks that they name |
@@ -33,6 +34,7 @@ mod discovery;
 mod doubt;
 pub mod endpoints;
 mod engine;
+mod event_context;
 mod hash_key;
 pub mod hashes;
 mod instance;
@@ -50,6 +52,7 @@ pub use clear_cause::ClearCause;
 pub use discovery::{SourceState, TargetState};
 pub use doubt::{Doubt, Ordinal};
 pub use engine::{EngineKind, Removal};
+pub use event_context::EventContext;
 pub use hash_key::use_random_hash_key;
 pub use instance::{GivenInstanceId, InstanceId, InstanceIdError, ModelKey};
 pub use owner::{OwnedRank, Owner};

@@ -49,10 +49,17 @@ impl EngineAdapter {
         let is_map = at < SGLANG_FIELDS + SALT_PLACES && matches!(reader.clone().next(), Ok(Token::Map(_)));
         match self {
             _ if is_map => StoredField::SaltMap,
+            Self::Sglang if is_text_list(reader) => StoredField::Named("component_types"),
             Self::Sglang => StoredField::Skipped,
             Self::Detect | Self::Vllm | Self::TensorRtLlm => common,
         }
     }
+}
+
+/// Whether a list of texts follows.
+fn is_text_list(reader: &Reader<'_>) -> bool {
+    let mut reader = reader.clone();
+    matches!(reader.next(), Ok(Token::Array(1..))) && matches!(reader.next(), Ok(Token::Text(_)))
 }
 
 /// Meaning of one field of an array `BlockStored`.
@@ -66,7 +73,7 @@ pub(crate) enum StoredField {
 }
 
 /// Fields of an array `BlockStored`, in order.
-const STORED_FIELDS: [&str; 15] = [
+const STORED_FIELDS: [&str; 20] = [
     "block_hashes",
     "parent_block_hash",
     "token_ids",
@@ -82,6 +89,11 @@ const STORED_FIELDS: [&str; 15] = [
     "ownership",
     "session_id",
     "lookahead_token_ids",
+    "skipped_parent_block_hash",
+    "skipped_token_ids",
+    "skipped_extra_keys",
+    "origin",
+    "component_types",
 ];
 /// Number of leading fields that SGLang writes too.
 const SGLANG_FIELDS: usize = 6;

@@ -3,7 +3,10 @@
 use flash_indexer_core::{DpRank, SequenceHash};
 use rmp::encode::{write_array_len, write_f64, write_map_len, write_nil, write_sint, write_str, write_uint};
 
-use crate::event::{BlockRemoved, BlockStored, EngineEvent, ExtraKey, ScopedClear, TokenIds};
+use crate::event::{
+    BlockInactive, BlockRemoved, BlockStored, BlockTransferred, EngineEvent, ExtraKey, RemovalReason, ScopedClear,
+    TokenIds,
+};
 
 /// Event format of a vLLM release.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -33,6 +36,8 @@ pub fn encode_batch(
             (EngineEvent::Stored(event), Encoding::Array) => writer.stored_array(event),
             (EngineEvent::Removed(event), Encoding::Map) => writer.removed_map(event),
             (EngineEvent::Removed(event), Encoding::Array) => writer.removed_array(event),
+            (EngineEvent::Transferred(event), _) => writer.transferred(event, encoding),
+            (EngineEvent::Inactive(event), _) => writer.inactive(event, encoding),
             (EngineEvent::Cleared, Encoding::Map) => {
                 writer.map(1);
                 writer.text("type");
@@ -129,7 +134,13 @@ impl Writer {
     }
 
     fn removed_map(&mut self, event: &BlockRemoved<'_>) {
-        let optional = [event.group_idx.is_some(), event.locality.is_some(), event.ownership.is_some()];
+        let optional = [
+            event.group_idx.is_some(),
+            event.locality.is_some(),
+            event.ownership.is_some(),
+            event.remaining_copy_counts.is_some(),
+            event.reason.is_some(),
+        ];
         self.map(3 + optional.iter().filter(|&&present| present).count());
         let mut fields = MapFields { writer: self };
         fields.always("type", |w| w.text("BlockRemoved"));
@@ -138,6 +149,9 @@ impl Writer {
         fields.unless_absent("group_idx", event.group_idx, |w, idx| w.unsigned(idx.into()));
         fields.unless_absent("locality", event.locality, Self::text);
         fields.unless_absent("ownership", event.ownership, Self::text);
+        fields
+            .unless_absent("remaining_copy_counts", event.remaining_copy_counts.as_ref(), |w, counts| w.tokens(counts));
+        fields.unless_absent("reason", event.reason.map(RemovalReason::as_str), Self::text);
     }
 
     fn removed_array(&mut self, event: &BlockRemoved<'_>) {
@@ -146,6 +160,38 @@ impl Writer {
         self.hashes(&event.block_hashes);
         self.optional(event.medium, Self::text);
         self.optional(event.group_idx, |w, idx| w.unsigned(idx.into()));
+    }
+
+    fn transferred(&mut self, event: &BlockTransferred<'_>, encoding: Encoding) {
+        let keys = ["type", "block_hashes", "from_medium", "to_medium", "group_idx"];
+        self.fields(encoding, &keys, |w, at| match at {
+            0 => w.text("BlockTransferred"),
+            1 => w.hashes(&event.block_hashes),
+            2 => w.optional(event.from_medium, Self::text),
+            3 => w.optional(event.to_medium, Self::text),
+            _ => w.optional(event.group_idx, |w, idx| w.unsigned(idx.into())),
+        });
+    }
+
+    fn inactive(&mut self, event: &BlockInactive, encoding: Encoding) {
+        self.fields(encoding, &["type", "block_hashes"], |w, at| match at {
+            0 => w.text("BlockInactive"),
+            _ => w.hashes(&event.block_hashes),
+        });
+    }
+
+    /// Writes every field of an event, under its key in a map.
+    fn fields(&mut self, encoding: Encoding, keys: &[&str], write: impl Fn(&mut Self, usize)) {
+        match encoding {
+            Encoding::Map => self.map(keys.len()),
+            Encoding::Array => self.array(keys.len()),
+        }
+        for (at, key) in keys.iter().enumerate() {
+            if encoding == Encoding::Map {
+                self.text(key);
+            }
+            write(self, at);
+        }
     }
 
     fn cleared_map(&mut self, scope: &ScopedClear<'_>) {

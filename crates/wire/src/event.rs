@@ -9,6 +9,10 @@ pub enum EngineEvent<'a> {
     Stored(BlockStored<'a>),
     /// `BlockRemoved`.
     Removed(BlockRemoved<'a>),
+    /// `BlockTransferred`.
+    Transferred(BlockTransferred<'a>),
+    /// `BlockInactive`.
+    Inactive(BlockInactive),
     /// `AllBlocksCleared` of the whole cache.
     Cleared,
     /// `AllBlocksCleared` of a part of the cache.
@@ -46,6 +50,55 @@ pub struct BlockStored<'a> {
     pub session_id: Option<&'a str>,
     /// Lookahead tokens of each block, in speculative engines.
     pub lookahead_token_ids: Option<Vec<Vec<u32>>>,
+    /// Blocks before the first one that the engine has not published, because it does not hold them.
+    pub skipped: Option<Box<SkippedBlocks<'a>>>,
+    /// Whether the engine has computed the blocks or found them in its cache.
+    pub origin: Option<StoreOrigin>,
+    /// Components of a hybrid model that hold the blocks, in engines that name them.
+    pub components: Option<Components>,
+}
+
+impl BlockStored<'_> {
+    /// How the blocks came into the cache. A store that names components is the state of its blocks and adds no copy, like
+    /// one of reused blocks.
+    #[must_use]
+    pub fn effective_origin(&self) -> Option<StoreOrigin> {
+        match self.components {
+            Some(_) if self.group.idx.is_none() => Some(StoreOrigin::Reused),
+            _ => self.origin,
+        }
+    }
+}
+
+/// Blocks between the last published ancestor of a store and its parent, with their content. The engine does not hold them.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct SkippedBlocks<'a> {
+    /// The published ancestor; none at the start of a sequence.
+    pub parent_block_hash: Option<SequenceHash>,
+    /// Tokens of the skipped blocks, concatenated; empty if none is skipped.
+    pub token_ids: TokenIds,
+    /// Extra inputs of each skipped block's hash.
+    pub extra_keys: Option<Vec<Option<Vec<ExtraKey<'a>>>>>,
+}
+
+/// How stored blocks came into the cache.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum StoreOrigin {
+    /// The engine has computed them.
+    New,
+    /// A request has found them in the cache: no copy was added.
+    Reused,
+}
+
+/// Components of a hybrid model of SGLang, each with a cache of its own.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Components {
+    /// Full attention.
+    pub full: bool,
+    /// Sliding-window attention.
+    pub swa: bool,
+    /// Recurrent states.
+    pub mamba: bool,
 }
 
 /// Blocks that the engine has removed from its cache.
@@ -61,6 +114,60 @@ pub struct BlockRemoved<'a> {
     pub locality: Option<&'a str>,
     /// Manager of the blocks.
     pub ownership: Option<&'a str>,
+    /// Copies of each block that are left in that memory, in engines that publish them.
+    pub remaining_copy_counts: Option<Vec<u32>>,
+    /// Why the blocks were removed.
+    pub reason: Option<RemovalReason>,
+}
+
+/// Why an engine has removed blocks from a memory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum RemovalReason {
+    /// The memory was full.
+    Evicted,
+    /// The blocks were moved to a slower memory.
+    Demoted,
+}
+
+impl RemovalReason {
+    /// Reason that an engine's text names; none for other texts.
+    #[must_use]
+    pub fn named(text: &str) -> Option<Self> {
+        match text.to_ascii_lowercase().as_str() {
+            "evicted" | "eviction" | "evict" | "capacity" | "capacity_eviction" => Some(Self::Evicted),
+            "demoted" | "demotion" | "demote" | "offloaded" | "moved" => Some(Self::Demoted),
+            _ => None,
+        }
+    }
+
+    /// Name in answers.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Evicted => "evicted",
+            Self::Demoted => "demoted",
+        }
+    }
+}
+
+/// Blocks that the engine has moved from one memory to another.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct BlockTransferred<'a> {
+    /// Sequence hashes of the blocks.
+    pub block_hashes: Vec<SequenceHash>,
+    /// Memory that held the blocks.
+    pub from_medium: Option<&'a str>,
+    /// Memory that holds the blocks now.
+    pub to_medium: Option<&'a str>,
+    /// Number of the cache group in a hybrid model.
+    pub group_idx: Option<u32>,
+}
+
+/// Blocks that no request uses any more. The engine still holds them, and evicts them first.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct BlockInactive {
+    /// Sequence hashes of the blocks.
+    pub block_hashes: Vec<SequenceHash>,
 }
 
 /// Part of the cache that the engine has dropped: the blocks to which every field that is present applies.

@@ -3,7 +3,7 @@
 use flash_indexer_core::SequenceHash;
 
 use crate::decode::EventError;
-use crate::event::{ExtraKey, TokenIds};
+use crate::event::{Components, ExtraKey, StoreOrigin, TokenIds};
 use crate::msgpack::{Reader, Token};
 
 pub(crate) fn wrong(field: &'static str) -> EventError {
@@ -93,6 +93,37 @@ fn plain_tokens(reader: &mut Reader<'_>, len: u32, field: &'static str) -> Resul
         });
     }
     Ok(tokens)
+}
+
+/// Decodes a list of counts.
+pub(crate) fn optional_counts(reader: &mut Reader<'_>, field: &'static str) -> Result<Option<Vec<u32>>, EventError> {
+    optional_list(reader, field)?.map(|len| plain_tokens(reader, len, field)).transpose()
+}
+
+/// Decodes `origin`.
+pub(crate) fn origin(reader: &mut Reader<'_>, field: &'static str) -> Result<Option<StoreOrigin>, EventError> {
+    let text = optional_text(reader, field)?.map(str::to_ascii_uppercase);
+    Ok(match text.as_deref() {
+        Some("NEW") => Some(StoreOrigin::New),
+        Some("REUSED") => Some(StoreOrigin::Reused),
+        _ => None,
+    })
+}
+
+/// Decodes `component_types`. A name of another component is ignored.
+pub(crate) fn components(reader: &mut Reader<'_>, field: &'static str) -> Result<Option<Components>, EventError> {
+    let Some(len) = optional_list(reader, field)? else { return Ok(None) };
+    let mut components = Components::default();
+    for _ in 0..len {
+        let Token::Text(name) = reader.next()? else { return Err(wrong(field)) };
+        match name {
+            b"FULL" => components.full = true,
+            b"SWA" => components.swa = true,
+            b"MAMBA" => components.mamba = true,
+            _ => {}
+        }
+    }
+    Ok(Some(components))
 }
 
 pub(crate) fn lookahead(reader: &mut Reader<'_>, field: &'static str) -> Result<Option<Vec<Vec<u32>>>, EventError> {

@@ -1,12 +1,12 @@
 //! Frames of live and replayed messages.
 
-/// A live message: `[topic, sequence, payload]`.
+/// A live message: `[topic, sequence, payload]`, or without a sequence number `[topic, payload]` or `[payload]`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LiveMessage<'a> {
     /// The publisher's topic; opaque.
     pub topic: &'a [u8],
-    /// Sequence number of the message in its epoch, from zero.
-    pub sequence: u64,
+    /// Sequence number of the message in its epoch, from zero; none from an engine that does not number its messages.
+    pub sequence: Option<u64>,
     /// The batch, in MessagePack.
     pub payload: &'a [u8],
 }
@@ -14,8 +14,8 @@ pub struct LiveMessage<'a> {
 /// The frames do not form a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum FrameError {
-    /// The number of frames is not three.
-    #[error("expected 3 frames (topic, sequence, payload), got {count}")]
+    /// The number of frames is not one to three.
+    #[error("expected 3 frames (topic, sequence, payload), or fewer without a sequence number, got {count}")]
     Count {
         /// Number of frames received.
         count: usize,
@@ -47,14 +47,19 @@ impl<'a> LiveMessage<'a> {
     ///
     /// # Errors
     ///
-    /// When there are not three frames, or the second is not 8 bytes long.
+    /// When there are not one to three frames, or the second of three is not 8 bytes long.
     pub fn from_frames<F: AsRef<[u8]>>(frames: &'a [F]) -> Result<Self, FrameError> {
-        let [topic, sequence, payload] = frames else {
-            return Err(FrameError::Count { count: frames.len() });
-        };
-        let sequence = sequence.as_ref();
-        let bytes = sequence.try_into().map_err(|_| FrameError::SequenceLength { len: sequence.len() })?;
-        Ok(Self { topic: topic.as_ref(), sequence: u64::from_be_bytes(bytes), payload: payload.as_ref() })
+        match frames {
+            [topic, sequence, payload] => {
+                let sequence = sequence.as_ref();
+                let bytes = sequence.try_into().map_err(|_| FrameError::SequenceLength { len: sequence.len() })?;
+                let sequence = Some(u64::from_be_bytes(bytes));
+                Ok(Self { topic: topic.as_ref(), sequence, payload: payload.as_ref() })
+            }
+            [topic, payload] => Ok(Self { topic: topic.as_ref(), sequence: None, payload: payload.as_ref() }),
+            [payload] => Ok(Self { topic: &[], sequence: None, payload: payload.as_ref() }),
+            _ => Err(FrameError::Count { count: frames.len() }),
+        }
     }
 }
 

@@ -40,7 +40,7 @@
 //! |---|---|
 //! | `frames`, `topic` | frames of a multipart message, names in a topic |
 //! | `msgpack`, `cbor` | readers and writers of the two binary formats |
-//! | `event`, `decode`, `fields`, `adapter` | engine events; decoding of batches, of single fields, of formats that differ by engine |
+//! | `event`, `decode`, `decode_event`, `fields`, `adapter` | engine events; decoding of batches, of events, of single fields, of formats that differ by engine |
 //! | `encode` | batches byte for byte as vLLM writes them |
 //! | `chain_hash` | vLLM's own block hashes |
 //! | `cursor`, `stream` | position in a stream; ordering, gaps, replay, epochs |
@@ -53,6 +53,7 @@ mod adapter_salt;
 mod chain_hash;
 mod cursor;
 mod decode;
+mod decode_event;
 mod encode;
 mod event;
 mod fields;
@@ -66,12 +67,13 @@ pub use adapter::EngineAdapter;
 pub use adapter_salt::{ADAPTER_NAME_BYTES_MAX, AdapterSalt};
 pub use chain_hash::{EngineBlockHash, HashedKey, Sha256CborChain};
 pub use cursor::Cursor;
-pub use decode::{
-    BATCH_EVENTS_MAX, Batch, BatchError, BatchOutline, EventError, Events, FieldName, UNKNOWN_FIELDS_MAX, UnknownField,
-    decode_batch,
-};
+pub use decode::{BATCH_EVENTS_MAX, Batch, BatchError, BatchOutline, EventError, Events, decode_batch};
+pub use decode_event::{FieldName, UNKNOWN_FIELDS_MAX, UnknownField};
 pub use encode::{Encoding, encode_batch};
-pub use event::{BlockRemoved, BlockStored, CacheGroup, EngineEvent, ExtraKey, ScopedClear, TokenIds};
+pub use event::{
+    BlockInactive, BlockRemoved, BlockStored, BlockTransferred, CacheGroup, Components, EngineEvent, ExtraKey,
+    RemovalReason, ScopedClear, SkippedBlocks, StoreOrigin, TokenIds,
+};
 pub use frames::{FrameError, LiveMessage, ReplayReply};
 pub use stream::{
     Action, ClearReason, Degraded, Pending, Replay, ReplayOutcome, Start, Stream, StreamEvent, StreamLimits,

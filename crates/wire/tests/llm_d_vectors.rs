@@ -66,7 +66,9 @@ fn read(payload: &[u8]) -> Result<Json, String> {
     let event = events.pop().expect("one event").map_err(|error| error.to_string())?;
     Ok(match event {
         EngineEvent::Cleared => json!({ "ok": true }),
-        EngineEvent::ClearedScope(scope) => panic!("no vector clears a part: {scope:?}"),
+        event @ (EngineEvent::ClearedScope(_) | EngineEvent::Transferred(_) | EngineEvent::Inactive(_)) => {
+            panic!("no vector has this event: {event:?}")
+        }
         EngineEvent::Removed(removed) => json!({
             "hashes": removed.block_hashes.iter().map(|hash| hash.0).collect::<Vec<_>>(),
             "tier": removed.medium.unwrap_or_default(),

@@ -7,8 +7,9 @@ use flash_indexer_core::run::RunIndex;
 use flash_indexer_core::{DpRank, PrefixIndex, RemovedCopies, SequenceHash, WorkerId, WorkerRank};
 use flash_indexer_designs::RadixTree;
 use flash_indexer_wire::{
-    BATCH_EVENTS_MAX, BatchError, BatchOutline, EngineAdapter, EngineEvent, EventError, ExtraKey, FrameError,
-    LiveMessage, ReplayReply, ScopedClear, TokenIds, Translator, TranslatorOptions, decode_batch,
+    BATCH_EVENTS_MAX, BatchError, BatchOutline, Components, EngineAdapter, EngineEvent, EventError, ExtraKey,
+    FrameError, LiveMessage, RemovalReason, ReplayReply, ScopedClear, StoreOrigin, TokenIds, Translator,
+    TranslatorOptions, decode_batch,
 };
 use proptest::prelude::*;
 use rmpv::Value;
@@ -76,6 +77,25 @@ fn an_invalid_event_does_not_affect_its_batch() {
         (stored([list([7.into()]), Value::Nil, list([(1u64 << 32).into()]), 2.into()]), "out_of_range"),
         (stored([list([Value::Binary(vec![])]), Value::Nil, pair(), 2.into()]), "out_of_range"),
         (list([Value::from("BlockRemoved"), list([1.into()]), 5.into()]), "wrong_type"),
+        (list([Value::from("BlockRemoved"), pair(), Value::Nil, list([1.into()])]), "out_of_range"),
+        (list([Value::from("BlockRemoved"), pair(), Value::Nil, list([1.into(), "x".into()])]), "wrong_type"),
+        (
+            map([("type", "BlockRemoved".into()), ("remaining_copy_counts", list([])), ("block_hashes", pair())]),
+            "out_of_range",
+        ),
+        (list([Value::from("BlockTransferred"), pair(), "GPU".into()]), "missing_field"),
+        (map([("type", "BlockTransferred".into()), ("block_hashes", pair())]), "missing_field"),
+        (list([Value::from("BlockInactive")]), "missing_field"),
+        (map([("type", "BlockInactive".into()), ("medium", "GPU".into())]), "missing_field"),
+        (
+            map([
+                ("type", "BlockStored".into()),
+                ("block_hashes", pair()),
+                ("block_size", 1.into()),
+                ("component_types", "FULL".into()),
+            ]),
+            "wrong_type",
+        ),
     ];
     for (event, reason) in cases {
         let shown = event.to_string();
@@ -235,6 +255,44 @@ fn an_informative_field_of_the_wrong_type_is_ignored() {
 }
 
 #[test]
+fn counts_of_copies_are_the_only_list_of_a_removal_besides_its_hashes() {
+    let counts = || list([0.into(), 2.into()]);
+    let removal = |fields: &[Value]| {
+        let fields = [Value::from("BlockRemoved"), list([7.into(), 8.into()])].into_iter().chain(fields.to_vec());
+        let payload = batch_of([list(fields)]);
+        let mut events = decode_batch(&payload).expect("a batch").events;
+        let Some(Ok(EngineEvent::Removed(removed))) = events.next() else { panic!("a removal: {events:?}") };
+        (removed.remaining_copy_counts, removed.group_idx, removed.reason, events.take_unknown_fields().len())
+    };
+    let (gpu, known) = (|| Value::from("GPU"), Some(vec![0, 2]));
+    assert_eq!(removal(&[gpu(), counts()]), (known.clone(), None, None, 0));
+    assert_eq!(removal(&[gpu(), 1.into(), counts()]), (known.clone(), Some(1), None, 0));
+    assert_eq!(removal(&[gpu(), 1.into(), Value::Nil, Value::Nil, counts()]), (known, Some(1), None, 0));
+    let with_reason = [gpu(), Value::Nil, Value::Nil, Value::Nil, Value::Nil, "Evicted".into(), 5.into()];
+    assert_eq!(removal(&with_reason), (None, None, Some(RemovalReason::Evicted), 1));
+}
+
+#[test]
+fn components_and_origins_are_read_leniently() {
+    let components = |adapter: EngineAdapter, fields: Vec<Value>| {
+        let head = [list([7.into()]), Value::Nil, list([1.into(), 2.into()]), 2.into(), Value::Nil, "GPU".into()];
+        let payload = batch_of([stored(head.into_iter().chain(fields))]);
+        let events = adapter.batch(&payload).expect("a batch").events;
+        let Some(Ok(EngineEvent::Stored(stored))) = events.clone().next() else { panic!("a store: {events:?}") };
+        (stored.components, stored.origin)
+    };
+    let full_and_swa = Some(Components { full: true, swa: true, mamba: false });
+    let list_of = |names: &[&str]| list(names.iter().map(|&name| Value::from(name)));
+    assert_eq!(components(EngineAdapter::Sglang, vec![list_of(&["FULL", "NEW", "SWA"])]), (full_and_swa, None));
+    let mut fields = vec![Value::Nil; 13];
+    fields.push(list_of(&["FULL", "SWA"]));
+    for (origin, expected) in [("REUSED", Some(StoreOrigin::Reused)), ("new", Some(StoreOrigin::New)), ("?", None)] {
+        fields[12] = origin.into();
+        assert_eq!(components(EngineAdapter::Detect, fields.clone()), (full_and_swa, expected));
+    }
+}
+
+#[test]
 fn clears_are_read_in_every_form() {
     let cleared = |fields: &[Value]| list([Value::from("AllBlocksCleared")].into_iter().chain(fields.to_vec()));
     let named = |field: &str, value: Value| map([("type", "AllBlocksCleared".into()), (field, value)]);
@@ -284,11 +342,15 @@ fn a_claimed_length_does_not_allocate() {
 }
 
 #[test]
-fn a_live_message_has_three_frames_and_a_sequence_number_of_eight_bytes() {
+fn a_live_message_has_at_most_three_frames_and_a_sequence_number_of_eight_bytes() {
     let frames = [b"kv".to_vec(), 9u64.to_be_bytes().to_vec(), b"x".to_vec()];
     let message = LiveMessage::from_frames(&frames).expect("a message");
-    assert_eq!((message.topic, message.sequence, message.payload), (&b"kv"[..], 9, &b"x"[..]));
-    assert_eq!(LiveMessage::from_frames(&frames[..2]), Err(FrameError::Count { count: 2 }));
+    assert_eq!((message.topic, message.sequence, message.payload), (&b"kv"[..], Some(9), &b"x"[..]));
+    let without_number = LiveMessage { sequence: None, payload: b"x", topic: b"kv" };
+    assert_eq!(LiveMessage::from_frames(&[&frames[0], &frames[2]]), Ok(without_number));
+    assert_eq!(LiveMessage::from_frames(&[&frames[2]]), Ok(LiveMessage { topic: b"", ..without_number }));
+    assert_eq!(LiveMessage::from_frames::<Vec<u8>>(&[]), Err(FrameError::Count { count: 0 }));
+    assert_eq!(LiveMessage::from_frames(&[&frames[..], &frames[..1]].concat()), Err(FrameError::Count { count: 4 }));
     let short = [b"kv".to_vec(), vec![0; 4], vec![]];
     assert_eq!(LiveMessage::from_frames(&short), Err(FrameError::SequenceLength { len: 4 }));
 }

@@ -6,8 +6,8 @@ use flash_indexer_core::groups::{AttentionWindow, GroupChange, GroupEvent, RankE
 use flash_indexer_core::hashing::{BlockSize, HashVariant, LocalHasher, MultimodalItem, TokenWindow, local_hashes};
 use flash_indexer_core::{Block, BlockEvent, LocalHash, RemovedCopies, SequenceHash, Tier};
 use flash_indexer_wire::{
-    Age, BlockRemoved, BlockStored, CacheGroup, EngineEvent, ExtraKey, RECENT_BLOCKS_MAX, RecentBlock, TokenIds,
-    TranslateError, Translation, Translator, TranslatorOptions,
+    Age, BlockRemoved, BlockStored, CacheGroup, Components, EngineEvent, ExtraKey, RECENT_BLOCKS_MAX, RecentBlock,
+    TokenIds, TranslateError, Translation, Translator, TranslatorOptions,
 };
 
 fn translator() -> Translator {
@@ -150,6 +150,38 @@ fn a_child_is_never_hashed_without_the_salt_of_a_held_parent() {
     assert_eq!(reason(translator.translate(&EngineEvent::Stored(chain_without_root))), Some("salted_blocks"));
     translator.translate(&removed(&chain(3))).expect("a removal");
     assert_eq!(stored_locals(&mut translator, store(Some(1), &[7])), locals(None, Some("tenant"), &[7]));
+}
+
+#[test]
+fn a_translator_that_resumes_knows_the_components_of_a_rank() {
+    let components = |full, swa, mamba| Some(Components { full, swa, mamba });
+    let changes = |translator: &mut Translator, components| {
+        let event = EngineEvent::Stored(BlockStored { components, ..store(None, &[1]) });
+        let changes = translator.translate(&event).expect("a store").into_iter();
+        let of_groups = changes.filter_map(|change| match change {
+            RankEvent::Secondary(GroupChange { group, event }) => {
+                Some((group.window, matches!(event, GroupEvent::Stored { .. })))
+            }
+            RankEvent::Primary(_) | RankEvent::ClearedScope(_) => None,
+        });
+        of_groups.collect::<Vec<_>>()
+    };
+    let mut first = translator();
+    let last_block = AttentionWindow::LastBlocks(1);
+    assert_eq!(changes(&mut first, components(true, false, false)), []);
+    assert_eq!(changes(&mut first, components(true, true, true)), [(last_block, true), (last_block, true)]);
+    assert!(first.has_unknown_window() && first.is_hybrid());
+    let mut next = translator();
+    next.import_groups(first.groups());
+    assert!(next.has_unknown_window() && next.is_hybrid());
+    assert_eq!(changes(&mut next, components(true, false, true)), [(last_block, false), (last_block, true)]);
+    let removal = next.translate(&removed(&[1])).expect("a removal");
+    assert_eq!((removal.rest.len(), removal.first), (2, RankEvent::Primary(removed_once(&[1]))));
+}
+
+fn removed_once(hashes: &[u64]) -> BlockEvent {
+    let blocks = hashes.iter().copied().map(SequenceHash).collect();
+    BlockEvent::Removed { tier: Tier::Device, blocks, copies: RemovedCopies::One }
 }
 
 #[test]

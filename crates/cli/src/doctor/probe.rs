@@ -202,7 +202,10 @@ fn listen_to(
     while start.elapsed() < listen + POLL_INTERVAL {
         match subscription.next_within(listen.saturating_sub(start.elapsed())) {
             Ok(Some(frames)) => match LiveMessage::from_frames(&frames) {
-                Ok(message) => follower.receive(message.sequence, message.payload, arrival(now_s())),
+                Ok(LiveMessage { sequence: Some(sequence), payload, .. }) => {
+                    follower.receive(sequence, payload, arrival(now_s()));
+                }
+                Ok(_) => follower.reject("the engine's messages have no sequence numbers".to_owned()),
                 Err(error) => follower.reject(error.to_string()),
             },
             Ok(None) => return,

@@ -187,6 +187,47 @@ impl GroupedIndex {
         self.groups_of(rank).map(|groups| groups.read().stores()).unwrap_or_default()
     }
 
+    /// The part of an event that adds no copy to a block with a copy in the event's tier: the stores of the other blocks. Any
+    /// other event is returned as it is. Costs a lookup for each stored block ([`SharedIndex::copies`]).
+    #[must_use]
+    pub fn without_held(&self, rank: WorkerRank, event: RankEvent) -> Vec<RankEvent> {
+        match event {
+            RankEvent::Primary(BlockEvent::Stored { tier, mut parent, blocks, copies }) => {
+                let mut stores: Vec<RankEvent> = Vec::new();
+                let mut is_continued = false;
+                for block in blocks {
+                    let is_held = self.copies(rank, block.sequence)[tier] > 0;
+                    match stores.last_mut() {
+                        _ if is_held => {}
+                        Some(RankEvent::Primary(BlockEvent::Stored { blocks, .. })) if is_continued => {
+                            blocks.push(block)
+                        }
+                        _ => {
+                            let store = BlockEvent::Stored { tier, parent, blocks: vec![block], copies };
+                            stores.push(RankEvent::Primary(store));
+                        }
+                    }
+                    is_continued = !is_held;
+                    parent = Some(block.sequence);
+                }
+                stores
+            }
+            RankEvent::Primary(BlockEvent::Copied { tier, mut blocks }) => {
+                blocks.retain(|&block| self.copies(rank, block)[tier] == 0);
+                vec![RankEvent::Primary(BlockEvent::Copied { tier, blocks })]
+            }
+            RankEvent::Secondary(GroupChange { group, event: GroupEvent::Stored { tier, mut blocks, copies } }) => {
+                if let Some(groups) = self.groups_of(rank) {
+                    let groups = groups.read();
+                    blocks.retain(|&block| groups.copies(group.id, block)[tier] == 0);
+                }
+                // A store without blocks announces the group.
+                vec![RankEvent::Secondary(GroupChange { group, event: GroupEvent::Stored { tier, blocks, copies } })]
+            }
+            event => vec![event],
+        }
+    }
+
     /// Whether no rank has more than one cache group.
     fn is_plain(&self) -> bool {
         self.grouped_count.load(Ordering::Acquire) == 0
@@ -277,8 +318,8 @@ impl SharedIndex for GroupedIndex {
         self.plain.held(rank)
     }
 
-    fn is_held(&self, rank: WorkerRank, block: SequenceHash) -> bool {
-        self.plain.is_held(rank, block)
+    fn copies(&self, rank: WorkerRank, block: SequenceHash) -> PerTier<u32> {
+        self.plain.copies(rank, block)
     }
 
     fn read_held(&self, reading: &mut HeldReading, blocks_max: usize) -> ReadingProgress {

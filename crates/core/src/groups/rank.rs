@@ -4,7 +4,7 @@ use crate::keyed::KeyedMap;
 
 use super::places::{Place, Places};
 use super::{
-    Cut, GROUP_BLOCKS_MAX, GROUPS_MAX, GroupChange, GroupEvent, HeldIn, MISSING_LISTED_MAX, MissingBlock,
+    Cut, GROUP_BLOCKS_MAX, GROUPS_MAX, GroupChange, GroupEvent, GroupId, HeldIn, MISSING_LISTED_MAX, MissingBlock,
     SecondaryGroup, Shortfall,
 };
 use crate::rank_blocks::{Lookup, RankBlockLimits, RankWriter};
@@ -66,6 +66,12 @@ impl RankGroups {
         let usable = self.secondary.usable(held, slowest as usize, &mut cache);
         let shortfalls = || self.secondary.shortfalls(held, slowest, &mut cache);
         (usable < held).then(shortfalls).map(|shortfalls| Cut { usable, wanted: held, shortfalls })
+    }
+
+    /// Copies of a block in a group.
+    pub(super) fn copies(&self, group: GroupId, block: SequenceHash) -> PerTier<u32> {
+        let group = self.secondary.groups.iter().find(|known| known.group.id == group);
+        group.and_then(|group| group.copies.get(&block)).copied().unwrap_or_default()
     }
 
     /// Stored events that recreate the secondary groups, including empty ones.
@@ -238,10 +244,7 @@ impl GroupBlocks {
         let Some(held) = self.copies.get_mut(&sequence).filter(|held| held[tier] > 0) else {
             return Applied { unknown: 1, ..Applied::default() };
         };
-        held[tier] = match copies {
-            RemovedCopies::One => held[tier] - 1,
-            RemovedCopies::All => 0,
-        };
+        held[tier] = copies.left(held[tier]);
         if held.is_zero() {
             self.copies.remove(&sequence);
         }

@@ -131,10 +131,7 @@ impl<P: Placement> RankWriter<'_, P> {
         let Some(entry) = self.names.get(sequence).filter(|entry| entry.copies[tier] > 0) else {
             return Applied { unknown: 1, ..Applied::default() };
         };
-        let left = match copies {
-            RemovedCopies::One => entry.copies[tier] - 1,
-            RemovedCopies::All => 0,
-        };
+        let left = copies.left(entry.copies[tier]);
         self.names.set_copies(sequence, tier, left);
         if left == 0 {
             self.release(sequence, tier);

@@ -395,8 +395,8 @@ impl SharedIndex for RunIndex {
         self.writer.lock().held(rank)
     }
 
-    fn is_held(&self, rank: WorkerRank, block: SequenceHash) -> bool {
-        self.writer.lock().is_held(rank, block)
+    fn copies(&self, rank: WorkerRank, block: SequenceHash) -> PerTier<u32> {
+        self.writer.lock().copies_of(rank, block)
     }
 
     fn read_held(&self, reading: &mut HeldReading, blocks_max: usize) -> ReadingProgress {

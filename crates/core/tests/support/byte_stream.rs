@@ -107,7 +107,13 @@ impl Bytes<'_> {
         let event = match what % 16 {
             0..=4 => self.stored(worker, tier)?,
             5..=7 => self.removed(worker, tier)?,
-            8 => BlockEvent::Removed { tier, blocks: vec![self.sequence(worker)?], copies: RemovedCopies::One },
+            8 => {
+                let copies = match what >> 6 {
+                    0 | 1 => RemovedCopies::One,
+                    left => RemovedCopies::AllBut(u32::from(left) - 2),
+                };
+                BlockEvent::Removed { tier, blocks: vec![self.sequence(worker)?], copies }
+            }
             9 => BlockEvent::Copied { tier, blocks: vec![self.sequence(worker)?, self.sequence(worker)?] },
             10 => BlockEvent::Cleared,
             11 => self.contradiction(tier)?,

@@ -24,12 +24,14 @@ pub(crate) enum GroupedStep {
     Primary(Step),
     Secondary(WorkerRank, GroupChange),
     ClearedScope(WorkerRank, ClearScope),
+    /// An event that adds no copy to held blocks.
+    Refresh(WorkerRank, RankEvent),
 }
 
 /// Streams in which each prefix has one name in a rank.
 pub(crate) fn consistent_stream() -> impl Strategy<Value = Vec<GroupedStep>> {
     let primary = support::consistent_step().prop_map(GroupedStep::Primary);
-    vec(prop_oneof![8 => primary, 8 => secondary_step(), 1 => cleared_scope()], 1..60)
+    vec(prop_oneof![8 => primary, 8 => secondary_step(), 1 => cleared_scope(), 2 => refresh()], 1..60)
 }
 
 /// Streams that include contradicting events.
@@ -73,6 +75,14 @@ fn secondary_step() -> impl Strategy<Value = GroupedStep> {
     })
 }
 
+fn refresh() -> impl Strategy<Value = GroupedStep> {
+    prop_oneof![support::chained().prop_map(GroupedStep::Primary), secondary_step()].prop_map(|step| match step {
+        GroupedStep::Primary(Step::Event(rank, event)) => GroupedStep::Refresh(rank, RankEvent::Primary(event)),
+        GroupedStep::Secondary(rank, change) => GroupedStep::Refresh(rank, RankEvent::Secondary(change)),
+        step => step,
+    })
+}
+
 fn cleared_scope() -> impl Strategy<Value = GroupedStep> {
     let groups = prop_oneof![
         Just(ClearedGroups::All),
@@ -105,6 +115,16 @@ fn drive(
             GroupedStep::Secondary(rank, change) => {
                 index.apply_group(*rank, change);
                 oracle.apply_group(*rank, change);
+            }
+            GroupedStep::Refresh(rank, event) => {
+                for event in index.without_held(*rank, event.clone()) {
+                    index.apply_event(*rank, &event);
+                }
+                match event {
+                    RankEvent::Primary(event) => oracle.refresh(*rank, event),
+                    RankEvent::Secondary(change) => oracle.refresh_group(*rank, change),
+                    RankEvent::ClearedScope(scope) => oracle.clear_scope(*rank, *scope),
+                }
             }
             GroupedStep::ClearedScope(rank, scope) => {
                 index.apply_event(*rank, &RankEvent::ClearedScope(*scope));

@@ -173,7 +173,7 @@ pub(crate) fn sequences(rank: WorkerRank, path: &[LocalHash]) -> Vec<SequenceHas
 
 /// Events of a correct engine: part of a chain whose sequence hashes follow from its content. A part that starts in
 /// the middle makes gaps and unknown parents.
-fn chained() -> impl Strategy<Value = Step> {
+pub(crate) fn chained() -> impl Strategy<Value = Step> {
     (rank(), tier(), path(), 0..3usize, copies()).prop_map(|(rank, tier, path, from, copies)| {
         let sequences = sequences(rank, &path);
         let from = from.min(path.len() - 1);
@@ -209,5 +209,9 @@ pub(crate) fn copies() -> impl Strategy<Value = u32> {
 }
 
 pub(crate) fn removed_copies() -> impl Strategy<Value = RemovedCopies> {
-    prop_oneof![4 => Just(RemovedCopies::One), 1 => Just(RemovedCopies::All)]
+    prop_oneof![
+        8 => Just(RemovedCopies::One),
+        2 => Just(RemovedCopies::All),
+        2 => (0..3u32).prop_map(RemovedCopies::AllBut),
+    ]
 }

@@ -101,11 +101,21 @@ impl ListenerState {
     }
 }
 
+/// Reason why ranks of a stream without sequence numbers are never exact.
+const UNNUMBERED: &str =
+    "the engine's messages have no sequence numbers: lost messages and restarts between them are not noticed";
+
 /// Reason why ranks of an engine with extra keys are never exact.
 const EXTRA_KEYS: &str =
     "the engine was registered with extra_keys, which its events do not carry: matches may be too long";
 
 impl Listener {
+    /// Records that the messages of the stream have no sequence numbers. Its ranks are never exact, even if a later connection
+    /// has numbers. Returns whether it was not recorded before.
+    pub(super) fn set_unnumbered(&self) -> bool {
+        self.state.status.lock().trust.set_never_exact(UNNUMBERED)
+    }
+
     /// Held ranks of the stream.
     pub fn hold(&self) -> MutexGuard<'_, HeldRanks> {
         self.state.hold.lock()

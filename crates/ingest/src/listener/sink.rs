@@ -7,7 +7,7 @@ use flash_indexer_core::groups::{GroupedIndex, RankEvent};
 use flash_indexer_core::hashing::{BlockSize, TokenWindow};
 use flash_indexer_core::{Applied, DpRank, WorkerId, WorkerRank};
 use flash_indexer_telemetry::metrics::Metrics;
-use flash_indexer_types::{ClearCause, ModelKey, Ordinal};
+use flash_indexer_types::{ClearCause, EventContext, ModelKey, Ordinal};
 use flash_indexer_wire::AdapterSalt;
 
 use super::Listener;
@@ -49,9 +49,9 @@ pub trait ModelSink: Maintain {
     /// The current index. It is replaced after a change of it panicked.
     fn index(&self) -> Arc<GroupedIndex>;
 
-    /// Applies one event to `index`, which [`ModelSink::index`] returned, and records it in the model's history at
-    /// `event_time`. After a panic the caller calls [`ModelSink::replace_failed_index`].
-    fn write(&self, index: &GroupedIndex, rank: WorkerRank, event: &RankEvent, event_time: Instant) -> Applied;
+    /// Applies one event to `index`, which [`ModelSink::index`] returned, and records it in the model's history with its
+    /// `context`. After a panic the caller calls [`ModelSink::replace_failed_index`].
+    fn write(&self, index: &GroupedIndex, rank: WorkerRank, event: &RankEvent, context: EventContext) -> Applied;
 
     /// Removes all blocks of a rank from `index`, under the rules of [`ModelSink::write`].
     fn forget(&self, index: &GroupedIndex, rank: WorkerRank, cause: ClearCause, now: Instant);

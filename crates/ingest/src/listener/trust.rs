@@ -151,6 +151,11 @@ impl TrustLedger {
         }
     }
 
+    /// Records why no rank of the stream can be exact from now on. Returns whether it was not recorded before.
+    pub(super) fn set_never_exact(&mut self, why: &'static str) -> bool {
+        self.never_exact.replace(why) != Some(why)
+    }
+
     /// Trust state of a rank, and what it is missing if it is not exact. Cost: one lookup.
     pub(super) fn rank_trust(&self, dp_rank: DpRank) -> (Trust, Option<Missing<'_>>) {
         if self.resuming.contains(&dp_rank) {

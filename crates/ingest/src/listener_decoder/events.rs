@@ -4,7 +4,8 @@ use flash_indexer_core::groups::RankEvent;
 use flash_indexer_core::{BlockEvent, DpRank};
 use flash_indexer_telemetry::metrics::Limit;
 use flash_indexer_wire::{
-    BatchOutline, BlockStored, EngineEvent, EventError, Events, TranslateError, Translator, TranslatorOptions,
+    BatchOutline, BlockStored, EngineEvent, EventError, Events, RemovalReason, StoreOrigin, TranslateError, Translator,
+    TranslatorOptions,
 };
 use rustc_hash::FxHashMap;
 
@@ -127,10 +128,20 @@ impl ListenerDecoder {
 
     fn end_batch(&mut self, dp_rank: DpRank) {
         // Checked after the batch: within it, secondary groups may come first.
-        if !self.translators.get(&dp_rank).is_some_and(Translator::lacks_primary_group) {
-            self.ranks_without_content.remove(&dp_rank);
-        } else if self.ranks_without_content.insert(dp_rank) {
-            let why = "no cache group with full attention has published its blocks: prefixes cannot be matched";
+        let translator = self.translators.get(&dp_rank);
+        let why = match translator {
+            Some(translator) if translator.lacks_primary_group() => {
+                "no cache group with full attention has published its blocks: prefixes cannot be matched"
+            }
+            Some(translator) if translator.has_unknown_window() => {
+                "the engine does not publish the size of its sliding window: matches can be too long"
+            }
+            _ => {
+                self.ranks_without_content.remove(&dp_rank);
+                return;
+            }
+        };
+        if self.ranks_without_content.insert(dp_rank) {
             self.changes.push(Change::RecordLoss(Some(dp_rank), why.to_owned()));
         }
     }
@@ -150,6 +161,13 @@ impl ListenerDecoder {
     }
 
     fn apply_event(&mut self, dp_rank: DpRank, event: &EngineEvent<'_>) {
+        if let EngineEvent::Inactive(inactive) = event {
+            return self.metrics.blocks_inactive(inactive.block_hashes.len() as u64);
+        }
+        let is_refresh = matches!(
+            event,
+            EngineEvent::Stored(stored) if stored.effective_origin() == Some(StoreOrigin::Reused)
+        );
         let is_clear = *event == EngineEvent::Cleared;
         let Self { listener, translators, groups_unknown, .. } = self;
         let translator = Self::translator(translators, listener, dp_rank);
@@ -169,9 +187,15 @@ impl ListenerDecoder {
             self.block_size = SeenBlockSize::Unchanged;
         }
         listener.model.record_variant(translator.window(), translator.adapter_salt());
-        let is_complete = !translator.has_unsupported_groups() && !translator.lacks_primary_group();
+        let is_complete = !translator.has_unsupported_groups()
+            && !translator.lacks_primary_group()
+            && !translator.has_unknown_window();
         if matches!(event, EngineEvent::Stored(_)) && translator.adapter_salt().salt().is_some() {
             self.changes.push(Change::SaltedStore(dp_rank));
+        }
+        let reason = removal_reason(event);
+        if reason.is_some() {
+            self.changes.push(Change::RemovalReason(reason));
         }
         let has_forgotten_salts = translator.has_forgotten_salts();
         for change in changes {
@@ -180,7 +204,16 @@ impl ListenerDecoder {
             {
                 self.changes.push(Change::CopySaltUnknown(dp_rank, blocks.clone()));
             }
-            divide(change, |part| self.changes.push(Change::Event(dp_rank, part)));
+            divide(change, |part| {
+                self.changes.push(if is_refresh {
+                    Change::Refresh(dp_rank, part)
+                } else {
+                    Change::Event(dp_rank, part)
+                });
+            });
+        }
+        if reason.is_some() {
+            self.changes.push(Change::RemovalReason(None));
         }
         if let EngineEvent::Stored(BlockStored { parent_block_hash: Some(parent), .. }) = event
             && translator.has_forgotten_salts()
@@ -218,7 +251,9 @@ impl ListenerDecoder {
             }
             TranslateError::SaltedBlocks => self.metrics.limit_reached(Limit::SaltedBlocks),
             TranslateError::OwnershipUnknown { .. } => self.metrics.limit_reached(Limit::OwnedBlocks),
-            TranslateError::BlockSize { .. } | TranslateError::TokenCount { .. } => {}
+            TranslateError::BlockSize { .. }
+            | TranslateError::TokenCount { .. }
+            | TranslateError::UnknownTarget { .. } => {}
         }
         self.record_event_loss(dp_rank, unusable.to_string());
     }
@@ -229,6 +264,15 @@ impl ListenerDecoder {
         if !matches!(self.changes.last(), Some(Change::RecordLoss(Some(of), _)) if *of == dp_rank) {
             self.changes.push(Change::RecordLoss(Some(dp_rank), why));
         }
+    }
+}
+
+/// Why an event removes blocks, if it says so.
+fn removal_reason(event: &EngineEvent<'_>) -> Option<RemovalReason> {
+    match event {
+        EngineEvent::Removed(removed) => removed.reason,
+        EngineEvent::Transferred(_) => Some(RemovalReason::Demoted),
+        _ => None,
     }
 }
 

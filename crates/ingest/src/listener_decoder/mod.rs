@@ -3,6 +3,7 @@
 mod events;
 mod handover;
 mod notes;
+mod numbering;
 mod readings;
 mod unknown_fields;
 
@@ -21,6 +22,7 @@ use flash_indexer_wire::{
 use rustc_hash::FxHashMap;
 use tracing::Span;
 
+use self::numbering::Numbering;
 use self::readings::PendingRead;
 use self::unknown_fields::UnknownFields;
 use super::bound_pods::Seen;
@@ -50,6 +52,7 @@ pub(super) struct ListenerDecoder {
     metrics: Arc<Metrics>,
     adapter: EngineAdapter,
     stream: Stream<Message>,
+    numbering: Numbering,
     translators: FxHashMap<DpRank, Translator>,
     /// Ranks whose blocks the index may hold through this stream.
     ranks: BTreeSet<DpRank>,
@@ -122,6 +125,7 @@ impl ListenerDecoder {
             listener,
             metrics,
             stream,
+            numbering: Numbering::Unknown,
             translators: FxHashMap::default(),
             ranks: BTreeSet::new(),
             has_refused_rank: false,
@@ -227,6 +231,7 @@ impl ListenerDecoder {
     }
 
     pub(super) fn disconnected(&mut self) {
+        self.restart_numbering();
         self.stream.disconnected();
         self.execute();
     }
@@ -290,7 +295,14 @@ impl ListenerDecoder {
 
     /// Passes a parsed live message to the stream.
     fn receive_live(&mut self, live: Live, now: Instant) {
-        self.stream.live(live.sequence, live.message, now);
+        let Some(sequence) = self.number(live.sequence) else {
+            self.reject(
+                "bad_frames",
+                "some messages of the stream have sequence numbers, and some have none".to_owned(),
+            );
+            return self.tail_lost(now);
+        };
+        self.stream.live(sequence, live.message, now);
         self.execute();
     }
 

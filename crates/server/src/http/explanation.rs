@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use flash_indexer_api::{
     self as api, AbsenceReason, AbsentRank, EndFacts, EndReason, ExplainedRank, FleetHoldsElsewhere, HeldElsewhere,
-    IncompleteGroup, MatchEnd, MissingBlock, StorageTier,
+    IncompleteGroup, MatchEnd, MissingBlock, RemovalReason, StorageTier,
 };
 use flash_indexer_core::groups::AttentionWindow;
 use flash_indexer_core::{DpRank, Tier};
@@ -71,9 +71,18 @@ fn match_end(end: End, last_error: Option<&str>, now: Instant, hashes: HashForm)
         let facts = EndFacts {
             tier: Some(removal.tier.into()),
             removed_ms_ago: Some(milliseconds(ago(removal.at))),
+            removal_reason: removal.reason.map(|reason| match reason {
+                flash_indexer_wire::RemovalReason::Evicted => RemovalReason::Evicted,
+                flash_indexer_wire::RemovalReason::Demoted => RemovalReason::Demoted,
+            }),
             ..EndFacts::default()
         };
-        (format!("it was removed from {} {} ago", removal.tier.as_str(), shown_time(ago(removal.at))), facts)
+        let how = match facts.removal_reason {
+            None => "removed from",
+            Some(RemovalReason::Evicted) => "evicted from",
+            Some(RemovalReason::Demoted) => "moved to a slower tier from",
+        };
+        (format!("it was {how} {} {} ago", removal.tier.as_str(), shown_time(ago(removal.at))), facts)
     };
     let cleared = |clear: Clear| {
         let why = shown_clear(clear.cause, ago(clear.at));

@@ -1,10 +1,11 @@
 //! Why matches end where they do, for every reason that there is.
 
+use flash_indexer_core::SequenceHash;
 use flash_indexer_core::hashing::{BlockSize, HashVariant, TokenWindow, local_hashes};
 use flash_indexer_server::{IndexerOptions, ServerOptions};
 use flash_indexer_sim::{Publisher, PublisherOptions};
 use flash_indexer_wire::{
-    BlockRemoved, BlockStored, CacheGroup, Encoding, EngineEvent, ExtraKey, TokenIds, encode_batch,
+    BlockRemoved, BlockStored, CacheGroup, Encoding, EngineEvent, ExtraKey, RemovalReason, TokenIds, encode_batch,
 };
 use serde_json::{Value, json};
 
@@ -81,6 +82,35 @@ fn removed_blocks_are_told_with_their_time_and_what_is_held_behind_them() {
     let answer = explain(&service, &[1, 2, 3], &json!({ "instance_id": 2 }));
     assert_eq!(ends(&answer), json!([[1, "never_seen", 2]]));
     assert_eq!(answer["ranks"].as_array().map(Vec::len), Some(1), "only the one that was asked about");
+}
+
+#[test]
+fn a_removed_block_is_explained_with_the_engines_reason() {
+    let service = Service::start();
+    let engine = Engine::registered(&service, json!(1), 0, &json!({}));
+    let removed_for = |hash: u64, reason| {
+        let block_hashes = vec![SequenceHash(hash)];
+        EngineEvent::Removed(BlockRemoved { block_hashes, reason, ..BlockRemoved::default() })
+    };
+    let events = [
+        stored(None, &[1, 2]),
+        stored(None, &[3]),
+        stored(None, &[4]),
+        removed_for(2, Some(RemovalReason::Evicted)),
+        removed_for(3, Some(RemovalReason::Demoted)),
+        removed_for(4, None),
+    ];
+    engine.say(&service, 0, &events);
+    for (prompt, reason, why) in [
+        (vec![1, 2], json!("evicted"), "it was evicted from device"),
+        (vec![3], json!("demoted"), "it was moved to a slower tier from device"),
+        (vec![4], Value::Null, "it was removed from device"),
+    ] {
+        let answer = explain(&service, &prompt, &json!({}));
+        let end = &answer["ranks"][0]["ends"][0];
+        assert_eq!((&end["reason"], &end["removal_reason"]), (&json!("removed"), &reason), "{end}");
+        assert!(end["why"].as_str().is_some_and(|text| text.starts_with(why)), "{end}");
+    }
 }
 
 #[test]

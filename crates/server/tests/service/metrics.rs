@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use crate::support::{Engine, Exposition, PATIENCE, Service, removed, store, stored, tokens};
 
 /// Metrics of counting kinds that nothing in [`everything_that_is_counted_moves_its_metric`] moves.
-const UNMOVED: [&str; 20] = [
+const UNMOVED: [&str; 22] = [
     "flash_indexer_reload_failures",
     "flash_indexer_token_file_failures",
     "flash_indexer_replays",
@@ -19,6 +19,8 @@ const UNMOVED: [&str; 20] = [
     "flash_indexer_listener_restarts",
     "flash_indexer_pods_registered",
     "flash_indexer_pods_left",
+    "flash_indexer_inactive_blocks",
+    "flash_indexer_unnumbered_streams",
     "flash_indexer_recoveries",
     "flash_indexer_peer_checks",
     "flash_indexer_peer_repairs",

@@ -307,7 +307,7 @@ fn topics_that_name_nobody_are_counted_and_nothing_else_is_lost() {
         strange.publish(sequence, &[stored(None, &[1])]);
         strange.publisher.publish_frames(&[b"kv@\xff@m".as_slice(), &[0; 8], b"x"]).expect("published");
         strange.publisher.publish_frames(&[b"kv@a@m".as_slice(), &[0; 8], b"no batch"]).expect("published");
-        strange.publisher.publish_frames(&[b"kv@a@m".as_slice(), b"no number"]).expect("published");
+        strange.publisher.publish_frames(&[b"kv@a@m".as_slice(), b"no number", b"x"]).expect("published");
         pod.say(&service, sequence, &[stored(None, &[sequence + 1])]);
     }
     for reason in ["topic_without_model", "bad_topic", "bad_frames"] {

@@ -212,7 +212,7 @@ fn garbage_is_counted_by_reason_and_costs_nothing_else() {
 
     let listener = service.listener(&json!(1), 0);
     let expected = json!({
-        "bad_frames": 2, "malformed_batch": 1, "not_a_batch": 2,
+        "bad_frames": 1, "malformed_batch": 1, "not_a_batch": 3,
         "block_size_mismatch": 1, "token_count_mismatch": 1, "unknown_medium": 1,
     });
     assert_eq!(listener["rejected"], expected);

@@ -69,7 +69,7 @@ const fn results(applied: &Applied) -> [u64; RESULTS.len()] {
 }
 
 /// Types of engine events.
-const EVENT_TYPES: [&str; 3] = ["BlockStored", "BlockRemoved", "AllBlocksCleared"];
+const EVENT_TYPES: [&str; 5] = ["BlockStored", "BlockRemoved", "BlockTransferred", "BlockInactive", "AllBlocksCleared"];
 
 /// Reasons for which a message or event is rejected or dropped.
 const REASONS: [&str; 38] = [
@@ -125,6 +125,8 @@ pub(super) struct IngestMetrics {
     listener_restarts: Counter,
     pods_registered: Counter,
     pods_left: Counter,
+    inactive_blocks: Counter,
+    unnumbered_streams: Counter,
     events: [Counter; KINDS.len()],
     blocks: [Counter; RESULTS.len()],
     rejected: Family<Reason, Counter>,
@@ -173,6 +175,8 @@ impl IngestMetrics {
             listener_restarts: counter("listener_restarts", "Listeners restarted after a failure"),
             pods_registered: counter("pods_registered", "Ranks registered because their engine connected"),
             pods_left: counter("pods_left", "Self-registered ranks removed after their engine disconnected"),
+            inactive_blocks: counter("inactive_blocks", "Blocks that no request of their engine uses any more"),
+            unnumbered_streams: counter("unnumbered_streams", "Streams whose messages have no sequence numbers"),
             replays,
             events: resolved(&events, KINDS, |kind| Kind { kind }),
             blocks: resolved(&blocks, RESULTS, |result| BlockResult { result }),
@@ -225,6 +229,16 @@ impl Metrics {
         self.ingest.pods_left.inc();
     }
 
+    /// Counts a stream whose messages have no sequence numbers.
+    pub fn unnumbered_stream(&self) {
+        self.ingest.unnumbered_streams.inc();
+    }
+
+    /// Streams without sequence numbers so far.
+    pub fn unnumbered_streams_count(&self) -> u64 {
+        self.ingest.unnumbered_streams.get()
+    }
+
     /// Counts a restart of an engine.
     pub fn engine_restarted(&self) {
         self.ingest.restarts.inc();
@@ -253,6 +267,16 @@ impl Metrics {
                 counter.inc_by(blocks);
             }
         }
+    }
+
+    /// Counts blocks that no request of their engine uses any more.
+    pub fn blocks_inactive(&self, blocks: u64) {
+        self.ingest.inactive_blocks.inc_by(blocks);
+    }
+
+    /// Blocks that engines have published as inactive so far.
+    pub fn inactive_blocks_count(&self) -> u64 {
+        self.ingest.inactive_blocks.get()
     }
 
     /// Counts a rejected message or event.

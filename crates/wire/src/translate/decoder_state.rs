@@ -1,8 +1,9 @@
 //! Export and import of a translator's decoder state.
 
+use flash_indexer_core::groups::SecondaryGroup;
 use flash_indexer_core::{LocalHash, SequenceHash};
 
-use super::groups::KnownGroup;
+use super::groups::{GroupRole, KnownGroup};
 use super::recent::{Age, RecentMap};
 use super::salts::SaltedBlock;
 use super::{RECENT_GENERATION_MAX, Translator};
@@ -55,11 +56,21 @@ impl Translator {
     /// The cache groups that the rank has named, in any order. Engines describe a group in stores only, so a
     /// translator that resumes in the middle of a stream needs them for removals.
     pub fn groups(&self) -> impl Iterator<Item = KnownGroup> {
-        self.groups.iter()
+        let components = self.components.groups();
+        let components = components.map(|group| KnownGroup { id: group.id, role: GroupRole::Secondary(group.window) });
+        self.groups.iter().chain(components)
     }
 
     /// Imports the cache groups of another translator of the same rank.
     pub fn import_groups(&mut self, groups: impl IntoIterator<Item = KnownGroup>) {
-        groups.into_iter().for_each(|group| self.groups.import(group));
+        for group in groups {
+            let is_component = match group.role {
+                GroupRole::Secondary(window) => self.components.import(SecondaryGroup { id: group.id, window }),
+                GroupRole::Primary | GroupRole::Unsupported => false,
+            };
+            if !is_component {
+                self.groups.import(group);
+            }
+        }
     }
 }

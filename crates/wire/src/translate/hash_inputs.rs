@@ -37,6 +37,15 @@ impl<'a> HashInputs<'a> {
         let mut inputs = Self { lora, lora_key: event.lora_name, salt, salt_key: None, keys };
         if event.parent_block_hash.is_none() {
             inputs.find_salt();
+        } else if let Some(skipped) = &event.skipped
+            && skipped.parent_block_hash.is_none()
+            && !skipped.token_ids.is_empty()
+        {
+            // The sequence's first block, whose keys have the salt, was not published.
+            let keys = skipped.extra_keys.as_deref().unwrap_or_default();
+            let mut first = Self { keys, lora: None, ..inputs };
+            first.find_salt();
+            inputs.salt = first.salt;
         }
         inputs
     }

@@ -1,16 +1,19 @@
 //! Translation of engine events into index events.
 
+mod components;
 mod decoder_state;
 mod groups;
 mod hash_inputs;
 mod owned;
 mod recent;
+mod removals;
 mod salts;
 
-use flash_indexer_core::groups::{ClearScope, ClearedGroups, GroupChange, GroupEvent, RankEvent, SecondaryGroup};
+use flash_indexer_core::groups::{GroupChange, GroupEvent, RankEvent, SecondaryGroup};
 use flash_indexer_core::hashing::{BlockSize, HashVariant, LocalHasher, Salt, TokenWindow};
 use flash_indexer_core::{Block, BlockEvent, LocalHash, RemovedCopies, SequenceHash, Tier};
 
+use self::components::ComponentGroups;
 pub use self::decoder_state::{RECENT_BLOCKS_MAX, RecentBlock};
 use self::groups::CacheGroups;
 pub use self::groups::{GroupRole, KnownGroup};
@@ -21,7 +24,7 @@ use self::recent::RecentMap;
 use self::salts::Salts;
 pub use self::salts::{SaltedBlock, SaltedCopies};
 use crate::adapter_salt::{ADAPTER_NAME_BYTES_MAX, AdapterSalt};
-use crate::event::{BlockRemoved, BlockStored, EngineEvent, ScopedClear, TokenIds};
+use crate::event::{BlockStored, Components, EngineEvent, StoreOrigin, TokenIds};
 
 /// Settings of a rank's translator.
 #[derive(Debug, Clone)]
@@ -40,6 +43,12 @@ pub enum TranslateError {
     /// No known engine uses this medium.
     #[error("unknown medium {medium:?}")]
     UnknownMedium {
+        /// The medium's name, truncated to 64 characters.
+        medium: String,
+    },
+    /// The engine has moved blocks to a medium that no known engine uses.
+    #[error("blocks were moved to the unknown medium {medium:?}")]
+    UnknownTarget {
         /// The medium's name, truncated to 64 characters.
         medium: String,
     },
@@ -111,7 +120,7 @@ impl TranslateError {
     #[must_use]
     pub const fn reason(&self) -> &'static str {
         match self {
-            Self::UnknownMedium { .. } => "unknown_medium",
+            Self::UnknownMedium { .. } | Self::UnknownTarget { .. } => "unknown_medium",
             Self::BlockSize { .. } => "block_size_mismatch",
             Self::TokenCount { .. } => "token_count_mismatch",
             Self::AdapterName { .. } => "adapter_name_too_long",
@@ -131,6 +140,23 @@ pub struct Translation {
     pub first: RankEvent,
     /// The other changes.
     pub rest: Vec<RankEvent>,
+}
+
+impl Default for Translation {
+    /// No change.
+    fn default() -> Self {
+        BlockEvent::Copied { tier: Tier::Device, blocks: Vec::new() }.into()
+    }
+}
+
+impl FromIterator<RankEvent> for Translation {
+    fn from_iter<T: IntoIterator<Item = RankEvent>>(changes: T) -> Self {
+        let mut changes = changes.into_iter();
+        match changes.next() {
+            Some(first) => Self { first, rest: changes.collect() },
+            None => Self::default(),
+        }
+    }
 }
 
 impl From<BlockEvent> for Translation {
@@ -178,6 +204,7 @@ pub struct Translator {
     /// None until the rank names a tier other than the device.
     recent_blocks: Option<RecentMap<KnownBlock>>,
     groups: CacheGroups,
+    components: ComponentGroups,
     owned: OwnedBlocks,
     window: TokenWindow,
     adapter_salt: AdapterSalt,
@@ -193,6 +220,7 @@ impl Translator {
             salts: Salts::default(),
             recent_blocks: None,
             groups: CacheGroups::default(),
+            components: ComponentGroups::default(),
             owned: OwnedBlocks::default(),
             window: TokenWindow::Block,
             adapter_salt: AdapterSalt::default(),
@@ -221,7 +249,7 @@ impl Translator {
     /// Whether the rank has named a cache group other than the primary one.
     #[must_use]
     pub fn is_hybrid(&self) -> bool {
-        self.groups.iter().any(|group| group.role != GroupRole::Primary)
+        self.groups().any(|group| group.role != GroupRole::Primary)
     }
 
     /// Whether the rank has cache groups that are not supported. Its usable prefixes can then be shorter than
@@ -237,6 +265,12 @@ impl Translator {
         self.groups.lacks_primary()
     }
 
+    /// Whether a window of the rank's cache groups is unknown. Its usable prefixes can then be shorter than reported.
+    #[must_use]
+    pub fn has_unknown_window(&self) -> bool {
+        self.components.has_unknown_window()
+    }
+
     /// Translates one event into the changes that it causes.
     ///
     /// # Errors
@@ -246,6 +280,9 @@ impl Translator {
         match event {
             EngineEvent::Stored(event) => self.stored(event),
             EngineEvent::Removed(event) => self.removed(event),
+            EngineEvent::Transferred(event) => self.transferred(event),
+            // The engine still holds the blocks.
+            EngineEvent::Inactive(_) => Ok(Translation::default()),
             EngineEvent::Cleared => {
                 self.salts.clear();
                 self.recent_blocks.iter_mut().for_each(RecentMap::clear);
@@ -262,23 +299,49 @@ impl Translator {
             self.recent_blocks.get_or_insert_with(|| RecentMap::new(RECENT_GENERATION_MAX));
         }
         let group = self.groups.of_store(event, self.options.block_size)?;
+        if let (Some(components), None) = (event.components, event.group.idx) {
+            return self.stored_in_components(components, tier, event);
+        }
         let translation = match group {
             Some(group) => self.stored_in_secondary(group, tier, event),
             None => self.stored_in_primary(tier, event),
         }?;
-        self.owned.stored(event.ownership, tier, group, &event.block_hashes);
+        self.owned.stored(event.ownership, (tier, event.effective_origin()), group, &event.block_hashes);
         Ok(translation)
     }
 
     fn stored_in_primary(&mut self, tier: Tier, event: &BlockStored<'_>) -> Result<Translation, TranslateError> {
         if event.token_ids.is_empty() {
-            return self.offloaded(tier, &event.block_hashes);
+            return self.offloaded((tier, event.effective_origin()), &event.block_hashes);
         }
         self.check_sizes(event)?;
         self.groups.claim_primary(event.group);
         let blocks = self.blocks_of(tier, event)?;
         self.record_blocks(event.parent_block_hash, &blocks);
         Ok(BlockEvent::Stored { tier, parent: event.parent_block_hash, blocks, copies: 1 }.into())
+    }
+
+    /// Translates a store that names the components that hold the blocks. It is their complete state: a component that is
+    /// not named has lost the blocks, and a block that is held gains no copy.
+    fn stored_in_components(
+        &mut self,
+        components: Components,
+        tier: Tier,
+        event: &BlockStored<'_>,
+    ) -> Result<Translation, TranslateError> {
+        let mut changes = Vec::new();
+        if components.full {
+            changes.extend(self.stored_in_primary(tier, event)?);
+        }
+        for (group, is_held) in self.components.named(components, event.group, self.options.block_size) {
+            let blocks = event.block_hashes.clone();
+            let event = match is_held {
+                true => GroupEvent::Stored { tier, blocks, copies: 1 },
+                false => GroupEvent::Removed { tier, blocks, copies: RemovedCopies::All },
+            };
+            changes.push(RankEvent::Secondary(GroupChange { group, event }));
+        }
+        Ok(changes.into_iter().collect())
     }
 
     /// Translates a store of a secondary group. Only its sequence hashes count: the group omits blocks outside its
@@ -298,10 +361,14 @@ impl Translator {
 
     /// Translates a copy that is published by sequence hash alone. For a recent block the result is a store with its
     /// local hash, because the index drops a local hash with the block's last copy.
-    fn offloaded(&mut self, tier: Tier, hashes: &[SequenceHash]) -> Result<Translation, TranslateError> {
+    fn offloaded(
+        &mut self,
+        (tier, origin): (Tier, Option<StoreOrigin>),
+        hashes: &[SequenceHash],
+    ) -> Result<Translation, TranslateError> {
         let mut events: Vec<BlockEvent> = Vec::new();
         for &sequence in hashes {
-            if !self.salts.copied(tier, sequence) {
+            if !self.salts.copied((tier, origin), sequence) {
                 return Err(TranslateError::SaltedBlocks);
             }
             let known = self.recent_blocks.as_mut().and_then(|recent_blocks| recent_blocks.get(sequence));
@@ -336,12 +403,14 @@ impl Translator {
             return Err(TranslateError::AdapterNameCharacter { character });
         }
         let salt = inputs.salt.and_then(Salt::new).or_else(|| self.salts.get(event.parent_block_hash?));
+        // The parent may never have been published.
+        let salt = salt.or_else(|| self.salts.get(event.skipped.as_ref()?.parent_block_hash?));
         let salt = salt.or_else(|| self.salts.get(*event.block_hashes.first().filter(|_| lacks_keys)?));
         let is_forgotten = salt.is_none() && lacks_keys && self.salts.has_forgotten();
         if is_forgotten || (salt.is_some() && !self.salts.has_room(&event.block_hashes)) {
             return Err(TranslateError::SaltedBlocks);
         }
-        self.salts.stored(tier, &event.block_hashes, salt);
+        self.salts.stored((tier, event.effective_origin()), &event.block_hashes, salt);
         self.adapter_salt.set(inputs.lora.as_deref(), salt);
         let variant = HashVariant::salted(inputs.lora.as_deref(), salt);
         let locals = inputs.local_hashes(&mut self.hasher, &event.token_ids, self.options.block_size, variant);
@@ -382,56 +451,6 @@ impl Translator {
             return Err(TranslateError::TokenCount { tokens, blocks, block_size: self.options.block_size.tokens() });
         }
         Ok(())
-    }
-
-    fn removed(&mut self, event: &BlockRemoved<'_>) -> Result<Translation, TranslateError> {
-        let tier = tier(event.medium, event.locality)?;
-        let (blocks, copies) = (event.block_hashes.clone(), self.options.removed_copies);
-        let group = self.groups.of_removal(event.group_idx)?;
-        self.owned.removed(event.ownership, (tier, copies), group, &blocks);
-        Ok(match group {
-            None => {
-                self.salts.removed(tier, &blocks, copies);
-                BlockEvent::Removed { tier, blocks, copies }.into()
-            }
-            Some(group) => GroupChange { group, event: GroupEvent::Removed { tier, blocks, copies } }.into(),
-        })
-    }
-}
-
-impl Translator {
-    /// Translates a clear of a part of the cache. An index has each block with its tier and group, but not with its
-    /// manager.
-    fn cleared_scope(&mut self, event: &ScopedClear<'_>) -> Result<Translation, TranslateError> {
-        let tier = event.medium.map(|medium| tier(Some(medium), None)).transpose()?;
-        let groups = match event.group_idx {
-            None => ClearedGroups::All,
-            idx => {
-                self.groups.of_removal(idx)?.map_or(ClearedGroups::Primary, |group| ClearedGroups::Secondary(group.id))
-            }
-        };
-        let scope = ClearScope { tier, groups };
-        if let Some(owner) = event.ownership {
-            let unknown = || {
-                let owner = owner.chars().take(MEDIUM_CHARS_MAX).collect();
-                TranslateError::OwnershipUnknown { owner }
-            };
-            let removals = self.owned.clear_owner(owner, scope).ok_or_else(unknown)?;
-            for removal in &removals {
-                if let RankEvent::Primary(BlockEvent::Removed { tier, blocks, copies }) = removal {
-                    self.salts.removed(*tier, blocks, *copies);
-                }
-            }
-            let mut removals = removals.into_iter();
-            let nothing = BlockEvent::Copied { tier: Tier::Device, blocks: Vec::new() };
-            let first = removals.next().unwrap_or(RankEvent::Primary(nothing));
-            return Ok(Translation { first, rest: removals.collect() });
-        }
-        self.owned.clear(scope);
-        if scope.has_primary() {
-            scope.tiers().for_each(|tier| self.salts.cleared(tier));
-        }
-        Ok(Translation { first: RankEvent::ClearedScope(scope), rest: Vec::new() })
     }
 }
 

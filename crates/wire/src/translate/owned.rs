@@ -6,6 +6,8 @@ use flash_indexer_core::groups::{ClearScope, ClearedGroups, GroupChange, GroupEv
 use flash_indexer_core::keyed::KeyedMap;
 use flash_indexer_core::{BlockEvent, RemovedCopies, SequenceHash, Tier};
 
+use crate::event::StoreOrigin;
+
 /// Limit of the managers that a rank names.
 const OWNERS_MAX: usize = 8;
 /// Limit of the blocks of all managers of a rank, in each tier and group.
@@ -34,11 +36,11 @@ struct OwnedBlock {
 }
 
 impl OwnedBlocks {
-    /// Records a copy of each block.
+    /// Records a copy of each block. A reused block has one already, if its store was published.
     pub(super) fn stored(
         &mut self,
         owner: Option<&str>,
-        tier: Tier,
+        (tier, origin): (Tier, Option<StoreOrigin>),
         group: Option<SecondaryGroup>,
         blocks: &[SequenceHash],
     ) {
@@ -54,7 +56,7 @@ impl OwnedBlocks {
         let before = owned.len();
         for &sequence in blocks {
             let copies = owned.entry(OwnedBlock { sequence, tier, group }).or_default();
-            *copies = copies.saturating_add(1);
+            *copies = if origin == Some(StoreOrigin::Reused) { (*copies).max(1) } else { copies.saturating_add(1) };
         }
         self.blocks += owned.len() - before;
     }
@@ -74,7 +76,7 @@ impl OwnedBlocks {
             for &sequence in blocks {
                 let block = OwnedBlock { sequence, tier, group };
                 let Some(held) = owned.get_mut(&block) else { continue };
-                *held = if copies == RemovedCopies::All { 0 } else { *held - 1 };
+                *held = copies.left(*held).min(*held);
                 if *held == 0 {
                     owned.remove(&block);
                     self.blocks -= 1;
@@ -151,10 +153,10 @@ mod tests {
         let mut owned = OwnedBlocks::default();
         let one = (Tier::Host, RemovedCopies::One);
         for _ in 0..2 {
-            owned.stored(Some("a"), Tier::Host, None, &blocks(3));
+            owned.stored(Some("a"), (Tier::Host, None), None, &blocks(3));
         }
-        owned.stored(Some("b"), Tier::Host, None, &blocks(3));
-        owned.stored(None, Tier::Host, None, &blocks(3));
+        owned.stored(Some("b"), (Tier::Host, None), None, &blocks(3));
+        owned.stored(None, (Tier::Host, None), None, &blocks(3));
         owned.removed(Some("a"), one, None, &blocks(1));
         owned.removed(None, one, None, &blocks(3));
         owned.removed(Some("c"), one, None, &blocks(3));
@@ -177,21 +179,21 @@ mod tests {
     fn managers_above_a_limit_are_unknown_until_the_cache_is_cleared() {
         let name = "n".repeat(OWNER_BYTES_MAX + 1);
         let mut owned = OwnedBlocks::default();
-        owned.stored(Some(&name), Tier::Host, None, &blocks(1));
+        owned.stored(Some(&name), (Tier::Host, None), None, &blocks(1));
         assert_eq!(owned.clear_owner("a", ALL), None);
 
         let mut owned = OwnedBlocks::default();
         for owner in 0..OWNERS_MAX {
-            owned.stored(Some(&owner.to_string()), Tier::Host, None, &blocks(1));
+            owned.stored(Some(&owner.to_string()), (Tier::Host, None), None, &blocks(1));
         }
         assert!(owned.clear_owner("0", ALL).is_some());
-        owned.stored(Some("another"), Tier::Host, None, &blocks(1));
+        owned.stored(Some("another"), (Tier::Host, None), None, &blocks(1));
         assert_eq!(owned.clear_owner("1", ALL), None);
 
         let mut owned = OwnedBlocks::default();
-        owned.stored(Some("a"), Tier::Host, None, &blocks(OWNED_BLOCKS_MAX as u64));
+        owned.stored(Some("a"), (Tier::Host, None), None, &blocks(OWNED_BLOCKS_MAX as u64));
         assert!(!owned.is_incomplete);
-        owned.stored(Some("a"), Tier::Disk, None, &blocks(1));
+        owned.stored(Some("a"), (Tier::Disk, None), None, &blocks(1));
         assert_eq!(owned.clear_owner("a", ALL), None);
     }
 }

@@ -6,6 +6,7 @@ use flash_indexer_core::{PerTier, RemovedCopies, SequenceHash, Tier};
 
 use super::RECENT_GENERATION_MAX;
 use super::recent::RecentMap;
+use crate::event::StoreOrigin;
 
 /// Limit of the salted blocks that a rank holds.
 const SALTED_BLOCKS_MAX: usize = 1 << 20;
@@ -71,9 +72,9 @@ impl Salts {
     }
 
     /// Records a store of blocks with one salt, or of blocks without a salt, one copy of each.
-    pub(super) fn stored(&mut self, tier: Tier, blocks: &[SequenceHash], salt: Option<Salt>) {
+    pub(super) fn stored(&mut self, copy: (Tier, Option<StoreOrigin>), blocks: &[SequenceHash], salt: Option<Salt>) {
         match salt {
-            Some(salt) => blocks.iter().for_each(|&block| self.add_copy(tier, block, salt)),
+            Some(salt) => blocks.iter().for_each(|&block| self.add_copy(copy, block, salt)),
             None if self.held.is_empty() && self.released.is_empty() => {}
             None => {
                 for block in blocks {
@@ -85,19 +86,22 @@ impl Salts {
     }
 
     /// Records a copy of a block that an engine publishes by sequence hash alone. Returns whether there was room.
-    pub(super) fn copied(&mut self, tier: Tier, block: SequenceHash) -> bool {
+    pub(super) fn copied(&mut self, copy: (Tier, Option<StoreOrigin>), block: SequenceHash) -> bool {
         let Some(salt) = self.get(block) else { return true };
         let has_room = self.has_room(&[block]);
         if has_room {
-            self.add_copy(tier, block, salt);
+            self.add_copy(copy, block, salt);
         }
         has_room
     }
 
-    fn add_copy(&mut self, tier: Tier, block: SequenceHash, salt: Salt) {
+    fn add_copy(&mut self, (tier, origin): (Tier, Option<StoreOrigin>), block: SequenceHash, salt: Salt) {
         let (known, copies) = self.held.entry(block).or_insert((salt, SaltedCopies::default()));
         *known = salt;
-        copies[tier] = copies[tier].saturating_add(1);
+        copies[tier] = match origin {
+            Some(StoreOrigin::Reused) => copies[tier].max(1),
+            Some(StoreOrigin::New) | None => copies[tier].saturating_add(1),
+        };
     }
 
     /// Records a removal of blocks.
@@ -110,8 +114,8 @@ impl Salts {
             copies[tier] = match (copies[tier], removed) {
                 // The number of copies is unknown.
                 (u16::MAX, RemovedCopies::One) => u16::MAX,
-                (count, RemovedCopies::One) => count.saturating_sub(1),
-                (_, RemovedCopies::All) => 0,
+                (0, _) => 0,
+                (count, removed) => u16::try_from(removed.left(count.into())).unwrap_or(u16::MAX),
             };
             if has_no_copy(copies) {
                 self.released.insert(*block, *salt);
@@ -180,11 +184,11 @@ mod tests {
     fn the_salt_of_a_held_block_is_never_forgotten() {
         let mut salts = Salts::new(2, 1);
         assert!(salts.has_room(&BLOCKS[..2]) && !salts.has_room(&BLOCKS[..3]));
-        salts.stored(Tier::Device, &BLOCKS[..2], Some(SALT));
-        salts.stored(Tier::Device, &BLOCKS[..1], Some(SALT));
+        salts.stored((Tier::Device, None), &BLOCKS[..2], Some(SALT));
+        salts.stored((Tier::Device, None), &BLOCKS[..1], Some(SALT));
         assert!(salts.has_room(&BLOCKS[..2]) && !salts.has_room(&BLOCKS[1..3]));
         for &block in &BLOCKS[1..] {
-            salts.stored(Tier::Device, &[block], Some(SALT));
+            salts.stored((Tier::Device, None), &[block], Some(SALT));
             salts.removed(Tier::Device, &[block], RemovedCopies::One);
             salts.removed(Tier::Device, &[block], RemovedCopies::One);
         }
@@ -198,14 +202,14 @@ mod tests {
     #[test]
     fn copies_are_counted_in_each_tier() {
         let mut salts = Salts::new(1, 1);
-        salts.stored(Tier::Device, &BLOCKS[..1], Some(SALT));
-        assert!(salts.copied(Tier::Host, BLOCKS[0]) && salts.copied(Tier::Host, BLOCKS[0]));
+        salts.stored((Tier::Device, None), &BLOCKS[..1], Some(SALT));
+        assert!(salts.copied((Tier::Host, None), BLOCKS[0]) && salts.copied((Tier::Host, None), BLOCKS[0]));
         salts.removed(Tier::Device, &BLOCKS[..1], RemovedCopies::One);
         salts.removed(Tier::Device, &BLOCKS[..1], RemovedCopies::One);
         assert!(!salts.has_room(&BLOCKS[1..2]), "held in host memory");
         salts.removed(Tier::Host, &BLOCKS[..1], RemovedCopies::All);
         assert!(salts.has_room(&BLOCKS[1..2]));
-        assert!(salts.copied(Tier::Host, BLOCKS[0]));
+        assert!(salts.copied((Tier::Host, None), BLOCKS[0]));
         assert!(!salts.has_room(&BLOCKS[1..2]), "held again, with its salt");
     }
 }

@@ -77,7 +77,7 @@ use super::published::holdings::{Extents, Holder};
 use super::published::layout::{HOLDERS_MAX, RunId};
 use super::published::rank_table::RankSlot;
 use super::{RunLimits, RunMemory};
-use crate::{Applied, BlockEvent, HeldBlock, SequenceHash, WorkerRank, stored_events};
+use crate::{Applied, BlockEvent, HeldBlock, PerTier, SequenceHash, WorkerRank, stored_events};
 
 /// Writer state of one index.
 #[derive(Debug)]
@@ -246,9 +246,10 @@ impl Writer {
         self.ranks.slot(rank).map(|slot| self.held_by(slot)).unwrap_or_default()
     }
 
-    /// Whether the rank holds a block, indexed or waiting.
-    pub(super) fn is_held(&self, rank: WorkerRank, block: SequenceHash) -> bool {
-        self.ranks.slot(rank).is_some_and(|slot| self.held_block(slot, block).is_some())
+    /// Copies of a block that the rank holds, indexed or waiting.
+    pub(super) fn copies_of(&self, rank: WorkerRank, block: SequenceHash) -> PerTier<u32> {
+        let held = self.ranks.slot(rank).and_then(|slot| self.held_block(slot, block));
+        held.map(|held| held.copies).unwrap_or_default()
     }
 
     /// Memory use. Costs the number of ranks and directory segments.

@@ -112,7 +112,7 @@ impl Writer {
         is_it.then_some(Cursor { position: Position { offset, ..behind.position }, line })
     }
 
-    /// Removes one copy, or all copies, of blocks that the rank holds in the tier.
+    /// Removes copies of blocks that the rank holds in the tier.
     fn remove_ranges(
         &mut self,
         slot: RankSlot,
@@ -121,17 +121,18 @@ impl Writer {
         (tier, copies): (Tier, RemovedCopies),
     ) {
         let extra = &self.ranks.get(slot).reference_counts;
-        if !extra.has_run(run) {
+        let leaves_copies = matches!(copies, RemovedCopies::AllBut(1..));
+        if !extra.has_run(run) && !leaves_copies {
             return self.release(slot, run, ranges, tier);
         }
         let last_copies: Ranges = match copies {
-            RemovedCopies::All => ranges.into(),
+            RemovedCopies::AllBut(1..) => Ranges::new(),
+            RemovedCopies::All | RemovedCopies::AllBut(0) => ranges.into(),
             RemovedCopies::One => ranges.iter().flat_map(|range| extra.without(run, tier, range.clone())).collect(),
         };
         for range in ranges {
-            self.change_copies(slot, run, (tier, range.clone()), |before| match copies {
-                RemovedCopies::All => 0,
-                RemovedCopies::One => before.saturating_sub(1),
+            self.change_copies(slot, run, (tier, range.clone()), |extra| {
+                copies.left(extra.saturating_add(1)).saturating_sub(1)
             });
         }
         if !last_copies.is_empty() {
@@ -144,10 +145,7 @@ impl Writer {
         let Some(block) = rank.waiting.get_mut(sequence).filter(|block| block.copies[tier] > 0) else {
             return Applied { unknown: 1, ..Applied::default() };
         };
-        block.copies[tier] = match copies {
-            RemovedCopies::One => block.copies[tier] - 1,
-            RemovedCopies::All => 0,
-        };
+        block.copies[tier] = copies.left(block.copies[tier]);
         let mut applied = Applied { removed: 1, ..Applied::default() };
         if block.copies[tier] == 0 {
             rank.size.by_tier[tier] -= 1;
