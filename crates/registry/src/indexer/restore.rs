@@ -316,8 +316,9 @@ mod tests {
         let (key, size, instance) =
             (ModelKey::new("m", None), BlockSize::new(1).expect("a size"), InstanceId::number(1));
         let registration = Registration::new(instance.clone(), key.clone(), "tcp://127.0.0.1:9", size);
-        let ranks = [DpRank(0), DpRank(1)].map(|dp_rank| Registration { dp_rank, ..registration.clone() });
-        ranks.map(|rank| indexer.register_held(rank).expect("it is registered"));
+        for dp_rank in [DpRank(0), DpRank(1)] {
+            indexer.register_held(Registration { dp_rank, ..registration.clone() }).expect("it is registered");
+        }
         let id = |dp_rank| RankId { model: key.clone(), instance: instance.clone(), dp_rank };
         let mut restore = Restore::new(Arc::clone(&indexer), [0, 1].map(|rank| id(DpRank(rank))).into());
         let entry = |block: u64| {
