@@ -24,7 +24,7 @@
 //! | `change.rs` | changes that decoders send to writers |
 //! | `event_parts.rs` | division of large events |
 //! | `scoped_clear.rs` | clears of a part of a rank's cache |
-//! | `writer.rs` | writer threads: apply changes to indexes |
+//! | `writer.rs`, `writer/effects.rs` | writer threads: turns of queued changes, and what each change does |
 //! | `waiting_ranks.rs` | ranks whose waiting blocks deferred work may index |
 //! | `bound_pods/` | pods that connect to the bound socket: topics, streams, pending registrations |
 //! | `listener_decoder/` | decoder of one stream: events to changes, reads of a rank at a message, handover of a restored rank, logs and metrics |

@@ -1,0 +1,228 @@
+//! What a change does to the index, to the rank's trust and to metrics.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant, SystemTime};
+
+use flash_indexer_core::groups::{GroupedIndex, RankEvent};
+use flash_indexer_core::{Applied, BlockEvent, DpRank, SharedIndex, WorkerRank};
+use flash_indexer_telemetry::metrics::Limit;
+use flash_indexer_types::{ClearCause, EventContext};
+
+use super::Writer;
+use crate::change::Change;
+use crate::listener::Listener;
+
+/// Reason label of stored blocks without tokens whose content is unknown.
+const NO_TOKEN_IDS: &str = "no_token_ids";
+/// Largest age of a batch whose timestamp is trusted. Replays return batches of days ago, never of months ago.
+const TIMESTAMP_AGE_MAX: Duration = Duration::from_secs(30 * 24 * 60 * 60);
+
+/// Context of the changes of a batch, for explanations.
+pub(super) struct Context {
+    /// Time of the events, and why they remove blocks.
+    event: EventContext,
+    /// Why ranks are cleared.
+    cause: ClearCause,
+}
+
+impl Context {
+    pub(super) fn new(now: Instant) -> Self {
+        Self { event: now.into(), cause: ClearCause::Service }
+    }
+}
+
+/// Time of a timestamp in seconds since the Unix epoch, where `now` and `arrived_at` are the same moment. An engine's clock
+/// can be wrong: a timestamp of the future, or one older than [`TIMESTAMP_AGE_MAX`], counts as `arrived_at`.
+fn event_time(timestamp: f64, now: SystemTime, arrived_at: Instant) -> Instant {
+    let stamp = Duration::try_from_secs_f64(timestamp).ok().and_then(|since| SystemTime::UNIX_EPOCH.checked_add(since));
+    let age = stamp.and_then(|stamp| now.duration_since(stamp).ok()).filter(|age| *age <= TIMESTAMP_AGE_MAX);
+    age.and_then(|age| arrived_at.checked_sub(age)).unwrap_or(arrived_at)
+}
+
+impl Writer {
+    pub(super) fn record_waiting_rank(&self, listener: &Arc<Listener>, dp_rank: DpRank) {
+        self.waiting_ranks.borrow_mut().insert(listener, dp_rank);
+    }
+
+    /// Applies one change of a batch that was begun at `now`.
+    pub(super) fn apply_change(
+        &self,
+        index: &GroupedIndex,
+        listener: &Arc<Listener>,
+        change: Change,
+        now: Instant,
+        context: &mut Context,
+    ) {
+        match change {
+            Change::Event(dp_rank, event) => self.apply_event(index, listener, dp_rank, &event, context.event),
+            Change::Refresh(dp_rank, event) => {
+                let rank = WorkerRank { worker: listener.worker, dp_rank };
+                for event in index.without_held(rank, event) {
+                    self.apply_event(index, listener, dp_rank, &event, context.event);
+                }
+            }
+            Change::Cleared(dp_rank) => listener.cleared(dp_rank),
+            Change::RecordLoss(dp_rank, why) => listener.record_loss(dp_rank, why),
+            Change::RecordLossOfUnlisted(listed, why) => listener.record_loss_of_unlisted(listed, why),
+            Change::Trust(trust) => listener.set_stream_trust(trust),
+            Change::Pending(pending) => listener.set_pending(pending),
+            Change::DropsAcknowledged(run) => listener.acknowledge_drops(run),
+            Change::Forget(dp_rank) => {
+                let rank = WorkerRank { worker: listener.worker, dp_rank };
+                listener.model.forget(index, rank, context.cause, now);
+                listener.set_waiting(dp_rank, 0);
+            }
+            Change::ParentSaltUnknown(dp_rank, parent) => {
+                let rank = WorkerRank { worker: listener.worker, dp_rank };
+                // A bounded index refuses blocks whose parent it has evicted.
+                if !index.is_held(rank, parent) && !listener.model.is_partial(rank) {
+                    let why = "blocks follow a parent that is not held and whose salt is forgotten";
+                    listener.record_loss(Some(dp_rank), why.to_owned());
+                }
+            }
+            Change::CopySaltUnknown(dp_rank, blocks) => {
+                let rank = WorkerRank { worker: listener.worker, dp_rank };
+                if blocks.iter().any(|&block| !index.is_held(rank, block)) && !listener.model.is_partial(rank) {
+                    let why = "blocks were stored again by sequence hash alone, and their salts are forgotten";
+                    listener.record_loss(Some(dp_rank), why.to_owned());
+                }
+            }
+            Change::SaltedStore(dp_rank) => {
+                if listener.waiting(dp_rank) > 0 {
+                    let why =
+                        "salted blocks were stored while others waited for a parent: their salt may be the parent's";
+                    listener.record_loss(Some(dp_rank), why.to_owned());
+                }
+            }
+            Change::ForgetCause(cause) => context.cause = cause,
+            Change::EventTime(timestamp) => context.event.at = event_time(timestamp, self.clock.system_time(), now),
+            Change::RemovalReason(reason) => context.event.removal = reason,
+            Change::MessageApplied { sequence, timestamp } => {
+                if let Some(timestamp) = timestamp {
+                    self.metrics.observe_lag(timestamp, self.clock.system_time());
+                }
+                listener.message_applied(sequence, now);
+                *context = Context::new(now);
+            }
+            Change::Resumed(dp_rank) => listener.resumed(dp_rank),
+            Change::PositionImported(sequence) => listener.import_position(sequence),
+            Change::Restarted => listener.finish_restart(),
+            // Read by `apply_part`, in parts.
+            Change::Read(_) => {}
+        }
+    }
+
+    /// Applies an event, and records the losses that it shows.
+    fn apply_event(
+        &self,
+        index: &GroupedIndex,
+        listener: &Arc<Listener>,
+        dp_rank: DpRank,
+        event: &RankEvent,
+        context: EventContext,
+    ) {
+        let rank = WorkerRank { worker: listener.worker, dp_rank };
+        if let RankEvent::Primary(BlockEvent::Stored { blocks, .. }) = event
+            && listener.model.is_full()
+        {
+            let refused = blocks.len() as u64;
+            self.metrics.event_applied(event, &Applied { refused, ..Applied::default() });
+            self.metrics.limit_reached_by(Limit::TenantHeldBlocks, refused);
+            let why = "the tenant holds as many blocks as its limit; raise held_blocks in the limits file";
+            return listener.record_loss(Some(dp_rank), why.to_owned());
+        }
+        let applied = listener.model.write(index, rank, event, context);
+        self.metrics.event_applied(event, &applied);
+        self.record_effects(index, listener, rank, event, &applied);
+    }
+
+    /// Records the losses that an applied event shows, and the blocks that wait for a parent.
+    pub(super) fn record_effects(
+        &self,
+        index: &GroupedIndex,
+        listener: &Arc<Listener>,
+        rank: WorkerRank,
+        event: &RankEvent,
+        applied: &Applied,
+    ) {
+        let dp_rank = rank.dp_rank;
+        let (bound, why) = match event {
+            RankEvent::Primary(_) if applied.moves_refused > 0 => {
+                (Limit::MovedBlocks, "the engine gave a sequence hash with many descendants other content")
+            }
+            RankEvent::Primary(_) if applied.twins_refused > 0 => {
+                (Limit::Twins, "the engine has too many sequence hashes for one prefix")
+            }
+            RankEvent::Primary(_) => (Limit::WaitingBlocks, "too many blocks wait for a parent that was never stored"),
+            RankEvent::Secondary(_) | RankEvent::ClearedScope(_) => {
+                (Limit::CacheGroups, "a hybrid model has more cache groups, or blocks in one, than are kept")
+            }
+        };
+        if applied.refused > 0 {
+            // A bounded index refuses blocks by design: its depths are too low then, and never wrong.
+            let is_indexed = matches!(event, RankEvent::Primary(_));
+            if !is_indexed || index.memory_limit().is_none() {
+                self.metrics.limit_reached_by(bound, applied.refused);
+                listener.record_loss(Some(dp_rank), why.to_owned());
+            }
+        }
+        if let RankEvent::Primary(event) = event {
+            self.record_unknown_blocks(index, listener, rank, event, applied);
+        }
+    }
+
+    /// Records blocks whose content or parent is unknown, as an event shows.
+    fn record_unknown_blocks(
+        &self,
+        index: &GroupedIndex,
+        listener: &Arc<Listener>,
+        rank: WorkerRank,
+        event: &BlockEvent,
+        applied: &Applied,
+    ) {
+        let dp_rank = rank.dp_rank;
+        // A bounded index may have evicted the content.
+        if matches!(event, BlockEvent::Copied { .. }) && applied.unknown > 0 && !listener.model.is_partial(rank) {
+            let why =
+                format!("{} blocks were stored without token_ids, and their content is not known", applied.unknown);
+            self.metrics.rejected(NO_TOKEN_IDS);
+            listener.reject(NO_TOKEN_IDS, why.clone());
+            listener.record_loss(Some(dp_rank), why);
+        }
+        let before = listener.waiting(dp_rank);
+        if before == 0 && applied.waiting == 0 {
+            return;
+        }
+        let now = index.size(rank).waiting;
+        if applied.waiting_removed > 0 {
+            let why = "a block was removed whose parent was never stored: the engine may hold the parent";
+            listener.record_loss(Some(dp_rank), why.to_owned());
+        }
+        if now != before {
+            listener.set_waiting(dp_rank, now);
+            if before == 0 {
+                self.record_waiting_rank(listener, dp_rank);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_timestamp_is_trusted_unless_it_is_of_the_future_or_absurdly_old() {
+        let (now, arrived_at) = (SystemTime::UNIX_EPOCH + 1_000 * TIMESTAMP_AGE_MAX, Instant::now());
+        let seconds = 1_000.0 * TIMESTAMP_AGE_MAX.as_secs_f64();
+        let age = |timestamp: f64| arrived_at - event_time(timestamp, now, arrived_at);
+        assert_eq!(age(seconds - 90.0), Duration::from_secs(90));
+        assert_eq!(age(seconds - TIMESTAMP_AGE_MAX.as_secs_f64()), TIMESTAMP_AGE_MAX);
+        for wrong in [seconds + 1.0, 1.0, 0.0, -1.0, seconds - TIMESTAMP_AGE_MAX.as_secs_f64() - 1.0] {
+            assert_eq!(age(wrong), Duration::ZERO, "{wrong}");
+        }
+        for wrong in [f64::NAN, f64::INFINITY, f64::NEG_INFINITY, f64::MAX] {
+            assert_eq!(age(wrong), Duration::ZERO, "{wrong}");
+        }
+    }
+}
