@@ -90,7 +90,7 @@ fn every_endpoint_but_probes_and_the_document_needs_a_token_with_its_scope() {
     }
     assert_eq!(open, [("/health", 200), ("/openapi.json", 200), ("/ready", 200)]);
     let denied = |reason| service.metrics().value("flash_indexer_access_denied_total", &[("reason", reason)]);
-    assert_eq!([denied("no_token"), denied("unknown_token"), denied("scope")], [19.0, 19.0, 38.0]);
+    assert_eq!([denied("no_token"), denied("unknown_token"), denied("scope")], [20.0, 20.0, 40.0]);
 }
 
 #[test]

@@ -137,6 +137,8 @@ fn a_cache_that_was_cleared_and_an_engine_that_started_again() {
     assert!(why(&answer).contains("the engine cleared its cache"), "{answer}");
     engine.say(&service, 2, &[stored(None, &[1, 2])]);
     engine.say(&service, 0, &[stored(None, &[1])]);
+    // The second message shows that the first one was not a late one of the connection.
+    engine.say(&service, 1, &[]);
     let answer = explain(&service, &[1, 2], &json!({}));
     assert_eq!(ends(&answer), json!([[1, "cleared", 2]]));
     assert!(why(&answer).contains("the engine restarted"), "{answer}");
@@ -199,6 +201,7 @@ fn a_block_that_went_before_messages_were_lost_may_be_held_again() {
 
     // The engine starts again, and its first message is missed.
     engine.say(&service, 1, &[stored(None, &[9])]);
+    engine.say(&service, 2, &[]);
     let answer = explain(&service, &[1], &json!({}));
     assert_eq!(ends(&answer), json!([[0, "degraded", 1]]), "{answer}");
     assert!(end(&answer)["cleared_ms_ago"].is_u64(), "{answer}");
