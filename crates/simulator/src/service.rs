@@ -279,7 +279,6 @@ impl Drop for Service {
         for (instance, key) in instances {
             self.indexer.unregister(&instance, &key.model_name, Some(&key.tenant_id), None);
         }
-        self.stepper().drop_threads();
     }
 }
 

@@ -59,12 +59,6 @@ impl Stepper {
         (0..count).any(|offset| self.step_of((first + offset) % count) == Step::Worked)
     }
 
-    /// Drops all threads. What they work on may refer to their supervisor, which would keep both in memory.
-    pub fn drop_threads(&self) {
-        let threads = std::mem::take(&mut *self.threads.lock());
-        drop(threads);
-    }
-
     fn step_of(&self, number: usize) -> Step {
         let Some(mut thread) = self.threads.lock()[number].take() else { return Step::Ended };
         let step = catch_unwind(AssertUnwindSafe(|| thread.steps.step(&thread.watch)));
