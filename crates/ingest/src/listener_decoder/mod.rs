@@ -333,6 +333,8 @@ impl ListenerDecoder {
     /// Ignores a rank, and removes its blocks.
     pub(super) fn ignore_rank(&mut self, dp_rank: DpRank) {
         self.ignored_ranks.insert(dp_rank);
+        // Another stream may take the rank: from now on this one does not remove its blocks.
+        self.ranks.remove(&dp_rank);
         self.translators.remove(&dp_rank);
         self.groups_unknown.remove(&dp_rank);
         self.ranks_without_content.remove(&dp_rank);
@@ -352,7 +354,9 @@ impl ListenerDecoder {
     pub(super) fn retire(&mut self) -> StreamPosition {
         self.listener.cancel_replay();
         self.ranks.extend(self.listener.hold().ranks());
-        self.ranks.insert(self.listener.dp_rank);
+        if !self.ignored_ranks.contains(&self.listener.dp_rank) {
+            self.ranks.insert(self.listener.dp_rank);
+        }
         self.forget_ranks();
         self.stream.position()
     }

@@ -352,6 +352,11 @@ fn a_rank_that_went_to_another_endpoint_is_not_exact_while_batches_of_the_first_
     second.say(&service, 0, &[stored(None, &[7])]);
     assert_eq!((trust(&service, &first), trust(&service, &second)), (json!("exact"), json!("exact")));
 
+    // The first endpoint's engine restarts: the rank is no longer one of its own.
+    publish(0, 1, stored(None, &[5]));
+    publish(1, 1, stored(None, &[6]));
+    assert_eq!((service.score(&tokens(&[7]), "1", 0), trust(&service, &second)), (4, json!("exact")));
+
     publish(2, 0, stored(Some(2), &[3]));
     wait_for_rejection(&first, &service, "rank_of_other_stream", 1);
     assert_eq!((trust(&service, &first), trust(&service, &second)), (json!("degraded"), json!("degraded")));
