@@ -196,6 +196,21 @@ fn a_block_that_lost_a_component_is_still_held() {
     }
 }
 
+#[test]
+fn a_block_that_lost_its_full_attention_is_not_held() {
+    for vector in vectors("components") {
+        let fixture = publish(&vector, Trust::Exact);
+        // The last message, with the recurrent state in place of full attention.
+        let last = &vector.messages.last().expect("a message").payload;
+        let full = b"\x91\xa4FULL";
+        let at = last.windows(full.len()).position(|bytes| bytes == full).expect("a list of components");
+        let without_full = [&last[..at], b"\x91\xa5MAMBA", &last[at + full.len()..]].concat();
+        fixture.engines[0].publish(vector.messages.len() as u64 + 1, &without_full).expect("published");
+        fixture.wait(0, vector.messages.len() as u64 + 1, Trust::Exact);
+        assert_eq!((held(&fixture).len(), depth(&fixture, 3, None)), (2, 2), "{}", vector.encoding);
+    }
+}
+
 /// Publishes a message without a sequence number, which stores one block.
 fn publish_unnumbered(fixture: &Fixture, hash: u64, topic: Option<&[u8]>) {
     let listener = fixture.listener(1);

@@ -115,7 +115,13 @@ impl ListenerDecoder {
         let start = events.offset();
         while let Some(event) = events.next() {
             match event {
-                Ok(event) => self.apply_event(dp_rank, &event),
+                Ok(event) => {
+                    self.apply_event(dp_rank, &event);
+                    if let EngineEvent::ClearedScope(_) = event {
+                        // It costs all that the decoder knows of the rank, however few bytes it has.
+                        self.turn_bytes_left = 0;
+                    }
+                }
                 Err(error) => self.reject_event(dp_rank, &error),
             }
             if events.offset() - start >= self.turn_bytes_left {

@@ -332,6 +332,9 @@ impl Translator {
         let mut changes = Vec::new();
         if components.full {
             changes.extend(self.stored_in_primary(tier, event)?);
+        } else {
+            let (blocks, copies) = (event.block_hashes.clone(), RemovedCopies::All);
+            changes.push(RankEvent::Primary(BlockEvent::Removed { tier, blocks, copies }));
         }
         for (group, is_held) in self.components.named(components, event.group, self.options.block_size) {
             let blocks = event.block_hashes.clone();

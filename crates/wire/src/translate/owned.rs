@@ -10,8 +10,8 @@ use crate::event::StoreOrigin;
 
 /// Limit of the managers that a rank names.
 const OWNERS_MAX: usize = 8;
-/// Limit of the blocks of all managers of a rank, in each tier and group.
-const OWNED_BLOCKS_MAX: usize = 1 << 20;
+/// Limit of the copies of all managers of a rank, in all tiers and groups. One clear removes all of them.
+const OWNED_COPIES_MAX: usize = 1 << 16;
 /// Longest name of a manager, in bytes.
 const OWNER_BYTES_MAX: usize = 256;
 
@@ -22,7 +22,7 @@ const OWNER_BYTES_MAX: usize = 256;
 #[derive(Debug, Default)]
 pub(super) struct OwnedBlocks {
     by_owner: BTreeMap<Box<str>, KeyedMap<OwnedBlock, u32>>,
-    blocks: usize,
+    copies: usize,
     /// Whether copies may be missing: a limit was reached, or the rank's state was imported without them.
     is_incomplete: bool,
 }
@@ -46,19 +46,20 @@ impl OwnedBlocks {
     ) {
         let Some(owner) = owner.filter(|owner| !owner.is_empty() && !self.is_incomplete) else { return };
         let is_new = !self.by_owner.contains_key(owner);
-        if self.blocks + blocks.len() > OWNED_BLOCKS_MAX
+        if self.copies + blocks.len() > OWNED_COPIES_MAX
             || owner.len() > OWNER_BYTES_MAX
             || (is_new && self.by_owner.len() >= OWNERS_MAX)
         {
             return self.forget();
         }
         let owned = self.by_owner.entry(owner.into()).or_default();
-        let before = owned.len();
         for &sequence in blocks {
             let copies = owned.entry(OwnedBlock { sequence, tier, group }).or_default();
-            *copies = if origin == Some(StoreOrigin::Reused) { (*copies).max(1) } else { copies.saturating_add(1) };
+            if origin != Some(StoreOrigin::Reused) || *copies == 0 {
+                *copies += 1;
+                self.copies += 1;
+            }
         }
-        self.blocks += owned.len() - before;
     }
 
     /// Records a removal of blocks. A removal of all copies includes those of every manager.
@@ -76,10 +77,11 @@ impl OwnedBlocks {
             for &sequence in blocks {
                 let block = OwnedBlock { sequence, tier, group };
                 let Some(held) = owned.get_mut(&block) else { continue };
-                *held = copies.left(*held).min(*held);
-                if *held == 0 {
+                let left = copies.left(*held).min(*held);
+                self.copies -= (*held - left) as usize;
+                *held = left;
+                if left == 0 {
                     owned.remove(&block);
-                    self.blocks -= 1;
                 }
             }
         }
@@ -90,7 +92,7 @@ impl OwnedBlocks {
         for owned in self.by_owner.values_mut() {
             owned.retain(|block, _| !block.is_in(scope));
         }
-        self.blocks = self.by_owner.values().map(KeyedMap::len).sum();
+        self.copies = self.by_owner.values().flat_map(KeyedMap::values).map(|&copies| copies as usize).sum();
     }
 
     /// Removes one manager's blocks of a scope, and returns the removals of their copies from an index. None if they are
@@ -107,7 +109,7 @@ impl OwnedBlocks {
             for copy in 0..copies {
                 removals.entry((tier, group, copy)).or_default().push(sequence);
             }
-            self.blocks -= 1;
+            self.copies -= copies as usize;
         }
         let removals = removals.into_iter().map(|((tier, group, _), blocks)| removal(tier, group, blocks));
         Some(removals.collect())
@@ -172,7 +174,7 @@ mod tests {
         assert_eq!(removed.sum::<usize>(), 1 + 2 + 2);
         owned.removed(None, (Tier::Host, RemovedCopies::All), None, &blocks(2));
         assert_eq!(owned.clear_owner("b", ALL).map(|removals| removals.len()), Some(1), "one block is left");
-        assert_eq!(owned.blocks, 0);
+        assert_eq!(owned.copies, 0);
     }
 
     #[test]
@@ -191,9 +193,11 @@ mod tests {
         assert_eq!(owned.clear_owner("1", ALL), None);
 
         let mut owned = OwnedBlocks::default();
-        owned.stored(Some("a"), (Tier::Host, None), None, &blocks(OWNED_BLOCKS_MAX as u64));
+        for _ in 0..4 {
+            owned.stored(Some("a"), (Tier::Host, None), None, &blocks(OWNED_COPIES_MAX as u64 / 4));
+        }
         assert!(!owned.is_incomplete);
-        owned.stored(Some("a"), (Tier::Disk, None), None, &blocks(1));
-        assert_eq!(owned.clear_owner("a", ALL), None);
+        owned.stored(Some("a"), (Tier::Host, Some(StoreOrigin::New)), None, &blocks(1));
+        assert_eq!(owned.clear_owner("a", ALL), None, "copies of one block count each");
     }
 }
