@@ -112,9 +112,9 @@ impl GrpcServer {
             .max_concurrent_streams(STREAMS_PER_CONNECTION_MAX)
             .http2_keepalive_interval(Some(PING_INTERVAL))
             .http2_keepalive_timeout(Some(PING_DEADLINE))
-            .add_service(reflection)
-            .add_service(older_reflection)
-            .add_service(health)
+            .add_service(reflection.max_decoding_message_size(PROBE_BYTES_MAX))
+            .add_service(older_reflection.max_decoding_message_size(PROBE_BYTES_MAX))
+            .add_service(health.max_decoding_message_size(PROBE_BYTES_MAX))
             .add_service(LargeMessages { service: scores, bodies: bodies.clone() })
             .add_service(LargeMessages { service: router, bodies: bodies.clone() });
         let serving = tokio::spawn(async move {
@@ -144,6 +144,10 @@ async fn until_true(mut stopping: watch::Receiver<bool>) {
     // An error means that the sender was dropped.
     let _ = stopping.wait_for(|stopping| *stopping).await;
 }
+
+/// Largest message of health checks and reflection, which need no token and have no share of the bodies' budget: they name a
+/// service, a file or a symbol.
+const PROBE_BYTES_MAX: usize = 4 << 10;
 
 /// Interval at which health is updated.
 const HEALTH_INTERVAL: Duration = Duration::from_secs(1);
