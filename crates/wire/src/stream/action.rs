@@ -68,10 +68,10 @@ pub enum Pending {
         /// One more than the last live sequence number, if this connection has received a live message.
         end: Option<u64>,
     },
-    /// Messages after the last live one were dropped, could not be decoded or could not be replayed, or the last one came
+    /// Messages after the last live one were dropped, could not be decoded or could not be replayed, or the last one arrived
     /// with a lower sequence number. The next live sequence number shows how many are missing.
     #[error(
-        "the last messages were dropped, could not be decoded, could not be replayed or came out of order; the next message shows how many are missing"
+        "the last messages were dropped, could not be decoded, could not be replayed or arrived out of order; the next message shows how many are missing"
     )]
     TailLost,
     /// The connection was lost and the publisher's epoch is not verified since.

@@ -24,7 +24,7 @@ impl<P: AsRef<[u8]>> Stream<P> {
     pub fn live(&mut self, sequence: u64, payload: P, now: Instant) {
         self.connection = Connection::Up;
         self.is_contacted = true;
-        // An engine that restarts closes its connection, unless a forwarder keeps it. Otherwise the message comes late.
+        // An engine that restarts closes its connection, unless a forwarder keeps it. Otherwise the message arrives late.
         let is_step_back = self.has_live && sequence < self.live_floor;
         let continuity = self.continuity(sequence, &payload);
         match continuity {

@@ -32,7 +32,7 @@
 //!   one of its number starts a new epoch. If that one is not remembered, the first live message of a connection makes
 //!   the stream verify its epoch by a replay.
 //! * A live number below the last one of the same connection is of an engine that restarted behind a forwarder, or of a
-//!   message that came late. The stream is not exact until a replay or the next live message shows which.
+//!   message that arrived late. The stream is not exact until a replay or the next live message shows which.
 //! * A loss degrades the stream until the publisher restarts. The derived state is kept if few messages are lost and
 //!   the epoch is verified; otherwise it is cleared.
 
@@ -310,7 +310,7 @@ impl<P: AsRef<[u8]>> Stream<P> {
         match &self.phase {
             Phase::Overlapping { until } if now >= *until => {
                 // The live messages belong to a publisher that has not reached the imported position. A single one may
-                // have come late.
+                // have arrived late.
                 if self.waiting.len() == 1 {
                     self.lost_tail = Some(self.attempts);
                 }
