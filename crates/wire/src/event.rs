@@ -59,7 +59,7 @@ pub struct BlockStored<'a> {
 }
 
 impl BlockStored<'_> {
-    /// How the blocks came into the cache. A store that names components is the state of its blocks and adds no copy, like
+    /// Whether the engine computed the blocks or found them in the cache. A store that names components is the state of its blocks and adds no copy, like
     /// one of reused blocks.
     #[must_use]
     pub fn effective_origin(&self) -> Option<StoreOrigin> {
@@ -81,7 +81,7 @@ pub struct SkippedBlocks<'a> {
     pub extra_keys: Option<Vec<Option<Vec<ExtraKey<'a>>>>>,
 }
 
-/// How stored blocks came into the cache.
+/// Whether stored blocks are new in the cache.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum StoreOrigin {
     /// The engine has computed them.

@@ -260,7 +260,7 @@ mod tests {
             self.sender.send(Bytes::copy_from_slice(data)).expect("the body is read");
         }
 
-        /// The next bytes or the error, or that neither came within a time.
+        /// The next bytes or the error, or that neither arrived within a time.
         fn next(&mut self, patience: Duration) -> Option<Result<Bytes, Status>> {
             let body = &mut self.body;
             let next = std::future::poll_fn(|context| Pin::new(&mut *body).poll_frame(context));

@@ -91,8 +91,8 @@ pub(super) async fn by_hashes_tiered(
 }
 
 /// The model of a query that its tenant may ask now.
-fn admit_hashes(api: &Api, grant: &Arc<Grant>, query: HashQuery) -> Result<(ModelKey, HashQuery), ApiError> {
-    let key = query.scope.clone().key(grant)?;
+fn admit_hashes(api: &Api, grant: &Arc<Grant>, mut query: HashQuery) -> Result<(ModelKey, HashQuery), ApiError> {
+    let key = std::mem::take(&mut query.scope).key(grant)?;
     api.access.admit_query(&key, tokens_of_blocks(&api.indexer, &key, query.block_hashes.len()))?;
     Ok((key, query))
 }
