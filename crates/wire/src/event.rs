@@ -59,8 +59,8 @@ pub struct BlockStored<'a> {
 }
 
 impl BlockStored<'_> {
-    /// Whether the engine computed the blocks or found them in the cache. A store that names components is the state of its blocks and adds no copy, like
-    /// one of reused blocks.
+    /// Whether the engine computed the blocks or found them in the cache. A store that names components is the state of its
+    /// blocks and adds no copy, like one of reused blocks.
     #[must_use]
     pub fn effective_origin(&self) -> Option<StoreOrigin> {
         match self.components {

@@ -85,29 +85,29 @@ impl ListenerDecoder {
                 self.reject("too_many_ranks", why);
                 return None;
             }
-            if self.is_of_other_stream(dp_rank) {
+            if self.list_or_reject(dp_rank) == RankOwner::OtherStream {
                 return None;
             }
             self.ranks.insert(dp_rank);
         }
         // Another endpoint may have a rank that was unregistered for this one.
         if is_ignored {
-            self.is_of_other_stream(dp_rank);
+            self.list_or_reject(dp_rank);
             return None;
         }
         Some((dp_rank, outline))
     }
 
     /// Lists a rank that a batch names, or rejects the batch if the rank belongs to another stream of the instance.
-    fn is_of_other_stream(&mut self, dp_rank: DpRank) -> bool {
-        let is_other = self.listener.model.list_rank(&self.listener, dp_rank) == RankOwner::OtherStream;
-        if is_other {
+    fn list_or_reject(&mut self, dp_rank: DpRank) -> RankOwner {
+        let owner = self.listener.model.list_rank(&self.listener, dp_rank);
+        if owner == RankOwner::OtherStream {
             let why = format!("a batch names rank {dp_rank}, which belongs to another endpoint of the instance");
             // The batch may be of any of the stream's ranks.
             self.changes.push(Change::RecordLoss(None, why.clone()));
             self.reject("rank_of_other_stream", why);
         }
-        is_other
+        owner
     }
 
     /// Applies events up to the end of the turn, at least one.
