@@ -10,10 +10,11 @@ type Trust string
 
 // Trust states.
 const (
-	Exact      Trust = "exact"
-	Cold       Trust = "cold"
-	Recovering Trust = "recovering"
-	Degraded   Trust = "degraded"
+	Exact       Trust = "exact"
+	Cold        Trust = "cold"
+	Recovering  Trust = "recovering"
+	Degraded    Trust = "degraded"
+	Approximate Trust = "approximate"
 )
 
 // InstanceMatch is the prefix that an instance holds, in tokens.

@@ -64,6 +64,8 @@ type Registration struct {
 	Engine         string `json:"engine,omitempty"`
 	Removal        string `json:"removal,omitempty"`
 	ExtraKeys      bool   `json:"extra_keys,omitempty"`
+	// CacheBlocks is the size of the cache of an engine without events, whose Endpoint is "none".
+	CacheBlocks int `json:"cache_blocks,omitempty"`
 }
 
 // UnregisterOptions say which of an instance's ranks are unregistered; all without options.

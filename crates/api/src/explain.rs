@@ -161,6 +161,8 @@ pub enum EndReason {
     NoRoom,
     /// Messages are missing.
     Degraded,
+    /// The engine publishes no events, and no prompt with the block was recorded for it.
+    Approximate,
     /// It was never stored.
     NeverSeen,
 }

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::num::NonZeroUsize;
 
-use flash_indexer_types::{GivenInstanceId, Trust};
+use flash_indexer_types::{GivenInstanceId, InstanceId, Trust};
 use serde::de::IgnoredAny;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
@@ -53,6 +53,8 @@ pub struct PromptFields {
     pub top_k: Option<NonZeroUsize>,
     /// Whether the scores have an object for each instance.
     pub detail: Option<bool>,
+    /// Whether the prompt is recorded for the instance with the highest score, as `POST /predict` records it.
+    pub record: Option<bool>,
     /// The instance to which the prompt was sent. `/predict` needs it.
     pub pod: Option<GivenInstanceId>,
     /// Time for which a prediction counts, in milliseconds.
@@ -141,6 +143,9 @@ pub enum PodScores {
         /// State of the shared store; absent without one.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         store: Option<StoreStatus>,
+        /// With `record`: the instance for which the prompt was recorded; absent if none has a score.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        recorded: Option<InstanceId>,
     },
     /// Without `detail`.
     Plain(BTreeMap<String, f64>),

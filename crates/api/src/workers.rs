@@ -1,6 +1,7 @@
 //! `/register`, `/unregister` and `/workers`.
 
 use std::collections::BTreeMap;
+use std::num::NonZeroUsize;
 
 use flash_indexer_types::{EngineKind, GivenInstanceId, InstanceId, Removal, Trust};
 use serde::{Deserialize, Serialize};
@@ -14,8 +15,16 @@ use crate::{ByRank, ModelScope, SuccessStatus};
 pub struct RegisterRequest {
     /// The router's name of the instance.
     pub instance_id: GivenInstanceId,
-    /// Endpoint at which the engine publishes, or `bound`.
-    pub endpoint: String,
+    /// Endpoint at which the engine publishes, or `bound`. Absent if `events` is `none`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub endpoint: Option<String>,
+    /// Source of the engine's events; `published` if absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub events: Option<Events>,
+    /// Blocks that the cache of an engine without events has room for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<usize>, minimum = 1)]
+    pub cache_blocks: Option<NonZeroUsize>,
     /// Model and tenant.
     #[serde(flatten)]
     pub scope: ModelScope,
@@ -39,6 +48,16 @@ pub struct RegisterRequest {
     /// Whether requests use SGLang's `extra_key`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub extra_keys: Option<bool>,
+}
+
+/// Source of an engine's events.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum Events {
+    /// The engine publishes them at its endpoint.
+    Published,
+    /// It publishes none. The index knows the instance from routing decisions: `POST /predict`, or `record` in a score request.
+    None,
 }
 
 /// Body of `POST /unregister`.
@@ -120,6 +139,10 @@ pub struct Listener {
     /// Whether the engine is registered with extra keys; absent if not.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub extra_keys: bool,
+    /// Blocks that the cache of an engine without events has room for; absent if none are registered.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<usize>, minimum = 1)]
+    pub cache_blocks: Option<NonZeroUsize>,
     /// Whether the index evicted blocks of the rank because of its memory limit; absent if not.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub partial: bool,

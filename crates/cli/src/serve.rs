@@ -194,6 +194,16 @@ pub(crate) struct ServeArguments {
     #[arg(long, env = "FLASH_INDEXER_PREDICTED_BLOCKS_MAX", default_value_t = 1 << 20)]
     predicted_blocks_max: usize,
 
+    /// Milliseconds for which an instance that is registered with `"events": "none"` is taken to hold a prompt that was routed to
+    /// it, unless the request names another time
+    #[arg(long, value_name = "MS", default_value_t = 120_000, value_parser = clap::value_parser!(u64).range(1..=3_600_000), env = "FLASH_INDEXER_ROUTED_TTL_MS")]
+    routed_ttl_ms: u64,
+
+    /// Maximum number of blocks of all instances without events together, of about 100 bytes each besides the index. Beyond it,
+    /// the blocks of an instance that expire first are dropped
+    #[arg(long, value_name = "COUNT", default_value_t = 1 << 22, env = "FLASH_INDEXER_ROUTED_BLOCKS_MAX")]
+    routed_blocks_max: usize,
+
     #[command(flatten)]
     tokenization: TokenizerArguments,
 
@@ -244,6 +254,8 @@ pub(crate) fn run(arguments: ServeArguments) -> Result<()> {
             tier_weights: arguments.tier_weights,
             prediction_ttl: Duration::from_millis(arguments.prediction_ttl_ms),
             prediction_limits: PredictionLimits { blocks_max: arguments.predicted_blocks_max },
+            routed_ttl: Duration::from_millis(arguments.routed_ttl_ms),
+            routed_blocks_max: arguments.routed_blocks_max,
             tokenization: arguments.tokenization.options()?,
             ..IndexerOptions::default()
         },

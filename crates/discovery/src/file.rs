@@ -150,6 +150,7 @@ fn ranks(entry: &Entry, template: &EngineTemplate) -> Result<Targets, EntryError
         engine: entry.engine.map(EngineKind::name),
         removed_copies: entry.removal.unwrap_or_default().into(),
         extra_keys: entry.extra_keys.unwrap_or_default(),
+        cache_blocks: None,
     };
     registration.check_names().map_err(EngineTraitsError::from)?;
     targets.insert(registration.rank_id(), registration);

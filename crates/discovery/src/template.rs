@@ -113,6 +113,7 @@ impl EngineTemplate {
                 engine: traits.engine.map(EngineKind::name),
                 removed_copies: traits.removal.unwrap_or_default().into(),
                 extra_keys: traits.extra_keys.unwrap_or_default(),
+                cache_blocks: None,
             };
             registration.check_names()?;
             targets.insert(registration.rank_id(), registration);

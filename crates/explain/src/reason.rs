@@ -56,6 +56,8 @@ pub enum Reason {
     /// The rank may hold the block: messages were lost or could not be read. With the last known loss of the block, if
     /// there is one.
     Degraded(Option<Loss>),
+    /// The rank may hold the block: its engine publishes no events, and no prompt with the block was recorded for it.
+    Approximate,
     /// The history shows no store of the block by the rank.
     NeverSeen,
 }
@@ -139,6 +141,7 @@ fn end_at_missing_block(context: &ExplainContext<'_>, subject: &Subject, walk: &
     let reason = reason.unwrap_or(match subject.trust {
         Trust::Cold => Reason::Cold,
         Trust::Recovering | Trust::Degraded => Reason::Degraded(None),
+        Trust::Approximate => Reason::Approximate,
         Trust::Exact if subject.is_partial => Reason::MemoryLimit,
         Trust::Exact => Reason::NeverSeen,
     });

@@ -190,6 +190,7 @@ impl Fixture {
             engine: None,
             removed_copies: RemovedCopies::One,
             extra_keys: false,
+            cache_blocks: None,
         };
         let state = ListenerState::new(&options);
         let listener = Arc::new(Listener {

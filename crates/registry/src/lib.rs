@@ -55,6 +55,7 @@ mod model;
 mod predictions;
 mod published_ranks;
 mod recent_uses;
+mod routed_blocks;
 mod score;
 mod search;
 mod shared_store;

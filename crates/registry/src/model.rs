@@ -306,6 +306,13 @@ impl Model {
         self.instances.read().get(instance).map_or(Trust::Cold, |instance| instance.trust(dp_rank))
     }
 
+    /// Whether the engine of a rank publishes events. True for a rank without a listener.
+    pub(crate) fn has_events(&self, instance: &InstanceId, dp_rank: DpRank) -> bool {
+        let instances = self.instances.read();
+        let listener = instances.get(instance).and_then(|instance| instance.listeners.get(&dp_rank));
+        listener.is_none_or(|listener| listener.options.has_events())
+    }
+
     /// The number of a registered instance in the index.
     pub(crate) fn worker(&self, instance: &InstanceId) -> Option<WorkerId> {
         self.instances.read().get(instance).map(|instance| instance.worker)

@@ -1,5 +1,7 @@
 //! Records of ranks in a dump: registration, stream position and totals.
 
+use std::num::NonZeroUsize;
+
 use flash_indexer_core::hashing::TokenWindow;
 use flash_indexer_types::names::{NameError, NameField, check_names};
 use flash_indexer_types::{EngineKind, InstanceId, ModelKey, Removal, Trust};
@@ -82,6 +84,10 @@ pub struct EngineRecord {
     /// Whether the registration has extra keys.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub extra_keys: bool,
+    /// Blocks that the cache of an engine without events has room for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<usize>, minimum = 1)]
+    pub cache_blocks: Option<NonZeroUsize>,
     /// Discovery source that registered the rank; none for a manual registration.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub source: Option<String>,

@@ -5,6 +5,9 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
+/// Endpoint of an engine that publishes no events. The index knows it from routing decisions alone.
+pub const NO_EVENTS: &str = "none";
+
 /// Address that engines and peers must not use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("{address} is {cause}")]

@@ -1,5 +1,7 @@
 //! Registrations of ranks.
 
+use std::num::NonZeroUsize;
+
 use flash_indexer_core::hashing::BlockSize;
 use flash_indexer_core::{DpRank, RemovedCopies};
 
@@ -13,7 +15,8 @@ pub struct Registration {
     pub instance: InstanceId,
     /// The data-parallel rank.
     pub dp_rank: DpRank,
-    /// Endpoint at which the engine publishes: `tcp://host:port` or `ipc://path`; `bound` if it connects to this service.
+    /// Endpoint at which the engine publishes: `tcp://host:port` or `ipc://path`; `bound` if it connects to this service;
+    /// [`NO_EVENTS`](crate::endpoints::NO_EVENTS) if it publishes none.
     pub endpoint: String,
     /// Endpoint at which the engine replays missing messages.
     pub replay_endpoint: Option<String>,
@@ -30,6 +33,8 @@ pub struct Registration {
     /// Whether requests to the engine carry keys that its events lack, such as SGLang's `extra_key`. Its ranks are then
     /// never exact.
     pub extra_keys: bool,
+    /// Blocks that the engine's cache has room for, if the engine publishes no events; none for the default.
+    pub cache_blocks: Option<NonZeroUsize>,
 }
 
 impl Registration {
@@ -47,6 +52,7 @@ impl Registration {
             engine: None,
             removed_copies: RemovedCopies::One,
             extra_keys: false,
+            cache_blocks: None,
         }
     }
 

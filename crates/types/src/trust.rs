@@ -15,6 +15,8 @@ pub enum Trust {
     Recovering,
     /// Changes were lost, or the cache was not empty when the first one was received.
     Degraded,
+    /// The engine publishes no events: the index knows it from routing decisions alone.
+    Approximate,
 }
 
 impl Trust {
@@ -26,6 +28,7 @@ impl Trust {
             Self::Cold => "cold",
             Self::Recovering => "recovering",
             Self::Degraded => "degraded",
+            Self::Approximate => "approximate",
         }
     }
 }

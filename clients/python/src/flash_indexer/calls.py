@@ -67,6 +67,7 @@ class RegisterOptions(TypedDict, total=False):
     engine: str
     removal: str
     extra_keys: bool
+    cache_blocks: int
 
 
 class UnregisterOptions(TypedDict, total=False):

@@ -4,7 +4,7 @@ from typing import Any, Literal
 
 from msgspec import Struct, field
 
-Trust = Literal["exact", "cold", "recovering", "degraded"]
+Trust = Literal["exact", "cold", "recovering", "degraded", "approximate"]
 """How far a match can be relied on: see the service's documentation of trust states."""
 
 

@@ -49,7 +49,9 @@ impl Service {
     ) -> Result<()> {
         let registration = RegisterRequest {
             instance_id: InstanceId::number(rank.instance).into(),
-            endpoint: endpoint.to_owned(),
+            endpoint: Some(endpoint.to_owned()),
+            events: None,
+            cache_blocks: None,
             scope: self.scope(),
             block_size: block_size.tokens(),
             dp_rank: Some(rank.dp_rank.0),

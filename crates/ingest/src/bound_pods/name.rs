@@ -86,7 +86,7 @@ impl ListenerOptions {
 
     /// Whether the listener needs no socket of its own.
     pub fn needs_no_socket(&self) -> bool {
-        self.is_bound() && self.replay_endpoint.is_none()
+        self.is_bound() && self.replay_endpoint.is_none() || !self.has_events()
     }
 }
 

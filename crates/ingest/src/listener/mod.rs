@@ -124,6 +124,7 @@ impl Listener {
     /// Trust state of a rank. Takes no lock for ranks below 32.
     pub fn trust(&self, dp_rank: DpRank) -> Trust {
         match self.state.status.trust(dp_rank) {
+            _ if !self.options.has_events() => Trust::Approximate,
             Trust::Exact if self.needs_restart() => Trust::Degraded,
             trust => trust,
         }
@@ -289,7 +290,7 @@ impl Listener {
     }
 
     /// Runs of dropped messages so far.
-    pub(super) fn drop_runs(&self) -> u64 {
+    pub fn drop_runs(&self) -> u64 {
         self.state.status.lock().trust.drop_runs()
     }
 

@@ -1,6 +1,9 @@
 //! Options of a listener.
 
+use std::num::NonZeroUsize;
+
 use flash_indexer_core::RemovedCopies;
+use flash_indexer_types::endpoints::NO_EVENTS;
 
 /// Options that a listener is registered with.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -17,4 +20,13 @@ pub struct ListenerOptions {
     pub removed_copies: RemovedCopies,
     /// Whether requests carry keys beside their tokens that the engine's events lack.
     pub extra_keys: bool,
+    /// Blocks that the cache of an engine without events has room for; none for the default.
+    pub cache_blocks: Option<NonZeroUsize>,
+}
+
+impl ListenerOptions {
+    /// Whether the engine publishes events. If not, the service makes its messages from routing decisions.
+    pub fn has_events(&self) -> bool {
+        self.endpoint != NO_EVENTS
+    }
 }

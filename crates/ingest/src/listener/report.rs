@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::num::NonZeroUsize;
 
 use flash_indexer_core::{DpRank, WorkerRank};
 use flash_indexer_types::{Removal, Trust};
@@ -86,6 +87,8 @@ pub struct ListenerReport {
     pub replay: Option<ReplayProgress>,
     /// Whether the engine is registered with extra keys; absent if not.
     pub extra_keys: bool,
+    /// Blocks that the cache of an engine without events has room for, if they are registered.
+    pub cache_blocks: Option<NonZeroUsize>,
     /// Whether the rank holds more blocks than its bounded index keeps; absent if not.
     pub partial: bool,
     /// Rejected messages and events, by reason.
@@ -114,6 +117,7 @@ impl Listener {
             trust,
             replay: status.progress(),
             extra_keys: self.options.extra_keys,
+            cache_blocks: self.options.cache_blocks,
             partial: self.model.is_partial(WorkerRank { worker: self.worker, dp_rank }),
             rejected: status.rejected.clone(),
             last_error: status.last_error(dp_rank),

@@ -83,7 +83,8 @@ impl TrustOfRanks {
             Trust::Exact => 0,
             Trust::Cold => 1,
             Trust::Recovering => 2,
-            Trust::Degraded => 3,
+            // A ledger has no approximate rank: the listener knows that its engine publishes no events.
+            Trust::Degraded | Trust::Approximate => 3,
         }
     }
 

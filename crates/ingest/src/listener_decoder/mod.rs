@@ -121,7 +121,10 @@ impl ListenerDecoder {
         // Of an earlier decoder whose state was lost.
         stream.continue_attempts(listener.last_attempt());
         Self {
-            adapter: EngineKind::adapter(listener.options.engine.and_then(EngineKind::named)),
+            // The service makes the messages of an engine without events, whatever its kind.
+            adapter: EngineKind::adapter(
+                listener.options.engine.filter(|_| listener.options.has_events()).and_then(EngineKind::named),
+            ),
             listener,
             metrics,
             stream,

@@ -4,8 +4,11 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, bounded, unbounded};
+use flash_indexer_ingest::Decoders;
 use flash_indexer_telemetry::clock::Clock;
 use flash_indexer_telemetry::supervision::{Step, Steps, Supervisor, ThreadKind, Watch};
+
+use super::routing::{RoutedInstances, SWEEP_PERIOD};
 
 /// Longest wait of registering and unregistering for decoders, writers and sockets. Work that takes longer continues
 /// after the call.
@@ -44,18 +47,24 @@ impl PendingWork {
 
 type Job = Box<dyn FnOnce() + Send>;
 
+/// Periodic work of the thread, while there are instances without events.
+pub(super) struct Sweeps {
+    pub(super) routed: Arc<RoutedInstances>,
+    pub(super) decoders: Arc<Decoders>,
+}
+
 /// A thread that changes indexes for callers that must not wait for their locks. It stops with the indexer.
 pub(super) struct Cleanup {
     jobs: Sender<Job>,
 }
 
 impl Cleanup {
-    pub(super) fn start(supervisor: &Supervisor) -> std::io::Result<Self> {
+    pub(super) fn start(supervisor: &Supervisor, sweeps: Sweeps) -> std::io::Result<Self> {
         // Bounded by the number of registrations, each of which ends once.
         let (jobs, queue) = unbounded::<Job>();
         let queued = queue.clone();
         let queued = move || queued.len();
-        let worker = CleanupWorker { queue, clock: supervisor.clock().clone() };
+        let worker = CleanupWorker { queue, clock: supervisor.clock().clone(), sweeps, last_sweep: None };
         supervisor.spawn_steps(ThreadKind::Cleanup, None, queued, worker)?;
         Ok(Self { jobs })
     }
@@ -76,12 +85,36 @@ impl Cleanup {
 struct CleanupWorker {
     queue: Receiver<Job>,
     clock: Clock,
+    sweeps: Sweeps,
+    /// When the last sweep began; none while there are no instances without events.
+    last_sweep: Option<Instant>,
+}
+
+impl CleanupWorker {
+    /// When the next sweep is due.
+    fn next_sweep(&mut self) -> Option<Instant> {
+        if self.sweeps.routed.is_empty() {
+            self.last_sweep = None;
+            return None;
+        }
+        let last = *self.last_sweep.get_or_insert_with(|| self.clock.now());
+        Some(last + SWEEP_PERIOD)
+    }
 }
 
 impl Steps for CleanupWorker {
-    /// Waits for the next job and runs it.
+    /// Waits for the next job or sweep and runs it.
     fn step(&mut self, watch: &Arc<Watch>) -> Step {
-        match self.clock.receive(&self.queue, None) {
+        let next_sweep = self.next_sweep();
+        if next_sweep.is_some_and(|next| next <= self.clock.now()) {
+            let now = self.clock.now();
+            self.last_sweep = Some(now);
+            watch.begin(None);
+            watch.guarded(|| self.sweeps.routed.sweep(now, &self.sweeps.decoders));
+            watch.end();
+            return Step::Worked;
+        }
+        match self.clock.receive(&self.queue, next_sweep) {
             Ok(job) => {
                 watch.begin(None);
                 watch.guarded(job);

@@ -117,6 +117,19 @@ impl Indexer {
         listed: &BTreeMap<u64, BTreeSet<DpRank>>,
     ) -> RankDump {
         let dp_rank = rank.dp_rank;
+        if !model.has_events(&instance, dp_rank) {
+            // The registration alone: times to live do not outlive the process.
+            return RankDump {
+                instance,
+                dp_rank,
+                position: None,
+                events: Vec::new(),
+                secondary: Vec::new(),
+                named_groups: None,
+                salts: KeyedMap::default(),
+                contents: None,
+            };
+        }
         let read = listener(model, &instance, dp_rank).and_then(|listener| {
             let model = Arc::clone(model);
             // The instance may have been registered again since the ranks were listed, under another worker.

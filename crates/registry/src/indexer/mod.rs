@@ -17,6 +17,7 @@ mod registration_error;
 mod reports;
 mod restore;
 mod restored_state;
+mod routing;
 mod scoring;
 mod shadow;
 mod tenants;
@@ -30,7 +31,7 @@ use flash_indexer_prompt::tokenize::{Prompt as TextPrompt, PromptOptions, Tokeni
 use flash_indexer_redis::PublisherWaker;
 use parking_lot::Mutex;
 
-use self::cleanup::Cleanup;
+use self::cleanup::{Cleanup, Sweeps};
 pub use self::explanations::{ExplainQuestion, Explanation, Prompt};
 pub use self::options::IndexerOptions;
 use self::owners::Owners;
@@ -42,6 +43,7 @@ pub use self::rank_records::DigestError;
 pub use self::registration_error::RegistrationError;
 pub use self::reports::InstanceReport;
 pub use self::restore::{Restore, RestoredRank};
+use self::routing::RoutedInstances;
 pub use self::scoring::PredictError;
 pub use self::shadow::{Shadow, ShadowError};
 pub use self::unregister::Unregistered;
@@ -84,6 +86,7 @@ pub struct Indexer {
     metrics: Arc<Metrics>,
     recent_uses: Option<Arc<RecentUses>>,
     predictions: Predictions,
+    routed: Arc<RoutedInstances>,
     tier_lookups: TierLookups,
     tokenization: Tokenization,
     tombstones: Tombstones,
@@ -142,6 +145,7 @@ impl Indexer {
         let queue_bytes_max = options.ingest_queue_bytes_max.unwrap_or_else(default_queue_bytes);
         let decoders = Decoders::start(options.decoder_threads, queue_bytes_max, &writers, supervisor)?;
         let decoders = Arc::new(decoders);
+        let routed = Arc::new(RoutedInstances::new(supervisor.clock().now(), options.routed_blocks_max));
         Ok(Self {
             predictions: Predictions::new(options.prediction_limits),
             tier_lookups: TierLookups::new(&metrics),
@@ -151,7 +155,11 @@ impl Indexer {
             registering: Mutex::default(),
             stream_positions: Arc::default(),
             sockets: connect(Arc::clone(&decoders))?,
-            cleanup: Cleanup::start(supervisor)?,
+            cleanup: Cleanup::start(
+                supervisor,
+                Sweeps { routed: Arc::clone(&routed), decoders: Arc::clone(&decoders) },
+            )?,
+            routed,
             pods: OnceLock::new(),
             supervisor: Arc::clone(supervisor),
             decoders,

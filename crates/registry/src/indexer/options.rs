@@ -51,6 +51,10 @@ pub struct IndexerOptions {
     pub prediction_ttl: Duration,
     /// Limits of predictions.
     pub prediction_limits: PredictionLimits,
+    /// Default time to live of a prompt that is recorded for an instance without events.
+    pub routed_ttl: Duration,
+    /// Limit of the blocks of all instances without events together.
+    pub routed_blocks_max: usize,
     /// Sources of tokenizers.
     pub tokenization: TokenizationOptions,
 }
@@ -75,6 +79,8 @@ impl Default for IndexerOptions {
             tier_weights: TierWeights::default(),
             prediction_ttl: Duration::from_secs(2),
             prediction_limits: PredictionLimits::default(),
+            routed_ttl: Duration::from_secs(120),
+            routed_blocks_max: 1 << 22,
             tokenization: TokenizationOptions::default(),
         }
     }

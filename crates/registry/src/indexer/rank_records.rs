@@ -129,6 +129,7 @@ fn engine_record(listener: &Listener) -> EngineRecord {
         engine: options.engine.and_then(EngineKind::named),
         removal: options.removed_copies.into(),
         extra_keys: options.extra_keys,
+        cache_blocks: options.cache_blocks,
         source: None,
     }
 }

@@ -3,10 +3,10 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use flash_indexer_core::{DpRank, WorkerId};
-use flash_indexer_ingest::{ConnectError, Delivery, Listener, ListenerOptions, ListenerState, is_bound};
+use flash_indexer_core::{DpRank, RemovedCopies, WorkerId};
+use flash_indexer_ingest::{ConnectError, Connection, Delivery, Listener, ListenerOptions, ListenerState, is_bound};
 use flash_indexer_telemetry::metrics::Limit;
-use flash_indexer_types::endpoints::{EndpointError, is_ipc};
+use flash_indexer_types::endpoints::{EndpointError, NO_EVENTS, is_ipc};
 use flash_indexer_types::{InstanceId, Owner, Position, Registered, Registration, log_rank};
 use flash_indexer_wire::Start;
 
@@ -14,7 +14,7 @@ use super::cleanup::PendingWork;
 use super::registration_error::connect_error;
 use super::unregister::unlist;
 use super::{Indexer, RegistrationError};
-use crate::model::Instance;
+use crate::model::{Instance, Model};
 use crate::stream_positions::StreamName;
 
 /// Whether a registration may name an `ipc://` endpoint, a path of this machine.
@@ -99,7 +99,19 @@ impl Indexer {
 
     /// Rejects endpoints that must not be dialled.
     fn check_endpoints(&self, registration: &Registration, ipc: IpcPaths) -> Result<(), RegistrationError> {
-        let Registration { endpoint, replay_endpoint, .. } = registration;
+        let Registration { endpoint, replay_endpoint, cache_blocks, .. } = registration;
+        match (endpoint == NO_EVENTS, replay_endpoint, cache_blocks) {
+            (true, Some(_), _) => {
+                let error = "an instance without events has no replay_endpoint; leave it out, or give the endpoint of its events";
+                return Err(RegistrationError::Endpoint(error.to_owned()));
+            }
+            (false, _, Some(_)) => {
+                let error = "cache_blocks is for instances without events: an engine that publishes events needs none";
+                return Err(RegistrationError::Endpoint(error.to_owned()));
+            }
+            (true, None, _) => return Ok(()),
+            (false, _, None) => {}
+        }
         let dialled = Some(endpoint).filter(|endpoint| !is_bound(endpoint)).into_iter().chain(replay_endpoint);
         for endpoint in dialled {
             let is_allowed = !is_ipc(endpoint) || ipc == IpcPaths::Allowed || self.options.allow_ipc;
@@ -123,19 +135,23 @@ impl Indexer {
         pending: &mut PendingWork,
     ) -> Result<Registered, RegistrationError> {
         let Registration { instance, dp_rank, endpoint, replay_endpoint, model: key, block_size, .. } = registration;
+        let is_routed = endpoint == NO_EVENTS;
         let endpoint = self.resolve_endpoint(endpoint)?;
         let options = ListenerOptions {
             endpoint,
             replay_endpoint,
             lora_name: registration.lora_name.filter(|name| !name.is_empty()),
             engine: registration.engine,
-            removed_copies: registration.removed_copies,
+            // A routed prompt is stored again if the index may have lost it, and is then still one copy.
+            removed_copies: if is_routed { RemovedCopies::All } else { registration.removed_copies },
             extra_keys: registration.extra_keys,
+            cache_blocks: registration.cache_blocks,
         };
         if options.is_bound() {
             self.check_one_tenant(&key, &instance, dp_rank)?;
         }
         let model = self.model_for(&key, block_size)?;
+        self.check_one_source(&model, &instance, dp_rank, &options, pending)?;
         let known = model.instances.read().get(&instance).map(|found| (found.worker, found.listeners.clone()));
         let is_from_dump = known.as_ref().is_some_and(|(_, listeners)| listeners.is_empty());
         let (worker, listeners) = known.unwrap_or_else(|| (WorkerId(self.new_id()), BTreeMap::new()));
@@ -171,7 +187,8 @@ impl Indexer {
                 options,
                 start: if is_from_dump { Start::Held } else { start },
                 decoder,
-                resume_from: self.stream_positions.lock().get(&name),
+                // Messages that the service makes begin with number 0.
+                resume_from: if is_routed { None } else { self.stream_positions.lock().get(&name) },
                 state,
             })
         });
@@ -190,6 +207,11 @@ impl Indexer {
         listed.unregistered.remove(&(listener.id, dp_rank));
         drop(instances);
         self.models.write().entry(key).or_insert_with(|| Arc::clone(&model));
+        if is_routed {
+            self.routed.add(&listener);
+            // The sweeps begin with the first instance.
+            self.cleanup.run(&mut PendingWork::default(), || ());
+        }
         if is_shared {
             self.decoders.deliver(&listener, Delivery::ResumeRank(dp_rank));
         } else if let Err(error) = self.sockets.open(Arc::clone(&listener)) {
@@ -203,6 +225,10 @@ impl Indexer {
             }
             return Err(connect_error(&error));
         }
+        if is_routed {
+            listener.set_connection(Connection::Connected);
+            self.decoders.deliver(&listener, Delivery::Connected);
+        }
         if listener.options.is_bound() {
             self.decoders.deliver(&listener, Delivery::AttachToPod);
         }
@@ -211,6 +237,39 @@ impl Indexer {
         }
         model.update_lora_name();
         Ok(Registered::New)
+    }
+}
+
+impl Indexer {
+    /// Rejects ranks with and without events in one instance: an instance without events has one rank. The registration of a
+    /// rank with events replaces that of the instance without.
+    fn check_one_source(
+        &self,
+        model: &Arc<Model>,
+        instance: &InstanceId,
+        dp_rank: DpRank,
+        options: &ListenerOptions,
+        pending: &mut PendingWork,
+    ) -> Result<(), RegistrationError> {
+        let other = {
+            let instances = model.instances.read();
+            let listeners = instances.get(instance).map(|known| &known.listeners);
+            let other =
+                listeners.and_then(|listeners| listeners.iter().find(|(_, listener)| listener.options != *options));
+            let other =
+                other.or_else(|| listeners?.iter().find(|(other, _)| !options.has_events() && **other != dp_rank));
+            other.map(|(&dp_rank, listener)| (dp_rank, listener.options.clone()))
+        };
+        match other {
+            Some((_, other)) if !other.has_events() && options.has_events() => {
+                self.remove_ranks(model, instance, None, pending);
+                Ok(())
+            }
+            Some((other_rank, other)) if !options.has_events() => {
+                Err(contradiction(instance.clone(), other_rank, &other, options))
+            }
+            _ => Ok(()),
+        }
     }
 }
 
@@ -239,7 +298,9 @@ fn contradiction(
 ) -> RegistrationError {
     let endpoint = existing.endpoint.clone();
     let existing = match existing.endpoint == asked.endpoint {
-        true => format!("{endpoint} but another replay_endpoint, lora_name, engine, removal or extra_keys"),
+        true => {
+            format!("{endpoint} but another replay_endpoint, lora_name, engine, removal, extra_keys or cache_blocks")
+        }
         false => endpoint,
     };
     RegistrationError::Rank { instance, dp_rank, existing }

@@ -1,9 +1,11 @@
 //! Scores of pods, and predictions that routers report.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use flash_indexer_core::SequenceHash;
 use flash_indexer_core::hashing::sequence_hashes;
+use flash_indexer_ingest::Listener;
 use flash_indexer_telemetry::metrics::Limit;
 use flash_indexer_types::{InstanceId, ModelKey};
 
@@ -70,6 +72,9 @@ impl Indexer {
     /// replica's scores until events confirm them or the time to live has passed. Without a `ttl`, the default of the
     /// options applies.
     ///
+    /// An instance without events is taken to hold the blocks from then on, in every answer, as soon as the writer has applied
+    /// them.
+    ///
     /// # Errors
     ///
     /// If the model or the pod is not registered, or the time to live exceeds the limit.
@@ -80,10 +85,17 @@ impl Indexer {
         pod: &InstanceId,
         ttl: Option<Duration>,
     ) -> Result<Predicted, PredictError> {
-        let ttl = ttl.unwrap_or(self.options.prediction_ttl);
-        if ttl > PREDICTION_TTL_MAX {
+        if let Some(ttl) = ttl.filter(|ttl| *ttl > PREDICTION_TTL_MAX) {
             return Err(PredictError::TooLong { ttl, max: PREDICTION_TTL_MAX });
         }
+        if let Some(listener) = self.listener_without_events(key, pod) {
+            Query::Tokens(prompt).check(key).map_err(QueryError::from)?;
+            let times = (self.supervisor.clock().now(), ttl.unwrap_or(self.options.routed_ttl));
+            let blocks = self.routed.record(&listener, prompt, times, (&self.decoders, &self.metrics));
+            self.metrics.predicted();
+            return Ok(Predicted { blocks, evicted: 0 });
+        }
+        let ttl = ttl.unwrap_or(self.options.prediction_ttl);
         let search = self.search(key, Query::Tokens(prompt))?;
         let worker =
             search.worker(pod).ok_or_else(|| PredictError::UnknownPod { pod: pod.clone(), key: key.clone() })?;
@@ -97,5 +109,13 @@ impl Indexer {
         self.metrics.predicted();
         self.metrics.limit_reached_by(Limit::PredictedBlocks, total.evicted);
         Ok(total)
+    }
+
+    /// The listener of an instance without events.
+    fn listener_without_events(&self, key: &ModelKey, instance: &InstanceId) -> Option<Arc<Listener>> {
+        let model = self.model(key).ok()?;
+        let instances = model.instances.read();
+        let listener = instances.get(instance)?.listeners.values().next()?;
+        (!listener.options.has_events()).then(|| Arc::clone(listener))
     }
 }

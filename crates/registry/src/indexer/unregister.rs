@@ -93,7 +93,7 @@ impl Indexer {
     }
 
     /// Removes an instance or one of its ranks from a model, and returns the number of ranks.
-    fn remove_ranks(
+    pub(super) fn remove_ranks(
         &self,
         model: &Arc<Model>,
         instance: &InstanceId,

@@ -58,7 +58,9 @@ fn local_ranks(model: &Model) -> Vec<LocalRank> {
             rank: published.get_or_create(rank),
         }
     };
-    model.ranks().into_iter().map(local_rank).collect()
+    // Routers report their decisions to each replica.
+    let has_events = |(instance, rank): &(InstanceId, WorkerRank)| model.has_events(instance, rank.dp_rank);
+    model.ranks().into_iter().filter(has_events).map(local_rank).collect()
 }
 
 /// Number of blocks of every rank in an index. One call for all ranks, because a call for one rank costs as much.

@@ -144,6 +144,10 @@ fn match_end(end: End, last_error: Option<&str>, now: Instant, hashes: HashForm)
             let why = last_error.unwrap_or("messages of its stream are missing");
             (EndReason::Degraded, (format!("the index does not know whether it is held: {why}"), EndFacts::default()))
         }
+        Reason::Approximate => {
+            let why = "the engine publishes no events, and no prompt with the block was recorded for it";
+            (EndReason::Approximate, (why.to_owned(), EndFacts::default()))
+        }
         Reason::NeverSeen => (
             EndReason::NeverSeen,
             ("the engine never stored it, as far as the history goes back".to_owned(), EndFacts::default()),

@@ -10,7 +10,7 @@ use axum::response::{IntoResponse, Response};
 use flash_indexer_access::Grant;
 use flash_indexer_api::{PartialPrompt, PodDetail, PodScores, Prediction, PromptFields, StoreStatus, SuccessStatus};
 use flash_indexer_registry::{PodFilter, PodScore, ScoreOptions};
-use flash_indexer_types::GivenInstanceId;
+use flash_indexer_types::{GivenInstanceId, InstanceId};
 
 use super::Api;
 use super::content::Accepted;
@@ -59,9 +59,15 @@ async fn score(
     let pods = pods.collect::<Result<Vec<_>, _>>()?;
     let pods = PodFilter::of(pods.iter().map(|pod| pod.as_key().to_owned()));
     let options = ScoreOptions { pods, top_k: request.top_k };
-    let detail = request.detail;
+    let (detail, record) = (request.detail, request.record == Some(true));
     let prompt = tokenize(request, (api, grant), body, Keep::Tokens).await?;
     let scores = api.indexer.score(&prompt.key, prompt.as_prompt(), &options).await?;
+    // Of equal scores, the first by name.
+    let best = scores.pods.iter().rev().max_by(|a, b| a.score.total_cmp(&b.score)).filter(|_| record);
+    let recorded = best.map(|best| best.pod.clone());
+    if let Some(recorded) = &recorded {
+        api.indexer.predict(&prompt.key, prompt.as_prompt(), recorded, None)?;
+    }
     let store = store_status(scores.store);
     let partial = prompt.partial(Some(scores.blocks));
     let pods = scores.pods.into_iter();
@@ -70,20 +76,23 @@ async fn score(
             pods: pods.map(|pod| (pod.pod.as_key().to_owned(), pod_detail(&pod))).collect(),
             partial: partial.clone(),
             store,
+            recorded: recorded.clone(),
         },
         Some(false) | None => PodScores::Plain(pods.map(|pod| (pod.pod.as_key().to_owned(), pod.score)).collect()),
     };
-    Ok(ScoreResponse { body, partial, store })
+    Ok(ScoreResponse { body, partial, store, recorded })
 }
 
-/// Scores, the unknown part of the prompt, and the state of the shared store. The latter two are also headers, because all
-/// names of a plain body are instances.
+/// Scores, the unknown part of the prompt, the state of the shared store, and the instance for which the prompt was recorded.
+/// The latter three are also headers, because all names of a plain body are instances.
 pub(super) struct ScoreResponse {
     body: PodScores,
     partial: Option<PartialPrompt>,
     store: Option<StoreStatus>,
+    recorded: Option<InstanceId>,
 }
 
+const RECORDED_HEADER: HeaderName = HeaderName::from_static("flash-indexer-recorded");
 const PARTIAL_HEADER: HeaderName = HeaderName::from_static("flash-indexer-partial");
 const STORE_HEADER: HeaderName = HeaderName::from_static("flash-indexer-store");
 
@@ -92,6 +101,11 @@ impl IntoResponse for ScoreResponse {
         let mut response = Json(self.body).into_response();
         if let Some(store) = self.store {
             response.headers_mut().insert(STORE_HEADER, HeaderValue::from_static(store.as_str()));
+        }
+        // Names may have other characters.
+        let recorded = self.recorded.and_then(|pod| serde_json::to_string(pod.as_key()).ok());
+        if let Some(recorded) = recorded.and_then(|pod| HeaderValue::try_from(pod).ok()) {
+            response.headers_mut().insert(RECORDED_HEADER, recorded);
         }
         // JSON of ASCII is a valid value.
         let partial = self.partial.and_then(|partial| serde_json::to_string(&partial).ok());

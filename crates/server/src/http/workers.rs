@@ -6,12 +6,13 @@ use axum::Json;
 use axum::extract::State;
 use axum::http::StatusCode;
 use flash_indexer_api::{
-    ConnectionStatus, Listener, ModelScope, RegisterRequest, Replay, Success, SuccessStatus, UnregisterRequest,
+    ConnectionStatus, Events, Listener, ModelScope, RegisterRequest, Replay, Success, SuccessStatus, UnregisterRequest,
     Unregistration, Worker,
 };
 use flash_indexer_core::DpRank;
 use flash_indexer_core::hashing::BlockSize;
 use flash_indexer_ingest::{Connection, ListenerReport, ReplayProgress, is_bound};
+use flash_indexer_types::endpoints::NO_EVENTS;
 use flash_indexer_types::{EngineKind, Registered, Registration};
 
 use super::error::ApiError;
@@ -27,14 +28,27 @@ pub(super) async fn register(
     let block_size = BlockSize::new(request.block_size).ok_or_else(|| {
         ApiError::unprocessable("block_size must be at least 1: give the engine's block size in tokens")
     })?;
-    if is_bound(&request.endpoint) {
+    let endpoint = match (request.endpoint, request.events.unwrap_or(Events::Published)) {
+        (Some(endpoint), Events::Published) => endpoint,
+        (None, Events::None) => NO_EVENTS.to_owned(),
+        (None, Events::Published) => {
+            let error = "missing field `endpoint`: give the endpoint of the engine's events, or \"events\": \"none\"";
+            return Err(ApiError::unprocessable(format!("the request does not fit: {error}")));
+        }
+        (Some(_), Events::None) => {
+            let error =
+                "the request does not fit: `endpoint` and \"events\": \"none\" are alternatives; give one of them";
+            return Err(ApiError::unprocessable(error));
+        }
+    };
+    if is_bound(&endpoint) {
         // A pod is registered in one tenant, and this registration would take it from there.
         grant.check_all_tenants()?;
     }
     let registration = Registration {
         instance: request.instance_id.checked()?,
         dp_rank: DpRank(request.dp_rank.unwrap_or_default()),
-        endpoint: request.endpoint,
+        endpoint,
         replay_endpoint: request.replay_endpoint,
         model: request.scope.key(&grant)?,
         block_size,
@@ -42,6 +56,7 @@ pub(super) async fn register(
         engine: request.engine.map(EngineKind::name),
         removed_copies: request.removal.unwrap_or_default().into(),
         extra_keys: request.extra_keys.unwrap_or_default(),
+        cache_blocks: request.cache_blocks,
     };
     let indexer = Arc::clone(&api.indexer);
     let registered = blocking(move || indexer.register(registration)).await??;
@@ -116,6 +131,7 @@ fn listener(report: ListenerReport) -> Listener {
         trust: report.trust,
         replay: report.replay.map(|ReplayProgress { applied, published }| Replay { applied, published }),
         extra_keys: report.extra_keys,
+        cache_blocks: report.cache_blocks,
         partial: report.partial,
         rejected: report.rejected.into_iter().map(|(reason, count)| (reason.to_owned(), count)).collect(),
         last_error: report.last_error,

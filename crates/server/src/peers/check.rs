@@ -292,7 +292,10 @@ impl Check {
         let reports = self.indexer.instances(None, None).into_iter();
         let positions = reports.flat_map(|report| {
             // Evicted blocks are no drift, and a rank without a connection may only be behind.
-            let is_settled = |listener: &ListenerReport| listener.trust != Trust::Recovering && !listener.partial;
+            // Routers send each replica other decisions.
+            let is_settled = |listener: &ListenerReport| {
+                !matches!(listener.trust, Trust::Recovering | Trust::Approximate) && !listener.partial
+            };
             let comparable =
                 move |listener: &ListenerReport| is_settled(listener) && listener.status == Connection::Connected;
             let comparable = report.listeners.into_iter().filter(move |(_, listener)| comparable(listener));
@@ -321,7 +324,7 @@ fn peer_positions(client: &PeerClient, url: &PeerUrl) -> Result<BTreeMap<RankId,
         let model = ModelKey::new(worker.model_name, Some(worker.tenant_id));
         for (dp_rank, listener) in worker.listeners {
             let trust = listener.trust;
-            if trust == Trust::Recovering || listener.partial {
+            if matches!(trust, Trust::Recovering | Trust::Approximate) || listener.partial {
                 continue;
             }
             let (model, instance) = (model.clone(), worker.instance_id.clone());

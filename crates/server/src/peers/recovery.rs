@@ -343,6 +343,7 @@ fn registration(record: &RankRecord) -> Option<(Registration, Owner)> {
         engine: engine.engine.map(EngineKind::name),
         removed_copies: engine.removal.into(),
         extra_keys: engine.extra_keys,
+        cache_blocks: engine.cache_blocks,
     };
     Some((registration, Owner::recovered(engine.source.as_deref())))
 }
@@ -363,6 +364,7 @@ fn registrations(worker: &Worker) -> Vec<(Registration, Owner)> {
             engine: listener.engine.map(EngineKind::name),
             removed_copies: listener.removal.into(),
             extra_keys: listener.extra_keys,
+            cache_blocks: listener.cache_blocks,
         };
         Some((registration, Owner::recovered(listener.source.as_deref())))
     });

@@ -1,6 +1,7 @@
 //! The service as its users see it, over its sockets. One program, because linking each file by itself takes longer than running it.
 
 mod access;
+mod approximate;
 mod bodies;
 mod cursors;
 mod discovery;

@@ -65,6 +65,8 @@ pub enum Limit {
     RecentUses,
     /// Predicted blocks.
     PredictedBlocks,
+    /// Blocks of instances without events.
+    RoutedBlocks,
     /// Concurrent tier lookups on writer threads, and their time.
     TierLookups,
     /// Time that a registration or unregistration waits for other threads.
@@ -86,7 +88,7 @@ pub enum Limit {
 }
 
 impl Limit {
-    const ALL: [Self; 35] = [
+    const ALL: [Self; 36] = [
         Self::Queue,
         Self::PendingRegistrations,
         Self::Pods,
@@ -113,6 +115,7 @@ impl Limit {
         Self::Listeners,
         Self::RecentUses,
         Self::PredictedBlocks,
+        Self::RoutedBlocks,
         Self::TierLookups,
         Self::RegistrationWait,
         Self::DiscoveryTargets,
@@ -152,6 +155,7 @@ impl Limit {
             Self::Listeners => "listeners",
             Self::RecentUses => "recent_uses",
             Self::PredictedBlocks => "predicted_blocks",
+            Self::RoutedBlocks => "routed_blocks",
             Self::TierLookups => "tier_lookups",
             Self::RegistrationWait => "registration_wait",
             Self::DiscoveryTargets => "discovery_targets",

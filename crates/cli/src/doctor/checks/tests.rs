@@ -26,6 +26,7 @@ fn listener() -> Listener {
         trust: Trust::Exact,
         replay: None,
         extra_keys: false,
+        cache_blocks: None,
         partial: false,
         rejected: BTreeMap::new(),
         last_error: None,

@@ -1,0 +1,208 @@
+//! Instances without events: the index knows them from routing decisions.
+//!
+//! The service makes the messages that such an engine does not publish. A prompt that is routed to the instance is a store of
+//! its blocks. Blocks whose time to live has passed, or that exceed the size of the engine's cache, are removals. The messages go
+//! through the decoder and the writer like those of an engine, so every answer treats the instance as any other.
+
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::sync::{Arc, Weak};
+use std::time::{Duration, Instant, SystemTime};
+
+use flash_indexer_core::hashing::{HashVariant, TokenWindow, local_hashes, sequence_hashes};
+use flash_indexer_core::{SequenceHash, SharedIndex, Tier, WorkerRank};
+use flash_indexer_ingest::{Decoders, Delivery, Listener};
+use flash_indexer_telemetry::metrics::{Limit, Metrics};
+use flash_indexer_wire::{BlockRemoved, BlockStored, Encoding, EngineEvent, ExtraKey, TokenIds, encode_batch};
+use parking_lot::Mutex;
+use rustc_hash::FxHashMap;
+
+use crate::routed_blocks::RoutedBlocks;
+use crate::search::TokenPrompt;
+
+/// Blocks of an instance whose registration names no size of its cache.
+pub(crate) const CACHE_BLOCKS_BY_DEFAULT: usize = 1 << 16;
+
+/// Time between two removals of expired blocks.
+pub(crate) const SWEEP_PERIOD: Duration = Duration::from_secs(1);
+
+/// Blocks removed by one message of a sweep.
+const REMOVED_PER_MESSAGE: usize = 1 << 12;
+
+/// Registered instances without events.
+pub(crate) struct RoutedInstances {
+    started: Instant,
+    /// By id of the listener.
+    instances: Mutex<FxHashMap<u64, Arc<RoutedInstance>>>,
+    /// Blocks of all instances. Relaxed: a limit.
+    block_count: AtomicUsize,
+    blocks_max: usize,
+}
+
+/// One instance without events. Its messages are made and delivered under the lock, so their order is that of its blocks.
+struct RoutedInstance {
+    listener: Weak<Listener>,
+    stream: Mutex<RoutedStream>,
+}
+
+#[derive(Default)]
+struct RoutedStream {
+    blocks: RoutedBlocks,
+    /// Sequence number of the next message.
+    next_sequence: u64,
+    /// Runs of dropped messages that are repaired.
+    repaired_drops: u64,
+}
+
+impl RoutedInstances {
+    /// No instances. `blocks_max` is the limit of the blocks of all instances together.
+    pub(crate) fn new(started: Instant, blocks_max: usize) -> Self {
+        Self { started, instances: Mutex::default(), block_count: AtomicUsize::new(0), blocks_max }
+    }
+
+    /// Whether there are no instances without events.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.instances.lock().is_empty()
+    }
+
+    /// Blocks of all instances.
+    pub(crate) fn block_count(&self) -> usize {
+        self.block_count.load(Relaxed)
+    }
+
+    /// Adds the instance of a listener.
+    pub(crate) fn add(&self, listener: &Arc<Listener>) {
+        let instance = RoutedInstance { listener: Arc::downgrade(listener), stream: Mutex::default() };
+        self.instances.lock().insert(listener.id, Arc::new(instance));
+    }
+
+    /// Records that a prompt is sent to the instance of a listener: it is taken to hold the prompt's complete blocks for `ttl`.
+    /// Returns their number, which the size of its cache limits. Linear in the prompt.
+    pub(crate) fn record(
+        &self,
+        listener: &Arc<Listener>,
+        prompt: TokenPrompt<'_>,
+        (now, ttl): (Instant, Duration),
+        (decoders, metrics): (&Decoders, &Metrics),
+    ) -> usize {
+        let Some(instance) = self.instances.lock().get(&listener.id).cloned() else { return 0 };
+        let lora_name = prompt.lora_name.or(listener.options.lora_name.as_deref()).filter(|name| !name.is_empty());
+        let cache_salt = prompt.cache_salt.filter(|salt| !salt.is_empty());
+        let block_size = listener.model.block_size();
+        let variant = HashVariant::new(lora_name, cache_salt);
+        let locals = local_hashes(variant, prompt.tokens, block_size, TokenWindow::Block);
+        let prefixes: Vec<SequenceHash> = sequence_hashes(&locals).collect();
+
+        let now = now.saturating_duration_since(self.started);
+        let mut stream = instance.stream.lock();
+        let before = stream.blocks.len();
+        stream.repair(listener, decoders);
+        let expired = stream.blocks.remove(now, usize::MAX, REMOVED_PER_MESSAGE);
+        let room = self.blocks_max.saturating_sub(self.block_count().saturating_sub(before));
+        let cache_blocks = listener.options.cache_blocks.map_or(CACHE_BLOCKS_BY_DEFAULT, usize::from);
+        if room < cache_blocks && stream.blocks.len() + prefixes.len() > room {
+            metrics.limit_reached(Limit::RoutedBlocks);
+        }
+        let blocks_max = cache_blocks.min(room);
+        let recorded = stream.blocks.record(&prefixes, now.saturating_add(ttl), blocks_max);
+        // The index may have lost blocks: it was replaced, or its memory is limited. Stores of held blocks change nothing.
+        let rank = WorkerRank { worker: listener.worker, dp_rank: listener.dp_rank };
+        let found = listener.model.index().find(&locals);
+        let held = found.get(rank).map_or(0, |found| found.blocks[Tier::Device] as usize);
+        let first = recorded.known.min(held);
+        let evicted = stream.blocks.remove(now, blocks_max, usize::MAX);
+
+        let mut events = Vec::with_capacity(3);
+        events.extend(removal(expired));
+        if first < recorded.kept {
+            let size = block_size.token_count();
+            events.push(EngineEvent::Stored(BlockStored {
+                block_hashes: prefixes[first..recorded.kept].to_vec(),
+                parent_block_hash: first.checked_sub(1).map(|parent| prefixes[parent]),
+                token_ids: TokenIds::Plain(prompt.tokens[first * size..recorded.kept * size].to_vec()),
+                block_size: block_size.tokens(),
+                lora_name,
+                extra_keys: cache_salt.map(|salt| first_block_keys(lora_name, salt, recorded.kept - first)),
+                ..BlockStored::default()
+            }));
+        }
+        events.extend(removal(evicted));
+        stream.publish(&events, listener, decoders);
+        let after = stream.blocks.len();
+        self.count(before, after);
+        recorded.kept
+    }
+
+    /// Removes expired blocks and unregistered instances. Linear in the instances and in the expired blocks. A message removes
+    /// some thousand blocks, and the instance's predictions wait for no more than one.
+    pub(crate) fn sweep(&self, now: Instant, decoders: &Decoders) {
+        let now = now.saturating_duration_since(self.started);
+        let mut instances: Vec<(u64, Arc<RoutedInstance>)> = Vec::new();
+        instances.extend(self.instances.lock().iter().map(|(&id, instance)| (id, Arc::clone(instance))));
+        for (id, instance) in instances {
+            let Some(listener) = instance.listener.upgrade() else {
+                self.instances.lock().remove(&id);
+                self.count(instance.stream.lock().blocks.len(), 0);
+                continue;
+            };
+            loop {
+                let mut stream = instance.stream.lock();
+                let before = stream.blocks.len();
+                stream.repair(&listener, decoders);
+                let expired = stream.blocks.remove(now, usize::MAX, REMOVED_PER_MESSAGE);
+                self.count(before, stream.blocks.len());
+                let is_last = expired.len() < REMOVED_PER_MESSAGE;
+                let events: Vec<_> = removal(expired).into_iter().collect();
+                stream.publish(&events, &listener, decoders);
+                if is_last {
+                    break;
+                }
+            }
+        }
+    }
+
+    fn count(&self, before: usize, after: usize) {
+        match after.checked_sub(before) {
+            Some(added) => self.block_count.fetch_add(added, Relaxed),
+            None => self.block_count.fetch_sub(before - after, Relaxed),
+        };
+    }
+}
+
+impl RoutedStream {
+    /// Clears the instance if messages of it were dropped, which may have been removals.
+    fn repair(&mut self, listener: &Arc<Listener>, decoders: &Decoders) {
+        let drops = listener.drop_runs();
+        if drops != self.repaired_drops {
+            self.repaired_drops = drops;
+            self.blocks.clear();
+            self.publish(&[EngineEvent::Cleared], listener, decoders);
+        }
+    }
+
+    /// Delivers events as the next message of the engine. Nothing for no events.
+    fn publish(&mut self, events: &[EngineEvent<'_>], listener: &Arc<Listener>, decoders: &Decoders) {
+        if events.is_empty() {
+            return;
+        }
+        let timestamp = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_secs_f64();
+        let payload = encode_batch(timestamp, events, Some(listener.dp_rank), Encoding::Map);
+        let sequence = self.next_sequence.to_be_bytes().to_vec();
+        self.next_sequence += 1;
+        decoders.deliver(listener, Delivery::Live(vec![vec![Vec::new(), sequence, payload]]));
+    }
+}
+
+fn removal<'e>(blocks: Vec<SequenceHash>) -> Option<EngineEvent<'e>> {
+    (!blocks.is_empty()).then(|| EngineEvent::Removed(BlockRemoved { block_hashes: blocks, ..BlockRemoved::default() }))
+}
+
+/// Extra keys of a store's blocks, of which the first has the salt. An engine puts the adapter's name before it.
+fn first_block_keys<'k>(
+    lora_name: Option<&'k str>,
+    cache_salt: &'k str,
+    blocks: usize,
+) -> Vec<Option<Vec<ExtraKey<'k>>>> {
+    let mut keys = vec![None; blocks];
+    keys[0] = Some(lora_name.into_iter().chain([cache_salt]).map(ExtraKey::Text).collect());
+    keys
+}
