@@ -14,6 +14,7 @@
 mod explain;
 mod fleet;
 mod openapi;
+mod pick;
 mod query;
 mod scope;
 mod score;
@@ -32,6 +33,7 @@ pub use fleet::{
     StoreStatus,
 };
 pub use openapi::document;
+pub use pick::{DoneRequest, Load, Pick, PickCandidate, PickWeights, RequestPhase};
 pub use query::{HashQuery, InstanceScores, QueryResponse, TokenQuery};
 pub use scope::ModelScope;
 pub use score::{

@@ -13,9 +13,10 @@ use utoipa::openapi::{
 use utoipa::{IntoParams, ToSchema};
 
 use crate::{
-    DigestParameters, DiscoverySource, DumpParameters, ErrorBody, ExplainParameters, ExplainRequest, Explanation,
-    HashQuery, ModelScope, PeerRequest, PodScores, Prediction, PromptFields, QueryResponse, Readiness, RegisterRequest,
-    StoreState, Success, TieredQueryResponse, TokenQuery, TokenizedPrompt, UnregisterRequest, Unregistration, Worker,
+    DigestParameters, DiscoverySource, DoneRequest, DumpParameters, ErrorBody, ExplainParameters, ExplainRequest,
+    Explanation, HashQuery, ModelScope, PeerRequest, Pick, PodScores, Prediction, PromptFields, QueryResponse,
+    Readiness, RegisterRequest, StoreState, Success, TieredQueryResponse, TokenQuery, TokenizedPrompt,
+    UnregisterRequest, Unregistration, Worker,
 };
 
 const JSON: &str = "application/json";
@@ -80,6 +81,13 @@ fn endpoints() -> Vec<Endpoint> {
             .takes::<PromptFields>()
             .takes_bytes(tokens)
             .answers::<Prediction>("The prediction is recorded."),
+        post("/pick", "Picks an instance for a prompt, by what it holds and by its load.")
+            .takes::<PromptFields>()
+            .takes_bytes(tokens)
+            .answers::<Pick>("The picked instance."),
+        post("/done", "Reports that a request in flight has finished.")
+            .takes::<DoneRequest>()
+            .answers::<Success>("The request is no longer in flight, or its prompt is computed."),
         post("/tokenize", "The tokens of a prompt, for debugging.")
             .takes::<PromptFields>()
             .takes_bytes(tokens)

@@ -55,6 +55,21 @@ pub struct PromptFields {
     pub detail: Option<bool>,
     /// Whether the prompt is recorded for the instance with the highest score, as `POST /predict` records it.
     pub record: Option<bool>,
+    /// `/pick`: randomness of the choice; 0 if absent. OpenAI's `temperature` is another one.
+    pub pick_temperature: Option<f64>,
+    /// `/pick`: seed of the choice; random if absent. OpenAI's `seed` is another one.
+    pub pick_seed: Option<u64>,
+    /// `/pick`: weight of each block that an instance has to compute.
+    pub prefill_weight: Option<f64>,
+    /// `/pick`: weight of each block in use.
+    pub active_weight: Option<f64>,
+    /// `/pick`: weight of each request in flight.
+    pub request_weight: Option<f64>,
+    /// `/pick` and `/predict`: the router's name of the request, which is in flight from then on until `/done`.
+    pub request_id: Option<String>,
+    /// Not for these endpoints: a prompt is sent whole. Rejected, because a part of a prompt has other scores.
+    #[schema(ignore)]
+    pub after: Option<IgnoredAny>,
     /// The instance to which the prompt was sent. `/predict` needs it.
     pub pod: Option<GivenInstanceId>,
     /// Time for which a prediction counts, in milliseconds.

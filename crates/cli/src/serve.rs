@@ -204,6 +204,11 @@ pub(crate) struct ServeArguments {
     #[arg(long, value_name = "COUNT", default_value_t = 1 << 22, env = "FLASH_INDEXER_ROUTED_BLOCKS_MAX")]
     routed_blocks_max: usize,
 
+    /// Maximum number of requests in flight that routers report with POST /pick or POST /predict. Beyond it, those that were
+    /// reported first are dropped
+    #[arg(long, value_name = "COUNT", default_value_t = 1 << 16, env = "FLASH_INDEXER_REQUESTS_IN_FLIGHT_MAX")]
+    requests_in_flight_max: usize,
+
     #[command(flatten)]
     tokenization: TokenizerArguments,
 
@@ -256,6 +261,7 @@ pub(crate) fn run(arguments: ServeArguments) -> Result<()> {
             prediction_limits: PredictionLimits { blocks_max: arguments.predicted_blocks_max },
             routed_ttl: Duration::from_millis(arguments.routed_ttl_ms),
             routed_blocks_max: arguments.routed_blocks_max,
+            requests_in_flight_max: arguments.requests_in_flight_max,
             tokenization: arguments.tokenization.options()?,
             ..IndexerOptions::default()
         },

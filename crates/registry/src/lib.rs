@@ -50,8 +50,10 @@
 mod answer;
 #[cfg(any(test, feature = "fault-injection"))]
 pub mod faults;
+mod in_flight;
 mod indexer;
 mod model;
+mod pick;
 mod predictions;
 mod published_ranks;
 mod recent_uses;
@@ -65,11 +67,13 @@ mod tier_lookups;
 mod tokenization;
 
 pub use answer::{Answer, AnswerCursor, InstanceName, NamedRank, QueryOptions, RankAnswer, StoreAnswer};
+pub use in_flight::InstanceLoad;
 pub use indexer::{
-    DigestError, ExplainQuestion, Explanation, Indexer, IndexerOptions, InstanceReport, ListenError, PodOptions,
-    PodsGuard, PredictError, Prompt, QueryError, RegistrationError, Restore, RestoredRank, Shadow, ShadowError,
-    Unregistered,
+    DigestError, ExplainQuestion, Explanation, Indexer, IndexerOptions, InstanceReport, ListenError, Picked,
+    PodOptions, PodsGuard, PredictError, Prompt, QueryError, RegistrationError, RequestPhase, Restore, RestoredRank,
+    Shadow, ShadowError, Unregistered,
 };
+pub use pick::{Candidate, CostWeights, PickOptions};
 pub use predictions::{Predicted, PredictedBlocks, PredictionLimits};
 pub use score::{PodFilter, PodScore, ScoreOptions, Scores, TierWeights, TierWeightsError};
 pub use search::{Query, TokenPrompt};

@@ -59,6 +59,12 @@ pub struct Scores {
     pub store: StoreAnswer,
 }
 
+/// A pod with its score, which may be zero.
+pub(crate) struct ScoredPod {
+    pub worker: WorkerId,
+    pub pod: PodScore,
+}
+
 /// Inputs of a score besides the search.
 pub(crate) struct Scoring<'a> {
     pub weights: TierWeights,
@@ -92,10 +98,22 @@ impl BestRank {
 }
 
 impl Scoring<'_> {
-    /// Scores all pods for the prompt of a search.
+    /// Scores the pods that hold a part of the prompt of a search.
     pub(crate) async fn score(&self, search: &Search<'_>, options: &ScoreOptions) -> Scores {
+        let scored = self.score_all(search, &options.pods).await.into_iter().map(|scored| scored.pod);
+        let mut pods: Vec<PodScore> = scored.filter(|pod| pod.held_blocks + pod.predicted_blocks > 0).collect();
+        if let Some(top_k) = options.top_k {
+            pods.sort_by(|a, b| b.score.total_cmp(&a.score));
+            pods.truncate(top_k.get());
+            pods.sort_by(|a, b| a.pod.cmp(&b.pod));
+        }
+        Scores { pods, blocks: search.blocks(), store: search.store }
+    }
+
+    /// Scores all pods that the filter admits, by name.
+    pub(crate) async fn score_all(&self, search: &Search<'_>, filter: &PodFilter) -> Vec<ScoredPod> {
         let remote = RemoteRanks::of(search);
-        let pods = remote.pods(search.local.as_deref(), &options.pods);
+        let pods = remote.pods(search.local.as_deref(), filter);
         let mut best: FxHashMap<WorkerId, BestRank> = FxHashMap::default();
         let found = search.find_local();
         if let Some(model) = &search.local {
@@ -115,9 +133,9 @@ impl Scoring<'_> {
             let remote = remote.map(|(rank, remote)| (rank.worker, slowest_tiers(&remote.blocks(variant))));
             self.score_variant(query, local.chain(remote), &pods, &mut best);
         }
-        let pods = pods.into_iter().filter_map(|(worker, pod)| {
-            let BestRank { score, held, predicted } = *best.get(&worker)?;
-            let score = PodScore {
+        let scored = pods.into_iter().map(|(worker, pod)| {
+            let BestRank { score, held, predicted } = best.get(&worker).copied().unwrap_or_default();
+            let pod = PodScore {
                 pod: pod.name,
                 score,
                 held_blocks: held,
@@ -125,17 +143,11 @@ impl Scoring<'_> {
                 trust: pod.trust.unwrap_or(Trust::Degraded),
                 partial: pod.is_partial,
             };
-            (held + predicted > 0).then_some(score)
+            ScoredPod { worker, pod }
         });
-        let mut pods: Vec<PodScore> = pods.collect();
-        pods.sort_by(|a, b| a.pod.cmp(&b.pod));
-        if let Some(top_k) = options.top_k {
-            pods.sort_by(|a, b| b.score.total_cmp(&a.score));
-            pods.truncate(top_k.get());
-            pods.sort_by(|a, b| a.pod.cmp(&b.pod));
-        }
-        let blocks = search.variants.iter().map(|variant| variant.len()).max().unwrap_or(0);
-        Scores { pods, blocks, store: search.store }
+        let mut scored: Vec<ScoredPod> = scored.collect();
+        scored.sort_by(|a, b| a.pod.pod.cmp(&b.pod.pod));
+        scored
     }
 
     /// Scores one hash variant of a prompt: the blocks that workers hold in each tier, and the blocks predicted behind

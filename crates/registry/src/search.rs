@@ -122,6 +122,11 @@ impl<'q> Search<'q> {
         Some(AnswerCursor { cursor: bound(&self.hashed_with, cursor).0, tokens })
     }
 
+    /// Complete blocks of the prompt.
+    pub(crate) fn blocks(&self) -> usize {
+        self.variants.iter().map(|variant| variant.len()).max().unwrap_or(0)
+    }
+
     /// Queries the shared store for the ranks of other replicas, one call for each hash variant.
     pub(crate) async fn query_store(&mut self, shared_store: &SharedStore) {
         let remote = self.listed.as_ref().filter(|listed| listed.ranks.values().any(|rank| !rank.is_local));

@@ -27,6 +27,7 @@ pub enum NameField {
     Endpoint,
     ReplayEndpoint,
     Source,
+    RequestId,
 }
 
 impl NameField {
@@ -40,12 +41,13 @@ impl NameField {
             Self::Endpoint => "endpoint",
             Self::ReplayEndpoint => "replay_endpoint",
             Self::Source => "source",
+            Self::RequestId => "request_id",
         }
     }
 
     const fn bytes_max(self) -> usize {
         match self {
-            Self::ModelName | Self::TenantId | Self::LoraName | Self::Source => NAME_BYTES_MAX,
+            Self::ModelName | Self::TenantId | Self::LoraName | Self::Source | Self::RequestId => NAME_BYTES_MAX,
             Self::InstanceId => INSTANCE_ID_BYTES_MAX,
             Self::CacheSalt => SALT_BYTES_MAX,
             Self::Endpoint | Self::ReplayEndpoint => ENDPOINT_BYTES_MAX,

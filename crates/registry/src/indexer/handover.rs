@@ -154,7 +154,7 @@ impl Indexer {
                     if is_partial { position.degraded() } else { position }
                 }),
                 instance,
-                events: stored_events(held),
+                events: stored_events(held.into_blocks()),
                 secondary: further,
                 named_groups: decoder_state.groups,
                 salts: decoder_state.block_state.salts.iter().map(|block| (block.sequence, block.salt)).collect(),

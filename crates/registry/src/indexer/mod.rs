@@ -7,6 +7,7 @@ mod memory_shares;
 mod model_registry;
 mod options;
 mod owners;
+mod picking;
 mod pod_options;
 mod pod_registration;
 mod queries;
@@ -35,6 +36,7 @@ use self::cleanup::{Cleanup, Sweeps};
 pub use self::explanations::{ExplainQuestion, Explanation, Prompt};
 pub use self::options::IndexerOptions;
 use self::owners::Owners;
+pub use self::picking::{Picked, RequestPhase};
 pub use self::pod_options::PodOptions;
 use self::pod_registration::PodSocket;
 pub use self::pod_registration::{ListenError, PodsGuard};
@@ -54,6 +56,7 @@ use flash_indexer_telemetry::metrics::Metrics;
 use flash_indexer_telemetry::supervision::Supervisor;
 use flash_indexer_types::{EngineKind, ModelKey};
 
+use crate::in_flight::InFlight;
 use crate::model::{Model, Models};
 use crate::predictions::Predictions;
 use crate::recent_uses::RecentUses;
@@ -87,6 +90,9 @@ pub struct Indexer {
     recent_uses: Option<Arc<RecentUses>>,
     predictions: Predictions,
     routed: Arc<RoutedInstances>,
+    /// Requests in flight, as routers report them. Locked for a pass over the instances of one model at most.
+    in_flight: Mutex<InFlight>,
+    started: Instant,
     tier_lookups: TierLookups,
     tokenization: Tokenization,
     tombstones: Tombstones,
@@ -145,7 +151,9 @@ impl Indexer {
         let queue_bytes_max = options.ingest_queue_bytes_max.unwrap_or_else(default_queue_bytes);
         let decoders = Decoders::start(options.decoder_threads, queue_bytes_max, &writers, supervisor)?;
         let decoders = Arc::new(decoders);
-        let routed = Arc::new(RoutedInstances::new(supervisor.clock().now(), options.routed_blocks_max));
+        let started = supervisor.clock().now();
+        let in_flight = Mutex::new(InFlight::new(options.requests_in_flight_max));
+        let routed = Arc::new(RoutedInstances::new(started, options.routed_blocks_max));
         Ok(Self {
             predictions: Predictions::new(options.prediction_limits),
             tier_lookups: TierLookups::new(&metrics),
@@ -160,6 +168,8 @@ impl Indexer {
                 Sweeps { routed: Arc::clone(&routed), decoders: Arc::clone(&decoders) },
             )?,
             routed,
+            in_flight,
+            started,
             pods: OnceLock::new(),
             supervisor: Arc::clone(supervisor),
             decoders,

@@ -55,6 +55,8 @@ pub struct IndexerOptions {
     pub routed_ttl: Duration,
     /// Limit of the blocks of all instances without events together.
     pub routed_blocks_max: usize,
+    /// Limit of the requests in flight that routers report.
+    pub requests_in_flight_max: usize,
     /// Sources of tokenizers.
     pub tokenization: TokenizationOptions,
 }
@@ -81,6 +83,7 @@ impl Default for IndexerOptions {
             prediction_limits: PredictionLimits::default(),
             routed_ttl: Duration::from_secs(120),
             routed_blocks_max: 1 << 22,
+            requests_in_flight_max: 1 << 16,
             tokenization: TokenizationOptions::default(),
         }
     }

@@ -84,7 +84,7 @@ impl Indexer {
         }
         let ResumePoint { position, decoder_state, .. } = point;
         let groups = decoder_state.groups.map(|named| GroupRecord::all(&named, &secondary));
-        Ok(record(&model, (&rank.instance, rank.dp_rank), Some(position), (tally(&held), groups)))
+        Ok(record(&model, (&rank.instance, rank.dp_rank), Some(position), (tally(&held.into_blocks()), groups)))
     }
 }
 

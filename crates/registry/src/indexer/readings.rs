@@ -4,9 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crossbeam_channel::{Sender, bounded};
-use flash_indexer_core::{
-    BlockEvent, DpRank, HeldBlock, HeldReading, ReadingProgress, SharedIndex, WorkerRank, stored_events,
-};
+use flash_indexer_core::{BlockEvent, DpRank, HeldReading, ReadingProgress, SharedIndex, WorkerRank, stored_events};
 use flash_indexer_ingest::{DecoderStateDetail, Delivery, Listener, RankReader, ReadAt, ResumePoint};
 use flash_indexer_types::InstanceId;
 
@@ -70,18 +68,20 @@ impl Indexer {
         let now = (ReadAt::Now, DecoderStateDetail::Brief);
         // The worker of the rank may be of an earlier registration.
         let held = held_in_parts(Arc::clone(model), WorkerRank { worker: listener.worker, dp_rank });
-        self.read(&listener, dp_rank, now, Some(EXPLANATION_WAIT_MAX), held).map(|(_, held)| stored_events(held))
+        self.read(&listener, dp_rank, now, Some(EXPLANATION_WAIT_MAX), held)
+            .map(|(_, held)| stored_events(held.into_blocks()))
     }
 }
 
 /// Longest wait for the blocks of a rank that are read for an explanation.
 const EXPLANATION_WAIT_MAX: Duration = Duration::from_secs(5);
 
-/// A function that reads a part of a rank's blocks with each call, and returns all of them with the last one.
-pub(super) fn held_in_parts(model: Arc<Model>, rank: WorkerRank) -> impl FnMut() -> Option<Vec<HeldBlock>> + Send {
-    let mut reading = HeldReading::new(rank);
+/// A function that reads a part of a rank's blocks with each call, and returns the reading with the last one. The caller's thread, and
+/// not the writer's, allocates its table, lists its blocks and frees it: each takes a time in proportion to the rank.
+pub(super) fn held_in_parts(model: Arc<Model>, rank: WorkerRank) -> impl FnMut() -> Option<HeldReading> + Send {
+    let mut reading = HeldReading::with_capacity(rank, model.index().size(rank).blocks);
     move || match model.index().read_held(&mut reading, READ_BLOCKS_MAX) {
         ReadingProgress::More => None,
-        ReadingProgress::Complete => Some(std::mem::replace(&mut reading, HeldReading::new(rank)).into_blocks()),
+        ReadingProgress::Complete => Some(std::mem::replace(&mut reading, HeldReading::new(rank))),
     }
 }

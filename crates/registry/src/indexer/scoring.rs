@@ -11,7 +11,7 @@ use flash_indexer_types::{InstanceId, ModelKey};
 
 use super::{Indexer, QueryError};
 use crate::predictions::Predicted;
-use crate::score::{ScoreOptions, Scores, Scoring};
+use crate::score::{ScoreOptions, Scores};
 use crate::search::{Query, TokenPrompt};
 
 /// A prediction cannot be recorded.
@@ -57,12 +57,7 @@ impl Indexer {
         options: &ScoreOptions,
     ) -> Result<Scores, QueryError> {
         let search = self.search_fleet(key, Query::Tokens(prompt)).await?;
-        let scoring = Scoring {
-            weights: self.options.tier_weights,
-            predictions: &self.predictions,
-            tier_lookups: &self.tier_lookups,
-        };
-        let scores = scoring.score(&search, options).await;
+        let scores = self.scoring().score(&search, options).await;
         let predicted = scores.pods.iter().map(|pod| u64::from(pod.predicted_blocks)).sum();
         self.metrics.scored(scores.pods.len(), predicted);
         Ok(scores)

@@ -6,6 +6,7 @@
 //! |---|---|
 //! | `digest.rs`, `discovery.rs`, `dump.rs`, `openapi.rs`, `peers.rs`, `probes.rs`, `shared_ranks.rs`, `workers.rs` | handlers of the endpoints of these names |
 //! | `query.rs`, `score.rs`, `explain.rs` | handlers of queries, scores, predictions and explanations |
+//! | `pick.rs` | handlers of picks and of the ends of requests |
 //! | `render.rs` | handlers of debugging endpoints: the rendering and the tokens of a prompt |
 //! | `query_response.rs`, `explanation.rs` | JSON of an answer to a query and of an explanation |
 //! | `fields.rs` | checks of request fields that several endpoints share |
@@ -27,6 +28,7 @@ mod extract;
 mod fields;
 mod openapi;
 mod peers;
+mod pick;
 mod probes;
 mod prompt;
 mod prompt_body;
@@ -130,7 +132,7 @@ impl Api {
 type Route = fn() -> MethodRouter<Arc<Api>>;
 
 /// Every endpoint: its path, the permission that it needs, and the methods with their handlers.
-const ROUTES: [(&str, Permission, Route); 23] = [
+const ROUTES: [(&str, Permission, Route); 25] = [
     ("/health", Permission::Open, || get(probes::health)),
     ("/ready", Permission::Open, || get(probes::ready)),
     ("/metrics", Permission::AllTenants(Scope::Query), || get(probes::metrics)),
@@ -144,6 +146,8 @@ const ROUTES: [(&str, Permission, Route); 23] = [
     ("/score_completions", Permission::Tenant(Scope::Query), || post(score::completions)),
     ("/score_chat_completions", Permission::Tenant(Scope::Query), || post(score::chat_completions)),
     ("/predict", Permission::Tenant(Scope::Query), || post(score::predict)),
+    ("/pick", Permission::Tenant(Scope::Query), || post(pick::pick)),
+    ("/done", Permission::Tenant(Scope::Query), || post(pick::done)),
     ("/tokenize", Permission::Tenant(Scope::Query), || post(render::tokenize)),
     ("/render", Permission::Tenant(Scope::Query), || post(render::render)),
     ("/explain", Permission::Tenant(Scope::Query), || post(explain::explain)),

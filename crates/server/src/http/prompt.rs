@@ -135,9 +135,18 @@ fn read_binary<T: PromptRequest>(body: &[u8], uri: &Uri) -> Result<T, ApiError> 
 /// The JSON value of a field in a query string. A list has one field for each of its elements.
 fn json_value(name: &str, value: String) -> Result<Value, String> {
     match name {
-        "top_k" | "min_score" | "ttl_ms" | "truncate_prompt_tokens" | "detail" | "record" | "add_special_tokens" => {
-            serde_json::from_str(&value).map_err(|_| format!("{name} has an invalid value"))
-        }
+        "top_k"
+        | "min_score"
+        | "ttl_ms"
+        | "truncate_prompt_tokens"
+        | "detail"
+        | "record"
+        | "add_special_tokens"
+        | "pick_temperature"
+        | "pick_seed"
+        | "prefill_weight"
+        | "active_weight"
+        | "request_weight" => serde_json::from_str(&value).map_err(|_| format!("{name} has an invalid value")),
         "pods" | "pod_identifiers" => Ok(Value::Array(vec![value.into()])),
         _ => Ok(value.into()),
     }

@@ -84,6 +84,9 @@ pub(super) async fn tokenize(
     body: &[u8],
     keep: Keep,
 ) -> Result<TokenizedPrompt, ApiError> {
+    if fields.after.is_some() {
+        return Err(ApiError::unprocessable("the request does not fit: `after` is for queries; send the whole prompt"));
+    }
     let PromptFields { model_name, modelname, model, tenant_id, routing_group, lora_name, cache_salt, .. } = fields;
     let key = ModelScope { model_name, modelname, model, tenant_id, routing_group }.key(grant)?;
     let prompts = [fields.token_ids.is_some(), fields.prompt.is_some(), fields.messages.is_some()];

@@ -139,8 +139,12 @@ async fn record_prediction(
         return Err(missing("`token_ids`, `prompt` or `messages`"));
     }
     let pod = request.pod.take().ok_or_else(|| missing("`pod`"))?.checked()?;
-    let ttl = request.ttl_ms.map(Duration::from_millis);
+    let (ttl, request_id) = (request.ttl_ms.map(Duration::from_millis), request.request_id.take());
     let prompt = tokenize(request, (api, grant), &json, Keep::Tokens).await?;
+    if let Some(request_id) = request_id {
+        // Before the prediction, after which no block would have to be computed.
+        api.indexer.begin_request(&prompt.key, prompt.as_prompt(), &pod, &request_id).await?;
+    }
     let predicted = api.indexer.predict(&prompt.key, prompt.as_prompt(), &pod, ttl)?;
     let partial = prompt.partial(Some(predicted.blocks));
     Ok(Json(Prediction { status: SuccessStatus::Ok, blocks: predicted.blocks, partial }))

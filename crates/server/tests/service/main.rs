@@ -24,6 +24,7 @@ mod offload_dumps;
 mod openapi;
 mod peer_checks;
 mod peers;
+mod pick;
 mod pods;
 mod recorded_scores;
 mod recovery;

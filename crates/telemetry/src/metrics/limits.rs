@@ -67,6 +67,8 @@ pub enum Limit {
     PredictedBlocks,
     /// Blocks of instances without events.
     RoutedBlocks,
+    /// Requests in flight that routers report.
+    RequestsInFlight,
     /// Concurrent tier lookups on writer threads, and their time.
     TierLookups,
     /// Time that a registration or unregistration waits for other threads.
@@ -88,7 +90,7 @@ pub enum Limit {
 }
 
 impl Limit {
-    const ALL: [Self; 36] = [
+    const ALL: [Self; 37] = [
         Self::Queue,
         Self::PendingRegistrations,
         Self::Pods,
@@ -116,6 +118,7 @@ impl Limit {
         Self::RecentUses,
         Self::PredictedBlocks,
         Self::RoutedBlocks,
+        Self::RequestsInFlight,
         Self::TierLookups,
         Self::RegistrationWait,
         Self::DiscoveryTargets,
@@ -156,6 +159,7 @@ impl Limit {
             Self::RecentUses => "recent_uses",
             Self::PredictedBlocks => "predicted_blocks",
             Self::RoutedBlocks => "routed_blocks",
+            Self::RequestsInFlight => "requests_in_flight",
             Self::TierLookups => "tier_lookups",
             Self::RegistrationWait => "registration_wait",
             Self::DiscoveryTargets => "discovery_targets",

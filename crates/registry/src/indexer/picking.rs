@@ -1,0 +1,178 @@
+//! The pick of an instance for a prompt, and the requests in flight that routers report.
+
+use std::time::Duration;
+
+use flash_indexer_ingest::Connection;
+use flash_indexer_telemetry::metrics::Limit;
+use flash_indexer_types::names::{NameField, check_names};
+use flash_indexer_types::{InstanceId, ModelKey};
+
+use super::scoring::PredictError;
+use super::{Indexer, QueryError};
+use crate::answer::StoreAnswer;
+use crate::in_flight::{InFlightRequest, InstanceLoad, RequestKey};
+use crate::pick::{Candidate, PickOptions, pick};
+use crate::score::{PodFilter, ScoredPod, Scoring};
+use crate::search::{Query, Search, TokenPrompt};
+
+/// Longest time for which a request counts as in flight. Its router may have crashed.
+const IN_FLIGHT_MAX: Duration = Duration::from_secs(600);
+
+/// The instances for a prompt, and the one that was picked.
+#[derive(Debug, Clone)]
+pub struct Picked {
+    /// All instances that the filter admits, by name, with their loads before the pick.
+    pub candidates: Vec<Candidate>,
+    /// Index of the picked one; none if no candidate is ready.
+    pub picked: Option<usize>,
+    /// Complete blocks of the prompt.
+    pub blocks: usize,
+    /// Whether the scores include other replicas.
+    pub store: StoreAnswer,
+}
+
+/// What a router reports of a request in flight.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum RequestPhase {
+    /// The instance has computed the prompt.
+    PrefillEnded,
+    /// The request has finished.
+    Finished,
+}
+
+impl Indexer {
+    /// Picks an instance for a prompt: the one of the lowest cost, or by a random choice that `options` describe. With a
+    /// `request_id` the request is in flight with that instance from then on, and its prompt is predicted ([`Indexer::predict`]).
+    /// Concurrent picks with a `request_id` see each other's requests.
+    ///
+    /// Costs a score of all instances.
+    ///
+    /// # Errors
+    ///
+    /// If no instance is registered for the model and tenant with any replica, or if a name is too long.
+    pub async fn pick(
+        &self,
+        key: &ModelKey,
+        prompt: TokenPrompt<'_>,
+        filter: PodFilter,
+        options: PickOptions,
+        request_id: Option<&str>,
+    ) -> Result<Picked, PredictError> {
+        check_request_id(request_id)?;
+        let search = self.search_fleet(key, Query::Tokens(prompt)).await?;
+        let scored = self.scoring().score_all(&search, &filter).await;
+        let blocks = search.blocks();
+        let picked = {
+            let now = self.elapsed();
+            let mut in_flight = self.in_flight.lock();
+            in_flight.expire(now);
+            let candidate = |ScoredPod { worker, pod }: &ScoredPod| Candidate {
+                instance: pod.pod.clone(),
+                score: pod.score,
+                held_blocks: pod.held_blocks,
+                predicted_blocks: pod.predicted_blocks,
+                trust: pod.trust,
+                load: in_flight.load(*worker),
+                is_ready: is_ready(&search, &pod.pod),
+            };
+            let candidates: Vec<Candidate> = scored.iter().map(candidate).collect();
+            let picked = pick(&candidates, blocks, options);
+            if let (Some(at), Some(request_id)) = (picked, request_id) {
+                let request = InFlightRequest {
+                    worker: scored[at].worker,
+                    blocks: whole(blocks as f64),
+                    prefill_blocks: whole(candidates[at].new_blocks(blocks)),
+                };
+                let dropped = in_flight.begin(request_key(key, request_id), request, now, now + IN_FLIGHT_MAX);
+                self.metrics.limit_reached_by(Limit::RequestsInFlight, dropped);
+            }
+            Picked { candidates, picked, blocks, store: search.store }
+        };
+        drop(search);
+        if let (Some(at), Some(_)) = (picked.picked, request_id) {
+            self.predict(key, prompt, &picked.candidates[at].instance, None)?;
+        }
+        Ok(picked)
+    }
+
+    /// Records that a router has sent a request to an instance, which is in flight from then on.
+    ///
+    /// # Errors
+    ///
+    /// If the model or the instance is not registered, or if a name is too long.
+    pub async fn begin_request(
+        &self,
+        key: &ModelKey,
+        prompt: TokenPrompt<'_>,
+        instance: &InstanceId,
+        request_id: &str,
+    ) -> Result<(), PredictError> {
+        check_request_id(Some(request_id))?;
+        let search = self.search_fleet(key, Query::Tokens(prompt)).await?;
+        let filter = PodFilter::of([instance.as_key().to_owned()]);
+        let scored = self.scoring().score_all(&search, &filter).await;
+        let unknown = || PredictError::UnknownPod { pod: instance.clone(), key: key.clone() };
+        let ScoredPod { worker, pod } = scored.into_iter().next().ok_or_else(unknown)?;
+        let blocks = search.blocks();
+        let prefill_blocks = whole((blocks as f64 - pod.score).max(0.0));
+        let request = InFlightRequest { worker, blocks: whole(blocks as f64), prefill_blocks };
+        let now = self.elapsed();
+        let dropped = self.in_flight.lock().begin(request_key(key, request_id), request, now, now + IN_FLIGHT_MAX);
+        self.metrics.limit_reached_by(Limit::RequestsInFlight, dropped);
+        Ok(())
+    }
+
+    /// Records what a router reports of a request. False if the request is not in flight: it was never reported, has finished, or
+    /// was dropped after ten minutes or because of the limit.
+    pub fn report_request(&self, key: &ModelKey, request_id: &str, phase: RequestPhase) -> bool {
+        let request = request_key(key, request_id);
+        let mut in_flight = self.in_flight.lock();
+        in_flight.expire(self.elapsed());
+        match phase {
+            RequestPhase::PrefillEnded => in_flight.end_prefill(&request),
+            RequestPhase::Finished => in_flight.end(&request),
+        }
+    }
+
+    /// Number of requests in flight.
+    pub fn requests_in_flight(&self) -> usize {
+        self.in_flight.lock().len()
+    }
+
+    /// The load of an instance, as routers have reported it.
+    pub fn load(&self, key: &ModelKey, instance: &InstanceId) -> InstanceLoad {
+        let worker = self.model(key).ok().and_then(|model| model.worker(instance));
+        worker.map(|worker| self.in_flight.lock().load(worker)).unwrap_or_default()
+    }
+
+    pub(super) fn scoring(&self) -> Scoring<'_> {
+        Scoring { weights: self.options.tier_weights, predictions: &self.predictions, tier_lookups: &self.tier_lookups }
+    }
+
+    /// Time since the indexer started.
+    fn elapsed(&self) -> Duration {
+        self.supervisor.clock().now().saturating_duration_since(self.started)
+    }
+}
+
+fn check_request_id(request_id: Option<&str>) -> Result<(), QueryError> {
+    Ok(check_names([(NameField::RequestId, request_id)])?)
+}
+
+fn request_key(key: &ModelKey, request_id: &str) -> RequestKey {
+    RequestKey { model: key.clone(), request_id: request_id.to_owned() }
+}
+
+/// A number of blocks, rounded.
+fn whole(blocks: f64) -> u32 {
+    blocks.round() as u32
+}
+
+/// Whether all engines of an instance are connected. True for an instance of another replica.
+fn is_ready(search: &Search<'_>, instance: &InstanceId) -> bool {
+    let Some(model) = &search.local else { return true };
+    let instances = model.instances.read();
+    let Some(known) = instances.get(instance) else { return true };
+    let mut listeners = known.listeners.values();
+    !known.listeners.is_empty() && listeners.all(|listener| listener.connection() == Connection::Connected)
+}
