@@ -55,6 +55,8 @@ pub enum Limit {
     Digests,
     /// Registered peers.
     Peers,
+    /// Concurrent subscribers of the dashboard's live figures.
+    DashboardSubscribers,
     /// Concurrent explanations.
     Explanations,
     /// Model and tenant pairs.
@@ -86,7 +88,7 @@ pub enum Limit {
 }
 
 impl Limit {
-    const ALL: [Self; 35] = [
+    const ALL: [Self; 36] = [
         Self::Queue,
         Self::PendingRegistrations,
         Self::Pods,
@@ -108,6 +110,7 @@ impl Limit {
         Self::Dumps,
         Self::Digests,
         Self::Peers,
+        Self::DashboardSubscribers,
         Self::Explanations,
         Self::Models,
         Self::Listeners,
@@ -147,6 +150,7 @@ impl Limit {
             Self::Dumps => "dumps",
             Self::Digests => "digests",
             Self::Peers => "peers",
+            Self::DashboardSubscribers => "dashboard_subscribers",
             Self::Explanations => "explanations",
             Self::Models => "models",
             Self::Listeners => "listeners",
