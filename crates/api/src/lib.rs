@@ -39,7 +39,9 @@ pub use score::{
 };
 pub use status::{ErrorBody, Readiness, ReadyStatus, Success, SuccessStatus};
 pub use tiered_query::{DeviceMatches, TierExtensions, TieredMatches, TieredQueryResponse, WorkerRankId};
-pub use workers::{BlocksByTier, ConnectionStatus, Listener, RegisterRequest, Replay, UnregisterRequest, Unregistration, Worker};
+pub use workers::{
+    BlocksByTier, ConnectionStatus, Listener, RegisterRequest, Replay, UnregisterRequest, Unregistration, Worker,
+};
 
 /// Values by data-parallel rank. A rank is a text as the key of a JSON object.
 pub type ByRank<T> = BTreeMap<u32, T>;

@@ -135,7 +135,8 @@ function setTheme(theme) {
   if (theme === "system") delete document.documentElement.dataset.theme;
   else document.documentElement.dataset.theme = theme;
   sessionStorage.setItem("flash-indexer-theme", theme);
-  setText(themeButton, `Theme: ${theme}`);
+  setText(themeButton, `◐ ${theme}`);
+  themeButton.setAttribute("aria-label", `Theme: ${theme}`);
   current?.repaint?.(app);
 }
 

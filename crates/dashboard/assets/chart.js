@@ -14,8 +14,8 @@ function rounded(value) {
   return [1, 2, 5, 10].map((step) => step * power).find((step) => step >= value * 0.9999);
 }
 
-/** A chart of series: each has a name and a colour. `format` shows a value; `max` is a fixed upper end. */
-export function lineChart({ title, series, format, max, floor = 1 }) {
+/** A chart of series, each with a name. `format` shows a value; `max` is a fixed upper end; `from` is the lower end of a logarithmic axis. */
+export function lineChart({ title, series, format, max, from }) {
   const now = el("span", {});
   const canvas = el("canvas", { role: "img", "aria-label": title });
   const element = el("div", { class: "panel chart" }, el("h2", {}, title, now), canvas,
@@ -31,12 +31,16 @@ export function lineChart({ title, series, format, max, floor = 1 }) {
     const { context, width, height } = fitted(canvas, HEIGHT);
     const [text, grid, surface] = ["muted", "line", "surface"].map(colour);
     const values = points.flatMap((point) => point.values).filter(Number.isFinite);
-    const top = max ?? rounded(Math.max(floor, ...values) * 1.05);
-    const yOf = (value) => height - BOTTOM - (Math.min(value, top) / top) * (height - TOP - BOTTOM);
+    const highest = Math.max(from ? 100 * from : 1, ...values);
+    const top = max ?? (from ? 10 ** Math.ceil(Math.log10(highest)) : rounded(highest * 1.05));
+    const decades = from ? Math.round(Math.log10(top / from)) : 0;
+    const share = (value) => (from ? Math.log10(Math.max(value, from) / from) / decades : value / top);
+    const yOf = (value) => height - BOTTOM - Math.min(1, share(value)) * (height - TOP - BOTTOM);
     context.font = "11px system-ui, sans-serif";
     context.lineWidth = 1;
-    for (let step = 0; step <= 4; step += 1) {
-      const value = (top * step) / 4;
+    const steps = from ? decades : 4;
+    for (let step = 0; step <= steps; step += 1) {
+      const value = from ? from * 10 ** step : (top * step) / steps;
       const y = Math.round(yOf(value)) + 0.5;
       context.strokeStyle = grid;
       context.beginPath();

@@ -16,7 +16,7 @@ function filled(element, attributes, children) {
     else if (value === true) element.setAttribute(key, "");
     else if (value !== false && value !== null && value !== undefined) element.setAttribute(key, value);
   }
-  element.append(...children.flat().filter((child) => child !== null && child !== undefined));
+  element.append(...children.flat(Infinity).filter((child) => child !== null && child !== undefined));
   return element;
 }
 
@@ -39,9 +39,10 @@ export const rate = (value) => (value > 0 && value < 10 ? value.toFixed(1) : sho
 /** A time in seconds. */
 export function duration(seconds) {
   if (!Number.isFinite(seconds)) return "–";
+  if (seconds === 0) return "0 s";
   if (seconds < 1e-3) return `${Math.round(seconds * 1e6)} µs`;
-  if (seconds < 1) return `${(seconds * 1e3).toPrecision(3).replace(/\.0+$/, "")} ms`;
-  if (seconds < 120) return `${seconds < 10 ? seconds.toFixed(1) : Math.round(seconds)} s`;
+  if (seconds < 1) return `${(seconds * 1e3).toPrecision(3).replace(/\.?0+$/, (zeros) => (zeros.startsWith(".") ? "" : zeros))} ms`;
+  if (seconds < 120) return `${seconds < 10 ? seconds.toFixed(1).replace(".0", "") : Math.round(seconds)} s`;
   return seconds < 7200 ? `${Math.round(seconds / 60)} min` : `${Math.round(seconds / 3600)} h`;
 }
 

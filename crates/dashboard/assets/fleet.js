@@ -10,18 +10,18 @@ const TRUST_ORDER = { degraded: 0, recovering: 1, cold: 2, exact: 3 };
 
 const ago = (rank) => rank.listener.last_event_ms_ago;
 
-/** Columns: name, width, value to sort by, and content of a cell. `narrow` ones are shown on a phone. */
+/** Columns: name, width, value to sort by, and content of a cell. Those with a `narrow` width are shown on a phone. */
 const COLUMNS = [
-  { id: "instance", name: "Instance", width: "minmax(90px, 1.5fr)", narrow: true, by: (r) => r.instance, show: (r) => el("b", { title: r.instance }, r.instance) },
-  { id: "rank", name: "Rank", width: "44px", narrow: true, number: true, by: (r) => r.rank, show: (r) => String(r.rank) },
+  { id: "instance", name: "Instance", width: "minmax(90px, 1.5fr)", narrow: "minmax(56px, 1fr)", by: (r) => r.instance, show: (r) => el("b", { title: r.instance }, r.instance) },
+  { id: "rank", name: "Rank", width: "40px", narrow: "34px", number: true, by: (r) => r.rank, show: (r) => String(r.rank) },
   { id: "model", name: "Model", width: "minmax(80px, 1.2fr)", by: (r) => `${r.model}\u0000${r.tenant}`, show: (r) => (r.tenant === "default" ? r.model : `${r.model} · ${r.tenant}`) },
-  { id: "trust", name: "Trust", width: "98px", narrow: true, by: (r) => TRUST_ORDER[r.trust] ?? 9, show: (r) => pill(r.trust) },
-  { id: "blocks", name: "Blocks", width: "minmax(84px, 1fr)", narrow: true, number: true, down: true, by: (r) => r.total, show: blocksCell },
+  { id: "trust", name: "Trust", width: "96px", narrow: "88px", by: (r) => TRUST_ORDER[r.trust] ?? 9, show: (r) => pill(r.trust) },
+  { id: "blocks", name: "Blocks", width: "minmax(66px, 1fr)", narrow: "62px", number: true, down: true, by: (r) => r.total, show: blocksCell },
   ...TIERS.map((tier) => ({ id: tier, name: TIER_NAMES[tier], width: "66px", number: true, down: true, tier, by: (r) => r.listener.blocks[tier], show: (r) => short(r.listener.blocks[tier]) })),
   { id: "lag", name: "Lag", width: "56px", number: true, down: true, by: (r) => r.lag, show: (r) => short(r.lag) },
-  { id: "events", name: "Events/s", width: "68px", narrow: true, number: true, down: true, by: (r) => r.events, show: (r) => rate(r.events) },
+  { id: "events", name: "Events/s", width: "64px", narrow: "60px", number: true, down: true, by: (r) => r.events, show: (r) => rate(r.events) },
   { id: "gaps", name: "Gaps", width: "52px", number: true, down: true, by: (r) => r.listener.gaps, show: (r) => short(r.listener.gaps) },
-  { id: "last", name: "Last event", width: "78px", number: true, by: (r) => ago(r) ?? Infinity, show: (r) => (ago(r) === null ? "–" : duration(Math.round(ago(r) / 1000))) },
+  { id: "last", name: "Last event", width: "84px", number: true, by: (r) => ago(r) ?? Infinity, show: (r) => (ago(r) === null ? "–" : duration(Math.round(ago(r) / 1000))) },
   { id: "why", name: "Why", width: "minmax(110px, 2fr)", by: (r) => reason(r), show: (r) => el("span", { class: "muted small", title: reason(r) }, reason(r)) },
 ];
 
@@ -74,7 +74,7 @@ export const fleet = {
     return el("section", { "aria-label": "Fleet" },
       el("div", { class: "cards" }, card("instances", "instances"), card("ranks", "ranks"), card("exact", "of ranks exact"), card("blocks", "blocks held"), card("events", "events/s"), card("lag", "messages behind")),
       el("div", { class: "row" }, el("label", { class: "wide" }, "Search", this.search), this.filters),
-      el("div", { class: "row" }, this.shown, el("span", { class: "grow" }), tierLegend()),
+      el("div", { class: "row" }, this.shown, el("span", { class: "grow" }), (this.legend = el("div", {}))),
       this.grid, this.detail);
   },
 
@@ -112,12 +112,16 @@ export const fleet = {
   repaint(app) {
     const narrow = innerWidth < 760;
     const severalTiers = (this.tiers?.length ?? 0) > 1;
+    if (this.legend.dataset.tiers !== String(this.tiers)) {
+      this.legend.dataset.tiers = String(this.tiers);
+      this.legend.replaceChildren(...(severalTiers ? [tierLegend(this.tiers)] : []));
+    }
     const columns = COLUMNS.filter((column) => (narrow ? column.narrow : !column.tier || (severalTiers && this.tiers.includes(column.tier))));
-    const signature = `${columns.map((column) => column.id)} ${this.sort.id} ${this.sort.down}`;
+    const signature = `${narrow} ${columns.map((column) => column.id)} ${this.sort.id} ${this.sort.down}`;
     if (signature !== this.signature) {
       this.signature = signature;
       this.columns = columns;
-      this.grid.style.setProperty("--columns", columns.map((column) => column.width).join(" "));
+      this.grid.style.setProperty("--columns", columns.map((column) => (narrow ? column.narrow : column.width)).join(" "));
       const focused = document.activeElement?.dataset?.column;
       this.head.replaceChildren(...columns.map((column) => this.headCell(column, app)));
       if (focused) this.head.querySelector(`[data-column="${focused}"]`)?.focus();

@@ -53,7 +53,7 @@ export const health = {
       const panics = Object.entries(ready.panics ?? {}).map(([thread, count]) => `${thread}: ${whole(count)}`);
       return [["Readiness", facts([["State", pill("ready")], ["Index at the start from", ready.recovered_from ?? "–"], ["Panics since the start", panics.join(", ") || "none"]])]];
     } catch (error) {
-      return [["Readiness", facts([["State", pill("not ready")], ["Why", shownError(error)]])]];
+      return [["Readiness", facts([["State", el("span", { class: "pill warn" }, "not ready")], ["Why", shownError(error)]])]];
     }
   },
 

@@ -130,6 +130,7 @@ export const heat = {
     context.textBaseline = "alphabetic";
     const minutes = (COLUMNS * COLUMN_MS) / 60000;
     for (let minute = 0; minute <= minutes; minute += 1) {
+      if (width < 520 && minute % 2 === 1) continue;
       context.textAlign = minute === 0 ? "right" : minute === minutes ? "left" : "center";
       context.fillText(minute === 0 ? "now" : `−${minute} min`, width - ((width - label) * minute) / minutes, height - 6);
     }

@@ -30,12 +30,12 @@ export const live = {
     this.charts = {
       events: lineChart({ title: "Events/s", series: [{ name: "events" }], format: rate }),
       queries: lineChart({ title: "Queries/s", series: [{ name: "queries" }], format: rate }),
-      latency: lineChart({ title: "Query latency", series: [{ name: "p50" }, { name: "p90" }, { name: "p99" }], format: duration, floor: 1e-4 }),
+      latency: lineChart({ title: "Query latency", series: [{ name: "p50" }, { name: "p90" }, { name: "p99" }], format: duration, from: 1e-5 }),
       hits: lineChart({ title: "Hit rate", series: [{ name: "predicted" }], format: percent, max: 100 }),
     };
     this.problem = el("p", { class: "problem", role: "status", hidden: true });
     return el("section", { "aria-label": "Live" }, this.problem,
-      el("div", { class: "panels" }, Object.values(this.charts).map((chart) => chart.element)),
+      el("div", { class: "panels charts" }, Object.values(this.charts).map((chart) => chart.element)),
       el("p", { class: "muted small" },
         "The last three minutes, all models and tenants. Latency: requests over HTTP and gRPC, over five seconds. Hit rate: blocks of queried prompts that the rank with the deepest match held."));
   },

@@ -204,7 +204,7 @@ export const prefixes = {
       if (!isTop) this.explain(run);
       this.flame.querySelector("g")?.focus();
     };
-    const rect = svg("rect", { x, y, width, height: FRAME_PX, rx: 3, fill: isTop ? "#c9d1dc" : `hsl(${212 - 190 * share} ${60 + 30 * share}% ${80 - 12 * share}%)` });
+    const rect = svg("rect", { x, y, width, height: FRAME_PX, rx: 3, fill: isTop ? "#c9d1dc" : `hsl(212 ${55 + 35 * share}% ${88 - 26 * share}%)` });
     const onkeydown = (event) => {
       if (event.key !== "Enter" && event.key !== " ") return;
       event.preventDefault();

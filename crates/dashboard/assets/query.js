@@ -11,7 +11,7 @@ const ENDS = { device: "gpu", host_pinned: "cpu", disk: "disk", external: "longe
 
 /** The whole numbers of a text, as texts, with any separators; `0x` numbers too. */
 function numbers(text) {
-  const found = text.split(/[^0-9a-fA-FxX+-]+/).filter(Boolean);
+  const found = text.split(/[\s,;[\]]+/).filter(Boolean);
   const wrong = found.find((number) => !/^-?(0[xX][0-9a-fA-F]+|\d+)$/.test(number));
   if (wrong !== undefined) throw new ApiError(0, `"${wrong}" is not a whole number`);
   return found;

@@ -104,7 +104,8 @@ mod tests {
     #[test]
     fn no_file_has_markup_from_text_or_another_host() {
         for Asset { name, text, .. } in ASSETS.into_iter().chain([PAGE]) {
-            for forbidden in ["innerHTML", "outerHTML", "insertAdjacentHTML", "document.write", "eval(", "localStorage"] {
+            for forbidden in ["innerHTML", "outerHTML", "insertAdjacentHTML", "document.write", "eval(", "localStorage"]
+            {
                 assert!(!text.contains(forbidden), "{name} has {forbidden}");
             }
             let hosts = text.matches("://").count();

@@ -195,11 +195,14 @@ mod tests {
         }
         let mut events = live.subscribe().expect("a place");
         let history = next(&mut events).await.expect("samples");
-        let counts: Vec<&str> = history.split("\"events\":").skip(1).filter_map(|rest| rest.split(',').next()).collect();
+        let counts: Vec<&str> =
+            history.split("\"events\":").skip(1).filter_map(|rest| rest.split(',').next()).collect();
         let expected: Vec<String> = (2..=HISTORY as u64 + 1).map(|events| events.to_string()).collect();
         assert_eq!(counts, expected);
         live.publish(&sample(7));
-        assert!(next(&mut events).await.is_some_and(|event| event.contains("\"events\":7,") && event.ends_with("\n\n")));
+        assert!(
+            next(&mut events).await.is_some_and(|event| event.contains("\"events\":7,") && event.ends_with("\n\n"))
+        );
         drop(guard);
         assert_eq!(next(&mut events).await, None);
         let mut late = live.subscribe().expect("a place");

@@ -9,8 +9,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use flash_indexer_access::{LimitsFile, LoadError, TokenFile};
-use flash_indexer_dashboard::{Live, LiveGuard};
 use flash_indexer_credentials::{ClientCredentials, ClientFiles, CredentialsError, ServerTls, TlsFiles};
+use flash_indexer_dashboard::{Live, LiveGuard};
 use flash_indexer_discovery::{Discovery, DiscoveryOptions};
 use flash_indexer_registry::{Indexer, IndexerOptions, ListenError, PodOptions, PodsGuard, RegistrationError};
 use flash_indexer_snapshot::DirectoryError;

@@ -29,6 +29,8 @@ const BLOCKS_PER_ENGINE: usize = 8_192;
 const REQUEST_INTERVAL: Duration = Duration::from_millis(5);
 /// Time between queries that run beside them.
 const QUERY_INTERVAL: Duration = Duration::from_micros(200);
+/// Requests of which one goes to an engine without regard to its blocks.
+const BUSY_EVERY: usize = 16;
 /// Prompts that queries are chosen from.
 const RECENT_PROMPTS_MAX: usize = 64;
 /// Longest wait for the service to listen to an engine.
@@ -176,7 +178,7 @@ fn start_engines(indexer: &Indexer, count: u64) -> Result<Vec<DemoEngine>> {
 }
 
 /// Sends each request to the engine with the longest matching prefix, as a router would, and counts the predicted and
-/// the cached tokens.
+/// the cached tokens. One request of [`BUSY_EVERY`] goes to the next engine in turn, as if the other were busy.
 fn serve_requests(
     indexer: &Indexer,
     mut engines: Vec<DemoEngine>,
@@ -202,7 +204,8 @@ fn serve_requests(
             rank.map_or(0, |rank| rank.tokens[Tier::Device])
         };
         let order = (0..engines.len()).map(|step| (turn + step) % engines.len());
-        let chosen = order.rev().max_by_key(|&at| matched(at)).expect("there are engines");
+        let deepest = order.rev().max_by_key(|&at| matched(at)).expect("there are engines");
+        let chosen = if number % BUSY_EVERY == 0 { number / BUSY_EVERY % engines.len() } else { deepest };
         let predicted = matched(chosen).min(reusable_tokens(request.prompt.len(), block_size()));
         let cached = engines[chosen].serve(&request)?;
         counters.prompt_tokens.fetch_add(request.prompt.len() as u64, Ordering::Relaxed);
@@ -255,7 +258,8 @@ fn ask_queries(indexer: &Indexer, counters: &DemoCounters, recent: &Mutex<VecDeq
 /// Queries recent prompts over HTTP, one every [`HTTP_INTERVAL`], so that the service has latencies to show. A service with
 /// tokens or TLS refuses them.
 fn ask_over_http(url: &str, recent: &Mutex<VecDeque<Vec<u32>>>, stop: &AtomicBool) {
-    let agent: Agent = Agent::config_builder().timeout_global(Some(HTTP_TIMEOUT)).http_status_as_error(false).build().into();
+    let agent: Agent =
+        Agent::config_builder().timeout_global(Some(HTTP_TIMEOUT)).http_status_as_error(false).build().into();
     let mut due = Instant::now();
     while !stop.load(Ordering::Relaxed) {
         wait_until(&mut due, HTTP_INTERVAL);

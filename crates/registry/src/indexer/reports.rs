@@ -4,8 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Instant;
 
-use flash_indexer_core::{DpRank, RankSize, SharedIndex, WorkerRank};
 use flash_indexer_core::hashing::BlockSize;
+use flash_indexer_core::{DpRank, RankSize, SharedIndex, WorkerRank};
 use flash_indexer_ingest::{Connection, Listener, ListenerReport, ReplayProgress};
 use flash_indexer_telemetry::metrics::{IngestQueueState, ListenerState, QueryTotals, State, StateSection, TextFormat};
 use flash_indexer_types::{InstanceId, ModelKey, RankId};
@@ -40,9 +40,10 @@ impl Indexer {
                     let rank = RankId { model: model.key.clone(), instance: instance.clone(), dp_rank };
                     (dp_rank, ListenerReport { source: self.owners.source(&rank), ..listener.report(dp_rank) })
                 };
-                let ranks = found.listeners.keys().filter_map(|&dp_rank| {
-                    Some((dp_rank, *sizes.get(&WorkerRank { worker: found.worker, dp_rank })?))
-                });
+                let ranks = found
+                    .listeners
+                    .keys()
+                    .filter_map(|&dp_rank| Some((dp_rank, *sizes.get(&WorkerRank { worker: found.worker, dp_rank })?)));
                 reports.push(InstanceReport {
                     sizes: ranks.collect(),
                     instance: instance.clone(),

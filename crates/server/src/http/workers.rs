@@ -9,8 +9,8 @@ use flash_indexer_api::{
     ConnectionStatus, Listener, ModelScope, RegisterRequest, Replay, Success, SuccessStatus, UnregisterRequest,
     Unregistration, Worker,
 };
-use flash_indexer_core::{DpRank, RankSize};
 use flash_indexer_core::hashing::BlockSize;
+use flash_indexer_core::{DpRank, RankSize};
 use flash_indexer_ingest::{Connection, ListenerReport, ReplayProgress, is_bound};
 use flash_indexer_types::{EngineKind, Registered, Registration};
 
@@ -92,12 +92,12 @@ pub(super) async fn list(
         // An instance that is known only from a dump has no listener.
         let status = unconnected.or_else(|| states().next()).unwrap_or(Connection::Disconnected);
         let (instance_id, block_size) = (report.instance, report.block_size.tokens());
-        let endpoints =
-            report.listeners.iter().map(|(rank, listener)| (rank.0, listener.endpoint.clone())).collect();
+        let endpoints = report.listeners.iter().map(|(rank, listener)| (rank.0, listener.endpoint.clone())).collect();
         let sizes = report.sizes;
-        let listeners = report.listeners.into_iter().map(|(rank, report)| {
-            (rank.0, listener(report, sizes.get(&rank).copied().unwrap_or_default()))
-        });
+        let listeners = report
+            .listeners
+            .into_iter()
+            .map(|(rank, report)| (rank.0, listener(report, sizes.get(&rank).copied().unwrap_or_default())));
         Worker {
             instance_id,
             endpoints,

@@ -3,6 +3,7 @@
 mod access;
 mod bodies;
 mod cursors;
+mod dashboard;
 mod discovery;
 mod doors;
 mod dumps;
