@@ -42,7 +42,8 @@ pub use score::{
 pub use status::{ErrorBody, Readiness, ReadyStatus, Success, SuccessStatus};
 pub use tiered_query::{DeviceMatches, TierExtensions, TieredMatches, TieredQueryResponse, WorkerRankId};
 pub use workers::{
-    ConnectionStatus, Events, Listener, RegisterRequest, Replay, UnregisterRequest, Unregistration, Worker,
+    BlocksByTier, ConnectionStatus, Events, Listener, RegisterRequest, Replay, UnregisterRequest, Unregistration,
+    Worker,
 };
 
 /// Values by data-parallel rank. A rank is a text as the key of a JSON object.

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use flash_indexer_snapshot::RankRecord;
-use utoipa::openapi::path::{HttpMethod, OperationBuilder, Parameter, ParameterIn};
+use utoipa::openapi::path::{HttpMethod, OperationBuilder, Parameter, ParameterBuilder, ParameterIn};
 use utoipa::openapi::request_body::RequestBodyBuilder;
 use utoipa::openapi::schema::{ArrayBuilder, Object, Type};
 use utoipa::openapi::{
@@ -20,6 +20,7 @@ use crate::{
 };
 
 const JSON: &str = "application/json";
+const HTML: &str = "text/html";
 const OCTET_STREAM: &str = "application/octet-stream";
 
 /// The OpenAPI 3.1 document of all endpoints.
@@ -117,6 +118,13 @@ fn endpoints() -> Vec<Endpoint> {
             .answers::<Success>("The peer was known before.")
             .answers_with::<Success>("201", "The peer is added."),
         post("/deregister_peer", "Removes a peer.").takes::<PeerRequest>().answers::<Success>("The peer is removed."),
+        get("/ui", "The dashboard.").answers_other(HTML, "The page."),
+        get("/ui/", "The dashboard.").answers_other(HTML, "A redirection to the page."),
+        get("/ui/{file}", "A file of the dashboard.")
+            .names("file", "Name of the file.")
+            .answers_other("text/javascript", "The file."),
+        get("/ui/events", "Counters each second, for the dashboard.")
+            .answers_other("text/event-stream", "Server-sent events: see docs/http-api.md."),
     ]
 }
 
@@ -173,6 +181,18 @@ impl Endpoint {
     /// Adds parameters of the query string.
     fn asks<T: IntoParams>(mut self) -> Self {
         self.parameters.extend(T::into_params(|| Some(ParameterIn::Query)));
+        self
+    }
+
+    /// Adds a parameter of the path.
+    fn names(mut self, parameter: &str, description: &str) -> Self {
+        let parameter = ParameterBuilder::new()
+            .name(parameter)
+            .parameter_in(ParameterIn::Path)
+            .required(Required::True)
+            .description(Some(description))
+            .schema(Some(Object::with_type(Type::String)));
+        self.parameters.push(parameter.build());
         self
     }
 

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::num::NonZeroUsize;
 
+use flash_indexer_core::{PerTier, Tier};
 use flash_indexer_types::{EngineKind, GivenInstanceId, InstanceId, Removal, Trust};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
@@ -129,6 +130,25 @@ pub struct Listener {
     pub last_seq: Option<u64>,
     /// Milliseconds since it was applied.
     pub last_event_ms_ago: Option<u64>,
+    /// Sequence number of the last live message that was received; null before the first one.
+    #[serde(default)]
+    pub received_seq: Option<u64>,
+    /// Blocks that the rank holds, by tier. A block in two tiers counts in both.
+    #[serde(default)]
+    #[schema(required)]
+    pub blocks: BlocksByTier,
+    /// Events applied since the registration.
+    #[serde(default)]
+    #[schema(required)]
+    pub events: u64,
+    /// Blocks that these events stored, in any tier.
+    #[serde(default)]
+    #[schema(required)]
+    pub stored_blocks: u64,
+    /// Blocks that these events removed, in any tier.
+    #[serde(default)]
+    #[schema(required)]
+    pub removed_blocks: u64,
     /// Gaps between live messages, repaired or not.
     pub gaps: u64,
     /// Trust state of the rank.
@@ -150,6 +170,30 @@ pub struct Listener {
     pub rejected: BTreeMap<String, u64>,
     /// What is missing, or else the last error; null while the rank is exact.
     pub last_error: Option<String>,
+}
+
+/// Number of blocks in each tier.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct BlocksByTier {
+    /// In device memory.
+    pub device: usize,
+    /// In host memory.
+    pub host_pinned: usize,
+    /// On disk.
+    pub disk: usize,
+    /// In an external store.
+    pub external: usize,
+}
+
+impl From<PerTier<usize>> for BlocksByTier {
+    fn from(blocks: PerTier<usize>) -> Self {
+        Self {
+            device: blocks[Tier::Device],
+            host_pinned: blocks[Tier::Host],
+            disk: blocks[Tier::Disk],
+            external: blocks[Tier::External],
+        }
+    }
 }
 
 /// State of a connection to an engine.

@@ -57,7 +57,7 @@ pub use bound_pods::{PendingRegistration, PodName, Refusal, bound_endpoint, is_b
 pub use decoders::{Decoders, Delivery, Retired};
 pub use engine_socket::{ConnectionEvent, EngineSocket, receive_from};
 pub use listener::{Connection, Listener, ListenerOptions, ListenerReport, ListenerState};
-pub use listener::{Maintain, ModelSink, RankOwner, ReleaseOutcome, ReplayClient, ReplayProgress};
+pub use listener::{Maintain, ModelSink, RankActivity, RankOwner, ReleaseOutcome, ReplayClient, ReplayProgress};
 pub use queues::{QUEUE_BYTES_MIN, default_queue_bytes, memory_share};
 pub use resume_point::{BlockDecoderState, DecoderState, DecoderStateDetail, RankReader, ReadAt, ResumePoint};
 pub use sockets::{BindError, BoundOptions, ConnectError, Sockets, Transport};

@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use flash_indexer_access::{LimitsFile, LoadError, TokenFile};
 use flash_indexer_credentials::{ClientCredentials, ClientFiles, CredentialsError, ServerTls, TlsFiles};
+use flash_indexer_dashboard::{Live, LiveGuard};
 use flash_indexer_discovery::{Discovery, DiscoveryOptions};
 use flash_indexer_registry::{Indexer, IndexerOptions, ListenError, PodOptions, PodsGuard, RegistrationError};
 use flash_indexer_snapshot::DirectoryError;
@@ -162,6 +163,7 @@ pub struct Server {
     grpc: Option<(SocketAddr, GrpcServer)>,
     discovery: Option<Discovery>,
     periodic: PeriodicTasks,
+    live: LiveGuard,
     #[cfg(test)]
     pub(crate) bodies: BodyLimits,
     stop: oneshot::Sender<()>,
@@ -262,6 +264,10 @@ impl Server {
         let status = discovery.as_ref().map(|discovery| Arc::clone(discovery.status()));
         let bodies = BodyLimits::new(body_bytes_max, body_bytes_total_max, indexer.metrics());
         let bodies = bodies.map_err(StartError::Thread)?;
+        let (live, live_guard) = {
+            let indexer = Arc::clone(&indexer);
+            Live::start(move || http::sample(&indexer))
+        };
         let api = Api::new(
             Arc::clone(&indexer),
             Arc::clone(&access),
@@ -269,6 +275,7 @@ impl Server {
             configured,
             peers,
             Arc::clone(&recovery),
+            live,
             status,
         );
         let router = http::router(api);
@@ -303,6 +310,7 @@ impl Server {
             grpc,
             discovery,
             periodic,
+            live: live_guard,
             #[cfg(test)]
             bodies,
             stop,
@@ -347,7 +355,8 @@ impl Server {
     /// Stops the server: accepts no more requests, drains running ones, applies received messages and closes every socket.
     /// Returns within a deadline; threads that have not ended by then are abandoned and logged.
     pub async fn stop(self) {
-        drop((self.check, self.pods, self.discovery, self.periodic));
+        // Streams of live figures would not end by themselves.
+        drop((self.check, self.pods, self.discovery, self.periodic, self.live));
         // The serving task may have ended already.
         let _ = self.stop.send(());
         let grpc = self.grpc.map(|(_, grpc)| tokio::spawn(grpc.stop(DRAIN_DEADLINE)));

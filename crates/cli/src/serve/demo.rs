@@ -17,6 +17,8 @@ use flash_indexer_sim::workload::{ConversationOptions, Conversations};
 use flash_indexer_sim::{EngineOptions, Publisher, PublisherOptions, Request, SimulatedEngine};
 use flash_indexer_wire::Encoding;
 use hdrhistogram::Histogram;
+use serde_json::json;
+use ureq::Agent;
 
 use crate::simulate::reusable_tokens;
 
@@ -27,10 +29,16 @@ const BLOCKS_PER_ENGINE: usize = 8_192;
 const REQUEST_INTERVAL: Duration = Duration::from_millis(5);
 /// Time between queries that run beside them.
 const QUERY_INTERVAL: Duration = Duration::from_micros(200);
+/// Requests of which one goes to an engine without regard to its blocks.
+const BUSY_EVERY: usize = 16;
 /// Prompts that queries are chosen from.
 const RECENT_PROMPTS_MAX: usize = 64;
 /// Longest wait for the service to listen to an engine.
 const CONNECT_DEADLINE: Duration = Duration::from_secs(10);
+/// Time between queries over HTTP.
+const HTTP_INTERVAL: Duration = Duration::from_millis(10);
+/// Longest wait for an answer over HTTP. The demo does not end before it.
+const HTTP_TIMEOUT: Duration = Duration::from_secs(2);
 const HEADER_EVERY_ROWS: u32 = 20;
 
 /// Options of the demo.
@@ -95,7 +103,9 @@ pub(crate) async fn run(arguments: &DemoArguments, server: &Server, stopped: imp
     println!(
         "{engine_count} simulated engines, {BLOCKS_PER_ENGINE} blocks of {BLOCK_TOKENS} tokens each; model {MODEL:?}"
     );
-    println!("try: curl -s {}/workers\n", server.url());
+    println!("try: curl -s {}/workers", server.url());
+    let dashboard = format!("{}/ui", server.url());
+    println!("dashboard: {dashboard}");
 
     let counters = Arc::new(DemoCounters::default());
     let recent = Arc::new(Mutex::new(VecDeque::new()));
@@ -106,13 +116,19 @@ pub(crate) async fn run(arguments: &DemoArguments, server: &Server, stopped: imp
         move || serve_requests(&indexer, engines, &counters, &recent, &stop)
     });
     let querying = std::thread::spawn({
-        let (indexer, counters, stop) = (Arc::clone(&indexer), Arc::clone(&counters), Arc::clone(&stop));
+        let (indexer, counters, recent, stop) =
+            (Arc::clone(&indexer), Arc::clone(&counters), Arc::clone(&recent), Arc::clone(&stop));
         move || ask_queries(&indexer, &counters, &recent, &stop)
+    });
+    let url = format!("{}/query", server.url());
+    let asking = std::thread::spawn({
+        let stop = Arc::clone(&stop);
+        move || ask_over_http(&url, &recent, &stop)
     });
 
     let mut second = tokio::time::interval(Duration::from_secs(1));
     second.tick().await;
-    let mut table = LiveTable::new(&indexer, engine_count);
+    let mut table = LiveTable::new(&indexer, engine_count, dashboard);
     let rows = print_in_background();
     let ends = arguments.demo_seconds.map(|seconds| Instant::now() + Duration::from_secs(seconds));
     let mut result = Ok(());
@@ -127,7 +143,8 @@ pub(crate) async fn run(arguments: &DemoArguments, server: &Server, stopped: imp
         }
     }
     stop.store(true, Ordering::Relaxed);
-    let joined = tokio::task::spawn_blocking(move || (serving.join(), querying.join())).await?;
+    let joined = tokio::task::spawn_blocking(move || (serving.join(), querying.join(), asking.join())).await?;
+    joined.2.map_err(|_| anyhow::anyhow!("the thread of HTTP queries panicked"))?;
     joined.1.map_err(|_| anyhow::anyhow!("the querying thread panicked"))?;
     joined.0.map_err(|_| anyhow::anyhow!("the engines' thread panicked"))?.and(result)
 }
@@ -161,7 +178,7 @@ fn start_engines(indexer: &Indexer, count: u64) -> Result<Vec<DemoEngine>> {
 }
 
 /// Sends each request to the engine with the longest matching prefix, as a router would, and counts the predicted and
-/// the cached tokens.
+/// the cached tokens. One request of [`BUSY_EVERY`] goes to the next engine in turn, as if the other were busy.
 fn serve_requests(
     indexer: &Indexer,
     mut engines: Vec<DemoEngine>,
@@ -187,7 +204,8 @@ fn serve_requests(
             rank.map_or(0, |rank| rank.tokens[Tier::Device])
         };
         let order = (0..engines.len()).map(|step| (turn + step) % engines.len());
-        let chosen = order.rev().max_by_key(|&at| matched(at)).expect("there are engines");
+        let deepest = order.rev().max_by_key(|&at| matched(at)).expect("there are engines");
+        let chosen = if number % BUSY_EVERY == 0 { number / BUSY_EVERY % engines.len() } else { deepest };
         let predicted = matched(chosen).min(reusable_tokens(request.prompt.len(), block_size()));
         let cached = engines[chosen].serve(&request)?;
         counters.prompt_tokens.fetch_add(request.prompt.len() as u64, Ordering::Relaxed);
@@ -237,6 +255,24 @@ fn ask_queries(indexer: &Indexer, counters: &DemoCounters, recent: &Mutex<VecDeq
     }
 }
 
+/// Queries recent prompts over HTTP, one every [`HTTP_INTERVAL`], so that the service has latencies to show. A service with
+/// tokens or TLS refuses them.
+fn ask_over_http(url: &str, recent: &Mutex<VecDeque<Vec<u32>>>, stop: &AtomicBool) {
+    let agent: Agent =
+        Agent::config_builder().timeout_global(Some(HTTP_TIMEOUT)).http_status_as_error(false).build().into();
+    let mut due = Instant::now();
+    while !stop.load(Ordering::Relaxed) {
+        wait_until(&mut due, HTTP_INTERVAL);
+        let tokens = recent.lock().unwrap_or_else(PoisonError::into_inner).back().cloned();
+        let Some(tokens) = tokens else { continue };
+        match agent.post(url).send_json(json!({ "model_name": MODEL, "token_ids": tokens })) {
+            // The connection is reused after the whole body was read.
+            Ok(mut response) if response.status() == 200 => drop(response.body_mut().read_to_vec()),
+            _ => return,
+        }
+    }
+}
+
 fn prompt(tokens: &[u32]) -> Query<'_> {
     Query::Tokens(TokenPrompt { tokens, lora_name: None, cache_salt: None })
 }
@@ -255,17 +291,19 @@ fn wait_until(due: &mut Instant, interval: Duration) {
 /// Live figures, printed as one row a second.
 struct LiveTable {
     engines: u64,
+    /// Its address.
+    dashboard: String,
     rows: u32,
     since: Instant,
     events: u64,
 }
 
 impl LiveTable {
-    fn new(indexer: &Indexer, engines: u64) -> Self {
-        Self { engines, rows: 0, since: Instant::now(), events: indexer.events_applied() }
+    fn new(indexer: &Indexer, engines: u64, dashboard: String) -> Self {
+        Self { engines, dashboard, rows: 0, since: Instant::now(), events: indexer.events_applied() }
     }
 
-    /// The next row; every [`HEADER_EVERY_ROWS`] rows with a header.
+    /// The next row; every [`HEADER_EVERY_ROWS`] rows with the address of the dashboard and a header.
     fn row(&mut self, indexer: &Indexer, counters: &DemoCounters) -> Result<String> {
         let seconds = self.since.elapsed().as_secs_f64();
         self.since = Instant::now();
@@ -285,6 +323,9 @@ impl LiveTable {
         let mut out = String::new();
         if self.rows.is_multiple_of(HEADER_EVERY_ROWS) {
             let title = "workers  blocks held  events/s  queries/s  query p50 µs  p99 µs  hit predicted  hit real";
+            if self.rows > 0 {
+                writeln!(out, "dashboard: {}", self.dashboard)?;
+            }
             writeln!(out, "{title}")?;
         }
         self.rows += 1;

@@ -1,5 +1,6 @@
 //! Listeners: one for each event stream of an engine, with its connection and trust.
 
+mod activity;
 mod held_ranks;
 mod log;
 mod options;
@@ -15,10 +16,13 @@ use std::sync::atomic::{AtomicBool, AtomicU32};
 use std::sync::{Arc, OnceLock};
 use std::time::Instant;
 
-use flash_indexer_core::{DpRank, WorkerId};
+use flash_indexer_core::groups::RankEvent;
+use flash_indexer_core::{Applied, DpRank, WorkerId};
 use flash_indexer_wire::{Pending, Start, StreamPosition, StreamTrust};
 use parking_lot::{Mutex, MutexGuard};
 
+pub use self::activity::RankActivity;
+use self::activity::StreamActivity;
 use self::held_ranks::HeldRanks;
 pub use self::held_ranks::ReleaseOutcome;
 pub use self::options::ListenerOptions;
@@ -82,6 +86,7 @@ pub struct ListenerState {
     pub(super) is_replay_harmful: AtomicBool,
     /// Whether blocks of any rank wait for a parent. Only the writer stores it.
     has_waiting: AtomicBool,
+    activity: StreamActivity,
     status: SharedStatus,
 }
 
@@ -96,6 +101,7 @@ impl ListenerState {
             last_attempt: AtomicU32::new(0),
             is_replay_harmful: AtomicBool::new(false),
             has_waiting: AtomicBool::new(false),
+            activity: StreamActivity::default(),
             status: SharedStatus::new(Status::new(never_exact)),
         }
     }
@@ -168,6 +174,16 @@ impl Listener {
     /// Sequence number of the last applied message.
     pub fn last_sequence(&self) -> Option<u64> {
         self.state.status.lock().last_sequence
+    }
+
+    /// Counts an applied event of a rank. Only the writer calls it.
+    pub(super) fn record_activity(&self, dp_rank: DpRank, event: &RankEvent, applied: &Applied) {
+        self.state.activity.add(self.dp_rank, dp_rank, event, applied);
+    }
+
+    /// Records the sequence number of a live message that was received. Only the decoder calls it.
+    pub(super) fn record_received(&self, sequence: u64) {
+        self.state.activity.received(sequence);
     }
 
     /// State of the connection.

@@ -9,6 +9,7 @@ use flash_indexer_types::{Removal, Trust};
 use flash_indexer_wire::{Pending, plural};
 
 use super::Listener;
+use super::activity::RankActivity;
 
 /// State of a subscription's connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -79,6 +80,10 @@ pub struct ListenerReport {
     pub last_seq: Option<u64>,
     /// Milliseconds since it was applied.
     pub last_event_ms_ago: Option<u64>,
+    /// Sequence number of the last live message that was received. A rank that lags has applied an earlier one.
+    pub received_seq: Option<u64>,
+    /// Events of the rank, and the blocks that they changed.
+    pub activity: RankActivity,
     /// Gaps in the stream so far.
     pub gaps: u64,
     /// Trust state of the rank.
@@ -112,7 +117,9 @@ impl Listener {
             removal: self.options.removed_copies.into(),
             status: status.connection,
             last_seq: status.last_sequence,
+            received_seq: self.state.activity.last_received(),
             last_event_ms_ago: elapsed.map(|elapsed| u64::try_from(elapsed).unwrap_or(u64::MAX)),
+            activity: self.state.activity.of(self.dp_rank, dp_rank),
             gaps: status.gaps,
             trust,
             replay: status.progress(),

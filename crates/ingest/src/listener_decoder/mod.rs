@@ -305,6 +305,7 @@ impl ListenerDecoder {
             );
             return self.tail_lost(now);
         };
+        self.listener.record_received(sequence);
         self.stream.live(sequence, live.message, now);
         self.execute();
     }

@@ -133,6 +133,7 @@ impl Writer {
         }
         let applied = listener.model.write(index, rank, event, context);
         self.metrics.event_applied(event, &applied);
+        listener.record_activity(dp_rank, event, &applied);
         self.record_effects(index, listener, rank, event, &applied);
     }
 

@@ -4,10 +4,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Instant;
 
-use flash_indexer_core::DpRank;
 use flash_indexer_core::hashing::BlockSize;
+use flash_indexer_core::{DpRank, RankSize, SharedIndex, WorkerRank};
 use flash_indexer_ingest::{Connection, Listener, ListenerReport, ReplayProgress};
-use flash_indexer_telemetry::metrics::{IngestQueueState, ListenerState, State, StateSection, TextFormat};
+use flash_indexer_telemetry::metrics::{IngestQueueState, ListenerState, QueryTotals, State, StateSection, TextFormat};
 use flash_indexer_types::{InstanceId, ModelKey, RankId};
 
 use super::Indexer;
@@ -24,19 +24,28 @@ pub struct InstanceReport {
     pub block_size: BlockSize,
     /// Reports of its listeners, by rank.
     pub listeners: BTreeMap<DpRank, ListenerReport>,
+    /// Sizes of those of its ranks that hold blocks.
+    pub sizes: BTreeMap<DpRank, RankSize>,
 }
 
 impl Indexer {
-    /// Every registered instance, by model and then by instance.
+    /// Every registered instance, by model and then by instance. Linear in the ranks. An index without published sizes waits
+    /// for its writer.
     pub fn instances(&self, model_name: Option<&str>, tenant_id: Option<&str>) -> Vec<InstanceReport> {
         let mut reports = Vec::new();
         for model in self.models_of(model_name, tenant_id) {
+            let sizes: BTreeMap<WorkerRank, RankSize> = model.index().sizes().into_iter().collect();
             for (instance, found) in model.instances.read().iter() {
                 let report = |(&dp_rank, listener): (&DpRank, &Arc<Listener>)| {
                     let rank = RankId { model: model.key.clone(), instance: instance.clone(), dp_rank };
                     (dp_rank, ListenerReport { source: self.owners.source(&rank), ..listener.report(dp_rank) })
                 };
+                let ranks = found
+                    .listeners
+                    .keys()
+                    .filter_map(|&dp_rank| Some((dp_rank, *sizes.get(&WorkerRank { worker: found.worker, dp_rank })?)));
                 reports.push(InstanceReport {
+                    sizes: ranks.collect(),
                     instance: instance.clone(),
                     model: model.key.clone(),
                     block_size: model.block_size,
@@ -123,6 +132,14 @@ impl Indexer {
     #[must_use]
     pub fn held_blocks(&self) -> usize {
         self.models_of(None, None).iter().map(|model| model.size().blocks).sum()
+    }
+
+    /// Query counters of all models, summed. A model that is unregistered takes its own with it.
+    #[must_use]
+    pub fn query_totals(&self) -> QueryTotals {
+        let mut totals = QueryTotals::default();
+        self.models.read().values().for_each(|model| model.counts.add_to(&mut totals));
+        totals
     }
 
     /// Events applied since the start.

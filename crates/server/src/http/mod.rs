@@ -4,6 +4,7 @@
 //!
 //! | file | role |
 //! |---|---|
+//! | `dashboard.rs` | the dashboard at `/ui` |
 //! | `digest.rs`, `discovery.rs`, `dump.rs`, `openapi.rs`, `peers.rs`, `probes.rs`, `shared_ranks.rs`, `workers.rs` | handlers of the endpoints of these names |
 //! | `query.rs`, `score.rs`, `explain.rs` | handlers of queries, scores, predictions and explanations |
 //! | `pick.rs` | handlers of picks and of the ends of requests |
@@ -18,6 +19,7 @@
 //! | `error.rs` | mapping of errors to statuses |
 
 mod content;
+mod dashboard;
 mod digest;
 mod discovery;
 mod dump;
@@ -54,6 +56,7 @@ use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{MethodRouter, get, post};
 use flash_indexer_access::Scope;
+use flash_indexer_dashboard::Live;
 use flash_indexer_discovery::DiscoveryStatus;
 use flash_indexer_registry::Indexer;
 use flash_indexer_telemetry::metrics::{Endpoint, Limit};
@@ -61,6 +64,7 @@ use flash_indexer_types::RankId;
 use tokio::sync::Semaphore;
 use tracing::{Instrument, debug, debug_span, field};
 
+pub(crate) use self::dashboard::sample;
 use self::error::{ApiError, DeniedReason};
 use crate::access::{AccessControl, Permission};
 use crate::body_budget::{BodyBudget, BodyLimits};
@@ -91,6 +95,8 @@ pub(crate) struct Api {
     pub(crate) digests: Arc<Semaphore>,
     pub(crate) peers: Arc<Peers>,
     pub(crate) recovery: Arc<RecoveryStatus>,
+    /// Live figures for dashboards.
+    pub(crate) live: Arc<Live>,
     /// State of the discovery sources, if any are configured.
     pub(crate) discovery: Option<Arc<DiscoveryStatus>>,
 }
@@ -103,6 +109,7 @@ impl Api {
         configured: BTreeSet<RankId>,
         peers: Arc<Peers>,
         recovery: Arc<RecoveryStatus>,
+        live: Arc<Live>,
         discovery: Option<Arc<DiscoveryStatus>>,
     ) -> Self {
         let dumps = Arc::new(Semaphore::new(DUMPS_MAX));
@@ -123,6 +130,7 @@ impl Api {
             digests,
             peers,
             recovery,
+            live,
             discovery,
         }
     }
@@ -132,7 +140,7 @@ impl Api {
 type Route = fn() -> MethodRouter<Arc<Api>>;
 
 /// Every endpoint: its path, the permission that it needs, and the methods with their handlers.
-const ROUTES: [(&str, Permission, Route); 25] = [
+const ROUTES: [(&str, Permission, Route); 29] = [
     ("/health", Permission::Open, || get(probes::health)),
     ("/ready", Permission::Open, || get(probes::ready)),
     ("/metrics", Permission::AllTenants(Scope::Query), || get(probes::metrics)),
@@ -158,6 +166,10 @@ const ROUTES: [(&str, Permission, Route); 25] = [
     ("/discovery", Permission::AllTenants(Scope::Admin), || get(discovery::list)),
     ("/register_peer", Permission::AllTenants(Scope::Admin), || post(peers::register)),
     ("/deregister_peer", Permission::AllTenants(Scope::Admin), || post(peers::deregister)),
+    ("/ui", Permission::Open, || get(dashboard::show)),
+    ("/ui/", Permission::Open, || get(dashboard::without_slash)),
+    ("/ui/{file}", Permission::Open, || get(dashboard::file)),
+    ("/ui/events", Permission::AllTenants(Scope::Query), || get(dashboard::events)),
 ];
 
 /// Path under which requests to unknown paths are counted.

@@ -9,8 +9,8 @@ use flash_indexer_api::{
     ConnectionStatus, Events, Listener, ModelScope, RegisterRequest, Replay, Success, SuccessStatus, UnregisterRequest,
     Unregistration, Worker,
 };
-use flash_indexer_core::DpRank;
 use flash_indexer_core::hashing::BlockSize;
+use flash_indexer_core::{DpRank, RankSize};
 use flash_indexer_ingest::{Connection, ListenerReport, ReplayProgress, is_bound};
 use flash_indexer_types::endpoints::NO_EVENTS;
 use flash_indexer_types::{EngineKind, Registered, Registration};
@@ -96,27 +96,37 @@ pub(super) async fn list(
     Parameters(scope): Parameters<ModelScope>,
 ) -> Result<Json<Vec<Worker>>, ApiError> {
     let selection = scope.selection(&grant)?;
-    let reports = api.indexer.instances(selection.model.as_deref(), selection.tenant.as_deref());
+    let indexer = Arc::clone(&api.indexer);
+    let (model, tenant) = (selection.model.clone(), selection.tenant.clone());
+    // An index may wait for its writer before it reports its size.
+    let reports = blocking(move || indexer.instances(model.as_deref(), tenant.as_deref())).await?;
     let permitted = reports.into_iter().filter(|report| selection.permits(&report.model));
     let workers = permitted.map(|report| {
         let states = || report.listeners.values().map(|listener| listener.status);
         let unconnected = states().find(|&status| status != Connection::Connected);
         // An instance that is known only from a dump has no listener.
         let status = unconnected.or_else(|| states().next()).unwrap_or(Connection::Disconnected);
+        let (instance_id, block_size) = (report.instance, report.block_size.tokens());
+        let endpoints = report.listeners.iter().map(|(rank, listener)| (rank.0, listener.endpoint.clone())).collect();
+        let sizes = report.sizes;
+        let listeners = report
+            .listeners
+            .into_iter()
+            .map(|(rank, report)| (rank.0, listener(report, sizes.get(&rank).copied().unwrap_or_default())));
         Worker {
-            instance_id: report.instance,
-            endpoints: report.listeners.iter().map(|(rank, listener)| (rank.0, listener.endpoint.clone())).collect(),
+            instance_id,
+            endpoints,
             model_name: report.model.model_name,
             tenant_id: report.model.tenant_id,
-            block_size: report.block_size.tokens(),
+            block_size,
             status: connection_status(status),
-            listeners: report.listeners.into_iter().map(|(rank, report)| (rank.0, listener(report))).collect(),
+            listeners: listeners.collect(),
         }
     });
     Ok(Json(workers.collect()))
 }
 
-fn listener(report: ListenerReport) -> Listener {
+fn listener(report: ListenerReport, size: RankSize) -> Listener {
     Listener {
         source: report.source,
         endpoint: report.endpoint,
@@ -127,6 +137,11 @@ fn listener(report: ListenerReport) -> Listener {
         status: connection_status(report.status),
         last_seq: report.last_seq,
         last_event_ms_ago: report.last_event_ms_ago,
+        received_seq: report.received_seq,
+        blocks: size.by_tier.into(),
+        events: report.activity.events,
+        stored_blocks: report.activity.stored_blocks,
+        removed_blocks: report.activity.removed_blocks,
         gaps: report.gaps,
         trust: report.trust,
         replay: report.replay.map(|ReplayProgress { applied, published }| Replay { applied, published }),

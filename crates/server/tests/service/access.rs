@@ -73,7 +73,7 @@ fn every_endpoint_but_probes_and_the_document_needs_a_token_with_its_scope() {
     for (path, methods) in document["paths"].as_object().expect("paths") {
         let request = |token: Option<&str>| match methods.get("post") {
             Some(_) => service.post_with(token, path, &json!({})),
-            None if path == "/metrics" => (service.status_with(token, path), Value::Null),
+            None if path == "/metrics" || path.starts_with("/ui") => (service.status_with(token, path), Value::Null),
             None => service.get_with(token, path),
         };
         let (status, answer) = request(None);
@@ -88,9 +88,11 @@ fn every_endpoint_but_probes_and_the_document_needs_a_token_with_its_scope() {
             each.iter().filter(|(_, token)| ![401, 403].contains(&request(Some(token)).0)).collect();
         assert_eq!(permitted.len(), 1, "{path} needs one scope: {permitted:?}");
     }
-    assert_eq!(open, [("/health", 200), ("/openapi.json", 200), ("/ready", 200)]);
+    let expected =
+        [("/health", 200), ("/openapi.json", 200), ("/ready", 200), ("/ui", 200), ("/ui/", 200), ("/ui/{file}", 404)];
+    assert_eq!(open, expected);
     let denied = |reason| service.metrics().value("flash_indexer_access_denied_total", &[("reason", reason)]);
-    assert_eq!([denied("no_token"), denied("unknown_token"), denied("scope")], [20.0, 20.0, 40.0]);
+    assert_eq!([denied("no_token"), denied("unknown_token"), denied("scope")], [21.0, 21.0, 42.0]);
 }
 
 #[test]

@@ -4,6 +4,7 @@ mod access;
 mod approximate;
 mod bodies;
 mod cursors;
+mod dashboard;
 mod discovery;
 mod doors;
 mod dumps;

@@ -36,6 +36,13 @@ impl Histogram {
         // The closure never returns `None`, so the update cannot fail.
         let _ = self.0.sum.fetch_update(Relaxed, Relaxed, add);
     }
+
+    /// Adds the count of each bucket to `counts`. The last bucket has no upper bound.
+    pub(crate) fn add_counts(&self, counts: &mut [u64]) {
+        for (sum, count) in counts.iter_mut().zip(&self.0.counts) {
+            *sum += count.load(Relaxed);
+        }
+    }
 }
 
 impl EncodeMetric for Histogram {

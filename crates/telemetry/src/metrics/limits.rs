@@ -55,6 +55,8 @@ pub enum Limit {
     Digests,
     /// Registered peers.
     Peers,
+    /// Concurrent subscribers of the dashboard's live figures.
+    DashboardSubscribers,
     /// Concurrent explanations.
     Explanations,
     /// Model and tenant pairs.
@@ -90,7 +92,7 @@ pub enum Limit {
 }
 
 impl Limit {
-    const ALL: [Self; 37] = [
+    const ALL: [Self; 38] = [
         Self::Queue,
         Self::PendingRegistrations,
         Self::Pods,
@@ -112,6 +114,7 @@ impl Limit {
         Self::Dumps,
         Self::Digests,
         Self::Peers,
+        Self::DashboardSubscribers,
         Self::Explanations,
         Self::Models,
         Self::Listeners,
@@ -153,6 +156,7 @@ impl Limit {
             Self::Dumps => "dumps",
             Self::Digests => "digests",
             Self::Peers => "peers",
+            Self::DashboardSubscribers => "dashboard_subscribers",
             Self::Explanations => "explanations",
             Self::Models => "models",
             Self::Listeners => "listeners",

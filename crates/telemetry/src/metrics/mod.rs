@@ -44,9 +44,9 @@ use prometheus_client::registry::Registry;
 
 pub use self::format::TextFormat;
 pub use self::limits::Limit;
-pub use self::requests::{Endpoint, ReloadedFile};
+pub use self::requests::{Endpoint, Latencies, ReloadedFile};
 pub use self::state::{
-    Families, IngestQueueState, ListenerState, ModelCounts, ModelState, QueueState, State, StateSection,
+    Families, IngestQueueState, ListenerState, ModelCounts, ModelState, QueryTotals, QueueState, State, StateSection,
 };
 pub use self::tokenization::TokenizedPrompt;
 

@@ -86,6 +86,15 @@ struct FileLabel {
     file: &'static str,
 }
 
+/// Latencies of requests since the start.
+#[derive(Debug, Clone)]
+pub struct Latencies {
+    /// Upper bound of each bucket, in seconds.
+    pub bounds_s: &'static [f64],
+    /// Requests in each bucket, and in one more without an upper bound.
+    pub counts: Vec<u64>,
+}
+
 #[derive(Debug)]
 pub(super) struct RequestMetrics {
     durations: Family<Path, Histogram, fn() -> Histogram>,
@@ -142,6 +151,18 @@ impl Metrics {
     /// Counts a failed read of a file whose previous content stays in force.
     pub fn reload_failed(&self, file: ReloadedFile) {
         self.requests.reload_failures[file as usize].inc();
+    }
+
+    /// Latencies of the HTTP requests to these paths and of the gRPC requests of these methods.
+    pub fn latencies(&self, paths: &[&'static str], methods: &[&'static str]) -> Latencies {
+        let mut counts = [0; DURATIONS.len() + 1];
+        for &endpoint in paths {
+            if let Some(durations) = self.requests.durations.get(&Path { endpoint }) {
+                durations.add_counts(&mut counts);
+            }
+        }
+        self.rpc.add_counts(methods, &mut counts);
+        Latencies { bounds_s: &DURATIONS, counts: counts.to_vec() }
     }
 
     /// Counts a response and records its latency.

@@ -40,6 +40,17 @@ impl RpcMetrics {
     }
 }
 
+impl RpcMetrics {
+    /// Adds the latencies of these methods to the count of each bucket.
+    pub(super) fn add_counts(&self, methods: &[&'static str], counts: &mut [u64]) {
+        for &method in methods {
+            if let Some(durations) = self.durations.get(&Method { method }) {
+                durations.add_counts(counts);
+            }
+        }
+    }
+}
+
 impl Metrics {
     /// Counts a gRPC response and records its latency.
     pub fn rpc_answered(&self, method: &'static str, code: &'static str, took: Duration) {

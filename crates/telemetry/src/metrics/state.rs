@@ -116,6 +116,13 @@ impl Default for ModelCounts {
 }
 
 impl ModelCounts {
+    /// Adds the counters to `totals`.
+    pub fn add_to(&self, totals: &mut QueryTotals) {
+        totals.queries += self.queries.get();
+        totals.queried_blocks += self.queried_blocks.get();
+        totals.found_blocks += self.found_blocks.get();
+    }
+
     /// Counts a query of `queried` blocks. `found` is the prefix length of the rank with the deepest match in any tier.
     pub fn query(&self, queried: usize, found: usize) {
         self.queries.inc();
@@ -125,6 +132,17 @@ impl ModelCounts {
             self.hit_ratio.observe(found as f64 / queried as f64);
         }
     }
+}
+
+/// Query counters of several models, summed.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct QueryTotals {
+    /// Queries.
+    pub queries: u64,
+    /// Blocks of their prompts.
+    pub queried_blocks: u64,
+    /// Of these, leading blocks that the rank with the deepest match held.
+    pub found_blocks: u64,
 }
 
 impl State {

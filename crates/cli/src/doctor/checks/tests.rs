@@ -11,6 +11,7 @@ use super::super::follower::StreamSummary;
 use super::super::hashes::HashCounts;
 use super::super::probe::Stream;
 use super::*;
+use flash_indexer_api::BlocksByTier;
 
 fn listener() -> Listener {
     Listener {
@@ -22,6 +23,11 @@ fn listener() -> Listener {
         status: ConnectionStatus::Connected,
         last_seq: Some(9),
         last_event_ms_ago: Some(1),
+        received_seq: Some(9),
+        blocks: BlocksByTier::default(),
+        events: 10,
+        stored_blocks: 0,
+        removed_blocks: 0,
         gaps: 0,
         trust: Trust::Exact,
         replay: None,

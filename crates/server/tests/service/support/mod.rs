@@ -68,7 +68,7 @@ impl Service {
         read(agent(&credentials(token)).post(self.url(path)).content_type("application/json").send(body.to_string()))
     }
 
-    fn server(&self) -> &Server {
+    pub(crate) fn server(&self) -> &Server {
         self.server.as_ref().expect("it runs until it is stopped")
     }
 

@@ -1,0 +1,149 @@
+// Heat map: stores and removals of each rank over time, from the counters of `/workers`.
+
+import { colour, el, fitted, plural, rate, setText, showTip, whole } from "./dom.js";
+
+/** Columns of the ring, and time of each. */
+const COLUMNS = 150;
+const COLUMN_MS = 2000;
+/** Ranks that are recorded, and ranks on a page. */
+const RANKS_MAX = 8192;
+const PAGE_ROWS = 40;
+const LABEL_PX = 130;
+const ROW_PX = 18;
+const AXIS_PX = 22;
+
+/** By rank, the blocks stored and removed in each column; the column of a time is its number modulo the ring. */
+const rings = new Map();
+let newest = 0;
+let begun = 0;
+
+/** Adds what each rank stored and removed since the previous poll. */
+export function recordActivity(ranks) {
+  const column = Math.floor(Date.now() / COLUMN_MS);
+  if (newest === 0) begun = column;
+  // Columns without a poll are empty.
+  for (let empty = Math.max(newest + 1, column - COLUMNS + 1); empty <= column; empty += 1) {
+    for (const ring of rings.values()) ring.stored[empty % COLUMNS] = ring.removed[empty % COLUMNS] = 0;
+  }
+  newest = column;
+  const present = new Set();
+  for (const rank of ranks) {
+    let ring = rings.get(rank.key);
+    if (!ring && rings.size < RANKS_MAX) {
+      ring = { rank, stored: new Uint32Array(COLUMNS), removed: new Uint32Array(COLUMNS) };
+      rings.set(rank.key, ring);
+    }
+    if (!ring) continue;
+    present.add(rank.key);
+    ring.rank = rank;
+    ring.stored[column % COLUMNS] += rank.stored;
+    ring.removed[column % COLUMNS] += rank.removed;
+  }
+  for (const key of rings.keys()) if (!present.has(key)) rings.delete(key);
+}
+
+const sum = (values) => values.reduce((total, value) => total + value, 0);
+
+export const heat = {
+  build(app) {
+    this.page = 0;
+    this.search = el("input", { type: "search", placeholder: "instance, model", oninput: () => ((this.page = 0), this.repaint(app)), autocomplete: "off", spellcheck: "false" });
+    this.order = el("select", { onchange: () => this.repaint(app) }, el("option", { value: "active" }, "most active first"), el("option", { value: "name" }, "by instance"));
+    this.back = el("button", { type: "button", onclick: () => this.turn(app, -1) }, "Previous");
+    this.on = el("button", { type: "button", onclick: () => this.turn(app, 1) }, "Next");
+    this.pages = el("span", { class: "muted small", role: "status" });
+    this.canvas = el("canvas", { role: "img", "aria-label": "Blocks stored and removed by rank over time" });
+    this.canvas.addEventListener("pointermove", (event) => this.point(event));
+    this.canvas.addEventListener("pointerleave", () => showTip(""));
+    this.most = el("span", {});
+    this.table = el("tbody", {});
+    return el("section", { "aria-label": "Heat map" },
+      el("div", { class: "row" }, el("label", { class: "wide" }, "Search", this.search), el("label", {}, "Order", this.order), this.back, this.on, this.pages),
+      el("div", { class: "panel heat" },
+        el("div", { class: "legend" }, el("span", {}, el("i", { class: "stored" }), "stored"), el("span", {}, el("i", { class: "removed" }), "removed"), this.most),
+        this.canvas),
+      el("p", { class: "muted small" }, `Blocks in each ${COLUMN_MS / 1000} seconds, on a logarithmic scale; the upper half of a row has stores, the lower half removals. This tab records the last ${(COLUMNS * COLUMN_MS) / 60000} minutes of at most ${whole(RANKS_MAX)} ranks while it is in sight.`),
+      el("details", { class: "panel" }, el("summary", {}, "As a table"),
+        el("table", {}, el("thead", {}, el("tr", {}, ["Rank", "Stored", "Removed"].map((name, at) => el("th", { class: at > 0 && "number" }, name)))), this.table)));
+  },
+
+  turn(app, by) {
+    this.page += by;
+    this.repaint(app);
+  },
+
+  update(app) {
+    this.repaint(app);
+  },
+
+  repaint() {
+    const words = this.search.value.toLowerCase().split(/\s+/).filter(Boolean);
+    const name = ({ rank }) => `${rank.instance} / ${rank.rank}`;
+    let rows = [...rings.values()].filter((ring) => words.every((word) => `${name(ring)} ${ring.rank.model} ${ring.rank.tenant}`.toLowerCase().includes(word)));
+    rows = rows.map((ring) => ({ ring, name: name(ring), stored: sum(ring.stored), removed: sum(ring.removed) }));
+    const byName = (a, b) => a.name.localeCompare(b.name, "en", { numeric: true });
+    const byActivity = (a, b) => b.stored + b.removed - a.stored - a.removed || byName(a, b);
+    rows.sort(this.order.value === "name" ? byName : byActivity);
+    const pages = Math.max(1, Math.ceil(rows.length / PAGE_ROWS));
+    this.page = Math.max(0, Math.min(this.page, pages - 1));
+    this.back.disabled = this.page === 0;
+    this.on.disabled = this.page === pages - 1;
+    setText(this.pages, `${plural(rows.length, "rank")}, page ${this.page + 1} of ${pages}`);
+    this.rows = rows.slice(this.page * PAGE_ROWS, (this.page + 1) * PAGE_ROWS);
+    this.draw();
+    this.table.replaceChildren(...this.rows.map((row) => el("tr", {}, el("td", {}, row.name), el("td", { class: "number" }, whole(row.stored)), el("td", { class: "number" }, whole(row.removed)))));
+  },
+
+  draw() {
+    if (!this.canvas.isConnected || this.canvas.clientWidth === 0) return;
+    const { context, width, height } = fitted(this.canvas, this.rows.length * ROW_PX + AXIS_PX);
+    const label = Math.min(LABEL_PX, width / 4);
+    this.cell = (width - label) / COLUMNS;
+    this.label = label;
+    const [text, empty, stored, removed] = ["muted", "raised", "stored", "removed"].map(colour);
+    const most = this.rows.reduce((top, { ring }) => Math.max(top, ...ring.stored, ...ring.removed), 1);
+    setText(this.most, `full colour: ${plural(most, "block")}, ${rate((most * 1000) / COLUMN_MS)}/s`);
+    context.font = "12px system-ui, sans-serif";
+    const half = (ROW_PX - 4) / 2;
+    this.rows.forEach(({ ring, name }, at) => {
+      const top = at * ROW_PX;
+      context.fillStyle = text;
+      context.textBaseline = "middle";
+      context.textAlign = "left";
+      let shown = name;
+      while (shown.length > 3 && context.measureText(shown).width > label - 8) shown = `${shown.slice(0, -2)}…`;
+      context.fillText(shown, 0, top + ROW_PX / 2);
+      context.fillStyle = empty;
+      context.fillRect(label, top + 1, width - label, 2 * half);
+      [[ring.stored, stored, top + 1], [ring.removed, removed, top + 1 + half]].forEach(([values, fill, y]) => {
+        context.fillStyle = fill;
+        for (let column = 0; column < COLUMNS; column += 1) {
+          const value = values[(newest + 1 + column) % COLUMNS];
+          if (value === 0) continue;
+          context.globalAlpha = 0.18 + 0.82 * (Math.log1p(value) / Math.log1p(most));
+          context.fillRect(label + column * this.cell, y, Math.ceil(this.cell), half);
+        }
+        context.globalAlpha = 1;
+      });
+    });
+    context.fillStyle = text;
+    context.textBaseline = "alphabetic";
+    const minutes = (COLUMNS * COLUMN_MS) / 60000;
+    for (let minute = 0; minute <= minutes; minute += 1) {
+      if (width < 520 && minute % 2 === 1) continue;
+      context.textAlign = minute === 0 ? "right" : minute === minutes ? "left" : "center";
+      context.fillText(minute === 0 ? "now" : `−${minute} min`, width - ((width - label) * minute) / minutes, height - 6);
+    }
+  },
+
+  point(event) {
+    const { left, top } = this.canvas.getBoundingClientRect();
+    const row = this.rows[Math.floor((event.clientY - top) / ROW_PX)];
+    const column = Math.floor((event.clientX - left - this.label) / this.cell);
+    if (!row || column < 0 || column >= COLUMNS) return showTip("");
+    const at = newest - COLUMNS + 1 + column;
+    if (at < begun) return showTip(`${row.name}\nbefore this tab was opened`, event.clientX, event.clientY);
+    const seconds = ((newest - at) * COLUMN_MS) / 1000;
+    showTip(`${row.name}, ${seconds} s ago\nstored ${whole(row.ring.stored[at % COLUMNS])}, removed ${whole(row.ring.removed[at % COLUMNS])}`, event.clientX, event.clientY);
+  },
+};

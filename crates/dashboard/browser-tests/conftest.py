@@ -1,0 +1,157 @@
+"""A real service with simulated engines, and a headless browser."""
+
+import json
+import os
+import subprocess
+import urllib.request
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from selenium import webdriver
+from selenium.webdriver.common.by import By
+from selenium.webdriver.remote.webelement import WebElement
+from selenium.webdriver.support.wait import WebDriverWait
+
+BINARY = Path(os.environ["FLASH_INDEXER_BINARY"])
+SCREENSHOTS = os.environ.get("DASHBOARD_SCREENSHOTS")
+# Longest wait for what a page shows, in seconds.
+PATIENCE = 60
+SIZES = {"laptop": (1366, 860), "phone": (390, 844)}
+
+
+class Service:
+    """A running `flash-indexer serve` at a port of its choice."""
+
+    def __init__(self, *arguments: str) -> None:
+        command = [str(BINARY), "serve", "--port", "0", *arguments]
+        self.process = subprocess.Popen(
+            command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, env={**os.environ, "NO_COLOR": "1"}
+        )
+        for line in self.process.stderr:
+            if "listening on http" in line:
+                self.url = "http" + line.split("listening on http")[1].split()[0]
+                break
+        else:
+            raise AssertionError(f"the service ended: {self.process.wait()}")
+        # The log is not read any further; a full pipe drops lines and blocks nothing.
+
+    def post(self, path: str, body: object, token: str | None = None) -> object:
+        headers = {"content-type": "application/json"}
+        if token:
+            headers["authorization"] = f"Bearer {token}"
+        request = urllib.request.Request(self.url + path, json.dumps(body).encode(), headers)
+        with urllib.request.urlopen(request) as response:
+            return json.load(response)
+
+    def get(self, path: str) -> object:
+        with urllib.request.urlopen(self.url + path) as response:
+            return json.load(response)
+
+    def register(self, instance: object, token: str | None = None, **more: object) -> None:
+        """Registers a rank whose engine never answers."""
+        body = {"instance_id": instance, "endpoint": "tcp://127.0.0.1:9", "model_name": "m", "block_size": 16}
+        self.post("/register", {**body, **more}, token)
+
+    def stop(self) -> int:
+        self.process.terminate()
+        self.process.stderr.close()
+        return self.process.wait(timeout=PATIENCE)
+
+
+@pytest.fixture(scope="session")
+def demo() -> Iterator[Service]:
+    service = Service("--demo")
+    yield service
+    assert service.stop() == 0
+
+
+@dataclass
+class Page:
+    """The dashboard in a browser."""
+
+    driver: webdriver.Chrome
+    name: str
+
+    def open(self, service: Service, view: str | None = None) -> None:
+        self.driver.get(service.url + "/ui")
+        if view:
+            self.view(view)
+
+    def view(self, view: str) -> None:
+        self.find(f'nav a[href="#{view}"]').click()
+        self.until(lambda: self.find(f'nav a[href="#{view}"]').get_attribute("aria-current") == "page", view)
+
+    def find(self, selector: str) -> WebElement:
+        return self.driver.find_element(By.CSS_SELECTOR, selector)
+
+    def all(self, selector: str) -> list[WebElement]:
+        return self.driver.find_elements(By.CSS_SELECTOR, selector)
+
+    def button(self, text: str) -> WebElement:
+        return self.driver.find_element(By.XPATH, f"//main//button[normalize-space()='{text}']")
+
+    def texts(self, selector: str) -> list[str]:
+        """The texts of all elements at one moment; the page may replace them at any time."""
+        script = "return [...document.querySelectorAll(arguments[0])].map((it) => it.innerText)"
+        return self.driver.execute_script(script, selector)
+
+    def text(self, selector: str) -> str:
+        return "\n".join(self.texts(selector))
+
+    def run(self, script: str, *arguments: object) -> object:
+        return self.driver.execute_script(script, *arguments)
+
+    def until(self, condition, what: str):
+        waiting = WebDriverWait(self.driver, PATIENCE, poll_frequency=0.1)
+        return waiting.until(lambda _: condition(), f"no {what}: {self.text('main')[:2000]}")
+
+    def press(self, *keys: str) -> None:
+        self.driver.switch_to.active_element.send_keys(*keys)
+
+    def shoot(self, view: str) -> None:
+        if SCREENSHOTS:
+            Path(SCREENSHOTS).mkdir(parents=True, exist_ok=True)
+            self.driver.save_screenshot(str(Path(SCREENSHOTS) / f"{self.name}-{view}.png"))
+
+    def check(self) -> None:
+        """Nothing is wider than the window, and the browser reported no fault."""
+        wide = self.run("return document.documentElement.scrollWidth - document.documentElement.clientWidth")
+        assert wide <= 0, f"the page is {wide} pixels too wide"
+        # The services of these tests have no shared store, and requests without a token are refused.
+        expected = ("/store - Failed to load resource", "status of 401", "status of 403", "status of 501")
+        faults = [entry["message"] for entry in self.driver.get_log("browser") if entry["level"] == "SEVERE"]
+        faults = [fault for fault in faults if not any(text in fault for text in expected)]
+        assert faults == []
+
+
+def browser(size: str, scheme: str) -> webdriver.Chrome:
+    options = webdriver.ChromeOptions()
+    options.binary_location = os.environ.get("CHROMIUM", "/usr/bin/chromium")
+    width, height = SIZES[size]
+    for argument in ["--headless=new", "--no-sandbox", "--disable-dev-shm-usage", f"--window-size={width},{height}"]:
+        options.add_argument(argument)
+    if size == "phone":
+        metrics = {"width": width, "height": height, "pixelRatio": 2, "touch": True}
+        options.add_experimental_option("mobileEmulation", {"deviceMetrics": metrics})
+    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
+    driver = webdriver.Chrome(options, webdriver.ChromeService(os.environ.get("CHROMEDRIVER", "/usr/bin/chromedriver")))
+    feature = {"name": "prefers-color-scheme", "value": scheme}
+    driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": [feature]})
+    return driver
+
+
+@pytest.fixture(params=["laptop-light", "phone-dark", "laptop-dark", "phone-light"])
+def page(request: pytest.FixtureRequest) -> Iterator[Page]:
+    """A page of each size in each colour scheme."""
+    driver = browser(*request.param.split("-"))
+    yield Page(driver, request.param)
+    driver.quit()
+
+
+@pytest.fixture
+def laptop() -> Iterator[Page]:
+    driver = browser("laptop", "light")
+    yield Page(driver, "laptop-light")
+    driver.quit()

@@ -1,0 +1,98 @@
+"""Large fleets, hostile names, tokens, and the end of the service."""
+
+import subprocess
+from pathlib import Path
+
+from selenium.webdriver.common.keys import Keys
+
+from conftest import BINARY, Page, Service
+from test_views import lines
+
+MANY = 1500
+
+
+def test_names_of_users_are_shown_as_text(laptop: Page) -> None:
+    service = Service()
+    script = "<img src=x onerror=\"document.title='run'\"><script>document.title='run'</script>"
+    service.register(script, model_name=f"{script}&amp;", tenant_id=script)
+    service.register(18446744073709551615)
+    laptop.open(service)
+    laptop.until(lambda: len(lines(laptop)) == 2, "ranks")
+    assert any(script in cells[0] for cells in lines(laptop))
+    assert any("18446744073709551615" in cells[0] for cells in lines(laptop)), "a large id keeps its digits"
+    laptop.run("[...document.querySelectorAll('.line')].find((it) => it.innerText.includes('<img')).click()")
+    laptop.until(lambda: script in laptop.text("main dialog[open]"), "the name")
+    laptop.press(Keys.ESCAPE)
+    for view in ["query", "prefixes", "heat", "health", "live"]:
+        laptop.view(view)
+    assert laptop.run("return document.title") == "Flash Indexer"
+    assert laptop.run("return document.querySelectorAll('main img, main script').length") == 0
+    laptop.check()
+    assert service.stop() == 0
+
+
+def test_a_large_fleet_draws_only_the_rows_in_sight(laptop: Page) -> None:
+    service = Service()
+    for number in range(MANY):
+        service.register(f"engine-{number}", dp_rank=number % 4)
+    laptop.open(service)
+    laptop.until(lambda: f"{MANY:,} ranks" in laptop.text("main"), "all ranks")
+    assert len(lines(laptop)) < 60
+    laptop.find('[data-column="instance"]').click()
+    laptop.until(lambda: lines(laptop)[0][0] == "engine-0", "order by instance")
+    laptop.run("document.querySelector('.grid .line[tabindex=\"0\"]').focus()")
+    laptop.press(Keys.END)
+    laptop.until(lambda: lines(laptop)[-1][0] == f"engine-{MANY - 1}", "the last row")
+    assert len(lines(laptop)) < 60
+    laptop.find("input[type=search]").send_keys("engine-1234")
+    laptop.until(lambda: [cells[0] for cells in lines(laptop)] == ["engine-1234"], "one rank")
+    laptop.check()
+    assert service.stop() == 0
+
+
+def test_a_token_is_asked_for_and_kept_for_the_tab_only(laptop: Page, tmp_path: Path) -> None:
+    command = [str(BINARY), "token", "people", "--scope", "query,events,admin"]
+    made = subprocess.run(command, capture_output=True, text=True, check=True)
+    file = tmp_path / "tokens.toml"
+    file.write_text(made.stdout)
+    secret = next(word for word in made.stderr.split() if len(word) > 30)
+    service = Service("--token-file", str(file))
+    service.register("pod", token=secret)
+    laptop.open(service)
+    laptop.until(lambda: "requires a bearer token" in laptop.text("#problem"), "the request for a token")
+    laptop.view("live")
+    laptop.until(lambda: "token" in laptop.text("main .problem").lower(), "the refused stream")
+
+    def give(token: str) -> None:
+        laptop.find("#token-button").click()
+        laptop.find("#token").send_keys(Keys.CONTROL, "a")
+        laptop.find("#token").send_keys(token, Keys.ENTER)
+
+    give("wrong")
+    laptop.until(
+        lambda: "token" in laptop.text("#problem") and "choose Token" not in laptop.text("#problem"), "a refusal"
+    )
+    give(secret)
+    laptop.view("fleet")
+    laptop.until(lambda: len(lines(laptop)) == 1, "the rank")
+    assert laptop.run("return localStorage.length + document.cookie.length") == 0
+    assert secret not in laptop.run("return document.documentElement.outerHTML + location.href")
+    laptop.view("live")
+    laptop.until(lambda: "0 events" not in laptop.text("main") and laptop.all(".chart"), "charts")
+    laptop.find("#token-button").click()
+    laptop.find("#token-form [value=forget]").click()
+    laptop.until(lambda: "requires a bearer token" in laptop.text("#problem"), "the request for a token")
+    assert laptop.run("return sessionStorage.getItem('flash-indexer-token')") is None
+    laptop.check()
+    assert service.stop() == 0
+
+
+def test_a_page_survives_the_end_of_its_service(laptop: Page) -> None:
+    service = Service()
+    service.register("pod")
+    laptop.open(service, "live")
+    laptop.until(lambda: "0" in laptop.text(".chart h2 span"), "samples")
+    # The stream of live figures does not keep the service from its end.
+    assert service.stop() == 0
+    laptop.until(lambda: laptop.text("#ready") == "no answer", "the loss")
+    laptop.until(lambda: "trying again" in laptop.text("main .problem"), "the lost stream")

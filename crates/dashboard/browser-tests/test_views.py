@@ -1,0 +1,200 @@
+"""Every view, by clicks and keys, on a laptop and a phone, light and dark."""
+
+import re
+
+from selenium.webdriver.common.keys import Keys
+from selenium.webdriver.support.select import Select
+
+from conftest import Page, Service
+
+ENGINES = 4
+
+
+def luminance(page: Page) -> float:
+    colour = page.run("return getComputedStyle(document.body).backgroundColor")
+    return sum(int(part) for part in re.findall(r"\d+", colour)[:3]) / (3 * 255)
+
+
+def columns(page: Page) -> list[str]:
+    return [text.strip(" ↑↓") for text in page.texts(".grid .head button")]
+
+
+def lines(page: Page) -> list[list[str]]:
+    """Cells of the visible rows, from the top."""
+    script = """return [...document.querySelectorAll('.grid .line')]
+        .sort((a, b) => a.dataset.at - b.dataset.at)
+        .map((line) => [...line.children].map((cell) => cell.innerText))"""
+    return page.run(script)
+
+
+def column(page: Page, name: str) -> list[str]:
+    at = columns(page).index(name)
+    return [cells[at].strip() for cells in lines(page)]
+
+
+def number(text: str) -> float:
+    units = {"K": 1e3, "M": 1e6}
+    return float(text.rstrip("KM").replace(",", "")) * units.get(text[-1:], 1)
+
+
+def test_fleet(page: Page, demo: Service) -> None:
+    page.open(demo)
+    page.until(lambda: len(lines(page)) == ENGINES, "ranks")
+    assert page.text("#ready") == "ready"
+    assert (luminance(page) < 0.3) == page.name.endswith("dark")
+    page.until(lambda: number(page.texts(".card b")[4]) > 0, "events")
+    page.until(lambda: column(page, "Trust") == ["exact"] * ENGINES, "exact ranks")
+    page.shoot("fleet")
+
+    page.find('[data-column="instance"]').click()
+    page.until(lambda: column(page, "Instance") == ["1", "2", "3", "4"], "order by instance")
+    page.find('[data-column="instance"]').click()
+    page.until(lambda: column(page, "Instance") == ["4", "3", "2", "1"], "reverse order")
+    assert page.find('.head [aria-sort="descending"]').text.startswith("Instance")
+
+    endpoint = demo.get("/workers")[2]["endpoints"]["0"]
+    page.find("input[type=search]").send_keys(f"demo exact {endpoint}")
+    page.until(lambda: "1 of 4 ranks" in page.text("main"), "one rank")
+    page.find("input[type=search]").send_keys(Keys.CONTROL, "a", Keys.BACKSPACE)
+    degraded = page.find('[data-trust="degraded"]')
+    degraded.click()
+    page.until(lambda: lines(page) == [] and "0 of 4 ranks" in page.text("main"), "no degraded rank")
+    degraded.click()
+    page.until(lambda: len(lines(page)) == ENGINES, "all ranks")
+
+    page.run("document.querySelector('.grid .line[tabindex=\"0\"]').focus()")
+    page.press(Keys.ARROW_DOWN)
+    page.press(Keys.ENTER)
+    page.until(lambda: "tcp://127.0.0.1:" in page.text("main dialog[open]"), "the rank's details")
+    assert "Instance 3, rank 0" in page.text("main dialog[open]")
+    page.shoot("rank")
+    page.press(Keys.ESCAPE)
+    page.until(lambda: not page.all("main dialog[open]"), "closed details")
+    page.check()
+
+
+def test_live(page: Page, demo: Service) -> None:
+    page.open(demo, "live")
+
+    def shown(title: str) -> str:
+        labels = page.run("return [...document.querySelectorAll('.chart canvas')].map((it) => it.ariaLabel)")
+        return next(label for label in labels if label.startswith(title))
+
+    for title in ["Events/s", "Queries/s"]:
+        page.until(lambda title=title: re.search(r": [1-9]", shown(title)), title)
+    page.until(lambda: re.search(r"p50 [\d.]+ (µs|ms).*p99 [\d.]+ (µs|ms|s)", shown("Query latency")), "latencies")
+    page.until(lambda: re.search(r": [1-9]\d* %", shown("Hit rate")), "a hit rate")
+    before = shown("Events/s")
+    page.until(lambda: shown("Events/s") != before, "moving figures")
+    assert not page.all("main .problem:not([hidden])")
+    page.shoot("live")
+    page.check()
+
+
+def test_query(page: Page, demo: Service) -> None:
+    page.open(demo, "query")
+    page.until(lambda: page.texts("option") and "demo" in page.texts("option"), "the model")
+    prompt = page.find("textarea")
+    prompt.send_keys("1, 2, three")
+    page.button("Query").click()
+    page.until(lambda: '"three" is not a whole number' in page.text("main .problem"), "the error")
+    prompt.send_keys(Keys.CONTROL, "a")
+    prompt.send_keys(" ".join(str(token) for token in range(40)))
+    page.button("Query").click()
+    answer = "40 tokens, 2 whole blocks of 16. No instance holds a prefix."
+    page.until(lambda: answer in page.text("main"), "the answer")
+    page.until(lambda: page.text("main").count("never seen") == ENGINES, "explanations")
+    Select(page.all("select")[1]).select_by_value("text")
+    page.button("Query").click()
+    page.until(lambda: "tokenizer" in page.text("main .problem"), "a missing tokenizer")
+    page.check()
+
+
+def test_heat_map(page: Page, demo: Service) -> None:
+    page.open(demo, "heat")
+    page.find("summary").click()
+
+    def counts() -> list[int]:
+        rows = page.run("return [...document.querySelectorAll('tbody tr')].map((row) => row.innerText.split('\\t')[1])")
+        return [int(count.replace(",", "")) for count in rows]
+
+    page.until(lambda: len(counts()) == ENGINES and sum(counts()) > 0, "stores")
+    colours = """const canvas = document.querySelector('canvas');
+        const { data } = canvas.getContext('2d').getImageData(0, 0, canvas.width, canvas.height);
+        const found = new Set();
+        for (let at = 0; at < data.length; at += 4) found.add(`${data[at]},${data[at + 1]},${data[at + 2]}`);
+        return found.size"""
+    page.until(lambda: page.run(colours) > 4, "coloured cells")
+    page.find("input[type=search]").send_keys("nothing")
+    page.until(lambda: "0 ranks" in page.text("main"), "no rank")
+    page.find("input[type=search]").send_keys(Keys.CONTROL, "a", Keys.BACKSPACE)
+    page.until(lambda: "4 ranks, page 1 of 1" in page.text("main"), "all ranks")
+    page.find("summary").click()
+    page.shoot("heat")
+    page.check()
+
+
+def test_prefixes_lead_to_their_query(page: Page, demo: Service) -> None:
+    page.open(demo, "prefixes")
+    page.until(lambda: "demo" in page.texts("option"), "the model")
+    page.until(lambda: number(page.run("return String(flashIndexer.app.ranks.length)")) == ENGINES, "ranks")
+
+    def shared() -> bool:
+        page.button("Read the index").click()
+        page.until(lambda: "blocks of 4 ranks" in page.text("[role=status]"), "the blocks")
+        return bool(page.all("tbody button"))
+
+    page.until(shared, "shared prefixes")
+    page.shoot("prefixes")
+    frames = len(page.all("svg g"))
+    assert frames > ENGINES
+    page.all("tbody button")[0].click()
+    page.until(lambda: "Query this prefix" in page.text("main"), "the prefix")
+    # A frame is a button for the keyboard too.
+    page.button("All prefixes").click()
+    page.until(lambda: len(page.all("svg g")) == frames, "all frames")
+    page.run("document.querySelectorAll('svg g[tabindex=\"0\"]')[1].focus()")
+    page.press(Keys.ENTER)
+    page.until(lambda: "Up" in page.texts("main button"), "the frame")
+    page.button("Query this prefix").click()
+    page.until(lambda: "whole block" in page.text("main") and "The deepest match has" in page.text("main"), "matches")
+    page.until(lambda: "whole prompt" in page.text("main"), "explanations")
+    assert len(page.all(".match .track")) == ENGINES
+    page.shoot("query")
+    page.check()
+
+
+def test_health(page: Page, demo: Service) -> None:
+    page.open(demo, "health")
+    titles = ["Readiness", "Streams", "Drops by reason", "Limits reached", "Service"]
+    titles += ["Peers", "Shared store", "Discovery"]
+    page.until(lambda: page.texts(".panel h2") == titles, "the panels")
+    assert "No shared store is configured." in page.text("main")
+    received = r"messages received\s+([\d,]+)"
+    first = re.search(received, page.text("main"))
+    page.until(lambda: re.search(received, page.text("main"))[1] != first[1], "figures that follow the service")
+    page.shoot("health")
+    page.check()
+
+
+def test_the_theme_and_the_keyboard(page: Page, demo: Service) -> None:
+    page.open(demo)
+    page.until(lambda: len(lines(page)) == ENGINES, "ranks")
+    for theme, is_dark in [("light", False), ("dark", True), ("system", page.name.endswith("dark"))]:
+        page.find("#theme").click()
+        page.until(lambda theme=theme: page.find("#theme").accessible_name == f"Theme: {theme}", theme)
+        assert (luminance(page) < 0.3) == is_dark
+    page.open(demo)
+    page.find("body").send_keys(Keys.TAB)
+    assert page.driver.switch_to.active_element.text == "Skip to content"
+    for _ in range(4):
+        page.press(Keys.TAB)
+    assert page.driver.switch_to.active_element.text == "Live"
+    page.press(Keys.ENTER)
+    page.until(lambda: page.all(".chart"), "the view")
+    page.driver.back()
+    page.until(lambda: page.all(".grid"), "the view before")
+    # Everything comes from the service itself.
+    hosts = page.run("return performance.getEntriesByType('resource').map((it) => new URL(it.name).origin)")
+    assert set(hosts) == {demo.url}
+    page.check()
