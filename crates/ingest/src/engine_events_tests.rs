@@ -324,6 +324,25 @@ fn a_stream_without_sequence_numbers_is_never_exact() {
 }
 
 #[test]
+fn an_unnumbered_message_of_a_numbered_stream_stays_lost_until_the_cache_is_cleared() {
+    for has_replay in [false, true] {
+        let fixture = Fixture::start(1, has_replay);
+        let (engine, listener) = (&fixture.engines[0], fixture.listener(0));
+        let frames = vec![b"t".to_vec(), payload(10)];
+        fixture.decoders.deliver(&listener, Delivery::Live(vec![frames]));
+        for sequence in 1..3 {
+            engine.publish(sequence, &payload(20 + sequence)).expect("published");
+            fixture.wait(0, sequence, Trust::Degraded);
+        }
+        assert_eq!(listener.report(RANK).rejected.get("bad_frames"), Some(&1));
+        assert_eq!(fixture.held_blocks(), 1 + 2, "the message is not applied");
+        let cleared = encode_batch(1.0, &[EngineEvent::Cleared], None, Encoding::Map);
+        engine.publish(3, &cleared).expect("published");
+        fixture.wait(0, 3, Trust::Exact);
+    }
+}
+
+#[test]
 fn a_stream_without_sequence_numbers_starts_over_with_a_new_connection() {
     let fixture = Fixture::start(1, false);
     let listener = fixture.unconnected("tcp://127.0.0.1:9", None);
