@@ -271,6 +271,7 @@ fn a_clear_of_a_manager_whose_copies_are_in_doubt_keeps_the_engines_copies_and_d
     let both = [1, 1, 0, 0];
     check_rejected("copies that are left of two holders", "ownership_unknown", &[(10, both)]);
     check_rejected("a transfer of a manager's blocks", "ownership_unknown", &[(10, [1, 1, 1, 0])]);
+    check_rejected("a transfer of blocks of an unknown manager", "ownership_unknown", &[(10, [1, 2, 0, 0])]);
     check_rejected("a reuse of the engine's blocks by a manager", "ownership_unknown", &[(10, both)]);
     check_rejected("a removal of a manager's blocks that names no manager", "ownership_unknown", &[(10, both)]);
 }

@@ -116,10 +116,14 @@ impl Translator {
         }
         let blocks = &event.block_hashes;
         let mut changes: Vec<RankEvent> = self.copies(group, (to, None), blocks)?.into_iter().collect();
-        if let Ok(from) = from {
-            let copies = self.options.removed_copies;
-            self.owned.transferred((from, to), copies, group, blocks);
-            changes.push(self.uncounted_removal(group, (from, copies), blocks));
+        match from {
+            Ok(from) => {
+                let copies = self.options.removed_copies;
+                self.owned.transferred((from, to), copies, group, blocks);
+                changes.push(self.uncounted_removal(group, (from, copies), blocks));
+            }
+            // They may be any manager's.
+            Err(_) => self.owned.forget(),
         }
         let has_components = !self.components_of(group, event.group_idx).is_empty();
         let doubt = has_components.then_some(TranslateError::ComponentsUnknown);
