@@ -14,6 +14,9 @@ pub(super) enum Change {
     Event(DpRank, RankEvent),
     /// Apply an event of a rank, without the blocks that have a copy in its tier: the engine publishes them again.
     Refresh(DpRank, RankEvent),
+    /// Apply an event of a move, by an engine that publishes the removal of the last copy only. If the rank has several copies
+    /// of a block, whether one or all of them have left the tier is not known.
+    MoveLastCopy(DpRank, RankEvent),
     /// The rank's cache is empty: earlier losses no longer count.
     Cleared(DpRank),
     /// Record a lost change that no replay can return, of this rank or of any rank of the stream.

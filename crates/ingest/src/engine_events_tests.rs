@@ -5,13 +5,13 @@ use std::collections::BTreeMap;
 use crossbeam_channel::bounded;
 use flash_indexer_core::groups::{GroupChange, GroupEvent};
 use flash_indexer_core::hashing::{HashVariant, TokenWindow, local_hashes};
-use flash_indexer_core::{SharedIndex, Tier, WorkerRank};
+use flash_indexer_core::{SequenceHash, SharedIndex, Tier, WorkerRank};
 use flash_indexer_telemetry::metrics::Limit;
 use flash_indexer_test_support::{EventVector, event_vectors};
 use flash_indexer_types::Trust;
-use flash_indexer_wire::{Encoding, EngineEvent, encode_batch};
+use flash_indexer_wire::{BlockTransferred, Encoding, EngineEvent, encode_batch};
 
-use crate::fixture::{Fixture, PATIENCE, RANK, payload};
+use crate::fixture::{Fixture, PATIENCE, RANK, chain_stored, payload};
 use crate::{DecoderState, Delivery, ModelSink};
 
 /// Every encoding of a vector.
@@ -46,9 +46,20 @@ fn check(name: &str, trust: Trust, expected: &[(u64, [u32; 4])]) {
     }
 }
 
+/// The same for an event that does not show all of its effects, and is counted as rejected.
+fn check_rejected(name: &str, reason: &str, expected: &[(u64, [u32; 4])]) {
+    check(name, Trust::Degraded, expected);
+    for vector in vectors(name) {
+        let fixture = publish(&vector, Trust::Degraded);
+        assert_eq!(fixture.listener(0).report(RANK).rejected.get(reason), Some(&1), "{name} ({})", vector.encoding);
+    }
+}
+
 #[test]
 fn a_clear_of_a_medium_removes_its_tier_only() {
     check("a clear of a medium", Trust::Exact, &[(10, [0, 1, 0, 0]), (11, [0, 1, 0, 0])]);
+    // As in every event, it is the device's.
+    check("a clear of an empty medium", Trust::Exact, &[(10, [0, 1, 0, 0]), (11, [0, 1, 0, 0])]);
 }
 
 #[test]
@@ -68,6 +79,12 @@ fn a_clear_of_a_cache_group_leaves_the_other_groups() {
             |change: &GroupChange| matches!(&change.event, GroupEvent::Stored { blocks, .. } if blocks.is_empty());
         assert!(stores.len() == 1 && stores.iter().all(is_empty), "{stores:?}");
     }
+}
+
+#[test]
+fn a_clear_of_an_unknown_cache_group_changes_nothing_and_degrades_the_rank() {
+    let device = [1, 0, 0, 0];
+    check_rejected("a clear of a cache group that no store named", "hybrid_group", &[(10, device), (11, device)]);
 }
 
 #[test]
@@ -140,8 +157,9 @@ fn depth(fixture: &Fixture, blocks: u32, salt: Option<&str>) -> u32 {
 fn published_counts_of_copies_replace_counting() {
     // Three copies of each: the counts leave two, one and none. A removal without a count ends one copy.
     check("copies that are left", Trust::Exact, &[(10, [2, 0, 0, 0])]);
-    // The engine has more copies than it has published.
-    check("more copies than were published", Trust::Exact, &[(10, [1, 0, 0, 0]), (11, [1, 0, 0, 0])]);
+    // The engine has more copies than it has published, and those of block 77 are of unknown content.
+    check("more copies than were published", Trust::Degraded, &[(10, [1, 0, 0, 0]), (11, [1, 0, 0, 0])]);
+    check("copies that are left in a tier without copies", Trust::Exact, &[(10, [0, 2, 0, 0])]);
 }
 
 #[test]
@@ -170,6 +188,37 @@ fn a_transferred_block_changes_its_tier_and_keeps_its_content() {
 }
 
 #[test]
+fn blocks_from_an_unknown_medium_are_copies_of_known_content() {
+    let both = [1, 1, 0, 0];
+    check("blocks transferred from an unknown medium", Trust::Exact, &[(10, both), (11, both)]);
+    check_rejected("unknown blocks transferred from an unknown medium", "no_token_ids", &[(10, [1, 0, 0, 0])]);
+}
+
+/// Moves the first of two copies of block 10 from device to host memory, for an engine that publishes the removal of the last
+/// copy only.
+#[test]
+fn a_move_of_one_of_several_copies_degrades_the_rank_of_an_engine_that_publishes_the_last_removal_only() {
+    for (stores, trust) in [(1, Trust::Exact), (2, Trust::Degraded)] {
+        let fixture = Fixture::start(1, false);
+        let listener = fixture.of_last_copies("tcp://127.0.0.1:9");
+        fixture.decoders.deliver(&listener, Delivery::Connected);
+        let transferred = BlockTransferred {
+            block_hashes: vec![SequenceHash(10)],
+            from_medium: Some("GPU"),
+            to_medium: Some("CPU"),
+            group_idx: None,
+        };
+        let events = (0..stores).map(|_| chain_stored(None, 10, 1)).chain([EngineEvent::Transferred(transferred)]);
+        let message = encode_batch(1.0, &events.collect::<Vec<_>>(), None, Encoding::Map);
+        let frames = vec![b"t".to_vec(), 0_u64.to_be_bytes().to_vec(), message];
+        fixture.decoders.deliver(&listener, Delivery::Live(vec![frames]));
+        fixture.wait(1, 0, trust);
+        let rejected = listener.report(RANK).rejected.get("moved_copies_unknown").copied();
+        assert_eq!(rejected, (trust == Trust::Degraded).then_some(1), "{stores} copies");
+    }
+}
+
+#[test]
 fn a_block_after_skipped_ancestors_has_their_salt() {
     for vector in vectors("skipped ancestors with a salt") {
         // Salted blocks were stored while another waited for its parent.
@@ -194,6 +243,37 @@ fn a_block_that_lost_a_component_is_still_held() {
         let fixture = publish(&vector, Trust::Degraded);
         assert_eq!(depth(&fixture, 2, None), 2, "{}", vector.encoding);
     }
+}
+
+#[test]
+fn an_event_of_a_whole_block_changes_its_components() {
+    for (name, depths) in [
+        ("a clear of a manager's blocks with components", 0),
+        ("a removal of the last copy of a block with components", 1),
+    ] {
+        check(name, Trust::Exact, &[(10, [1, 0, 0, 0]), (11, [1, 0, 0, 0])]);
+        for vector in vectors(name) {
+            assert_eq!(depth(&publish(&vector, Trust::Exact), 2, None), depths, "{name} ({})", vector.encoding);
+        }
+    }
+    let device = [1, 0, 0, 0];
+    check_rejected(
+        "copies that are left of a block with components",
+        "components_unknown",
+        &[(10, device), (11, device)],
+    );
+    let host = [0, 1, 0, 0];
+    check_rejected("a transfer of blocks with components", "components_unknown", &[(10, host), (11, host)]);
+}
+
+#[test]
+fn a_clear_of_a_manager_whose_copies_are_in_doubt_keeps_the_engines_copies_and_degrades_the_rank() {
+    let both = [1, 1, 0, 0];
+    check_rejected("copies that are left of two holders", "ownership_unknown", &[(10, both)]);
+    check_rejected("a transfer of a manager's blocks", "ownership_unknown", &[(10, [1, 1, 1, 0])]);
+    check_rejected("a transfer of blocks of an unknown manager", "ownership_unknown", &[(10, [1, 2, 0, 0])]);
+    check_rejected("a reuse of the engine's blocks by a manager", "ownership_unknown", &[(10, both)]);
+    check_rejected("a removal of a manager's blocks that names no manager", "ownership_unknown", &[(10, both)]);
 }
 
 #[test]
@@ -241,6 +321,25 @@ fn a_stream_without_sequence_numbers_is_never_exact() {
         fixture.wait(1, 4, Trust::Degraded);
         assert_eq!(listener.report(RANK).rejected.get("bad_frames"), Some(&1));
         assert_eq!(fixture.models[0].metrics().unnumbered_streams_count(), 1);
+    }
+}
+
+#[test]
+fn an_unnumbered_message_of_a_numbered_stream_stays_lost_until_the_cache_is_cleared() {
+    for has_replay in [false, true] {
+        let fixture = Fixture::start(1, has_replay);
+        let (engine, listener) = (&fixture.engines[0], fixture.listener(0));
+        let frames = vec![b"t".to_vec(), payload(10)];
+        fixture.decoders.deliver(&listener, Delivery::Live(vec![frames]));
+        for sequence in 1..3 {
+            engine.publish(sequence, &payload(20 + sequence)).expect("published");
+            fixture.wait(0, sequence, Trust::Degraded);
+        }
+        assert_eq!(listener.report(RANK).rejected.get("bad_frames"), Some(&1));
+        assert_eq!(fixture.held_blocks(), 1 + 2, "the message is not applied");
+        let cleared = encode_batch(1.0, &[EngineEvent::Cleared], None, Encoding::Map);
+        engine.publish(3, &cleared).expect("published");
+        fixture.wait(0, 3, Trust::Exact);
     }
 }
 

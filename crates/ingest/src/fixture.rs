@@ -170,17 +170,28 @@ impl Fixture {
 
     /// A further listener without a subscription.
     pub(crate) fn unconnected(&self, endpoint: &str, replay_endpoint: Option<String>) -> Arc<Listener> {
-        self.started(endpoint, replay_endpoint, Start::Immediate)
+        self.started(endpoint, replay_endpoint, Start::Immediate, RemovedCopies::One)
     }
 
     /// A further listener without a subscription, whose rank [`RANK`] is held.
     pub(crate) fn held(&self, endpoint: &str) -> Arc<Listener> {
-        let listener = self.started(endpoint, None, Start::Held);
+        let listener = self.started(endpoint, None, Start::Held, RemovedCopies::One);
         listener.hold().hold(RANK);
         listener
     }
 
-    fn started(&self, endpoint: &str, replay_endpoint: Option<String>, start: Start) -> Arc<Listener> {
+    /// A further listener without a subscription, of an engine that publishes the removal of the last copy only.
+    pub(crate) fn of_last_copies(&self, endpoint: &str) -> Arc<Listener> {
+        self.started(endpoint, None, Start::Immediate, RemovedCopies::All)
+    }
+
+    fn started(
+        &self,
+        endpoint: &str,
+        replay_endpoint: Option<String>,
+        start: Start,
+        removed_copies: RemovedCopies,
+    ) -> Arc<Listener> {
         let number = self.listeners.lock().len() as u64 + 1;
         let model = &self.models[(number as usize - 1) % self.models.len()];
         let options = ListenerOptions {
@@ -188,7 +199,7 @@ impl Fixture {
             replay_endpoint,
             lora_name: None,
             engine: None,
-            removed_copies: RemovedCopies::One,
+            removed_copies,
             extra_keys: false,
             cache_blocks: None,
         };

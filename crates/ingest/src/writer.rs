@@ -194,7 +194,9 @@ impl Writers {
 /// Blocks of a change; one if it has none.
 fn cost_of(change: &Change) -> usize {
     match change {
-        Change::Event(_, event) | Change::Refresh(_, event) => block_count(event).max(1),
+        Change::Event(_, event) | Change::Refresh(_, event) | Change::MoveLastCopy(_, event) => {
+            block_count(event).max(1)
+        }
         _ => 1,
     }
 }

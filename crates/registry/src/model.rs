@@ -139,7 +139,10 @@ impl ModelSink for Model {
             return owner;
         }
         if instance.has_stream(listener) {
-            instance.listeners.insert(dp_rank, Arc::clone(listener));
+            instance.list(listener, dp_rank);
+        } else if instance.removals.iter().any(|(id, _)| *id == listener.id) {
+            // The blocks that it stores before it is closed are removed with the others.
+            instance.removals.insert((listener.id, dp_rank));
         }
         RankOwner::SameStream
     }
@@ -168,6 +171,16 @@ impl ModelSink for Model {
 }
 
 impl Model {
+    /// Records that the blocks of an unregistered rank, or of all ranks, of a listener are removed. A stream that has taken
+    /// such a rank meanwhile may have lost blocks with them.
+    pub(crate) fn end_removals(&self, listener: &Listener, dp_rank: Option<DpRank>) {
+        let mut instances = self.instances.write();
+        let instance = instances.get_mut(&listener.instance);
+        let displaced = instance.map(|instance| instance.end_removals(listener.id, dp_rank)).unwrap_or_default();
+        drop(instances);
+        displaced.iter().for_each(|(dp_rank, owner)| owner.removed_late(*dp_rank, listener.id));
+    }
+
     /// The current index.
     pub(crate) fn index(&self) -> Guard<Arc<GroupedIndex>> {
         self.replaceable.load()

@@ -3,6 +3,7 @@
 mod background;
 mod body_budget;
 mod large_requests;
+mod moved_ranks;
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -15,7 +15,8 @@ pub enum EngineAdapter {
     Detect,
     /// vLLM: the adapter's name follows, then the extra keys of each block.
     Vllm,
-    /// SGLang: no field follows, except in two releases: a map with the salt, after a field that may be nil.
+    /// SGLang: no field follows, except in two releases: a map with the salt, after a field that may be nil. Components, and
+    /// the manager and origin in their places, are understood.
     Sglang,
     /// TensorRT-LLM: map events only, with multimodal items in a field of their own.
     TensorRtLlm,
@@ -50,6 +51,8 @@ impl EngineAdapter {
         match self {
             _ if is_map => StoredField::SaltMap,
             Self::Sglang if is_text_list(reader) => StoredField::Named("component_types"),
+            // Without them, copies would be counted that the engine does not have.
+            Self::Sglang if matches!(common, StoredField::Named("ownership" | "origin")) => common,
             Self::Sglang => StoredField::Skipped,
             Self::Detect | Self::Vllm | Self::TensorRtLlm => common,
         }

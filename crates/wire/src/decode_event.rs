@@ -294,10 +294,10 @@ fn checked(event: EngineEvent<'_>) -> Result<EngineEvent<'_>, EventError> {
     }
 }
 
-/// A clear of the whole cache if no field restricts it.
+/// A clear of the whole cache if no field restricts it. An empty medium is the device's, as in every event; an empty manager
+/// is none.
 fn cleared(scope: ScopedClear<'_>) -> EngineEvent<'_> {
-    let is_set = |text: &&str| !text.is_empty();
-    let scope = ScopedClear { medium: scope.medium.filter(is_set), ownership: scope.ownership.filter(is_set), ..scope };
+    let scope = ScopedClear { ownership: scope.ownership.filter(|owner| !owner.is_empty()), ..scope };
     if scope == ScopedClear::default() { EngineEvent::Cleared } else { EngineEvent::ClearedScope(scope) }
 }
 

@@ -1,7 +1,7 @@
 //! Written vectors of engine events: their two forms agree, and the decoder knows their fields.
 
 use flash_indexer_test_support::event_vectors;
-use flash_indexer_wire::decode_batch;
+use flash_indexer_wire::{EngineAdapter, EngineEvent, decode_batch};
 use rmpv::Value;
 
 /// A JSON value as MessagePack has it.
@@ -54,5 +54,24 @@ fn every_event_of_a_vector_decodes() {
             vector.name,
             vector.encoding
         );
+    }
+}
+
+#[test]
+fn the_origin_and_the_manager_of_an_array_have_their_places_in_every_engines_format() {
+    for vector in event_vectors() {
+        for message in &vector.messages {
+            let stored = |adapter: EngineAdapter| {
+                let events = adapter.batch(&message.payload).expect("a batch").events;
+                let events = events.map(|event| event.expect("an event"));
+                let stored = events.filter_map(|event| match event {
+                    EngineEvent::Stored(stored) => Some((stored.origin, stored.ownership)),
+                    _ => None,
+                });
+                stored.collect::<Vec<_>>()
+            };
+            let detected = stored(EngineAdapter::Detect);
+            assert_eq!(stored(EngineAdapter::Sglang), detected, "{} ({})", vector.name, vector.encoding);
+        }
     }
 }

@@ -38,8 +38,8 @@ fn locals(lora: Option<&str>, salt: Option<&str>, hashes: &[u64]) -> Vec<LocalHa
 
 /// The single change that an event is translated to.
 fn translated(translator: &mut Translator, event: &EngineEvent<'_>) -> Result<RankEvent, TranslateError> {
-    translator.translate(event).map(|Translation { first, rest }| {
-        assert_eq!(rest, []);
+    translator.translate(event).map(|Translation { first, rest, doubt }| {
+        assert_eq!((rest, doubt), (Vec::new(), None));
         first
     })
 }

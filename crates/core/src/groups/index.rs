@@ -214,7 +214,10 @@ impl GroupedIndex {
             }
             RankEvent::Primary(BlockEvent::Copied { tier, mut blocks }) => {
                 blocks.retain(|&block| self.copies(rank, block)[tier] == 0);
-                vec![RankEvent::Primary(BlockEvent::Copied { tier, blocks })]
+                match blocks.is_empty() {
+                    true => Vec::new(),
+                    false => vec![RankEvent::Primary(BlockEvent::Copied { tier, blocks })],
+                }
             }
             RankEvent::Secondary(GroupChange { group, event: GroupEvent::Stored { tier, mut blocks, copies } }) => {
                 if let Some(groups) = self.groups_of(rank) {
@@ -225,6 +228,23 @@ impl GroupedIndex {
                 vec![RankEvent::Secondary(GroupChange { group, event: GroupEvent::Stored { tier, blocks, copies } })]
             }
             event => vec![event],
+        }
+    }
+
+    /// Whether an event removes blocks from a tier in which the rank has several copies of one of them. Costs a lookup for
+    /// each block ([`SharedIndex::copies`]).
+    #[must_use]
+    pub fn removes_several_copies(&self, rank: WorkerRank, event: &RankEvent) -> bool {
+        match event {
+            RankEvent::Primary(BlockEvent::Removed { tier, blocks, .. }) => {
+                blocks.iter().any(|&block| self.copies(rank, block)[*tier] > 1)
+            }
+            RankEvent::Secondary(GroupChange { group, event: GroupEvent::Removed { tier, blocks, .. } }) => {
+                let groups = self.groups_of(rank);
+                let groups = groups.as_ref().map(|groups| groups.read());
+                groups.is_some_and(|groups| blocks.iter().any(|&block| groups.copies(group.id, block)[*tier] > 1))
+            }
+            _ => false,
         }
     }
 

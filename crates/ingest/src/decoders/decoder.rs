@@ -185,7 +185,7 @@ impl Decoder {
             }
             Delivery::IgnoreRank(dp_rank, done) => {
                 self.with_decoder(listener, |decoder, _| decoder.ignore_rank(dp_rank));
-                self.when_written(listener, move || done.send(()));
+                self.when_written(listener, done);
             }
             Delivery::ResumeRank(dp_rank) => self.with_decoder(listener, |decoder, _| decoder.resume_rank(dp_rank)),
             Delivery::Read { dp_rank, at: ReadAt::Now, detail, reader } => {

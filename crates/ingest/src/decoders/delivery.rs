@@ -51,8 +51,8 @@ pub enum Delivery {
     Disconnected,
     /// Starts to apply a held stream.
     Release(Sender<()>),
-    /// Ignores a rank of the stream and removes its blocks.
-    IgnoreRank(DpRank, Sender<()>),
+    /// Ignores a rank of the stream and removes its blocks. The function runs on the writer thread after the removal.
+    IgnoreRank(DpRank, Box<dyn FnOnce() + Send>),
     /// Applies the events of an ignored rank again.
     ResumeRank(DpRank),
     /// Reads what the index holds of a rank at a known position of the stream.

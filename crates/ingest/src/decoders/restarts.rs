@@ -105,7 +105,8 @@ mod tests {
             listener.require_restart("another stream made the index start over");
         }
         let (done, is_done) = bounded(1);
-        fixture.decoders.deliver(&shared, Delivery::IgnoreRank(RANK, done));
+        let ignored = move || done.send(()).expect("the test waits");
+        fixture.decoders.deliver(&shared, Delivery::IgnoreRank(RANK, Box::new(ignored)));
         is_done.recv_timeout(PATIENCE).expect("the rank is ignored");
         assert_eq!(fixture.held_blocks(), 1);
         let (done, is_done) = bounded(1);
@@ -128,7 +129,8 @@ mod tests {
         live(b"decoder fault", 8);
         // The decoder has panicked once it handles the next delivery.
         let (done, ignored) = bounded(1);
-        fixture.decoders.deliver(&listener, Delivery::IgnoreRank(DpRank(7), done));
+        let ignore = move || done.send(()).expect("the test waits");
+        fixture.decoders.deliver(&listener, Delivery::IgnoreRank(DpRank(7), Box::new(ignore)));
         ignored.recv_timeout(PATIENCE).expect("ignored");
         let cursor = Some(Cursor::new(7, &payload(7)));
         listener.hold().release(RANK, Some(Position { cursor, trust: Trust::Exact, ..Position::UNKNOWN }));

@@ -243,6 +243,20 @@ impl Listener {
         status.trust.contest(dp_rank, other.id);
     }
 
+    /// Degrades a rank of the stream that has blocks of another one, until these are removed.
+    pub fn displace(&self, dp_rank: DpRank, former: u64) {
+        self.state.status.lock().trust.displace(dp_rank, former);
+    }
+
+    /// Records that the blocks of a displaced rank were removed with those of another stream, and possibly blocks of this one
+    /// with them. Only the writer calls it.
+    pub fn removed_late(&self, dp_rank: DpRank, former: u64) {
+        let last_event = self.model.last_event();
+        let mut status = self.state.status.lock();
+        let position = status.position(last_event);
+        status.trust.removed_late(dp_rank, former, position);
+    }
+
     /// Records that another stream of the instance is unregistered.
     pub fn end_contest(&self, other: &Self) {
         self.state.status.lock().trust.end_contests(|_, stream| stream == other.id);

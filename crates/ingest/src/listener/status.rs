@@ -143,7 +143,7 @@ mod tests {
         let position = status.position(0);
         let dp_rank = DpRank((number / 16) as u32 % RANKS);
         let trust = &mut status.trust;
-        match number % 18 {
+        match number % 20 {
             0 => trust.set_all(StreamTrust::Exact, position),
             1 => trust.set_all(StreamTrust::Cold, position),
             2 => trust.set_all(StreamTrust::Degraded(Degraded::Unverified), position),
@@ -161,6 +161,8 @@ mod tests {
             }
             15 => trust.contest(dp_rank, number / 7 % 2),
             16 => trust.end_contests(|contested, stream| contested == dp_rank || stream == number / 7 % 2),
+            17 => trust.displace(dp_rank, number / 7 % 2),
+            18 => trust.removed_late(dp_rank, number / 7 % 2, position),
             14 => trust.record_loss_of_unlisted(vec![dp_rank, DpRank(3)], "refused".to_owned(), position),
             _ => trust.cleared(dp_rank),
         }

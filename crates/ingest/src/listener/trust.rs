@@ -109,6 +109,9 @@ impl TrustOfRanks {
 const RESUMING: &str = "it was registered again, and its decoder has not resumed it yet";
 const CONTESTED: &str =
     "batches of another endpoint of the instance name this rank as well; give each endpoint ranks of its own";
+const DISPLACED: &str = "the blocks of the rank's former endpoint are not removed yet";
+const REMOVED_LATE: &str =
+    "blocks of the rank may have been removed with those of its former endpoint; clear the engine's prefix cache";
 const DROPPED: &str = "messages of the engine were dropped because its decoder did not keep up";
 
 /// What the ranks of one stream are missing.
@@ -132,6 +135,8 @@ pub(super) struct TrustLedger {
     resuming: BTreeSet<DpRank>,
     /// Ranks that batches of another stream of the instance name as well, with the listener of that stream.
     contested: BTreeSet<(DpRank, u64)>,
+    /// Ranks that have blocks of another stream which are not removed yet, with the listener of that stream.
+    displaced: BTreeSet<(DpRank, u64)>,
     /// Reason why no rank of the stream can ever be exact.
     never_exact: Option<&'static str>,
 }
@@ -148,6 +153,7 @@ impl TrustLedger {
             drops_acknowledged: 0,
             resuming: BTreeSet::new(),
             contested: BTreeSet::new(),
+            displaced: BTreeSet::new(),
             never_exact,
         }
     }
@@ -162,19 +168,32 @@ impl TrustLedger {
         if self.resuming.contains(&dp_rank) {
             return (Trust::Degraded, Some(Missing::Lost(RESUMING)));
         }
-        if self.is_contested(dp_rank) {
-            return (Trust::Degraded, Some(Missing::Lost(CONTESTED)));
+        if let Some(why) = self.contest_of(dp_rank) {
+            return (Trust::Degraded, Some(Missing::Lost(why)));
         }
         self.trust_of(self.ranks.get(&dp_rank).unwrap_or(&self.stream), self.waiting(dp_rank))
     }
 
-    fn is_contested(&self, dp_rank: DpRank) -> bool {
-        self.contested.range((dp_rank, 0)..=(dp_rank, u64::MAX)).next().is_some()
+    fn contest_of(&self, dp_rank: DpRank) -> Option<&'static str> {
+        let has = |ranks: &BTreeSet<_>| ranks.range((dp_rank, 0)..=(dp_rank, u64::MAX)).next().is_some();
+        let contested = has(&self.contested).then_some(CONTESTED);
+        contested.or_else(|| has(&self.displaced).then_some(DISPLACED))
     }
 
     /// Records that batches of another stream name a rank.
     pub(super) fn contest(&mut self, dp_rank: DpRank, stream: u64) {
         self.contested.insert((dp_rank, stream));
+    }
+
+    /// Records that a rank has blocks of another stream, which will be removed.
+    pub(super) fn displace(&mut self, dp_rank: DpRank, stream: u64) {
+        self.displaced.insert((dp_rank, stream));
+    }
+
+    /// Records that all blocks of a rank were removed with those of another stream.
+    pub(super) fn removed_late(&mut self, dp_rank: DpRank, stream: u64, position: LossPosition) {
+        self.displaced.remove(&(dp_rank, stream));
+        self.record_loss(Some(dp_rank), REMOVED_LATE.to_owned(), position);
     }
 
     /// Ends contests of ranks by streams.
@@ -203,13 +222,14 @@ impl TrustLedger {
         }
     }
 
-    /// Trust states of the first ranks, for readers without a lock. Costs at most [`TrustOfRanks::RANKS`] lookups.
+    /// Trust states of the first ranks, for readers without a lock. Costs at most [`TrustOfRanks::RANKS`] lookups, and one for
+    /// each rank that another stream had or names.
     pub(super) fn of_first_ranks(&self) -> TrustOfRanks {
         let mut ranks = TrustOfRanks::all(self.trust_of(&self.stream, 0).0);
         let first = ..DpRank(TrustOfRanks::RANKS);
         let of_their_own = self.ranks.range(first).map(|(rank, _)| rank);
         let waiting = self.waiting.range(first).map(|(rank, _)| rank);
-        let contested = self.contested.range(..(DpRank(TrustOfRanks::RANKS), 0)).map(|(rank, _)| rank);
+        let contested = self.contested.iter().chain(&self.displaced).map(|(rank, _)| rank);
         for &dp_rank in of_their_own.chain(waiting).chain(self.resuming.range(first)).chain(contested) {
             ranks.set(dp_rank, self.rank_trust(dp_rank).0);
         }
@@ -219,7 +239,7 @@ impl TrustLedger {
     /// Trust state of a rank as of the last applied message. Messages missing after it do not count.
     pub(super) fn last_trust(&self, dp_rank: DpRank) -> Trust {
         match self.ranks.get(&dp_rank).unwrap_or(&self.stream) {
-            _ if self.is_contested(dp_rank) => Trust::Degraded,
+            _ if self.contest_of(dp_rank).is_some() => Trust::Degraded,
             LastTrust::Cold => Trust::Cold,
             LastTrust::Exact if self.never_exact.is_none() && self.waiting(dp_rank) == 0 => Trust::Exact,
             LastTrust::Exact | LastTrust::Lost(_) => Trust::Degraded,
@@ -242,8 +262,8 @@ impl TrustLedger {
         if self.drops > self.drops_acknowledged {
             return Some(Doubt::after(DROPPED.to_owned(), last));
         }
-        if self.is_contested(dp_rank) {
-            return Some(Doubt::after(CONTESTED.to_owned(), last));
+        if let Some(why) = self.contest_of(dp_rank) {
+            return Some(Doubt::after(why.to_owned(), last));
         }
         match (self.pending, self.ranks.get(&dp_rank).unwrap_or(&self.stream)) {
             (None | Some(Pending::FirstContact), LastTrust::Lost(doubt)) => Some(doubt.clone()),
@@ -409,6 +429,29 @@ mod tests {
         ledger.end_contests(|_, stream| stream == 7);
         assert_eq!(ledger.rank_trust(RANK).0, Trust::Degraded, "another stream names it still");
         ledger.end_contests(|_, stream| stream == 8);
+        assert_eq!(ledger.rank_trust(RANK), (Trust::Exact, None));
+    }
+
+    #[test]
+    fn a_displaced_rank_is_degraded_until_the_blocks_of_its_former_stream_are_removed_and_its_cache_is_cleared() {
+        let mut ledger = TrustLedger::new(None);
+        ledger.set_pending(None);
+        ledger.set_all(StreamTrust::Exact, AT_START);
+        ledger.displace(RANK, 7);
+        for _ in 0..2 {
+            assert_eq!(ledger.rank_trust(RANK), (Trust::Degraded, Some(Missing::Lost(DISPLACED))));
+            assert_eq!(
+                (ledger.last_trust(RANK), ledger.of_first_ranks().get(RANK)),
+                (Trust::Degraded, Some(Trust::Degraded))
+            );
+            // Neither a clear, an epoch nor the end of the former stream removes its blocks.
+            ledger.cleared(RANK);
+            ledger.set_all(StreamTrust::Exact, AT_START);
+            ledger.end_contests(|_, _| true);
+        }
+        ledger.removed_late(RANK, 7, AT_START);
+        assert_eq!(ledger.rank_trust(RANK), (Trust::Degraded, Some(Missing::Lost(REMOVED_LATE))));
+        ledger.cleared(RANK);
         assert_eq!(ledger.rank_trust(RANK), (Trust::Exact, None));
     }
 

@@ -1,7 +1,7 @@
 //! Translation of messages: from batches to events, from events to changes.
 
 use flash_indexer_core::groups::RankEvent;
-use flash_indexer_core::{BlockEvent, DpRank};
+use flash_indexer_core::{BlockEvent, DpRank, RemovedCopies};
 use flash_indexer_telemetry::metrics::Limit;
 use flash_indexer_wire::{
     BatchOutline, BlockStored, EngineEvent, EventError, Events, RemovalReason, StoreOrigin, TranslateError, Translator,
@@ -170,10 +170,14 @@ impl ListenerDecoder {
         if let EngineEvent::Inactive(inactive) = event {
             return self.metrics.blocks_inactive(inactive.block_hashes.len() as u64);
         }
-        let is_refresh = matches!(
-            event,
-            EngineEvent::Stored(stored) if stored.effective_origin() == Some(StoreOrigin::Reused)
-        );
+        let wrap: fn(DpRank, RankEvent) -> Change = match event {
+            EngineEvent::Stored(stored) if stored.effective_origin() == Some(StoreOrigin::Reused) => Change::Refresh,
+            EngineEvent::Removed(removed) if removed.remaining_copy_counts.is_some() => Change::Refresh,
+            EngineEvent::Transferred(_) if self.listener.options.removed_copies == RemovedCopies::All => {
+                Change::MoveLastCopy
+            }
+            _ => Change::Event,
+        };
         let is_clear = *event == EngineEvent::Cleared;
         let Self { listener, translators, groups_unknown, .. } = self;
         let translator = Self::translator(translators, listener, dp_rank);
@@ -185,10 +189,11 @@ impl ListenerDecoder {
             let why = "its state was imported without the secondary cache groups of the hybrid model";
             self.changes.push(Change::RecordLoss(Some(dp_rank), why.to_owned()));
         }
-        let changes = match changes {
+        let mut changes = match changes {
             Ok(changes) => changes,
             Err(unusable) => return self.reject_unusable(dp_rank, &unusable),
         };
+        let doubt = changes.doubt.take();
         if matches!(event, EngineEvent::Stored(_)) {
             self.block_size = SeenBlockSize::Unchanged;
         }
@@ -210,13 +215,7 @@ impl ListenerDecoder {
             {
                 self.changes.push(Change::CopySaltUnknown(dp_rank, blocks.clone()));
             }
-            divide(change, |part| {
-                self.changes.push(if is_refresh {
-                    Change::Refresh(dp_rank, part)
-                } else {
-                    Change::Event(dp_rank, part)
-                });
-            });
+            divide(change, |part| self.changes.push(wrap(dp_rank, part)));
         }
         if reason.is_some() {
             self.changes.push(Change::RemovalReason(None));
@@ -226,6 +225,9 @@ impl ListenerDecoder {
             && translator.adapter_salt().salt().is_none()
         {
             self.changes.push(Change::ParentSaltUnknown(dp_rank, *parent));
+        }
+        if let Some(doubt) = doubt {
+            self.reject_unusable(dp_rank, &doubt);
         }
         if is_clear && is_complete {
             // The rank's cache is empty, whatever was lost before.
@@ -258,6 +260,8 @@ impl ListenerDecoder {
             TranslateError::SaltedBlocks => self.metrics.limit_reached(Limit::SaltedBlocks),
             TranslateError::OwnershipUnknown { .. } => self.metrics.limit_reached(Limit::OwnedBlocks),
             TranslateError::BlockSize { .. }
+            | TranslateError::ComponentsUnknown
+            | TranslateError::OwnershipDoubtful { .. }
             | TranslateError::TokenCount { .. }
             | TranslateError::UnknownTarget { .. } => {}
         }

@@ -299,11 +299,11 @@ impl ListenerDecoder {
     /// Passes a parsed live message to the stream.
     fn receive_live(&mut self, live: Live, now: Instant) {
         let Some(sequence) = self.number(live.sequence) else {
-            self.reject(
-                "bad_frames",
-                "some messages of the stream have sequence numbers, and some have none".to_owned(),
-            );
-            return self.tail_lost(now);
+            let why = "some messages of the stream have sequence numbers, and some have none";
+            self.reject("bad_frames", why.to_owned());
+            self.tail_lost(now);
+            // Neither the next number nor a replay shows what it changed.
+            return self.changes.push(Change::RecordLoss(None, why.to_owned()));
         };
         self.listener.record_received(sequence);
         self.stream.live(sequence, live.message, now);

@@ -14,6 +14,8 @@ use crate::listener::Listener;
 
 /// Reason label of stored blocks without tokens whose content is unknown.
 const NO_TOKEN_IDS: &str = "no_token_ids";
+/// Reason label of moves of which it is unknown how many copies they left.
+const MOVED_COPIES_UNKNOWN: &str = "moved_copies_unknown";
 /// Largest age of a batch whose timestamp is trusted. Replays return batches of days ago, never of months ago.
 const TIMESTAMP_AGE_MAX: Duration = Duration::from_secs(30 * 24 * 60 * 60);
 
@@ -60,6 +62,16 @@ impl Writer {
                 for event in index.without_held(rank, event) {
                     self.apply_event(index, listener, dp_rank, &event, context.event);
                 }
+            }
+            Change::MoveLastCopy(dp_rank, event) => {
+                let rank = WorkerRank { worker: listener.worker, dp_rank };
+                if index.removes_several_copies(rank, &event) {
+                    let why = "the engine has moved blocks of which it had stored several copies, and publishes the removal of the last one only";
+                    self.metrics.rejected(MOVED_COPIES_UNKNOWN);
+                    listener.reject(MOVED_COPIES_UNKNOWN, why.to_owned());
+                    listener.record_loss(Some(dp_rank), why.to_owned());
+                }
+                self.apply_event(index, listener, dp_rank, &event, context.event);
             }
             Change::Cleared(dp_rank) => listener.cleared(dp_rank),
             Change::RecordLoss(dp_rank, why) => listener.record_loss(dp_rank, why),

@@ -203,7 +203,7 @@ impl Indexer {
         let new_instance = || Instance::new(worker);
         let mut instances = model.instances.write();
         let listed = instances.entry(instance.clone()).or_insert_with(new_instance);
-        listed.listeners.insert(dp_rank, Arc::clone(&listener));
+        listed.list(&listener, dp_rank);
         listed.unregistered.remove(&(listener.id, dp_rank));
         drop(instances);
         self.models.write().entry(key).or_insert_with(|| Arc::clone(&model));
@@ -216,6 +216,7 @@ impl Indexer {
             self.decoders.deliver(&listener, Delivery::ResumeRank(dp_rank));
         } else if let Err(error) = self.sockets.open(Arc::clone(&listener)) {
             unlist(&model, &instance, Some(dp_rank));
+            model.end_removals(&listener, None);
             if is_from_dump {
                 // The restored blocks are still in the index.
                 model.instances.write().insert(instance, Instance::new(worker));

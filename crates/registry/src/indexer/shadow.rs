@@ -78,8 +78,7 @@ impl Shadow {
         let unregistered = shadow.model.instances.read().get(instance).map(|found| found.unregistered.clone());
         for (listener, dp_rank) in shadow.own_ranks(&unregistered.unwrap_or_default()) {
             // Its stream starts without messages: nothing is waited for.
-            let (done, _) = crossbeam_channel::bounded(1);
-            indexer.decoders.deliver(&listener, Delivery::IgnoreRank(dp_rank, done));
+            indexer.decoders.deliver(&listener, Delivery::IgnoreRank(dp_rank, Box::new(|| {})));
         }
         Ok(shadow)
     }
@@ -167,9 +166,9 @@ impl Shadow {
             }
             let unregistered = self.own_ranks(&original.unregistered).into_iter();
             *original = Instance {
-                worker: self.worker,
                 unregistered: unregistered.map(|(listener, dp_rank)| (listener.id, dp_rank)).collect(),
                 listeners: std::mem::take(&mut self.listeners),
+                ..Instance::new(self.worker)
             };
         }
         std::mem::swap(&mut self.listeners, &mut self.replaced);

@@ -121,13 +121,24 @@ impl Indexer {
     fn stop_listening(&self, model: &Arc<Model>, dp_rank: DpRank, listener: &Arc<Listener>, pending: &mut PendingWork) {
         let is_listed = |instance: &Instance| instance.has_stream(listener);
         if model.instances.read().get(&listener.instance).is_some_and(is_listed) {
-            self.decoders.deliver(listener, Delivery::IgnoreRank(dp_rank, pending.add()));
+            let removal = Removal { model: Arc::clone(model), listener: Arc::clone(listener), dp_rank: Some(dp_rank) };
+            let done = pending.add();
+            let ignored = move || {
+                drop(removal);
+                // The caller may have stopped waiting.
+                let _ = done.send(());
+            };
+            self.decoders.deliver(listener, Delivery::IgnoreRank(dp_rank, Box::new(ignored)));
             self.release_hold(listener, dp_rank, None, pending);
             return;
         }
         let name = StreamName::new(model.key.clone(), listener.instance.clone(), listener.dp_rank, &listener.options);
         let stream_positions = Arc::clone(&self.stream_positions);
-        let store_position = move |position| stream_positions.lock().insert(name, position);
+        let removal = Removal { model: Arc::clone(model), listener: Arc::clone(listener), dp_rank: None };
+        let store_position = move |position| {
+            drop(removal);
+            stream_positions.lock().insert(name, position);
+        };
         // With the last listener, all ranks of the instance are removed, including those without a listener.
         let is_last = model.worker(&listener.instance) != Some(listener.worker);
         self.retire(listener, is_last.then_some(listener.worker), store_position, pending);
@@ -180,16 +191,30 @@ impl Indexer {
     }
 }
 
+/// Removal of the blocks of an unregistered rank, or of all ranks, of a listener. It ends when it is dropped.
+struct Removal {
+    model: Arc<Model>,
+    listener: Arc<Listener>,
+    dp_rank: Option<DpRank>,
+}
+
+impl Drop for Removal {
+    fn drop(&mut self) {
+        self.model.end_removals(&self.listener, self.dp_rank);
+    }
+}
+
 /// Removes the listeners of an instance, or of one of its ranks, from a model, and returns them.
 pub(super) fn unlist(model: &Model, instance: &InstanceId, dp_rank: Option<DpRank>) -> Vec<(DpRank, Arc<Listener>)> {
     let mut instances = model.instances.write();
     let Entry::Occupied(mut entry) = instances.entry(instance.clone()) else { return Vec::new() };
-    let Instance { listeners, unregistered, .. } = entry.get_mut();
+    let Instance { listeners, unregistered, removals, .. } = entry.get_mut();
     let closed: Vec<_> = match dp_rank {
         Some(dp_rank) => listeners.remove_entry(&dp_rank).into_iter().collect(),
         None => std::mem::take(listeners).into_iter().collect(),
     };
     for (dp_rank, listener) in &closed {
+        removals.insert((listener.id, *dp_rank));
         match listeners.values().any(|other| Arc::ptr_eq(other, listener)) {
             true => {
                 unregistered.insert((listener.id, *dp_rank));

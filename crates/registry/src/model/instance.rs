@@ -15,6 +15,8 @@ pub(crate) struct Instance {
     /// Ranks that were unregistered while other ranks keep the stream of the listener with this id. Messages that its decoder
     /// had queued name them no more.
     pub unregistered: BTreeSet<(u64, DpRank)>,
+    /// Ranks whose blocks of the listener with this id are not removed yet.
+    pub removals: BTreeSet<(u64, DpRank)>,
 }
 
 /// Trust in a rank, and the faults of its stream.
@@ -29,7 +31,23 @@ pub(crate) struct StreamStatus {
 impl Instance {
     /// An instance without listeners.
     pub(crate) fn new(worker: WorkerId) -> Self {
-        Self { worker, listeners: BTreeMap::new(), unregistered: BTreeSet::new() }
+        Self { worker, listeners: BTreeMap::new(), unregistered: BTreeSet::new(), removals: BTreeSet::new() }
+    }
+
+    /// Lists a rank of a stream. It is degraded while blocks that another stream stored for it are not removed.
+    pub(crate) fn list(&mut self, listener: &Arc<Listener>, dp_rank: DpRank) {
+        self.listeners.insert(dp_rank, Arc::clone(listener));
+        let former = self.removals.iter().filter(|(id, removed)| *removed == dp_rank && *id != listener.id);
+        former.for_each(|&(id, _)| listener.displace(dp_rank, id));
+    }
+
+    /// Ends the removal of the blocks of a rank, or of all ranks, of a listener. Returns the listeners that have taken such a
+    /// rank meanwhile.
+    pub(super) fn end_removals(&mut self, listener: u64, dp_rank: Option<DpRank>) -> Vec<(DpRank, Arc<Listener>)> {
+        let is_ended = |&(id, removed): &(u64, DpRank)| id == listener && dp_rank.is_none_or(|ended| ended == removed);
+        let ended: Vec<_> = self.removals.extract_if(.., is_ended).map(|(_, removed)| removed).collect();
+        let owner = |removed| Some((removed, Arc::clone(self.listeners.get(&removed)?)));
+        ended.into_iter().filter_map(owner).filter(|(_, owner)| owner.id != listener).collect()
     }
 
     /// Whether a stream has ranks.

@@ -72,7 +72,7 @@ const fn results(applied: &Applied) -> [u64; RESULTS.len()] {
 const EVENT_TYPES: [&str; 5] = ["BlockStored", "BlockRemoved", "BlockTransferred", "BlockInactive", "AllBlocksCleared"];
 
 /// Reasons for which a message or event is rejected or dropped.
-const REASONS: [&str; 38] = [
+const REASONS: [&str; 40] = [
     "bad_frames",
     "malformed_batch",
     "not_a_batch",
@@ -90,6 +90,8 @@ const REASONS: [&str; 38] = [
     "adapter_name_control_character",
     "salted_blocks",
     "ownership_unknown",
+    "components_unknown",
+    "moved_copies_unknown",
     "hybrid_group",
     "unnamed_group",
     "bad_replay",

@@ -1,6 +1,6 @@
 //! Cache groups of a rank and their roles in an index.
 
-use flash_indexer_core::groups::{AttentionWindow, GROUPS_MAX, GroupId, SecondaryGroup};
+use flash_indexer_core::groups::{AttentionWindow, ClearedGroups, GROUPS_MAX, GroupId, SecondaryGroup};
 use flash_indexer_core::hashing::BlockSize;
 use rustc_hash::FxHashMap;
 
@@ -97,6 +97,18 @@ impl CacheGroups {
             Some(GroupRole::Primary) => Ok(None),
             None if self.primary.is_none() => Ok(None),
             _ => self.secondary(idx, CacheGroup { kind: Some("removal"), ..CacheGroup::default() }),
+        }
+    }
+
+    /// The groups of a clear of one group. Without the group's role, which blocks are cleared is not known, also if the rank
+    /// has named no group at all.
+    pub(super) fn of_clear(&self, idx: u32) -> Result<ClearedGroups, TranslateError> {
+        match self.roles.get(&idx) {
+            Some(GroupRole::Primary) => Ok(ClearedGroups::Primary),
+            Some(GroupRole::Secondary(_)) => Ok(ClearedGroups::Secondary(GroupId(idx))),
+            Some(GroupRole::Unsupported) | None => {
+                Err(TranslateError::HybridGroup { group: idx, kind: "cleared".to_owned() })
+            }
         }
     }
 

@@ -108,6 +108,19 @@ pub enum TranslateError {
         /// The manager's name, truncated to 64 characters.
         owner: String,
     },
+    /// The blocks of a manager are cleared, and some of them may be another one's.
+    #[error(
+        "the engine has cleared the blocks of {owner:?}, and earlier events do not show of which blocks the copies that are left are its own: clear the engine's prefix cache"
+    )]
+    OwnershipDoubtful {
+        /// The manager's name, truncated to 64 characters.
+        owner: String,
+    },
+    /// An event changes blocks that have components, and does not name the components.
+    #[error(
+        "the engine has changed copies of blocks that have components, and did not name the components: clear the engine's prefix cache"
+    )]
+    ComponentsUnknown,
     /// The rank has too many salted blocks, or the salt of the store's blocks is forgotten.
     #[error(
         "the rank has too many salted blocks to remember their salts: the store is left out; clear the engine's prefix cache"
@@ -127,7 +140,8 @@ impl TranslateError {
             Self::AdapterNameCharacter { .. } => "adapter_name_control_character",
             Self::HybridGroup { .. } => "hybrid_group",
             Self::UnnamedGroup => "unnamed_group",
-            Self::OwnershipUnknown { .. } => "ownership_unknown",
+            Self::OwnershipUnknown { .. } | Self::OwnershipDoubtful { .. } => "ownership_unknown",
+            Self::ComponentsUnknown => "components_unknown",
             Self::SaltedBlocks => "salted_blocks",
         }
     }
@@ -140,6 +154,14 @@ pub struct Translation {
     pub first: RankEvent,
     /// The other changes.
     pub rest: Vec<RankEvent>,
+    /// Why the event may have caused other changes as well, which it does not show.
+    pub doubt: Option<TranslateError>,
+}
+
+impl Translation {
+    fn one(change: RankEvent) -> Self {
+        Self { first: change, rest: Vec::new(), doubt: None }
+    }
 }
 
 impl Default for Translation {
@@ -153,7 +175,7 @@ impl FromIterator<RankEvent> for Translation {
     fn from_iter<T: IntoIterator<Item = RankEvent>>(changes: T) -> Self {
         let mut changes = changes.into_iter();
         match changes.next() {
-            Some(first) => Self { first, rest: changes.collect() },
+            Some(first) => Self { first, rest: changes.collect(), doubt: None },
             None => Self::default(),
         }
     }
@@ -161,13 +183,13 @@ impl FromIterator<RankEvent> for Translation {
 
 impl From<BlockEvent> for Translation {
     fn from(event: BlockEvent) -> Self {
-        Self { first: RankEvent::Primary(event), rest: Vec::new() }
+        Self::one(RankEvent::Primary(event))
     }
 }
 
 impl From<GroupChange> for Translation {
     fn from(change: GroupChange) -> Self {
-        Self { first: RankEvent::Secondary(change), rest: Vec::new() }
+        Self::one(RankEvent::Secondary(change))
     }
 }
 
@@ -330,19 +352,22 @@ impl Translator {
         event: &BlockStored<'_>,
     ) -> Result<Translation, TranslateError> {
         let mut changes = Vec::new();
+        let (blocks, all) = (&event.block_hashes, (tier, RemovedCopies::All));
         if components.full {
             changes.extend(self.stored_in_primary(tier, event)?);
+            self.owned.stored_as_state(event.ownership, tier, None, blocks);
         } else {
-            let (blocks, copies) = (event.block_hashes.clone(), RemovedCopies::All);
-            changes.push(RankEvent::Primary(BlockEvent::Removed { tier, blocks, copies }));
+            changes.push(self.removal(None, None, all, blocks));
         }
         for (group, is_held) in self.components.named(components, event.group, self.options.block_size) {
-            let blocks = event.block_hashes.clone();
-            let event = match is_held {
-                true => GroupEvent::Stored { tier, blocks, copies: 1 },
-                false => GroupEvent::Removed { tier, blocks, copies: RemovedCopies::All },
-            };
-            changes.push(RankEvent::Secondary(GroupChange { group, event }));
+            changes.push(match is_held {
+                true => {
+                    self.owned.stored_as_state(event.ownership, tier, Some(group), blocks);
+                    let event = GroupEvent::Stored { tier, blocks: blocks.clone(), copies: 1 };
+                    RankEvent::Secondary(GroupChange { group, event })
+                }
+                false => self.removal(None, Some(group), all, blocks),
+            });
         }
         Ok(changes.into_iter().collect())
     }
@@ -391,7 +416,7 @@ impl Translator {
         }
         let mut events = events.into_iter();
         let first = events.next().unwrap_or(BlockEvent::Copied { tier, blocks: Vec::new() });
-        Ok(Translation { first: RankEvent::Primary(first), rest: events.map(RankEvent::Primary).collect() })
+        Ok(std::iter::once(first).chain(events).map(RankEvent::Primary).collect())
     }
 
     fn blocks_of(&mut self, tier: Tier, event: &BlockStored<'_>) -> Result<Vec<Block>, TranslateError> {

@@ -3,43 +3,67 @@
 use flash_indexer_core::groups::{ClearScope, ClearedGroups, GroupChange, GroupEvent, RankEvent, SecondaryGroup};
 use flash_indexer_core::{BlockEvent, RemovedCopies, SequenceHash, Tier};
 
+use super::owned::ClearedOwner;
 use super::recent::RecentMap;
 use super::{MEDIUM_CHARS_MAX, RECENT_GENERATION_MAX, TranslateError, Translation, Translator, tier};
-use crate::event::{BlockRemoved, BlockTransferred, ScopedClear};
+use crate::event::{BlockRemoved, BlockTransferred, ScopedClear, StoreOrigin};
 
 impl Translator {
     pub(super) fn removed(&mut self, event: &BlockRemoved<'_>) -> Result<Translation, TranslateError> {
         let tier = tier(event.medium, event.locality)?;
         let group = self.groups.of_removal(event.group_idx)?;
+        let of_components = self.components_of(group, event.group_idx);
         let Some(counts) = &event.remaining_copy_counts else {
             let copies = self.options.removed_copies;
-            self.owned.removed(event.ownership, (tier, copies), group, &event.block_hashes);
-            let removal = self.removal(group, (tier, copies), &event.block_hashes);
-            let of_components = (group.is_none() && event.group_idx.is_none()).then(|| self.components.groups());
-            let of_components = of_components.into_iter().flatten().map(|group| {
-                // A removal is of the whole block.
-                let blocks = event.block_hashes.clone();
-                RankEvent::Secondary(GroupChange {
-                    group,
-                    event: GroupEvent::Removed { tier, blocks, copies: RemovedCopies::All },
-                })
-            });
-            return Ok(std::iter::once(removal).chain(of_components).collect());
+            let mut changes = vec![self.removal(event.ownership, group, (tier, copies), &event.block_hashes)];
+            changes.extend(self.removals_of(&of_components, tier, &event.block_hashes));
+            return Ok(changes.into_iter().collect());
         };
-        let mut removals = Vec::new();
+        let (mut changes, mut doubt) = (Vec::new(), None);
         let (mut blocks, mut counts) = (&event.block_hashes[..], &counts[..]);
         while let Some(&left) = counts.first() {
             let same = counts.iter().take_while(|&&count| count == left).count();
-            let copies = if left == 0 { RemovedCopies::All } else { RemovedCopies::AllBut(left) };
-            self.owned.removed(event.ownership, (tier, copies), group, &blocks[..same]);
-            removals.push(self.removal(group, (tier, copies), &blocks[..same]));
+            let counted = &blocks[..same];
             (blocks, counts) = (&blocks[same..], &counts[same..]);
+            if left == 0 {
+                changes.push(self.removal(event.ownership, group, (tier, RemovedCopies::All), counted));
+                changes.extend(self.removals_of(&of_components, tier, counted));
+                continue;
+            }
+            // The engine has copies, also of blocks of which it has published none in this tier.
+            changes.extend(self.copies(group, (tier, Some(StoreOrigin::Reused)), counted)?);
+            changes.push(self.removal(event.ownership, group, (tier, RemovedCopies::AllBut(left)), counted));
+            doubt = (!of_components.is_empty()).then_some(TranslateError::ComponentsUnknown);
         }
-        Ok(removals.into_iter().collect())
+        Ok(Translation { doubt, ..changes.into_iter().collect() })
+    }
+
+    /// The components of blocks that an event without components and of this group changes.
+    fn components_of(&self, group: Option<SecondaryGroup>, group_idx: Option<u32>) -> Vec<SecondaryGroup> {
+        let is_of_whole_blocks = group.is_none() && group_idx.is_none();
+        self.components.groups().filter(|_| is_of_whole_blocks).collect()
+    }
+
+    /// Removals of the components of whole blocks.
+    fn removals_of(&mut self, components: &[SecondaryGroup], tier: Tier, blocks: &[SequenceHash]) -> Vec<RankEvent> {
+        let removals = components.iter();
+        removals.map(|&group| self.removal(None, Some(group), (tier, RemovedCopies::All), blocks)).collect()
     }
 
     /// A removal of blocks from the primary group or a secondary one.
-    fn removal(
+    pub(super) fn removal(
+        &mut self,
+        owner: Option<&str>,
+        group: Option<SecondaryGroup>,
+        (tier, copies): (Tier, RemovedCopies),
+        blocks: &[SequenceHash],
+    ) -> RankEvent {
+        self.owned.removed(owner, (tier, copies), group, blocks);
+        self.uncounted_removal(group, (tier, copies), blocks)
+    }
+
+    /// A removal whose effect on the managers of the blocks is known already.
+    fn uncounted_removal(
         &mut self,
         group: Option<SecondaryGroup>,
         (tier, copies): (Tier, RemovedCopies),
@@ -57,33 +81,53 @@ impl Translator {
         }
     }
 
+    /// Copies of blocks that an event names by sequence hash alone.
+    fn copies(
+        &mut self,
+        group: Option<SecondaryGroup>,
+        (tier, origin): (Tier, Option<StoreOrigin>),
+        blocks: &[SequenceHash],
+    ) -> Result<Translation, TranslateError> {
+        match group {
+            None => self.offloaded((tier, origin), blocks),
+            Some(group) => {
+                let event = GroupEvent::Stored { tier, blocks: blocks.to_vec(), copies: 1 };
+                Ok(GroupChange { group, event }.into())
+            }
+        }
+    }
+
     /// Translates a move between media: a copy in the new tier, then a removal from the old one, so that the content of the
-    /// block stays known.
+    /// block stays known. Copies in an unknown medium are not indexed, so a move from one only adds a copy.
     pub(super) fn transferred(&mut self, event: &BlockTransferred<'_>) -> Result<Translation, TranslateError> {
-        let from = tier(event.from_medium, None)?;
-        let to = tier(event.to_medium, None).map_err(|error| match error {
-            TranslateError::UnknownMedium { medium } => TranslateError::UnknownTarget { medium },
-            error => error,
-        })?;
+        let from = tier(event.from_medium, None);
+        let to = match (tier(event.to_medium, None), &from) {
+            (Err(TranslateError::UnknownMedium { medium }), Ok(_)) => {
+                return Err(TranslateError::UnknownTarget { medium });
+            }
+            (to, _) => to?,
+        };
         let group = self.groups.of_removal(event.group_idx)?;
-        if from == to {
+        if from == Ok(to) {
             return Ok(Translation::default());
         }
         if to != Tier::Device {
             self.recent_blocks.get_or_insert_with(|| RecentMap::new(RECENT_GENERATION_MAX));
         }
         let blocks = &event.block_hashes;
-        let mut changes: Vec<RankEvent> = match group {
-            None => self.offloaded((to, None), blocks)?.into_iter().collect(),
-            Some(group) => {
-                let event = GroupEvent::Stored { tier: to, blocks: blocks.clone(), copies: 1 };
-                vec![RankEvent::Secondary(GroupChange { group, event })]
+        let mut changes: Vec<RankEvent> = self.copies(group, (to, None), blocks)?.into_iter().collect();
+        match from {
+            Ok(from) => {
+                let copies = self.options.removed_copies;
+                self.owned.transferred((from, to), copies, group, blocks);
+                changes.push(self.uncounted_removal(group, (from, copies), blocks));
             }
-        };
-        let copies = self.options.removed_copies;
-        self.owned.removed(None, (from, copies), group, blocks);
-        changes.push(self.removal(group, (from, copies), blocks));
-        Ok(changes.into_iter().collect())
+            // They may be any manager's.
+            Err(_) => self.owned.forget(),
+        }
+        let has_components = !self.components_of(group, event.group_idx).is_empty();
+        let doubt = has_components.then_some(TranslateError::ComponentsUnknown);
+        Ok(Translation { doubt, ..changes.into_iter().collect() })
     }
 
     /// Translates a clear of a part of the cache. An index has each block with its tier and group, but not with its
@@ -92,28 +136,27 @@ impl Translator {
         let tier = event.medium.map(|medium| tier(Some(medium), None)).transpose()?;
         let groups = match event.group_idx {
             None => ClearedGroups::All,
-            idx => {
-                self.groups.of_removal(idx)?.map_or(ClearedGroups::Primary, |group| ClearedGroups::Secondary(group.id))
-            }
+            Some(idx) => self.groups.of_clear(idx)?,
         };
         let scope = ClearScope { tier, groups };
         if let Some(owner) = event.ownership {
-            let unknown = || {
-                let owner = owner.chars().take(MEDIUM_CHARS_MAX).collect();
-                TranslateError::OwnershipUnknown { owner }
+            let cleared = self.owned.clear_owner(owner, scope);
+            let owner = owner.chars().take(MEDIUM_CHARS_MAX).collect();
+            let Some(ClearedOwner { removals, is_doubtful }) = cleared else {
+                return Err(TranslateError::OwnershipUnknown { owner });
             };
-            let removals = self.owned.clear_owner(owner, scope).ok_or_else(unknown)?;
             for removal in &removals {
                 if let RankEvent::Primary(BlockEvent::Removed { tier, blocks, copies }) = removal {
                     self.salts.removed(*tier, blocks, *copies);
                 }
             }
-            return Ok(removals.into_iter().collect());
+            let doubt = is_doubtful.then_some(TranslateError::OwnershipDoubtful { owner });
+            return Ok(Translation { doubt, ..removals.into_iter().collect() });
         }
         self.owned.clear(scope);
         if scope.has_primary() {
             scope.tiers().for_each(|tier| self.salts.cleared(tier));
         }
-        Ok(Translation { first: RankEvent::ClearedScope(scope), rest: Vec::new() })
+        Ok(Translation::one(RankEvent::ClearedScope(scope)))
     }
 }
