@@ -5,8 +5,8 @@ import { TIERS, TIER_NAMES, duration, el, pill, plural, rate, setText, short, ti
 const ROW_PX = 38;
 /** Rows drawn above and below the visible ones. */
 const MARGIN_ROWS = 6;
-const TRUSTS = ["exact", "recovering", "degraded", "cold"];
-const TRUST_ORDER = { degraded: 0, recovering: 1, cold: 2, exact: 3 };
+const TRUSTS = ["exact", "recovering", "degraded", "approximate", "cold"];
+const TRUST_ORDER = { degraded: 0, recovering: 1, cold: 2, approximate: 3, exact: 4 };
 
 const ago = (rank) => rank.listener.last_event_ms_ago;
 
