@@ -29,6 +29,11 @@ export function setText(element, text) {
 const WHOLE = new Intl.NumberFormat("en", { maximumFractionDigits: 0 });
 const SHORT = new Intl.NumberFormat("en", { notation: "compact", maximumSignificantDigits: 3 });
 
+const COLLATOR = new Intl.Collator("en", { numeric: true });
+
+/** Orders names; numbers in them by their value. */
+export const compareNames = (a, b) => COLLATOR.compare(a, b);
+
 /** A count with all digits. */
 export const whole = (count) => (typeof count === "string" ? count : WHOLE.format(count));
 /** A count with at most three digits and a unit. */

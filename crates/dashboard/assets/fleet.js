@@ -1,6 +1,6 @@
 // Fleet: every rank, its blocks, its trust and why.
 
-import { TIERS, TIER_NAMES, duration, el, pill, plural, rate, setText, short, tierLegend, whole } from "./dom.js";
+import { TIERS, TIER_NAMES, compareNames, duration, el, pill, plural, rate, setText, short, tierLegend, whole } from "./dom.js";
 
 const ROW_PX = 38;
 /** Rows drawn above and below the visible ones. */
@@ -99,10 +99,10 @@ export const fleet = {
     };
     const { by } = COLUMNS.find((column) => column.id === this.sort.id);
     const direction = this.sort.down ? -1 : 1;
-    const compare = (a, b) => (typeof a === "string" ? a.localeCompare(b, "en", { numeric: true }) : a - b);
+    const compare = (a, b) => (typeof a === "string" ? compareNames(a, b) : a - b);
     const keyed = ranks.filter(fits).map((rank) => [by(rank), rank]);
     keyed.sort(([a, first], [b, second]) =>
-      (a === b ? 0 : direction * compare(a, b)) || compare(first.instance, second.instance) || first.rank - second.rank);
+      (a === b ? 0 : direction * compare(a, b)) || compareNames(first.instance, second.instance) || first.rank - second.rank);
     this.rows = keyed.map(([, rank]) => rank);
     setText(this.shown, this.rows.length === ranks.length ? plural(ranks.length, "rank") : `${whole(this.rows.length)} of ${plural(ranks.length, "rank")}`);
     this.repaint(app);

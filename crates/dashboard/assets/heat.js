@@ -1,6 +1,6 @@
 // Heat map: stores and removals of each rank over time, from the counters of `/workers`.
 
-import { colour, el, fitted, plural, rate, setText, showTip, whole } from "./dom.js";
+import { colour, compareNames, el, fitted, plural, rate, setText, showTip, whole } from "./dom.js";
 
 /** Columns of the ring, and time of each. */
 const COLUMNS = 150;
@@ -81,7 +81,7 @@ export const heat = {
     const name = ({ rank }) => `${rank.instance} / ${rank.rank}`;
     let rows = [...rings.values()].filter((ring) => words.every((word) => `${name(ring)} ${ring.rank.model} ${ring.rank.tenant}`.toLowerCase().includes(word)));
     rows = rows.map((ring) => ({ ring, name: name(ring), stored: sum(ring.stored), removed: sum(ring.removed) }));
-    const byName = (a, b) => a.name.localeCompare(b.name, "en", { numeric: true });
+    const byName = (a, b) => compareNames(a.name, b.name);
     const byActivity = (a, b) => b.stored + b.removed - a.stored - a.removed || byName(a, b);
     rows.sort(this.order.value === "name" ? byName : byActivity);
     const pages = Math.max(1, Math.ceil(rows.length / PAGE_ROWS));

@@ -1,7 +1,7 @@
 // Query: where the instances hold a prompt, and why each match ends.
 
 import { ApiError, post } from "./api.js";
-import { TIER_NAMES, el, modelSelect, pill, plural, setText, tierLegend, whole } from "./dom.js";
+import { TIER_NAMES, compareNames, el, modelSelect, pill, plural, setText, tierLegend, whole } from "./dom.js";
 
 /** Instances whose matches are drawn. */
 const SHOWN_MAX = 50;
@@ -102,7 +102,7 @@ export const query = {
     const tokens = prompt.token_ids?.length ?? prompt.block_hashes.length * blockSize;
     const blocks = Math.floor(tokens / blockSize);
     const found = Object.entries(answer.instances).map(([instance, match]) => ({ instance, match }));
-    found.sort((a, b) => b.match.gpu - a.match.gpu || b.match.longest_matched - a.match.longest_matched || a.instance.localeCompare(b.instance, "en", { numeric: true }));
+    found.sort((a, b) => b.match.gpu - a.match.gpu || b.match.longest_matched - a.match.longest_matched || compareNames(a.instance, b.instance));
     const best = found[0]?.match.longest_matched ?? 0;
     setText(this.summary, `${plural(tokens, "token")}, ${plural(blocks, "whole block")} of ${blockSize}. ` +
       (best > 0 ? `The deepest match has ${plural(best, "token")}.` : "No instance holds a prefix."));

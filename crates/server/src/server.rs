@@ -268,16 +268,18 @@ impl Server {
             let indexer = Arc::clone(&indexer);
             Live::start(move || http::sample(&indexer))
         };
-        let api = Api::new(
-            Arc::clone(&indexer),
-            Arc::clone(&access),
-            bodies.clone(),
-            configured,
-            peers,
-            Arc::clone(&recovery),
+        let api = Api {
             live,
-            status,
-        );
+            ..Api::new(
+                Arc::clone(&indexer),
+                Arc::clone(&access),
+                bodies.clone(),
+                configured,
+                peers,
+                Arc::clone(&recovery),
+                status,
+            )
+        };
         let router = http::router(api);
         let grpc = grpc.map(|(listener, address)| {
             let metrics = Arc::clone(indexer.metrics());

@@ -102,6 +102,7 @@ pub(crate) struct Api {
 }
 
 impl Api {
+    /// State whose live figures have no sampler.
     pub(crate) fn new(
         indexer: Arc<Indexer>,
         access: Arc<AccessControl>,
@@ -109,7 +110,6 @@ impl Api {
         configured: BTreeSet<RankId>,
         peers: Arc<Peers>,
         recovery: Arc<RecoveryStatus>,
-        live: Arc<Live>,
         discovery: Option<Arc<DiscoveryStatus>>,
     ) -> Self {
         let dumps = Arc::new(Semaphore::new(DUMPS_MAX));
@@ -130,7 +130,7 @@ impl Api {
             digests,
             peers,
             recovery,
-            live,
+            live: Arc::default(),
             discovery,
         }
     }
