@@ -60,7 +60,7 @@ fn an_instance_is_picked_by_what_it_holds_and_by_its_load_until_the_request_is_d
     assert_eq!(costs, [(&json!("busy"), &json!(8.0)), (&json!("holder"), &json!(5.0))], "4 + 4, and 4 - 3 + 4");
     assert_eq!(first["load"], idle, "before the pick");
 
-    // One block to compute and four in use, so a prompt that nobody holds goes to the other one.
+    // One block to compute and four in use, so a prompt that no instance holds goes to the other one.
     let load = |instance: &str| {
         let picked = pick(&service, &[9], json!({ "pods": [instance] }));
         picked["load"].clone()
