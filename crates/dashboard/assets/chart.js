@@ -8,10 +8,10 @@ const RIGHT = 10;
 const TOP = 10;
 const BOTTOM = 22;
 
-/** The smallest of 1, 2, 5 times a power of ten that is not below `value`. */
+/** The smallest of these steps times a power of ten that is not below `value`. */
 function rounded(value) {
   const power = 10 ** Math.floor(Math.log10(value));
-  return [1, 2, 5, 10].map((step) => step * power).find((step) => step >= value * 0.9999);
+  return [1, 1.6, 2, 3, 4, 6, 8, 10].map((step) => step * power).find((step) => step >= value * 0.9999);
 }
 
 /** A chart of series, each with a name. `format` shows a value; `max` is a fixed upper end; `from` is the lower end of a logarithmic axis. */
