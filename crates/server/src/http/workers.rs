@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use axum::Json;
 use axum::extract::State;
-use axum::http::StatusCode;
+use axum::http::{HeaderName, StatusCode};
 use flash_indexer_api::{
     ConnectionStatus, Listener, ModelScope, RegisterRequest, Replay, Success, SuccessStatus, UnregisterRequest,
     Unregistration, Worker,
@@ -18,6 +18,7 @@ use super::error::ApiError;
 use super::extract::{Access, Body, Parameters};
 use super::fields::CheckedScope;
 use super::{Api, blocking};
+use crate::peers::PROCESS_HEADER;
 
 pub(super) async fn register(
     State(api): State<Arc<Api>>,
@@ -79,7 +80,7 @@ pub(super) async fn list(
     State(api): State<Arc<Api>>,
     Access(grant): Access,
     Parameters(scope): Parameters<ModelScope>,
-) -> Result<Json<Vec<Worker>>, ApiError> {
+) -> Result<([(HeaderName, String); 1], Json<Vec<Worker>>), ApiError> {
     let selection = scope.selection(&grant)?;
     let reports = api.indexer.instances(selection.model.as_deref(), selection.tenant.as_deref());
     let permitted = reports.into_iter().filter(|report| selection.permits(&report.model));
@@ -98,7 +99,8 @@ pub(super) async fn list(
             listeners: report.listeners.into_iter().map(|(rank, report)| (rank.0, listener(report))).collect(),
         }
     });
-    Ok(Json(workers.collect()))
+    let process = (HeaderName::from_static(PROCESS_HEADER), api.peers.process().to_owned());
+    Ok(([process], Json(workers.collect())))
 }
 
 fn listener(report: ListenerReport) -> Listener {
