@@ -1,8 +1,10 @@
 //! Injected faults, observed through the service's HTTP API.
 
+mod answers;
 mod background;
 mod body_budget;
 mod large_requests;
+mod texts;
 
 use std::sync::Arc;
 use std::time::Duration;
