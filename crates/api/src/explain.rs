@@ -8,10 +8,11 @@ use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 
 use crate::ModelScope;
+use crate::scope::read_with_scope;
 
 /// Body of `POST /explain`: one of tokens and local hashes.
 #[derive(Debug, Clone, Default, Serialize, Deserialize, ToSchema)]
-#[serde(expecting = "a JSON object")]
+#[serde(from = "ExplainRequestFields")]
 pub struct ExplainRequest {
     /// The tokens of the prompt.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -32,6 +33,14 @@ pub struct ExplainRequest {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub instance_id: Option<GivenInstanceId>,
 }
+
+read_with_scope!(ExplainRequestFields => ExplainRequest {
+    token_ids: Option<Vec<u32>>,
+    block_hashes: Option<Hashes>,
+    lora_name: Option<String>,
+    cache_salt: Option<String>,
+    instance_id: Option<GivenInstanceId>,
+});
 
 /// List of local hashes.
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]

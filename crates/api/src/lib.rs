@@ -9,8 +9,10 @@
 //! | `fleet.rs` | the shared store, discovery, peers, parameters of dumps and digests |
 //! | `status.rs` | health, readiness, success and errors |
 //! | `scope.rs` | model and tenant of a request |
+//! | `by_name.rs` | enums in requests |
 //! | `openapi.rs` | the endpoints, and the document |
 
+mod by_name;
 mod explain;
 mod fleet;
 mod openapi;

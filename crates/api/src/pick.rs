@@ -4,6 +4,7 @@ use flash_indexer_types::{InstanceId, Trust};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
+use crate::scope::read_with_scope;
 use crate::{ModelScope, PartialPrompt, StoreStatus};
 
 /// Response of `POST /pick`.
@@ -77,7 +78,7 @@ pub struct PickWeights {
 
 /// Body of `POST /done`.
 #[derive(Debug, Serialize, Deserialize, ToSchema)]
-#[serde(expecting = "a JSON object")]
+#[serde(from = "DoneRequestFields")]
 pub struct DoneRequest {
     /// The request, as `/pick` or `/predict` named it.
     pub request_id: String,
@@ -88,6 +89,12 @@ pub struct DoneRequest {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub phase: Option<RequestPhase>,
 }
+
+read_with_scope!(DoneRequestFields => DoneRequest {
+    request_id: String,
+    #[serde(default, deserialize_with = "crate::by_name::by_name")]
+    phase: Option<RequestPhase>,
+});
 
 /// Part of a request that has ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, ToSchema)]

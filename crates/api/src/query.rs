@@ -8,11 +8,12 @@ use flash_indexer_types::{Trust, hashes};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
+use crate::scope::read_with_scope;
 use crate::{ByRank, ModelScope};
 
 /// Body of `POST /query`.
 #[derive(Debug, Clone, Default, Serialize, Deserialize, ToSchema)]
-#[serde(expecting = "a JSON object")]
+#[serde(from = "TokenQueryFields")]
 pub struct TokenQuery {
     /// The tokens of the prompt.
     pub token_ids: Vec<u32>,
@@ -37,9 +38,18 @@ pub struct TokenQuery {
     pub after: Option<hashes::AnyHash>,
 }
 
+read_with_scope!(TokenQueryFields => TokenQuery {
+    token_ids: Vec<u32>,
+    lora_name: Option<String>,
+    cache_salt: Option<String>,
+    top_k: Option<NonZeroUsize>,
+    min_score: Option<u64>,
+    after: Option<hashes::AnyHash>,
+});
+
 /// Body of `POST /query_by_hash`.
 #[derive(Debug, Clone, Default, Serialize, Deserialize, ToSchema)]
-#[serde(expecting = "a JSON object")]
+#[serde(from = "HashQueryFields")]
 pub struct HashQuery {
     /// The local hashes of the prompt's blocks.
     #[serde(with = "hashes::list")]
@@ -59,6 +69,14 @@ pub struct HashQuery {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub after: Option<hashes::AnyHash>,
 }
+
+read_with_scope!(HashQueryFields => HashQuery {
+    #[serde(with = "hashes::list")]
+    block_hashes: Vec<LocalHash>,
+    top_k: Option<NonZeroUsize>,
+    min_score: Option<u64>,
+    after: Option<hashes::AnyHash>,
+});
 
 /// Response of a query. The service writes it without this type; a test compares both.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, ToSchema)]

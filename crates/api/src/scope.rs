@@ -24,6 +24,34 @@ pub struct ModelScope {
     pub routing_group: Option<String>,
 }
 
+/// Implements `From` for a request that has a scope, from a type that reads all of its fields in one object.
+///
+/// `serde` reads a flattened struct from a copy of all unknown fields. Without one, an unknown field may hold anything.
+macro_rules! read_with_scope {
+    ($fields:ident => $request:ident { $($(#[$attribute:meta])* $field:ident: $type:ty,)* }) => {
+        #[derive(serde::Deserialize)]
+        #[serde(expecting = "a JSON object")]
+        struct $fields {
+            $($(#[$attribute])* $field: $type,)*
+            model_name: Option<String>,
+            modelname: Option<String>,
+            model: Option<String>,
+            tenant_id: Option<String>,
+            routing_group: Option<String>,
+        }
+
+        impl From<$fields> for $request {
+            fn from(fields: $fields) -> Self {
+                let $fields { $($field,)* model_name, modelname, model, tenant_id, routing_group } = fields;
+                let scope = crate::ModelScope { model_name, modelname, model, tenant_id, routing_group };
+                Self { scope, $($field,)* }
+            }
+        }
+    };
+}
+
+pub(crate) use read_with_scope;
+
 impl ModelScope {
     /// The scope of a model, and of a tenant if it is given.
     #[must_use]

@@ -42,6 +42,7 @@ pub struct PromptFields {
     /// `truncation_side` says which.
     pub truncate_prompt_tokens: Option<i64>,
     /// The side at which tokens are left out: `left` keeps the last ones, `right` the first ones.
+    #[serde(default, deserialize_with = "crate::by_name::by_name")]
     pub truncation_side: Option<TruncationSide>,
     /// Whether a text is tokenized with special tokens.
     pub add_special_tokens: Option<bool>,

@@ -8,11 +8,12 @@ use flash_indexer_types::{EngineKind, GivenInstanceId, InstanceId, Removal, Trus
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
+use crate::scope::read_with_scope;
 use crate::{ByRank, ModelScope, SuccessStatus};
 
 /// Body of `POST /register`.
 #[derive(Debug, Serialize, Deserialize, ToSchema)]
-#[serde(expecting = "a JSON object")]
+#[serde(from = "RegisterRequestFields")]
 pub struct RegisterRequest {
     /// The router's name of the instance.
     pub instance_id: GivenInstanceId,
@@ -51,6 +52,23 @@ pub struct RegisterRequest {
     pub extra_keys: Option<bool>,
 }
 
+read_with_scope!(RegisterRequestFields => RegisterRequest {
+    instance_id: GivenInstanceId,
+    endpoint: Option<String>,
+    #[serde(default, deserialize_with = "crate::by_name::by_name")]
+    events: Option<Events>,
+    cache_blocks: Option<NonZeroUsize>,
+    block_size: u32,
+    dp_rank: Option<u32>,
+    replay_endpoint: Option<String>,
+    lora_name: Option<String>,
+    #[serde(default, deserialize_with = "crate::by_name::by_name")]
+    engine: Option<EngineKind>,
+    #[serde(default, deserialize_with = "crate::by_name::by_name")]
+    removal: Option<Removal>,
+    extra_keys: Option<bool>,
+});
+
 /// Source of an engine's events.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "lowercase")]
@@ -63,7 +81,7 @@ pub enum Events {
 
 /// Body of `POST /unregister`.
 #[derive(Debug, Serialize, Deserialize, ToSchema)]
-#[serde(expecting = "a JSON object")]
+#[serde(from = "UnregisterRequestFields")]
 pub struct UnregisterRequest {
     /// The instance.
     pub instance_id: GivenInstanceId,
@@ -74,6 +92,11 @@ pub struct UnregisterRequest {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub dp_rank: Option<u32>,
 }
+
+read_with_scope!(UnregisterRequestFields => UnregisterRequest {
+    instance_id: GivenInstanceId,
+    dp_rank: Option<u32>,
+});
 
 /// Response of `POST /unregister`.
 #[derive(Debug, Serialize, Deserialize, ToSchema)]

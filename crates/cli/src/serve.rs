@@ -149,7 +149,8 @@ pub(crate) struct ServeArguments {
 
     /// Limit of the bodies of all requests that are received and not answered, such as 512MiB; at least twice
     /// --body-bytes-max. The clients of one address may have as much of it as is free, and three times as much with
-    /// bodies of at most 64KiB; beyond it a request is answered with 503. [default: a sixteenth of the memory of the control group or the machine, from 64MiB to 1GiB]
+    /// bodies of at most 64KiB; beyond it a request is answered with 503. All answers that clients have not read have the
+    /// same limit by themselves. [default: a sixteenth of the memory of the control group or the machine, from 64MiB to 1GiB]
     #[arg(long, env = "FLASH_INDEXER_BODY_BYTES_TOTAL_MAX", value_name = "SIZE", value_parser = byte_size)]
     body_bytes_total_max: Option<usize>,
 

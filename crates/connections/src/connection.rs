@@ -57,6 +57,10 @@ impl Connection {
     fn watch_written<T>(&mut self, written: Poll<io::Result<T>>) -> Poll<io::Result<T>> {
         if written.is_ready() {
             self.head_begun = None;
+            // Over HTTP/2, bytes may be written of which none is an answer's: its client holds them back by the window.
+            if self.protocol == Protocol::Http {
+                self.state.record_read();
+            }
         }
         written
     }

@@ -30,7 +30,7 @@ use tracing::debug;
 
 pub use self::connection::Connection;
 use self::open::OpenConnections;
-pub use self::open::{ConnectionHandle, ReadingGuard, RequestGuard};
+pub use self::open::{ConnectionHandle, ReadingGuard, RequestGuard, UnreadGuard};
 use self::stream::{ConnectionSlot, WatchedStream};
 use self::transport::{HANDSHAKE_DEADLINE, Transport};
 
@@ -79,7 +79,8 @@ impl BoundedListener {
         metrics: Arc<Metrics>,
     ) -> Self {
         let permits = Arc::new(Semaphore::new(connections_max.clamp(1, Semaphore::MAX_PERMITS)));
-        Self { listener, protocol, tls, permits, open: OpenConnections::new(connections_max), metrics }
+        let open = OpenConnections::new(connections_max, &metrics);
+        Self { listener, protocol, tls, permits, open, metrics }
     }
 
     /// Waits for a permit, and evicts connections meanwhile.

@@ -8,10 +8,14 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize};
 use std::task::Waker;
 use std::time::{Duration, Instant};
 
+use flash_indexer_telemetry::metrics::{Limit, Metrics};
 use parking_lot::Mutex;
+use tracing::debug;
 
 /// Time without a complete request after which a connection is slow, and evicted before any other.
 const SLOW_AFTER: Duration = Duration::from_secs(1);
+/// Longest time for which a client may read nothing of the answers that wait for it.
+const UNREAD_DEADLINE: Duration = Duration::from_secs(60);
 /// At most one in this number of all connections is evicted at a time because it is slow. The search is linear in all
 /// connections, so it should free more than one.
 const SLOW_SHARE: usize = 64;
@@ -22,6 +26,7 @@ pub(crate) struct OpenConnections {
     started: Instant,
     connections_max: usize,
     connections: Mutex<ConnectionTable>,
+    metrics: Arc<Metrics>,
 }
 
 #[derive(Debug, Default)]
@@ -45,13 +50,22 @@ pub(crate) struct ConnectionState {
     has_answered: AtomicBool,
     /// Time of acceptance or of the last response, in milliseconds since the listener started.
     since_ms: AtomicU64,
+    /// Answers, or parts of them, that wait for the client to read.
+    unread: AtomicUsize,
+    /// Time at which one began to wait while none did, or at which the client last read, in milliseconds since the
+    /// listener started.
+    read_ms: AtomicU64,
     is_evicted: AtomicBool,
     waker: Mutex<Option<Waker>>,
 }
 
 impl OpenConnections {
-    pub(crate) fn new(connections_max: usize) -> Arc<Self> {
-        Arc::new(Self { started: Instant::now(), connections_max, connections: Mutex::default() })
+    pub(crate) fn new(connections_max: usize, metrics: &Arc<Metrics>) -> Arc<Self> {
+        Self::started_at(Instant::now(), connections_max, metrics)
+    }
+
+    fn started_at(started: Instant, connections_max: usize, metrics: &Arc<Metrics>) -> Arc<Self> {
+        Arc::new(Self { started, connections_max, connections: Mutex::default(), metrics: Arc::clone(metrics) })
     }
 
     pub(crate) fn open(&self, client: IpAddr) -> Arc<ConnectionState> {
@@ -67,6 +81,8 @@ impl OpenConnections {
             heads: AtomicU64::new(0),
             has_answered: AtomicBool::new(false),
             since_ms: AtomicU64::new(elapsed_ms(self.started)),
+            unread: AtomicUsize::new(0),
+            read_ms: AtomicU64::new(0),
             is_evicted: AtomicBool::new(false),
             waker: Mutex::default(),
         });
@@ -76,6 +92,17 @@ impl OpenConnections {
 
     pub(crate) fn close(&self, state: &ConnectionState) {
         self.connections.lock().by_number.remove(&state.number);
+    }
+
+    /// Evicts a connection whose client has not read its answers for too long, and counts it. Returns whether it did.
+    pub(crate) fn evict_unread(&self, state: &ConnectionState) -> bool {
+        let is_overdue = state.is_unread_for(UNREAD_DEADLINE);
+        if is_overdue {
+            state.is_evicted.store(true, Relaxed);
+            self.metrics.limit_reached(Limit::UnreadAnswers);
+            debug!(client = %state.client, "connection closed: its client reads no answers");
+        }
+        is_overdue
     }
 
     /// Evicts connections for a waiting one. Returns their number, 0 if a request is in flight on each connection.
@@ -162,6 +189,16 @@ impl ConnectionState {
         self.since_ms.store(elapsed_ms(self.listener_started), Relaxed);
     }
 
+    /// Records that the client has read a part of an answer.
+    pub(crate) fn record_read(&self) {
+        self.read_ms.store(elapsed_ms(self.listener_started), Relaxed);
+    }
+
+    fn is_unread_for(&self, time: Duration) -> bool {
+        self.unread.load(Relaxed) > 0
+            && elapsed_ms(self.listener_started).saturating_sub(self.read_ms.load(Relaxed)) >= time.as_millis() as u64
+    }
+
     fn begin(&self) {
         self.heads.fetch_add(1, Relaxed);
         self.requests.fetch_add(1, Relaxed);
@@ -199,6 +236,29 @@ impl ConnectionHandle {
     }
 }
 
+impl ConnectionHandle {
+    /// Marks an answer, or a part of one, as waiting for the client to read until the guard is dropped. If the client reads
+    /// none of its answers for [`UNREAD_DEADLINE`], the connection is closed.
+    #[must_use]
+    pub fn unread(&self) -> UnreadGuard {
+        if self.0.unread.fetch_add(1, Relaxed) == 0 {
+            self.0.record_read();
+        }
+        UnreadGuard(Arc::clone(&self.0))
+    }
+}
+
+/// Guard of an answer, or a part of one, that waits for the client to read.
+#[derive(Debug)]
+pub struct UnreadGuard(Arc<ConnectionState>);
+
+impl Drop for UnreadGuard {
+    fn drop(&mut self) {
+        self.0.record_read();
+        self.0.unread.fetch_sub(1, Relaxed);
+    }
+}
+
 /// Guard of a request in flight.
 #[derive(Debug)]
 pub struct RequestGuard(Arc<ConnectionState>);
@@ -221,7 +281,13 @@ impl Drop for ReadingGuard {
 
 #[cfg(test)]
 mod tests {
+    use flash_indexer_telemetry::metrics::MetricNames;
+
     use super::*;
+
+    fn metrics() -> Arc<Metrics> {
+        Arc::new(Metrics::new(MetricNames::Own))
+    }
 
     fn connect(open: &OpenConnections, client: &str) -> Arc<ConnectionState> {
         open.open(client.parse().expect("an address"))
@@ -233,7 +299,7 @@ mod tests {
 
     #[test]
     fn the_client_with_most_connections_loses_its_longest_idle_one() {
-        let open = OpenConnections::new(4);
+        let open = OpenConnections::new(4, &metrics());
         let (a, b) = (connect(&open, "10.0.0.1"), connect(&open, "10.0.0.2"));
         let (c, d) = (connect(&open, "10.0.0.2"), connect(&open, "2001:db8::1"));
         a.since_ms.store(0, Relaxed);
@@ -246,7 +312,7 @@ mod tests {
 
     #[test]
     fn a_connection_with_a_request_in_flight_is_not_evicted() {
-        let open = OpenConnections::new(2);
+        let open = OpenConnections::new(2, &metrics());
         let (in_flight, reading) = (connect(&open, "10.0.0.1"), connect(&open, "10.0.0.1"));
         let _request = ConnectionHandle(Arc::clone(&in_flight)).request();
         let handle = ConnectionHandle(Arc::clone(&reading));
@@ -257,6 +323,32 @@ mod tests {
         drop((body, request));
         open.close(&reading);
         assert_eq!(open.evict(), 0, "no connection can be evicted");
+    }
+
+    #[test]
+    fn a_connection_is_closed_when_its_client_reads_no_answer_for_too_long() {
+        let metrics = metrics();
+        let started = Instant::now().checked_sub(2 * UNREAD_DEADLINE).expect("the machine runs for longer");
+        let open = OpenConnections::started_at(started, 4, &metrics);
+        let (unread, read, answered) =
+            (connect(&open, "10.0.0.1"), connect(&open, "10.0.0.1"), connect(&open, "10.0.0.1"));
+        let handles = [&unread, &read, &answered].map(|state| ConnectionHandle(Arc::clone(state)));
+        let [first, parts, last] = handles.map(|handle| [handle.unread(), handle.unread()]);
+        for state in [&unread, &read, &answered] {
+            assert!(!open.evict_unread(state), "its answers begin to wait");
+            state.read_ms.store(0, Relaxed);
+        }
+        let [part, _rest] = parts;
+        drop((part, last));
+        for state in [&read, &answered] {
+            assert!(!open.evict_unread(state), "its client has read");
+        }
+        answered.read_ms.store(0, Relaxed);
+        assert!(!open.evict_unread(&answered), "no answer waits");
+        assert!(open.evict_unread(&unread));
+        assert_eq!(evicted(&[&unread, &read, &answered]), [true, false, false]);
+        assert_eq!(metrics.limit_reached_count(Limit::UnreadAnswers), 1);
+        drop(first);
     }
 
     #[test]

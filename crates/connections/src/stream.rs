@@ -60,9 +60,11 @@ impl WatchedStream {
         self.received_bytes
     }
 
-    /// Restarts the idle deadline after progress; fails if it has passed or the connection is evicted.
+    /// Restarts the idle deadline after progress; fails if it has passed, if the connection is evicted, or if its client reads
+    /// no answers.
     fn watch<T>(&mut self, moved: Poll<io::Result<T>>, context: &mut Context<'_>) -> Poll<io::Result<T>> {
-        if self.slot.state.is_evicted(context.waker()) {
+        let ConnectionSlot { state, open, .. } = &self.slot;
+        if state.is_evicted(context.waker()) || open.evict_unread(state) {
             return Poll::Ready(Err(io::ErrorKind::ConnectionAborted.into()));
         }
         if moved.is_ready() {

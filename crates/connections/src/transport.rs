@@ -187,8 +187,9 @@ mod tests {
             let (_silent, accepted) = tokio::join!(TcpStream::connect(address), listener.accept());
             let (stream, client) = accepted.expect("a connection");
             let permit = Arc::new(Semaphore::new(1)).acquire_owned().await.expect("a permit");
-            let stream = WatchedStream::new(stream, ConnectionSlot::new(&OpenConnections::new(1), client.ip(), permit));
             let metrics = Arc::new(Metrics::new(MetricNames::Own));
+            let open = OpenConnections::new(1, &metrics);
+            let stream = WatchedStream::new(stream, ConnectionSlot::new(&open, client.ip(), permit));
             let config = tls.config(ApplicationProtocol::Http1);
             let mut transport = Transport::tls(stream, config, Duration::ZERO, metrics);
             let mut next = async || poll_fn(|cx| transport.poll_handshake(cx)).await.expect_err("it cannot succeed");

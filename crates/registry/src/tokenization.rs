@@ -85,23 +85,23 @@ impl Tokenization {
         Ok(Self { pool, gpt_oss_date: options.gpt_oss_date.clone(), metrics: Arc::clone(metrics) })
     }
 
-    /// Tokenizes a prompt. Does not block a thread of the runtime.
+    /// Tokenizes a prompt. Does not block a thread of the runtime. `held` is dropped when the pool has left the prompt, which
+    /// may be after the future is dropped.
     pub(crate) async fn tokens(
         &self,
         model: &str,
         mut prompt: Prompt,
         options: PromptOptions,
+        held: impl Send + 'static,
     ) -> Result<Tokenized, TokenizationError> {
         let Some(pool) = &self.pool else { return Err(TokenizationError::NotConfigured) };
-        let kind = match &mut prompt {
-            Prompt::Text(_) => "text",
-            Prompt::Chat(chat) => {
-                chat.gpt_oss_date.clone_from(&self.gpt_oss_date);
-                "chat"
-            }
-        };
+        let kind = prompt.kind();
+        if let Prompt::Chat(chat) = &mut prompt {
+            chat.gpt_oss_date.clone_from(&self.gpt_oss_date);
+        }
         let (sender, done) = oneshot::channel();
         let submitted = pool.submit_with(model, prompt, options, move |result| {
+            drop(held);
             // The request may have been cancelled.
             let _ = sender.send(result);
         });

@@ -1,15 +1,18 @@
-//! Budget of the bytes of bodies that are received and not answered yet, shared fairly between clients.
+//! Budgets of the bytes of bodies, of requests that are not answered yet and of answers that are not sent yet, shared fairly
+//! between clients.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 use std::time::Duration;
 
+use flash_indexer_prompt::tokenize::PoolOptions;
 use flash_indexer_telemetry::metrics::{Limit, Metrics};
 use parking_lot::Mutex;
 use rustc_hash::FxHashMap;
 
 use crate::large_requests::LargeRequests;
+use crate::texts::Texts;
 
 /// A body with at most this number of bytes is small: its client gets a larger share of the budget for it.
 const SMALL_BYTES: usize = 64 << 10;
@@ -26,7 +29,8 @@ const LARGEST_BODIES: usize = 2;
 /// Longest time for a client to send a body, or a message of gRPC.
 pub(crate) const READ_DEADLINE: Duration = Duration::from_secs(30);
 
-/// Budget of the bytes of all bodies, of HTTP requests and of gRPC messages. Only received bytes count.
+/// Budget of the bytes of all bodies of requests, or of all bodies of answers, over HTTP and gRPC. Of a request, only
+/// received bytes count. The head of a gRPC call counts with its body, until the call ends.
 ///
 /// # Fairness
 ///
@@ -34,8 +38,12 @@ pub(crate) const READ_DEADLINE: Duration = Duration::from_secs(30);
 /// two of them a third each. So clients that send large bodies slowly always leave a part for others, and for small bodies
 /// of their own address. A small body is received while its client has at most three times as many bytes as are free: one
 /// client alone can take three quarters of the budget with them. A body that would exceed this is refused; what others have received stays.
+///
+/// An answer may be larger than the share of its client, because a short text may have a long answer. So a budget that has
+/// no bytes takes one answer of any length, or one text.
 #[derive(Debug)]
 pub(crate) struct BodyBudget {
+    bodies: Bodies,
     bytes_max: usize,
     received: Mutex<Received>,
     metrics: Arc<Metrics>,
@@ -47,26 +55,62 @@ struct Received {
     by_client: FxHashMap<IpAddr, usize>,
 }
 
+/// The bodies in a budget.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Bodies {
+    OfRequests,
+    OfAnswers,
+    /// Texts that wait to be tokenized, or are tokenized.
+    OfTexts,
+}
+
 /// The budget has no room for a body.
 #[derive(Debug, thiserror::Error)]
-#[error(
-    "failed to receive the body: the bodies of all requests have too many bytes; retry later, or raise --body-bytes-total-max"
-)]
-pub(crate) struct BodyBudgetReached;
+pub(crate) enum BodyBudgetReached {
+    /// The body of a request.
+    #[error(
+        "failed to receive the body: the bodies of all requests have too many bytes; retry later, or raise --body-bytes-total-max"
+    )]
+    Requests,
+    /// The body of an answer.
+    #[error(
+        "failed to send the answer: the answers that clients have not read have too many bytes; read them, retry later, or raise --body-bytes-total-max"
+    )]
+    Answers,
+    /// A text, counted by its tokenizer.
+    #[error("the texts of this client have too many bytes")]
+    Texts,
+}
 
 impl BodyBudget {
     /// A budget of `bytes_max` bytes, by default a sixteenth of the memory. It is at least twice `body_bytes_max`, the
     /// limit of one body.
-    pub(crate) fn new(bytes_max: Option<usize>, body_bytes_max: usize, metrics: &Arc<Metrics>) -> Arc<Self> {
+    pub(crate) fn new(
+        bodies: Bodies,
+        bytes_max: Option<usize>,
+        body_bytes_max: usize,
+        metrics: &Arc<Metrics>,
+    ) -> Arc<Self> {
         let bytes_max = bytes_max.unwrap_or_else(|| flash_indexer_ingest::memory_share(MEMORY_SHARE, DEFAULT_BYTES));
         let bytes_max = bytes_max.max(body_bytes_max.saturating_mul(LARGEST_BODIES));
-        Arc::new(Self { bytes_max, received: Mutex::default(), metrics: Arc::clone(metrics) })
+        Arc::new(Self { bodies, bytes_max, received: Mutex::default(), metrics: Arc::clone(metrics) })
     }
 
     /// Bytes in use.
     #[cfg(test)]
     pub(crate) fn bytes(&self) -> usize {
         self.received.lock().bytes
+    }
+
+    /// Counts a refusal.
+    fn refuse(&self) -> BodyBudgetReached {
+        let (limit, reached) = match self.bodies {
+            Bodies::OfRequests => (Limit::BodyBytesTotal, BodyBudgetReached::Requests),
+            Bodies::OfAnswers => (Limit::AnswerBytesTotal, BodyBudgetReached::Answers),
+            Bodies::OfTexts => return BodyBudgetReached::Texts,
+        };
+        self.metrics.limit_reached(limit);
+        reached
     }
 
     /// Bytes of a new body from a client; none is known in tests without a socket.
@@ -76,24 +120,48 @@ impl BodyBudget {
     }
 }
 
-/// Limits of bodies, shared by HTTP and gRPC.
+/// Limits of bodies and texts, shared by HTTP and gRPC.
 #[derive(Debug, Clone)]
 pub(crate) struct BodyLimits {
     /// Largest body of a request, in bytes.
     pub(crate) bytes_max: usize,
     pub(crate) budget: Arc<BodyBudget>,
+    pub(crate) answers: Arc<BodyBudget>,
     pub(crate) large_requests: Arc<LargeRequests>,
+    pub(crate) texts: Arc<Texts>,
 }
 
 impl BodyLimits {
-    /// Limits of one body and of all bodies together, in bytes.
+    /// Limits of one body and of all bodies together, in bytes. All answers together have the same limit.
     ///
     /// # Errors
     ///
     /// When the system refuses a thread.
-    pub(crate) fn new(bytes_max: usize, total_max: Option<usize>, metrics: &Arc<Metrics>) -> io::Result<Self> {
-        let budget = BodyBudget::new(total_max, bytes_max, metrics);
-        Ok(Self { bytes_max, budget, large_requests: Arc::new(LargeRequests::start(metrics)?) })
+    pub(crate) fn new(
+        (bytes_max, total_max): (usize, Option<usize>),
+        pool: &PoolOptions,
+        metrics: &Arc<Metrics>,
+    ) -> io::Result<Self> {
+        let budget = BodyBudget::new(Bodies::OfRequests, total_max, bytes_max, metrics);
+        let answers = BodyBudget::new(Bodies::OfAnswers, total_max, bytes_max, metrics);
+        Ok(Self {
+            bytes_max,
+            budget,
+            answers,
+            large_requests: Arc::new(LargeRequests::start(metrics)?),
+            texts: Arc::new(Texts::new(pool, metrics)),
+        })
+    }
+}
+
+impl BodyLimits {
+    /// The same limits, with budgets of their own that have this number of bytes each.
+    pub(crate) fn with_total(&self, total_max: usize) -> Self {
+        let own = |shared: &BodyBudget| {
+            let (bodies, metrics) = (shared.bodies, Arc::clone(&shared.metrics));
+            Arc::new(BodyBudget { bodies, bytes_max: total_max, received: Mutex::default(), metrics })
+        };
+        Self { budget: own(&self.budget), answers: own(&self.answers), ..self.clone() }
     }
 }
 
@@ -117,13 +185,13 @@ impl BodyBytes {
     /// Adds received bytes. A refusal is counted.
     pub(crate) fn add(&mut self, bytes: usize) -> Result<(), BodyBudgetReached> {
         let mut received = self.budget.received.lock();
-        let free = self.budget.bytes_max - received.bytes;
+        let free = self.budget.bytes_max.saturating_sub(received.bytes);
         let of_client = received.by_client.get(&self.client).copied().unwrap_or(0);
         let weight = if self.bytes + bytes <= SMALL_BYTES { SMALL_WEIGHT } else { 1 };
-        if bytes > free || of_client + bytes > weight.saturating_mul(free) {
+        let is_only_one = self.budget.bodies != Bodies::OfRequests && received.bytes == 0;
+        if !is_only_one && (bytes > free || of_client + bytes > weight.saturating_mul(free)) {
             drop(received);
-            self.budget.metrics.limit_reached(Limit::BodyBytesTotal);
-            return Err(BodyBudgetReached);
+            return Err(self.budget.refuse());
         }
         received.bytes += bytes;
         received.by_client.insert(self.client, of_client + bytes);
@@ -140,6 +208,13 @@ impl BodyBytes {
                 Ok(())
             }
         }
+    }
+
+    /// Splits off a number of bytes, at most all, which are then released by themselves.
+    pub(crate) fn split(&mut self, bytes: usize) -> Self {
+        let bytes = bytes.min(self.bytes);
+        self.bytes -= bytes;
+        Self { budget: Arc::clone(&self.budget), client: self.client, bytes }
     }
 
     /// Releases all but this number of bytes.
@@ -175,7 +250,7 @@ mod tests {
 
     fn budget(bytes_max: usize, body_bytes_max: usize) -> (Arc<BodyBudget>, Arc<Metrics>) {
         let metrics = Arc::new(Metrics::new(MetricNames::Own));
-        (BodyBudget::new(Some(bytes_max), body_bytes_max, &metrics), metrics)
+        (BodyBudget::new(Bodies::OfRequests, Some(bytes_max), body_bytes_max, &metrics), metrics)
     }
 
     fn client(number: u8) -> Option<IpAddr> {
@@ -237,5 +312,23 @@ mod tests {
         assert_eq!(metrics.limit_reached_count(Limit::BodyBytesTotal), 2);
         body.shrink(0);
         assert_eq!(budget.received.lock().bytes, 0);
+    }
+
+    #[test]
+    fn an_empty_budget_takes_an_answer_of_any_length_and_its_parts_are_released_by_themselves() {
+        let metrics = Arc::new(Metrics::new(MetricNames::Own));
+        let budget = BodyBudget::new(Bodies::OfAnswers, Some(BYTES_MAX), 1, &metrics);
+        let mut answer = budget.body(client(1));
+        answer.add(2 * BYTES_MAX).expect("there is no other answer");
+        let mut second = budget.body(client(2));
+        second.add(1).expect_err("there is no room");
+        assert_eq!(metrics.limit_reached_count(Limit::AnswerBytesTotal), 1);
+        let part = answer.split(BYTES_MAX + BYTES_MAX / 2);
+        assert_eq!(budget.bytes(), 2 * BYTES_MAX);
+        drop(part);
+        assert_eq!(budget.bytes(), BYTES_MAX / 2);
+        second.add(BYTES_MAX / 4).expect("there is room");
+        drop(answer.split(usize::MAX));
+        assert_eq!(budget.bytes(), BYTES_MAX / 4, "a part has at most all bytes");
     }
 }

@@ -1,9 +1,11 @@
 //! Injected faults, observed through the service's HTTP API.
 
+mod answers;
 mod background;
 mod body_budget;
 mod large_requests;
 mod moved_ranks;
+mod texts;
 
 use std::sync::Arc;
 use std::time::Duration;

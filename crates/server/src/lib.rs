@@ -21,22 +21,27 @@
 //! |---|---|
 //! | `server.rs` | options, start and stop of the whole service ([`Server`]) |
 //! | `access.rs` | checks of bearer tokens |
+//! | `answer_body.rs` | bodies of answers that count until they are sent |
 //! | `http/` | HTTP API: the table of endpoints and their handlers |
 //! | `grpc/` | gRPC API |
-//! | `body_budget.rs` | budget of the bytes of all bodies, shared between clients |
+//! | `body_budget.rs` | budgets of the bytes of all bodies, shared between clients |
+//! | `content_encoding.rs` | content encodings of bodies and messages |
 //! | `fair_places.rs` | places that clients share fairly |
 //! | `large_requests.rs` | threads for requests with large bodies |
 //! | `little_endian.rs` | lists of numbers as bytes |
 //! | `peers/` | recovery from peers, comparison with peers, repair |
 //! | `reload.rs` | files that are read again while the service runs |
 //! | `snapshots.rs` | snapshots in the state directory |
+//! | `texts.rs` | texts that are tokenized, shared fairly between clients |
 //! | `registrar.rs` | the registry as the registrar of discovery |
 //!
 //! Sockets of engines and decoders are in `ingest`, registrations and queries in `registry`, discovery sources in
 //! `discovery`. Their public types are re-exported here.
 
 mod access;
+mod answer_body;
 mod body_budget;
+mod content_encoding;
 mod engines;
 #[cfg(test)]
 mod failure_tests;
@@ -50,6 +55,7 @@ mod registrar;
 mod reload;
 mod server;
 mod snapshots;
+mod texts;
 
 pub use flash_indexer_credentials::{ClientFiles, CredentialsError, KeyPairFiles, TlsFiles};
 pub use flash_indexer_discovery::{

@@ -187,6 +187,7 @@ impl Server {
         let limits = options.limits_file.as_deref().map(LimitsFile::load).transpose()?.map(Arc::new);
         let indexer = IndexerOptions { tenant_limits: limits.clone(), ..indexer };
         let networks = indexer.engine_networks.clone();
+        let tokenizer_pool = indexer.tokenization.pool.clone();
         let indexer = Arc::new(Indexer::start(indexer).map_err(StartError::Thread)?);
         let mut files: Vec<Arc<dyn Reload>> = Vec::new();
         let tokens = options.token_file.as_deref().map(TokenFile::load).transpose()?.map(Arc::new);
@@ -262,7 +263,7 @@ impl Server {
             }
         };
         let status = discovery.as_ref().map(|discovery| Arc::clone(discovery.status()));
-        let bodies = BodyLimits::new(body_bytes_max, body_bytes_total_max, indexer.metrics());
+        let bodies = BodyLimits::new((body_bytes_max, body_bytes_total_max), &tokenizer_pool, indexer.metrics());
         let bodies = bodies.map_err(StartError::Thread)?;
         let (live, live_guard) = {
             let indexer = Arc::clone(&indexer);

@@ -53,7 +53,8 @@ pub(crate) struct TokenizerArguments {
     #[arg(long, env = "FLASH_INDEXER_TOKENIZER_QUEUE_MAX", default_value_t = 1_024)]
     tokenizer_queue_max: usize,
 
-    /// Bytes of the texts and chats that may wait; further requests are answered with 503.
+    /// Bytes of the texts and chats that may wait, those of one address as many as are free; further requests are answered
+    /// with 503.
     #[arg(long, env = "FLASH_INDEXER_TOKENIZER_QUEUE_BYTES_MAX", default_value = "64MiB", value_parser = byte_size, value_name = "BYTES")]
     tokenizer_queue_bytes_max: usize,
 

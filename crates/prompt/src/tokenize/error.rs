@@ -14,6 +14,11 @@ use flash_indexer_engine_chats::PrepareError;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum TokenizeError {
+    /// The prompts of one client have its share of the queue.
+    #[error(
+        "failed to queue the prompt: the prompts of this client that wait to be tokenized have too many bytes; retry later, or raise --tokenizer-queue-bytes-max"
+    )]
+    ClientShare,
     /// The queue is full.
     #[error(
         "failed to queue the prompt: the tokenization queue is full ({prompts} prompts, {bytes} bytes); retry later, or give the pool more workers"
@@ -75,7 +80,7 @@ impl TokenizeError {
     #[must_use]
     pub fn reason(&self) -> FailureReason {
         match self {
-            Self::QueueFull { .. } => FailureReason::QueueFull,
+            Self::ClientShare | Self::QueueFull { .. } => FailureReason::QueueFull,
             Self::Stopped => FailureReason::Stopped,
             Self::Withdrawn => FailureReason::Withdrawn,
             Self::ModelName { .. } | Self::UnknownModel(_) => FailureReason::UnknownModel,

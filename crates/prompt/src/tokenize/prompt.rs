@@ -19,8 +19,18 @@ pub enum Prompt {
 }
 
 impl Prompt {
+    /// Name of its kind in metrics.
+    #[must_use]
+    pub fn kind(&self) -> &'static str {
+        match self {
+            Self::Text(_) => "text",
+            Self::Chat(_) => "chat",
+        }
+    }
+
     /// Approximate size in memory.
-    pub(super) fn bytes(&self) -> usize {
+    #[must_use]
+    pub fn bytes(&self) -> usize {
         match self {
             Self::Text(text) => text.len(),
             Self::Chat(chat) => chat.bytes(),

@@ -8,7 +8,7 @@ use super::error::TokenizeError;
 use super::job::Job;
 
 /// Bytes of a prompt up to which it is short. Short prompts do not wait for long ones.
-const SHORT_BYTES_MAX: usize = 8 << 10;
+pub const SHORT_BYTES_MAX: usize = 8 << 10;
 /// Short prompts that are served between two slices of long ones.
 const SHORT_PER_SLICE: u32 = 8;
 

@@ -225,6 +225,7 @@ impl Indexer {
     }
 
     /// The tokens of a text or a chat, by the model's tokenizer and chat template. Of a chat with media, those before them.
+    /// `held` is dropped when the tokenizers have left the prompt, which may be after the future is dropped.
     ///
     /// # Errors
     ///
@@ -235,8 +236,9 @@ impl Indexer {
         model_name: &str,
         prompt: TextPrompt,
         options: PromptOptions,
+        held: impl Send + 'static,
     ) -> Result<Tokenized, TokenizationError> {
-        self.tokenization.tokens(model_name, prompt, options).await
+        self.tokenization.tokens(model_name, prompt, options, held).await
     }
 
     /// The supervisor of all threads.

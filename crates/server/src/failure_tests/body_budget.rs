@@ -8,7 +8,7 @@ use flash_indexer_proto::flash_indexer::v1::router_service_client::RouterService
 use flash_indexer_telemetry::metrics::Limit;
 use tonic::Code;
 
-use super::large_requests::{query, service_with};
+use super::large_requests::{Sent, query, service_with};
 use super::*;
 
 const BODY_BYTES_MAX: usize = 1 << 20;
@@ -137,4 +137,31 @@ fn a_compressed_body_counts_as_decompressed_until_it_is_answered() {
     let headers = [("content-type", "application/json"), ("content-encoding", "zstd")];
     assert_eq!(service.send("/query", &headers, &compressed), (503, Some("1".to_owned())));
     assert_eq!(service.over_budget(), 1);
+}
+
+#[test]
+fn heads_of_grpc_calls_count_until_the_calls_end() {
+    const HEAD_BYTES: usize = 12 << 10;
+    const HEADS_TOTAL_MAX: usize = 128 << 10;
+    let service = service_with(ServerOptions {
+        body_bytes_max: HEADS_TOTAL_MAX / 2,
+        body_bytes_total_max: Some(HEADS_TOTAL_MAX),
+        ..ServerOptions::default()
+    });
+    let client = RouterServiceClient::new(service.channel());
+    let open = || {
+        let (sender, requests) = tokio::sync::mpsc::channel(1);
+        let mut request = tonic::Request::new(Sent(requests));
+        request.metadata_mut().insert("x-large", "x".repeat(HEAD_BYTES).parse().expect("ASCII"));
+        let mut client = client.clone();
+        service.runtime.block_on(client.query_stream(request)).map(|answers| (sender, answers))
+    };
+    let calls: Vec<_> = (0..8).map(|_| open().expect("three quarters of the budget")).collect();
+    assert!((8 * HEAD_BYTES..9 * HEAD_BYTES).contains(&service.body_bytes()));
+    let refused = open().expect_err("the rest is for other clients");
+    assert_eq!((refused.code(), refused.metadata().contains_key("retry-after")), (Code::ResourceExhausted, true));
+    assert_eq!(service.over_budget(), 1);
+    drop(calls);
+    wait_for("ended calls to free their heads", PATIENCE, || (service.body_bytes() == 0).then_some(()));
+    open().expect("there is room");
 }

@@ -1,9 +1,11 @@
 //! `indexer.v1.IndexerService`: scores of instances.
 
 use std::borrow::Cow;
+use std::net::IpAddr;
 use std::num::NonZeroUsize;
 use std::time::SystemTime;
 
+use flash_indexer_connections::ConnectionHandle;
 use flash_indexer_engine_chats::Chat;
 use flash_indexer_prompt::tokenize::{Prompt, PromptOptions, Tokenized};
 use flash_indexer_registry::{PodFilter, ScoreOptions, TokenPrompt};
@@ -28,8 +30,10 @@ impl IndexerService for Scores {
         request: Request<GetPodScoresRequest>,
     ) -> Result<Response<GetPodScoresResponse>, Status> {
         let in_flight = self.0.in_flight("GetPodScores");
-        let (metadata, _, request) = request.into_parts();
-        in_flight.finish(within_deadline(&metadata, self.scores(request, authorization(&metadata))).await)
+        let (metadata, extensions, request) = request.into_parts();
+        let client = extensions.get::<ConnectionHandle>().map(ConnectionHandle::client);
+        let scores = self.scores(request, client, authorization(&metadata));
+        in_flight.finish(within_deadline(&metadata, scores).await)
     }
 }
 
@@ -37,6 +41,7 @@ impl Scores {
     async fn scores(
         &self,
         request: GetPodScoresRequest,
+        client: Option<IpAddr>,
         authorization: Option<&[u8]>,
     ) -> Result<GetPodScoresResponse, RpcError> {
         let indexer = &self.0.indexer;
@@ -52,7 +57,7 @@ impl Scores {
         let engine = chat_engine(indexer.engine_of(&key));
         let tokenize = async |prompt| {
             let options = PromptOptions { engine: Some(engine), ..PromptOptions::default() };
-            let tokenized = indexer.tokens(&key.model_name, prompt, options).await;
+            let tokenized = self.0.texts.tokenize((indexer, &key.model_name), client, prompt, options).await;
             let Tokenized { ids, media, .. } = tokenized.map_err(RpcError::from)?;
             self.0.access.charge(&key, ids.len());
             Ok::<_, RpcError>((Cow::Owned(ids), media))

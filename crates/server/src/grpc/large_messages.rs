@@ -19,7 +19,9 @@ use tonic::server::NamedService;
 use tracing::debug;
 
 use super::request_body::{Method, MethodKind, RequestBody, SharedBody};
-use crate::body_budget::{BodyLimits, READ_DEADLINE};
+use crate::answer_body::AnswerBytes;
+use crate::body_budget::{BodyBytes, BodyLimits, READ_DEADLINE};
+use crate::content_encoding::ContentEncoding;
 use crate::large_requests::{LargeRequestError, LargeRequests};
 use flash_indexer_connections::ConnectionHandle;
 
@@ -54,16 +56,26 @@ where
     }
 
     fn call(&mut self, mut request: http::Request<Body>) -> Call {
-        let client = request.extensions().get::<ConnectionHandle>().map(ConnectionHandle::client);
+        let connection = request.extensions().get::<ConnectionHandle>().cloned();
+        let client = connection.as_ref().map(ConnectionHandle::client);
         let reserved = self.bodies.budget.body(client);
+        let mut head = self.bodies.budget.body(client);
+        let counted = head.add(head_bytes(&request));
         let threads = Threads { large_requests: Arc::clone(&self.bodies.large_requests), client: reserved.client() };
         let method = Method::of(request.uri().path());
-        let body = RequestBody::new(std::mem::take(request.body_mut()), method, reserved, READ_DEADLINE);
+        let encoding = request.headers().get("grpc-encoding").map(|encoding| encoding.as_bytes());
+        let encoding = ContentEncoding::of_messages(encoding);
+        let body = RequestBody::new(std::mem::take(request.body_mut()), (method, encoding), reserved, READ_DEADLINE);
         let body = SharedBody::new(body);
         if method.kind == MethodKind::Streaming {
             request.extensions_mut().insert(body.clone());
         }
-        Call { work: Work::Here(self.service.call(request.map(|_| body))), threads }
+        let answer = AnswerBytes::new(&self.bodies.answers, connection);
+        let work = match counted {
+            Ok(()) => Work::Here(self.service.call(request.map(|_| body))),
+            Err(reached) => Work::Here(Box::pin(std::future::ready(Ok(exhausted(&reached).into_http()))) as InnerCall),
+        };
+        Call { work, threads, counted: Some((answer, head)) }
     }
 }
 
@@ -107,6 +119,8 @@ pub(super) fn keep_back() {
 pub(super) struct Call {
     work: Work<InnerCall, Result<Result<http::Response<Body>, Infallible>, LargeRequestError>>,
     threads: Threads,
+    /// Bytes of its answer and of its head; none after the response was made.
+    counted: Option<(AnswerBytes, BodyBytes)>,
 }
 
 impl Future for Call {
@@ -131,8 +145,10 @@ impl Future for Call {
 }
 
 impl Call {
-    fn respond(&self, response: http::Response<Body>) -> http::Response<ResponseBody> {
-        response.map(|body| ResponseBody { work: Work::Here(body), threads: self.threads.clone() })
+    fn respond(&mut self, response: http::Response<Body>) -> http::Response<ResponseBody> {
+        let (answer, head) = self.counted.take().expect("a call has one response");
+        let threads = self.threads.clone();
+        response.map(|body| ResponseBody { work: Work::Here(body), threads, answer, unsent: Bytes::new(), _head: head })
     }
 }
 
@@ -164,10 +180,49 @@ pub(super) fn exhausted(error: &impl std::error::Error) -> Status {
 
 type FrameResult = Option<Result<Frame<Bytes>, Status>>;
 
-/// Body of a response. If it is a stream, it receives further messages.
+/// Bytes of a call's head as HTTP/2 counts them: names and values, and 32 bytes for each.
+fn head_bytes(request: &http::Request<Body>) -> usize {
+    const FIELD_BYTES: usize = 32;
+    let fields = request.headers().iter();
+    let uri = request.uri().path().len() + FIELD_BYTES;
+    fields.map(|(name, value)| name.as_str().len() + value.len() + FIELD_BYTES).sum::<usize>() + uri
+}
+
+/// Longest frame of a response, in bytes. The client reads a long answer frame by frame, which shows that it reads.
+const ANSWER_FRAME_BYTES: usize = 64 << 10;
+
+/// Body of a response, whose bytes count in the budget of answers until they are sent. If it is a stream, it receives further
+/// messages.
 pub(super) struct ResponseBody {
     work: Work<Body, Result<(Body, FrameResult), LargeRequestError>>,
     threads: Threads,
+    answer: AnswerBytes,
+    /// Counted bytes that were not returned yet.
+    unsent: Bytes,
+    /// Bytes of the call's head. They count until the call ends, which limits the number of open streams as well.
+    _head: BodyBytes,
+}
+
+impl ResponseBody {
+    /// Counts the data of a frame. A refusal ends the response.
+    fn count(&mut self, frame: FrameResult) -> FrameResult {
+        let data = match frame?.map(Frame::into_data) {
+            Ok(Ok(data)) => data,
+            Ok(Err(trailers)) => return Some(Ok(trailers)),
+            Err(failed) => return Some(Err(failed)),
+        };
+        if let Err(reached) = self.answer.add(data.len()) {
+            self.work = Work::Ended;
+            return Some(Ok(last_frame(&exhausted(&reached))));
+        }
+        self.unsent = data;
+        Some(Ok(self.next_part()))
+    }
+
+    fn next_part(&mut self) -> Frame<Bytes> {
+        let part = self.unsent.split_to(self.unsent.len().min(ANSWER_FRAME_BYTES));
+        Frame::data(self.answer.send(part))
+    }
 }
 
 impl HttpBody for ResponseBody {
@@ -175,9 +230,12 @@ impl HttpBody for ResponseBody {
     type Error = Status;
 
     fn poll_frame(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<FrameResult> {
+        if !self.unsent.is_empty() {
+            return Poll::Ready(Some(Ok(self.next_part())));
+        }
         if let Work::Here(body) = &mut self.work {
             if let Some(polled) = poll_here(|| Pin::new(body).poll_frame(context)) {
-                return polled;
+                return polled.map(|frame| self.count(frame));
             }
             let Work::Here(mut body) = std::mem::replace(&mut self.work, Work::Ended) else {
                 unreachable!("it is here")
@@ -196,12 +254,12 @@ impl HttpBody for ResponseBody {
             Err(error) => return Poll::Ready(Some(Ok(last_frame(&status(&error))))),
         };
         self.work = Work::Here(body);
-        Poll::Ready(frame)
+        Poll::Ready(self.count(frame))
     }
 
     fn is_end_stream(&self) -> bool {
         match &self.work {
-            Work::Here(body) => body.is_end_stream(),
+            Work::Here(body) => self.unsent.is_empty() && body.is_end_stream(),
             Work::Moved(_) => false,
             Work::Ended => true,
         }

@@ -14,8 +14,17 @@ const HEADER_BYTES: usize = 5;
 /// Reader of the boundaries of messages.
 #[derive(Debug)]
 pub(super) enum MessageReader {
-    Header { bytes: [u8; HEADER_BYTES], filled: usize },
-    Message { received: usize, length: usize, is_compressed: bool },
+    Header {
+        bytes: [u8; HEADER_BYTES],
+        filled: usize,
+    },
+    /// `content` is what was taken of a compressed message that may be small.
+    Message {
+        received: usize,
+        length: usize,
+        is_compressed: bool,
+        content: Vec<u8>,
+    },
 }
 
 /// Consecutive bytes of a body, and the messages that end in them.
@@ -24,10 +33,12 @@ pub(super) struct Part {
     pub(super) bytes: Bytes,
     pub(super) has_ended_message: bool,
     /// Whether one message ends in the part, at its end, and is long. A compressed message is long and large, whatever its
-    /// length: the length of its content is not known.
+    /// length: the length of its content is not known here.
     pub(super) ends_long: bool,
-    /// Whether that message is answered on the threads for large requests.
+    /// Whether that message is answered on the threads for large requests, unless its content is small.
     pub(super) ends_large: bool,
+    /// That message, if it is compressed and its content may be small.
+    pub(super) compressed: Option<Vec<u8>>,
 }
 
 impl Default for MessageReader {
@@ -52,7 +63,7 @@ impl MessageReader {
     /// Takes bytes up to the end of a long message, or up to where a long message follows others.
     pub(super) fn next_part(&mut self, received: &mut Bytes) -> Part {
         let (mut end, mut has_ended_message) = (0, false);
-        let (mut ends_long, mut ends_large) = (false, false);
+        let (mut ends_long, mut ends_large, mut compressed) = (false, false, None);
         while end < received.len() {
             match self {
                 Self::Header { bytes, filled } => {
@@ -65,31 +76,36 @@ impl MessageReader {
                     }
                     let [compressed, length @ ..] = *bytes;
                     let (length, is_compressed) = (u32::from_be_bytes(length) as usize, compressed != 0);
-                    *self = Self::Message { received: 0, length, is_compressed };
+                    *self = Self::Message { received: 0, length, is_compressed, content: Vec::new() };
                     if length > 0 && has_ended_message && (is_compressed || length > LONG_BYTES) {
                         break;
                     }
                 }
-                Self::Message { received: before, length, .. } => {
+                Self::Message { received: before, length, is_compressed, content } => {
                     let taken = (*length - *before).min(received.len() - end);
+                    if *is_compressed && *length <= LARGE_BYTES {
+                        content.extend_from_slice(&received[end..end + taken]);
+                    }
                     *before += taken;
                     end += taken;
                 }
             }
-            if let Self::Message { received, length, is_compressed } = *self
+            if let Self::Message { received, length, is_compressed, ref mut content } = *self
                 && received == length
             {
+                let content = std::mem::take(content);
                 *self = Self::default();
                 has_ended_message = true;
                 let is_compressed = is_compressed && length > 0;
                 ends_long = is_compressed || length > LONG_BYTES;
                 ends_large = is_compressed || length > LARGE_BYTES;
+                compressed = (is_compressed && length <= LARGE_BYTES).then_some(content);
                 if ends_long {
                     break;
                 }
             }
         }
-        Part { bytes: received.split_to(end), has_ended_message, ends_long, ends_large }
+        Part { bytes: received.split_to(end), has_ended_message, ends_long, ends_large, compressed }
     }
 }
 
@@ -120,7 +136,8 @@ mod tests {
                 stream.extend((length as u32).to_be_bytes());
                 stream.extend(std::iter::repeat_n(7, length));
                 let is_compressed = is_compressed && length > 0;
-                ends.push((stream.len(), is_compressed || length > LONG_BYTES, is_compressed || length > LARGE_BYTES));
+                let (is_long, is_large) = (is_compressed || length > LONG_BYTES, is_compressed || length > LARGE_BYTES);
+                ends.push((stream.len(), is_long, is_large, length));
             }
             let (mut reader, mut position) = (MessageReader::default(), 0);
             for chunk in stream.chunks(chunk_bytes.min(stream.len().max(1))) {
@@ -132,9 +149,13 @@ mod tests {
                     prop_assert_eq!(&part.bytes[..], &stream[position..end]);
                     let ended: Vec<_> = ends.iter().filter(|(at, ..)| (position + 1..=end).contains(at)).collect();
                     prop_assert_eq!(part.has_ended_message, !ended.is_empty());
-                    prop_assert_eq!(part.ends_long, ended.iter().any(|(_, is_long, _)| *is_long));
-                    prop_assert_eq!(part.ends_large, ended.iter().any(|(.., is_large)| *is_large));
+                    prop_assert_eq!(part.ends_long, ended.iter().any(|(_, is_long, ..)| *is_long));
+                    prop_assert_eq!(part.ends_large, ended.iter().any(|(_, _, is_large, _)| *is_large));
                     prop_assert!(!part.ends_long || ended.len() == 1 && ended[0].0 == end);
+                    let may_be_small = ended.len() == 1 && stream[ended[0].0 - ended[0].3 - 5] == 1 && ended[0].3 > 0;
+                    let message = || stream[end - ended[0].3..end].to_vec();
+                    let expected = (may_be_small && ended[0].3 <= LARGE_BYTES).then(message);
+                    prop_assert_eq!(part.compressed, expected);
                     let last_end = ends.iter().map(|(at, ..)| *at).filter(|at| *at <= end).max().unwrap_or(0);
                     prop_assert_eq!(reader.unfinished_bytes(), end - last_end);
                     position = end;

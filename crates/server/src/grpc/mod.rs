@@ -42,10 +42,13 @@ use self::router_service::Router;
 use crate::access::AccessControl;
 use crate::body_budget::BodyLimits;
 use crate::peers::RecoveryStatus;
+use crate::texts::Texts;
 use flash_indexer_connections::{BoundedListener, Incoming};
 
 /// Limit of concurrent HTTP/2 streams, hence requests, on one connection. Clients delay further requests.
 const STREAMS_PER_CONNECTION_MAX: u32 = 1_024;
+/// Largest head of a request: its names and values, and 32 bytes for each. A larger one is refused.
+const HEAD_BYTES_MAX: u32 = 16 << 10;
 /// Idle time of a connection after which a ping is sent. A connection without a reply is closed.
 const PING_INTERVAL: Duration = Duration::from_secs(20);
 const PING_DEADLINE: Duration = Duration::from_secs(20);
@@ -64,6 +67,7 @@ struct Shared {
     access: Arc<AccessControl>,
     /// Largest decompressed message, in bytes.
     body_bytes_max: usize,
+    texts: Arc<Texts>,
     /// Becomes true when the server stops. Streams then end.
     stopping: watch::Receiver<bool>,
 }
@@ -98,7 +102,8 @@ impl GrpcServer {
         let (stop, stopping) = watch::channel(false);
         let reported = Arc::clone(&indexer);
         let body_bytes_max = bodies.bytes_max;
-        let shared = Shared { indexer, access, body_bytes_max, stopping: stopping.clone() };
+        let shared =
+            Shared { indexer, access, body_bytes_max, texts: Arc::clone(&bodies.texts), stopping: stopping.clone() };
         // The limit is also that of a decompressed message.
         let scores = IndexerServiceServer::new(Scores(shared.clone()))
             .max_decoding_message_size(bodies.bytes_max)
@@ -108,15 +113,17 @@ impl GrpcServer {
             .max_decoding_message_size(bodies.bytes_max)
             .accept_compressed(CompressionEncoding::Gzip)
             .accept_compressed(CompressionEncoding::Zstd);
+        let probes = bodies.with_total(PROBES_BYTES_TOTAL_MAX);
         let routes = Server::builder()
             .max_concurrent_streams(STREAMS_PER_CONNECTION_MAX)
+            .http2_max_header_list_size(HEAD_BYTES_MAX)
             .http2_keepalive_interval(Some(PING_INTERVAL))
             .http2_keepalive_timeout(Some(PING_DEADLINE))
-            .add_service(reflection.max_decoding_message_size(PROBE_BYTES_MAX))
-            .add_service(older_reflection.max_decoding_message_size(PROBE_BYTES_MAX))
-            .add_service(health.max_decoding_message_size(PROBE_BYTES_MAX))
-            .add_service(LargeMessages { service: scores, bodies: bodies.clone() })
-            .add_service(LargeMessages { service: router, bodies: bodies.clone() });
+            .add_service(limited(reflection.max_decoding_message_size(PROBE_BYTES_MAX), &probes))
+            .add_service(limited(older_reflection.max_decoding_message_size(PROBE_BYTES_MAX), &probes))
+            .add_service(limited(health.max_decoding_message_size(PROBE_BYTES_MAX), &probes))
+            .add_service(limited(scores, bodies))
+            .add_service(limited(router, bodies));
         let serving = tokio::spawn(async move {
             let reporting = tokio::spawn(report_health(reporter, reported, recovery, stopping.clone()));
             let stopped = until_true(stopping);
@@ -145,9 +152,16 @@ async fn until_true(mut stopping: watch::Receiver<bool>) {
     let _ = stopping.wait_for(|stopping| *stopping).await;
 }
 
-/// Largest message of health checks and reflection, which need no token and have no share of the bodies' budget: they name a
-/// service, a file or a symbol.
+/// Largest message of health checks and reflection, which need no token: they name a service, a file or a symbol.
 const PROBE_BYTES_MAX: usize = 4 << 10;
+/// Bytes of the calls of health checks and reflection, and of their answers. They have a budget of their own, so that a
+/// service whose budgets are used up is still healthy.
+const PROBES_BYTES_TOTAL_MAX: usize = 8 << 20;
+
+/// Service whose calls and answers count in the budgets of bodies.
+fn limited<S>(service: S, bodies: &BodyLimits) -> LargeMessages<S> {
+    LargeMessages { service, bodies: bodies.clone() }
+}
 
 /// Interval at which health is updated.
 const HEALTH_INTERVAL: Duration = Duration::from_secs(1);

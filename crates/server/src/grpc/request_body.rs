@@ -21,6 +21,7 @@ use super::large_messages::{exhausted, keep_back};
 use super::messages::{MessageReader, Part};
 use super::status::code_label;
 use crate::body_budget::BodyBytes;
+use crate::content_encoding::ContentEncoding;
 use crate::large_requests::LargeRequests;
 
 /// Kind of a method, by its requests.
@@ -45,6 +46,7 @@ impl Method {
     pub(super) fn of(path: &str) -> Self {
         let (name, kind) = match path.rsplit('/').next() {
             Some("Query") => ("Query", MethodKind::Unary),
+            Some("ServerReflectionInfo") => ("other", MethodKind::Streaming),
             Some("QueryStream") => ("QueryStream", MethodKind::Streaming),
             Some("Predict") => ("Predict", MethodKind::Unary),
             Some("GetPodScores") => ("GetPodScores", MethodKind::Unary),
@@ -65,6 +67,7 @@ pub(super) struct RequestBody {
     body: Body,
     method: Method,
     deadline: Duration,
+    encoding: ContentEncoding,
     metrics: Arc<Metrics>,
     messages: MessageReader,
     /// Received bytes that were not returned yet.
@@ -84,12 +87,19 @@ struct Waiting {
 }
 
 impl RequestBody {
-    /// The body of a request to a method. A message may take until `deadline` to arrive.
-    pub(super) fn new(body: Body, method: Method, reserved: BodyBytes, deadline: Duration) -> Self {
+    /// The body of a request to a method, whose messages may have an encoding. A message may take until `deadline` to
+    /// arrive.
+    pub(super) fn new(
+        body: Body,
+        (method, encoding): (Method, ContentEncoding),
+        reserved: BodyBytes,
+        deadline: Duration,
+    ) -> Self {
         Self {
             body,
             method,
             deadline,
+            encoding,
             metrics: Arc::clone(reserved.metrics()),
             messages: MessageReader::default(),
             received: Bytes::new(),
@@ -122,11 +132,13 @@ impl RequestBody {
 
     /// Returns a part of the received bytes, or keeps it back.
     fn hand_out(&mut self) -> Poll<FrameResult> {
-        let Part { bytes, has_ended_message, ends_long, ends_large } = self.messages.next_part(&mut self.received);
+        let part = self.messages.next_part(&mut self.received);
+        let Part { bytes, has_ended_message, ends_long, ends_large, compressed } = part;
         if has_ended_message {
             self.waiting = None;
         }
-        if ends_large && !LargeRequests::is_current_thread() {
+        let is_large = || compressed.is_none_or(|message| !self.encoding.is_small(&message));
+        if ends_large && !LargeRequests::is_current_thread() && is_large() {
             self.kept_back = Some(bytes);
             keep_back();
             return Poll::Pending;
@@ -216,7 +228,7 @@ mod tests {
     use tokio::sync::mpsc;
 
     use super::*;
-    use crate::body_budget::BodyBudget;
+    use crate::body_budget::{Bodies, BodyBudget};
 
     const PATIENCE: Duration = Duration::from_secs(30);
     const NEVER: Duration = Duration::from_secs(1 << 30);
@@ -249,10 +261,15 @@ mod tests {
         fn new(path: &str, deadline: Duration) -> Self {
             let runtime = Builder::new_current_thread().enable_time().build().expect("a runtime");
             let metrics = Arc::new(Metrics::new(MetricNames::Own));
-            let budget = BodyBudget::new(Some(1 << 20), 1 << 10, &metrics);
+            let budget = BodyBudget::new(Bodies::OfRequests, Some(1 << 20), 1 << 10, &metrics);
             let (sender, frames) = mpsc::unbounded_channel();
             let reserved = budget.body(None);
-            let body = RequestBody::new(Body::new(Frames(frames)), Method::of(path), reserved, deadline);
+            let body = RequestBody::new(
+                Body::new(Frames(frames)),
+                (Method::of(path), ContentEncoding::Identity),
+                reserved,
+                deadline,
+            );
             Self { runtime, metrics, budget, sender, body }
         }
 

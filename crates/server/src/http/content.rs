@@ -1,21 +1,12 @@
-//! Content type and content encoding of a request's body.
-
-use std::io::{self, Read};
+//! Content type of a request's body.
 
 use axum::http::HeaderMap;
-use axum::http::header::{CONTENT_ENCODING, CONTENT_TYPE, ORIGIN};
-use flate2::read::MultiGzDecoder;
+use axum::http::header::{CONTENT_TYPE, ORIGIN};
 
 use super::error::ApiError;
 
 /// Content type of binary bodies.
 pub(super) const OCTET_STREAM: &str = "application/octet-stream";
-
-/// Content encodings that are accepted.
-pub(super) const ENCODINGS: &str = "gzip, zstd";
-
-/// Largest window of a zstd frame, as a power of two: the 8 MiB that RFC 9659 allows in HTTP.
-const ZSTD_WINDOW_LOG_MAX: u32 = 23;
 
 /// Forms of a body that an endpoint accepts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -50,62 +41,4 @@ impl BodyForm {
             None | Some(_) => Err(ApiError::unsupported_type(given.unwrap_or("none"), accepted)),
         }
     }
-}
-
-/// Content encoding of a body.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum ContentEncoding {
-    Identity,
-    Gzip,
-    Zstd,
-}
-
-impl ContentEncoding {
-    /// The encoding of a body with these headers.
-    pub(super) fn of(headers: &HeaderMap) -> Result<Self, ApiError> {
-        let lists = headers.get_all(CONTENT_ENCODING).iter().map(|list| list.to_str().unwrap_or("not a text"));
-        let encodings = lists.flat_map(|list| list.split(',')).map(|encoding| encoding.trim().to_ascii_lowercase());
-        let encodings: Vec<_> =
-            encodings.filter(|encoding| !encoding.is_empty() && encoding.as_str() != "identity").collect();
-        match encodings.iter().map(String::as_str).collect::<Vec<_>>()[..] {
-            [] => Ok(Self::Identity),
-            ["gzip" | "x-gzip"] => Ok(Self::Gzip),
-            ["zstd"] => Ok(Self::Zstd),
-            _ => Err(ApiError::unsupported_encoding(&encodings.join(", "))),
-        }
-    }
-
-    /// Decodes a body to at most one byte more than `bytes_max`.
-    pub(super) fn decode(self, body: Vec<u8>, bytes_max: usize) -> Result<Vec<u8>, ApiError> {
-        match self {
-            Self::Identity => Ok(body),
-            Self::Gzip | Self::Zstd => self.decompress(&body, bytes_max),
-        }
-    }
-
-    /// Decompresses a body to at most one byte more than `bytes_max`.
-    pub(super) fn decompress(self, body: &[u8], bytes_max: usize) -> Result<Vec<u8>, ApiError> {
-        let decompressed = match self {
-            Self::Identity => Ok(body.to_vec()),
-            Self::Gzip => read_up_to(bytes_max + 1, MultiGzDecoder::new(body)),
-            Self::Zstd => zstd_decoder(body).and_then(|decoder| read_up_to(bytes_max + 1, decoder)),
-        };
-        decompressed.map_err(|error| {
-            ApiError::bad_request(format!(
-                "failed to decompress the body: {error}; compress it as the header content-encoding says"
-            ))
-        })
-    }
-}
-
-fn zstd_decoder(body: &[u8]) -> io::Result<impl Read> {
-    let mut decoder = zstd::stream::read::Decoder::with_buffer(body)?;
-    decoder.window_log_max(ZSTD_WINDOW_LOG_MAX)?;
-    Ok(decoder)
-}
-
-fn read_up_to(bytes_max: usize, from: impl Read) -> io::Result<Vec<u8>> {
-    let mut bytes = Vec::new();
-    from.take(bytes_max as u64).read_to_end(&mut bytes)?;
-    Ok(bytes)
 }

@@ -17,9 +17,10 @@ use flash_indexer_types::names::{NameError, shorten, shortened};
 use tokio::task::JoinError;
 use tracing::error;
 
-use super::content::{Accepted, ENCODINGS, OCTET_STREAM};
+use super::content::{Accepted, OCTET_STREAM};
 use crate::access::limit_metric;
 use crate::body_budget::BodyBudgetReached;
+use crate::content_encoding::{ENCODINGS, UnknownEncoding};
 use crate::large_requests::LargeRequestError;
 
 /// Error response: a status and a message with a remedy for the client.
@@ -84,10 +85,16 @@ impl ApiError {
         Self::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, message)
     }
 
-    pub(crate) fn unsupported_encoding(given: &str) -> Self {
+    fn unsupported_encoding(given: &str) -> Self {
         let given = shortened(given);
         let message = format!("the body's content encoding is {given:?}: send one of {ENCODINGS}, or no encoding");
         Self { accepted_encodings: Some(ENCODINGS), ..Self::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, message) }
+    }
+
+    pub(crate) fn corrupt_encoding(error: &std::io::Error) -> Self {
+        Self::bad_request(format!(
+            "failed to decompress the body: {error}; compress it as the header content-encoding says"
+        ))
     }
 
     pub(crate) fn too_slow(deadline: Duration) -> Self {
@@ -150,6 +157,12 @@ impl From<BodyBudgetReached> for ApiError {
     fn from(error: BodyBudgetReached) -> Self {
         // The budget has counted it.
         Self { retry_after_s: Some(1), ..Self::unavailable(error.to_string()) }
+    }
+}
+
+impl From<UnknownEncoding> for ApiError {
+    fn from(UnknownEncoding(given): UnknownEncoding) -> Self {
+        Self::unsupported_encoding(&given)
     }
 }
 

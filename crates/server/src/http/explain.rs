@@ -89,6 +89,7 @@ fn question(request: ExplainRequest, grant: &Arc<Grant>) -> Result<ExplainQuesti
 
 #[cfg(test)]
 mod tests {
+    use flash_indexer_prompt::tokenize::PoolOptions;
     use flash_indexer_registry::{Indexer, IndexerOptions};
     use flash_indexer_telemetry::metrics::TextFormat;
 
@@ -103,7 +104,7 @@ mod tests {
         let indexer = Arc::new(Indexer::start(IndexerOptions::default()).expect("threads"));
         let (peers, recovery) = (Arc::default(), RecoveryStatus::finished());
         let access = Arc::new(AccessControl::new(None, None));
-        let limits = BodyLimits::new(0, None, indexer.metrics()).expect("threads");
+        let limits = BodyLimits::new((0, None), &PoolOptions::default(), indexer.metrics()).expect("threads");
         let api = Arc::new(Api::new(Arc::clone(&indexer), access, limits, Default::default(), peers, recovery, None));
         let explain_once = || {
             let request = serde_json::from_str(r#"{"token_ids": [], "model_name": "m"}"#).expect("a request");

@@ -2,6 +2,7 @@
 
 use std::error::Error;
 use std::future::poll_fn;
+use std::net::IpAddr;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,9 +17,10 @@ use serde::de::DeserializeOwned;
 use serde_json::error::Category;
 
 use super::Api;
-use super::content::{Accepted, BodyForm, ContentEncoding};
+use super::content::{Accepted, BodyForm};
 use super::error::ApiError;
 use crate::body_budget::{BodyBytes, READ_DEADLINE};
+use crate::content_encoding::ContentEncoding;
 use crate::large_requests::LARGE_BYTES;
 use flash_indexer_connections::ConnectionHandle;
 
@@ -48,6 +50,18 @@ impl FromRequestParts<Arc<Api>> for Access {
     async fn from_request_parts(parts: &mut Parts, _: &Arc<Api>) -> Result<Self, ApiError> {
         let grant = parts.extensions.get::<Arc<Grant>>().cloned();
         grant.map(Self).ok_or_else(|| ApiError::unavailable("the request was not admitted; report this bug"))
+    }
+}
+
+/// Extractor of a client's address; none in tests without a socket.
+pub(super) struct Client(pub(super) Option<IpAddr>);
+
+impl<S: Send + Sync> FromRequestParts<S> for Client {
+    type Rejection = ApiError;
+
+    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, ApiError> {
+        let connection = parts.extensions.get::<ConnectInfo<ConnectionHandle>>();
+        Ok(Self(connection.map(|info| info.0.client())))
     }
 }
 
@@ -90,7 +104,8 @@ impl ReceivedBody {
             Err(Self { api, encoding, bytes, mut received, .. }) => {
                 let client = received.client();
                 let work = async move {
-                    let body = within(encoding.decode(bytes, bytes_max)?, bytes_max)?;
+                    let body = encoding.decode(bytes, bytes_max).map_err(|error| ApiError::corrupt_encoding(&error))?;
+                    let body = within(body, bytes_max)?;
                     received.set(body.len())?;
                     work(form, body).await
                 };
@@ -105,7 +120,8 @@ impl ReceivedBody {
             _ if self.bytes.len() > LARGE_BYTES => Ok(Err(self)),
             ContentEncoding::Identity => Ok(Ok((self.bytes, self.received))),
             encoding => {
-                let decoded = within(encoding.decompress(&self.bytes, LARGE_BYTES.min(bytes_max))?, bytes_max)?;
+                let decoded = encoding.decompress(&self.bytes, LARGE_BYTES.min(bytes_max));
+                let decoded = within(decoded.map_err(|error| ApiError::corrupt_encoding(&error))?, bytes_max)?;
                 if decoded.len() > LARGE_BYTES {
                     return Ok(Err(self));
                 }

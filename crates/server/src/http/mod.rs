@@ -67,9 +67,11 @@ use tracing::{Instrument, debug, debug_span, field};
 pub(crate) use self::dashboard::sample;
 use self::error::{ApiError, DeniedReason};
 use crate::access::{AccessControl, Permission};
+use crate::answer_body;
 use crate::body_budget::{BodyBudget, BodyLimits};
 use crate::large_requests::LargeRequests;
 use crate::peers::{DIGESTS_MAX, Peers, RecoveryStatus};
+use crate::texts::Texts;
 use flash_indexer_connections::ConnectionHandle;
 
 /// Limit of concurrent dumps.
@@ -84,7 +86,9 @@ pub(crate) struct Api {
     /// Largest body of a request, in bytes.
     pub(crate) body_bytes_max: usize,
     pub(crate) body_budget: Arc<BodyBudget>,
+    pub(crate) answers: Arc<BodyBudget>,
     pub(crate) large_requests: Arc<LargeRequests>,
+    pub(crate) texts: Arc<Texts>,
     /// Ranks registered at the start, for which readiness waits.
     pub(crate) configured: BTreeSet<RankId>,
     /// Whether the server has been ready. A later restart of an engine does not make it unready.
@@ -106,7 +110,7 @@ impl Api {
     pub(crate) fn new(
         indexer: Arc<Indexer>,
         access: Arc<AccessControl>,
-        BodyLimits { bytes_max: body_bytes_max, budget: body_budget, large_requests }: BodyLimits,
+        BodyLimits { bytes_max: body_bytes_max, budget: body_budget, answers, large_requests, texts }: BodyLimits,
         configured: BTreeSet<RankId>,
         peers: Arc<Peers>,
         recovery: Arc<RecoveryStatus>,
@@ -121,7 +125,9 @@ impl Api {
             access,
             body_bytes_max,
             body_budget,
+            answers,
             large_requests,
+            texts,
             configured,
             was_ready,
             started_at: Instant::now(),
@@ -202,7 +208,8 @@ async fn wrong_method(request: Request) -> ApiError {
 /// Middleware that counts each request and gives it a span with `method`, `path` and, at the end, `status`.
 async fn observe_request(State(api): State<Arc<Api>>, request: Request, next: Next) -> Response {
     let start = Instant::now();
-    let _in_flight = extract::connection(&request).map(ConnectionHandle::request);
+    let connection = extract::connection(&request).cloned();
+    let _in_flight = connection.as_ref().map(ConnectionHandle::request);
     let path = request.extensions().get::<MatchedPath>().map_or(request.uri().path(), MatchedPath::as_str);
     let endpoint = Endpoint {
         path: ROUTES.iter().find(|(known, ..)| *known == path).map_or(OTHER_PATH, |(known, ..)| known),
@@ -214,6 +221,8 @@ async fn observe_request(State(api): State<Arc<Api>>, request: Request, next: Ne
     };
     let span = debug_span!("request", method = endpoint.method, path = endpoint.path, status = field::Empty);
     let response = next.run(request).instrument(span.clone()).await;
+    let response = answer_body::count(response, &api.answers, connection.clone());
+    let response = response.unwrap_or_else(|reached| ApiError::from(reached).into_response());
     let status = response.status();
     span.record("status", status.as_u16());
     debug!(parent: &span, "request finished");

@@ -4,7 +4,8 @@ use std::sync::Arc;
 
 use axum::Json;
 use axum::extract::State;
-use axum::http::StatusCode;
+use axum::http::{HeaderName, HeaderValue, StatusCode};
+use axum::response::{IntoResponse, Response};
 use flash_indexer_api::{PeerRequest, Success};
 use flash_indexer_telemetry::metrics::Limit;
 
@@ -52,6 +53,14 @@ pub(super) async fn deregister(
     }
 }
 
-pub(super) async fn list(State(api): State<Arc<Api>>) -> Json<Vec<PeerUrl>> {
-    Json(api.peers.urls())
+/// Header with the registered peers that are this replica itself, separated by commas. It compares with the others.
+const OWN_HEADER: HeaderName = HeaderName::from_static("flash-indexer-own-peers");
+
+pub(super) async fn list(State(api): State<Arc<Api>>) -> Response {
+    let mut response = Json(api.peers.urls()).into_response();
+    let own: Vec<_> = api.peers.own().iter().map(|url| url.as_str().to_owned()).collect();
+    if let Some(own) = HeaderValue::try_from(own.join(", ")).ok().filter(|own| !own.is_empty()) {
+        response.headers_mut().insert(OWN_HEADER, own);
+    }
+    response
 }

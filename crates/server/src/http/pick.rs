@@ -5,7 +5,6 @@ use std::sync::Arc;
 use axum::Json;
 use axum::extract::State;
 use axum::response::Response;
-use flash_indexer_access::Grant;
 use flash_indexer_api::{
     DoneRequest, Load, Pick, PickCandidate, PickWeights, PromptFields, RequestPhase as ApiPhase, Success,
 };
@@ -14,22 +13,22 @@ use flash_indexer_types::GivenInstanceId;
 
 use super::Api;
 use super::error::ApiError;
-use super::extract::{Access, Body};
+use super::extract::{Access, Body, Client};
 use super::fields::{CheckedScope, store_status};
 use super::prompt::{PromptBody, Prompted};
-use super::prompt_body::{Keep, tokenize};
+use super::prompt_body::{Caller, Keep, tokenize};
 
 pub(super) async fn pick(
     State(api): State<Arc<Api>>,
     Access(grant): Access,
+    Client(client): Client,
     body: PromptBody,
 ) -> Result<Response, ApiError> {
-    body.answer(async move |prompted| pick_instance(&api, &grant, prompted).await).await
+    body.answer(async move |prompted| pick_instance((&api, &grant, client), prompted).await).await
 }
 
 async fn pick_instance(
-    api: &Api,
-    grant: &Arc<Grant>,
+    caller: Caller<'_>,
     Prompted { mut request, json }: Prompted<PromptFields>,
 ) -> Result<Json<Pick>, ApiError> {
     if !request.has_prompt() {
@@ -40,7 +39,8 @@ async fn pick_instance(
     let pods = PodFilter::of(pods.collect::<Result<Vec<_>, _>>()?.iter().map(|pod| pod.as_key().to_owned()));
     let options = options(&request)?;
     let (request_id, detail) = (request.request_id.take(), request.detail == Some(true));
-    let prompt = tokenize(request, (api, grant), &json, Keep::Tokens).await?;
+    let prompt = tokenize(request, caller, &json, Keep::Tokens).await?;
+    let (api, ..) = caller;
     let picked = api.indexer.pick(&prompt.key, prompt.as_prompt(), pods, options, request_id.as_deref()).await?;
     let weights = options.weights;
     let shown = |candidate: &Candidate| PickCandidate {

@@ -1,5 +1,6 @@
 //! The body of requests with a prompt: tokens, a text or a chat.
 
+use std::net::IpAddr;
 use std::sync::{Arc, OnceLock};
 use std::time::SystemTime;
 
@@ -77,10 +78,13 @@ impl TokenizedPrompt {
     }
 }
 
+/// The service, the grant of a request's token, and the address of its client.
+pub(super) type Caller<'c> = (&'c Api, &'c Arc<Grant>, Option<IpAddr>);
+
 /// Tokenizes a prompt. `body` is the body of the fields; a chat is parsed from it.
 pub(super) async fn tokenize(
     fields: PromptFields,
-    (api, grant): (&Api, &Arc<Grant>),
+    (api, grant, client): Caller<'_>,
     body: &[u8],
     keep: Keep,
 ) -> Result<TokenizedPrompt, ApiError> {
@@ -126,7 +130,8 @@ pub(super) async fn tokenize(
                 options.special_tokens = SpecialTokens::Omitted;
             }
             text = (keep == Keep::Rendering).then(|| given.clone());
-            let ids = api.indexer.tokens(&key.model_name, Prompt::Text(given), options).await?.ids;
+            let model = (&*api.indexer, &*key.model_name);
+            let ids = api.texts.tokenize(model, client, Prompt::Text(given), options).await?.ids;
             api.access.charge(&key, ids.len());
             ids
         }
@@ -137,7 +142,8 @@ pub(super) async fn tokenize(
                 prompt.rendering = Some(Arc::clone(&slot));
                 chat = Some((engine, slot));
             }
-            let tokenized = api.indexer.tokens(&key.model_name, Prompt::Chat(Box::new(prompt)), options).await?;
+            let model = (&*api.indexer, &*key.model_name);
+            let tokenized = api.texts.tokenize(model, client, Prompt::Chat(Box::new(prompt)), options).await?;
             api.access.charge(&key, tokenized.ids.len());
             media = tokenized.media;
             tokenized.ids

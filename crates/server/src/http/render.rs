@@ -6,25 +6,25 @@ use axum::Json;
 use axum::extract::State;
 use axum::response::Response;
 use chat_template::Json as TemplateJson;
-use flash_indexer_access::Grant;
 use flash_indexer_api::{self as api, PromptFields};
 use flash_indexer_engine_chats::{ContentFormat, PreparedChat};
 use serde::Serialize;
 
 use super::Api;
 use super::error::ApiError;
-use super::extract::Access;
+use super::extract::{Access, Client};
 use super::prompt::{PromptBody, Prompted};
-use super::prompt_body::{self, Keep, TokenizedPrompt};
+use super::prompt_body::{self, Caller, Keep, TokenizedPrompt};
 use crate::engines::engine_name;
 
 pub(super) async fn tokenize(
     State(server): State<Arc<Api>>,
     Access(grant): Access,
+    Client(client): Client,
     body: PromptBody,
 ) -> Result<Response, ApiError> {
     let answer = async move |prompted| {
-        let prompt = read((&server, &grant), prompted, Keep::Tokens).await?;
+        let prompt = read((&server, &grant, client), prompted, Keep::Tokens).await?;
         let partial = prompt.partial(None);
         Ok(Json(api::TokenizedPrompt { count: prompt.tokens.len(), tokens: prompt.tokens, partial }))
     };
@@ -56,17 +56,17 @@ pub(super) struct RenderResponse {
 pub(super) async fn render(
     State(server): State<Arc<Api>>,
     Access(grant): Access,
+    Client(client): Client,
     body: PromptBody,
 ) -> Result<Response, ApiError> {
-    body.answer(async move |prompted| answer_rendering(&server, &grant, prompted).await).await
+    body.answer(async move |prompted| answer_rendering((&server, &grant, client), prompted).await).await
 }
 
 async fn answer_rendering(
-    server: &Api,
-    grant: &Arc<Grant>,
+    caller: Caller<'_>,
     prompted: Prompted<PromptFields>,
 ) -> Result<Json<RenderResponse>, ApiError> {
-    let prompt = read((server, grant), prompted, Keep::Rendering).await?;
+    let prompt = read(caller, prompted, Keep::Rendering).await?;
     let partial = prompt.partial(None);
     let TokenizedPrompt { tokens, text, chat, .. } = prompt;
     let (engine, rendering) = chat.map(|(engine, slot)| (engine, slot.get().cloned())).unzip();
@@ -92,7 +92,7 @@ fn shown(values: &[TemplateJson]) -> Vec<TemplateJson> {
 }
 
 async fn read(
-    admitted: (&Api, &Arc<Grant>),
+    caller: Caller<'_>,
     Prompted { request, json }: Prompted<PromptFields>,
     keep: Keep,
 ) -> Result<TokenizedPrompt, ApiError> {
@@ -100,5 +100,5 @@ async fn read(
         let missing = "the request does not fit: missing field `messages`, `prompt` or `token_ids`";
         return Err(ApiError::unprocessable(missing));
     }
-    prompt_body::tokenize(request, admitted, &json, keep).await
+    prompt_body::tokenize(request, caller, &json, keep).await
 }

@@ -7,7 +7,6 @@ use axum::Json;
 use axum::extract::{Request, State};
 use axum::http::{HeaderName, HeaderValue};
 use axum::response::{IntoResponse, Response};
-use flash_indexer_access::Grant;
 use flash_indexer_api::{PartialPrompt, PodDetail, PodScores, Prediction, PromptFields, StoreStatus, SuccessStatus};
 use flash_indexer_registry::{PodFilter, PodScore, ScoreOptions};
 use flash_indexer_types::{GivenInstanceId, InstanceId};
@@ -15,21 +14,22 @@ use flash_indexer_types::{GivenInstanceId, InstanceId};
 use super::Api;
 use super::content::Accepted;
 use super::error::ApiError;
-use super::extract::{self, Access, parse};
+use super::extract::{self, Access, Client, parse};
 use super::fields::store_status;
 use super::prompt::{PromptBody, Prompted};
-use super::prompt_body::{Keep, tokenize};
+use super::prompt_body::{Caller, Keep, tokenize};
 
 pub(super) async fn completions(
     State(api): State<Arc<Api>>,
     Access(grant): Access,
+    Client(client): Client,
     body: PromptBody,
 ) -> Result<Response, ApiError> {
     let answer = async move |Prompted { request, json }: Prompted<PromptFields>| {
         if request.token_ids.is_none() && request.prompt.is_none() {
             return Err(ApiError::unprocessable("the request does not fit: missing field `prompt`, or `token_ids`"));
         }
-        score((&api, &grant), request, &json).await
+        score((&api, &grant, client), request, &json).await
     };
     body.answer(answer).await
 }
@@ -37,6 +37,7 @@ pub(super) async fn completions(
 pub(super) async fn chat_completions(
     State(api): State<Arc<Api>>,
     Access(grant): Access,
+    Client(client): Client,
     request: Request,
 ) -> Result<Response, ApiError> {
     let body = extract::receive(request, &api, Accepted::Json).await?;
@@ -45,22 +46,19 @@ pub(super) async fn chat_completions(
         if request.messages.is_none() {
             return Err(ApiError::unprocessable("the request does not fit: missing field `messages`"));
         }
-        Ok(score((&api, &grant), request, &body).await?.into_response())
+        Ok(score((&api, &grant, client), request, &body).await?.into_response())
     };
     body.process(answer).await
 }
 
-async fn score(
-    (api, grant): (&Api, &Arc<Grant>),
-    mut request: PromptFields,
-    body: &[u8],
-) -> Result<ScoreResponse, ApiError> {
+async fn score(caller: Caller<'_>, mut request: PromptFields, body: &[u8]) -> Result<ScoreResponse, ApiError> {
+    let (api, ..) = caller;
     let pods = request.pods.take().unwrap_or_default().into_iter().map(GivenInstanceId::checked);
     let pods = pods.collect::<Result<Vec<_>, _>>()?;
     let pods = PodFilter::of(pods.iter().map(|pod| pod.as_key().to_owned()));
     let options = ScoreOptions { pods, top_k: request.top_k };
     let (detail, record) = (request.detail, request.record == Some(true));
-    let prompt = tokenize(request, (api, grant), body, Keep::Tokens).await?;
+    let prompt = tokenize(request, caller, body, Keep::Tokens).await?;
     let scores = api.indexer.score(&prompt.key, prompt.as_prompt(), &options).await?;
     // Of equal scores, the first by name.
     let best = scores.pods.iter().rev().max_by(|a, b| a.score.total_cmp(&b.score)).filter(|_| record);
@@ -124,14 +122,14 @@ fn pod_detail(pod: &PodScore) -> PodDetail {
 pub(super) async fn predict(
     State(api): State<Arc<Api>>,
     Access(grant): Access,
+    Client(client): Client,
     body: PromptBody,
 ) -> Result<Response, ApiError> {
-    body.answer(async move |prompted| record_prediction(&api, &grant, prompted).await).await
+    body.answer(async move |prompted| record_prediction((&api, &grant, client), prompted).await).await
 }
 
 async fn record_prediction(
-    api: &Api,
-    grant: &Arc<Grant>,
+    caller: Caller<'_>,
     Prompted { mut request, json }: Prompted<PromptFields>,
 ) -> Result<Json<Prediction>, ApiError> {
     let missing = |field| ApiError::unprocessable(format!("the request does not fit: missing field {field}"));
@@ -140,7 +138,8 @@ async fn record_prediction(
     }
     let pod = request.pod.take().ok_or_else(|| missing("`pod`"))?.checked()?;
     let (ttl, request_id) = (request.ttl_ms.map(Duration::from_millis), request.request_id.take());
-    let prompt = tokenize(request, (api, grant), &json, Keep::Tokens).await?;
+    let prompt = tokenize(request, caller, &json, Keep::Tokens).await?;
+    let (api, ..) = caller;
     if let Some(request_id) = request_id {
         // Before the prediction, after which no block would have to be computed.
         api.indexer.begin_request(&prompt.key, prompt.as_prompt(), &pod, &request_id).await?;

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use axum::Json;
 use axum::extract::State;
-use axum::http::StatusCode;
+use axum::http::{HeaderName, StatusCode};
 use flash_indexer_api::{
     ConnectionStatus, Events, Listener, ModelScope, RegisterRequest, Replay, Success, SuccessStatus, UnregisterRequest,
     Unregistration, Worker,
@@ -19,6 +19,7 @@ use super::error::ApiError;
 use super::extract::{Access, Body, Parameters};
 use super::fields::CheckedScope;
 use super::{Api, blocking};
+use crate::peers::PROCESS_HEADER;
 
 pub(super) async fn register(
     State(api): State<Arc<Api>>,
@@ -94,7 +95,7 @@ pub(super) async fn list(
     State(api): State<Arc<Api>>,
     Access(grant): Access,
     Parameters(scope): Parameters<ModelScope>,
-) -> Result<Json<Vec<Worker>>, ApiError> {
+) -> Result<([(HeaderName, String); 1], Json<Vec<Worker>>), ApiError> {
     let selection = scope.selection(&grant)?;
     let indexer = Arc::clone(&api.indexer);
     let (model, tenant) = (selection.model.clone(), selection.tenant.clone());
@@ -123,7 +124,8 @@ pub(super) async fn list(
             listeners: listeners.collect(),
         }
     });
-    Ok(Json(workers.collect()))
+    let process = (HeaderName::from_static(PROCESS_HEADER), api.peers.process().to_owned());
+    Ok(([process], Json(workers.collect())))
 }
 
 fn listener(report: ListenerReport, size: RankSize) -> Listener {

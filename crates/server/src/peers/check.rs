@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, bounded, unbounded};
+use flash_indexer_api::Worker;
 use flash_indexer_core::DpRank;
 use flash_indexer_credentials::{ClientCredentials, ClientFiles};
 use flash_indexer_ingest::{Connection, ListenerReport, ReadAt};
@@ -19,7 +20,7 @@ use parking_lot::Mutex;
 use tracing::{info, warn};
 
 use super::Peers;
-use super::client::{PeerClient, PeerDeadlines, PeerError, Selection};
+use super::client::{PeerClient, PeerDeadlines, PeerError, PeerWorkers, Selection};
 use super::comparison::{
     COMPARED_AT_ONCE_MAX, Candidate, Outcome, RankComparison, ReportedPosition, SAMPLE_INTERVAL, compare_digests,
     pause_after,
@@ -123,7 +124,11 @@ impl Check {
     ) -> Result<(), PeerError> {
         let (earlier, sampled_at) = (self.local_positions(), Instant::now());
         std::thread::sleep(SAMPLE_INTERVAL);
-        let theirs = peer_positions(client, url)?;
+        let PeerWorkers { process, workers } = client.workers(url)?;
+        if self.peers.check_own(url, process.as_deref()) {
+            return Ok(());
+        }
+        let theirs = peer_positions(workers);
         let ours = self.local_positions();
         disputed.retain(|rank| ours.get(rank).is_some_and(|position| position.trust == Trust::Degraded));
         // Grouped by instance, because a stream can be digested at only one message at a time.
@@ -318,9 +323,9 @@ fn rebuild(shadow: &mut Shadow) -> Result<(), RepairError> {
 }
 
 /// Positions of a peer's ranks that can be compared.
-fn peer_positions(client: &PeerClient, url: &PeerUrl) -> Result<BTreeMap<RankId, ReportedPosition>, PeerError> {
+fn peer_positions(workers: Vec<Worker>) -> BTreeMap<RankId, ReportedPosition> {
     let mut positions = BTreeMap::new();
-    for worker in client.workers(url)? {
+    for worker in workers {
         let model = ModelKey::new(worker.model_name, Some(worker.tenant_id));
         for (dp_rank, listener) in worker.listeners {
             let trust = listener.trust;
@@ -332,7 +337,7 @@ fn peer_positions(client: &PeerClient, url: &PeerUrl) -> Result<BTreeMap<RankId,
             positions.insert(RankId { model, instance, dp_rank: DpRank(dp_rank) }, position);
         }
     }
-    Ok(positions)
+    positions
 }
 
 /// Waits until the condition holds. Returns false if it does not within `patience`.

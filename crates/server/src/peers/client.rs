@@ -17,6 +17,7 @@ use ureq::typestate::WithoutBody;
 use ureq::unversioned::transport::DefaultConnector;
 use ureq::{Agent, Body, RequestBuilder};
 
+use super::PROCESS_HEADER;
 use super::resolver::PeerResolver;
 use super::url::PeerUrl;
 
@@ -92,11 +93,14 @@ impl PeerClient {
 
     /// Fetches the instances that the peer listens to. Indexers of other projects list them in other forms, without tenants:
     /// these instances are left out.
-    pub(crate) fn workers(&self, url: &PeerUrl) -> Result<Vec<Worker>, PeerError> {
-        let workers: Vec<Value> = self.json(url, self.agent.get(format!("{url}/workers")))?;
+    pub(crate) fn workers(&self, url: &PeerUrl) -> Result<PeerWorkers, PeerError> {
+        let response = self.call(url, self.agent.get(format!("{url}/workers")))?;
+        let process = response.headers().get(PROCESS_HEADER).and_then(|id| id.to_str().ok()).map(str::to_owned);
+        let workers: Vec<Value> = Self::json(url, response)?;
         let is_own = |worker: &Value| ["listeners", "tenant_id"].iter().all(|field| worker.get(field).is_some());
         let workers = workers.into_iter().filter(is_own);
-        workers.map(serde_json::from_value).collect::<Result<_, _>>().map_err(|error| protocol_error(url, &error))
+        let workers = workers.map(serde_json::from_value).collect::<Result<_, _>>();
+        Ok(PeerWorkers { process, workers: workers.map_err(|error| protocol_error(url, &error))? })
     }
 
     /// Streams the peer's dump, of one instance or of all.
@@ -123,11 +127,10 @@ impl PeerClient {
         let request = request.query("model_name", &rank.model.model_name).query("tenant_id", &rank.model.tenant_id);
         let request = request.query("instance_id", rank.instance.as_key()).query("dp_rank", rank.dp_rank.to_string());
         let request = request.query("at_sequence", at.to_string()).query("wait_ms", wait.as_millis().to_string());
-        self.json(url, request)
+        Self::json(url, self.call(url, request)?)
     }
 
-    fn json<T: DeserializeOwned>(&self, url: &PeerUrl, request: RequestBuilder<WithoutBody>) -> Result<T, PeerError> {
-        let mut response = self.call(url, request)?;
+    fn json<T: DeserializeOwned>(url: &PeerUrl, mut response: Response<Body>) -> Result<T, PeerError> {
         let body = response.body_mut().with_config().limit(ANSWER_BYTES_MAX).read_to_vec();
         let body = body.map_err(|source| PeerError::Unreachable { url: url.clone(), source: Box::new(source) })?;
         serde_json::from_slice(&body).map_err(|error| protocol_error(url, &error))
@@ -160,6 +163,13 @@ fn tls_advice(error: &ureq::Error) -> String {
 
 fn protocol_error(url: &PeerUrl, error: &serde_json::Error) -> PeerError {
     PeerError::Protocol { url: url.clone(), cause: shorten(error.to_string()) }
+}
+
+/// Instances that a peer listens to.
+pub(crate) struct PeerWorkers {
+    /// Random id of the peer's process; none of an older version.
+    pub(crate) process: Option<String>,
+    pub(crate) workers: Vec<Worker>,
 }
 
 /// Instance whose dump is requested.

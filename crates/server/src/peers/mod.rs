@@ -18,8 +18,11 @@ mod resolver;
 mod status;
 mod url;
 
+use std::hash::{BuildHasher, Hasher, RandomState};
+
 use flash_indexer_types::networks::EngineNetworks;
 use parking_lot::Mutex;
+use tracing::info;
 
 pub(crate) use self::check::{Check, CheckGuard};
 pub use self::client::PeerDeadlines;
@@ -33,9 +36,17 @@ pub(crate) const DIGESTS_MAX: usize = 64;
 /// Limit of registered peers.
 pub(crate) const PEERS_MAX: usize = 64;
 
+/// Header of `GET /workers` with the random id of the process that answers.
+pub(crate) const PROCESS_HEADER: &str = "flash-indexer-process";
+
 /// Registered peers, in the order in which recovery tries them.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Peers {
+    /// Random id of this process.
+    process: String,
+    /// Peers whose URL has led to this process, which is then its own peer: a headless service also lists the replica that
+    /// resolves it.
+    own: Mutex<Vec<PeerUrl>>,
     urls: Mutex<Vec<PeerUrl>>,
     /// Networks of their addresses.
     networks: EngineNetworks,
@@ -49,9 +60,45 @@ pub(crate) enum Added {
     TooMany,
 }
 
+impl Default for Peers {
+    fn default() -> Self {
+        Self::new(Vec::new(), EngineNetworks::default())
+    }
+}
+
 impl Peers {
     pub(crate) fn new(urls: Vec<PeerUrl>, networks: EngineNetworks) -> Self {
-        Self { urls: Mutex::new(urls), networks }
+        // The keys of the standard library's hash tables are random.
+        let process = format!("{:016x}", RandomState::new().build_hasher().finish());
+        Self { process, own: Mutex::default(), urls: Mutex::new(urls), networks }
+    }
+
+    pub(crate) fn process(&self) -> &str {
+        &self.process
+    }
+
+    /// Whether a peer that answered with this id of its process is this process. The first such answer of a peer is logged.
+    pub(crate) fn check_own(&self, url: &PeerUrl, process: Option<&str>) -> bool {
+        let mut own = self.own.lock();
+        let is_own = process == Some(self.process());
+        match (is_own, own.contains(url)) {
+            (true, false) => {
+                info!(peer = url.as_str(), "skipping a peer that is this replica");
+                own.push(url.clone());
+            }
+            // A service's name may lead to another replica the next time.
+            (false, true) => own.retain(|other| other != url),
+            (true, true) | (false, false) => {}
+        }
+        is_own
+    }
+
+    /// Registered peers that are this process, as far as it is known.
+    pub(crate) fn own(&self) -> Vec<PeerUrl> {
+        let mut own = self.own.lock();
+        let urls = self.urls.lock();
+        own.retain(|url| urls.contains(url));
+        own.clone()
     }
 
     pub(crate) fn networks(&self) -> &EngineNetworks {

@@ -20,7 +20,7 @@ use flash_indexer_types::{ModelKey, Owner, RankId, Registered, Registration, Tru
 use tracing::{error, info, warn};
 
 use super::Peers;
-use super::client::{PeerClient, PeerDeadlines, PeerError};
+use super::client::{PeerClient, PeerDeadlines, PeerError, PeerWorkers};
 use super::status::{RecoverySource, RecoveryState, RecoveryStatus, Reporter};
 use super::url::PeerUrl;
 use crate::snapshots::Snapshots;
@@ -49,6 +49,8 @@ type Recovered = (RecoverySource, BTreeMap<RankId, RestoredRank>);
 pub(crate) enum SourceError {
     #[error("{0}")]
     Peer(#[from] PeerError),
+    #[error("the peer is this replica")]
+    Own,
     #[error("failed to open {path}: {source}; check --load or --state-dir")]
     Open { path: String, source: io::Error },
     #[error("failed to restore the dump of {source_name}: {source}")]
@@ -64,7 +66,7 @@ impl SourceError {
     const fn reason(&self) -> &'static str {
         match self {
             Self::Peer(PeerError::Unreachable { .. }) => "unreachable",
-            Self::Peer(PeerError::Refused { .. } | PeerError::Redirected { .. }) => "refused",
+            Self::Own | Self::Peer(PeerError::Refused { .. } | PeerError::Redirected { .. }) => "refused",
             Self::Peer(PeerError::Protocol { .. }) => "strange",
             Self::Open { .. } | Self::Dump { .. } => "broken_dump",
             Self::Panicked => "panicked",
@@ -151,6 +153,8 @@ impl Recovery {
                     info!(peer = url.as_str(), ranks, blocks, elapsed_ms, "recovery from a peer finished");
                     return Ok((RecoverySource::Peer(url.as_str().to_owned()), restored));
                 }
+                // It was logged.
+                Err(SourceError::Own) => {}
                 Err(error) => {
                     self.indexer.metrics().recovery_ended(error.reason());
                     warn!(peer = url.as_str(), reason = error.reason(), %error, "failed to recover from a peer; trying the next one");
@@ -183,7 +187,11 @@ impl Recovery {
         url: &PeerUrl,
     ) -> Result<(BTreeMap<RankId, RestoredRank>, DumpSummary), SourceError> {
         // Listeners connect before the dump is read, so that every later change arrives in a stream.
-        for worker in client.workers(url)? {
+        let PeerWorkers { process, workers } = client.workers(url)?;
+        if self.peers.check_own(url, process.as_deref()) {
+            return Err(SourceError::Own);
+        }
+        for worker in workers {
             for (registration, owner) in registrations(&worker) {
                 self.hold(registration, owner);
             }

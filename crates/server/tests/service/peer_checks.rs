@@ -133,3 +133,25 @@ fn a_peer_that_is_busy_is_asked_again() {
     let skipped = service.metrics().value("flash_indexer_peer_checks_total", &[("outcome", "not_compared")]);
     assert_eq!(skipped, 0.0, "no rank was left out because the peer was busy");
 }
+
+#[test]
+fn a_replica_skips_itself_among_its_peers() {
+    let service = Service::start_with(ServerOptions {
+        peer_check_interval: Some(Duration::from_millis(50)),
+        ..ServerOptions::default()
+    });
+    let engine = Engine::registered(&service, json!(1), 0, &json!({}));
+    engine.say(&service, 0, &[stored(None, &[1])]);
+    let own = service.url("");
+    assert_eq!(service.post("/register_peer", &json!({ "url": own })).0, 201);
+    let own_peers = || {
+        let answer = ureq::get(service.url("/peers")).call().expect("an answer");
+        answer.headers().get("flash-indexer-own-peers").map(|own| own.to_str().expect("ASCII").to_owned())
+    };
+    assert_eq!(wait_for("the replica to recognise itself", PATIENCE, own_peers), own);
+    assert_eq!(service.get("/peers").1, json!([own]));
+    let compared = |outcome| service.metrics().value("flash_indexer_peer_checks_total", &[("outcome", outcome)]);
+    assert_eq!(["equal", "not_compared", "unreachable"].map(compared), [0.0; 3]);
+    assert_eq!(service.post("/deregister_peer", &json!({ "url": own })).0, 200);
+    assert_eq!(own_peers(), None);
+}

@@ -31,7 +31,7 @@ fn wrong_requests_are_refused_with_what_to_do() {
         }
         body.to_string()
     };
-    let cases: [(&str, String, u16, &str); 32] = [
+    let cases: [(&str, String, u16, &str); 37] = [
         ("/query", "{\"token_ids\": [1,".into(), 400, "not JSON"),
         ("/query", String::new(), 400, "not JSON"),
         ("/query", "null".into(), 422, "a JSON object"),
@@ -65,6 +65,16 @@ fn wrong_requests_are_refused_with_what_to_do() {
         ("/register", register(json!({ "endpoint": "tcp://*:5557" })), 400, "*"),
         ("/register", register(json!({ "endpoint": "tcp://two words:5557" })), 400, "two words"),
         ("/register", register(json!({ "removal": "sometimes" })), 422, "last_copy"),
+        ("/register", register(json!({ "removal": 5 })), 422, "integer `5`"),
+        ("/register", register(json!({ "engine": 5 })), 422, "integer `5`"),
+        ("/register", register(json!({ "engine": {} })), 422, "map"),
+        ("/register", register(json!({ "engine": "other" })), 422, "`sglang`"),
+        (
+            "/tokenize",
+            json!({ "token_ids": [1], "model_name": "m", "truncation_side": 5 }).to_string(),
+            422,
+            "integer `5`",
+        ),
         ("/register", register(json!({ "replay_endpoint": "nonsense" })), 400, "nonsense"),
         ("/register", register(json!({ "block_size": 16 })), 409, "block_size 4"),
         ("/register", register(json!({ "instance_id": 1 })), 409, "unregister it first"),
@@ -90,6 +100,27 @@ fn wrong_requests_are_refused_with_what_to_do() {
     });
     assert_eq!(service.post("/register", &again), (200, json!({ "status": "ok" })), "an identical repeat");
     assert_eq!(service.get("/health").0, 200);
+}
+
+#[test]
+fn an_unknown_field_may_hold_any_json() {
+    let service = Service::start();
+    let _engine = Engine::registered(&service, json!(1), 0, &json!({}));
+    let nested = ["[", "]"].map(|bracket| bracket.repeat(100_000)).concat();
+    for value in ["\"\\ud800\"", &"9".repeat(400), "1e999", &nested] {
+        for (path, fields) in [
+            ("/query", r#""model_name":"m","token_ids":[1]"#),
+            ("/query_by_hash", r#""model_name":"m","block_hashes":[1]"#),
+            ("/explain", r#""model_name":"m","token_ids":[1]"#),
+            ("/unregister", r#""model_name":"m","instance_id":1,"dp_rank":9"#),
+            ("/tokenize", r#""model_name":"m","token_ids":[1]"#),
+        ] {
+            let without = service.post_text(path, &format!("{{{fields}}}"));
+            let (status, answer) = service.post_text(path, &format!("{{{fields},\"unknown\":{value}}}"));
+            assert_eq!(status, without.0, "{path} {:.20}: {answer}", value);
+            assert!(![400, 422].contains(&status), "{path}: {answer}");
+        }
+    }
 }
 
 #[test]

@@ -47,6 +47,10 @@ pub enum Limit {
     BodyBytes,
     /// Bytes of all bodies that are received and not answered.
     BodyBytesTotal,
+    /// Bytes of all answers that are not sent yet.
+    AnswerBytesTotal,
+    /// Time without progress of answers that wait for their client to read.
+    UnreadAnswers,
     /// Requests with large bodies that wait for a thread.
     LargeRequests,
     /// Concurrent dumps.
@@ -92,7 +96,7 @@ pub enum Limit {
 }
 
 impl Limit {
-    const ALL: [Self; 38] = [
+    const ALL: [Self; 40] = [
         Self::Queue,
         Self::PendingRegistrations,
         Self::Pods,
@@ -110,6 +114,8 @@ impl Limit {
         Self::Connections,
         Self::BodyBytes,
         Self::BodyBytesTotal,
+        Self::AnswerBytesTotal,
+        Self::UnreadAnswers,
         Self::LargeRequests,
         Self::Dumps,
         Self::Digests,
@@ -152,6 +158,8 @@ impl Limit {
             Self::Connections => "connections",
             Self::BodyBytes => "body_bytes",
             Self::BodyBytesTotal => "body_bytes_total",
+            Self::AnswerBytesTotal => "answer_bytes_total",
+            Self::UnreadAnswers => "unread_answers",
             Self::LargeRequests => "large_requests",
             Self::Dumps => "dumps",
             Self::Digests => "digests",
