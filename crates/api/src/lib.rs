@@ -9,7 +9,7 @@
 //! | `fleet.rs` | the shared store, discovery, peers, parameters of dumps and digests |
 //! | `status.rs` | health, readiness, success and errors |
 //! | `scope.rs` | model and tenant of a request |
-//! | `openapi.rs` | the endpoints, and the document |
+//! | `openapi/` | the endpoints, and the document |
 
 mod explain;
 mod fleet;
