@@ -10,7 +10,8 @@
 //! | `status.rs` | health, readiness, success and errors |
 //! | `scope.rs` | model and tenant of a request |
 //! | `by_name.rs` | enums in requests |
-//! | `openapi.rs` | the endpoints, and the document |
+//! | `pick.rs` | picks and the ends of requests |
+//! | `openapi/` | the endpoints, and the document |
 
 mod by_name;
 mod explain;

@@ -40,6 +40,7 @@ pub struct PromptFields {
     pub cache_salt: Option<String>,
     /// Number of tokens to keep; none, 0 or -1 keeps all. They are the last ones, behind the one that begins a sequence, unless
     /// `truncation_side` says which.
+    #[schema(minimum = -1)]
     pub truncate_prompt_tokens: Option<i64>,
     /// The side at which tokens are left out: `left` keeps the last ones, `right` the first ones.
     #[serde(default, deserialize_with = "crate::by_name::by_name")]

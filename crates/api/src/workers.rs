@@ -31,6 +31,7 @@ pub struct RegisterRequest {
     #[serde(flatten)]
     pub scope: ModelScope,
     /// Tokens in a block.
+    #[schema(minimum = 1)]
     pub block_size: u32,
     /// Data-parallel rank; 0 if absent.
     #[serde(skip_serializing_if = "Option::is_none")]

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize, Serializer};
 use utoipa::openapi::{RefOr, Schema};
 use utoipa::{PartialSchema, ToSchema};
 
-use crate::schema::integer_or_text;
+use crate::schema::{integer, integer_or_text, text};
 
 /// Form in which 64-bit hashes are written.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize, ToSchema)]
@@ -42,7 +42,8 @@ impl<'de> Deserialize<'de> for ShownHash {
 
 impl PartialSchema for ShownHash {
     fn schema() -> RefOr<Schema> {
-        integer_or_text("64-bit hash: an integer, or a decimal string if the request asks for it.")
+        let description = "64-bit hash: an integer, or a decimal string if the request asks for it.";
+        integer_or_text(description, integer(0), text("^[0-9]{1,20}$"))
     }
 }
 
@@ -94,7 +95,9 @@ impl<'de> Deserialize<'de> for AnyHash {
 
 impl PartialSchema for AnyHash {
     fn schema() -> RefOr<Schema> {
-        integer_or_text("64-bit hash: an integer of either sign (the same bits), or a decimal or 0x string.")
+        let description = "64-bit hash: an integer of either sign (the same bits), or a decimal or 0x string.";
+        let digits = text("^(0[xX][0-9a-fA-F]{1,16}|[0-9]{1,20}|-[0-9]{1,19})$");
+        integer_or_text(description, integer(isize::MIN), digits)
     }
 }
 

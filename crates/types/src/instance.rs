@@ -8,8 +8,8 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 use utoipa::openapi::{RefOr, Schema};
 use utoipa::{PartialSchema, ToSchema};
 
-use crate::names::{NameError, NameField, check_name, check_names};
-use crate::schema::integer_or_text;
+use crate::names::{INSTANCE_ID_BYTES_MAX, NameError, NameField, PRINTABLE, check_name, check_names};
+use crate::schema::{integer, integer_or_text, text};
 
 /// Id of an engine instance: an unsigned integer or a text, written as it was given.
 ///
@@ -178,7 +178,9 @@ impl<'de> Deserialize<'de> for GivenInstanceId {
 
 impl PartialSchema for InstanceId {
     fn schema() -> RefOr<Schema> {
-        integer_or_text("Id of an instance. 7 and \"7\" are the same instance.")
+        let mut name = text(PRINTABLE);
+        (name.min_length, name.max_length) = (Some(1), Some(INSTANCE_ID_BYTES_MAX));
+        integer_or_text("Id of an instance. 7 and \"7\" are the same instance.", integer(0), name)
     }
 }
 

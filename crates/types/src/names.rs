@@ -14,6 +14,8 @@ pub const ENDPOINT_BYTES_MAX: usize = 1_024;
 pub const SALT_BYTES_MAX: usize = 4_096;
 /// Longest error or log field that repeats a client's text, in bytes.
 pub const TEXT_BYTES_MAX: usize = 1_024;
+/// Pattern of a text without control characters, for JSON schemas.
+pub const PRINTABLE: &str = r"^[^\u0000-\u001f\u007f-\u009f]*$";
 
 /// Field of a text that a client chooses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -271,15 +271,19 @@ mod tests {
 
     #[test]
     fn every_route_is_in_the_openapi_document_with_its_methods() {
-        let document = serde_json::to_value(flash_indexer_api::document()).expect("JSON");
+        let document = flash_indexer_api::document();
         let paths = document["paths"].as_object().expect("paths");
         let documented: BTreeSet<&str> = paths.keys().map(String::as_str).collect();
         assert_eq!(documented, ROUTES.iter().map(|(path, ..)| *path).collect());
-        for (path, _, handlers) in ROUTES {
+        for (path, needed, handlers) in ROUTES {
             let routed = format!("{:?}", handlers());
             for method in ["get", "post"] {
                 let is_documented = paths[path].get(method).is_some_and(Value::is_object);
                 assert_eq!(is_documented, !routed.contains(&format!("{method}: None")), "{method} {path}: {routed}");
+                let needs_token = is_documented && needed != Permission::Open;
+                let operation = &paths[path][method];
+                assert_eq!(operation["security"].is_array(), needs_token, "{method} {path}");
+                assert_eq!(operation["responses"]["403"].is_object(), needs_token, "{method} {path}");
             }
         }
     }
