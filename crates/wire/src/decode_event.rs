@@ -229,6 +229,10 @@ fn from_array<'a>(
         }
         Kind::Cleared => {
             let mut scope = ScopedClear::default();
+            if len == 1 && matches!(reader.clone().next(), Ok(Token::Text(b""))) {
+                // An empty medium is the device's, and an empty manager is none: it may be either.
+                return Err(EventError::OutOfRange { field: CLEARED_FIELDS[0] });
+            }
             for at in 0..len {
                 match cleared_field_at(at, reader) {
                     Some(field) => cleared_field(&mut scope, field.as_bytes(), reader, unknown)?,

@@ -299,8 +299,8 @@ fn clears_are_read_in_every_form() {
     let whole = [
         cleared(&[]),
         cleared(&[Value::Nil, Value::Nil]),
-        cleared(&["".into()]),
         named("medium", Value::Nil),
+        named("ownership", "".into()),
         named("new_field", 5.into()),
     ];
     let scope = ScopedClear::default();
@@ -312,6 +312,7 @@ fn clears_are_read_in_every_form() {
         (named("ownership", "kvcr".into()), managed),
         (cleared(&["cpu".into()]), on_host),
         (named("medium", "cpu".into()), on_host),
+        (named("medium", "".into()), ScopedClear { medium: Some(""), ..scope }),
         (cleared(&["cpu".into(), "kvcr".into()]), ScopedClear { ownership: Some("kvcr"), ..on_host }),
         (cleared(&[Value::Nil, Value::Nil, 3.into()]), ScopedClear { group_idx: Some(3), ..scope }),
         (named("group_idx", 3.into()), ScopedClear { group_idx: Some(3), ..scope }),
@@ -326,6 +327,8 @@ fn clears_are_read_in_every_form() {
         let error = one(named(field, value)).expect_err("without the field the clear would be of more blocks");
         assert_eq!(error.reason(), "wrong_type", "{field}");
     }
+    let error = one(cleared(&["".into()])).expect_err("it may be a medium or a manager");
+    assert_eq!(error.reason(), "out_of_range");
 }
 
 #[test]
