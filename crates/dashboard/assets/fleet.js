@@ -13,7 +13,7 @@ const ago = (rank) => rank.listener.last_event_ms_ago;
 /** Columns: name, width, value to sort by, and content of a cell. Those with a `narrow` width are shown on a phone. */
 const COLUMNS = [
   { id: "instance", name: "Instance", width: "minmax(90px, 1.5fr)", narrow: "minmax(56px, 1fr)", by: (r) => r.instance, show: (r) => el("b", { title: r.instance }, r.instance) },
-  { id: "rank", name: "Rank", width: "40px", narrow: "34px", number: true, by: (r) => r.rank, show: (r) => String(r.rank) },
+  { id: "rank", name: "Rank", width: "40px", narrow: "38px", number: true, by: (r) => r.rank, show: (r) => String(r.rank) },
   { id: "model", name: "Model", width: "minmax(80px, 1.2fr)", by: (r) => `${r.model}\u0000${r.tenant}`, show: (r) => (r.tenant === "default" ? r.model : `${r.model} · ${r.tenant}`) },
   { id: "trust", name: "Trust", width: "96px", narrow: "88px", by: (r) => TRUST_ORDER[r.trust] ?? 9, show: (r) => pill(r.trust) },
   { id: "blocks", name: "Blocks", width: "minmax(66px, 1fr)", narrow: "62px", number: true, down: true, by: (r) => r.total, show: blocksCell },
@@ -214,7 +214,7 @@ export const fleet = {
     ];
     if (listener.replay) facts.splice(5, 0, ["Replay", `${number(listener.replay.applied)} of ${number(listener.replay.published)} messages`]);
     this.detail.replaceChildren(
-      el("h2", {}, `Instance ${rank.instance}, rank ${rank.rank}`),
+      el("h2", { tabindex: "-1", autofocus: true }, `Instance ${rank.instance}, rank ${rank.rank}`),
       el("dl", {}, facts.map(([name, value]) => [el("dt", {}, name), el("dd", {}, value)])),
       el("div", { class: "actions" }, el("button", { type: "button", class: "primary", onclick: () => this.detail.close() }, "Close")));
     this.detail.showModal();
