@@ -58,10 +58,12 @@ struct Received {
 /// The bodies in a budget.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Bodies {
-    OfRequests,
-    OfAnswers,
+    /// Of requests, until they are answered.
+    Requests,
+    /// Of answers, until they are sent.
+    Answers,
     /// Texts that wait to be tokenized, or are tokenized.
-    OfTexts,
+    Texts,
 }
 
 /// The budget has no room for a body.
@@ -105,9 +107,9 @@ impl BodyBudget {
     /// Counts a refusal.
     fn refuse(&self) -> BodyBudgetReached {
         let (limit, reached) = match self.bodies {
-            Bodies::OfRequests => (Limit::BodyBytesTotal, BodyBudgetReached::Requests),
-            Bodies::OfAnswers => (Limit::AnswerBytesTotal, BodyBudgetReached::Answers),
-            Bodies::OfTexts => return BodyBudgetReached::Texts,
+            Bodies::Requests => (Limit::BodyBytesTotal, BodyBudgetReached::Requests),
+            Bodies::Answers => (Limit::AnswerBytesTotal, BodyBudgetReached::Answers),
+            Bodies::Texts => return BodyBudgetReached::Texts,
         };
         self.metrics.limit_reached(limit);
         reached
@@ -142,8 +144,8 @@ impl BodyLimits {
         pool: &PoolOptions,
         metrics: &Arc<Metrics>,
     ) -> io::Result<Self> {
-        let budget = BodyBudget::new(Bodies::OfRequests, total_max, bytes_max, metrics);
-        let answers = BodyBudget::new(Bodies::OfAnswers, total_max, bytes_max, metrics);
+        let budget = BodyBudget::new(Bodies::Requests, total_max, bytes_max, metrics);
+        let answers = BodyBudget::new(Bodies::Answers, total_max, bytes_max, metrics);
         Ok(Self {
             bytes_max,
             budget,
@@ -188,7 +190,7 @@ impl BodyBytes {
         let free = self.budget.bytes_max.saturating_sub(received.bytes);
         let of_client = received.by_client.get(&self.client).copied().unwrap_or(0);
         let weight = if self.bytes + bytes <= SMALL_BYTES { SMALL_WEIGHT } else { 1 };
-        let is_only_one = self.budget.bodies != Bodies::OfRequests && received.bytes == 0;
+        let is_only_one = self.budget.bodies != Bodies::Requests && received.bytes == 0;
         if !is_only_one && (bytes > free || of_client + bytes > weight.saturating_mul(free)) {
             drop(received);
             return Err(self.budget.refuse());
@@ -250,7 +252,7 @@ mod tests {
 
     fn budget(bytes_max: usize, body_bytes_max: usize) -> (Arc<BodyBudget>, Arc<Metrics>) {
         let metrics = Arc::new(Metrics::new(MetricNames::Own));
-        (BodyBudget::new(Bodies::OfRequests, Some(bytes_max), body_bytes_max, &metrics), metrics)
+        (BodyBudget::new(Bodies::Requests, Some(bytes_max), body_bytes_max, &metrics), metrics)
     }
 
     fn client(number: u8) -> Option<IpAddr> {
@@ -317,7 +319,7 @@ mod tests {
     #[test]
     fn an_empty_budget_takes_an_answer_of_any_length_and_its_parts_are_released_by_themselves() {
         let metrics = Arc::new(Metrics::new(MetricNames::Own));
-        let budget = BodyBudget::new(Bodies::OfAnswers, Some(BYTES_MAX), 1, &metrics);
+        let budget = BodyBudget::new(Bodies::Answers, Some(BYTES_MAX), 1, &metrics);
         let mut answer = budget.body(client(1));
         answer.add(2 * BYTES_MAX).expect("there is no other answer");
         let mut second = budget.body(client(2));

@@ -29,7 +29,7 @@ pub(crate) struct Texts {
 
 impl Texts {
     pub(crate) fn new(pool: &PoolOptions, metrics: &Arc<Metrics>) -> Self {
-        let budget = BodyBudget::new(Bodies::OfTexts, Some(pool.queued_bytes_max), 0, metrics);
+        let budget = BodyBudget::new(Bodies::Texts, Some(pool.queued_bytes_max), 0, metrics);
         let places = FairPlaces::new(pool.workers.max(1) * LONG_PER_WORKER, pool.queued_prompts_max.max(1));
         Self { budget, places, metrics: Arc::clone(metrics) }
     }

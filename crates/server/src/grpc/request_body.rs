@@ -261,7 +261,7 @@ mod tests {
         fn new(path: &str, deadline: Duration) -> Self {
             let runtime = Builder::new_current_thread().enable_time().build().expect("a runtime");
             let metrics = Arc::new(Metrics::new(MetricNames::Own));
-            let budget = BodyBudget::new(Bodies::OfRequests, Some(1 << 20), 1 << 10, &metrics);
+            let budget = BodyBudget::new(Bodies::Requests, Some(1 << 20), 1 << 10, &metrics);
             let (sender, frames) = mpsc::unbounded_channel();
             let reserved = budget.body(None);
             let body = RequestBody::new(
