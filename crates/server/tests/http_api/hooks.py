@@ -174,12 +174,12 @@ def conditions(schema: dict[str, Any]) -> tuple[list[list[str]], list[list[str]]
 
 def known_value(path: str, name: str, value: Any) -> Any:
     """A value that the service knows, instead of a valid one."""
-    is_text = isinstance(value, str) and len(value) <= 256 and value.isprintable()
+    is_text = isinstance(value, str) and len(value) <= 512 and not re.search(r"[\x00-\x1f\x7f-\x9f]", value)
     if name in ALIASES[0] and is_text and value:
         return CHURNED_MODEL if path in CHURNING else MODEL
     if name in ALIASES[1] and is_text:
         return "default"
-    if name in ("instance_id", "pod") and is_text and value:
+    if name in ("instance_id", "pod") and is_text and 0 < len(value) <= 256:
         return str(RUN["instance"])
     return value
 
