@@ -146,7 +146,11 @@ fn json_value(name: &str, value: String) -> Result<Value, String> {
         | "pick_seed"
         | "prefill_weight"
         | "active_weight"
-        | "request_weight" => serde_json::from_str(&value).map_err(|_| format!("{name} has an invalid value")),
+        | "request_weight" => {
+            // An absent field is left out of a query string.
+            let value = serde_json::from_str(&value).ok().filter(|value: &Value| !value.is_null());
+            value.ok_or_else(|| format!("{name} has an invalid value"))
+        }
         "pods" | "pod_identifiers" => Ok(Value::Array(vec![value.into()])),
         _ => Ok(value.into()),
     }

@@ -111,6 +111,7 @@ fn a_wrong_binary_body_is_refused_with_what_to_send() {
         ("/query", &body, 422, "model_name"),
         ("/query?model_name=m&top_k=0", &body, 400, "nonzero"),
         ("/query?model_name=m&top_k=few", &body, 400, "top_k has an invalid value"),
+        ("/query?model_name=m&top_k=null", &body, 400, "top_k has an invalid value"),
         ("/query?model_name=m&top_k=1&top_k=2", &body, 400, "duplicate field `top_k`"),
         ("/query?model_name=m&model=n", &body, 400, "names of one field"),
         ("/query?model_name=m&token_ids=1", &body, 400, "token_ids is in the body"),
