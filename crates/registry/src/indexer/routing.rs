@@ -51,6 +51,8 @@ struct RoutedStream {
     next_sequence: u64,
     /// Runs of dropped messages that are repaired.
     repaired_drops: u64,
+    /// Whether the instance is unregistered: nothing is recorded any more.
+    is_removed: bool,
 }
 
 impl RoutedInstances {
@@ -75,6 +77,17 @@ impl RoutedInstances {
         self.instances.lock().insert(listener.id, Arc::new(instance));
     }
 
+    /// Removes the instance of an unregistered listener.
+    pub(crate) fn remove(&self, listener: &Listener) {
+        let removed = { self.instances.lock().remove(&listener.id) };
+        if let Some(removed) = removed {
+            let mut stream = removed.stream.lock();
+            self.count(stream.blocks.len(), 0);
+            // A prompt may be about to be recorded.
+            *stream = RoutedStream { is_removed: true, ..RoutedStream::default() };
+        }
+    }
+
     /// Records that a prompt is sent to the instance of a listener: it is taken to hold the prompt's complete blocks for `ttl`.
     /// Returns their number, which the size of its cache limits. Linear in the prompt.
     pub(crate) fn record(
@@ -94,6 +107,9 @@ impl RoutedInstances {
 
         let now = now.saturating_duration_since(self.started);
         let mut stream = instance.stream.lock();
+        if stream.is_removed {
+            return 0;
+        }
         let before = stream.blocks.len();
         stream.repair(listener, decoders);
         let expired = stream.blocks.remove(now, usize::MAX, REMOVED_PER_MESSAGE);
@@ -121,7 +137,10 @@ impl RoutedInstances {
                 token_ids: TokenIds::Plain(prompt.tokens[first * size..recorded.kept * size].to_vec()),
                 block_size: block_size.tokens(),
                 lora_name,
-                extra_keys: cache_salt.map(|salt| first_block_keys(lora_name, salt, recorded.kept - first)),
+                // Later blocks inherit the salt of the first one.
+                extra_keys: cache_salt
+                    .filter(|_| first == 0)
+                    .map(|salt| first_block_keys(lora_name, salt, recorded.kept)),
                 ..BlockStored::default()
             }));
         }
@@ -132,20 +151,18 @@ impl RoutedInstances {
         recorded.kept
     }
 
-    /// Removes expired blocks and unregistered instances. Linear in the instances and in the expired blocks. A message removes
+    /// Removes expired blocks. Linear in the instances and in the expired blocks. A message removes
     /// some thousand blocks, and the instance's predictions wait for no more than one.
     pub(crate) fn sweep(&self, now: Instant, decoders: &Decoders) {
         let now = now.saturating_duration_since(self.started);
-        let mut instances: Vec<(u64, Arc<RoutedInstance>)> = Vec::new();
-        instances.extend(self.instances.lock().iter().map(|(&id, instance)| (id, Arc::clone(instance))));
-        for (id, instance) in instances {
-            let Some(listener) = instance.listener.upgrade() else {
-                self.instances.lock().remove(&id);
-                self.count(instance.stream.lock().blocks.len(), 0);
-                continue;
-            };
+        let instances: Vec<Arc<RoutedInstance>> = self.instances.lock().values().cloned().collect();
+        for instance in instances {
+            let Some(listener) = instance.listener.upgrade() else { continue };
             loop {
                 let mut stream = instance.stream.lock();
+                if stream.is_removed {
+                    break;
+                }
                 let before = stream.blocks.len();
                 stream.repair(&listener, decoders);
                 let expired = stream.blocks.remove(now, usize::MAX, REMOVED_PER_MESSAGE);

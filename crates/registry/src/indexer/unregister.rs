@@ -132,6 +132,7 @@ impl Indexer {
             self.release_hold(listener, dp_rank, None, pending);
             return;
         }
+        self.routed.remove(listener);
         let name = StreamName::new(model.key.clone(), listener.instance.clone(), listener.dp_rank, &listener.options);
         let stream_positions = Arc::clone(&self.stream_positions);
         let removal = Removal { model: Arc::clone(model), listener: Arc::clone(listener), dp_rank: None };

@@ -92,7 +92,7 @@ fn every_endpoint_but_probes_and_the_document_needs_a_token_with_its_scope() {
         [("/health", 200), ("/openapi.json", 200), ("/ready", 200), ("/ui", 200), ("/ui/", 200), ("/ui/{file}", 404)];
     assert_eq!(open, expected);
     let denied = |reason| service.metrics().value("flash_indexer_access_denied_total", &[("reason", reason)]);
-    assert_eq!([denied("no_token"), denied("unknown_token"), denied("scope")], [21.0, 21.0, 42.0]);
+    assert_eq!([denied("no_token"), denied("unknown_token"), denied("scope")], [23.0, 23.0, 46.0]);
 }
 
 #[test]
@@ -118,7 +118,7 @@ fn a_token_of_a_tenant_sees_and_changes_that_tenant_only() {
     assert_eq!((status, &answer["scores"]["one"]["0"]), (200, &json!(2 * BLOCK_TOKENS)));
     for tenant in [Some("b"), None] {
         let body = query(tenant);
-        for path in ["/query", "/score_completions", "/explain", "/tokenize", "/render"] {
+        for path in ["/query", "/score_completions", "/explain", "/tokenize", "/render", "/pick"] {
             let (status, answer) = service.post_with(as_a, path, &body);
             assert_eq!(status, 403, "{path} {tenant:?}: {answer}");
         }
@@ -129,6 +129,8 @@ fn a_token_of_a_tenant_sees_and_changes_that_tenant_only() {
         let mut prediction = body.clone();
         prediction["pod"] = json!("two");
         assert_eq!(service.post_with(as_a, "/predict", &prediction).0, 403);
+        let done = json!({ "model_name": "m", "request_id": "r", "tenant_id": tenant });
+        assert_eq!(service.post_with(as_a, "/done", &done).0, 403);
         let registration = json!({
             "instance_id": "three", "endpoint": first.publisher.endpoint(), "model_name": "m",
             "block_size": BLOCK_TOKENS, "tenant_id": tenant,

@@ -105,7 +105,7 @@ fn a_binary_body_is_answered_as_the_same_request_in_json() {
 fn a_wrong_binary_body_is_refused_with_what_to_send() {
     let (service, _engines) = fleet(8 << 20);
     let body = little_endian(&tokens(&[1]));
-    let cases: [(&str, &[u8], u16, &str); 12] = [
+    let cases: [(&str, &[u8], u16, &str); 13] = [
         ("/query?model_name=m", &body[..15], 400, "15 bytes, which is not a multiple of 4"),
         ("/query_by_hash?model_name=m", &body[..12], 400, "12 bytes, which is not a multiple of 8"),
         ("/query", &body, 422, "model_name"),

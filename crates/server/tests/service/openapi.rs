@@ -139,6 +139,15 @@ fn every_endpoint_answers_as_the_document_says() {
             post("/predict", json!({ "token_ids": prompt, "model_name": "m", "pod": 7 }), declared::<api::Prediction>),
             200,
         ),
+        (
+            post(
+                "/pick",
+                json!({ "token_ids": prompt, "model_name": "m", "request_id": "r", "detail": true }),
+                declared::<api::Pick>,
+            ),
+            200,
+        ),
+        (post("/done", json!({ "request_id": "r", "model_name": "m" }), declared::<api::Success>), 200),
         (post("/tokenize", json!({ "token_ids": prompt, "model_name": "m" }), declared::<api::TokenizedPrompt>), 200),
         (post("/render", json!({ "token_ids": prompt, "model_name": "m" }), undeclared), 200),
         (post("/unregister", json!({ "instance_id": 9, "model_name": "m" }), declared::<api::Unregistration>), 200),
