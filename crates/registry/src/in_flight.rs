@@ -117,7 +117,8 @@ impl InFlight {
     }
 
     /// Number of requests.
-    pub(crate) fn len(&self) -> usize {
+    #[cfg(test)]
+    fn len(&self) -> usize {
         self.requests.len()
     }
 }

@@ -10,7 +10,7 @@ use flash_indexer_types::{InstanceId, ModelKey};
 use super::scoring::PredictError;
 use super::{Indexer, QueryError};
 use crate::answer::StoreAnswer;
-use crate::in_flight::{InFlightRequest, InstanceLoad, RequestKey};
+use crate::in_flight::{InFlightRequest, RequestKey};
 use crate::pick::{Candidate, PickOptions, pick};
 use crate::score::{PodFilter, ScoredPod, Scoring};
 use crate::search::{Query, Search, TokenPrompt};
@@ -124,25 +124,19 @@ impl Indexer {
 
     /// Records what a router reports of a request. False if the request is not in flight: it was never reported, has finished, or
     /// was dropped after ten minutes or because of the limit.
-    pub fn report_request(&self, key: &ModelKey, request_id: &str, phase: RequestPhase) -> bool {
+    ///
+    /// # Errors
+    ///
+    /// If the request's name is too long, or has a control character.
+    pub fn report_request(&self, key: &ModelKey, request_id: &str, phase: RequestPhase) -> Result<bool, QueryError> {
+        check_request_id(Some(request_id))?;
         let request = request_key(key, request_id);
         let mut in_flight = self.in_flight.lock();
         in_flight.expire(self.elapsed());
-        match phase {
+        Ok(match phase {
             RequestPhase::PrefillEnded => in_flight.end_prefill(&request),
             RequestPhase::Finished => in_flight.end(&request),
-        }
-    }
-
-    /// Number of requests in flight.
-    pub fn requests_in_flight(&self) -> usize {
-        self.in_flight.lock().len()
-    }
-
-    /// The load of an instance, as routers have reported it.
-    pub fn load(&self, key: &ModelKey, instance: &InstanceId) -> InstanceLoad {
-        let worker = self.model(key).ok().and_then(|model| model.worker(instance));
-        worker.map(|worker| self.in_flight.lock().load(worker)).unwrap_or_default()
+        })
     }
 
     pub(super) fn scoring(&self) -> Scoring<'_> {

@@ -108,7 +108,7 @@ pub(super) async fn done(
         ApiPhase::Prefill => RequestPhase::PrefillEnded,
         ApiPhase::Finished => RequestPhase::Finished,
     };
-    match api.indexer.report_request(&key, &request.request_id, phase) {
+    match api.indexer.report_request(&key, &request.request_id, phase)? {
         true => Ok(Json(Success::default())),
         false => Err(ApiError::not_found(
             "the request is not in flight: it has finished, was never reported with this request_id, or was dropped after 10 minutes",

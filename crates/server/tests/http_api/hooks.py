@@ -32,17 +32,19 @@ SAMPLES: dict[str, Any] = {
     "messages": [{"role": "user", "content": "a b"}],
     "pod": RUN["instance"],
     "instance_id": RUN["instance"],
+    "request_id": RUN["request_id"],
     "endpoint": "tcp://127.0.0.1:9",
     "block_size": 16,
     "url": "http://127.0.0.1:9",
 }
 """Valid values of fields that a request may need."""
 IGNORED = {
-    "/tokenize": {"pod", "pods", "lora_name", "cache_salt"},
-    "/render": {"pod", "pods", "lora_name", "cache_salt"},
+    "/tokenize": {"pod", "pods", "lora_name", "cache_salt", "request_id"},
+    "/render": {"pod", "pods", "lora_name", "cache_salt", "request_id"},
     "/predict": {"pods"},
-    "/score_completions": {"pod"},
-    "/score_chat_completions": {"pod"},
+    "/pick": {"pod"},
+    "/score_completions": {"pod", "request_id"},
+    "/score_chat_completions": {"pod", "request_id"},
 }
 """Fields of other requests with a prompt, which an endpoint does not check beyond their types."""
 SCHEMAS: dict[str, Any] = {}
@@ -116,6 +118,9 @@ def filter_case(context: HookContext, case: Case) -> bool:
 def map_case(context: HookContext, case: Case) -> Case:
     """Gives requests values that the service knows, so that they get beyond 404."""
     if case.meta is None:
+        return case
+    if case.path == "/ui/{file}" and case.meta.generation.mode.is_positive:
+        case.path_parameters = {"file": "app.js"}
         return case
     is_json = isinstance(case.body, dict)
     fields = case.body if is_json else case.query
@@ -224,7 +229,14 @@ def with_known_values(path: str, fields: dict[str, Any]) -> dict[str, Any]:
         unwanted = []
     for name in unwanted:
         fields.pop(name, None)
-    if path == "/register":
+    if path == "/done" and is_known:
+        # The end of its prefill leaves the request in flight.
+        fields |= {"request_id": RUN["request_id"], "phase": "prefill"}
+    if path == "/register" and fields.get("events") == "none":
+        for name in ("endpoint", "replay_endpoint"):
+            fields.pop(name, None)
+    elif path == "/register":
+        fields.pop("cache_blocks", None)
         fields["endpoint"] = choice.choice(["tcp://127.0.0.1:9", "tcp://localhost:9"])
         if fields.get("replay_endpoint") is not None:
             fields["replay_endpoint"] = "tcp://127.0.0.1:9"

@@ -38,10 +38,17 @@ class Service:
         self.url = url
         self.token = token
         self.instance = 1
+        self.request_id = "in-flight"
         self.block_hashes: list[int] = []
 
     def get(self, path: str) -> Any:
         request = urllib.request.Request(self.url + path, headers={"Authorization": f"Bearer {self.token}"})
+        with urllib.request.urlopen(request, timeout=PATIENCE_S) as response:
+            return json.load(response)
+
+    def post(self, path: str, body: dict[str, Any]) -> Any:
+        headers = {"Authorization": f"Bearer {self.token}", "Content-Type": "application/json"}
+        request = urllib.request.Request(self.url + path, json.dumps(body).encode(), headers)
         with urllib.request.urlopen(request, timeout=PATIENCE_S) as response:
             return json.load(response)
 
@@ -97,6 +104,8 @@ def running(*options: object, token: str = "") -> Iterator[Service]:
         with program(BINARY, "simulate", *engines, *register, env={"FLASH_INDEXER_TOKEN": token}) as simulation:
             wait_for("the simulation", lambda: any("staying up" in line for line in simulation))
             service.block_hashes = service.held_hashes()
+            request = {"model_name": MODEL, "pod": service.instance, "request_id": service.request_id}
+            service.post("/predict", request | {"token_ids": [1]})
             yield service
 
 

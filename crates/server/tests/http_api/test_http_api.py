@@ -31,6 +31,7 @@ def run(service: Service, tmp_path: Path, *options: object, bodies: str = "json"
         "wrong": entry,
         "model": MODEL,
         "instance": service.instance,
+        "request_id": service.request_id,
         "block_hashes": service.block_hashes,
         "successes": str(tmp_path / "successes.json"),
     }

@@ -126,4 +126,6 @@ fn wrong_options_of_a_pick_are_rejected() {
     let long = json!({ "model": "m", "token_ids": tokens(&[1]), "request_id": "x".repeat(513) });
     assert_eq!(service.post("/pick", &long).0, 400);
     assert_eq!(done(&service, "unknown", json!({})), 404);
+    assert_eq!(done(&service, &"x".repeat(513), json!({})), 400);
+    assert_eq!(done(&service, "a\nb", json!({})), 400);
 }
