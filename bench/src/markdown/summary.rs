@@ -190,9 +190,9 @@ fn waits(text: &mut String, report: &ServiceReport) -> Result<()> {
     report.waits.iter().try_for_each(|line| {
         let reading = line.reading.as_ref().map_or_else(|| "nothing".to_owned(), |reading| format!("`GET {reading}`"));
         let of = |waits: &Waits| [waits.p50_us, waits.p99_us, waits.max_us];
-        let figures =
-            [[line.readings_per_second, line.reading_megabytes].as_slice(), &of(&line.queries), &of(&line.events)];
-        row(text, std::iter::once(reading).chain(figures.concat().into_iter().map(short)))
+        let readings = [line.readings_per_second, line.reading_megabytes];
+        let figures = readings.into_iter().chain(of(&line.queries)).chain(of(&line.events));
+        row(text, std::iter::once(reading).chain(figures.map(short)))
     })
 }
 

@@ -17,6 +17,10 @@ pub(super) struct Connection {
 pub(super) struct Prepared(Vec<u8>);
 
 impl Prepared {
+    pub(super) fn get(path: &str) -> Self {
+        Self(format!("GET {path} HTTP/1.1\r\nHost: flash-indexer\r\n\r\n").into_bytes())
+    }
+
     pub(super) fn post(path: &str, body: &impl Serialize) -> Result<Self> {
         let body = serde_json::to_vec(body)?;
         let head = format!(

@@ -108,14 +108,16 @@ pub(crate) fn compare(path: &Path, rounds: usize) -> Result<Comparison> {
     let load = Load { engines: ENGINES, shape: Shape { sequences: 200, ..Shape::PREFILL }, is_shared: false };
     let prompts = load.prompts(|tokens| json!({ "model_name": MODEL, "token_ids": tokens }))?;
     let top = load.prompts(|tokens| json!({ "model_name": MODEL, "token_ids": tokens, "top_k": TOP_K }))?;
-    let [single, several, top_of_four] = rounds_of(ours, rounds, |service| {
+    let floor = [Prepared::get("/health")];
+    let [single, several, top_of_four, floor] = rounds_of(ours, rounds, |service| {
         eprintln!("comparison: queries of 8,192 tokens");
         let running = load.fill(service)?;
         let several = query_all(&running.program, &prompts, CONNECTIONS, None)?;
         let rate = several.len() as f64 / DURATION.as_secs_f64();
         let of_top = if service.is_ours() { running.p50_us(&top)? } else { f64::NAN };
-        Ok(vec![running.p50_us(&prompts)?, rate, of_top])
+        Ok(vec![running.p50_us(&prompts)?, rate, of_top, running.p50_us(&floor)?])
     })?;
+    lines.push(floor.line("floor of a request: GET /health, 1 connection, p50", "µs", EQUAL));
     lines.push(single.line("/query, 8,192 tokens, 4 instances, 1 connection, p50", "µs", 0.2));
     lines.push(several.line("the same, 4 connections", "requests/s", 6.0));
 

@@ -10,6 +10,13 @@ use utoipa::ToSchema;
 
 use crate::StoreStatus;
 
+/// A message of an OpenAI chat, for the OpenAPI document. Its content and other fields are those of the chat template.
+#[derive(Debug, Deserialize, ToSchema)]
+pub struct ChatMessage {
+    /// The author: `system`, `user`, `assistant`, `tool` or another one that the chat template knows.
+    pub role: String,
+}
+
 /// Body of requests with a prompt: one of tokens, a text and a chat. Each endpoint reads the fields that it needs.
 ///
 /// One struct without `flatten`, which would read fields that no endpoint has, so that those may hold anything.
@@ -22,7 +29,7 @@ pub struct PromptFields {
     pub prompt: Option<PromptField>,
     /// The messages of an OpenAI chat request, whose other prompt fields may be beside it. Presence only: a chat is parsed
     /// from the whole body.
-    #[schema(value_type = Option<Vec<Object>>)]
+    #[schema(value_type = Option<Vec<ChatMessage>>)]
     pub messages: Option<IgnoredAny>,
     /// The model.
     pub model_name: Option<String>,
