@@ -5,7 +5,7 @@ use std::sync::{Mutex, PoisonError, mpsc};
 use std::time::Duration;
 
 use clap::ValueEnum;
-use flash_indexer_telemetry::log::{WorkerGuard, start_writer};
+use flash_indexer_telemetry::log::{WorkerGuard, log_panics, start_writer};
 use tracing_subscriber::EnvFilter;
 
 /// Longest time for the last log lines to be written: a log that is not read blocks its writer.
@@ -38,6 +38,7 @@ pub(crate) fn start(format: LogFormat) -> Result<(), String> {
         LogFormat::Text => log.with_ansi(std::io::stderr().is_terminal()).init(),
         LogFormat::Json => log.json().init(),
     }
+    log_panics();
     Ok(())
 }
 

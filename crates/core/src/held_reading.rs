@@ -1,5 +1,7 @@
 //! Reading the blocks of a rank in parts.
 
+use std::collections::hash_map::IntoValues;
+
 use crate::keyed::{KeyedMap, KeyedState};
 use crate::{HeldBlock, SequenceHash, WorkerRank};
 
@@ -55,7 +57,7 @@ impl HeldReading {
     /// The blocks read so far, in no particular order. Costs as much as all of them: not for a thread that others wait for.
     #[must_use]
     pub fn into_blocks(self) -> Vec<HeldBlock> {
-        self.found.into_values().collect()
+        self.into_iter().collect()
     }
 
     pub(crate) fn add(&mut self, blocks: impl IntoIterator<Item = HeldBlock>) {
@@ -77,6 +79,16 @@ impl HeldReading {
         self.pass += 1;
         (self.entry, self.offset) = (0, 0);
         (self.pass < PASSES_MAX).then_some(ReadingProgress::More)
+    }
+}
+
+/// The blocks read so far, in no particular order.
+impl IntoIterator for HeldReading {
+    type Item = HeldBlock;
+    type IntoIter = IntoValues<SequenceHash, HeldBlock>;
+
+    fn into_iter(self) -> Self::IntoIter {
+        self.found.into_values()
     }
 }
 

@@ -1,40 +1,140 @@
 //! Clears of a part of a rank's cache. They become removals of its blocks, which histories and the shared store record.
 
-use flash_indexer_core::groups::{ClearScope, GroupedIndex};
-use flash_indexer_core::{DpRank, HeldReading, ReadingProgress, SharedIndex, WorkerId, WorkerRank};
+use std::collections::VecDeque;
+use std::collections::hash_map::IntoValues;
 
-use crate::change::Change;
+use flash_indexer_core::groups::{ClearScope, GroupedIndex, RankEvent, SecondaryGroup};
+use flash_indexer_core::{DpRank, HeldBlock, HeldReading, ReadingProgress, SequenceHash, SharedIndex, WorkerRank};
+
 use crate::event_parts::{EVENT_BLOCKS_MAX, divide};
 
-/// A clear whose blocks are being listed, on the writer thread and in parts.
+/// A clear of a part of a rank's cache, on the writer thread and in parts. Other events of the rank are applied before the first
+/// part or after the last one.
 pub(super) struct ScopedClear {
+    rank: WorkerRank,
     scope: ClearScope,
-    reading: HeldReading,
+    stage: Stage,
+}
+
+enum Stage {
+    /// The blocks of the primary group are being listed: a removal moves the blocks that are not listed yet.
+    Listing(HeldReading),
+    /// The listed blocks are being removed.
+    Primary(IntoValues<SequenceHash, HeldBlock>),
+    /// The secondary groups are being cleared, with the removals of the current one.
+    Secondary(Vec<SecondaryGroup>, VecDeque<RankEvent>),
+}
+
+/// One part of a scoped clear: removals of at most [`EVENT_BLOCKS_MAX`] blocks.
+pub(super) struct ClearPart {
+    pub(super) removals: Vec<RankEvent>,
+    /// What is left to be cleared.
+    pub(super) rest: Option<ScopedClear>,
 }
 
 impl ScopedClear {
-    pub(super) fn new(worker: WorkerId, dp_rank: DpRank, scope: ClearScope) -> Self {
-        Self { scope, reading: HeldReading::new(WorkerRank { worker, dp_rank }) }
+    pub(super) fn new(index: &GroupedIndex, rank: WorkerRank, scope: ClearScope) -> Self {
+        let stage = match scope.has_primary() {
+            true => Stage::Listing(HeldReading::with_capacity(rank, index.size(rank).blocks)),
+            false => Stage::Secondary(index.secondary_groups(rank), VecDeque::new()),
+        };
+        Self { rank, scope, stage }
     }
 
-    /// Lists a bounded number of the rank's blocks. No event of the rank may be applied before the removals.
-    pub(super) fn next_part(mut self, index: &GroupedIndex) -> NextPart {
-        if self.scope.has_primary() && index.read_held(&mut self.reading, EVENT_BLOCKS_MAX) == ReadingProgress::More {
-            return NextPart::Reading(self);
-        }
-        let rank = self.reading.rank();
-        let mut changes = Vec::new();
-        for removal in index.removals(rank, self.scope, &self.reading.into_blocks()) {
-            divide(removal, |part| changes.push(Change::Event(rank.dp_rank, part)));
-        }
-        NextPart::Removals(changes)
+    pub(super) fn dp_rank(&self) -> DpRank {
+        self.rank.dp_rank
+    }
+
+    /// The next part, whose removals are to be applied before the part after it is asked for. A part reads at most
+    /// [`EVENT_BLOCKS_MAX`] blocks of the primary group, or all of a secondary one.
+    pub(super) fn next_part(self, index: &GroupedIndex) -> ClearPart {
+        let Self { rank, scope, stage } = self;
+        let (removals, next) = match stage {
+            Stage::Listing(mut reading) => match index.read_held(&mut reading, EVENT_BLOCKS_MAX) {
+                ReadingProgress::More => (Vec::new(), Some(Stage::Listing(reading))),
+                ReadingProgress::Complete => (Vec::new(), Some(Stage::Primary(reading.into_iter()))),
+            },
+            Stage::Primary(mut listed) => {
+                // A block may be in every tier of the scope.
+                let blocks: Vec<HeldBlock> = listed.by_ref().take(EVENT_BLOCKS_MAX / scope.tiers().count()).collect();
+                let next = match blocks.is_empty() {
+                    true => Stage::Secondary(index.secondary_groups(rank), VecDeque::new()),
+                    false => Stage::Primary(listed),
+                };
+                (scope.primary_removals(&blocks), Some(next))
+            }
+            Stage::Secondary(mut groups, mut removals) => match removals.pop_front() {
+                Some(removal) => (vec![removal], Some(Stage::Secondary(groups, removals))),
+                None => {
+                    let next = groups.pop().map(|group| {
+                        for removal in index.secondary_removals(rank, scope, group) {
+                            divide(removal, |part| removals.push_back(part));
+                        }
+                        Stage::Secondary(groups, removals)
+                    });
+                    (Vec::new(), next)
+                }
+            },
+        };
+        ClearPart { removals, rest: next.map(|stage| Self { rank, scope, stage }) }
     }
 }
 
-/// Result of a part of a scoped clear.
-pub(super) enum NextPart {
-    /// Blocks are left to be listed.
-    Reading(ScopedClear),
-    /// The removals of all blocks of the scope.
-    Removals(Vec<Change>),
+#[cfg(test)]
+mod tests {
+    use flash_indexer_core::groups::{AttentionWindow, ClearedGroups, GroupChange, GroupEvent, GroupId};
+    use flash_indexer_core::run::RunIndex;
+    use flash_indexer_core::{Block, BlockEvent, LocalHash, Tier, WorkerId};
+
+    use super::*;
+    use crate::event_parts::block_count;
+
+    const RANK: WorkerRank = WorkerRank { worker: WorkerId(1), dp_rank: DpRank(0) };
+
+    /// A rank with some blocks in two tiers and in a secondary group.
+    fn index(blocks: u64) -> GroupedIndex {
+        let index = GroupedIndex::new(Box::<RunIndex>::default());
+        let sequences: Vec<SequenceHash> = (1..=blocks).map(SequenceHash).collect();
+        let chain = sequences.iter().map(|&sequence| Block { sequence, local: LocalHash(sequence.0) });
+        let stored = BlockEvent::Stored { tier: Tier::Device, parent: None, blocks: chain.collect(), copies: 1 };
+        index.apply(RANK, &stored);
+        index.apply(RANK, &BlockEvent::Copied { tier: Tier::Host, blocks: sequences.clone() });
+        let group = SecondaryGroup { id: GroupId(1), window: AttentionWindow::LastBlocks(2) };
+        let event = GroupEvent::Stored { tier: Tier::Device, blocks: sequences, copies: 1 };
+        index.apply_group(RANK, &GroupChange { group, event });
+        index
+    }
+
+    /// Copies of all blocks in a tier, and blocks of the secondary group.
+    fn held(index: &GroupedIndex) -> (u64, u64, usize) {
+        let copies = |tier| index.held(RANK).iter().map(|block| u64::from(block.copies[tier])).sum();
+        let stores = index.secondary_stores(RANK).into_iter().map(RankEvent::Secondary);
+        (copies(Tier::Device), copies(Tier::Host), stores.map(|event| block_count(&event)).sum())
+    }
+
+    #[test]
+    fn each_part_of_a_scoped_clear_removes_a_bounded_number_of_blocks() {
+        let blocks = 3 * EVENT_BLOCKS_MAX as u64 + 7;
+        let (tier, primary) = (Some(Tier::Host), ClearedGroups::Primary);
+        for (scope, expected) in [
+            (ClearScope { tier: None, groups: ClearedGroups::All }, (0, 0, 0)),
+            (ClearScope { tier: None, groups: primary }, (0, 0, blocks as usize)),
+            (ClearScope { tier, groups: primary }, (blocks, 0, blocks as usize)),
+            (ClearScope { tier, groups: ClearedGroups::All }, (blocks, 0, blocks as usize)),
+            (ClearScope { tier: None, groups: ClearedGroups::Secondary(GroupId(1)) }, (blocks, blocks, 0)),
+        ] {
+            let index = index(blocks);
+            let mut clearing = Some(ScopedClear::new(&index, RANK, scope));
+            while let Some(next) = clearing.take() {
+                let ClearPart { removals, rest } = next.next_part(&index);
+                let removed: usize = removals.iter().map(block_count).sum();
+                assert!(removed <= EVENT_BLOCKS_MAX, "{scope:?}: {removed} blocks in one part");
+                for removal in removals {
+                    index.apply_event(RANK, &removal);
+                }
+                clearing = rest;
+            }
+            assert_eq!(held(&index), expected, "{scope:?}");
+        }
+    }
 }

@@ -21,7 +21,7 @@ use super::event_parts::{EVENT_BLOCKS_MAX, block_count};
 use super::listener::{Listener, Maintain};
 use super::queues::{QueuedWork, Queues, Taken};
 use super::resume_point::ReadInParts;
-use super::scoped_clear::{NextPart, ScopedClear};
+use super::scoped_clear::{ClearPart, ScopedClear};
 use super::waiting_ranks::WaitingRanks;
 
 /// Changes after which a batch ends with the next message.
@@ -55,7 +55,7 @@ enum Work {
 struct ChangeBatch {
     /// Reading of the index before the next change.
     reading: Option<ReadInParts>,
-    /// Clear of which the removals are the next changes, once its blocks are listed.
+    /// Clear of which the removals come before the next change.
     clearing: Option<ScopedClear>,
     changes: std::vec::IntoIter<Change>,
     /// Context of the next change, if others of its message were applied.
@@ -284,25 +284,21 @@ impl Writer {
             batch.reading = None;
         }
         let index = listener.model.index();
-        if let Some(clearing) = batch.clearing.take() {
-            match watch.guarded(|| clearing.next_part(&index)) {
-                Some(NextPart::Reading(clearing)) => {
-                    batch.clearing = Some(clearing);
-                    return Turn::More;
-                }
-                Some(NextPart::Removals(removals)) => {
-                    let rest = std::mem::take(&mut batch.changes);
-                    batch.changes = removals.into_iter().chain(rest).collect::<Vec<_>>().into_iter();
-                }
-                None => {
-                    listener.model.replace_failed_index(&index, Some(listener.id));
-                    return Turn::Complete;
-                }
-            }
-        }
+        // A restart of the stream removes all blocks.
+        let clearing = batch.clearing.take().filter(|_| !listener.needs_restart());
         let applied = watch.guarded(|| {
             let now = self.clock.now();
             let mut context = batch.context.take().unwrap_or_else(|| Context::new(now));
+            if let Some(clearing) = clearing {
+                let dp_rank = clearing.dp_rank();
+                let ClearPart { removals, rest } = clearing.next_part(&index);
+                for removal in removals {
+                    self.apply_change(&index, listener, Change::Event(dp_rank, removal), now, &mut context);
+                }
+                watch.step();
+                (batch.clearing, batch.context) = (rest, Some(context));
+                return;
+            }
             let changes = &mut batch.changes;
             let mut blocks = 0;
             while let Some(change) = changes.next() {
@@ -315,7 +311,8 @@ impl Writer {
                     Change::Read(reading) => batch.reading = Some(reading),
                     Change::Event(dp_rank, ref event @ RankEvent::ClearedScope(scope)) if !listener.needs_restart() => {
                         self.metrics.event_applied(event, &Applied::default());
-                        batch.clearing = Some(ScopedClear::new(listener.worker, dp_rank, scope));
+                        let rank = WorkerRank { worker: listener.worker, dp_rank };
+                        batch.clearing = Some(ScopedClear::new(&index, rank, scope));
                     }
                     // Changes sent before the stream restarted are void. The blocks of an unregistered rank are removed all the
                     // same: its stream may be closed, and never restart.

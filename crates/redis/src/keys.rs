@@ -4,6 +4,7 @@
 //!  {fi:12}:BBBBBBBB    entries of one block: 9 bytes each, an epoch id and the slowest tier
 //!  {fi:12}.lives       epoch id → rank, session, whether the rank is written completely
 //!  {fi:12}.sessions    session → number of its last batch, valid until
+//!  {fi:12}.incomplete  rank whose epoch ended and that is not written again → until when this counts
 //!  {fi:list}.alive, .publishers, .descriptions, .states, .version    directory of ranks
 //! ```
 //!
@@ -82,10 +83,10 @@ impl Keys {
         (prefix.0 ^ scope.number()).to_be_bytes()
     }
 
-    /// The tables of epochs and of sessions of a bucket. The first is named `lives`, as in earlier releases,
+    /// The tables of epochs, of sessions and of incomplete ranks of a bucket. The first is named `lives`, as in earlier releases,
     /// because replicas of different releases share a store.
-    pub(crate) fn bucket_tables(&self, bucket: Bucket) -> [String; 2] {
-        ["lives", "sessions"].map(|table| format!("{{{}:{}}}.{table}", self.namespace.0, bucket.0))
+    pub(crate) fn bucket_tables(&self, bucket: Bucket) -> [String; 3] {
+        ["lives", "sessions", "incomplete"].map(|table| format!("{{{}:{}}}.{table}", self.namespace.0, bucket.0))
     }
 
     /// The tables of the directory.

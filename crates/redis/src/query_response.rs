@@ -16,6 +16,15 @@ pub struct HolderDepth {
     pub blocks: PerTier<u32>,
 }
 
+/// Ranks that a query has found.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Found {
+    /// Depths of the ranks that hold the prompt's first block.
+    pub depths: Vec<HolderDepth>,
+    /// Ranks of which the store does not have all, although the directory may still list them so.
+    pub incomplete: Vec<HolderId>,
+}
+
 /// The query failed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum FindError {
@@ -39,7 +48,7 @@ struct Interval {
 /// Decoded response to a query.
 #[derive(Debug, Default)]
 pub(crate) struct QueryResponse {
-    pub(crate) found: Vec<HolderDepth>,
+    pub(crate) found: Found,
     /// Keys whose values no replica writes. They count as missing.
     pub(crate) invalid: Vec<Vec<u8>>,
 }
@@ -58,8 +67,9 @@ pub(crate) fn decode(response: Value, blocks: u32) -> Result<QueryResponse, Stor
             Value::Array(changes),
             Value::Array(entries),
             Value::Array(invalid),
+            Value::BulkString(incomplete),
         ],
-    ) = <[Value; 5]>::try_from(parts)
+    ) = <[Value; 6]>::try_from(parts)
     else {
         return Err(invalid_response);
     };
@@ -79,7 +89,9 @@ pub(crate) fn decode(response: Value, blocks: u32) -> Result<QueryResponse, Stor
     }
     let found = found.into_iter().map(|(holder, blocks)| HolderDepth { holder, blocks });
     let found = found.filter(|found| found.blocks[Tier::External] > 0);
-    Ok(QueryResponse { found: found.collect(), invalid: invalid.collect() })
+    let incomplete = incomplete.as_chunks().0.iter().map(|&holder| HolderId(u64::from_be_bytes(holder)));
+    let found = Found { depths: found.collect(), incomplete: incomplete.collect() };
+    Ok(QueryResponse { found, invalid: invalid.collect() })
 }
 
 fn intervals(changes: Vec<Value>, entries: Vec<Value>, blocks: u32) -> Option<Vec<Interval>> {

@@ -45,6 +45,14 @@ pub(crate) struct PrefixState {
     pub(crate) tier: Option<Tier>,
 }
 
+/// Epoch of a rank whose changes a publisher takes.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct PublishedEpoch {
+    pub(crate) epoch: u64,
+    /// Whether the epoch has no changes because the rank is not published.
+    pub(crate) is_withheld: bool,
+}
+
 impl RankPrefixes {
     pub(crate) fn new(changed: Arc<Notify>) -> Self {
         Self { inner: Mutex::default(), changed }
@@ -97,12 +105,13 @@ impl RankPrefixes {
     }
 
     /// Starts recording changes for a publisher. Returns the epoch that they belong to.
-    pub(crate) fn publish(&self) -> u64 {
+    pub(crate) fn publish(&self) -> PublishedEpoch {
         let mut inner = self.inner.lock();
-        if inner.withheld.is_none() {
+        let is_withheld = inner.withheld.is_some();
+        if !is_withheld {
             inner.waiting = Some(KeyedSet::default());
         }
-        inner.epoch
+        PublishedEpoch { epoch: inner.epoch, is_withheld }
     }
 
     /// All held prefixes that may be published. Blocks the rank's writer while it copies them.

@@ -14,7 +14,7 @@ use tracing::debug;
 
 use crate::answer::{Answer, AnswerCursor, NamedRank, QueryOptions, StoreAnswer};
 use crate::model::Model;
-use crate::shared_store::{Depths, FleetModel, RemoteListedRank, SharedStore};
+use crate::shared_store::{Depths, FleetModel, RemoteListedRank, SharedStore, StoreMatches};
 
 /// A prompt as tokens, with its adapter and cache salt.
 #[derive(Debug, Clone, Copy)]
@@ -66,15 +66,15 @@ pub(crate) struct Search<'q> {
     hashed_with: Vec<(HashVariant, TokenWindow)>,
     /// Number of tokens of the prompt; none if it was given as local hashes.
     tokens: Option<usize>,
-    /// Matches in the shared store, for each hash variant.
-    depths: Vec<Depths>,
+    remote: StoreMatches,
     pub store: StoreAnswer,
 }
 
 /// A rank whose match is the one published by another replica.
 pub(crate) struct RemoteRank<'s> {
     pub rank: &'s RemoteListedRank,
-    /// Trust that its publisher listed; at best degraded after the publisher's lease.
+    /// Trust that its publisher listed; at best degraded after the publisher's lease, and while the store does not have
+    /// all of the rank.
     pub trust: Trust,
     holder: HolderId,
     depths: &'s [Depths],
@@ -94,8 +94,8 @@ impl<'q> Search<'q> {
             }
             Query::Hashes(locals) => variants.push(locals),
         }
-        let (depths, store) = (Vec::new(), StoreAnswer::None);
-        Self { local, listed, variants, hashed_with, tokens, depths, store }
+        let (remote, store) = (StoreMatches::default(), StoreAnswer::None);
+        Self { local, listed, variants, hashed_with, tokens, remote, store }
     }
 
     /// Puts the prefix with this cursor before the prompt. Called before the store is queried. False if this replica's
@@ -135,7 +135,7 @@ impl<'q> Search<'q> {
             return;
         };
         match shared_store.find(listed, &self.variants).await {
-            Ok(depths) => (self.depths, self.store) = (depths, StoreAnswer::Included),
+            Ok(matches) => (self.remote, self.store) = (matches, StoreAnswer::Included),
             Err(error) => {
                 debug!(%error, "failed to query the shared store; answering without other replicas");
                 self.store = StoreAnswer::Unavailable;
@@ -162,12 +162,18 @@ impl<'q> Search<'q> {
             |rank: &RemoteListedRank| self.local.as_ref().and_then(|model| model.trust(&rank.instance, rank.dp_rank));
         // After the query of the store: entries that were valid then are valid until the lease ends.
         let now = Instant::now();
-        let trust = |rank: &RemoteListedRank| rank.trust_at(now);
-        let counts =
-            |rank: &RemoteListedRank| !rank.is_local && local_trust(rank).is_none_or(|local| trust(rank) < local);
-        let ranks = listed.ranks.iter().filter(|(_, rank)| counts(rank));
-        let remote = |(&holder, rank)| RemoteRank { rank, trust: trust(rank), holder, depths: &self.depths };
-        ranks.map(remote).collect()
+        let trust = |holder: HolderId, rank: &RemoteListedRank| match self.remote.incomplete.contains(&holder) {
+            true => rank.trust_at(now).max(Trust::Degraded),
+            false => rank.trust_at(now),
+        };
+        let ranks = listed.ranks.iter().filter(|(_, rank)| !rank.is_local);
+        let remote = ranks.map(|(&holder, rank)| RemoteRank {
+            rank,
+            trust: trust(holder, rank),
+            holder,
+            depths: &self.remote.variants,
+        });
+        remote.filter(|remote| local_trust(remote.rank).is_none_or(|local| remote.trust < local)).collect()
     }
 
     /// The worker id of a pod of any replica, as predictions use it; none if no replica has the pod.

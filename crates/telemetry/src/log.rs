@@ -1,8 +1,10 @@
 //! The writer of the process's log: a thread with a bounded buffer, so that a log that is not read blocks no other thread.
 
+use std::backtrace::{Backtrace, BacktraceStatus};
 use std::io::Write;
 use std::sync::OnceLock;
 
+use tracing::error;
 use tracing_appender::non_blocking::{ErrorCounter, NonBlockingBuilder};
 pub use tracing_appender::non_blocking::{NonBlocking, WorkerGuard};
 
@@ -21,6 +23,27 @@ pub fn start_writer(output: impl Write + Send + 'static) -> (NonBlocking, Worker
     let (writer, guard) = builder.finish(output);
     DROPPED_LINES.get_or_init(|| writer.error_counter());
     (writer, guard)
+}
+
+/// Logs each panic of a thread, instead of writing its message to standard error, which blocks the thread while that is a pipe
+/// that is full. The line has a backtrace if `RUST_BACKTRACE` asks for one. A panic of the main thread ends the process and its
+/// log, so its message is written as before.
+pub fn log_panics() {
+    let default = std::panic::take_hook();
+    std::panic::set_hook(Box::new(move |panic| {
+        let thread = std::thread::current();
+        let thread = thread.name().unwrap_or("unnamed");
+        if thread == "main" {
+            return default(panic);
+        }
+        let location = panic.location().map(ToString::to_string).unwrap_or_default();
+        let message = panic.payload_as_str().unwrap_or("no message");
+        let backtrace = Backtrace::capture();
+        match backtrace.status() {
+            BacktraceStatus::Captured => error!(thread, location, panic = message, %backtrace, "panic"),
+            _ => error!(thread, location, panic = message, "panic"),
+        }
+    }));
 }
 
 /// Number of log lines that were dropped.

@@ -7,7 +7,7 @@ use parking_lot::RwLock;
 use rustc_hash::FxHashMap;
 
 use super::rank::RankGroups;
-use super::{ClearScope, Cut, GroupChange, GroupEvent, RankEvent};
+use super::{ClearScope, Cut, GroupChange, GroupEvent, RankEvent, SecondaryGroup};
 use crate::cursor::PrefixCursor;
 use crate::hashing::sequence_hashes;
 use crate::{
@@ -77,30 +77,36 @@ impl GroupedIndex {
         }
     }
 
-    /// The removals that together clear a part of the cache of `rank`. `held` are the blocks of its primary group, which are
-    /// read only if the scope includes that group.
+    /// The removals that together clear a part of the cache of `rank`, which has these secondary groups. `held` are the blocks
+    /// of its primary group.
+    fn removals(&self, rank: WorkerRank, scope: ClearScope, held: &[HeldBlock]) -> Vec<RankEvent> {
+        let groups = self.secondary_groups(rank).into_iter();
+        let secondary = groups.flat_map(|group| self.secondary_removals(rank, scope, group));
+        scope.primary_removals(held).into_iter().chain(secondary).collect()
+    }
+
+    /// The secondary groups of `rank`.
     #[must_use]
-    pub fn removals(&self, rank: WorkerRank, scope: ClearScope, held: &[HeldBlock]) -> Vec<RankEvent> {
-        let mut removals = Vec::new();
-        for tier in scope.tiers().filter(|_| scope.has_primary()) {
-            let blocks = held.iter().filter(|block| block.copies[tier] > 0).map(|block| block.sequence);
-            let blocks: Vec<SequenceHash> = blocks.collect();
-            if !blocks.is_empty() {
-                let event = BlockEvent::Removed { tier, blocks, copies: RemovedCopies::All };
-                removals.push(RankEvent::Primary(event));
-            }
+    pub fn secondary_groups(&self, rank: WorkerRank) -> Vec<SecondaryGroup> {
+        self.groups_of(rank).map(|groups| groups.read().secondary_groups()).unwrap_or_default()
+    }
+
+    /// The removals that together clear a secondary group of `rank`, as far as a scope includes it. Costs as much as the group's
+    /// blocks.
+    #[must_use]
+    pub fn secondary_removals(&self, rank: WorkerRank, scope: ClearScope, group: SecondaryGroup) -> Vec<RankEvent> {
+        if !scope.has_secondary(group.id) {
+            return Vec::new();
         }
-        for GroupChange { group, event } in self.secondary_stores(rank) {
-            if let GroupEvent::Stored { tier, blocks, .. } = event
-                && scope.has_secondary(group.id)
-                && scope.tiers().any(|cleared| cleared == tier)
-                && !blocks.is_empty()
-            {
+        let stores = self.groups_of(rank).map(|groups| groups.read().stores_of(group.id)).unwrap_or_default();
+        let removal = |change: GroupChange| match change.event {
+            GroupEvent::Stored { tier, blocks, .. } if scope.includes(tier) && !blocks.is_empty() => {
                 let event = GroupEvent::Removed { tier, blocks, copies: RemovedCopies::All };
-                removals.push(RankEvent::Secondary(GroupChange { group, event }));
+                Some(RankEvent::Secondary(GroupChange { group, event }))
             }
-        }
-        removals
+            _ => None,
+        };
+        stores.into_iter().filter_map(removal).collect()
     }
 
     /// [`SharedIndex::prefetch`] for an event of any group.

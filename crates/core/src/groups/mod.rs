@@ -16,7 +16,7 @@ pub use cut::{Cut, MISSING_LISTED_MAX, MissingBlock, Shortfall};
 pub use index::GroupedIndex;
 
 use crate::hashing::BlockSize;
-use crate::{BlockEvent, RemovedCopies, SequenceHash, Tier};
+use crate::{BlockEvent, HeldBlock, RemovedCopies, SequenceHash, Tier};
 
 /// Number of a cache group inside its engine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -139,7 +139,25 @@ impl ClearScope {
     /// Tiers of the scope, fastest first.
     pub fn tiers(&self) -> impl Iterator<Item = Tier> {
         let scope = *self;
-        Tier::ALL.into_iter().filter(move |&tier| scope.tier.is_none_or(|cleared| cleared == tier))
+        Tier::ALL.into_iter().filter(move |&tier| scope.includes(tier))
+    }
+
+    /// Whether the scope includes a tier.
+    fn includes(&self, tier: Tier) -> bool {
+        self.tier.is_none_or(|cleared| cleared == tier)
+    }
+
+    /// The removals that together clear blocks of a rank's primary group, as far as the scope includes them.
+    #[must_use]
+    pub fn primary_removals(&self, held: &[HeldBlock]) -> Vec<RankEvent> {
+        let removal = |tier| {
+            let blocks = held.iter().filter(|block| block.copies[tier] > 0).map(|block| block.sequence);
+            let blocks: Vec<SequenceHash> = blocks.collect();
+            let is_needed = !blocks.is_empty();
+            let event = BlockEvent::Removed { tier, blocks, copies: RemovedCopies::All };
+            is_needed.then_some(RankEvent::Primary(event))
+        };
+        self.tiers().filter(|_| self.has_primary()).filter_map(removal).collect()
     }
 }
 

@@ -74,6 +74,16 @@ impl RankGroups {
         group.and_then(|group| group.copies.get(&block)).copied().unwrap_or_default()
     }
 
+    /// The secondary groups.
+    pub(super) fn secondary_groups(&self) -> Vec<SecondaryGroup> {
+        self.secondary.groups.iter().map(|group| group.group).collect()
+    }
+
+    /// Stored events that recreate one secondary group.
+    pub(super) fn stores_of(&self, group: GroupId) -> Vec<GroupChange> {
+        self.secondary.groups.iter().filter(|known| known.group.id == group).flat_map(GroupBlocks::stores).collect()
+    }
+
     /// Stored events that recreate the secondary groups, including empty ones.
     pub(super) fn stores(&self) -> Vec<GroupChange> {
         self.secondary.groups.iter().flat_map(GroupBlocks::stores).collect()

@@ -82,9 +82,16 @@ impl Clock {
     }
 }
 
+/// An epoch to be ended.
+struct Ending {
+    epoch: u64,
+    /// Holder that queries report as incomplete from then on.
+    incomplete: Option<HolderId>,
+}
+
 pub(super) struct BucketWriter {
     bucket: Bucket,
-    tables: [String; 2],
+    tables: [String; 3],
     blocks: String,
     timing: Timing,
     session: u64,
@@ -97,7 +104,7 @@ pub(super) struct BucketWriter {
     valid_since: Option<Instant>,
     starting: FxHashMap<u64, HolderId>,
     whole: FxHashSet<u64>,
-    ending: Vec<u64>,
+    ending: Vec<Ending>,
     /// Retry state and waiting changes while the bucket is unavailable.
     pub(super) outage: Outage,
 }
@@ -136,8 +143,9 @@ impl BucketWriter {
         self.whole.insert(epoch);
     }
 
-    /// Ends an epoch: its entries no longer count.
-    pub(super) fn end(&mut self, epoch: u64) {
+    /// Ends an epoch: its entries no longer count. Queries report `incomplete` until an epoch of this holder is
+    /// completely written, or no replica lists the holder so any more.
+    pub(super) fn end(&mut self, epoch: u64, incomplete: Option<HolderId>) {
         if epoch == 0 {
             return;
         }
@@ -145,11 +153,18 @@ impl BucketWriter {
         let is_unwritten = self.starting.remove(&epoch).is_some();
         // An epoch that was never written needs no end, unless a batch in flight may contain it.
         if !is_unwritten || self.sent > self.confirmed {
-            self.ending.push(epoch);
+            self.ending.push(Ending { epoch, incomplete });
             if self.ending.len() > ENDING_EPOCHS_MAX {
                 self.outage.discard();
                 self.ending.clear();
             }
+        }
+    }
+
+    /// Lets queries report a holder as incomplete, whose epoch ended with its session.
+    pub(super) fn report_incomplete(&mut self, ended: u64, holder: HolderId) {
+        if ended != 0 && self.ending.len() < ENDING_EPOCHS_MAX {
+            self.ending.push(Ending { epoch: ended, incomplete: Some(holder) });
         }
     }
 
@@ -168,7 +183,6 @@ impl BucketWriter {
         (self.confirmed, self.sent, self.clock, self.valid_since) = (0, 0, None, None);
         self.starting.clear();
         self.whole.clear();
-        self.ending.clear();
         self.outage.reset();
     }
 
@@ -230,6 +244,9 @@ impl BucketWriter {
         let whole: Vec<u8> = self.whole.iter().filter(|_| is_last).flat_map(|epoch| epoch.to_be_bytes()).collect();
         let starting =
             self.starting.iter().flat_map(|(epoch, HolderId(holder))| [epoch.to_be_bytes(), holder.to_be_bytes()]);
+        let ending = self.ending.iter().flat_map(|Ending { epoch, incomplete }| {
+            [epoch.to_be_bytes(), incomplete.map_or([0; 8], |HolderId(holder)| holder.to_be_bytes())]
+        });
         let call = WRITE
             .on(self.tables.clone())
             .argument(self.session.to_be_bytes())
@@ -243,9 +260,10 @@ impl BucketWriter {
             .argument(self.ended.map(|ended| ended.to_be_bytes().to_vec()).unwrap_or_default())
             .argument(starting.flatten().collect::<Vec<u8>>())
             .argument(whole)
-            .argument(self.ending.iter().flat_map(|epoch| epoch.to_be_bytes()).collect::<Vec<u8>>())
+            .argument(ending.flatten().collect::<Vec<u8>>())
             .argument(encoded(batch))
-            .argument(if is_refresh { "1" } else { "0" });
+            .argument(if is_refresh { "1" } else { "0" })
+            .number(millis(self.timing.time_to_live));
         match link.call(&call, WRITE_DEADLINE).await {
             Ok(Value::Int(0)) => Err(Failure::LostWrites),
             Ok(Value::Int(removed)) if removed < 0 => Err(Failure::InvalidValues(removed.unsigned_abs())),

@@ -28,7 +28,7 @@ impl Publisher {
         let known: KeyedSet<HolderId> = local.iter().map(|local| local.holder.id).collect();
         let removed: Vec<HolderId> = self.ranks.keys().filter(|id| !known.contains(id)).copied().collect();
         for id in &removed {
-            self.retire(*id);
+            self.retire(*id, Some(*id));
         }
         self.release(&removed).await;
         for chunk in local.chunks(HOLDERS_PER_CALL_MAX) {
@@ -78,7 +78,8 @@ impl Publisher {
         let is_published = is_assigned && local.rank.withheld().is_none();
         let is_other = |known: &PublishedRank| !Arc::ptr_eq(&known.rank, &local.rank);
         if self.ranks.get(&id).is_some_and(|known| !is_published || is_other(known)) {
-            self.retire(id);
+            // The replica that has the lease writes the rank completely.
+            self.retire(id, is_assigned.then_some(id));
         }
         if is_published && !self.ranks.contains_key(&id) {
             let buckets = self.buckets.len();
@@ -87,12 +88,13 @@ impl Publisher {
         }
     }
 
-    /// Stops publishing a rank: its entries no longer count.
-    fn retire(&mut self, id: HolderId) {
+    /// Stops publishing a rank: its entries no longer count. Queries report `incomplete` until another replica has
+    /// written the rank, or no replica lists it so any more.
+    fn retire(&mut self, id: HolderId, incomplete: Option<HolderId>) {
         if let Some(published) = self.ranks.remove(&id) {
             published.rank.retire();
             for (bucket, epoch) in self.buckets.iter_mut().zip(published.epochs) {
-                bucket.end(epoch);
+                bucket.end(epoch, incomplete);
             }
         }
     }

@@ -10,13 +10,15 @@ use super::STEP_PREFIXES_MAX;
 use super::bucket::{BucketWriter, Change, Changes};
 use crate::identity::{HolderId, Scope, random_id};
 use crate::keys::{Bucket, Keys};
-use crate::rank_prefixes::{PrefixState, RankPrefixes};
+use crate::rank_prefixes::{PrefixState, PublishedEpoch, RankPrefixes};
 
 pub(super) struct PublishedRank {
     pub(super) rank: Arc<RankPrefixes>,
     scope: Scope,
     /// Epoch of the rank that is being written.
     pub(super) epoch: Option<u64>,
+    /// Whether this epoch has no entries because the rank is not published.
+    is_withheld: bool,
     /// Epoch id in each bucket.
     pub(super) epochs: Vec<u64>,
     /// Buckets in which the rank is not completely written.
@@ -43,6 +45,7 @@ impl PublishedRank {
             rank,
             scope,
             epoch: None,
+            is_withheld: false,
             epochs: vec![0; buckets],
             unfinished: vec![true; buckets],
             unread: vec![false; buckets],
@@ -52,11 +55,12 @@ impl PublishedRank {
         }
     }
 
-    /// Starts new epochs and writes the rank completely.
+    /// Starts new epochs and writes the rank completely, unless it is withheld.
     pub(super) fn start(&mut self, holder: HolderId, now: Instant, buckets: &mut [BucketWriter]) {
-        self.epoch = Some(self.rank.publish());
+        let PublishedEpoch { epoch, is_withheld } = self.rank.publish();
+        (self.epoch, self.is_withheld) = (Some(epoch), is_withheld);
         for (epoch, bucket) in self.epochs.iter_mut().zip(buckets) {
-            bucket.end(*epoch);
+            bucket.end(*epoch, Some(holder));
             *epoch = random_id();
             bucket.start(*epoch, holder);
         }
@@ -74,10 +78,12 @@ impl PublishedRank {
     /// Starts a new epoch in a bucket that lost writes.
     pub(super) fn restart_bucket(&mut self, holder: HolderId, bucket: &mut BucketWriter) {
         let Bucket(at) = bucket.bucket();
-        self.epochs[usize::from(at)] = random_id();
-        self.unfinished[usize::from(at)] = true;
-        self.unread[usize::from(at)] = true;
-        bucket.start(self.epochs[usize::from(at)], holder);
+        let at = usize::from(at);
+        bucket.report_incomplete(self.epochs[at], holder);
+        self.epochs[at] = random_id();
+        self.unfinished[at] = true;
+        self.unread[at] = true;
+        bucket.start(self.epochs[at], holder);
         self.is_refresh = false;
     }
 
@@ -108,8 +114,9 @@ impl PublishedRank {
         1
     }
 
+    /// Whether nothing of the rank is left to be written.
     pub(super) fn is_whole(&self) -> bool {
-        self.rest.is_empty() && !self.unread.contains(&true) && !self.unfinished.contains(&true)
+        self.is_withheld || self.rest.is_empty() && !self.unread.contains(&true) && !self.unfinished.contains(&true)
     }
 
     /// Whether the store was given all of the rank once.
@@ -137,7 +144,7 @@ impl PublishedRank {
 
     /// Once `rest` is empty, marks the rank as completely written with the last batch of each bucket.
     pub(super) fn record_complete(&mut self, buckets: &mut [BucketWriter]) {
-        if !self.rest.is_empty() || self.unread.contains(&true) {
+        if self.is_withheld || !self.rest.is_empty() || self.unread.contains(&true) {
             return;
         }
         for ((unfinished, epoch), bucket) in self.unfinished.iter_mut().zip(&self.epochs).zip(buckets) {

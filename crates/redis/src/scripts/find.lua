@@ -1,7 +1,8 @@
 -- Finds the depths of a prompt for all epochs, in one call.
--- KEYS: epochs, sessions. ARGV: first part of the block keys, last parts of the keys (8 bytes for each block).
+-- KEYS: epochs, sessions, incomplete holders. ARGV: first part of the block keys, last parts of the keys (8 bytes for
+-- each block).
 -- Returns {}, or { epochs of the first block (8 bytes each), holder or nil for each epoch, block numbers where
--- entries change, entries from there on or nil, keys with invalid values }.
+-- entries change, entries from there on or nil, keys with invalid values, incomplete holders (8 bytes each) }.
 -- A value that no replica writes is invalid and counts as missing.
 local beginning, ends = ARGV[1], ARGV[2]
 local blocks = #ends / 8
@@ -33,10 +34,26 @@ local function entries(block)
   return found
 end
 
+local time = redis.call('TIME')
+local now = time[1] * 1000 + math.floor(time[2] / 1000)
+
+-- Ranks that other replicas may list as completely written, and that are not.
+local incomplete = {}
+local ended = read('HGETALL', KEYS[3]) or {}
+for i = 1, #ended, 2 do
+  local counts_until = tonumber(ended[i + 1])
+  if #ended[i] ~= 8 or not counts_until then
+    note_invalid(KEYS[3])
+  elseif counts_until > now then
+    incomplete[#incomplete + 1] = ended[i]
+  end
+end
+incomplete = table.concat(incomplete)
+
 -- No epoch holds the first block.
 if blocks == 0 or not entries(1) then
-  if #invalid == 0 then return {} end
-  return { '', {}, {}, {}, invalid }
+  if #invalid == 0 and incomplete == '' then return {} end
+  return { '', {}, {}, {}, invalid, incomplete }
 end
 
 -- Probes blocks in doubling steps until no epoch holds one.
@@ -70,8 +87,6 @@ for _, at in ipairs(visited) do
   if not last then break end
 end
 
-local time = redis.call('TIME')
-local now = time[1] * 1000 + math.floor(time[2] / 1000)
 local is_valid = {}
 local sessions = read('HGETALL', KEYS[2]) or {}
 for i = 1, #sessions, 2 do
@@ -98,4 +113,4 @@ for start = 1, #epochs, 4000 do
     end
   end
 end
-return { table.concat(epochs), holders, changes, from, invalid }
+return { table.concat(epochs), holders, changes, from, invalid, incomplete }

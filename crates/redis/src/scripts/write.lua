@@ -1,14 +1,16 @@
 -- Writes one batch of a session, if the session is in the state that its publisher expects.
--- KEYS: epochs, sessions.
+-- KEYS: epochs, sessions, incomplete holders.
 -- ARGV: 1 session; 2, 3 lowest and highest number that its last batch may have (0 0 starts the session); 4 number of
 -- this batch; 5 end of the session's validity in milliseconds of this node's clock (0 leaves it unchanged);
 -- 6 retention of blocks in milliseconds; 7 milliseconds after which an expired session is removed;
 -- 8 first part of the block keys; 9 a session to end; 10 epochs to start (8 bytes epoch, 8 holder);
--- 11 epochs that are completely written now; 12 epochs to end;
--- 13 changes (8 bytes last part of the key, 8 epoch, 1 tier or 255); 14 '1' to remove entries of dead epochs.
+-- 11 epochs that are completely written now; 12 epochs to end (8 bytes epoch, 8 its holder, which is incomplete from now
+-- on, or zeros);
+-- 13 changes (8 bytes last part of the key, 8 epoch, 1 tier or 255); 14 '1' to remove entries of dead epochs;
+-- 15 milliseconds for which a holder is incomplete: by then no replica lists it as completely written.
 -- Returns this node's clock in milliseconds, or 0 if the session is in another state. Invalid values are removed
 -- together with all sessions, so that every publisher rewrites its part; the result is then their negative number.
-local epochs, sessions = KEYS[1], KEYS[2]
+local epochs, sessions, incomplete = KEYS[1], KEYS[2], KEYS[3]
 local session, low, high, number = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4])
 local retention_ms = ARGV[6]
 local time = redis.call('TIME')
@@ -30,6 +32,7 @@ local function read(command, key, ...)
   return result
 end
 read('HEXISTS', epochs, '')
+read('HEXISTS', incomplete, '')
 local record = read('HGET', sessions, session)
 if removed > 0 then
   redis.call('DEL', sessions)
@@ -64,7 +67,13 @@ end
 
 if ARGV[9] ~= '' then end_session(ARGV[9]) end
 local ending, starting, whole = ARGV[12], ARGV[10], ARGV[11]
-for at = 1, #ending, 8 do redis.call('HDEL', epochs, string.sub(ending, at, at + 7)) end
+local incomplete_until = string.format('%d', now + ARGV[15])
+for at = 1, #ending, 16 do
+  redis.call('HDEL', epochs, string.sub(ending, at, at + 7))
+  local holder = string.sub(ending, at + 8, at + 15)
+  if holder ~= string.rep('\0', 8) then redis.call('HSET', incomplete, holder, incomplete_until) end
+end
+if ending ~= '' then redis.call('PEXPIRE', incomplete, ARGV[15]) end
 for at = 1, #starting, 16 do
   redis.call('HSETNX', epochs, string.sub(starting, at, at + 7), string.sub(starting, at + 8, at + 15) .. session .. '\0')
 end
@@ -121,7 +130,10 @@ end
 for at = 1, #whole, 8 do
   local epoch = string.sub(whole, at, at + 7)
   local value = redis.call('HGET', epochs, epoch)
-  if value then redis.call('HSET', epochs, epoch, string.sub(value, 1, 16) .. '\1') end
+  if value then
+    redis.call('HSET', epochs, epoch, string.sub(value, 1, 16) .. '\1')
+    redis.call('HDEL', incomplete, string.sub(value, 1, 8))
+  end
 end
 if ARGV[5] ~= '0' then
   valid_until = ARGV[5]
@@ -129,6 +141,10 @@ if ARGV[5] ~= '0' then
   for i = 1, #all, 2 do
     local other = string.match(all[i + 1], '^%d+ (%d+)$')
     if all[i] ~= session and (not other or tonumber(other) + tonumber(ARGV[7]) < now) then end_session(all[i]) end
+  end
+  local ended = redis.call('HGETALL', incomplete)
+  for i = 1, #ended, 2 do
+    if (tonumber(ended[i + 1]) or 0) <= now then redis.call('HDEL', incomplete, ended[i]) end
   end
 end
 redis.call('HSET', sessions, session, ARGV[4] .. ' ' .. valid_until)

@@ -10,7 +10,7 @@ use crate::publishing::{path, rank, removed, stored};
 use crate::support::{PATIENCE, Replica, device_depth, holder, options, single_url};
 
 /// Corruptions of the store, as by another program that uses the same keys.
-const SPOILED: [(&str, &str); 7] = [
+const SPOILED: [(&str, &str); 9] = [
     ("blocks of another type", "for _, k in ipairs(blocks) do redis.call('DEL', k) redis.call('RPUSH', k, 'x') end"),
     ("blocks with torn entries", "for _, k in ipairs(blocks) do redis.call('APPEND', k, 'torn') end"),
     ("foreign text in blocks", "for _, k in ipairs(blocks) do redis.call('SET', k, 'another program') end"),
@@ -18,12 +18,15 @@ const SPOILED: [(&str, &str); 7] = [
     ("torn epochs", "for _, k in ipairs(redis.call('HKEYS', epochs)) do redis.call('HSET', epochs, k, 'x') end"),
     ("sessions of another type", "redis.call('DEL', sessions) redis.call('RPUSH', sessions, 'x')"),
     ("torn sessions", "for _, k in ipairs(redis.call('HKEYS', sessions)) do redis.call('HSET', sessions, k, 'x') end"),
+    ("incomplete ranks of another type", "redis.call('DEL', incomplete) redis.call('SET', incomplete, 'x')"),
+    ("torn incomplete ranks", "redis.call('HSET', incomplete, 'torn', 'x')"),
 ];
 
 fn spoil(node: &RedisNode, how: &str) {
     let script = format!(
         "local blocks = redis.call('KEYS', '{{fi:0}}:*') \
-         local epochs, sessions = '{{fi:0}}.lives', '{{fi:0}}.sessions' {how} return #blocks"
+         local epochs, sessions, incomplete = '{{fi:0}}.lives', '{{fi:0}}.sessions', '{{fi:0}}.incomplete' \
+         {how} return #blocks"
     );
     assert_eq!(node.command(&["EVAL", &script, "0"]), "20");
 }
@@ -61,8 +64,9 @@ fn invalid_values_found_by_a_query_are_removed_and_rewritten() {
 #[test]
 fn a_publisher_removes_invalid_values_and_rewrites_its_bucket() {
     let Some(redis) = redis_server() else { return };
-    // A publisher replaces epochs without reading them: only queries find torn ones.
-    for (what, how) in SPOILED.into_iter().filter(|&(what, _)| what != "torn epochs") {
+    // A publisher replaces epochs and incomplete ranks without reading them: only queries find torn ones.
+    let is_read = |what| !["torn epochs", "torn incomplete ranks"].contains(&what);
+    for (what, how) in SPOILED.into_iter().filter(|&(what, _)| is_read(what)) {
         let node = RedisNode::start(&redis, &[]);
         let a = Replica::start(options(&single_url(&node)));
         let long = path(1, 20);

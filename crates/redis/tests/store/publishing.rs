@@ -7,7 +7,7 @@ use flash_indexer_core::hashing::sequence_hashes;
 use flash_indexer_core::{
     Block, BlockEvent, DpRank, LocalHash, RemovedCopies, SequenceHash, Tier, WorkerId, WorkerRank,
 };
-use flash_indexer_redis::{Directory, StoreOptions};
+use flash_indexer_redis::{Directory, HolderDepth, StoreOptions, WAITING_CHANGES_MAX};
 use flash_indexer_test_support::{RedisNode, redis_server, wait_for};
 
 use crate::support::{PATIENCE, Replica, device_depth, holder, options, single_url};
@@ -166,6 +166,82 @@ fn a_rank_with_several_cache_groups_is_not_shared() {
     shared.clear();
     shared.apply(&RankEvent::Primary(stored(&long[..3], Tier::Device)));
     b.wait_for_depth(&long, rank(1), 3);
+}
+
+/// Checks one query of a rank that holds all of `held`: while the directory lists the rank as completely written, the
+/// answer has all these blocks, or reports the rank as incomplete.
+fn check_answer(replica: &Replica, rank: WorkerRank, held: &[LocalHash]) {
+    let directory = replica.store.directory();
+    let Some(listed) = directory.get(holder(rank)).filter(|listed| listed.state == b"fine") else { return };
+    let Some(found) = replica.find_all(held) else { return };
+    let of_rank = |found: &&HolderDepth| found.holder == holder(rank);
+    let depth = found.depths.iter().find(of_rank).map_or(0, |found| found.blocks[Tier::Device] as usize);
+    // A status says nothing after the end of its lease, which a machine that stood still may have missed.
+    let is_leased = Instant::now() < listed.valid_until;
+    assert!(depth == held.len() || found.incomplete.contains(&holder(rank)) || !is_leased, "{found:?}");
+}
+
+#[test]
+fn a_rank_that_the_store_has_no_more_is_incomplete_from_the_first_answer_without_it() {
+    let Some(redis) = redis_server() else { return };
+    let node = RedisNode::start(&redis, &[]);
+    let [a, b] = [(); 2].map(|()| Replica::start(options(&single_url(&node))));
+    let (long, later) = (path(1, 10), path(2, 10));
+    let shared = a.register(rank(1));
+    shared.apply(&RankEvent::Primary(stored(&long, Tier::Device)));
+    wait_for_status(&b, rank(1), b"fine");
+    b.wait_for_depth(&long, rank(1), 10);
+    let group = SecondaryGroup { id: GroupId(1), window: AttentionWindow::LastBlocks(2) };
+    let event = GroupEvent::Stored { tier: Tier::Device, blocks: Vec::new(), copies: 1 };
+    shared.apply(&RankEvent::Secondary(GroupChange { group, event }));
+    b.wait_until("the rank is withheld", &long, |depths| depths.is_empty());
+    shared.apply(&RankEvent::Primary(stored(&later, Tier::Device)));
+    wait_for("another status", PATIENCE, || {
+        check_answer(&b, rank(1), &long);
+        check_answer(&b, rank(1), &later);
+        (b.store.directory().get(holder(rank(1)))?.state == b"unfinished").then_some(())
+    });
+    // Other ranks are complete.
+    a.apply(rank(2), &stored(&long, Tier::Device));
+    b.wait_for_depth(&long, rank(2), 10);
+    assert!(!b.find_all(&long).expect("an answer").incomplete.contains(&holder(rank(2))));
+    // An unregistered rank is listed until the directory is read again.
+    wait_for_status(&b, rank(2), b"fine");
+    a.unregister(rank(2));
+    wait_for("the directory without the rank", PATIENCE, || {
+        check_answer(&b, rank(2), &long);
+        b.store.directory().get(holder(rank(2))).is_none().then_some(())
+    });
+}
+
+#[test]
+fn a_rank_that_is_written_again_is_incomplete_until_the_store_has_all_of_it() {
+    let Some(redis) = redis_server() else { return };
+    let node = RedisNode::start(&redis, &[]);
+    let [a, b] = [(); 2].map(|()| Replica::start(options(&single_url(&node))));
+    let short = path(1, 10);
+    let longer: Vec<LocalHash> = (0..WAITING_CHANGES_MAX as u64 + 10).map(LocalHash).collect();
+    a.apply(rank(1), &stored(&short, Tier::Device));
+    wait_for_status(&b, rank(1), b"fine");
+    // More changes than are kept: the rank is written again as a whole, in several batches.
+    let suspended = a.suspend();
+    a.apply(rank(1), &stored(&longer, Tier::Device));
+    drop(suspended);
+    wait_for("all blocks", PATIENCE, || {
+        check_answer(&b, rank(1), &short);
+        let is_written = device_depth(&b.find(&longer)?, rank(1)) as usize == longer.len();
+        is_written.then_some(())
+    });
+    assert!(a.store.report().published.overflows > 0);
+    check_answer(&b, rank(1), &longer);
+    assert_eq!(b.find_all(&longer).expect("an answer").incomplete, [], "the store has all of it");
+}
+
+/// Waits until a replica's directory has this status of a rank.
+fn wait_for_status(replica: &Replica, rank: WorkerRank, status: &[u8]) {
+    wait_for("the status", PATIENCE, || {
+        replica.store.directory().get(holder(rank)).filter(|listed| listed.state == status).map(|_| ())
+    });
 }
 
 #[test]

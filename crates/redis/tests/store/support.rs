@@ -8,7 +8,7 @@ use std::time::Duration;
 use flash_indexer_core::groups::RankEvent;
 use flash_indexer_core::{BlockEvent, LocalHash, PerTier, Tier, WorkerRank};
 use flash_indexer_redis::{
-    Holder, HolderId, LocalRank, PublisherWaker, RankPrefixes, RankRegistry, Scope, Store, StoreOptions,
+    Found, Holder, HolderId, LocalRank, PublisherWaker, RankPrefixes, RankRegistry, Scope, Store, StoreOptions,
 };
 use flash_indexer_test_support::{RedisNode, wait_for};
 use parking_lot::Mutex;
@@ -97,8 +97,13 @@ impl Replica {
 
     /// Depths of a query; none if the store does not respond.
     pub(crate) fn find(&self, query: &[LocalHash]) -> Option<Depths> {
-        let found = self.runtime.block_on(self.store.find(scope(), query)).ok()?;
-        Some(found.into_iter().map(|found| (found.holder, found.blocks)).collect())
+        let found = self.find_all(query)?;
+        Some(found.depths.into_iter().map(|found| (found.holder, found.blocks)).collect())
+    }
+
+    /// Result of a query; none if the store does not respond.
+    pub(crate) fn find_all(&self, query: &[LocalHash]) -> Option<Found> {
+        self.runtime.block_on(self.store.find(scope(), query)).ok()
     }
 
     /// Waits until the depths of a query meet a condition.

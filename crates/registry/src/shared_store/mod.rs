@@ -10,7 +10,7 @@ use std::sync::Arc;
 use arc_swap::ArcSwap;
 use flash_indexer_core::{LocalHash, PerTier};
 use flash_indexer_redis::{FindError, HolderId, PublisherWaker, Store, StoreOptions, StoreReport};
-use rustc_hash::FxHashMap;
+use rustc_hash::{FxHashMap, FxHashSet};
 use serde::{Deserialize, Serialize};
 use tokio::task::JoinHandle;
 
@@ -24,6 +24,15 @@ use crate::model::Models;
 
 /// Leading blocks of a prompt that each holder has, when a tier and the faster ones are used together.
 pub(crate) type Depths = FxHashMap<HolderId, PerTier<u32>>;
+
+/// Matches of a prompt in the shared store.
+#[derive(Debug, Default)]
+pub(crate) struct StoreMatches {
+    /// Depths in each hash variant of the prompt.
+    pub(crate) variants: Vec<Depths>,
+    /// Ranks of which the store does not have all.
+    pub(crate) incomplete: FxHashSet<HolderId>,
+}
 
 /// Description of a rank in the shared store, written once.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -81,18 +90,19 @@ impl SharedStore {
         self.fleet.load_full()
     }
 
-    /// Matches of each hash variant of a prompt, by holder.
+    /// Matches of each hash variant of a prompt.
     pub(crate) async fn find(
         &self,
         model: &FleetModel,
         variants: &[Cow<'_, [LocalHash]>],
-    ) -> Result<Vec<Depths>, FindError> {
-        let mut depths = Vec::with_capacity(variants.len());
+    ) -> Result<StoreMatches, FindError> {
+        let mut matches = StoreMatches::default();
         for variant in variants {
             let found = self.store.find(model.scope, variant).await?;
-            depths.push(found.into_iter().map(|found| (found.holder, found.blocks)).collect());
+            matches.variants.push(found.depths.into_iter().map(|found| (found.holder, found.blocks)).collect());
+            matches.incomplete.extend(found.incomplete);
         }
-        Ok(depths)
+        Ok(matches)
     }
 
     pub(crate) fn is_connected(&self) -> bool {
