@@ -230,14 +230,18 @@ pub struct EndFacts {
     pub cache_groups: Vec<IncompleteGroup>,
 }
 
-/// A cache group that lacks blocks which the full-attention group holds.
+/// A cache group that lacks blocks which the full-attention group holds, or whose blocks end elsewhere.
 #[derive(Debug, Serialize, Deserialize, ToSchema)]
 pub struct IncompleteGroup {
     /// Number of the group.
     pub group: u32,
-    /// Part of a prefix that the group needs.
+    /// Part of a prefix that the group needs, in blocks of the group.
     pub needs: WindowRecord,
-    /// Blocks that the group lacks.
+    /// Tokens in a block of the group; absent if that is the registered size.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub block_size: Option<u32>,
+    /// Blocks of the group that it lacks: none if the wanted blocks end inside a larger block of the group, and it has what it
+    /// needs before that.
     pub missing_blocks: u32,
     /// The first of them.
     pub missing: Vec<MissingBlock>,
@@ -246,7 +250,7 @@ pub struct IncompleteGroup {
 /// A block that a cache group lacks.
 #[derive(Debug, Serialize, Deserialize, ToSchema)]
 pub struct MissingBlock {
-    /// Position of the block in the prompt.
+    /// Position of the block in the prompt; of a larger block of the group, the last position that it spans.
     pub position: usize,
     /// Its local hash.
     pub local_hash: Option<ShownHash>,

@@ -2,7 +2,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::groups::{AttentionWindow, ClearScope, ClearedGroups, GroupChange, GroupEvent, GroupId};
+use crate::groups::{AttentionWindow, ClearScope, ClearedGroups, GroupChange, GroupEvent, GroupId, SecondaryGroup};
+use crate::hashing::{BlockSize, HashVariant, TokenWindow, local_hashes};
 use crate::{
     Applied, BlockEvent, HeldBlock, LocalHash, MatchScores, PerTier, PrefixIndex, RankMatch, RankSize, RemovedCopies,
     SequenceHash, Tier, WorkerRank,
@@ -161,12 +162,13 @@ fn reached(
     reached
 }
 
-/// Brute force for ranks with several cache groups. It enumerates every chain of sequence hashes that a query can
-/// follow, and checks each prefix of a chain in each group.
+/// Brute force for ranks with several cache groups, whose blocks may have different sizes. It enumerates every number of
+/// tokens of a prompt and every chain of sequence hashes that these tokens can follow, and checks the chain in each group.
 ///
-/// It defines the answers of [`GroupedIndex`](crate::groups::GroupedIndex).
-#[derive(Debug, Default)]
+/// It defines the answers of [`GroupedIndex`](crate::groups::GroupedIndex), which counts blocks of the registered size.
+#[derive(Debug)]
 pub struct GroupedOracle {
+    block_size: BlockSize,
     indexed: Oracle,
     secondary: BTreeMap<(WorkerRank, GroupId), GroupCopies>,
 }
@@ -174,11 +176,17 @@ pub struct GroupedOracle {
 /// Blocks of a secondary group.
 #[derive(Debug)]
 struct GroupCopies {
-    window: AttentionWindow,
+    group: SecondaryGroup,
     copies: BTreeMap<SequenceHash, PerTier<u32>>,
 }
 
 impl GroupedOracle {
+    /// An oracle without ranks, for primary groups with blocks of this size.
+    #[must_use]
+    pub fn new(block_size: BlockSize) -> Self {
+        Self { block_size, indexed: Oracle::default(), secondary: BTreeMap::new() }
+    }
+
     /// Applies one event of the primary group.
     pub fn apply(&mut self, rank: WorkerRank, event: &BlockEvent) {
         if *event == BlockEvent::Cleared {
@@ -190,9 +198,9 @@ impl GroupedOracle {
 
     /// Applies one event of a secondary group.
     pub fn apply_group(&mut self, rank: WorkerRank, GroupChange { group, event }: &GroupChange) {
-        let new = GroupCopies { window: group.window, copies: BTreeMap::new() };
-        let GroupCopies { window, copies: held } = self.secondary.entry((rank, group.id)).or_insert(new);
-        *window = group.window;
+        let new = GroupCopies { group: *group, copies: BTreeMap::new() };
+        let GroupCopies { group: latest, copies: held } = self.secondary.entry((rank, group.id)).or_insert(new);
+        *latest = *group;
         match event {
             GroupEvent::Stored { tier, blocks, copies } => {
                 for &sequence in blocks {
@@ -276,19 +284,20 @@ impl GroupedOracle {
         self.secondary.retain(|(of, _), _| *of != rank);
     }
 
-    /// For each rank, the number of leading blocks that it can use.
+    /// For each rank, the number of leading tokens of a prompt that it can use.
     #[must_use]
-    pub fn find(&self, query: &[LocalHash]) -> MatchScores {
+    pub fn find(&self, prompt: &[u32]) -> BTreeMap<WorkerRank, PerTier<u32>> {
+        let query = local_hashes(HashVariant::default(), prompt, self.block_size, TokenWindow::Block);
         let matches = self.indexed.ranks.iter().map(|(&rank, held)| {
-            let mut blocks = PerTier::default();
+            let mut tokens = PerTier::default();
             for slowest in Tier::ALL {
-                let chains = chains(held, query, slowest);
-                let usable = chains.iter().filter(|chain| self.is_usable(rank, chain, slowest)).map(Vec::len);
-                blocks[slowest] = usable.max().unwrap_or(0) as u32;
+                let chains = chains(held, &query, slowest);
+                let is_usable = |&tokens: &usize| chains.iter().any(|it| self.is_usable(rank, it, tokens, slowest));
+                tokens[slowest] = (1..=prompt.len()).filter(is_usable).max().unwrap_or(0) as u32;
             }
-            RankMatch { rank, blocks }
+            (rank, tokens)
         });
-        MatchScores { ranks: matches.filter(|found| found.longest() > 0).collect() }
+        matches.filter(|(_, tokens)| tokens.iter().any(|(_, &tokens)| tokens > 0)).collect()
     }
 
     /// For each rank, the number of leading blocks that its primary group holds.
@@ -297,17 +306,24 @@ impl GroupedOracle {
         self.indexed.find(query)
     }
 
-    /// Whether each secondary group of a rank holds what it must of a prefix.
-    fn is_usable(&self, rank: WorkerRank, prefix: &[SequenceHash], slowest: Tier) -> bool {
+    /// Whether a chain of the primary group has this many tokens, and each secondary group of the rank holds what it must of
+    /// them.
+    fn is_usable(&self, rank: WorkerRank, chain: &[SequenceHash], tokens: usize, slowest: Tier) -> bool {
+        let indexed_tokens = self.block_size.token_count();
         let mut groups = self.secondary.iter().filter(|((of, _), _)| *of == rank).map(|(_, group)| group);
-        groups.all(|group| {
+        let is_usable_by = |GroupCopies { group, copies }: &GroupCopies| {
+            let block_tokens = group.size.tokens(self.block_size) as usize;
+            let blocks = tokens / block_tokens;
             let needed = match group.window {
-                AttentionWindow::Full => prefix.len(),
-                AttentionWindow::LastBlocks(blocks) => prefix.len().min(blocks as usize),
+                AttentionWindow::Full => blocks,
+                AttentionWindow::LastBlocks(last) => blocks.min(last as usize),
             };
-            let is_held = |sequence| group.copies.get(sequence).is_some_and(|copies| is_within(copies, slowest));
-            prefix[prefix.len() - needed..].iter().all(is_held)
-        })
+            // A block has the sequence hash of the tokens up to its end.
+            let mut names = (blocks - needed..blocks).map(|at| &chain[(at + 1) * block_tokens / indexed_tokens - 1]);
+            tokens == blocks * block_tokens
+                && names.all(|name| copies.get(name).is_some_and(|copies| is_within(copies, slowest)))
+        };
+        tokens == chain.len() * indexed_tokens && groups.all(is_usable_by)
     }
 }
 

@@ -5,8 +5,8 @@ mod grouped;
 mod support;
 
 use flash_indexer_core::groups::{
-    AttentionWindow, Cut, GroupEvent, GroupId, GroupedIndex, MISSING_LISTED_MAX, MissingBlock, SecondaryGroup,
-    Shortfall,
+    AttentionWindow, Cut, GroupBlockSize, GroupEvent, GroupId, GroupedIndex, MISSING_LISTED_MAX, MissingBlock,
+    SecondaryGroup, Shortfall,
 };
 use flash_indexer_core::hashing::{BlockSize, sequence_hashes};
 use flash_indexer_core::run::RunIndex;
@@ -14,13 +14,17 @@ use flash_indexer_core::{
     Block, BlockEvent, DpRank, LocalHash, PerTier, RemovedCopies, SequenceHash, ShardedIndex, SharedIndex, Tier,
     WorkerId, WorkerRank,
 };
-use proptest::collection::vec;
 use proptest::prelude::*;
 
-use crate::grouped::{any_stream, change, check, check_bounds, consistent_stream};
+use crate::grouped::{any_stream, change, check, check_bounds, consistent_stream, queries, size};
 
 const RANK: WorkerRank = WorkerRank { worker: WorkerId(1), dp_rank: DpRank(0) };
-const WINDOW: SecondaryGroup = SecondaryGroup { id: GroupId(0), window: AttentionWindow::LastBlocks(2) };
+const WINDOW: SecondaryGroup = group(0, AttentionWindow::LastBlocks(2));
+
+/// A group with blocks of the registered size.
+const fn group(id: u32, window: AttentionWindow) -> SecondaryGroup {
+    SecondaryGroup { id: GroupId(id), window, size: GroupBlockSize::REGISTERED }
+}
 
 fn index() -> GroupedIndex {
     GroupedIndex::new(run_index())
@@ -91,7 +95,7 @@ fn a_prompt_that_ends_with_a_block_counts_as_far_as_an_engine_can_start_with_it(
 #[test]
 fn what_is_cut_off_is_told_block_by_block() {
     let index = index();
-    let whole = SecondaryGroup { id: GroupId(1), window: AttentionWindow::Full };
+    let whole = group(1, AttentionWindow::Full);
     index.apply(RANK, &stored(8, Tier::Device));
     assert_eq!(index.cut(RANK, &locals(8), 8, Tier::External), None, "one group so far");
     index.apply_group(RANK, &change(whole, group_stored(&[1, 2, 3, 4, 5, 6, 8], Tier::Device)));
@@ -116,7 +120,7 @@ fn what_is_cut_off_is_told_block_by_block() {
 #[test]
 fn only_the_first_missing_blocks_are_listed() {
     let index = index();
-    let whole = SecondaryGroup { id: GroupId(1), window: AttentionWindow::Full };
+    let whole = group(1, AttentionWindow::Full);
     let blocks = MISSING_LISTED_MAX as u32 + 10;
     index.apply(RANK, &stored(u64::from(blocks), Tier::Device));
     index.apply_group(RANK, &change(whole, group_stored(&[], Tier::Device)));
@@ -125,10 +129,62 @@ fn only_the_first_missing_blocks_are_listed() {
 }
 
 #[test]
+fn a_group_with_larger_blocks_needs_its_own_blocks_and_a_prefix_that_ends_with_one() {
+    let index = index();
+    let large = SecondaryGroup { size: size(2), ..WINDOW };
+    index.apply(RANK, &stored(9, Tier::Device));
+    index.apply_group(RANK, &change(large, group_stored(&[4, 6, 8], Tier::Device)));
+    assert_eq!(usable(&index, 9), [8; 4]);
+    assert_eq!(usable(&index, 8), [8; 4]);
+    assert_eq!(usable(&index, 7), [6; 4]);
+    assert_eq!(usable(&index, 5), [0; 4], "the first of its last two blocks is missing");
+    index.apply_group(RANK, &change(large, group_stored(&[1, 2, 3], Tier::Device)));
+    assert_eq!(usable(&index, 5), [4; 4], "sequence hashes inside its blocks make no difference");
+    let larger = SecondaryGroup { size: size(3), ..group(1, AttentionWindow::LastBlocks(1)) };
+    index.apply_group(RANK, &change(larger, group_stored(&[3, 6, 9], Tier::Device)));
+    assert_eq!(usable(&index, 9), [6; 4], "a prefix ends with a block of each group");
+    assert_eq!(usable(&index, 5), [0; 4]);
+    let startable = index.find_prompt(&locals(6)).get(RANK).map(|found| found.blocks);
+    assert_eq!(startable, None, "the engine computes the last block, and cannot start inside a larger one");
+}
+
+#[test]
+fn a_cut_inside_a_larger_block_names_the_group() {
+    let index = index();
+    let large = SecondaryGroup { size: size(2), ..WINDOW };
+    index.apply(RANK, &stored(8, Tier::Device));
+    index.apply_group(RANK, &change(large, group_stored(&[4, 6], Tier::Device)));
+    let lacks =
+        Shortfall { group: large, missing_count: 1, missing: vec![MissingBlock { position: 7, held_in: None }] };
+    let cut = index.cut(RANK, &locals(8), 8, Tier::Device);
+    assert_eq!(cut, Some(Cut { usable: 6, wanted: 8, shortfalls: vec![lacks] }));
+    let ends_inside = Shortfall { group: large, missing_count: 0, missing: Vec::new() };
+    let cut = index.cut(RANK, &locals(7), 7, Tier::Device);
+    assert_eq!(cut, Some(Cut { usable: 6, wanted: 7, shortfalls: vec![ends_inside] }));
+}
+
+#[test]
+fn a_block_size_is_a_multiple_of_the_registered_one() {
+    let registered = BlockSize::new(16).expect("not zero");
+    let blocks = |tokens| GroupBlockSize::of(tokens, registered).map(GroupBlockSize::blocks);
+    assert_eq!([0, 8, 16, 24, 32, 64].map(blocks), [None, None, Some(1), None, Some(2), Some(4)]);
+    for tokens in 0..300 {
+        for registered in [1, 3, 16].map(|tokens| BlockSize::new(tokens).expect("not zero")) {
+            for multiple in 1..5 {
+                let size = GroupBlockSize::of(multiple * registered.tokens(), registered).expect("a multiple");
+                let own = BlockSize::new(size.tokens(registered)).expect("not zero");
+                let window = |block_size| AttentionWindow::sliding_window(tokens, block_size);
+                assert_eq!(window(registered).with_size(size), window(own), "{tokens} tokens, {own:?}");
+            }
+        }
+    }
+}
+
+#[test]
 fn every_group_must_agree() {
     let index = index();
-    let whole = SecondaryGroup { id: GroupId(1), window: AttentionWindow::Full };
-    let state = SecondaryGroup { id: GroupId(2), window: AttentionWindow::LastBlocks(1) };
+    let whole = group(1, AttentionWindow::Full);
+    let state = group(2, AttentionWindow::LastBlocks(1));
     index.apply_group(RANK, &change(WINDOW, group_stored(&[3, 4, 5, 6], Tier::Device)));
     assert_eq!(usable(&index, 8), [0; 4], "no store has shown yet what the sequence hashes contain");
     index.apply(RANK, &stored(8, Tier::Device));
@@ -215,17 +271,17 @@ proptest! {
     #![proptest_config(support::cases(3000))]
 
     #[test]
-    fn equals_the_brute_force_rule(steps in consistent_stream(), queries in vec(support::path(), 12)) {
+    fn equals_the_brute_force_rule(steps in consistent_stream(), queries in queries()) {
         check(run_index, &steps, &queries)?;
     }
 
     #[test]
-    fn a_sharded_index_equals_the_brute_force_rule(steps in consistent_stream(), queries in vec(support::path(), 12)) {
+    fn a_sharded_index_equals_the_brute_force_rule(steps in consistent_stream(), queries in queries()) {
         check(|| Box::new(ShardedIndex::new(2, RunIndex::default)), &steps, &queries)?;
     }
 
     #[test]
-    fn contradictions_stay_within_bounds(steps in any_stream(), queries in vec(support::path(), 12)) {
+    fn contradictions_stay_within_bounds(steps in any_stream(), queries in queries()) {
         check_bounds(&index(), &steps, &queries)?;
     }
 }
@@ -233,7 +289,7 @@ proptest! {
 #[test]
 fn more_groups_than_are_kept_are_refused() {
     let index = index();
-    let group = |id| SecondaryGroup { id: GroupId(id), window: AttentionWindow::LastBlocks(1) };
+    let group = |id| group(id, AttentionWindow::LastBlocks(1));
     for id in 0..flash_indexer_core::groups::GROUPS_MAX as u32 {
         assert_eq!(index.apply_group(RANK, &change(group(id), group_stored(&[1], Tier::External))).stored, 1);
     }

@@ -6,7 +6,6 @@ mod groups;
 mod support;
 
 use flash_indexer_designs::Design;
-use proptest::collection::vec;
 use proptest::prelude::*;
 
 proptest! {
@@ -15,7 +14,7 @@ proptest! {
     #[test]
     fn groups_over_a_radix_tree_equal_the_brute_force_rule(
         steps in groups::consistent_stream(),
-        queries in vec(support::path(), 12),
+        queries in groups::queries(),
     ) {
         groups::check(|| Design::RadixTree.build(), &steps, &queries)?;
     }

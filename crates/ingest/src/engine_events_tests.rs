@@ -82,6 +82,25 @@ fn a_clear_of_a_cache_group_leaves_the_other_groups() {
 }
 
 #[test]
+fn a_cache_group_with_larger_blocks_counts_in_its_own_blocks() {
+    for vector in vectors("a cache group with larger blocks") {
+        let whole = EventVector { messages: vector.messages[..1].to_vec(), ..vector.clone() };
+        let fixture = publish(&whole, Trust::Exact);
+        assert_eq!([4, 3, 2, 1].map(|tokens| depth(&fixture, tokens, None)), [4, 2, 2, 0], "({})", vector.encoding);
+        assert_eq!(fixture.listener(0).report(RANK).rejected, BTreeMap::new());
+        let fixture = publish(&vector, Trust::Exact);
+        assert_eq!(depth(&fixture, 4, None), 2, "the second block of the group is removed ({})", vector.encoding);
+    }
+}
+
+#[test]
+fn a_cache_group_whose_block_size_changes_degrades_the_rank() {
+    let device = [1, 0, 0, 0];
+    let expected = [10, 11, 12, 13].map(|block| (block, device));
+    check_rejected("a cache group whose block size changes", "block_size_mismatch", &expected);
+}
+
+#[test]
 fn a_clear_of_an_unknown_cache_group_changes_nothing_and_degrades_the_rank() {
     let device = [1, 0, 0, 0];
     check_rejected("a clear of a cache group that no store named", "hybrid_group", &[(10, device), (11, device)]);
@@ -143,7 +162,7 @@ fn unknown_fields_above_the_limit_are_counted_as_such() {
     assert_eq!(metrics.limit_reached_count(Limit::UnknownFields), 8);
 }
 
-/// Depth of the chain 10, 11, … in device memory, with this salt.
+/// Usable depth of the chain 10, 11, … in device memory, with this salt.
 fn depth(fixture: &Fixture, blocks: u32, salt: Option<&str>) -> u32 {
     let listener = fixture.listener(0);
     let tokens: Vec<u32> = (10..10 + blocks).collect();

@@ -2,8 +2,8 @@
 
 use std::marker::PhantomData;
 
-use flash_indexer_core::groups::SecondaryGroup;
-use flash_indexer_core::hashing::Salt;
+use flash_indexer_core::groups::{GroupId, SecondaryGroup};
+use flash_indexer_core::hashing::{BlockSize, Salt};
 use flash_indexer_core::{Block, LocalHash, SequenceHash, Tier};
 use flash_indexer_types::hashes::{AnyHash, HashForm, ShownHash};
 use flash_indexer_types::{InstanceId, ModelKey};
@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize, Serializer};
 
 use super::READ_EVENT_BLOCKS_MAX;
 use super::contents::AgeRecord;
-use super::groups::WindowRecord;
+use super::groups::{WindowRecord, size_record};
 
 /// Event as it is written.
 #[derive(Serialize)]
@@ -107,6 +107,8 @@ impl<'a> ShownRun<'a> {
 struct StoredInGroup<'a> {
     group: u32,
     needs: WindowRecord,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    block_size: Option<u32>,
     blocks: ShownHashes<'a>,
 }
 
@@ -122,9 +124,16 @@ impl<'a> Stored<'a> {
     }
 
     /// Event of a secondary cache group, without blocks of the primary group.
-    pub(super) fn in_group(group: SecondaryGroup, copies: u32, blocks: &'a [SequenceHash], hashes: HashForm) -> Self {
-        let blocks = ShownHashes(blocks, hashes);
-        let group = StoredInGroup { group: group.id.0, needs: group.window.into(), blocks };
+    pub(super) fn in_group(
+        (group, registered): (SecondaryGroup, BlockSize),
+        copies: u32,
+        blocks: &'a [SequenceHash],
+        hashes: HashForm,
+    ) -> Self {
+        let SecondaryGroup { id: GroupId(number), window, size } = group;
+        let block_size = size_record(size, registered);
+        let group =
+            StoredInGroup { group: number, needs: window.into(), block_size, blocks: ShownHashes(blocks, hashes) };
         Self { group: Some(group), ..Self::empty(copies, hashes) }
     }
 
@@ -213,6 +222,7 @@ pub(super) struct ReadRecent {
 pub(super) struct ReadGroup {
     pub(super) group: u32,
     pub(super) needs: WindowRecord,
+    pub(super) block_size: Option<u32>,
     #[serde(deserialize_with = "sequence_hashes")]
     pub(super) blocks: Vec<SequenceHash>,
 }

@@ -3,7 +3,8 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
-use flash_indexer_core::groups::{AttentionWindow, GroupChange, GroupEvent, GroupId, SecondaryGroup};
+use flash_indexer_core::groups::{AttentionWindow, GroupBlockSize, GroupChange, GroupEvent, GroupId, SecondaryGroup};
+use flash_indexer_core::hashing::BlockSize;
 use flash_indexer_wire::{GroupRole, KnownGroup};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
@@ -17,6 +18,10 @@ pub struct GroupRecord {
     pub group: u32,
     /// Role of the group in an index.
     pub role: RoleRecord,
+    /// Tokens in a block of the group; absent if that is the registered size.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(minimum = 1)]
+    pub block_size: Option<u32>,
     /// Count and digest of the group's blocks. Absent for the primary group, whose blocks are the rank's, and for groups
     /// that are not indexed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -61,24 +66,50 @@ pub enum WindowRecord {
 
 impl GroupRecord {
     /// The secondary group to index, if it is one.
-    pub fn kept(&self) -> Option<SecondaryGroup> {
+    pub fn kept(&self, registered: BlockSize) -> Option<SecondaryGroup> {
         match (self.role, self.holds) {
             (RoleRecord::Secondary(needs), Some(_)) => {
-                Some(SecondaryGroup { id: GroupId(self.group), window: needs.into() })
+                let size = self.size(registered).unwrap_or(GroupBlockSize::REGISTERED);
+                Some(SecondaryGroup { id: GroupId(self.group), window: needs.into(), size })
             }
             _ => None,
         }
     }
 
-    /// Every group of a rank, by number: groups that its stream has named, and groups that the index holds.
-    pub fn all(named: &[KnownGroup], stores: &[GroupChange]) -> Vec<Self> {
+    /// The group as decoder state.
+    pub fn known(&self, registered: BlockSize) -> KnownGroup {
+        let role = match self.role {
+            RoleRecord::Primary => GroupRole::Primary,
+            RoleRecord::Secondary(needs) => GroupRole::Secondary { window: needs.into(), size: self.size(registered) },
+            RoleRecord::Unsupported => GroupRole::Unsupported,
+        };
+        KnownGroup { id: GroupId(self.group), role }
+    }
+
+    /// The block size, if it is another one than the registered one.
+    fn size(&self, registered: BlockSize) -> Option<GroupBlockSize> {
+        read_size(self.group, self.block_size?, registered).ok()
+    }
+
+    /// Rejects a block size that no group of a model with this size can have.
+    pub(super) fn check(&self, registered: BlockSize) -> Result<(), GroupSizeError> {
+        self.block_size.map_or(Ok(()), |tokens| read_size(self.group, tokens, registered).map(drop))
+    }
+
+    /// Every group of a rank of a model with this block size, by number: groups that its stream has named, and groups that the
+    /// index holds.
+    pub fn all(registered: BlockSize, named: &[KnownGroup], stores: &[GroupChange]) -> Vec<Self> {
         let mut records: BTreeMap<u32, Self> = BTreeMap::new();
         for &KnownGroup { id: GroupId(group), role } in named {
-            records.insert(group, Self { group, role: role.into(), holds: None });
+            let block_size = match role {
+                GroupRole::Secondary { size: Some(size), .. } => size_record(size, registered),
+                _ => None,
+            };
+            records.insert(group, Self { group, role: role.into(), block_size, holds: None });
         }
-        for GroupChange { group: SecondaryGroup { id: GroupId(group), window }, event } in stores {
-            let role = RoleRecord::Secondary((*window).into());
-            let record = records.entry(*group).or_insert(Self { group: *group, role, holds: None });
+        for GroupChange { group: SecondaryGroup { id: GroupId(group), window, size }, event } in stores {
+            let (role, block_size) = (RoleRecord::Secondary((*window).into()), size_record(*size, registered));
+            let record = records.entry(*group).or_insert(Self { group: *group, role, block_size, holds: None });
             let holds = record.holds.get_or_insert_default();
             if let GroupEvent::Stored { tier, blocks, copies } = event {
                 holds.add_sequence_hashes(*tier, *copies, blocks);
@@ -88,22 +119,31 @@ impl GroupRecord {
     }
 }
 
-impl From<&GroupRecord> for KnownGroup {
-    fn from(record: &GroupRecord) -> Self {
-        let role = match record.role {
-            RoleRecord::Primary => GroupRole::Primary,
-            RoleRecord::Secondary(needs) => GroupRole::Secondary(needs.into()),
-            RoleRecord::Unsupported => GroupRole::Unsupported,
-        };
-        Self { id: GroupId(record.group), role }
-    }
+/// Block size in a dump that no cache group of the model can have.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("cache group {group} has blocks of {tokens} tokens, which is no multiple of the registered {registered}")]
+pub(super) struct GroupSizeError {
+    group: u32,
+    tokens: u32,
+    registered: u32,
+}
+
+/// Tokens in a block of a group as a dump has them: none for the registered size.
+pub(super) fn size_record(size: GroupBlockSize, registered: BlockSize) -> Option<u32> {
+    (size != GroupBlockSize::REGISTERED).then(|| size.tokens(registered))
+}
+
+/// The size of a group's blocks of `tokens` tokens.
+pub(super) fn read_size(group: u32, tokens: u32, registered: BlockSize) -> Result<GroupBlockSize, GroupSizeError> {
+    let error = GroupSizeError { group, tokens, registered: registered.tokens() };
+    GroupBlockSize::of(tokens, registered).ok_or(error)
 }
 
 impl From<GroupRole> for RoleRecord {
     fn from(role: GroupRole) -> Self {
         match role {
             GroupRole::Primary => Self::Primary,
-            GroupRole::Secondary(reach) => Self::Secondary(reach.into()),
+            GroupRole::Secondary { window, .. } => Self::Secondary(window.into()),
             GroupRole::Unsupported => Self::Unsupported,
         }
     }

@@ -138,6 +138,7 @@ impl<S: DumpSink> ModelVisitor<'_, '_, S> {
         let has_records = records.is_some();
         for record in records.unwrap_or_default() {
             record.check_names().map_err(E::custom)?;
+            self.block_size.map_or(Ok(()), |block_size| record.check_groups(block_size)).map_err(E::custom)?;
             let received = self.received.remove(&(record.instance_id.clone(), record.dp_rank)).unwrap_or_default();
             self.count(&received);
             self.reading.stop_on_error(received.check(&record))?;
@@ -188,7 +189,7 @@ impl<'de, S: DumpSink> Visitor<'de> for Events<'_, '_, '_, S> {
         while let Some(EventVisitor { worker_id, storage_tier, event }) = list.next_element()? {
             let dp_rank = event.dp_rank.unwrap_or_default();
             let received = model.received.entry((worker_id.clone(), dp_rank)).or_default();
-            let entry = received.count(storage_tier, event.data.stored);
+            let entry = received.count(storage_tier, event.data.stored, block_size).map_err(de::Error::custom)?;
             let dp_rank = DpRank(dp_rank);
             let rank = RankName { key: &model.key, block_size, instance: &worker_id, dp_rank };
             let accepted = model.reading.sink.entry(rank, entry);

@@ -264,6 +264,7 @@ impl<R: BufRead> Lines<R> {
                 record.check_names().map_err(|error| self.damaged(error.to_string()))?;
                 let block_size = BlockSize::new(record.block_size);
                 let block_size = block_size.ok_or_else(|| self.damaged("a block size of 0".to_owned()))?;
+                record.check_groups(block_size).map_err(|error| self.damaged(error.to_string()))?;
                 sink.rank(record.clone())?;
                 self.current =
                     Some(Current { key: record.key(), record, block_size, received: ReceivedTotals::default() });
@@ -313,8 +314,10 @@ impl<R: BufRead> Lines<R> {
             instance: &current.record.instance_id,
             dp_rank: DpRank(dp_rank),
         };
-        let entry = current.received.count(tier, event.data.stored);
-        Ok(sink.entry(rank, entry)?)
+        match current.received.count(tier, event.data.stored, current.block_size) {
+            Ok(entry) => Ok(sink.entry(rank, entry)?),
+            Err(error) => Err(self.damaged(error.to_string())),
+        }
     }
 
     fn end_rank(&mut self) -> Result<(), DumpError> {

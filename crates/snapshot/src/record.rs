@@ -2,14 +2,14 @@
 
 use std::num::NonZeroUsize;
 
-use flash_indexer_core::hashing::TokenWindow;
+use flash_indexer_core::hashing::{BlockSize, TokenWindow};
 use flash_indexer_types::names::{NameError, NameField, check_names};
 use flash_indexer_types::{EngineKind, InstanceId, ModelKey, Removal, Trust};
 use flash_indexer_wire::Cursor;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use super::groups::GroupRecord;
+use super::groups::{GroupRecord, GroupSizeError};
 use super::tally::{Tally, hex};
 
 /// Record of a rank: identity, registration, stream position and totals.
@@ -55,6 +55,11 @@ impl RankRecord {
             (NameField::LoraName, engine.lora_name.as_deref()),
             (NameField::Source, engine.source.as_deref()),
         ])
+    }
+
+    /// Rejects block sizes that no cache group of a model with this size can have.
+    pub(super) fn check_groups(&self, registered: BlockSize) -> Result<(), GroupSizeError> {
+        self.groups.iter().flatten().try_for_each(|group| group.check(registered))
     }
 
     /// The model and tenant.

@@ -2,11 +2,13 @@
 
 use std::collections::BTreeMap;
 
-use flash_indexer_core::groups::{GroupId, SecondaryGroup};
+use flash_indexer_core::groups::{GroupBlockSize, GroupId, SecondaryGroup};
+use flash_indexer_core::hashing::BlockSize;
 use flash_indexer_core::{SequenceHash, Tier};
 use flash_indexer_types::hashes::AnyHash;
 
 use super::event::{ReadGroup, ReadRecent, ReadStored, ReadTier};
+use super::groups::{GroupSizeError, read_size};
 use super::read::{DumpEntry, DumpError, RecentBlocks, SecondaryBlocks, StoredBlocks};
 use super::record::RankRecord;
 use super::tally::Tally;
@@ -24,15 +26,25 @@ pub(super) struct ReceivedTotals {
 
 impl ReceivedTotals {
     /// Counts an event, and converts it to an entry.
-    pub(super) fn count(&mut self, tier: Option<ReadTier>, stored: ReadStored) -> DumpEntry {
+    pub(super) fn count(
+        &mut self,
+        tier: Option<ReadTier>,
+        stored: ReadStored,
+        registered: BlockSize,
+    ) -> Result<DumpEntry, GroupSizeError> {
         let tier = tier.map_or(Tier::Device, |tier| tier.0);
         let ReadStored { parent_hash, copies, salt, blocks, remembered, group, gone } = stored;
         let copies = copies.unwrap_or(1);
         let sequence = |hash: AnyHash| SequenceHash(hash.0);
-        match (group, gone) {
-            (Some(ReadGroup { group, needs, blocks: hashes }), _) => {
+        Ok(match (group, gone) {
+            (Some(ReadGroup { group, needs, block_size, blocks: hashes }), _) => {
+                let size = block_size.map(|tokens| read_size(group, tokens, registered)).transpose()?;
                 self.groups.entry(group).or_default().add_sequence_hashes(tier, copies, &hashes);
-                let group = SecondaryGroup { id: GroupId(group), window: needs.into() };
+                let group = SecondaryGroup {
+                    id: GroupId(group),
+                    window: needs.into(),
+                    size: size.unwrap_or(GroupBlockSize::REGISTERED),
+                };
                 DumpEntry::Secondary(SecondaryBlocks { group, tier, copies, hashes })
             }
             (None, Some(ReadRecent { remembered, parent_hash, salt, blocks })) => {
@@ -48,7 +60,7 @@ impl ReceivedTotals {
                 }
                 DumpEntry::Blocks(StoredBlocks { tier, parent, copies, blocks, salt, remembered })
             }
-        }
+        })
     }
 
     /// Checks the totals against a rank's record.

@@ -3,6 +3,7 @@
 use std::io::{self, Write};
 
 use flash_indexer_core::groups::{GroupChange, GroupEvent};
+use flash_indexer_core::hashing::BlockSize;
 use flash_indexer_core::{Block, BlockEvent, SequenceHash, Tier};
 use flash_indexer_types::ModelKey;
 use flash_indexer_types::hashes::HashForm;
@@ -86,10 +87,11 @@ impl<W: Write> DumpWriter<W> {
             self.out.write_all(b"}\n")?;
         }
         let key = record.key();
+        let registered = BlockSize::new(record.block_size).expect("the block size of a model is not zero");
         for GroupChange { group, event } in &dump.secondary {
             let (tier, hashes, copies) = stored_in_group(event);
             for piece in hashes.chunks(EVENT_BLOCKS_MAX) {
-                self.event(&record, &key, tier, Stored::in_group(*group, copies, piece, self.hashes))?;
+                self.event(&record, &key, tier, Stored::in_group((*group, registered), copies, piece, self.hashes))?;
             }
         }
         let salt_of = |block: &Block| dump.salts.get(&block.sequence).copied();

@@ -2,7 +2,9 @@
 
 use std::collections::HashSet;
 
-use flash_indexer_core::groups::{AttentionWindow, GroupChange, GroupEvent, RankEvent};
+use flash_indexer_core::groups::{
+    AttentionWindow, GroupBlockSize, GroupChange, GroupEvent, GroupId, RankEvent, SecondaryGroup,
+};
 use flash_indexer_core::hashing::{BlockSize, HashVariant, LocalHasher, MultimodalItem, TokenWindow, local_hashes};
 use flash_indexer_core::{Block, BlockEvent, LocalHash, RemovedCopies, SequenceHash, Tier};
 use flash_indexer_wire::{
@@ -507,11 +509,102 @@ fn imported_recent_blocks_keep_their_generation_and_are_bounded() {
     assert_eq!(next.recent_blocks().expect("a rank that offloads").count(), RECENT_BLOCKS_MAX);
 }
 
+/// A store of one block of `block_size` tokens in a group.
+fn sized(group: CacheGroup<'_>, block_size: u32, hash: u64) -> EngineEvent<'_> {
+    let token_ids = TokenIds::Plain(vec![1; block_size as usize]);
+    EngineEvent::Stored(BlockStored { group, block_size, token_ids, ..store(None, &[hash]) })
+}
+
+/// The group of an event's change.
+fn group_of(translator: &mut Translator, event: &EngineEvent<'_>) -> Result<SecondaryGroup, &'static str> {
+    match translated(translator, event) {
+        Ok(RankEvent::Secondary(change)) => Ok(change.group),
+        Ok(other) => panic!("{other:?}"),
+        Err(error) => Err(error.reason()),
+    }
+}
+
+fn large(id: u32, window: AttentionWindow, blocks: u32) -> SecondaryGroup {
+    let registered = BlockSize::new(2).expect("two");
+    let size = GroupBlockSize::of(2 * blocks, registered).expect("a multiple");
+    SecondaryGroup { id: GroupId(id), window, size }
+}
+
 #[test]
-fn blocks_of_another_size_are_rejected_in_every_group() {
-    let group = group(0, "sliding_window", Some(6));
-    let other = EngineEvent::Stored(BlockStored { group, block_size: 16, ..store(None, &[1]) });
-    assert_eq!(secondary(translated(&mut translator(), &other)), Err("block_size_mismatch"));
+fn each_secondary_group_has_the_block_size_of_its_first_store() {
+    let mut translator = translator();
+    let window = group(0, "sliding_window", Some(6));
+    let state = group(1, "mamba", None);
+    let full = group(2, "full_attention", None);
+    let of_window = large(0, AttentionWindow::LastBlocks(2), 2);
+    assert_eq!(group_of(&mut translator, &sized(window, 4, 1)), Ok(of_window), "5 tokens before the next one");
+    assert_eq!(group_of(&mut translator, &removed_in(Some(0))), Ok(of_window));
+    assert_eq!(group_of(&mut translator, &sized(state, 8, 1)), Ok(large(1, AttentionWindow::LastBlocks(1), 4)));
+    assert!(translated(&mut translator, &sized(full, 2, 1)).is_ok());
+    let offload = BlockStored {
+        group: CacheGroup { kind: None, ..window },
+        token_ids: TokenIds::default(),
+        block_size: 2,
+        medium: Some("CPU"),
+        ..store(None, &[1])
+    };
+    let offload = EngineEvent::Stored(offload);
+    assert_eq!(group_of(&mut translator, &offload), Ok(of_window), "such a store can have the granularity of hashes");
+    assert!(!translator.has_unsupported_groups() && !translator.lacks_primary_group());
+
+    let mut next = self::translator();
+    next.import_groups(translator.groups());
+    for idx in [0, 1] {
+        let removed = removed_in(Some(idx));
+        assert_eq!(group_of(&mut next, &removed), group_of(&mut translator, &removed));
+    }
+    assert_eq!(group_of(&mut next, &sized(window, 2, 2)), Err("block_size_mismatch"), "an imported size is known");
+}
+
+#[test]
+fn a_group_that_is_named_before_its_size_gets_its_window_in_its_own_blocks() {
+    let window = group(0, "sliding_window", Some(6));
+    let tokenless = BlockStored { token_ids: TokenIds::default(), block_size: 0, ..store(None, &[1]) };
+    let tokenless = EngineEvent::Stored(BlockStored { group: window, medium: Some("CPU"), ..tokenless });
+    let unnamed = CacheGroup { kind: None, ..window };
+    for named in [window, unnamed] {
+        let mut translator = translator();
+        let registered = large(0, AttentionWindow::LastBlocks(3), 1);
+        assert_eq!(group_of(&mut translator, &tokenless), Ok(registered), "the registered size until a store shows it");
+        let sized = sized(named, 4, 2);
+        assert_eq!(group_of(&mut translator, &sized), Ok(large(0, AttentionWindow::LastBlocks(2), 2)));
+    }
+    let placeholder = BlockStored { token_ids: TokenIds::default(), block_size: 4, ..store(None, &[1]) };
+    let placeholder = EngineEvent::Stored(BlockStored { group: window, ..placeholder });
+    let of_window = large(0, AttentionWindow::LastBlocks(2), 2);
+    assert_eq!(
+        group_of(&mut translator(), &placeholder),
+        Ok(of_window),
+        "a store of the device shows it without tokens"
+    );
+}
+
+#[test]
+fn sizes_of_a_group_that_do_not_fit_are_rejected() {
+    let window = group(0, "sliding_window", Some(6));
+    for size in [0, 1, 3, 5] {
+        let token_ids = TokenIds::Plain(vec![1; 6]);
+        let event = BlockStored { group: window, block_size: size, token_ids, ..store(None, &[1]) };
+        let expected = TranslateError::GroupBlockSize { group: 0, actual: size, registered: 2, known: None };
+        assert_eq!(translator().translate(&EngineEvent::Stored(event)), Err(expected));
+    }
+    let mut translator = translator();
+    assert!(translated(&mut translator, &sized(window, 4, 1)).is_ok());
+    for other in [2, 6, 8] {
+        let error = translated(&mut translator, &sized(window, other, 2)).expect_err("another size");
+        assert_eq!(error.reason(), "block_size_mismatch");
+        assert!(error.to_string().contains("after blocks of 4"), "{error}");
+    }
+    let of_window = large(0, AttentionWindow::LastBlocks(2), 2);
+    assert_eq!(group_of(&mut translator, &sized(window, 4, 3)), Ok(of_window), "the first size stays");
+    let full = sized(group(1, "full_attention", None), 4, 1);
+    let expected = TranslateError::BlockSize { actual: 4, registered: 2 };
+    assert_eq!(translated(&mut translator, &full), Err(expected), "the primary group has the registered size");
 }
 
 #[test]

@@ -220,7 +220,13 @@ fn group_roles(a: &RankContents, b: &RankContents) -> Vec<(String, String, Strin
     let (Some(a), Some(b)) = (groups(a), groups(b)) else { return Vec::new() };
     let role_in = |groups: &[GroupRecord], number: u32| {
         let group = groups.iter().find(|group| group.group == number);
-        group.map_or_else(|| "absent".to_owned(), |group| group.role.to_string())
+        group.map_or_else(
+            || "absent".to_owned(),
+            |group| match group.block_size {
+                None => group.role.to_string(),
+                Some(tokens) => format!("{}, blocks of {tokens} tokens", group.role),
+            },
+        )
     };
     let mut numbers: Vec<u32> = a.iter().chain(&b).map(|group| group.group).collect();
     numbers.sort_unstable();

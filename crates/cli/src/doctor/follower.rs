@@ -174,7 +174,9 @@ impl StreamFollower {
     fn apply(&mut self, dp_rank: DpRank, event: &EngineEvent<'_>) {
         if let EngineEvent::Stored(event) = event {
             self.summary.engine_of_fields = engine_of_fields(event).or(self.summary.engine_of_fields);
-            if self.options.lora_name.is_none() {
+            // The hash of a larger block of a secondary group is that of the last registered block that it spans.
+            let is_hashed_whole = event.group.can_be_primary() || event.block_size == self.options.block_size.tokens();
+            if self.options.lora_name.is_none() && is_hashed_whole {
                 self.hashes.stored(dp_rank, event);
             }
         }
@@ -325,6 +327,24 @@ mod tests {
         let removed = BlockRemoved { block_hashes, group_idx: window.idx, ..BlockRemoved::default() };
         follower.receive(1, &batch(&[EngineEvent::Removed(removed)]), Delivery::Live(10.0));
         assert_eq!(follower.depth(&chain), 2);
+    }
+
+    #[test]
+    fn larger_blocks_of_a_secondary_group_are_not_hashed_as_a_whole() {
+        let mut follower = follower();
+        let window = CacheGroup { idx: Some(0), kind: Some("sliding_window"), sliding_window: Some(5) };
+        let store = BlockStored {
+            block_hashes: vec![SequenceHash(2)],
+            token_ids: TokenIds::Plain(vec![7; 4]),
+            block_size: 4,
+            group: window,
+            ..BlockStored::default()
+        };
+        let payload = encode_batch(10.0, &[EngineEvent::Stored(store)], None, Encoding::Map);
+        follower.receive(0, &payload, Delivery::Live(10.0));
+        let summary = follower.summary();
+        assert_eq!((summary.mismatched_block_size, summary.unusable), (None, 0));
+        assert_eq!(summary.hashes, HashCounts::default());
     }
 
     #[test]

@@ -15,12 +15,13 @@ pub struct Cut {
     pub shortfalls: Vec<Shortfall>,
 }
 
-/// Blocks of a prefix that a secondary group needs and lacks.
+/// Blocks of a prefix that a secondary group needs and lacks. A group whose blocks end elsewhere than the prefix looks up the
+/// longest part of it that ends with one of its blocks, and may lack none of that.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Shortfall {
     /// The group.
     pub group: SecondaryGroup,
-    /// Number of needed blocks that it lacks.
+    /// Number of needed blocks of the group that it lacks.
     pub missing_count: u32,
     /// The first [`MISSING_LISTED_MAX`] of them, in order of position.
     pub missing: Vec<MissingBlock>,
@@ -29,7 +30,7 @@ pub struct Shortfall {
 /// A block that a group needs and does not hold in the tiers in use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct MissingBlock {
-    /// Its position in the query, from zero.
+    /// Its position in the query, from zero; of a larger block of the group, the position of the last block that it spans.
     pub position: u32,
     /// The slower tier in which the group holds it, if any.
     pub held_in: Option<Tier>,

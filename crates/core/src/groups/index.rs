@@ -24,8 +24,9 @@ use crate::{
 /// [`PrefixIndex`](crate::PrefixIndex) defines. Each [`SecondaryGroup`](super::SecondaryGroup) is a set of sequence
 /// hashes with reference counts in each tier, independent of the primary group. The rank holds the first *d* blocks
 /// of a query if the primary group has a chain of *d* sequence hashes, and each secondary group holds as many of the
-/// chain's last sequence hashes as it must for *d* ([`AttentionWindow`](super::AttentionWindow)). A rank's answer is
-/// the largest such *d*; a smaller value need not be usable. The answer for a tier uses that tier and the faster ones
+/// chain's last sequence hashes as it must for *d* ([`AttentionWindow`](super::AttentionWindow)). A group whose blocks span
+/// *k* blocks of the index holds every *k*-th sequence hash of the chain, and can use *d* only if *k* divides it. A rank's
+/// answer is the largest such *d*; a smaller value need not be usable. The answer for a tier uses that tier and the faster ones
 /// in every group.
 ///
 /// [`oracle::GroupedOracle`](crate::oracle::GroupedOracle) defines this. There is one deviation: if a rank has two

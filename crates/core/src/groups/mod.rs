@@ -6,14 +6,19 @@
 //!  window of two blocks       ■  ■  ·  ·  ■  ■  ·       sequence hashes only; blocks behind the window are dropped
 //!  usable                                    6          the first 6: all of them in the primary group, and the last two
 //! ```
+//!
+//! The blocks of a secondary group may be larger than those of the primary group, which are the blocks of the index. Such a
+//! block has the sequence hash of the last block of the index that it spans, and a prefix counts only if it ends with one.
 
 mod cut;
 mod index;
 mod places;
 mod rank;
+mod size;
 
 pub use cut::{Cut, MISSING_LISTED_MAX, MissingBlock, Shortfall};
 pub use index::GroupedIndex;
+pub use size::GroupBlockSize;
 
 use crate::hashing::BlockSize;
 use crate::{BlockEvent, HeldBlock, RemovedCopies, SequenceHash, Tier};
@@ -22,7 +27,7 @@ use crate::{BlockEvent, HeldBlock, RemovedCopies, SequenceHash, Tier};
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct GroupId(pub u32);
 
-/// The blocks of a prefix that a cache group must hold for the prefix to be usable.
+/// The blocks of a prefix that a cache group must hold for the prefix to be usable, in blocks of the group's own size.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum AttentionWindow {
     /// All blocks: full attention.
@@ -38,7 +43,17 @@ impl AttentionWindow {
         Self::LastBlocks(tokens.saturating_sub(1).div_ceil(block_size.tokens()))
     }
 
-    /// Blocks needed at the end of a prefix of `prefix` blocks.
+    /// The window that covers this one, which is in blocks of the registered size, with blocks of another size. Exact for a
+    /// window that was rounded up from tokens.
+    #[must_use]
+    pub const fn with_size(self, size: GroupBlockSize) -> Self {
+        match self {
+            Self::Full => Self::Full,
+            Self::LastBlocks(blocks) => Self::LastBlocks(blocks.div_ceil(size.blocks())),
+        }
+    }
+
+    /// Blocks needed at the end of a prefix of `prefix` blocks, all of the group's own size.
     pub(crate) fn blocks_of(self, prefix: u32) -> u32 {
         match self {
             Self::Full => prefix,
@@ -54,6 +69,23 @@ pub struct SecondaryGroup {
     pub id: GroupId,
     /// Blocks that it must hold.
     pub window: AttentionWindow,
+    /// Size of its blocks.
+    pub size: GroupBlockSize,
+}
+
+impl SecondaryGroup {
+    /// The longest prefix of at most `prefix` blocks of the index that ends with a block of the group.
+    pub(crate) const fn aligned(&self, prefix: u32) -> u32 {
+        prefix - prefix % self.size.blocks()
+    }
+
+    /// Ends of the blocks that the group needs for a prefix of `prefix` blocks of the index, which ends with a block of the
+    /// group: the number of blocks of the index up to each end, in ascending order.
+    pub(crate) fn needed(&self, prefix: u32) -> impl DoubleEndedIterator<Item = u32> + use<> {
+        let step = self.size.blocks();
+        let blocks = prefix / step;
+        (blocks - self.window.blocks_of(blocks)..blocks).map(move |before| (before + 1) * step)
+    }
 }
 
 /// One change of a rank's [`SecondaryGroup`].

@@ -188,38 +188,44 @@ impl SecondaryGroups {
         held
     }
 
-    /// The longest prefix of at most `blocks` blocks that every group can use with tiers up to `tier`.
+    /// The longest prefix of at most `blocks` blocks that every group can use with tiers up to `tier`. It ends with a block of
+    /// each group.
     fn usable(&self, blocks: u32, tier: usize, cache: &mut LookupCache<'_>) -> u32 {
         let mut usable = blocks;
         while usable > 0 {
-            let mut missing = self.groups.iter().enumerate().filter_map(|(at, group)| {
-                let needed = usable - group.group.window.blocks_of(usable)..usable;
-                needed.rev().map(|before| before + 1).find(|&block| cache.at(block).fastest(at) > tier)
+            // A group cannot use a prefix that ends inside one of its blocks. Without such a group: any prefix that includes a
+            // missing block in its window and ends before `usable` lacks the block too.
+            let mut shorter = self.groups.iter().enumerate().filter_map(|(at, GroupBlocks { group, .. })| match group
+                .aligned(usable)
+            {
+                aligned if aligned < usable => Some(aligned),
+                _ => group.needed(usable).rev().find(|&end| cache.at(end).fastest(at) > tier).map(|end| end - 1),
             });
-            // Any prefix that includes this block in its window and ends before `usable` lacks the block too.
-            match missing.next() {
+            match shorter.next() {
                 None => break,
-                Some(block) => usable = block - 1,
+                Some(shorter) => usable = shorter,
             }
         }
         usable
     }
 
-    /// The blocks of a prefix that each group lacks.
+    /// The groups that cannot use a prefix, with the blocks of it that they lack.
     fn shortfalls(&self, blocks: u32, slowest: Tier, cache: &mut LookupCache<'_>) -> Vec<Shortfall> {
         let mut shortfalls = Vec::new();
         for (at, GroupBlocks { group, .. }) in self.groups.iter().enumerate() {
+            let aligned = group.aligned(blocks);
             let mut shortfall = Shortfall { group: *group, missing_count: 0, missing: Vec::new() };
-            for position in blocks - group.window.blocks_of(blocks)..blocks {
-                let held_in = cache.at(position + 1).fastest_tier(at);
+            for end in group.needed(aligned) {
+                let held_in = cache.at(end).fastest_tier(at);
                 if held_in.is_none_or(|tier| tier > slowest) {
                     shortfall.missing_count += 1;
                     if shortfall.missing.len() < MISSING_LISTED_MAX {
-                        shortfall.missing.push(MissingBlock { position, held_in });
+                        shortfall.missing.push(MissingBlock { position: end - 1, held_in });
                     }
                 }
             }
-            shortfalls.extend((shortfall.missing_count > 0).then_some(shortfall));
+            let is_usable = shortfall.missing_count == 0 && aligned == blocks;
+            shortfalls.extend((!is_usable).then_some(shortfall));
         }
         shortfalls.sort_unstable_by_key(|shortfall| shortfall.group.id);
         shortfalls

@@ -2,12 +2,14 @@
 #![allow(dead_code, reason = "each test uses a part of it")]
 
 use flash_indexer_core::groups::{
-    AttentionWindow, ClearScope, ClearedGroups, GroupChange, GroupEvent, GroupId, GroupedIndex, RankEvent,
-    SecondaryGroup,
+    AttentionWindow, ClearScope, ClearedGroups, GroupBlockSize, GroupChange, GroupEvent, GroupId, GroupedIndex,
+    RankEvent, SecondaryGroup,
 };
+use flash_indexer_core::hashing::{BlockSize, HashVariant, LocalHasher};
 use flash_indexer_core::oracle::GroupedOracle;
 use flash_indexer_core::{
-    BlockEvent, DpRank, LocalHash, MatchScores, RemovedCopies, SequenceHash, SharedIndex, Tier, WorkerId, WorkerRank,
+    BlockEvent, DpRank, LocalHash, MatchScores, PerTier, RankMatch, RemovedCopies, SequenceHash, SharedIndex, Tier,
+    WorkerId, WorkerRank,
 };
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -28,20 +30,94 @@ pub(crate) enum GroupedStep {
     Refresh(WorkerRank, RankEvent),
 }
 
+/// Tokens in a registered block: the least size in which some prefixes of a prompt end inside a block.
+const BLOCK_TOKENS: u32 = 2;
+
+fn block_size() -> BlockSize {
+    BlockSize::new(BLOCK_TOKENS).expect("not zero")
+}
+
+/// A size of `blocks` registered blocks.
+pub(crate) fn size(blocks: u32) -> GroupBlockSize {
+    GroupBlockSize::of(blocks * BLOCK_TOKENS, block_size()).expect("a multiple")
+}
+
+/// Paths that are long enough for several large blocks, most of which are the start of a single one.
+fn long_path() -> impl Strategy<Value = Vec<LocalHash>> {
+    vec(prop_oneof![12 => Just(LocalHash(0)), 1 => Just(LocalHash(1))], 1..13)
+}
+
+fn any_path() -> impl Strategy<Value = Vec<LocalHash>> {
+    prop_oneof![support::path(), long_path()]
+}
+
+/// Paths of queries.
+pub(crate) fn queries() -> impl Strategy<Value = Vec<Vec<LocalHash>>> {
+    (vec(support::path(), 9), vec(long_path(), 5)).prop_map(|(paths, long)| [paths, long].concat())
+}
+
+/// Tokens of the blocks of a path.
+fn tokens_of(path: &[LocalHash]) -> Vec<u32> {
+    path.iter().flat_map(|local| [local.0 as u32; BLOCK_TOKENS as usize]).collect()
+}
+
+/// Replaces the local hashes of a path by those of its tokens.
+fn hashed(path: &[LocalHash]) -> Vec<LocalHash> {
+    let mut hasher = LocalHasher::default();
+    path.iter().map(|&local| hasher.tokens(HashVariant::default(), &tokens_of(&[local]))).collect()
+}
+
+/// The same for the blocks of an event.
+fn hashed_event(event: &BlockEvent) -> BlockEvent {
+    let mut event = event.clone();
+    if let BlockEvent::Stored { blocks, .. } = &mut event {
+        blocks.iter_mut().for_each(|block| block.local = hashed(&[block.local])[0]);
+    }
+    event
+}
+
+fn hashed_step(step: &GroupedStep) -> GroupedStep {
+    match step {
+        GroupedStep::Primary(Step::Event(rank, event)) => GroupedStep::Primary(Step::Event(*rank, hashed_event(event))),
+        GroupedStep::Refresh(rank, RankEvent::Primary(event)) => {
+            GroupedStep::Refresh(*rank, RankEvent::Primary(hashed_event(event)))
+        }
+        step => step.clone(),
+    }
+}
+
 /// Streams in which each prefix has one name in a rank.
 pub(crate) fn consistent_stream() -> impl Strategy<Value = Vec<GroupedStep>> {
-    let primary = support::consistent_step().prop_map(GroupedStep::Primary);
-    vec(prop_oneof![8 => primary, 8 => secondary_step(), 1 => cleared_scope(), 2 => refresh()], 1..60)
+    let primary = prop_oneof![5 => support::consistent_step(), 3 => support::chained_on(long_path())];
+    let primary = primary.prop_map(GroupedStep::Primary).boxed();
+    sizes().prop_flat_map(move |sizes| {
+        let steps = prop_oneof![
+            8 => primary.clone(), 8 => secondary_step(sizes), 1 => cleared_scope(), 2 => refresh(sizes)
+        ];
+        vec(steps, 1..60)
+    })
 }
 
 /// Streams that include contradicting events.
 pub(crate) fn any_stream() -> impl Strategy<Value = Vec<GroupedStep>> {
     let primary = support::stream(12).prop_map(|steps| steps.into_iter().map(GroupedStep::Primary).collect());
-    let secondary = prop_oneof![8 => secondary_step(), 1 => cleared_scope()].prop_map(|step| vec![step]);
-    vec(prop_oneof![1 => primary, 4 => secondary], 1..20).prop_map(|parts: Vec<Vec<_>>| parts.concat())
+    let primary = primary.boxed();
+    let parts = sizes().prop_flat_map(move |sizes| {
+        let secondary = prop_oneof![8 => secondary_step(sizes), 1 => cleared_scope()].prop_map(|step| vec![step]);
+        vec(prop_oneof![1 => primary.clone(), 4 => secondary], 1..20)
+    });
+    parts.prop_map(|parts: Vec<Vec<_>>| parts.concat())
 }
 
-fn group() -> impl Strategy<Value = SecondaryGroup> {
+/// Block sizes of the groups of all ranks of a stream, in registered blocks.
+type Sizes = [u32; 3];
+
+fn sizes() -> impl Strategy<Value = Sizes> {
+    let one = prop_oneof![2 => Just(1), 3 => 2..=4u32];
+    [one.clone(), one.clone(), one]
+}
+
+fn group(sizes: Sizes) -> impl Strategy<Value = SecondaryGroup> {
     let window = |id| match id {
         0 => AttentionWindow::LastBlocks(1),
         1 => AttentionWindow::LastBlocks(2),
@@ -49,12 +125,22 @@ fn group() -> impl Strategy<Value = SecondaryGroup> {
     };
     let usual = (0..3u32).prop_map(move |id| (id, window(id)));
     let changed = (0..3u32, 0..4u32).prop_map(|(id, blocks)| (id, AttentionWindow::LastBlocks(blocks)));
-    prop_oneof![9 => usual, 1 => changed].prop_map(|(id, window)| SecondaryGroup { id: GroupId(id), window })
+    let of_another_size = (0..3usize, 1..=4u32);
+    let sizes = prop_oneof![30 => Just(sizes), 1 => of_another_size.prop_map(move |(id, blocks)| {
+        let mut sizes = sizes;
+        sizes[id] = blocks;
+        sizes
+    })];
+    (prop_oneof![9 => usual, 1 => changed], sizes).prop_map(|((id, window), sizes)| SecondaryGroup {
+        id: GroupId(id),
+        window,
+        size: size(sizes[id as usize]),
+    })
 }
 
 /// Names of blocks of a chain, or any names.
 fn named(rank: WorkerRank) -> impl Strategy<Value = Vec<SequenceHash>> {
-    let of_chain = support::path().prop_flat_map(move |path| {
+    let of_chain = any_path().prop_flat_map(move |path| {
         let names = support::sequences(rank, &path);
         let count = names.len();
         prop_oneof![Just(names.clone()), subsequence(names, 0..=count)]
@@ -62,7 +148,7 @@ fn named(rank: WorkerRank) -> impl Strategy<Value = Vec<SequenceHash>> {
     prop_oneof![4 => of_chain, 1 => vec(support::any_hash(), 0..4)]
 }
 
-fn secondary_step() -> impl Strategy<Value = GroupedStep> {
+fn secondary_step(sizes: Sizes) -> impl Strategy<Value = GroupedStep> {
     let event = |rank| {
         let stored = (support::tier(), named(rank), support::copies())
             .prop_map(|(tier, blocks, copies)| GroupEvent::Stored { tier, blocks, copies });
@@ -70,13 +156,13 @@ fn secondary_step() -> impl Strategy<Value = GroupedStep> {
             .prop_map(|(tier, blocks, copies)| GroupEvent::Removed { tier, blocks, copies });
         prop_oneof![3 => stored, 1 => removed]
     };
-    (support::rank(), group()).prop_flat_map(move |(rank, group)| {
+    (support::rank(), group(sizes)).prop_flat_map(move |(rank, group)| {
         event(rank).prop_map(move |event| GroupedStep::Secondary(rank, change(group, event)))
     })
 }
 
-fn refresh() -> impl Strategy<Value = GroupedStep> {
-    prop_oneof![support::chained().prop_map(GroupedStep::Primary), secondary_step()].prop_map(|step| match step {
+fn refresh(sizes: Sizes) -> impl Strategy<Value = GroupedStep> {
+    prop_oneof![support::chained().prop_map(GroupedStep::Primary), secondary_step(sizes)].prop_map(|step| match step {
         GroupedStep::Primary(Step::Event(rank, event)) => GroupedStep::Refresh(rank, RankEvent::Primary(event)),
         GroupedStep::Secondary(rank, change) => GroupedStep::Refresh(rank, RankEvent::Secondary(change)),
         step => step,
@@ -99,9 +185,9 @@ fn drive(
     index: &GroupedIndex,
     mut compare: impl FnMut(&GroupedOracle) -> Result<(), TestCaseError>,
 ) -> Result<(), TestCaseError> {
-    let mut oracle = GroupedOracle::default();
+    let mut oracle = GroupedOracle::new(block_size());
     for step in steps {
-        match step {
+        match &hashed_step(step) {
             GroupedStep::Primary(step) => {
                 step.apply(index);
                 match step {
@@ -136,6 +222,14 @@ fn drive(
     Ok(())
 }
 
+/// The oracle's answer for a prompt that goes on for a part of a block after the blocks of a path, in blocks.
+fn usable(oracle: &GroupedOracle, path: &[LocalHash]) -> MatchScores {
+    let prompt = [&tokens_of(path)[..], &[9]].concat();
+    let in_blocks = |tokens: PerTier<u32>| PerTier(tokens.0.map(|tokens| tokens / BLOCK_TOKENS));
+    let ranks = oracle.find(&prompt).into_iter();
+    MatchScores { ranks: ranks.map(|(rank, tokens)| RankMatch { rank, blocks: in_blocks(tokens) }).collect() }
+}
+
 /// Checks that answers over a consistent stream are those of the oracle, that a dump restores them, and that an index
 /// without copies is empty.
 pub(crate) fn check(
@@ -145,23 +239,24 @@ pub(crate) fn check(
 ) -> Result<(), TestCaseError> {
     let index = GroupedIndex::new(build());
     drive(steps, &index, |oracle| {
-        for query in queries {
-            prop_assert_eq!(index.find(query).sorted(), oracle.find(query).sorted(), "{:?}", query);
+        for path in queries {
+            prop_assert_eq!(index.find(&hashed(path)).sorted(), usable(oracle, path).sorted(), "{:?}", path);
         }
         // One query a stream is enough: there are many streams.
-        queries.first().map_or(Ok(()), |query| check_cuts(&index, oracle, query))
+        queries.first().map_or(Ok(()), |path| check_cuts(&index, oracle, &hashed(path)))
     })?;
+    let queries: Vec<_> = queries.iter().map(|path| hashed(path)).collect();
     let restored = GroupedIndex::new(build());
     for rank in all_ranks() {
         for event in index.dump_events(rank) {
             restored.apply_event(rank, &event);
         }
     }
-    for query in queries {
+    for query in &queries {
         prop_assert_eq!(restored.find(query).sorted(), index.find(query).sorted(), "{:?} restored", query);
     }
     all_ranks().for_each(|rank| remove_everything(&index, rank));
-    for query in queries {
+    for query in &queries {
         prop_assert!(index.find(query).ranks.is_empty());
     }
     prop_assert!(index.ranks().is_empty());
@@ -199,8 +294,9 @@ pub(crate) fn check_bounds(
 ) -> Result<(), TestCaseError> {
     let blocks = |scores: &MatchScores, rank| scores.get(rank).map(|found| found.blocks.0).unwrap_or_default();
     drive(steps, index, |oracle| {
-        for query in queries {
-            let (found, least, most) = (index.find(query), oracle.find(query), oracle.find_indexed(query));
+        for path in queries {
+            let query = &hashed(path);
+            let (found, least, most) = (index.find(query), usable(oracle, path), oracle.find_indexed(query));
             for rank in all_ranks() {
                 for tier in 0..Tier::ALL.len() {
                     let of = |scores| blocks(scores, rank)[tier];

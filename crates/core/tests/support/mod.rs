@@ -174,7 +174,12 @@ pub(crate) fn sequences(rank: WorkerRank, path: &[LocalHash]) -> Vec<SequenceHas
 /// Events of a correct engine: part of a chain whose sequence hashes follow from its content. A part that starts in
 /// the middle makes gaps and unknown parents.
 pub(crate) fn chained() -> impl Strategy<Value = Step> {
-    (rank(), tier(), path(), 0..3usize, copies()).prop_map(|(rank, tier, path, from, copies)| {
+    chained_on(path())
+}
+
+/// The same, of chains with these paths.
+pub(crate) fn chained_on(path: impl Strategy<Value = Vec<LocalHash>>) -> impl Strategy<Value = Step> {
+    (rank(), tier(), path, 0..3usize, copies()).prop_map(|(rank, tier, path, from, copies)| {
         let sequences = sequences(rank, &path);
         let from = from.min(path.len() - 1);
         let parent = from.checked_sub(1).map(|at| sequences[at]);

@@ -261,6 +261,7 @@ impl ListenerDecoder {
             TranslateError::OwnershipUnknown { .. } => self.metrics.limit_reached(Limit::OwnedBlocks),
             TranslateError::BlockSize { .. }
             | TranslateError::ComponentsUnknown
+            | TranslateError::GroupBlockSize { .. }
             | TranslateError::OwnershipDoubtful { .. }
             | TranslateError::TokenCount { .. }
             | TranslateError::UnknownTarget { .. } => {}

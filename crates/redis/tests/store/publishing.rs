@@ -2,7 +2,9 @@
 
 use std::time::{Duration, Instant};
 
-use flash_indexer_core::groups::{AttentionWindow, GroupChange, GroupEvent, GroupId, RankEvent, SecondaryGroup};
+use flash_indexer_core::groups::{
+    AttentionWindow, GroupBlockSize, GroupChange, GroupEvent, GroupId, RankEvent, SecondaryGroup,
+};
 use flash_indexer_core::hashing::sequence_hashes;
 use flash_indexer_core::{
     Block, BlockEvent, DpRank, LocalHash, RemovedCopies, SequenceHash, Tier, WorkerId, WorkerRank,
@@ -152,7 +154,8 @@ fn a_rank_with_several_cache_groups_is_not_shared() {
     let shared = a.register(rank(1));
     shared.apply(&RankEvent::Primary(stored(&long, Tier::Device)));
     b.wait_for_depth(&long, rank(1), 10);
-    let group = SecondaryGroup { id: GroupId(1), window: AttentionWindow::LastBlocks(2) };
+    let group =
+        SecondaryGroup { id: GroupId(1), window: AttentionWindow::LastBlocks(2), size: GroupBlockSize::REGISTERED };
     let event = GroupEvent::Stored { tier: Tier::Device, blocks: Vec::new(), copies: 1 };
     shared.apply(&RankEvent::Secondary(GroupChange { group, event }));
     a.set_state(rank(1), b"later");

@@ -50,7 +50,8 @@ impl Indexer {
         let model = self.models.read().get(key).cloned();
         self.dump_instance(key, instance).filter_map(move |rank| {
             let model = model.as_ref()?;
-            let groups = rank.named_groups.as_ref().map(|named| GroupRecord::all(named, &rank.secondary));
+            let groups =
+                rank.named_groups.as_ref().map(|named| GroupRecord::all(model.block_size, named, &rank.secondary));
             let of = (&rank.instance, rank.dp_rank);
             let mut record = record(model, of, rank.position, (Tally::default(), groups));
             if let Some(engine) = &mut record.engine {
@@ -83,7 +84,7 @@ impl Indexer {
             return Err(DigestError::Partial(rank.clone()));
         }
         let ResumePoint { position, decoder_state, .. } = point;
-        let groups = decoder_state.groups.map(|named| GroupRecord::all(&named, &secondary));
+        let groups = decoder_state.groups.map(|named| GroupRecord::all(model.block_size, &named, &secondary));
         Ok(record(&model, (&rank.instance, rank.dp_rank), Some(position), (tally(&held.into_blocks()), groups)))
     }
 }

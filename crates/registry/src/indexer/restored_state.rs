@@ -4,7 +4,7 @@ use flash_indexer_core::groups::GroupChange;
 use flash_indexer_core::hashing::Salt;
 use flash_indexer_core::{Block, BlockEvent, SequenceHash, Tier, WorkerRank};
 use flash_indexer_ingest::{DecoderState, ModelSink};
-use flash_indexer_snapshot::{DumpEntry, GroupRecord, RankRecord, SecondaryBlocks, StreamRecord, recent_blocks};
+use flash_indexer_snapshot::{DumpEntry, RankRecord, SecondaryBlocks, StreamRecord, recent_blocks};
 use flash_indexer_telemetry::metrics::Limit;
 use flash_indexer_types::{Position, Trust};
 use flash_indexer_wire::{Age, RECENT_BLOCKS_MAX, SaltedBlock, SaltedCopies};
@@ -75,12 +75,14 @@ impl RestoredState {
         self.generation.get_or_insert_with(|| model.replaceable.generation());
         record.windows.iter().for_each(|&window| model.windows.record(window.into()));
         self.stream = record.stream;
-        self.decoder_state.groups = record.groups.as_ref().map(|groups| groups.iter().map(Into::into).collect());
+        let registered = model.block_size;
+        let known = record.groups.as_ref().map(|groups| groups.iter().map(|group| group.known(registered)));
+        self.decoder_state.groups = known.map(Iterator::collect);
         if record.remembers.is_some() {
             // The engine offloads, even if there are no contents yet.
             self.decoder_state.block_state.contents.get_or_insert_default();
         }
-        for group in record.groups.iter().flatten().filter_map(GroupRecord::kept) {
+        for group in record.groups.iter().flatten().filter_map(|group| group.kept(registered)) {
             // An empty group limits the usable blocks as well.
             self.apply_group_blocks(
                 model,

@@ -213,7 +213,9 @@ mod tests {
     use std::num::NonZeroUsize;
     use std::sync::Arc;
 
-    use flash_indexer_core::groups::{AttentionWindow, GroupChange, GroupEvent, GroupId, SecondaryGroup};
+    use flash_indexer_core::groups::{
+        AttentionWindow, GroupBlockSize, GroupChange, GroupEvent, GroupId, SecondaryGroup,
+    };
     use flash_indexer_core::hashing::{BlockSize, sequence_hashes};
     use flash_indexer_core::{Block, BlockEvent, RemovedCopies, Tier, WorkerId};
     use flash_indexer_types::{InstanceId, ModelKey, Registration};
@@ -303,7 +305,8 @@ mod tests {
             }
             Step::StoreGroup { instance, dp_rank, prompt, tier } => {
                 let blocks = sequence_hashes(&locals(PROMPTS[prompt])).collect();
-                let group = SecondaryGroup { id: GroupId(1), window: AttentionWindow::LastBlocks(1) };
+                let (window, size) = (AttentionWindow::LastBlocks(1), GroupBlockSize::REGISTERED);
+                let group = SecondaryGroup { id: GroupId(1), window, size };
                 let change = GroupChange { group, event: GroupEvent::Stored { tier, blocks, copies: 1 } };
                 model.index().apply_group(rank(instance, dp_rank), &change);
             }

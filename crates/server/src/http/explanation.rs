@@ -6,7 +6,7 @@ use flash_indexer_api::{
     self as api, AbsenceReason, AbsentRank, EndFacts, EndReason, ExplainedRank, FleetHoldsElsewhere, HeldElsewhere,
     IncompleteGroup, MatchEnd, MissingBlock, RemovalReason, StorageTier,
 };
-use flash_indexer_core::groups::AttentionWindow;
+use flash_indexer_core::groups::{AttentionWindow, GroupBlockSize};
 use flash_indexer_core::{DpRank, Tier};
 use flash_indexer_explain::{
     Clear, End, GroupShortfall, HeldUnderOtherVariants, LimitingGroup, Loss, MissingGroupBlock, OtherVariant,
@@ -59,13 +59,13 @@ fn explained_rank(rank: RankExplanation, block_tokens: u64, now: Instant, hashes
         gpu: tokens(Tier::Device),
         cpu: tokens(Tier::Host),
         disk: tokens(Tier::Disk),
-        ends: rank.ends.into_iter().map(|end| match_end(end, last_error, now, hashes)).collect(),
+        ends: rank.ends.into_iter().map(|end| match_end(end, block_tokens, last_error, now, hashes)).collect(),
         instance_id: rank.instance,
         last_error: rank.last_error,
     }
 }
 
-fn match_end(end: End, last_error: Option<&str>, now: Instant, hashes: HashForm) -> MatchEnd {
+fn match_end(end: End, block_tokens: u64, last_error: Option<&str>, now: Instant, hashes: HashForm) -> MatchEnd {
     let ago = |at: Instant| now.saturating_duration_since(at);
     let removal = |removal: Removal| {
         let facts = EndFacts {
@@ -116,7 +116,7 @@ fn match_end(end: End, last_error: Option<&str>, now: Instant, hashes: HashForm)
         }
         Reason::CacheGroups(shortfall) => {
             let why = shown_shortfall(&shortfall);
-            (EndReason::CacheGroups, (why, shortfall_facts(shortfall, hashes)))
+            (EndReason::CacheGroups, (why, shortfall_facts(shortfall, block_tokens, hashes)))
         }
         Reason::Gap { after_gap, removed } => {
             let (history, facts) = removed.map(removal).unwrap_or_default();
@@ -234,7 +234,7 @@ fn shown_clear(cause: ClearCause, ago: Duration) -> String {
     }
 }
 
-fn shortfall_facts(shortfall: GroupShortfall, hashes: HashForm) -> EndFacts {
+fn shortfall_facts(shortfall: GroupShortfall, block_tokens: u64, hashes: HashForm) -> EndFacts {
     let missing = |MissingGroupBlock { position, local, sequence, held_in }| MissingBlock {
         position,
         local_hash: local.map(|local| ShownHash(local.0, hashes)),
@@ -244,6 +244,10 @@ fn shortfall_facts(shortfall: GroupShortfall, hashes: HashForm) -> EndFacts {
     let groups = shortfall.groups.into_iter().map(|limiting| IncompleteGroup {
         group: limiting.group.id.0,
         needs: limiting.group.window.into(),
+        block_size: match limiting.group.size {
+            GroupBlockSize::REGISTERED => None,
+            size => u32::try_from(u64::from(size.blocks()) * block_tokens).ok(),
+        },
         missing_blocks: limiting.missing_count,
         missing: limiting.missing.into_iter().map(missing).collect(),
     });
@@ -261,6 +265,14 @@ const POSITIONS_SHOWN_MAX: usize = 8;
 /// Formats the missing blocks of secondary cache groups.
 fn shown_shortfall(shortfall: &GroupShortfall) -> String {
     let group = |LimitingGroup { group, missing_count, missing }: &LimitingGroup| {
+        let (id, size) = (group.id.0, group.size.blocks() as usize);
+        let (own, aligned) = match size {
+            1 => (String::new(), String::new()),
+            size => {
+                let aligned = shortfall.wanted - shortfall.wanted % size;
+                (format!(" (its blocks span {size} of these)"), format!(" uses at most the first {aligned}, and"))
+            }
+        };
         let needs = match group.window {
             AttentionWindow::Full => "all of them".to_owned(),
             AttentionWindow::LastBlocks(1) => "the last one".to_owned(),
@@ -269,7 +281,8 @@ fn shown_shortfall(shortfall: &GroupShortfall) -> String {
         let positions = missing.iter().take(POSITIONS_SHOWN_MAX).map(|missing| missing.position.to_string());
         let more = if missing.len() > POSITIONS_SHOWN_MAX { ", …" } else { "" };
         let positions = positions.collect::<Vec<_>>().join(", ");
-        format!("cache group {}, which needs {needs}, lacks {missing_count}: {positions}{more}", group.id.0)
+        let lacks = if *missing_count == 0 { "none".to_owned() } else { format!("{missing_count}: {positions}{more}") };
+        format!("cache group {id}, which needs {needs}{own},{aligned} lacks {lacks}")
     };
     let groups = shortfall.groups.iter().map(group).collect::<Vec<_>>().join("; ");
     let GroupShortfall { held, wanted, .. } = shortfall;

@@ -244,3 +244,57 @@ fn damage_in_a_window_alone_is_noticed() {
         assert!(error.contains("cache group"), "case {number}: {error}");
     }
 }
+
+/// A store in the window's group with blocks of twice the registered size.
+fn in_large_window<'a>(hashes: &[u64]) -> EngineEvent<'a> {
+    let EngineEvent::Stored(window) = in_window(hashes) else { panic!("a store") };
+    EngineEvent::Stored(BlockStored { block_size: 2 * BLOCK_TOKENS, ..window })
+}
+
+#[test]
+fn the_block_size_of_a_window_is_in_every_dump() {
+    let service = Service::start();
+    let publisher = Publisher::bind(PublisherOptions::on_loopback()).expect("free ports");
+    let engine = Engine::with_replay(&service, json!(1), publisher);
+    engine.say(&service, 0, &[in_large_window(&[4, 6]), full(None, &SIX)]);
+    let depth = |service: &Service, hashes: &[u64]| {
+        service.score(&[tokens(hashes), vec![5]].concat(), "1", 0) / u64::from(BLOCK_TOKENS)
+    };
+    assert_eq!((depth(&service, &SIX), depth(&service, &[1, 2, 3, 4, 5])), (6, 4));
+    let group = &digest(&service, 1)["groups"][0];
+    let shown = (&group["role"], &group["block_size"]);
+    assert_eq!(shown, (&json!({ "further": { "last_blocks": 1 } }), &json!(2 * BLOCK_TOKENS)));
+
+    let peer = Service::from_peer(&service.url(""));
+    let of_files = ["application/json", "application/x-ndjson"].map(|accept| {
+        let request = ureq::get(service.url("/dump?hashes=string")).header("accept", accept);
+        let dump = request.call().expect("an answer").body_mut().read_to_string().expect("text");
+        let sized = format!("\"block_size\":{},\"blocks\":[", 2 * BLOCK_TOKENS);
+        assert!(dump.contains(&sized), "{dump}");
+        for size in [0, 2 * BLOCK_TOKENS - 1] {
+            let damaged = dump.replace(&sized, &format!("\"block_size\":{size},\"blocks\":["));
+            let error = read_dump(damaged.as_bytes(), &mut Anything).expect_err("it is damaged").to_string();
+            assert!(error.contains("is no multiple of the registered 4"), "{error}");
+        }
+        let name = format!("flash-indexer-group-sizes-{}-{}", std::process::id(), dump.len());
+        let path = std::env::temp_dir().join(name);
+        std::fs::write(&path, dump).expect("a file");
+        let loaded = Service::recovered(ServerOptions { load: Some(path.clone()), ..ServerOptions::default() });
+        std::fs::remove_file(path).expect("it is there");
+        loaded
+    });
+    for restored in std::iter::once(&peer).chain(&of_files) {
+        engine.wait(restored, "the stream", |listener| listener["trust"] == json!("exact"));
+        assert_eq!((depth(restored, &SIX), depth(restored, &[1, 2, 3, 4, 5])), (6, 4));
+        assert_eq!(digest(restored, 1), digest(&service, 1));
+    }
+    // Without the kind: the size of the group is decoder state.
+    engine.say(&service, 1, &[removed_from(WINDOW, &[6])]);
+    engine.say(&service, 2, &[in_window(&[2])]);
+    for restored in std::iter::once(&peer).chain(&of_files) {
+        engine.wait(restored, "the same messages", |listener| listener["last_seq"] == json!(2));
+        assert_eq!(depth(restored, &SIX), 4);
+        let listener = restored.listener(&json!(1), 0);
+        assert_eq!(listener["rejected"], json!({ "block_size_mismatch": 1 }), "the window had another size");
+    }
+}

@@ -140,3 +140,89 @@ fn nothing_of_a_group_outlives_its_rank() {
     engine.say(&service, 0, &[EngineEvent::Stored(store(None, &[1]))]);
     assert_eq!(ask(&service, &[1, 2, 3])["gpu"], json!(BLOCK_TOKENS));
 }
+
+/// Blocks of full attention of a model like Gemma 4: 16 tokens. Block *h* has the tokens 100·h, 100·h + 1, ….
+const FULL_TOKENS: u32 = 16;
+
+fn prompt_of(blocks: std::ops::RangeInclusive<u32>) -> Vec<u32> {
+    blocks.flat_map(|block| (0..FULL_TOKENS).map(move |at| 100 * block + at)).collect()
+}
+
+/// A store of full attention: blocks 1 to `last` of 16 tokens.
+fn full_of_16<'a>(last: u32) -> EngineEvent<'a> {
+    let block_hashes = (1..=u64::from(last)).map(SequenceHash).collect();
+    let token_ids = TokenIds::Plain(prompt_of(1..=last));
+    EngineEvent::Stored(BlockStored { block_hashes, token_ids, block_size: 16, group: FULL, ..store(None, &[]) })
+}
+
+/// A store of the window: blocks of 32 tokens, which end with these blocks of full attention.
+fn window_of_32<'a>(ends: &[u32]) -> EngineEvent<'a> {
+    let block_hashes = ends.iter().map(|&end| SequenceHash(end.into())).collect();
+    let token_ids = TokenIds::Plain(ends.iter().flat_map(|&end| prompt_of(end - 1..=end)).collect());
+    let group = CacheGroup { sliding_window: Some(65), ..WINDOW };
+    EngineEvent::Stored(BlockStored { block_hashes, token_ids, block_size: 32, group, ..store(None, &[]) })
+}
+
+/// Usable tokens of instance 1 for the first `blocks` blocks and a token more, with the answer's trust.
+fn usable_of_16(service: &Service, blocks: u32) -> (Value, Value) {
+    let prompt = [prompt_of(1..=blocks), vec![5]].concat();
+    let answer = service.query(&json!({ "token_ids": prompt, "model_name": "m" }))["instances"]["1"].clone();
+    (answer["gpu"].clone(), answer["trust"].clone())
+}
+
+#[test]
+fn a_window_with_larger_blocks_counts_in_tokens() {
+    let service = Service::start();
+    let engine = Engine::registered(&service, json!(1), 0, &json!({ "block_size": FULL_TOKENS }));
+    engine.say(&service, 0, &[full_of_16(9), window_of_32(&[4, 6, 8])]);
+    let usable = |blocks| {
+        let (tokens, trust) = usable_of_16(&service, blocks);
+        assert_eq!(trust, json!("exact"));
+        tokens.as_u64().expect("tokens")
+    };
+    assert_eq!([9, 8, 7, 6].map(usable), [128, 128, 96, 96], "a prefix ends with a block of the window");
+    assert_eq!([5, 4, 1].map(usable), [0, 0, 0], "the window covers two blocks, and the one before 4 is not held");
+    let exact = service.query(&json!({ "token_ids": prompt_of(1..=8), "model_name": "m" }));
+    assert_eq!(exact["instances"]["1"]["gpu"], json!(96), "the engine computes the last token, with its whole block");
+    let listener = service.listener(&json!(1), 0);
+    assert_eq!((&listener["trust"], &listener["rejected"]), (&json!("exact"), &json!({})));
+
+    let ask = |blocks| {
+        let prompt = [prompt_of(1..=blocks), vec![5]].concat();
+        service.post("/explain", &json!({ "token_ids": prompt, "model_name": "m" })).1["ranks"][0].clone()
+    };
+    let rank = ask(7);
+    let end = &rank["ends"][0];
+    assert_eq!((&rank["gpu"], &end["position"], &end["reason"]), (&json!(96), &json!(6), &json!("cache_groups")));
+    let group = json!({
+        "group": 0, "needs": { "last_blocks": 2 }, "block_size": 32, "missing_blocks": 0, "missing": [],
+    });
+    assert_eq!(end["cache_groups"], json!([group]));
+    let why = end["why"].as_str().expect("a reason");
+    assert!(why.contains("(its blocks span 2 of these), uses at most the first 6, and lacks none"), "{why}");
+
+    engine.say(&service, 1, &[removed_from(WINDOW, &[8])]);
+    assert_eq!([9, 8, 7].map(usable), [96, 96, 96]);
+    let end = ask(8)["ends"][0].clone();
+    assert_eq!((&end["position"], &end["wanted_blocks"]), (&json!(6), &json!(8)));
+    assert_eq!(end["cache_groups"][0]["missing_blocks"], json!(1));
+    assert_eq!(end["cache_groups"][0]["missing"][0]["position"], json!(7));
+    engine.say(&service, 2, &[removed_from(FULL, &[6])]);
+    assert_eq!(usable(9), 0);
+}
+
+#[test]
+fn a_window_of_a_size_that_does_not_fit_degrades_the_rank() {
+    for block_size in [8, 24] {
+        let service = Service::start();
+        let engine = Engine::registered(&service, json!(1), 0, &json!({ "block_size": FULL_TOKENS }));
+        let EngineEvent::Stored(window) = window_of_32(&[2]) else { panic!("a store") };
+        let other = EngineEvent::Stored(BlockStored { block_size, ..window });
+        engine.say(&service, 0, &[full_of_16(2), other]);
+        assert_eq!(usable_of_16(&service, 2), (json!(32), json!("degraded")));
+        let listener = service.listener(&json!(1), 0);
+        assert_eq!(listener["rejected"], json!({ "block_size_mismatch": 1 }));
+        let why = listener["last_error"].as_str().expect("a reason");
+        assert!(why.contains(&format!("cache group 0 has blocks of {block_size} tokens")), "{why}");
+    }
+}

@@ -1,6 +1,6 @@
 //! Components of SGLang's hybrid models as cache groups.
 
-use flash_indexer_core::groups::{AttentionWindow, GroupId, SecondaryGroup};
+use flash_indexer_core::groups::{AttentionWindow, GroupBlockSize, GroupId, SecondaryGroup};
 use flash_indexer_core::hashing::BlockSize;
 
 use crate::event::{CacheGroup, Components};
@@ -33,10 +33,10 @@ impl ComponentGroups {
             // Without the window's size, the engine needs at least the last block.
             let window = group.sliding_window.map(|tokens| AttentionWindow::sliding_window(tokens, block_size));
             self.has_unknown_window = window.is_none();
-            self.swa = Some(SecondaryGroup { id: SWA, window: window.unwrap_or(LAST_BLOCK) });
+            self.swa = Some(component(SWA, window.unwrap_or(LAST_BLOCK)));
         }
         if stored.mamba {
-            self.mamba = Some(SecondaryGroup { id: MAMBA, window: LAST_BLOCK });
+            self.mamba = Some(component(MAMBA, LAST_BLOCK));
         }
         let known = [(self.swa, stored.swa), (self.mamba, stored.mamba)];
         known.into_iter().filter_map(|(group, is_held)| Some((group?, is_held))).collect()
@@ -65,4 +65,9 @@ impl ComponentGroups {
     pub(super) fn has_unknown_window(&self) -> bool {
         self.has_unknown_window
     }
+}
+
+/// The group of a component, whose blocks are those of full attention.
+const fn component(id: GroupId, window: AttentionWindow) -> SecondaryGroup {
+    SecondaryGroup { id, window, size: GroupBlockSize::REGISTERED }
 }

@@ -1,6 +1,6 @@
 //! Export and import of a translator's decoder state.
 
-use flash_indexer_core::groups::SecondaryGroup;
+use flash_indexer_core::groups::{GroupBlockSize, SecondaryGroup};
 use flash_indexer_core::{LocalHash, SequenceHash};
 
 use super::groups::{GroupRole, KnownGroup};
@@ -57,7 +57,10 @@ impl Translator {
     /// translator that resumes in the middle of a stream needs them for removals.
     pub fn groups(&self) -> impl Iterator<Item = KnownGroup> {
         let components = self.components.groups();
-        let components = components.map(|group| KnownGroup { id: group.id, role: GroupRole::Secondary(group.window) });
+        let components = components.map(|SecondaryGroup { id, window, size }| KnownGroup {
+            id,
+            role: GroupRole::Secondary { window, size: Some(size) },
+        });
         self.groups.iter().chain(components)
     }
 
@@ -65,7 +68,10 @@ impl Translator {
     pub fn import_groups(&mut self, groups: impl IntoIterator<Item = KnownGroup>) {
         for group in groups {
             let is_component = match group.role {
-                GroupRole::Secondary(window) => self.components.import(SecondaryGroup { id: group.id, window }),
+                GroupRole::Secondary { window, size } => {
+                    let size = size.unwrap_or(GroupBlockSize::REGISTERED);
+                    self.components.import(SecondaryGroup { id: group.id, window, size })
+                }
                 GroupRole::Primary | GroupRole::Unsupported => false,
             };
             if !is_component {

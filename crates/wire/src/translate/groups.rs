@@ -1,6 +1,7 @@
 //! Cache groups of a rank and their roles in an index.
 
-use flash_indexer_core::groups::{AttentionWindow, ClearedGroups, GROUPS_MAX, GroupId, SecondaryGroup};
+use flash_indexer_core::Tier;
+use flash_indexer_core::groups::{AttentionWindow, ClearedGroups, GROUPS_MAX, GroupBlockSize, GroupId, SecondaryGroup};
 use flash_indexer_core::hashing::BlockSize;
 use rustc_hash::FxHashMap;
 
@@ -32,9 +33,60 @@ pub enum GroupRole {
     /// Primary group: its stores carry tokens, and its blocks are indexed.
     Primary,
     /// Secondary group: known by sequence hashes only, and limits the usable part of a prefix.
-    Secondary(AttentionWindow),
+    Secondary {
+        /// Part of a prefix that the group needs.
+        window: AttentionWindow,
+        /// Size of its blocks; none before a store has shown it, which counts as the registered size.
+        size: Option<GroupBlockSize>,
+    },
     /// The group's requirements are unknown: its events are rejected.
     Unsupported,
+}
+
+impl GroupRole {
+    /// A secondary group whose block size no store has shown.
+    const fn secondary(window: AttentionWindow) -> Self {
+        Self::Secondary { window, size: None }
+    }
+
+    const fn size(self) -> Option<GroupBlockSize> {
+        match self {
+            Self::Secondary { size, .. } => size,
+            Self::Primary | Self::Unsupported => None,
+        }
+    }
+
+    /// The role with a block size, unless it has one.
+    const fn with_size(self, size: Option<GroupBlockSize>) -> Self {
+        match (self, size) {
+            (Self::Secondary { window, size: None }, Some(size)) => {
+                Self::Secondary { window: window.with_size(size), size: Some(size) }
+            }
+            _ => self,
+        }
+    }
+}
+
+/// The block size of a secondary group after a store: the first size that a store shows. A store without tokens in a slower
+/// tier shows none, because some releases have another number there.
+fn size_of_store(
+    group: u32,
+    event: &BlockStored<'_>,
+    tier: Tier,
+    (registered, known): (BlockSize, Option<GroupBlockSize>),
+) -> Result<Option<GroupBlockSize>, TranslateError> {
+    let is_shown = !event.token_ids.is_empty() || (tier == Tier::Device && event.block_size > 0);
+    if !is_shown {
+        return Ok(known);
+    }
+    let shown = GroupBlockSize::of(event.block_size, registered);
+    match shown.is_some() && known.is_none_or(|known| shown == Some(known)) {
+        true => Ok(shown),
+        false => {
+            let (registered, known) = (registered.tokens(), known.map(|known| known.tokens(registered)));
+            Err(TranslateError::GroupBlockSize { group, actual: event.block_size, registered, known })
+        }
+    }
 }
 
 /// Limit of the groups with a known role: all that an index keeps, and some unsupported ones.
@@ -64,10 +116,11 @@ impl CacheGroups {
         self.primary.is_none() && !self.roles.is_empty()
     }
 
-    /// The group of a store; none for the primary group.
+    /// The group of a store in a tier; none for the primary group.
     pub(super) fn of_store(
         &mut self,
         event: &BlockStored<'_>,
+        tier: Tier,
         block_size: BlockSize,
     ) -> Result<Option<SecondaryGroup>, TranslateError> {
         let Some(idx) = event.group.idx else { return self.resolve_unnamed() };
@@ -76,18 +129,22 @@ impl CacheGroups {
             None => known.unwrap_or(if self.primary.is_none() { GroupRole::Primary } else { GroupRole::Unsupported }),
             Some(kind) => self.role_of(idx, kind, event.group.sliding_window, block_size),
         };
+        let known_size = known.and_then(GroupRole::size);
+        let size = size_of_store(idx, event, tier, (block_size, known_size));
+        let role = role.with_size(size.clone().unwrap_or(known_size));
         match role {
             // The group becomes primary once the number of its tokens fits.
             GroupRole::Primary => return Ok(None),
             GroupRole::Unsupported if known.is_none() || known == Some(GroupRole::Primary) => {
                 self.mark_unsupported(idx)
             }
-            GroupRole::Secondary(_) if known == Some(GroupRole::Primary) => self.mark_unsupported(idx),
-            GroupRole::Secondary(_) if known.is_none() && self.roles.len() >= ROLES_MAX => {}
-            GroupRole::Secondary(_) if known != Some(GroupRole::Unsupported) => drop(self.roles.insert(idx, role)),
+            GroupRole::Secondary { .. } if known == Some(GroupRole::Primary) => self.mark_unsupported(idx),
+            GroupRole::Secondary { .. } if known.is_none() && self.roles.len() >= ROLES_MAX => {}
+            GroupRole::Secondary { .. } if known != Some(GroupRole::Unsupported) => drop(self.roles.insert(idx, role)),
             _ => {}
         }
-        self.secondary(idx, event.group)
+        let group = self.secondary(idx, event.group)?;
+        size.and(Ok(group))
     }
 
     /// The group of a removal; none for the primary group.
@@ -105,7 +162,7 @@ impl CacheGroups {
     pub(super) fn of_clear(&self, idx: u32) -> Result<ClearedGroups, TranslateError> {
         match self.roles.get(&idx) {
             Some(GroupRole::Primary) => Ok(ClearedGroups::Primary),
-            Some(GroupRole::Secondary(_)) => Ok(ClearedGroups::Secondary(GroupId(idx))),
+            Some(GroupRole::Secondary { .. }) => Ok(ClearedGroups::Secondary(GroupId(idx))),
             Some(GroupRole::Unsupported) | None => {
                 Err(TranslateError::HybridGroup { group: idx, kind: "cleared".to_owned() })
             }
@@ -138,7 +195,10 @@ impl CacheGroups {
 
     fn secondary(&self, idx: u32, group: CacheGroup<'_>) -> Result<Option<SecondaryGroup>, TranslateError> {
         match self.roles.get(&idx) {
-            Some(&GroupRole::Secondary(reach)) => Ok(Some(SecondaryGroup { id: GroupId(idx), window: reach })),
+            Some(&GroupRole::Secondary { window, size }) => {
+                let size = size.unwrap_or(GroupBlockSize::REGISTERED);
+                Ok(Some(SecondaryGroup { id: GroupId(idx), window, size }))
+            }
             _ => {
                 let kind = group.kind.unwrap_or("of unknown kind").chars().take(GROUP_KIND_CHARS_MAX).collect();
                 Err(TranslateError::HybridGroup { group: idx, kind })
@@ -150,13 +210,13 @@ impl CacheGroups {
         match (kind, window) {
             (kind, _) if FULL_ATTENTION.contains(&kind) => match self.primary.is_none_or(|primary| primary == idx) {
                 true => GroupRole::Primary,
-                false => GroupRole::Secondary(AttentionWindow::Full),
+                false => GroupRole::secondary(AttentionWindow::Full),
             },
             ("sliding_window" | "sliding_window_mla", Some(tokens)) => {
-                GroupRole::Secondary(AttentionWindow::sliding_window(tokens, block_size))
+                GroupRole::secondary(AttentionWindow::sliding_window(tokens, block_size))
             }
             // A recurrent state represents the whole prefix before it.
-            ("mamba", _) => GroupRole::Secondary(AttentionWindow::LastBlocks(1)),
+            ("mamba", _) => GroupRole::secondary(AttentionWindow::LastBlocks(1)),
             // Chunks of unknown size, caches that no other request can use, and future kinds.
             _ => GroupRole::Unsupported,
         }

@@ -9,7 +9,7 @@ mod recent;
 mod removals;
 mod salts;
 
-use flash_indexer_core::groups::{GroupChange, GroupEvent, RankEvent, SecondaryGroup};
+use flash_indexer_core::groups::{GroupChange, GroupEvent, RankEvent};
 use flash_indexer_core::hashing::{BlockSize, HashVariant, LocalHasher, Salt, TokenWindow};
 use flash_indexer_core::{Block, BlockEvent, LocalHash, RemovedCopies, SequenceHash, Tier};
 
@@ -61,6 +61,21 @@ pub enum TranslateError {
         actual: u32,
         /// Tokens per block as registered.
         registered: u32,
+    },
+    /// The block size of a secondary cache group is no multiple of the registered one, or has changed.
+    #[error(
+        "cache group {group} has blocks of {actual} tokens{}; supported is one size for each group, a multiple of the registered {registered}: matches can be too long",
+        .known.map(|known| format!(" after blocks of {known}")).unwrap_or_default()
+    )]
+    GroupBlockSize {
+        /// The group's number.
+        group: u32,
+        /// Tokens per block of the store.
+        actual: u32,
+        /// Tokens per block as registered.
+        registered: u32,
+        /// Tokens per block of earlier stores of the group.
+        known: Option<u32>,
     },
     /// The number of tokens does not match the number of hashes.
     #[error("{tokens} tokens for {blocks} blocks of {block_size}")]
@@ -134,7 +149,7 @@ impl TranslateError {
     pub const fn reason(&self) -> &'static str {
         match self {
             Self::UnknownMedium { .. } | Self::UnknownTarget { .. } => "unknown_medium",
-            Self::BlockSize { .. } => "block_size_mismatch",
+            Self::BlockSize { .. } | Self::GroupBlockSize { .. } => "block_size_mismatch",
             Self::TokenCount { .. } => "token_count_mismatch",
             Self::AdapterName { .. } => "adapter_name_too_long",
             Self::AdapterNameCharacter { .. } => "adapter_name_control_character",
@@ -320,14 +335,18 @@ impl Translator {
         if tier != Tier::Device {
             self.recent_blocks.get_or_insert_with(|| RecentMap::new(RECENT_GENERATION_MAX));
         }
-        let group = self.groups.of_store(event, self.options.block_size)?;
+        let group = self.groups.of_store(event, tier, self.options.block_size)?;
         if let (Some(components), None) = (event.components, event.group.idx) {
             return self.stored_in_components(components, tier, event);
         }
         let translation = match group {
-            Some(group) => self.stored_in_secondary(group, tier, event),
-            None => self.stored_in_primary(tier, event),
-        }?;
+            Some(group) => {
+                // Only its sequence hashes count: the group omits blocks outside its window, and its tokens do not show which.
+                let event = GroupEvent::Stored { tier, blocks: event.block_hashes.clone(), copies: 1 };
+                GroupChange { group, event }.into()
+            }
+            None => self.stored_in_primary(tier, event)?,
+        };
         self.owned.stored(event.ownership, (tier, event.effective_origin()), group, &event.block_hashes);
         Ok(translation)
     }
@@ -370,21 +389,6 @@ impl Translator {
             });
         }
         Ok(changes.into_iter().collect())
-    }
-
-    /// Translates a store of a secondary group. Only its sequence hashes count: the group omits blocks outside its
-    /// window, and its tokens do not show which.
-    fn stored_in_secondary(
-        &self,
-        group: SecondaryGroup,
-        tier: Tier,
-        event: &BlockStored<'_>,
-    ) -> Result<Translation, TranslateError> {
-        if !event.token_ids.is_empty() {
-            self.check_block_size(event)?;
-        }
-        let event = GroupEvent::Stored { tier, blocks: event.block_hashes.clone(), copies: 1 };
-        Ok(GroupChange { group, event }.into())
     }
 
     /// Translates a copy that is published by sequence hash alone. For a recent block the result is a store with its
@@ -463,16 +467,11 @@ impl Translator {
         }
     }
 
-    fn check_block_size(&self, event: &BlockStored<'_>) -> Result<(), TranslateError> {
-        let registered = self.options.block_size.tokens();
-        match event.block_size == registered {
-            true => Ok(()),
-            false => Err(TranslateError::BlockSize { actual: event.block_size, registered }),
-        }
-    }
-
     fn check_sizes(&mut self, event: &BlockStored<'_>) -> Result<(), TranslateError> {
-        self.check_block_size(event)?;
+        let registered = self.options.block_size.tokens();
+        if event.block_size != registered {
+            return Err(TranslateError::BlockSize { actual: event.block_size, registered });
+        }
         let (tokens, blocks) = (event.token_ids.len(), event.block_hashes.len());
         if tokens != blocks * self.options.block_size.token_count() {
             self.groups.rule_out_primary(event.group);
