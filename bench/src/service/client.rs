@@ -30,6 +30,21 @@ impl Prepared {
 const GET_WORKERS: &[u8] = b"GET /workers HTTP/1.1\r\nHost: flash-indexer\r\n\r\n";
 const READ_BYTES: usize = 1 << 16;
 
+/// Reads the response to a GET over a connection of its own, to its end. Returns its length in bytes.
+pub(super) fn read_whole(address: &str, path: &str) -> Result<usize> {
+    let mut stream = TcpStream::connect(address).with_context(|| format!("failed to connect to {address}"))?;
+    write!(stream, "GET {path} HTTP/1.1\r\nHost: flash-indexer\r\nConnection: close\r\n\r\n")?;
+    let mut buffer = vec![0; READ_BYTES];
+    let mut length = stream.read(&mut buffer)?;
+    ensure!(buffer.starts_with(b"HTTP/1.1 2"), "{path}: {}", String::from_utf8_lossy(&buffer[..length]));
+    loop {
+        match stream.read(&mut buffer)? {
+            0 => return Ok(length),
+            count => length += count,
+        }
+    }
+}
+
 impl Connection {
     pub(super) fn open(address: &str) -> Result<Self> {
         let stream = TcpStream::connect(address).with_context(|| format!("failed to connect to {address}"))?;

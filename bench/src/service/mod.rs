@@ -7,6 +7,7 @@ mod ingest;
 mod program;
 mod queries;
 mod sockets;
+mod waits;
 
 use std::path::Path;
 
@@ -34,6 +35,9 @@ pub(crate) struct ServiceReport {
     pub(crate) burst: Option<BurstLine>,
     /// The same queries, alone and beside ingest.
     pub(crate) queries: Vec<QueryLine>,
+    /// Waits of queries and events while large answers are read.
+    #[serde(default)]
+    pub(crate) waits: Vec<WaitLine>,
 }
 
 /// Ingest rate of batches of one shape.
@@ -68,6 +72,27 @@ pub(crate) struct QueryLine {
     pub(crate) p99_us: f64,
     /// Events applied meanwhile.
     pub(crate) events_per_second: f64,
+}
+
+/// Waits while one kind of large answer is read again and again.
+#[derive(Serialize, Deserialize)]
+pub(crate) struct WaitLine {
+    /// The request that is repeated; none for comparison.
+    pub(crate) reading: Option<String>,
+    /// Answers to it a second, and megabytes of one.
+    pub(crate) readings_per_second: f64,
+    pub(crate) reading_megabytes: f64,
+    pub(crate) queries: Waits,
+    /// From the publication of an event until queries see it.
+    pub(crate) events: Waits,
+}
+
+/// Waits of one kind, in microseconds.
+#[derive(Clone, Copy, Serialize, Deserialize)]
+pub(crate) struct Waits {
+    pub(crate) p50_us: f64,
+    pub(crate) p99_us: f64,
+    pub(crate) max_us: f64,
 }
 
 /// Offered queries a second beside ingest.
@@ -116,7 +141,8 @@ pub(crate) fn measure(path: &Path, rounds: usize) -> Result<ServiceReport> {
             });
         }
     }
-    Ok(ServiceReport { setting: setting(rounds), ingest, burst, queries })
+    let waits = waits::measure(path, rounds)?;
+    Ok(ServiceReport { setting: setting(rounds), ingest, burst, queries, waits })
 }
 
 /// Each round has a new service, whose index has to grow.

@@ -51,6 +51,10 @@ impl Program {
         Ok(started)
     }
 
+    pub(super) fn address(&self) -> &str {
+        &self.address
+    }
+
     /// A connection that is kept open between requests.
     pub(super) fn connect(&self) -> Result<Connection> {
         Connection::open(&self.address)

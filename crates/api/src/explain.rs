@@ -4,6 +4,7 @@ use flash_indexer_core::{LocalHash, Tier};
 use flash_indexer_snapshot::WindowRecord;
 use flash_indexer_types::hashes::{self, HashForm, ShownHash};
 use flash_indexer_types::{GivenInstanceId, InstanceId, Trust};
+use serde::de::IgnoredAny;
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 
@@ -32,6 +33,10 @@ pub struct ExplainRequest {
     /// The instance to explain; all if absent.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub instance_id: Option<GivenInstanceId>,
+    /// Not for this endpoint: a prompt is sent whole. Rejected, because a part of a prompt has another explanation.
+    #[serde(skip_serializing)]
+    #[schema(ignore)]
+    pub after: Option<IgnoredAny>,
 }
 
 read_with_scope!(ExplainRequestFields => ExplainRequest {
@@ -40,6 +45,7 @@ read_with_scope!(ExplainRequestFields => ExplainRequest {
     lora_name: Option<String>,
     cache_salt: Option<String>,
     instance_id: Option<GivenInstanceId>,
+    after: Option<IgnoredAny>,
 });
 
 /// List of local hashes.

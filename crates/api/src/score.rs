@@ -58,14 +58,18 @@ pub struct PromptFields {
     /// Whether the prompt is recorded for the instance with the highest score, as `POST /predict` records it.
     pub record: Option<bool>,
     /// `/pick`: randomness of the choice; 0 if absent. OpenAI's `temperature` is another one.
+    #[schema(minimum = 0.0)]
     pub pick_temperature: Option<f64>,
     /// `/pick`: seed of the choice; random if absent. OpenAI's `seed` is another one.
     pub pick_seed: Option<u64>,
     /// `/pick`: weight of each block that an instance has to compute.
+    #[schema(minimum = 0.0)]
     pub prefill_weight: Option<f64>,
     /// `/pick`: weight of each block in use.
+    #[schema(minimum = 0.0)]
     pub active_weight: Option<f64>,
     /// `/pick`: weight of each request in flight.
+    #[schema(minimum = 0.0)]
     pub request_weight: Option<f64>,
     /// `/pick` and `/predict`: the router's name of the request, which is in flight from then on until `/done`.
     pub request_id: Option<String>,

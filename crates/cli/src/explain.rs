@@ -29,7 +29,7 @@ pub(crate) fn run(arguments: &ExplainArguments) -> Result<()> {
     let instance_id = instance.as_deref().map(InstanceId::parse).transpose()?.map(Into::into);
     let TokenQuery { token_ids, scope, lora_name, cache_salt, .. } = prompt.query(&tokens);
     let request =
-        ExplainRequest { token_ids: Some(token_ids), scope, lora_name, cache_salt, instance_id, block_hashes: None };
+        ExplainRequest { token_ids: Some(token_ids), scope, lora_name, cache_salt, instance_id, ..Default::default() };
     let answer = prompt.client()?.explain(&request)?;
     if prompt.json {
         println!("{}", serde_json::to_string_pretty(&answer)?);

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use utoipa::openapi::path::{HttpMethod, OperationBuilder, Parameter, ParameterBuilder, ParameterIn};
 use utoipa::openapi::request_body::RequestBodyBuilder;
-use utoipa::openapi::schema::{ArrayBuilder, Object, Type};
+use utoipa::openapi::schema::{ArrayBuilder, Object, ObjectBuilder, Type};
 use utoipa::openapi::{Content, Ref, RefOr, Required, ResponseBuilder, Schema, SecurityRequirement};
 use utoipa::{IntoParams, ToSchema};
 
@@ -120,14 +120,15 @@ impl Endpoint {
         self.fails(&["400"])
     }
 
-    /// Adds a parameter of the path.
-    pub(super) fn names(mut self, parameter: &str, description: &str) -> Self {
+    /// Adds a parameter of the path, whose values match `pattern`.
+    pub(super) fn names(mut self, parameter: &str, description: &str, pattern: &str) -> Self {
+        let text = ObjectBuilder::new().schema_type(Type::String).pattern(Some(pattern)).build();
         let parameter = ParameterBuilder::new()
             .name(parameter)
             .parameter_in(ParameterIn::Path)
             .required(Required::True)
             .description(Some(description))
-            .schema(Some(Object::with_type(Type::String)));
+            .schema(Some(text));
         self.parameters.push(parameter.build());
         self
     }

@@ -194,7 +194,7 @@ fn endpoints() -> Vec<Endpoint> {
         get("/ui/", "The dashboard.").open().answers_other(HTML, "A redirection to the page."),
         get("/ui/{file}", "A file of the dashboard.")
             .open()
-            .names("file", "Name of the file.")
+            .names("file", "Name of the file.", r"^[a-z]+\.(css|js|svg)$")
             .answers_other("text/javascript", "The file.")
             .fails(&["404"]),
         get("/ui/events", "Counters each second, for the dashboard.")

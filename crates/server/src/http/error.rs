@@ -63,6 +63,11 @@ impl ApiError {
         Self::new(StatusCode::UNPROCESSABLE_ENTITY, message)
     }
 
+    /// The error for `after` in a request whose prompt is sent whole.
+    pub(super) fn whole_prompt_needed() -> Self {
+        Self::unprocessable("the request does not fit: `after` is for queries; send the whole prompt")
+    }
+
     pub(crate) fn not_found(message: impl Into<String>) -> Self {
         Self::new(StatusCode::NOT_FOUND, message)
     }

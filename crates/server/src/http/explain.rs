@@ -65,6 +65,9 @@ impl PromptRequest for ExplainRequest {
 }
 
 fn question(request: ExplainRequest, grant: &Arc<Grant>) -> Result<ExplainQuestion, ApiError> {
+    if request.after.is_some() {
+        return Err(ApiError::whole_prompt_needed());
+    }
     let ExplainRequest { lora_name, cache_salt, .. } = request;
     let prompt = match (request.token_ids, request.block_hashes) {
         (Some(tokens), None) => Prompt::Tokens { tokens, lora_name, cache_salt },

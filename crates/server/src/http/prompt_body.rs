@@ -89,7 +89,7 @@ pub(super) async fn tokenize(
     keep: Keep,
 ) -> Result<TokenizedPrompt, ApiError> {
     if fields.after.is_some() {
-        return Err(ApiError::unprocessable("the request does not fit: `after` is for queries; send the whole prompt"));
+        return Err(ApiError::whole_prompt_needed());
     }
     let PromptFields { model_name, modelname, model, tenant_id, routing_group, lora_name, cache_salt, .. } = fields;
     let key = ModelScope { model_name, modelname, model, tenant_id, routing_group }.key(grant)?;

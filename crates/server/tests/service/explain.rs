@@ -56,6 +56,8 @@ fn a_match_ends_with_the_prompt_or_at_a_block_that_is_in_a_slower_tier() {
     assert_eq!(as_text["ranks"][0]["ends"][0]["local_hash"], json!(local(2).to_string()));
 
     let hashes = [local(1), local(2)];
+    let (status, answer) = service.post("/explain", &json!({ "token_ids": [1], "model_name": "m", "after": 7 }));
+    assert_eq!(status, 422, "a part of a prompt has another explanation: {answer}");
     let (_, by_hash) = service.post("/explain", &json!({ "block_hashes": hashes, "model_name": "m" }));
     assert_eq!(ends(&by_hash), json!([[1, "other_tier", 2]]));
 }
