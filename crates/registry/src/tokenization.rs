@@ -9,7 +9,7 @@ use std::time::Duration;
 use flash_indexer_prompt::tokenize::{Hub, HubOptions};
 use flash_indexer_prompt::tokenize::{
     ModelDirectory, ModelDirectoryOptions, NamedPaths, PoolOptions, PoolStatistics, Prompt, PromptOptions,
-    ServiceAddress, Ticket, TokenizeError, Tokenized, TokenizerPool, TokenizerService, TokenizerSource,
+    ServiceAddress, Ticket, TokenizeError, Tokenized, TokenizerPool, TokenizerService, TokenizerSource, Transformers,
 };
 use tokio::sync::oneshot;
 
@@ -29,6 +29,8 @@ pub struct TokenizationOptions {
     pub service: Option<TokenizerServiceOptions>,
     /// The date in prompts of gpt-oss, if the engines have a fixed one. `None` takes the current day in UTC.
     pub gpt_oss_date: Option<Arc<str>>,
+    /// What vLLM and SGLang engines load tokenizers with.
+    pub transformers: Transformers,
     /// Threads, queue and cache.
     pub pool: PoolOptions,
 }
@@ -59,6 +61,7 @@ pub enum TokenizationError {
 pub(crate) struct Tokenization {
     pool: Option<TokenizerPool>,
     gpt_oss_date: Option<Arc<str>>,
+    transformers: Transformers,
     metrics: Arc<Metrics>,
 }
 
@@ -82,7 +85,8 @@ impl Tokenization {
             true => None,
             false => Some(TokenizerPool::start(sources, &options.pool)?),
         };
-        Ok(Self { pool, gpt_oss_date: options.gpt_oss_date.clone(), metrics: Arc::clone(metrics) })
+        let gpt_oss_date = options.gpt_oss_date.clone();
+        Ok(Self { pool, gpt_oss_date, transformers: options.transformers, metrics: Arc::clone(metrics) })
     }
 
     /// Tokenizes a prompt. Does not block a thread of the runtime. `held` is dropped when the pool has left the prompt, which
@@ -91,11 +95,12 @@ impl Tokenization {
         &self,
         model: &str,
         mut prompt: Prompt,
-        options: PromptOptions,
+        mut options: PromptOptions,
         held: impl Send + 'static,
     ) -> Result<Tokenized, TokenizationError> {
         let Some(pool) = &self.pool else { return Err(TokenizationError::NotConfigured) };
         let kind = prompt.kind();
+        options.transformers = self.transformers;
         if let Prompt::Chat(chat) = &mut prompt {
             chat.gpt_oss_date.clone_from(&self.gpt_oss_date);
         }

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use anyhow::Result;
 use clap::Args;
-use flash_indexer_prompt::tokenize::{PoolOptions, ServiceAddress};
+use flash_indexer_prompt::tokenize::{PoolOptions, ServiceAddress, Transformers};
 use flash_indexer_server::{TokenizationOptions, TokenizerServiceOptions};
 use tracing::warn;
 
@@ -44,6 +44,10 @@ pub(crate) struct TokenizerArguments {
     /// Date in prompts of gpt-oss, of engines that are started with it (VLLM_SYSTEM_START_DATE); else the current day in UTC.
     #[arg(long, env = "FLASH_INDEXER_GPT_OSS_DATE", value_name = "YYYY-MM-DD", value_parser = prompt_date)]
     gpt_oss_date: Option<Arc<str>>,
+
+    /// Major version of transformers that the vLLM and SGLang engines have: 5 for current releases, 4 for older ones.
+    #[arg(long, env = "FLASH_INDEXER_TOKENIZER_TRANSFORMERS", default_value_t = 5, value_name = "4|5", value_parser = clap::value_parser!(u8).range(4..=5))]
+    tokenizer_transformers: u8,
 
     /// Threads that render chats and tokenize; 0 for one for each processor.
     #[arg(long, env = "FLASH_INDEXER_TOKENIZER_THREADS", default_value_t = 0, value_parser = clap::value_parser!(u16).range(..=1024))]
@@ -88,6 +92,7 @@ impl TokenizerArguments {
             hub: self.hub.options()?,
             service,
             gpt_oss_date: self.gpt_oss_date.clone(),
+            transformers: if self.tokenizer_transformers == 4 { Transformers::Four } else { Transformers::Five },
             pool,
         })
     }

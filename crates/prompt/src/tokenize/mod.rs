@@ -27,7 +27,7 @@ pub use local::{ModelDirectory, ModelDirectoryOptions, ModelFiles, NamedPaths, T
 pub use models::MISSING_MODELS_MAX;
 pub use pieces::{Cutting, PieceCache, PieceStatistics, UNCUT_BYTES_MAX};
 pub use pool::{PoolOptions, TokenizerPool};
-pub use prompt::{Prompt, PromptOptions, SpecialTokens, Tokenized};
+pub use prompt::{Prompt, PromptOptions, SpecialTokens, Tokenized, Transformers};
 pub use queue::{SHORT_BYTES_MAX, Ticket};
 pub use service::{AddressError, SERVICE_MESSAGE_BYTES_MAX, ServiceAddress, ServiceError, TokenizerService};
 pub use source::{LoadError, MODEL_NAME_BYTES_MAX, ModelTokenizer, SlicedTokenization, Tokenization, TokenizerSource};

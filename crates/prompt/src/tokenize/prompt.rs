@@ -50,6 +50,18 @@ pub struct PromptOptions {
     pub keep_last: Option<usize>,
     /// The side at which tokens are left out, those that the tokenizer adds as well. `None` takes the one in a chat request.
     pub truncation_side: Option<TruncationSide>,
+    /// What vLLM and SGLang load tokenizers with.
+    pub transformers: Transformers,
+}
+
+/// Major version of `transformers` that vLLM and SGLang engines load tokenizers with. TensorRT-LLM has version 4.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Transformers {
+    /// It takes `tokenizer.json` as it is.
+    Four,
+    /// Some classes take only the vocabulary of `tokenizer.json`, and have a pipeline of their own.
+    #[default]
+    Five,
 }
 
 impl PromptOptions {

@@ -1,6 +1,7 @@
 //! Tokenization as the service does it: through a pool and its sources of tokenizers.
 
 mod chats;
+mod classes;
 mod directory;
 #[cfg(feature = "hub")]
 mod hub;

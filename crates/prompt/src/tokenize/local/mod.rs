@@ -1,10 +1,12 @@
 //! Tokenizers from local files.
 
+mod classes;
 mod components;
 mod directory;
 mod files;
 mod hub_layout;
 mod named;
+mod rebuilt;
 mod scores;
 mod tekken;
 mod tokenizer;

@@ -8,13 +8,14 @@ use tokenizers::Tokenizer;
 
 use super::components::check_components;
 use super::files::{FilesVersion, ModelFiles, read_if_present};
+use super::rebuilt::{is_same, rebuilt};
 use super::scores::read_as_python;
 use super::tekken;
 use super::tokens::add_configured_tokens;
 use crate::tokenize::error::TokenizeError;
 use crate::tokenize::kept::Kept;
 use crate::tokenize::pieces::{Cutting, PieceCache, PieceTokenizer, TextTokenization};
-use crate::tokenize::prompt::{Prompt, PromptOptions};
+use crate::tokenize::prompt::{Prompt, PromptOptions, Transformers};
 use crate::tokenize::source::{LoadError, ModelTokenizer, SlicedTokenization, Tokenization};
 use chat_template::{ChatError, ChatTemplates};
 use flash_indexer_engine_chats::mistral_files::TEKKEN_FILE;
@@ -26,6 +27,8 @@ pub(in crate::tokenize) struct FileTokenizer {
     files: ModelFiles,
     version: FilesVersion,
     tokenizer: Arc<PieceTokenizer>,
+    /// Those of vLLM and SGLang with `transformers` 5, where they are not the file's.
+    rebuilt: [Option<Arc<PieceTokenizer>>; 2],
     /// Mistral's own, which vLLM takes before the other one.
     tekken: Option<Arc<PieceTokenizer>>,
     /// An error fails chats only.
@@ -40,25 +43,48 @@ impl FileTokenizer {
         let files = ModelFiles::locate(path).map_err(LoadError::Failed)?;
         // Taken before the files are read, so that a concurrent change is noticed later.
         let version = files.version();
-        let read = |file: &Path| {
-            let tokenizer = read_tokenizer(file, &files.directory).map_err(LoadError::Failed)?;
-            Ok::<_, LoadError>(Arc::new(PieceTokenizer::new(tokenizer)))
-        };
-        let tokenizer = read(&files.tokenizer)?;
+        let read = |file: &Path| read_tokenizer(file, &files.directory).map_err(LoadError::Failed);
+        let ReadTokenizer { tokenizer, rebuilt } = read(&files.tokenizer)?;
+        let [of_vllm, of_sglang] = rebuilt;
+        let is_shared = of_vllm.as_ref().zip(of_sglang.as_ref()).is_some_and(|(left, right)| is_same(left, right));
+        let shared = |tokenizer| Arc::new(PieceTokenizer::new(tokenizer));
+        let tokenizer = shared(tokenizer);
+        let of_vllm = of_vllm.map(shared);
+        let of_sglang = if is_shared { of_vllm.clone() } else { of_sglang.map(shared) };
         let templates = ChatTemplates::read(&files.directory).map(|read| read.unwrap_or_else(ChatTemplates::none));
         let has_template = templates.as_ref().is_ok_and(ChatTemplates::has_template);
         let coded_prompts = CodedPrompts::read(&files.directory, has_template);
         let tekken = match files.directory.join(TEKKEN_FILE) {
             _ if !coded_prompts.has_tekken_of(ChatEngine::Vllm) => None,
             file if file == files.tokenizer => Some(Arc::clone(&tokenizer)),
-            file => Some(read(&file)?),
+            file => Some(shared(read(&file)?.tokenizer)),
         };
-        Ok(Self { path: path.to_owned(), files, version, tokenizer, tekken, templates, coded_prompts })
+        Ok(Self {
+            path: path.to_owned(),
+            files,
+            version,
+            tokenizer,
+            rebuilt: [of_vllm, of_sglang],
+            tekken,
+            templates,
+            coded_prompts,
+        })
     }
 
     /// Mistral's own tokenizer, if it is the engine's.
     fn tekken_of(&self, engine: Option<ChatEngine>) -> Option<&Arc<PieceTokenizer>> {
         self.tekken.as_ref().filter(|_| engine.is_some_and(|engine| self.coded_prompts.has_tekken_of(engine)))
+    }
+
+    /// The tokenizer of an engine, or the file's.
+    fn tokenizer_of(&self, engine: Option<ChatEngine>, transformers: Transformers) -> &Arc<PieceTokenizer> {
+        let [of_vllm, of_sglang] = &self.rebuilt;
+        let rebuilt = match (engine, transformers) {
+            (Some(ChatEngine::Vllm), Transformers::Five) => of_vllm,
+            (Some(ChatEngine::Sglang), Transformers::Five) => of_sglang,
+            _ => &None,
+        };
+        rebuilt.as_ref().unwrap_or(&self.tokenizer)
     }
 
     fn render(&self, chat: &Chat) -> Result<Rendering, TokenizeError> {
@@ -158,7 +184,7 @@ impl ModelTokenizer for FileTokenizer {
             Prompt::Chat(chat) => chat.engine,
         };
         let tekken = self.tekken_of(engine);
-        let tokenizer = tekken.unwrap_or(&self.tokenizer);
+        let tokenizer = tekken.unwrap_or_else(|| self.tokenizer_of(engine, options.transformers));
         let sliced = |text, adds_special_tokens, kept| {
             TextTokenization::new(Arc::clone(tokenizer), Arc::clone(pieces), text, adds_special_tokens, kept)
         };
@@ -211,12 +237,12 @@ impl ModelTokenizer for FileTokenizer {
             rendered,
             ids: None,
             continuation: sliced(continuation, true, None),
-            begin: begin.and_then(|token| self.tokenizer.token_id(token)),
+            begin: begin.and_then(|token| tokenizer.token_id(token)),
         })))
     }
 
     fn cutting(&self) -> Option<(Cutting, Option<&str>)> {
-        Some(self.tokenizer.cutting())
+        Some(self.tokenizer_of(Some(ChatEngine::default()), Transformers::default()).cutting())
     }
 
     fn is_current(&self) -> bool {
@@ -224,18 +250,28 @@ impl ModelTokenizer for FileTokenizer {
     }
 }
 
-fn read_tokenizer(file: &Path, directory: &Path) -> Result<Tokenizer, String> {
+/// A tokenizer as its file has it, and as classes build it for vLLM and SGLang where that is another one.
+struct ReadTokenizer {
+    tokenizer: Tokenizer,
+    rebuilt: [Option<Tokenizer>; 2],
+}
+
+fn read_tokenizer(file: &Path, directory: &Path) -> Result<ReadTokenizer, String> {
     let path = file.display();
     let bytes = read_if_present(file)?.ok_or_else(|| format!("{path} has been removed"))?;
     if file.file_name().is_some_and(|name| name == TEKKEN_FILE) {
-        return tekken::read(&bytes).map_err(|error| format!("{path}: {error}"));
+        let tokenizer = tekken::read(&bytes).map_err(|error| format!("{path}: {error}"))?;
+        return Ok(ReadTokenizer { tokenizer, rebuilt: [None, None] });
     }
     check_components(&bytes).map_err(|why| format!("{path}: {why}"))?;
     let mut tokenizer = Tokenizer::from_bytes(&bytes).map_err(|error| format!("{path}: {error}"))?;
     read_as_python(&mut tokenizer, &bytes).map_err(|error| format!("{path}: {error}"))?;
+    let of_vllm = rebuilt(&tokenizer, directory, ChatEngine::Vllm)?;
+    let of_sglang = rebuilt(&tokenizer, directory, ChatEngine::Sglang)?;
     add_configured_tokens(&mut tokenizer, directory)?;
     // Some files have truncation and padding settings from training. Engines ignore them.
     tokenizer.with_truncation(None).map_err(|error| format!("{path}: {error}"))?;
     tokenizer.with_padding(None);
-    Ok(tokenizer)
+    let rebuilt = [of_vllm, of_sglang].map(|rebuilt| rebuilt.filter(|rebuilt| !is_same(rebuilt, &tokenizer)));
+    Ok(ReadTokenizer { tokenizer, rebuilt })
 }

@@ -9,7 +9,7 @@ use tokenizers::{AddedToken, Tokenizer};
 
 use super::files::{TOKENIZER_CONFIG_FILE, read_if_present};
 
-const NAMED_TOKENS: [&str; 7] =
+pub(super) const NAMED_TOKENS: [&str; 7] =
     ["bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token"];
 const TOKEN_LISTS: [&str; 2] = ["additional_special_tokens", "extra_special_tokens"];
 
@@ -23,7 +23,7 @@ struct TokenizerConfig {
 }
 
 #[derive(Debug, Clone, Deserialize)]
-struct ConfiguredToken {
+pub(super) struct ConfiguredToken {
     content: String,
     #[serde(default)]
     single_word: bool,

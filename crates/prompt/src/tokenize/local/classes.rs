@@ -1,0 +1,123 @@
+//! The class of a model's tokenizer in `transformers` 5, as engines choose it.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::LazyLock;
+
+use flash_indexer_engine_chats::ChatEngine;
+use serde::Deserialize;
+use serde_json::Value;
+
+/// A class that builds its own pipeline and takes only the vocabulary, the merges and the post-processor of `tokenizer.json`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum TokenizerClass {
+    Llama,
+    Gpt2,
+    CodeGen,
+    GptNeoX,
+    Qwen2,
+    Qwen35,
+    Gemma,
+    Cohere,
+}
+
+/// Facts of `transformers` 5.19, which `tests/tokenize/classes.py` writes.
+#[derive(Deserialize)]
+struct Facts {
+    /// Types of models whose class takes `tokenizer.json` as it is.
+    generic_types: BTreeSet<String>,
+    /// Types of models whose class is not the one in `tokenizer_config.json`.
+    corrected_types: BTreeSet<String>,
+    /// Classes by type of model.
+    classes: BTreeMap<String, String>,
+}
+
+static FACTS: LazyLock<Facts> = LazyLock::new(|| {
+    serde_json::from_str(include_str!("tokenizer_classes.json")).expect("the generated file is valid")
+});
+
+/// Types of models for which vLLM 0.32 takes `tokenizer.json` as it is, besides those of `transformers`.
+const GENERIC_TYPES_OF_VLLM: [&str; 6] =
+    ["deepseek_v41", "internlm2", "step3_vl", "step3p7", "unlimited-ocr", "unlimited_ocr"];
+
+impl TokenizerClass {
+    /// The class by its name. `None` for classes that take `tokenizer.json` as it is, and for unknown ones.
+    fn named(name: &str) -> Option<Self> {
+        Some(match name.strip_suffix("Fast").unwrap_or(name) {
+            "LlamaTokenizer" => Self::Llama,
+            "GPT2Tokenizer" => Self::Gpt2,
+            "CodeGenTokenizer" => Self::CodeGen,
+            "GPTNeoXTokenizer" => Self::GptNeoX,
+            "Qwen2Tokenizer" => Self::Qwen2,
+            "Qwen3_5Tokenizer" => Self::Qwen35,
+            "GemmaTokenizer" => Self::Gemma,
+            "CohereTokenizer" => Self::Cohere,
+            _ => return None,
+        })
+    }
+
+    /// The class that an engine chooses, by the contents of `tokenizer_config.json` and `config.json`. SGLang takes the
+    /// declared one where `transformers` would take `tokenizer.json` as it is.
+    pub(super) fn chosen(engine: ChatEngine, tokenizer_config: &Value, config: &Value) -> Option<Self> {
+        let has_own_code = match &tokenizer_config["auto_map"] {
+            Value::Object(map) => map.contains_key("AutoTokenizer"),
+            other => other.is_array(),
+        };
+        if has_own_code || engine == ChatEngine::TensorRtLlm {
+            return None;
+        }
+        let declared = tokenizer_config["tokenizer_class"].as_str();
+        let model_type = config["model_type"].as_str().unwrap_or_default();
+        let registered = FACTS.classes.get(model_type).map(String::as_str);
+        let name = declared.or(config["tokenizer_class"].as_str());
+        let is_corrected = FACTS.corrected_types.contains(model_type);
+        let is_generic = FACTS.generic_types.contains(model_type)
+            || (engine == ChatEngine::Vllm && GENERIC_TYPES_OF_VLLM.contains(&model_type));
+        let chosen = match name {
+            _ if is_generic => None,
+            None => registered.and_then(Self::named),
+            Some(_) if is_corrected && registered.is_some() => registered.and_then(Self::named),
+            Some(name) => Self::named(name),
+        };
+        match engine {
+            ChatEngine::Sglang => chosen.or_else(|| declared.and_then(Self::named)),
+            _ => chosen,
+        }
+    }
+
+    /// The special tokens that the class has if `tokenizer_config.json` has none of that name.
+    pub(super) const fn default_tokens(self) -> &'static [(&'static str, &'static str)] {
+        match self {
+            Self::Llama => &[("bos_token", "<s>"), ("eos_token", "</s>"), ("unk_token", "<unk>")],
+            Self::Gpt2 | Self::CodeGen => {
+                &[("bos_token", END_OF_TEXT), ("eos_token", END_OF_TEXT), ("unk_token", END_OF_TEXT)]
+            }
+            Self::GptNeoX => &[
+                ("bos_token", END_OF_TEXT),
+                ("eos_token", END_OF_TEXT),
+                ("unk_token", END_OF_TEXT),
+                ("pad_token", "<|padding|>"),
+            ],
+            Self::Qwen2 | Self::Qwen35 => {
+                &[("eos_token", END_OF_TEXT), ("unk_token", END_OF_TEXT), ("pad_token", END_OF_TEXT)]
+            }
+            Self::Gemma => &[
+                ("bos_token", "<bos>"),
+                ("eos_token", "<eos>"),
+                ("unk_token", "<unk>"),
+                ("pad_token", "<pad>"),
+                ("mask_token", "<mask>"),
+            ],
+            Self::Cohere => &[
+                ("bos_token", "<BOS_TOKEN>"),
+                ("eos_token", "<|END_OF_TURN_TOKEN|>"),
+                ("unk_token", "<UNK>"),
+                ("sep_token", "<SEP>"),
+                ("pad_token", "<PAD>"),
+                ("cls_token", "<CLS>"),
+                ("mask_token", "<MASK_TOKEN>"),
+            ],
+        }
+    }
+}
+
+const END_OF_TEXT: &str = "<|endoftext|>";
