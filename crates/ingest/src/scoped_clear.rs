@@ -82,7 +82,9 @@ impl ScopedClear {
 
 #[cfg(test)]
 mod tests {
-    use flash_indexer_core::groups::{AttentionWindow, ClearedGroups, GroupChange, GroupEvent, GroupId};
+    use flash_indexer_core::groups::{
+        AttentionWindow, ClearedGroups, GroupBlockSize, GroupChange, GroupEvent, GroupId,
+    };
     use flash_indexer_core::run::RunIndex;
     use flash_indexer_core::{Block, BlockEvent, LocalHash, Tier, WorkerId};
 
@@ -99,7 +101,8 @@ mod tests {
         let stored = BlockEvent::Stored { tier: Tier::Device, parent: None, blocks: chain.collect(), copies: 1 };
         index.apply(RANK, &stored);
         index.apply(RANK, &BlockEvent::Copied { tier: Tier::Host, blocks: sequences.clone() });
-        let group = SecondaryGroup { id: GroupId(1), window: AttentionWindow::LastBlocks(2) };
+        let group =
+            SecondaryGroup { id: GroupId(1), window: AttentionWindow::LastBlocks(2), size: GroupBlockSize::REGISTERED };
         let event = GroupEvent::Stored { tier: Tier::Device, blocks: sequences, copies: 1 };
         index.apply_group(RANK, &GroupChange { group, event });
         index

@@ -194,7 +194,8 @@ fn a_rank_that_the_store_has_no_more_is_incomplete_from_the_first_answer_without
     shared.apply(&RankEvent::Primary(stored(&long, Tier::Device)));
     wait_for_status(&b, rank(1), b"fine");
     b.wait_for_depth(&long, rank(1), 10);
-    let group = SecondaryGroup { id: GroupId(1), window: AttentionWindow::LastBlocks(2) };
+    let group =
+        SecondaryGroup { id: GroupId(1), window: AttentionWindow::LastBlocks(2), size: GroupBlockSize::REGISTERED };
     let event = GroupEvent::Stored { tier: Tier::Device, blocks: Vec::new(), copies: 1 };
     shared.apply(&RankEvent::Secondary(GroupChange { group, event }));
     b.wait_until("the rank is withheld", &long, |depths| depths.is_empty());
