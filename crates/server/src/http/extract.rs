@@ -147,7 +147,14 @@ pub(super) fn unfit(error: &serde_json::Error) -> ApiError {
     match error.classify() {
         Category::Data => ApiError::unprocessable(format!("the request does not fit: {error}")),
         Category::Syntax | Category::Eof | Category::Io => {
-            ApiError::bad_request(format!("the body is not JSON: {error}"))
+            // What serde_json says of half a surrogate pair names no surrogate.
+            let hint = match error.to_string().contains("hex escape") {
+                true => {
+                    "; a text has a lone surrogate, such as \\ud800, or an incomplete escape: send pairs of surrogates"
+                }
+                false => "",
+            };
+            ApiError::bad_request(format!("the body is not JSON: {error}{hint}"))
         }
     }
 }

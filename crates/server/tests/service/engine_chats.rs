@@ -75,7 +75,7 @@ fn fields_that_clients_send_besides_are_ignored_and_wrong_ones_are_named() {
         (user(file), 501, "\"file\""),
         (user("5"), 400, "fits no type"),
         (user("\"\\ud800\""), 400, "lone surrogate"),
-        ("\"prompt\": \"\\ud800\"".to_owned(), 400, "not JSON"),
+        ("\"prompt\": \"\\ud800\"".to_owned(), 400, "lone surrogate"),
         (format!("{}, \"truncation_side\": \"middle\"", user("\"one\"")), 422, "middle"),
         ("\"prompt\": [\"one\", \"two\"]".to_owned(), 422, "one at a time"),
         ("\"prompt\": [[1], [2]]".to_owned(), 422, "one at a time"),
