@@ -33,7 +33,7 @@
 //! let options = StoreOptions::at("redis://cache:6379".parse()?);
 //! let runtime = tokio::runtime::Handle::current();
 //! let store = Store::start(options, &PublisherWaker::default(), Arc::new(NoRanks), &runtime)?;
-//! for found in store.find(Scope::of(&["model", "tenant", "64"]), &[LocalHash(1), LocalHash(2)]).await? {
+//! for found in store.find(Scope::of(&["model", "tenant", "64"]), &[LocalHash(1), LocalHash(2)]).await?.depths {
 //!     println!("{} holds {:?} leading blocks", found.holder, found.blocks);
 //! }
 //! # Ok(())

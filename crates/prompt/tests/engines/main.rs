@@ -53,9 +53,13 @@ fn read<R: DeserializeOwned>(name: &str) -> R {
     serde_json::from_str(&fs::read_to_string(path).expect("a recording")).expect("JSON of the right shape")
 }
 
+/// The day of the recordings, 2026-11-23.
+fn recorded_day() -> SystemTime {
+    SystemTime::UNIX_EPOCH + Duration::from_secs(1_795_392_000)
+}
+
 fn chat(body: &str, engine: ChatEngine) -> Result<Chat, serde_json::Error> {
-    // The day in the recordings is 2026-11-23.
-    Chat::from_body(body.as_bytes(), engine, SystemTime::UNIX_EPOCH + Duration::from_secs(1_795_392_000))
+    Chat::from_body(body.as_bytes(), engine, recorded_day())
 }
 
 /// A model's folder with the tokenizer of the tests and one template.
@@ -85,7 +89,8 @@ fn compare(name: &str, engine: ChatEngine, exceptions: &[Exception]) -> (usize, 
     let mut wrong = Vec::new();
     for (template, outcomes) in &recording.cases {
         let folder = model(&recording.templates[template]);
-        let templates = ChatTemplates::read(folder.path()).expect("files").expect("a template");
+        let templates =
+            ChatTemplates::read_with_clock(folder.path(), recorded_day).expect("files").expect("a template");
         for (request, outcome) in outcomes {
             if exceptions.iter().any(|it| it.request == request) {
                 continue;
@@ -152,7 +157,7 @@ fn compare_tokens(name: &str, engine: ChatEngine, exceptions: &[Exception]) -> u
     for (template, requests) in &recording.tokens {
         let folder = model(&recording.templates[template]);
         let named: NamedPaths = [("m".to_owned(), Path::new(folder.path()).to_owned())].into_iter().collect();
-        let tokenizer = named.load("m").expect("a tokenizer");
+        let tokenizer = named.with_clock(recorded_day).load("m").expect("a tokenizer");
         let pieces = Arc::new(PieceCache::new(1 << 20));
         for (request, expected) in requests {
             if exceptions.iter().any(|it| it.request == request) {

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::SystemTime;
 
 use super::tokenizer::FileTokenizer;
 use crate::tokenize::source::{LoadError, ModelTokenizer, TokenizerSource};
@@ -11,11 +12,20 @@ use crate::tokenize::source::{LoadError, ModelTokenizer, TokenizerSource};
 #[derive(Debug, Clone, Default)]
 pub struct NamedPaths {
     paths: BTreeMap<String, PathBuf>,
+    clock: Option<fn() -> SystemTime>,
+}
+
+impl NamedPaths {
+    /// Sets the clock of the chat templates' `strftime_now`, instead of the system's.
+    #[must_use]
+    pub fn with_clock(self, clock: fn() -> SystemTime) -> Self {
+        Self { clock: Some(clock), ..self }
+    }
 }
 
 impl FromIterator<(String, PathBuf)> for NamedPaths {
     fn from_iter<I: IntoIterator<Item = (String, PathBuf)>>(paths: I) -> Self {
-        Self { paths: paths.into_iter().collect() }
+        Self { paths: paths.into_iter().collect(), clock: None }
     }
 }
 
@@ -26,7 +36,7 @@ impl TokenizerSource for NamedPaths {
 
     fn load(&self, model: &str) -> Result<Arc<dyn ModelTokenizer>, LoadError> {
         match self.paths.get(model) {
-            Some(path) => Ok(Arc::new(FileTokenizer::read(path)?)),
+            Some(path) => Ok(Arc::new(FileTokenizer::read_with_clock(path, self.clock.unwrap_or(SystemTime::now))?)),
             None => {
                 Err(LoadError::Absent(format!("none of the {} configured paths is for this model", self.paths.len())))
             }

@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::SystemTime;
 
 use tokenizers::Tokenizer;
 
@@ -40,6 +41,11 @@ pub(in crate::tokenize) struct FileTokenizer {
 impl FileTokenizer {
     /// Reads the model at a path (see [`ModelFiles::locate`]).
     pub(in crate::tokenize) fn read(path: &Path) -> Result<Self, LoadError> {
+        Self::read_with_clock(path, SystemTime::now)
+    }
+
+    /// Like [`read`](Self::read), with a clock for `strftime_now`.
+    pub(super) fn read_with_clock(path: &Path, clock: fn() -> SystemTime) -> Result<Self, LoadError> {
         let files = ModelFiles::locate(path).map_err(LoadError::Failed)?;
         // Taken before the files are read, so that a concurrent change is noticed later.
         let version = files.version();
@@ -51,7 +57,8 @@ impl FileTokenizer {
         let tokenizer = shared(tokenizer);
         let of_vllm = of_vllm.map(shared);
         let of_sglang = if is_shared { of_vllm.clone() } else { of_sglang.map(shared) };
-        let templates = ChatTemplates::read(&files.directory).map(|read| read.unwrap_or_else(ChatTemplates::none));
+        let templates = ChatTemplates::read_with_clock(&files.directory, clock);
+        let templates = templates.map(|read| read.unwrap_or_else(ChatTemplates::none));
         let has_template = templates.as_ref().is_ok_and(ChatTemplates::has_template);
         let coded_prompts = CodedPrompts::read(&files.directory, has_template);
         let tekken = match files.directory.join(TEKKEN_FILE) {
