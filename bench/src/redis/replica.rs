@@ -78,7 +78,7 @@ impl Replica {
 
     /// The store's answer to a query.
     pub(super) fn find(&self, query: &[LocalHash]) -> Result<Vec<HolderDepth>> {
-        Ok(self.runtime.block_on(self.store.find(scope(), query))?)
+        Ok(self.runtime.block_on(self.store.find(scope(), query))?.depths)
     }
 
     pub(super) fn published(&self) -> PublisherReport {
