@@ -5,7 +5,9 @@
 //! | `serve`, `serve/*` | runs the service; its options by subject, and the demo |
 //! | `simulate/*` | simulated engines, under a workload or from a recording |
 //! | `query`, `explain`, `prompt` | ask a service about a prompt |
+//! | `config/*` | the configuration file of `serve`, checked and printed |
 //! | `token` | makes bearer tokens |
+//! | `manual` | manual pages and completions of shells |
 //! | `dump`, `diff/*` | save what a service holds; compare two services or dumps |
 //! | `doctor/*` | checks a service and its engines end to end |
 //! | `replay/*`, `bench` | measure index designs without a service |
@@ -14,11 +16,13 @@
 
 mod bench;
 mod client;
+mod config;
 mod diff;
 mod doctor;
 mod dump;
 mod explain;
 mod log;
+mod manual;
 mod parsers;
 mod prompt;
 mod query;
@@ -35,13 +39,17 @@ use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{Parser, Subcommand};
 use flash_indexer_designs::Design;
 
+use crate::config::Parsed;
 use crate::trace::trace_file;
+
+/// Version and commit, such as `0.1.0 (a43e7f81 2026-11-24)`.
+const VERSION: &str = concat!(env!("CARGO_PKG_VERSION"), " (", env!("FLASH_INDEXER_COMMIT"), ")");
 
 /// A global index of the KV blocks that a fleet of LLM inference engines has cached.
 ///
 /// Start with `flash-indexer serve --demo`: it runs the service with simulated engines.
 #[derive(Parser)]
-#[command(version, propagate_version = true)]
+#[command(name = "flash-indexer", version = VERSION, propagate_version = true)]
 struct Arguments {
     #[command(subcommand)]
     command: Command,
@@ -65,6 +73,9 @@ enum Command {
     Diff(diff::DiffArguments),
     Replay(replay::ReplayArguments),
     Bench(bench::BenchArguments),
+    Config(config::ConfigArguments),
+    Completions(manual::CompletionsArguments),
+    Man(manual::ManArguments),
 }
 
 /// Reads the name of an index design, and lists them all in the help.
@@ -74,8 +85,11 @@ fn design_name() -> impl TypedValueParser<Value = Design> {
 }
 
 fn main() -> ExitCode {
-    let arguments = Arguments::parse();
-    let log_format = match &arguments.command {
+    let parsed = match config::parse(std::env::args_os().collect()) {
+        Ok(parsed) => parsed,
+        Err(error) => error.exit(),
+    };
+    let log_format = match &parsed.arguments.command {
         Command::Serve(arguments) => arguments.log_format,
         _ => log::LogFormat::default(),
     };
@@ -83,13 +97,13 @@ fn main() -> ExitCode {
         eprintln!("flash-indexer: {error}");
         return ExitCode::from(USAGE);
     }
-    let code = run(arguments.command);
+    let code = run(parsed);
     log::finish();
     code
 }
 
-fn run(command: Command) -> ExitCode {
-    let result = match command {
+fn run(Parsed { arguments, matches, file }: Parsed) -> ExitCode {
+    let result = match arguments.command {
         Command::Serve(arguments) => serve::run(*arguments),
         Command::Simulate(arguments) => simulate::run(&arguments),
         Command::Query(arguments) => query::run(&arguments),
@@ -100,6 +114,9 @@ fn run(command: Command) -> ExitCode {
         Command::Doctor(arguments) => return doctor::run(&arguments),
         Command::Replay(arguments) => replay::run(&arguments),
         Command::Bench(arguments) => bench::run(&arguments),
+        Command::Config(arguments) => config::run(&arguments, &matches, file.as_ref()),
+        Command::Completions(arguments) => manual::complete(&arguments),
+        Command::Man(arguments) => manual::write_pages(&arguments),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,

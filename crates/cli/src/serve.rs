@@ -54,6 +54,11 @@ use crate::stop;
 
 Engines can also be registered while it runs: POST /register.")]
 pub(crate) struct ServeArguments {
+    /// File of settings in TOML: these options by their names. Options of the command line and the environment precede
+    /// it. See `flash-indexer config`.
+    #[arg(long, env = "FLASH_INDEXER_CONFIG", value_name = "FILE")]
+    config: Option<PathBuf>,
+
     /// Address to listen on; 0.0.0.0 for all. An address that other hosts reach needs --token-file, --tls-client-ca or
     /// --insecure.
     #[arg(long, env = "FLASH_INDEXER_HOST", default_value = "127.0.0.1")]
@@ -231,61 +236,10 @@ pub(crate) struct ServeArguments {
 
 pub(crate) fn run(arguments: ServeArguments) -> Result<()> {
     flash_indexer_server::use_random_hash_key();
-    let registrations = arguments.workers.iter().map(|worker| arguments.registration(worker));
-    arguments.access.check(&arguments.host)?;
-    let options = ServerOptions {
-        host: arguments.host.clone(),
-        port: arguments.port,
-        grpc_port: arguments.grpc_port,
-        body_bytes_max: arguments.body_bytes_max.get(),
-        body_bytes_total_max: arguments.body_bytes_total_max,
-        connections_max: arguments.connections_max.get(),
-        indexer: IndexerOptions {
-            writer_threads: arguments.threads.into(),
-            decoder_threads: (arguments.decoders > 0).then_some(arguments.decoders.into()),
-            ingest_queue_bytes_max: arguments.ingest_queue_bytes,
-            history_blocks_max: arguments.history_blocks_max,
-            allow_ipc: arguments.allow_ipc,
-            engine_networks: EngineNetworks::new(arguments.engine_networks.iter().copied()),
-            memory_max: arguments.memory_max()?,
-            store: arguments.store.options()?,
-            use_window: match arguments.frequency_window_s {
-                0 => None,
-                seconds => Some(Duration::from_secs(seconds.into())),
-            },
-            metric_names: match arguments.compat_metrics {
-                true => MetricNames::OwnAndCompat,
-                false => MetricNames::Own,
-            },
-            tier_weights: arguments.tier_weights,
-            prediction_ttl: Duration::from_millis(arguments.prediction_ttl_ms),
-            prediction_limits: PredictionLimits { blocks_max: arguments.predicted_blocks_max },
-            routed_ttl: Duration::from_millis(arguments.routed_ttl_ms),
-            routed_blocks_max: arguments.routed_blocks_max,
-            requests_in_flight_max: arguments.requests_in_flight_max,
-            tokenization: arguments.tokenization.options()?,
-            ..IndexerOptions::default()
-        },
-        pods: arguments.inbound.options(),
-        registrations: registrations.collect::<Result<_>>()?,
-        token_file: arguments.access.token_file.clone(),
-        limits_file: arguments.access.limits_file.clone(),
-        tls: arguments.access.tls(),
-        peer_credentials: arguments.access.peer_credentials(),
-        peers: arguments.peers.clone(),
-        peer_check_interval: NonZeroU64::new(arguments.peer_check_interval_s).map(|s| Duration::from_secs(s.get())),
-        snapshots: arguments
-            .state_dir
-            .clone()
-            .map(|directory| SnapshotOptions { directory, interval: Duration::from_secs(arguments.state_interval_s) }),
-        load: arguments.load.clone(),
-        discovery: arguments.discovery.options(&EngineDefaults {
-            model_name: &arguments.model_name,
-            tenant_id: &arguments.tenant_id,
-            block_size: arguments.block_size.and_then(BlockSize::new),
-        }),
-        ..ServerOptions::default()
-    };
+    let options = arguments.options()?;
+    if let Some(file) = &arguments.config {
+        info!(file = %file.display(), "read the configuration file");
+    }
     raise_open_files_limit();
     stop::end_within(stop::END_DEADLINE)?;
     arguments.tokenization.warn_of_missing_paths();
@@ -330,6 +284,65 @@ fn raise_open_files_limit() {
 const OPEN_FILES_WANTED: u64 = 1 << 17;
 
 impl ServeArguments {
+    /// The server's options; fails if a value is wrong.
+    pub(crate) fn options(&self) -> Result<ServerOptions> {
+        let registrations = self.workers.iter().map(|worker| self.registration(worker));
+        self.access.check(&self.host)?;
+        Ok(ServerOptions {
+            host: self.host.clone(),
+            port: self.port,
+            grpc_port: self.grpc_port,
+            body_bytes_max: self.body_bytes_max.get(),
+            body_bytes_total_max: self.body_bytes_total_max,
+            connections_max: self.connections_max.get(),
+            indexer: IndexerOptions {
+                writer_threads: self.threads.into(),
+                decoder_threads: (self.decoders > 0).then_some(self.decoders.into()),
+                ingest_queue_bytes_max: self.ingest_queue_bytes,
+                history_blocks_max: self.history_blocks_max,
+                allow_ipc: self.allow_ipc,
+                engine_networks: EngineNetworks::new(self.engine_networks.iter().copied()),
+                memory_max: self.memory_max()?,
+                store: self.store.options()?,
+                use_window: match self.frequency_window_s {
+                    0 => None,
+                    seconds => Some(Duration::from_secs(seconds.into())),
+                },
+                metric_names: match self.compat_metrics {
+                    true => MetricNames::OwnAndCompat,
+                    false => MetricNames::Own,
+                },
+                tier_weights: self.tier_weights,
+                prediction_ttl: Duration::from_millis(self.prediction_ttl_ms),
+                prediction_limits: PredictionLimits { blocks_max: self.predicted_blocks_max },
+                routed_ttl: Duration::from_millis(self.routed_ttl_ms),
+                routed_blocks_max: self.routed_blocks_max,
+                requests_in_flight_max: self.requests_in_flight_max,
+                tokenization: self.tokenization.options()?,
+                ..IndexerOptions::default()
+            },
+            pods: self.inbound.options(),
+            registrations: registrations.collect::<Result<_>>()?,
+            token_file: self.access.token_file.clone(),
+            limits_file: self.access.limits_file.clone(),
+            tls: self.access.tls(),
+            peer_credentials: self.access.peer_credentials(),
+            peers: self.peers.clone(),
+            peer_check_interval: NonZeroU64::new(self.peer_check_interval_s).map(|s| Duration::from_secs(s.get())),
+            snapshots: self
+                .state_dir
+                .clone()
+                .map(|directory| SnapshotOptions { directory, interval: Duration::from_secs(self.state_interval_s) }),
+            load: self.load.clone(),
+            discovery: self.discovery.options(&EngineDefaults {
+                model_name: &self.model_name,
+                tenant_id: &self.tenant_id,
+                block_size: self.block_size.and_then(BlockSize::new),
+            }),
+            ..ServerOptions::default()
+        })
+    }
+
     /// The memory limit of all indexes; fails if one index would not fit.
     fn memory_max(&self) -> Result<Option<usize>> {
         let Some(bytes) = self.memory_max else { return Ok(None) };

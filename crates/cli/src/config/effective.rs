@@ -1,0 +1,52 @@
+//! All settings of `serve` with their sources, as a configuration file.
+
+use std::fmt::Write as _;
+
+use clap::parser::ValueSource;
+use clap::{Arg, ArgAction, ArgMatches, Command};
+
+use super::file::{ConfigFile, settable};
+
+/// A file for `--config` with each setting that is given. A comment behind it names its source. Defaults are comments, because an
+/// option that is given may require others, and so are settings that may have passwords.
+pub(super) fn effective_settings(serve: &Command, matches: &ArgMatches, file: Option<&ConfigFile>) -> String {
+    let mut text = String::new();
+    for arg in settable(serve) {
+        let (Some(name), id) = (arg.get_long(), arg.get_id().as_str()) else { continue };
+        let source = match matches.value_source(id) {
+            Some(ValueSource::EnvVariable) => "environment",
+            Some(ValueSource::CommandLine) if file.is_some_and(|file| file.sets(id)) => "file",
+            Some(ValueSource::CommandLine) => "command line",
+            _ => "default",
+        };
+        let written = match value(arg, matches) {
+            None => writeln!(text, "# {name} ="),
+            Some(value) if source == "default" => writeln!(text, "# {name} = {value}  # default"),
+            Some(_) if arg.is_hide_env_values_set() => writeln!(text, "# {name} = (may have a password)  # {source}"),
+            Some(value) => writeln!(text, "{name} = {value}  # {source}"),
+        };
+        written.expect("a string takes all text");
+    }
+    text
+}
+
+/// A value in TOML.
+fn value(arg: &Arg, matches: &ArgMatches) -> Option<String> {
+    let id = arg.get_id().as_str();
+    if matches!(arg.get_action(), ArgAction::SetTrue) {
+        return Some(matches.get_flag(id).to_string());
+    }
+    let values: Vec<String> = matches.get_raw(id)?.map(|value| scalar(&value.to_string_lossy())).collect();
+    match arg.get_action() {
+        ArgAction::Append => Some(format!("[{}]", values.join(", "))),
+        _ => values.into_iter().next(),
+    }
+}
+
+/// A number as it is, and other text as a string of JSON, which is one of TOML too.
+fn scalar(text: &str) -> String {
+    match text.parse::<i64>() {
+        Ok(number) if number.to_string() == text => text.to_owned(),
+        _ => serde_json::Value::from(text).to_string(),
+    }
+}

@@ -1,0 +1,124 @@
+//! The file of `--config`: options of `serve` in TOML.
+
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, anyhow, bail};
+use clap::error::{ContextKind, ContextValue};
+use clap::{Arg, ArgAction, Command, Error};
+use toml::{Table, Value};
+
+/// Similarity of two names from which one is suggested for the other, as `clap` does for options.
+const SUGGESTED_FROM: f64 = 0.7;
+
+/// Settings of a file, as options of the command line.
+pub(crate) struct ConfigFile {
+    path: PathBuf,
+    settings: Vec<Setting>,
+}
+
+struct Setting {
+    id: String,
+    option: String,
+    /// What follows the option, once each. A flag that is on has one entry without a value, and one that is off has none.
+    values: Vec<Option<String>>,
+}
+
+impl ConfigFile {
+    /// Reads a file of options of the command `serve`.
+    ///
+    /// # Errors
+    ///
+    /// The file cannot be read or is no TOML, a name is no option, or a value is of a type that no option has. The values
+    /// themselves are checked with those of the command line.
+    pub(crate) fn read(path: &Path, serve: &Command) -> Result<Self> {
+        let text = std::fs::read_to_string(path).context("failed to read the file")?;
+        let table: Table = text.parse().context("failed to parse the file")?;
+        let settings = table.iter().map(|(name, value)| Setting::new(name, value, serve));
+        Ok(Self { path: path.to_owned(), settings: settings.collect::<Result<_>>()? })
+    }
+
+    pub(super) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Keeps the settings of the options that are selected by id.
+    pub(super) fn retain(&mut self, is_selected: impl Fn(&str) -> bool) {
+        self.settings.retain(|setting| is_selected(&setting.id));
+    }
+
+    /// Whether the option with this id has its value from the file.
+    pub(super) fn sets(&self, id: &str) -> bool {
+        self.settings.iter().any(|setting| setting.id == id)
+    }
+
+    /// The settings as options.
+    pub(super) fn options(&self) -> impl Iterator<Item = OsString> {
+        self.settings.iter().flat_map(Setting::options)
+    }
+
+    /// An error that names the file, if one of its settings is wrong.
+    pub(super) fn name_in(&self, error: Error, command: &mut Command) -> Error {
+        let option = match error.get(ContextKind::InvalidArg) {
+            Some(ContextValue::String(option)) => option.split([' ', '=']).next().unwrap_or_default(),
+            _ => return error,
+        };
+        if !self.settings.iter().any(|setting| setting.option == option) {
+            return error;
+        }
+        let text = error.render().to_string();
+        let cause = text.lines().next().unwrap_or_default().trim_start_matches("error: ");
+        command.error(error.kind(), format!("--config {}: {cause}", self.path.display()))
+    }
+}
+
+impl Setting {
+    fn new(name: &str, value: &Value, serve: &Command) -> Result<Self> {
+        let Some(arg) = settable(serve).find(|arg| arg.get_long() == Some(name)) else {
+            let similarity = |arg: &&Arg| strsim::jaro(arg.get_long().unwrap_or_default(), name);
+            let nearest = settable(serve).max_by(|a, b| similarity(a).total_cmp(&similarity(b)));
+            match nearest.filter(|arg| similarity(arg) >= SUGGESTED_FROM).and_then(Arg::get_long) {
+                Some(nearest) => bail!("there is no setting {name:?}; did you mean {nearest:?}?"),
+                None => bail!("there is no setting {name:?}; see flash-indexer serve --help"),
+            }
+        };
+        let values = match (arg.get_action(), value) {
+            (ArgAction::SetTrue, Value::Boolean(is_on)) => is_on.then_some(None).into_iter().collect(),
+            (ArgAction::SetTrue, _) => bail!("{name}: give true or false"),
+            (ArgAction::Append, Value::Array(values)) => {
+                values.iter().map(|value| scalar(name, value).map(Some)).collect::<Result<_>>()?
+            }
+            (_, value) => vec![Some(scalar(name, value)?)],
+        };
+        Ok(Self { id: arg.get_id().to_string(), option: format!("--{name}"), values })
+    }
+
+    fn options(&self) -> impl Iterator<Item = OsString> {
+        self.values.iter().map(|value| match value {
+            Some(value) => format!("{}={value}", self.option).into(),
+            None => self.option.clone().into(),
+        })
+    }
+}
+
+/// Options that a file may have.
+pub(super) fn settable(serve: &Command) -> impl Iterator<Item = &Arg> {
+    serve.get_arguments().filter(|arg| arg.get_long().is_some() && arg.get_id() != "config" && takes_setting(arg))
+}
+
+fn takes_setting(arg: &Arg) -> bool {
+    matches!(arg.get_action(), ArgAction::Set | ArgAction::Append | ArgAction::SetTrue)
+}
+
+/// A value as text.
+fn scalar(name: &str, value: &Value) -> Result<String> {
+    match value {
+        Value::String(text) => Ok(text.clone()),
+        Value::Integer(number) => Ok(number.to_string()),
+        Value::Float(number) => Ok(number.to_string()),
+        Value::Boolean(value) => Ok(value.to_string()),
+        Value::Datetime(date) => Ok(date.to_string()),
+        Value::Array(_) => Err(anyhow!("{name}: give one value instead of a list")),
+        Value::Table(_) => Err(anyhow!("{name}: give a value instead of a table")),
+    }
+}

@@ -1,0 +1,123 @@
+//! The configuration of `serve`: command line, environment, file and defaults, in this order.
+//!
+//! | module | role |
+//! |---|---|
+//! | `file` | the file of `--config`, as options of the command line |
+//! | `effective` | all settings and their sources, as such a file |
+
+mod effective;
+mod file;
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+
+use anyhow::Result;
+use clap::error::ErrorKind;
+use clap::parser::ValueSource;
+use clap::{ArgMatches, Args, Command, CommandFactory, Error, FromArgMatches, Subcommand};
+
+use self::effective::effective_settings;
+pub(crate) use self::file::ConfigFile;
+use crate::Arguments;
+use crate::serve::ServeArguments;
+
+/// Check or print the configuration of `serve`.
+#[derive(Args)]
+#[command(after_help = "Examples:
+  flash-indexer config check --config fleet.toml
+  flash-indexer config print --config fleet.toml --port 9000
+  flash-indexer config print > fleet.toml
+
+A file has options of `serve` by their names, one a line:
+  port = 9000
+  allow-ipc = true
+  peers = [\"http://replica-b:8090\", \"http://replica-c:8090\"]
+
+The command line precedes the environment, the environment precedes the file, and the file precedes the defaults. Paths
+are relative to the directory in which the program starts.")]
+pub(crate) struct ConfigArguments {
+    #[command(subcommand)]
+    action: Action,
+}
+
+#[derive(Subcommand)]
+enum Action {
+    /// Report the first error of the options, the environment and the file.
+    Check(Box<ServeArguments>),
+    /// Print the settings that `serve` would use with these options, and where each is from, as a file for --config.
+    Print(Box<ServeArguments>),
+}
+
+/// The arguments of the program, with the settings of a configuration file.
+pub(crate) struct Parsed {
+    pub(crate) arguments: Arguments,
+    pub(crate) matches: ArgMatches,
+    pub(crate) file: Option<ConfigFile>,
+}
+
+/// Parses a command line with the environment, and with the file that `--config` or `FLASH_INDEXER_CONFIG` names.
+///
+/// # Errors
+///
+/// The file cannot be read, or an option, a variable or a setting of the file is wrong.
+pub(crate) fn parse(mut command_line: Vec<OsString>) -> Result<Parsed, Error> {
+    let mut command = Arguments::command();
+    // An error may be that the command line lacks what the file has.
+    let given = command.clone().ignore_errors(true).try_get_matches_from(&command_line)?;
+    let (depth, given) = innermost(&given);
+    let mut file = None;
+    if let Ok(Some(path)) = given.try_get_one::<PathBuf>("config") {
+        let mut read = ConfigFile::read(path, serve_command(&mut Arguments::command())).map_err(|error| {
+            command.error(ErrorKind::InvalidValue, format!("--config {}: {error:#}", path.display()))
+        })?;
+        let precedes_file =
+            |id: &str| matches!(given.value_source(id), Some(ValueSource::CommandLine | ValueSource::EnvVariable));
+        read.retain(|id| !precedes_file(id));
+        // No option precedes the names of the subcommands.
+        let position = (1 + depth).min(command_line.len());
+        command_line.splice(position..position, read.options());
+        file = Some(read);
+    }
+    let matches = command.try_get_matches_from_mut(command_line);
+    match matches.and_then(|matches| Ok((Arguments::from_arg_matches(&matches)?, matches))) {
+        Ok((arguments, matches)) => Ok(Parsed { arguments, matches, file }),
+        Err(error) => Err(match &file {
+            Some(file) => file.name_in(error, &mut command),
+            None => error,
+        }),
+    }
+}
+
+/// Number of subcommands, and the arguments of the innermost one.
+fn innermost(matches: &ArgMatches) -> (usize, &ArgMatches) {
+    let mut found = (0, matches);
+    while let Some((_, inner)) = found.1.subcommand() {
+        found = (found.0 + 1, inner);
+    }
+    found
+}
+
+fn serve_command(program: &mut Command) -> &Command {
+    program.find_subcommand_mut("serve").expect("the program has the command serve")
+}
+
+/// Runs `config`.
+///
+/// # Errors
+///
+/// [`Action::Check`]: a setting has the right form and a wrong value, such as a file that does not exist.
+pub(crate) fn run(arguments: &ConfigArguments, matches: &ArgMatches, file: Option<&ConfigFile>) -> Result<()> {
+    match &arguments.action {
+        Action::Check(serve) => {
+            serve.options()?;
+            match file {
+                Some(file) => println!("{}: no error", file.path().display()),
+                None => println!("no error"),
+            }
+        }
+        Action::Print(_) => {
+            print!("{}", effective_settings(serve_command(&mut Arguments::command()), innermost(matches).1, file));
+        }
+    }
+    Ok(())
+}

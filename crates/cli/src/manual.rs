@@ -1,0 +1,45 @@
+//! `flash-indexer completions` and `flash-indexer man`: what packages install beside the program.
+
+use std::path::PathBuf;
+
+use anyhow::{Context, Result};
+use clap::{Args, CommandFactory};
+use clap_complete::Shell;
+
+use crate::Arguments;
+
+/// Print a completion script for a shell.
+#[derive(Args)]
+#[command(after_help = "Examples:
+  flash-indexer completions bash > /etc/bash_completion.d/flash-indexer
+  flash-indexer completions zsh > \"${fpath[1]}/_flash-indexer\"
+  flash-indexer completions fish > ~/.config/fish/completions/flash-indexer.fish")]
+pub(crate) struct CompletionsArguments {
+    /// The shell.
+    shell: Shell,
+}
+
+/// Write manual pages, one for each command.
+#[derive(Args)]
+#[command(after_help = "Example:
+  flash-indexer man /usr/local/share/man/man1")]
+pub(crate) struct ManArguments {
+    /// Directory of the pages.
+    directory: PathBuf,
+}
+
+pub(crate) fn complete(arguments: &CompletionsArguments) -> Result<()> {
+    let mut script = Vec::new();
+    clap_complete::generate(arguments.shell, &mut Arguments::command(), NAME, &mut script);
+    std::io::Write::write_all(&mut std::io::stdout(), &script).context("failed to print the script")
+}
+
+pub(crate) fn write_pages(arguments: &ManArguments) -> Result<()> {
+    let directory = arguments.directory.display();
+    std::fs::create_dir_all(&arguments.directory).with_context(|| format!("failed to make {directory}"))?;
+    let command = Arguments::command();
+    clap_mangen::generate_to(command, &arguments.directory)
+        .with_context(|| format!("failed to write pages to {directory}"))
+}
+
+const NAME: &str = env!("CARGO_BIN_NAME");
