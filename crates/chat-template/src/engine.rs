@@ -9,6 +9,8 @@ use super::python::{Clock, TemplateException, WorkLimitExceeded, environment};
 
 /// Maximum number of instructions of one rendering, at 20 to 100 ns each.
 const INSTRUCTIONS_MAX: u64 = 10_000_000;
+/// The same for [`Effort::Brief`]: a few milliseconds. A chat of some hundred messages needs a tenth of it.
+const BRIEF_INSTRUCTIONS_MAX: u64 = 100_000;
 
 /// Maximum depth of calls between macros and recursive loops. A macro counts four times.
 const RECURSION_MAX: usize = 400;
@@ -19,6 +21,26 @@ const TEMPLATE_BYTES_MAX: usize = 1 << 20;
 /// Name of the only template of an environment.
 const TEMPLATE_NAME: &str = "chat";
 
+/// How much work one rendering may do.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Effort {
+    /// About a hundredth of the limits: a few milliseconds. A rendering beyond it fails with
+    /// [`ChatError::TooExpensive`](crate::ChatError::TooExpensive), and may succeed with [`Self::Full`].
+    Brief,
+    /// The [limits of the crate](crate#limits).
+    #[default]
+    Full,
+}
+
+impl Effort {
+    pub(super) const fn instructions_max(self) -> u64 {
+        match self {
+            Self::Brief => BRIEF_INSTRUCTIONS_MAX,
+            Self::Full => INSTRUCTIONS_MAX,
+        }
+    }
+}
+
 /// Compiler of templates. Cheap to clone.
 #[derive(Clone)]
 pub(super) struct Engine {
@@ -28,6 +50,8 @@ pub(super) struct Engine {
 /// A compiled template.
 pub(super) struct CompiledTemplate {
     environment: Environment<'static>,
+    /// The same with the limits of [`Effort::Brief`].
+    brief: Environment<'static>,
     /// The template's source: a field that is continued must occur in it.
     pub(super) source: String,
     /// What the template reads.
@@ -46,7 +70,7 @@ pub(super) enum EngineError {
 impl Engine {
     pub(super) fn new(clock: Clock) -> Self {
         let mut environment = environment(clock);
-        environment.set_fuel(Some(INSTRUCTIONS_MAX));
+        environment.set_fuel(Some(Effort::Full.instructions_max()));
         environment.set_recursion_limit(RECURSION_MAX);
         Self { environment }
     }
@@ -63,14 +87,20 @@ impl Engine {
             line: error.line().unwrap_or(1),
             message: error.detail().unwrap_or("syntax error").to_owned(),
         })?;
-        Ok(CompiledTemplate { environment, source: source.to_owned(), outline: translated.outline })
+        let mut brief = environment.clone();
+        brief.set_fuel(Some(Effort::Brief.instructions_max()));
+        Ok(CompiledTemplate { environment, brief, source: source.to_owned(), outline: translated.outline })
     }
 }
 
 impl CompiledTemplate {
     /// Renders the template with these variables.
-    pub(super) fn render(&self, variables: Vec<(String, Value)>) -> Result<String, EngineError> {
-        let template = self.environment.get_template(TEMPLATE_NAME).map_err(describe)?;
+    pub(super) fn render(&self, variables: Vec<(String, Value)>, effort: Effort) -> Result<String, EngineError> {
+        let environment = match effort {
+            Effort::Brief => &self.brief,
+            Effort::Full => &self.environment,
+        };
+        let template = environment.get_template(TEMPLATE_NAME).map_err(describe)?;
         template.render(Value::from_pairs(variables)).map_err(describe)
     }
 }

@@ -53,6 +53,7 @@
 //! | bytes read, created or printed; an item of a list counts as 16 | 256 MiB | [`ChatError::TooExpensive`] |
 //! | depth of calls between macros and recursive loops; a macro counts four times | 400 | [`ChatError::Failed`] |
 //! | nesting of lists and dicts | 200 | [`ChatError::Failed`] |
+//! | the same of a brief rendering ([`Effort::Brief`]) | 100,000 instructions, 8 MiB | [`ChatError::TooExpensive`] |
 //! | numbers in a `range` | 100,000, as in Jinja2's sandbox | [`ChatError::Failed`] |
 //!
 //! # Known differences from Python
@@ -104,10 +105,11 @@ mod python;
 mod request;
 mod templates;
 
+pub use engine::Effort;
 pub use error::ChatError;
 pub use jinja_syntax::{Macro, Outline, Read};
 pub use json::Json;
 pub use json_reader::{JsonParser, check_rendered};
 pub use python::utc_date;
 pub use request::{ChatRequest, Continuation};
-pub use templates::ChatTemplates;
+pub use templates::{ChatTemplates, Messages};

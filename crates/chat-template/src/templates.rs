@@ -9,12 +9,21 @@ use jinja_syntax::Outline;
 use minijinja::Value;
 
 use super::conversation::Conversation;
-use super::engine::{CompiledTemplate, Engine, EngineError};
+use super::engine::{CompiledTemplate, Effort, Engine, EngineError};
 use super::error::ChatError;
 use super::json::Json;
 use super::model_files::{ModelFiles, Templates};
 use super::python::values::{Kind, kind, list};
 use super::request::{ChatRequest, Continuation};
+
+/// What a template gets of the messages.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Messages {
+    /// See [`ChatTemplates::render`].
+    Completed,
+    /// See [`ChatTemplates::render_as_given`].
+    AsGiven,
+}
 
 /// The chat templates and special tokens of one model.
 pub struct ChatTemplates {
@@ -112,7 +121,7 @@ impl ChatTemplates {
     ///
     /// If the request is invalid, or the template is missing, has a syntax error, raises an exception or exceeds a limit.
     pub fn render(&self, request: &ChatRequest) -> Result<String, ChatError> {
-        self.render_messages(request, Conversation::new)
+        self.render_messages(request, Conversation::new, Effort::Full)
     }
 
     /// Like [`render`](Self::render), with the messages as they are: with nulls, which are Python's `None`, and without the
@@ -122,13 +131,32 @@ impl ChatTemplates {
     ///
     /// Same as [`render`](Self::render).
     pub fn render_as_given(&self, request: &ChatRequest) -> Result<String, ChatError> {
-        self.render_messages(request, Conversation::as_given)
+        self.render_within(request, Messages::AsGiven, Effort::Full)
+    }
+
+    /// Renders a chat with no more than an effort.
+    ///
+    /// # Errors
+    ///
+    /// Same as [`render`](Self::render).
+    pub fn render_within(
+        &self,
+        request: &ChatRequest,
+        messages: Messages,
+        effort: Effort,
+    ) -> Result<String, ChatError> {
+        let conversation = match messages {
+            Messages::Completed => Conversation::new,
+            Messages::AsGiven => Conversation::as_given,
+        };
+        self.render_messages(request, conversation, effort)
     }
 
     fn render_messages(
         &self,
         request: &ChatRequest,
         conversation: fn(&[Json]) -> Result<Conversation, ChatError>,
+        effort: Effort,
     ) -> Result<String, ChatError> {
         let mut inputs = Inputs::new(request)?;
         let requested = inputs.chat_template.take();
@@ -141,7 +169,7 @@ impl ChatTemplates {
                 None => None,
             };
             let variables = self.variables(inputs, conversation)?;
-            let rendered = template.render(variables).map_err(|error| ChatError::of_template(name, error))?;
+            let rendered = template.render(variables, effort).map_err(|error| ChatError::of_template(name, error))?;
             match marked {
                 Some(marked) => marked.cut(rendered),
                 None => Ok(rendered),

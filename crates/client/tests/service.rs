@@ -34,7 +34,7 @@ impl Fleet {
         let engine = Publisher::bind(PublisherOptions::on_loopback()).expect("free ports");
         let stored = EngineEvent::Stored(BlockStored {
             block_hashes: (1..=u64::from(blocks)).map(SequenceHash).collect(),
-            token_ids: TokenIds::Plain(tokens(blocks).into()),
+            token_ids: TokenIds::Plain(tokens(blocks)),
             block_size: BLOCK_TOKENS,
             ..BlockStored::default()
         });
@@ -131,7 +131,7 @@ async fn a_conversation_sends_only_what_is_new_and_answers_for_the_whole() {
 
     let unknown =
         TokenQuery { after: Some(serde_json::from_value(json!(12345)).expect("a hash")), ..query(vec![1; 8]) };
-    let error = client.query(&unknown).await.expect_err("nobody holds it");
+    let error = client.query(&unknown).await.expect_err("no engine holds it");
     assert!(error.is_unknown_cursor(), "{error}");
     assert_eq!(turns.query(&tokens(100)).await.map(|answer| matched(&answer)).expect("an answer"), 400);
     let request = UnregisterRequest { instance_id: given("gpu-1"), scope: scope(), dp_rank: None };

@@ -4,7 +4,7 @@ use std::ops::Range;
 use std::sync::{Arc, OnceLock};
 use std::time::SystemTime;
 
-use chat_template::{ChatRequest, ChatTemplates, Json, check_rendered};
+use chat_template::{ChatError, ChatRequest, ChatTemplates, Effort, Json, Messages, check_rendered};
 
 use super::body;
 use super::content_format::ContentFormat;
@@ -98,17 +98,27 @@ impl Chat {
     ///
     /// If the engine rejects the request, the template is missing or broken or fails, or the prompt cannot be known.
     pub fn render(&self, templates: &ChatTemplates) -> Result<Rendering, PrepareError> {
+        self.render_within(templates, Effort::Full)
+    }
+
+    /// Renders the chat as the engine does, if that takes no more than an effort.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Self::render`]. [`PrepareError::is_too_expensive`] tells whether the effort was too small.
+    pub fn render_within(&self, templates: &ChatTemplates, effort: Effort) -> Result<Rendering, PrepareError> {
         let media = Media::as_engine();
-        let mut rendering = self.render_with(templates, &media)?;
-        rendering.media = media.first().map(|first| {
-            let other = first.is_placed.then(|| self.render_with(templates, &Media::as_private_character()));
+        let mut rendering = self.render_with(templates, &media, effort)?;
+        if let Some(first) = media.first() {
+            let other = first.is_placed.then(|| self.render_with(templates, &Media::as_private_character(), effort));
             let bytes = match other {
                 Some(Ok(other)) => common_bytes(&rendering.text, &other.text),
+                Some(Err(error)) if effort == Effort::Brief && error.is_too_expensive() => return Err(error),
                 // Nothing is known for certain.
                 Some(Err(_)) | None => 0,
             };
-            MediaCut { kind: first.kind, bytes }
-        });
+            rendering.media = Some(MediaCut { kind: first.kind, bytes });
+        }
         self.checked(rendering)
     }
 
@@ -137,13 +147,12 @@ impl Chat {
         Ok(rendering)
     }
 
-    fn render_with(&self, templates: &ChatTemplates, media: &Media) -> Result<Rendering, PrepareError> {
+    fn render_with(&self, templates: &ChatTemplates, media: &Media, effort: Effort) -> Result<Rendering, PrepareError> {
         let mut prepared = self.prepare(templates, media)?;
-        let render = |request: &ChatRequest| match self.engine {
-            None => templates.render(request),
-            Some(_) => templates.render_as_given(request),
-        };
+        let messages = if self.engine.is_some() { Messages::AsGiven } else { Messages::Completed };
+        let render = |request: &ChatRequest| templates.render_within(request, messages, effort);
         let text = match render(&prepared.request) {
+            Err(error @ ChatError::TooExpensive { .. }) => return Err(error.into()),
             Err(_) if prepared.retries_with_functions => {
                 sglang::unwrap_functions(&mut prepared.request);
                 render(&prepared.request)?

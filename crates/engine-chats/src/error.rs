@@ -14,6 +14,12 @@ pub enum PrepareError {
 }
 
 impl PrepareError {
+    /// Whether the rendering exceeds the effort that it was allowed.
+    #[must_use]
+    pub fn is_too_expensive(&self) -> bool {
+        matches!(self, Self::Chat(ChatError::TooExpensive { .. }))
+    }
+
     /// The engine rejects the request.
     pub(super) fn rejected(message: impl Into<String>) -> Self {
         Self::Chat(ChatError::Request(message.into()))

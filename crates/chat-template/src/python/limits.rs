@@ -3,9 +3,14 @@
 use minijinja::{Error, ErrorKind, State};
 use thiserror::Error;
 
+use crate::engine::Effort;
+
 /// Maximum work of one rendering besides minijinja's instructions: bytes and items that are read, created or printed.
 /// It limits memory too, because every allocation is counted.
 pub(super) const WORK_MAX: u64 = 1 << 28;
+
+/// The same for a brief rendering: about what a chat of half a megabyte needs whose template reads each text a few times.
+const BRIEF_WORK_MAX: u64 = WORK_MAX >> 5;
 
 /// Work for one item of a list: its memory, and moving it there.
 const ITEM_WORK: usize = 16;
@@ -23,7 +28,11 @@ struct RemainingWork(u64);
 
 /// Counts work. Fails if the limit is exceeded.
 pub(super) fn spend(state: &mut State, amount: usize) -> Result<(), Error> {
-    let left = &mut state.get_or_insert_extension(RemainingWork(WORK_MAX)).0;
+    let limit = match state.fuel_levels() {
+        Some((used, left)) if used + left <= Effort::Brief.instructions_max() => BRIEF_WORK_MAX,
+        _ => WORK_MAX,
+    };
+    let left = &mut state.get_or_insert_extension(RemainingWork(limit)).0;
     match left.checked_sub((amount as u64).saturating_add(1)) {
         Some(rest) => {
             *left = rest;

@@ -1,6 +1,6 @@
 //! Templates that would block, exhaust or crash the process without limits.
 
-use chat_template::{ChatError, ChatRequest};
+use chat_template::{ChatError, ChatRequest, Effort, Messages};
 
 use crate::templates_of;
 
@@ -107,5 +107,33 @@ fn unsupported_constructs_are_named_in_the_error() {
     ] {
         let error = render(template).expect_err("not supported").to_string();
         assert!(error.contains(named), "{error}");
+    }
+}
+
+#[test]
+fn a_brief_rendering_ends_early_and_the_full_one_has_the_same_text_otherwise() {
+    let templates = templates_of([("tokenizer_config.json", "{}")]);
+    let chat = |messages: usize, content: &str, template: &str| {
+        let message = serde_json::json!({ "role": "user", "content": content }).to_string();
+        let request = ChatRequest {
+            messages: vec![serde_json::from_str(&message).expect("JSON of the right shape"); messages],
+            chat_template: Some(template.to_owned()),
+            ..ChatRequest::default()
+        };
+        [Effort::Brief, Effort::Full].map(|effort| templates.render_within(&request, Messages::AsGiven, effort))
+    };
+    let usual = "{% for m in messages %}{% if m.role == 'user' and m.content is string %}[{{ m.role }}]{{ m.content | trim }}\n{% endif %}{% endfor %}";
+    let [brief, full] = chat(1_000, &"words ".repeat(80), usual);
+    assert_eq!(brief.expect("half a megabyte is brief"), full.expect("rendered"));
+    for (content, template) in [
+        ("x", "{% for a in range(300) %}{% for b in range(300) %}{{ a }}{% endfor %}{% endfor %}"),
+        (
+            "x",
+            "{% set ns = namespace(v='x') %}{% for i in range(24) %}{% set ns.v = ns.v ~ ns.v %}{% endfor %}{{ ns.v | length }}",
+        ),
+    ] {
+        let [brief, full] = chat(1, content, template);
+        assert!(matches!(brief, Err(ChatError::TooExpensive { .. })), "{template} {brief:?}");
+        assert!(full.is_ok(), "{template} {full:?}");
     }
 }

@@ -5,6 +5,8 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use chat_template::Effort;
+
 use super::counters::Counters;
 use super::error::TokenizeError;
 use super::prompt::{Prompt, PromptOptions, Tokenized};
@@ -22,7 +24,7 @@ pub(super) struct Job {
 }
 
 pub(super) enum JobState {
-    Submitted { model: String, prompt: Prompt, options: PromptOptions },
+    Submitted { model: String, prompt: Prompt, options: PromptOptions, effort: Effort },
     Begun { tokenization: Box<dyn SlicedTokenization>, source_name: Arc<str> },
 }
 
@@ -31,6 +33,7 @@ impl JobState {
     pub(super) fn lane(&self) -> Lane {
         match self {
             Self::Begun { tokenization, .. } if tokenization.is_before_uncut_piece() => Lane::UncutPieces,
+            Self::Submitted { effort: Effort::Full, .. } => Lane::Renderings,
             _ => Lane::Slices,
         }
     }

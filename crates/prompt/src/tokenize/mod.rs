@@ -19,6 +19,7 @@ mod queue;
 mod service;
 mod source;
 
+pub use chat_template::Effort;
 pub use counters::PoolStatistics;
 pub use error::{FailedSource, FailureReason, TokenizeError, Unavailable};
 #[cfg(feature = "hub")]

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use chat_template::Effort;
 use crossbeam_channel::bounded;
 use parking_lot::Mutex;
 
@@ -64,7 +65,8 @@ const STOP_CHECK: Duration = Duration::from_millis(2);
 ///
 /// Prompts wait in a bounded queue. Submission never blocks: a full queue is an error. Workers tokenize long prompts in slices,
 /// in turn, and serve short prompts between two slices. A worker that loads a tokenizer or calls a service is busy meanwhile.
-/// One further worker tokenizes long pieces of texts that cannot be cut, one at a time.
+/// One further worker tokenizes long pieces of texts that cannot be cut, one at a time. Others, half as many as workers, render chats
+/// that take long.
 /// A tokenizer that panics fails only its prompt.
 pub struct TokenizerPool {
     shared: Arc<Shared>,
@@ -103,6 +105,9 @@ impl TokenizerPool {
             start_worker(&pool.shared, WorkerName { lane: Lane::Slices, number })?;
         }
         start_worker(&pool.shared, WorkerName { lane: Lane::UncutPieces, number: 0 })?;
+        for number in 0..options.workers.div_ceil(2).max(1) {
+            start_worker(&pool.shared, WorkerName { lane: Lane::Renderings, number })?;
+        }
         Ok(pool)
     }
 
@@ -162,7 +167,7 @@ impl TokenizerPool {
         on_done: impl FnOnce(Result<Tokenized, TokenizeError>) + Send + 'static,
     ) -> Result<Ticket, TokenizeError> {
         let bytes = prompt.bytes();
-        let state = JobState::Submitted { model: model.to_owned(), prompt, options };
+        let state = JobState::Submitted { model: model.to_owned(), prompt, options, effort: Effort::Brief };
         let job = Job { state, on_done: Box::new(on_done), submitted: Instant::now(), worked: Duration::ZERO };
         self.shared.queue.push(job, bytes).inspect_err(|error| self.shared.counters.failed(error.reason()))
     }
@@ -253,9 +258,13 @@ impl Shared {
 
     fn progress(&self, state: JobState) -> Result<Progress, TokenizeError> {
         let (mut tokenization, source_name) = match state {
-            JobState::Submitted { model, prompt, options } => {
+            JobState::Submitted { model, prompt, options, effort } => {
                 let loaded = self.models.get(&model)?;
-                match loaded.tokenizer.tokenize(prompt, options, &self.pieces)? {
+                match loaded.tokenizer.tokenize(prompt, options, &self.pieces, effort)? {
+                    Tokenization::TooLong(prompt) => {
+                        let state = JobState::Submitted { model, prompt, options, effort: Effort::Full };
+                        return Ok(Progress::Begun(state));
+                    }
                     Tokenization::Done(ids) => {
                         return Ok(Progress::Done { ids, media: None, source: loaded.source_name });
                     }
@@ -288,6 +297,7 @@ fn start_worker(shared: &Arc<Shared>, name: WorkerName) -> std::io::Result<()> {
     let thread_name = match name.lane {
         Lane::Slices => format!("tokenizer-{}", name.number),
         Lane::UncutPieces => "tokenizer-uncut".to_owned(),
+        Lane::Renderings => format!("renderer-{}", name.number),
     };
     let thread = std::thread::Builder::new().name(thread_name).spawn(move || run_worker(&worker, name))?;
     let mut threads = shared.threads.lock();

@@ -17,12 +17,13 @@ const SHORT_PER_SLICE: u32 = 8;
 pub struct Ticket(u64);
 
 /// Two queues: of short prompts, and of long ones, which take turns slice by slice. Up to [`SHORT_PER_SLICE`] short prompts
-/// are served before each slice of a long one. Prompts whose next slice is a long piece that cannot be cut wait in a third queue,
-/// for the worker of its own [lane](Lane).
+/// are served before each slice of a long one. Prompts whose next slice is a long piece that cannot be cut, and chats that take long to render,
+/// wait in queues for the workers of their own [lanes](Lane).
 pub(super) struct Queue {
     state: Mutex<State>,
     filled: Condvar,
     filled_uncut: Condvar,
+    filled_renderings: Condvar,
     jobs_max: usize,
     bytes_max: usize,
 }
@@ -35,6 +36,8 @@ pub(super) enum Lane {
     /// Those whose next slice is a long piece. Only one worker takes them, so that others never wait for such a piece, and the
     /// memory of one is in use at a time.
     UncutPieces,
+    /// Chats that take more than a few milliseconds to render, which cannot be divided. Workers of their own take them.
+    Renderings,
 }
 
 /// A job in the queue, or taken from it.
@@ -51,6 +54,8 @@ struct State {
     long: VecDeque<Queued>,
     /// Prompts before a long piece that cannot be cut.
     uncut: VecDeque<Queued>,
+    /// Chats that take long to render.
+    renderings: VecDeque<Queued>,
     /// Jobs that a worker has taken, and whether each was withdrawn since.
     taken: HashMap<Ticket, bool>,
     bytes: usize,
@@ -62,8 +67,14 @@ struct State {
 
 impl Queue {
     pub(super) fn new(jobs_max: usize, bytes_max: usize) -> Self {
-        let (filled, filled_uncut) = (Condvar::new(), Condvar::new());
-        Self { state: Mutex::default(), filled, filled_uncut, jobs_max: jobs_max.max(1), bytes_max }
+        Self {
+            state: Mutex::default(),
+            filled: Condvar::new(),
+            filled_uncut: Condvar::new(),
+            filled_renderings: Condvar::new(),
+            jobs_max: jobs_max.max(1),
+            bytes_max,
+        }
     }
 
     /// Appends a job of `bytes`. An empty queue accepts a job larger than the limit.
@@ -103,6 +114,7 @@ impl Queue {
         match lane {
             Lane::Slices => state.long.push_back(queued),
             Lane::UncutPieces => state.uncut.push_back(queued),
+            Lane::Renderings => state.renderings.push_back(queued),
         }
         drop(state);
         self.filled_in(lane).notify_one();
@@ -121,8 +133,8 @@ impl Queue {
             *is_withdrawn = true;
             return None;
         }
-        let State { short, long, uncut, .. } = &mut *state;
-        let queued = [short, long, uncut].into_iter().find_map(|jobs| {
+        let State { short, long, uncut, renderings, .. } = &mut *state;
+        let queued = [short, long, uncut, renderings].into_iter().find_map(|jobs| {
             let at = jobs.iter().position(|queued| queued.ticket == ticket)?;
             jobs.remove(at)
         })?;
@@ -134,6 +146,7 @@ impl Queue {
         match lane {
             Lane::Slices => &self.filled,
             Lane::UncutPieces => &self.filled_uncut,
+            Lane::Renderings => &self.filled_renderings,
         }
     }
 
@@ -158,11 +171,12 @@ impl Queue {
         let mut state = self.state.lock();
         state.is_closed = true;
         state.bytes = 0;
-        let State { short, long, uncut, .. } = &mut *state;
-        let waiting = [short, long, uncut].map(std::mem::take);
+        let State { short, long, uncut, renderings, .. } = &mut *state;
+        let waiting = [short, long, uncut, renderings].map(std::mem::take);
         drop(state);
-        self.filled.notify_all();
-        self.filled_uncut.notify_all();
+        for filled in [&self.filled, &self.filled_uncut, &self.filled_renderings] {
+            filled.notify_all();
+        }
         waiting.into_iter().flatten().map(|queued| queued.job).collect()
     }
 
@@ -179,12 +193,14 @@ impl Queue {
 
 impl State {
     fn waiting(&self) -> usize {
-        self.short.len() + self.long.len() + self.uncut.len()
+        self.short.len() + self.long.len() + self.uncut.len() + self.renderings.len()
     }
 
     fn next(&mut self, lane: Lane) -> Option<Queued> {
-        if lane == Lane::UncutPieces {
-            return self.uncut.pop_front();
+        match lane {
+            Lane::UncutPieces => return self.uncut.pop_front(),
+            Lane::Renderings => return self.renderings.pop_front(),
+            Lane::Slices => {}
         }
         let is_turn_of_long = self.short.is_empty() || self.served >= SHORT_PER_SLICE;
         if is_turn_of_long && let Some(queued) = self.long.pop_front() {

@@ -2,6 +2,8 @@
 
 use std::sync::Arc;
 
+use chat_template::Effort;
+
 use super::error::TokenizeError;
 use super::pieces::{Cutting, PieceCache};
 use super::prompt::{Prompt, PromptOptions};
@@ -31,7 +33,8 @@ pub trait TokenizerSource: Send + Sync {
 
 /// The tokenizer of one model.
 pub trait ModelTokenizer: Send + Sync {
-    /// Tokenizes a prompt, or begins to. `pieces` has the ids of pieces of earlier prompts.
+    /// Tokenizes a prompt, or begins to. `pieces` has the ids of pieces of earlier prompts. With [`Effort::Brief`] a chat that takes
+    /// more than a few milliseconds to render is returned.
     ///
     /// # Errors
     ///
@@ -41,6 +44,7 @@ pub trait ModelTokenizer: Send + Sync {
         prompt: Prompt,
         options: PromptOptions,
         pieces: &Arc<PieceCache>,
+        effort: Effort,
     ) -> Result<Tokenization, TokenizeError>;
 
     /// Where the tokenizer's texts are cut into pieces, and why not at more places. `None` if the source tokenizes as a whole.
@@ -60,6 +64,8 @@ pub enum Tokenization {
     Done(Vec<u32>),
     /// The prompt is tokenized in slices.
     Sliced(Box<dyn SlicedTokenization>),
+    /// The prompt, which takes more than [`Effort::Brief`].
+    TooLong(Prompt),
 }
 
 /// The tokenization of one prompt, in slices. A worker serves other prompts between two slices.

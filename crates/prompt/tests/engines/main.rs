@@ -12,7 +12,7 @@ use std::time::{Duration, SystemTime};
 use chat_template::{ChatTemplates, Json};
 use flash_indexer_engine_chats::{Chat, ChatEngine};
 use flash_indexer_prompt::tokenize::{
-    ModelTokenizer, NamedPaths, PieceCache, Prompt, PromptOptions, Tokenization, TokenizeError, TokenizerSource,
+    Effort, ModelTokenizer, NamedPaths, PieceCache, Prompt, PromptOptions, Tokenization, TokenizeError, TokenizerSource,
 };
 use flash_indexer_test_support::testdata;
 use serde::Deserialize;
@@ -139,8 +139,9 @@ fn shorten(wrong: &[String]) -> String {
 
 /// The tokens of a prompt, all slices at once.
 fn tokens(tokenizer: &dyn ModelTokenizer, prompt: Prompt, pieces: &Arc<PieceCache>) -> Result<Vec<u32>, TokenizeError> {
-    match tokenizer.tokenize(prompt, PromptOptions::default(), pieces)? {
+    match tokenizer.tokenize(prompt, PromptOptions::default(), pieces, Effort::Full)? {
         Tokenization::Done(ids) => Ok(ids),
+        Tokenization::TooLong(_) => panic!("the effort is the full one"),
         Tokenization::Sliced(mut slices) => loop {
             if let Some(ids) = slices.step()? {
                 return Ok(ids);

@@ -45,6 +45,26 @@ fn a_chat_is_rendered_with_the_models_template_and_not_begun_twice() {
 }
 
 #[test]
+fn a_chat_that_takes_long_to_render_has_the_same_tokens_as_any_other() {
+    let root = tempdir().expect("a directory");
+    let folder = root.path().join("model");
+    write_model(&folder, &tiny_tokenizer());
+    fs::write(folder.join("chat_template.jinja"), "{% for m in messages %}{{ m.content }} {% endfor %}")
+        .expect("a file");
+    let pool = pool_in(root.path());
+    let one = json!({ "role": "user", "content": "one" });
+    let many = chat(json!({ "messages": vec![one.clone(); 3_000] }));
+    assert_eq!(pool.tokenize("model", many).expect("tokens").ids, vec![3; 3_000]);
+    let loops = "{% for a in range(300) %}{% for b in range(300) %}{% endfor %}one {% endfor %}";
+    let slow = chat(json!({ "messages": [one.clone()], "chat_template": loops }));
+    assert_eq!(pool.tokenize("model", slow).expect("tokens").ids, vec![3; 300]);
+    let endless = "{% for a in range(9999) %}{% for b in range(9999) %}{% endfor %}{% endfor %}";
+    let error =
+        pool.tokenize("model", chat(json!({ "messages": [one], "chat_template": endless }))).expect_err("a limit");
+    assert!(error.to_string().contains("it exceeds the work limit"), "{error}");
+}
+
+#[test]
 fn a_chat_that_cannot_be_rendered_says_why() {
     let root = tempdir().expect("a directory");
     write_model(&root.path().join("bare"), &tiny_tokenizer());

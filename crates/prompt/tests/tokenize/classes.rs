@@ -1,10 +1,10 @@
-//! Token ids equal those of engines on `transformers` 5: `classes.py` beside this file generates them.
+//! Token ids equal those of engines on `transformers` 5 and 4: `classes.py` and `classes_4.py` beside this file generate them.
 
 use std::fs;
 use std::path::Path;
 
 use flash_indexer_engine_chats::ChatEngine;
-use flash_indexer_prompt::tokenize::{Prompt, PromptOptions, SpecialTokens, Transformers};
+use flash_indexer_prompt::tokenize::{PromptOptions, SpecialTokens, Transformers};
 use serde_json::{Value, json};
 use tempfile::tempdir;
 
@@ -25,14 +25,7 @@ fn classes_of_tokenizers_give_the_ids_of_engines_on_transformers_5() {
     let (mut compared, mut unlike_the_file) = (0, 0);
     for case in expected["cases"].as_array().expect("cases") {
         let root = tempdir().expect("a directory");
-        let folder = root.path().join("model");
-        fs::create_dir(&folder).expect("a folder");
-        let models = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/tokenize/models");
-        let model = models.join(case["model"].as_str().expect("a model")).join("tokenizer.json");
-        fs::copy(model, folder.join("tokenizer.json")).expect("a tokenizer");
-        for (file, content) in case["files"].as_object().expect("files") {
-            fs::write(folder.join(file), content.to_string()).expect("a file");
-        }
+        write_case(&root.path().join("model"), case);
         let pool = pool_in(root.path());
         for (name, engine) in ENGINES {
             for (key, special_tokens) in
@@ -43,7 +36,7 @@ fn classes_of_tokenizers_give_the_ids_of_engines_on_transformers_5() {
                     let prompt = text(written.as_str().expect("a text"));
                     let ids = json!(pool.tokenize_with("model", prompt, options).expect("tokens").ids);
                     compared += 1;
-                    let as_file = PromptOptions { transformers: Transformers::Four, ..options };
+                    let as_file = PromptOptions { engine: None, ..options };
                     let prompt = text(written.as_str().expect("a text"));
                     let ids_of_file = pool.tokenize_with("model", prompt, as_file).expect("tokens").ids;
                     unlike_the_file += usize::from(json!(ids_of_file) != case[&key][number]);
@@ -59,26 +52,52 @@ fn classes_of_tokenizers_give_the_ids_of_engines_on_transformers_5() {
 }
 
 #[test]
-fn the_pipeline_of_the_file_is_that_of_transformers_4() {
-    let root = tempdir().expect("a directory");
-    let folder = root.path().join("model");
-    fs::create_dir(&folder).expect("a folder");
-    let model = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/tokenize/models/byte_level/tokenizer.json");
-    fs::copy(model, folder.join("tokenizer.json")).expect("a tokenizer");
-    let config = json!({"tokenizer_class": "GPT2Tokenizer", "bos_token": "<|begin_of_text|>"});
-    fs::write(folder.join("tokenizer_config.json"), config.to_string()).expect("a configuration");
-    let pool = pool_in(root.path());
-    let ids = |engine, transformers| {
-        let options = PromptOptions { engine, transformers, ..PromptOptions::default() };
-        let prompt = Prompt::Text("e\u{301}tude 1234567\n\n  a".to_owned());
-        pool.tokenize_with("model", prompt, options).expect("tokens").ids
-    };
-    let file = ids(None, Transformers::Five);
-    for engine in [ChatEngine::Vllm, ChatEngine::Sglang] {
-        assert_eq!(ids(Some(engine), Transformers::Four), file, "{engine:?}");
-        assert_eq!(ids(Some(ChatEngine::TensorRtLlm), Transformers::Five), file);
+fn classes_of_tokenizers_give_the_ids_of_engines_on_transformers_4() {
+    let expected: Value = serde_json::from_str(include_str!("classes_4.json")).expect("JSON");
+    let texts = expected["texts"].as_array().expect("texts");
+    let mut wrong = Vec::new();
+    let (mut compared, mut unlike_the_file) = (0, 0);
+    for case in expected["cases"].as_array().expect("cases") {
+        let root = tempdir().expect("a directory");
+        write_case(&root.path().join("model"), case);
+        let pool = pool_in(root.path());
+        let ids = |written: &Value, engine, special_tokens, transformers| {
+            let options = PromptOptions { engine, special_tokens, transformers, ..PromptOptions::default() };
+            let prompt = text(written.as_str().expect("a text"));
+            json!(pool.tokenize_with("model", prompt, options).expect("tokens").ids)
+        };
+        for (key, special_tokens) in [("ids", SpecialTokens::Added), ("plain", SpecialTokens::Omitted)] {
+            for (number, written) in texts.iter().enumerate() {
+                let expected = &case[key][number];
+                let of_file = ids(written, None, special_tokens, Transformers::Five);
+                unlike_the_file += usize::from(of_file != *expected);
+                for (engine, transformers) in [
+                    (ChatEngine::TensorRtLlm, Transformers::Five),
+                    (ChatEngine::Vllm, Transformers::Four),
+                    (ChatEngine::Sglang, Transformers::Four),
+                ] {
+                    compared += 1;
+                    let ids = ids(written, Some(engine), special_tokens, transformers);
+                    if ids != *expected {
+                        wrong.push(format!("{} {key} {engine:?} {written}: {ids} is not {expected}", case["name"]));
+                    }
+                }
+            }
+        }
     }
-    assert_ne!(ids(Some(ChatEngine::Vllm), Transformers::Five), file);
+    assert!(wrong.is_empty(), "{} of {compared}:\n{}", wrong.len(), wrong[..wrong.len().min(20)].join("\n"));
+    assert!(compared > 6_000 && unlike_the_file > 300, "{unlike_the_file} of {compared}");
+}
+
+/// Writes the files of a case.
+fn write_case(folder: &Path, case: &Value) {
+    fs::create_dir(folder).expect("a folder");
+    let models = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/tokenize/models");
+    let model = models.join(case["model"].as_str().expect("a model")).join("tokenizer.json");
+    fs::copy(model, folder.join("tokenizer.json")).expect("a tokenizer");
+    for (file, content) in case["files"].as_object().expect("files") {
+        fs::write(folder.join(file), content.to_string()).expect("a file");
+    }
 }
 
 #[test]

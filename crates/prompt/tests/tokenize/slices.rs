@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 
 use flash_indexer_prompt::tokenize::{
-    FailureReason, LoadError, ModelTokenizer, PieceCache, PoolOptions, Prompt, PromptOptions, SlicedTokenization,
-    Tokenization, TokenizeError, TokenizerPool,
+    Effort, FailureReason, LoadError, ModelTokenizer, PieceCache, PoolOptions, Prompt, PromptOptions,
+    SlicedTokenization, Tokenization, TokenizeError, TokenizerPool,
 };
 use flash_indexer_test_support::wait_for;
 use parking_lot::Mutex;
@@ -29,7 +29,13 @@ struct Slices {
 }
 
 impl ModelTokenizer for Gated {
-    fn tokenize(&self, prompt: Prompt, _: PromptOptions, _: &Arc<PieceCache>) -> Result<Tokenization, TokenizeError> {
+    fn tokenize(
+        &self,
+        prompt: Prompt,
+        _: PromptOptions,
+        _: &Arc<PieceCache>,
+        _: Effort,
+    ) -> Result<Tokenization, TokenizeError> {
         let Prompt::Text(text) = prompt else { panic!("only texts") };
         let (left, name) = (text.matches('|').count(), text.trim_end().trim_end_matches('|').to_owned());
         Ok(Tokenization::Sliced(Box::new(Slices { gate: self.clone(), name, left })))
@@ -160,7 +166,13 @@ struct Uncut {
 }
 
 impl ModelTokenizer for Uncut {
-    fn tokenize(&self, prompt: Prompt, _: PromptOptions, _: &Arc<PieceCache>) -> Result<Tokenization, TokenizeError> {
+    fn tokenize(
+        &self,
+        prompt: Prompt,
+        _: PromptOptions,
+        _: &Arc<PieceCache>,
+        _: Effort,
+    ) -> Result<Tokenization, TokenizeError> {
         let Prompt::Text(text) = prompt else { panic!("only texts") };
         let is_short = text == "short";
         Ok(if is_short { Tokenization::Done(vec![2]) } else { Tokenization::Sliced(Box::new(self.clone())) })
@@ -211,4 +223,63 @@ fn no_prompt_waits_for_a_long_piece_that_cannot_be_cut() {
     assert_eq!(results.try_recv().expect("it is withdrawn at once"), ("second", Err(FailureReason::Withdrawn)));
     pass.send(()).expect("the pool listens");
     assert_eq!(results.recv_timeout(DEADLINE).expect("a result"), ("first", Ok(vec![1])));
+}
+
+/// A tokenizer whose texts, but for `short`, take long to render. The rendering waits for the test to let it pass.
+#[derive(Clone)]
+struct SlowTemplate {
+    passes: Arc<Mutex<Receiver<()>>>,
+    begun: Sender<()>,
+}
+
+impl ModelTokenizer for SlowTemplate {
+    fn tokenize(
+        &self,
+        prompt: Prompt,
+        _: PromptOptions,
+        _: &Arc<PieceCache>,
+        effort: Effort,
+    ) -> Result<Tokenization, TokenizeError> {
+        match (&prompt, effort) {
+            (Prompt::Text(text), _) if text == "short" => Ok(Tokenization::Done(vec![2])),
+            (_, Effort::Brief) => Ok(Tokenization::TooLong(prompt)),
+            (_, Effort::Full) => {
+                self.begun.send(()).expect("the test listens");
+                self.passes.lock().recv_timeout(DEADLINE).expect("the test lets it pass");
+                Ok(Tokenization::Done(vec![1]))
+            }
+        }
+    }
+}
+
+#[test]
+fn no_prompt_waits_for_a_chat_that_takes_long_to_render() {
+    let ((pass, passes), (begun, renderings)) = (channel(), channel());
+    let tokenizer = SlowTemplate { passes: Arc::new(Mutex::new(passes)), begun };
+    let source =
+        Scripted(move |_: &str| -> Result<Arc<dyn ModelTokenizer>, LoadError> { Ok(Arc::new(tokenizer.clone())) });
+    let pool =
+        TokenizerPool::start(vec![Box::new(source)], &PoolOptions { workers: 1, ..forgetful() }).expect("threads");
+    let (sender, results) = channel();
+    let submit = |prompt: &str| {
+        let sender = sender.clone();
+        let report = move |result: Result<flash_indexer_prompt::tokenize::Tokenized, TokenizeError>| {
+            sender
+                .send(result.map(|tokenized| tokenized.ids).map_err(|error| error.reason()))
+                .expect("the test listens");
+        };
+        pool.submit("model", text(prompt), report).expect("room")
+    };
+    submit("a chat");
+    renderings.recv_timeout(DEADLINE).expect("the rendering begins");
+    let waiting = submit("a second chat");
+    for _ in 0..20 {
+        submit("short");
+        assert_eq!(results.recv_timeout(DEADLINE).expect("a result"), Ok(vec![2]));
+    }
+    assert_eq!(pool.statistics().queued, 1, "one rendering at a time for one or two workers");
+    pool.withdraw(waiting);
+    assert_eq!(results.recv_timeout(DEADLINE).expect("at once"), Err(FailureReason::Withdrawn));
+    pass.send(()).expect("the pool listens");
+    assert_eq!(results.recv_timeout(DEADLINE).expect("a result"), Ok(vec![1]));
 }

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use flash_indexer_prompt::tokenize::{
-    LoadError, ModelDirectory, ModelDirectoryOptions, ModelTokenizer, PieceCache, PoolOptions, Prompt, PromptOptions,
-    Tokenization, TokenizeError, TokenizerPool, TokenizerSource,
+    Effort, LoadError, ModelDirectory, ModelDirectoryOptions, ModelTokenizer, PieceCache, PoolOptions, Prompt,
+    PromptOptions, Tokenization, TokenizeError, TokenizerPool, TokenizerSource,
 };
 pub(crate) use flash_indexer_test_support::{TINY_WORDS as WORDS, tiny_tokenizer};
 use serde_json::Value;
@@ -82,7 +82,13 @@ impl<F> ModelTokenizer for FnTokenizer<F>
 where
     F: Fn(&str) -> Vec<u32> + Send + Sync,
 {
-    fn tokenize(&self, prompt: Prompt, _: PromptOptions, _: &Arc<PieceCache>) -> Result<Tokenization, TokenizeError> {
+    fn tokenize(
+        &self,
+        prompt: Prompt,
+        _: PromptOptions,
+        _: &Arc<PieceCache>,
+        _: Effort,
+    ) -> Result<Tokenization, TokenizeError> {
         let Prompt::Text(text) = prompt else { panic!("only texts") };
         Ok(Tokenization::Done((self.0)(&text)))
     }

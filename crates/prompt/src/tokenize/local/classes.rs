@@ -84,6 +84,33 @@ impl TokenizerClass {
         }
     }
 
+    /// The class that an engine on `transformers` 4 takes for BPE models, if it changes the pipeline of `tokenizer.json`: the
+    /// declared one, else that of the model's type.
+    pub(super) fn declared(tokenizer_config: &Value, config: &Value) -> Option<Self> {
+        let name = tokenizer_config["tokenizer_class"].as_str().or(config["tokenizer_class"].as_str());
+        let registered = || FACTS.classes.get(config["model_type"].as_str()?).map(String::as_str);
+        name.or_else(registered).and_then(Self::named)
+    }
+
+    /// Whether the class of `transformers` 4 puts the tokens that begin and end a sequence around a text, as `add_bos_token` and
+    /// `add_eos_token` say, and whether it adds the first one without `add_bos_token`. None if the post-processor is the file's.
+    pub(super) fn begins_by_default(self) -> Option<bool> {
+        match self {
+            Self::Llama | Self::Gemma | Self::Cohere => Some(true),
+            Self::GptNeoX => Some(false),
+            Self::Gpt2 | Self::CodeGen | Self::Qwen2 | Self::Qwen35 => None,
+        }
+    }
+
+    /// Whether the class of `transformers` 4 has the [default](Self::default_tokens) for a special token.
+    pub(super) fn has_default_in_4(self, name: &str) -> bool {
+        match name {
+            "bos_token" | "eos_token" | "unk_token" => true,
+            "pad_token" => !matches!(self, Self::GptNeoX | Self::Cohere),
+            _ => false,
+        }
+    }
+
     /// The special tokens that the class has if `tokenizer_config.json` has none of that name.
     pub(super) const fn default_tokens(self) -> &'static [(&'static str, &'static str)] {
         match self {

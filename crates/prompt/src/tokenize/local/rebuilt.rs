@@ -1,4 +1,5 @@
-//! Tokenizers as the classes of `transformers` 5 build them, from the vocabulary of a `tokenizer.json`.
+//! Tokenizers as classes of `transformers` make them: those of version 5 build them from the vocabulary of a `tokenizer.json`, and
+//! those of version 4 change its pipeline.
 
 use std::collections::BTreeMap;
 use std::mem::discriminant;
@@ -25,6 +26,7 @@ use tokenizers::{AddedToken, Result as LibraryResult, Tokenizer};
 use super::classes::TokenizerClass;
 use super::files::{TOKENIZER_CONFIG_FILE, read_if_present};
 use super::tokens::{ConfiguredToken, NAMED_TOKENS};
+use crate::tokenize::prompt::Transformers;
 
 const QWEN_2: &str =
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
@@ -43,7 +45,7 @@ pub(super) fn rebuilt(file: &Tokenizer, directory: &Path, engine: ChatEngine) ->
     let Value::Object(config) = config else { return Ok(None) };
     // The class of another model than BPE is not followed.
     let ModelWrapper::BPE(_) = file.get_model() else { return Ok(None) };
-    let tokens = Tokens::read(file, directory, config, class)?;
+    let tokens = Tokens::read(file, directory, config, (Some(class), Transformers::Five))?;
     let failed = |error: tokenizers::Error| format!("{}: {error}", directory.display());
     build(file, &tokens, class, engine).map(Some).map_err(failed)
 }
@@ -77,6 +79,63 @@ fn build(file: &Tokenizer, tokens: &Tokens, class: TokenizerClass, engine: ChatE
         None => file.get_post_processor().cloned(),
     };
     tokenizer.with_post_processor(post_processor);
+    Ok(tokenizer)
+}
+
+/// The tokenizer of an engine with `transformers` 4, from that of the file with its configured tokens.
+pub(super) fn adjusted(file: &Tokenizer, directory: &Path) -> Result<Tokenizer, String> {
+    let config = Value::Object(read_object(&directory.join(TOKENIZER_CONFIG_FILE))?);
+    let model_config = Value::Object(read_object(&directory.join("config.json"))?);
+    let class = TokenizerClass::declared(&config, &model_config);
+    let Value::Object(config) = config else { return Ok(file.clone()) };
+    let tokens = Tokens::read(file, directory, config, (class, Transformers::Four))?;
+    let failed = |error: tokenizers::Error| format!("{}: {error}", directory.display());
+    adjust(file, &tokens, class).map_err(failed)
+}
+
+fn adjust(file: &Tokenizer, tokens: &Tokens, class: Option<TokenizerClass>) -> LibraryResult<Tokenizer> {
+    let mut tokenizer = file.clone();
+    let set = |name: &str| tokens.config.get(name).and_then(Value::as_bool);
+    // Classes that pass on no value leave the pre-tokenizer of the file.
+    let adds_space = match class {
+        Some(TokenizerClass::Llama) => set("add_prefix_space"),
+        _ => Some(set("add_prefix_space").unwrap_or(false)),
+    };
+    match (tokenizer.get_pre_tokenizer().cloned(), adds_space) {
+        (Some(PreTokenizerWrapper::ByteLevel(bytes)), Some(adds_space)) => {
+            tokenizer.with_pre_tokenizer(Some(ByteLevel::new(adds_space, bytes.trim_offsets, bytes.use_regex)));
+        }
+        (Some(PreTokenizerWrapper::Sequence(sequence)), Some(true)) if class == Some(TokenizerClass::Cohere) => {
+            let part = |part: &PreTokenizerWrapper| match part {
+                PreTokenizerWrapper::ByteLevel(bytes) => {
+                    ByteLevel::new(true, bytes.trim_offsets, bytes.use_regex).into()
+                }
+                other => other.clone(),
+            };
+            let parts = sequence.as_ref().iter().map(part).collect();
+            tokenizer.with_pre_tokenizer(Some(Sequence::new(parts)));
+        }
+        _ => {}
+    }
+    let known = tokenizer.get_added_tokens_decoder();
+    let missing = |token: &&AddedToken| !known.values().any(|known| known.content == token.content);
+    let missing: Vec<_> = tokens.added.iter().filter(missing).cloned().collect();
+    tokenizer.add_tokens(missing)?;
+    let Some(begins_by_default) = class.and_then(TokenizerClass::begins_by_default) else { return Ok(tokenizer) };
+    let token = |name: &str| {
+        let content = tokens.name(name)?;
+        let id = tokenizer.token_to_id(&content)?;
+        Some((content, id))
+    };
+    let begin = token("bos_token").filter(|_| set("add_bos_token").unwrap_or(begins_by_default));
+    let end = token("eos_token").filter(|_| set("add_eos_token").unwrap_or(false));
+    let piece = |token: &Option<(String, u32)>| token.as_ref().map(|(content, _)| format!("{content}:0"));
+    let pieces: Vec<String> = piece(&begin).into_iter().chain(["$A:0".to_owned()]).chain(piece(&end)).collect();
+    let template = TemplateProcessing::builder()
+        .try_single(pieces)?
+        .special_tokens(begin.into_iter().chain(end).collect::<Vec<_>>())
+        .build()?;
+    tokenizer.with_post_processor(Some(template));
     Ok(tokenizer)
 }
 
@@ -144,7 +203,7 @@ impl Tokens {
         file: &Tokenizer,
         directory: &Path,
         mut config: Map<String, Value>,
-        class: TokenizerClass,
+        class: (Option<TokenizerClass>, Transformers),
     ) -> Result<Self, String> {
         let mut added: BTreeMap<u32, AddedToken> = BTreeMap::new();
         let of_map = |value: &Value| ConfiguredToken::deserialize(value).ok();
@@ -193,9 +252,14 @@ impl Tokens {
     }
 }
 
-/// The special tokens with names: those of all models, and then those of this one, such as `image_token`.
-fn named_tokens(config: &Map<String, Value>, class: TokenizerClass) -> Vec<(String, AddedToken)> {
+/// The special tokens with names: those of all models, and then those of this one, such as `image_token`, which version 4 reads from
+/// `extra_special_tokens` only.
+fn named_tokens(
+    config: &Map<String, Value>,
+    (class, transformers): (Option<TokenizerClass>, Transformers),
+) -> Vec<(String, AddedToken)> {
     let default = |name: &str| {
+        let class = class.filter(|class| transformers == Transformers::Five || class.has_default_in_4(name))?;
         let (_, token) = class.default_tokens().iter().find(|(known, _)| *known == name)?;
         Some(AddedToken::from((*token).to_owned(), true))
     };
@@ -203,7 +267,8 @@ fn named_tokens(config: &Map<String, Value>, class: TokenizerClass) -> Vec<(Stri
         let token = config.get(*name).map_or_else(|| default(name), added_token)?;
         Some(((*name).to_owned(), token))
     });
-    let own = config.iter().filter(|(name, _)| name.ends_with("_token") && !NAMED_TOKENS.contains(&name.as_str()));
+    let reads_own = |name: &str| transformers == Transformers::Five && name.ends_with("_token");
+    let own = config.iter().filter(|(name, _)| reads_own(name) && !NAMED_TOKENS.contains(&name.as_str()));
     let mapped = config.get("extra_special_tokens").and_then(Value::as_object).into_iter().flatten();
     let own = own.chain(mapped).filter_map(|(name, value)| Some((name.clone(), added_token(value)?)));
     usual.chain(own).collect()

@@ -9,7 +9,7 @@ use tokenizers::Tokenizer;
 
 use super::components::check_components;
 use super::files::{FilesVersion, ModelFiles, read_if_present};
-use super::rebuilt::{is_same, rebuilt};
+use super::rebuilt::{adjusted, is_same, rebuilt};
 use super::scores::read_as_python;
 use super::tekken;
 use super::tokens::add_configured_tokens;
@@ -18,7 +18,7 @@ use crate::tokenize::kept::Kept;
 use crate::tokenize::pieces::{Cutting, PieceCache, PieceTokenizer, TextTokenization};
 use crate::tokenize::prompt::{Prompt, PromptOptions, Transformers};
 use crate::tokenize::source::{LoadError, ModelTokenizer, SlicedTokenization, Tokenization};
-use chat_template::{ChatError, ChatTemplates};
+use chat_template::{ChatError, ChatTemplates, Effort};
 use flash_indexer_engine_chats::mistral_files::TEKKEN_FILE;
 use flash_indexer_engine_chats::{Chat, ChatEngine, CodedPrompts, MediaCut, PrepareError, Rendering, TruncationSide};
 
@@ -29,7 +29,7 @@ pub(in crate::tokenize) struct FileTokenizer {
     version: FilesVersion,
     tokenizer: Arc<PieceTokenizer>,
     /// Those of vLLM and SGLang with `transformers` 5, where they are not the file's.
-    rebuilt: [Option<Arc<PieceTokenizer>>; 2],
+    rebuilt: [Option<Arc<PieceTokenizer>>; 3],
     /// Mistral's own, which vLLM takes before the other one.
     tekken: Option<Arc<PieceTokenizer>>,
     /// An error fails chats only.
@@ -51,12 +51,13 @@ impl FileTokenizer {
         let version = files.version();
         let read = |file: &Path| read_tokenizer(file, &files.directory).map_err(LoadError::Failed);
         let ReadTokenizer { tokenizer, rebuilt } = read(&files.tokenizer)?;
-        let [of_vllm, of_sglang] = rebuilt;
+        let [of_vllm, of_sglang, of_version_4] = rebuilt;
         let is_shared = of_vllm.as_ref().zip(of_sglang.as_ref()).is_some_and(|(left, right)| is_same(left, right));
         let shared = |tokenizer| Arc::new(PieceTokenizer::new(tokenizer));
         let tokenizer = shared(tokenizer);
         let of_vllm = of_vllm.map(shared);
         let of_sglang = if is_shared { of_vllm.clone() } else { of_sglang.map(shared) };
+        let of_version_4 = of_version_4.map(shared);
         let templates = ChatTemplates::read_with_clock(&files.directory, clock);
         let templates = templates.map(|read| read.unwrap_or_else(ChatTemplates::none));
         let has_template = templates.as_ref().is_ok_and(ChatTemplates::has_template);
@@ -71,7 +72,7 @@ impl FileTokenizer {
             files,
             version,
             tokenizer,
-            rebuilt: [of_vllm, of_sglang],
+            rebuilt: [of_vllm, of_sglang, of_version_4],
             tekken,
             templates,
             coded_prompts,
@@ -85,25 +86,39 @@ impl FileTokenizer {
 
     /// The tokenizer of an engine, or the file's.
     fn tokenizer_of(&self, engine: Option<ChatEngine>, transformers: Transformers) -> &Arc<PieceTokenizer> {
-        let [of_vllm, of_sglang] = &self.rebuilt;
+        let [of_vllm, of_sglang, of_version_4] = &self.rebuilt;
         let rebuilt = match (engine, transformers) {
             (Some(ChatEngine::Vllm), Transformers::Five) => of_vllm,
             (Some(ChatEngine::Sglang), Transformers::Five) => of_sglang,
-            _ => &None,
+            (Some(ChatEngine::TensorRtLlm), _) | (Some(_), Transformers::Four) => of_version_4,
+            (None, _) => &None,
         };
         rebuilt.as_ref().unwrap_or(&self.tokenizer)
     }
 
-    fn render(&self, chat: &Chat) -> Result<Rendering, TokenizeError> {
+    fn render(&self, chat: &Chat, effort: Effort) -> Result<Rendering, TokenizeError> {
         if let Some(family) = chat.engine.and_then(|engine| self.coded_prompts.of(engine)) {
             return Ok(chat.render_by_code(family, &|token| self.tokenizer.token_id(token).is_some())?);
         }
         match &self.templates {
-            Ok(templates) => Ok(chat.render(templates)?),
+            Ok(templates) => Ok(chat.render_within(templates, effort)?),
             Err(error) => Err(TokenizeError::BrokenChatTemplates(error.to_string())),
         }
     }
 }
+
+/// Whether the work on a chat before its template runs may take more than a few milliseconds: it changes each message, and compiles a
+/// template that the request has.
+fn takes_long_to_prepare(chat: &Chat) -> bool {
+    let template = chat.request.chat_template.as_ref().map_or(0, String::len);
+    chat.bytes() > BRIEF_CHAT_BYTES_MAX
+        || chat.request.messages.len() > BRIEF_MESSAGES_MAX
+        || template > BRIEF_TEMPLATE_BYTES_MAX
+}
+
+const BRIEF_CHAT_BYTES_MAX: usize = 1 << 20;
+const BRIEF_MESSAGES_MAX: usize = 1_000;
+const BRIEF_TEMPLATE_BYTES_MAX: usize = 16 << 10;
 
 /// Tokenization of what precedes the media of a rendered chat.
 struct TokenizationBeforeMedia {
@@ -183,7 +198,14 @@ impl ModelTokenizer for FileTokenizer {
         prompt: Prompt,
         options: PromptOptions,
         pieces: &Arc<PieceCache>,
+        effort: Effort,
     ) -> Result<Tokenization, TokenizeError> {
+        if let Prompt::Chat(chat) = &prompt
+            && effort == Effort::Brief
+            && takes_long_to_prepare(chat)
+        {
+            return Ok(Tokenization::TooLong(prompt));
+        }
         let adds_special_tokens = options.special_tokens.are_added_to(&prompt);
         let kept = options.kept_of(&prompt)?;
         let engine = match &prompt {
@@ -216,7 +238,14 @@ impl ModelTokenizer for FileTokenizer {
             }
             Prompt::Chat(chat) => chat,
         };
-        let Rendering { mut text, prepared, media, cuts, tokens } = self.render(&chat)?;
+        let Rendering { mut text, prepared, media, cuts, tokens } = match self.render(&chat, effort) {
+            Err(TokenizeError::Chat(error))
+                if effort == Effort::Brief && matches!(error, ChatError::TooExpensive { .. }) =>
+            {
+                return Ok(Tokenization::TooLong(Prompt::Chat(chat)));
+            }
+            rendered => rendered?,
+        };
         let kept = kept.filter(|_| !prepared.is_whole);
         let placed = |text: TextTokenization| match &tokens {
             Some(places) => text.with_tokens_at(places),
@@ -257,10 +286,10 @@ impl ModelTokenizer for FileTokenizer {
     }
 }
 
-/// A tokenizer as its file has it, and as classes build it for vLLM and SGLang where that is another one.
+/// A tokenizer as its file has it, and as classes make it for vLLM, for SGLang and with `transformers` 4, where that is another one.
 struct ReadTokenizer {
     tokenizer: Tokenizer,
-    rebuilt: [Option<Tokenizer>; 2],
+    rebuilt: [Option<Tokenizer>; 3],
 }
 
 fn read_tokenizer(file: &Path, directory: &Path) -> Result<ReadTokenizer, String> {
@@ -268,7 +297,7 @@ fn read_tokenizer(file: &Path, directory: &Path) -> Result<ReadTokenizer, String
     let bytes = read_if_present(file)?.ok_or_else(|| format!("{path} has been removed"))?;
     if file.file_name().is_some_and(|name| name == TEKKEN_FILE) {
         let tokenizer = tekken::read(&bytes).map_err(|error| format!("{path}: {error}"))?;
-        return Ok(ReadTokenizer { tokenizer, rebuilt: [None, None] });
+        return Ok(ReadTokenizer { tokenizer, rebuilt: [None, None, None] });
     }
     check_components(&bytes).map_err(|why| format!("{path}: {why}"))?;
     let mut tokenizer = Tokenizer::from_bytes(&bytes).map_err(|error| format!("{path}: {error}"))?;
@@ -279,6 +308,8 @@ fn read_tokenizer(file: &Path, directory: &Path) -> Result<ReadTokenizer, String
     // Some files have truncation and padding settings from training. Engines ignore them.
     tokenizer.with_truncation(None).map_err(|error| format!("{path}: {error}"))?;
     tokenizer.with_padding(None);
-    let rebuilt = [of_vllm, of_sglang].map(|rebuilt| rebuilt.filter(|rebuilt| !is_same(rebuilt, &tokenizer)));
+    let of_version_4 = Some(adjusted(&tokenizer, directory)?);
+    let rebuilt =
+        [of_vllm, of_sglang, of_version_4].map(|rebuilt| rebuilt.filter(|rebuilt| !is_same(rebuilt, &tokenizer)));
     Ok(ReadTokenizer { tokenizer, rebuilt })
 }

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use parking_lot::Mutex;
 
 pub use address::{AddressError, ServiceAddress};
-use chat_template::ChatError;
+use chat_template::{ChatError, Effort};
 pub use connection::MESSAGE_BYTES_MAX as SERVICE_MESSAGE_BYTES_MAX;
 use connection::{Client, Connection};
 pub use error::ServiceError;
@@ -150,6 +150,7 @@ impl ModelTokenizer for ServiceTokenizer {
         prompt: Prompt,
         options: PromptOptions,
         _: &Arc<PieceCache>,
+        _: Effort,
     ) -> Result<Tokenization, TokenizeError> {
         self.ids(&prompt, options).map(Tokenization::Done)
     }
