@@ -71,7 +71,8 @@
 //! * Methods of strings marked as `safe` return plain strings. `title` of letters with a third case, and `isdigit` of
 //!   characters that are digits in some respects only, follow Rust's tables.
 //! * Constant expressions for which Jinja2's compiler has other rules, such as `{{ 1[0:1] }}`.
-//! * Special tokens come from the model's files, not from the defaults of a tokenizer's class.
+//! * Special tokens come from the model's files. The defaults of a tokenizer's class are added by
+//!   [`ChatTemplates::add_special_tokens`].
 //!
 //! # Modules
 //!

@@ -87,6 +87,13 @@ impl ChatTemplates {
         }
     }
 
+    /// Adds special tokens that the model's files do not name.
+    pub fn add_special_tokens<'t>(&mut self, tokens: impl IntoIterator<Item = (&'t str, &'t str)>) {
+        for (name, token) in tokens {
+            self.special_tokens.entry(name.to_owned()).or_insert_with(|| token.to_owned());
+        }
+    }
+
     /// A special token of the model, by the name of its variable, such as `bos_token`.
     pub fn special_token(&self, name: &str) -> Option<&str> {
         self.special_tokens.get(name).map(String::as_str)

@@ -65,6 +65,26 @@ fn a_chat_that_takes_long_to_render_has_the_same_tokens_as_any_other() {
 }
 
 #[test]
+fn a_template_gets_the_special_tokens_of_the_tokenizers_class_that_no_file_names() {
+    let root = tempdir().expect("a directory");
+    let folder = root.path().join("model");
+    write_model(&folder, &tiny_tokenizer());
+    let pool = pool_in(root.path());
+    for (config, ids) in [
+        (json!({}), vec![3]),
+        (json!({ "tokenizer_class": "LlamaTokenizer" }), vec![0, 3]),
+        (json!({ "tokenizer_class": "LlamaTokenizer", "bos_token": null }), vec![3]),
+        (json!({ "tokenizer_class": "LlamaTokenizer", "bos_token": "two" }), vec![4, 3]),
+    ] {
+        fs::write(folder.join("tokenizer_config.json"), config.to_string()).expect("a file");
+        let template = "{% if bos_token %}{{ bos_token }} {% endif %}{{ messages[0].content }}";
+        let one = json!({ "role": "user", "content": "one" });
+        let request = chat(json!({ "messages": [one], "chat_template": template }));
+        assert_eq!(pool.tokenize("model", request).expect("tokens").ids, ids, "{config}");
+    }
+}
+
+#[test]
 fn a_chat_that_cannot_be_rendered_says_why() {
     let root = tempdir().expect("a directory");
     write_model(&root.path().join("bare"), &tiny_tokenizer());

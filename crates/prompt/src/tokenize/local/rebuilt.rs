@@ -93,6 +93,16 @@ pub(super) fn adjusted(file: &Tokenizer, directory: &Path) -> Result<Tokenizer, 
     adjust(file, &tokens, class).map_err(failed)
 }
 
+/// The special tokens that a template gets although no file of the model names them: the defaults of the tokenizer's class.
+pub(super) fn default_tokens(directory: &Path) -> Result<Vec<(&'static str, &'static str)>, String> {
+    let config = Value::Object(read_object(&directory.join(TOKENIZER_CONFIG_FILE))?);
+    let model_config = Value::Object(read_object(&directory.join("config.json"))?);
+    let Some(class) = TokenizerClass::declared(&config, &model_config) else { return Ok(Vec::new()) };
+    // A null means that there is none.
+    let is_unnamed = |(name, _): &(&str, &str)| config.get(*name).is_none();
+    Ok(class.default_tokens().iter().copied().filter(is_unnamed).collect())
+}
+
 fn adjust(file: &Tokenizer, tokens: &Tokens, class: Option<TokenizerClass>) -> LibraryResult<Tokenizer> {
     let mut tokenizer = file.clone();
     let set = |name: &str| tokens.config.get(name).and_then(Value::as_bool);

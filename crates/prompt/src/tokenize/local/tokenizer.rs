@@ -9,7 +9,7 @@ use tokenizers::Tokenizer;
 
 use super::components::check_components;
 use super::files::{FilesVersion, ModelFiles, read_if_present};
-use super::rebuilt::{adjusted, is_same, rebuilt};
+use super::rebuilt::{adjusted, default_tokens, is_same, rebuilt};
 use super::scores::read_as_python;
 use super::tekken;
 use super::tokens::add_configured_tokens;
@@ -59,7 +59,10 @@ impl FileTokenizer {
         let of_sglang = if is_shared { of_vllm.clone() } else { of_sglang.map(shared) };
         let of_version_4 = of_version_4.map(shared);
         let templates = ChatTemplates::read_with_clock(&files.directory, clock);
-        let templates = templates.map(|read| read.unwrap_or_else(ChatTemplates::none));
+        let mut templates = templates.map(|read| read.unwrap_or_else(ChatTemplates::none));
+        if let Ok(templates) = &mut templates {
+            templates.add_special_tokens(default_tokens(&files.directory).map_err(LoadError::Failed)?);
+        }
         let has_template = templates.as_ref().is_ok_and(ChatTemplates::has_template);
         let coded_prompts = CodedPrompts::read(&files.directory, has_template);
         let tekken = match files.directory.join(TEKKEN_FILE) {
