@@ -79,10 +79,13 @@ class Pod:
             def body(self) -> bytes:
                 if (length := self.headers.get("content-length")) is not None:
                     return self.rfile.read(int(length))
+                if "chunked" not in self.headers.get("transfer-encoding", ""):
+                    return b""
                 body = b""
-                while size := int(self.rfile.readline() if "chunked" in self.headers.get("transfer-encoding", "") else "0", 16):
+                while size := int(self.rfile.readline(), 16):
                     body += self.rfile.read(size)
                     self.rfile.readline()
+                self.rfile.readline()
                 return body
 
             def answer(self) -> None:
@@ -181,8 +184,9 @@ def listener(mode: str, cluster: str) -> dict[str, Any]:
         ],
     }
     router = {"@type": "type.googleapis.com/envoy.extensions.filters.http.router.v3.Router"}
+    network = "type.googleapis.com/envoy.extensions.filters.network"
     manager = {
-        "@type": "type.googleapis.com/envoy.extensions.filters.network.http_connection_manager.v3.HttpConnectionManager",
+        "@type": f"{network}.http_connection_manager.v3.HttpConnectionManager",
         "stat_prefix": mode.lower(),
         "route_config": {
             "virtual_hosts": [

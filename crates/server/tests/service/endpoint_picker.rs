@@ -254,7 +254,7 @@ fn a_gateway_that_sends_no_body_is_asked_for_it_and_has_a_destination_without_it
     let Some(Response::RequestHeaders(headers)) = &answer.response else { panic!("{answer:?}") };
     destination(&answer, headers.response.as_ref());
     assert_eq!(answer.mode_override.expect("another mode").request_body_mode(), BodySendMode::Buffered);
-    assert_eq!((picks(&service, "no_body"), in_flight(&service)), (1.0, 1));
+    assert_eq!((picks(&service, "body_not_sent"), in_flight(&service)), (1.0, 1));
     exchange.send_body(&completion(&[1, 2, 3]), true);
     let answer = exchange.next().expect("an answer");
     let Some(Response::RequestBody(body)) = &answer.response else { panic!("{answer:?}") };

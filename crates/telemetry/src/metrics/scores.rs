@@ -15,7 +15,7 @@ pub enum PickOutcome {
     /// The load alone: the request has no body, or another path.
     NoPrompt,
     /// The load alone: the gateway has not sent the body yet. A choice by the body may follow.
-    NoBody,
+    BodyNotSent,
     /// The load alone: the body exceeds a limit.
     TooLarge,
     /// The load alone: the body did not arrive in time.
@@ -36,7 +36,7 @@ impl PickOutcome {
     const ALL: [Self; 10] = [
         Self::Scored,
         Self::NoPrompt,
-        Self::NoBody,
+        Self::BodyNotSent,
         Self::TooLarge,
         Self::TooSlow,
         Self::InvalidBody,
@@ -50,7 +50,7 @@ impl PickOutcome {
         match self {
             Self::Scored => "scored",
             Self::NoPrompt => "no_prompt",
-            Self::NoBody => "no_body",
+            Self::BodyNotSent => "body_not_sent",
             Self::TooLarge => "too_large",
             Self::TooSlow => "too_slow",
             Self::InvalidBody => "invalid_body",

@@ -205,7 +205,7 @@ impl Exchange {
                     response_trailer_mode: HeaderSendMode::Send.into(),
                     ..ProcessingMode::default()
                 };
-                self.answer_headers(Err(PickOutcome::NoBody), Some(mode)).await;
+                self.answer_headers(Err(PickOutcome::BodyNotSent), Some(mode)).await;
             }
         }
     }
