@@ -13,7 +13,7 @@ pub struct HeldBlock {
     pub parent: Option<SequenceHash>,
     /// Content id of the block.
     pub local: LocalHash,
-    /// Reference count in each tier; at least one is not zero.
+    /// Reference count in each tier; at least one is not zero, unless the block is kept for its descendants only.
     pub copies: PerTier<u32>,
 }
 
@@ -32,7 +32,8 @@ impl HeldBlock {
 /// Stored events that recreate `held` in an empty index.
 ///
 /// Parents come before children, and consecutive blocks with equal reference counts share an event for each tier.
-/// Blocks whose parent is not held come last, with the parent for which they wait. Linear in the number of blocks.
+/// Blocks whose parent is not held come last, with the parent for which they wait. A block without copies, which is kept for its
+/// descendants, is in an event of zero copies. Linear in the number of blocks.
 #[must_use]
 pub fn stored_events(mut held: Vec<HeldBlock>) -> Vec<BlockEvent> {
     held.sort_unstable_by_key(|block| block.sequence);
@@ -55,10 +56,13 @@ pub fn stored_events(mut held: Vec<HeldBlock>) -> Vec<BlockEvent> {
 
 fn push_run(events: &mut Vec<BlockEvent>, held: &[HeldBlock], run: &[usize]) {
     let first = &held[run[0]];
+    let blocks = || run.iter().map(|&at| held[at].block()).collect();
+    if first.copies.is_zero() {
+        events.push(BlockEvent::Stored { tier: Tier::Device, parent: first.parent, blocks: blocks(), copies: 0 });
+    }
     for (tier, &copies) in first.copies.iter() {
         if copies > 0 {
-            let blocks = run.iter().map(|&at| held[at].block()).collect();
-            events.push(BlockEvent::Stored { tier, parent: first.parent, blocks, copies });
+            events.push(BlockEvent::Stored { tier, parent: first.parent, blocks: blocks(), copies });
         }
     }
 }

@@ -17,10 +17,22 @@ const PASSES_MAX: u32 = 2;
 pub struct HeldReading {
     rank: WorkerRank,
     found: KeyedMap<SequenceHash, HeldBlock>,
+    /// None if only held blocks are read.
+    kept: Option<KeptReading>,
     pass: u32,
     /// Entry of the rank's list of runs, and offset in the run, at which the next part begins.
     pub(crate) entry: usize,
     pub(crate) offset: u16,
+}
+
+/// A reading of blocks that a rank no longer holds, and that it keeps for their descendants. They are read after the held ones.
+#[derive(Debug, Default)]
+struct KeptReading {
+    /// Without copies.
+    blocks: KeyedMap<SequenceHash, HeldBlock>,
+    /// Parents that may be such blocks.
+    unheld: Vec<SequenceHash>,
+    has_begun: bool,
 }
 
 /// Whether a reading has all blocks of its rank.
@@ -36,7 +48,7 @@ impl HeldReading {
     /// A reading that has not begun.
     #[must_use]
     pub fn new(rank: WorkerRank) -> Self {
-        Self { rank, found: KeyedMap::default(), pass: 0, entry: 0, offset: 0 }
+        Self { rank, found: KeyedMap::default(), kept: None, pass: 0, entry: 0, offset: 0 }
     }
 
     /// A reading of a rank that holds about `blocks` blocks. While it holds no more than a quarter above that, no part grows the table
@@ -46,6 +58,13 @@ impl HeldReading {
     pub fn with_capacity(rank: WorkerRank, blocks: usize) -> Self {
         let found = KeyedMap::with_capacity_and_hasher(blocks + blocks / 4, KeyedState);
         Self { found, ..Self::new(rank) }
+    }
+
+    /// The same reading, also of the removed blocks that the rank keeps for their descendants. An index that does not keep them adds
+    /// none.
+    #[must_use]
+    pub fn with_kept(self) -> Self {
+        Self { kept: Some(KeptReading::default()), ..self }
     }
 
     /// The rank.
@@ -60,8 +79,59 @@ impl HeldReading {
         self.into_iter().collect()
     }
 
+    /// The blocks read so far, and those that the rank keeps without holding them, which have no copies. Costs as much as all of them.
+    #[must_use]
+    pub fn into_blocks_and_kept(self) -> Vec<HeldBlock> {
+        let kept = self.kept.map(|kept| kept.blocks).unwrap_or_default();
+        self.found.into_values().chain(kept.into_values()).collect()
+    }
+
+    /// Adds held blocks, in the order of a chain where they are of one.
     pub(crate) fn add(&mut self, blocks: impl IntoIterator<Item = HeldBlock>) {
+        let mut previous = None;
+        for block in blocks {
+            if let (Some(kept), Some(parent)) = (&mut self.kept, block.parent.filter(|_| block.parent != previous)) {
+                kept.unheld.push(parent);
+            }
+            previous = Some(block.sequence);
+            self.found.insert(block.sequence, block);
+        }
+    }
+
+    /// Adds blocks that wait for their parent, which is not kept for them.
+    pub(crate) fn add_waiting(&mut self, blocks: impl IntoIterator<Item = HeldBlock>) {
         self.found.extend(blocks.into_iter().map(|block| (block.sequence, block)));
+    }
+
+    /// Whether the held blocks are read, and the kept ones are not.
+    pub(crate) fn is_of_kept(&self) -> bool {
+        self.kept.as_ref().is_some_and(|kept| kept.has_begun)
+    }
+
+    /// A parent that may be kept; the inner one is none if it is read already. None at the end.
+    pub(crate) fn next_unheld(&mut self) -> Option<Option<SequenceHash>> {
+        let kept = self.kept.as_mut()?;
+        let sequence = kept.unheld.pop()?;
+        let is_read = self.found.contains_key(&sequence) || kept.blocks.contains_key(&sequence);
+        Some((!is_read).then_some(sequence))
+    }
+
+    /// Adds a kept block. Its parent may be kept as well.
+    pub(crate) fn keep(&mut self, block: HeldBlock) {
+        let Some(kept) = &mut self.kept else { return };
+        kept.unheld.extend(block.parent);
+        kept.blocks.insert(block.sequence, block);
+    }
+
+    /// The held blocks are complete.
+    pub(crate) fn end_held(&mut self) -> ReadingProgress {
+        match &mut self.kept {
+            Some(kept) if !kept.unheld.is_empty() => {
+                kept.has_begun = true;
+                ReadingProgress::More
+            }
+            _ => ReadingProgress::Complete,
+        }
     }
 
     /// Replaces what was read by all blocks of the rank.

@@ -207,6 +207,11 @@ impl Model {
         }
     }
 
+    /// Applies an event of a dump that is no part of the blocks' history.
+    pub(crate) fn restore_without_history(&self, rank: WorkerRank, event: BlockEvent) {
+        self.apply(rank, &RankEvent::Primary(event));
+    }
+
     /// Applies one event of a rank to the current index, and returns its effect. If that panics, an empty index replaces
     /// the current one.
     fn apply(&self, rank: WorkerRank, event: &RankEvent) -> Applied {

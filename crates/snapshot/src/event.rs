@@ -80,6 +80,8 @@ pub(super) struct Stored<'a> {
     group: Option<StoredInGroup<'a>>,
     #[serde(skip_serializing_if = "Option::is_none")]
     gone: Option<ShownRun<'a>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    kept: Option<ShownRun<'a>>,
 }
 
 #[derive(Serialize)]
@@ -120,6 +122,7 @@ impl<'a> Stored<'a> {
             copies: (copies > 1).then_some(copies),
             group: None,
             gone: None,
+            kept: None,
         }
     }
 
@@ -140,6 +143,11 @@ impl<'a> Stored<'a> {
     /// Event of recent blocks that the rank does not hold.
     pub(super) fn not_held(run: Run<'a>, hashes: HashForm) -> Self {
         Self { gone: Some(ShownRun::new(run, hashes)), ..Self::empty(1, hashes) }
+    }
+
+    /// Event of removed blocks that the rank keeps for their descendants.
+    pub(super) fn kept(run: Run<'a>, hashes: HashForm) -> Self {
+        Self { kept: Some(ShownRun::new(run, hashes)), ..Self::empty(1, hashes) }
     }
 
     fn empty(copies: u32, hashes: HashForm) -> Self {
@@ -206,6 +214,14 @@ pub(super) struct ReadStored {
     pub(super) remembered: Option<AgeRecord>,
     pub(super) group: Option<ReadGroup>,
     pub(super) gone: Option<ReadRecent>,
+    pub(super) kept: Option<ReadKept>,
+}
+
+#[derive(Deserialize)]
+pub(super) struct ReadKept {
+    pub(super) parent_hash: Option<AnyHash>,
+    #[serde(deserialize_with = "blocks")]
+    pub(super) blocks: Vec<Block>,
 }
 
 #[derive(Deserialize)]

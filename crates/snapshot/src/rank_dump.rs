@@ -16,7 +16,8 @@ pub struct RankDump {
     pub dp_rank: DpRank,
     /// Position in the rank's stream of which `events` are the exact result; none for a rank without a listener.
     pub position: Option<Position>,
-    /// Stored events that fill an empty index with the same blocks. Parents precede children.
+    /// Stored events that fill an empty index with the same blocks. Parents precede children. An event of zero copies has blocks that
+    /// the rank does not hold any more, and that its index keeps for their descendants.
     pub events: Vec<BlockEvent>,
     /// The same for the secondary cache groups of a hybrid model's rank. Each group has at least one event.
     pub secondary: Vec<GroupChange>,

@@ -102,6 +102,8 @@ pub enum DumpEntry {
     Secondary(SecondaryBlocks),
     /// Recent blocks that the rank no longer holds, for the decoder state.
     Recent(RecentBlocks),
+    /// Removed blocks that the rank's index keeps for their descendants.
+    Kept(KeptBlocks),
 }
 
 impl DumpEntry {
@@ -112,6 +114,7 @@ impl DumpEntry {
             Self::Blocks(stored) => stored.blocks.len(),
             Self::Secondary(stored) => stored.hashes.len(),
             Self::Recent(recent) => recent.blocks.len(),
+            Self::Kept(kept) => kept.blocks.len(),
         }
     }
 }
@@ -158,6 +161,15 @@ impl From<StoredBlocks> for BlockEvent {
         let StoredBlocks { tier, parent, copies, blocks, salt: _, remembered: _ } = stored;
         Self::Stored { tier, parent, blocks, copies }
     }
+}
+
+/// Chain of blocks that a rank does not hold, and whose descendants it holds.
+#[derive(Debug)]
+pub struct KeptBlocks {
+    /// Parent of the first block; none at the start of a sequence.
+    pub parent: Option<SequenceHash>,
+    /// The blocks.
+    pub blocks: Vec<Block>,
 }
 
 /// Chain of blocks that a rank does not hold, and that its engine may name again by sequence hash alone.

@@ -7,9 +7,9 @@ use flash_indexer_core::hashing::BlockSize;
 use flash_indexer_core::{SequenceHash, Tier};
 use flash_indexer_types::hashes::AnyHash;
 
-use super::event::{ReadGroup, ReadRecent, ReadStored, ReadTier};
+use super::event::{ReadGroup, ReadKept, ReadRecent, ReadStored, ReadTier};
 use super::groups::{GroupSizeError, read_size};
-use super::read::{DumpEntry, DumpError, RecentBlocks, SecondaryBlocks, StoredBlocks};
+use super::read::{DumpEntry, DumpError, KeptBlocks, RecentBlocks, SecondaryBlocks, StoredBlocks};
 use super::record::RankRecord;
 use super::tally::Tally;
 
@@ -33,9 +33,12 @@ impl ReceivedTotals {
         registered: BlockSize,
     ) -> Result<DumpEntry, GroupSizeError> {
         let tier = tier.map_or(Tier::Device, |tier| tier.0);
-        let ReadStored { parent_hash, copies, salt, blocks, remembered, group, gone } = stored;
+        let ReadStored { parent_hash, copies, salt, blocks, remembered, group, gone, kept } = stored;
         let copies = copies.unwrap_or(1);
         let sequence = |hash: AnyHash| SequenceHash(hash.0);
+        if let Some(ReadKept { parent_hash, blocks }) = kept {
+            return Ok(DumpEntry::Kept(KeptBlocks { parent: parent_hash.map(sequence), blocks }));
+        }
         Ok(match (group, gone) {
             (Some(ReadGroup { group, needs, block_size, blocks: hashes }), _) => {
                 let size = block_size.map(|tokens| read_size(group, tokens, registered)).transpose()?;

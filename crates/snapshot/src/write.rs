@@ -76,7 +76,9 @@ impl<W: Write> DumpWriter<W> {
         record.holds = Tally::default();
         for event in &dump.events {
             let (tier, parent, blocks, copies) = stored(event);
-            record.holds.add(tier, copies, parent, blocks);
+            if copies > 0 {
+                record.holds.add(tier, copies, parent, blocks);
+            }
         }
         record.remembers = dump.contents.as_deref().map(contents::tally);
         self.end.ranks += 1;
@@ -98,6 +100,12 @@ impl<W: Write> DumpWriter<W> {
         let mut unwritten = Unwritten::new(dump.contents.as_deref());
         for event in &dump.events {
             let (tier, parent, blocks, copies) = stored(event);
+            if copies == 0 {
+                for run in runs(parent, blocks, |_, _| BlockAnnotations::default()) {
+                    self.event(&record, &key, tier, Stored::kept(run, self.hashes))?;
+                }
+                continue;
+            }
             let mark = |parent, block: &Block| BlockAnnotations {
                 salt: salt_of(block),
                 remembered: unwritten.mark(parent, block),

@@ -131,8 +131,8 @@ impl DumpSink for DumpContents {
                     parent = Some(block.sequence);
                 }
             }
-            // Tombstones are not held blocks.
-            DumpEntry::Recent(_) => {}
+            // Not held.
+            DumpEntry::Recent(_) | DumpEntry::Kept(_) => {}
             DumpEntry::Secondary(SecondaryBlocks { group, tier, copies, hashes: names }) => {
                 let held = held.groups.entry(group.id.0).or_default();
                 for sequence in names {

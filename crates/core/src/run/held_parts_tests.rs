@@ -3,7 +3,7 @@
 use super::RunIndex;
 use crate::{
     Block, BlockEvent, DpRank, HeldBlock, HeldReading, LocalHash, ReadingProgress, RemovedCopies, SequenceHash,
-    SharedIndex, Tier, WorkerId, WorkerRank,
+    SharedIndex, Tier, WorkerId, WorkerRank, stored_events,
 };
 
 const READ: WorkerRank = WorkerRank { worker: WorkerId(0), dp_rank: DpRank(0) };
@@ -86,4 +86,63 @@ fn a_rank_is_read_in_bounded_parts_while_others_change() {
         assert_eq!(sorted(reading.into_blocks()), held);
     }
     assert!(read_at_once < 5, "{read_at_once} of 100 ranks were read at once");
+}
+
+/// A new index with what a reading has of a rank: the held blocks, and the removed ones that are kept for their descendants.
+fn rebuilt(index: &RunIndex) -> RunIndex {
+    let mut reading = HeldReading::new(READ).with_kept();
+    while index.read_held(&mut reading, PART_BLOCKS) == ReadingProgress::More {}
+    let (copy, mut kept) = (RunIndex::default(), Vec::new());
+    for event in stored_events(reading.into_blocks_and_kept()) {
+        match event {
+            BlockEvent::Stored { tier, parent, blocks, copies: 0 } => {
+                kept.extend(blocks.iter().map(|block| block.sequence));
+                copy.apply(READ, &BlockEvent::Stored { tier, parent, blocks, copies: 1 });
+            }
+            event => {
+                copy.apply(READ, &event);
+            }
+        }
+    }
+    copy.apply(READ, &BlockEvent::Removed { tier: Tier::Device, blocks: kept, copies: RemovedCopies::One });
+    copy
+}
+
+#[test]
+fn a_rank_that_is_rebuilt_from_a_reading_knows_the_parents_of_later_blocks() {
+    let mut numbers = Numbers(11);
+    let (mut stores_below_holes, mut holes) = (0, 0);
+    for _ in 0..300 {
+        let index = RunIndex::default();
+        for number in 0..20 {
+            change(&index, WorkerRank { worker: WorkerId(number % 2), dp_rank: DpRank(0) }, &mut numbers);
+        }
+        for _ in 0..30 {
+            let held = index.held(READ);
+            let hole = &held.get(numbers.below(held.len().max(1) as u64) as usize);
+            let removed = hole.map(|block| block.sequence).into_iter().collect();
+            index.apply(READ, &BlockEvent::Removed { tier: Tier::Device, blocks: removed, copies: RemovedCopies::All });
+        }
+        let copy = rebuilt(&index);
+        assert_eq!(sorted(copy.held(READ)), sorted(index.held(READ)));
+        assert_eq!(copy.size(READ), index.size(READ));
+        let held = sorted(index.held(READ));
+        holes += held
+            .iter()
+            .filter(|block| block.parent.is_some_and(|parent| !held.iter().any(|it| it.sequence == parent)))
+            .count();
+        for parent in &held {
+            let block = Block { sequence: SequenceHash(parent.sequence.0 ^ 1), local: LocalHash(99) };
+            let event = BlockEvent::Stored {
+                tier: Tier::Device,
+                parent: Some(parent.sequence),
+                blocks: vec![block],
+                copies: 1,
+            };
+            assert_eq!(copy.apply(READ, &event), index.apply(READ, &event), "below {parent:?}");
+            stores_below_holes += 1;
+        }
+        assert_eq!(copy.size(READ), index.size(READ));
+    }
+    assert!(holes > 1_000 && stores_below_holes > 1_000, "{holes} holes, {stores_below_holes} stores");
 }

@@ -12,7 +12,7 @@ use flash_indexer_types::{InstanceId, ModelKey, Owner, Position, Registered, Reg
 use flash_indexer_wire::Start;
 
 use super::cleanup::PendingWork;
-use super::readings::held_in_parts;
+use super::readings::{in_parts, reading_of};
 use super::{Indexer, RegistrationError};
 use crate::model::Model;
 
@@ -134,7 +134,7 @@ impl Indexer {
             let model = Arc::clone(model);
             // The instance may have been registered again since the ranks were listed, under another worker.
             let rank = WorkerRank { worker: listener.worker, dp_rank };
-            let mut held = held_in_parts(Arc::clone(&model), rank);
+            let mut held = in_parts(Arc::clone(&model), reading_of(&model, rank).with_kept());
             let read = self.read(&listener, dp_rank, (ReadAt::Now, DecoderStateDetail::Full), None, move || {
                 Some((held()?, model.index().secondary_stores(rank), model.is_partial(rank)))
             });
@@ -154,7 +154,7 @@ impl Indexer {
                     if is_partial { position.degraded() } else { position }
                 }),
                 instance,
-                events: stored_events(held.into_blocks()),
+                events: stored_events(held.into_blocks_and_kept()),
                 secondary: further,
                 named_groups: decoder_state.groups,
                 salts: decoder_state.block_state.salts.iter().map(|block| (block.sequence, block.salt)).collect(),

@@ -11,7 +11,7 @@ use flash_indexer_types::{EngineKind, InstanceId, ModelKey, Position, RankId};
 
 use super::Indexer;
 use super::handover::listener;
-use super::readings::held_in_parts;
+use super::readings::{in_parts, reading_of};
 use crate::model::Model;
 
 /// Longest wait for a reading after its message has arrived, for busy threads.
@@ -72,7 +72,7 @@ impl Indexer {
         let read = self.read(&listener, rank.dp_rank, (at, DecoderStateDetail::Brief), patience, {
             let model = Arc::clone(&model);
             let of = WorkerRank { worker: listener.worker, dp_rank: rank.dp_rank };
-            let mut held = held_in_parts(Arc::clone(&model), of);
+            let mut held = in_parts(Arc::clone(&model), reading_of(&model, of));
             // The rank may become partial during the wait.
             move || Some((held()?, model.index().secondary_stores(of), model.is_partial(of)))
         });

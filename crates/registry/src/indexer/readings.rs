@@ -67,7 +67,7 @@ impl Indexer {
         let Some(listener) = listener(model, instance, dp_rank) else { return Some(model.index().dump(rank)) };
         let now = (ReadAt::Now, DecoderStateDetail::Brief);
         // The worker of the rank may be of an earlier registration.
-        let held = held_in_parts(Arc::clone(model), WorkerRank { worker: listener.worker, dp_rank });
+        let held = in_parts(Arc::clone(model), reading_of(model, WorkerRank { worker: listener.worker, dp_rank }));
         self.read(&listener, dp_rank, now, Some(EXPLANATION_WAIT_MAX), held)
             .map(|(_, held)| stored_events(held.into_blocks()))
     }
@@ -76,10 +76,15 @@ impl Indexer {
 /// Longest wait for the blocks of a rank that are read for an explanation.
 const EXPLANATION_WAIT_MAX: Duration = Duration::from_secs(5);
 
+/// A reading of a rank that has not begun.
+pub(super) fn reading_of(model: &Model, rank: WorkerRank) -> HeldReading {
+    HeldReading::with_capacity(rank, model.index().size(rank).blocks)
+}
+
 /// A function that reads a part of a rank's blocks with each call, and returns the reading with the last one. The caller's thread, and
 /// not the writer's, allocates its table, lists its blocks and frees it: each takes a time in proportion to the rank.
-pub(super) fn held_in_parts(model: Arc<Model>, rank: WorkerRank) -> impl FnMut() -> Option<HeldReading> + Send {
-    let mut reading = HeldReading::with_capacity(rank, model.index().size(rank).blocks);
+pub(super) fn in_parts(model: Arc<Model>, mut reading: HeldReading) -> impl FnMut() -> Option<HeldReading> + Send {
+    let rank = reading.rank();
     move || match model.index().read_held(&mut reading, READ_BLOCKS_MAX) {
         ReadingProgress::More => None,
         ReadingProgress::Complete => Some(std::mem::replace(&mut reading, HeldReading::new(rank))),

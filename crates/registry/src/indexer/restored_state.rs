@@ -2,9 +2,9 @@
 
 use flash_indexer_core::groups::GroupChange;
 use flash_indexer_core::hashing::Salt;
-use flash_indexer_core::{Block, BlockEvent, SequenceHash, Tier, WorkerRank};
+use flash_indexer_core::{Block, BlockEvent, RemovedCopies, SequenceHash, Tier, WorkerRank};
 use flash_indexer_ingest::{DecoderState, ModelSink};
-use flash_indexer_snapshot::{DumpEntry, RankRecord, SecondaryBlocks, StreamRecord, recent_blocks};
+use flash_indexer_snapshot::{DumpEntry, KeptBlocks, RankRecord, SecondaryBlocks, StreamRecord, recent_blocks};
 use flash_indexer_telemetry::metrics::Limit;
 use flash_indexer_types::{Position, Trust};
 use flash_indexer_wire::{Age, RECENT_BLOCKS_MAX, SaltedBlock, SaltedCopies};
@@ -22,7 +22,12 @@ pub(super) struct RestoredState {
     rejected: u64,
     /// Generation of the index that the blocks were restored into, if any were.
     generation: Option<u64>,
+    /// Blocks that are stored for as long as their descendants are restored, and not held.
+    kept: Vec<SequenceHash>,
 }
+
+/// Blocks of one change of an index.
+const EVENT_BLOCKS_MAX: usize = 4_096;
 
 impl RestoredState {
     /// Applies one entry of the dump.
@@ -41,6 +46,20 @@ impl RestoredState {
                 self.record_salt(gone.salt, SaltedCopies::default(), &gone.blocks);
                 self.record_contents(Some(gone.age), gone.parent, &gone.blocks);
             }
+            DumpEntry::Kept(KeptBlocks { parent, blocks }) => {
+                self.kept.extend(blocks.iter().map(|block| block.sequence));
+                let stored = BlockEvent::Stored { tier: Tier::Device, parent, blocks, copies: 1 };
+                model.restore_without_history(rank, stored);
+            }
+        }
+    }
+
+    /// Removes the blocks that are not held, now that all of their descendants are restored. The index keeps them as it did before.
+    pub(super) fn remove_kept(&mut self, model: &Model, rank: WorkerRank) {
+        for blocks in std::mem::take(&mut self.kept).chunks(EVENT_BLOCKS_MAX) {
+            let removed =
+                BlockEvent::Removed { tier: Tier::Device, blocks: blocks.to_vec(), copies: RemovedCopies::One };
+            model.restore_without_history(rank, removed);
         }
     }
 

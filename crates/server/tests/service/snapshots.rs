@@ -185,3 +185,33 @@ fn a_second_service_does_not_use_the_same_state_directory() {
     drop(service.stop());
     drop(Service::recovered(options(folder.path(), NEVER)));
 }
+
+#[test]
+fn a_store_below_a_removed_block_is_no_loss_after_a_restart_or_a_recovery_from_a_peer() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let service = Service::recovered(options(folder.path(), NEVER));
+    let engine = engine(&service);
+    publish(&engine, &service, 0..5);
+    let say = |sequence, events: &[_]| {
+        engine.publisher.publish(sequence, &encode_batch(1.0, events, None, Encoding::Map)).expect("published");
+    };
+    say(5, &[removed(&[1, 3])]);
+    wait(&engine, &service, 5);
+    drop(service.stop());
+
+    let restarted = Service::recovered(options(folder.path(), NEVER));
+    let peer = Service::from_peer(&restarted.url(""));
+    for service in [&restarted, &peer] {
+        wait(&engine, service, 5);
+    }
+    say(6, &[stored(Some(5), &[6])]);
+    for service in [&restarted, &peer] {
+        wait(&engine, service, 6);
+        assert_eq!(held_tokens(service, 6), 0, "block 1 is removed");
+    }
+    say(7, &[stored(None, &[1]), stored(Some(2), &[3])]);
+    for service in [&restarted, &peer] {
+        wait(&engine, service, 7);
+        assert_eq!(held_tokens(service, 6), 24, "all blocks are held again");
+    }
+}
