@@ -3,6 +3,7 @@
 mod access_options;
 mod demo;
 mod discovery_options;
+mod endpoint_picker_options;
 #[cfg(feature = "hub")]
 mod hub_options;
 mod inbound_options;
@@ -29,6 +30,7 @@ use tracing::{debug, info, warn};
 use self::access_options::AccessArguments;
 use self::demo::DemoArguments;
 use self::discovery_options::{DiscoveryArguments, EngineDefaults};
+use self::endpoint_picker_options::EndpointPickerArguments;
 use self::inbound_options::InboundArguments;
 use self::shared_store_options::SharedStoreArguments;
 use self::tokenizer_options::TokenizerArguments;
@@ -222,6 +224,9 @@ pub(crate) struct ServeArguments {
     access: AccessArguments,
 
     #[command(flatten)]
+    endpoint_picker: EndpointPickerArguments,
+
+    #[command(flatten)]
     inbound: InboundArguments,
 
     #[command(flatten)]
@@ -250,6 +255,9 @@ pub(crate) fn run(arguments: ServeArguments) -> Result<()> {
         info!("listening on {}", server.url());
         if let Some(address) = server.grpc_address() {
             info!("listening for gRPC on {address}");
+        }
+        if let Some(address) = server.endpoint_picker_address() {
+            info!("listening for gateways on {address}");
         }
         let started = tokio::select! {
             recovered = server.recovered() => Some(recovered),
@@ -287,11 +295,16 @@ impl ServeArguments {
     /// The server's options; fails if a value is wrong.
     pub(crate) fn options(&self) -> Result<ServerOptions> {
         let registrations = self.workers.iter().map(|worker| self.registration(worker));
-        self.access.check(&self.host)?;
+        self.access.check("--host", &self.host)?;
+        let endpoint_picker = self.endpoint_picker.options(&self.model_name, &self.tenant_id);
+        if let Some(picker) = &endpoint_picker {
+            self.access.check("--endpoint-picker-bind", &picker.address.ip().to_string())?;
+        }
         Ok(ServerOptions {
             host: self.host.clone(),
             port: self.port,
             grpc_port: self.grpc_port,
+            endpoint_picker,
             body_bytes_max: self.body_bytes_max.get(),
             body_bytes_total_max: self.body_bytes_total_max,
             connections_max: self.connections_max.get(),

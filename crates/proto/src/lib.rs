@@ -31,5 +31,13 @@ pub mod tokenization {
     include!("generated/tokenization.rs");
 }
 
+/// Envoy's external processing.
+pub mod ext_proc {
+    include!("generated/envoy.service.ext_proc.v3.rs");
+}
+
+/// The messages of `google.protobuf` that others contain.
+pub use prost_types as google;
+
 /// Encoded file descriptors of `indexer` and `flash_indexer`, served by gRPC reflection.
 pub const DESCRIPTORS: &[u8] = include_bytes!("generated/descriptors.bin");

@@ -32,6 +32,8 @@ pub struct PickOptions {
     pub temperature: f64,
     /// Seed of the choice. The same costs, instances, temperature and seed pick the same instance.
     pub seed: u64,
+    /// Limit of the requests in flight of an instance. An instance with that number or more is not picked; none limits nothing.
+    pub requests_max: Option<u32>,
 }
 
 /// An instance that may be picked, with everything that its cost depends on.
@@ -54,6 +56,11 @@ pub struct Candidate {
 }
 
 impl Candidate {
+    /// Whether the instance may be picked.
+    fn may_be_picked(&self, options: PickOptions) -> bool {
+        self.is_ready && options.requests_max.is_none_or(|max| self.load.requests < max)
+    }
+
     /// Blocks of a prompt of `blocks` blocks that the instance would have to compute.
     #[must_use]
     pub fn new_blocks(&self, blocks: usize) -> f64 {
@@ -69,14 +76,14 @@ impl Candidate {
     }
 }
 
-/// Index of the picked candidate; none if none is ready. Costs one pass, in any order of the candidates.
+/// Index of the picked candidate; none if none is ready and below the limit of requests. Costs one pass, in any order of the candidates.
 ///
 /// With a temperature, an instance is picked with a probability proportional to `exp(-n / temperature)`, where `n` is its cost
 /// scaled to 0 for the lowest and 1 for the highest cost of a ready candidate. Equal costs are equally likely, also with
 /// temperature 0.
 #[must_use]
 pub(crate) fn pick(candidates: &[Candidate], blocks: usize, options: PickOptions) -> Option<usize> {
-    let ready = || candidates.iter().enumerate().filter(|(_, candidate)| candidate.is_ready);
+    let ready = || candidates.iter().enumerate().filter(|(_, candidate)| candidate.may_be_picked(options));
     let costs = || ready().map(|(_, candidate)| candidate.cost(blocks, options.weights));
     let lowest = costs().min_by(f64::total_cmp)?;
     let range = costs().max_by(f64::total_cmp)? - lowest;
@@ -118,7 +125,7 @@ mod tests {
     }
 
     fn options(temperature: f64, seed: u64) -> PickOptions {
-        PickOptions { weights: CostWeights::default(), temperature, seed }
+        PickOptions { weights: CostWeights::default(), temperature, seed, requests_max: None }
     }
 
     const BUSY: InstanceLoad = InstanceLoad { requests: 2, prefill_blocks: 6, active_blocks: 20 };
@@ -135,6 +142,15 @@ mod tests {
         assert_eq!(pick(&both, 10, options(0.0, 7)), Some(0));
         let prefill_only = CostWeights { active: 0.0, ..CostWeights::default() };
         assert_eq!(pick(&both, 10, PickOptions { weights: prefill_only, ..options(0.0, 7) }), Some(1));
+    }
+
+    #[test]
+    fn an_instance_at_the_limit_of_requests_is_not_picked() {
+        let candidates = [candidate("holder", 9.0, BUSY), candidate("idle", 0.0, InstanceLoad { requests: 1, ..BUSY })];
+        let limited = |max| PickOptions { requests_max: Some(max), ..options(0.0, 1) };
+        assert_eq!(pick(&candidates, 10, limited(3)), Some(0));
+        assert_eq!(pick(&candidates, 10, limited(2)), Some(1), "the holder has 2");
+        assert_eq!(pick(&candidates, 10, limited(1)), None);
     }
 
     #[test]

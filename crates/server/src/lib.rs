@@ -77,6 +77,7 @@ pub use flash_indexer_types::networks::{EngineNetwork, EngineNetworkError, Engin
 pub use flash_indexer_types::{
     InstanceId, InstanceIdError, ModelKey, Position, RankId, Registered, Registration, Trust, use_random_hash_key,
 };
+pub use grpc::EndpointPickerOptions;
 pub use peers::{PeerDeadlines, PeerUrl, PeerUrlError, RecoveryError};
 pub use server::{Server, ServerOptions, StartError};
 pub use snapshots::SnapshotOptions;

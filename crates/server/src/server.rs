@@ -23,7 +23,7 @@ use tracing::{info, warn};
 
 use crate::access::AccessControl;
 use crate::body_budget::BodyLimits;
-use crate::grpc::GrpcServer;
+use crate::grpc::{EndpointPickerOptions, GrpcServer};
 use crate::http::{self, Api};
 use crate::peers::{
     Check, CheckGuard, PeerDeadlines, PeerUrl, Peers, Recovery, RecoveryError, RecoveryState, RecoveryStatus,
@@ -42,6 +42,8 @@ pub struct ServerOptions {
     pub port: u16,
     /// Port for gRPC at the same address. 0 takes a free one; none disables gRPC.
     pub grpc_port: Option<u16>,
+    /// Endpoint picker for gateways; none disables it.
+    pub endpoint_picker: Option<EndpointPickerOptions>,
     /// File with the digests of bearer tokens; none permits every request.
     pub token_file: Option<PathBuf>,
     /// File with the limits of tenants; none limits no tenant.
@@ -83,6 +85,7 @@ impl Default for ServerOptions {
             host: "127.0.0.1".to_owned(),
             port: 8090,
             grpc_port: None,
+            endpoint_picker: None,
             token_file: None,
             limits_file: None,
             tls: None,
@@ -107,7 +110,9 @@ impl Default for ServerOptions {
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
     /// The address is in use, or does not belong to this machine.
-    #[error("failed to listen on {host}:{port}: {source}; choose another --port, --grpc-port or --host")]
+    #[error(
+        "failed to listen on {host}:{port}: {source}; choose another --port, --grpc-port, --host or --endpoint-picker-bind"
+    )]
     Bind {
         /// The address.
         host: String,
@@ -161,6 +166,7 @@ pub struct Server {
     snapshots: Option<(Arc<Snapshots>, SnapshotsGuard)>,
     pods: Option<PodsGuard>,
     grpc: Option<(SocketAddr, GrpcServer)>,
+    endpoint_picker: Option<(SocketAddr, GrpcServer)>,
     discovery: Option<Discovery>,
     periodic: PeriodicTasks,
     live: LiveGuard,
@@ -183,6 +189,10 @@ impl Server {
         let grpc = match options.grpc_port {
             None => None,
             Some(port) => Some(bind(&host, port).await?),
+        };
+        let endpoint_picker = match options.endpoint_picker {
+            None => None,
+            Some(picker) => Some((bind(&picker.address.ip().to_string(), picker.address.port()).await?, picker)),
         };
         let limits = options.limits_file.as_deref().map(LimitsFile::load).transpose()?.map(Arc::new);
         let indexer = IndexerOptions { tenant_limits: limits.clone(), ..indexer };
@@ -281,7 +291,13 @@ impl Server {
                 status,
             )
         };
-        let router = http::router(api);
+        let api = Arc::new(api);
+        let router = http::router(Arc::clone(&api));
+        let endpoint_picker = endpoint_picker.map(|((listener, address), picker)| {
+            let metrics = Arc::clone(indexer.metrics());
+            let listener = BoundedListener::new(listener, Protocol::Grpc, tls.clone(), connections_max, metrics);
+            (address, GrpcServer::start_endpoint_picker(listener, api, &bodies, picker))
+        });
         let grpc = grpc.map(|(listener, address)| {
             let metrics = Arc::clone(indexer.metrics());
             let listener = BoundedListener::new(listener, Protocol::Grpc, tls.clone(), connections_max, metrics);
@@ -311,6 +327,7 @@ impl Server {
             snapshots,
             pods,
             grpc,
+            endpoint_picker,
             discovery,
             periodic,
             live: live_guard,
@@ -340,6 +357,12 @@ impl Server {
         self.grpc.as_ref().map(|(address, _)| *address)
     }
 
+    /// Address of the endpoint picker, with its real port, if it is enabled.
+    #[must_use]
+    pub fn endpoint_picker_address(&self) -> Option<SocketAddr> {
+        self.endpoint_picker.as_ref().map(|(address, _)| *address)
+    }
+
     /// The indexer.
     #[must_use]
     pub fn indexer(&self) -> &Arc<Indexer> {
@@ -362,13 +385,14 @@ impl Server {
         drop((self.check, self.pods, self.discovery, self.periodic, self.live));
         // The serving task may have ended already.
         let _ = self.stop.send(());
-        let grpc = self.grpc.map(|(_, grpc)| tokio::spawn(grpc.stop(DRAIN_DEADLINE)));
+        let grpc = [self.grpc, self.endpoint_picker].into_iter().flatten();
+        let grpc: Vec<_> = grpc.map(|(_, grpc)| tokio::spawn(grpc.stop(DRAIN_DEADLINE))).collect();
         let mut serving = self.serving;
         if tokio::time::timeout(DRAIN_DEADLINE, &mut serving).await.is_err() {
             warn!(deadline = ?DRAIN_DEADLINE, "failed to drain HTTP requests: deadline exceeded; closing their connections");
             serving.abort();
         }
-        if let Some(stopped) = grpc {
+        for stopped in grpc {
             // The task ends within its own deadline.
             let _ = stopped.await;
         }

@@ -61,13 +61,13 @@ pub(super) struct AccessArguments {
 
 impl AccessArguments {
     /// Refuses an address that other hosts reach, unless clients need credentials or the operator permits it.
-    pub(super) fn check(&self, host: &str) -> Result<()> {
+    pub(super) fn check(&self, option: &str, host: &str) -> Result<()> {
         let needs_credentials = self.token_file.is_some() || self.tls_client_ca.is_some();
         if needs_credentials || self.insecure || is_loopback(host) {
             return Ok(());
         }
         bail!(
-            "--host {host} is reached by other hosts, and clients need no credentials; give --token-file, --tls-client-ca, or \
+            "{option} {host} is reached by other hosts, and clients need no credentials; give --token-file, --tls-client-ca, or \
              --insecure if the network restricts who reaches the port"
         )
     }
@@ -106,7 +106,7 @@ mod tests {
     #[test]
     fn only_loopback_addresses_need_no_credentials() {
         let check = |host, token_file, insecure| {
-            AccessArguments { token_file, insecure, ..AccessArguments::default() }.check(host).is_ok()
+            AccessArguments { token_file, insecure, ..AccessArguments::default() }.check("--host", host).is_ok()
         };
         for host in ["127.0.0.1", "127.1.2.3", "::1", "::ffff:127.0.0.1", "localhost", "LOCALHOST"] {
             assert!(check(host, None, false), "{host}");
@@ -116,7 +116,7 @@ mod tests {
             assert!(check(host, Some("tokens.toml".into()), false), "{host}");
             assert!(check(host, None, true), "{host}");
             let mutual = AccessArguments { tls_client_ca: Some("ca.pem".into()), ..AccessArguments::default() };
-            assert!(mutual.check(host).is_ok(), "{host}");
+            assert!(mutual.check("--host", host).is_ok(), "{host}");
         }
     }
 }

@@ -1,5 +1,6 @@
 //! The registry of a replica, without HTTP.
 
+mod addresses;
 mod cleanup;
 mod explanations;
 mod handover;

@@ -23,7 +23,7 @@ const IN_FLIGHT_MAX: Duration = Duration::from_secs(600);
 pub struct Picked {
     /// All instances that the filter admits, by name, with their loads before the pick.
     pub candidates: Vec<Candidate>,
-    /// Index of the picked one; none if no candidate is ready.
+    /// Index of the picked one; none if no candidate is ready and below the limit of requests.
     pub picked: Option<usize>,
     /// Complete blocks of the prompt.
     pub blocks: usize,

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
 use futures_core::Stream;
+use prost::Message;
 use tonic::codec::{Codec, CompressionEncoding};
 use tonic::metadata::MetadataMap;
 use tonic::{Request, Response, Status, Streaming};
@@ -18,7 +19,7 @@ use super::{Shared, until_true};
 /// Responses to a stream of requests, in their order. A request is read only after the response before it was taken, so a
 /// client that does not read its responses is back-pressured.
 pub(super) struct Answers {
-    requests: Requests,
+    requests: Requests<QueryRequest>,
     /// Value of the stream's `authorization` header.
     authorization: Option<Arc<[u8]>>,
     shared: Shared,
@@ -29,7 +30,7 @@ pub(super) struct Answers {
 }
 
 impl Answers {
-    pub(super) fn to(requests: Requests, authorization: Option<&[u8]>, shared: &Shared) -> Self {
+    pub(super) fn to(requests: Requests<QueryRequest>, authorization: Option<&[u8]>, shared: &Shared) -> Self {
         let authorization = authorization.map(Arc::from);
         let stopped = Box::pin(until_true(shared.stopping.clone()));
         Self { requests, authorization, shared: shared.clone(), pending: None, stopped, has_ended: false }
@@ -80,16 +81,16 @@ impl Stream for Answers {
 
 /// Requests of a stream. The buffers in which a long message was gathered and decompressed are not kept for the next one, so
 /// an idle stream keeps little memory.
-pub(super) struct Requests {
-    messages: Streaming<QueryRequest>,
+pub(super) struct Requests<T> {
+    messages: Streaming<T>,
     body: SharedBody,
     encoding: Option<CompressionEncoding>,
     bytes_max: usize,
 }
 
-impl Requests {
+impl<T: Message + Default + 'static> Requests<T> {
     /// Reads the requests of a call's body; a decompressed one has at most `bytes_max` bytes.
-    pub(super) fn of(request: Request<Streaming<QueryRequest>>, bytes_max: usize) -> (MetadataMap, Self) {
+    pub(super) fn of(request: Request<Streaming<T>>, bytes_max: usize) -> (MetadataMap, Self) {
         let (metadata, mut extensions, messages) = request.into_parts();
         let body = extensions.remove().expect("the body of every stream is shared with its handler");
         // Other encodings were refused.
@@ -101,10 +102,10 @@ impl Requests {
         (metadata, Self { messages, body, encoding, bytes_max })
     }
 
-    fn poll_next(&mut self, context: &mut Context<'_>) -> Poll<Option<Result<QueryRequest, Status>>> {
+    pub(super) fn poll_next(&mut self, context: &mut Context<'_>) -> Poll<Option<Result<T, Status>>> {
         let next = ready!(Pin::new(&mut self.messages).poll_next(context));
         if self.body.take_ended_long_message() && matches!(next, Some(Ok(_))) {
-            let decoder = ProstCodec::<QueryResponse, QueryRequest>::default().decoder();
+            let decoder = ProstCodec::<T, T>::default().decoder();
             self.messages = Streaming::new_request(decoder, self.body.clone(), self.encoding, Some(self.bytes_max));
         }
         Poll::Ready(next)

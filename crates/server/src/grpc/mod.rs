@@ -7,6 +7,7 @@
 //! | `router_service.rs` | `flash_indexer.v1.RouterService`: queries and predictions |
 //! | `answers.rs` | response stream of `QueryStream` |
 //! | `indexer_service.rs` | `indexer.v1.IndexerService`: scores of instances |
+//! | `endpoint_picker/` | the endpoint picker for gateways, on a port of its own |
 //! | `large_messages.rs` | decoding and answering of large messages on the threads for large requests |
 //! | `request_body.rs` | body of a request: its part of the budget, its deadline |
 //! | `messages.rs` | boundaries of the messages in a body |
@@ -14,6 +15,7 @@
 //! | `status.rs` | mapping of errors to gRPC statuses, and metrics of requests |
 
 mod answers;
+mod endpoint_picker;
 mod indexer_service;
 mod large_messages;
 mod lists;
@@ -25,6 +27,7 @@ mod status;
 use std::sync::Arc;
 use std::time::Duration;
 
+use flash_indexer_proto::ext_proc::external_processor_server::ExternalProcessorServer;
 use flash_indexer_registry::Indexer;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
@@ -34,6 +37,8 @@ use tonic_health::ServingStatus;
 use tonic_health::server::HealthReporter;
 use tracing::warn;
 
+pub use self::endpoint_picker::EndpointPickerOptions;
+use self::endpoint_picker::{EndpointPicker, Picker};
 use self::indexer_service::Scores;
 use self::large_messages::LargeMessages;
 use self::proto::indexer_service_server::IndexerServiceServer;
@@ -41,6 +46,7 @@ use self::proto::router_service_server::RouterServiceServer;
 use self::router_service::Router;
 use crate::access::AccessControl;
 use crate::body_budget::BodyLimits;
+use crate::http::Api;
 use crate::peers::RecoveryStatus;
 use crate::texts::Texts;
 use flash_indexer_connections::{BoundedListener, Incoming};
@@ -114,11 +120,7 @@ impl GrpcServer {
             .accept_compressed(CompressionEncoding::Gzip)
             .accept_compressed(CompressionEncoding::Zstd);
         let probes = bodies.with_total(PROBES_BYTES_TOTAL_MAX);
-        let routes = Server::builder()
-            .max_concurrent_streams(STREAMS_PER_CONNECTION_MAX)
-            .http2_max_header_list_size(HEAD_BYTES_MAX)
-            .http2_keepalive_interval(Some(PING_INTERVAL))
-            .http2_keepalive_timeout(Some(PING_DEADLINE))
+        let routes = bounded_server()
             .add_service(limited(reflection.max_decoding_message_size(PROBE_BYTES_MAX), &probes))
             .add_service(limited(older_reflection.max_decoding_message_size(PROBE_BYTES_MAX), &probes))
             .add_service(limited(health.max_decoding_message_size(PROBE_BYTES_MAX), &probes))
@@ -135,6 +137,27 @@ impl GrpcServer {
         Ok(Self { stop, serving })
     }
 
+    /// Serves the endpoint picker until the server is stopped or dropped.
+    pub(crate) fn start_endpoint_picker(
+        listener: BoundedListener,
+        api: Arc<Api>,
+        bodies: &BodyLimits,
+        options: EndpointPickerOptions,
+    ) -> Self {
+        let (stop, stopping) = watch::channel(false);
+        let picker = Arc::new(Picker::new(api, options));
+        let service = ExternalProcessorServer::new(EndpointPicker { picker })
+            .max_decoding_message_size(endpoint_picker::messages_bytes_max(bodies.bytes_max));
+        let routes = bounded_server().add_service(limited(service, bodies));
+        let serving = tokio::spawn(async move {
+            let stopped = until_true(stopping);
+            if let Err(error) = routes.serve_with_incoming_shutdown(Incoming::of(listener), stopped).await {
+                warn!(%error, "failed to serve the endpoint picker; restart the service");
+            }
+        });
+        Self { stop, serving }
+    }
+
     /// Stops the server: accepts no more requests, and waits up to `drain` for running ones.
     pub(crate) async fn stop(self, drain: Duration) {
         let Self { stop, mut serving } = self;
@@ -144,6 +167,15 @@ impl GrpcServer {
             serving.abort();
         }
     }
+}
+
+/// A server whose connections have limits.
+fn bounded_server() -> Server {
+    Server::builder()
+        .max_concurrent_streams(STREAMS_PER_CONNECTION_MAX)
+        .http2_max_header_list_size(HEAD_BYTES_MAX)
+        .http2_keepalive_interval(Some(PING_INTERVAL))
+        .http2_keepalive_timeout(Some(PING_DEADLINE))
 }
 
 /// Waits until the flag is true. A dropped sender counts as true.

@@ -156,6 +156,17 @@ pub(super) struct InFlightRequest {
     code: Code,
 }
 
+/// Counts an answer that was made at once. Only failures of a stream as a whole are answered so.
+pub(super) fn finished<T>(
+    indexer: &Arc<Indexer>,
+    method: &'static str,
+    answer: Result<T, RpcError>,
+) -> Result<T, Status> {
+    let request =
+        InFlightRequest { indexer: Arc::clone(indexer), method, start: Instant::now(), code: Code::Cancelled };
+    request.finish(answer).map(Response::into_inner)
+}
+
 impl Shared {
     pub(super) fn in_flight(&self, method: &'static str) -> InFlightRequest {
         InFlightRequest { indexer: Arc::clone(&self.indexer), method, start: Instant::now(), code: Code::Cancelled }

@@ -55,6 +55,19 @@ impl ApiError {
         }
     }
 
+    pub(crate) fn status(&self) -> StatusCode {
+        self.status
+    }
+
+    pub(crate) fn message(&self) -> &str {
+        &self.message
+    }
+
+    /// Limit that the request exceeded, which is not counted yet.
+    pub(crate) fn limit(&self) -> Option<Limit> {
+        self.limit
+    }
+
     pub(crate) fn bad_request(message: impl Into<String>) -> Self {
         Self::new(StatusCode::BAD_REQUEST, message)
     }
@@ -80,7 +93,7 @@ impl ApiError {
         Self::new(StatusCode::SERVICE_UNAVAILABLE, message)
     }
 
-    pub(crate) fn unsupported_type(given: &str, accepted: Accepted) -> Self {
+    pub(super) fn unsupported_type(given: &str, accepted: Accepted) -> Self {
         let given = shortened(given);
         let mut message =
             format!("the body's content type is {given:?}: send JSON with the header content-type: application/json");

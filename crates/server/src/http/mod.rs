@@ -13,6 +13,7 @@
 //! | `fields.rs` | checks of request fields that several endpoints share |
 //! | `extract.rs` | extractors of bodies and query strings |
 //! | `content.rs` | content types and encodings of bodies |
+//! | `openai_prompt.rs` | the prompt of a request that a gateway forwards to an engine |
 //! | `prompt_body.rs` | the fields of requests with a prompt, and its tokenization |
 //! | `prompt.rs` | requests with a prompt, as JSON or as a binary body |
 //! | `token_list.rs` | fast parsing of a list of tokens |
@@ -28,6 +29,7 @@ mod explain;
 mod explanation;
 mod extract;
 mod fields;
+mod openai_prompt;
 mod openapi;
 mod peers;
 mod pick;
@@ -65,7 +67,10 @@ use tokio::sync::Semaphore;
 use tracing::{Instrument, debug, debug_span, field};
 
 pub(crate) use self::dashboard::sample;
-use self::error::{ApiError, DeniedReason};
+pub(crate) use self::error::ApiError;
+use self::error::DeniedReason;
+pub(crate) use self::openai_prompt::{OpenAiEndpoint, tokenize_openai};
+pub(crate) use self::prompt_body::TokenizedPrompt;
 use crate::access::{AccessControl, Permission};
 use crate::answer_body;
 use crate::body_budget::{BodyBudget, BodyLimits};
@@ -182,8 +187,7 @@ const ROUTES: [(&str, Permission, Route); 29] = [
 const OTHER_PATH: &str = "other";
 
 /// Router over [`ROUTES`]. Every failure is answered with a JSON error.
-pub(crate) fn router(api: Api) -> Router {
-    let api = Arc::new(api);
+pub(crate) fn router(api: Arc<Api>) -> Router {
     ROUTES
         .iter()
         .fold(Router::new(), |router, (path, _, handlers)| router.route(path, handlers()))

@@ -95,7 +95,7 @@ fn options(request: &PromptFields) -> Result<PickOptions, ApiError> {
             ApiError::unavailable(format!("failed to make a random seed: {error}; send pick_seed"))
         })?),
     };
-    Ok(PickOptions { weights, temperature, seed })
+    Ok(PickOptions { weights, temperature, seed, requests_max: None })
 }
 
 pub(super) async fn done(

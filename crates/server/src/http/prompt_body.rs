@@ -45,8 +45,8 @@ impl PromptRequest for PromptFields {
 }
 
 /// Tokenized prompt with its model, tenant, adapter and salt.
-pub(super) struct TokenizedPrompt {
-    pub(super) key: ModelKey,
+pub(crate) struct TokenizedPrompt {
+    pub(crate) key: ModelKey,
     pub(super) tokens: Vec<u32>,
     /// Type of the content part before which the tokens end.
     media: Option<&'static str>,
@@ -66,7 +66,7 @@ pub(super) enum Keep {
 }
 
 impl TokenizedPrompt {
-    pub(super) fn as_prompt(&self) -> TokenPrompt<'_> {
+    pub(crate) fn as_prompt(&self) -> TokenPrompt<'_> {
         let (lora_name, cache_salt) = (self.lora_name.as_deref(), self.cache_salt.as_deref());
         TokenPrompt { tokens: &self.tokens, lora_name, cache_salt }
     }
@@ -79,7 +79,7 @@ impl TokenizedPrompt {
 }
 
 /// The service, the grant of a request's token, and the address of its client.
-pub(super) type Caller<'c> = (&'c Api, &'c Arc<Grant>, Option<IpAddr>);
+pub(crate) type Caller<'c> = (&'c Api, &'c Arc<Grant>, Option<IpAddr>);
 
 /// Tokenizes a prompt. `body` is the body of the fields; a chat is parsed from it.
 pub(super) async fn tokenize(

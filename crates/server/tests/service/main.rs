@@ -9,6 +9,7 @@ mod discovery;
 mod doors;
 mod dumps;
 mod dynamo;
+mod endpoint_picker;
 mod engine_chats;
 mod explain;
 mod group_dumps;

@@ -75,6 +75,8 @@ pub enum Limit {
     RoutedBlocks,
     /// Requests in flight that routers report.
     RequestsInFlight,
+    /// Requests in flight of each instance that is ready, for the endpoint picker.
+    InstanceRequests,
     /// Concurrent tier lookups on writer threads, and their time.
     TierLookups,
     /// Time that a registration or unregistration waits for other threads.
@@ -96,7 +98,7 @@ pub enum Limit {
 }
 
 impl Limit {
-    const ALL: [Self; 40] = [
+    const ALL: [Self; 41] = [
         Self::Queue,
         Self::PendingRegistrations,
         Self::Pods,
@@ -128,6 +130,7 @@ impl Limit {
         Self::PredictedBlocks,
         Self::RoutedBlocks,
         Self::RequestsInFlight,
+        Self::InstanceRequests,
         Self::TierLookups,
         Self::RegistrationWait,
         Self::DiscoveryTargets,
@@ -172,6 +175,7 @@ impl Limit {
             Self::PredictedBlocks => "predicted_blocks",
             Self::RoutedBlocks => "routed_blocks",
             Self::RequestsInFlight => "requests_in_flight",
+            Self::InstanceRequests => "instance_requests",
             Self::TierLookups => "tier_lookups",
             Self::RegistrationWait => "registration_wait",
             Self::DiscoveryTargets => "discovery_targets",

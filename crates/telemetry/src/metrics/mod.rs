@@ -13,7 +13,7 @@
 //! | `peers.rs` | recovery from peers and comparison with peers |
 //! | `process.rs` | the process as the operating system reports it |
 //! | `requests.rs`, `rpc.rs` | HTTP and gRPC requests |
-//! | `scores.rs` | scores and predictions |
+//! | `scores.rs` | scores, predictions and picks |
 //! | `snapshots.rs` | snapshots on disk, and the source of the index at the start |
 //! | `state.rs` | gauges, by model and for the whole service |
 //! | `threads.rs` | panics and index replacements |
@@ -45,6 +45,7 @@ use prometheus_client::registry::Registry;
 pub use self::format::TextFormat;
 pub use self::limits::Limit;
 pub use self::requests::{Endpoint, Latencies, ReloadedFile};
+pub use self::scores::PickOutcome;
 pub use self::state::{
     Families, IngestQueueState, ListenerState, ModelCounts, ModelState, QueryTotals, QueueState, State, StateSection,
 };

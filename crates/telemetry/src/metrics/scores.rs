@@ -1,9 +1,71 @@
-//! Counters of scores and predictions.
+//! Counters of scores, predictions and picks.
 
+use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::Family;
 use prometheus_client::registry::Registry;
 
-use super::{Metrics, registered};
+use super::{Metrics, registered, resolved};
+
+/// What the choice of the endpoint picker for a request depended on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum PickOutcome {
+    /// The prompt and the load.
+    Scored,
+    /// The load alone: the request has no body, or another path.
+    NoPrompt,
+    /// The load alone: the gateway has not sent the body yet. A choice by the body may follow.
+    BodyNotSent,
+    /// The load alone: the body exceeds a limit.
+    TooLarge,
+    /// The load alone: the body did not arrive in time.
+    TooSlow,
+    /// The load alone: the body is no request that an engine answers.
+    InvalidBody,
+    /// The load alone: the model is not registered.
+    UnknownModel,
+    /// The load alone: the prompt could not be tokenized or looked up.
+    Failed,
+    /// No instance: none is ready.
+    NotReady,
+    /// No instance: all have as many requests in flight as they may have.
+    Full,
+}
+
+impl PickOutcome {
+    const ALL: [Self; 10] = [
+        Self::Scored,
+        Self::NoPrompt,
+        Self::BodyNotSent,
+        Self::TooLarge,
+        Self::TooSlow,
+        Self::InvalidBody,
+        Self::UnknownModel,
+        Self::Failed,
+        Self::NotReady,
+        Self::Full,
+    ];
+
+    const fn as_str(self) -> &'static str {
+        match self {
+            Self::Scored => "scored",
+            Self::NoPrompt => "no_prompt",
+            Self::BodyNotSent => "body_not_sent",
+            Self::TooLarge => "too_large",
+            Self::TooSlow => "too_slow",
+            Self::InvalidBody => "invalid_body",
+            Self::UnknownModel => "unknown_model",
+            Self::Failed => "failed",
+            Self::NotReady => "not_ready",
+            Self::Full => "full",
+        }
+    }
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct OutcomeLabel {
+    outcome: &'static str,
+}
 
 #[derive(Debug)]
 pub(super) struct ScoreMetrics {
@@ -11,10 +73,14 @@ pub(super) struct ScoreMetrics {
     scored_pods: Counter,
     scored_predicted_blocks: Counter,
     predictions: Counter,
+    endpoint_picks: [Counter; PickOutcome::ALL.len()],
 }
 
 impl ScoreMetrics {
     pub(super) fn register(registry: &mut Registry) -> Self {
+        let help = "Choices of the endpoint picker, by what they depended on";
+        let family = registered(registry, "endpoint_picks", help, Family::<OutcomeLabel, Counter>::default());
+        let endpoint_picks = resolved(&family, PickOutcome::ALL, |outcome| OutcomeLabel { outcome: outcome.as_str() });
         let mut counter = |name: &str, help: &str| registered(registry, name, help, Counter::default());
         Self {
             scores: counter("scores", "Prompts scored"),
@@ -24,6 +90,7 @@ impl ScoreMetrics {
                 "Predicted blocks counted in scores, summed over instances",
             ),
             predictions: counter("predictions", "Predictions recorded from routers"),
+            endpoint_picks,
         }
     }
 }
@@ -34,6 +101,11 @@ impl Metrics {
         self.scores.scores.inc();
         self.scores.scored_pods.inc_by(pods as u64);
         self.scores.scored_predicted_blocks.inc_by(predicted_blocks);
+    }
+
+    /// Counts a choice of the endpoint picker.
+    pub fn endpoint_picked(&self, outcome: PickOutcome) {
+        self.scores.endpoint_picks[outcome as usize].inc();
     }
 
     /// Counts a prediction that a router made.

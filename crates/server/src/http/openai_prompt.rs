@@ -1,0 +1,65 @@
+//! The prompt of an OpenAI request that a client sends to an engine.
+
+use flash_indexer_api::PromptFields;
+use flash_indexer_types::ModelKey;
+
+use super::error::ApiError;
+use super::extract::parse;
+use super::prompt_body::{Caller, Keep, TokenizedPrompt, tokenize};
+
+/// Endpoint of an engine whose requests have a prompt.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum OpenAiEndpoint {
+    ChatCompletions,
+    Completions,
+}
+
+impl OpenAiEndpoint {
+    /// The endpoint of a path, which may have a query.
+    pub(crate) fn of(path: &str) -> Option<Self> {
+        match path.split('?').next() {
+            Some("/v1/chat/completions") => Some(Self::ChatCompletions),
+            Some("/v1/completions") => Some(Self::Completions),
+            _ => None,
+        }
+    }
+}
+
+/// Tokenizes the prompt of a request's body. Only fields that engines read count: their clients choose no tenant.
+///
+/// A model that is not registered is an adapter of the base model: engines serve both by their names.
+pub(crate) async fn tokenize_openai(
+    (endpoint, body): (OpenAiEndpoint, &[u8]),
+    tenant_id: &str,
+    base_model: Option<&ModelKey>,
+    caller: Caller<'_>,
+) -> Result<TokenizedPrompt, ApiError> {
+    let given: PromptFields = parse(body)?;
+    let missing = |field| ApiError::unprocessable(format!("the request does not fit: missing field `{field}`"));
+    let (prompt, messages) = match endpoint {
+        OpenAiEndpoint::ChatCompletions => (None, Some(given.messages.ok_or_else(|| missing("messages"))?)),
+        OpenAiEndpoint::Completions => (Some(given.prompt.ok_or_else(|| missing("prompt"))?), None),
+    };
+    let model = given.model.ok_or_else(|| missing("model"))?;
+    let key = ModelKey::new(model, Some(tenant_id.to_owned()));
+    let (api, ..) = caller;
+    let is_registered = api.indexer.block_size_of(&key).is_some();
+    let (model_name, lora_name) = match base_model.filter(|_| !is_registered) {
+        Some(base) => (base.model_name.clone(), Some(key.model_name)),
+        None => (key.model_name, None),
+    };
+    let fields = PromptFields {
+        token_ids: None,
+        prompt,
+        messages,
+        model_name: Some(model_name),
+        modelname: None,
+        model: None,
+        tenant_id: Some(tenant_id.to_owned()),
+        routing_group: None,
+        lora_name,
+        after: None,
+        ..given
+    };
+    tokenize(fields, caller, body, Keep::Tokens).await
+}
