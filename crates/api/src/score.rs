@@ -5,7 +5,7 @@ use std::num::NonZeroUsize;
 
 use flash_indexer_types::{GivenInstanceId, InstanceId, Trust};
 use serde::de::IgnoredAny;
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize};
 use utoipa::ToSchema;
 
 use crate::StoreStatus;
@@ -57,8 +57,10 @@ pub struct PromptFields {
     /// The instances to score; absent or empty for all.
     #[serde(alias = "pod_identifiers")]
     pub pods: Option<Vec<GivenInstanceId>>,
-    /// Number of instances with the highest scores to return.
-    #[schema(value_type = Option<usize>, minimum = 1)]
+    /// Number of instances with the highest scores to return; all if it is not above 0, as in a request with the sampling parameter of this
+    /// name.
+    #[serde(default, deserialize_with = "all_unless_positive")]
+    #[schema(value_type = Option<i64>)]
     pub top_k: Option<NonZeroUsize>,
     /// Whether the scores have an object for each instance.
     pub detail: Option<bool>,
@@ -87,6 +89,11 @@ pub struct PromptFields {
     pub pod: Option<GivenInstanceId>,
     /// Time for which a prediction counts, in milliseconds.
     pub ttl_ms: Option<u64>,
+}
+
+fn all_unless_positive<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<NonZeroUsize>, D::Error> {
+    let count = Option::<i64>::deserialize(deserializer)?;
+    Ok(count.and_then(|count| NonZeroUsize::new(usize::try_from(count).ok()?)))
 }
 
 /// The side of a prompt at which truncation leaves tokens out.

@@ -105,7 +105,7 @@ impl Chat {
     ///
     /// # Errors
     ///
-    /// Those of [`Self::render`]. [`PrepareError::is_too_expensive`] tells whether the effort was too small.
+    /// Those of [`Self::render`]. [`PrepareError::is_too_expensive`] is true if the effort was too small.
     pub fn render_within(&self, templates: &ChatTemplates, effort: Effort) -> Result<Rendering, PrepareError> {
         let media = Media::as_engine();
         let mut rendering = self.render_with(templates, &media, effort)?;

@@ -13,6 +13,7 @@ use axum::http::header::{CONTENT_LENGTH, EXPECT};
 use axum::http::request::Parts;
 use flash_indexer_access::Grant;
 use futures_core::Stream;
+use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::error::Category;
 
@@ -138,7 +139,7 @@ fn within(body: Vec<u8>, bytes_max: usize) -> Result<Vec<u8>, ApiError> {
 }
 
 /// Parses a JSON body.
-pub(super) fn parse<T: DeserializeOwned>(body: &[u8]) -> Result<T, ApiError> {
+pub(super) fn parse<'b, T: Deserialize<'b>>(body: &'b [u8]) -> Result<T, ApiError> {
     serde_json::from_slice(body).map_err(|error| unfit(&error))
 }
 

@@ -1,10 +1,14 @@
 //! The prompt of an OpenAI request that a client sends to an engine.
 
+use std::borrow::Cow;
+use std::collections::BTreeMap;
+
 use flash_indexer_api::PromptFields;
 use flash_indexer_types::ModelKey;
+use serde_json::value::RawValue;
 
 use super::error::ApiError;
-use super::extract::parse;
+use super::extract::{parse, unfit};
 use super::prompt_body::{Caller, Keep, TokenizedPrompt, tokenize};
 
 /// Endpoint of an engine whose requests have a prompt.
@@ -34,7 +38,7 @@ pub(crate) async fn tokenize_openai(
     base_model: Option<&ModelKey>,
     caller: Caller<'_>,
 ) -> Result<TokenizedPrompt, ApiError> {
-    let given: PromptFields = parse(body)?;
+    let given = engine_fields(body)?;
     let missing = |field| ApiError::unprocessable(format!("the request does not fit: missing field `{field}`"));
     let (prompt, messages) = match endpoint {
         OpenAiEndpoint::ChatCompletions => (None, Some(given.messages.ok_or_else(|| missing("messages"))?)),
@@ -62,4 +66,15 @@ pub(crate) async fn tokenize_openai(
         ..given
     };
     tokenize(fields, caller, body, Keep::Tokens).await
+}
+
+/// Fields of OpenAI requests that this service reads as engines do. Others of the same name have another meaning here, such as `top_k`.
+const ENGINE_FIELDS: [&str; 7] =
+    ["model", "prompt", "messages", "cache_salt", "truncate_prompt_tokens", "truncation_side", "add_special_tokens"];
+
+fn engine_fields(body: &[u8]) -> Result<PromptFields, ApiError> {
+    let mut fields: BTreeMap<Cow<'_, str>, &RawValue> = parse(body)?;
+    fields.retain(|name, _| ENGINE_FIELDS.contains(&name.as_ref()));
+    let kept = serde_json::to_vec(&fields).map_err(|error| unfit(&error))?;
+    parse(&kept)
 }

@@ -213,6 +213,12 @@ fn a_streamed_body_goes_to_the_instance_that_holds_its_prefix() {
     drop(exchange);
     wait_for("the end of the request", PATIENCE, || (in_flight(&service) == 0).then_some(()));
 
+    // Fields of the engine that have another meaning or type here.
+    let sampled =
+        json!({ "model": "m", "prompt": tokens(&[1, 2, 3]), "top_k": -1, "pods": "x", "request_id": 7, "ttl_ms": "x" });
+    assert_eq!(Exchange::duplex(&service).complete(sampled.to_string().as_bytes()), address_of(&holder));
+    assert_eq!(picks(&service, "scored"), 2.0);
+
     // Trailers end a body as well.
     let mut with_trailers = Exchange::duplex(&service);
     with_trailers.send_headers(COMPLETIONS, false);

@@ -39,6 +39,9 @@ fn each_pod_is_scored_by_the_fastest_tier_of_each_block_of_its_prefix() {
     assert_eq!(ask(json!({ "pods": ["pod-b", "pod-x"] })), json!({ "pod-b": 1.0 }));
     assert_eq!(ask(json!({ "pod_identifiers": [1] })), json!({ "1": 2.8 }));
     assert_eq!(ask(json!({ "top_k": 1 })), json!({ "1": 2.8 }));
+    for all in [json!(-1), json!(0), json!(null), json!(20)] {
+        assert_eq!(ask(json!({ "top_k": all })), json!({ "1": 2.8, "pod-b": 1.0 }), "as vLLM's sampling parameter");
+    }
     assert_eq!(ask(json!({ "truncate_prompt_tokens": 3 })), json!({}), "no complete block is left");
     let detail = |score, held| json!({ "score": score, "held_blocks": held, "predicted_blocks": 0, "trust": "exact" });
     let pods = json!({ "1": detail(2.8, 3), "pod-b": detail(1.0, 1) });
