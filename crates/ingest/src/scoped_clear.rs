@@ -6,7 +6,11 @@ use std::collections::hash_map::IntoValues;
 use flash_indexer_core::groups::{ClearScope, GroupedIndex, RankEvent, SecondaryGroup};
 use flash_indexer_core::{DpRank, HeldBlock, HeldReading, ReadingProgress, SequenceHash, SharedIndex, WorkerRank};
 
-use crate::event_parts::{EVENT_BLOCKS_MAX, divide};
+use crate::event_parts::divide_by;
+
+/// Blocks that one part lists or removes. Smaller than the parts of other events, because one event of each of many ranks may
+/// clear all of their blocks: an event of another rank waits for a part of each.
+const PART_BLOCKS_MAX: usize = 256;
 
 /// A clear of a part of a rank's cache, on the writer thread and in parts. Other events of the rank are applied before the first
 /// part or after the last one.
@@ -25,7 +29,7 @@ enum Stage {
     Secondary(Vec<SecondaryGroup>, VecDeque<RankEvent>),
 }
 
-/// One part of a scoped clear: removals of at most [`EVENT_BLOCKS_MAX`] blocks.
+/// One part of a scoped clear: removals of at most [`PART_BLOCKS_MAX`] blocks.
 pub(super) struct ClearPart {
     pub(super) removals: Vec<RankEvent>,
     /// What is left to be cleared.
@@ -46,17 +50,17 @@ impl ScopedClear {
     }
 
     /// The next part, whose removals are to be applied before the part after it is asked for. A part reads at most
-    /// [`EVENT_BLOCKS_MAX`] blocks of the primary group, or all of a secondary one.
+    /// [`PART_BLOCKS_MAX`] blocks of the primary group, or all of a secondary one.
     pub(super) fn next_part(self, index: &GroupedIndex) -> ClearPart {
         let Self { rank, scope, stage } = self;
         let (removals, next) = match stage {
-            Stage::Listing(mut reading) => match index.read_held(&mut reading, EVENT_BLOCKS_MAX) {
+            Stage::Listing(mut reading) => match index.read_held(&mut reading, PART_BLOCKS_MAX) {
                 ReadingProgress::More => (Vec::new(), Some(Stage::Listing(reading))),
                 ReadingProgress::Complete => (Vec::new(), Some(Stage::Primary(reading.into_iter()))),
             },
             Stage::Primary(mut listed) => {
                 // A block may be in every tier of the scope.
-                let blocks: Vec<HeldBlock> = listed.by_ref().take(EVENT_BLOCKS_MAX / scope.tiers().count()).collect();
+                let blocks: Vec<HeldBlock> = listed.by_ref().take(PART_BLOCKS_MAX / scope.tiers().count()).collect();
                 let next = match blocks.is_empty() {
                     true => Stage::Secondary(index.secondary_groups(rank), VecDeque::new()),
                     false => Stage::Primary(listed),
@@ -68,7 +72,7 @@ impl ScopedClear {
                 None => {
                     let next = groups.pop().map(|group| {
                         for removal in index.secondary_removals(rank, scope, group) {
-                            divide(removal, |part| removals.push_back(part));
+                            divide_by(PART_BLOCKS_MAX, removal, |part| removals.push_back(part));
                         }
                         Stage::Secondary(groups, removals)
                     });
@@ -117,7 +121,7 @@ mod tests {
 
     #[test]
     fn each_part_of_a_scoped_clear_removes_a_bounded_number_of_blocks() {
-        let blocks = 3 * EVENT_BLOCKS_MAX as u64 + 7;
+        let blocks = 3 * PART_BLOCKS_MAX as u64 + 7;
         let (tier, primary) = (Some(Tier::Host), ClearedGroups::Primary);
         for (scope, expected) in [
             (ClearScope { tier: None, groups: ClearedGroups::All }, (0, 0, 0)),
@@ -131,7 +135,7 @@ mod tests {
             while let Some(next) = clearing.take() {
                 let ClearPart { removals, rest } = next.next_part(&index);
                 let removed: usize = removals.iter().map(block_count).sum();
-                assert!(removed <= EVENT_BLOCKS_MAX, "{scope:?}: {removed} blocks in one part");
+                assert!(removed <= PART_BLOCKS_MAX, "{scope:?}: {removed} blocks in one part");
                 for removal in removals {
                     index.apply_event(RANK, &removal);
                 }
