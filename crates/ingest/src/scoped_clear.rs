@@ -135,7 +135,7 @@ mod tests {
             while let Some(next) = clearing.take() {
                 let ClearPart { removals, rest } = next.next_part(&index);
                 let removed: usize = removals.iter().map(block_count).sum();
-                assert!(removed <= PART_BLOCKS_MAX, "{scope:?}: {removed} blocks in one part");
+                assert!(removed <= 256, "{scope:?}: {removed} blocks in one part");
                 for removal in removals {
                     index.apply_event(RANK, &removal);
                 }
