@@ -154,6 +154,10 @@ struct ServiceArguments {
     /// Rounds; figures are medians over them.
     #[arg(long, default_value_t = 3)]
     repeats: usize,
+
+    /// What the report says of the measurement besides, such as `code=commit 1234567`.
+    #[arg(long, value_name = "NAME=TEXT")]
+    setting: Vec<String>,
 }
 
 #[derive(Args)]
@@ -219,8 +223,14 @@ fn main() -> Result<()> {
         Part::Memory(arguments) => memory(&arguments),
         Part::Service(arguments) => {
             let results = Results::new(&arguments.results);
-            results.write_comparison(&service::compare(&arguments.program, arguments.repeats)?)?;
-            results.write_service(&service::measure(&arguments.program, arguments.repeats)?)
+            let given = arguments.setting.iter().filter_map(|setting| setting.split_once('='));
+            let given: Vec<_> = given.map(|(name, text)| (name.to_owned(), text.to_owned())).collect();
+            let mut comparison = service::compare(&arguments.program, arguments.repeats)?;
+            comparison.setting.extend(given.clone());
+            results.write_comparison(&comparison)?;
+            let mut report = service::measure(&arguments.program, arguments.repeats)?;
+            report.setting.extend(given);
+            results.write_service(&report)
         }
         Part::Prompt(arguments) => {
             let report = prompt::measure(

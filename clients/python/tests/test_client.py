@@ -68,6 +68,19 @@ def test_scores_count_predictions(client: Client, engine: Engine) -> None:
     assert client.score("m", prompt, pods=["another"]).pods == {}
 
 
+def test_a_pick_counts_what_is_held_and_in_flight(client: Client, engine: Engine) -> None:
+    engine.store(range(1, 101))
+    prompt = tokens(range(1, 11))
+    picked = client.pick("m", prompt, request_id="r1", pick_seed=7, detail=True)
+    assert (picked.pod, picked.held_blocks, picked.blocks, picked.seed) == ("gpu-1", 10, 10, 7)
+    assert picked.candidates is not None and picked.load.requests == 0
+    again = client.pick("m", prompt)
+    assert (again.load.requests, again.cost > picked.cost) == (1, True)
+    client.done("m", "r1", phase="prefill")
+    client.done("m", "r1")
+    assert client.pick("m", prompt).load.requests == 0
+
+
 def test_an_explanation_says_where_a_match_ends(client: Client, engine: Engine) -> None:
     explanation = client.explain("m", tokens(range(1, 31)) + tokens(range(800, 802)), instance_id="gpu-1")
     (rank,) = explanation.ranks

@@ -21,12 +21,13 @@ from .client import AsyncClient, Client
 from .conversation import AsyncConversation, Conversation
 from .errors import ApiError, ConnectionFailed, DeadlineExceeded, DumpCutOff, FlashIndexerError, UnknownCursor
 from .hashing import local_hashes
-from .models import Explanation, InstanceMatch, Matches, Partial, PodScore, Readiness, Scores
+from .models import Candidate, Explanation, InstanceMatch, Load, Matches, Partial, Pick, PodScore, Readiness, Scores
 
 __all__ = [
     "ApiError",
     "AsyncClient",
     "AsyncConversation",
+    "Candidate",
     "Client",
     "ConnectionFailed",
     "Conversation",
@@ -35,8 +36,10 @@ __all__ = [
     "Explanation",
     "FlashIndexerError",
     "InstanceMatch",
+    "Load",
     "Matches",
     "Partial",
+    "Pick",
     "PodScore",
     "Readiness",
     "Scores",

@@ -8,7 +8,7 @@ import msgspec
 
 from .errors import ApiError, UnknownCursor
 from .hashing import token_bytes
-from .models import Explanation, Matches, Readiness, Scores
+from .models import Explanation, Matches, Pick, Readiness, Scores
 
 Answer = TypeVar("Answer")
 Params = Mapping[str, str | int | float | list[str]]
@@ -55,6 +55,25 @@ class PredictOptions(PromptOptions, total=False):
     """Options of a prediction."""
 
     ttl_ms: int
+    request_id: str
+    """The router's name of the request, which is in flight until `done`."""
+
+
+class PickOptions(PromptOptions, total=False):
+    """Options of a pick."""
+
+    pods: list[str]
+    """Only these pods."""
+    truncate_prompt_tokens: int
+    request_id: str
+    """The router's name of the request, which is in flight until `done`."""
+    pick_temperature: float
+    pick_seed: int
+    prefill_weight: float
+    active_weight: float
+    request_weight: float
+    detail: bool
+    """Also all candidates, with everything that their costs depend on."""
 
 
 class RegisterOptions(TypedDict, total=False):
@@ -113,6 +132,7 @@ def _expects(model: type[Answer]) -> Callable[[int, bytes], Answer]:
 _MATCHES = _expects(Matches)
 _SCORES = _expects(Scores)
 _EXPLANATION = _expects(Explanation)
+_PICK = _expects(Pick)
 _OBJECT = _expects(dict[str, Any])
 _LIST = _expects(list[Any])
 
@@ -184,6 +204,21 @@ def predict(
     if isinstance(prompt, Mapping):
         return _json("/predict", _OBJECT, {**prompt, "model_name": model_name, "pod": pod, **options})
     return _binary("/predict", _OBJECT, token_bytes(prompt), {**_params(model_name, options), "pod": pod})
+
+
+def pick(model_name: str, prompt: str | Collection[int] | Mapping[str, Any], options: PickOptions) -> Call[Pick]:
+    """Asks which pod gets a prompt: a text, tokens, or an OpenAI chat request."""
+    if isinstance(prompt, str):
+        return _json("/pick", _PICK, {"model_name": model_name, "prompt": prompt, **options})
+    if isinstance(prompt, Mapping):
+        return _json("/pick", _PICK, {**prompt, "model_name": model_name, **options})
+    return _json("/pick", _PICK, {"model_name": model_name, "token_ids": list(prompt), **options})
+
+
+def done(model_name: str, request_id: str, phase: str, tenant_id: str | None) -> Call[dict[str, Any]]:
+    """Reports the end of a request in flight, or of its prefill."""
+    body = {"model_name": model_name, "request_id": request_id, "phase": phase}
+    return _json("/done", _OBJECT, body if tenant_id is None else {**body, "tenant_id": tenant_id})
 
 
 def explain(

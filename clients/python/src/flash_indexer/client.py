@@ -6,7 +6,7 @@ import time
 from collections.abc import AsyncIterator, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from types import TracebackType
-from typing import Any, Self, TypeVar, Unpack
+from typing import Any, Literal, Self, TypeVar, Unpack
 
 import httpx
 import msgspec
@@ -15,6 +15,7 @@ from . import calls
 from .calls import (
     Call,
     HashQueryOptions,
+    PickOptions,
     PredictOptions,
     PromptOptions,
     QueryOptions,
@@ -25,7 +26,7 @@ from .calls import (
 )
 from .conversation import AsyncConversation, Conversation
 from .errors import ConnectionFailed, DeadlineExceeded, DumpCutOff
-from .models import Explanation, Matches, Readiness, Scores
+from .models import Explanation, Matches, Pick, Readiness, Scores
 from .retry import Attempts, is_refused_for_now
 
 Answer = TypeVar("Answer")
@@ -172,6 +173,23 @@ class Client:
         """Reports the pod that gets a prompt: a text, tokens, or an OpenAI chat request. Later scores count it."""
         return self._send(calls.predict(model_name, pod, prompt, options))
 
+    def pick(
+        self, model_name: str, prompt: str | Collection[int] | Mapping[str, Any], **options: Unpack[PickOptions]
+    ) -> Pick:
+        """The pod that gets a prompt, by what pods hold and by their load. `request_id` puts the request in flight."""
+        return self._send(calls.pick(model_name, prompt, options))
+
+    def done(
+        self,
+        model_name: str,
+        request_id: str,
+        *,
+        phase: Literal["prefill", "finished"] = "finished",
+        tenant_id: str | None = None,
+    ) -> None:
+        """Reports that a request that `pick` or `predict` named has ended, or its prefill."""
+        self._send(calls.done(model_name, request_id, phase, tenant_id))
+
     def explain(
         self,
         model_name: str,
@@ -306,6 +324,23 @@ class AsyncClient:
     ) -> dict[str, Any]:
         """See `Client.predict`."""
         return await self._send(calls.predict(model_name, pod, prompt, options))
+
+    async def pick(
+        self, model_name: str, prompt: str | Collection[int] | Mapping[str, Any], **options: Unpack[PickOptions]
+    ) -> Pick:
+        """See `Client.pick`."""
+        return await self._send(calls.pick(model_name, prompt, options))
+
+    async def done(
+        self,
+        model_name: str,
+        request_id: str,
+        *,
+        phase: Literal["prefill", "finished"] = "finished",
+        tenant_id: str | None = None,
+    ) -> None:
+        """See `Client.done`."""
+        await self._send(calls.done(model_name, request_id, phase, tenant_id))
 
     async def explain(
         self,

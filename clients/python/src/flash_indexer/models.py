@@ -77,6 +77,44 @@ class Scores(Struct, frozen=True):
     store: Literal["ok", "unavailable"] | None = None
 
 
+class Load(Struct, frozen=True):
+    """Requests in flight of a pod."""
+
+    requests: int
+    prefill_blocks: int
+    """**Blocks** that are still to be computed."""
+    active_blocks: int
+    """**Blocks** in use."""
+
+
+class Candidate(Struct, frozen=True):
+    """A pod with its cost, and what the cost depends on."""
+
+    pod: int | str
+    cost: float
+    score: float
+    held_blocks: int
+    predicted_blocks: int
+    trust: Trust
+    ready: bool
+    load: Load
+
+
+class Pick(Candidate, frozen=True, kw_only=True):
+    """The picked pod."""
+
+    blocks: int
+    """Complete **blocks** of the prompt."""
+    weights: dict[str, float]
+    temperature: float
+    seed: int
+    """Repeats the pick."""
+    candidates: list[Candidate] | None = None
+    """With `detail`: all pods that could be picked, and those that are not ready."""
+    partial: Partial | None = None
+    store: Literal["ok", "unavailable"] | None = None
+
+
 class MatchEnd(Struct, frozen=True):
     """Where a match ends, and why."""
 
