@@ -18,7 +18,7 @@ pub struct HeldReading {
     rank: WorkerRank,
     found: KeyedMap<SequenceHash, HeldBlock>,
     /// None if only held blocks are read.
-    kept: Option<KeptReading>,
+    kept: Option<Box<KeptReading>>,
     pass: u32,
     /// Entry of the rank's list of runs, and offset in the run, at which the next part begins.
     pub(crate) entry: usize,
@@ -64,7 +64,7 @@ impl HeldReading {
     /// none.
     #[must_use]
     pub fn with_kept(self) -> Self {
-        Self { kept: Some(KeptReading::default()), ..self }
+        Self { kept: Some(Box::default()), ..self }
     }
 
     /// The rank.
