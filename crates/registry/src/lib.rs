@@ -54,6 +54,7 @@ mod in_flight;
 mod indexer;
 mod model;
 mod pick;
+mod prediction_waits;
 mod predictions;
 mod published_ranks;
 mod recent_uses;

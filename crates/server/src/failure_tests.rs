@@ -370,6 +370,29 @@ fn scores_that_wait_for_a_writer_block_no_other_request() {
 }
 
 #[test]
+fn a_report_of_a_prompt_does_not_wait_for_a_stalled_writer() {
+    let service = Service::start(IndexerOptions { writer_threads: 1, ..IndexerOptions::default() });
+    let wedged = engine();
+    service.register(1, "m", &wedged, false);
+    let routed = json!({ "instance_id": "routed", "model_name": "m", "block_size": 1, "events": "none" });
+    assert_eq!(service.post("/register", &routed).0, 201);
+    let score = || {
+        let (status, answer) = service.post("/score_completions", &json!({ "token_ids": [7, 8], "model_name": "m" }));
+        assert_eq!(status, 200, "{answer}");
+        answer["routed"].as_f64().unwrap_or_default()
+    };
+    let blocked = faults::block_writers();
+    wedged.publish(0, &payload(None, faults::BLOCKING_BLOCK)).expect("published");
+    wait_for("the writer to stall", PATIENCE, || {
+        let (_, answer) = service.post("/predict", &json!({ "pod": "routed", "token_ids": [7, 8], "model_name": "m" }));
+        assert_eq!(answer, json!({ "status": "ok", "blocks": 2 }));
+        service.get("/metrics").1.contains("limit_reached_total{limit=\"prediction_waits\"} 1\n").then_some(())
+    });
+    drop(blocked);
+    wait_for("the prompt", PATIENCE, || (score() == 2.0).then_some(()));
+}
+
+#[test]
 fn a_registration_does_not_wait_for_an_unregistration_that_waits_for_a_writer() {
     let service = Service::start(IndexerOptions { writer_threads: 1, ..IndexerOptions::default() });
     let (wedged, other) = (engine(), engine());

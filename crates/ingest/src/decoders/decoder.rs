@@ -206,6 +206,7 @@ impl Decoder {
             Delivery::RestoreDecoderState(dp_rank, decoder_state) => {
                 self.with_decoder(listener, |decoder, _| decoder.restore_decoder_state(dp_rank, decoder_state));
             }
+            Delivery::Written(done) => self.when_written(listener, done),
             Delivery::Retire(done) => {
                 let mut position = None;
                 self.with_decoder(listener, |decoder, _| position = Some(decoder.retire()));

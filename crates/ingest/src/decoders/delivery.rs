@@ -70,6 +70,8 @@ pub enum Delivery {
     RestoreDecoderState(DpRank, DecoderState),
     /// Restarts a stream whose state is lost, with or without a replay.
     Restart(Replay),
+    /// Runs the function on the writer thread once all earlier deliveries are applied. It is dropped if that never happens.
+    Written(Box<dyn FnOnce() + Send>),
     /// Removes all blocks of the listener, whose sockets are closed.
     Retire(Retired),
 }

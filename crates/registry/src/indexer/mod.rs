@@ -63,6 +63,7 @@ use crate::predictions::Predictions;
 use crate::recent_uses::RecentUses;
 use crate::shared_store::SharedStore;
 use crate::stream_positions::StreamPositions;
+use crate::prediction_waits::PredictionWaits;
 use crate::tier_lookups::TierLookups;
 use crate::tokenization::{Tokenization, TokenizationError};
 
@@ -95,6 +96,7 @@ pub struct Indexer {
     in_flight: Mutex<InFlight>,
     started: Instant,
     tier_lookups: TierLookups,
+    prediction_waits: PredictionWaits,
     tokenization: Tokenization,
     tombstones: Tombstones,
     owners: Owners,
@@ -158,6 +160,7 @@ impl Indexer {
         Ok(Self {
             predictions: Predictions::new(options.prediction_limits),
             tier_lookups: TierLookups::new(&metrics),
+            prediction_waits: PredictionWaits::new(&metrics),
             tokenization: Tokenization::start(&options.tokenization, &metrics)?,
             options,
             models,

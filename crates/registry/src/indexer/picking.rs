@@ -90,7 +90,7 @@ impl Indexer {
         };
         drop(search);
         if let (Some(at), Some(_)) = (picked.picked, request_id) {
-            self.predict(key, prompt, &picked.candidates[at].instance, None)?;
+            self.predict(key, prompt, &picked.candidates[at].instance, None).await?;
         }
         Ok(picked)
     }

@@ -67,13 +67,13 @@ impl Indexer {
     /// replica's scores until events confirm them or the time to live has passed. Without a `ttl`, the default of the
     /// options applies.
     ///
-    /// An instance without events is taken to hold the blocks from then on, in every answer, as soon as the writer has applied
-    /// them.
+    /// An instance without events is taken to hold the blocks from then on, in every answer. This waits until the writer
+    /// has applied them, but not longer than half a second.
     ///
     /// # Errors
     ///
     /// If the model or the pod is not registered, or the time to live exceeds the limit.
-    pub fn predict(
+    pub async fn predict(
         &self,
         key: &ModelKey,
         prompt: TokenPrompt<'_>,
@@ -88,6 +88,7 @@ impl Indexer {
             let times = (self.supervisor.clock().now(), ttl.unwrap_or(self.options.routed_ttl));
             let blocks = self.routed.record(&listener, prompt, times, (&self.decoders, &self.metrics));
             self.metrics.predicted();
+            self.prediction_waits.applied(&listener, &self.decoders).await;
             return Ok(Predicted { blocks, evicted: 0 });
         }
         let ttl = ttl.unwrap_or(self.options.prediction_ttl);

@@ -44,7 +44,7 @@ impl RouterService for Router {
     async fn predict(&self, request: Request<PredictRequest>) -> Result<Response<PredictResponse>, Status> {
         let in_flight = self.0.in_flight("Predict");
         let (metadata, _, request) = request.into_parts();
-        in_flight.finish(self.0.predict(&request, authorization(&metadata)))
+        in_flight.finish(self.0.predict(&request, authorization(&metadata)).await)
     }
 }
 
@@ -74,7 +74,11 @@ impl Shared {
         Ok(response(self.indexer.query_local(&key, query, options)?, request))
     }
 
-    fn predict(&self, request: &PredictRequest, authorization: Option<&[u8]>) -> Result<PredictResponse, RpcError> {
+    async fn predict(
+        &self,
+        request: &PredictRequest,
+        authorization: Option<&[u8]>,
+    ) -> Result<PredictResponse, RpcError> {
         let grant = self.admit(authorization)?;
         let key = model_key(&request.model_name, &request.tenant_id, &grant)?;
         let pod = InstanceId::parse(&request.pod)?;
@@ -86,7 +90,7 @@ impl Shared {
             lora_name: given(&request.lora_name),
             cache_salt: given(&request.cache_salt),
         };
-        let predicted = self.indexer.predict(&key, prompt, &pod, ttl)?;
+        let predicted = self.indexer.predict(&key, prompt, &pod, ttl).await?;
         Ok(PredictResponse { blocks: predicted.blocks as u32 })
     }
 }

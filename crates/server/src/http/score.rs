@@ -64,7 +64,7 @@ async fn score(caller: Caller<'_>, mut request: PromptFields, body: &[u8]) -> Re
     let best = scores.pods.iter().rev().max_by(|a, b| a.score.total_cmp(&b.score)).filter(|_| record);
     let recorded = best.map(|best| best.pod.clone());
     if let Some(recorded) = &recorded {
-        api.indexer.predict(&prompt.key, prompt.as_prompt(), recorded, None)?;
+        api.indexer.predict(&prompt.key, prompt.as_prompt(), recorded, None).await?;
     }
     let store = store_status(scores.store);
     let partial = prompt.partial(Some(scores.blocks));
@@ -144,7 +144,7 @@ async fn record_prediction(
         // Before the prediction, after which no block would have to be computed.
         api.indexer.begin_request(&prompt.key, prompt.as_prompt(), &pod, &request_id).await?;
     }
-    let predicted = api.indexer.predict(&prompt.key, prompt.as_prompt(), &pod, ttl)?;
+    let predicted = api.indexer.predict(&prompt.key, prompt.as_prompt(), &pod, ttl).await?;
     let partial = prompt.partial(Some(predicted.blocks));
     Ok(Json(Prediction { status: SuccessStatus::Ok, blocks: predicted.blocks, partial }))
 }

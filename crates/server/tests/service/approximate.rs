@@ -56,6 +56,18 @@ fn routed_prompts_count_in_every_answer_until_their_time_has_passed() {
 }
 
 #[test]
+fn a_prompt_counts_from_the_answer_of_its_report_on() {
+    let service = Service::start();
+    register(&service, "a", &json!({}));
+    for number in 0..50 {
+        let blocks: Vec<u64> = (100 * number + 1..100 * number + 40).collect();
+        assert_eq!(route(&service, "a", &blocks, &json!({})), blocks.len());
+        let tokens = tokens(&blocks);
+        assert_eq!(service.score(&tokens, "a", 0), tokens.len() as u64, "report {number}");
+    }
+}
+
+#[test]
 fn the_cache_of_an_instance_keeps_what_was_used_last() {
     let service = Service::start();
     assert_eq!(register(&service, "a", &json!({ "cache_blocks": 4 })).0, 201);

@@ -79,6 +79,8 @@ pub enum Limit {
     InstanceRequests,
     /// Concurrent tier lookups on writer threads, and their time.
     TierLookups,
+    /// Concurrent waits for writers that apply predictions, and their time.
+    PredictionWaits,
     /// Time that a registration or unregistration waits for other threads.
     RegistrationWait,
     /// Ranks listed by one discovery source.
@@ -98,7 +100,7 @@ pub enum Limit {
 }
 
 impl Limit {
-    const ALL: [Self; 41] = [
+    const ALL: [Self; 42] = [
         Self::Queue,
         Self::PendingRegistrations,
         Self::Pods,
@@ -132,6 +134,7 @@ impl Limit {
         Self::RequestsInFlight,
         Self::InstanceRequests,
         Self::TierLookups,
+        Self::PredictionWaits,
         Self::RegistrationWait,
         Self::DiscoveryTargets,
         Self::Names,
@@ -177,6 +180,7 @@ impl Limit {
             Self::RequestsInFlight => "requests_in_flight",
             Self::InstanceRequests => "instance_requests",
             Self::TierLookups => "tier_lookups",
+            Self::PredictionWaits => "prediction_waits",
             Self::RegistrationWait => "registration_wait",
             Self::DiscoveryTargets => "discovery_targets",
             Self::Names => "names",
