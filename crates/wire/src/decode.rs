@@ -132,6 +132,17 @@ impl<'a> Iterator for Events<'a> {
 /// Limit of the events in a batch. The smallest event of an engine takes 16 bytes, so a message of 16 MiB has fewer.
 pub const BATCH_EVENTS_MAX: u32 = 1 << 20;
 
+/// Limit of the blocks that an event names. Engines name one to some thousand.
+pub const EVENT_BLOCKS_MAX: u32 = 1 << 18;
+/// Limit of the tokens in an event's list of tokens.
+pub const EVENT_TOKENS_MAX: u32 = 1 << 22;
+/// Limit of the extra keys of all blocks of an event.
+pub const EVENT_KEYS_MAX: u32 = 1 << 18;
+/// Limit of the copy counts of an event: each may be a change of its own.
+pub const EVENT_COUNTS_MAX: u32 = 1 << 16;
+/// Limit of the fields of an event.
+pub const EVENT_FIELDS_MAX: u32 = 1 << 10;
+
 /// The whole payload cannot be decoded: none of its events is known.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum BatchError {
@@ -191,6 +202,19 @@ pub enum EventError {
         /// The field's name.
         field: &'static str,
     },
+    /// A map has a field twice, so what it means is not known.
+    #[error("a field of the event is repeated: publish each field once")]
+    RepeatedField,
+    /// A list has too many elements: other engines would wait while it is decoded.
+    #[error("field {field} has {count} elements; at most {max} are allowed: publish events of fewer blocks")]
+    TooLong {
+        /// The field's name.
+        field: &'static str,
+        /// Elements of the list.
+        count: u32,
+        /// Limit of the elements.
+        max: u32,
+    },
     /// The event's own MessagePack is malformed.
     #[error("failed to decode the event: {0}")]
     Malformed(#[from] Malformed),
@@ -206,6 +230,8 @@ impl EventError {
             Self::MissingField { .. } => "missing_field",
             Self::WrongType { .. } => "wrong_type",
             Self::OutOfRange { .. } => "out_of_range",
+            Self::RepeatedField => "repeated_field",
+            Self::TooLong { .. } => "event_too_large",
             Self::Malformed(_) => "malformed_event",
         }
     }

@@ -3,7 +3,7 @@
 use std::fmt::{self, Write};
 
 use crate::adapter::{EngineAdapter, StoredField, missing_stored_field};
-use crate::decode::EventError;
+use crate::decode::{EVENT_FIELDS_MAX, EventError};
 use crate::event::{
     BlockInactive, BlockRemoved, BlockStored, BlockTransferred, EngineEvent, RemovalReason, ScopedClear,
 };
@@ -77,12 +77,14 @@ pub(crate) fn event<'a>(
 ) -> Result<EngineEvent<'a>, EventError> {
     match reader.next()? {
         Token::Array(len) if len > 0 => {
+            fields::limited(len, EVENT_FIELDS_MAX, "fields")?;
             let Token::Text(kind) = reader.next()? else { return Err(EventError::NotAnEvent) };
             let kind = Kind::of(kind)?;
             let mut unknown = UnknownFields { event: kind.as_str(), found: unknown_fields };
             from_array(reader, kind, len as usize - 1, adapter, &mut unknown)
         }
         Token::Map(len) => {
+            fields::limited(len, EVENT_FIELDS_MAX, "fields")?;
             let kind = Kind::of(kind_of_map(&mut reader.clone(), len)?)?;
             from_map(reader, kind, len, &mut UnknownFields { event: kind.as_str(), found: unknown_fields })
         }
@@ -258,8 +260,13 @@ fn from_map<'a>(
         Kind::Cleared => EngineEvent::ClearedScope(ScopedClear::default()),
     };
     let (mut has_hashes, mut has_block_size, mut has_target) = (false, false, false);
+    let mut keys = Vec::with_capacity(reader.capacity_for(len));
     for _ in 0..len {
         let Token::Text(key) = reader.next()? else { return Err(EventError::NotAnEvent) };
+        if keys.contains(&key) {
+            return Err(EventError::RepeatedField);
+        }
+        keys.push(key);
         has_hashes |= key == b"block_hashes";
         has_block_size |= key == b"block_size";
         has_target |= key == b"to_medium";
@@ -442,7 +449,7 @@ fn inactive_field<'a>(
 fn salt_in_map<'a>(reader: &mut Reader<'a>) -> Result<Option<&'a str>, EventError> {
     let Token::Map(len) = reader.next()? else { return Err(fields::wrong("extra_keys")) };
     let mut salt = None;
-    for _ in 0..len {
+    for _ in 0..fields::limited(len, EVENT_FIELDS_MAX, "extra_keys")? {
         match reader.next()? {
             Token::Text(b"cache_salt") => salt = fields::optional_text(reader, "cache_salt")?,
             Token::Text(_) => reader.skip()?,

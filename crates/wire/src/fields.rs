@@ -2,7 +2,9 @@
 
 use flash_indexer_core::SequenceHash;
 
-use crate::decode::EventError;
+use crate::decode::{
+    EVENT_BLOCKS_MAX, EVENT_COUNTS_MAX, EVENT_FIELDS_MAX, EVENT_KEYS_MAX, EVENT_TOKENS_MAX, EventError,
+};
 use crate::event::{Components, ExtraKey, StoreOrigin, TokenIds};
 use crate::msgpack::{Reader, Token};
 
@@ -22,11 +24,16 @@ pub(crate) fn lenient<'a, T>(
     Ok(value)
 }
 
+/// The length of a list, unless it exceeds its limit.
+pub(crate) fn limited(len: u32, max: u32, field: &'static str) -> Result<u32, EventError> {
+    if len > max { Err(EventError::TooLong { field, count: len, max }) } else { Ok(len) }
+}
+
 /// Length of the list that follows; none for nil.
-fn optional_list(reader: &mut Reader<'_>, field: &'static str) -> Result<Option<u32>, EventError> {
+fn optional_list(reader: &mut Reader<'_>, max: u32, field: &'static str) -> Result<Option<u32>, EventError> {
     match reader.next()? {
         Token::Nil => Ok(None),
-        Token::Array(len) => Ok(Some(len)),
+        Token::Array(len) => limited(len, max, field).map(Some),
         _ => Err(wrong(field)),
     }
 }
@@ -47,6 +54,7 @@ fn hash_of(token: Token<'_>, field: &'static str) -> Result<SequenceHash, EventE
 
 pub(crate) fn hashes(reader: &mut Reader<'_>, field: &'static str) -> Result<Vec<SequenceHash>, EventError> {
     let Token::Array(len) = reader.next()? else { return Err(wrong(field)) };
+    let len = limited(len, EVENT_BLOCKS_MAX, field)?;
     let mut hashes = Vec::with_capacity(reader.capacity_for(len));
     for _ in 0..len {
         hashes.push(hash_of(reader.next()?, field)?);
@@ -71,7 +79,7 @@ fn token_of(token: Token<'_>, field: &'static str) -> Result<u32, EventError> {
 
 /// Decodes tokens or pairs of tokens, never both in one list; nil is an empty list.
 pub(crate) fn token_ids(reader: &mut Reader<'_>, field: &'static str) -> Result<TokenIds, EventError> {
-    let Some(len) = optional_list(reader, field)? else { return Ok(TokenIds::default()) };
+    let Some(len) = optional_list(reader, EVENT_TOKENS_MAX, field)? else { return Ok(TokenIds::default()) };
     let is_pair = |token: &Result<Token<'_>, _>| matches!(token, Ok(Token::Array(2)));
     if len > 0 && is_pair(&reader.clone().next()) {
         let mut pairs = Vec::with_capacity(reader.capacity_for(len));
@@ -97,7 +105,7 @@ fn plain_tokens(reader: &mut Reader<'_>, len: u32, field: &'static str) -> Resul
 
 /// Decodes a list of counts.
 pub(crate) fn optional_counts(reader: &mut Reader<'_>, field: &'static str) -> Result<Option<Vec<u32>>, EventError> {
-    optional_list(reader, field)?.map(|len| plain_tokens(reader, len, field)).transpose()
+    optional_list(reader, EVENT_COUNTS_MAX, field)?.map(|len| plain_tokens(reader, len, field)).transpose()
 }
 
 /// Decodes `origin`.
@@ -112,7 +120,7 @@ pub(crate) fn origin(reader: &mut Reader<'_>, field: &'static str) -> Result<Opt
 
 /// Decodes `component_types`. A name of another component is ignored.
 pub(crate) fn components(reader: &mut Reader<'_>, field: &'static str) -> Result<Option<Components>, EventError> {
-    let Some(len) = optional_list(reader, field)? else { return Ok(None) };
+    let Some(len) = optional_list(reader, EVENT_BLOCKS_MAX, field)? else { return Ok(None) };
     let mut components = Components::default();
     for _ in 0..len {
         let Token::Text(name) = reader.next()? else { return Err(wrong(field)) };
@@ -127,12 +135,14 @@ pub(crate) fn components(reader: &mut Reader<'_>, field: &'static str) -> Result
 }
 
 pub(crate) fn lookahead(reader: &mut Reader<'_>, field: &'static str) -> Result<Option<Vec<Vec<u32>>>, EventError> {
-    let Some(len) = optional_list(reader, field)? else { return Ok(None) };
+    let Some(len) = optional_list(reader, EVENT_BLOCKS_MAX, field)? else { return Ok(None) };
     let mut blocks = Vec::with_capacity(reader.capacity_for(len));
     for _ in 0..len {
         match reader.next()? {
             Token::Nil => blocks.push(Vec::new()),
-            Token::Array(len) => blocks.push(plain_tokens(reader, len, field)?),
+            Token::Array(len) => {
+                blocks.push(plain_tokens(reader, limited(len, EVENT_TOKENS_MAX, field)?, field)?);
+            }
             _ => return Err(wrong(field)),
         }
     }
@@ -174,12 +184,17 @@ fn block_keys<'a>(
     field: &'static str,
     keys: impl Fn(Token<'a>, &mut Reader<'a>) -> Result<Vec<ExtraKey<'a>>, EventError>,
 ) -> Result<Option<BlockKeys<'a>>, EventError> {
-    let Some(len) = optional_list(reader, field)? else { return Ok(None) };
+    let Some(len) = optional_list(reader, EVENT_BLOCKS_MAX, field)? else { return Ok(None) };
     let mut blocks = Vec::with_capacity(reader.capacity_for(len));
+    let mut count = 0;
     for _ in 0..len {
         blocks.push(match reader.next()? {
             Token::Nil => None,
-            token => Some(keys(token, reader)?),
+            token => {
+                let keys = keys(token, reader)?;
+                count = limited(count + keys.len() as u32, EVENT_KEYS_MAX, field)?;
+                Some(keys)
+            }
         });
     }
     Ok(Some(blocks))
@@ -198,6 +213,7 @@ pub(crate) fn extra_keys<'a>(
 }
 
 fn key_list<'a>(reader: &mut Reader<'a>, len: u32, field: &'static str) -> Result<Vec<ExtraKey<'a>>, EventError> {
+    let len = limited(len, EVENT_KEYS_MAX, field)?;
     let mut keys = Vec::with_capacity(reader.capacity_for(len));
     for _ in 0..len {
         let start = reader.position();
@@ -244,6 +260,7 @@ pub(crate) fn mm_keys<'a>(reader: &mut Reader<'a>, field: &'static str) -> Resul
     block_keys(reader, field, |token, reader| match token {
         Token::Map(len) => Ok(vec![mm_key(reader, len, field)?]),
         Token::Array(len) => {
+            let len = limited(len, EVENT_KEYS_MAX, field)?;
             let mut keys = Vec::with_capacity(reader.capacity_for(len));
             for _ in 0..len {
                 let Token::Map(len) = reader.next()? else { return Err(wrong(field)) };
@@ -257,7 +274,7 @@ pub(crate) fn mm_keys<'a>(reader: &mut Reader<'a>, field: &'static str) -> Resul
 
 fn mm_key<'a>(reader: &mut Reader<'a>, len: u32, field: &'static str) -> Result<ExtraKey<'a>, EventError> {
     let (mut id, mut offset) = (None, 0);
-    for _ in 0..len {
+    for _ in 0..limited(len, EVENT_FIELDS_MAX, field)? {
         let Token::Text(key) = reader.next()? else { return Err(wrong(field)) };
         match key {
             b"hash" => id = optional_text(reader, field)?,

@@ -67,7 +67,10 @@ pub use adapter::EngineAdapter;
 pub use adapter_salt::{ADAPTER_NAME_BYTES_MAX, AdapterSalt};
 pub use chain_hash::{EngineBlockHash, HashedKey, Sha256CborChain};
 pub use cursor::Cursor;
-pub use decode::{BATCH_EVENTS_MAX, Batch, BatchError, BatchOutline, EventError, Events, decode_batch};
+pub use decode::{
+    BATCH_EVENTS_MAX, Batch, BatchError, BatchOutline, EVENT_BLOCKS_MAX, EVENT_COUNTS_MAX, EVENT_FIELDS_MAX,
+    EVENT_KEYS_MAX, EVENT_TOKENS_MAX, EventError, Events, decode_batch,
+};
 pub use decode_event::{FieldName, UNKNOWN_FIELDS_MAX, UnknownField};
 pub use encode::{Encoding, encode_batch};
 pub use event::{

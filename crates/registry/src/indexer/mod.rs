@@ -59,11 +59,11 @@ use flash_indexer_types::{EngineKind, ModelKey};
 
 use crate::in_flight::InFlight;
 use crate::model::{Model, Models};
+use crate::prediction_waits::PredictionWaits;
 use crate::predictions::Predictions;
 use crate::recent_uses::RecentUses;
 use crate::shared_store::SharedStore;
 use crate::stream_positions::StreamPositions;
-use crate::prediction_waits::PredictionWaits;
 use crate::tier_lookups::TierLookups;
 use crate::tokenization::{Tokenization, TokenizationError};
 

@@ -12,7 +12,9 @@ use flash_indexer_core::hashing::{HashVariant, TokenWindow, local_hashes, sequen
 use flash_indexer_core::{SequenceHash, SharedIndex, Tier, WorkerRank};
 use flash_indexer_ingest::{Decoders, Delivery, Listener};
 use flash_indexer_telemetry::metrics::{Limit, Metrics};
-use flash_indexer_wire::{BlockRemoved, BlockStored, Encoding, EngineEvent, ExtraKey, TokenIds, encode_batch};
+use flash_indexer_wire::{
+    BlockRemoved, BlockStored, EVENT_TOKENS_MAX, Encoding, EngineEvent, ExtraKey, TokenIds, encode_batch,
+};
 use parking_lot::Mutex;
 use rustc_hash::FxHashMap;
 
@@ -27,6 +29,9 @@ pub(crate) const SWEEP_PERIOD: Duration = Duration::from_secs(1);
 
 /// Blocks removed by one message of a sweep.
 const REMOVED_PER_MESSAGE: usize = 1 << 12;
+
+/// Blocks of one event. A decoder rejects events of very many blocks.
+const EVENT_BLOCKS_MAX: usize = 1 << 16;
 
 /// Registered instances without events.
 pub(crate) struct RoutedInstances {
@@ -129,22 +134,22 @@ impl RoutedInstances {
 
         let mut events = Vec::with_capacity(3);
         events.extend(removal(expired));
-        if first < recorded.kept {
-            let size = block_size.token_count();
+        let size = block_size.token_count();
+        let event_blocks_max = EVENT_BLOCKS_MAX.min((EVENT_TOKENS_MAX as usize / size).max(1));
+        for start in (first..recorded.kept).step_by(event_blocks_max) {
+            let end = recorded.kept.min(start + event_blocks_max);
             events.push(EngineEvent::Stored(BlockStored {
-                block_hashes: prefixes[first..recorded.kept].to_vec(),
-                parent_block_hash: first.checked_sub(1).map(|parent| prefixes[parent]),
-                token_ids: TokenIds::Plain(prompt.tokens[first * size..recorded.kept * size].to_vec()),
+                block_hashes: prefixes[start..end].to_vec(),
+                parent_block_hash: start.checked_sub(1).map(|parent| prefixes[parent]),
+                token_ids: TokenIds::Plain(prompt.tokens[start * size..end * size].to_vec()),
                 block_size: block_size.tokens(),
                 lora_name,
                 // Later blocks inherit the salt of the first one.
-                extra_keys: cache_salt
-                    .filter(|_| first == 0)
-                    .map(|salt| first_block_keys(lora_name, salt, recorded.kept)),
+                extra_keys: cache_salt.filter(|_| start == 0).map(|salt| first_block_keys(lora_name, salt, end)),
                 ..BlockStored::default()
             }));
         }
-        events.extend(removal(evicted));
+        events.extend(evicted.chunks(EVENT_BLOCKS_MAX).flat_map(|part| removal(part.to_vec())));
         stream.publish(&events, listener, decoders);
         let after = stream.blocks.len();
         self.count(before, after);

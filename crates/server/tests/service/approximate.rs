@@ -68,6 +68,26 @@ fn a_prompt_counts_from_the_answer_of_its_report_on() {
 }
 
 #[test]
+fn a_prompt_of_very_many_blocks_counts_whole() {
+    const BLOCKS: u32 = 150_000;
+    let service = Service::start();
+    assert_eq!(register(&service, "a", &json!({ "block_size": 1, "cache_blocks": BLOCKS })).0, 201);
+    for first in [0, BLOCKS] {
+        // The second prompt replaces the first one.
+        let prompt: Vec<u32> = (first..first + BLOCKS).collect();
+        let report = json!({ "pod": "a", "model_name": "m", "token_ids": prompt, "cache_salt": "x" });
+        assert_eq!(service.post("/predict", &report), (200, json!({ "status": "ok", "blocks": BLOCKS })));
+        let held = || {
+            let query = json!({ "model_name": "m", "token_ids": prompt, "cache_salt": "x" });
+            (service.query(&query)["scores"]["a"]["0"] == BLOCKS).then_some(())
+        };
+        wait_for("all blocks", PATIENCE, held);
+        assert_eq!(service.listener(&json!("a"), 0)["trust"], "approximate");
+        assert_eq!(service.listener(&json!("a"), 0)["rejected"], json!({}));
+    }
+}
+
+#[test]
 fn the_cache_of_an_instance_keeps_what_was_used_last() {
     let service = Service::start();
     assert_eq!(register(&service, "a", &json!({ "cache_blocks": 4 })).0, 201);

@@ -72,7 +72,7 @@ const fn results(applied: &Applied) -> [u64; RESULTS.len()] {
 const EVENT_TYPES: [&str; 5] = ["BlockStored", "BlockRemoved", "BlockTransferred", "BlockInactive", "AllBlocksCleared"];
 
 /// Reasons for which a message or event is rejected or dropped.
-const REASONS: [&str; 40] = [
+const REASONS: [&str; 42] = [
     "bad_frames",
     "malformed_batch",
     "not_a_batch",
@@ -82,6 +82,8 @@ const REASONS: [&str; 40] = [
     "missing_field",
     "wrong_type",
     "out_of_range",
+    "event_too_large",
+    "repeated_field",
     "unknown_medium",
     "block_size_mismatch",
     "token_count_mismatch",
