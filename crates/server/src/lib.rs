@@ -29,14 +29,12 @@
 //! | `fair_places.rs` | places that clients share fairly |
 //! | `large_requests.rs` | threads for requests with large bodies |
 //! | `little_endian.rs` | lists of numbers as bytes |
-//! | `peers/` | recovery from peers, comparison with peers, repair |
 //! | `reload.rs` | files that are read again while the service runs |
-//! | `snapshots.rs` | snapshots in the state directory |
 //! | `texts.rs` | texts that are tokenized, shared fairly between clients |
 //! | `registrar.rs` | the registry as the registrar of discovery |
 //!
 //! Sockets of engines and decoders are in `ingest`, registrations and queries in `registry`, discovery sources in
-//! `discovery`. Their public types are re-exported here.
+//! `discovery`, snapshots and peers in `peers`. Their public types are re-exported here.
 
 mod access;
 mod answer_body;
@@ -50,11 +48,9 @@ mod grpc;
 mod http;
 mod large_requests;
 mod little_endian;
-mod peers;
 mod registrar;
 mod reload;
 mod server;
-mod snapshots;
 mod texts;
 
 pub use flash_indexer_credentials::{ClientFiles, CredentialsError, KeyPairFiles, TlsFiles};
@@ -63,6 +59,7 @@ pub use flash_indexer_discovery::{
     KubernetesOptions, NamespaceError,
 };
 pub use flash_indexer_ingest::{Connection, ListenerReport, QUEUE_BYTES_MIN, ReleaseOutcome, ReplayProgress};
+pub use flash_indexer_peers::{PeerDeadlines, PeerUrl, PeerUrlError, RecoveryError, SnapshotOptions};
 pub use flash_indexer_registry::{
     Answer, Indexer, IndexerOptions, ListenError, PodFilter, PodOptions, PodScore, PredictError, Predicted,
     PredictedBlocks, PredictionLimits, Query, QueryError, QueryOptions, RankAnswer, RegistrationError, ScoreOptions,
@@ -78,6 +75,4 @@ pub use flash_indexer_types::{
     InstanceId, InstanceIdError, ModelKey, Position, RankId, Registered, Registration, Trust, use_random_hash_key,
 };
 pub use grpc::EndpointPickerOptions;
-pub use peers::{PeerDeadlines, PeerUrl, PeerUrlError, RecoveryError};
 pub use server::{Server, ServerOptions, StartError};
-pub use snapshots::SnapshotOptions;

@@ -9,7 +9,7 @@ use flash_indexer_telemetry::metrics::Metrics;
 use flash_indexer_telemetry::supervision::Supervisor;
 use flash_indexer_types::{EmptyModelPolicy, OwnedRank, Owner, RankId, Registered, Registration};
 
-use crate::peers::{RecoveryState, RecoveryStatus};
+use flash_indexer_peers::{RecoveryState, RecoveryStatus};
 
 /// Registrar over the indexer's registry and the state of recovery.
 pub(crate) struct DiscoveryRegistrar {

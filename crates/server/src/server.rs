@@ -25,13 +25,13 @@ use crate::access::AccessControl;
 use crate::body_budget::BodyLimits;
 use crate::grpc::{EndpointPickerOptions, GrpcServer};
 use crate::http::{self, Api};
-use crate::peers::{
-    Check, CheckGuard, PeerDeadlines, PeerUrl, Peers, Recovery, RecoveryError, RecoveryState, RecoveryStatus,
-};
 use crate::registrar::DiscoveryRegistrar;
 use crate::reload::{PeriodicTasks, Reload};
-use crate::snapshots::{SnapshotOptions, Snapshots, SnapshotsGuard};
 use flash_indexer_connections::{BoundedListener, ConnectionHandle, Protocol};
+use flash_indexer_peers::{
+    Check, CheckGuard, PeerDeadlines, PeerUrl, Peers, Recovery, RecoveryError, RecoveryState, RecoveryStatus,
+};
+use flash_indexer_peers::{SnapshotOptions, Snapshots, SnapshotsGuard};
 
 /// Configuration of a server.
 #[derive(Debug, Clone)]

@@ -5,7 +5,7 @@ use std::path::Path;
 use flash_indexer_discovery::{DiscoveryOptions, DiscoverySource, DnsOptions};
 
 use super::*;
-use crate::peers::PeerUrl;
+use flash_indexer_peers::PeerUrl;
 
 impl Service {
     fn peer(&self) -> PeerUrl {

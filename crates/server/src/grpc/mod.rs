@@ -47,9 +47,9 @@ use self::router_service::Router;
 use crate::access::AccessControl;
 use crate::body_budget::BodyLimits;
 use crate::http::Api;
-use crate::peers::RecoveryStatus;
 use crate::texts::Texts;
 use flash_indexer_connections::{BoundedListener, Incoming};
+use flash_indexer_peers::RecoveryStatus;
 
 /// Limit of concurrent HTTP/2 streams, hence requests, on one connection. Clients delay further requests.
 const STREAMS_PER_CONNECTION_MAX: u32 = 1_024;

@@ -28,8 +28,8 @@ use super::Api;
 use super::error::ApiError;
 use super::extract::{Access, Parameters};
 use super::fields::CheckedScope;
-use crate::peers::RecoveryState;
-use crate::snapshots::write_models;
+use flash_indexer_peers::RecoveryState;
+use flash_indexer_peers::write_models;
 
 /// Size of a chunk.
 const CHUNK_BYTES: usize = 64 << 10;

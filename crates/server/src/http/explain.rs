@@ -100,7 +100,7 @@ mod tests {
     use super::*;
     use crate::access::AccessControl;
     use crate::body_budget::BodyLimits;
-    use crate::peers::RecoveryStatus;
+    use flash_indexer_peers::RecoveryStatus;
 
     #[tokio::test]
     async fn an_explanation_beyond_the_limit_is_refused_and_counted() {

@@ -75,9 +75,9 @@ use crate::access::{AccessControl, Permission};
 use crate::answer_body;
 use crate::body_budget::{BodyBudget, BodyLimits};
 use crate::large_requests::LargeRequests;
-use crate::peers::{DIGESTS_MAX, Peers, RecoveryStatus};
 use crate::texts::Texts;
 use flash_indexer_connections::ConnectionHandle;
+use flash_indexer_peers::{DIGESTS_MAX, Peers, RecoveryStatus};
 
 /// Limit of concurrent dumps.
 const DUMPS_MAX: usize = 4;

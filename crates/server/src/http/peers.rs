@@ -12,10 +12,10 @@ use flash_indexer_telemetry::metrics::Limit;
 use super::Api;
 use super::error::ApiError;
 use super::extract::Body;
-use crate::peers::{Added, PEERS_MAX, PeerUrl};
+use flash_indexer_peers::{Added, PEERS_MAX, PeerUrl};
 
 fn url(request: &PeerRequest) -> Result<PeerUrl, ApiError> {
-    request.url.parse().map_err(|error: crate::peers::PeerUrlError| ApiError::bad_request(error.to_string()))
+    request.url.parse().map_err(|error: flash_indexer_peers::PeerUrlError| ApiError::bad_request(error.to_string()))
 }
 
 pub(super) async fn register(

@@ -17,7 +17,7 @@ use super::Api;
 use super::blocking;
 use super::error::ApiError;
 use super::shared_ranks;
-use crate::peers::RecoveryState;
+use flash_indexer_peers::RecoveryState;
 
 pub(super) async fn health() -> Json<Success> {
     Json(Success::default())

@@ -19,7 +19,7 @@ use super::error::ApiError;
 use super::extract::{Access, Body, Parameters};
 use super::fields::CheckedScope;
 use super::{Api, blocking};
-use crate::peers::PROCESS_HEADER;
+use flash_indexer_peers::PROCESS_HEADER;
 
 pub(super) async fn register(
     State(api): State<Arc<Api>>,

@@ -28,17 +28,22 @@ use crate::snapshots::Snapshots;
 const CONNECTION_CHECK: Duration = Duration::from_millis(5);
 
 /// Recovery of a starting server.
-pub(crate) struct Recovery {
-    pub(crate) indexer: Arc<Indexer>,
-    pub(crate) peers: Arc<Peers>,
-    pub(crate) deadlines: PeerDeadlines,
-    pub(crate) credentials: ClientCredentials,
+#[derive(Debug)]
+pub struct Recovery {
+    /// Registry that is filled.
+    pub indexer: Arc<Indexer>,
+    /// Peers to recover from, in this order.
+    pub peers: Arc<Peers>,
+    /// Deadlines of requests to peers.
+    pub deadlines: PeerDeadlines,
+    /// Credentials for requests to peers.
+    pub credentials: ClientCredentials,
     /// Snapshots of the state directory, of which the newest undamaged one is loaded.
-    pub(crate) snapshots: Option<Arc<Snapshots>>,
+    pub snapshots: Option<Arc<Snapshots>>,
     /// Dump file to load if no snapshot and no peer can be used.
-    pub(crate) load: Option<PathBuf>,
+    pub load: Option<PathBuf>,
     /// Ranks whose streams are held until recovery ends.
-    pub(crate) held: BTreeSet<RankId>,
+    pub held: BTreeSet<RankId>,
 }
 
 /// Source of a recovery, and the restored ranks.
@@ -46,7 +51,7 @@ type Recovered = (RecoverySource, BTreeMap<RankId, RestoredRank>);
 
 /// Failure to recover from one peer or dump file.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum SourceError {
+enum SourceError {
     #[error("{0}")]
     Peer(#[from] PeerError),
     #[error("the peer is this replica")]
@@ -81,7 +86,7 @@ impl Recovery {
     /// # Errors
     ///
     /// Returns the error of the operating system if the thread cannot be started.
-    pub(crate) fn start(self) -> io::Result<Arc<RecoveryStatus>> {
+    pub fn start(self) -> io::Result<Arc<RecoveryStatus>> {
         let (status, reporter) = RecoveryStatus::running();
         let supervisor = Arc::clone(self.indexer.supervisor());
         supervisor.spawn(ThreadKind::Recovery, None, move |watch| self.run(watch, &reporter))?;

@@ -23,7 +23,8 @@ pub struct PeerUrlError {
 
 impl PeerUrl {
     /// Name or address of the host.
-    pub(crate) fn host(&self) -> String {
+    #[must_use]
+    pub fn host(&self) -> String {
         let uri: Uri = self.0.parse().expect("it was parsed before");
         uri.host().unwrap_or_default().to_owned()
     }

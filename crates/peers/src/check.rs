@@ -39,19 +39,25 @@ const BUSY_ATTEMPTS_MAX: usize = 8;
 const BUSY: u16 = 503;
 
 /// Periodic comparison with every peer in turn.
-pub(crate) struct Check {
-    pub(crate) indexer: Arc<Indexer>,
-    pub(crate) peers: Arc<Peers>,
-    pub(crate) deadlines: PeerDeadlines,
+#[derive(Debug)]
+pub struct Check {
+    /// Registry whose ranks are compared.
+    pub indexer: Arc<Indexer>,
+    /// Peers, each compared in turn.
+    pub peers: Arc<Peers>,
+    /// Deadlines of requests to peers.
+    pub deadlines: PeerDeadlines,
     /// Files of the credentials for peers, read again before each round.
-    pub(crate) credentials: ClientFiles,
-    pub(crate) interval: Duration,
-    pub(crate) recovery: Arc<RecoveryStatus>,
+    pub credentials: ClientFiles,
+    /// Interval between two rounds.
+    pub interval: Duration,
+    /// Recovery; comparisons begin after its end.
+    pub recovery: Arc<RecoveryStatus>,
 }
 
 /// Guard that ends the comparisons when it is dropped.
 #[derive(Debug)]
-pub(crate) struct CheckGuard(#[expect(dead_code, reason = "it is dropped to disconnect the channel")] Sender<()>);
+pub struct CheckGuard(#[expect(dead_code, reason = "it is dropped to disconnect the channel")] Sender<()>);
 
 /// Failure to rebuild an instance, which stays unchanged.
 #[derive(Debug, thiserror::Error)]
@@ -72,7 +78,7 @@ impl Check {
     /// # Errors
     ///
     /// Returns the error of the operating system if the thread cannot be started.
-    pub(crate) fn start(self) -> io::Result<CheckGuard> {
+    pub fn start(self) -> io::Result<CheckGuard> {
         let (guard, dropped) = bounded(0);
         let supervisor = Arc::clone(self.indexer.supervisor());
         supervisor.spawn(ThreadKind::PeerCheck, None, move |watch| self.run(watch, &dropped))?;

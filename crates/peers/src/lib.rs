@@ -1,4 +1,8 @@
-//! Other indexers of the same fleet: recovery from them, and comparison with them.
+//! Recovery of a replica's state from snapshots, peers and dumps, and comparison with peers.
+//!
+//! A peer is another indexer of the same fleet. [`Recovery`] fills a starting replica from the first usable source,
+//! [`Check`] compares its ranks with those of peers and repairs differences, and [`Snapshots`] keeps its state on disk.
+//! Each works on a thread of its own and returns at once from `start`.
 //!
 //! | file | role |
 //! |---|---|
@@ -7,6 +11,7 @@
 //! | `client.rs` | requests to a peer |
 //! | `recovery.rs` | starts from a snapshot, a peer's dump, or a dump file |
 //! | `resolver.rs` | resolves names of peers |
+//! | `snapshots.rs` | snapshots in the state directory |
 //! | `status.rs` | progress of recovery |
 //! | `url.rs` | URL of a peer |
 
@@ -15,6 +20,7 @@ mod client;
 mod comparison;
 mod recovery;
 mod resolver;
+mod snapshots;
 mod status;
 mod url;
 
@@ -24,24 +30,24 @@ use flash_indexer_types::networks::EngineNetworks;
 use parking_lot::Mutex;
 use tracing::info;
 
-pub(crate) use self::check::{Check, CheckGuard};
+pub use self::check::{Check, CheckGuard};
 pub use self::client::PeerDeadlines;
-pub(crate) use self::recovery::Recovery;
-pub use self::status::RecoveryError;
-pub(crate) use self::status::{RecoveryState, RecoveryStatus};
+pub use self::recovery::Recovery;
+pub use self::snapshots::{SnapshotOptions, Snapshots, SnapshotsGuard, write_models};
+pub use self::status::{RecoveryError, RecoverySource, RecoveryState, RecoveryStatus};
 pub use self::url::{PeerUrl, PeerUrlError};
 
 /// Limit of concurrent digests, requested by all peers together.
-pub(crate) const DIGESTS_MAX: usize = 64;
+pub const DIGESTS_MAX: usize = 64;
 /// Limit of registered peers.
-pub(crate) const PEERS_MAX: usize = 64;
+pub const PEERS_MAX: usize = 64;
 
 /// Header of `GET /workers` with the random id of the process that answers.
-pub(crate) const PROCESS_HEADER: &str = "flash-indexer-process";
+pub const PROCESS_HEADER: &str = "flash-indexer-process";
 
 /// Registered peers, in the order in which recovery tries them.
 #[derive(Debug)]
-pub(crate) struct Peers {
+pub struct Peers {
     /// Random id of this process.
     process: String,
     /// Peers whose URL has led to this process, which is then its own peer: a headless service also lists the replica that
@@ -54,9 +60,12 @@ pub(crate) struct Peers {
 
 /// Outcome of [`Peers::add`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Added {
+pub enum Added {
+    /// The peer is registered now.
     New,
+    /// It was registered before.
     Already,
+    /// [`PEERS_MAX`] peers are registered.
     TooMany,
 }
 
@@ -67,18 +76,22 @@ impl Default for Peers {
 }
 
 impl Peers {
-    pub(crate) fn new(urls: Vec<PeerUrl>, networks: EngineNetworks) -> Self {
+    /// Peers of a replica with a new random id.
+    #[must_use]
+    pub fn new(urls: Vec<PeerUrl>, networks: EngineNetworks) -> Self {
         // The keys of the standard library's hash tables are random.
         let process = format!("{:016x}", RandomState::new().build_hasher().finish());
         Self { process, own: Mutex::default(), urls: Mutex::new(urls), networks }
     }
 
-    pub(crate) fn process(&self) -> &str {
+    /// Random id of this process.
+    #[must_use]
+    pub fn process(&self) -> &str {
         &self.process
     }
 
     /// Whether a peer that answered with this id of its process is this process. The first such answer of a peer is logged.
-    pub(crate) fn check_own(&self, url: &PeerUrl, process: Option<&str>) -> bool {
+    pub fn check_own(&self, url: &PeerUrl, process: Option<&str>) -> bool {
         let mut own = self.own.lock();
         let is_own = process == Some(self.process());
         match (is_own, own.contains(url)) {
@@ -94,18 +107,22 @@ impl Peers {
     }
 
     /// Registered peers that are this process, as far as it is known.
-    pub(crate) fn own(&self) -> Vec<PeerUrl> {
+    #[must_use]
+    pub fn own(&self) -> Vec<PeerUrl> {
         let mut own = self.own.lock();
         let urls = self.urls.lock();
         own.retain(|url| urls.contains(url));
         own.clone()
     }
 
-    pub(crate) fn networks(&self) -> &EngineNetworks {
+    /// Networks in which the addresses of peers must be.
+    #[must_use]
+    pub const fn networks(&self) -> &EngineNetworks {
         &self.networks
     }
 
-    pub(crate) fn add(&self, url: PeerUrl) -> Added {
+    /// Registers a peer.
+    pub fn add(&self, url: PeerUrl) -> Added {
         let mut urls = self.urls.lock();
         if urls.contains(&url) {
             return Added::Already;
@@ -118,14 +135,16 @@ impl Peers {
     }
 
     /// Removes a peer. Returns whether it was registered.
-    pub(crate) fn remove(&self, url: &PeerUrl) -> bool {
+    pub fn remove(&self, url: &PeerUrl) -> bool {
         let mut urls = self.urls.lock();
         let known = urls.len();
         urls.retain(|other| other != url);
         urls.len() < known
     }
 
-    pub(crate) fn urls(&self) -> Vec<PeerUrl> {
+    /// Registered peers, in the order in which recovery tries them.
+    #[must_use]
+    pub fn urls(&self) -> Vec<PeerUrl> {
         self.urls.lock().clone()
     }
 }

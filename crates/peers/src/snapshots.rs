@@ -15,7 +15,7 @@ use flash_indexer_types::{InstanceId, ModelKey};
 use parking_lot::Mutex;
 use tracing::{info, warn};
 
-use crate::peers::{RecoveryState, RecoveryStatus};
+use crate::status::{RecoveryState, RecoveryStatus};
 
 /// Longest time that the last snapshot may take, before the service stops without it.
 const LAST_DEADLINE: Duration = Duration::from_secs(5);
@@ -31,7 +31,7 @@ pub struct SnapshotOptions {
 
 /// Writer of snapshots.
 #[derive(Debug)]
-pub(crate) struct Snapshots {
+pub struct Snapshots {
     indexer: Arc<Indexer>,
     interval: Duration,
     /// Locked while a snapshot is written.
@@ -40,7 +40,7 @@ pub(crate) struct Snapshots {
 
 /// Guard that ends the periodic snapshots when it is dropped.
 #[derive(Debug)]
-pub(crate) struct SnapshotsGuard(#[expect(dead_code, reason = "it is dropped to disconnect the channel")] Sender<()>);
+pub struct SnapshotsGuard(#[expect(dead_code, reason = "it is dropped to disconnect the channel")] Sender<()>);
 
 impl Snapshots {
     /// Opens the state directory.
@@ -48,13 +48,14 @@ impl Snapshots {
     /// # Errors
     ///
     /// Fails if it is not writable, or another process uses it.
-    pub(crate) fn open(options: &SnapshotOptions, indexer: Arc<Indexer>) -> Result<Self, DirectoryError> {
+    pub fn open(options: &SnapshotOptions, indexer: Arc<Indexer>) -> Result<Self, DirectoryError> {
         let directory = Mutex::new(SnapshotDirectory::open(&options.directory)?);
         Ok(Self { indexer, interval: options.interval, directory })
     }
 
     /// The snapshots on disk, newest first. None if the directory cannot be read.
-    pub(crate) fn newest_first(&self) -> Vec<StoredSnapshot> {
+    #[must_use]
+    pub fn newest_first(&self) -> Vec<StoredSnapshot> {
         self.directory.lock().snapshots().unwrap_or_else(|error| {
             warn!(%error, "failed to list the state directory; starting without its snapshots");
             Vec::new()
@@ -66,7 +67,7 @@ impl Snapshots {
     /// # Errors
     ///
     /// Returns the error of the operating system if the thread cannot be started.
-    pub(crate) fn start(self: &Arc<Self>, recovery: Arc<RecoveryStatus>) -> io::Result<SnapshotsGuard> {
+    pub fn start(self: &Arc<Self>, recovery: Arc<RecoveryStatus>) -> io::Result<SnapshotsGuard> {
         let (guard, dropped) = bounded(0);
         let snapshots = Arc::clone(self);
         let supervisor = Arc::clone(self.indexer.supervisor());
@@ -86,7 +87,7 @@ impl Snapshots {
     }
 
     /// Writes the last snapshot before a stop, unless it takes too long.
-    pub(crate) fn write_last(&self) {
+    pub fn write_last(&self) {
         self.write(Some(Instant::now() + LAST_DEADLINE));
     }
 
@@ -123,7 +124,7 @@ impl Snapshots {
 /// # Errors
 ///
 /// Returns the errors of the writer's output.
-pub(crate) fn write_models<W: Write>(
+pub fn write_models<W: Write>(
     indexer: &Indexer,
     models: &[(ModelKey, BlockSize)],
     instance: Option<&InstanceId>,

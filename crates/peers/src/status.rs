@@ -7,7 +7,7 @@ use tokio::sync::watch;
 
 /// State of recovery.
 #[derive(Debug, Clone)]
-pub(crate) enum RecoveryState {
+pub enum RecoveryState {
     /// Recovery is running; the current step.
     Running(String),
     /// Recovery has finished.
@@ -18,7 +18,7 @@ pub(crate) enum RecoveryState {
 
 /// Source from which the index was filled at the start, before the engines' streams.
 #[derive(Debug, Clone)]
-pub(crate) enum RecoverySource {
+pub enum RecoverySource {
     /// None: only the engines' streams.
     Engines,
     /// A snapshot of the state directory.
@@ -59,7 +59,7 @@ pub struct RecoveryError(String);
 
 /// Read side of the recovery state.
 #[derive(Debug)]
-pub(crate) struct RecoveryStatus(watch::Receiver<RecoveryState>);
+pub struct RecoveryStatus(watch::Receiver<RecoveryState>);
 
 /// Write side of the recovery state, owned by the recovery thread.
 pub(super) struct Reporter(watch::Sender<RecoveryState>);
@@ -72,7 +72,8 @@ impl Reporter {
 
 impl RecoveryStatus {
     /// Status of a server without anything to recover from.
-    pub(crate) fn finished() -> Arc<Self> {
+    #[must_use]
+    pub fn finished() -> Arc<Self> {
         Arc::new(Self(watch::channel(RecoveryState::Finished(RecoverySource::Engines)).1))
     }
 
@@ -81,12 +82,18 @@ impl RecoveryStatus {
         (Arc::new(Self(receiver)), Reporter(sender))
     }
 
-    pub(crate) fn state(&self) -> RecoveryState {
+    /// Current state.
+    #[must_use]
+    pub fn state(&self) -> RecoveryState {
         self.0.borrow().clone()
     }
 
     /// Waits until recovery has ended.
-    pub(crate) async fn end(&self) -> Result<(), RecoveryError> {
+    ///
+    /// # Errors
+    ///
+    /// Fails if the configured dump cannot be used, or the recovery thread ended early.
+    pub async fn end(&self) -> Result<(), RecoveryError> {
         let mut states = self.0.clone();
         let end = states.wait_for(|state| !matches!(state, RecoveryState::Running(_))).await;
         match end.as_deref() {
