@@ -29,6 +29,7 @@
 //! | `fair_places.rs` | places that clients share fairly |
 //! | `large_requests.rs` | threads for requests with large bodies |
 //! | `little_endian.rs` | lists of numbers as bytes |
+//! | `pick_options.rs` | options of a pick, over HTTP and gRPC |
 //! | `reload.rs` | files that are read again while the service runs |
 //! | `texts.rs` | texts that are tokenized, shared fairly between clients |
 //! | `registrar.rs` | the registry as the registrar of discovery |
@@ -48,6 +49,7 @@ mod grpc;
 mod http;
 mod large_requests;
 mod little_endian;
+mod pick_options;
 mod registrar;
 mod reload;
 mod server;

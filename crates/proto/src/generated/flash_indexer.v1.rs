@@ -78,7 +78,7 @@ pub struct RankMatch {
     pub disk: u64,
     #[prost(uint64, tag = "6")]
     pub longest_matched: u64,
-    /// exact, cold or degraded.
+    /// exact, cold, recovering, degraded or approximate.
     #[prost(string, tag = "7")]
     pub trust: ::prost::alloc::string::String,
     /// Blocks that the rank holds of any prompt.
@@ -118,12 +118,155 @@ pub struct PredictRequest {
     /// token_ids as 4 bytes each, little-endian. Give one of both.
     #[prost(bytes = "vec", tag = "8")]
     pub token_bytes: ::prost::alloc::vec::Vec<u8>,
+    /// The request is in flight at the instance until Done names it; empty counts no request.
+    #[prost(string, tag = "9")]
+    pub request_id: ::prost::alloc::string::String,
 }
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct PredictResponse {
     /// Predicted blocks recorded.
     #[prost(uint32, tag = "1")]
     pub blocks: u32,
+}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct PickRequest {
+    #[prost(string, tag = "1")]
+    pub model_name: ::prost::alloc::string::String,
+    /// "default" if empty.
+    #[prost(string, tag = "2")]
+    pub tenant_id: ::prost::alloc::string::String,
+    #[prost(uint32, repeated, tag = "3")]
+    pub token_ids: ::prost::alloc::vec::Vec<u32>,
+    /// token_ids as 4 bytes each, little-endian. Give one of both.
+    #[prost(bytes = "vec", tag = "4")]
+    pub token_bytes: ::prost::alloc::vec::Vec<u8>,
+    #[prost(string, tag = "5")]
+    pub lora_name: ::prost::alloc::string::String,
+    #[prost(string, tag = "6")]
+    pub cache_salt: ::prost::alloc::string::String,
+    /// Instances to pick from; all if empty.
+    #[prost(string, repeated, tag = "7")]
+    pub pods: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
+    /// The request is in flight at the picked instance until Done names it; empty counts no request.
+    #[prost(string, tag = "8")]
+    pub request_id: ::prost::alloc::string::String,
+    /// Randomness of the choice; 0 picks the lowest cost.
+    #[prost(double, tag = "9")]
+    pub pick_temperature: f64,
+    /// Seed of the choice; random if absent.
+    #[prost(uint64, optional, tag = "10")]
+    pub pick_seed: ::core::option::Option<u64>,
+    /// Weights of the cost's terms; the server's defaults if absent.
+    #[prost(double, optional, tag = "11")]
+    pub prefill_weight: ::core::option::Option<f64>,
+    #[prost(double, optional, tag = "12")]
+    pub active_weight: ::core::option::Option<f64>,
+    #[prost(double, optional, tag = "13")]
+    pub request_weight: ::core::option::Option<f64>,
+    /// Whether the response lists all instances that could be picked, and those that are not ready.
+    #[prost(bool, tag = "14")]
+    pub detail: bool,
+}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct PickResponse {
+    /// The picked instance. UNAVAILABLE if none is ready.
+    #[prost(message, optional, tag = "1")]
+    pub picked: ::core::option::Option<PickCandidate>,
+    /// With detail: all instances.
+    #[prost(message, repeated, tag = "2")]
+    pub candidates: ::prost::alloc::vec::Vec<PickCandidate>,
+    /// Complete blocks of the prompt.
+    #[prost(uint64, tag = "3")]
+    pub blocks: u64,
+    /// Weights, randomness and seed of the choice. With them the choice can be repeated.
+    #[prost(double, tag = "4")]
+    pub prefill_weight: f64,
+    #[prost(double, tag = "5")]
+    pub active_weight: f64,
+    #[prost(double, tag = "6")]
+    pub request_weight: f64,
+    #[prost(double, tag = "7")]
+    pub temperature: f64,
+    #[prost(uint64, tag = "8")]
+    pub seed: u64,
+    /// State of the shared store, as in QueryResponse.
+    #[prost(string, tag = "9")]
+    pub store: ::prost::alloc::string::String,
+}
+/// An instance with its cost, and everything that the cost depends on.
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct PickCandidate {
+    #[prost(string, tag = "1")]
+    pub pod: ::prost::alloc::string::String,
+    /// prefill_weight * (max(blocks - score, 0) + load_prefill_blocks) + active_weight * (blocks + load_active_blocks)
+    /// + request_weight * load_requests.
+    #[prost(double, tag = "2")]
+    pub cost: f64,
+    /// Weighted number of the prompt's blocks that the instance holds or is predicted to hold.
+    #[prost(double, tag = "3")]
+    pub score: f64,
+    /// Leading blocks of the prompt that it holds in any tier, and predicted blocks after them.
+    #[prost(uint32, tag = "4")]
+    pub held_blocks: u32,
+    #[prost(uint32, tag = "5")]
+    pub predicted_blocks: u32,
+    /// exact, cold, recovering, degraded or approximate.
+    #[prost(string, tag = "6")]
+    pub trust: ::prost::alloc::string::String,
+    /// Whether all engines of the instance are connected. An instance that is not ready is never picked.
+    #[prost(bool, tag = "7")]
+    pub ready: bool,
+    /// Requests in flight before the pick, their blocks to compute, and their blocks in use.
+    #[prost(uint32, tag = "8")]
+    pub load_requests: u32,
+    #[prost(uint64, tag = "9")]
+    pub load_prefill_blocks: u64,
+    #[prost(uint64, tag = "10")]
+    pub load_active_blocks: u64,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct DoneRequest {
+    #[prost(string, tag = "1")]
+    pub model_name: ::prost::alloc::string::String,
+    /// "default" if empty.
+    #[prost(string, tag = "2")]
+    pub tenant_id: ::prost::alloc::string::String,
+    #[prost(string, tag = "3")]
+    pub request_id: ::prost::alloc::string::String,
+    /// What has ended.
+    #[prost(enumeration = "RequestPhase", tag = "4")]
+    pub phase: i32,
+}
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct DoneResponse {}
+/// Part of a request that has ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, ::prost::Enumeration)]
+#[repr(i32)]
+pub enum RequestPhase {
+    /// The request has finished.
+    Finished = 0,
+    /// The instance has computed the prompt.
+    Prefill = 1,
+}
+impl RequestPhase {
+    /// String value of the enum field names used in the ProtoBuf definition.
+    ///
+    /// The values are not transformed in any way and thus are considered stable
+    /// (if the ProtoBuf definition does not change) and safe for programmatic use.
+    pub fn as_str_name(&self) -> &'static str {
+        match self {
+            Self::Finished => "REQUEST_PHASE_FINISHED",
+            Self::Prefill => "REQUEST_PHASE_PREFILL",
+        }
+    }
+    /// Creates an enum from field names used in the ProtoBuf definition.
+    pub fn from_str_name(value: &str) -> ::core::option::Option<Self> {
+        match value {
+            "REQUEST_PHASE_FINISHED" => Some(Self::Finished),
+            "REQUEST_PHASE_PREFILL" => Some(Self::Prefill),
+            _ => None,
+        }
+    }
 }
 /// Generated client implementations.
 pub mod router_service_client {
@@ -280,6 +423,50 @@ pub mod router_service_client {
                 .insert(GrpcMethod::new("flash_indexer.v1.RouterService", "Predict"));
             self.inner.unary(req, path, codec).await
         }
+        /// Picks an instance for a prompt by what the instances hold and by their load, as /pick does.
+        pub async fn pick(
+            &mut self,
+            request: impl tonic::IntoRequest<super::PickRequest>,
+        ) -> std::result::Result<tonic::Response<super::PickResponse>, tonic::Status> {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/flash_indexer.v1.RouterService/Pick",
+            );
+            let mut req = request.into_request();
+            req.extensions_mut()
+                .insert(GrpcMethod::new("flash_indexer.v1.RouterService", "Pick"));
+            self.inner.unary(req, path, codec).await
+        }
+        /// Reports the end of a request that Pick or Predict named, as /done does. NOT_FOUND if it is not in flight.
+        pub async fn done(
+            &mut self,
+            request: impl tonic::IntoRequest<super::DoneRequest>,
+        ) -> std::result::Result<tonic::Response<super::DoneResponse>, tonic::Status> {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/flash_indexer.v1.RouterService/Done",
+            );
+            let mut req = request.into_request();
+            req.extensions_mut()
+                .insert(GrpcMethod::new("flash_indexer.v1.RouterService", "Done"));
+            self.inner.unary(req, path, codec).await
+        }
     }
 }
 /// Generated server implementations.
@@ -320,6 +507,16 @@ pub mod router_service_server {
             &self,
             request: tonic::Request<super::PredictRequest>,
         ) -> std::result::Result<tonic::Response<super::PredictResponse>, tonic::Status>;
+        /// Picks an instance for a prompt by what the instances hold and by their load, as /pick does.
+        async fn pick(
+            &self,
+            request: tonic::Request<super::PickRequest>,
+        ) -> std::result::Result<tonic::Response<super::PickResponse>, tonic::Status>;
+        /// Reports the end of a request that Pick or Predict named, as /done does. NOT_FOUND if it is not in flight.
+        async fn done(
+            &self,
+            request: tonic::Request<super::DoneRequest>,
+        ) -> std::result::Result<tonic::Response<super::DoneResponse>, tonic::Status>;
     }
     #[derive(Debug)]
     pub struct RouterServiceServer<T> {
@@ -519,6 +716,94 @@ pub mod router_service_server {
                     let inner = self.inner.clone();
                     let fut = async move {
                         let method = PredictSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.unary(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/flash_indexer.v1.RouterService/Pick" => {
+                    #[allow(non_camel_case_types)]
+                    struct PickSvc<T: RouterService>(pub Arc<T>);
+                    impl<
+                        T: RouterService,
+                    > tonic::server::UnaryService<super::PickRequest> for PickSvc<T> {
+                        type Response = super::PickResponse;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::Response>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<super::PickRequest>,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as RouterService>::pick(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = PickSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.unary(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/flash_indexer.v1.RouterService/Done" => {
+                    #[allow(non_camel_case_types)]
+                    struct DoneSvc<T: RouterService>(pub Arc<T>);
+                    impl<
+                        T: RouterService,
+                    > tonic::server::UnaryService<super::DoneRequest> for DoneSvc<T> {
+                        type Response = super::DoneResponse;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::Response>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<super::DoneRequest>,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as RouterService>::done(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = DoneSvc(inner);
                         let codec = tonic_prost::ProstCodec::default();
                         let mut grpc = tonic::server::Grpc::new(codec)
                             .apply_compression_config(

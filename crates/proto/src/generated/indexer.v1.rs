@@ -72,7 +72,7 @@ pub struct PodScore {
     /// Predicted blocks after the held prefix.
     #[prost(uint32, tag = "17")]
     pub predicted_blocks: u32,
-    /// exact, cold or degraded.
+    /// exact, cold, recovering, degraded or approximate.
     #[prost(string, tag = "18")]
     pub trust: ::prost::alloc::string::String,
     /// Whether the index evicted blocks of the instance because of its memory limit. The score may then be too low.

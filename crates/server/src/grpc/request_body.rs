@@ -49,6 +49,8 @@ impl Method {
             Some("ServerReflectionInfo") => ("other", MethodKind::Streaming),
             Some("QueryStream") => ("QueryStream", MethodKind::Streaming),
             Some("Predict") => ("Predict", MethodKind::Unary),
+            Some("Pick") => ("Pick", MethodKind::Unary),
+            Some("Done") => ("Done", MethodKind::Unary),
             Some("Process") => ("Process", MethodKind::Streaming),
             Some("GetPodScores") => ("GetPodScores", MethodKind::Unary),
             _ => ("other", MethodKind::Unary),

@@ -1,4 +1,4 @@
-//! `flash_indexer.v1.RouterService`: queries by tokens or hashes, single or in a stream, and predictions.
+//! `flash_indexer.v1.RouterService`: queries by tokens or hashes, single or in a stream, predictions, and picks.
 
 use std::borrow::Cow;
 use std::num::NonZeroUsize;
@@ -6,7 +6,9 @@ use std::time::Duration;
 
 use flash_indexer_access::Grant;
 use flash_indexer_core::{LocalHash, Tier};
-use flash_indexer_registry::{Answer, Indexer, Query, QueryOptions, RankAnswer, TokenPrompt};
+use flash_indexer_registry::{
+    Answer, Candidate, CostWeights, Indexer, PodFilter, Query, QueryOptions, RankAnswer, RequestPhase, TokenPrompt,
+};
 use flash_indexer_types::names::{NameField, check_names};
 use flash_indexer_types::{InstanceId, ModelKey};
 use tonic::{Request, Response, Status, Streaming};
@@ -15,9 +17,14 @@ use super::Shared;
 use super::answers::{Answers, Requests};
 use super::lists::List;
 use super::proto::router_service_server::RouterService;
-use super::proto::{PredictRequest, PredictResponse, QueryRequest, QueryResponse, RankMatch};
+use super::proto::{
+    self, DoneRequest, DoneResponse, PickCandidate, PickRequest, PickResponse, PredictRequest, PredictResponse,
+    QueryRequest, QueryResponse, RankMatch,
+};
 use super::status::{RpcError, authorization, within_deadline};
 use crate::access::tokens_of_blocks;
+use crate::http::{NOT_IN_FLIGHT, none_ready};
+use crate::pick_options::GivenPickOptions;
 
 pub(super) struct Router(pub(super) Shared);
 
@@ -45,6 +52,18 @@ impl RouterService for Router {
         let in_flight = self.0.in_flight("Predict");
         let (metadata, _, request) = request.into_parts();
         in_flight.finish(self.0.predict(&request, authorization(&metadata)).await)
+    }
+
+    async fn pick(&self, request: Request<PickRequest>) -> Result<Response<PickResponse>, Status> {
+        let in_flight = self.0.in_flight("Pick");
+        let (metadata, _, request) = request.into_parts();
+        in_flight.finish(within_deadline(&metadata, self.0.pick(request, authorization(&metadata))).await)
+    }
+
+    async fn done(&self, request: Request<DoneRequest>) -> Result<Response<DoneResponse>, Status> {
+        let in_flight = self.0.in_flight("Done");
+        let (metadata, _, request) = request.into_parts();
+        in_flight.finish(self.0.done(&request, authorization(&metadata)))
     }
 }
 
@@ -90,8 +109,67 @@ impl Shared {
             lora_name: given(&request.lora_name),
             cache_salt: given(&request.cache_salt),
         };
+        if let Some(request_id) = given(&request.request_id) {
+            // Before the prediction, after which no block would have to be computed.
+            self.indexer.begin_request(&key, prompt, &pod, request_id).await?;
+        }
         let predicted = self.indexer.predict(&key, prompt, &pod, ttl).await?;
         Ok(PredictResponse { blocks: predicted.blocks as u32 })
+    }
+
+    async fn pick(&self, request: PickRequest, authorization: Option<&[u8]>) -> Result<PickResponse, RpcError> {
+        let grant = self.admit(authorization)?;
+        let key = model_key(&request.model_name, &request.tenant_id, &grant)?;
+        let pods = request.pods.iter().map(|pod| InstanceId::parse(pod)).collect::<Result<Vec<_>, _>>()?;
+        let pods = PodFilter::of(pods.iter().map(|pod| pod.as_key().to_owned()));
+        let options = GivenPickOptions {
+            prefill_weight: request.prefill_weight,
+            active_weight: request.active_weight,
+            request_weight: request.request_weight,
+            pick_temperature: Some(request.pick_temperature),
+            pick_seed: request.pick_seed,
+        };
+        let options = options.checked()?;
+        let tokens = List::of_tokens(&request.token_ids, &request.token_bytes).read()?;
+        self.access.admit_query(&key, tokens.len())?;
+        let prompt = TokenPrompt {
+            tokens: &tokens,
+            lora_name: given(&request.lora_name),
+            cache_salt: given(&request.cache_salt),
+        };
+        let picked = self.indexer.pick(&key, prompt, pods, options, given(&request.request_id)).await?;
+        let shown = |candidate: &Candidate| candidate_message(candidate, picked.blocks, options.weights);
+        let Some(chosen) = picked.picked.map(|at| &picked.candidates[at]) else {
+            return Err(Status::unavailable(none_ready(picked.candidates.len())).into());
+        };
+        Ok(PickResponse {
+            picked: Some(shown(chosen)),
+            candidates: if request.detail { picked.candidates.iter().map(shown).collect() } else { Vec::new() },
+            blocks: picked.blocks as u64,
+            prefill_weight: options.weights.prefill,
+            active_weight: options.weights.active,
+            request_weight: options.weights.requests,
+            temperature: options.temperature,
+            seed: options.seed,
+            store: picked.store.as_str().unwrap_or_default().to_owned(),
+        })
+    }
+
+    fn done(&self, request: &DoneRequest, authorization: Option<&[u8]>) -> Result<DoneResponse, RpcError> {
+        let grant = self.admit(authorization)?;
+        let key = model_key(&request.model_name, &request.tenant_id, &grant)?;
+        let phase = match proto::RequestPhase::try_from(request.phase) {
+            Ok(proto::RequestPhase::Prefill) => RequestPhase::PrefillEnded,
+            Ok(proto::RequestPhase::Finished) => RequestPhase::Finished,
+            Err(unknown) => {
+                let message = format!("phase is {}; send 0 (finished) or 1 (prefill)", unknown.0);
+                return Err(Status::invalid_argument(message).into());
+            }
+        };
+        match self.indexer.report_request(&key, &request.request_id, phase)? {
+            true => Ok(DoneResponse {}),
+            false => Err(Status::not_found(NOT_IN_FLIGHT).into()),
+        }
     }
 }
 
@@ -155,6 +233,21 @@ impl<'r> PromptInput<'r> {
                 Err(Status::invalid_argument(message).into())
             }
         }
+    }
+}
+
+fn candidate_message(candidate: &Candidate, blocks: usize, weights: CostWeights) -> PickCandidate {
+    PickCandidate {
+        pod: candidate.instance.to_string(),
+        cost: candidate.cost(blocks, weights),
+        score: candidate.score,
+        held_blocks: candidate.held_blocks,
+        predicted_blocks: candidate.predicted_blocks,
+        trust: candidate.trust.as_str().to_owned(),
+        ready: candidate.is_ready,
+        load_requests: candidate.load.requests,
+        load_prefill_blocks: candidate.load.prefill_blocks,
+        load_active_blocks: candidate.load.active_blocks,
     }
 }
 

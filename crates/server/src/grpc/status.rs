@@ -15,6 +15,7 @@ use tonic::{Code, Response, Status};
 
 use super::Shared;
 use crate::access::{Permission, limit_metric};
+use crate::pick_options::PickOptionsError;
 
 /// Error of a call, as the status that the client receives.
 #[derive(Debug)]
@@ -78,6 +79,15 @@ impl From<PredictError> for RpcError {
             PredictError::Query(error) => error.into(),
             PredictError::UnknownPod { .. } => Self(Status::not_found(error.to_string())),
             PredictError::TooLong { .. } => Self(Status::invalid_argument(error.to_string())),
+        }
+    }
+}
+
+impl From<PickOptionsError> for RpcError {
+    fn from(error: PickOptionsError) -> Self {
+        match error {
+            PickOptionsError::Number { .. } => Self(Status::invalid_argument(error.to_string())),
+            PickOptionsError::Seed(_) => Self(Status::unavailable(error.to_string())),
         }
     }
 }

@@ -8,7 +8,7 @@ use axum::response::Response;
 use flash_indexer_api::{
     DoneRequest, Load, Pick, PickCandidate, PickWeights, PromptFields, RequestPhase as ApiPhase, Success,
 };
-use flash_indexer_registry::{Candidate, CostWeights, PickOptions, PodFilter, RequestPhase};
+use flash_indexer_registry::{Candidate, PodFilter, RequestPhase};
 use flash_indexer_types::GivenInstanceId;
 
 use super::Api;
@@ -17,6 +17,24 @@ use super::extract::{Access, Body, Client};
 use super::fields::{CheckedScope, store_status};
 use super::prompt::{PromptBody, Prompted};
 use super::prompt_body::{Caller, Keep, tokenize};
+use crate::pick_options::{GivenPickOptions, PickOptionsError};
+
+/// Error of the end of a request that is not in flight.
+pub(crate) const NOT_IN_FLIGHT: &str = "the request is not in flight: it has finished, was never reported with this request_id, or was dropped after 10 minutes";
+
+/// Error of a pick from instances of which none is ready.
+pub(crate) fn none_ready(instances: usize) -> String {
+    format!("none of {instances} instances is ready; see the status of each in GET /workers, or name others in `pods`")
+}
+
+impl From<PickOptionsError> for ApiError {
+    fn from(error: PickOptionsError) -> Self {
+        match error {
+            PickOptionsError::Number { .. } => Self::unprocessable(error.to_string()),
+            PickOptionsError::Seed(_) => Self::unavailable(error.to_string()),
+        }
+    }
+}
 
 pub(super) async fn pick(
     State(api): State<Arc<Api>>,
@@ -37,7 +55,14 @@ async fn pick_instance(
     }
     let pods = request.pods.take().unwrap_or_default().into_iter().map(GivenInstanceId::checked);
     let pods = PodFilter::of(pods.collect::<Result<Vec<_>, _>>()?.iter().map(|pod| pod.as_key().to_owned()));
-    let options = options(&request)?;
+    let options = GivenPickOptions {
+        prefill_weight: request.prefill_weight,
+        active_weight: request.active_weight,
+        request_weight: request.request_weight,
+        pick_temperature: request.pick_temperature,
+        pick_seed: request.pick_seed,
+    };
+    let options = options.checked()?;
     let (request_id, detail) = (request.request_id.take(), request.detail == Some(true));
     let prompt = tokenize(request, caller, &json, Keep::Tokens).await?;
     let (api, ..) = caller;
@@ -58,10 +83,7 @@ async fn pick_instance(
         },
     };
     let Some(chosen) = picked.picked.map(|at| &picked.candidates[at]) else {
-        return Err(ApiError::unavailable(format!(
-            "none of {} instances is ready; see the status of each in GET /workers, or name others in `pods`",
-            picked.candidates.len()
-        )));
+        return Err(ApiError::unavailable(none_ready(picked.candidates.len())));
     };
     let weights = PickWeights { prefill: weights.prefill, active: weights.active, requests: weights.requests };
     Ok(Json(Pick {
@@ -76,28 +98,6 @@ async fn pick_instance(
     }))
 }
 
-/// The options of a pick. Without a seed, a random one.
-fn options(request: &PromptFields) -> Result<PickOptions, ApiError> {
-    let number = |name: &str, value: Option<f64>, default: f64| match value.unwrap_or(default) {
-        value if value.is_finite() && value >= 0.0 => Ok(value),
-        value => Err(ApiError::unprocessable(format!("{name} is {value}; send a number >= 0"))),
-    };
-    let defaults = CostWeights::default();
-    let weights = CostWeights {
-        prefill: number("prefill_weight", request.prefill_weight, defaults.prefill)?,
-        active: number("active_weight", request.active_weight, defaults.active)?,
-        requests: number("request_weight", request.request_weight, defaults.requests)?,
-    };
-    let temperature = number("pick_temperature", request.pick_temperature, 0.0)?;
-    let seed = match request.pick_seed {
-        Some(seed) => seed,
-        None => u64::from(getrandom::u32().map_err(|error| {
-            ApiError::unavailable(format!("failed to make a random seed: {error}; send pick_seed"))
-        })?),
-    };
-    Ok(PickOptions { weights, temperature, seed, requests_max: None })
-}
-
 pub(super) async fn done(
     State(api): State<Arc<Api>>,
     Access(grant): Access,
@@ -110,8 +110,6 @@ pub(super) async fn done(
     };
     match api.indexer.report_request(&key, &request.request_id, phase)? {
         true => Ok(Json(Success::default())),
-        false => Err(ApiError::not_found(
-            "the request is not in flight: it has finished, was never reported with this request_id, or was dropped after 10 minutes",
-        )),
+        false => Err(ApiError::not_found(NOT_IN_FLIGHT)),
     }
 }

@@ -21,7 +21,9 @@ use tonic_reflection::pb::v1::{ServerReflectionRequest, ServerReflectionResponse
 
 use crate::support::proto::indexer_service_client::IndexerServiceClient;
 use crate::support::proto::router_service_client::RouterServiceClient;
-use crate::support::proto::{GetPodScoresRequest, PredictRequest, QueryRequest, QueryResponse};
+use crate::support::proto::{
+    DoneRequest, GetPodScoresRequest, PickRequest, PredictRequest, QueryRequest, QueryResponse, RequestPhase,
+};
 use crate::support::{BLOCK_TOKENS, Engine, PATIENCE, Service, stored, tokens};
 
 fn service(body_bytes_max: usize) -> (Service, Channel) {
@@ -101,6 +103,70 @@ fn pods_are_scored_as_over_http() {
         service.metrics().value("flash_indexer_grpc_requests_total", &labels)
     };
     assert_eq!([answered("ok"), answered("unimplemented"), answered("invalid_argument")], [5.0, 2.0, 3.0]);
+}
+
+#[test]
+fn instances_are_picked_as_over_http_and_ends_of_requests_are_reported() {
+    let (service, channel) = service(8 << 20);
+    let engine = Engine::registered(&service, json!("holder"), 0, &json!({}));
+    engine.say(&service, 0, &[stored(None, &[1, 2, 3])]);
+    for instance in ["idle", "other"] {
+        let body = json!({ "instance_id": instance, "model_name": "m", "block_size": BLOCK_TOKENS, "events": "none" });
+        assert_eq!(service.post("/register", &body).0, 201);
+    }
+    let request = PickRequest {
+        model_name: "m".to_owned(),
+        token_ids: tokens(&[1, 2, 3, 4]),
+        request_id: "r1".to_owned(),
+        pick_seed: Some(7),
+        pods: vec!["holder".to_owned(), "idle".to_owned()],
+        detail: true,
+        ..PickRequest::default()
+    };
+    let mut router = RouterServiceClient::new(channel);
+    let picked = service.block_on(router.pick(request.clone())).expect("a pick").into_inner();
+    let holder = picked.picked.clone().expect("an instance");
+    assert_eq!((holder.pod.as_str(), holder.cost, holder.held_blocks, holder.ready), ("holder", 5.0, 3, true));
+    assert_eq!((picked.blocks, picked.seed), (4, 7));
+    let costs: Vec<_> = picked.candidates.iter().map(|it| (it.pod.as_str(), it.cost)).collect();
+    assert_eq!(costs, [("holder", 5.0), ("idle", 8.0)]);
+
+    let http = |more: serde_json::Value| {
+        let mut body = json!({ "model": "m", "token_ids": tokens(&[1, 2, 3, 4]), "pods": ["holder"] });
+        body.as_object_mut().expect("an object").extend(more.as_object().expect("an object").clone());
+        service.post("/pick", &body).1
+    };
+    assert_eq!(http(json!({}))["load"]["requests"], 1, "it is in flight for both interfaces");
+    let done = DoneRequest {
+        model_name: "m".to_owned(),
+        request_id: "r1".to_owned(),
+        phase: RequestPhase::Prefill.into(),
+        ..DoneRequest::default()
+    };
+    let mut report = |request: DoneRequest| service.block_on(router.done(request)).map(drop).map_err(|it| it.code());
+    assert_eq!(report(done.clone()), Ok(()));
+    assert_eq!(http(json!({}))["load"], json!({ "requests": 1, "prefill_blocks": 0, "active_blocks": 4 }));
+    let finished = DoneRequest { phase: RequestPhase::Finished.into(), ..done.clone() };
+    assert_eq!(report(finished.clone()), Ok(()));
+    assert_eq!(report(finished.clone()), Err(Code::NotFound), "it has finished");
+    assert_eq!(report(DoneRequest { phase: 2, ..finished }), Err(Code::InvalidArgument));
+    assert_eq!(http(json!({}))["load"]["requests"], 0);
+
+    let predicted = PredictRequest {
+        model_name: "m".to_owned(),
+        token_ids: tokens(&[1, 2, 3, 4, 5]),
+        pod: "holder".to_owned(),
+        request_id: "r2".to_owned(),
+        ..PredictRequest::default()
+    };
+    service.block_on(router.predict(predicted)).expect("it is recorded");
+    assert_eq!(http(json!({}))["load"]["requests"], 1, "a prediction names a request as well");
+
+    let mut code = |request: PickRequest| service.block_on(router.pick(request)).expect_err("no pick").code();
+    assert_eq!(code(PickRequest { pick_temperature: -1.0, ..request.clone() }), Code::InvalidArgument);
+    assert_eq!(code(PickRequest { prefill_weight: Some(f64::NAN), ..request.clone() }), Code::InvalidArgument);
+    assert_eq!(code(PickRequest { pods: vec!["unknown".to_owned()], ..request.clone() }), Code::Unavailable);
+    assert_eq!(code(PickRequest { model_name: "unknown".to_owned(), ..request }), Code::NotFound);
 }
 
 #[test]
