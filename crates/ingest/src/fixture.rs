@@ -37,6 +37,62 @@ pub(crate) struct TestModel {
     pub(crate) applied: Mutex<Vec<WorkerId>>,
 }
 
+impl TestModel {
+    pub(crate) fn new(writer: usize, metrics: &Arc<Metrics>) -> Self {
+        Self {
+            key: ModelKey::new(format!("m{writer}"), None),
+            index: Arc::new(GroupedIndex::new(Box::<RunIndex>::default())),
+            metrics: Arc::clone(metrics),
+            writer,
+            listeners: Mutex::default(),
+            gate: Mutex::default(),
+            applied: Mutex::default(),
+        }
+    }
+
+    /// A further listener of the model, without a decoder.
+    pub(crate) fn listener(self: &Arc<Self>) -> Arc<Listener> {
+        let number = self.listeners.lock().len() as u64 + 1;
+        self.add_listener(number, options("", None, RemovedCopies::One), Start::Immediate, 0)
+    }
+
+    fn add_listener(
+        self: &Arc<Self>,
+        number: u64,
+        options: ListenerOptions,
+        start: Start,
+        decoder: usize,
+    ) -> Arc<Listener> {
+        let state = ListenerState::new(&options);
+        let listener = Arc::new(Listener {
+            id: number,
+            model: Arc::<Self>::clone(self),
+            instance: InstanceId::number(number),
+            worker: WorkerId(number),
+            dp_rank: RANK,
+            options,
+            start,
+            decoder,
+            resume_from: None,
+            state,
+        });
+        self.listeners.lock().push(Arc::clone(&listener));
+        listener
+    }
+}
+
+fn options(endpoint: &str, replay_endpoint: Option<String>, removed_copies: RemovedCopies) -> ListenerOptions {
+    ListenerOptions {
+        endpoint: endpoint.to_owned(),
+        replay_endpoint,
+        lora_name: None,
+        engine: None,
+        removed_copies,
+        extra_keys: false,
+        cache_blocks: None,
+    }
+}
+
 impl Maintain for TestModel {
     fn maintain(&self, shard: usize) -> bool {
         self.index.maintain_shard(shard)
@@ -134,16 +190,7 @@ impl Fixture {
         let writers = Arc::new(Writers::start(models, &supervisor).expect("a thread"));
         let decoders = Arc::new(Decoders::start(Some(1), queue_bytes_max, &writers, &supervisor).expect("a thread"));
         let sockets = Sockets::start(Arc::clone(&decoders), &EngineNetworks::default(), &supervisor).expect("sockets");
-        let model = |writer| TestModel {
-            key: ModelKey::new(format!("m{writer}"), None),
-            index: Arc::new(GroupedIndex::new(Box::<RunIndex>::default())),
-            metrics: Arc::clone(&metrics),
-            writer,
-            listeners: Mutex::default(),
-            gate: Mutex::default(),
-            applied: Mutex::default(),
-        };
-        let models: Vec<_> = (0..models).map(|writer| Arc::new(model(writer))).collect();
+        let models: Vec<_> = (0..models).map(|writer| Arc::new(TestModel::new(writer, &metrics))).collect();
         for (writer, model) in models.iter().enumerate() {
             let index: Arc<dyn Maintain> = Arc::<TestModel>::clone(model);
             writers.add_index(writer, Arc::downgrade(&index), 0);
@@ -194,29 +241,8 @@ impl Fixture {
     ) -> Arc<Listener> {
         let number = self.listeners.lock().len() as u64 + 1;
         let model = &self.models[(number as usize - 1) % self.models.len()];
-        let options = ListenerOptions {
-            endpoint: endpoint.to_owned(),
-            replay_endpoint,
-            lora_name: None,
-            engine: None,
-            removed_copies,
-            extra_keys: false,
-            cache_blocks: None,
-        };
-        let state = ListenerState::new(&options);
-        let listener = Arc::new(Listener {
-            id: number,
-            model: Arc::<TestModel>::clone(model),
-            instance: InstanceId::number(number),
-            worker: WorkerId(number),
-            dp_rank: RANK,
-            options,
-            start,
-            decoder: self.decoders.assign(),
-            resume_from: None,
-            state,
-        });
-        model.listeners.lock().push(Arc::clone(&listener));
+        let options = options(endpoint, replay_endpoint, removed_copies);
+        let listener = model.add_listener(number, options, start, self.decoders.assign());
         self.listeners.lock().push(Arc::clone(&listener));
         listener
     }

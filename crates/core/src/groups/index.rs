@@ -6,14 +6,14 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use parking_lot::RwLock;
 use rustc_hash::FxHashMap;
 
+use super::blocks::{GroupPart, GroupReading};
 use super::rank::RankGroups;
 use super::{ClearScope, Cut, GroupChange, GroupEvent, RankEvent, SecondaryGroup};
 use crate::cursor::PrefixCursor;
 use crate::hashing::sequence_hashes;
 use crate::{
     Applied, BlockEvent, DeepestMatches, HeldBlock, HeldReading, LocalHash, MatchScores, MemoryLimit, PerTier,
-    RankMatch, RankOrder, RankSize, ReadingProgress, RemovedCopies, SequenceHash, SharedIndex, Tier, WorkerId,
-    WorkerRank,
+    RankMatch, RankOrder, RankSize, ReadingProgress, SequenceHash, SharedIndex, Tier, WorkerId, WorkerRank,
 };
 
 /// An index whose ranks may have several cache groups.
@@ -81,8 +81,11 @@ impl GroupedIndex {
     /// The removals that together clear a part of the cache of `rank`, which has these secondary groups. `held` are the blocks
     /// of its primary group.
     fn removals(&self, rank: WorkerRank, scope: ClearScope, held: &[HeldBlock]) -> Vec<RankEvent> {
-        let groups = self.secondary_groups(rank).into_iter();
-        let secondary = groups.flat_map(|group| self.secondary_removals(rank, scope, group));
+        let groups = self.secondary_groups(rank).into_iter().filter(|group| scope.has_secondary(group.id));
+        let secondary = groups.flat_map(|group| {
+            let all = self.read_group(rank, &mut GroupReading::new(group), usize::MAX);
+            scope.secondary_removals(group, &all.blocks)
+        });
         scope.primary_removals(held).into_iter().chain(secondary).collect()
     }
 
@@ -92,22 +95,12 @@ impl GroupedIndex {
         self.groups_of(rank).map(|groups| groups.read().secondary_groups()).unwrap_or_default()
     }
 
-    /// The removals that together clear a secondary group of `rank`, as far as a scope includes it. Costs as much as the group's
-    /// blocks.
+    /// Reads the next blocks of a secondary group of `rank`: at most `blocks_max`, which is at least one. Costs as much as
+    /// `blocks_max` blocks, however many the group has or had.
     #[must_use]
-    pub fn secondary_removals(&self, rank: WorkerRank, scope: ClearScope, group: SecondaryGroup) -> Vec<RankEvent> {
-        if !scope.has_secondary(group.id) {
-            return Vec::new();
-        }
-        let stores = self.groups_of(rank).map(|groups| groups.read().stores_of(group.id)).unwrap_or_default();
-        let removal = |change: GroupChange| match change.event {
-            GroupEvent::Stored { tier, blocks, .. } if scope.includes(tier) && !blocks.is_empty() => {
-                let event = GroupEvent::Removed { tier, blocks, copies: RemovedCopies::All };
-                Some(RankEvent::Secondary(GroupChange { group, event }))
-            }
-            _ => None,
-        };
-        stores.into_iter().filter_map(removal).collect()
+    pub fn read_group(&self, rank: WorkerRank, reading: &mut GroupReading, blocks_max: usize) -> GroupPart {
+        let nothing = || GroupPart { blocks: Vec::new(), progress: ReadingProgress::Complete };
+        self.groups_of(rank).map_or_else(nothing, |groups| groups.read().read(reading, blocks_max))
     }
 
     /// [`SharedIndex::prefetch`] for an event of any group.

@@ -10,12 +10,14 @@
 //! The blocks of a secondary group may be larger than those of the primary group, which are the blocks of the index. Such a
 //! block has the sequence hash of the last block of the index that it spans, and a prefix counts only if it ends with one.
 
+mod blocks;
 mod cut;
 mod index;
 mod places;
 mod rank;
 mod size;
 
+pub use blocks::{GroupBlock, GroupPart, GroupReading};
 pub use cut::{Cut, MISSING_LISTED_MAX, MissingBlock, Shortfall};
 pub use index::GroupedIndex;
 pub use size::GroupBlockSize;
@@ -160,7 +162,8 @@ impl ClearScope {
     }
 
     /// Whether the scope includes a secondary group.
-    fn has_secondary(&self, group: GroupId) -> bool {
+    #[must_use]
+    pub fn has_secondary(&self, group: GroupId) -> bool {
         match self.groups {
             ClearedGroups::All => true,
             ClearedGroups::Primary => false,
@@ -182,14 +185,33 @@ impl ClearScope {
     /// The removals that together clear blocks of a rank's primary group, as far as the scope includes them.
     #[must_use]
     pub fn primary_removals(&self, held: &[HeldBlock]) -> Vec<RankEvent> {
-        let removal = |tier| {
-            let blocks = held.iter().filter(|block| block.copies[tier] > 0).map(|block| block.sequence);
-            let blocks: Vec<SequenceHash> = blocks.collect();
-            let is_needed = !blocks.is_empty();
-            let event = BlockEvent::Removed { tier, blocks, copies: RemovedCopies::All };
-            is_needed.then_some(RankEvent::Primary(event))
+        let in_scope = self.has_primary();
+        let blocks = |tier| held.iter().filter(move |block| block.copies[tier] > 0).map(|block| block.sequence);
+        let removal =
+            |(tier, blocks)| RankEvent::Primary(BlockEvent::Removed { tier, blocks, copies: RemovedCopies::All });
+        self.removed_of(in_scope, blocks).map(removal).collect()
+    }
+
+    /// The removals that together clear blocks of a secondary group, as far as the scope includes them.
+    #[must_use]
+    pub fn secondary_removals(&self, group: SecondaryGroup, held: &[GroupBlock]) -> Vec<RankEvent> {
+        let in_scope = self.has_secondary(group.id);
+        let blocks = |tier| held.iter().filter(move |block| block.copies[tier] > 0).map(|block| block.sequence);
+        let removal = |(tier, blocks)| {
+            let event = GroupEvent::Removed { tier, blocks, copies: RemovedCopies::All };
+            RankEvent::Secondary(GroupChange { group, event })
         };
-        self.tiers().filter(|_| self.has_primary()).filter_map(removal).collect()
+        self.removed_of(in_scope, blocks).map(removal).collect()
+    }
+
+    /// The blocks of each tier of the scope that has any, if it includes their group.
+    fn removed_of<I: Iterator<Item = SequenceHash>>(
+        &self,
+        in_scope: bool,
+        blocks: impl Fn(Tier) -> I,
+    ) -> impl Iterator<Item = (Tier, Vec<SequenceHash>)> {
+        let by_tier = self.tiers().filter(move |_| in_scope).map(move |tier| (tier, blocks(tier).collect::<Vec<_>>()));
+        by_tier.filter(|(_, blocks)| !blocks.is_empty())
     }
 }
 

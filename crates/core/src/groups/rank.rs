@@ -2,13 +2,14 @@
 
 use crate::keyed::KeyedMap;
 
+use super::blocks::{GroupBlocks, GroupPart, GroupReading};
 use super::places::{Place, Places};
 use super::{
-    Cut, GROUP_BLOCKS_MAX, GROUPS_MAX, GroupChange, GroupEvent, GroupId, HeldIn, MISSING_LISTED_MAX, MissingBlock,
-    SecondaryGroup, Shortfall,
+    Cut, GROUPS_MAX, GroupChange, GroupEvent, GroupId, HeldIn, MISSING_LISTED_MAX, MissingBlock, SecondaryGroup,
+    Shortfall,
 };
 use crate::rank_blocks::{Lookup, RankBlockLimits, RankWriter};
-use crate::{Applied, BlockEvent, PerTier, RemovedCopies, SequenceHash, Tier};
+use crate::{Applied, BlockEvent, PerTier, ReadingProgress, SequenceHash, Tier};
 
 /// Secondary groups of one rank, and the prefixes of its primary group's sequence hashes.
 #[derive(Debug, Default)]
@@ -71,7 +72,7 @@ impl RankGroups {
     /// Copies of a block in a group.
     pub(super) fn copies(&self, group: GroupId, block: SequenceHash) -> PerTier<u32> {
         let group = self.secondary.groups.iter().find(|known| known.group.id == group);
-        group.and_then(|group| group.copies.get(&block)).copied().unwrap_or_default()
+        group.and_then(|group| group.copies(block)).copied().unwrap_or_default()
     }
 
     /// The secondary groups.
@@ -79,9 +80,11 @@ impl RankGroups {
         self.secondary.groups.iter().map(|group| group.group).collect()
     }
 
-    /// Stored events that recreate one secondary group.
-    pub(super) fn stores_of(&self, group: GroupId) -> Vec<GroupChange> {
-        self.secondary.groups.iter().filter(|known| known.group.id == group).flat_map(GroupBlocks::stores).collect()
+    /// Reads the next blocks of a secondary group.
+    pub(super) fn read(&self, reading: &mut GroupReading, blocks_max: usize) -> GroupPart {
+        let group = self.secondary.groups.iter().find(|known| known.group.id == reading.group().id);
+        let nothing = || GroupPart { blocks: Vec::new(), progress: ReadingProgress::Complete };
+        group.map_or_else(nothing, |group| group.read(reading, blocks_max))
     }
 
     /// Stored events that recreate the secondary groups, including empty ones.
@@ -170,7 +173,7 @@ impl SecondaryGroups {
             return Some(at);
         }
         (self.groups.len() < GROUPS_MAX).then(|| {
-            self.groups.push(GroupBlocks { group, copies: KeyedMap::default() });
+            self.groups.push(GroupBlocks::new(group));
             self.groups.len() - 1
         })
     }
@@ -179,7 +182,7 @@ impl SecondaryGroups {
     pub(super) fn holding(&self, sequence: SequenceHash) -> HeldIn {
         let mut held = HeldIn::default();
         for (at, group) in self.groups.iter().enumerate() {
-            for (tier, &copies) in group.copies.get(&sequence).into_iter().flat_map(PerTier::iter) {
+            for (tier, &copies) in group.copies(sequence).into_iter().flat_map(PerTier::iter) {
                 if copies > 0 {
                     held.insert(at, tier);
                 }
@@ -232,53 +235,6 @@ impl SecondaryGroups {
     }
 
     fn clear(&mut self) {
-        self.groups.iter_mut().for_each(|group| group.copies = KeyedMap::default());
-    }
-}
-
-/// The sequence hashes of a group, with reference counts by tier.
-#[derive(Debug)]
-struct GroupBlocks {
-    group: SecondaryGroup,
-    copies: KeyedMap<SequenceHash, PerTier<u32>>,
-}
-
-impl GroupBlocks {
-    fn store(&mut self, sequence: SequenceHash, tier: Tier, copies: u32) -> Applied {
-        if self.copies.len() >= GROUP_BLOCKS_MAX && !self.copies.contains_key(&sequence) {
-            return Applied { refused: 1, ..Applied::default() };
-        }
-        let held = &mut self.copies.entry(sequence).or_default()[tier];
-        let before = std::mem::replace(held, held.saturating_add(copies));
-        match before {
-            0 => Applied { stored: 1, ..Applied::default() },
-            _ => Applied { duplicate: 1, ..Applied::default() },
-        }
-    }
-
-    fn remove(&mut self, sequence: SequenceHash, tier: Tier, copies: RemovedCopies) -> Applied {
-        let Some(held) = self.copies.get_mut(&sequence).filter(|held| held[tier] > 0) else {
-            return Applied { unknown: 1, ..Applied::default() };
-        };
-        held[tier] = copies.left(held[tier]);
-        if held.is_zero() {
-            self.copies.remove(&sequence);
-        }
-        Applied { removed: 1, ..Applied::default() }
-    }
-
-    fn stores(&self) -> Vec<GroupChange> {
-        let mut by_tier_and_count: KeyedMap<(Tier, u32), Vec<SequenceHash>> = KeyedMap::default();
-        for (&sequence, held) in &self.copies {
-            for (tier, &copies) in held.iter().filter(|&(_, &copies)| copies > 0) {
-                by_tier_and_count.entry((tier, copies)).or_default().push(sequence);
-            }
-        }
-        if by_tier_and_count.is_empty() {
-            by_tier_and_count.insert((Tier::Device, 1), Vec::new());
-        }
-        let stores =
-            by_tier_and_count.into_iter().map(|((tier, copies), blocks)| GroupEvent::Stored { tier, blocks, copies });
-        stores.map(|event| GroupChange { group: self.group, event }).collect()
+        self.groups.iter_mut().for_each(GroupBlocks::clear);
     }
 }

@@ -181,7 +181,11 @@ impl ListenerDecoder {
         let is_clear = *event == EngineEvent::Cleared;
         let Self { listener, translators, groups_unknown, .. } = self;
         let translator = Self::translator(translators, listener, dp_rank);
+        let knew_managers = translator.knows_managers();
         let changes = translator.translate(event);
+        if knew_managers && !translator.knows_managers() {
+            self.metrics.limit_reached(Limit::OwnedBlocks);
+        }
         if is_clear {
             groups_unknown.remove(&dp_rank);
         }

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use flash_indexer_core::DpRank;
-use flash_indexer_telemetry::metrics::Metrics;
+use flash_indexer_telemetry::metrics::{Limit, Metrics};
 use flash_indexer_types::logs::Repeats;
 use flash_indexer_types::{ClearCause, EngineKind};
 use flash_indexer_wire::{
@@ -209,6 +209,19 @@ impl ListenerDecoder {
     /// Bytes of messages that are buffered after gaps.
     pub(super) fn waiting_bytes(&self) -> usize {
         self.stream.waiting_bytes()
+    }
+
+    /// Bytes that the copies of blocks with a named manager take, of all ranks.
+    pub(super) fn managed_bytes(&self) -> usize {
+        self.translators.values().map(Translator::managed_bytes).sum()
+    }
+
+    /// Forgets the managers of all ranks' copies.
+    pub(super) fn forget_managers(&mut self) {
+        for translator in self.translators.values_mut().filter(|translator| translator.managed_bytes() > 0) {
+            translator.forget_managers();
+            self.metrics.limit_reached(Limit::OwnedBlocks);
+        }
     }
 
     /// Takes the collected changes.

@@ -138,6 +138,7 @@ pub(super) struct IngestMetrics {
     lag: Histogram,
     batches_from_the_future: Counter,
     clock_lead: Gauge<f64, AtomicU64>,
+    managed_bytes: Gauge,
 }
 
 impl IngestMetrics {
@@ -168,6 +169,9 @@ impl IngestMetrics {
         let clock_lead = Gauge::default();
         let help = "Largest lead of an engine's clock over this machine's clock, measured when a batch is applied";
         registry.register_with_unit("engine_clock_lead", help, Unit::Seconds, clock_lead.clone());
+        let help = "Memory of the copies of blocks whose events name a manager";
+        let managed_bytes = Gauge::default();
+        registry.register_with_unit("managed_copies", help, Unit::Bytes, managed_bytes.clone());
         let mut counter = |name, help| registered(registry, name, help, Counter::default());
         Self {
             messages: counter("messages", "Messages received from engines"),
@@ -190,6 +194,7 @@ impl IngestMetrics {
                 "Batches whose time stamp was later than the time at which they were applied",
             ),
             clock_lead,
+            managed_bytes,
             rejected,
             unknown_fields,
         }
@@ -197,6 +202,17 @@ impl IngestMetrics {
 }
 
 impl Metrics {
+    /// Records a change of the bytes that copies of blocks with a named manager take.
+    pub fn managed_bytes_changed(&self, before: usize, after: usize) {
+        self.ingest.managed_bytes.inc_by(after as i64 - before as i64);
+    }
+
+    /// Bytes that copies of blocks with a named manager take.
+    #[must_use]
+    pub fn managed_bytes(&self) -> i64 {
+        self.ingest.managed_bytes.get()
+    }
+
     /// Counts a message that was received.
     pub fn message_received(&self) {
         self.ingest.messages.inc();

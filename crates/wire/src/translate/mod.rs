@@ -283,6 +283,23 @@ impl Translator {
         self.salts.has_forgotten()
     }
 
+    /// Bytes that the copies of blocks with a named manager take.
+    #[must_use]
+    pub fn managed_bytes(&self) -> usize {
+        self.owned.bytes()
+    }
+
+    /// Whether the managers of the rank's copies are known, so that its engine may clear one manager's blocks.
+    #[must_use]
+    pub const fn knows_managers(&self) -> bool {
+        self.owned.is_complete()
+    }
+
+    /// Forgets the managers of the rank's copies until its whole cache is cleared.
+    pub fn forget_managers(&mut self) {
+        self.owned.forget();
+    }
+
     /// Whether the rank has named a cache group other than the primary one.
     #[must_use]
     pub fn is_hybrid(&self) -> bool {
