@@ -246,6 +246,12 @@ impl ConnectionHandle {
         }
         UnreadGuard(Arc::clone(&self.0))
     }
+
+    /// Answers, or parts of them, that wait for the client to read.
+    #[must_use]
+    pub fn unread_count(&self) -> usize {
+        self.0.unread.load(Relaxed)
+    }
 }
 
 #[cfg(test)]
