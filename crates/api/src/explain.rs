@@ -250,8 +250,12 @@ pub struct IncompleteGroup {
 /// A block that a cache group lacks.
 #[derive(Debug, Serialize, Deserialize, ToSchema)]
 pub struct MissingBlock {
-    /// Position of the block in the prompt; of a larger block of the group, the last position that it spans.
+    /// Position of the block in the prompt; of a larger block of the group, the last position that it spans; of a smaller one,
+    /// the position of the block that it is a part of.
     pub position: usize,
+    /// Number of a smaller block of the group among the parts of that block, from zero; absent for other blocks.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub part: Option<u32>,
     /// Its local hash.
     pub local_hash: Option<ShownHash>,
     /// Its sequence hash, if it is known.

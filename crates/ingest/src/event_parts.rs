@@ -14,6 +14,7 @@ pub(super) fn block_count(event: &RankEvent) -> usize {
         RankEvent::Primary(BlockEvent::Cleared) | RankEvent::ClearedScope(_) => 0,
         RankEvent::Secondary(change) => match &change.event {
             GroupEvent::Stored { blocks, .. } | GroupEvent::Removed { blocks, .. } => blocks.len(),
+            GroupEvent::Linked(links) => links.len(),
         },
     }
 }
@@ -73,5 +74,6 @@ fn parts_of_group(blocks_max: usize, event: GroupEvent) -> Vec<GroupEvent> {
             let removed = blocks.chunks(blocks_max);
             removed.map(|part| GroupEvent::Removed { tier, blocks: part.to_vec(), copies }).collect()
         }
+        GroupEvent::Linked(links) => links.chunks(blocks_max).map(|part| GroupEvent::Linked(part.to_vec())).collect(),
     }
 }

@@ -381,13 +381,18 @@ impl Model {
         self.index().sizes().into_iter().map(|(_, size)| size).sum()
     }
 
-    /// Whether a rank holds more than its bounded index has room for. Its matches are then lower bounds.
+    /// Whether the engine of a rank holds more than the index has of it. Its matches are then lower bounds.
     pub(crate) fn is_partial(&self, rank: WorkerRank) -> bool {
         self.partial_ranks().is_some_and(|ranks| ranks.contains(&rank))
     }
 
-    /// All partial ranks; none if memory is not bounded.
+    /// All partial ranks; none if memory is not bounded and no rank has left entries out.
     pub(crate) fn partial_ranks(&self) -> Option<Arc<FxHashSet<WorkerRank>>> {
+        self.index().partial_ranks()
+    }
+
+    /// The ranks whose blocks a bounded index has evicted or refused; none if memory is not bounded.
+    pub(crate) fn evicted_ranks(&self) -> Option<Arc<FxHashSet<WorkerRank>>> {
         self.index().memory_limit().map(|bound| bound.partial_ranks)
     }
 

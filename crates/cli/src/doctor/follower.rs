@@ -191,6 +191,8 @@ impl StreamFollower {
                 self.summary.mismatched_block_size = Some(actual);
                 return;
             }
+            // The service leaves it out as well.
+            Err(TranslateError::PartialEntry { .. }) => return,
             Err(error) => return self.reject(error.to_string()),
         };
         for change in translated {

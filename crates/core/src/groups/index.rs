@@ -4,8 +4,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use parking_lot::RwLock;
-use rustc_hash::FxHashMap;
+use rustc_hash::{FxHashMap, FxHashSet};
 
+use super::partial::PartialRanks;
 use super::rank::RankGroups;
 use super::{ClearScope, Cut, GroupChange, GroupEvent, RankEvent, SecondaryGroup};
 use crate::cursor::PrefixCursor;
@@ -25,9 +26,10 @@ use crate::{
 /// hashes with reference counts in each tier, independent of the primary group. The rank holds the first *d* blocks
 /// of a query if the primary group has a chain of *d* sequence hashes, and each secondary group holds as many of the
 /// chain's last sequence hashes as it must for *d* ([`AttentionWindow`](super::AttentionWindow)). A group whose blocks span
-/// *k* blocks of the index holds every *k*-th sequence hash of the chain, and can use *d* only if *k* divides it. A rank's
-/// answer is the largest such *d*; a smaller value need not be usable. The answer for a tier uses that tier and the faster ones
-/// in every group.
+/// *k* blocks of the index holds every *k*-th sequence hash of the chain, and can use *d* only if *k* divides it. In a group with
+/// *k* blocks in each block of the index, the last of them has that block's sequence hash, and the others are found from there
+/// by [`BlockLink`](super::BlockLink)s; a block that no link shows counts as missing. A rank's answer is the largest such *d*; a
+/// smaller value need not be usable. The answer for a tier uses that tier and the faster ones in every group.
 ///
 /// [`oracle::GroupedOracle`](crate::oracle::GroupedOracle) defines this. There is one deviation: if a rank has two
 /// sequence hashes for one prefix, a secondary group counts as holding the prefix if it holds either, so the answer
@@ -43,14 +45,15 @@ use crate::{
 ///
 /// Without ranks that have groups: one load for each call. Otherwise a query hashes the prompt's blocks once. For
 /// each matching rank with groups it looks up the blocks in the windows at the end of what the primary group holds,
-/// and earlier ones as long as one is missing. Beside the index, a block of such a rank costs about 120 bytes, and a
-/// sequence hash in a secondary group about 40.
+/// and earlier ones as long as one is missing; of blocks smaller than those of the index, at most as many as the prompt has. Beside
+/// the index, a block of such a rank costs about 120 bytes, and a sequence hash in a secondary group about 40, with a link 70.
 pub struct GroupedIndex {
     plain: Box<dyn SharedIndex>,
     grouped: RwLock<FxHashMap<WorkerRank, Arc<RwLock<RankGroups>>>>,
     /// Number of ranks in `grouped`. Stored after a rank is inserted. Loaded by the rank's own writer, and by queries
     /// for which the moment of insertion makes no difference.
     grouped_count: AtomicUsize,
+    partial: PartialRanks,
 }
 
 impl std::fmt::Debug for GroupedIndex {
@@ -63,7 +66,7 @@ impl GroupedIndex {
     /// Adds cache groups to an index.
     #[must_use]
     pub fn new(plain: Box<dyn SharedIndex>) -> Self {
-        Self { plain, grouped: RwLock::default(), grouped_count: AtomicUsize::new(0) }
+        Self { plain, grouped: RwLock::default(), grouped_count: AtomicUsize::new(0), partial: PartialRanks::default() }
     }
 
     /// Applies one event of `rank`, of any group, and returns what it changed.
@@ -84,6 +87,23 @@ impl GroupedIndex {
         let groups = self.secondary_groups(rank).into_iter();
         let secondary = groups.flat_map(|group| self.secondary_removals(rank, scope, group));
         scope.primary_removals(held).into_iter().chain(secondary).collect()
+    }
+
+    /// Records that the engine of `rank` holds entries that this index does not have. The rank is partial until its cache is
+    /// cleared.
+    pub fn record_partial(&self, rank: WorkerRank) {
+        self.partial.insert(rank);
+    }
+
+    /// The ranks whose matches can be too short, because the index does not have all that their engines hold: entries that it
+    /// leaves out, and blocks that it has evicted or refused ([`MemoryLimit`]). None if there is neither a memory limit nor such
+    /// a rank.
+    #[must_use]
+    pub fn partial_ranks(&self) -> Option<Arc<FxHashSet<WorkerRank>>> {
+        match (self.memory_limit().map(|limit| limit.partial_ranks), self.partial.ranks()) {
+            (Some(evicted), Some(omitted)) => Some(Arc::new(evicted.union(&omitted).copied().collect())),
+            (evicted, omitted) => evicted.or(omitted),
+        }
     }
 
     /// The secondary groups of `rank`.
@@ -290,6 +310,9 @@ impl SharedIndex for GroupedIndex {
         // Held across both changes, so that a dump sees both or neither.
         let mut groups = groups.as_ref().map(|groups| groups.write());
         let applied = self.plain.apply(rank, event);
+        if matches!(event, BlockEvent::Cleared) {
+            self.partial.remove(rank);
+        }
         if let Some(groups) = &mut groups {
             groups.apply_indexed(event);
         }
@@ -356,6 +379,7 @@ impl SharedIndex for GroupedIndex {
     /// Drops every block of `rank`, and its groups.
     fn clear_rank(&self, rank: WorkerRank) {
         self.plain.clear_rank(rank);
+        self.partial.remove(rank);
         if !self.is_plain() {
             // Their memory is freed after the lock is released, so that queries need not wait for it.
             let mut removed = None;
@@ -412,6 +436,7 @@ impl SharedIndex for GroupedIndex {
 
     fn remove_worker(&self, worker: WorkerId) {
         self.plain.remove_worker(worker);
+        self.partial.remove_worker(worker);
         if !self.is_plain() {
             let mut removed = Vec::new();
             self.change_groups(|grouped| removed.extend(grouped.extract_if(|rank, _| rank.worker == worker)));

@@ -2,10 +2,11 @@
 
 use crate::keyed::KeyedMap;
 
+use super::links::Links;
 use super::places::{Place, Places};
 use super::{
-    Cut, GROUP_BLOCKS_MAX, GROUPS_MAX, GroupChange, GroupEvent, GroupId, HeldIn, MISSING_LISTED_MAX, MissingBlock,
-    SecondaryGroup, Shortfall,
+    BlockLink, Cut, GROUP_BLOCKS_MAX, GROUPS_MAX, GroupChange, GroupEvent, GroupId, HeldIn, MISSING_LISTED_MAX,
+    MissingBlock, NeededParts, SecondaryGroup, Shortfall, TIERS,
 };
 use crate::rank_blocks::{Lookup, RankBlockLimits, RankWriter};
 use crate::{Applied, BlockEvent, PerTier, RemovedCopies, SequenceHash, Tier};
@@ -33,16 +34,22 @@ impl RankGroups {
     }
 
     pub(super) fn apply(&mut self, GroupChange { group, event }: &GroupChange) -> Applied {
-        let mut applied = Applied::default();
-        let (GroupEvent::Stored { tier, blocks, .. } | GroupEvent::Removed { tier, blocks, .. }) = event;
-        let Some(at) = self.secondary.position_of(*group) else {
-            return Applied { refused: blocks.len() as u64, ..applied };
+        let (tier, blocks) = match event {
+            GroupEvent::Stored { tier, blocks, .. } | GroupEvent::Removed { tier, blocks, .. } => (*tier, &blocks[..]),
+            GroupEvent::Linked(_) => (Tier::Device, &[][..]),
         };
+        let Some(at) = self.secondary.position_of(*group) else {
+            return Applied { refused: blocks.len() as u64, ..Applied::default() };
+        };
+        let mut applied = self.secondary.groups[at].describe(*group);
+        if let GroupEvent::Linked(links) = event {
+            self.secondary.groups[at].link(links);
+        }
         for &sequence in blocks {
             applied += match *event {
-                GroupEvent::Stored { copies: 0, .. } => continue,
-                GroupEvent::Stored { copies, .. } => self.secondary.groups[at].store(sequence, *tier, copies),
-                GroupEvent::Removed { copies, .. } => self.secondary.groups[at].remove(sequence, *tier, copies),
+                GroupEvent::Stored { copies: 0, .. } | GroupEvent::Linked(_) => continue,
+                GroupEvent::Stored { copies, .. } => self.secondary.groups[at].store(sequence, tier, copies),
+                GroupEvent::Removed { copies, .. } => self.secondary.groups[at].remove(sequence, tier, copies),
             };
             if let Some(place) = self.lookup.place_of(sequence).copied().flatten() {
                 self.held.set(place, self.secondary.holding(sequence));
@@ -112,6 +119,16 @@ impl HeldPrefixMap {
         }
     }
 
+    /// The sequence hashes of a prefix that groups hold.
+    fn sequences_at(&self, prefix: SequenceHash) -> impl Iterator<Item = (SequenceHash, HeldIn)> {
+        let (one, several) = match self.0.get(&prefix) {
+            None => (None, &[][..]),
+            Some(BlocksAtPrefix::One(sequence, held)) => (Some((*sequence, *held)), &[][..]),
+            Some(BlocksAtPrefix::Several(blocks)) => (None, &blocks[..]),
+        };
+        one.into_iter().chain(several.iter().copied())
+    }
+
     /// Sets the tiers in which the groups hold a sequence hash of a prefix.
     pub(super) fn set(&mut self, Place { prefix, sequence }: Place, held: HeldIn) {
         let is_held = held != HeldIn::default();
@@ -154,6 +171,11 @@ impl LookupCache<'_> {
         }
         *self.by_block[at].get_or_insert_with(|| self.held.at(self.prefixes[at]))
     }
+
+    /// The sequence hashes of the last block of that prefix that groups hold.
+    fn sequences_at(&self, blocks: u32) -> impl Iterator<Item = (SequenceHash, HeldIn)> {
+        self.held.sequences_at(self.prefixes[blocks as usize - 1])
+    }
 }
 
 /// The secondary groups, in the order of their first events.
@@ -166,11 +188,10 @@ impl SecondaryGroups {
     /// Index of a group, which is added if it is new; none above the limit.
     fn position_of(&mut self, group: SecondaryGroup) -> Option<usize> {
         if let Some(at) = self.groups.iter().position(|known| known.group.id == group.id) {
-            self.groups[at].group = group;
             return Some(at);
         }
         (self.groups.len() < GROUPS_MAX).then(|| {
-            self.groups.push(GroupBlocks { group, copies: KeyedMap::default() });
+            self.groups.push(GroupBlocks { group, copies: KeyedMap::default(), links: Links::default() });
             self.groups.len() - 1
         })
     }
@@ -195,12 +216,14 @@ impl SecondaryGroups {
         while usable > 0 {
             // A group cannot use a prefix that ends inside one of its blocks. Without such a group: any prefix that includes a
             // missing block in its window and ends before `usable` lacks the block too.
-            let mut shorter = self.groups.iter().enumerate().filter_map(|(at, GroupBlocks { group, .. })| match group
-                .aligned(usable)
-            {
-                aligned if aligned < usable => Some(aligned),
-                _ => group.needed(usable).rev().find(|&end| cache.at(end).fastest(at) > tier).map(|end| end - 1),
-            });
+            let mut shorter =
+                self.groups.iter().enumerate().filter_map(|(at, group)| match group.group.aligned(usable) {
+                    aligned if aligned < usable => Some(aligned),
+                    _ => {
+                        let mut needed = group.group.needed(usable).rev();
+                        needed.find(|&parts| !group.holds(at, parts, tier, cache)).map(|parts| parts.end - 1)
+                    }
+                });
             match shorter.next() {
                 None => break,
                 Some(shorter) => usable = shorter,
@@ -212,15 +235,17 @@ impl SecondaryGroups {
     /// The groups that cannot use a prefix, with the blocks of it that they lack.
     fn shortfalls(&self, blocks: u32, slowest: Tier, cache: &mut LookupCache<'_>) -> Vec<Shortfall> {
         let mut shortfalls = Vec::new();
-        for (at, GroupBlocks { group, .. }) in self.groups.iter().enumerate() {
+        for (at, known) in self.groups.iter().enumerate() {
+            let group = known.group;
             let aligned = group.aligned(blocks);
-            let mut shortfall = Shortfall { group: *group, missing_count: 0, missing: Vec::new() };
-            for end in group.needed(aligned) {
-                let held_in = cache.at(end).fastest_tier(at);
-                if held_in.is_none_or(|tier| tier > slowest) {
-                    shortfall.missing_count += 1;
-                    if shortfall.missing.len() < MISSING_LISTED_MAX {
-                        shortfall.missing.push(MissingBlock { position: end - 1, held_in });
+            let mut shortfall = Shortfall { group, missing_count: 0, missing: Vec::new() };
+            for parts in group.needed(aligned) {
+                for (part, held_in) in known.tiers_of(at, parts, cache) {
+                    if held_in.is_none_or(|tier| tier > slowest) {
+                        shortfall.missing_count += 1;
+                        if shortfall.missing.len() < MISSING_LISTED_MAX {
+                            shortfall.missing.push(MissingBlock { position: parts.end - 1, part, held_in });
+                        }
                     }
                 }
             }
@@ -232,7 +257,7 @@ impl SecondaryGroups {
     }
 
     fn clear(&mut self) {
-        self.groups.iter_mut().for_each(|group| group.copies = KeyedMap::default());
+        self.groups.iter_mut().for_each(|group| (group.copies, group.links) = Default::default());
     }
 }
 
@@ -241,18 +266,85 @@ impl SecondaryGroups {
 struct GroupBlocks {
     group: SecondaryGroup,
     copies: KeyedMap<SequenceHash, PerTier<u32>>,
+    /// Empty if the group's blocks are not smaller than those of the index.
+    links: Links,
 }
 
 impl GroupBlocks {
+    /// Sets what the group needs. Reports held blocks that need a link from now on and have none.
+    fn describe(&mut self, group: SecondaryGroup) -> Applied {
+        let needed_links = self.group.needs_links();
+        self.group = group;
+        let unlinked = match group.needs_links() && !needed_links {
+            true => self.copies.len() - self.links.held_count(),
+            false => 0,
+        };
+        Applied { unknown: unlinked as u64, ..Applied::default() }
+    }
+
+    fn link(&mut self, links: &[BlockLink]) {
+        if self.group.size.is_finer() {
+            links.iter().for_each(|&link| self.links.set(link, self.copies.contains_key(&link.block)));
+        }
+    }
+
+    /// Whether the group holds blocks of a prefix in tiers up to `tier`. `at` is its position among the groups.
+    fn holds(
+        &self,
+        at: usize,
+        NeededParts { end, count }: NeededParts,
+        tier: usize,
+        cache: &mut LookupCache<'_>,
+    ) -> bool {
+        if cache.at(end).fastest(at) > tier {
+            return false;
+        }
+        let is_whole = |sequence| self.tiers_backward(sequence).take(count as usize).all(|fastest| fastest <= tier);
+        count == 1 || cache.sequences_at(end).any(|(sequence, held)| held.fastest(at) <= tier && is_whole(sequence))
+    }
+
+    /// The fastest tiers, as numbers, in which the group holds a block and those before it.
+    fn tiers_backward(&self, sequence: SequenceHash) -> impl Iterator<Item = usize> {
+        let mut next = Some(sequence);
+        std::iter::repeat_with(move || {
+            let block = next?;
+            next = self.links.before(block);
+            self.copies.get(&block)?.iter().position(|(_, &copies)| copies > 0)
+        })
+        .map(|tier| tier.unwrap_or(TIERS))
+    }
+
+    /// The blocks that a prefix needs at the end of a block of the index, with the number of each among the parts of that
+    /// block, in ascending order, and the fastest tier in which the group holds it; none also for a block that no link shows.
+    fn tiers_of(
+        &self,
+        at: usize,
+        NeededParts { end, count }: NeededParts,
+        cache: &mut LookupCache<'_>,
+    ) -> Vec<(u32, Option<Tier>)> {
+        let last = self.group.size.parts() - 1;
+        let held = cache.at(end);
+        if count == 1 {
+            return vec![(last, held.fastest_tier(at))];
+        }
+        let sequences = cache.sequences_at(end).filter(|(_, held)| held.fastest_tier(at).is_some());
+        let held_parts = |(sequence, _)| -> Vec<usize> { self.tiers_backward(sequence).take(count as usize).collect() };
+        let best = sequences.map(held_parts).min_by_key(|tiers| tiers.iter().filter(|&&tier| tier == TIERS).count());
+        let tiers = best.unwrap_or_else(|| vec![TIERS; count as usize]);
+        (last + 1 - count..).zip(tiers.into_iter().rev().map(|tier| Tier::ALL.get(tier).copied())).collect()
+    }
+
     fn store(&mut self, sequence: SequenceHash, tier: Tier, copies: u32) -> Applied {
         if self.copies.len() >= GROUP_BLOCKS_MAX && !self.copies.contains_key(&sequence) {
             return Applied { refused: 1, ..Applied::default() };
         }
+        let is_link_missing = self.group.size.is_finer() && !self.links.hold(sequence) && self.group.needs_links();
         let held = &mut self.copies.entry(sequence).or_default()[tier];
         let before = std::mem::replace(held, held.saturating_add(copies));
+        let applied = Applied { unknown: u64::from(is_link_missing), ..Applied::default() };
         match before {
-            0 => Applied { stored: 1, ..Applied::default() },
-            _ => Applied { duplicate: 1, ..Applied::default() },
+            0 => Applied { stored: 1, ..applied },
+            _ => Applied { duplicate: 1, ..applied },
         }
     }
 
@@ -263,6 +355,7 @@ impl GroupBlocks {
         held[tier] = copies.left(held[tier]);
         if held.is_zero() {
             self.copies.remove(&sequence);
+            self.links.leave(sequence);
         }
         Applied { removed: 1, ..Applied::default() }
     }
@@ -279,6 +372,9 @@ impl GroupBlocks {
         }
         let stores =
             by_tier_and_count.into_iter().map(|((tier, copies), blocks)| GroupEvent::Stored { tier, blocks, copies });
-        stores.map(|event| GroupChange { group: self.group, event }).collect()
+        // After the stores: more links than those of the held blocks are not kept for long.
+        let links: Vec<BlockLink> = self.links.iter().collect();
+        let links = (!links.is_empty()).then_some(GroupEvent::Linked(links));
+        stores.chain(links).map(|event| GroupChange { group: self.group, event }).collect()
     }
 }

@@ -246,6 +246,13 @@ impl ListenerDecoder {
         match unusable {
             // A medium outside the queried tiers: the tiers stay exact.
             TranslateError::UnknownMedium { .. } => return,
+            // Without the entry, matches are too short at most.
+            TranslateError::PartialEntry { .. } => {
+                if !matches!(self.changes.last(), Some(Change::EntryOmitted(of)) if *of == dp_rank) {
+                    self.changes.push(Change::EntryOmitted(dp_rank));
+                }
+                return;
+            }
             TranslateError::HybridGroup { .. } | TranslateError::UnnamedGroup => {
                 if !std::mem::replace(&mut self.hybrid_reported, true) {
                     log_listener!(warn, self.listener, "{unusable}");

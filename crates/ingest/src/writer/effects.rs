@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
-use flash_indexer_core::groups::{GroupedIndex, RankEvent};
+use flash_indexer_core::groups::{GroupChange, GroupEvent, GroupedIndex, RankEvent};
 use flash_indexer_core::{Applied, BlockEvent, DpRank, SharedIndex, WorkerRank};
 use flash_indexer_telemetry::metrics::Limit;
 use flash_indexer_types::{ClearCause, EventContext};
@@ -14,6 +14,9 @@ use crate::listener::Listener;
 
 /// Reason label of stored blocks without tokens whose content is unknown.
 const NO_TOKEN_IDS: &str = "no_token_ids";
+/// Reason label of blocks of a cache group whose blocks are smaller than the registered ones, and of which no event has shown the
+/// blocks before them.
+const PREVIOUS_BLOCK_UNKNOWN: &str = "previous_block_unknown";
 /// Reason label of moves of which it is unknown how many copies they left.
 const MOVED_COPIES_UNKNOWN: &str = "moved_copies_unknown";
 /// Largest age of a batch whose timestamp is trusted. Replays return batches of days ago, never of months ago.
@@ -99,6 +102,7 @@ impl Writer {
                     listener.record_loss(Some(dp_rank), why.to_owned());
                 }
             }
+            Change::EntryOmitted(dp_rank) => index.record_partial(WorkerRank { worker: listener.worker, dp_rank }),
             Change::SaltedStore(dp_rank) => {
                 if listener.waiting(dp_rank) > 0 {
                     let why =
@@ -179,8 +183,20 @@ impl Writer {
                 listener.record_loss(Some(dp_rank), why.to_owned());
             }
         }
-        if let RankEvent::Primary(event) = event {
-            self.record_unknown_blocks(index, listener, rank, event, applied);
+        match event {
+            RankEvent::Primary(event) => self.record_unknown_blocks(index, listener, rank, event, applied),
+            RankEvent::Secondary(GroupChange { group, event: GroupEvent::Stored { .. } | GroupEvent::Linked(_) })
+                if applied.unknown > 0 =>
+            {
+                let (group, count) = (group.id.0, applied.unknown);
+                let why = format!(
+                    "{count} blocks of cache group {group} were stored, and no event has shown which blocks precede them: matches can be too short"
+                );
+                self.metrics.rejected(PREVIOUS_BLOCK_UNKNOWN);
+                listener.reject(PREVIOUS_BLOCK_UNKNOWN, why.clone());
+                listener.record_loss(Some(dp_rank), why);
+            }
+            RankEvent::Secondary(_) | RankEvent::ClearedScope(_) => {}
         }
     }
 

@@ -154,7 +154,7 @@ impl Model {
         let mut other_variants = self.other_variants(prompt);
         let deepest = depths.values().copied().max().unwrap_or(0);
         let fleet = deepest_of_fleet(&ranks, &other_variants, deepest);
-        let partial = self.partial_ranks();
+        let partial = self.evicted_ranks();
         let mut explainer = Explainer::new(variants, &self.history);
         let (requested, others): (Vec<_>, Vec<_>) = ranks.into_iter().partition(|(instance, _)| is_requested(instance));
         for (instance, rank) in requested {

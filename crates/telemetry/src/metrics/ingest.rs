@@ -72,7 +72,7 @@ const fn results(applied: &Applied) -> [u64; RESULTS.len()] {
 const EVENT_TYPES: [&str; 5] = ["BlockStored", "BlockRemoved", "BlockTransferred", "BlockInactive", "AllBlocksCleared"];
 
 /// Reasons for which a message or event is rejected or dropped.
-const REASONS: [&str; 42] = [
+const REASONS: [&str; 44] = [
     "bad_frames",
     "malformed_batch",
     "not_a_batch",
@@ -88,6 +88,8 @@ const REASONS: [&str; 42] = [
     "block_size_mismatch",
     "token_count_mismatch",
     "no_token_ids",
+    "partial_entry",
+    "previous_block_unknown",
     "adapter_name_too_long",
     "adapter_name_control_character",
     "salted_blocks",
@@ -263,6 +265,8 @@ impl Metrics {
             RankEvent::Secondary(change) => match change.event {
                 GroupEvent::Stored { .. } => 0,
                 GroupEvent::Removed { .. } => 2,
+                // They belong to the store that shows them.
+                GroupEvent::Linked(_) => return,
             },
         };
         self.ingest.events[kind].inc();

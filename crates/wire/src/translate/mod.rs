@@ -4,6 +4,7 @@ mod components;
 mod decoder_state;
 mod groups;
 mod hash_inputs;
+mod links;
 mod owned;
 mod recent;
 mod removals;
@@ -15,7 +16,7 @@ use flash_indexer_core::{Block, BlockEvent, LocalHash, RemovedCopies, SequenceHa
 
 use self::components::ComponentGroups;
 pub use self::decoder_state::{RECENT_BLOCKS_MAX, RecentBlock};
-use self::groups::CacheGroups;
+use self::groups::{CacheGroups, StoreGroup};
 pub use self::groups::{GroupRole, KnownGroup};
 use self::hash_inputs::HashInputs;
 use self::owned::OwnedBlocks;
@@ -62,9 +63,9 @@ pub enum TranslateError {
         /// Tokens per block as registered.
         registered: u32,
     },
-    /// The block size of a secondary cache group is no multiple of the registered one, or has changed.
+    /// The block size of a secondary cache group fits neither the registered one nor the group's own.
     #[error(
-        "cache group {group} has blocks of {actual} tokens{}; supported is one size for each group, a multiple of the registered {registered}: matches can be too long",
+        "cache group {group} has blocks of {actual} tokens{}; supported is one size for each group, a multiple or a part of the registered {registered}: matches can be too long",
         .known.map(|known| format!(" after blocks of {known}")).unwrap_or_default()
     )]
     GroupBlockSize {
@@ -76,6 +77,17 @@ pub enum TranslateError {
         registered: u32,
         /// Tokens per block of earlier stores of the group.
         known: Option<u32>,
+    },
+    /// The store is of a partial entry, which ends inside a block of its group. An index without it has matches that are too
+    /// short, and never too long.
+    #[error("cache group {group} has a partial entry of {actual} tokens beside blocks of {whole}: it is not indexed")]
+    PartialEntry {
+        /// The group's number.
+        group: u32,
+        /// Tokens of the entry.
+        actual: u32,
+        /// Tokens per block of the group.
+        whole: u32,
     },
     /// The number of tokens does not match the number of hashes.
     #[error("{tokens} tokens for {blocks} blocks of {block_size}")]
@@ -150,6 +162,7 @@ impl TranslateError {
         match self {
             Self::UnknownMedium { .. } | Self::UnknownTarget { .. } => "unknown_medium",
             Self::BlockSize { .. } | Self::GroupBlockSize { .. } => "block_size_mismatch",
+            Self::PartialEntry { .. } => "partial_entry",
             Self::TokenCount { .. } => "token_count_mismatch",
             Self::AdapterName { .. } => "adapter_name_too_long",
             Self::AdapterNameCharacter { .. } => "adapter_name_control_character",
@@ -335,16 +348,13 @@ impl Translator {
         if tier != Tier::Device {
             self.recent_blocks.get_or_insert_with(|| RecentMap::new(RECENT_GENERATION_MAX));
         }
-        let group = self.groups.of_store(event, tier, self.options.block_size)?;
+        let StoreGroup { secondary: group, has_grown } = self.groups.of_store(event, tier, self.options.block_size)?;
         if let (Some(components), None) = (event.components, event.group.idx) {
             return self.stored_in_components(components, tier, event);
         }
         let translation = match group {
-            Some(group) => {
-                // Only its sequence hashes count: the group omits blocks outside its window, and its tokens do not show which.
-                let event = GroupEvent::Stored { tier, blocks: event.block_hashes.clone(), copies: 1 };
-                GroupChange { group, event }.into()
-            }
+            Some(group) if has_grown => self.stored_in_grown(group, tier, event),
+            Some(group) => self.stored_in_secondary(group, tier, event),
             None => self.stored_in_primary(tier, event)?,
         };
         self.owned.stored(event.ownership, (tier, event.effective_origin()), group, &event.block_hashes);
@@ -469,6 +479,10 @@ impl Translator {
 
     fn check_sizes(&mut self, event: &BlockStored<'_>) -> Result<(), TranslateError> {
         let registered = self.options.block_size.tokens();
+        if self.groups.is_partial_of_primary(event, self.options.block_size) {
+            let group = event.group.idx.unwrap_or_default();
+            return Err(TranslateError::PartialEntry { group, actual: event.block_size, whole: registered });
+        }
         if event.block_size != registered {
             return Err(TranslateError::BlockSize { actual: event.block_size, registered });
         }
