@@ -258,7 +258,9 @@ impl ListenerDecoder {
                     log_listener!(warn, self.listener, "{unusable}");
                 }
             }
-            &TranslateError::BlockSize { actual, .. } if self.block_size == SeenBlockSize::AfterRestart => {
+            &TranslateError::BlockSize { actual, registered }
+                if self.block_size == SeenBlockSize::AfterRestart || self.has_grown(actual, registered) =>
+            {
                 self.block_size = SeenBlockSize::Changed(actual);
             }
             TranslateError::AdapterName { .. } | TranslateError::AdapterNameCharacter { .. } => {
@@ -274,6 +276,17 @@ impl ListenerDecoder {
             | TranslateError::UnknownTarget { .. } => {}
         }
         self.record_event_loss(dp_rank, unusable.to_string());
+    }
+
+    /// Whether the blocks of a pod are larger than those with which it was registered, and than any before.
+    fn has_grown(&mut self, actual: u32, registered: u32) -> bool {
+        let has_grown = self.listener.options.is_bound()
+            && actual > self.grown_to.max(registered)
+            && actual.is_multiple_of(registered);
+        if has_grown {
+            self.grown_to = actual;
+        }
+        has_grown
     }
 
     /// Records the loss of an event. Of consecutive losses of one rank the first is recorded: the others change nothing,

@@ -42,7 +42,8 @@ enum SeenBlockSize {
     Unchanged,
     /// The engine has restarted, and has stored no block since.
     AfterRestart,
-    /// The first stored event of the epoch has another block size, in tokens.
+    /// The first stored event of the epoch has another block size, in tokens; or a pod, whose registration has the size of its first
+    /// store, has larger blocks, of which that store was a partial entry.
     Changed(u32),
 }
 
@@ -79,6 +80,8 @@ pub(super) struct ListenerDecoder {
     repeated_replays: Repeats,
     repeated_ends: Repeats,
     block_size: SeenBlockSize,
+    /// The largest size to which the blocks of a pod have grown, in tokens: a new registration is requested once for each.
+    grown_to: u32,
     /// Whether it replaces a decoder whose state was lost.
     has_restarted: bool,
     changes: Vec<Change>,
@@ -146,6 +149,7 @@ impl ListenerDecoder {
             repeated_replays: Repeats::default(),
             repeated_ends: Repeats::default(),
             block_size: SeenBlockSize::Unchanged,
+            grown_to: 0,
             has_restarted: false,
             changes: Vec::new(),
             replay_span: Span::none(),
