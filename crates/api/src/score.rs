@@ -191,7 +191,7 @@ pub enum PodScores {
 pub struct PodDetail {
     /// Sum of the weights of the held and predicted blocks.
     pub score: f64,
-    /// Prefix length in blocks that the instance's best rank holds in any tier.
+    /// Prefix length in blocks that the instance's best rank holds in any tier, continued by its shared caches.
     pub held_blocks: u32,
     /// Predicted blocks after the held prefix.
     pub predicted_blocks: u32,
@@ -200,4 +200,8 @@ pub struct PodDetail {
     /// Whether the index evicted blocks of the instance because of its memory limit; absent if not.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub partial: bool,
+    /// Shared caches that continue the match of a rank, with the blocks of their own match; absent if there is none.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    #[schema(value_type = Option<BTreeMap<String, u32>>)]
+    pub shared_caches: BTreeMap<String, u32>,
 }

@@ -12,7 +12,7 @@ use flash_indexer_telemetry::metrics::{MetricNames, Metrics};
 use flash_indexer_telemetry::supervision::Supervisor;
 use flash_indexer_test_support::wait_for;
 use flash_indexer_types::networks::EngineNetworks;
-use flash_indexer_types::{ClearCause, EventContext, InstanceId, ModelKey, Ordinal, Trust};
+use flash_indexer_types::{ClearCause, EventContext, InstanceId, ModelKey, Ordinal, SharedCaches, Trust};
 use flash_indexer_wire::{AdapterSalt, BlockStored, Encoding, EngineEvent, Start, TokenIds, encode_batch};
 use parking_lot::Mutex;
 
@@ -202,6 +202,7 @@ impl Fixture {
             removed_copies,
             extra_keys: false,
             cache_blocks: None,
+            shared_caches: SharedCaches::default(),
         };
         let state = ListenerState::new(&options);
         let listener = Arc::new(Listener {

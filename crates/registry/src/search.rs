@@ -176,8 +176,11 @@ impl<'q> Search<'q> {
         remote.filter(|remote| local_trust(remote.rank).is_none_or(|local| remote.trust < local)).collect()
     }
 
-    /// The worker id of a pod of any replica, as predictions use it; none if no replica has the pod.
+    /// The worker id of a pod of any replica, as predictions use it; none if no replica has the pod, and for a shared cache.
     pub(crate) fn worker(&self, pod: &InstanceId) -> Option<WorkerId> {
+        if pod.shared_cache().is_some() {
+            return None;
+        }
         let listed = || {
             let mut ranks = self.listed.as_ref()?.ranks.values().filter(|rank| !rank.is_local);
             ranks.find(|rank| rank.instance == *pod).map(|rank| rank.worker)
@@ -235,6 +238,8 @@ impl RemoteRank<'_> {
             trust: self.trust,
             // Memory limits do not apply to published ranks.
             partial: false,
+            // Other replicas' ranks are not attached to the shared caches of this one.
+            shared: Vec::new(),
         }
     }
 }

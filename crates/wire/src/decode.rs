@@ -70,6 +70,12 @@ impl BatchOutline {
         Self { events_at: rest.offset(), events: rest.left, ..self }
     }
 
+    /// The outline without the batch's events.
+    #[must_use]
+    pub const fn without_events(self) -> Self {
+        Self { events: 0, ..self }
+    }
+
     /// The batch of the payload that this outline was computed from, decoded in an engine's format. The result for
     /// any other payload is meaningless.
     #[must_use]

@@ -14,7 +14,12 @@ use flash_indexer_wire::{
 
 fn translator() -> Translator {
     let block_size = BlockSize::new(2).expect("two");
-    Translator::new(TranslatorOptions { block_size, lora_name: None, removed_copies: RemovedCopies::One })
+    Translator::new(TranslatorOptions {
+        block_size,
+        lora_name: None,
+        removed_copies: RemovedCopies::One,
+        cache_tier: None,
+    })
 }
 
 /// A store of blocks `hashes` with tokens 10·hash, 10·hash + 1.
@@ -227,6 +232,7 @@ fn the_registered_adapter_is_the_default() {
         block_size,
         lora_name: Some("house".into()),
         removed_copies: RemovedCopies::One,
+        cache_tier: None,
     });
     assert_eq!(stored_locals(&mut translator, store(None, &[1])), locals(Some("house"), None, &[1]));
     let keys = vec![Some(vec![ExtraKey::Text("house")])];
@@ -634,7 +640,8 @@ fn a_primary_group_that_does_not_fit_is_replaced() {
 fn a_removal_ends_one_copy_or_all_copies_as_configured() {
     let block_size = BlockSize::new(2).expect("two");
     for removed_copies in [RemovedCopies::One, RemovedCopies::All] {
-        let mut translator = Translator::new(TranslatorOptions { block_size, lora_name: None, removed_copies });
+        let mut translator =
+            Translator::new(TranslatorOptions { block_size, lora_name: None, removed_copies, cache_tier: None });
         let expected =
             BlockEvent::Removed { tier: Tier::Device, blocks: vec![SequenceHash(4)], copies: removed_copies };
         assert_eq!(indexed(&mut translator, &removed(&[4])), Ok(expected));

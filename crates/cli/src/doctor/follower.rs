@@ -268,7 +268,7 @@ mod tests {
     fn follower() -> StreamFollower {
         let block_size = BlockSize::new(2).expect("not zero");
         StreamFollower::new(
-            TranslatorOptions { block_size, lora_name: None, removed_copies: RemovedCopies::One },
+            TranslatorOptions { block_size, lora_name: None, removed_copies: RemovedCopies::One, cache_tier: None },
             DpRank(3),
             "0",
         )

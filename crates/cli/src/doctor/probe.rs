@@ -134,6 +134,7 @@ impl Stream {
             block_size: BlockSize::new(self.block_size.max(1)).expect("at least one"),
             lora_name: self.listener.lora_name.clone(),
             removed_copies: self.listener.removal.into(),
+            cache_tier: None,
         };
         StreamFollower::new(options, DpRank(self.ranks.first().copied().unwrap_or_default()), hash_seed)
     }
@@ -172,7 +173,7 @@ fn request_replay(endpoint: &str, follower: &mut StreamFollower) -> ReplayStatus
                 has_end = true;
                 return ControlFlow::Break(());
             }
-            Ok(ReplayReply::Message { sequence, payload }) => {
+            Ok(ReplayReply::Message { sequence, payload, .. }) => {
                 messages += 1;
                 first = first.or(Some(sequence));
                 gaps += u64::from(last.is_some_and(|last: u64| sequence != last.wrapping_add(1)));
@@ -322,6 +323,7 @@ mod tests {
             block_size: BlockSize::new(2).expect("not zero"),
             lora_name: None,
             removed_copies: RemovedCopies::One,
+            cache_tier: None,
         };
         let mut follower = StreamFollower::new(options, DpRank(0), "0");
         follower.receive(0, &encode_batch(1.0, &[stored()], None, Encoding::Map), Delivery::Queued);

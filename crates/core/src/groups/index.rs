@@ -255,6 +255,12 @@ impl GroupedIndex {
         }
     }
 
+    /// Whether a rank has secondary groups.
+    #[must_use]
+    pub fn has_groups(&self, rank: WorkerRank) -> bool {
+        !self.is_plain() && self.grouped.read().contains_key(&rank)
+    }
+
     /// Whether no rank has more than one cache group.
     fn is_plain(&self) -> bool {
         self.grouped_count.load(Ordering::Acquire) == 0
@@ -347,6 +353,10 @@ impl SharedIndex for GroupedIndex {
 
     fn copies(&self, rank: WorkerRank, block: SequenceHash) -> PerTier<u32> {
         self.plain.copies(rank, block)
+    }
+
+    fn find_block(&self, sequence: SequenceHash) -> Option<HeldBlock> {
+        self.plain.find_block(sequence)
     }
 
     fn read_held(&self, reading: &mut HeldReading, blocks_max: usize) -> ReadingProgress {

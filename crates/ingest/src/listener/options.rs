@@ -3,6 +3,7 @@
 use std::num::NonZeroUsize;
 
 use flash_indexer_core::RemovedCopies;
+use flash_indexer_types::SharedCaches;
 use flash_indexer_types::endpoints::NO_EVENTS;
 
 /// Options that a listener is registered with.
@@ -22,6 +23,8 @@ pub struct ListenerOptions {
     pub extra_keys: bool,
     /// Blocks that the cache of an engine without events has room for; none for the default.
     pub cache_blocks: Option<NonZeroUsize>,
+    /// Caches of hosts and pools from which the engine loads blocks.
+    pub shared_caches: SharedCaches,
 }
 
 impl ListenerOptions {

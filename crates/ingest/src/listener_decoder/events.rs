@@ -3,6 +3,7 @@
 use flash_indexer_core::groups::RankEvent;
 use flash_indexer_core::{BlockEvent, DpRank, RemovedCopies};
 use flash_indexer_telemetry::metrics::Limit;
+use flash_indexer_types::SharedCacheKind;
 use flash_indexer_wire::{
     BatchOutline, BlockStored, EngineEvent, EventError, Events, RemovalReason, StoreOrigin, TranslateError, Translator,
     TranslatorOptions,
@@ -162,6 +163,7 @@ impl ListenerDecoder {
                 block_size: listener.model.block_size(),
                 lora_name: listener.options.lora_name.clone(),
                 removed_copies: listener.options.removed_copies,
+                cache_tier: listener.instance.shared_cache().map(SharedCacheKind::tier),
             })
         })
     }
@@ -260,6 +262,7 @@ impl ListenerDecoder {
             TranslateError::SaltedBlocks => self.metrics.limit_reached(Limit::SaltedBlocks),
             TranslateError::OwnershipUnknown { .. } => self.metrics.limit_reached(Limit::OwnedBlocks),
             TranslateError::BlockSize { .. }
+            | TranslateError::ChunkSizeUnknown
             | TranslateError::ComponentsUnknown
             | TranslateError::GroupBlockSize { .. }
             | TranslateError::OwnershipDoubtful { .. }

@@ -17,7 +17,7 @@ use flash_indexer_types::logs::Repeats;
 use flash_indexer_types::{ClearCause, EngineKind};
 use flash_indexer_wire::{
     Action, BatchOutline, ClearReason, EngineAdapter, Replay, ReplayReply, Stream, StreamLimits, StreamOptions,
-    StreamPosition, StreamTrust, Translator,
+    StreamPosition, StreamTrust, TopicNames, Translator,
 };
 use rustc_hash::FxHashMap;
 use tracing::Span;
@@ -254,7 +254,11 @@ impl ListenerDecoder {
         #[cfg(any(test, feature = "fault-injection"))]
         assert!(frames[0] != FAULT, "a test asked for a failure");
         self.metrics.message_received();
+        let is_of_other = frames.len() == LIVE_FRAMES && self.is_of_other_cache(&frames[0]);
         match Live::from_frames(frames) {
+            Ok(live) if is_of_other => {
+                self.receive_live(Live { message: live.message.without_events(), ..live }, now);
+            }
             Ok(live) => self.receive_live(live, now),
             Err(error) => {
                 self.reject(error.reason(), error.to_string());
@@ -314,9 +318,12 @@ impl ListenerDecoder {
     pub(super) fn replayed(&mut self, attempt: u32, frames: Vec<Vec<u8>>, now: Instant) {
         let _span = self.replay_span.clone().entered();
         match ReplayReply::from_frames(&frames) {
-            Ok(ReplayReply::Message { sequence, .. }) => {
+            Ok(ReplayReply::Message { topic, sequence, .. }) => {
                 self.metrics.message_replayed();
-                self.stream.replayed(attempt, sequence, Message::from_frames(frames), now);
+                let is_of_other = self.is_of_other_cache(topic);
+                let message = Message::from_frames(frames);
+                let message = if is_of_other { message.without_events() } else { message };
+                self.stream.replayed(attempt, sequence, message, now);
             }
             Ok(ReplayReply::End) => self.stream.replay_ended(attempt, now),
             Err(error) => {
@@ -325,6 +332,16 @@ impl ListenerDecoder {
             }
         }
         self.execute();
+    }
+
+    /// Whether a message is of another shared cache. A publisher may publish for several, each under its own topic, with one
+    /// sequence of numbers for all of them.
+    fn is_of_other_cache(&self, topic: &[u8]) -> bool {
+        if self.listener.instance.shared_cache().is_none() {
+            return false;
+        }
+        let Ok(TopicNames { pod, model: Some(model) }) = TopicNames::of(topic) else { return false };
+        pod != self.listener.instance.as_key() || model != self.listener.model.key().model_name
     }
 
     /// Records that a replay request failed.
@@ -433,6 +450,9 @@ impl ListenerDecoder {
         }
     }
 }
+
+/// Frames of a live message with a topic and a sequence number.
+const LIVE_FRAMES: usize = 3;
 
 /// Topic by which a test injects a panic into the decoder.
 #[cfg(any(test, feature = "fault-injection"))]

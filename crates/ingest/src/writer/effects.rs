@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
 use flash_indexer_core::groups::{GroupedIndex, RankEvent};
-use flash_indexer_core::{Applied, BlockEvent, DpRank, SharedIndex, WorkerRank};
+use flash_indexer_core::{Applied, Block, BlockEvent, DpRank, HeldBlock, SequenceHash, SharedIndex, Tier, WorkerRank};
 use flash_indexer_telemetry::metrics::Limit;
 use flash_indexer_types::{ClearCause, EventContext};
 
@@ -56,11 +56,11 @@ impl Writer {
         context: &mut Context,
     ) {
         match change {
-            Change::Event(dp_rank, event) => self.apply_event(index, listener, dp_rank, &event, context.event),
+            Change::Event(dp_rank, event) => self.apply_events(index, listener, dp_rank, event, context.event),
             Change::Refresh(dp_rank, event) => {
                 let rank = WorkerRank { worker: listener.worker, dp_rank };
                 for event in index.without_held(rank, event) {
-                    self.apply_event(index, listener, dp_rank, &event, context.event);
+                    self.apply_events(index, listener, dp_rank, event, context.event);
                 }
             }
             Change::MoveLastCopy(dp_rank, event) => {
@@ -121,6 +121,27 @@ impl Writer {
             Change::Restarted => listener.finish_restart(),
             // Read by `apply_part`, in parts.
             Change::Read(_) => {}
+        }
+    }
+
+    /// Applies an event. Blocks that a shared cache names by sequence hash alone are stored with the content that they have
+    /// elsewhere in the index.
+    fn apply_events(
+        &self,
+        index: &GroupedIndex,
+        listener: &Arc<Listener>,
+        dp_rank: DpRank,
+        event: RankEvent,
+        context: EventContext,
+    ) {
+        match event {
+            RankEvent::Primary(BlockEvent::Copied { tier, blocks }) if listener.instance.shared_cache().is_some() => {
+                let rank = WorkerRank { worker: listener.worker, dp_rank };
+                for event in with_contents(index, rank, tier, blocks) {
+                    self.apply_event(index, listener, dp_rank, &RankEvent::Primary(event), context);
+                }
+            }
+            event => self.apply_event(index, listener, dp_rank, &event, context),
         }
     }
 
@@ -218,6 +239,26 @@ impl Writer {
             }
         }
     }
+}
+
+/// The stores of blocks that a rank does not hold and another rank has stored, and the copies of the others. Takes the lock of
+/// other writers' shards for each block.
+fn with_contents(index: &GroupedIndex, rank: WorkerRank, tier: Tier, blocks: Vec<SequenceHash>) -> Vec<BlockEvent> {
+    let mut events = Vec::new();
+    let mut copied = Vec::new();
+    for block in blocks {
+        match index.find_block(block).filter(|_| !index.is_held(rank, block)) {
+            Some(HeldBlock { sequence, parent, local, .. }) => {
+                let blocks = vec![Block { sequence, local }];
+                events.push(BlockEvent::Stored { tier, parent, blocks, copies: 1 });
+            }
+            None => copied.push(block),
+        }
+    }
+    if !copied.is_empty() {
+        events.push(BlockEvent::Copied { tier, blocks: copied });
+    }
+    events
 }
 
 #[cfg(test)]

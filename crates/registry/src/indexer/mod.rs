@@ -218,7 +218,8 @@ impl Indexer {
     pub fn engine_of(&self, key: &ModelKey) -> Option<EngineKind> {
         let model = self.model(key).ok()?;
         let instances = model.instances.read();
-        let named = instances.values().flat_map(|instance| instance.listeners.values());
+        let targets = instances.iter().filter(|(name, _)| name.shared_cache().is_none());
+        let named = targets.flat_map(|(_, instance)| instance.listeners.values());
         let kinds = named.filter_map(|listener| EngineKind::named(listener.options.engine?));
         EngineKind::most_frequent(kinds)
     }

@@ -131,6 +131,7 @@ fn engine_record(listener: &Listener) -> EngineRecord {
         removal: options.removed_copies.into(),
         extra_keys: options.extra_keys,
         cache_blocks: options.cache_blocks,
+        shared_caches: options.shared_caches.ids().to_vec(),
         source: None,
     }
 }

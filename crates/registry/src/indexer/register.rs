@@ -78,6 +78,7 @@ impl Indexer {
         ipc: IpcPaths,
     ) -> Result<Registered, RegistrationError> {
         registration.check_names().inspect_err(|_| self.metrics.limit_reached(Limit::Names))?;
+        check_shared_cache(&registration)?;
         self.check_endpoints(&registration, ipc)?;
         let mut pending = PendingWork::default();
         let registered = {
@@ -146,6 +147,7 @@ impl Indexer {
             removed_copies: if is_routed { RemovedCopies::All } else { registration.removed_copies },
             extra_keys: registration.extra_keys,
             cache_blocks: registration.cache_blocks,
+            shared_caches: registration.shared_caches,
         };
         if options.is_bound() {
             self.check_one_tenant(&key, &instance, dp_rank)?;
@@ -274,6 +276,21 @@ impl Indexer {
     }
 }
 
+/// Rejects a shared cache with fields that only instances have.
+fn check_shared_cache(registration: &Registration) -> Result<(), RegistrationError> {
+    let error = match () {
+        _ if registration.instance.shared_cache().is_none() => return Ok(()),
+        _ if !registration.shared_caches.ids().is_empty() => {
+            "a shared cache is attached to no other one: give shared_caches to the instances"
+        }
+        _ if registration.endpoint == NO_EVENTS => {
+            "a shared cache is known from its events only: give the endpoint at which it publishes them"
+        }
+        _ => return Ok(()),
+    };
+    Err(RegistrationError::SharedCache(error))
+}
+
 /// Logs the outcome of a registration.
 fn log_registration(registration: &Registration, owner: &Owner, registered: &Result<Registered, RegistrationError>) {
     let rank = registration.rank_id();
@@ -300,7 +317,9 @@ fn contradiction(
     let endpoint = existing.endpoint.clone();
     let existing = match existing.endpoint == asked.endpoint {
         true => {
-            format!("{endpoint} but another replay_endpoint, lora_name, engine, removal, extra_keys or cache_blocks")
+            format!(
+                "{endpoint} but another replay_endpoint, lora_name, engine, removal, extra_keys, cache_blocks or shared_caches"
+            )
         }
         false => endpoint,
     };

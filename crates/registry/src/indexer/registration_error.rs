@@ -14,6 +14,9 @@ pub enum RegistrationError {
     /// The endpoint is invalid.
     #[error("{0}")]
     Endpoint(String),
+    /// A field that a shared cache cannot have.
+    #[error("{0}")]
+    SharedCache(&'static str),
     /// A name is too long.
     #[error(transparent)]
     Name(#[from] NameError),

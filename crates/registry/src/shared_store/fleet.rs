@@ -107,6 +107,10 @@ fn add(
     ((key, instance), description, status): ((ModelKey, InstanceId), Description, RankStatus),
     (publisher, is_local, valid_until): (PublisherId, bool, Instant),
 ) {
+    // A replica of an earlier version publishes it as an instance.
+    if instance.shared_cache().is_some() {
+        return;
+    }
     let Some(block_size) = BlockSize::new(description.block_size) else { return };
     let scope = scope(&description.model_name, &description.tenant_id, description.block_size);
     let model = models.entry(key).or_insert_with(|| FleetModel {

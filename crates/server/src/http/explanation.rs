@@ -1,5 +1,6 @@
 //! JSON response of `POST /explain`.
 
+use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use flash_indexer_api::{
@@ -19,8 +20,13 @@ use flash_indexer_wire::ClearReason;
 
 /// The response to a question.
 pub(super) fn response(question: ExplainQuestion, explanation: Explanation, hashes: HashForm) -> api::Explanation {
-    let Explanation { block_tokens, blocks, ranks, tombstones, unknown, now } = explanation;
-    let explained = |rank| explained_rank(rank, u64::from(block_tokens.unwrap_or(0)), now, hashes);
+    let Explanation { block_tokens, blocks, ranks, mut shared, tombstones, unknown, now } = explanation;
+    let tokens = u64::from(block_tokens.unwrap_or(0));
+    let explained = |rank: RankExplanation| {
+        let shared = shared.remove(&(rank.instance.clone(), rank.dp_rank)).unwrap_or_default().into_iter();
+        let shared = shared.map(|(cache, blocks)| (cache.as_key().to_owned(), u64::from(blocks) * tokens));
+        ExplainedRank { shared_caches: shared.collect(), ..explained_rank(rank, tokens, now, hashes) }
+    };
     let unregistered = tombstones.into_iter().map(|tombstone| unregistered(tombstone, now));
     api::Explanation {
         model_name: question.key.model_name,
@@ -62,6 +68,7 @@ fn explained_rank(rank: RankExplanation, block_tokens: u64, now: Instant, hashes
         ends: rank.ends.into_iter().map(|end| match_end(end, block_tokens, last_error, now, hashes)).collect(),
         instance_id: rank.instance,
         last_error: rank.last_error,
+        shared_caches: BTreeMap::new(),
     }
 }
 

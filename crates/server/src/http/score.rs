@@ -116,7 +116,8 @@ impl IntoResponse for ScoreResponse {
 
 fn pod_detail(pod: &PodScore) -> PodDetail {
     let PodScore { score, held_blocks, predicted_blocks, trust, partial, .. } = *pod;
-    PodDetail { score, held_blocks, predicted_blocks, trust, partial }
+    let shared_caches = pod.shared.iter().map(|(cache, blocks)| (cache.as_key().to_owned(), *blocks)).collect();
+    PodDetail { score, held_blocks, predicted_blocks, trust, partial, shared_caches }
 }
 
 pub(super) async fn predict(

@@ -16,7 +16,9 @@ use flash_indexer_snapshot::{
     DumpEntry, DumpError, DumpSink, DumpSummary, EngineKind, RankName, RankRecord, Refused, read_dump,
 };
 use flash_indexer_telemetry::supervision::{ThreadKind, Watch};
-use flash_indexer_types::{ModelKey, Owner, RankId, Registered, Registration, Trust, log_rank};
+use flash_indexer_types::{
+    InstanceId, ModelKey, Owner, RankId, Registered, Registration, SharedCaches, Trust, log_rank,
+};
 use tracing::{error, info, warn};
 
 use super::Peers;
@@ -352,8 +354,14 @@ fn registration(record: &RankRecord) -> Option<(Registration, Owner)> {
         removed_copies: engine.removal.into(),
         extra_keys: engine.extra_keys,
         cache_blocks: engine.cache_blocks,
+        shared_caches: shared_caches(&engine.shared_caches),
     };
     Some((registration, Owner::recovered(engine.source.as_deref())))
+}
+
+/// Shared caches of a rank of a dump or a peer. A list that only a later version accepts is left out.
+fn shared_caches(ids: &[InstanceId]) -> SharedCaches {
+    SharedCaches::new(ids.iter().cloned().map(Into::into)).unwrap_or_default()
 }
 
 /// Registrations of a peer's instance.
@@ -373,6 +381,7 @@ fn registrations(worker: &Worker) -> Vec<(Registration, Owner)> {
             removed_copies: listener.removal.into(),
             extra_keys: listener.extra_keys,
             cache_blocks: listener.cache_blocks,
+            shared_caches: shared_caches(&listener.shared_caches),
         };
         Some((registration, Owner::recovered(listener.source.as_deref())))
     });

@@ -32,6 +32,7 @@ mod recorded_scores;
 mod recovery;
 mod scores;
 mod shards;
+mod shared_caches;
 mod shared_index;
 mod shared_scores;
 mod snapshots;

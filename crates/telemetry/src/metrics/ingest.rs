@@ -72,7 +72,7 @@ const fn results(applied: &Applied) -> [u64; RESULTS.len()] {
 const EVENT_TYPES: [&str; 5] = ["BlockStored", "BlockRemoved", "BlockTransferred", "BlockInactive", "AllBlocksCleared"];
 
 /// Reasons for which a message or event is rejected or dropped.
-const REASONS: [&str; 42] = [
+const REASONS: [&str; 44] = [
     "bad_frames",
     "malformed_batch",
     "not_a_batch",
@@ -91,6 +91,7 @@ const REASONS: [&str; 42] = [
     "adapter_name_too_long",
     "adapter_name_control_character",
     "salted_blocks",
+    "chunk_size_unknown",
     "ownership_unknown",
     "components_unknown",
     "moved_copies_unknown",
@@ -110,6 +111,7 @@ const REASONS: [&str; 42] = [
     "unregistered",
     "duplicate_pod",
     "rank_of_other_stream",
+    "shared_cache_without_model",
     "too_many_pods",
     "too_many_pod_models",
     "too_many_arrivals",

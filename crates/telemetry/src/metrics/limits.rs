@@ -41,6 +41,8 @@ pub enum Limit {
     UnknownFields,
     /// Cache groups of a rank, and blocks in one.
     CacheGroups,
+    /// Shared caches that a rank is attached to.
+    SharedCaches,
     /// Open HTTP connections.
     Connections,
     /// Bytes of a request's body.
@@ -100,7 +102,7 @@ pub enum Limit {
 }
 
 impl Limit {
-    const ALL: [Self; 42] = [
+    const ALL: [Self; 43] = [
         Self::Queue,
         Self::PendingRegistrations,
         Self::Pods,
@@ -115,6 +117,7 @@ impl Limit {
         Self::OwnedBlocks,
         Self::UnknownFields,
         Self::CacheGroups,
+        Self::SharedCaches,
         Self::Connections,
         Self::BodyBytes,
         Self::BodyBytesTotal,
@@ -161,6 +164,7 @@ impl Limit {
             Self::OwnedBlocks => "owned_blocks",
             Self::UnknownFields => "unknown_fields",
             Self::CacheGroups => "cache_groups",
+            Self::SharedCaches => "shared_caches",
             Self::Connections => "connections",
             Self::BodyBytes => "body_bytes",
             Self::BodyBytesTotal => "body_bytes_total",

@@ -1,9 +1,11 @@
 //! Translation of engine events into index events.
 
+mod chunks;
 mod components;
 mod decoder_state;
 mod groups;
 mod hash_inputs;
+mod media;
 mod owned;
 mod recent;
 mod removals;
@@ -13,11 +15,14 @@ use flash_indexer_core::groups::{GroupChange, GroupEvent, RankEvent};
 use flash_indexer_core::hashing::{BlockSize, HashVariant, LocalHasher, Salt, TokenWindow};
 use flash_indexer_core::{Block, BlockEvent, LocalHash, RemovedCopies, SequenceHash, Tier};
 
+use self::chunks::ChunkSize;
 use self::components::ComponentGroups;
 pub use self::decoder_state::{RECENT_BLOCKS_MAX, RecentBlock};
 use self::groups::CacheGroups;
 pub use self::groups::{GroupRole, KnownGroup};
 use self::hash_inputs::HashInputs;
+use self::media::MEDIUM_CHARS_MAX;
+pub(crate) use self::media::is_known_medium;
 use self::owned::OwnedBlocks;
 pub use self::recent::Age;
 use self::recent::RecentMap;
@@ -35,6 +40,8 @@ pub struct TranslatorOptions {
     pub lora_name: Option<String>,
     /// Number of copies that a removal ends. Most engines publish one removal for each copy.
     pub removed_copies: RemovedCopies,
+    /// Tier of a shared cache's blocks in media that name no other tier; none for an engine.
+    pub cache_tier: Option<Tier>,
 }
 
 /// Reason why a decoded event cannot be applied to an index.
@@ -141,6 +148,11 @@ pub enum TranslateError {
         "the rank has too many salted blocks to remember their salts: the store is left out; clear the engine's prefix cache"
     )]
     SaltedBlocks,
+    /// A removal of a shared cache names chunks, and how many blocks these are is not known.
+    #[error(
+        "the shared cache has removed blocks before it has stored any: how many blocks each spans is not known; clear the cache"
+    )]
+    ChunkSizeUnknown,
 }
 
 impl TranslateError {
@@ -158,6 +170,7 @@ impl TranslateError {
             Self::OwnershipUnknown { .. } | Self::OwnershipDoubtful { .. } => "ownership_unknown",
             Self::ComponentsUnknown => "components_unknown",
             Self::SaltedBlocks => "salted_blocks",
+            Self::ChunkSizeUnknown => "chunk_size_unknown",
         }
     }
 }
@@ -243,6 +256,7 @@ pub struct Translator {
     groups: CacheGroups,
     components: ComponentGroups,
     owned: OwnedBlocks,
+    chunk_size: ChunkSize,
     window: TokenWindow,
     adapter_salt: AdapterSalt,
 }
@@ -259,6 +273,7 @@ impl Translator {
             groups: CacheGroups::default(),
             components: ComponentGroups::default(),
             owned: OwnedBlocks::default(),
+            chunk_size: ChunkSize::default(),
             window: TokenWindow::Block,
             adapter_salt: AdapterSalt::default(),
         }
@@ -331,7 +346,8 @@ impl Translator {
     }
 
     fn stored(&mut self, event: &BlockStored<'_>) -> Result<Translation, TranslateError> {
-        let tier = tier(event.medium, event.locality)?;
+        let event = &*self.with_divided_chunks(event);
+        let tier = self.tier(event.medium, event.locality)?;
         if tier != Tier::Device {
             self.recent_blocks.get_or_insert_with(|| RecentMap::new(RECENT_GENERATION_MAX));
         }
@@ -480,26 +496,3 @@ impl Translator {
         Ok(())
     }
 }
-
-/// Whether a text names a medium of any engine.
-pub(crate) fn is_known_medium(text: &str) -> bool {
-    tier(Some(text), None).is_ok()
-}
-
-/// The tier that an engine's medium names.
-fn tier(medium: Option<&str>, locality: Option<&str>) -> Result<Tier, TranslateError> {
-    if locality.is_some_and(|locality| locality.eq_ignore_ascii_case("REMOTE")) {
-        return Ok(Tier::External);
-    }
-    let medium = medium.unwrap_or_default();
-    match medium.to_ascii_uppercase().as_str() {
-        "" | "GPU" | "DEVICE" => Ok(Tier::Device),
-        "CPU" | "CPU_PINNED" | "CPU_TIER1" => Ok(Tier::Host),
-        "CPU_TIER2" | "DISK" | "NVME" | "STORAGE" | "FS" => Ok(Tier::Disk),
-        "EXTERNAL" | "NETWORK" | "REMOTE" | "SHARED" | "OBJ" => Ok(Tier::External),
-        _ => Err(TranslateError::UnknownMedium { medium: medium.chars().take(MEDIUM_CHARS_MAX).collect() }),
-    }
-}
-
-/// Longest unknown medium or manager that an error repeats, in characters.
-const MEDIUM_CHARS_MAX: usize = 64;

@@ -33,6 +33,7 @@ fn listener() -> Listener {
         replay: None,
         extra_keys: false,
         cache_blocks: None,
+        shared_caches: Vec::new(),
         partial: false,
         rejected: BTreeMap::new(),
         last_error: None,
