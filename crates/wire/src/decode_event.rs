@@ -9,6 +9,7 @@ use crate::event::{
 };
 use crate::fields::{self, BlockKeys};
 use crate::msgpack::{Reader, Token};
+use crate::pulled;
 use crate::translate::is_known_medium;
 
 /// Field of a known event that this version does not know. The event is used without it.
@@ -85,7 +86,11 @@ pub(crate) fn event<'a>(
         }
         Token::Map(len) => {
             fields::limited(len, EVENT_FIELDS_MAX, "fields")?;
-            let kind = Kind::of(kind_of_map(&mut reader.clone(), len)?)?;
+            let kind = kind_of_map(&mut reader.clone(), len)?;
+            if kind == pulled::LEFT_OUT.as_bytes() {
+                return Err(pulled::left_out(reader, len)?);
+            }
+            let kind = Kind::of(kind)?;
             from_map(reader, kind, len, &mut UnknownFields { event: kind.as_str(), found: unknown_fields })
         }
         _ => Err(EventError::NotAnEvent),

@@ -42,6 +42,7 @@
 //! | `msgpack`, `cbor` | readers and writers of the two binary formats |
 //! | `event`, `decode`, `decode_event`, `fields`, `adapter` | engine events; decoding of batches, of events, of single fields, of formats that differ by engine |
 //! | `encode` | batches byte for byte as vLLM writes them |
+//! | `pulled` | responses of TensorRT-LLM's pull API, as messages of a stream |
 //! | `chain_hash` | vLLM's own block hashes |
 //! | `cursor`, `stream` | position in a stream; ordering, gaps, replay, epochs |
 //! | `translate`, `adapter_salt` | engine events to index events, and the decoder state for that; adapter and salt of blocks |
@@ -59,6 +60,7 @@ mod event;
 mod fields;
 mod frames;
 mod msgpack;
+mod pulled;
 mod stream;
 mod topic;
 mod translate;
@@ -78,6 +80,7 @@ pub use event::{
     RemovalReason, ScopedClear, SkippedBlocks, StoreOrigin, TokenIds,
 };
 pub use frames::{FrameError, LiveMessage, ReplayReply};
+pub use pulled::{FOLLOWED_BLOCKS_MAX, PullEventError, PullReader, PullResponseError, Pulled, PulledMessage};
 pub use stream::{
     Action, ClearReason, Degraded, Pending, Replay, ReplayOutcome, Start, Stream, StreamEvent, StreamLimits,
     StreamOptions, StreamPosition, StreamTrust, plural,

@@ -352,6 +352,10 @@ impl Translator {
     }
 
     fn stored_in_primary(&mut self, tier: Tier, event: &BlockStored<'_>) -> Result<Translation, TranslateError> {
+        if event.block_hashes.is_empty() && event.group.kind.is_some() {
+            // A store without blocks announces its group.
+            self.groups.claim_primary(event.group);
+        }
         if event.token_ids.is_empty() {
             return self.offloaded((tier, event.effective_origin()), &event.block_hashes);
         }

@@ -362,7 +362,7 @@ mod tests {
         store(&mut owned, Some("a"), 2);
         change(&mut owned);
         let cleared = cleared(&mut owned, "a");
-        assert_eq!(owned.copies, owned.blocks.values().map(Holders::copies).sum());
+        assert_eq!(owned.copies, owned.blocks.values().map(Holders::copies).sum::<usize>());
         cleared
     }
 
