@@ -17,7 +17,7 @@ use flash_indexer_wire::{AdapterSalt, BlockStored, Encoding, EngineEvent, Start,
 use parking_lot::Mutex;
 
 use crate::{
-    Decoders, Listener, ListenerOptions, ListenerState, Maintain, ModelSink, QUEUE_BYTES_MIN, RankOwner, Sockets,
+    Decoders, Listener, ListenerOptions, ListenerState, Maintain, ModelSink, QUEUE_BYTES_MIN, RankOwner, Sources,
     Transport, Writers,
 };
 
@@ -117,7 +117,7 @@ pub(crate) struct Fixture {
     pub(crate) writers: Arc<Writers>,
     /// Each has a writer of its own.
     pub(crate) models: Vec<Arc<TestModel>>,
-    sockets: Sockets,
+    sockets: Sources,
     listeners: Mutex<Vec<Arc<Listener>>>,
 }
 
@@ -133,7 +133,7 @@ impl Fixture {
         let supervisor = Supervisor::start(&metrics).expect("a thread");
         let writers = Arc::new(Writers::start(models, &supervisor).expect("a thread"));
         let decoders = Arc::new(Decoders::start(Some(1), queue_bytes_max, &writers, &supervisor).expect("a thread"));
-        let sockets = Sockets::start(Arc::clone(&decoders), &EngineNetworks::default(), &supervisor).expect("sockets");
+        let sockets = Sources::start(Arc::clone(&decoders), &EngineNetworks::default(), &supervisor).expect("threads");
         let model = |writer| TestModel {
             key: ModelKey::new(format!("m{writer}"), None),
             index: Arc::new(GroupedIndex::new(Box::<RunIndex>::default())),

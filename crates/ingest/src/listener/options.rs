@@ -3,7 +3,7 @@
 use std::num::NonZeroUsize;
 
 use flash_indexer_core::RemovedCopies;
-use flash_indexer_types::endpoints::NO_EVENTS;
+use flash_indexer_types::endpoints::{NO_EVENTS, is_pulled};
 
 /// Options that a listener is registered with.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -28,5 +28,10 @@ impl ListenerOptions {
     /// Whether the engine publishes events. If not, the service makes its messages from routing decisions.
     pub fn has_events(&self) -> bool {
         self.endpoint != NO_EVENTS
+    }
+
+    /// Whether the service pulls the events over HTTP.
+    pub fn is_pulled(&self) -> bool {
+        is_pulled(&self.endpoint)
     }
 }

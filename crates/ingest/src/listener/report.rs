@@ -127,7 +127,10 @@ impl Listener {
             cache_blocks: self.options.cache_blocks,
             partial: self.model.is_partial(WorkerRank { worker: self.worker, dp_rank }),
             rejected: status.rejected.clone(),
-            last_error: status.last_error(dp_rank),
+            last_error: match self.options.is_pulled() {
+                true => status.last_pull_error(dp_rank),
+                false => status.last_error(dp_rank),
+            },
         }
     }
 

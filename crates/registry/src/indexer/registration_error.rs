@@ -81,8 +81,10 @@ impl From<EndpointError> for RegistrationError {
 pub(super) fn connect_error(error: &ConnectError) -> RegistrationError {
     match error {
         ConnectError::Endpoint { .. } => RegistrationError::Endpoint(error.to_string()),
-        ConnectError::Exhausted(_) | ConnectError::Thread(_) | ConnectError::Busy | ConnectError::Stopping => {
-            RegistrationError::Unavailable(error.to_string())
-        }
+        ConnectError::Exhausted(_)
+        | ConnectError::Thread(_)
+        | ConnectError::Busy
+        | ConnectError::TooManyPulls { .. }
+        | ConnectError::Stopping => RegistrationError::Unavailable(error.to_string()),
     }
 }

@@ -28,6 +28,7 @@ mod peer_checks;
 mod peers;
 mod pick;
 mod pods;
+mod pulls;
 mod recorded_scores;
 mod recovery;
 mod scores;

@@ -20,6 +20,20 @@ use super::{Metrics, registered, resolved};
 const LAGS: [f64; 16] =
     [0.5e-3, 1e-3, 2.5e-3, 5e-3, 10e-3, 25e-3, 50e-3, 100e-3, 250e-3, 500e-3, 1.0, 2.5, 5.0, 10.0, 60.0, 300.0];
 
+/// Outcomes of pulls, in the order of [`PullOutcome`].
+const PULL_OUTCOMES: [&str; 3] = ["events", "empty", "failed"];
+
+/// Outcome of a pull of an engine's events.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum PullOutcome {
+    /// It has returned events.
+    Events,
+    /// There were none.
+    Empty,
+    /// It has failed.
+    Failed,
+}
+
 const REPLAY_OUTCOMES: [ReplayOutcome; 4] =
     [ReplayOutcome::Complete, ReplayOutcome::Truncated, ReplayOutcome::GivenUp, ReplayOutcome::Interrupted];
 
@@ -72,7 +86,7 @@ const fn results(applied: &Applied) -> [u64; RESULTS.len()] {
 const EVENT_TYPES: [&str; 5] = ["BlockStored", "BlockRemoved", "BlockTransferred", "BlockInactive", "AllBlocksCleared"];
 
 /// Reasons for which a message or event is rejected or dropped.
-const REASONS: [&str; 42] = [
+const REASONS: [&str; 46] = [
     "bad_frames",
     "malformed_batch",
     "not_a_batch",
@@ -98,6 +112,10 @@ const REASONS: [&str; 42] = [
     "unnamed_group",
     "bad_replay",
     "duplicate_message",
+    "pull_failed",
+    "pull_too_large",
+    "events_missing",
+    "followed_blocks",
     "connection_unclear",
     "queue_full",
     "waiting_full",
@@ -131,6 +149,8 @@ pub(super) struct IngestMetrics {
     pods_left: Counter,
     inactive_blocks: Counter,
     unnumbered_streams: Counter,
+    pulls: [Counter; PULL_OUTCOMES.len()],
+    partial_blocks: Counter,
     events: [Counter; KINDS.len()],
     blocks: [Counter; RESULTS.len()],
     rejected: Family<Reason, Counter>,
@@ -162,6 +182,8 @@ impl IngestMetrics {
         for event in EVENT_TYPES {
             drop(unknown_fields.get_or_create(&EventType { event }));
         }
+        let help = "Pulls of engines' events over HTTP, by outcome";
+        let pulls = registered(registry, "pulls", help, Family::default());
         let lag = Histogram::new(&LAGS);
         let help = "Time from an engine's time stamp on a batch until the batch is visible to queries";
         registry.register_with_unit("event_lag", help, Unit::Seconds, lag.clone());
@@ -181,6 +203,11 @@ impl IngestMetrics {
             pods_left: counter("pods_left", "Self-registered ranks removed after their engine disconnected"),
             inactive_blocks: counter("inactive_blocks", "Blocks that no request of their engine uses any more"),
             unnumbered_streams: counter("unnumbered_streams", "Streams whose messages have no sequence numbers"),
+            pulls: resolved(&pulls, PULL_OUTCOMES, |outcome| Outcome { outcome }),
+            partial_blocks: counter(
+                "partial_blocks",
+                "Pulled blocks with fewer tokens than a block, which no request matches",
+            ),
             replays,
             events: resolved(&events, KINDS, |kind| Kind { kind }),
             blocks: resolved(&blocks, RESULTS, |result| BlockResult { result }),
@@ -236,6 +263,12 @@ impl Metrics {
     /// Counts a stream whose messages have no sequence numbers.
     pub fn unnumbered_stream(&self) {
         self.ingest.unnumbered_streams.inc();
+    }
+
+    /// Counts a pull of an engine's events, and the partial blocks in it.
+    pub fn pulled(&self, outcome: PullOutcome, partial_blocks: u64) {
+        self.ingest.pulls[outcome as usize].inc();
+        self.ingest.partial_blocks.inc_by(partial_blocks);
     }
 
     /// Streams without sequence numbers so far.

@@ -89,6 +89,14 @@ pub enum Limit {
     Names,
     /// Addresses and paths that engines and peers must not use.
     Addresses,
+    /// Engines whose events are pulled.
+    PulledEngines,
+    /// Bytes of an engine's response to a pull.
+    PulledBytes,
+    /// Long responses to pulls that are received at a time.
+    LongPulls,
+    /// Blocks of a pulled engine outside device memory, and partial ones.
+    FollowedBlocks,
     /// Blocks that a tenant's ranks hold.
     TenantHeldBlocks,
     /// Registered ranks of a tenant.
@@ -100,7 +108,7 @@ pub enum Limit {
 }
 
 impl Limit {
-    const ALL: [Self; 42] = [
+    const ALL: [Self; 46] = [
         Self::Queue,
         Self::PendingRegistrations,
         Self::Pods,
@@ -139,6 +147,10 @@ impl Limit {
         Self::DiscoveryTargets,
         Self::Names,
         Self::Addresses,
+        Self::PulledEngines,
+        Self::PulledBytes,
+        Self::LongPulls,
+        Self::FollowedBlocks,
         Self::TenantHeldBlocks,
         Self::TenantRanks,
         Self::TenantQueries,
@@ -185,6 +197,10 @@ impl Limit {
             Self::DiscoveryTargets => "discovery_targets",
             Self::Names => "names",
             Self::Addresses => "addresses",
+            Self::PulledEngines => "pulled_engines",
+            Self::PulledBytes => "pulled_bytes",
+            Self::LongPulls => "long_pulls",
+            Self::FollowedBlocks => "followed_blocks",
             Self::TenantHeldBlocks => "tenant_held_blocks",
             Self::TenantRanks => "tenant_ranks",
             Self::TenantQueries => "tenant_queries",
