@@ -42,6 +42,13 @@ def more_cases():
         if model == "byte_level" and class_name != "LlamaTokenizerFast":
             config = of_class | {"tokenizer_class": class_name, "add_prefix_space": True}
             yield (f"{class_name} with a first space", model, "unknown_type", config, {})
+    for name, settings in (
+        ("nothing", {}), ("cases", {"do_lower_case": False}), ("accents", {"do_lower_case": False, "strip_accents": True}), ("kept accents", {"strip_accents": False}),
+        ("whole chinese", {"tokenize_chinese_chars": False}), ("all", {"do_lower_case": False, "strip_accents": True, "tokenize_chinese_chars": False}),
+    ):
+        for class_name in ("BertTokenizer", "DistilBertTokenizerFast", "PreTrainedTokenizerFast"):
+            yield (f"{class_name} with {name}", "word_pieces", "unknown_type", settings | {"tokenizer_class": class_name}, {})
+    yield ("bert without a class", "word_pieces", "bert", {"do_lower_case": False}, {})
     yield ("llama with a token as an object", "sentence_pieces", "llama", llama | {"tokenizer_class": "LlamaTokenizer", "bos_token": token("<s>")}, {})
 
 

@@ -14,8 +14,14 @@ pub const TOKENIZER_BYTES_MAX: u64 = 64 << 20;
 pub(in crate::tokenize) const TOKENIZER_FILE: &str = "tokenizer.json";
 pub(super) const TOKENIZER_CONFIG_FILE: &str = "tokenizer_config.json";
 /// Files besides the tokenizer's that affect the tokens of a prompt.
-pub(in crate::tokenize) const OTHER_FILES: [&str; 5] =
-    ["config.json", TOKENIZER_CONFIG_FILE, "special_tokens_map.json", "chat_template.jinja", "chat_template.json"];
+pub(in crate::tokenize) const OTHER_FILES: [&str; 6] = [
+    "config.json",
+    TOKENIZER_CONFIG_FILE,
+    "special_tokens_map.json",
+    "added_tokens.json",
+    "chat_template.jinja",
+    "chat_template.json",
+];
 /// Folder of further templates.
 pub(in crate::tokenize) const TEMPLATES_FOLDER: &str = "additional_chat_templates";
 

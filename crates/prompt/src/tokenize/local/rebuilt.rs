@@ -1,7 +1,7 @@
 //! Tokenizers as classes of `transformers` make them: those of version 5 build them from the vocabulary of a `tokenizer.json`, and
 //! those of version 4 change its pipeline.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::mem::discriminant;
 use std::path::Path;
 
@@ -10,6 +10,7 @@ use serde::Deserialize;
 use serde_json::{Map, Value};
 use tokenizers::models::ModelWrapper;
 use tokenizers::models::bpe::BPE;
+use tokenizers::normalizers::bert::BertNormalizer;
 use tokenizers::normalizers::replace::ReplacePattern;
 use tokenizers::normalizers::{NFC, NormalizerWrapper, Replace};
 use tokenizers::pre_tokenizers::PreTokenizerWrapper;
@@ -23,7 +24,7 @@ use tokenizers::processors::template::TemplateProcessing;
 use tokenizers::tokenizer::SplitDelimiterBehavior;
 use tokenizers::{AddedToken, Result as LibraryResult, Tokenizer};
 
-use super::classes::TokenizerClass;
+use super::classes::{Chosen, TokenizerClass, is_bert_in_4};
 use super::files::{TOKENIZER_CONFIG_FILE, read_if_present};
 use super::tokens::{ConfiguredToken, NAMED_TOKENS};
 use crate::tokenize::prompt::Transformers;
@@ -32,30 +33,59 @@ const QWEN_2: &str =
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
 const QWEN_3_5: &str = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?[\p{L}\p{M}]+|\p{N}| ?[^\s\p{L}\p{M}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
 /// Classes to whose texts SGLang adds the token that begins a sequence, unless `add_bos_token` is false.
-const CLASSES_WITH_BEGIN: [&str; 5] =
-    ["LlamaTokenizer", "LlamaTokenizerFast", "GemmaTokenizer", "GemmaTokenizerFast", "CohereTokenizerFast"];
+const CLASSES_WITH_BEGIN: [&str; 7] = [
+    "LlamaTokenizer",
+    "LlamaTokenizerFast",
+    "CodeLlamaTokenizer",
+    "CodeLlamaTokenizerFast",
+    "GemmaTokenizer",
+    "GemmaTokenizerFast",
+    "CohereTokenizerFast",
+];
 
-/// The tokenizer of an engine with `transformers` 5, if it is another one than that of the file. `file` is what the library makes of
-/// `tokenizer.json`.
-pub(super) fn rebuilt(file: &Tokenizer, directory: &Path, engine: ChatEngine) -> Result<Option<Tokenizer>, String> {
+/// The tokenizer of an engine with `transformers` 5.
+pub(super) enum OfEngine {
+    /// That of the file, with the configured tokens.
+    File,
+    /// One that the class makes of the vocabulary.
+    Rebuilt(Box<Tokenizer>),
+    /// One that a class makes which is not followed here.
+    Unknown(String),
+}
+
+/// The tokenizer of an engine with `transformers` 5 for a model's name. `file` is what the library makes of `tokenizer.json`.
+pub(super) fn rebuilt(
+    file: &Tokenizer,
+    (model, directory): (&str, &Path),
+    engine: ChatEngine,
+) -> Result<OfEngine, String> {
     let config = read_object(&directory.join(TOKENIZER_CONFIG_FILE))?;
     let model_config = Value::Object(read_object(&directory.join("config.json"))?);
     let config = Value::Object(config);
-    let Some(class) = TokenizerClass::chosen(engine, &config, &model_config) else { return Ok(None) };
-    let Value::Object(config) = config else { return Ok(None) };
-    // The class of another model than BPE is not followed.
-    let ModelWrapper::BPE(_) = file.get_model() else { return Ok(None) };
-    let tokens = Tokens::read(file, directory, config, (Some(class), Transformers::Five))?;
+    let class = match Chosen::of(engine, model, &config, &model_config) {
+        Chosen::Generic => return Ok(OfEngine::File),
+        Chosen::Other(name) => return Ok(OfEngine::Unknown(name)),
+        Chosen::Class(class) => class,
+    };
+    let ModelWrapper::BPE(_) = file.get_model() else { return Ok(OfEngine::Unknown(format!("{class:?}"))) };
+    let tokens = Tokens::read(file, directory, (Some(class), Transformers::Five))?;
     let failed = |error: tokenizers::Error| format!("{}: {error}", directory.display());
-    build(file, &tokens, class, engine).map(Some).map_err(failed)
+    build(file, &tokens, class, engine).map(|tokenizer| OfEngine::Rebuilt(Box::new(tokenizer))).map_err(failed)
+}
+
+/// Adds the tokens that a model's other files configure, as `transformers` 5 does with a `tokenizer.json` that it takes as it is.
+pub(super) fn add_configured_tokens(tokenizer: &mut Tokenizer, directory: &Path) -> Result<(), String> {
+    let tokens = Tokens::read(tokenizer, directory, (None, Transformers::Five))?;
+    tokens.add_to(tokenizer).map_err(|error| format!("{}: {error}", directory.display()))
 }
 
 fn build(file: &Tokenizer, tokens: &Tokens, class: TokenizerClass, engine: ChatEngine) -> LibraryResult<Tokenizer> {
     let ModelWrapper::BPE(model) = file.get_model() else { return Ok(file.clone()) };
     let mut model = model.clone();
-    let has_bytes = matches!(class, TokenizerClass::Llama | TokenizerClass::Gemma);
+    let has_unknown = matches!(class, TokenizerClass::CodeLlama | TokenizerClass::Gemma);
+    let has_bytes = has_unknown || class == TokenizerClass::Llama;
     model.dropout = None;
-    model.unk_token = tokens.name("unk_token").filter(|_| class == TokenizerClass::Gemma);
+    model.unk_token = tokens.name("unk_token").filter(|_| has_unknown);
     model.fuse_unk = has_bytes;
     model.byte_fallback = has_bytes;
     model.ignore_merges = false;
@@ -65,32 +95,43 @@ fn build(file: &Tokenizer, tokens: &Tokens, class: TokenizerClass, engine: ChatE
     let of_file = file.get_pre_tokenizer().filter(|_| engine == ChatEngine::Sglang);
     let restored = of_file.filter(|of_file| discriminant(*of_file) != discriminant(&pre_tokenizer)).cloned();
     tokenizer.with_pre_tokenizer(Some(restored.unwrap_or(pre_tokenizer)));
-    tokenizer.add_tokens(tokens.added.iter().cloned())?;
-    let adds_begin = engine == ChatEngine::Sglang
-        && tokens
-            .config
-            .get("tokenizer_class")
-            .and_then(Value::as_str)
-            .is_some_and(|c| CLASSES_WITH_BEGIN.contains(&c))
-        && tokens.config.get("add_bos_token").and_then(Value::as_bool) != Some(false);
+    tokens.add_to(&mut tokenizer)?;
+    if class == TokenizerClass::Qwen2 {
+        // The class adds its special tokens a second time, without their flags.
+        tokenizer.add_tokens(tokens.special().map(|token| AddedToken::from(token.content.clone(), true)))?;
+    }
+    let declared = tokens.config.get("tokenizer_class").and_then(Value::as_str);
+    let is_restored = engine == ChatEngine::Sglang && declared.is_some_and(|name| CLASSES_WITH_BEGIN.contains(&name));
+    let is_refused = tokens.config.get("add_bos_token").and_then(Value::as_bool) == Some(false);
+    let adds_begin = if is_restored { !is_refused } else { class == TokenizerClass::CodeLlama };
     let post_processor = match tokens.name("bos_token").filter(|_| adds_begin) {
         Some(begin) => begin_processor(&begin, tokenizer.token_to_id(&begin))?,
-        None if adds_begin || class == TokenizerClass::GptNeoX => None,
+        None if adds_begin || matches!(class, TokenizerClass::CodeLlama | TokenizerClass::GptNeoX) => None,
         None => file.get_post_processor().cloned(),
     };
     tokenizer.with_post_processor(post_processor);
     Ok(tokenizer)
 }
 
-/// The tokenizer of an engine with `transformers` 4, from that of the file with its configured tokens.
+/// The tokenizer of an engine with `transformers` 4, from that of the file.
 pub(super) fn adjusted(file: &Tokenizer, directory: &Path) -> Result<Tokenizer, String> {
     let config = Value::Object(read_object(&directory.join(TOKENIZER_CONFIG_FILE))?);
     let model_config = Value::Object(read_object(&directory.join("config.json"))?);
     let class = TokenizerClass::declared(&config, &model_config);
-    let Value::Object(config) = config else { return Ok(file.clone()) };
-    let tokens = Tokens::read(file, directory, config, (class, Transformers::Four))?;
+    let tokens = Tokens::read(file, directory, (class, Transformers::Four))?;
     let failed = |error: tokenizers::Error| format!("{}: {error}", directory.display());
-    adjust(file, &tokens, class).map_err(failed)
+    let mut tokenizer = adjust(file, &tokens, class).map_err(failed)?;
+    if is_bert_in_4(&config, &model_config)
+        && let Some(NormalizerWrapper::BertNormalizer(of_file)) = tokenizer.get_normalizer()
+    {
+        let set = |name: &str| config[name].as_bool();
+        let (chinese, lower) = (set("tokenize_chinese_chars"), set("do_lower_case"));
+        let clean = of_file.clean_text;
+        let normalizer =
+            BertNormalizer::new(clean, chinese.unwrap_or(true), set("strip_accents"), lower.unwrap_or(true));
+        tokenizer.with_normalizer(Some(normalizer)).map_err(failed)?;
+    }
+    Ok(tokenizer)
 }
 
 /// The special tokens that a template gets although no file of the model names them: the defaults of the tokenizer's class.
@@ -127,10 +168,7 @@ fn adjust(file: &Tokenizer, tokens: &Tokens, class: Option<TokenizerClass>) -> L
         }
         _ => {}
     }
-    let known = tokenizer.get_added_tokens_decoder();
-    let missing = |token: &&AddedToken| !known.values().any(|known| known.content == token.content);
-    let missing: Vec<_> = tokens.added.iter().filter(missing).cloned().collect();
-    tokenizer.add_tokens(missing)?;
+    tokens.add_to(&mut tokenizer)?;
     let Some(begins_by_default) = class.and_then(TokenizerClass::begins_by_default) else { return Ok(tokenizer) };
     let token = |name: &str| {
         let content = tokens.name(name)?;
@@ -159,9 +197,9 @@ fn begin_processor(begin: &str, id: Option<u32>) -> LibraryResult<Option<PostPro
 }
 
 fn normalizer(class: TokenizerClass) -> LibraryResult<Option<NormalizerWrapper>> {
-    use TokenizerClass::{CodeGen, Cohere, Gemma, Gpt2, GptNeoX, Llama, Qwen2, Qwen35};
+    use TokenizerClass::{CodeGen, CodeLlama, Cohere, Gemma, Gpt2, GptNeoX, Llama, Qwen2, Qwen35};
     Ok(match class {
-        Llama | Gpt2 | CodeGen => None,
+        Llama | CodeLlama | Gpt2 | CodeGen => None,
         GptNeoX | Qwen2 | Qwen35 | Cohere => Some(NFC.into()),
         Gemma => Some(Replace::new(ReplacePattern::String(" ".to_owned()), "▁")?.into()),
     })
@@ -185,6 +223,10 @@ fn pre_tokenizer(class: TokenizerClass, config: &Map<String, Value>) -> LibraryR
             };
             Metaspace::new('▁', scheme, false).into()
         }
+        TokenizerClass::CodeLlama => {
+            let scheme = if adds_space == Some(false) { PrependScheme::Never } else { PrependScheme::First };
+            Metaspace::new('▁', scheme, false).into()
+        }
         TokenizerClass::Gpt2 | TokenizerClass::CodeGen => ByteLevel::new(has_space, true, true).into(),
         TokenizerClass::GptNeoX => ByteLevel::new(has_space, trims, true).into(),
         TokenizerClass::Qwen2 => words_of(QWEN_2)?.into(),
@@ -199,67 +241,130 @@ fn pre_tokenizer(class: TokenizerClass, config: &Map<String, Value>) -> LibraryR
     })
 }
 
-/// The configuration of a tokenizer, and the tokens that a class adds to the vocabulary.
+/// The configuration of a tokenizer, and the tokens that it adds to the vocabulary.
 struct Tokens {
     config: Map<String, Value>,
+    /// Those with ids, in the order of these.
+    numbered: Vec<AddedToken>,
     /// The special tokens with names, of the configuration or of the class.
     named: Vec<(String, AddedToken)>,
-    /// In the order in which they get ids.
-    added: Vec<AddedToken>,
+    /// Further special tokens.
+    extra: Vec<AddedToken>,
 }
 
 impl Tokens {
-    fn read(
-        file: &Tokenizer,
-        directory: &Path,
-        mut config: Map<String, Value>,
-        class: (Option<TokenizerClass>, Transformers),
-    ) -> Result<Self, String> {
-        let mut added: BTreeMap<u32, AddedToken> = BTreeMap::new();
-        let of_map = |value: &Value| ConfiguredToken::deserialize(value).ok();
-        if let Some(listed) = config.get("added_tokens_decoder").and_then(Value::as_object) {
-            let tokens = listed.iter().filter_map(|(id, token)| Some((id.parse().ok()?, of_map(token)?.into())));
-            added.extend(tokens);
-        } else {
-            for (name, value) in read_object(&directory.join("special_tokens_map.json"))? {
-                let value = match value {
-                    Value::Object(mut token) => {
-                        token.insert("special".to_owned(), true.into());
-                        Value::Object(token)
-                    }
-                    other => other,
+    fn read(file: &Tokenizer, directory: &Path, class: (Option<TokenizerClass>, Transformers)) -> Result<Self, String> {
+        let mut config = read_object(&directory.join(TOKENIZER_CONFIG_FILE))?;
+        let is_given = |value: Option<&Value>| match value {
+            Some(Value::Array(tokens)) => !tokens.is_empty(),
+            Some(Value::Object(tokens)) => !tokens.is_empty(),
+            _ => false,
+        };
+        if !is_given(config.get(EXTRA_TOKENS))
+            && let Some(additional) = config.remove(ADDITIONAL_TOKENS)
+        {
+            config.insert(EXTRA_TOKENS.to_owned(), additional);
+        }
+        let numbered = match config.get("added_tokens_decoder") {
+            Some(Value::Object(listed)) => {
+                let token = |(id, token): (&String, &Value)| {
+                    let id: u32 = id.parse().map_err(|_| format!("{id:?} is not a token id"))?;
+                    let token = ConfiguredToken::deserialize(token).map_err(|error| error.to_string())?;
+                    Ok((id, token.into()))
                 };
-                config.insert(name, value);
+                let tokens: Result<BTreeMap<u32, AddedToken>, String> = listed.iter().map(token).collect();
+                let path = directory.join(TOKENIZER_CONFIG_FILE);
+                tokens.map_err(|why| format!("{}: added_tokens_decoder: {why}", path.display()))?
             }
-            let is_special = |content: &str| {
-                let named = NAMED_TOKENS.iter().filter_map(|name| config.get(*name));
-                let listed = config.get("extra_special_tokens").and_then(Value::as_array).into_iter().flatten();
-                named.chain(listed).any(|value| value.as_str().or(value["content"].as_str()) == Some(content))
-            };
-            for (content, id) in read_object(&directory.join("added_tokens.json"))? {
-                let id = id.as_u64().and_then(|id| u32::try_from(id).ok());
-                let special = is_special(&content);
-                added.extend(id.map(|id| (id, AddedToken::from(content, special))));
+            _ => {
+                read_special_tokens_map(directory, &mut config)?;
+                older_tokens(file, directory, &config)?
             }
-            added.extend(file.get_added_tokens_decoder());
-        }
+        };
         let named = named_tokens(&config, class);
-        let listed = |name: &str| config.get(name).and_then(Value::as_array).filter(|tokens| !tokens.is_empty());
-        let extra = listed("extra_special_tokens").or_else(|| listed("additional_special_tokens"));
-        let extra = extra.into_iter().flatten().filter_map(added_token);
-        let mut all: Vec<AddedToken> = Vec::new();
-        for mut token in added.into_values().chain(named.iter().map(|(_, token)| token.clone())).chain(extra) {
-            token.special |= named.iter().any(|(_, named)| named.content == token.content);
-            if !all.iter().any(|known| known.content == token.content) {
-                all.push(token);
-            }
-        }
-        Ok(Self { config, named, added: all })
+        let extra = match config.get(EXTRA_TOKENS) {
+            None | Some(Value::Object(_)) => config.get(ADDITIONAL_TOKENS),
+            listed => listed,
+        };
+        let extra = extra.and_then(Value::as_array).into_iter().flatten().filter_map(added_token);
+        let own = class.0.filter(|_| class.1 == Transformers::Four).map_or(&[] as &[_], TokenizerClass::own_tokens);
+        let own = own.iter().filter(|(name, _)| *name != "fill_token").filter_map(|(name, default)| {
+            config.get(*name).map_or_else(|| Some(AddedToken::from((*default).to_owned(), true)), added_token)
+        });
+        let extra = extra.chain(own).collect();
+        Ok(Self { numbered: numbered.into_values().collect(), named, extra, config })
     }
 
     fn name(&self, name: &str) -> Option<String> {
         self.named.iter().find(|(known, _)| known == name).map(|(_, token)| token.content.clone())
     }
+
+    /// The special tokens: those with names, and further ones.
+    fn special(&self) -> impl Iterator<Item = &AddedToken> {
+        self.named.iter().map(|(_, token)| token).chain(&self.extra)
+    }
+
+    /// Adds the tokens that a tokenizer lacks or has with other flags, and sets whether special tokens in texts are text.
+    fn add_to(&self, tokenizer: &mut Tokenizer) -> LibraryResult<()> {
+        let known: Vec<AddedToken> = tokenizer.get_added_tokens_decoder().into_values().collect();
+        let mut added: Vec<AddedToken> = self.numbered.iter().filter(|token| !known.contains(token)).cloned().collect();
+        let contents: BTreeSet<String> = known.iter().chain(&added).map(|token| token.content.clone()).collect();
+        for token in self.special() {
+            if !contents.contains(&token.content) && !added.contains(token) {
+                added.push(token.clone());
+            }
+        }
+        for token in &mut added {
+            token.special |= self.named.iter().any(|(_, named)| named.content == token.content);
+        }
+        tokenizer.add_tokens(added)?;
+        tokenizer.set_encode_special_tokens(self.config.get("split_special_tokens") == Some(&Value::Bool(true)));
+        Ok(())
+    }
+}
+
+const EXTRA_TOKENS: &str = "extra_special_tokens";
+const ADDITIONAL_TOKENS: &str = "additional_special_tokens";
+
+/// Merges the tokens of `special_tokens_map.json` into a configuration, over those of the same names.
+fn read_special_tokens_map(directory: &Path, config: &mut Map<String, Value>) -> Result<(), String> {
+    for (name, value) in read_object(&directory.join("special_tokens_map.json"))? {
+        let value = match (value, config.get(&name)) {
+            (Value::Array(more), Some(Value::Array(given))) if name == EXTRA_TOKENS => {
+                let mut all = given.clone();
+                all.extend(more.into_iter().filter(|token| !given.contains(token)));
+                Value::Array(all)
+            }
+            (Value::Object(mut token), _) if name != EXTRA_TOKENS => {
+                token.insert("special".to_owned(), true.into());
+                Value::Object(token)
+            }
+            (value, _) => value,
+        };
+        config.insert(name, value);
+    }
+    Ok(())
+}
+
+/// The tokens with ids of a model without `added_tokens_decoder`: those of `added_tokens.json` and of the file, which takes precedence.
+fn older_tokens(
+    file: &Tokenizer,
+    directory: &Path,
+    config: &Map<String, Value>,
+) -> Result<BTreeMap<u32, AddedToken>, String> {
+    let is_special = |content: &str| {
+        let named = NAMED_TOKENS.iter().filter_map(|name| config.get(*name));
+        let listed = config.get(EXTRA_TOKENS).and_then(Value::as_array).into_iter().flatten();
+        named.chain(listed).any(|value| value.as_str().or(value["content"].as_str()) == Some(content))
+    };
+    let mut tokens = BTreeMap::new();
+    for (content, id) in read_object(&directory.join("added_tokens.json"))? {
+        let id = id.as_u64().and_then(|id| u32::try_from(id).ok());
+        let special = is_special(&content);
+        tokens.extend(id.map(|id| (id, AddedToken::from(content, special))));
+    }
+    tokens.extend(file.get_added_tokens_decoder());
+    Ok(tokens)
 }
 
 /// The special tokens with names: those of all models, and then those of this one, such as `image_token`, which version 4 reads from
@@ -268,20 +373,27 @@ fn named_tokens(
     config: &Map<String, Value>,
     (class, transformers): (Option<TokenizerClass>, Transformers),
 ) -> Vec<(String, AddedToken)> {
+    let class = |name: &str| class.filter(|class| transformers == Transformers::Five || class.has_default_in_4(name));
     let default = |name: &str| {
-        let class = class.filter(|class| transformers == Transformers::Five || class.has_default_in_4(name))?;
-        let (_, token) = class.default_tokens().iter().find(|(known, _)| *known == name)?;
+        let (_, token) = class(name)?.default_tokens().iter().find(|(known, _)| *known == name)?;
         Some(AddedToken::from((*token).to_owned(), true))
     };
     let usual = NAMED_TOKENS.iter().filter_map(|name| {
         let token = config.get(*name).map_or_else(|| default(name), added_token)?;
         Some(((*name).to_owned(), token))
     });
+    let own_defaults = class("prefix_token").map_or(&[] as &[_], TokenizerClass::own_tokens);
+    let is_default = |name: &str| own_defaults.iter().any(|(known, _)| *known == name);
+    let own_defaults = own_defaults.iter().map(|(name, default)| {
+        let token = config.get(*name).and_then(added_token);
+        ((*name).to_owned(), token.unwrap_or_else(|| AddedToken::from((*default).to_owned(), true)))
+    });
     let reads_own = |name: &str| transformers == Transformers::Five && name.ends_with("_token");
-    let own = config.iter().filter(|(name, _)| reads_own(name) && !NAMED_TOKENS.contains(&name.as_str()));
-    let mapped = config.get("extra_special_tokens").and_then(Value::as_object).into_iter().flatten();
+    let is_own = |name: &str| reads_own(name) && !NAMED_TOKENS.contains(&name) && !is_default(name);
+    let own = config.iter().filter(|(name, _)| is_own(name));
+    let mapped = config.get(EXTRA_TOKENS).and_then(Value::as_object).into_iter().flatten();
     let own = own.chain(mapped).filter_map(|(name, value)| Some((name.clone(), added_token(value)?)));
-    usual.chain(own).collect()
+    usual.chain(own_defaults).chain(own).collect()
 }
 
 /// A token of a configuration: its text, or an object.
@@ -311,11 +423,15 @@ pub(super) fn is_same(left: &Tokenizer, right: &Tokenizer) -> bool {
         let tokens = tokenizer.get_added_tokens_decoder().into_iter();
         tokens.map(|(id, token)| (id, format!("{token:?}"))).collect()
     };
+    let splits = |tokenizer: &Tokenizer| tokenizer.get_encode_special_tokens();
     let components = |tokenizer: &Tokenizer| {
         let normalizer = serde_json::to_value(tokenizer.get_normalizer());
         let pre_tokenizer = serde_json::to_value(tokenizer.get_pre_tokenizer());
         let post_processor = serde_json::to_value(tokenizer.get_post_processor());
         (normalizer.ok(), pre_tokenizer.ok(), post_processor.ok())
     };
-    model(left) == model(right) && added(left) == added(right) && components(left) == components(right)
+    model(left) == model(right)
+        && added(left) == added(right)
+        && splits(left) == splits(right)
+        && components(left) == components(right)
 }
