@@ -115,8 +115,11 @@ fn write_case(root: &Path, case: &Value) -> String {
     let folder = root.join(&name);
     fs::create_dir_all(&folder).expect("a folder");
     let models = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/tokenize/models");
-    let model = models.join(case["model"].as_str().expect("a model")).join("tokenizer.json");
-    fs::copy(model, folder.join("tokenizer.json")).expect("a tokenizer");
+    let model = models.join(case["model"].as_str().expect("a model"));
+    fs::copy(model.join("tokenizer.json"), folder.join("tokenizer.json")).expect("a tokenizer");
+    if model.join("tokenizer.model").exists() {
+        fs::copy(model.join("tokenizer.model"), folder.join("tokenizer.model")).expect("a SentencePiece model");
+    }
     for (file, content) in case["files"].as_object().expect("files") {
         fs::write(folder.join(file), content.to_string()).expect("a file");
     }

@@ -4,6 +4,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
+use serde_json::{Map, Value};
+
 use super::hub_layout;
 #[cfg(feature = "hub")]
 use flash_indexer_engine_chats::mistral_files;
@@ -116,4 +118,10 @@ pub(super) fn read_if_present(path: &Path) -> Result<Option<Vec<u8>>, String> {
         Ok(_) => {}
     }
     fs::read(path).map(Some).map_err(|error| format!("{}: {error}", path.display()))
+}
+
+/// Reads a JSON object. It is empty if the file does not exist.
+pub(super) fn read_object(path: &Path) -> Result<Map<String, Value>, String> {
+    let Some(bytes) = read_if_present(path)? else { return Ok(Map::new()) };
+    serde_json::from_slice(&bytes).map_err(|error| format!("{}: {error}", path.display()))
 }
