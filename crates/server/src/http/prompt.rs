@@ -8,7 +8,6 @@ use std::sync::Arc;
 use axum::extract::{FromRequest, Query, Request};
 use axum::http::Uri;
 use axum::response::{IntoResponse, Response};
-use chat_template::without_constants;
 use flash_indexer_core::LocalHash;
 use memchr::{memchr, memmem};
 use serde::de::DeserializeOwned;
@@ -17,7 +16,7 @@ use serde_json::{Map, Value};
 use super::Api;
 use super::content::{Accepted, BodyForm};
 use super::error::ApiError;
-use super::extract::{self, ReceivedBody, parse};
+use super::extract::{self, ReceivedBody, parse, parse_lenient};
 use super::token_list;
 use crate::little_endian::LittleEndian;
 
@@ -95,23 +94,15 @@ impl PromptBody {
         let Self { body, uri } = self;
         let answer = async move |form, body: Vec<u8>| {
             let prompted = match form {
-                BodyForm::Json => read_json(body)?,
+                BodyForm::Json => {
+                    let (request, json) = parse_lenient(body, T::Number::read_json)?;
+                    Prompted { request, json }
+                }
                 BodyForm::Binary => Prompted { request: read_binary(&body, &uri)?, json: Vec::new() },
             };
             Ok(answer(prompted).await?.into_response())
         };
         body.process(answer).await
-    }
-}
-
-/// Reads a JSON body, which may have the constants that the engines' parser takes besides JSON.
-fn read_json<T: PromptRequest>(body: Vec<u8>) -> Result<Prompted<T>, ApiError> {
-    match T::Number::read_json(&body) {
-        Ok(request) => Ok(Prompted { request, json: body }),
-        Err(error) => {
-            let json = without_constants(&body).ok_or(error)?;
-            Ok(Prompted { request: T::Number::read_json(&json)?, json })
-        }
     }
 }
 

@@ -85,6 +85,10 @@ fn fields_that_clients_send_besides_are_ignored_and_wrong_ones_are_named() {
         tokens(&format!("{}, \"temperature\": NaN, \"x\": [-Infinity]", user("\"one\""))),
         tokens(&user("\"one\""))
     );
+    for path in ["/render", "/score_chat_completions", "/predict"] {
+        let (status, answer) = post(path, &format!("{}, \"pod\": \"v\", \"temperature\": Infinity", user("\"one\"")));
+        assert_eq!(status, 200, "{path}: {answer}");
+    }
     let file = "[{\"type\": \"text\", \"text\": \"look\"}, {\"type\": \"file\", \"file\": {\"file_id\": \"x\"}}]";
     for (fields, status, text) in [
         (user(file), 501, "\"file\""),
