@@ -156,6 +156,11 @@ typedef struct {
    Whether the caller requests missing messages from the engine: FlashIndexReport names them.
    */
   bool replays;
+  /*
+   Whether requests to the engine carry keys that its events lack, such as SGLang's extra_key. Its ranks are then never
+   exact.
+   */
+  bool extra_keys;
 } FlashIndexEngine;
 
 /*

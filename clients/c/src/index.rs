@@ -29,6 +29,9 @@ pub struct FlashIndexEngine {
     pub removes_last_copy: bool,
     /// Whether the caller requests missing messages from the engine: FlashIndexReport names them.
     pub replays: bool,
+    /// Whether requests to the engine carry keys that its events lack, such as SGLang's extra_key. Its ranks are then never
+    /// exact.
+    pub extra_keys: bool,
 }
 
 /// Creates an index for blocks of block_size tokens and writes it to *index.
@@ -102,6 +105,7 @@ pub unsafe extern "C" fn flash_index_register(
                     lora_name: lora_name.filter(|name| !name.is_empty()).map(str::to_owned),
                     removed_copies: if settings.removes_last_copy { RemovedCopies::All } else { RemovedCopies::One },
                     replay: if settings.replays { Replay::Available } else { Replay::Unavailable },
+                    extra_keys: settings.extra_keys,
                     ..EngineOptions::of_engine(name).map_err(invalid)?
                 }
             }

@@ -89,7 +89,7 @@ static void check_messages(void) {
   OK(flash_index_disconnected(index, 7, 0, NULL));
 
   /* An engine that replays: the live message waits for those before it. */
-  const FlashIndexEngine engine = {"vllm", NULL, false, true};
+  const FlashIndexEngine engine = {"vllm", NULL, false, true, false};
   OK(flash_index_register(index, 8, &engine));
   OK(flash_index_connected(index, 8, 0, &report));
   CHECK(report.has_replay && report.replay_from == 0);
@@ -160,7 +160,7 @@ static void check_misuse(void) {
   flash_index_free(NULL);
   OK(flash_index_create(2, &index));
   FAILS(FLASH_INDEX_STATUS_NOT_FOUND, "register it first", flash_index_clear(index, 1, 0, NULL));
-  const FlashIndexEngine unknown = {"ollama", NULL, false, false}, not_utf8 = {NULL, "\xff", false, false};
+  const FlashIndexEngine unknown = {"ollama", NULL, false, false, false}, not_utf8 = {NULL, "\xff", false, false, false};
   FAILS(FLASH_INDEX_STATUS_INVALID_ARGUMENT, "use auto, vllm", flash_index_register(index, 1, &unknown));
   FAILS(FLASH_INDEX_STATUS_INVALID_ARGUMENT, "not UTF-8", flash_index_register(index, 1, &not_utf8));
   OK(flash_index_register(index, 1, NULL));

@@ -49,7 +49,8 @@ impl FlashIndex {
         self.embedded.block_size().tokens()
     }
 
-    #[pyo3(signature = (instance, *, engine = "auto", lora_name = None, removes_last_copy = false, replays = false))]
+    #[pyo3(signature = (instance, *, engine = "auto", lora_name = None, removes_last_copy = false, replays = false, extra_keys = false))]
+    #[expect(clippy::too_many_arguments, reason = "keywords in Python")]
     fn register(
         &self,
         py: Python<'_>,
@@ -58,12 +59,14 @@ impl FlashIndex {
         lora_name: Option<String>,
         removes_last_copy: bool,
         replays: bool,
+        extra_keys: bool,
     ) -> PyResult<()> {
         let engine = EngineOptions::of_engine(engine).map_err(|error| PyValueError::new_err(error.to_string()))?;
         let options = EngineOptions {
             lora_name: lora_name.filter(|name| !name.is_empty()),
             removed_copies: if removes_last_copy { RemovedCopies::All } else { RemovedCopies::One },
             replay: if replays { Replay::Available } else { Replay::Unavailable },
+            extra_keys,
             ..engine
         };
         py.detach(|| self.embedded.register(WorkerId(instance), options)).map_err(raised)

@@ -60,6 +60,13 @@ def test_a_gap_degrades_until_a_clear(index: FlashIndex) -> None:
     assert index.trust(1) == ("exact", None)
 
 
+def test_an_engine_whose_events_lack_hash_inputs_is_never_exact(index: FlashIndex) -> None:
+    index.register(4, engine="sglang", extra_keys=True)
+    index.apply_frames(4, frames(0, stored(range(1, 3))))
+    trust = index.trust(4)
+    assert trust is not None and trust[1] is not None and "extra_keys" in trust[1]
+
+
 def test_missing_messages_are_requested(index: FlashIndex) -> None:
     index.register(3, engine="vllm", replays=True)
     request = index.connected(3).replay

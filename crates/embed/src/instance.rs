@@ -227,7 +227,7 @@ impl Instance {
             return Err(EmbedError::RankOfOtherStream { rank: at.0, owner: owner.0 });
         }
         rank.join(at);
-        self.streams.insert(at, StreamState::new(self.options.replay));
+        self.streams.insert(at, StreamState::new(&self.options));
         Ok(())
     }
 

@@ -14,6 +14,9 @@ pub struct EngineOptions {
     pub lora_name: Option<String>,
     /// Whether the caller can request missing messages from the engine.
     pub replay: Replay,
+    /// Whether requests to the engine carry keys that its events lack, such as SGLang's `extra_key`. Its ranks are then never
+    /// exact.
+    pub extra_keys: bool,
 }
 
 impl Default for EngineOptions {
@@ -24,6 +27,7 @@ impl Default for EngineOptions {
             removed_copies: RemovedCopies::One,
             lora_name: None,
             replay: Replay::Unavailable,
+            extra_keys: false,
         }
     }
 }

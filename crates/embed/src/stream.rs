@@ -1,12 +1,17 @@
 //! State of one stream: the messages of one endpoint of an engine.
 
-use flash_indexer_wire::{BatchError, BatchOutline, Pending, Replay, Start, Stream, StreamLimits, StreamOptions};
+use flash_indexer_wire::{BatchError, BatchOutline, Pending, Start, Stream, StreamLimits, StreamOptions};
 
+use crate::options::EngineOptions;
 use crate::trust::LastTrust;
 
 /// Reason why ranks of a stream without sequence numbers are never exact.
 pub(crate) const UNNUMBERED: &str =
     "the engine's messages have no sequence numbers, so lost messages are not noticed; use a release that numbers them";
+
+/// Reason why ranks of an engine with extra keys are never exact.
+const EXTRA_KEYS: &str =
+    "the engine was registered with extra_keys, which its events do not carry: matches may be too long";
 
 /// A message that waits to be applied.
 #[derive(Debug)]
@@ -50,14 +55,14 @@ pub(crate) struct StreamState {
 }
 
 impl StreamState {
-    pub(crate) fn new(replay: Replay) -> Self {
-        let options = StreamOptions { replay, start: Start::Immediate, limits: StreamLimits::default() };
+    pub(crate) fn new(engine: &EngineOptions) -> Self {
+        let limits = StreamLimits::default();
         Self {
-            messages: Stream::new(options),
+            messages: Stream::new(StreamOptions { replay: engine.replay, start: Start::Immediate, limits }),
             numbering: Numbering::Unknown,
             last: LastTrust::Cold,
             pending: Some(Pending::FirstContact),
-            never_exact: None,
+            never_exact: engine.extra_keys.then_some(EXTRA_KEYS),
         }
     }
 

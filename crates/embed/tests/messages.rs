@@ -202,6 +202,16 @@ fn messages_without_sequence_numbers_are_never_exact() {
 }
 
 #[test]
+fn an_engine_whose_events_lack_hash_inputs_is_never_exact() {
+    let fleet = Fleet::with(EngineOptions { extra_keys: true, ..EngineOptions::default() });
+    fleet.live(0, &store(1..4));
+    assert_eq!((fleet.state(), fleet.depth()), (TrustState::Degraded, 3));
+    fleet.live(1, &payload(EngineEvent::Cleared));
+    fleet.live(2, &store(1..2));
+    assert_eq!((fleet.state(), fleet.depth()), (TrustState::Degraded, 1));
+}
+
+#[test]
 fn blocks_that_wait_for_a_parent_degrade_their_rank_until_it_is_stored() {
     let fleet = Fleet::new();
     fleet.live(0, &store(1..3));

@@ -197,6 +197,7 @@ class FlashIndex:
         lora_name: str | None = None,
         removes_last_copy: bool = False,
         replays: bool = False,
+        extra_keys: bool = False,
     ) -> None:
         """Registers an instance, which the caller numbers: 0 to 2**64 - 1. Its ranks are known from their first
         message or change.
@@ -204,7 +205,8 @@ class FlashIndex:
         `engine` is the format of its messages; `auto` detects it. `lora_name` is the adapter of events that name
         none. With `removes_last_copy`, a removal ends all copies of a block in its tier; most engines publish one
         removal for each copy. With `replays`, the caller requests missing messages from the engine as
-        `Report.replay` says.
+        `Report.replay` says. With `extra_keys`, requests to the engine carry keys that its events lack, such as
+        SGLang's `extra_key`: its ranks are never exact.
 
         Raises AlreadyRegistered, LimitReached, or ValueError for an unknown engine.
         """
