@@ -66,6 +66,10 @@ type Registration struct {
 	ExtraKeys      bool   `json:"extra_keys,omitempty"`
 	// CacheBlocks is the size of the cache of an engine without events, whose Endpoint is "none".
 	CacheBlocks int `json:"cache_blocks,omitempty"`
+	// Kind is "node" or "pool" for a shared cache, whose InstanceID begins with the kind and a colon.
+	Kind string `json:"kind,omitempty"`
+	// SharedCaches are the shared caches from which the engine loads blocks.
+	SharedCaches []string `json:"shared_caches,omitempty"`
 }
 
 // UnregisterOptions say which of an instance's ranks are unregistered; all without options.

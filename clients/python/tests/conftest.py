@@ -48,7 +48,19 @@ class Engine:
 
     def store(self, blocks: range) -> None:
         """Publishes blocks as one chain, and waits until the service has applied them."""
-        event = ["BlockStored", list(blocks), blocks[0] - 1 or None, tokens(blocks), BLOCK_SIZE, None]
+        self._publish(["BlockStored", list(blocks), blocks[0] - 1 or None, tokens(blocks), BLOCK_SIZE, None])
+
+    def store_prompt(self, prompt: list[int]) -> None:
+        """Publishes the complete blocks of a prompt, and waits until the service has applied them."""
+        blocks = range(1, len(prompt) // BLOCK_SIZE + 1)
+        tokens = prompt[: len(blocks) * BLOCK_SIZE]
+        self._publish(["BlockStored", list(blocks), None, tokens, BLOCK_SIZE, None])
+
+    def clear(self) -> None:
+        """Publishes that the cache is empty, and waits until the service has applied it."""
+        self._publish(["AllBlocksCleared"])
+
+    def _publish(self, event: list[Any]) -> None:
         payload = msgspec.msgpack.encode([time.time(), [event], None])
         sequence = self._sequence
         self._sequence += 1

@@ -1,5 +1,7 @@
 //! `/explain`.
 
+use std::collections::BTreeMap;
+
 use flash_indexer_core::{LocalHash, Tier};
 use flash_indexer_snapshot::WindowRecord;
 use flash_indexer_types::hashes::{self, HashForm, ShownHash};
@@ -103,6 +105,11 @@ pub struct ExplainedRank {
     pub disk: u64,
     /// Ends of the match: in device memory, and in all tiers if slower ones extend it.
     pub ends: Vec<MatchEnd>,
+    /// Shared caches that hold more of the prompt than the rank, with the tokens of their match in any tier; absent if there is
+    /// none. The other fields are the rank's own, without them.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    #[schema(value_type = Option<BTreeMap<String, u64>>)]
+    pub shared_caches: BTreeMap<String, u64>,
 }
 
 /// An unregistered instance, or an unregistered rank of an instance.
@@ -250,8 +257,12 @@ pub struct IncompleteGroup {
 /// A block that a cache group lacks.
 #[derive(Debug, Serialize, Deserialize, ToSchema)]
 pub struct MissingBlock {
-    /// Position of the block in the prompt; of a larger block of the group, the last position that it spans.
+    /// Position of the block in the prompt; of a larger block of the group, the last position that it spans; of a smaller one,
+    /// the position of the block that it is a part of.
     pub position: usize,
+    /// Number of a smaller block of the group among the parts of that block, from zero; absent for other blocks.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub part: Option<u32>,
     /// Its local hash.
     pub local_hash: Option<ShownHash>,
     /// Its sequence hash, if it is known.

@@ -42,7 +42,7 @@ pub struct PickCandidate {
     pub cost: f64,
     /// Sum of the weights of the held and predicted blocks.
     pub score: f64,
-    /// Prefix length in blocks that the instance's best rank holds in any tier.
+    /// Prefix length in blocks that the instance's best rank holds in any tier, continued by its shared caches.
     pub held_blocks: u32,
     /// Predicted blocks after the held prefix.
     pub predicted_blocks: u32,

@@ -121,4 +121,9 @@ pub struct InstanceScores {
     /// Whether the index evicted blocks of a rank because of its memory limit; absent if not.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub partial: bool,
+    /// Shared caches that hold more of the prompt than a rank does itself, with the tokens of their match in any tier; absent
+    /// if there is none.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    #[schema(value_type = Option<BTreeMap<String, u64>>)]
+    pub shared_caches: BTreeMap<String, u64>,
 }

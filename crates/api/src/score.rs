@@ -6,6 +6,7 @@ use std::num::NonZeroUsize;
 use flash_indexer_types::{GivenInstanceId, InstanceId, Trust};
 use serde::de::IgnoredAny;
 use serde::{Deserialize, Deserializer, Serialize};
+use serde_json::Value;
 use utoipa::ToSchema;
 
 use crate::StoreStatus;
@@ -46,14 +47,15 @@ pub struct PromptFields {
     /// The cache salt.
     pub cache_salt: Option<String>,
     /// Number of tokens to keep; none, 0 or -1 keeps all. They are the last ones, behind the one that begins a sequence, unless
-    /// `truncation_side` says which.
-    #[schema(minimum = -1)]
-    pub truncate_prompt_tokens: Option<i64>,
+    /// `truncation_side` says which. Also what engines read as an integer, such as `"3"`.
+    #[schema(value_type = Option<i64>, minimum = -1)]
+    pub truncate_prompt_tokens: Option<Value>,
     /// The side at which tokens are left out: `left` keeps the last ones, `right` the first ones.
     #[serde(default, deserialize_with = "crate::by_name::by_name")]
     pub truncation_side: Option<TruncationSide>,
-    /// Whether a text is tokenized with special tokens.
-    pub add_special_tokens: Option<bool>,
+    /// Whether a text is tokenized with special tokens. Also what engines read as a truth value, such as `"yes"`.
+    #[schema(value_type = Option<bool>)]
+    pub add_special_tokens: Option<Value>,
     /// The instances to score; absent or empty for all.
     #[serde(alias = "pod_identifiers")]
     pub pods: Option<Vec<GivenInstanceId>>,
@@ -191,7 +193,7 @@ pub enum PodScores {
 pub struct PodDetail {
     /// Sum of the weights of the held and predicted blocks.
     pub score: f64,
-    /// Prefix length in blocks that the instance's best rank holds in any tier.
+    /// Prefix length in blocks that the instance's best rank holds in any tier, continued by its shared caches.
     pub held_blocks: u32,
     /// Predicted blocks after the held prefix.
     pub predicted_blocks: u32,
@@ -200,4 +202,8 @@ pub struct PodDetail {
     /// Whether the index evicted blocks of the instance because of its memory limit; absent if not.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub partial: bool,
+    /// Shared caches that continue the match of a rank, with the blocks of their own match; absent if there is none.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    #[schema(value_type = Option<BTreeMap<String, u32>>)]
+    pub shared_caches: BTreeMap<String, u32>,
 }

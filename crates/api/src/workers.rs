@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::num::NonZeroUsize;
 
 use flash_indexer_core::{PerTier, Tier};
-use flash_indexer_types::{EngineKind, GivenInstanceId, InstanceId, Removal, Trust};
+use flash_indexer_types::{EngineKind, GivenInstanceId, InstanceId, Removal, SharedCacheKind, Trust};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
@@ -51,6 +51,13 @@ pub struct RegisterRequest {
     /// Whether requests use SGLang's `extra_key`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub extra_keys: Option<bool>,
+    /// `node` or `pool` for a shared cache, whose id begins with the kind and a colon; `instance` if absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub kind: Option<WorkerKind>,
+    /// Ids of the shared caches from which the engine loads blocks.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(max_items = 8)]
+    pub shared_caches: Option<Vec<GivenInstanceId>>,
 }
 
 read_with_scope!(RegisterRequestFields => RegisterRequest {
@@ -68,7 +75,32 @@ read_with_scope!(RegisterRequestFields => RegisterRequest {
     #[serde(default, deserialize_with = "crate::by_name::by_name")]
     removal: Option<Removal>,
     extra_keys: Option<bool>,
+    #[serde(default, deserialize_with = "crate::by_name::by_name")]
+    kind: Option<WorkerKind>,
+    shared_caches: Option<Vec<GivenInstanceId>>,
 });
+
+/// Kind of a registration.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum WorkerKind {
+    /// An engine instance.
+    Instance,
+    /// The cache of one host.
+    Node,
+    /// A store that several hosts use.
+    Pool,
+}
+
+impl From<Option<SharedCacheKind>> for WorkerKind {
+    fn from(kind: Option<SharedCacheKind>) -> Self {
+        match kind {
+            None => Self::Instance,
+            Some(SharedCacheKind::Node) => Self::Node,
+            Some(SharedCacheKind::Pool) => Self::Pool,
+        }
+    }
+}
 
 /// Source of an engine's events.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
@@ -117,6 +149,13 @@ pub struct Worker {
     /// Endpoints by rank.
     #[schema(value_type = BTreeMap<String, String>)]
     pub endpoints: ByRank<String>,
+    /// Kind of a shared cache; absent for an instance.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub kind: Option<SharedCacheKind>,
+    /// The instances that are attached to a shared cache; absent if there are none.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schema(value_type = Option<Vec<InstanceId>>)]
+    pub attached: Vec<InstanceId>,
     /// The model.
     pub model_name: String,
     /// The tenant.
@@ -187,6 +226,10 @@ pub struct Listener {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<usize>, minimum = 1)]
     pub cache_blocks: Option<NonZeroUsize>,
+    /// Shared caches that the rank is attached to; absent if there are none.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schema(value_type = Option<Vec<InstanceId>>)]
+    pub shared_caches: Vec<InstanceId>,
     /// Whether the index evicted blocks of the rank because of its memory limit; absent if not.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub partial: bool,

@@ -20,6 +20,58 @@ static TOO_DEEP: LazyLock<String> = LazyLock::new(random_digits);
 /// Stands for a lone surrogate, which Python keeps in a text. No tokenizer takes it.
 static LONE_SURROGATE: LazyLock<String> = LazyLock::new(random_digits);
 
+/// Stands for `NaN` in JSON: a number out of any range.
+static NAN: LazyLock<String> = LazyLock::new(|| format!("9e9{}", random_digits()));
+/// Stand for infinite numbers in JSON, as which Python reads them.
+const INFINITY: &str = "1e9999";
+
+/// A body with numbers of JSON in place of `NaN`, `Infinity` and `-Infinity`, which Python's parser takes besides JSON.
+/// [`Json::loads`] with [`JsonParser::Python`] reads those as what they stand for, other parsers as out of range. `None` if the body has no
+/// such constant outside of texts.
+pub fn without_constants(body: &[u8]) -> Option<Vec<u8>> {
+    let mut replaced: Option<Vec<u8>> = None;
+    let (mut at, mut copied) = (0, 0);
+    while at < body.len() {
+        let (word, stand_in) = match body[at] {
+            b'"' => {
+                at += 1;
+                while at < body.len() && body[at] != b'"' {
+                    at += if body[at] == b'\\' { 2 } else { 1 };
+                }
+                at += 1;
+                continue;
+            }
+            b'N' => ("NaN", NAN.as_str()),
+            b'I' => ("Infinity", INFINITY),
+            _ => {
+                at += 1;
+                continue;
+            }
+        };
+        let end = at + word.len();
+        if !body[at..].starts_with(word.as_bytes()) || !is_value(body, at, end) {
+            // Neither JSON nor what Python takes.
+            return None;
+        }
+        let replaced = replaced.get_or_insert_default();
+        replaced.extend_from_slice(&body[copied..at]);
+        replaced.extend_from_slice(stand_in.as_bytes());
+        at = end;
+        copied = at;
+    }
+    let mut replaced = replaced?;
+    replaced.extend_from_slice(&body[copied..]);
+    Some(replaced)
+}
+
+/// Whether a constant in a body is a value by itself, and not a part of a longer word. Only infinity has a minus sign.
+fn is_value(body: &[u8], start: usize, end: usize) -> bool {
+    let is_part = |byte: &u8| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'+' | b'-');
+    let before = &body[..start];
+    let before = before.strip_suffix(b"-").filter(|_| body[start] == b'I').unwrap_or(before);
+    !before.last().is_some_and(is_part) && !body.get(end).is_some_and(is_part)
+}
+
 /// Digits that no text has by chance, and no filter of a template changes.
 fn random_digits() -> String {
     let random = || RandomState::new().build_hasher().finish();
@@ -256,6 +308,9 @@ impl Reader<'_> {
         }
         let number = &self.text[self.at..self.at + end];
         self.at += end;
+        if number == NAN.as_str() {
+            return Some(Json::from(f64::NAN));
+        }
         match number.parse::<i128>() {
             Ok(integer) if !is_float && self.has_integer(integer) => Some(Json::from(integer)),
             Err(_) if !is_float && self.parser == JsonParser::Python => {
@@ -271,7 +326,9 @@ impl Reader<'_> {
 
 #[cfg(test)]
 mod tests {
-    use super::{DEPTH_MAX, Json, JsonParser, check_rendered};
+    use serde::de::IgnoredAny;
+
+    use super::{DEPTH_MAX, Json, JsonParser, check_rendered, without_constants};
 
     #[test]
     fn python_reads_what_json_lacks() {
@@ -326,6 +383,23 @@ mod tests {
         assert!(text.starts_with('x') && text.ends_with("\n😀"), "{text}");
         assert!(Json::loads(&format!("[{}]", "9".repeat(4301)), JsonParser::Python).is_none());
         assert!(Json::loads("\"\\ud800\"", JsonParser::Orjson).is_none());
+    }
+
+    #[test]
+    fn constants_of_python_become_numbers_that_stand_for_them() {
+        let body = br#"{"a": [NaN, -Infinity], "NaN \\": "Infinity \" NaN", "b":Infinity}"#;
+        let replaced = without_constants(body).expect("it has constants");
+        let replaced = std::str::from_utf8(&replaced).expect("a text");
+        assert!(serde_json::from_str::<IgnoredAny>(replaced).is_ok(), "{replaced}");
+        assert!(serde_json::from_str::<[f64; 2]>(replaced[6..].split_inclusive(']').next().expect("a list")).is_err());
+        let json = Json::loads(replaced, JsonParser::Python).expect("JSON");
+        let expected = r#"{"a":[NaN,-Infinity],"NaN \\":"Infinity \" NaN","b":Infinity}"#;
+        assert_eq!(json.to_text(), expected);
+        for plain in
+            ["-NaN", "1NaN", "NaN1", "--Infinity", "{\"NaN\": \"\\\"Infinity\"}", "[1]", "Nan", "[\"", "\"\\", ""]
+        {
+            assert!(without_constants(plain.as_bytes()).is_none(), "{plain}");
+        }
     }
 
     #[test]

@@ -110,7 +110,7 @@ pub use engine::Effort;
 pub use error::ChatError;
 pub use jinja_syntax::{Macro, Outline, Read};
 pub use json::Json;
-pub use json_reader::{JsonParser, check_rendered};
+pub use json_reader::{JsonParser, check_rendered, without_constants};
 pub use python::utc_date;
 pub use request::{ChatRequest, Continuation};
 pub use templates::{ChatTemplates, Messages};

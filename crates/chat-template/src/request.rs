@@ -63,7 +63,8 @@ impl Continuation {
         Some(match value.0.as_str() {
             Some("") => Self::Nothing,
             Some(field) => Self::Field(field.to_owned()),
-            None if value.is_null() => Self::Nothing,
+            // What Python counts as false.
+            None if !value.0.is_true() => Self::Nothing,
             None => match bool::try_from(value.0.clone()).ok()? {
                 true => Self::Content,
                 false => Self::Nothing,

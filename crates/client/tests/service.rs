@@ -63,6 +63,8 @@ fn rank(instance: &str) -> RegisterRequest {
         endpoint: None,
         events: None,
         cache_blocks: None,
+        kind: None,
+        shared_caches: None,
         scope: scope(),
         block_size: BLOCK_TOKENS,
         dp_rank: None,

@@ -120,3 +120,49 @@ impl Connected for Connection {
         self.handle()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::future::poll_fn;
+    use std::io::ErrorKind;
+
+    use tokio::net::{TcpListener, TcpStream};
+    use tokio::sync::Semaphore;
+
+    use super::*;
+    use crate::open::UNREAD_DEADLINE;
+    use crate::stream::{ConnectionSlot, WatchedStream};
+
+    /// Writes a byte on a connection with an answer that has waited this long for its client. Returns the result, and whether
+    /// the write shows that the client reads.
+    async fn write_after(waited: Duration, protocol: Protocol) -> (io::Result<usize>, bool) {
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+        let address = listener.local_addr().expect("an address");
+        let (_client, accepted) = tokio::join!(TcpStream::connect(address), listener.accept());
+        let (stream, client) = accepted.expect("a connection");
+        let permit = Arc::new(Semaphore::new(1)).acquire_owned().await.expect("a permit");
+        let (open, state, _unread) = ConnectionState::with_unread_answer(waited, client.ip());
+        let slot = ConnectionSlot::of(Arc::clone(&state), open, permit);
+        let transport = Transport::plain(WatchedStream::new(stream, slot));
+        let mut connection = Connection::new(transport, protocol, Arc::clone(&state));
+        (poll_fn(|cx| Pin::new(&mut connection).poll_write(cx, b"x")).await, state.has_read())
+    }
+
+    #[test]
+    fn a_connection_fails_when_its_client_reads_no_answer_for_too_long() {
+        let runtime = tokio::runtime::Runtime::new().expect("a runtime");
+        for protocol in [Protocol::Http, Protocol::Grpc] {
+            let (written, _) = runtime.block_on(write_after(2 * UNREAD_DEADLINE, protocol));
+            assert_eq!(written.expect_err("it is closed").kind(), ErrorKind::ConnectionAborted, "{protocol:?}");
+        }
+    }
+
+    #[test]
+    fn written_bytes_show_over_http_1_alone_that_a_client_reads() {
+        let runtime = tokio::runtime::Runtime::new().expect("a runtime");
+        for (protocol, shows) in [(Protocol::Http, true), (Protocol::Grpc, false)] {
+            let (written, has_read) = runtime.block_on(write_after(UNREAD_DEADLINE / 2, protocol));
+            assert_eq!((written.expect("it is open"), has_read), (1, shows), "{protocol:?}");
+        }
+    }
+}

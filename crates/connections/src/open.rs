@@ -15,7 +15,7 @@ use tracing::debug;
 /// Time without a complete request after which a connection is slow, and evicted before any other.
 const SLOW_AFTER: Duration = Duration::from_secs(1);
 /// Longest time for which a client may read nothing of the answers that wait for it.
-const UNREAD_DEADLINE: Duration = Duration::from_secs(60);
+pub(crate) const UNREAD_DEADLINE: Duration = Duration::from_secs(60);
 /// At most one in this number of all connections is evicted at a time because it is slow. The search is linear in all
 /// connections, so it should free more than one.
 const SLOW_SHARE: usize = 64;
@@ -245,6 +245,34 @@ impl ConnectionHandle {
             self.0.record_read();
         }
         UnreadGuard(Arc::clone(&self.0))
+    }
+
+    /// Answers, or parts of them, that wait for the client to read.
+    #[must_use]
+    pub fn unread_count(&self) -> usize {
+        self.0.unread.load(Relaxed)
+    }
+}
+
+#[cfg(test)]
+impl ConnectionState {
+    /// A connection of a listener that started this time ago, with an answer that has waited for its client since then.
+    pub(crate) fn with_unread_answer(
+        waited: Duration,
+        client: IpAddr,
+    ) -> (Arc<OpenConnections>, Arc<Self>, UnreadGuard) {
+        let metrics = Arc::new(Metrics::new(flash_indexer_telemetry::metrics::MetricNames::Own));
+        let started = Instant::now().checked_sub(waited).expect("the machine runs for longer");
+        let open = OpenConnections::started_at(started, 1, &metrics);
+        let state = open.open(client);
+        let unread = ConnectionHandle(Arc::clone(&state)).unread();
+        state.read_ms.store(0, Relaxed);
+        (open, state, unread)
+    }
+
+    /// Whether the client has read since the listener started.
+    pub(crate) fn has_read(&self) -> bool {
+        self.read_ms.load(Relaxed) > 0
     }
 }
 

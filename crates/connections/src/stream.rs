@@ -30,6 +30,11 @@ impl ConnectionSlot {
         Self { state: open.open(client), open: Arc::clone(open), _permit: permit }
     }
 
+    #[cfg(test)]
+    pub(crate) fn of(state: Arc<ConnectionState>, open: Arc<OpenConnections>, permit: OwnedSemaphorePermit) -> Self {
+        Self { state, open, _permit: permit }
+    }
+
     pub(crate) fn state(&self) -> Arc<ConnectionState> {
         Arc::clone(&self.state)
     }

@@ -7,8 +7,17 @@ use std::ops::{Index, IndexMut};
 /// prefix.
 ///
 /// Two blocks with the same content have the same local hash at any position of a sequence.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, bytemuck::TransparentWrapper)]
+#[repr(transparent)]
 pub struct LocalHash(pub u64);
+
+impl LocalHash {
+    /// The same hashes as local hashes, without a copy: callers in other languages have arrays of integers.
+    #[must_use]
+    pub fn of_slice(hashes: &[u64]) -> &[Self] {
+        bytemuck::TransparentWrapper::wrap_slice(hashes)
+    }
+}
 
 /// Engine-given id of a block and its whole prefix.
 ///

@@ -178,6 +178,8 @@ pub struct GroupedOracle {
 struct GroupCopies {
     group: SecondaryGroup,
     copies: BTreeMap<SequenceHash, PerTier<u32>>,
+    /// The block before each block, as far as the engine has shown it.
+    links: BTreeMap<SequenceHash, Option<SequenceHash>>,
 }
 
 impl GroupedOracle {
@@ -191,17 +193,24 @@ impl GroupedOracle {
     pub fn apply(&mut self, rank: WorkerRank, event: &BlockEvent) {
         if *event == BlockEvent::Cleared {
             let groups = self.secondary.iter_mut().filter(|((of, _), _)| *of == rank);
-            groups.for_each(|(_, group)| group.copies.clear());
+            groups.for_each(|(_, group)| {
+                group.copies.clear();
+                group.links.clear();
+            });
         }
         self.indexed.apply(rank, event);
     }
 
     /// Applies one event of a secondary group.
     pub fn apply_group(&mut self, rank: WorkerRank, GroupChange { group, event }: &GroupChange) {
-        let new = GroupCopies { group: *group, copies: BTreeMap::new() };
-        let GroupCopies { group: latest, copies: held } = self.secondary.entry((rank, group.id)).or_insert(new);
+        let new = GroupCopies { group: *group, copies: BTreeMap::new(), links: BTreeMap::new() };
+        let GroupCopies { group: latest, copies: held, links } = self.secondary.entry((rank, group.id)).or_insert(new);
         *latest = *group;
         match event {
+            GroupEvent::Linked(shown) if group.size.is_finer() => {
+                links.extend(shown.iter().map(|link| (link.block, link.before)));
+            }
+            GroupEvent::Linked(_) => {}
             GroupEvent::Stored { tier, blocks, copies } => {
                 for &sequence in blocks {
                     let held = &mut held.entry(sequence).or_default()[*tier];
@@ -311,17 +320,26 @@ impl GroupedOracle {
     fn is_usable(&self, rank: WorkerRank, chain: &[SequenceHash], tokens: usize, slowest: Tier) -> bool {
         let indexed_tokens = self.block_size.token_count();
         let mut groups = self.secondary.iter().filter(|((of, _), _)| *of == rank).map(|(_, group)| group);
-        let is_usable_by = |GroupCopies { group, copies }: &GroupCopies| {
+        let is_usable_by = |GroupCopies { group, copies, links }: &GroupCopies| {
             let block_tokens = group.size.tokens(self.block_size) as usize;
             let blocks = tokens / block_tokens;
             let needed = match group.window {
                 AttentionWindow::Full => blocks,
                 AttentionWindow::LastBlocks(last) => blocks.min(last as usize),
             };
-            // A block has the sequence hash of the tokens up to its end.
-            let mut names = (blocks - needed..blocks).map(|at| &chain[(at + 1) * block_tokens / indexed_tokens - 1]);
+            // A block has the sequence hash of the tokens up to its end. The index knows it where one of its own blocks ends.
+            // From there links lead back to the blocks inside that block.
+            let name = |end: usize| {
+                let indexed_end = end.div_ceil(indexed_tokens);
+                let steps = (indexed_end * indexed_tokens - end) / block_tokens;
+                let last = chain.get(indexed_end - 1).copied();
+                (0..steps).try_fold(last, |block, _| Some(*links.get(&block?)?)).flatten()
+            };
+            let mut names = (blocks - needed..blocks).map(|at| name((at + 1) * block_tokens));
             tokens == blocks * block_tokens
-                && names.all(|name| copies.get(name).is_some_and(|copies| is_within(copies, slowest)))
+                && names.all(|name| {
+                    name.and_then(|name| copies.get(&name)).is_some_and(|copies| is_within(copies, slowest))
+                })
         };
         tokens == chain.len() * indexed_tokens && groups.all(is_usable_by)
     }

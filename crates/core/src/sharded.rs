@@ -99,6 +99,10 @@ impl<I: SharedIndex> SharedIndex for ShardedIndex<I> {
         self.shard(rank.worker).copies(rank, block)
     }
 
+    fn find_block(&self, sequence: SequenceHash) -> Option<HeldBlock> {
+        self.shards.iter().find_map(|shard| shard.find_block(sequence))
+    }
+
     fn read_held(&self, reading: &mut HeldReading, blocks_max: usize) -> ReadingProgress {
         self.shard(reading.rank().worker).read_held(reading, blocks_max)
     }

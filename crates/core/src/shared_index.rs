@@ -62,6 +62,13 @@ pub trait SharedIndex: Send + Sync {
         self.held(rank).iter().find(|held| held.sequence == block).map(|held| held.copies).unwrap_or_default()
     }
 
+    /// A block of any rank with this sequence hash: its parent and its local hash, without copies. None if the index has no
+    /// such block. Ranks whose sequence hashes agree share them; of ranks whose sequence hashes differ, some are searched.
+    /// Only the run index finds blocks.
+    fn find_block(&self, _sequence: SequenceHash) -> Option<HeldBlock> {
+        None
+    }
+
     /// Whether `rank` holds a block, in any tier. Costs as [`SharedIndex::copies`].
     fn is_held(&self, rank: WorkerRank, block: SequenceHash) -> bool {
         !self.copies(rank, block).is_zero()

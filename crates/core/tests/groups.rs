@@ -5,8 +5,8 @@ mod grouped;
 mod support;
 
 use flash_indexer_core::groups::{
-    AttentionWindow, Cut, GroupBlockSize, GroupEvent, GroupId, GroupedIndex, MISSING_LISTED_MAX, MissingBlock,
-    SecondaryGroup, Shortfall,
+    AttentionWindow, BlockLink, Cut, GroupBlockSize, GroupEvent, GroupId, GroupedIndex, MISSING_LISTED_MAX,
+    MissingBlock, SecondaryGroup, Shortfall,
 };
 use flash_indexer_core::hashing::{BlockSize, sequence_hashes};
 use flash_indexer_core::run::RunIndex;
@@ -16,7 +16,7 @@ use flash_indexer_core::{
 };
 use proptest::prelude::*;
 
-use crate::grouped::{any_stream, change, check, check_bounds, consistent_stream, queries, size};
+use crate::grouped::{any_stream, change, check, check_bounds, consistent_stream, queries, size, size_of};
 
 const RANK: WorkerRank = WorkerRank { worker: WorkerId(1), dp_rank: DpRank(0) };
 const WINDOW: SecondaryGroup = group(0, AttentionWindow::LastBlocks(2));
@@ -101,7 +101,7 @@ fn what_is_cut_off_is_told_block_by_block() {
     index.apply_group(RANK, &change(whole, group_stored(&[1, 2, 3, 4, 5, 6, 8], Tier::Device)));
     index.apply_group(RANK, &change(WINDOW, group_stored(&[3, 4], Tier::Device)));
     index.apply_group(RANK, &change(WINDOW, group_stored(&[7, 8], Tier::Disk)));
-    let missing = |position, held_in| MissingBlock { position, held_in };
+    let missing = |position, held_in| MissingBlock { position, part: 0, held_in };
     let of_whole = Shortfall { group: whole, missing_count: 1, missing: vec![missing(6, None)] };
     let on_disk = vec![missing(6, Some(Tier::Disk)), missing(7, Some(Tier::Disk))];
     let of_window = Shortfall { group: WINDOW, missing_count: 2, missing: on_disk };
@@ -148,14 +148,120 @@ fn a_group_with_larger_blocks_needs_its_own_blocks_and_a_prefix_that_ends_with_o
     assert_eq!(startable, None, "the engine computes the last block, and cannot start inside a larger one");
 }
 
+/// Links from each part of the sequence's blocks to the part before it, with four parts in each block. The parts inside block
+/// *n* are 10 *n* + 1, 2 and 3.
+fn part_links(blocks: u64) -> Vec<BlockLink> {
+    let parts = part_names(blocks);
+    let before = std::iter::once(None).chain(parts.iter().copied().map(Some));
+    parts.iter().zip(before).map(|(&block, before)| BlockLink { block, before }).collect()
+}
+
+fn part_names(blocks: u64) -> Vec<SequenceHash> {
+    let inside = |block| [1, 2, 3].map(|part| SequenceHash(10 * block + part));
+    (1..=blocks).zip(sequences(blocks)).flat_map(|(block, last)| inside(block).into_iter().chain([last])).collect()
+}
+
+/// A store of some parts, counted from one.
+fn parts_stored(positions: &[usize], tier: Tier) -> GroupEvent {
+    let parts = part_names(4);
+    GroupEvent::Stored { tier, blocks: positions.iter().map(|&at| parts[at - 1]).collect(), copies: 1 }
+}
+
+#[test]
+fn a_group_with_smaller_blocks_needs_the_last_of_them_before_the_end_of_a_prefix() {
+    let index = index();
+    let small = SecondaryGroup { size: size_of(1), ..group(0, AttentionWindow::LastBlocks(3)) };
+    index.apply(RANK, &stored(4, Tier::Device));
+    index.apply_group(RANK, &change(small, GroupEvent::Linked(part_links(4))));
+    let applied = index.apply_group(RANK, &change(small, parts_stored(&[6, 7, 8, 10, 12, 14, 15], Tier::Device)));
+    assert_eq!((applied.stored, applied.unknown), (7, 0));
+    assert_eq!(usable(&index, 4), [2; 4], "the third block lacks its third part, and the fourth its last one");
+    index.apply_group(RANK, &change(small, parts_stored(&[11], Tier::Host)));
+    assert_eq!(usable(&index, 4), [2, 3, 3, 3]);
+    index.apply_group(RANK, &change(small, parts_stored(&[16], Tier::Disk)));
+    assert_eq!(usable(&index, 4), [2, 3, 4, 4]);
+    assert_eq!(usable(&index, 1), [0; 4]);
+    index.apply_group(RANK, &change(small, parts_stored(&[2, 3, 4], Tier::Device)));
+    assert_eq!(usable(&index, 1), [1; 4]);
+    let whole = SecondaryGroup { size: size_of(2), ..group(1, AttentionWindow::Full) };
+    index.apply_group(RANK, &change(whole, GroupEvent::Linked(part_links(4))));
+    let names = part_names(4);
+    let links = [3, 7, 11, 15].map(|at| BlockLink { block: names[at], before: Some(names[at - 2]) });
+    index.apply_group(RANK, &change(whole, GroupEvent::Linked(links.to_vec())));
+    index.apply_group(RANK, &change(whole, parts_stored(&[2, 4, 6, 8, 12], Tier::Device)));
+    assert_eq!(usable(&index, 4), [2; 4], "each group follows its own links");
+}
+
+#[test]
+fn a_smaller_block_without_a_link_counts_as_missing_and_is_reported() {
+    let index = index();
+    let small = SecondaryGroup { size: size_of(1), ..WINDOW };
+    index.apply(RANK, &stored(2, Tier::Device));
+    let applied = index.apply_group(RANK, &change(small, parts_stored(&[3, 4, 7, 8], Tier::Device)));
+    assert_eq!((applied.stored, applied.unknown), (4, 4));
+    assert_eq!(usable(&index, 2), [0; 4]);
+    let links: Vec<_> = part_links(2);
+    index.apply_group(RANK, &change(small, GroupEvent::Linked(links[3..=3].to_vec())));
+    assert_eq!(usable(&index, 2), [1; 4]);
+    // The link of a block that is not held is kept for a copy that names none.
+    let removed = |positions: &[usize]| {
+        let blocks = positions.iter().map(|&at| part_names(2)[at - 1]).collect();
+        GroupEvent::Removed { tier: Tier::Device, blocks, copies: RemovedCopies::One }
+    };
+    index.apply_group(RANK, &change(small, removed(&[4])));
+    assert_eq!(usable(&index, 2), [0; 4]);
+    assert_eq!(index.apply_group(RANK, &change(small, parts_stored(&[4], Tier::Host))).unknown, 0);
+    assert_eq!(usable(&index, 2), [0, 1, 1, 1]);
+    // A recurrent state needs the last block only.
+    let state = SecondaryGroup { size: size_of(1), ..group(1, AttentionWindow::LastBlocks(1)) };
+    assert_eq!(index.apply_group(RANK, &change(state, parts_stored(&[4, 8], Tier::Device))).unknown, 0);
+    assert_eq!(usable(&index, 2), [0, 1, 1, 1]);
+    let wider = SecondaryGroup { window: AttentionWindow::LastBlocks(2), ..state };
+    let applied = index.apply_group(RANK, &change(wider, parts_stored(&[], Tier::Device)));
+    assert_eq!(applied.unknown, 2, "both need links from now on");
+}
+
+#[test]
+fn missing_smaller_blocks_are_named_by_their_part() {
+    let index = index();
+    let small = SecondaryGroup { size: size_of(1), ..group(0, AttentionWindow::LastBlocks(3)) };
+    index.apply(RANK, &stored(2, Tier::Device));
+    index.apply_group(RANK, &change(small, GroupEvent::Linked(part_links(2))));
+    index.apply_group(RANK, &change(small, parts_stored(&[2, 3, 4, 6, 8], Tier::Device)));
+    index.apply_group(RANK, &change(small, parts_stored(&[7], Tier::Disk)));
+    let missing = vec![MissingBlock { position: 1, part: 2, held_in: Some(Tier::Disk) }];
+    let shortfalls = vec![Shortfall { group: small, missing_count: 1, missing }];
+    let cut = index.cut(RANK, &locals(2), 2, Tier::Device);
+    assert_eq!(cut, Some(Cut { usable: 1, wanted: 2, shortfalls }));
+}
+
+#[test]
+fn a_rank_with_omitted_entries_is_partial_until_its_cache_is_cleared() {
+    let (index, other) = (index(), WorkerRank { dp_rank: DpRank(1), ..RANK });
+    assert_eq!(index.partial_ranks(), None);
+    [RANK, other, RANK].iter().for_each(|&rank| index.record_partial(rank));
+    let is_partial = |rank| index.partial_ranks().is_some_and(|ranks| ranks.contains(&rank));
+    assert!(is_partial(RANK) && is_partial(other));
+    index.apply(RANK, &BlockEvent::Cleared);
+    assert!(!is_partial(RANK) && is_partial(other));
+    index.clear_rank(other);
+    assert_eq!(index.partial_ranks(), None);
+    index.record_partial(other);
+    index.remove_worker(other.worker);
+    assert_eq!(index.partial_ranks(), None);
+}
+
 #[test]
 fn a_cut_inside_a_larger_block_names_the_group() {
     let index = index();
     let large = SecondaryGroup { size: size(2), ..WINDOW };
     index.apply(RANK, &stored(8, Tier::Device));
     index.apply_group(RANK, &change(large, group_stored(&[4, 6], Tier::Device)));
-    let lacks =
-        Shortfall { group: large, missing_count: 1, missing: vec![MissingBlock { position: 7, held_in: None }] };
+    let lacks = Shortfall {
+        group: large,
+        missing_count: 1,
+        missing: vec![MissingBlock { position: 7, part: 0, held_in: None }],
+    };
     let cut = index.cut(RANK, &locals(8), 8, Tier::Device);
     assert_eq!(cut, Some(Cut { usable: 6, wanted: 8, shortfalls: vec![lacks] }));
     let ends_inside = Shortfall { group: large, missing_count: 0, missing: Vec::new() };
@@ -164,10 +270,14 @@ fn a_cut_inside_a_larger_block_names_the_group() {
 }
 
 #[test]
-fn a_block_size_is_a_multiple_of_the_registered_one() {
+fn a_block_size_is_a_multiple_of_the_registered_one_or_a_part_of_it() {
     let registered = BlockSize::new(16).expect("not zero");
-    let blocks = |tokens| GroupBlockSize::of(tokens, registered).map(GroupBlockSize::blocks);
-    assert_eq!([0, 8, 16, 24, 32, 64].map(blocks), [None, None, Some(1), None, Some(2), Some(4)]);
+    let span_and_parts = |tokens| GroupBlockSize::of(tokens, registered).map(|size| (size.span(), size.parts()));
+    let expected = [None, Some((1, 2)), Some((1, 1)), None, Some((2, 1)), Some((4, 1)), Some((1, 16)), None];
+    assert_eq!([0, 8, 16, 24, 32, 64, 1, 6].map(span_and_parts), expected);
+    for tokens in [1, 2, 4, 8, 16, 32, 160] {
+        assert_eq!(GroupBlockSize::of(tokens, registered).map(|size| size.tokens(registered)), Some(tokens));
+    }
     for tokens in 0..300 {
         for registered in [1, 3, 16].map(|tokens| BlockSize::new(tokens).expect("not zero")) {
             for multiple in 1..5 {

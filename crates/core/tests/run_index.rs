@@ -195,3 +195,31 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn a_block_of_any_rank_is_found_by_its_sequence_hash() {
+    let index = RunIndex::default();
+    let rank = |worker| WorkerRank { worker: WorkerId(worker), dp_rank: DpRank(0) };
+    // More blocks than a run has, so that a parent is in another run.
+    let locals: Vec<LocalHash> = (0..700).map(LocalHash).collect();
+    // Engines with three hash seeds, and two with the same one.
+    let sequence = |worker: u64, at: usize| SequenceHash((worker % 3 + 1) * 1_000_000 + at as u64);
+    for worker in 0..4 {
+        let blocks = locals.iter().enumerate().map(|(at, &local)| Block { sequence: sequence(worker, at), local });
+        let event = BlockEvent::Stored { tier: Tier::Device, parent: None, blocks: blocks.collect(), copies: 1 };
+        index.apply(rank(worker), &event);
+    }
+    let find = |worker, at| index.find_block(sequence(worker, at)).map(|found| (found.parent, found.local));
+    for at in [0_usize, 1, 511, 512, 699] {
+        let parent = |worker| at.checked_sub(1).map(|parent| sequence(worker, parent));
+        for worker in 0..4 {
+            assert_eq!(find(worker, at), Some((parent(worker), locals[at])), "block {at} of {worker}");
+        }
+    }
+    assert_eq!(index.find_block(SequenceHash(7)), None);
+    index.clear_rank(rank(0));
+    assert_eq!(find(0, 699), Some((Some(sequence(3, 698)), locals[699])), "another rank holds it under this hash");
+    index.clear_rank(rank(3));
+    while index.maintain() {}
+    assert_eq!(find(0, 699), None);
+}

@@ -8,7 +8,9 @@ use flash_indexer_core::DpRank;
 use flash_indexer_core::hashing::BlockSize;
 use flash_indexer_types::endpoints::{EndpointError, check_endpoint};
 use flash_indexer_types::names::shorten;
-use flash_indexer_types::{EngineKind, InstanceId, ModelKey, RankId, Registration, Removal};
+use flash_indexer_types::{
+    EngineKind, GivenInstanceId, InstanceId, ModelKey, RankId, Registration, Removal, SharedCaches, SharedCachesError,
+};
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
@@ -36,6 +38,7 @@ struct Entry {
     engine: Option<EngineKind>,
     removal: Option<Removal>,
     extra_keys: Option<bool>,
+    shared_caches: Option<Vec<GivenInstanceId>>,
 }
 
 /// A file that cannot be parsed.
@@ -63,6 +66,8 @@ enum EntryError {
     TwoHosts,
     #[error("{0} is named twice, with different registrations: remove one")]
     Conflict(RankId),
+    #[error("{0}")]
+    SharedCaches(#[from] SharedCachesError),
     #[error("{0}")]
     EngineTraits(#[from] EngineTraitsError),
     #[error("{0}")]
@@ -103,6 +108,16 @@ pub(crate) fn parse(text: &str, template: &EngineTemplate) -> Result<Targets, Fi
 
 /// Ranks of one entry.
 fn ranks(entry: &Entry, template: &EngineTemplate) -> Result<Targets, EntryError> {
+    let shared_caches = SharedCaches::new(entry.shared_caches.iter().flatten().cloned())?;
+    let mut targets = unattached_ranks(entry, template)?;
+    for registration in targets.values_mut() {
+        registration.shared_caches = shared_caches.clone();
+    }
+    Ok(targets)
+}
+
+/// Ranks of one entry, without their shared caches.
+fn unattached_ranks(entry: &Entry, template: &EngineTemplate) -> Result<Targets, EntryError> {
     let block_size =
         entry.block_size.map(|tokens| BlockSize::new(tokens).ok_or(EntryError::ZeroBlockSize)).transpose()?;
     let mut targets = Targets::new();
@@ -151,6 +166,7 @@ fn ranks(entry: &Entry, template: &EngineTemplate) -> Result<Targets, EntryError
         removed_copies: entry.removal.unwrap_or_default().into(),
         extra_keys: entry.extra_keys.unwrap_or_default(),
         cache_blocks: None,
+        shared_caches: SharedCaches::default(),
     };
     registration.check_names().map_err(EngineTraitsError::from)?;
     targets.insert(registration.rank_id(), registration);

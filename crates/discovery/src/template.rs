@@ -5,7 +5,7 @@ use std::num::NonZeroU16;
 use flash_indexer_core::DpRank;
 use flash_indexer_core::hashing::BlockSize;
 use flash_indexer_types::names::{NameError, NameField, check_names};
-use flash_indexer_types::{EngineKind, InstanceId, ModelKey, Registration, Removal};
+use flash_indexer_types::{EngineKind, InstanceId, ModelKey, Registration, Removal, SharedCaches};
 
 use super::reconcile::Targets;
 
@@ -114,6 +114,7 @@ impl EngineTemplate {
                 removed_copies: traits.removal.unwrap_or_default().into(),
                 extra_keys: traits.extra_keys.unwrap_or_default(),
                 cache_blocks: None,
+                shared_caches: SharedCaches::default(),
             };
             registration.check_names()?;
             targets.insert(registration.rank_id(), registration);

@@ -1,11 +1,12 @@
 //! The body of an OpenAI chat request.
 
-use chat_template::{ChatRequest, Continuation, Json, JsonParser};
+use chat_template::{ChatRequest, Continuation, Json, JsonParser, without_constants};
 use serde::Deserialize;
 use serde::de::Error;
 use serde_json::value::RawValue;
 
 use super::fields::{EngineFields, TruncationSide};
+use super::lax::{LaxBool, LaxInteger};
 
 /// The fields of a body. Values that templates see are read as Python reads them: integers of any size, and lists and objects
 /// however deep, of which a prompt may have the upper levels only.
@@ -27,42 +28,49 @@ struct Body<'b> {
     reasoning: Option<&'b RawValue>,
     #[serde(default)]
     chat_template: Option<String>,
-    #[serde(borrow, default)]
-    add_generation_prompt: Option<&'b RawValue>,
-    #[serde(borrow, default)]
-    continue_final_message: Option<&'b RawValue>,
+    #[serde(default)]
+    add_generation_prompt: Option<LaxBool>,
+    #[serde(default)]
+    continue_final_message: Option<LaxBool>,
     #[serde(default)]
     return_assistant_tokens_mask: Option<bool>,
     #[serde(default)]
-    truncate_prompt_tokens: Option<i64>,
+    truncate_prompt_tokens: Option<LaxInteger>,
     #[serde(default)]
-    add_special_tokens: Option<bool>,
+    add_special_tokens: Option<LaxBool>,
     #[serde(default)]
     truncation_side: Option<TruncationSide>,
 }
 
-/// Reads a body. Fields that no prompt depends on are ignored, whatever they hold.
+/// Reads a body, which may have `NaN` and infinite numbers. Fields that no prompt depends on are ignored, whatever they hold.
 pub(super) fn read(body: &[u8]) -> Result<(ChatRequest, EngineFields), serde_json::Error> {
-    let body: Body<'_> = serde_json::from_slice(body)?;
+    match (serde_json::from_slice(body), without_constants(body)) {
+        (Err(_), Some(body)) => of_json(serde_json::from_slice(&body)?),
+        (parsed, _) => of_json(parsed?),
+    }
+}
+
+fn of_json(body: Body<'_>) -> Result<(ChatRequest, EngineFields), serde_json::Error> {
+    let truth = |LaxBool(truth)| truth;
     let request = ChatRequest {
         messages: values(&body.messages)?,
         tools: body.tools.as_deref().map(values).transpose()?,
         documents: body.documents.as_deref().map(values).transpose()?,
         chat_template: body.chat_template,
-        add_generation_prompt: body.add_generation_prompt.map(truth).transpose()?,
-        continue_final_message: match body.continue_final_message.map(truth).transpose()? {
-            Some(true) => Continuation::Content,
-            Some(false) | None => Continuation::Nothing,
+        add_generation_prompt: body.add_generation_prompt.map(truth),
+        continue_final_message: match body.continue_final_message {
+            Some(LaxBool(true)) => Continuation::Content,
+            Some(LaxBool(false)) | None => Continuation::Nothing,
         },
         chat_template_kwargs: body.chat_template_kwargs.map(value).transpose()?,
         return_assistant_tokens_mask: body.return_assistant_tokens_mask,
-        truncate_prompt_tokens: body.truncate_prompt_tokens,
+        truncate_prompt_tokens: body.truncate_prompt_tokens.map(|LaxInteger(count)| count),
     };
     let fields = EngineFields {
         tool_choice: body.tool_choice.map(value).transpose()?,
         reasoning_effort: body.reasoning_effort.map(value).transpose()?,
         reasoning: body.reasoning.map(value).transpose()?,
-        add_special_tokens: body.add_special_tokens,
+        add_special_tokens: body.add_special_tokens.map(truth),
         truncation_side: body.truncation_side,
     };
     Ok((request, fields))
@@ -77,17 +85,4 @@ fn value(raw: &RawValue) -> Result<Json, serde_json::Error> {
     Json::loads(raw.get(), JsonParser::Python).ok_or_else(|| {
         serde_json::Error::custom("an integer has more than 4300 digits, or a text has an invalid escape")
     })
-}
-
-/// A truth value, as the engines' models read it: also from numbers and words.
-fn truth(raw: &RawValue) -> Result<bool, serde_json::Error> {
-    let value = value(raw)?;
-    let text = value.as_str().map_or_else(|| value.to_text(), str::to_lowercase);
-    match text.as_str() {
-        "1.0" if value.as_str().is_none() => Ok(true),
-        "0.0" if value.as_str().is_none() => Ok(false),
-        "true" | "1" | "t" | "y" | "yes" | "on" => Ok(true),
-        "false" | "0" | "f" | "n" | "no" | "off" => Ok(false),
-        _ => Err(serde_json::Error::custom(format!("invalid type: {raw}, expected a boolean"))),
-    }
 }

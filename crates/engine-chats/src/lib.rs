@@ -8,6 +8,7 @@
 //! |---|---|
 //! | `chat.rs`, `fields.rs` | [`Chat`]: a request with the engine whose prompt is wanted |
 //! | `body.rs` | the body of a request, whose values are read as Python reads them |
+//! | `lax.rs` | numbers and truth values, as the engines' request models read them |
 //! | `message.rs` | reading and building messages |
 //! | `vllm.rs`, `sglang.rs`, `trtllm.rs` | the rules of each engine |
 //! | `sglang_schema.rs` | types in schemas of tools, as SGLang rewrites them |
@@ -22,6 +23,7 @@ mod content_format;
 mod error;
 mod families;
 mod fields;
+mod lax;
 mod media;
 mod message;
 mod sglang;
@@ -36,4 +38,5 @@ pub use error::PrepareError;
 pub use families::mistral_files;
 pub use families::{CodedFamily, CodedPrompts};
 pub use fields::{EngineFields, TruncationSide};
+pub use lax::{LaxBool, LaxInteger};
 pub use media::MediaCut;

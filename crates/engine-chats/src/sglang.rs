@@ -6,6 +6,7 @@ use super::chat::PreparedChat;
 use super::content_format::{self, ContentFormat};
 use super::error::PrepareError;
 use super::fields::EngineFields;
+use super::lax::truth_of;
 use super::media::{Media, MediaPart};
 use super::message::{Entries, Message, given, items, object, text_part};
 use super::sglang_schema::with_known_types;
@@ -15,6 +16,9 @@ const ROLES: [&str; 7] = ["system", "assistant", "tool", "function", "developer"
 
 /// Efforts of reasoning.
 const EFFORTS: [&str; 8] = ["none", "minimal", "low", "medium", "high", "xhigh", "ultra", "max"];
+
+/// Choices of tools that name none.
+const CHOICES: [&str; 3] = ["auto", "required", "none"];
 
 /// Changes a request as SGLang does.
 pub(super) fn prepare(
@@ -129,7 +133,9 @@ fn conversation_message(json: &Json, format: ContentFormat, media: &Media) -> Re
             entries.push(("tools".to_owned(), Json::list(tools)?));
         }
         if let Some(prefix) = message.get("prefix") {
-            entries.push(("prefix".to_owned(), prefix));
+            let prefix = truth_of(&prefix)
+                .ok_or_else(|| PrepareError::rejected("`prefix` of a message is neither true nor false"))?;
+            entries.push(("prefix".to_owned(), prefix.into()));
         }
     }
     if is_list && format == ContentFormat::Parts {
@@ -211,6 +217,9 @@ fn tools(request: &ChatRequest, fields: &EngineFields) -> Result<Option<Vec<Json
     let Some(tools) = request.tools.as_deref().filter(|tools| !tools.is_empty()) else { return Ok(None) };
     let choice = fields.tool_choice.as_ref().filter(|choice| !choice.is_null());
     let named = choice.and_then(|choice| given(choice, "function")).and_then(|function| given(&function, "name"));
+    if choice.is_some_and(|choice| choice.as_str().is_some_and(|choice| !CHOICES.contains(&choice))) {
+        return Err(PrepareError::rejected(format!("`tool_choice` is unknown; SGLang has {}", CHOICES.join(", "))));
+    }
     if choice.is_some_and(|choice| choice.as_str() == Some("none")) {
         return Ok(None);
     }
@@ -233,22 +242,25 @@ fn tool(tool: &Json) -> Result<Json, PrepareError> {
     if find("name").is_none_or(|name| name.as_str().is_none()) {
         return Err(PrepareError::rejected("the function of a tool has no name"));
     }
-    let deferred = given(tool, "defer_loading");
+    let wrong = || PrepareError::rejected("`strict` or `defer_loading` of a tool is neither true nor false");
+    let flag = |flag: Json| truth_of(&flag).map(Json::from).ok_or_else(wrong);
+    let deferred = given(tool, "defer_loading").map(flag).transpose()?;
     let parameters = with_known_types(&find("parameters").unwrap_or_else(Json::null))?;
     let known = ["description", "name", "parameters", "strict", "defer_loading"];
     let missing = known.iter().filter(|key| !function.iter().any(|(name, _)| name == *key));
     let keys = function.iter().map(|(name, _)| name.as_str()).filter(|name| known.contains(name));
-    let entries = keys.chain(missing.copied()).filter_map(|key| {
+    let mut entries = Entries::new();
+    for key in keys.chain(missing.copied()) {
         let value = find(key).filter(|value| !value.is_null());
-        match key {
-            "strict" => value,
-            "defer_loading" => value.or_else(|| deferred.clone()),
+        let value = match key {
+            "strict" => value.map(flag).transpose()?,
+            "defer_loading" => value.map(flag).transpose()?.or_else(|| deferred.clone()),
             "parameters" => Some(parameters.clone()),
             _ => Some(value.unwrap_or_else(Json::null)),
-        }
-        .map(|value| (key.to_owned(), value))
-    });
-    let function = object(entries.collect::<Entries>())?;
+        };
+        entries.extend(value.map(|value| (key.to_owned(), value)));
+    }
+    let function = object(entries)?;
     let kind = given(tool, "type").unwrap_or_else(|| "function".into());
     let deferred = deferred.unwrap_or_else(Json::null);
     Ok(object([("type", kind), ("function", function), ("defer_loading", deferred)])?)
@@ -302,6 +314,9 @@ fn effort_of(fields: &EngineFields) -> Result<(Option<Json>, Option<bool>), Prep
     let reasoning = fields.reasoning.as_ref().filter(|reasoning| reasoning.entries().is_some());
     let of_reasoning = reasoning.and_then(|it| given(it, "effort").or_else(|| given(it, "reasoning_effort")));
     let effort = of_reasoning.or_else(|| fields.reasoning_effort.clone()).filter(|effort| !effort.is_null());
+    if effort.as_ref().is_some_and(|effort| effort.as_bool().is_some()) {
+        return Err(PrepareError::rejected("reasoning_effort is true or false; name an effort"));
+    }
     if let Some(text) = effort.as_ref().and_then(Json::as_str)
         && !EFFORTS.contains(&text)
     {

@@ -6,6 +6,7 @@ use super::chat::PreparedChat;
 use super::content_format::{self, ContentFormat};
 use super::error::PrepareError;
 use super::fields::EngineFields;
+use super::lax::truth_of;
 use super::media::{Media, MediaPart};
 use super::message::{Entries, given, items, object};
 use super::vllm_message::{ValidMessage, validate};
@@ -145,77 +146,96 @@ fn conversation_message(valid: &ValidMessage<'_>, format: ContentFormat, media: 
 fn content(role: &str, content: Option<Json>, format: ContentFormat, media: &Media) -> Result<Json, PrepareError> {
     let parts = match content {
         None => Vec::new(),
+        // Python iterates over an object without keys.
+        Some(content) if content.entries().is_some_and(|entries| entries.is_empty()) => Vec::new(),
         Some(content) => items(&content).unwrap_or_else(|| vec![content]),
     };
     let mut kept = Vec::new();
-    let mut texts = Vec::new();
-    let mut placeholders = Vec::new();
+    let mut texts: Vec<Json> = Vec::new();
+    let mut placeholders: Vec<Json> = Vec::new();
     let mut is_structured = false;
     for part in parts {
-        let Some(part) = read_part(&part)? else { continue };
+        let part = if role == "system" { without_billing_line(part)? } else { Some(part) };
+        let Some(part) = part.as_ref().map(read_part).transpose()?.flatten() else { continue };
         let (text, extra) = match part {
-            Part::Text(text, extra) if role == "system" => match without_billing_line(&text) {
-                Some(text) => (text, extra),
-                None => continue,
-            },
             Part::Text(text, extra) => (text, extra),
             Part::Media(part, extra) => {
                 is_structured = true;
                 match format {
                     ContentFormat::Parts => kept.push(media.part(part, extra)?),
-                    ContentFormat::Text => placeholders.push(media.text(part)),
+                    ContentFormat::Text => placeholders.push(media.text(part).into()),
                 }
                 continue;
             }
             Part::ToolReference(name) => {
                 is_structured = true;
-                kept.push(object([("type", "tool_reference".into()), ("name", name.as_str().into())])?);
+                kept.push(object([("type", "tool_reference".into()), ("name", name.clone())])?);
                 texts.push(name);
                 continue;
             }
         };
-        let entries = [("type".to_owned(), "text".into()), ("text".to_owned(), text.as_str().into())];
+        let entries = [("type".to_owned(), "text".into()), ("text".to_owned(), text.clone())];
         kept.push(object(entries.into_iter().chain(extra))?);
         texts.push(text);
     }
     Ok(match format {
         ContentFormat::Parts if role != "tool" || is_structured => Json::list(kept)?,
-        ContentFormat::Parts => texts.join("\n").into(),
+        ContentFormat::Parts => joined(&texts)?.into(),
         ContentFormat::Text => {
-            texts.retain(|text| !text.is_empty());
+            texts.retain(is_true);
             placeholders.extend(texts);
-            placeholders.join("\n").into()
+            joined(&placeholders)?.into()
         }
     })
 }
 
+/// Texts as lines. vLLM fails if one is something else.
+fn joined(texts: &[Json]) -> Result<String, PrepareError> {
+    let lines: Option<Vec<&str>> = texts.iter().map(Json::as_str).collect();
+    let lines = lines.ok_or_else(|| PrepareError::rejected("the text of a content part is not a text"))?;
+    Ok(lines.join("\n"))
+}
+
+/// Whether Python counts a value as true.
+fn is_true(value: &Json) -> bool {
+    let is_empty = |length: Option<usize>| length == Some(0);
+    let is_zero =
+        value.as_str().is_none() && matches!(value.to_text().as_str(), "null" | "false" | "0" | "0.0" | "-0.0");
+    !is_zero
+        && !value.as_str().is_some_and(str::is_empty)
+        && !is_empty(items(value).map(|items| items.len()))
+        && !is_empty(value.entries().map(|entries| entries.len()))
+}
+
 /// A part of a message's content, with its keys that vLLM does not know.
 enum Part {
-    Text(String, Entries),
+    /// A text, of which vLLM does not check that it is one.
+    Text(Json, Entries),
     Media(MediaPart, Entries),
-    ToolReference(String),
+    ToolReference(Json),
 }
 
 /// Reads a part. `None` if it has no text.
 fn read_part(part: &Json) -> Result<Option<Part>, PrepareError> {
-    if let Some(text) = part.as_str() {
-        return Ok(Some(Part::Text(text.to_owned(), Vec::new())));
+    if part.as_str().is_some() {
+        return Ok(Some(Part::Text(part.clone(), Vec::new())));
     }
     let kind = given(part, "type");
     let Some(kind) = kind.as_ref().and_then(Json::as_str) else {
         return Err(PrepareError::rejected("a content part has no type; write {\"type\": \"text\", \"text\": …}"));
     };
-    let text = |key| given(part, key).and_then(|text| text.as_str().map(str::to_owned));
     let extra = || {
         let entries = part.entries().unwrap_or_default().into_iter();
         entries.filter(|(key, _)| !PART_KEYS.contains(&key.as_str())).collect()
     };
     match kind {
         "text" | "refusal" | "thinking" | "input_text" | "output_text" => {
-            let text = text(if kind.ends_with("_text") { "text" } else { kind });
-            Ok(text.map(|text| Part::Text(text, extra())))
+            let text = part.get(if kind.ends_with("_text") { "text" } else { kind }).unwrap_or_else(Json::null);
+            // Of the other kinds, a list of parts keeps the null.
+            let is_skipped = text.is_null() && matches!(kind, "text" | "refusal");
+            Ok((!is_skipped).then(|| Part::Text(text, extra())))
         }
-        "tool_reference" => Ok(text("name").map(Part::ToolReference)),
+        "tool_reference" => Ok(given(part, "name").map(Part::ToolReference)),
         kind => match MediaPart::of(kind)? {
             Some(media) => Ok(Some(Part::Media(media, extra()))),
             None => Err(PrepareError::rejected(format!("a content part of type {kind:?} is unknown to vLLM"))),
@@ -223,12 +243,23 @@ fn read_part(part: &Json) -> Result<Option<Part>, PrepareError> {
     }
 }
 
-/// A text of a system message without its first line, if clients change that line with every request.
-fn without_billing_line(text: &str) -> Option<String> {
-    if !text.starts_with(BILLING_LINE) {
-        return Some(text.to_owned());
+/// A part of a system message without its first line, if clients change that line with every request. `None` if nothing follows it.
+fn without_billing_line(part: Json) -> Result<Option<Json>, PrepareError> {
+    let is_text = part.as_str().is_none() && given(&part, "type").as_ref().and_then(Json::as_str) == Some("text");
+    let text = if is_text { given(&part, "text") } else { Some(part.clone()) };
+    let Some(text) = text.as_ref().and_then(Json::as_str).filter(|text| text.starts_with(BILLING_LINE)) else {
+        return Ok(Some(part));
+    };
+    let rest = text.split_once('\n').map_or("", |(_, rest)| rest);
+    if rest.is_empty() {
+        return Ok(None);
     }
-    text.split_once('\n').map(|(_, rest)| rest.to_owned()).filter(|rest| !rest.is_empty())
+    if !is_text {
+        return Ok(Some(rest.into()));
+    }
+    let entries = part.entries().unwrap_or_default().into_iter();
+    let entries = entries.map(|(key, value)| if key == "text" { (key, rest.into()) } else { (key, value) });
+    Ok(Some(object(entries)?))
 }
 
 /// A tool call with its arguments as an object. What is no object becomes an empty one.
@@ -266,22 +297,18 @@ fn as_system(message: &Json) -> Result<Json, PrepareError> {
 /// Joins all system messages to one at the front, unless there is only one, which is the first message.
 fn merge_systems(messages: Vec<Json>) -> Result<Vec<Json>, PrepareError> {
     let is_system = |message: &Json| role_of(message) == "system";
+    let contents = messages.iter().filter(|message| is_system(message)).filter_map(|message| message.get("content"));
+    let texts = contents.map(|content| match items(&content) {
+        Some(parts) => joined(&parts.iter().filter_map(|part| part.get("text")).collect::<Vec<_>>()),
+        None => Ok(content.as_str().unwrap_or_default().to_owned()),
+    });
+    let mut texts = texts.collect::<Result<Vec<String>, _>>()?;
     if !messages.iter().skip(1).any(is_system) {
         return Ok(messages);
     }
-    let (systems, others): (Vec<Json>, Vec<Json>) = messages.into_iter().partition(is_system);
-    let texts = systems.iter().filter_map(|message| {
-        let content = message.get("content")?;
-        let text = match items(&content) {
-            Some(parts) => {
-                let texts = parts.iter().filter_map(|part| given(part, "text")?.as_str().map(str::to_owned));
-                texts.collect::<Vec<_>>().join("\n")
-            }
-            None => content.as_str()?.to_owned(),
-        };
-        Some(text).filter(|text| !text.is_empty())
-    });
-    let merged = object([("role", "system".into()), ("content", texts.collect::<Vec<_>>().join("\n\n").into())])?;
+    texts.retain(|text| !text.is_empty());
+    let merged = object([("role", "system".into()), ("content", texts.join("\n\n").into())])?;
+    let others = messages.into_iter().filter(|message| !is_system(message));
     Ok(std::iter::once(merged).chain(others).collect())
 }
 
@@ -323,14 +350,16 @@ pub(super) fn tool(tool: &Json) -> Result<Json, PrepareError> {
     if !fits {
         return Err(wrong());
     }
-    let deferred = given(tool, "defer_loading");
+    let flag =
+        |of: &Json, key| given(of, key).map(|flag| truth_of(&flag).map(Json::from).ok_or_else(wrong)).transpose();
+    let deferred = flag(tool, "defer_loading")?;
     let mut entries: Entries = vec![
         ("name".to_owned(), given(&function, "name").unwrap_or_else(Json::null)),
         ("description".to_owned(), description.unwrap_or_else(Json::null)),
         ("parameters".to_owned(), parameters.unwrap_or_else(Json::null)),
     ];
-    entries.extend(given(&function, "strict").map(|strict| ("strict".to_owned(), strict)));
-    let function_deferred = given(&function, "defer_loading").or_else(|| deferred.clone());
+    entries.extend(flag(&function, "strict")?.map(|strict| ("strict".to_owned(), strict)));
+    let function_deferred = flag(&function, "defer_loading")?.or_else(|| deferred.clone());
     entries.extend(function_deferred.map(|deferred| ("defer_loading".to_owned(), deferred)));
     let function = object(entries)?;
     let entries = [("type", Some("function".into())), ("function", Some(function)), ("defer_loading", deferred)];

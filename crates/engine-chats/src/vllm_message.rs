@@ -6,6 +6,7 @@
 use chat_template::Json;
 
 use super::error::PrepareError;
+use super::lax::truth_of;
 use super::media::is_media;
 use super::message::{Entries, Message, given, items, object};
 
@@ -91,7 +92,15 @@ fn openai_keys(message: &Message<'_>) -> Option<&'static [&'static str]> {
         "function" => (&["name"], content.is_some() && message.get("name").is_some() && is_text("name")),
         "assistant" => {
             let calls_fit = message.json.get("tool_calls").is_none_or(|calls| is_iterable(&calls));
-            (&["audio", "function_call", "name", "refusal", "tool_calls"], calls_fit && is_text("name"))
+            let has_texts = |key: &str, texts: &[&str]| {
+                message.get(key).is_none_or(|value| {
+                    texts.iter().all(|text| value.get(text).is_some_and(|text| text.as_str().is_some()))
+                })
+            };
+            let nested_fit = has_texts("audio", &["id"]) && has_texts("function_call", &["arguments", "name"]);
+            let refusal_fits = message.get("refusal").is_none_or(|refusal| refusal.as_str().is_some());
+            let keys = &["audio", "function_call", "name", "refusal", "tool_calls"];
+            (keys, calls_fit && is_text("name") && nested_fit && refusal_fits)
         }
         _ => return None,
     };
@@ -150,7 +159,10 @@ fn part_fields(part: &Json) -> Option<usize> {
     Some(match kind.as_ref().and_then(Json::as_str) {
         Some("text") if is_text("text") => 2,
         Some("refusal") if is_text("refusal") => 2,
-        Some("thinking") if is_text("thinking") => 2 + usize::from(part.get("closed").is_some()),
+        Some("thinking") if is_text("thinking") => match part.get("closed") {
+            Some(closed) => usize::from(truth_of(&closed).is_some()) * 3,
+            None => 2,
+        },
         Some("tool_reference") if is_text("name") => 2,
         Some(kind) if is_media(kind) => 2,
         _ => 0,
@@ -174,7 +186,7 @@ fn tool_fields(tool: &Json) -> Option<usize> {
 
 /// Checks the parts that OpenAI's types validate.
 fn check_parts(role: &str, content: &Json) -> Result<(), PrepareError> {
-    if content.as_str().is_some() {
+    if content.as_str().is_some() || content.entries().is_some_and(|entries| entries.is_empty()) {
         return Ok(());
     }
     let wrong = || PrepareError::rejected(format!("a content part of role {role:?} is of no type that vLLM takes"));

@@ -45,6 +45,8 @@ pub struct LimitingGroup {
 pub struct MissingGroupBlock {
     /// Position in the prompt, in blocks.
     pub position: usize,
+    /// Number of a block that is smaller than the registered ones, among the parts of the block at this position, from zero.
+    pub part: u32,
     /// Local hash of the block.
     pub local: Option<LocalHash>,
     /// Sequence hash of the block, if the rank has published it.
@@ -85,13 +87,16 @@ impl ExplainedMatch {
 impl GroupShortfall {
     fn new(Cut { usable, wanted, shortfalls }: Cut, held: usize, query: &[LocalHash], path: &[SequenceHash]) -> Self {
         let usable = usable as usize;
-        let block = |MissingBlock { position, held_in }| {
+        let block = |parts: u32, MissingBlock { position, part, held_in }| {
             let position = position as usize;
-            let (local, sequence) = (query.get(position).copied(), path.get(position).copied());
-            MissingGroupBlock { position, local, sequence, held_in }
+            // A part that ends inside the block has hashes of its own.
+            let is_whole = part + 1 == parts;
+            let local = query.get(position).copied().filter(|_| is_whole);
+            let sequence = path.get(position).copied().filter(|_| is_whole);
+            MissingGroupBlock { position, part, local, sequence, held_in }
         };
         let group = |Shortfall { group, missing_count, missing }| {
-            let missing = missing.into_iter().map(block).collect();
+            let missing = missing.into_iter().map(|missing| block(group.size.parts(), missing)).collect();
             LimitingGroup { group, missing_count, missing }
         };
         let groups = shortfalls.into_iter().map(group);

@@ -38,6 +38,8 @@ pub(super) enum Change {
     CopySaltUnknown(DpRank, Vec<SequenceHash>),
     /// The next event of the rank stores salted blocks. Blocks that wait for one of them were hashed without its salt.
     SaltedStore(DpRank),
+    /// An entry of the engine's cache is not indexed.
+    EntryOmitted(DpRank),
     /// Cause of the next `Forget` changes of the batch, for explanations.
     ForgetCause(ClearCause),
     /// Engine's timestamp of the next events, in seconds since the Unix epoch, for explanations. Holds until

@@ -14,37 +14,31 @@ pub(super) fn block_count(event: &RankEvent) -> usize {
         RankEvent::Primary(BlockEvent::Cleared) | RankEvent::ClearedScope(_) => 0,
         RankEvent::Secondary(change) => match &change.event {
             GroupEvent::Stored { blocks, .. } | GroupEvent::Removed { blocks, .. } => blocks.len(),
+            GroupEvent::Linked(links) => links.len(),
         },
     }
 }
 
 /// Passes on events of at most [`EVENT_BLOCKS_MAX`] blocks that together have the effect of this one, in order. Copies the
 /// event's blocks if there are more.
-pub(super) fn divide(event: RankEvent, push: impl FnMut(RankEvent)) {
-    divide_by(EVENT_BLOCKS_MAX, event, push);
-}
-
-/// [`divide`] into events of at most `blocks_max` blocks.
-pub(super) fn divide_by(blocks_max: usize, event: RankEvent, mut push: impl FnMut(RankEvent)) {
-    if block_count(&event) <= blocks_max {
+pub(super) fn divide(event: RankEvent, mut push: impl FnMut(RankEvent)) {
+    if block_count(&event) <= EVENT_BLOCKS_MAX {
         return push(event);
     }
     match event {
-        RankEvent::Primary(event) => {
-            parts_of_primary(blocks_max, event).into_iter().map(RankEvent::Primary).for_each(push)
-        }
+        RankEvent::Primary(event) => parts_of_primary(event).into_iter().map(RankEvent::Primary).for_each(push),
         RankEvent::ClearedScope(scope) => push(RankEvent::ClearedScope(scope)),
         RankEvent::Secondary(GroupChange { group, event }) => {
-            let parts = parts_of_group(blocks_max, event).into_iter();
+            let parts = parts_of_group(event).into_iter();
             parts.map(|event| RankEvent::Secondary(GroupChange { group, event })).for_each(push);
         }
     }
 }
 
-fn parts_of_primary(blocks_max: usize, event: BlockEvent) -> Vec<BlockEvent> {
+fn parts_of_primary(event: BlockEvent) -> Vec<BlockEvent> {
     match event {
         BlockEvent::Stored { tier, mut parent, blocks, copies } => {
-            let stored = blocks.chunks(blocks_max).map(|part| {
+            let stored = blocks.chunks(EVENT_BLOCKS_MAX).map(|part| {
                 let event = BlockEvent::Stored { tier, parent, blocks: part.to_vec(), copies };
                 parent = part.last().map(|last| last.sequence);
                 event
@@ -52,26 +46,29 @@ fn parts_of_primary(blocks_max: usize, event: BlockEvent) -> Vec<BlockEvent> {
             stored.collect()
         }
         BlockEvent::Copied { tier, blocks } => {
-            let copied = blocks.chunks(blocks_max);
+            let copied = blocks.chunks(EVENT_BLOCKS_MAX);
             copied.map(|part| BlockEvent::Copied { tier, blocks: part.to_vec() }).collect()
         }
         BlockEvent::Removed { tier, blocks, copies } => {
-            let removed = blocks.chunks(blocks_max);
+            let removed = blocks.chunks(EVENT_BLOCKS_MAX);
             removed.map(|part| BlockEvent::Removed { tier, blocks: part.to_vec(), copies }).collect()
         }
         BlockEvent::Cleared => vec![BlockEvent::Cleared],
     }
 }
 
-fn parts_of_group(blocks_max: usize, event: GroupEvent) -> Vec<GroupEvent> {
+fn parts_of_group(event: GroupEvent) -> Vec<GroupEvent> {
     match event {
         GroupEvent::Stored { tier, blocks, copies } => {
-            let stored = blocks.chunks(blocks_max);
+            let stored = blocks.chunks(EVENT_BLOCKS_MAX);
             stored.map(|part| GroupEvent::Stored { tier, blocks: part.to_vec(), copies }).collect()
         }
         GroupEvent::Removed { tier, blocks, copies } => {
-            let removed = blocks.chunks(blocks_max);
+            let removed = blocks.chunks(EVENT_BLOCKS_MAX);
             removed.map(|part| GroupEvent::Removed { tier, blocks: part.to_vec(), copies }).collect()
+        }
+        GroupEvent::Linked(links) => {
+            links.chunks(EVENT_BLOCKS_MAX).map(|part| GroupEvent::Linked(part.to_vec())).collect()
         }
     }
 }

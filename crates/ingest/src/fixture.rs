@@ -12,12 +12,12 @@ use flash_indexer_telemetry::metrics::{MetricNames, Metrics};
 use flash_indexer_telemetry::supervision::Supervisor;
 use flash_indexer_test_support::wait_for;
 use flash_indexer_types::networks::EngineNetworks;
-use flash_indexer_types::{ClearCause, EventContext, InstanceId, ModelKey, Ordinal, Trust};
+use flash_indexer_types::{ClearCause, EventContext, InstanceId, ModelKey, Ordinal, SharedCaches, Trust};
 use flash_indexer_wire::{AdapterSalt, BlockStored, Encoding, EngineEvent, Start, TokenIds, encode_batch};
 use parking_lot::Mutex;
 
 use crate::{
-    Decoders, Listener, ListenerOptions, ListenerState, Maintain, ModelSink, QUEUE_BYTES_MIN, RankOwner, Sockets,
+    Decoders, Listener, ListenerOptions, ListenerState, Maintain, ModelSink, QUEUE_BYTES_MIN, RankOwner, Sources,
     Transport, Writers,
 };
 
@@ -35,6 +35,63 @@ pub(crate) struct TestModel {
     pub(crate) gate: Mutex<()>,
     /// Workers of the applied events, in order.
     pub(crate) applied: Mutex<Vec<WorkerId>>,
+}
+
+impl TestModel {
+    pub(crate) fn new(writer: usize, metrics: &Arc<Metrics>) -> Self {
+        Self {
+            key: ModelKey::new(format!("m{writer}"), None),
+            index: Arc::new(GroupedIndex::new(Box::<RunIndex>::default())),
+            metrics: Arc::clone(metrics),
+            writer,
+            listeners: Mutex::default(),
+            gate: Mutex::default(),
+            applied: Mutex::default(),
+        }
+    }
+
+    /// A further listener of the model, without a decoder.
+    pub(crate) fn listener(self: &Arc<Self>) -> Arc<Listener> {
+        let number = self.listeners.lock().len() as u64 + 1;
+        self.add_listener(number, options("", None, RemovedCopies::One), Start::Immediate, 0)
+    }
+
+    fn add_listener(
+        self: &Arc<Self>,
+        number: u64,
+        options: ListenerOptions,
+        start: Start,
+        decoder: usize,
+    ) -> Arc<Listener> {
+        let state = ListenerState::new(&options);
+        let listener = Arc::new(Listener {
+            id: number,
+            model: Arc::<Self>::clone(self),
+            instance: InstanceId::number(number),
+            worker: WorkerId(number),
+            dp_rank: RANK,
+            options,
+            start,
+            decoder,
+            resume_from: None,
+            state,
+        });
+        self.listeners.lock().push(Arc::clone(&listener));
+        listener
+    }
+}
+
+fn options(endpoint: &str, replay_endpoint: Option<String>, removed_copies: RemovedCopies) -> ListenerOptions {
+    ListenerOptions {
+        endpoint: endpoint.to_owned(),
+        replay_endpoint,
+        lora_name: None,
+        engine: None,
+        removed_copies,
+        extra_keys: false,
+        cache_blocks: None,
+        shared_caches: SharedCaches::default(),
+    }
 }
 
 impl Maintain for TestModel {
@@ -117,7 +174,7 @@ pub(crate) struct Fixture {
     pub(crate) writers: Arc<Writers>,
     /// Each has a writer of its own.
     pub(crate) models: Vec<Arc<TestModel>>,
-    sockets: Sockets,
+    sockets: Sources,
     listeners: Mutex<Vec<Arc<Listener>>>,
 }
 
@@ -133,17 +190,8 @@ impl Fixture {
         let supervisor = Supervisor::start(&metrics).expect("a thread");
         let writers = Arc::new(Writers::start(models, &supervisor).expect("a thread"));
         let decoders = Arc::new(Decoders::start(Some(1), queue_bytes_max, &writers, &supervisor).expect("a thread"));
-        let sockets = Sockets::start(Arc::clone(&decoders), &EngineNetworks::default(), &supervisor).expect("sockets");
-        let model = |writer| TestModel {
-            key: ModelKey::new(format!("m{writer}"), None),
-            index: Arc::new(GroupedIndex::new(Box::<RunIndex>::default())),
-            metrics: Arc::clone(&metrics),
-            writer,
-            listeners: Mutex::default(),
-            gate: Mutex::default(),
-            applied: Mutex::default(),
-        };
-        let models: Vec<_> = (0..models).map(|writer| Arc::new(model(writer))).collect();
+        let sockets = Sources::start(Arc::clone(&decoders), &EngineNetworks::default(), &supervisor).expect("threads");
+        let models: Vec<_> = (0..models).map(|writer| Arc::new(TestModel::new(writer, &metrics))).collect();
         for (writer, model) in models.iter().enumerate() {
             let index: Arc<dyn Maintain> = Arc::<TestModel>::clone(model);
             writers.add_index(writer, Arc::downgrade(&index), 0);
@@ -194,29 +242,8 @@ impl Fixture {
     ) -> Arc<Listener> {
         let number = self.listeners.lock().len() as u64 + 1;
         let model = &self.models[(number as usize - 1) % self.models.len()];
-        let options = ListenerOptions {
-            endpoint: endpoint.to_owned(),
-            replay_endpoint,
-            lora_name: None,
-            engine: None,
-            removed_copies,
-            extra_keys: false,
-            cache_blocks: None,
-        };
-        let state = ListenerState::new(&options);
-        let listener = Arc::new(Listener {
-            id: number,
-            model: Arc::<TestModel>::clone(model),
-            instance: InstanceId::number(number),
-            worker: WorkerId(number),
-            dp_rank: RANK,
-            options,
-            start,
-            decoder: self.decoders.assign(),
-            resume_from: None,
-            state,
-        });
-        model.listeners.lock().push(Arc::clone(&listener));
+        let options = options(endpoint, replay_endpoint, removed_copies);
+        let listener = model.add_listener(number, options, start, self.decoders.assign());
         self.listeners.lock().push(Arc::clone(&listener));
         listener
     }

@@ -30,7 +30,10 @@
 //! | `listener_decoder/` | decoder of one stream: events to changes, reads of a rank at a message, handover of a restored rank, logs and metrics |
 //! | `decoders/` | decoder threads: deliveries, timers, routing of bound pods, restarts |
 //! | `engine_socket.rs` | what a socket receives from an engine: messages, and the connections that they belong to |
+//! | `event_source.rs` | what a way of receiving events has to do, and its errors |
 //! | `sockets/` | ZeroMQ: subscriptions, replay requests, the bound socket, the resolver |
+//! | `pulls/` | HTTP: engines whose events the service pulls, each with a thread of its own |
+//! | `sources.rs` | all of these ways as one; the endpoint of a listener selects its way |
 
 mod bound_pods;
 mod change;
@@ -39,6 +42,7 @@ mod decoders;
 mod engine_events_tests;
 mod engine_socket;
 mod event_parts;
+mod event_source;
 #[cfg(test)]
 mod fixture;
 mod listener;
@@ -46,21 +50,25 @@ mod listener_decoder;
 mod message;
 #[cfg(test)]
 mod overload_tests;
+mod pulls;
 mod queues;
 mod resume_point;
 mod scoped_clear;
 mod sockets;
+mod sources;
 mod waiting_ranks;
 mod writer;
 
 pub use bound_pods::{PendingRegistration, PodName, Refusal, bound_endpoint, is_bound};
 pub use decoders::{Decoders, Delivery, Retired};
 pub use engine_socket::{ConnectionEvent, EngineSocket, receive_from};
+pub use event_source::{ConnectError, EventSource};
 pub use listener::{Connection, Listener, ListenerOptions, ListenerReport, ListenerState};
 pub use listener::{Maintain, ModelSink, RankActivity, RankOwner, ReleaseOutcome, ReplayClient, ReplayProgress};
 pub use queues::{QUEUE_BYTES_MIN, default_queue_bytes, memory_share};
 pub use resume_point::{BlockDecoderState, DecoderState, DecoderStateDetail, RankReader, ReadAt, ResumePoint};
-pub use sockets::{BindError, BoundOptions, ConnectError, Sockets, Transport};
+pub use sockets::{BindError, BoundOptions, Sockets};
+pub use sources::{Sources, Transport};
 #[doc(hidden)]
 pub use tracing;
 pub use writer::Writers;

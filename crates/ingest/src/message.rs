@@ -21,6 +21,13 @@ impl Message {
     }
 }
 
+impl Message {
+    /// The message without its events. Its sequence number still counts.
+    pub(super) fn without_events(self) -> Self {
+        Self { outline: self.outline.map(BatchOutline::without_events), ..self }
+    }
+}
+
 impl AsRef<[u8]> for Message {
     fn as_ref(&self) -> &[u8] {
         &self.payload

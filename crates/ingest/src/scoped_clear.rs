@@ -1,16 +1,13 @@
 //! Clears of a part of a rank's cache. They become removals of its blocks, which histories and the shared store record.
 
-use std::collections::VecDeque;
 use std::collections::hash_map::IntoValues;
 
-use flash_indexer_core::groups::{ClearScope, GroupedIndex, RankEvent, SecondaryGroup};
+use flash_indexer_core::groups::{ClearScope, GroupPart, GroupReading, GroupedIndex, RankEvent};
 use flash_indexer_core::{DpRank, HeldBlock, HeldReading, ReadingProgress, SequenceHash, SharedIndex, WorkerRank};
 
-use crate::event_parts::divide_by;
-
-/// Blocks that one part lists or removes. Smaller than the parts of other events, because one event of each of many ranks may
-/// clear all of their blocks: an event of another rank waits for a part of each.
-const PART_BLOCKS_MAX: usize = 256;
+/// Blocks that one part lists or removes. Smaller than the parts of other events, because an event of another rank may wait for
+/// two parts.
+pub(super) const PART_BLOCKS_MAX: usize = 256;
 
 /// A clear of a part of a rank's cache, on the writer thread and in parts. Other events of the rank are applied before the first
 /// part or after the last one.
@@ -25,8 +22,8 @@ enum Stage {
     Listing(HeldReading),
     /// The listed blocks are being removed.
     Primary(IntoValues<SequenceHash, HeldBlock>),
-    /// The secondary groups are being cleared, with the removals of the current one.
-    Secondary(Vec<SecondaryGroup>, VecDeque<RankEvent>),
+    /// The secondary groups are being read and cleared, the last one first.
+    Secondary(Vec<GroupReading>),
 }
 
 /// One part of a scoped clear: removals of at most [`PART_BLOCKS_MAX`] blocks.
@@ -40,7 +37,7 @@ impl ScopedClear {
     pub(super) fn new(index: &GroupedIndex, rank: WorkerRank, scope: ClearScope) -> Self {
         let stage = match scope.has_primary() {
             true => Stage::Listing(HeldReading::with_capacity(rank, index.size(rank).blocks)),
-            false => Stage::Secondary(index.secondary_groups(rank), VecDeque::new()),
+            false => Stage::secondary(index, rank, scope),
         };
         Self { rank, scope, stage }
     }
@@ -50,7 +47,7 @@ impl ScopedClear {
     }
 
     /// The next part, whose removals are to be applied before the part after it is asked for. A part reads at most
-    /// [`PART_BLOCKS_MAX`] blocks of the primary group, or all of a secondary one.
+    /// [`PART_BLOCKS_MAX`] blocks.
     pub(super) fn next_part(self, index: &GroupedIndex) -> ClearPart {
         let Self { rank, scope, stage } = self;
         let (removals, next) = match stage {
@@ -62,32 +59,39 @@ impl ScopedClear {
                 // A block may be in every tier of the scope.
                 let blocks: Vec<HeldBlock> = listed.by_ref().take(PART_BLOCKS_MAX / scope.tiers().count()).collect();
                 let next = match blocks.is_empty() {
-                    true => Stage::Secondary(index.secondary_groups(rank), VecDeque::new()),
+                    true => Stage::secondary(index, rank, scope),
                     false => Stage::Primary(listed),
                 };
                 (scope.primary_removals(&blocks), Some(next))
             }
-            Stage::Secondary(mut groups, mut removals) => match removals.pop_front() {
-                Some(removal) => (vec![removal], Some(Stage::Secondary(groups, removals))),
-                None => {
-                    let next = groups.pop().map(|group| {
-                        for removal in index.secondary_removals(rank, scope, group) {
-                            divide_by(PART_BLOCKS_MAX, removal, |part| removals.push_back(part));
-                        }
-                        Stage::Secondary(groups, removals)
-                    });
-                    (Vec::new(), next)
+            Stage::Secondary(mut readings) => match readings.last_mut() {
+                Some(reading) => {
+                    let blocks_max = PART_BLOCKS_MAX / scope.tiers().count();
+                    let GroupPart { blocks, progress, .. } = index.read_group(rank, reading, blocks_max);
+                    let removals = scope.secondary_removals(reading.group(), &blocks);
+                    if progress == ReadingProgress::Complete {
+                        readings.pop();
+                    }
+                    (removals, Some(Stage::Secondary(readings)))
                 }
+                None => (Vec::new(), None),
             },
         };
         ClearPart { removals, rest: next.map(|stage| Self { rank, scope, stage }) }
     }
 }
 
+impl Stage {
+    fn secondary(index: &GroupedIndex, rank: WorkerRank, scope: ClearScope) -> Self {
+        let groups = index.secondary_groups(rank).into_iter().filter(|group| scope.has_secondary(group.id));
+        Self::Secondary(groups.map(GroupReading::new).collect())
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use flash_indexer_core::groups::{
-        AttentionWindow, ClearedGroups, GroupBlockSize, GroupChange, GroupEvent, GroupId,
+        AttentionWindow, ClearedGroups, GroupBlockSize, GroupChange, GroupEvent, GroupId, SecondaryGroup,
     };
     use flash_indexer_core::run::RunIndex;
     use flash_indexer_core::{Block, BlockEvent, LocalHash, Tier, WorkerId};

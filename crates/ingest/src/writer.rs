@@ -1,6 +1,8 @@
 //! Writers: threads that each own the write side of some models' indexes. They apply queued changes in turns.
 
 mod effects;
+#[cfg(test)]
+mod turns_tests;
 
 use std::cell::RefCell;
 use std::sync::atomic::AtomicBool;
@@ -21,7 +23,7 @@ use super::event_parts::{EVENT_BLOCKS_MAX, block_count};
 use super::listener::{Listener, Maintain};
 use super::queues::{QueuedWork, Queues, Taken};
 use super::resume_point::ReadInParts;
-use super::scoped_clear::{ClearPart, ScopedClear};
+use super::scoped_clear::{ClearPart, PART_BLOCKS_MAX, ScopedClear};
 use super::waiting_ranks::WaitingRanks;
 
 /// Changes after which a batch ends with the next message.
@@ -108,6 +110,7 @@ impl Writers {
                 clock: clock.clone(),
                 waiting_ranks: RefCell::default(),
                 work_since_maintenance: 0,
+                turn_blocks: 0,
                 wait: Duration::ZERO,
             };
             let queued = Arc::clone(&queues);
@@ -220,6 +223,8 @@ struct Writer {
     waiting_ranks: RefCell<WaitingRanks>,
     /// Entries of the queue since the last maintenance.
     work_since_maintenance: usize,
+    /// Blocks and changes that it applied or read in its last turn.
+    turn_blocks: usize,
     /// How long it waits for work before it runs maintenance.
     wait: Duration,
 }
@@ -227,7 +232,8 @@ struct Writer {
 impl Steps for Writer {
     /// Waits for the next entry of the queues and does a bounded part of it, or else runs maintenance.
     fn step(&mut self, watch: &Arc<Watch>) -> Step {
-        match self.queues.take(self.number, Some(self.clock.now() + self.wait), || {}) {
+        let last_work = std::mem::take(&mut self.turn_blocks);
+        match self.queues.take(self.number, last_work, Some(self.clock.now() + self.wait), || {}) {
             Taken::Work { key, work, .. } => {
                 self.wait = Duration::ZERO;
                 self.take_turn(watch, &key, work);
@@ -257,12 +263,17 @@ impl Writer {
         match work {
             Work::Changes(listener, mut batch, reservation) => {
                 watch.begin(Some(Arc::clone(&listener) as _));
-                if !self.stopping.load(Relaxed) && self.apply_part(watch, &listener, &mut batch) == Turn::More {
-                    self.queues.put_back(worker, self.number, Work::Changes(listener, batch, reservation));
+                if !self.stopping.load(Relaxed) {
+                    let (turn, blocks) = self.apply_part(watch, &listener, &mut batch);
+                    self.turn_blocks = blocks;
+                    if turn == Turn::More {
+                        self.queues.put_back(worker, self.number, Work::Changes(listener, batch, reservation));
+                    }
                 }
             }
             Work::Read(mut reading) => {
                 watch.begin(None);
+                self.turn_blocks = TURN_BLOCKS_MAX;
                 if read_part(watch, &mut reading) == Turn::More {
                     self.queues.put_back(worker, self.number, Work::Read(reading));
                 }
@@ -275,15 +286,17 @@ impl Writer {
         watch.end();
     }
 
-    /// Applies a bounded part of a batch of changes. If a change panics, the rest of the batch is dropped with the index.
-    fn apply_part(&self, watch: &Watch, listener: &Arc<Listener>, batch: &mut ChangeBatch) -> Turn {
+    /// Applies a bounded part of a batch of changes. Returns whether more is left, and the blocks and changes of the part. If a
+    /// change panics, the rest of the batch is dropped with the index.
+    fn apply_part(&self, watch: &Watch, listener: &Arc<Listener>, batch: &mut ChangeBatch) -> (Turn, usize) {
         if let Some(reading) = &mut batch.reading {
             if read_part(watch, reading) == Turn::More {
-                return Turn::More;
+                return (Turn::More, TURN_BLOCKS_MAX);
             }
             batch.reading = None;
         }
         let index = listener.model.index();
+        let mut blocks = 0;
         // A restart of the stream removes all blocks.
         let clearing = batch.clearing.take().filter(|_| !listener.needs_restart());
         let applied = watch.guarded(|| {
@@ -291,6 +304,7 @@ impl Writer {
             let mut context = batch.context.take().unwrap_or_else(|| Context::new(now));
             if let Some(clearing) = clearing {
                 let dp_rank = clearing.dp_rank();
+                blocks = PART_BLOCKS_MAX;
                 let ClearPart { removals, rest } = clearing.next_part(&index);
                 for removal in removals {
                     self.apply_change(&index, listener, Change::Event(dp_rank, removal), now, &mut context);
@@ -300,7 +314,6 @@ impl Writer {
                 return;
             }
             let changes = &mut batch.changes;
-            let mut blocks = 0;
             while let Some(change) = changes.next() {
                 if let Some(Change::Event(dp_rank, event)) = changes.as_slice().get(PREFETCH_DISTANCE - 1) {
                     let rank = WorkerRank { worker: listener.worker, dp_rank: *dp_rank };
@@ -332,8 +345,8 @@ impl Writer {
             listener.model.replace_failed_index(&index, Some(listener.id));
         }
         match applied.is_some() && (batch.reading.is_some() || batch.clearing.is_some() || batch.changes.len() > 0) {
-            true => Turn::More,
-            false => Turn::Complete,
+            true => (Turn::More, blocks),
+            false => (Turn::Complete, blocks),
         }
     }
 

@@ -16,7 +16,10 @@ use flash_indexer_snapshot::{
     DumpEntry, DumpError, DumpSink, DumpSummary, EngineKind, RankName, RankRecord, Refused, read_dump,
 };
 use flash_indexer_telemetry::supervision::{ThreadKind, Watch};
-use flash_indexer_types::{ModelKey, Owner, RankId, Registered, Registration, Trust, log_rank};
+use flash_indexer_types::endpoints::is_pulled;
+use flash_indexer_types::{
+    InstanceId, ModelKey, Owner, RankId, Registered, Registration, SharedCaches, Trust, log_rank,
+};
 use tracing::{error, info, warn};
 
 use super::Peers;
@@ -196,14 +199,20 @@ impl Recovery {
         if self.peers.check_own(url, process.as_deref()) {
             return Err(SourceError::Own);
         }
+        let mut pulled = BTreeSet::new();
         for worker in workers {
             for (registration, owner) in registrations(&worker) {
-                self.hold(registration, owner);
+                if is_pulled(&registration.endpoint) {
+                    // A second reader would take its events away from the peer.
+                    pulled.insert((registration.model, registration.instance));
+                } else {
+                    self.hold(registration, owner);
+                }
             }
         }
         self.wait_for_connections();
         let dump = client.dump(url, None)?;
-        self.restore(url.as_str(), dump, DumpTime::Now)
+        self.restore(url.as_str(), dump, DumpTime::Now, pulled)
     }
 
     fn restore_file(
@@ -212,7 +221,7 @@ impl Recovery {
         path: &Path,
     ) -> Result<(BTreeMap<RankId, RestoredRank>, DumpSummary), SourceError> {
         let file = File::open(path).map_err(|source| SourceError::Open { path: source_name.to_owned(), source })?;
-        self.restore(source_name, file, DumpTime::Earlier)
+        self.restore(source_name, file, DumpTime::Earlier, PulledInstances::new())
     }
 
     /// Restores a dump, all of it or nothing.
@@ -221,9 +230,10 @@ impl Recovery {
         source_name: &str,
         dump: impl Read,
         time: DumpTime,
+        pulled: PulledInstances,
     ) -> Result<(BTreeMap<RankId, RestoredRank>, DumpSummary), SourceError> {
         let restore = Restore::new(Arc::clone(&self.indexer), self.held.clone());
-        let mut loader = DumpLoader { recovery: self, restore, time };
+        let mut loader = DumpLoader { recovery: self, restore, time, pulled };
         let summary = read_dump(dump, &mut loader).map_err(|source| dump_error(source_name, source))?;
         Ok((loader.restore.commit(), summary))
     }
@@ -287,7 +297,11 @@ struct DumpLoader<'r> {
     recovery: &'r mut Recovery,
     restore: Restore,
     time: DumpTime,
+    /// Instances of a peer that are left out, because one replica alone may pull their events.
+    pulled: PulledInstances,
 }
+
+type PulledInstances = BTreeSet<(ModelKey, InstanceId)>;
 
 /// When a dump was made.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -323,6 +337,9 @@ impl DumpSink for DumpLoader<'_> {
         // Fault injection by model name.
         #[cfg(test)]
         assert!(record.model_name != "recovery-fault", "a test asked for a failure");
+        if self.pulled.contains(&(record.key(), record.instance_id.clone())) {
+            return Ok(());
+        }
         if let Some((registration, owner)) = registration(&record)
             && let Some(rank) = self.recovery.hold(registration, owner)
         {
@@ -338,6 +355,9 @@ impl DumpSink for DumpLoader<'_> {
     }
 
     fn entry(&mut self, rank: RankName<'_>, entry: DumpEntry) -> Result<(), Refused> {
+        if !self.pulled.is_empty() && self.pulled.contains(&(rank.key.clone(), rank.instance.clone())) {
+            return Ok(());
+        }
         self.restore.entry(rank, entry)
     }
 }
@@ -357,8 +377,14 @@ fn registration(record: &RankRecord) -> Option<(Registration, Owner)> {
         removed_copies: engine.removal.into(),
         extra_keys: engine.extra_keys,
         cache_blocks: engine.cache_blocks,
+        shared_caches: shared_caches(&engine.shared_caches),
     };
     Some((registration, Owner::recovered(engine.source.as_deref())))
+}
+
+/// Shared caches of a rank of a dump or a peer. A list that only a later version accepts is left out.
+fn shared_caches(ids: &[InstanceId]) -> SharedCaches {
+    SharedCaches::new(ids.iter().cloned().map(Into::into)).unwrap_or_default()
 }
 
 /// Registrations of a peer's instance.
@@ -378,6 +404,7 @@ fn registrations(worker: &Worker) -> Vec<(Registration, Owner)> {
             removed_copies: listener.removal.into(),
             extra_keys: listener.extra_keys,
             cache_blocks: listener.cache_blocks,
+            shared_caches: shared_caches(&listener.shared_caches),
         };
         Some((registration, Owner::recovered(listener.source.as_deref())))
     });

@@ -35,6 +35,8 @@ pub struct Answer {
     pub(crate) names: Arc<[InstanceName]>,
     /// A part for each rank, ordered by instance and rank.
     pub ranks: Vec<RankAnswer>,
+    /// What shared caches add to the matches of these ranks, in the order of instances; empty without shared caches.
+    pub(crate) shared: Vec<SharedMatch>,
     /// Tokens in a block.
     pub block_tokens: u32,
     /// Recent queries that matched each leading block, without this query. For the blocks that any rank holds in any
@@ -80,6 +82,24 @@ impl Answer {
         u32::try_from(blocks).unwrap_or(u32::MAX)
     }
 
+    /// The shared caches that hold more of the prompt than some of these ranks, which are those of one instance, does itself:
+    /// each once, with the leading tokens that it holds in any tier.
+    #[must_use]
+    pub fn shared_matches(&self, ranks: &[RankAnswer]) -> Vec<(&InstanceName, u64)> {
+        let Some(instance) = ranks.first().map(|rank| rank.instance).filter(|_| !self.shared.is_empty()) else {
+            return Vec::new();
+        };
+        let start = self.shared.partition_point(|shared| shared.instance < instance);
+        let mut matches: Vec<(&InstanceName, u64)> = Vec::new();
+        for shared in self.shared[start..].iter().take_while(|shared| shared.instance == instance) {
+            match matches.iter_mut().find(|(cache, _)| cache.id() == shared.cache.id()) {
+                Some((_, tokens)) => *tokens = shared.tokens.max(*tokens),
+                None => matches.push((&shared.cache, shared.tokens)),
+            }
+        }
+        matches
+    }
+
     /// The ranks of each instance.
     pub fn instances(&self) -> impl Iterator<Item = (&InstanceName, &[RankAnswer])> {
         self.ranks.chunk_by(|a, b| a.instance == b.instance).map(|ranks| (self.name(&ranks[0]), ranks))
@@ -93,14 +113,25 @@ pub struct RankAnswer {
     pub(crate) instance: u32,
     /// Its rank.
     pub dp_rank: DpRank,
-    /// Leading tokens held, when a tier and the faster ones are used together.
+    /// Leading tokens held, when a tier and the faster ones are used together. Those of shared caches count in slower tiers.
     pub tokens: PerTier<u64>,
     /// Blocks that the rank holds, of any prompt.
     pub blocks_held: usize,
-    /// Trust in the rank.
+    /// Trust in the rank, or the worse one in a shared cache that adds to its match.
     pub trust: Trust,
     /// Whether the bounded index evicted blocks that the rank holds. `tokens` is then a lower bound.
     pub partial: bool,
+}
+
+/// Blocks of a prompt that a shared cache holds, and a rank of an instance that is attached to it does not.
+#[derive(Debug, Clone)]
+pub(crate) struct SharedMatch {
+    /// Index of the instance's name.
+    pub instance: u32,
+    /// The shared cache.
+    pub cache: Arc<InstanceName>,
+    /// Leading tokens that it holds in any tier.
+    pub tokens: u64,
 }
 
 /// The name of an instance, prepared for answers.

@@ -4,6 +4,7 @@ mod answers;
 mod instance;
 mod instance_table;
 mod replaceable_index;
+mod shared_caches;
 mod token_windows;
 
 use std::collections::BTreeMap;
@@ -24,6 +25,7 @@ use tracing::error;
 pub(crate) use self::instance::{Instance, StreamStatus};
 pub(crate) use self::instance_table::InstanceTable;
 pub(crate) use self::replaceable_index::{ReplaceableIndex, unbounded_index};
+pub(crate) use self::shared_caches::SharedDepths;
 pub(crate) use self::token_windows::TokenWindows;
 
 use flash_indexer_explain::{History, SeenVariants};
@@ -365,7 +367,9 @@ impl Model {
     /// Updates the adapter that all registrations have in common. Called after registrations change.
     pub(crate) fn update_lora_name(&self) {
         let instances = self.instances.read();
-        let mut names = instances.values().flat_map(|instance| instance.listeners.values());
+        // The events of a shared cache name adapters.
+        let targets = instances.iter().filter(|(name, _)| name.shared_cache().is_none());
+        let mut names = targets.flat_map(|(_, instance)| instance.listeners.values());
         let first = names.next().and_then(|listener| listener.options.lora_name.clone());
         let agreed = first.filter(|first| names.all(|listener| listener.options.lora_name.as_ref() == Some(first)));
         *self.lora_name.write() = agreed;
@@ -381,22 +385,32 @@ impl Model {
         self.index().sizes().into_iter().map(|(_, size)| size).sum()
     }
 
-    /// Whether a rank holds more than its bounded index has room for. Its matches are then lower bounds.
+    /// Whether the engine of a rank holds more than the index has of it. Its matches are then lower bounds.
     pub(crate) fn is_partial(&self, rank: WorkerRank) -> bool {
         self.partial_ranks().is_some_and(|ranks| ranks.contains(&rank))
     }
 
-    /// All partial ranks; none if memory is not bounded.
+    /// All partial ranks; none if memory is not bounded and no rank has left entries out.
     pub(crate) fn partial_ranks(&self) -> Option<Arc<FxHashSet<WorkerRank>>> {
+        self.index().partial_ranks()
+    }
+
+    /// The ranks whose blocks a bounded index has evicted or refused; none if memory is not bounded.
+    pub(crate) fn evicted_ranks(&self) -> Option<Arc<FxHashSet<WorkerRank>>> {
         self.index().memory_limit().map(|bound| bound.partial_ranks)
     }
 
     /// State of the model for metrics.
     pub(crate) fn state(&self) -> ModelState {
         let sizes = self.index().sizes();
+        let (instances, shared_caches) = {
+            let instances = self.instances.read();
+            (instances.len(), instances.keys().filter(|name| name.shared_cache().is_some()).count())
+        };
         ModelState {
             key: self.key.clone(),
-            instances: self.instances.read().len(),
+            instances: instances - shared_caches,
+            shared_caches,
             ranks: sizes.len(),
             size: sizes.into_iter().map(|(_, size)| size).sum(),
             bytes: self.index().memory_bytes(),

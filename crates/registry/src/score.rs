@@ -16,7 +16,7 @@ pub use self::tier_weights::{TierWeights, TierWeightsError};
 use flash_indexer_types::{InstanceId, Trust};
 
 use crate::answer::StoreAnswer;
-use crate::model::Model;
+use crate::model::{Model, SharedDepths};
 use crate::predictions::{PredictionView, Predictions};
 use crate::search::{RemoteRank, Search};
 use crate::shared_store::RemoteListedRank;
@@ -38,12 +38,14 @@ pub struct PodScore {
     pub pod: InstanceId,
     /// Sum of the weights of the held and the predicted blocks.
     pub score: f64,
-    /// Leading blocks of the prompt that the pod's best rank holds in any tier.
+    /// Leading blocks of the prompt that the pod's best rank holds in any tier, continued by its shared caches.
     pub held_blocks: u32,
     /// Blocks behind the held ones that the pod is predicted to hold.
     pub predicted_blocks: u32,
-    /// The worst trust among its ranks.
+    /// The worst trust among its ranks, and the shared caches that add to their matches.
     pub trust: Trust,
+    /// Shared caches that hold more of the prompt than a rank of the pod does itself, with their leading blocks.
+    pub shared: Vec<(InstanceId, u32)>,
     /// Whether the bounded index evicted blocks that one of its ranks holds. The score is then a lower bound.
     pub partial: bool,
 }
@@ -77,7 +79,30 @@ struct Pod {
     name: InstanceId,
     /// The worst trust among its ranks; none if no rank has a listener.
     trust: Option<Trust>,
+    shared: BTreeMap<InstanceId, u32>,
     is_partial: bool,
+}
+
+impl Pod {
+    /// Adds what shared caches hold behind the match of one of its ranks.
+    fn add_shared(&mut self, depths: &SharedDepths) {
+        self.trust = self.trust.max(Some(depths.trust));
+        for (cache, blocks) in &depths.caches {
+            let known = self.shared.entry(cache.id().clone()).or_default();
+            *known = (*known).max(*blocks);
+        }
+    }
+}
+
+/// The blocks of a match in each tier, continued by shared caches that hold the first blocks of the prompt to these depths.
+/// Blocks of the match stay in its tiers.
+fn extended(mut tiers: PerTier<u32>, shared: &PerTier<u32>) -> PerTier<u32> {
+    let mut end: u32 = tiers.0.iter().sum();
+    for (tier, depth) in tiers.0.iter_mut().zip(shared.0) {
+        *tier += depth.saturating_sub(end);
+        end = end.max(depth);
+    }
+    tiers
 }
 
 /// The best rank of a pod.
@@ -113,14 +138,20 @@ impl Scoring<'_> {
     /// Scores all pods that the filter admits, by name.
     pub(crate) async fn score_all(&self, search: &Search<'_>, filter: &PodFilter) -> Vec<ScoredPod> {
         let remote = RemoteRanks::of(search);
-        let pods = remote.pods(search.local.as_deref(), filter);
+        let mut pods = remote.pods(search.local.as_deref(), filter);
         let mut best: FxHashMap<WorkerId, BestRank> = FxHashMap::default();
         let found = search.find_local();
         if let Some(model) = &search.local {
             model.record_query(&found);
         }
-        let is_scored = |rank: &WorkerRank| pods.contains_key(&rank.worker);
         for (variant, query) in search.variants.iter().enumerate() {
+            let shared = search.local.as_ref().zip(found.get(variant));
+            let mut shared = shared.map(|(model, (_, found))| model.shared_depths(found)).unwrap_or_default();
+            shared.retain(|rank, _| pods.contains_key(&rank.worker) && !remote.ranks.contains_key(rank));
+            for (rank, depths) in &shared {
+                pods.entry(rank.worker).and_modify(|pod| pod.add_shared(depths));
+            }
+            let is_scored = |rank: &WorkerRank| pods.contains_key(&rank.worker);
             let found = found.get(variant).into_iter().flat_map(|(_, found)| &found.ranks);
             let counts = |found: &&RankMatch| is_scored(&found.rank) && !remote.ranks.contains_key(&found.rank);
             let found: Vec<RankMatch> = found.filter(counts).copied().collect();
@@ -128,10 +159,18 @@ impl Scoring<'_> {
                 Some(model) => self.tier_lookups.fastest_tiers(model, query, &found).await,
                 None => Vec::new(),
             };
-            let local = found.iter().map(|found| found.rank.worker).zip(tiers);
+            let own = found.iter().map(|found| found.rank).zip(tiers);
+            let own = own.map(|(rank, tiers)| {
+                (rank.worker, shared.remove(&rank).map_or(tiers, |depths| extended(tiers, &depths.blocks)))
+            });
             let remote = remote.ranks.iter().filter(|(rank, _)| is_scored(rank));
             let remote = remote.map(|(rank, remote)| (rank.worker, slowest_tiers(&remote.blocks(variant))));
-            self.score_variant(query, local.chain(remote), &pods, &mut best);
+            self.score_variant(query, own.chain(remote), &pods, &mut best);
+            if !shared.is_empty() {
+                // Attached ranks that hold nothing of the prompt themselves.
+                let held = shared.iter().map(|(rank, it)| (rank.worker, extended(PerTier::default(), &it.blocks)));
+                self.score_variant(query, held, &pods, &mut best);
+            }
         }
         let scored = pods.into_iter().map(|(worker, pod)| {
             let BestRank { score, held, predicted } = best.get(&worker).copied().unwrap_or_default();
@@ -141,6 +180,7 @@ impl Scoring<'_> {
                 held_blocks: held,
                 predicted_blocks: predicted,
                 trust: pod.trust.unwrap_or(Trust::Degraded),
+                shared: pod.shared.into_iter().collect(),
                 partial: pod.is_partial,
             };
             ScoredPod { worker, pod }
@@ -192,7 +232,8 @@ impl<'s> RemoteRanks<'s> {
         let mut pods = local.map(|model| self.local_pods(model, filter)).unwrap_or_default();
         for (rank, RemoteRank { rank: listed, trust, .. }) in &self.ranks {
             if filter.admits(listed.instance.as_key()) {
-                let new = || Pod { name: listed.instance.clone(), trust: None, is_partial: false };
+                let new =
+                    || Pod { name: listed.instance.clone(), trust: None, shared: BTreeMap::new(), is_partial: false };
                 let pod = pods.entry(rank.worker).or_insert_with(new);
                 pod.trust = pod.trust.max(Some(*trust));
             }
@@ -205,11 +246,13 @@ impl<'s> RemoteRanks<'s> {
         let partial = partial.iter().flat_map(|ranks| ranks.iter()).filter(|rank| !self.ranks.contains_key(rank));
         let partial: FxHashSet<WorkerId> = partial.map(|rank| rank.worker).collect();
         let instances = model.instances.read();
-        let admitted = instances.iter().filter(|(name, _)| filter.admits(name.as_key()));
+        let targets = instances.iter().filter(|(name, _)| name.shared_cache().is_none());
+        let admitted = targets.filter(|(name, _)| filter.admits(name.as_key()));
         let pods = admitted.map(|(name, instance)| {
             let counts = |dp_rank| !self.ranks.contains_key(&WorkerRank { worker: instance.worker, dp_rank });
             let trust = instance.worst_trust(counts);
-            (instance.worker, Pod { name: name.clone(), trust, is_partial: partial.contains(&instance.worker) })
+            let is_partial = partial.contains(&instance.worker);
+            (instance.worker, Pod { name: name.clone(), trust, shared: BTreeMap::new(), is_partial })
         });
         pods.collect()
     }
@@ -246,6 +289,14 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+
+    #[test]
+    fn shared_caches_continue_a_match_behind_its_end() {
+        let own = PerTier([2, 1, 0, 0]);
+        assert_eq!(extended(own, &PerTier([0, 5, 5, 9])), PerTier([2, 3, 0, 4]));
+        assert_eq!(extended(own, &PerTier([0, 2, 3, 3])), own, "what the rank holds itself stays in its tiers");
+        assert_eq!(extended(PerTier::default(), &PerTier([0, 0, 4, 4])), PerTier([0, 0, 4, 0]));
+    }
 
     proptest! {
         #[test]

@@ -176,8 +176,11 @@ impl<'q> Search<'q> {
         remote.filter(|remote| local_trust(remote.rank).is_none_or(|local| remote.trust < local)).collect()
     }
 
-    /// The worker id of a pod of any replica, as predictions use it; none if no replica has the pod.
+    /// The worker id of a pod of any replica, as predictions use it; none if no replica has the pod, and for a shared cache.
     pub(crate) fn worker(&self, pod: &InstanceId) -> Option<WorkerId> {
+        if pod.shared_cache().is_some() {
+            return None;
+        }
         let listed = || {
             let mut ranks = self.listed.as_ref()?.ranks.values().filter(|rank| !rank.is_local);
             ranks.find(|rank| rank.instance == *pod).map(|rank| rank.worker)
@@ -235,6 +238,8 @@ impl RemoteRank<'_> {
             trust: self.trust,
             // Memory limits do not apply to published ranks.
             partial: false,
+            // Other replicas' ranks are not attached to the shared caches of this one.
+            shared: Vec::new(),
         }
     }
 }
@@ -266,12 +271,34 @@ fn hash_variants(
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use flash_indexer_core::hashing::{BlockSize, sequence_hashes};
     use flash_indexer_core::{Block, BlockEvent, DpRank, Tier, WorkerRank};
     use flash_indexer_types::Registration;
 
     use super::*;
     use crate::{Indexer, IndexerOptions, QueryError};
+
+    #[test]
+    fn a_remote_rank_of_which_the_store_does_not_have_all_is_not_exact() {
+        let (holder, listed) = FleetModel::of_one_rank(Trust::Exact, Instant::now() + Duration::from_secs(3_600));
+        let hashes = Query::Hashes(Cow::Borrowed(&[LocalHash(1), LocalHash(2)]));
+        let mut search = Search::new(None, Some(Arc::new(listed)), hashes);
+        search.store = StoreAnswer::Included;
+        search.remote.variants = vec![std::iter::once((holder, PerTier([2; _]))).collect()];
+        let trust = |search: &Search<'_>| {
+            let answer = search.answer(QueryOptions::default());
+            let found = answer.ranks.iter().map(|found| (found.trust, found.tokens[Tier::Device])).collect::<Vec<_>>();
+            let remote = search.remote_ranks().iter().map(|remote| remote.trust).collect::<Vec<_>>();
+            (found, remote)
+        };
+        assert_eq!(trust(&search), (vec![(Trust::Exact, 32)], vec![Trust::Exact]));
+        search.remote.incomplete.insert(holder);
+        assert_eq!(trust(&search), (vec![(Trust::Degraded, 32)], vec![Trust::Degraded]), "answers, and scores");
+        search.remote.variants = vec![Depths::default()];
+        assert_eq!(trust(&search), (vec![(Trust::Degraded, 0)], vec![Trust::Degraded]), "its epoch has ended");
+    }
 
     #[test]
     fn a_model_with_several_token_windows_has_no_cursors() {

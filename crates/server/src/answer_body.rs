@@ -104,3 +104,36 @@ impl HttpBody for CountedBody {
         self.body.size_hint()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use axum::serve::Listener;
+    use flash_indexer_connections::{BoundedListener, Protocol};
+    use flash_indexer_telemetry::metrics::{MetricNames, Metrics};
+    use tokio::net::{TcpListener, TcpStream};
+
+    use super::*;
+    use crate::body_budget::Bodies;
+
+    #[test]
+    fn each_part_of_an_answer_waits_for_its_client_until_it_is_dropped() {
+        let metrics = Arc::new(Metrics::new(MetricNames::Own));
+        let budget = BodyBudget::new(Bodies::Answers, Some(100), 1, &metrics);
+        tokio::runtime::Runtime::new().expect("a runtime").block_on(async {
+            let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+            let address = listener.local_addr().expect("an address");
+            let mut listener = BoundedListener::new(listener, Protocol::Http, None, 1, Arc::clone(&metrics));
+            let (_client, (connection, _)) = tokio::join!(TcpStream::connect(address), listener.accept());
+            let handle = connection.handle();
+            let mut answer = AnswerBytes::new(&budget, Some(handle.clone()));
+            answer.add(20).expect("there is room");
+            let parts = [&b"first part"[..], b"other part"].map(|part| answer.send(Bytes::from_static(part)));
+            assert_eq!((handle.unread_count(), budget.bytes()), (2, 20));
+            let [first, other] = parts;
+            drop(first);
+            assert_eq!((handle.unread_count(), budget.bytes()), (1, 10));
+            drop(other);
+            assert_eq!((handle.unread_count(), budget.bytes()), (0, 0));
+        });
+    }
+}

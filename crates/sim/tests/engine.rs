@@ -43,6 +43,7 @@ fn an_index_fed_by_the_engine_predicts_every_hit() {
         block_size: block_size(),
         lora_name: None,
         removed_copies: RemovedCopies::One,
+        cache_tier: None,
     });
     let mut index = RadixTree::default();
     let (mut hits, mut duplicates, mut removals, mut sequence) = (0, 0, 0, 0);

@@ -30,8 +30,12 @@ impl Follower {
     /// Applies a message; every event must translate.
     fn apply(&mut self, message: &RecordedMessage) {
         let rank = worker_rank(message.dp_rank);
-        let options =
-            TranslatorOptions { block_size: self.block_size, lora_name: None, removed_copies: RemovedCopies::One };
+        let options = TranslatorOptions {
+            block_size: self.block_size,
+            lora_name: None,
+            removed_copies: RemovedCopies::One,
+            cache_tier: None,
+        };
         let translator = self.translators.entry(message.dp_rank).or_insert_with(|| Translator::new(options));
         for event in decode_batch(&message.payload).expect("a batch").events {
             let event = event.expect("a good event");

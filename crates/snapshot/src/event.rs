@@ -2,7 +2,7 @@
 
 use std::marker::PhantomData;
 
-use flash_indexer_core::groups::{GroupId, SecondaryGroup};
+use flash_indexer_core::groups::{BlockLink, GroupId, SecondaryGroup};
 use flash_indexer_core::hashing::{BlockSize, Salt};
 use flash_indexer_core::{Block, LocalHash, SequenceHash, Tier};
 use flash_indexer_types::hashes::{AnyHash, HashForm, ShownHash};
@@ -112,6 +112,8 @@ struct StoredInGroup<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     block_size: Option<u32>,
     blocks: ShownHashes<'a>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    links: Option<ShownLinks<'a>>,
 }
 
 impl<'a> Stored<'a> {
@@ -133,11 +135,19 @@ impl<'a> Stored<'a> {
         blocks: &'a [SequenceHash],
         hashes: HashForm,
     ) -> Self {
-        let SecondaryGroup { id: GroupId(number), window, size } = group;
-        let block_size = size_record(size, registered);
-        let group =
-            StoredInGroup { group: number, needs: window.into(), block_size, blocks: ShownHashes(blocks, hashes) };
+        let group = StoredInGroup::new(group, registered, ShownHashes(blocks, hashes));
         Self { group: Some(group), ..Self::empty(copies, hashes) }
+    }
+
+    /// Event of links between blocks of a secondary cache group.
+    pub(super) fn links_in_group(
+        (group, registered): (SecondaryGroup, BlockSize),
+        links: &'a [BlockLink],
+        hashes: HashForm,
+    ) -> Self {
+        let group = StoredInGroup::new(group, registered, ShownHashes(&[], hashes));
+        let group = StoredInGroup { links: Some(ShownLinks(links, hashes)), ..group };
+        Self { group: Some(group), ..Self::empty(1, hashes) }
     }
 
     /// Event of recent blocks that the rank does not hold.
@@ -152,6 +162,23 @@ impl<'a> Stored<'a> {
 
     fn empty(copies: u32, hashes: HashForm) -> Self {
         Self::new(Run { parent: None, blocks: &[], mark: BlockAnnotations::default() }, copies, hashes)
+    }
+}
+
+impl<'a> StoredInGroup<'a> {
+    fn new(group: SecondaryGroup, registered: BlockSize, blocks: ShownHashes<'a>) -> Self {
+        let SecondaryGroup { id: GroupId(group), window, size } = group;
+        Self { group, needs: window.into(), block_size: size_record(size, registered), blocks, links: None }
+    }
+}
+
+/// Links as pairs: a block, and the one before it.
+struct ShownLinks<'a>(&'a [BlockLink], HashForm);
+
+impl Serialize for ShownLinks<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let shown = |hash: SequenceHash| ShownHash(hash.0, self.1);
+        serializer.collect_seq(self.0.iter().map(|link| (shown(link.block), link.before.map(shown))))
     }
 }
 
@@ -241,6 +268,8 @@ pub(super) struct ReadGroup {
     pub(super) block_size: Option<u32>,
     #[serde(deserialize_with = "sequence_hashes")]
     pub(super) blocks: Vec<SequenceHash>,
+    #[serde(default, deserialize_with = "links")]
+    pub(super) links: Vec<BlockLink>,
 }
 
 fn salt<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Salt>, D::Error> {
@@ -264,6 +293,19 @@ fn blocks<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<Block>, D::E
 fn sequence_hashes<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<SequenceHash>, D::Error> {
     let convert = |hash: AnyHash| SequenceHash(hash.0);
     deserializer.deserialize_seq(LimitedList { expected: "a list of block hashes", convert, read: PhantomData })
+}
+
+fn links<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<BlockLink>, D::Error> {
+    let sequence = |hash: AnyHash| SequenceHash(hash.0);
+    let convert = |(block, before): (AnyHash, Option<AnyHash>)| BlockLink {
+        block: sequence(block),
+        before: before.map(sequence),
+    };
+    deserializer.deserialize_seq(LimitedList {
+        expected: "a list of pairs of block hashes",
+        convert,
+        read: PhantomData,
+    })
 }
 
 /// List with at most [`READ_EVENT_BLOCKS_MAX`] entries.

@@ -18,7 +18,7 @@ pub struct GroupRecord {
     pub group: u32,
     /// Role of the group in an index.
     pub role: RoleRecord,
-    /// Tokens in a block of the group; absent if that is the registered size.
+    /// Tokens in a block of the group, a multiple or a part of the registered size; absent if that is the registered size.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(minimum = 1)]
     pub block_size: Option<u32>,
@@ -80,7 +80,12 @@ impl GroupRecord {
     pub fn known(&self, registered: BlockSize) -> KnownGroup {
         let role = match self.role {
             RoleRecord::Primary => GroupRole::Primary,
-            RoleRecord::Secondary(needs) => GroupRole::Secondary { window: needs.into(), size: self.size(registered) },
+            RoleRecord::Secondary(needs) => {
+                // A group that holds blocks has shown its size. Otherwise a partial entry could pass for one of its blocks.
+                let has_blocks = self.holds.is_some_and(|holds| holds.blocks > 0);
+                let size = self.size(registered).or(has_blocks.then_some(GroupBlockSize::REGISTERED));
+                GroupRole::Secondary { window: needs.into(), size }
+            }
             RoleRecord::Unsupported => GroupRole::Unsupported,
         };
         KnownGroup { id: GroupId(self.group), role }
@@ -111,8 +116,10 @@ impl GroupRecord {
             let (role, block_size) = (RoleRecord::Secondary((*window).into()), size_record(*size, registered));
             let record = records.entry(*group).or_insert(Self { group: *group, role, block_size, holds: None });
             let holds = record.holds.get_or_insert_default();
-            if let GroupEvent::Stored { tier, blocks, copies } = event {
-                holds.add_sequence_hashes(*tier, *copies, blocks);
+            match event {
+                GroupEvent::Stored { tier, blocks, copies } => holds.add_sequence_hashes(*tier, *copies, blocks),
+                GroupEvent::Linked(links) => holds.add_links(links),
+                GroupEvent::Removed { .. } => {}
             }
         }
         records.into_values().collect()
@@ -121,7 +128,9 @@ impl GroupRecord {
 
 /// Block size in a dump that no cache group of the model can have.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("cache group {group} has blocks of {tokens} tokens, which is no multiple of the registered {registered}")]
+#[error(
+    "cache group {group} has blocks of {tokens} tokens, which is no multiple of the registered {registered}, nor a part of it"
+)]
 pub(super) struct GroupSizeError {
     group: u32,
     tokens: u32,

@@ -77,8 +77,8 @@ pub use self::directory::{DirectoryError, SnapshotDirectory, StoredSnapshot};
 pub use self::groups::{GroupRecord, RoleRecord, WindowRecord};
 pub use self::rank_dump::RankDump;
 pub use self::read::{
-    DumpEntry, DumpError, DumpSink, DumpSummary, KeptBlocks, RankName, RecentBlocks, Refused, SecondaryBlocks,
-    StoredBlocks, read_dump,
+    DumpEntry, DumpError, DumpSink, DumpSummary, GroupLinks, KeptBlocks, RankName, RecentBlocks, Refused,
+    SecondaryBlocks, StoredBlocks, read_dump,
 };
 pub use self::record::{CursorRecord, EngineRecord, RankRecord, StreamRecord, TokenWindowRecord};
 pub use self::tally::Tally;

@@ -2,7 +2,7 @@
 
 use std::io::{self, BufRead, BufReader, Cursor, Read};
 
-use flash_indexer_core::groups::{GroupChange, GroupEvent, SecondaryGroup};
+use flash_indexer_core::groups::{BlockLink, GroupChange, GroupEvent, SecondaryGroup};
 use flash_indexer_core::hashing::{BlockSize, Salt};
 use flash_indexer_core::{Block, BlockEvent, DpRank, SequenceHash, Tier};
 use flash_indexer_types::names::shorten;
@@ -100,6 +100,8 @@ pub enum DumpEntry {
     Blocks(StoredBlocks),
     /// Blocks of a secondary cache group.
     Secondary(SecondaryBlocks),
+    /// Links between blocks of a secondary cache group, after the blocks.
+    Links(GroupLinks),
     /// Recent blocks that the rank no longer holds, for the decoder state.
     Recent(RecentBlocks),
     /// Removed blocks that the rank's index keeps for their descendants.
@@ -113,6 +115,7 @@ impl DumpEntry {
         match self {
             Self::Blocks(stored) => stored.blocks.len(),
             Self::Secondary(stored) => stored.hashes.len(),
+            Self::Links(_) => 0,
             Self::Recent(recent) => recent.blocks.len(),
             Self::Kept(kept) => kept.blocks.len(),
         }
@@ -130,6 +133,21 @@ pub struct SecondaryBlocks {
     pub copies: u32,
     /// The blocks.
     pub hashes: Vec<SequenceHash>,
+}
+
+/// Links between blocks of a secondary cache group whose blocks are smaller than the registered ones.
+#[derive(Debug)]
+pub struct GroupLinks {
+    /// The group.
+    pub group: SecondaryGroup,
+    /// The links.
+    pub links: Vec<BlockLink>,
+}
+
+impl From<GroupLinks> for GroupChange {
+    fn from(GroupLinks { group, links }: GroupLinks) -> Self {
+        Self { group, event: GroupEvent::Linked(links) }
+    }
 }
 
 impl From<SecondaryBlocks> for GroupChange {

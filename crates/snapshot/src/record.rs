@@ -93,6 +93,9 @@ pub struct EngineRecord {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<usize>, minimum = 1)]
     pub cache_blocks: Option<NonZeroUsize>,
+    /// Caches of hosts and pools that the rank is attached to.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub shared_caches: Vec<InstanceId>,
     /// Discovery source that registered the rank; none for a manual registration.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub source: Option<String>,

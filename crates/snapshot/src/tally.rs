@@ -2,6 +2,7 @@
 
 use std::ops::AddAssign;
 
+use flash_indexer_core::groups::BlockLink;
 use flash_indexer_core::{Block, SequenceHash, Tier};
 use flash_indexer_wire::Age;
 use serde::{Deserialize, Serialize};
@@ -16,8 +17,8 @@ pub struct Tally {
     /// Blocks, counted once for each tier.
     pub blocks: u64,
     /// Sum of XXH3-64 over blocks, in hexadecimal digits. The input is the tier, reference count, parent, sequence hash and
-    /// local hash of a block; in a secondary cache group the tier, reference count and sequence hash; in decoder state the
-    /// age, parent, sequence hash and local hash.
+    /// local hash of a block; in a secondary cache group the tier, reference count and sequence hash, and of each link the two
+    /// sequence hashes; in decoder state the age, parent, sequence hash and local hash.
     #[serde(with = "hex")]
     #[schema(value_type = String)]
     pub digest: u64,
@@ -50,6 +51,13 @@ impl Tally {
             self.digest = self.digest.wrapping_add(sequence_hash_digest(tier, copies, hash));
         }
     }
+
+    /// Adds links between blocks of a secondary cache group, which are no blocks.
+    pub fn add_links(&mut self, links: &[BlockLink]) {
+        for link in links {
+            self.digest = self.digest.wrapping_add(link_digest(link));
+        }
+    }
 }
 
 impl AddAssign for Tally {
@@ -77,6 +85,16 @@ fn sequence_hash_digest(tier: Tier, copies: u32, hash: SequenceHash) -> u64 {
     bytes[0] = tier as u8;
     bytes[1..5].copy_from_slice(&copies.to_le_bytes());
     bytes[5..13].copy_from_slice(&hash.0.to_le_bytes());
+    xxh3_64(&bytes)
+}
+
+/// Digest of one link.
+fn link_digest(link: &BlockLink) -> u64 {
+    let mut bytes = [0; 17];
+    // The first byte of a block is its tier.
+    bytes[0] = 0x40 | u8::from(link.before.is_some());
+    bytes[1..9].copy_from_slice(&link.block.0.to_le_bytes());
+    bytes[9..17].copy_from_slice(&link.before.map_or(0, |before| before.0).to_le_bytes());
     xxh3_64(&bytes)
 }
 

@@ -9,7 +9,7 @@ use flash_indexer_types::hashes::AnyHash;
 
 use super::event::{ReadGroup, ReadKept, ReadRecent, ReadStored, ReadTier};
 use super::groups::{GroupSizeError, read_size};
-use super::read::{DumpEntry, DumpError, KeptBlocks, RecentBlocks, SecondaryBlocks, StoredBlocks};
+use super::read::{DumpEntry, DumpError, GroupLinks, KeptBlocks, RecentBlocks, SecondaryBlocks, StoredBlocks};
 use super::record::RankRecord;
 use super::tally::Tally;
 
@@ -40,15 +40,20 @@ impl ReceivedTotals {
             return Ok(DumpEntry::Kept(KeptBlocks { parent: parent_hash.map(sequence), blocks }));
         }
         Ok(match (group, gone) {
-            (Some(ReadGroup { group, needs, block_size, blocks: hashes }), _) => {
+            (Some(ReadGroup { group, needs, block_size, blocks: hashes, links }), _) => {
                 let size = block_size.map(|tokens| read_size(group, tokens, registered)).transpose()?;
-                self.groups.entry(group).or_default().add_sequence_hashes(tier, copies, &hashes);
+                let total = self.groups.entry(group).or_default();
+                total.add_sequence_hashes(tier, copies, &hashes);
+                total.add_links(&links);
                 let group = SecondaryGroup {
                     id: GroupId(group),
                     window: needs.into(),
                     size: size.unwrap_or(GroupBlockSize::REGISTERED),
                 };
-                DumpEntry::Secondary(SecondaryBlocks { group, tier, copies, hashes })
+                match links.is_empty() {
+                    true => DumpEntry::Secondary(SecondaryBlocks { group, tier, copies, hashes }),
+                    false => DumpEntry::Links(GroupLinks { group, links }),
+                }
             }
             (None, Some(ReadRecent { remembered, parent_hash, salt, blocks })) => {
                 let (parent, age) = (parent_hash.map(sequence), remembered.into());

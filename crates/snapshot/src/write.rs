@@ -91,9 +91,20 @@ impl<W: Write> DumpWriter<W> {
         let key = record.key();
         let registered = BlockSize::new(record.block_size).expect("the block size of a model is not zero");
         for GroupChange { group, event } in &dump.secondary {
-            let (tier, hashes, copies) = stored_in_group(event);
-            for piece in hashes.chunks(EVENT_BLOCKS_MAX) {
-                self.event(&record, &key, tier, Stored::in_group((*group, registered), copies, piece, self.hashes))?;
+            let group = (*group, registered);
+            match event {
+                GroupEvent::Stored { tier, blocks, copies } => {
+                    for piece in blocks.chunks(EVENT_BLOCKS_MAX) {
+                        self.event(&record, &key, *tier, Stored::in_group(group, *copies, piece, self.hashes))?;
+                    }
+                }
+                GroupEvent::Linked(links) => {
+                    for piece in links.chunks(EVENT_BLOCKS_MAX) {
+                        let links = Stored::links_in_group(group, piece, self.hashes);
+                        self.event(&record, &key, Tier::Device, links)?;
+                    }
+                }
+                GroupEvent::Removed { .. } => unreachable!("a dump consists of stores"),
             }
         }
         let salt_of = |block: &Block| dump.salts.get(&block.sequence).copied();
@@ -200,13 +211,5 @@ fn stored(event: &BlockEvent) -> (Tier, Option<SequenceHash>, &[Block], u32) {
         BlockEvent::Copied { .. } | BlockEvent::Removed { .. } | BlockEvent::Cleared => {
             unreachable!("a dump consists of stores")
         }
-    }
-}
-
-/// Fields of a stored event of a secondary cache group.
-fn stored_in_group(event: &GroupEvent) -> (Tier, &[SequenceHash], u32) {
-    match event {
-        GroupEvent::Stored { tier, blocks, copies } => (*tier, blocks, *copies),
-        GroupEvent::Removed { .. } => unreachable!("a dump consists of stores"),
     }
 }

@@ -9,6 +9,8 @@ pub enum ThreadKind {
     Decoder,
     /// Owns the sockets that connect to engines.
     EngineSockets,
+    /// Pulls the events of one engine over HTTP.
+    EnginePull,
     /// Owns the socket that engines connect to.
     BoundSocket,
     /// Resolves host names.
@@ -33,10 +35,11 @@ pub enum ThreadKind {
 
 impl ThreadKind {
     /// Every kind, in the order of the discriminants.
-    pub const ALL: [Self; 13] = [
+    pub const ALL: [Self; 14] = [
         Self::Writer,
         Self::Decoder,
         Self::EngineSockets,
+        Self::EnginePull,
         Self::BoundSocket,
         Self::Resolver,
         Self::Pods,
@@ -55,6 +58,7 @@ impl ThreadKind {
             Self::Writer => "writer",
             Self::Decoder => "decoder",
             Self::EngineSockets => "engine_sockets",
+            Self::EnginePull => "engine_pull",
             Self::BoundSocket => "bound_socket",
             Self::Resolver => "resolver",
             Self::Pods => "pods",
@@ -73,6 +77,7 @@ impl ThreadKind {
         match self {
             Self::Writer => "index-writer",
             Self::EngineSockets => "engine-sockets",
+            Self::EnginePull => "engine-pull",
             Self::BoundSocket => "bound-socket",
             Self::PeerCheck => "peer-check",
             _ => self.as_str(),

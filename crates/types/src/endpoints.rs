@@ -156,7 +156,9 @@ fn numbers_address(host: &str) -> Option<Ipv4Addr> {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum EndpointError {
     /// The endpoint is not an address of a supported transport.
-    #[error("invalid endpoint {endpoint:?}: {why}; give an address such as tcp://host:5557 or tcp://10.0.0.1:5557")]
+    #[error(
+        "invalid endpoint {endpoint:?}: {why}; give an address such as tcp://host:5557, tcp://10.0.0.1:5557 or, to pull the events of TensorRT-LLM, http://host:8000"
+    )]
     Malformed {
         /// The endpoint.
         endpoint: String,
@@ -187,14 +189,29 @@ pub fn is_ipc(endpoint: &str) -> bool {
     endpoint.starts_with("ipc://")
 }
 
+/// The host and port of an endpoint whose events are pulled over HTTP.
+fn pulled_address(endpoint: &str) -> Option<&str> {
+    ["http://", "https://"].into_iter().find_map(|scheme| endpoint.strip_prefix(scheme))
+}
+
+/// Whether the service pulls the events of an endpoint over HTTP.
+pub fn is_pulled(endpoint: &str) -> bool {
+    pulled_address(endpoint).is_some()
+}
+
+/// The host and port of an endpoint; none for a path.
+pub(crate) fn dialled_address(endpoint: &str) -> Option<&str> {
+    endpoint.strip_prefix("tcp://").or_else(|| pulled_address(endpoint))
+}
+
 /// Rejects an endpoint that ZeroMQ accepts without an error and never connects, and an endpoint with a refused address.
 pub fn check_endpoint(endpoint: &str) -> Result<(), EndpointError> {
     let invalid = |why| Err(EndpointError::Malformed { endpoint: endpoint.to_owned(), why });
     if let Some(path) = endpoint.strip_prefix("ipc://") {
         return if path.is_empty() { invalid("the path is empty") } else { Ok(()) };
     }
-    let Some(address) = endpoint.strip_prefix("tcp://") else {
-        return invalid("it starts with neither tcp:// nor ipc://");
+    let Some(address) = dialled_address(endpoint) else {
+        return invalid("it starts with none of tcp://, ipc://, http:// and https://");
     };
     let Some((host, port)) = address.rsplit_once(':') else { return invalid("there is no port") };
     if host.is_empty() || host.contains('*') || port.contains('*') {
@@ -327,9 +344,15 @@ mod tests {
 
     #[test]
     fn an_endpoint_is_a_host_and_a_port() {
-        for endpoint in
-            ["tcp://gpu-1.fleet:5557", "tcp://gpu_1:1", "tcp://10.0.0.1:5557", "tcp://[::1]:5557", "ipc:///tmp/e"]
-        {
+        for endpoint in [
+            "tcp://gpu-1.fleet:5557",
+            "tcp://gpu_1:1",
+            "tcp://10.0.0.1:5557",
+            "tcp://[::1]:5557",
+            "ipc:///tmp/e",
+            "http://gpu-1:8000",
+            "https://[::1]:8443",
+        ] {
             assert_eq!(check_endpoint(endpoint), Ok(()), "{endpoint}");
         }
         for endpoint in [
@@ -339,6 +362,14 @@ mod tests {
             "tcp://10.0.0.1:1;169.254.169.254:80",
             "tcp://a;b:1",
             "tcp://0.0.0.0:5557",
+            "http://gpu-1",
+            "http://gpu-1:8000/",
+            "http://gpu-1:8000/kv_cache_events",
+            "http://user@gpu-1:8000",
+            "http://gpu-1:8000?a=b",
+            "http://169.254.169.254:80",
+            "https://metadata.google.internal:443",
+            "ftp://gpu-1:21",
             "inproc://waker",
             "pgm://a:1",
             "ipc://",

@@ -12,6 +12,7 @@
 //! | `instance` | identity of an instance ([`InstanceId`]) and of a model of a tenant ([`ModelKey`]) |
 //! | `rank_id` | identity of a rank in a fleet ([`RankId`]) |
 //! | `registration`, `owner` | registrations of ranks ([`Registration`]) and their owners ([`Owner`]) |
+//! | `shared_cache` | caches of hosts and pools, and the ranks attached to them ([`SharedCaches`]) |
 //! | `trust` | trust states ([`Trust`]) |
 //! | `position` | position in the event stream of a rank ([`Position`]) |
 //! | `doubt` | gaps in the event stream of a rank ([`Doubt`]) |
@@ -46,6 +47,7 @@ mod position;
 mod rank_id;
 mod registration;
 mod schema;
+mod shared_cache;
 mod trust;
 
 pub use clear_cause::ClearCause;
@@ -59,6 +61,7 @@ pub use owner::{OwnedRank, Owner};
 pub use position::Position;
 pub use rank_id::RankId;
 pub use registration::{EmptyModelPolicy, Registered, Registration};
+pub use shared_cache::{SHARED_CACHES_MAX, SharedCacheKind, SharedCaches, SharedCachesError};
 #[doc(hidden)]
 pub use tracing;
 pub use trust::Trust;

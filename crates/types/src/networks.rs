@@ -6,7 +6,9 @@ use std::sync::Arc;
 
 use ipnet::IpNet;
 
-use crate::endpoints::{EndpointError, HostError, RefusedAddress, check_address, check_endpoint, check_host};
+use crate::endpoints::{
+    EndpointError, HostError, RefusedAddress, check_address, check_endpoint, check_host, dialled_address,
+};
 
 /// A network of engines or peers, such as `10.0.0.0/8`. A single address is a network too.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -57,7 +59,7 @@ impl EngineNetworks {
     /// Rejects an endpoint that [`check_endpoint`] rejects, and one with an address outside the networks.
     pub fn check_endpoint(&self, endpoint: &str) -> Result<(), EndpointError> {
         check_endpoint(endpoint)?;
-        let host = endpoint.strip_prefix("tcp://").and_then(|address| address.rsplit_once(':'));
+        let host = dialled_address(endpoint).and_then(|address| address.rsplit_once(':'));
         let checked = host.map_or(Ok(()), |(host, _)| self.check_host(host));
         checked.map_err(|refused| EndpointError::Address { endpoint: endpoint.to_owned(), refused })
     }
@@ -89,6 +91,8 @@ mod tests {
             ("tcp://[fd01::1]:5557", false),
             ("tcp://[::ffff:11.0.0.1]:5557", false),
             ("tcp://8.8.8.8:5557", false),
+            ("http://10.1.2.3:8000", true),
+            ("https://8.8.8.8:443", false),
         ] {
             assert_eq!(networks.check_endpoint(endpoint).is_ok(), is_permitted, "{endpoint}");
         }

@@ -6,7 +6,7 @@ use flash_indexer_core::hashing::BlockSize;
 use flash_indexer_core::{DpRank, RemovedCopies};
 
 use crate::names::{NameError, NameField, check_names};
-use crate::{InstanceId, ModelKey, RankId};
+use crate::{InstanceId, ModelKey, RankId, SharedCaches};
 
 /// Registration of a rank: its identity, its engine's endpoints and how its messages are decoded.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -35,6 +35,8 @@ pub struct Registration {
     pub extra_keys: bool,
     /// Blocks that the engine's cache has room for, if the engine publishes no events; none for the default.
     pub cache_blocks: Option<NonZeroUsize>,
+    /// Caches of hosts and pools from which the engine loads blocks.
+    pub shared_caches: SharedCaches,
 }
 
 impl Registration {
@@ -53,6 +55,7 @@ impl Registration {
             removed_copies: RemovedCopies::One,
             extra_keys: false,
             cache_blocks: None,
+            shared_caches: SharedCaches::default(),
         }
     }
 

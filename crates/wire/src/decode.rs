@@ -70,6 +70,12 @@ impl BatchOutline {
         Self { events_at: rest.offset(), events: rest.left, ..self }
     }
 
+    /// The outline without the batch's events.
+    #[must_use]
+    pub const fn without_events(self) -> Self {
+        Self { events: 0, ..self }
+    }
+
     /// The batch of the payload that this outline was computed from, decoded in an engine's format. The result for
     /// any other payload is meaningless.
     #[must_use]
@@ -215,6 +221,14 @@ pub enum EventError {
         /// Limit of the elements.
         max: u32,
     },
+    /// The event was pulled in another format, and could not be used there ([`PullReader`](crate::PullReader)).
+    #[error("{why}")]
+    LeftOut {
+        /// Label for counters.
+        reason: &'static str,
+        /// The cause, truncated to 256 characters.
+        why: String,
+    },
     /// The event's own MessagePack is malformed.
     #[error("failed to decode the event: {0}")]
     Malformed(#[from] Malformed),
@@ -232,6 +246,7 @@ impl EventError {
             Self::OutOfRange { .. } => "out_of_range",
             Self::RepeatedField => "repeated_field",
             Self::TooLong { .. } => "event_too_large",
+            Self::LeftOut { reason, .. } => reason,
             Self::Malformed(_) => "malformed_event",
         }
     }

@@ -4,11 +4,13 @@ use std::fmt::{self, Write};
 
 use crate::adapter::{EngineAdapter, StoredField, missing_stored_field};
 use crate::decode::{EVENT_FIELDS_MAX, EventError};
+use crate::decode_mooncake::mooncake_event;
 use crate::event::{
     BlockInactive, BlockRemoved, BlockStored, BlockTransferred, EngineEvent, RemovalReason, ScopedClear,
 };
 use crate::fields::{self, BlockKeys};
 use crate::msgpack::{Reader, Token};
+use crate::pulled;
 use crate::translate::is_known_medium;
 
 /// Field of a known event that this version does not know. The event is used without it.
@@ -44,7 +46,7 @@ impl fmt::Display for FieldName<'_> {
 pub const UNKNOWN_FIELDS_MAX: usize = 16;
 
 /// Collects the unknown fields of one event.
-struct UnknownFields<'a, 'f> {
+pub(crate) struct UnknownFields<'a, 'f> {
     event: &'static str,
     found: &'f mut Vec<UnknownField<'a>>,
 }
@@ -62,6 +64,12 @@ impl<'a> UnknownFields<'a, '_> {
         if reader.clone().next()? != Token::Nil {
             self.add(FieldName::Position(at + 1));
         }
+        Ok(reader.skip()?)
+    }
+
+    /// Skips a field of a map.
+    pub(crate) fn skip_named(&mut self, field: &'a [u8], reader: &mut Reader<'a>) -> Result<(), EventError> {
+        self.add(FieldName::Key(field));
         Ok(reader.skip()?)
     }
 }
@@ -85,25 +93,47 @@ pub(crate) fn event<'a>(
         }
         Token::Map(len) => {
             fields::limited(len, EVENT_FIELDS_MAX, "fields")?;
-            let kind = Kind::of(kind_of_map(&mut reader.clone(), len)?)?;
-            from_map(reader, kind, len, &mut UnknownFields { event: kind.as_str(), found: unknown_fields })
+            match kind_of_map(&mut reader.clone(), len)? {
+                MapKind::Engine(kind) if kind == pulled::LEFT_OUT.as_bytes() => Err(pulled::left_out(reader, len)?),
+                MapKind::Engine(kind) => {
+                    let kind = Kind::of(kind)?;
+                    from_map(reader, kind, len, &mut UnknownFields { event: kind.as_str(), found: unknown_fields })
+                }
+                MapKind::Mooncake => {
+                    mooncake_event(reader, len, &mut UnknownFields { event: MOONCAKE, found: unknown_fields })
+                }
+            }
         }
         _ => Err(EventError::NotAnEvent),
     }
 }
 
-fn kind_of_map<'a>(reader: &mut Reader<'a>, len: u32) -> Result<&'a [u8], EventError> {
+/// Name of the events of Mooncake's master in metrics and logs.
+const MOONCAKE: &str = "mooncake";
+
+/// Type of an event in a map.
+enum MapKind<'a> {
+    /// An engine's, in the field `type`.
+    Engine(&'a [u8]),
+    /// Mooncake's, in `event_type`, which comes before a `type` for readers of engine events.
+    Mooncake,
+}
+
+fn kind_of_map<'a>(reader: &mut Reader<'a>, len: u32) -> Result<MapKind<'a>, EventError> {
     for _ in 0..len {
-        if reader.next()? == Token::Text(b"type") {
-            let Token::Text(kind) = reader.next()? else { return Err(EventError::NotAnEvent) };
-            return Ok(kind);
+        match reader.next()? {
+            Token::Text(b"type") => {
+                let Token::Text(kind) = reader.next()? else { return Err(EventError::NotAnEvent) };
+                return Ok(MapKind::Engine(kind));
+            }
+            Token::Text(b"event_type") => return Ok(MapKind::Mooncake),
+            _ => reader.skip()?,
         }
-        reader.skip()?;
     }
     Err(EventError::NotAnEvent)
 }
 
-fn unknown(kind: &[u8]) -> EventError {
+pub(crate) fn unknown_type(kind: &[u8]) -> EventError {
     EventError::UnknownType { kind: String::from_utf8_lossy(kind).chars().take(KIND_CHARS_MAX).collect() }
 }
 
@@ -125,7 +155,7 @@ impl Kind {
             b"BlockTransferred" => Ok(Self::Transferred),
             b"BlockInactive" => Ok(Self::Inactive),
             b"AllBlocksCleared" => Ok(Self::Cleared),
-            kind => Err(unknown(kind)),
+            kind => Err(unknown_type(kind)),
         }
     }
 

@@ -5,7 +5,7 @@ use rmp::encode::{write_array_len, write_f64, write_map_len, write_nil, write_si
 
 use crate::event::{
     BlockInactive, BlockRemoved, BlockStored, BlockTransferred, EngineEvent, ExtraKey, RemovalReason, ScopedClear,
-    TokenIds,
+    StoreOrigin, TokenIds,
 };
 
 /// Event format of a vLLM release.
@@ -18,7 +18,8 @@ pub enum Encoding {
 }
 
 /// Encodes a batch. Decoding and encoding a batch that vLLM wrote with integer hashes and bare extra keys returns the
-/// same bytes. A field that vLLM does not have (`cache_salt`), or does not have in that encoding, is omitted.
+/// same bytes. A field that vLLM does not have in that encoding is omitted; `cache_salt`, which it does not have at all, is in
+/// maps only.
 #[must_use]
 pub fn encode_batch(
     timestamp: f64,
@@ -89,6 +90,8 @@ impl Writer {
             event.ownership.is_some(),
             event.session_id.is_some(),
             event.lookahead_token_ids.is_some(),
+            event.cache_salt.is_some(),
+            event.origin.is_some(),
         ];
         self.map(8 + optional.iter().filter(|&&present| present).count());
         let mut fields = MapFields { writer: self };
@@ -115,6 +118,8 @@ impl Writer {
                 w.tokens(tokens);
             }
         });
+        fields.unless_absent("cache_salt", event.cache_salt, Self::text);
+        fields.unless_absent("origin", event.origin.map(StoreOrigin::as_str), Self::text);
     }
 
     fn stored_array(&mut self, event: &BlockStored<'_>) {

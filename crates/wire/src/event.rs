@@ -90,6 +90,16 @@ pub enum StoreOrigin {
     Reused,
 }
 
+impl StoreOrigin {
+    /// Name in events.
+    pub(crate) const fn as_str(self) -> &'static str {
+        match self {
+            Self::New => "NEW",
+            Self::Reused => "REUSED",
+        }
+    }
+}
+
 /// Components of a hybrid model of SGLang, each with a cache of its own.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Components {

@@ -69,6 +69,8 @@ impl<'a> LiveMessage<'a> {
 pub enum ReplayReply<'a> {
     /// A message of the publisher's replay buffer.
     Message {
+        /// The publisher's topic; empty in a reply without it.
+        topic: &'a [u8],
         /// Its sequence number.
         sequence: u64,
         /// The batch, in MessagePack.
@@ -93,7 +95,13 @@ impl<'a> ReplayReply<'a> {
         let bytes = sequence.try_into().map_err(|_| FrameError::SequenceLength { len: sequence.len() })?;
         match u64::from_be_bytes(bytes) {
             u64::MAX if payload.is_empty() => Ok(Self::End),
-            sequence => Ok(Self::Message { sequence, payload }),
+            sequence => {
+                let topic = match frames {
+                    [_, .., topic, _, _] => topic.as_ref(),
+                    _ => &[],
+                };
+                Ok(Self::Message { topic, sequence, payload })
+            }
         }
     }
 }

@@ -25,7 +25,7 @@
 //! let payload = encode_batch(0.0, &[EngineEvent::Stored(stored)], None, Encoding::Map);
 //!
 //! let block_size = BlockSize::new(2).expect("not zero");
-//! let options = TranslatorOptions { block_size, lora_name: None, removed_copies: RemovedCopies::All };
+//! let options = TranslatorOptions { block_size, lora_name: None, removed_copies: RemovedCopies::All, cache_tier: None };
 //! let mut translator = Translator::new(options);
 //! for event in EngineAdapter::Vllm.batch(&payload)?.events {
 //!     for change in translator.translate(&event?)? {
@@ -41,7 +41,9 @@
 //! | `frames`, `topic` | frames of a multipart message, names in a topic |
 //! | `msgpack`, `cbor` | readers and writers of the two binary formats |
 //! | `event`, `decode`, `decode_event`, `fields`, `adapter` | engine events; decoding of batches, of events, of single fields, of formats that differ by engine |
+//! | `decode_mooncake` | events of Mooncake's master |
 //! | `encode` | batches byte for byte as vLLM writes them |
+//! | `pulled` | responses of TensorRT-LLM's pull API, as messages of a stream |
 //! | `chain_hash` | vLLM's own block hashes |
 //! | `cursor`, `stream` | position in a stream; ordering, gaps, replay, epochs |
 //! | `translate`, `adapter_salt` | engine events to index events, and the decoder state for that; adapter and salt of blocks |
@@ -54,11 +56,13 @@ mod chain_hash;
 mod cursor;
 mod decode;
 mod decode_event;
+mod decode_mooncake;
 mod encode;
 mod event;
 mod fields;
 mod frames;
 mod msgpack;
+mod pulled;
 mod stream;
 mod topic;
 mod translate;
@@ -78,6 +82,7 @@ pub use event::{
     RemovalReason, ScopedClear, SkippedBlocks, StoreOrigin, TokenIds,
 };
 pub use frames::{FrameError, LiveMessage, ReplayReply};
+pub use pulled::{FOLLOWED_BLOCKS_MAX, PullEventError, PullReader, PullResponseError, Pulled, PulledMessage};
 pub use stream::{
     Action, ClearReason, Degraded, Pending, Replay, ReplayOutcome, Start, Stream, StreamEvent, StreamLimits,
     StreamOptions, StreamPosition, StreamTrust, plural,

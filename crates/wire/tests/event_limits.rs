@@ -109,3 +109,45 @@ fn an_event_of_too_many_fields_or_of_a_repeated_one_is_rejected() {
     let repeated = event_map("BlockStored", &[("block_hashes", list(1, &[7])), keys.clone(), keys]);
     assert_eq!(decode_one(&repeated), Err(EventError::RepeatedField));
 }
+
+/// The MessagePack map `{"k": nil, …}`.
+fn map(fields: u32) -> Vec<u8> {
+    [&[0xdf][..], &fields.to_be_bytes(), &b"\xa1k\xc0".repeat(fields as usize)].concat()
+}
+
+#[test]
+fn a_list_inside_a_list_that_is_too_long_is_rejected_before_its_elements_are_decoded() {
+    let hashes = ("block_hashes", list(1, &[1]));
+    let of =
+        |field, value: Vec<u8>| event_map("BlockStored", &[hashes.clone(), (field, [&[0x91][..], &value].concat())]);
+    let too_long = |field, max| Err(EventError::TooLong { field, count: max + 1, max });
+    // Neither is a valid element.
+    let (no_text, nil) = (b"\xa1\xff", b"\xc0");
+    assert_eq!(
+        decode_one(&of("extra_keys", list(EVENT_KEYS_MAX + 1, no_text))),
+        too_long("extra_keys", EVENT_KEYS_MAX)
+    );
+    assert_eq!(decode_one(&of("mm_keys", list(EVENT_KEYS_MAX + 1, nil))), too_long("mm_keys", EVENT_KEYS_MAX));
+    assert_eq!(decode_one(&of("mm_keys", map(EVENT_FIELDS_MAX + 1))), too_long("mm_keys", EVENT_FIELDS_MAX));
+    // Without the limit the tokens of one block would be decoded, because each is a token.
+    let lookahead = of("lookahead_token_ids", list(EVENT_TOKENS_MAX + 1, &[1]));
+    assert!(matches!(decode_one(&lookahead), Ok(EngineEvent::Stored(stored)) if stored.lookahead_token_ids.is_none()));
+}
+
+#[test]
+fn too_many_components_or_fields_of_a_salt_are_rejected() {
+    let too_long = |field, max| Err(EventError::TooLong { field, count: max + 1, max });
+    let components = |count| {
+        event_map("BlockStored", &[("block_hashes", list(1, &[1])), ("component_types", list(count, b"\xa1k"))])
+    };
+    assert_eq!(decode_one(&components(EVENT_BLOCKS_MAX + 1)), too_long("component_types", EVENT_BLOCKS_MAX));
+    assert!(decode_one(&components(EVENT_BLOCKS_MAX)).is_ok());
+    // ["BlockStored", [1], nil, [], 1, nil, "GPU", {…}], as SGLang publishes a salt.
+    let salt = |fields| {
+        let event =
+            [vec![0x98], text("BlockStored"), list(1, &[1]), vec![0xc0, 0x90, 1, 0xc0], text("GPU"), map(fields)];
+        event.concat()
+    };
+    assert_eq!(decode_one(&salt(EVENT_FIELDS_MAX + 1)), too_long("extra_keys", EVENT_FIELDS_MAX));
+    assert!(decode_one(&salt(EVENT_FIELDS_MAX)).is_ok());
+}

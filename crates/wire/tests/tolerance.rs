@@ -363,7 +363,7 @@ fn replies_to_a_replay_request_are_decoded_from_the_last_frame() {
     let number = |sequence: u64| sequence.to_be_bytes().to_vec();
     let read = |frames: &[Vec<u8>]| {
         ReplayReply::from_frames(frames).map(|reply| match reply {
-            ReplayReply::Message { sequence, payload } => Some((sequence, payload.to_vec())),
+            ReplayReply::Message { sequence, payload, .. } => Some((sequence, payload.to_vec())),
             ReplayReply::End => None,
         })
     };
@@ -410,6 +410,7 @@ fn decode_and_index(payload: &[u8]) {
         block_size: BlockSize::new(2).expect("two"),
         lora_name: None,
         removed_copies: RemovedCopies::One,
+        cache_tier: None,
     });
     let mut index = RadixTree::new(RankBlockLimits { waiting_blocks_max: 2, removed_blocks_max: 2 });
     let grouped = GroupedIndex::new(Box::<RunIndex>::default());

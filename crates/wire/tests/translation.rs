@@ -3,7 +3,8 @@
 use std::collections::HashSet;
 
 use flash_indexer_core::groups::{
-    AttentionWindow, GroupBlockSize, GroupChange, GroupEvent, GroupId, RankEvent, SecondaryGroup,
+    AttentionWindow, ClearScope, ClearedGroups, GroupBlockSize, GroupChange, GroupEvent, GroupId, RankEvent,
+    SecondaryGroup,
 };
 use flash_indexer_core::hashing::{BlockSize, HashVariant, LocalHasher, MultimodalItem, TokenWindow, local_hashes};
 use flash_indexer_core::{Block, BlockEvent, LocalHash, RemovedCopies, SequenceHash, Tier};
@@ -14,7 +15,12 @@ use flash_indexer_wire::{
 
 fn translator() -> Translator {
     let block_size = BlockSize::new(2).expect("two");
-    Translator::new(TranslatorOptions { block_size, lora_name: None, removed_copies: RemovedCopies::One })
+    Translator::new(TranslatorOptions {
+        block_size,
+        lora_name: None,
+        removed_copies: RemovedCopies::One,
+        cache_tier: None,
+    })
 }
 
 /// A store of blocks `hashes` with tokens 10·hash, 10·hash + 1.
@@ -227,6 +233,7 @@ fn the_registered_adapter_is_the_default() {
         block_size,
         lora_name: Some("house".into()),
         removed_copies: RemovedCopies::One,
+        cache_tier: None,
     });
     assert_eq!(stored_locals(&mut translator, store(None, &[1])), locals(Some("house"), None, &[1]));
     let keys = vec![Some(vec![ExtraKey::Text("house")])];
@@ -558,7 +565,7 @@ fn each_secondary_group_has_the_block_size_of_its_first_store() {
         let removed = removed_in(Some(idx));
         assert_eq!(group_of(&mut next, &removed), group_of(&mut translator, &removed));
     }
-    assert_eq!(group_of(&mut next, &sized(window, 2, 2)), Err("block_size_mismatch"), "an imported size is known");
+    assert_eq!(group_of(&mut next, &sized(window, 6, 2)), Err("block_size_mismatch"), "an imported size is known");
 }
 
 #[test]
@@ -587,7 +594,7 @@ fn a_group_that_is_named_before_its_size_gets_its_window_in_its_own_blocks() {
 #[test]
 fn sizes_of_a_group_that_do_not_fit_are_rejected() {
     let window = group(0, "sliding_window", Some(6));
-    for size in [0, 1, 3, 5] {
+    for size in [0, 3, 5] {
         let token_ids = TokenIds::Plain(vec![1; 6]);
         let event = BlockStored { group: window, block_size: size, token_ids, ..store(None, &[1]) };
         let expected = TranslateError::GroupBlockSize { group: 0, actual: size, registered: 2, known: None };
@@ -595,16 +602,116 @@ fn sizes_of_a_group_that_do_not_fit_are_rejected() {
     }
     let mut translator = translator();
     assert!(translated(&mut translator, &sized(window, 4, 1)).is_ok());
-    for other in [2, 6, 8] {
-        let error = translated(&mut translator, &sized(window, other, 2)).expect_err("another size");
-        assert_eq!(error.reason(), "block_size_mismatch");
-        assert!(error.to_string().contains("after blocks of 4"), "{error}");
-    }
+    let error = translated(&mut translator, &sized(window, 6, 2)).expect_err("another size");
+    assert_eq!(error.reason(), "block_size_mismatch");
+    assert!(error.to_string().contains("after blocks of 4"), "{error}");
     let of_window = large(0, AttentionWindow::LastBlocks(2), 2);
     assert_eq!(group_of(&mut translator, &sized(window, 4, 3)), Ok(of_window), "the first size stays");
     let full = sized(group(1, "full_attention", None), 4, 1);
     let expected = TranslateError::BlockSize { actual: 4, registered: 2 };
     assert_eq!(translated(&mut translator, &full), Err(expected), "the primary group has the registered size");
+}
+
+/// A translator of a rank with a full-attention group of 16 tokens.
+fn sixteen() -> Translator {
+    let block_size = BlockSize::new(16).expect("not zero");
+    Translator::new(TranslatorOptions {
+        block_size,
+        lora_name: None,
+        removed_copies: RemovedCopies::One,
+        cache_tier: None,
+    })
+}
+
+/// A store of a group with blocks of `size` tokens that covers `covered` blocks.
+fn finer<'a>(group: CacheGroup<'a>, size: u32, covered: usize, parent: Option<u64>, hashes: &[u64]) -> EngineEvent<'a> {
+    let token_ids = TokenIds::Plain(vec![1; size as usize * covered]);
+    EngineEvent::Stored(BlockStored { group, block_size: size, token_ids, ..store(parent, hashes) })
+}
+
+/// The links of a translated store, as pairs of sequence hashes.
+fn links(translator: &mut Translator, event: &EngineEvent<'_>) -> Vec<(u64, Option<u64>)> {
+    let mut links = Vec::new();
+    for change in translator.translate(event).expect("a usable event") {
+        if let RankEvent::Secondary(GroupChange { event: GroupEvent::Linked(shown), .. }) = change {
+            links.extend(shown.iter().map(|link| (link.block.0, link.before.map(|before| before.0))));
+        }
+    }
+    links
+}
+
+#[test]
+fn a_group_with_smaller_blocks_has_its_window_in_them_and_links() {
+    let mut translator = sixteen();
+    let window = group(1, "sliding_window", Some(13));
+    let event = finer(window, 4, 3, Some(1), &[2, 3, 4]);
+    let Translation { first, rest, .. } = translator.translate(&event).expect("a usable event");
+    let RankEvent::Secondary(GroupChange { group: known, event: GroupEvent::Linked(shown) }) = first else {
+        panic!("links come first: {first:?}");
+    };
+    assert_eq!((known.window, known.size.parts(), shown.len()), (AttentionWindow::LastBlocks(3), 4, 3));
+    let blocks = [2, 3, 4].map(SequenceHash).to_vec();
+    let stored = GroupEvent::Stored { tier: Tier::Device, blocks, copies: 1 };
+    assert_eq!(rest, [RankEvent::Secondary(GroupChange { group: known, event: stored })]);
+
+    let shown = |covered, hashes: &[u64]| links(&mut sixteen(), &finer(window, 4, covered, Some(1), hashes));
+    assert_eq!(shown(3, &[2, 3, 4]), [(2, Some(1)), (3, Some(2)), (4, Some(3))]);
+    assert_eq!(shown(8, &[2, 3, 4, 6, 7, 8]).len(), 6, "the first of each four is not needed");
+    assert_eq!(shown(8, &[4, 6, 7, 8]), [(6, Some(4)), (7, Some(6)), (8, Some(7))], "blocks are missing at the start");
+    assert_eq!(shown(2, &[2, 3, 4]), [], "more hashes than tokens");
+    let state = group(1, "mamba", None);
+    assert_eq!(
+        links(&mut sixteen(), &finer(state, 4, 3, Some(1), &[2, 3, 4])),
+        [],
+        "a state needs the last block only"
+    );
+    let wide = group(1, "sliding_window", Some(40));
+    assert_eq!(
+        links(&mut sixteen(), &finer(wide, 4, 3, Some(1), &[3, 4])),
+        [],
+        "every block is needed, and one is missing"
+    );
+    assert_eq!(links(&mut sixteen(), &finer(wide, 4, 2, None, &[3, 4])), [(3, None), (4, Some(3))]);
+}
+
+#[test]
+fn partial_entries_are_left_out_and_a_group_grows_to_its_whole_blocks() {
+    let mut translator = sixteen();
+    let (full, state) = (group(0, "full_attention", None), group(1, "mamba", None));
+    let whole = |group, hashes: &[u64]| finer(group, 16, hashes.len(), None, hashes);
+    let reason = |translator: &mut Translator, event: &EngineEvent<'_>| {
+        translator.translate(event).err().map(|error| error.reason())
+    };
+    let partial = |group| finer(group, 4, 1, Some(7), &[8]);
+    assert_eq!(reason(&mut translator, &partial(full)), Some("block_size_mismatch"), "the size may be wrong");
+    assert_eq!(reason(&mut translator, &whole(full, &[1])), None);
+    assert_eq!(reason(&mut translator, &partial(full)), Some("partial_entry"));
+    assert_eq!(reason(&mut translator, &finer(full, 6, 1, Some(7), &[8])), Some("block_size_mismatch"));
+
+    assert_eq!(reason(&mut translator, &partial(state)), None, "the first size that the group shows");
+    let grown = translator.translate(&whole(state, &[1])).expect("a usable event");
+    let scope = ClearScope { tier: None, groups: ClearedGroups::Secondary(GroupId(1)) };
+    assert_eq!(grown.first, RankEvent::ClearedScope(scope));
+    assert_eq!(grown.doubt.map(|doubt| doubt.reason()), Some("partial_entry"));
+    assert_eq!(grown.rest.len(), 1);
+    assert_eq!(reason(&mut translator, &partial(state)), Some("partial_entry"));
+    assert_eq!(reason(&mut translator, &whole(state, &[2])), None);
+}
+
+#[test]
+fn a_window_in_registered_blocks_does_not_fit_smaller_blocks() {
+    let window = group(0, "sliding_window", Some(6));
+    let unnamed = CacheGroup { kind: None, ..window };
+    let tokenless = BlockStored { token_ids: TokenIds::default(), block_size: 0, ..store(None, &[1]) };
+    let tokenless = EngineEvent::Stored(BlockStored { group: window, medium: Some("CPU"), ..tokenless });
+    let mut translator = sixteen();
+    assert!(translated(&mut translator, &tokenless).is_ok());
+    assert_eq!(group_of(&mut translator, &finer(unnamed, 4, 1, None, &[2])), Err("block_size_mismatch"));
+    assert_eq!(
+        links(&mut translator, &finer(window, 4, 1, None, &[2])),
+        [(2, None)],
+        "the kind names the window again"
+    );
 }
 
 #[test]
@@ -634,7 +741,8 @@ fn a_primary_group_that_does_not_fit_is_replaced() {
 fn a_removal_ends_one_copy_or_all_copies_as_configured() {
     let block_size = BlockSize::new(2).expect("two");
     for removed_copies in [RemovedCopies::One, RemovedCopies::All] {
-        let mut translator = Translator::new(TranslatorOptions { block_size, lora_name: None, removed_copies });
+        let mut translator =
+            Translator::new(TranslatorOptions { block_size, lora_name: None, removed_copies, cache_tier: None });
         let expected =
             BlockEvent::Removed { tier: Tier::Device, blocks: vec![SequenceHash(4)], copies: removed_copies };
         assert_eq!(indexed(&mut translator, &removed(&[4])), Ok(expected));

@@ -87,6 +87,8 @@ class RegisterOptions(TypedDict, total=False):
     removal: str
     extra_keys: bool
     cache_blocks: int
+    kind: str
+    shared_caches: list[str]
 
 
 class UnregisterOptions(TypedDict, total=False):

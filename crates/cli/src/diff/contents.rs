@@ -133,6 +133,8 @@ impl DumpSink for DumpContents {
             }
             // Not held.
             DumpEntry::Recent(_) | DumpEntry::Kept(_) => {}
+            // They follow from the sequence hashes.
+            DumpEntry::Links(_) => {}
             DumpEntry::Secondary(SecondaryBlocks { group, tier, copies, hashes: names }) => {
                 let held = held.groups.entry(group.id.0).or_default();
                 for sequence in names {

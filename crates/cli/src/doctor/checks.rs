@@ -61,6 +61,11 @@ fn connection(observation: &Observation) -> Option<Finding> {
             format!("the engine is {}: it does not connect to the service", status.as_str()),
             "start the engine with the address of --listen-events as its endpoint and the topic kv@<pod>@<model>, or unregister it",
         ),
+        (status, EndpointStatus::Pulled) => Finding::problem(
+            "connection",
+            format!("the service is {}: it cannot read the engine's events", status.as_str()),
+            "start the engine's server, or register its right address; last_error in /workers has the cause",
+        ),
         // The check of the endpoint reports the reason.
         _ => return None,
     })
@@ -74,6 +79,10 @@ fn endpoint(observation: &Observation) -> Option<Finding> {
         EndpointStatus::Bound => {
             Finding::ok("endpoint", "the engine connects to the service, so doctor cannot receive its stream")
         }
+        EndpointStatus::Pulled => Finding::ok(
+            "endpoint",
+            "the service reads the engine's events over HTTP, and a second reader would take them away, so doctor reads none",
+        ),
         EndpointStatus::Unreachable(why) if is_connected => Finding::warning(
             "endpoint",
             format!("{address} does not answer from here: {why}; its stream was not checked"),
@@ -245,6 +254,13 @@ fn replay(observation: &Observation) -> Option<Finding> {
     let is_degraded = observation.least_trusted().trust == Trust::Degraded;
     const SLOW_REPLAY: &str = "engines drop replayed messages that are not received fast enough; the service asks again, a smaller buffer_steps helps";
     Some(match &observation.replay {
+        // Events that are pulled over HTTP cannot be replayed.
+        ReplayStatus::NotRegistered if observation.endpoint == EndpointStatus::Pulled && !is_degraded => return None,
+        ReplayStatus::NotRegistered if observation.endpoint == EndpointStatus::Pulled => Finding::problem(
+            CHECK,
+            "events are missing, and events that are pulled over HTTP cannot be replayed",
+            "let one replica read the engine, and restart it",
+        ),
         ReplayStatus::NotRegistered if is_degraded => Finding::problem(
             CHECK,
             "there is no replay endpoint, so missed messages cannot be requested",

@@ -191,6 +191,8 @@ impl StreamFollower {
                 self.summary.mismatched_block_size = Some(actual);
                 return;
             }
+            // The service leaves it out as well.
+            Err(TranslateError::PartialEntry { .. }) => return,
             Err(error) => return self.reject(error.to_string()),
         };
         for change in translated {
@@ -268,7 +270,7 @@ mod tests {
     fn follower() -> StreamFollower {
         let block_size = BlockSize::new(2).expect("not zero");
         StreamFollower::new(
-            TranslatorOptions { block_size, lora_name: None, removed_copies: RemovedCopies::One },
+            TranslatorOptions { block_size, lora_name: None, removed_copies: RemovedCopies::One, cache_tier: None },
             DpRank(3),
             "0",
         )

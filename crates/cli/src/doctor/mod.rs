@@ -145,13 +145,15 @@ fn examine(arguments: &DoctorArguments) -> Result<Vec<Report>> {
     Ok(reports)
 }
 
-/// The registered streams that the options select. Ranks of an instance at one endpoint share a stream, unless they
+/// The registered streams of instances that the options select. Ranks of an instance at one endpoint share a stream, unless they
 /// connect to the service.
 fn streams_of(workers: &[Worker], arguments: &DoctorArguments) -> Vec<Stream> {
     let mut streams = Vec::new();
     for worker in workers {
         let instance = worker.instance_id.to_string();
-        let is_selected = arguments.instance.as_ref().is_none_or(|selected| *selected == instance)
+        // No answer has a shared cache by itself, to be compared with its stream.
+        let is_selected = worker.kind.is_none()
+            && arguments.instance.as_ref().is_none_or(|selected| *selected == instance)
             && arguments.model_name.as_ref().is_none_or(|selected| *selected == worker.model_name);
         let mut by_endpoint: BTreeMap<(&str, Option<u32>), Stream> = BTreeMap::new();
         for (&rank, listener) in worker.listeners.iter().filter(|_| is_selected) {

@@ -6,6 +6,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use flash_indexer_api::{ConnectionStatus, Listener};
 use flash_indexer_core::DpRank;
 use flash_indexer_core::hashing::BlockSize;
+use flash_indexer_types::endpoints::is_pulled;
 use flash_indexer_wire::{LiveMessage, ReplayReply, TranslatorOptions};
 
 use super::follower::{Delivery, HeldChain, StreamFollower, StreamSummary};
@@ -43,6 +44,8 @@ pub(super) enum EndpointStatus {
     Publisher,
     /// Not at all: the engine connects to the service.
     Bound,
+    /// Not at all: the service pulls the engine's events, and a second reader would take them away.
+    Pulled,
     /// The endpoint accepts connections, but is not a publisher.
     NotPublisher,
     /// The endpoint accepts connections, and no process behind it reads or writes.
@@ -134,6 +137,7 @@ impl Stream {
             block_size: BlockSize::new(self.block_size.max(1)).expect("at least one"),
             lora_name: self.listener.lora_name.clone(),
             removed_copies: self.listener.removal.into(),
+            cache_tier: None,
         };
         StreamFollower::new(options, DpRank(self.ranks.first().copied().unwrap_or_default()), hash_seed)
     }
@@ -142,6 +146,9 @@ impl Stream {
 fn subscribe(endpoint: &str) -> (EndpointStatus, Option<Subscription>) {
     if is_bound(endpoint) {
         return (EndpointStatus::Bound, None);
+    }
+    if is_pulled(endpoint) {
+        return (EndpointStatus::Pulled, None);
     }
     if let Err(why) = sockets::check_reachable(endpoint, CONNECT_DEADLINE) {
         return (EndpointStatus::Unreachable(why), None);
@@ -172,7 +179,7 @@ fn request_replay(endpoint: &str, follower: &mut StreamFollower) -> ReplayStatus
                 has_end = true;
                 return ControlFlow::Break(());
             }
-            Ok(ReplayReply::Message { sequence, payload }) => {
+            Ok(ReplayReply::Message { sequence, payload, .. }) => {
                 messages += 1;
                 first = first.or(Some(sequence));
                 gaps += u64::from(last.is_some_and(|last: u64| sequence != last.wrapping_add(1)));
@@ -322,6 +329,7 @@ mod tests {
             block_size: BlockSize::new(2).expect("not zero"),
             lora_name: None,
             removed_copies: RemovedCopies::One,
+            cache_tier: None,
         };
         let mut follower = StreamFollower::new(options, DpRank(0), "0");
         follower.receive(0, &encode_batch(1.0, &[stored()], None, Encoding::Map), Delivery::Queued);

@@ -52,6 +52,8 @@ impl Service {
             endpoint: Some(endpoint.to_owned()),
             events: None,
             cache_blocks: None,
+            kind: None,
+            shared_caches: None,
             scope: self.scope(),
             block_size: block_size.tokens(),
             dp_rank: Some(rank.dp_rank.0),

@@ -30,8 +30,11 @@ pub struct Shortfall {
 /// A block that a group needs and does not hold in the tiers in use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct MissingBlock {
-    /// Its position in the query, from zero; of a larger block of the group, the position of the last block that it spans.
+    /// Its position in the query, from zero; of a larger block of the group, the position of the last block that it spans; of a
+    /// smaller one, the position of the block that it is a part of.
     pub position: u32,
+    /// Number of the block among the parts of that block, from zero. Zero for blocks that are not smaller.
+    pub part: u32,
     /// The slower tier in which the group holds it, if any.
     pub held_in: Option<Tier>,
 }

@@ -4,16 +4,17 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use parking_lot::RwLock;
-use rustc_hash::FxHashMap;
+use rustc_hash::{FxHashMap, FxHashSet};
 
+use super::blocks::{GroupPart, GroupReading};
+use super::partial::PartialRanks;
 use super::rank::RankGroups;
 use super::{ClearScope, Cut, GroupChange, GroupEvent, RankEvent, SecondaryGroup};
 use crate::cursor::PrefixCursor;
 use crate::hashing::sequence_hashes;
 use crate::{
     Applied, BlockEvent, DeepestMatches, HeldBlock, HeldReading, LocalHash, MatchScores, MemoryLimit, PerTier,
-    RankMatch, RankOrder, RankSize, ReadingProgress, RemovedCopies, SequenceHash, SharedIndex, Tier, WorkerId,
-    WorkerRank,
+    RankMatch, RankOrder, RankSize, ReadingProgress, SequenceHash, SharedIndex, Tier, WorkerId, WorkerRank,
 };
 
 /// An index whose ranks may have several cache groups.
@@ -25,9 +26,10 @@ use crate::{
 /// hashes with reference counts in each tier, independent of the primary group. The rank holds the first *d* blocks
 /// of a query if the primary group has a chain of *d* sequence hashes, and each secondary group holds as many of the
 /// chain's last sequence hashes as it must for *d* ([`AttentionWindow`](super::AttentionWindow)). A group whose blocks span
-/// *k* blocks of the index holds every *k*-th sequence hash of the chain, and can use *d* only if *k* divides it. A rank's
-/// answer is the largest such *d*; a smaller value need not be usable. The answer for a tier uses that tier and the faster ones
-/// in every group.
+/// *k* blocks of the index holds every *k*-th sequence hash of the chain, and can use *d* only if *k* divides it. In a group with
+/// *k* blocks in each block of the index, the last of them has that block's sequence hash, and the others are found from there
+/// by [`BlockLink`](super::BlockLink)s; a block that no link shows counts as missing. A rank's answer is the largest such *d*; a
+/// smaller value need not be usable. The answer for a tier uses that tier and the faster ones in every group.
 ///
 /// [`oracle::GroupedOracle`](crate::oracle::GroupedOracle) defines this. There is one deviation: if a rank has two
 /// sequence hashes for one prefix, a secondary group counts as holding the prefix if it holds either, so the answer
@@ -43,14 +45,15 @@ use crate::{
 ///
 /// Without ranks that have groups: one load for each call. Otherwise a query hashes the prompt's blocks once. For
 /// each matching rank with groups it looks up the blocks in the windows at the end of what the primary group holds,
-/// and earlier ones as long as one is missing. Beside the index, a block of such a rank costs about 120 bytes, and a
-/// sequence hash in a secondary group about 40.
+/// and earlier ones as long as one is missing; of blocks smaller than those of the index, at most as many as the prompt has. Beside
+/// the index, a block of such a rank costs about 120 bytes, and a sequence hash in a secondary group about 40, with a link 70.
 pub struct GroupedIndex {
     plain: Box<dyn SharedIndex>,
     grouped: RwLock<FxHashMap<WorkerRank, Arc<RwLock<RankGroups>>>>,
     /// Number of ranks in `grouped`. Stored after a rank is inserted. Loaded by the rank's own writer, and by queries
     /// for which the moment of insertion makes no difference.
     grouped_count: AtomicUsize,
+    partial: PartialRanks,
 }
 
 impl std::fmt::Debug for GroupedIndex {
@@ -63,7 +66,7 @@ impl GroupedIndex {
     /// Adds cache groups to an index.
     #[must_use]
     pub fn new(plain: Box<dyn SharedIndex>) -> Self {
-        Self { plain, grouped: RwLock::default(), grouped_count: AtomicUsize::new(0) }
+        Self { plain, grouped: RwLock::default(), grouped_count: AtomicUsize::new(0), partial: PartialRanks::default() }
     }
 
     /// Applies one event of `rank`, of any group, and returns what it changed.
@@ -81,9 +84,29 @@ impl GroupedIndex {
     /// The removals that together clear a part of the cache of `rank`, which has these secondary groups. `held` are the blocks
     /// of its primary group.
     fn removals(&self, rank: WorkerRank, scope: ClearScope, held: &[HeldBlock]) -> Vec<RankEvent> {
-        let groups = self.secondary_groups(rank).into_iter();
-        let secondary = groups.flat_map(|group| self.secondary_removals(rank, scope, group));
+        let groups = self.secondary_groups(rank).into_iter().filter(|group| scope.has_secondary(group.id));
+        let secondary = groups.flat_map(|group| {
+            let all = self.read_group(rank, &mut GroupReading::new(group), usize::MAX);
+            scope.secondary_removals(group, &all.blocks)
+        });
         scope.primary_removals(held).into_iter().chain(secondary).collect()
+    }
+
+    /// Records that the engine of `rank` holds entries that this index does not have. The rank is partial until its cache is
+    /// cleared.
+    pub fn record_partial(&self, rank: WorkerRank) {
+        self.partial.insert(rank);
+    }
+
+    /// The ranks whose matches can be too short, because the index does not have all that their engines hold: entries that it
+    /// leaves out, and blocks that it has evicted or refused ([`MemoryLimit`]). None if there is neither a memory limit nor such
+    /// a rank.
+    #[must_use]
+    pub fn partial_ranks(&self) -> Option<Arc<FxHashSet<WorkerRank>>> {
+        match (self.memory_limit().map(|limit| limit.partial_ranks), self.partial.ranks()) {
+            (Some(evicted), Some(omitted)) => Some(Arc::new(evicted.union(&omitted).copied().collect())),
+            (evicted, omitted) => evicted.or(omitted),
+        }
     }
 
     /// The secondary groups of `rank`.
@@ -92,22 +115,11 @@ impl GroupedIndex {
         self.groups_of(rank).map(|groups| groups.read().secondary_groups()).unwrap_or_default()
     }
 
-    /// The removals that together clear a secondary group of `rank`, as far as a scope includes it. Costs as much as the group's
-    /// blocks.
+    /// Reads the next blocks of a secondary group of `rank`: at most `blocks_max`, which is at least one. Costs as much as
+    /// `blocks_max` blocks, however many the group has or had.
     #[must_use]
-    pub fn secondary_removals(&self, rank: WorkerRank, scope: ClearScope, group: SecondaryGroup) -> Vec<RankEvent> {
-        if !scope.has_secondary(group.id) {
-            return Vec::new();
-        }
-        let stores = self.groups_of(rank).map(|groups| groups.read().stores_of(group.id)).unwrap_or_default();
-        let removal = |change: GroupChange| match change.event {
-            GroupEvent::Stored { tier, blocks, .. } if scope.includes(tier) && !blocks.is_empty() => {
-                let event = GroupEvent::Removed { tier, blocks, copies: RemovedCopies::All };
-                Some(RankEvent::Secondary(GroupChange { group, event }))
-            }
-            _ => None,
-        };
-        stores.into_iter().filter_map(removal).collect()
+    pub fn read_group(&self, rank: WorkerRank, reading: &mut GroupReading, blocks_max: usize) -> GroupPart {
+        self.groups_of(rank).map_or_else(GroupPart::nothing, |groups| groups.read().read(reading, blocks_max))
     }
 
     /// [`SharedIndex::prefetch`] for an event of any group.
@@ -255,6 +267,12 @@ impl GroupedIndex {
         }
     }
 
+    /// Whether a rank has secondary groups.
+    #[must_use]
+    pub fn has_groups(&self, rank: WorkerRank) -> bool {
+        !self.is_plain() && self.grouped.read().contains_key(&rank)
+    }
+
     /// Whether no rank has more than one cache group.
     fn is_plain(&self) -> bool {
         self.grouped_count.load(Ordering::Acquire) == 0
@@ -290,6 +308,9 @@ impl SharedIndex for GroupedIndex {
         // Held across both changes, so that a dump sees both or neither.
         let mut groups = groups.as_ref().map(|groups| groups.write());
         let applied = self.plain.apply(rank, event);
+        if matches!(event, BlockEvent::Cleared) {
+            self.partial.remove(rank);
+        }
         if let Some(groups) = &mut groups {
             groups.apply_indexed(event);
         }
@@ -349,6 +370,10 @@ impl SharedIndex for GroupedIndex {
         self.plain.copies(rank, block)
     }
 
+    fn find_block(&self, sequence: SequenceHash) -> Option<HeldBlock> {
+        self.plain.find_block(sequence)
+    }
+
     fn read_held(&self, reading: &mut HeldReading, blocks_max: usize) -> ReadingProgress {
         self.plain.read_held(reading, blocks_max)
     }
@@ -356,6 +381,7 @@ impl SharedIndex for GroupedIndex {
     /// Drops every block of `rank`, and its groups.
     fn clear_rank(&self, rank: WorkerRank) {
         self.plain.clear_rank(rank);
+        self.partial.remove(rank);
         if !self.is_plain() {
             // Their memory is freed after the lock is released, so that queries need not wait for it.
             let mut removed = None;
@@ -412,6 +438,7 @@ impl SharedIndex for GroupedIndex {
 
     fn remove_worker(&self, worker: WorkerId) {
         self.plain.remove_worker(worker);
+        self.partial.remove_worker(worker);
         if !self.is_plain() {
             let mut removed = Vec::new();
             self.change_groups(|grouped| removed.extend(grouped.extract_if(|rank, _| rank.worker == worker)));

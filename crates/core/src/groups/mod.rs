@@ -9,15 +9,29 @@
 //!
 //! The blocks of a secondary group may be larger than those of the primary group, which are the blocks of the index. Such a
 //! block has the sequence hash of the last block of the index that it spans, and a prefix counts only if it ends with one.
+//!
+//! They may be smaller as well. The last one in a block of the index has that block's sequence hash; the others have sequence
+//! hashes that the index does not know. A *link* leads from each block to the one before it, so the blocks that a window needs
+//! are found backward from the end of a prefix. Neither a query's tokens nor another table of prefixes is needed.
+//!
+//! ```text
+//!  blocks of the index        │     1     │     2     │
+//!  a group with four parts    │ ·  ·  ■  ■│ ·  ■  ■  ■│    links: ■ ← ■ ← ■
+//! ```
 
+mod blocks;
 mod cut;
 mod index;
+mod links;
+mod partial;
 mod places;
 mod rank;
 mod size;
 
+pub use blocks::{GroupBlock, GroupPart, GroupReading};
 pub use cut::{Cut, MISSING_LISTED_MAX, MissingBlock, Shortfall};
 pub use index::GroupedIndex;
+pub use links::RELEASED_LINKS_MAX;
 pub use size::GroupBlockSize;
 
 use crate::hashing::BlockSize;
@@ -44,12 +58,12 @@ impl AttentionWindow {
     }
 
     /// The window that covers this one, which is in blocks of the registered size, with blocks of another size. Exact for a
-    /// window that was rounded up from tokens.
+    /// window that was rounded up from tokens, if the blocks are not smaller.
     #[must_use]
     pub const fn with_size(self, size: GroupBlockSize) -> Self {
         match self {
             Self::Full => Self::Full,
-            Self::LastBlocks(blocks) => Self::LastBlocks(blocks.div_ceil(size.blocks())),
+            Self::LastBlocks(blocks) => Self::LastBlocks(blocks.div_ceil(size.span()).saturating_mul(size.parts())),
         }
     }
 
@@ -76,16 +90,37 @@ pub struct SecondaryGroup {
 impl SecondaryGroup {
     /// The longest prefix of at most `prefix` blocks of the index that ends with a block of the group.
     pub(crate) const fn aligned(&self, prefix: u32) -> u32 {
-        prefix - prefix % self.size.blocks()
+        prefix - prefix % self.size.span()
     }
 
-    /// Ends of the blocks that the group needs for a prefix of `prefix` blocks of the index, which ends with a block of the
-    /// group: the number of blocks of the index up to each end, in ascending order.
-    pub(crate) fn needed(&self, prefix: u32) -> impl DoubleEndedIterator<Item = u32> + use<> {
-        let step = self.size.blocks();
-        let blocks = prefix / step;
-        (blocks - self.window.blocks_of(blocks)..blocks).map(move |before| (before + 1) * step)
+    /// The blocks that the group needs for a prefix of `prefix` blocks of the index, which ends with a block of the group, in
+    /// ascending order: of each block of the index at whose end a block of the group ends, the last parts.
+    pub(crate) fn needed(&self, prefix: u32) -> impl DoubleEndedIterator<Item = NeededParts> + use<> {
+        let (step, parts) = (self.size.span(), self.size.parts());
+        let blocks = (prefix / step).saturating_mul(parts);
+        let needed = self.window.blocks_of(blocks);
+        let first = (blocks - needed) / parts;
+        (first..prefix / step).map(move |before| {
+            let after = (prefix / step - before - 1) * parts;
+            NeededParts { end: (before + 1) * step, count: (needed - after.min(needed)).min(parts) }
+        })
     }
+
+    /// Whether the group needs blocks that only links show.
+    #[must_use]
+    pub fn needs_links(&self) -> bool {
+        self.size.is_finer() && !matches!(self.window, AttentionWindow::LastBlocks(0 | 1))
+    }
+}
+
+/// Blocks of a group that a prefix needs at the end of a block of the index.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct NeededParts {
+    /// Number of blocks of the index up to the end.
+    pub(crate) end: u32,
+    /// Number of blocks of the group before the end, at least one: more than one only if they are smaller than blocks of the
+    /// index.
+    pub(crate) count: u32,
 }
 
 /// One change of a rank's [`SecondaryGroup`].
@@ -119,6 +154,18 @@ pub enum GroupEvent {
         /// Number of copies of each block.
         copies: RemovedCopies,
     },
+    /// The engine has shown which blocks precede others, held or not. Precedes the store that shows it. Without an effect in a
+    /// group whose blocks are not smaller than those of the index.
+    Linked(Vec<BlockLink>),
+}
+
+/// Link of a block of a cache group to the one before it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct BlockLink {
+    /// The block.
+    pub block: SequenceHash,
+    /// The block of the group that ends where it begins; none at the start of a sequence.
+    pub before: Option<SequenceHash>,
 }
 
 /// One change of one rank's cache, in any group.
@@ -160,7 +207,8 @@ impl ClearScope {
     }
 
     /// Whether the scope includes a secondary group.
-    fn has_secondary(&self, group: GroupId) -> bool {
+    #[must_use]
+    pub fn has_secondary(&self, group: GroupId) -> bool {
         match self.groups {
             ClearedGroups::All => true,
             ClearedGroups::Primary => false,
@@ -182,14 +230,33 @@ impl ClearScope {
     /// The removals that together clear blocks of a rank's primary group, as far as the scope includes them.
     #[must_use]
     pub fn primary_removals(&self, held: &[HeldBlock]) -> Vec<RankEvent> {
-        let removal = |tier| {
-            let blocks = held.iter().filter(|block| block.copies[tier] > 0).map(|block| block.sequence);
-            let blocks: Vec<SequenceHash> = blocks.collect();
-            let is_needed = !blocks.is_empty();
-            let event = BlockEvent::Removed { tier, blocks, copies: RemovedCopies::All };
-            is_needed.then_some(RankEvent::Primary(event))
+        let in_scope = self.has_primary();
+        let blocks = |tier| held.iter().filter(move |block| block.copies[tier] > 0).map(|block| block.sequence);
+        let removal =
+            |(tier, blocks)| RankEvent::Primary(BlockEvent::Removed { tier, blocks, copies: RemovedCopies::All });
+        self.removed_of(in_scope, blocks).map(removal).collect()
+    }
+
+    /// The removals that together clear blocks of a secondary group, as far as the scope includes them.
+    #[must_use]
+    pub fn secondary_removals(&self, group: SecondaryGroup, held: &[GroupBlock]) -> Vec<RankEvent> {
+        let in_scope = self.has_secondary(group.id);
+        let blocks = |tier| held.iter().filter(move |block| block.copies[tier] > 0).map(|block| block.sequence);
+        let removal = |(tier, blocks)| {
+            let event = GroupEvent::Removed { tier, blocks, copies: RemovedCopies::All };
+            RankEvent::Secondary(GroupChange { group, event })
         };
-        self.tiers().filter(|_| self.has_primary()).filter_map(removal).collect()
+        self.removed_of(in_scope, blocks).map(removal).collect()
+    }
+
+    /// The blocks of each tier of the scope that has any, if it includes their group.
+    fn removed_of<I: Iterator<Item = SequenceHash>>(
+        &self,
+        in_scope: bool,
+        blocks: impl Fn(Tier) -> I,
+    ) -> impl Iterator<Item = (Tier, Vec<SequenceHash>)> {
+        let by_tier = self.tiers().filter(move |_| in_scope).map(move |tier| (tier, blocks(tier).collect::<Vec<_>>()));
+        by_tier.filter(|(_, blocks)| !blocks.is_empty())
     }
 }
 

@@ -2,13 +2,14 @@
 
 use crate::keyed::KeyedMap;
 
+use super::blocks::{GroupBlocks, GroupPart, GroupReading};
 use super::places::{Place, Places};
 use super::{
-    Cut, GROUP_BLOCKS_MAX, GROUPS_MAX, GroupChange, GroupEvent, GroupId, HeldIn, MISSING_LISTED_MAX, MissingBlock,
-    SecondaryGroup, Shortfall,
+    Cut, GROUPS_MAX, GroupChange, GroupEvent, GroupId, HeldIn, MISSING_LISTED_MAX, MissingBlock, NeededParts,
+    SecondaryGroup, Shortfall, TIERS,
 };
 use crate::rank_blocks::{Lookup, RankBlockLimits, RankWriter};
-use crate::{Applied, BlockEvent, PerTier, RemovedCopies, SequenceHash, Tier};
+use crate::{Applied, BlockEvent, PerTier, SequenceHash, Tier};
 
 /// Secondary groups of one rank, and the prefixes of its primary group's sequence hashes.
 #[derive(Debug, Default)]
@@ -33,16 +34,22 @@ impl RankGroups {
     }
 
     pub(super) fn apply(&mut self, GroupChange { group, event }: &GroupChange) -> Applied {
-        let mut applied = Applied::default();
-        let (GroupEvent::Stored { tier, blocks, .. } | GroupEvent::Removed { tier, blocks, .. }) = event;
-        let Some(at) = self.secondary.position_of(*group) else {
-            return Applied { refused: blocks.len() as u64, ..applied };
+        let (tier, blocks) = match event {
+            GroupEvent::Stored { tier, blocks, .. } | GroupEvent::Removed { tier, blocks, .. } => (*tier, &blocks[..]),
+            GroupEvent::Linked(_) => (Tier::Device, &[][..]),
         };
+        let Some(at) = self.secondary.position_of(*group) else {
+            return Applied { refused: blocks.len() as u64, ..Applied::default() };
+        };
+        let mut applied = self.secondary.groups[at].describe(*group);
+        if let GroupEvent::Linked(links) = event {
+            self.secondary.groups[at].link(links);
+        }
         for &sequence in blocks {
             applied += match *event {
-                GroupEvent::Stored { copies: 0, .. } => continue,
-                GroupEvent::Stored { copies, .. } => self.secondary.groups[at].store(sequence, *tier, copies),
-                GroupEvent::Removed { copies, .. } => self.secondary.groups[at].remove(sequence, *tier, copies),
+                GroupEvent::Stored { copies: 0, .. } | GroupEvent::Linked(_) => continue,
+                GroupEvent::Stored { copies, .. } => self.secondary.groups[at].store(sequence, tier, copies),
+                GroupEvent::Removed { copies, .. } => self.secondary.groups[at].remove(sequence, tier, copies),
             };
             if let Some(place) = self.lookup.place_of(sequence).copied().flatten() {
                 self.held.set(place, self.secondary.holding(sequence));
@@ -71,7 +78,7 @@ impl RankGroups {
     /// Copies of a block in a group.
     pub(super) fn copies(&self, group: GroupId, block: SequenceHash) -> PerTier<u32> {
         let group = self.secondary.groups.iter().find(|known| known.group.id == group);
-        group.and_then(|group| group.copies.get(&block)).copied().unwrap_or_default()
+        group.and_then(|group| group.copies(block)).copied().unwrap_or_default()
     }
 
     /// The secondary groups.
@@ -79,9 +86,10 @@ impl RankGroups {
         self.secondary.groups.iter().map(|group| group.group).collect()
     }
 
-    /// Stored events that recreate one secondary group.
-    pub(super) fn stores_of(&self, group: GroupId) -> Vec<GroupChange> {
-        self.secondary.groups.iter().filter(|known| known.group.id == group).flat_map(GroupBlocks::stores).collect()
+    /// Reads the next blocks of a secondary group.
+    pub(super) fn read(&self, reading: &mut GroupReading, blocks_max: usize) -> GroupPart {
+        let group = self.secondary.groups.iter().find(|known| known.group.id == reading.group().id);
+        group.map_or_else(GroupPart::nothing, |group| group.read(reading, blocks_max))
     }
 
     /// Stored events that recreate the secondary groups, including empty ones.
@@ -110,6 +118,16 @@ impl HeldPrefixMap {
                 blocks.iter().fold(HeldIn::default(), |all, (_, held)| all.or(*held))
             }
         }
+    }
+
+    /// The sequence hashes of a prefix that groups hold.
+    fn sequences_at(&self, prefix: SequenceHash) -> impl Iterator<Item = (SequenceHash, HeldIn)> {
+        let (one, several) = match self.0.get(&prefix) {
+            None => (None, &[][..]),
+            Some(BlocksAtPrefix::One(sequence, held)) => (Some((*sequence, *held)), &[][..]),
+            Some(BlocksAtPrefix::Several(blocks)) => (None, &blocks[..]),
+        };
+        one.into_iter().chain(several.iter().copied())
     }
 
     /// Sets the tiers in which the groups hold a sequence hash of a prefix.
@@ -154,6 +172,11 @@ impl LookupCache<'_> {
         }
         *self.by_block[at].get_or_insert_with(|| self.held.at(self.prefixes[at]))
     }
+
+    /// The sequence hashes of the last block of that prefix that groups hold.
+    fn sequences_at(&self, blocks: u32) -> impl Iterator<Item = (SequenceHash, HeldIn)> {
+        self.held.sequences_at(self.prefixes[blocks as usize - 1])
+    }
 }
 
 /// The secondary groups, in the order of their first events.
@@ -166,11 +189,10 @@ impl SecondaryGroups {
     /// Index of a group, which is added if it is new; none above the limit.
     fn position_of(&mut self, group: SecondaryGroup) -> Option<usize> {
         if let Some(at) = self.groups.iter().position(|known| known.group.id == group.id) {
-            self.groups[at].group = group;
             return Some(at);
         }
         (self.groups.len() < GROUPS_MAX).then(|| {
-            self.groups.push(GroupBlocks { group, copies: KeyedMap::default() });
+            self.groups.push(GroupBlocks::new(group));
             self.groups.len() - 1
         })
     }
@@ -179,7 +201,7 @@ impl SecondaryGroups {
     pub(super) fn holding(&self, sequence: SequenceHash) -> HeldIn {
         let mut held = HeldIn::default();
         for (at, group) in self.groups.iter().enumerate() {
-            for (tier, &copies) in group.copies.get(&sequence).into_iter().flat_map(PerTier::iter) {
+            for (tier, &copies) in group.copies(sequence).into_iter().flat_map(PerTier::iter) {
                 if copies > 0 {
                     held.insert(at, tier);
                 }
@@ -195,12 +217,14 @@ impl SecondaryGroups {
         while usable > 0 {
             // A group cannot use a prefix that ends inside one of its blocks. Without such a group: any prefix that includes a
             // missing block in its window and ends before `usable` lacks the block too.
-            let mut shorter = self.groups.iter().enumerate().filter_map(|(at, GroupBlocks { group, .. })| match group
-                .aligned(usable)
-            {
-                aligned if aligned < usable => Some(aligned),
-                _ => group.needed(usable).rev().find(|&end| cache.at(end).fastest(at) > tier).map(|end| end - 1),
-            });
+            let mut shorter =
+                self.groups.iter().enumerate().filter_map(|(at, group)| match group.group.aligned(usable) {
+                    aligned if aligned < usable => Some(aligned),
+                    _ => {
+                        let mut needed = group.group.needed(usable).rev();
+                        needed.find(|&parts| !group.holds(at, parts, tier, cache)).map(|parts| parts.end - 1)
+                    }
+                });
             match shorter.next() {
                 None => break,
                 Some(shorter) => usable = shorter,
@@ -212,15 +236,17 @@ impl SecondaryGroups {
     /// The groups that cannot use a prefix, with the blocks of it that they lack.
     fn shortfalls(&self, blocks: u32, slowest: Tier, cache: &mut LookupCache<'_>) -> Vec<Shortfall> {
         let mut shortfalls = Vec::new();
-        for (at, GroupBlocks { group, .. }) in self.groups.iter().enumerate() {
+        for (at, known) in self.groups.iter().enumerate() {
+            let group = known.group;
             let aligned = group.aligned(blocks);
-            let mut shortfall = Shortfall { group: *group, missing_count: 0, missing: Vec::new() };
-            for end in group.needed(aligned) {
-                let held_in = cache.at(end).fastest_tier(at);
-                if held_in.is_none_or(|tier| tier > slowest) {
-                    shortfall.missing_count += 1;
-                    if shortfall.missing.len() < MISSING_LISTED_MAX {
-                        shortfall.missing.push(MissingBlock { position: end - 1, held_in });
+            let mut shortfall = Shortfall { group, missing_count: 0, missing: Vec::new() };
+            for parts in group.needed(aligned) {
+                for (part, held_in) in known.tiers_of(at, parts, cache) {
+                    if held_in.is_none_or(|tier| tier > slowest) {
+                        shortfall.missing_count += 1;
+                        if shortfall.missing.len() < MISSING_LISTED_MAX {
+                            shortfall.missing.push(MissingBlock { position: parts.end - 1, part, held_in });
+                        }
                     }
                 }
             }
@@ -232,53 +258,43 @@ impl SecondaryGroups {
     }
 
     fn clear(&mut self) {
-        self.groups.iter_mut().for_each(|group| group.copies = KeyedMap::default());
+        self.groups.iter_mut().for_each(GroupBlocks::clear);
     }
-}
-
-/// The sequence hashes of a group, with reference counts by tier.
-#[derive(Debug)]
-struct GroupBlocks {
-    group: SecondaryGroup,
-    copies: KeyedMap<SequenceHash, PerTier<u32>>,
 }
 
 impl GroupBlocks {
-    fn store(&mut self, sequence: SequenceHash, tier: Tier, copies: u32) -> Applied {
-        if self.copies.len() >= GROUP_BLOCKS_MAX && !self.copies.contains_key(&sequence) {
-            return Applied { refused: 1, ..Applied::default() };
+    /// Whether the group holds blocks of a prefix in tiers up to `tier`. `at` is its position among the groups.
+    fn holds(
+        &self,
+        at: usize,
+        NeededParts { end, count }: NeededParts,
+        tier: usize,
+        cache: &mut LookupCache<'_>,
+    ) -> bool {
+        if cache.at(end).fastest(at) > tier {
+            return false;
         }
-        let held = &mut self.copies.entry(sequence).or_default()[tier];
-        let before = std::mem::replace(held, held.saturating_add(copies));
-        match before {
-            0 => Applied { stored: 1, ..Applied::default() },
-            _ => Applied { duplicate: 1, ..Applied::default() },
-        }
+        let is_whole = |sequence| self.tiers_backward(sequence).take(count as usize).all(|fastest| fastest <= tier);
+        count == 1 || cache.sequences_at(end).any(|(sequence, held)| held.fastest(at) <= tier && is_whole(sequence))
     }
 
-    fn remove(&mut self, sequence: SequenceHash, tier: Tier, copies: RemovedCopies) -> Applied {
-        let Some(held) = self.copies.get_mut(&sequence).filter(|held| held[tier] > 0) else {
-            return Applied { unknown: 1, ..Applied::default() };
-        };
-        held[tier] = copies.left(held[tier]);
-        if held.is_zero() {
-            self.copies.remove(&sequence);
+    /// The blocks that a prefix needs at the end of a block of the index, with the number of each among the parts of that
+    /// block, in ascending order, and the fastest tier in which the group holds it; none also for a block that no link shows.
+    fn tiers_of(
+        &self,
+        at: usize,
+        NeededParts { end, count }: NeededParts,
+        cache: &mut LookupCache<'_>,
+    ) -> Vec<(u32, Option<Tier>)> {
+        let last = self.group.size.parts() - 1;
+        let held = cache.at(end);
+        if count == 1 {
+            return vec![(last, held.fastest_tier(at))];
         }
-        Applied { removed: 1, ..Applied::default() }
-    }
-
-    fn stores(&self) -> Vec<GroupChange> {
-        let mut by_tier_and_count: KeyedMap<(Tier, u32), Vec<SequenceHash>> = KeyedMap::default();
-        for (&sequence, held) in &self.copies {
-            for (tier, &copies) in held.iter().filter(|&(_, &copies)| copies > 0) {
-                by_tier_and_count.entry((tier, copies)).or_default().push(sequence);
-            }
-        }
-        if by_tier_and_count.is_empty() {
-            by_tier_and_count.insert((Tier::Device, 1), Vec::new());
-        }
-        let stores =
-            by_tier_and_count.into_iter().map(|((tier, copies), blocks)| GroupEvent::Stored { tier, blocks, copies });
-        stores.map(|event| GroupChange { group: self.group, event }).collect()
+        let sequences = cache.sequences_at(end).filter(|(_, held)| held.fastest_tier(at).is_some());
+        let held_parts = |(sequence, _)| -> Vec<usize> { self.tiers_backward(sequence).take(count as usize).collect() };
+        let best = sequences.map(held_parts).min_by_key(|tiers| tiers.iter().filter(|&&tier| tier == TIERS).count());
+        let tiers = best.unwrap_or_else(|| vec![TIERS; count as usize]);
+        (last + 1 - count..).zip(tiers.into_iter().rev().map(|tier| Tier::ALL.get(tier).copied())).collect()
     }
 }

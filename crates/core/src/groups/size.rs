@@ -4,33 +4,64 @@ use std::num::NonZeroU32;
 
 use crate::hashing::BlockSize;
 
-/// Block size of a cache group, as a multiple of the registered block size: the number of blocks of the index that one block
-/// of the group spans.
+/// Block size of a cache group: a multiple of the registered block size, or a part of it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub struct GroupBlockSize(NonZeroU32);
+pub struct GroupBlockSize {
+    /// Blocks of the index that one block of the group spans; one for smaller blocks.
+    span: NonZeroU32,
+    /// Blocks of the group in one block of the index; one for larger blocks.
+    parts: NonZeroU32,
+}
 
 impl GroupBlockSize {
     /// The registered block size.
-    pub const REGISTERED: Self = Self(NonZeroU32::MIN);
+    pub const REGISTERED: Self = Self { span: NonZeroU32::MIN, parts: NonZeroU32::MIN };
 
-    /// The size of blocks of `tokens` tokens; none if that is no multiple of the registered size.
+    /// The size of blocks of `tokens` tokens; none if neither that nor the registered size is a multiple of the other.
     #[must_use]
     pub const fn of(tokens: u32, registered: BlockSize) -> Option<Self> {
-        match NonZeroU32::new(tokens / registered.tokens()) {
-            Some(blocks) if tokens.is_multiple_of(registered.tokens()) => Some(Self(blocks)),
+        let registered = registered.tokens();
+        if tokens == 0 {
+            return None;
+        }
+        match (NonZeroU32::new(tokens / registered), NonZeroU32::new(registered / tokens)) {
+            (Some(span), _) if tokens.is_multiple_of(registered) => Some(Self { span, parts: NonZeroU32::MIN }),
+            (_, Some(parts)) if registered.is_multiple_of(tokens) => Some(Self { span: NonZeroU32::MIN, parts }),
             _ => None,
         }
     }
 
-    /// Blocks of the index that a block of the group spans.
+    /// Blocks of the index that a block of the group spans; one for blocks of the registered size and smaller ones.
     #[must_use]
-    pub const fn blocks(self) -> u32 {
-        self.0.get()
+    pub const fn span(self) -> u32 {
+        self.span.get()
+    }
+
+    /// Blocks of the group in a block of the index; one for blocks of the registered size and larger ones.
+    #[must_use]
+    pub const fn parts(self) -> u32 {
+        self.parts.get()
+    }
+
+    /// Whether the blocks are smaller than the registered ones.
+    #[must_use]
+    pub const fn is_finer(self) -> bool {
+        self.parts() > 1
     }
 
     /// Tokens of a block of the group.
     #[must_use]
     pub const fn tokens(self, registered: BlockSize) -> u32 {
-        registered.tokens().saturating_mul(self.0.get())
+        registered.tokens().saturating_mul(self.span()) / self.parts()
+    }
+
+    /// The same as a block size.
+    #[must_use]
+    pub const fn block_size(self, registered: BlockSize) -> BlockSize {
+        match BlockSize::new(self.tokens(registered)) {
+            Some(size) => size,
+            // Sizes of another registered size.
+            None => registered,
+        }
     }
 }

@@ -399,6 +399,11 @@ impl SharedIndex for RunIndex {
         self.writer.lock().copies_of(rank, block)
     }
 
+    /// Takes the writer's mutex. Searches the directories of at most 256 hash domains.
+    fn find_block(&self, sequence: SequenceHash) -> Option<HeldBlock> {
+        self.writer.lock().find_block(sequence)
+    }
+
     fn read_held(&self, reading: &mut HeldReading, blocks_max: usize) -> ReadingProgress {
         self.writer.lock().read_held(reading, blocks_max)
     }

@@ -2,10 +2,10 @@
 #![allow(dead_code, reason = "each test uses a part of it")]
 
 use flash_indexer_core::groups::{
-    AttentionWindow, ClearScope, ClearedGroups, GroupBlockSize, GroupChange, GroupEvent, GroupId, GroupedIndex,
-    RankEvent, SecondaryGroup,
+    AttentionWindow, BlockLink, ClearScope, ClearedGroups, GroupBlockSize, GroupChange, GroupEvent, GroupId,
+    GroupedIndex, RankEvent, SecondaryGroup,
 };
-use flash_indexer_core::hashing::{BlockSize, HashVariant, LocalHasher};
+use flash_indexer_core::hashing::{BlockSize, HashVariant, LocalHasher, next_sequence_hash};
 use flash_indexer_core::oracle::GroupedOracle;
 use flash_indexer_core::{
     BlockEvent, DpRank, LocalHash, MatchScores, PerTier, RankMatch, RemovedCopies, SequenceHash, SharedIndex, Tier,
@@ -30,8 +30,8 @@ pub(crate) enum GroupedStep {
     Refresh(WorkerRank, RankEvent),
 }
 
-/// Tokens in a registered block: the least size in which some prefixes of a prompt end inside a block.
-const BLOCK_TOKENS: u32 = 2;
+/// Tokens in a registered block: the least size of which two smaller ones are parts.
+const BLOCK_TOKENS: u32 = 4;
 
 fn block_size() -> BlockSize {
     BlockSize::new(BLOCK_TOKENS).expect("not zero")
@@ -39,7 +39,12 @@ fn block_size() -> BlockSize {
 
 /// A size of `blocks` registered blocks.
 pub(crate) fn size(blocks: u32) -> GroupBlockSize {
-    GroupBlockSize::of(blocks * BLOCK_TOKENS, block_size()).expect("a multiple")
+    size_of(blocks * BLOCK_TOKENS)
+}
+
+/// A size of `tokens` tokens.
+pub(crate) fn size_of(tokens: u32) -> GroupBlockSize {
+    GroupBlockSize::of(tokens, block_size()).expect("a multiple or a part")
 }
 
 /// Paths that are long enough for several large blocks, most of which are the start of a single one.
@@ -58,7 +63,9 @@ pub(crate) fn queries() -> impl Strategy<Value = Vec<Vec<LocalHash>>> {
 
 /// Tokens of the blocks of a path.
 fn tokens_of(path: &[LocalHash]) -> Vec<u32> {
-    path.iter().flat_map(|local| [local.0 as u32; BLOCK_TOKENS as usize]).collect()
+    // Two blocks in turn have the same first half.
+    let token = |local: u32, at| if at < BLOCK_TOKENS / 2 { local / 2 } else { local };
+    path.iter().flat_map(|local| (0..BLOCK_TOKENS).map(move |at| token(local.0 as u32, at))).collect()
 }
 
 /// Replaces the local hashes of a path by those of its tokens.
@@ -109,55 +116,85 @@ pub(crate) fn any_stream() -> impl Strategy<Value = Vec<GroupedStep>> {
     parts.prop_map(|parts: Vec<Vec<_>>| parts.concat())
 }
 
-/// Block sizes of the groups of all ranks of a stream, in registered blocks.
+/// Block sizes of the groups of all ranks of a stream, in tokens.
 type Sizes = [u32; 3];
 
+fn any_size() -> impl Strategy<Value = u32> + Clone {
+    prop_oneof![2 => Just(BLOCK_TOKENS), 3 => (2..=4u32).prop_map(|blocks| blocks * BLOCK_TOKENS), 3 => Just(2), 2 => Just(1)]
+}
+
 fn sizes() -> impl Strategy<Value = Sizes> {
-    let one = prop_oneof![2 => Just(1), 3 => 2..=4u32];
-    [one.clone(), one.clone(), one]
+    [any_size(), any_size(), any_size()]
 }
 
 fn group(sizes: Sizes) -> impl Strategy<Value = SecondaryGroup> {
     let window = |id| match id {
         0 => AttentionWindow::LastBlocks(1),
-        1 => AttentionWindow::LastBlocks(2),
+        1 => AttentionWindow::LastBlocks(3),
         _ => AttentionWindow::Full,
     };
     let usual = (0..3u32).prop_map(move |id| (id, window(id)));
-    let changed = (0..3u32, 0..4u32).prop_map(|(id, blocks)| (id, AttentionWindow::LastBlocks(blocks)));
-    let of_another_size = (0..3usize, 1..=4u32);
-    let sizes = prop_oneof![30 => Just(sizes), 1 => of_another_size.prop_map(move |(id, blocks)| {
+    let changed = (0..3u32, 0..7u32).prop_map(|(id, blocks)| (id, AttentionWindow::LastBlocks(blocks)));
+    let of_another_size = (0..3usize, any_size());
+    let sizes = prop_oneof![30 => Just(sizes), 1 => of_another_size.prop_map(move |(id, tokens)| {
         let mut sizes = sizes;
-        sizes[id] = blocks;
+        sizes[id] = tokens;
         sizes
     })];
     (prop_oneof![9 => usual, 1 => changed], sizes).prop_map(|((id, window), sizes)| SecondaryGroup {
         id: GroupId(id),
         window,
-        size: size(sizes[id as usize]),
+        size: size_of(sizes[id as usize]),
     })
 }
 
+/// Names of a path's blocks in a group: those of registered blocks, with those of smaller blocks inside them.
+fn names_in(group: SecondaryGroup, rank: WorkerRank, path: &[LocalHash]) -> Vec<SequenceHash> {
+    let (names, parts, tokens) = (support::sequences(rank, path), group.size.parts() as usize, tokens_of(path));
+    let part_tokens = BLOCK_TOKENS as usize / parts;
+    let inside = |block: usize, part: usize| {
+        let before = block.checked_sub(1).map(|before| names[before]);
+        let start = block * BLOCK_TOKENS as usize;
+        let content = LocalHasher::default().tokens(HashVariant::default(), &tokens[start..start + part * part_tokens]);
+        // Names of different ranks, and of registered blocks, are different.
+        next_sequence_hash(Some(before.unwrap_or(SequenceHash(rank.worker.0 * 2 + u64::from(rank.dp_rank.0)))), content)
+    };
+    let block = |at: usize| (1..parts).map(move |part| inside(at, part)).chain([names[at]]).collect::<Vec<_>>();
+    (0..path.len()).flat_map(block).collect()
+}
+
 /// Names of blocks of a chain, or any names.
-fn named(rank: WorkerRank) -> impl Strategy<Value = Vec<SequenceHash>> {
+fn named(group: SecondaryGroup, rank: WorkerRank) -> impl Strategy<Value = Vec<SequenceHash>> {
     let of_chain = any_path().prop_flat_map(move |path| {
-        let names = support::sequences(rank, &path);
+        let names = names_in(group, rank, &path);
         let count = names.len();
         prop_oneof![Just(names.clone()), subsequence(names, 0..=count)]
     });
     prop_oneof![4 => of_chain, 1 => vec(support::any_hash(), 0..4)]
 }
 
+/// Links of a chain, all or some.
+fn links(group: SecondaryGroup, rank: WorkerRank) -> impl Strategy<Value = Vec<BlockLink>> {
+    let link = |block, before| BlockLink { block, before };
+    any_path().prop_flat_map(move |path| {
+        let names = names_in(group, rank, &path);
+        let before = std::iter::once(None).chain(names.iter().copied().map(Some));
+        let links: Vec<_> = names.iter().copied().zip(before).map(|(block, before)| link(block, before)).collect();
+        let count = links.len();
+        prop_oneof![3 => Just(links.clone()), 1 => subsequence(links, 0..=count)]
+    })
+}
+
 fn secondary_step(sizes: Sizes) -> impl Strategy<Value = GroupedStep> {
-    let event = |rank| {
-        let stored = (support::tier(), named(rank), support::copies())
+    let event = |group, rank| {
+        let stored = (support::tier(), named(group, rank), support::copies())
             .prop_map(|(tier, blocks, copies)| GroupEvent::Stored { tier, blocks, copies });
-        let removed = (support::tier(), named(rank), support::removed_copies())
+        let removed = (support::tier(), named(group, rank), support::removed_copies())
             .prop_map(|(tier, blocks, copies)| GroupEvent::Removed { tier, blocks, copies });
-        prop_oneof![3 => stored, 1 => removed]
+        prop_oneof![3 => stored, 1 => removed, 2 => links(group, rank).prop_map(GroupEvent::Linked)]
     };
     (support::rank(), group(sizes)).prop_flat_map(move |(rank, group)| {
-        event(rank).prop_map(move |event| GroupedStep::Secondary(rank, change(group, event)))
+        event(group, rank).prop_map(move |event| GroupedStep::Secondary(rank, change(group, event)))
     })
 }
 
@@ -320,7 +357,7 @@ fn remove_everything(index: &GroupedIndex, rank: WorkerRank) {
     }
     for event in index.dump_events(rank) {
         let RankEvent::Secondary(GroupChange { group, event }) = event else { continue };
-        let GroupEvent::Stored { tier, blocks, .. } = event else { panic!("a dump consists of stores") };
+        let GroupEvent::Stored { tier, blocks, .. } = event else { continue };
         index.apply_group(rank, &change(group, GroupEvent::Removed { tier, blocks, copies: RemovedCopies::All }));
     }
 }

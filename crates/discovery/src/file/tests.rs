@@ -29,6 +29,19 @@ fn an_entry_has_the_fields_of_a_registration() {
 }
 
 #[test]
+fn an_entry_attaches_all_of_its_ranks_to_shared_caches() {
+    let text = r#"[{"instance_id": 1, "endpoint": "tcp://h:5557", "data_parallel_size": 2, "shared_caches": ["pool:p", "node:n"]},
+        {"instance_id": "node:n", "endpoint": "tcp://n:5557"}]"#;
+    let targets = parse(text, &template()).expect("a valid file");
+    let attached: Vec<Vec<&str>> =
+        targets.values().map(|target| target.shared_caches.ids().iter().map(InstanceId::as_key).collect()).collect();
+    assert_eq!(attached, [vec!["node:n", "pool:p"], vec!["node:n", "pool:p"], vec![]]);
+    let wrong = text.replace("pool:p", "pod-1");
+    let error = parse(&wrong, &template()).expect_err("an instance").to_string();
+    assert!(error.contains("invalid id pod-1 in shared_caches"), "{error}");
+}
+
+#[test]
 fn one_entry_can_name_all_ranks_of_an_engine() {
     let text = r#"[{"instance_id": 1, "endpoint": "tcp://[::1]:5557", "replay_endpoint": "tcp://[::1]:6557",
         "data_parallel_size": 2}]"#;

@@ -24,6 +24,8 @@ use flash_indexer_telemetry::supervision::{Step, Steps, ThreadKind, Watch, guard
 
 /// Limit of the messages that the streams of one decoder buffer while a gap before them is replayed, in bytes.
 const WAITING_BYTES_MAX: usize = 512 << 20;
+/// Limit of the bytes that copies of blocks with a named manager take, of all streams of one decoder.
+const MANAGED_BYTES_MAX: usize = 256 << 20;
 /// Changes are sent to the writer once they stem from this many bytes of messages, and at the end of a delivery.
 const BATCH_BYTES: usize = 1 << 20;
 /// Bytes of events that a decoder decodes before other queues take their turns, and the rest of one event.
@@ -47,6 +49,9 @@ pub(super) struct Decoder {
     turn_bytes_left: usize,
     /// Bytes of messages that all streams buffer behind gaps.
     pub(super) waiting_bytes: usize,
+    /// Bytes that copies of blocks with a named manager take, of all streams.
+    pub(super) managed_bytes: usize,
+    managed_bytes_max: usize,
     /// The listener whose delivery is being handled. While its decoder is used, that is not in `listener_decoders`.
     pub(super) current: Option<Arc<Listener>>,
     pub(super) writers: Arc<Writers>,
@@ -74,11 +79,18 @@ impl Decoder {
             reservation: None,
             turn_bytes_left: TURN_BYTES_MAX,
             waiting_bytes: 0,
+            managed_bytes: 0,
+            managed_bytes_max: MANAGED_BYTES_MAX,
             current: None,
             writers,
             metrics,
             clock,
         }
+    }
+
+    /// Bytes that the last turn has decoded.
+    fn turn_bytes(&self) -> usize {
+        TURN_BYTES_MAX.saturating_sub(self.turn_bytes_left)
     }
 
     /// Handles one entry of the queues, then the timers that are due.
@@ -260,6 +272,7 @@ impl Decoder {
         let known = self.listener_decoders.remove(&listener.id);
         let (bytes_before, due_before) =
             known.as_ref().map_or((0, None), |known| (known.waiting_bytes(), known.wakes_at()));
+        let managed_before = known.as_ref().map_or(0, ListenerDecoder::managed_bytes);
         let mut decoder =
             known.unwrap_or_else(|| ListenerDecoder::new(Arc::clone(listener), Arc::clone(&self.metrics)));
         let name = std::thread::current();
@@ -278,6 +291,12 @@ impl Decoder {
             self.waiting_bytes = self.waiting_bytes - bytes + decoder.waiting_bytes();
         }
         out.write(&mut decoder);
+        self.change_managed_bytes(managed_before, decoder.managed_bytes());
+        if self.managed_bytes > self.managed_bytes_max {
+            let managed = decoder.managed_bytes();
+            decoder.forget_managers();
+            self.change_managed_bytes(managed, decoder.managed_bytes());
+        }
         self.turn_bytes_left = decoder.turn_bytes_left.min(self.turn_bytes_left);
         if decoder.is_interrupted() && !std::mem::replace(&mut decoder.is_rest_queued, true) {
             let rest = Work::Rest { listener: Arc::clone(listener), reservation: self.reservation.clone() };
@@ -291,8 +310,15 @@ impl Decoder {
         self.current = None;
     }
 
+    /// Records a change of the bytes that one stream's copies of blocks with a named manager take.
+    pub(super) fn change_managed_bytes(&mut self, before: usize, after: usize) {
+        self.managed_bytes = self.managed_bytes - before + after;
+        self.metrics.managed_bytes_changed(before, after);
+    }
+
     fn remove_decoder(&mut self, id: u64) {
         if let Some(decoder) = self.listener_decoders.remove(&id) {
+            self.change_managed_bytes(decoder.managed_bytes(), 0);
             self.waiting_bytes -= decoder.waiting_bytes();
             self.timers.retain(|&(_, other)| other != id);
         }
@@ -304,7 +330,8 @@ impl Steps for Decoder {
     fn step(&mut self, watch: &Arc<Watch>) -> Step {
         let deadline = self.timers.first().map(|&(due, _)| due);
         // Each count is an engine whose messages wait for its writer.
-        let taken = self.queues.take(self.number, deadline, || self.metrics.limit_reached(Limit::WriterQueue));
+        let on_park = || self.metrics.limit_reached(Limit::WriterQueue);
+        let taken = self.queues.take(self.number, self.turn_bytes(), deadline, on_park);
         watch.begin(None);
         let step = watch.guarded(|| self.handle_taken(taken)).unwrap_or_else(|| {
             self.restart_all();
@@ -348,9 +375,11 @@ impl WriterSender<'_> {
 #[cfg(test)]
 mod tests {
     use crossbeam_channel::bounded;
+    use flash_indexer_core::SequenceHash;
     use flash_indexer_telemetry::metrics::MetricNames;
     use flash_indexer_telemetry::supervision::Supervisor;
     use flash_indexer_test_support::wait_for;
+    use flash_indexer_wire::{BlockStored, Encoding, EngineEvent, TokenIds, encode_batch};
     use parking_lot::Mutex;
     use tracing::span::{Attributes, Id, Record};
     use tracing::{Event, Metadata, Subscriber};
@@ -428,7 +457,7 @@ mod tests {
         let mut turns = Vec::new();
         while turns.iter().sum::<u64>() < u64::from(EVENTS) + 3 {
             let before = [&large, &other].map(|listener| decoded(listener));
-            let taken = queues.take(0, Some(Instant::now() + PATIENCE), || {});
+            let taken = queues.take(0, decoder.turn_bytes(), Some(Instant::now() + PATIENCE), || {});
             assert!(!matches!(taken, Taken::Timeout), "after {turns:?}");
             decoder.handle_taken(taken);
             decoder.reservation = None;
@@ -441,6 +470,41 @@ mod tests {
         assert_eq!(turns.len(), 2 + u64::from(EVENTS).div_ceil(events_max) as usize + 1);
         wait_for("both messages to be written", PATIENCE, || (large.last_sequence() == Some(2)).then_some(()));
         wait_for("their bytes to be released", PATIENCE, || (queues.bytes() == 0).then_some(()));
+    }
+
+    #[test]
+    fn managers_above_the_limit_of_a_decoder_are_forgotten_and_counted() {
+        let fixture = Fixture::start(3, false);
+        let metrics = Arc::new(Metrics::new(MetricNames::Own));
+        let supervisor = Supervisor::start(&metrics).expect("a thread");
+        let writers = Arc::new(Writers::start(1, &supervisor).expect("a thread"));
+        let queues = Arc::new(Queues::new(1, usize::MAX, Clock::System));
+        let (registrations, counted) = (bounded(1).0, Arc::clone(&metrics));
+        let mut decoder = Decoder::new(0, queues, registrations, writers, counted, Clock::System);
+        let listeners = [0, 1, 2].map(|at| listener_of_first_decoder(&fixture.listener(at)));
+        let store = |decoder: &mut Decoder, at: usize, sequence: u64| {
+            let stored = EngineEvent::Stored(BlockStored {
+                block_hashes: (0..1_000).map(SequenceHash).collect(),
+                token_ids: TokenIds::Plain((0..1_000).collect()),
+                block_size: 1,
+                ownership: Some("a manager"),
+                ..BlockStored::default()
+            });
+            let payload = encode_batch(1.0, &[stored], None, Encoding::Map);
+            let frames = vec![b"t".to_vec(), sequence.to_be_bytes().to_vec(), payload];
+            decoder.turn_bytes_left = TURN_BYTES_MAX;
+            decoder.handle(&listeners[at], Delivery::Live(vec![frames]));
+            (decoder.managed_bytes, metrics.limit_reached_count(Limit::OwnedBlocks))
+        };
+        let (bytes, _) = store(&mut decoder, 0, 0);
+        assert!(bytes > 1_000, "{bytes} bytes");
+        decoder.managed_bytes_max = 2 * bytes;
+        assert_eq!(store(&mut decoder, 1, 0), (2 * bytes, 0));
+        assert_eq!(store(&mut decoder, 2, 0), (2 * bytes, 1), "the rank that exceeds the limit forgets its own");
+        assert_eq!(store(&mut decoder, 2, 1), (2 * bytes, 1), "until its cache is cleared");
+        assert_eq!(metrics.managed_bytes(), 2 * bytes as i64);
+        decoder.remove_decoder(listeners[0].id);
+        assert_eq!((decoder.managed_bytes, metrics.managed_bytes()), (bytes, bytes as i64));
     }
 
     #[test]

@@ -176,7 +176,7 @@ impl Decoders {
 
     /// Takes the next queued work of the detached decoder.
     fn take_queued(&self) -> Option<Work> {
-        match self.queues.take(0, Some(Instant::now()), || {}) {
+        match self.queues.take(0, 0, Some(Instant::now()), || {}) {
             Taken::Work { work, .. } => Some(work),
             Taken::Timeout | Taken::Stopped => None,
         }

@@ -46,6 +46,8 @@ impl Decoder {
         }
         self.timers = listener_decoders.iter().filter_map(|(&id, decoder)| Some((decoder.wakes_at()?, id))).collect();
         self.waiting_bytes = listener_decoders.values().map(ListenerDecoder::waiting_bytes).sum();
+        let managed_bytes = listener_decoders.values().map(ListenerDecoder::managed_bytes).sum();
+        self.change_managed_bytes(self.managed_bytes, managed_bytes);
         self.listener_decoders.extend(listener_decoders);
         for listener in listeners {
             if is_culprit(&listener) && is_held(&listener) {

@@ -28,7 +28,9 @@ impl RankActivity {
             RankEvent::Secondary(change) => matches!(change.event, GroupEvent::Removed { .. }),
         };
         let removed_blocks = if is_removal { applied.removed } else { 0 };
-        Self { events: 1, stored_blocks: applied.stored, removed_blocks }
+        // Links belong to the store that shows them.
+        let is_event = !matches!(event, RankEvent::Secondary(change) if matches!(change.event, GroupEvent::Linked(_)));
+        Self { events: u64::from(is_event), stored_blocks: applied.stored, removed_blocks }
     }
 }
 

@@ -3,7 +3,8 @@
 use std::num::NonZeroUsize;
 
 use flash_indexer_core::RemovedCopies;
-use flash_indexer_types::endpoints::NO_EVENTS;
+use flash_indexer_types::SharedCaches;
+use flash_indexer_types::endpoints::{NO_EVENTS, is_pulled};
 
 /// Options that a listener is registered with.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -22,11 +23,18 @@ pub struct ListenerOptions {
     pub extra_keys: bool,
     /// Blocks that the cache of an engine without events has room for; none for the default.
     pub cache_blocks: Option<NonZeroUsize>,
+    /// Caches of hosts and pools from which the engine loads blocks.
+    pub shared_caches: SharedCaches,
 }
 
 impl ListenerOptions {
     /// Whether the engine publishes events. If not, the service makes its messages from routing decisions.
     pub fn has_events(&self) -> bool {
         self.endpoint != NO_EVENTS
+    }
+
+    /// Whether the service pulls the events over HTTP.
+    pub fn is_pulled(&self) -> bool {
+        is_pulled(&self.endpoint)
     }
 }

@@ -5,7 +5,7 @@ use std::fmt;
 use std::num::NonZeroUsize;
 
 use flash_indexer_core::{DpRank, WorkerRank};
-use flash_indexer_types::{Removal, Trust};
+use flash_indexer_types::{Removal, SharedCaches, Trust};
 use flash_indexer_wire::{Pending, plural};
 
 use super::Listener;
@@ -94,6 +94,8 @@ pub struct ListenerReport {
     pub extra_keys: bool,
     /// Blocks that the cache of an engine without events has room for, if they are registered.
     pub cache_blocks: Option<NonZeroUsize>,
+    /// Caches of hosts and pools that the rank is attached to.
+    pub shared_caches: SharedCaches,
     /// Whether the rank holds more blocks than its bounded index keeps; absent if not.
     pub partial: bool,
     /// Rejected messages and events, by reason.
@@ -125,9 +127,13 @@ impl Listener {
             replay: status.progress(),
             extra_keys: self.options.extra_keys,
             cache_blocks: self.options.cache_blocks,
+            shared_caches: self.options.shared_caches.clone(),
             partial: self.model.is_partial(WorkerRank { worker: self.worker, dp_rank }),
             rejected: status.rejected.clone(),
-            last_error: status.last_error(dp_rank),
+            last_error: match self.options.is_pulled() {
+                true => status.last_pull_error(dp_rank),
+                false => status.last_error(dp_rank),
+            },
         }
     }
 

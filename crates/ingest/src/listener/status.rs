@@ -113,6 +113,15 @@ impl Status {
         }
     }
 
+    /// What a rank of a pulled engine is missing, with the last error, which has the cause.
+    pub(super) fn last_pull_error(&self, dp_rank: DpRank) -> Option<String> {
+        let missing = self.last_error(dp_rank)?;
+        Some(match &self.last_error {
+            Some(cause) if *cause != missing => format!("{missing}; {cause}"),
+            _ => missing,
+        })
+    }
+
     /// Position of a loss that is recorded now. `last_event` is the last event of the model's history.
     pub(super) fn position(&self, last_event: Ordinal) -> LossPosition {
         LossPosition { after: self.last_sequence, since: last_event }

@@ -3,6 +3,7 @@
 use flash_indexer_core::groups::RankEvent;
 use flash_indexer_core::{BlockEvent, DpRank, RemovedCopies};
 use flash_indexer_telemetry::metrics::Limit;
+use flash_indexer_types::SharedCacheKind;
 use flash_indexer_wire::{
     BatchOutline, BlockStored, EngineEvent, EventError, Events, RemovalReason, StoreOrigin, TranslateError, Translator,
     TranslatorOptions,
@@ -162,6 +163,7 @@ impl ListenerDecoder {
                 block_size: listener.model.block_size(),
                 lora_name: listener.options.lora_name.clone(),
                 removed_copies: listener.options.removed_copies,
+                cache_tier: listener.instance.shared_cache().map(SharedCacheKind::tier),
             })
         })
     }
@@ -181,7 +183,11 @@ impl ListenerDecoder {
         let is_clear = *event == EngineEvent::Cleared;
         let Self { listener, translators, groups_unknown, .. } = self;
         let translator = Self::translator(translators, listener, dp_rank);
+        let knew_managers = translator.knows_managers();
         let changes = translator.translate(event);
+        if knew_managers && !translator.knows_managers() {
+            self.metrics.limit_reached(Limit::OwnedBlocks);
+        }
         if is_clear {
             groups_unknown.remove(&dp_rank);
         }
@@ -246,12 +252,21 @@ impl ListenerDecoder {
         match unusable {
             // A medium outside the queried tiers: the tiers stay exact.
             TranslateError::UnknownMedium { .. } => return,
+            // Without the entry, matches are too short at most.
+            TranslateError::PartialEntry { .. } => {
+                if !matches!(self.changes.last(), Some(Change::EntryOmitted(of)) if *of == dp_rank) {
+                    self.changes.push(Change::EntryOmitted(dp_rank));
+                }
+                return;
+            }
             TranslateError::HybridGroup { .. } | TranslateError::UnnamedGroup => {
                 if !std::mem::replace(&mut self.hybrid_reported, true) {
                     log_listener!(warn, self.listener, "{unusable}");
                 }
             }
-            &TranslateError::BlockSize { actual, .. } if self.block_size == SeenBlockSize::AfterRestart => {
+            &TranslateError::BlockSize { actual, registered }
+                if self.block_size == SeenBlockSize::AfterRestart || self.has_grown(actual, registered) =>
+            {
                 self.block_size = SeenBlockSize::Changed(actual);
             }
             TranslateError::AdapterName { .. } | TranslateError::AdapterNameCharacter { .. } => {
@@ -260,6 +275,7 @@ impl ListenerDecoder {
             TranslateError::SaltedBlocks => self.metrics.limit_reached(Limit::SaltedBlocks),
             TranslateError::OwnershipUnknown { .. } => self.metrics.limit_reached(Limit::OwnedBlocks),
             TranslateError::BlockSize { .. }
+            | TranslateError::ChunkSizeUnknown
             | TranslateError::ComponentsUnknown
             | TranslateError::GroupBlockSize { .. }
             | TranslateError::OwnershipDoubtful { .. }
@@ -267,6 +283,17 @@ impl ListenerDecoder {
             | TranslateError::UnknownTarget { .. } => {}
         }
         self.record_event_loss(dp_rank, unusable.to_string());
+    }
+
+    /// Whether the blocks of a pod are larger than those with which it was registered, and than any before.
+    fn has_grown(&mut self, actual: u32, registered: u32) -> bool {
+        let has_grown = self.listener.options.is_bound()
+            && actual > self.grown_to.max(registered)
+            && actual.is_multiple_of(registered);
+        if has_grown {
+            self.grown_to = actual;
+        }
+        has_grown
     }
 
     /// Records the loss of an event. Of consecutive losses of one rank the first is recorded: the others change nothing,

@@ -12,12 +12,12 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use flash_indexer_core::DpRank;
-use flash_indexer_telemetry::metrics::Metrics;
+use flash_indexer_telemetry::metrics::{Limit, Metrics};
 use flash_indexer_types::logs::Repeats;
 use flash_indexer_types::{ClearCause, EngineKind};
 use flash_indexer_wire::{
     Action, BatchOutline, ClearReason, EngineAdapter, Replay, ReplayReply, Stream, StreamLimits, StreamOptions,
-    StreamPosition, StreamTrust, Translator,
+    StreamPosition, StreamTrust, TopicNames, Translator,
 };
 use rustc_hash::FxHashMap;
 use tracing::Span;
@@ -42,7 +42,8 @@ enum SeenBlockSize {
     Unchanged,
     /// The engine has restarted, and has stored no block since.
     AfterRestart,
-    /// The first stored event of the epoch has another block size, in tokens.
+    /// The first stored event of the epoch has another block size, in tokens; or a pod, whose registration has the size of its first
+    /// store, has larger blocks, of which that store was a partial entry.
     Changed(u32),
 }
 
@@ -79,6 +80,8 @@ pub(super) struct ListenerDecoder {
     repeated_replays: Repeats,
     repeated_ends: Repeats,
     block_size: SeenBlockSize,
+    /// The largest size to which the blocks of a pod have grown, in tokens: a new registration is requested once for each.
+    grown_to: u32,
     /// Whether it replaces a decoder whose state was lost.
     has_restarted: bool,
     changes: Vec<Change>,
@@ -146,6 +149,7 @@ impl ListenerDecoder {
             repeated_replays: Repeats::default(),
             repeated_ends: Repeats::default(),
             block_size: SeenBlockSize::Unchanged,
+            grown_to: 0,
             has_restarted: false,
             changes: Vec::new(),
             replay_span: Span::none(),
@@ -211,6 +215,19 @@ impl ListenerDecoder {
         self.stream.waiting_bytes()
     }
 
+    /// Bytes that the copies of blocks with a named manager take, of all ranks.
+    pub(super) fn managed_bytes(&self) -> usize {
+        self.translators.values().map(Translator::managed_bytes).sum()
+    }
+
+    /// Forgets the managers of all ranks' copies.
+    pub(super) fn forget_managers(&mut self) {
+        for translator in self.translators.values_mut().filter(|translator| translator.managed_bytes() > 0) {
+            translator.forget_managers();
+            self.metrics.limit_reached(Limit::OwnedBlocks);
+        }
+    }
+
     /// Takes the collected changes.
     pub(super) fn changes(&mut self) -> Vec<Change> {
         self.changed_bytes = 0;
@@ -254,7 +271,11 @@ impl ListenerDecoder {
         #[cfg(any(test, feature = "fault-injection"))]
         assert!(frames[0] != FAULT, "a test asked for a failure");
         self.metrics.message_received();
+        let is_of_other = frames.len() == LIVE_FRAMES && self.is_of_other_cache(&frames[0]);
         match Live::from_frames(frames) {
+            Ok(live) if is_of_other => {
+                self.receive_live(Live { message: live.message.without_events(), ..live }, now);
+            }
             Ok(live) => self.receive_live(live, now),
             Err(error) => {
                 self.reject(error.reason(), error.to_string());
@@ -314,9 +335,12 @@ impl ListenerDecoder {
     pub(super) fn replayed(&mut self, attempt: u32, frames: Vec<Vec<u8>>, now: Instant) {
         let _span = self.replay_span.clone().entered();
         match ReplayReply::from_frames(&frames) {
-            Ok(ReplayReply::Message { sequence, .. }) => {
+            Ok(ReplayReply::Message { topic, sequence, .. }) => {
                 self.metrics.message_replayed();
-                self.stream.replayed(attempt, sequence, Message::from_frames(frames), now);
+                let is_of_other = self.is_of_other_cache(topic);
+                let message = Message::from_frames(frames);
+                let message = if is_of_other { message.without_events() } else { message };
+                self.stream.replayed(attempt, sequence, message, now);
             }
             Ok(ReplayReply::End) => self.stream.replay_ended(attempt, now),
             Err(error) => {
@@ -325,6 +349,16 @@ impl ListenerDecoder {
             }
         }
         self.execute();
+    }
+
+    /// Whether a message is of another shared cache. A publisher may publish for several, each under its own topic, with one
+    /// sequence of numbers for all of them.
+    fn is_of_other_cache(&self, topic: &[u8]) -> bool {
+        if self.listener.instance.shared_cache().is_none() {
+            return false;
+        }
+        let Ok(TopicNames { pod, model: Some(model) }) = TopicNames::of(topic) else { return false };
+        pod != self.listener.instance.as_key() || model != self.listener.model.key().model_name
     }
 
     /// Records that a replay request failed.
@@ -433,6 +467,9 @@ impl ListenerDecoder {
         }
     }
 }
+
+/// Frames of a live message with a topic and a sequence number.
+const LIVE_FRAMES: usize = 3;
 
 /// Topic by which a test injects a panic into the decoder.
 #[cfg(any(test, feature = "fault-injection"))]

@@ -9,6 +9,11 @@ use tracing::{Span, debug_span};
 use super::ListenerDecoder;
 use crate::log_listener;
 
+/// Why events of an engine that is pulled are missing, and what to do.
+const EVENTS_MISSING: &str = "another client reads the engine's /kv_cache_events too, which takes events away, or they were \
+     published before the registration, or its buffer overflowed; let one replica read the engine, register it before it serves, \
+     raise its event_buffer_max_size, and restart it";
+
 impl ListenerDecoder {
     /// Counts and logs a note of the stream. A replay has a debug span from its start to its end.
     pub(super) fn note(&mut self, note: StreamEvent) {
@@ -23,6 +28,9 @@ impl ListenerDecoder {
             }
             StreamEvent::Lost { messages } => {
                 self.metrics.messages_lost(messages);
+                if self.listener.options.is_pulled() {
+                    self.reject("events_missing", EVENTS_MISSING.to_owned());
+                }
                 log_listener!(debug, self.listener, messages, "messages cannot be replayed");
             }
             StreamEvent::ReplayStarted { from, end } => {

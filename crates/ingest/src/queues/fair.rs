@@ -7,6 +7,8 @@ use std::time::Instant;
 use flash_indexer_telemetry::metrics::QueueState;
 use rustc_hash::FxHashMap;
 
+use super::turns::Turns;
+
 /// Bytes that one queue may have taken and not written. Beyond it the queue is parked: its messages wait undecoded.
 pub(super) const UNWRITTEN_BYTES_MAX: usize = 256 << 10;
 /// All queues together may have one part in this number of the budget taken and not written. Beyond it a queue that has
@@ -59,6 +61,7 @@ pub(crate) trait QueuedWork: Sized {
 /// # Order
 ///
 /// Each queue is first in, first out, and belongs to one consumer. A consumer takes one entry of each of its queues in turn.
+/// Rests of taken work have as much of its time as new work, and one turn in each round of it ([`Turns`]).
 ///
 /// # Budget
 ///
@@ -78,8 +81,8 @@ pub(super) struct FairQueues<K, T> {
 
 #[derive(Debug)]
 struct Consumer<K> {
-    /// Queues with work that are not parked, in the order of their turns.
-    ready: VecDeque<K>,
+    /// Queues with work that are not parked.
+    turns: Turns<K>,
     queued: QueuedSize,
     /// Entries of its queues, parked ones included.
     entries: usize,
@@ -130,7 +133,7 @@ pub(super) struct TakenWork<K, T> {
 
 impl<K: Clone + Eq + Hash, T: QueuedWork> FairQueues<K, T> {
     pub(super) fn new(consumers: usize, bytes_max: usize) -> Self {
-        let consumer = || Consumer { ready: VecDeque::new(), queued: QueuedSize::default(), entries: 0 };
+        let consumer = || Consumer { turns: Turns::default(), queued: QueuedSize::default(), entries: 0 };
         Self {
             bytes_max,
             bytes: 0,
@@ -220,7 +223,7 @@ impl<K: Clone + Eq + Hash, T: QueuedWork> FairQueues<K, T> {
         consumer.entries += 1;
         if queue.turn == Turn::Idle {
             queue.turn = Turn::Ready;
-            consumer.ready.push_back(key.clone());
+            consumer.turns.push(key.clone());
         }
     }
 
@@ -236,19 +239,25 @@ impl<K: Clone + Eq + Hash, T: QueuedWork> FairQueues<K, T> {
         queue.entries.push_back(entry);
         if queue.turn == Turn::Idle {
             queue.turn = Turn::Ready;
-            consumer.ready.push_back(key.clone());
+            consumer.turns.push(key.clone());
         }
     }
 
-    /// Takes the next work of a consumer. Calls `on_park` for each queue that is parked instead.
-    pub(super) fn take(&mut self, consumer: usize, mut on_park: impl FnMut()) -> Option<TakenWork<K, T>> {
+    /// Takes the next work of a consumer, which has done this much work in its last turn, in a unit of its own. Calls `on_park`
+    /// for each queue that is parked instead.
+    pub(super) fn take(
+        &mut self,
+        consumer: usize,
+        last_work: usize,
+        mut on_park: impl FnMut(),
+    ) -> Option<TakenWork<K, T>> {
         let consumer = &mut self.consumers[consumer];
-        while let Some(key) = consumer.ready.pop_front() {
+        consumer.turns.record(last_work);
+        while let Some(key) = consumer.turns.next(|key| self.queues.get(key).is_some_and(Queue::has_rest)) {
             let queue = self.queues.get_mut(&key).expect("a queue with work is not removed");
             let is_total_reached = queue.unwritten > 0 && self.unwritten >= self.bytes_max / UNWRITTEN_SHARE;
             // The rest of taken work is never parked: its bytes are released after it.
-            let is_rest = queue.entries.front().is_some_and(|next| next.is_rest);
-            if !is_rest && (queue.unwritten >= UNWRITTEN_BYTES_MAX || is_total_reached) {
+            if !queue.has_rest() && (queue.unwritten >= UNWRITTEN_BYTES_MAX || is_total_reached) {
                 queue.turn = Turn::Parked;
                 on_park();
                 continue;
@@ -265,7 +274,7 @@ impl<K: Clone + Eq + Hash, T: QueuedWork> FairQueues<K, T> {
                 queue.turn = Turn::Idle;
                 self.remove_if_unused(&key);
             } else {
-                consumer.ready.push_back(key.clone());
+                consumer.turns.push(key.clone());
             }
             return Some(TakenWork { key, work, bytes: size.bytes });
         }
@@ -280,7 +289,7 @@ impl<K: Clone + Eq + Hash, T: QueuedWork> FairQueues<K, T> {
         self.bytes -= bytes;
         if queue.turn == Turn::Parked && queue.unwritten <= UNWRITTEN_BYTES_MAX / 2 {
             queue.turn = Turn::Ready;
-            self.consumers[queue.consumer].ready.push_back(key.clone());
+            self.consumers[queue.consumer].turns.push(key.clone());
             return Some(queue.consumer);
         }
         self.remove_if_unused(key);
@@ -306,7 +315,7 @@ impl<K: Clone + Eq + Hash, T: QueuedWork> FairQueues<K, T> {
 
     /// Entries of a consumer whose queues are not parked, at most one for each queue.
     pub(super) fn ready(&self, consumer: usize) -> usize {
-        self.consumers[consumer].ready.len()
+        self.consumers[consumer].turns.len()
     }
 
     /// Entries of a consumer.
@@ -351,6 +360,11 @@ impl<T: QueuedWork> Entry<T> {
 }
 
 impl<T> Queue<T> {
+    /// Whether its next entry is the rest of taken work.
+    fn has_rest(&self) -> bool {
+        self.entries.front().is_some_and(|next| next.is_rest)
+    }
+
     fn new(consumer: usize) -> Self {
         Self { consumer, entries: VecDeque::new(), bytes: 0, unwritten: 0, notices: 0, turn: Turn::Idle }
     }

@@ -136,7 +136,7 @@ impl World {
     }
 
     fn take(&mut self, consumer: usize) {
-        let Some(taken) = self.queues.take(consumer, || {}) else { return };
+        let Some(taken) = self.queues.take(consumer, 0, || {}) else { return };
         assert_eq!(usize::from(taken.key) % CONSUMERS, consumer);
         let number = taken.work.number();
         let last = self.last_taken.insert(taken.key, number);
@@ -204,7 +204,7 @@ proptest! {
 
 /// Takes everything that a consumer can take, and returns the queues in order.
 fn take_all(queues: &mut FairQueues<u8, Work>, consumer: usize) -> Vec<u8> {
-    std::iter::from_fn(|| queues.take(consumer, || {})).map(|taken| taken.key).collect()
+    std::iter::from_fn(|| queues.take(consumer, 0, || {})).map(|taken| taken.key).collect()
 }
 
 fn live(bytes: usize) -> Work {
@@ -261,7 +261,7 @@ fn the_rest_of_work_is_taken_before_all_else_of_its_queue_and_after_the_other_qu
         queues.push(&key, 0, Work::Control(number), now, |_| {});
     }
     let mut taken = Vec::new();
-    while let Some(work) = queues.take(0, || {}) {
+    while let Some(work) = queues.take(0, 0, || {}) {
         taken.push(work.work.number());
         // Each has a rest of one more turn.
         if work.work.number() < 10 {

@@ -5,6 +5,7 @@ mod fair;
 #[cfg(test)]
 mod fair_tests;
 mod shared;
+mod turns;
 
 pub use self::budget::{QUEUE_BYTES_MIN, default_queue_bytes, memory_share};
 pub(crate) use self::fair::{NoticePosition, QueuedSize, QueuedWork};

@@ -77,8 +77,8 @@ where
         self.wakers[consumer].notify_one();
     }
 
-    /// Puts the rest of taken work before all other work of its queue. The caller is the consumer, and takes it again after
-    /// one entry of each of its other queues.
+    /// Puts the rest of taken work before all other work of its queue. The caller is the consumer, and takes it again in its
+    /// turn.
     pub(crate) fn put_back(&self, key: &K, consumer: usize, rest: T) {
         self.state.lock().queues.put_back(key, consumer, rest, self.clock.now());
     }
@@ -95,16 +95,20 @@ where
         self.wakers[consumer].notify_one();
     }
 
-    /// Waits for work until `deadline`. Calls `on_park`, under the lock, for each queue that is parked meanwhile.
+    /// Waits for work until `deadline`. The consumer has done `last_work` in its last turn, in a unit of its own. Calls
+    /// `on_park`, under the lock, for each queue that is parked meanwhile.
     pub(crate) fn take(
         self: &Arc<Self>,
         consumer: usize,
+        mut last_work: usize,
         deadline: Option<Instant>,
         mut on_park: impl FnMut(),
     ) -> Taken<K, T> {
         let mut state = self.state.lock();
         loop {
-            if let Some(TakenWork { key, work, bytes }) = state.queues.take(consumer, &mut on_park) {
+            if let Some(TakenWork { key, work, bytes }) =
+                state.queues.take(consumer, std::mem::take(&mut last_work), &mut on_park)
+            {
                 let reservation: Arc<dyn Send + Sync> = match bytes {
                     0 => Arc::new(()),
                     _ => Arc::new(Reservation { queues: Arc::clone(self), key: key.clone(), bytes }),

@@ -8,7 +8,6 @@ mod replay;
 mod resolver;
 mod subscription;
 mod thread;
-mod transport;
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -23,8 +22,8 @@ use flash_indexer_types::networks::EngineNetworks;
 
 use self::resolver::Resolver;
 use self::thread::{Command, SocketThread};
-pub use self::transport::Transport;
 use super::decoders::{Decoders, Delivery, Retired};
+use super::event_source::{ConnectError, EventSource};
 use super::listener::Listener;
 
 /// Limit of listeners of one thread: with their monitors they stay below the socket limit of a ZeroMQ context.
@@ -43,33 +42,6 @@ const OPEN_WAIT: Duration = Duration::from_secs(2);
 
 /// Receives the outcome of opening a subscription.
 type OpenResult = Receiver<Result<(), ConnectError>>;
-
-/// A subscription that cannot be opened.
-#[derive(Debug, Clone, thiserror::Error)]
-pub enum ConnectError {
-    /// The endpoint cannot be dialled.
-    #[error("failed to subscribe to {endpoint}: {source}; give an address such as tcp://host:5557")]
-    Endpoint {
-        /// The endpoint.
-        endpoint: String,
-        /// Cause of the failure.
-        source: zmq::Error,
-    },
-    /// ZeroMQ has no further socket.
-    #[error(
-        "failed to open a socket to the engine: {0}; raise the limit of open files (ulimit -n), about 6 for each engine"
-    )]
-    Exhausted(zmq::Error),
-    /// The system refuses a thread.
-    #[error("failed to start a socket thread: {0}; raise the limit of threads")]
-    Thread(String),
-    /// The socket thread does not respond in time.
-    #[error("failed to subscribe: the socket thread is busy or panicked; retry")]
-    Busy,
-    /// The service is stopping.
-    #[error("the service is stopping")]
-    Stopping,
-}
 
 /// All subscriptions, with their threads.
 pub struct Sockets {
@@ -97,6 +69,18 @@ impl Sockets {
         Ok(Self { threads, bound, resolver, decoders, supervisor: Arc::clone(supervisor) })
     }
 
+    /// Binds a socket that engines connect to. Returns its addresses, with the actual ports.
+    ///
+    /// # Errors
+    ///
+    /// When an address cannot be bound.
+    pub fn bind(&self, options: &BoundOptions) -> Result<Vec<String>, BindError> {
+        let thread = BoundThread::start(options, Arc::clone(&self.decoders), &self.supervisor)?;
+        let endpoints = thread.endpoints.clone();
+        *self.bound.lock() = Some(thread);
+        Ok(endpoints)
+    }
+
     /// Sends the command to subscribe to a thread with room. The lock is not held while the thread subscribes.
     fn send_open(&self, listener: &Arc<Listener>) -> Result<OpenResult, ConnectError> {
         let mut threads = self.threads.lock();
@@ -115,14 +99,7 @@ impl Sockets {
     }
 }
 
-impl Transport for Sockets {
-    fn bind(&self, options: &BoundOptions) -> Result<Vec<String>, BindError> {
-        let thread = BoundThread::start(options, Arc::clone(&self.decoders), &self.supervisor)?;
-        let endpoints = thread.endpoints.clone();
-        *self.bound.lock() = Some(thread);
-        Ok(endpoints)
-    }
-
+impl EventSource for Sockets {
     fn open(&self, listener: Arc<Listener>) -> Result<(), ConnectError> {
         if listener.options.needs_no_socket() {
             return Ok(());

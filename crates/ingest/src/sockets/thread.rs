@@ -11,11 +11,12 @@ use flash_indexer_telemetry::supervision::{SupervisedThread, Supervisor, ThreadK
 use parking_lot::Mutex;
 use tracing::{debug, warn};
 
+use super::MESSAGE_BYTES_MAX;
 use super::replay::ReplaySocket;
 use super::resolver::{Addresses, HostName, LookupError, Resolver};
 use super::subscription::Subscription;
-use super::{ConnectError, MESSAGE_BYTES_MAX};
 use crate::decoders::{Decoders, Delivery, Retired};
+use crate::event_source::ConnectError;
 use crate::listener::{Connection, Listener, ReplayClient};
 use crate::log_listener;
 
@@ -287,8 +288,8 @@ impl SocketLoop {
         let endpoint = listener.options.endpoint.clone();
         self.opened += 1;
         let subscription = Subscription::open(&self.context, self.opened, listener).map_err(|source| match source {
-            zmq::Error::EMFILE | zmq::Error::ENOMEM => ConnectError::Exhausted(source),
-            source => ConnectError::Endpoint { endpoint, source },
+            zmq::Error::EMFILE | zmq::Error::ENOMEM => ConnectError::Exhausted(source.to_string()),
+            source => ConnectError::Endpoint { endpoint, why: source.to_string() },
         })?;
         self.open.insert(subscription.listener.id, subscription);
         Ok(())

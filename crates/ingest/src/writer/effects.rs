@@ -3,8 +3,8 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
-use flash_indexer_core::groups::{GroupedIndex, RankEvent};
-use flash_indexer_core::{Applied, BlockEvent, DpRank, SharedIndex, WorkerRank};
+use flash_indexer_core::groups::{GroupChange, GroupEvent, GroupedIndex, RankEvent};
+use flash_indexer_core::{Applied, Block, BlockEvent, DpRank, HeldBlock, SequenceHash, SharedIndex, Tier, WorkerRank};
 use flash_indexer_telemetry::metrics::Limit;
 use flash_indexer_types::{ClearCause, EventContext};
 
@@ -14,8 +14,14 @@ use crate::listener::Listener;
 
 /// Reason label of stored blocks without tokens whose content is unknown.
 const NO_TOKEN_IDS: &str = "no_token_ids";
+/// Reason label of blocks of a cache group whose blocks are smaller than the registered ones, and of which no event has shown the
+/// blocks before them.
+const PREVIOUS_BLOCK_UNKNOWN: &str = "previous_block_unknown";
 /// Reason label of moves of which it is unknown how many copies they left.
 const MOVED_COPIES_UNKNOWN: &str = "moved_copies_unknown";
+/// Why the index refuses blocks that would move too many others.
+const MOVES_REFUSED: &str = "the engine gave a sequence hash with many descendants other content, or a rank with many blocks \
+    other content than another rank has";
 /// Largest age of a batch whose timestamp is trusted. Replays return batches of days ago, never of months ago.
 const TIMESTAMP_AGE_MAX: Duration = Duration::from_secs(30 * 24 * 60 * 60);
 
@@ -56,11 +62,11 @@ impl Writer {
         context: &mut Context,
     ) {
         match change {
-            Change::Event(dp_rank, event) => self.apply_event(index, listener, dp_rank, &event, context.event),
+            Change::Event(dp_rank, event) => self.apply_events(index, listener, dp_rank, event, context.event),
             Change::Refresh(dp_rank, event) => {
                 let rank = WorkerRank { worker: listener.worker, dp_rank };
                 for event in index.without_held(rank, event) {
-                    self.apply_event(index, listener, dp_rank, &event, context.event);
+                    self.apply_events(index, listener, dp_rank, event, context.event);
                 }
             }
             Change::MoveLastCopy(dp_rank, event) => {
@@ -99,6 +105,7 @@ impl Writer {
                     listener.record_loss(Some(dp_rank), why.to_owned());
                 }
             }
+            Change::EntryOmitted(dp_rank) => index.record_partial(WorkerRank { worker: listener.worker, dp_rank }),
             Change::SaltedStore(dp_rank) => {
                 if listener.waiting(dp_rank) > 0 {
                     let why =
@@ -121,6 +128,27 @@ impl Writer {
             Change::Restarted => listener.finish_restart(),
             // Read by `apply_part`, in parts.
             Change::Read(_) => {}
+        }
+    }
+
+    /// Applies an event. Blocks that a shared cache names by sequence hash alone are stored with the content that they have
+    /// elsewhere in the index.
+    fn apply_events(
+        &self,
+        index: &GroupedIndex,
+        listener: &Arc<Listener>,
+        dp_rank: DpRank,
+        event: RankEvent,
+        context: EventContext,
+    ) {
+        match event {
+            RankEvent::Primary(BlockEvent::Copied { tier, blocks }) if listener.instance.shared_cache().is_some() => {
+                let rank = WorkerRank { worker: listener.worker, dp_rank };
+                for event in with_contents(index, rank, tier, blocks) {
+                    self.apply_event(index, listener, dp_rank, &RankEvent::Primary(event), context);
+                }
+            }
+            event => self.apply_event(index, listener, dp_rank, &event, context),
         }
     }
 
@@ -160,9 +188,7 @@ impl Writer {
     ) {
         let dp_rank = rank.dp_rank;
         let (bound, why) = match event {
-            RankEvent::Primary(_) if applied.moves_refused > 0 => {
-                (Limit::MovedBlocks, "the engine gave a sequence hash with many descendants other content")
-            }
+            RankEvent::Primary(_) if applied.moves_refused > 0 => (Limit::MovedBlocks, MOVES_REFUSED),
             RankEvent::Primary(_) if applied.twins_refused > 0 => {
                 (Limit::Twins, "the engine has too many sequence hashes for one prefix")
             }
@@ -179,8 +205,20 @@ impl Writer {
                 listener.record_loss(Some(dp_rank), why.to_owned());
             }
         }
-        if let RankEvent::Primary(event) = event {
-            self.record_unknown_blocks(index, listener, rank, event, applied);
+        match event {
+            RankEvent::Primary(event) => self.record_unknown_blocks(index, listener, rank, event, applied),
+            RankEvent::Secondary(GroupChange { group, event: GroupEvent::Stored { .. } | GroupEvent::Linked(_) })
+                if applied.unknown > 0 =>
+            {
+                let (group, count) = (group.id.0, applied.unknown);
+                let why = format!(
+                    "{count} blocks of cache group {group} were stored, and no event has shown which blocks precede them: matches can be too short"
+                );
+                self.metrics.rejected(PREVIOUS_BLOCK_UNKNOWN);
+                listener.reject(PREVIOUS_BLOCK_UNKNOWN, why.clone());
+                listener.record_loss(Some(dp_rank), why);
+            }
+            RankEvent::Secondary(_) | RankEvent::ClearedScope(_) => {}
         }
     }
 
@@ -218,6 +256,26 @@ impl Writer {
             }
         }
     }
+}
+
+/// The stores of blocks that a rank does not hold and another rank has stored, and the copies of the others. Takes the lock of
+/// other writers' shards for each block.
+fn with_contents(index: &GroupedIndex, rank: WorkerRank, tier: Tier, blocks: Vec<SequenceHash>) -> Vec<BlockEvent> {
+    let mut events = Vec::new();
+    let mut copied = Vec::new();
+    for block in blocks {
+        match index.find_block(block).filter(|_| !index.is_held(rank, block)) {
+            Some(HeldBlock { sequence, parent, local, .. }) => {
+                let blocks = vec![Block { sequence, local }];
+                events.push(BlockEvent::Stored { tier, parent, blocks, copies: 1 });
+            }
+            None => copied.push(block),
+        }
+    }
+    if !copied.is_empty() {
+        events.push(BlockEvent::Copied { tier, blocks: copied });
+    }
+    events
 }
 
 #[cfg(test)]

@@ -122,7 +122,7 @@ impl TokenizerSource for Hub {
         if !ModelFiles::locate(&folder).is_ok_and(|files| files.is_complete()) {
             self.download(model)?;
         }
-        Ok(Arc::new(FileTokenizer::read(&folder)?))
+        Ok(Arc::new(FileTokenizer::read(model, &folder)?))
     }
 }
 

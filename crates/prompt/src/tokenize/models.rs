@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use lru::LruCache;
 use parking_lot::{Condvar, Mutex};
-use tracing::info;
+use tracing::{info, warn};
 
 use super::counters::Counters;
 use super::error::{FailedSource, TokenizeError, Unavailable};
@@ -147,6 +147,14 @@ impl Models {
             match load_from(source.as_ref(), model) {
                 Ok(tokenizer) => {
                     self.report_cutting(model, tokenizer.as_ref());
+                    if let Some(class) = tokenizer.unknown_class() {
+                        warn!(
+                            model,
+                            class,
+                            "engines on transformers 5 do not take tokenizer.json as it is for this class, so their tokens may be others; \
+                             compare them with flash-indexer doctor --engine-url, or send token_ids"
+                        );
+                    }
                     return Ok(Loaded { tokenizer, source_name: Arc::clone(source_name) });
                 }
                 Err(error) => tried.push(FailedSource { name: source_name.to_string(), error }),

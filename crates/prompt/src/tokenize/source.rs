@@ -52,6 +52,12 @@ pub trait ModelTokenizer: Send + Sync {
         None
     }
 
+    /// The class of the tokenizer in engines on `transformers` 5, if its pipeline is not that of the file and not known here: engines may
+    /// have other tokens.
+    fn unknown_class(&self) -> Option<&str> {
+        None
+    }
+
     /// Whether the source still has this version. The pool calls it periodically and reloads the tokenizer on `false`.
     fn is_current(&self) -> bool {
         true

@@ -82,10 +82,24 @@ fn conversation(messages: &[Json], tools: Option<&[Json]>) -> String {
     Json::object([("messages", list(messages)), ("tools", tools)]).expect("not nested too deeply").to_text()
 }
 
-/// Compares every case and returns the number of cases, and of those that the engine rejects.
-fn compare(name: &str, engine: ChatEngine, exceptions: &[Exception]) -> (usize, usize) {
+/// The body of a request of a recording: its JSON, or the text that it is.
+fn body(request: &Json) -> String {
+    request.as_str().map_or_else(|| request.to_text(), str::to_owned)
+}
+
+/// Numbers of compared cases.
+struct Compared {
+    cases: usize,
+    /// Those that both reject.
+    rejected: usize,
+    /// Those that only the engine rejects.
+    taken: usize,
+}
+
+/// Compares every case, but those that only the engine rejects.
+fn compare(name: &str, engine: ChatEngine, exceptions: &[Exception]) -> Compared {
     let recording: Recording = read(name);
-    let (mut cases, mut rejected) = (0, 0);
+    let (mut cases, mut rejected, mut taken) = (0, 0, 0);
     let mut wrong = Vec::new();
     for (template, outcomes) in &recording.cases {
         let folder = model(&recording.templates[template]);
@@ -96,12 +110,13 @@ fn compare(name: &str, engine: ChatEngine, exceptions: &[Exception]) -> (usize, 
                 continue;
             }
             cases += 1;
-            let rendered = chat(&recording.requests[request].to_text(), engine).map_err(|error| error.to_string());
+            let rendered = chat(&body(&recording.requests[request]), engine).map_err(|error| error.to_string());
             let rendered = rendered.and_then(|chat| chat.render(&templates).map_err(|error| error.to_string()));
             match (outcome, rendered) {
                 (Outcome::Failed { .. }, Err(_)) => rejected += 1,
                 (Outcome::Failed { error }, Ok(rendering)) => {
-                    wrong.push(format!("{template} {request}\n  rejected {error:?}\n  rendered {:?}", rendering.text));
+                    taken += 1;
+                    println!("{template} {request}\n  rejected {error:?}\n  rendered {:?}", rendering.text);
                 }
                 (Outcome::Rendered(_, text), Err(error)) => {
                     let text = &recording.texts[*text];
@@ -125,7 +140,7 @@ fn compare(name: &str, engine: ChatEngine, exceptions: &[Exception]) -> (usize, 
         }
     }
     assert!(wrong.is_empty(), "{} of {cases} differ:\n{}", wrong.len(), shorten(&wrong));
-    (cases, rejected)
+    Compared { cases, rejected, taken }
 }
 
 /// Tools among the variables replace those of the request when the template is rendered.
@@ -134,7 +149,7 @@ fn has_tools(kwargs: &Json) -> bool {
 }
 
 fn shorten(wrong: &[String]) -> String {
-    wrong.iter().take(40).cloned().collect::<Vec<_>>().join("\n")
+    wrong.iter().take(4000).cloned().collect::<Vec<_>>().join("\n")
 }
 
 /// The tokens of a prompt, all slices at once.
@@ -165,7 +180,7 @@ fn compare_tokens(name: &str, engine: ChatEngine, exceptions: &[Exception]) -> u
                 continue;
             }
             cases += 1;
-            let chat = chat(&recording.requests[request].to_text(), engine).expect("a request that the engine takes");
+            let chat = chat(&body(&recording.requests[request]), engine).expect("a request that the engine takes");
             let ids = tokens(&*tokenizer, Prompt::Chat(Box::new(chat)), &pieces);
             if ids.as_ref().ok() != Some(expected) {
                 wrong.push(format!("{template} {request}\n  expected {expected:?}\n  tokens   {ids:?}"));
@@ -193,14 +208,28 @@ const SGLANG: [Exception; 2] = [
 
 #[test]
 fn chats_are_rendered_as_by_vllm() {
-    let (cases, rejected) = compare("vllm-0.32.0.json", ChatEngine::Vllm, &LENIENT);
-    assert!(cases >= 13_000 && rejected < cases / 2, "{cases} cases, {rejected} rejected");
+    let Compared { cases, rejected, taken } = compare("vllm-0.32.0.json", ChatEngine::Vllm, &LENIENT);
+    assert!(cases >= 13_000 && rejected < cases / 2 && taken == 0, "{cases} cases, {rejected} rejected, {taken} taken");
 }
 
 #[test]
 fn chats_are_rendered_as_by_sglang() {
-    let (cases, rejected) = compare("sglang-0.5.23.json", ChatEngine::Sglang, &SGLANG);
-    assert!(cases > 12_500 && rejected < cases / 2, "{cases} cases, {rejected} rejected");
+    let Compared { cases, rejected, taken } = compare("sglang-0.5.23.json", ChatEngine::Sglang, &SGLANG);
+    assert!(cases > 12_500 && rejected < cases / 2 && taken == 0, "{cases} cases, {rejected} rejected, {taken} taken");
+}
+
+#[test]
+fn random_bodies_are_rendered_and_tokenized_as_by_vllm() {
+    let Compared { cases, rejected, taken } = compare("vllm-0.32.0-random.json", ChatEngine::Vllm, &[]);
+    assert!(cases > 10_000 && rejected > 2_000 && taken < rejected / 20, "{cases}, {rejected} rejected, {taken} taken");
+    assert!(compare_tokens("vllm-0.32.0-random.json", ChatEngine::Vllm, &[]) > 2_000);
+}
+
+#[test]
+fn random_bodies_are_rendered_and_tokenized_as_by_sglang() {
+    let Compared { cases, rejected, taken } = compare("sglang-0.5.23-random.json", ChatEngine::Sglang, &[]);
+    assert!(cases > 10_000 && rejected > 2_000 && taken < rejected / 20, "{cases}, {rejected} rejected, {taken} taken");
+    assert!(compare_tokens("sglang-0.5.23-random.json", ChatEngine::Sglang, &[]) > 2_000);
 }
 
 #[test]

@@ -1,11 +1,11 @@
-"""Records what SGLang makes of every request with every template: `python record_sglang.py OUT.json.zst`.
+"""Records what SGLang makes of every request with every template: `python record_sglang.py OUT.json.zst`, or a number of random bodies:
+`… OUT.json.zst NUMBER`.
 
 Runs SGLang's own request model, template manager and chat serving on a CPU, without an engine behind them. See README.md.
 """
 
 import copy
 import functools
-import json
 import pathlib
 import sys
 import tempfile
@@ -18,7 +18,7 @@ from sglang.srt.entrypoints.openai.protocol import ChatCompletionRequest
 from sglang.srt.parser import template_manager
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
-from recording import CONFIG, Recording, write_model
+from recording import CONFIG, Recording, parse_body, write_model
 
 VERSION = "0.5.23"
 CAPTURED = {}
@@ -72,7 +72,7 @@ def outcome(serving, request):
     """What a case comes to."""
     CAPTURED.clear()
     try:
-        parsed = ChatCompletionRequest.model_validate(json.loads(json.dumps(request)))
+        parsed = ChatCompletionRequest.model_validate(parse_body(request))
         error = serving._validate_request(parsed)
         if error:
             return error
@@ -82,11 +82,11 @@ def outcome(serving, request):
     return {**CAPTURED, "tokens": list(adapted.input_ids)}
 
 
-def main(out):
+def main(out, random_count=0):
     capture()
     configure()
     folder = write_model(pathlib.Path(tempfile.mkdtemp()))
-    recording = Recording("sglang", {"sglang": VERSION, "transformers": transformers.__version__, "jinja2": jinja2.__version__})
+    recording = Recording("sglang", {"sglang": VERSION, "transformers": transformers.__version__, "jinja2": jinja2.__version__}, random_count)
     for name, template in recording.content["templates"].items():
         serving = serving_of(folder, template)
         for request_name, request in recording.content["requests"].items():
@@ -95,4 +95,4 @@ def main(out):
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    main(sys.argv[1], *map(int, sys.argv[2:]))

@@ -1,4 +1,5 @@
-"""Records what vLLM makes of every request with every template: `python record_vllm.py OUT.json.zst`.
+"""Records what vLLM makes of every request with every template: `python record_vllm.py OUT.json.zst`, or a number of random bodies:
+`… OUT.json.zst NUMBER`.
 
 Runs vLLM's own request model and renderer on a CPU, without weights. See README.md for the environment.
 """
@@ -6,7 +7,6 @@ Runs vLLM's own request model and renderer on a CPU, without weights. See README
 import asyncio
 import copy
 import functools
-import json
 import pathlib
 import sys
 import tempfile
@@ -21,7 +21,7 @@ from vllm.entrypoints.serve.engine.protocol import ErrorResponse
 from vllm.renderers.online_renderer import OnlineRenderer
 from vllm.renderers.registry import renderer_from_config
 
-from recording import Recording, write_model
+from recording import Recording, parse_body, write_model
 
 CAPTURED = {}
 
@@ -49,7 +49,7 @@ async def outcome(online, request):
     """What a case comes to."""
     CAPTURED.clear()
     try:
-        parsed = ChatCompletionRequest.model_validate(json.loads(json.dumps(request)))
+        parsed = ChatCompletionRequest.model_validate(parse_body(request))
         rendered = await online.render_chat(parsed)
     except Exception as error:
         return f"{type(error).__name__}: {error}"
@@ -59,12 +59,12 @@ async def outcome(online, request):
     return {**CAPTURED, "tokens": list(prompt["prompt_token_ids"])}
 
 
-async def main(out):
+async def main(out, random_count=0):
     capture()
     folder = write_model(pathlib.Path(tempfile.mkdtemp()))
     config = ModelConfig(model=str(folder), max_model_len=4096, dtype="bfloat16")
     renderer = renderer_from_config(VllmConfig(model_config=config))
-    recording = Recording("vllm", {"vllm": vllm.__version__, "transformers": transformers.__version__, "jinja2": jinja2.__version__})
+    recording = Recording("vllm", {"vllm": vllm.__version__, "transformers": transformers.__version__, "jinja2": jinja2.__version__}, random_count)
     for name, template in recording.content["templates"].items():
         server = online(config, renderer, template)
         for request_name, request in recording.content["requests"].items():
@@ -73,4 +73,4 @@ async def main(out):
 
 
 if __name__ == "__main__":
-    asyncio.run(main(sys.argv[1]))
+    asyncio.run(main(sys.argv[1], *map(int, sys.argv[2:])))

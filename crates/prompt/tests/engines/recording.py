@@ -7,12 +7,15 @@ import sys
 
 from chat_requests import all_requests
 from chat_shapes import all_templates
+from random_chats import random_bodies
 
 TESTDATA = pathlib.Path(__file__).parents[4] / "testdata"
 TOKENIZER = TESTDATA / "tokenizers/test-model"
 
 # Templates whose prompts are recorded as tokens as well.
 TOKENIZED = ["content-plain", "calls-arguments_tojson", "content-loop", "like-qwen3", "like-llama3"]
+# Templates for random bodies.
+OF_RANDOM_BODIES = ["calls-arguments_tojson", "content-loop", "like-qwen3", "roles-printed_message", "roles-whole_message", "tools-printed", "whole-variables"]
 
 CONFIG = {
     "architectures": ["LlamaForCausalLM"], "model_type": "llama", "vocab_size": 30522, "hidden_size": 64, "intermediate_size": 64,
@@ -34,12 +37,20 @@ def write_model(folder):
     return folder
 
 
+def parse_body(request):
+    """A request as the engine's server parses its body."""
+    return json.loads(request if isinstance(request, str) else json.dumps(request))
+
+
 class Recording:
     """Outcomes of cases. Equal texts and conversations are stored once."""
 
-    def __init__(self, engine, versions):
-        self.content = {"engine": engine, "versions": versions, "templates": all_templates(), "requests": {}, "texts": [], "conversations": [], "cases": {}, "tokens": {}}
-        self.content["requests"] = all_requests()
+    def __init__(self, engine, versions, random_count=0):
+        """Of all requests with all templates, or of a number of random bodies, which are texts, with some templates."""
+        templates, requests = all_templates(), all_requests()
+        if random_count:
+            templates, requests = {name: templates[name] for name in OF_RANDOM_BODIES}, random_bodies(random_count, engine)
+        self.content = {"engine": engine, "versions": versions, "templates": templates, "requests": requests, "texts": [], "conversations": [], "cases": {}, "tokens": {}}
         self.numbers = {"texts": {}, "conversations": {}}
 
     def number(self, table, value):

@@ -26,8 +26,25 @@ ADDED = {
 }
 
 
+# Other flags than those in the file, and two entries with one text.
+FLAGGED = {
+    "560": {"content": "<|im_end|>", "lstrip": True, "normalized": False, "rstrip": True, "single_word": False, "special": True},
+    "600": {"content": "<image>", "lstrip": True, "normalized": False, "rstrip": False, "single_word": False, "special": False},
+}
+TWICE = {
+    "600": {"content": "<image>", "lstrip": False, "normalized": False, "rstrip": False, "single_word": False, "special": True},
+    "601": {"content": "<image>", "lstrip": True, "normalized": False, "rstrip": True, "single_word": False, "special": True},
+}
+
+
 def token(content):
     return {"__type": "AddedToken", "content": content, "lstrip": True, "normalized": False, "rstrip": False, "single_word": False}
+
+
+def maps_of(content):
+    """Files of older versions: a token with flags by its name, and added tokens."""
+    flags = {k: v for k, v in token(content).items() if k != "__type"}
+    return {"special_tokens_map.json": {"eos_token": flags, "pad_token": "<PAD>"}, "added_tokens.json": {"[X]": 600, "<image>": 601, "<PAD>": 602}}
 
 
 def cases():
@@ -77,6 +94,28 @@ def cases():
         ("gemma without a first token", pieces, "gemma2", llama | {"tokenizer_class": "GemmaTokenizer", "add_bos_token": False}, {}),
         ("cohere", letters, "cohere2", begin | {"tokenizer_class": "CohereTokenizerFast"}, {}),
         ("cohere with another name", letters, "cohere", begin | {"tokenizer_class": "CohereTokenizer", "add_prefix_space": True}, {}),
+        ("code llama", pieces, "llama", llama | {"tokenizer_class": "CodeLlamaTokenizer"}, {}),
+        ("code llama without a first space", pieces, "code_llama",
+         llama | {"tokenizer_class": "CodeLlamaTokenizerFast", "add_prefix_space": False, "add_bos_token": False, "add_eos_token": True, "prefix_token": "[X]"}, {}),
+        ("code llama with tokens", pieces, "llama", llama | {"tokenizer_class": "CodeLlamaTokenizer", "added_tokens_decoder": ADDED, "additional_special_tokens": ["<pad>"]}, {}),
+        ("qwen 2 with flags", letters, "qwen2", {"tokenizer_class": "Qwen2Tokenizer", "eos_token": token("<|im_end|>"), "extra_special_tokens": [token("[X]")]}, {}),
+        ("qwen 2 with two of one text", letters, "qwen2", {"tokenizer_class": "Qwen2Tokenizer", "added_tokens_decoder": TWICE}, {}),
+        ("gpt-2 with two of one text", letters, "gpt2", begin | {"tokenizer_class": "GPT2Tokenizer", "added_tokens_decoder": TWICE}, {}),
+        ("qwen 3.5 with flags", letters, "qwen3_5", {"eos_token": token("<|im_end|>"), "added_tokens_decoder": FLAGGED}, {}),
+        ("deepseek-ai/DeepSeek-R1-Distill-Llama-8B", letters, "llama", begin | {"tokenizer_class": "LlamaTokenizerFast"}, {}),
+        ("plain with added tokens", letters, "llama", begin | {"tokenizer_class": "PreTrainedTokenizerFast"}, maps_of("<|im_end|>")),
+        ("plain with a map of extra tokens", letters, "llama", begin | {"tokenizer_class": "PreTrainedTokenizerFast", "extra_special_tokens": {"x_token": "[X]"}}, {}),
+        ("plain with an image token", letters, "llama", begin | {"tokenizer_class": "PreTrainedTokenizerFast", "image_token": "<image>", "extra_special_tokens": ["[X]"]}, {}),
+        ("plain with both lists", letters, "llama",
+         begin | {"tokenizer_class": "PreTrainedTokenizerFast", "additional_special_tokens": ["[X]"], "extra_special_tokens": ["<image>"]}, maps_of("<|im_end|>")),
+        ("plain with lists in the map", letters, "llama", begin | {"tokenizer_class": "PreTrainedTokenizerFast", "extra_special_tokens": ["[X]"]},
+         {"special_tokens_map.json": {"extra_special_tokens": ["<image>", "[X]"], "additional_special_tokens": ["<bos>"]}}),
+        ("plain with an old list in the map", letters, "llama", begin | {"tokenizer_class": "PreTrainedTokenizerFast"}, {"special_tokens_map.json": {"additional_special_tokens": ["<image>", "[X]"]}}),
+        ("plain with flags", letters, "llama", begin | {"tokenizer_class": "PreTrainedTokenizerFast", "added_tokens_decoder": FLAGGED}, {}),
+        ("plain with two of one text", letters, "llama", begin | {"tokenizer_class": "PreTrainedTokenizerFast", "added_tokens_decoder": TWICE}, {}),
+        ("plain with split special tokens", letters, "llama", begin | {"tokenizer_class": "PreTrainedTokenizerFast", "split_special_tokens": True}, {}),
+        ("llama with split special tokens", pieces, "llama", llama | {"tokenizer_class": "LlamaTokenizer", "split_special_tokens": True, "extra_special_tokens": ["[X]"]}, {}),
+        ("plain with old files", pieces, "llama", llama | {"tokenizer_class": "PreTrainedTokenizerFast"}, maps),
         ("plain", letters, "llama", begin | {"tokenizer_class": "PreTrainedTokenizerFast"}, {}),
         ("plain pieces", pieces, "llama", llama | {"tokenizer_class": "TokenizersBackend"}, {}),
     ]

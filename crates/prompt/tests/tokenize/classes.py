@@ -17,7 +17,7 @@ import sys
 import tempfile
 
 import transformers
-from transformers import AutoTokenizer, PreTrainedTokenizerFast
+from transformers import AutoTokenizer, PreTrainedTokenizerFast, TokenizersBackend
 from transformers.models.auto import tokenization_auto
 
 from class_cases import TEXTS, cases
@@ -26,7 +26,7 @@ HERE = pathlib.Path(__file__).resolve().parent
 FACTS = HERE / "../../src/tokenize/local/tokenizer_classes.json"
 # Classes that are rebuilt here.
 CLASSES = {
-    "LlamaTokenizer", "GPT2Tokenizer", "CodeGenTokenizer", "GPTNeoXTokenizer", "Qwen2Tokenizer", "Qwen3_5Tokenizer", "GemmaTokenizer",
+    "LlamaTokenizer", "CodeLlamaTokenizer", "GPT2Tokenizer", "CodeGenTokenizer", "GPTNeoXTokenizer", "Qwen2Tokenizer", "Qwen3_5Tokenizer", "GemmaTokenizer",
     "CohereTokenizer",
 }
 GENERIC = {"TokenizersBackend", "MistralCommonBackend", "PreTrainedTokenizerFast", "PythonBackend"}
@@ -56,14 +56,24 @@ def sglang_functions(package):
     return load
 
 
+def takes_the_file(name):
+    """Whether a class takes `tokenizer.json` as it is."""
+    found = tokenization_auto.tokenizer_class_from_name(name)
+    return found is None or found is TokenizersBackend or (issubclass(found, TokenizersBackend) and "__init__" not in found.__dict__)
+
+
 def write_facts():
     mapping = tokenization_auto.TOKENIZER_MAPPING_NAMES
     generic = sorted(kind for kind, name in mapping.items() if (name or "").removesuffix("Fast") in GENERIC | {""})
+    names = {name.removesuffix("Fast") for name in [*dir(transformers), *filter(None, mapping.values())] if name.removesuffix("Fast").endswith("Tokenizer")}
+    others = {name for name in names - CLASSES - GENERIC - {"AutoTokenizer", "PreTrainedTokenizer"} if not takes_the_file(name)}
     facts = {
         "transformers": transformers.__version__,
         "generic_types": generic,
         "corrected_types": sorted(tokenization_auto.MODELS_WITH_INCORRECT_HUB_TOKENIZER_CLASS),
-        "classes": {kind: name.removesuffix("Fast") for kind, name in sorted(mapping.items()) if (name or "").removesuffix("Fast") in CLASSES},
+        "classes": {kind: name.removesuffix("Fast") for kind, name in sorted(mapping.items()) if (name or "").removesuffix("Fast") in CLASSES | others},
+        "generic_models": sorted(tokenization_auto.MODEL_IDS_TO_TOKENIZERS_BACKEND),
+        "other_classes": sorted(others),
     }
     # Other packages, such as `mistral-common`, change the class of some types but not that it is generic.
     FACTS.write_text(json.dumps(facts, indent=1) + "\n")
@@ -75,6 +85,7 @@ def main():
     written = []
     os.chdir(tempfile.mkdtemp())
     for name, model, model_type, config, others in cases():
+        # A relative folder whose name is that of a model on the hub counts as that model.
         folder = name
         os.makedirs(folder)
         files = {"tokenizer_config.json": config, "config.json": {"model_type": model_type}}

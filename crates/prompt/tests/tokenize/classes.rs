@@ -4,7 +4,7 @@ use std::fs;
 use std::path::Path;
 
 use flash_indexer_engine_chats::ChatEngine;
-use flash_indexer_prompt::tokenize::{PromptOptions, SpecialTokens, Transformers};
+use flash_indexer_prompt::tokenize::{NamedPaths, PromptOptions, SpecialTokens, TokenizerSource, Transformers};
 use serde_json::{Value, json};
 use tempfile::tempdir;
 
@@ -25,7 +25,7 @@ fn classes_of_tokenizers_give_the_ids_of_engines_on_transformers_5() {
     let (mut compared, mut unlike_the_file) = (0, 0);
     for case in expected["cases"].as_array().expect("cases") {
         let root = tempdir().expect("a directory");
-        write_case(&root.path().join("model"), case);
+        let model = write_case(root.path(), case);
         let pool = pool_in(root.path());
         for (name, engine) in ENGINES {
             for (key, special_tokens) in
@@ -34,11 +34,11 @@ fn classes_of_tokenizers_give_the_ids_of_engines_on_transformers_5() {
                 let options = PromptOptions { engine: Some(engine), special_tokens, ..PromptOptions::default() };
                 for (number, written) in texts.iter().enumerate() {
                     let prompt = text(written.as_str().expect("a text"));
-                    let ids = json!(pool.tokenize_with("model", prompt, options).expect("tokens").ids);
+                    let ids = json!(pool.tokenize_with(&model, prompt, options).expect("tokens").ids);
                     compared += 1;
                     let as_file = PromptOptions { engine: None, ..options };
                     let prompt = text(written.as_str().expect("a text"));
-                    let ids_of_file = pool.tokenize_with("model", prompt, as_file).expect("tokens").ids;
+                    let ids_of_file = pool.tokenize_with(&model, prompt, as_file).expect("tokens").ids;
                     unlike_the_file += usize::from(json!(ids_of_file) != case[&key][number]);
                     if ids != case[&key][number] {
                         wrong.push(format!("{} {key} {written}: {ids} is not {}", case["name"], case[&key][number]));
@@ -59,12 +59,12 @@ fn classes_of_tokenizers_give_the_ids_of_engines_on_transformers_4() {
     let (mut compared, mut unlike_the_file) = (0, 0);
     for case in expected["cases"].as_array().expect("cases") {
         let root = tempdir().expect("a directory");
-        write_case(&root.path().join("model"), case);
+        let model = write_case(root.path(), case);
         let pool = pool_in(root.path());
         let ids = |written: &Value, engine, special_tokens, transformers| {
             let options = PromptOptions { engine, special_tokens, transformers, ..PromptOptions::default() };
             let prompt = text(written.as_str().expect("a text"));
-            json!(pool.tokenize_with("model", prompt, options).expect("tokens").ids)
+            json!(pool.tokenize_with(&model, prompt, options).expect("tokens").ids)
         };
         for (key, special_tokens) in [("ids", SpecialTokens::Added), ("plain", SpecialTokens::Omitted)] {
             for (number, written) in texts.iter().enumerate() {
@@ -89,15 +89,41 @@ fn classes_of_tokenizers_give_the_ids_of_engines_on_transformers_4() {
     assert!(compared > 6_000 && unlike_the_file > 300, "{unlike_the_file} of {compared}");
 }
 
-/// Writes the files of a case.
-fn write_case(folder: &Path, case: &Value) {
-    fs::create_dir(folder).expect("a folder");
+#[test]
+fn a_class_with_a_pipeline_that_is_not_followed_is_named() {
+    let root = tempdir().expect("a directory");
+    for (class, model, expected) in [
+        ("BertTokenizer", "word_pieces", Some("BertTokenizer")),
+        ("T5TokenizerFast", "unigram", Some("T5TokenizerFast")),
+        ("LlamaTokenizer", "unigram", Some("Llama")),
+        ("LlamaTokenizer", "sentence_pieces", None),
+        ("PreTrainedTokenizerFast", "unigram", None),
+        ("OneOfTheModelsOwn", "unigram", None),
+    ] {
+        let name = format!("{class} of {model}");
+        let files = json!({"tokenizer_config.json": {"tokenizer_class": class}});
+        write_case(&root.path().join(&name), &json!({"name": "", "model": model, "files": files}));
+        let path = root.path().join(&name).join("model");
+        let tokenizer = NamedPaths::from_iter([(name.clone(), path)]).load(&name).expect("a tokenizer");
+        assert_eq!(tokenizer.unknown_class(), expected, "{name}");
+    }
+}
+
+/// Writes the files of a case, and returns the name of its model. A case with the name of a model on the hub is that model.
+fn write_case(root: &Path, case: &Value) -> String {
+    let name = case["name"].as_str().filter(|name| name.contains('/')).unwrap_or("model").to_owned();
+    let folder = root.join(&name);
+    fs::create_dir_all(&folder).expect("a folder");
     let models = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/tokenize/models");
-    let model = models.join(case["model"].as_str().expect("a model")).join("tokenizer.json");
-    fs::copy(model, folder.join("tokenizer.json")).expect("a tokenizer");
+    let model = models.join(case["model"].as_str().expect("a model"));
+    fs::copy(model.join("tokenizer.json"), folder.join("tokenizer.json")).expect("a tokenizer");
+    if model.join("tokenizer.model").exists() {
+        fs::copy(model.join("tokenizer.model"), folder.join("tokenizer.model")).expect("a SentencePiece model");
+    }
     for (file, content) in case["files"].as_object().expect("files") {
         fs::write(folder.join(file), content.to_string()).expect("a file");
     }
+    name
 }
 
 #[test]

@@ -2,8 +2,9 @@
 
     python crates/prompt/tests/tokenize/classes_4.py
 
-writes `classes_4.json` beside this file. Needs `pip install transformers==4.57.*`, the version that TensorRT-LLM 1.2 has. Cases that need
-a SentencePiece model, such as those of Llama with `add_prefix_space`, are left out.
+writes `classes_4.json` beside this file. Needs `pip install transformers==4.57.* sentencepiece protobuf`, the version that TensorRT-LLM 1.2 has.
+Llama's class with `add_prefix_space` needs a SentencePiece model, which `llama_pieces` has: a BPE model with byte fallback that was trained on a
+README, and the `tokenizer.json` that this class makes of it. Cases of other models that need one are left out.
 """
 
 import json
@@ -42,6 +43,18 @@ def more_cases():
         if model == "byte_level" and class_name != "LlamaTokenizerFast":
             config = of_class | {"tokenizer_class": class_name, "add_prefix_space": True}
             yield (f"{class_name} with a first space", model, "unknown_type", config, {})
+    for adds_space in (True, False):
+        for name, settings in (("older", {}), ("old", {"legacy": True}), ("new", {"legacy": False})):
+            config = llama | settings | {"tokenizer_class": "LlamaTokenizer", "add_prefix_space": adds_space}
+            yield (f"llama of a SentencePiece model, {name} spaces, first space {adds_space}", "llama_pieces", "llama", config, {})
+    yield ("llama of a SentencePiece model", "llama_pieces", "llama", llama | {"tokenizer_class": "LlamaTokenizerFast"}, {})
+    for name, settings in (
+        ("nothing", {}), ("cases", {"do_lower_case": False}), ("accents", {"do_lower_case": False, "strip_accents": True}), ("kept accents", {"strip_accents": False}),
+        ("whole chinese", {"tokenize_chinese_chars": False}), ("all", {"do_lower_case": False, "strip_accents": True, "tokenize_chinese_chars": False}),
+    ):
+        for class_name in ("BertTokenizer", "DistilBertTokenizerFast", "PreTrainedTokenizerFast"):
+            yield (f"{class_name} with {name}", "word_pieces", "unknown_type", settings | {"tokenizer_class": class_name}, {})
+    yield ("bert without a class", "word_pieces", "bert", {"do_lower_case": False}, {})
     yield ("llama with a token as an object", "sentence_pieces", "llama", llama | {"tokenizer_class": "LlamaTokenizer", "bos_token": token("<s>")}, {})
 
 
@@ -55,7 +68,8 @@ def main():
         os.makedirs(name)
         for file, content in files.items():
             pathlib.Path(name, file).write_text(json.dumps(content))
-        pathlib.Path(name, "tokenizer.json").write_text((HERE / "models" / model / "tokenizer.json").read_text())
+        for path in (HERE / "models" / model).glob("tokenizer.[jm]*"):
+            pathlib.Path(name, path.name).write_bytes(path.read_bytes())
         try:
             tokenizer = AutoTokenizer.from_pretrained(name)
         except Exception as error:

@@ -78,6 +78,9 @@ pub struct PodScore {
     /// Whether the index evicted blocks of the instance because of its memory limit. The score may then be too low.
     #[prost(bool, tag = "19")]
     pub partial: bool,
+    /// Shared caches that continue the match of a rank, with the blocks of their own match.
+    #[prost(map = "string, uint32", tag = "20")]
+    pub shared_caches: ::std::collections::HashMap<::prost::alloc::string::String, u32>,
 }
 /// Generated client implementations.
 pub mod indexer_service_client {

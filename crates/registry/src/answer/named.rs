@@ -1,11 +1,12 @@
 //! Ranks with names of their own: answers with ranks of other replicas, or of instances known from a dump only.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use flash_indexer_core::{DpRank, PerTier, Tier};
 use flash_indexer_types::{InstanceId, Trust};
 
-use super::{Answer, InstanceName, QueryOptions, RankAnswer};
+use super::{Answer, InstanceName, QueryOptions, RankAnswer, SharedMatch};
 
 /// One rank's part of an answer, with the id of its instance. The other fields are those of [`RankAnswer`].
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -22,6 +23,8 @@ pub struct NamedRank {
     pub trust: Trust,
     /// Whether `tokens` is a lower bound.
     pub partial: bool,
+    /// Shared caches that hold more than the rank does itself, with their leading tokens.
+    pub shared: Vec<(InstanceId, u64)>,
 }
 
 impl NamedRank {
@@ -66,14 +69,19 @@ impl NamedRanks {
         }
         ranks.sort_by(by_name);
         let mut names: Vec<InstanceName> = Vec::new();
-        let mut answers = Vec::with_capacity(ranks.len());
-        for NamedRank { instance, dp_rank, tokens, blocks_held, trust, partial } in ranks {
+        let (mut answers, mut all_shared) = (Vec::with_capacity(ranks.len()), Vec::new());
+        for NamedRank { instance, dp_rank, tokens, blocks_held, trust, partial, shared } in ranks {
             if names.last().is_none_or(|name| *name.id() != instance) {
                 names.push(InstanceName::new(&instance));
             }
             let instance = names.len() as u32 - 1;
+            all_shared.extend(shared.iter().map(|(cache, tokens)| SharedMatch {
+                instance,
+                cache: Arc::new(InstanceName::new(cache)),
+                tokens: *tokens,
+            }));
             answers.push(RankAnswer { instance, dp_rank, tokens, blocks_held, trust, partial });
         }
-        Answer::new(names.into(), answers)
+        Answer { shared: all_shared, ..Answer::new(names.into(), answers) }
     }
 }

@@ -63,6 +63,8 @@ pub struct Explanation {
     pub blocks: usize,
     /// The requested ranks that are registered.
     pub ranks: Vec<RankExplanation>,
+    /// The shared caches that hold more of the prompt than a rank does itself, with their leading blocks.
+    pub shared: BTreeMap<(InstanceId, DpRank), Vec<(InstanceId, u32)>>,
     /// The requested ranks that were unregistered recently.
     pub tombstones: Vec<Tombstone>,
     /// The requested instance, if it has neither a registered rank nor a tombstone.
@@ -90,10 +92,11 @@ impl Indexer {
             Err(error) if tombstones.is_empty() => return Err(error),
             model => model.ok(),
         };
-        let (mut blocks, mut ranks) = (0, Vec::new());
+        let (mut blocks, mut ranks, mut shared) = (0, Vec::new(), BTreeMap::new());
         if let Some(model) = &model {
             let variants = model.variant_queries(&question.prompt);
             blocks = variants.iter().map(Vec::len).max().unwrap_or(0);
+            shared = model.shared_by_name(&variants);
             let late = Cell::new(false);
             let dump = |instance: &InstanceId, rank| {
                 // One late rank is enough to fail: the others are not read any more.
@@ -119,6 +122,7 @@ impl Indexer {
             block_tokens: model.map(|model| model.block_size.tokens()),
             blocks,
             ranks,
+            shared,
             tombstones,
             unknown: question.instance.clone().filter(|_| is_unknown),
             now: Instant::now(),
@@ -154,7 +158,7 @@ impl Model {
         let mut other_variants = self.other_variants(prompt);
         let deepest = depths.values().copied().max().unwrap_or(0);
         let fleet = deepest_of_fleet(&ranks, &other_variants, deepest);
-        let partial = self.partial_ranks();
+        let partial = self.evicted_ranks();
         let mut explainer = Explainer::new(variants, &self.history);
         let (requested, others): (Vec<_>, Vec<_>) = ranks.into_iter().partition(|(instance, _)| is_requested(instance));
         for (instance, rank) in requested {

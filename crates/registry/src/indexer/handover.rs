@@ -134,32 +134,31 @@ impl Indexer {
             let model = Arc::clone(model);
             // The instance may have been registered again since the ranks were listed, under another worker.
             let rank = WorkerRank { worker: listener.worker, dp_rank };
-            let mut held = in_parts(Arc::clone(&model), reading_of(&model, rank).with_kept());
+            let mut read_part = in_parts(Arc::clone(&model), reading_of(&model, rank).with_kept());
             let read = self.read(&listener, dp_rank, (ReadAt::Now, DecoderStateDetail::Full), None, move || {
-                Some((held()?, model.index().secondary_stores(rank), model.is_partial(rank)))
+                Some((read_part()?, model.is_partial(rank)))
             });
             read.map(|read| (listener.id, read))
         });
         match read {
-            Some((
-                listener_id,
-                (ResumePoint { mut position, named_ranks, decoder_state }, (held, further, is_partial)),
-            )) => RankDump {
-                dp_rank,
-                position: Some({
-                    // A rank that was named after the ranks were listed, is unregistered here, or belongs to another stream.
-                    let is_listed = listed.get(&listener_id).is_some_and(|listed| named_ranks.is_subset(listed));
-                    position.unlisted_degraded |= !is_listed;
-                    // A reader must not take a partial dump for an exact one.
-                    if is_partial { position.degraded() } else { position }
-                }),
-                instance,
-                events: stored_events(held.into_blocks_and_kept()),
-                secondary: further,
-                named_groups: decoder_state.groups,
-                salts: decoder_state.block_state.salts.iter().map(|block| (block.sequence, block.salt)).collect(),
-                contents: decoder_state.block_state.contents,
-            },
+            Some((listener_id, (ResumePoint { mut position, named_ranks, decoder_state }, (reading, is_partial)))) => {
+                RankDump {
+                    dp_rank,
+                    position: Some({
+                        // A rank that was named after the ranks were listed, is unregistered here, or belongs to another stream.
+                        let is_listed = listed.get(&listener_id).is_some_and(|listed| named_ranks.is_subset(listed));
+                        position.unlisted_degraded |= !is_listed;
+                        // A reader must not take a partial dump for an exact one.
+                        if is_partial { position.degraded() } else { position }
+                    }),
+                    instance,
+                    secondary: reading.secondary_stores(),
+                    events: stored_events(reading.held.into_blocks_and_kept()),
+                    named_groups: decoder_state.groups,
+                    salts: decoder_state.block_state.salts.iter().map(|block| (block.sequence, block.salt)).collect(),
+                    contents: decoder_state.block_state.contents,
+                }
+            }
             None => RankDump {
                 instance,
                 dp_rank,

@@ -52,7 +52,7 @@ pub use self::shadow::{Shadow, ShadowError};
 pub use self::unregister::Unregistered;
 use flash_indexer_core::hashing::BlockSize;
 use flash_indexer_explain::Tombstones;
-use flash_indexer_ingest::{Decoders, Sockets, Transport, Writers, default_queue_bytes};
+use flash_indexer_ingest::{Decoders, Sources, Transport, Writers, default_queue_bytes};
 use flash_indexer_telemetry::metrics::Metrics;
 use flash_indexer_telemetry::supervision::Supervisor;
 use flash_indexer_types::{EngineKind, ModelKey};
@@ -128,7 +128,7 @@ impl Indexer {
         flash_indexer_types::use_random_hash_key();
         let supervisor = Supervisor::start(&Arc::new(Metrics::new(options.metric_names)))?;
         let networks = options.engine_networks.clone();
-        let connect = |decoders| Ok(Box::new(Sockets::start(decoders, &networks, &supervisor)?) as Box<dyn Transport>);
+        let connect = |decoders| Ok(Box::new(Sources::start(decoders, &networks, &supervisor)?) as Box<dyn Transport>);
         Self::start_with(options, &supervisor, connect)
     }
 
@@ -218,7 +218,8 @@ impl Indexer {
     pub fn engine_of(&self, key: &ModelKey) -> Option<EngineKind> {
         let model = self.model(key).ok()?;
         let instances = model.instances.read();
-        let named = instances.values().flat_map(|instance| instance.listeners.values());
+        let targets = instances.iter().filter(|(name, _)| name.shared_cache().is_none());
+        let named = targets.flat_map(|(_, instance)| instance.listeners.values());
         let kinds = named.filter_map(|listener| EngineKind::named(listener.options.engine?));
         EngineKind::most_frequent(kinds)
     }

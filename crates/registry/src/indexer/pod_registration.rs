@@ -165,7 +165,14 @@ impl Indexer {
         }
         let model = ModelKey::new(name.model_name.clone(), Some(options.tenant_id.clone()));
         let known = self.models.read().get(&model).map(|model| model.block_size);
-        let Some(block_size) = block_size.and_then(BlockSize::new).or(known) else {
+        // A shared cache may have larger blocks than the engines.
+        let is_shared_cache = name.instance.shared_cache().is_some();
+        let announced = block_size.and_then(BlockSize::new).filter(|_| !is_shared_cache);
+        let Some(block_size) = announced.or(known) else {
+            if is_shared_cache {
+                let why = "no instance of its model is registered yet, which shows the size of blocks; register an engine, or the shared cache with POST /register";
+                return reject("shared_cache_without_model", why.to_owned());
+            }
             return Err(Refusal::BlockSizeUnknown);
         };
         self.unregister_if_block_size_changed(&model, &name.instance, *dp_rank, block_size);
@@ -314,7 +321,8 @@ const BEGIN_CHECK_INTERVAL: Duration = Duration::from_millis(10);
 
 /// Whether a pod's own registration equals another one.
 fn is_same_registration(listener: &Listener, registration: &Registration) -> bool {
-    let ListenerOptions { replay_endpoint, lora_name, engine, removed_copies, extra_keys, .. } = &listener.options;
+    let ListenerOptions { replay_endpoint, lora_name, engine, removed_copies, extra_keys, shared_caches, .. } =
+        &listener.options;
     *listener.model.key() == registration.model
         && listener.model.block_size() == registration.block_size
         && *replay_endpoint == registration.replay_endpoint
@@ -322,6 +330,7 @@ fn is_same_registration(listener: &Listener, registration: &Registration) -> boo
         && *engine == registration.engine
         && *removed_copies == registration.removed_copies
         && *extra_keys == registration.extra_keys
+        && *shared_caches == registration.shared_caches
 }
 
 /// Reason label of a failed registration.
@@ -332,6 +341,7 @@ const fn reason(error: &RegistrationError) -> &'static str {
         RegistrationError::TooMany { .. } | RegistrationError::Tenant(_) => "too_many_ranks",
         RegistrationError::Memory { .. } => "too_little_memory",
         RegistrationError::Endpoint(_)
+        | RegistrationError::SharedCache(_)
         | RegistrationError::Address(_)
         | RegistrationError::Name(_)
         | RegistrationError::Unavailable(_) => "registration_failed",

@@ -72,11 +72,11 @@ impl Indexer {
         let read = self.read(&listener, rank.dp_rank, (at, DecoderStateDetail::Brief), patience, {
             let model = Arc::clone(&model);
             let of = WorkerRank { worker: listener.worker, dp_rank: rank.dp_rank };
-            let mut held = in_parts(Arc::clone(&model), reading_of(&model, of));
+            let mut read_part = in_parts(Arc::clone(&model), reading_of(&model, of));
             // The rank may become partial during the wait.
-            move || Some((held()?, model.index().secondary_stores(of), model.is_partial(of)))
+            move || Some((read_part()?, model.is_partial(of)))
         });
-        let (point, (held, secondary, is_partial)) = read.ok_or_else(|| match at {
+        let (point, (reading, is_partial)) = read.ok_or_else(|| match at {
             ReadAt::Now => DigestError::Stopping,
             ReadAt::Message(sequence) => DigestError::NotReached(rank.clone(), sequence),
         })?;
@@ -84,8 +84,10 @@ impl Indexer {
             return Err(DigestError::Partial(rank.clone()));
         }
         let ResumePoint { position, decoder_state, .. } = point;
-        let groups = decoder_state.groups.map(|named| GroupRecord::all(model.block_size, &named, &secondary));
-        Ok(record(&model, (&rank.instance, rank.dp_rank), Some(position), (tally(&held.into_blocks()), groups)))
+        let groups =
+            decoder_state.groups.map(|named| GroupRecord::all(model.block_size, &named, &reading.secondary_stores()));
+        let holds = tally(&reading.held.into_blocks());
+        Ok(record(&model, (&rank.instance, rank.dp_rank), Some(position), (holds, groups)))
     }
 }
 
@@ -131,6 +133,7 @@ fn engine_record(listener: &Listener) -> EngineRecord {
         removal: options.removed_copies.into(),
         extra_keys: options.extra_keys,
         cache_blocks: options.cache_blocks,
+        shared_caches: options.shared_caches.ids().to_vec(),
         source: None,
     }
 }

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crossbeam_channel::{Sender, bounded};
+use flash_indexer_core::groups::{GroupChange, GroupPart, GroupReading, SecondaryGroup};
 use flash_indexer_core::{BlockEvent, DpRank, HeldReading, ReadingProgress, SharedIndex, WorkerRank, stored_events};
 use flash_indexer_ingest::{DecoderStateDetail, Delivery, Listener, RankReader, ReadAt, ResumePoint};
 use flash_indexer_types::InstanceId;
@@ -67,9 +68,9 @@ impl Indexer {
         let Some(listener) = listener(model, instance, dp_rank) else { return Some(model.index().dump(rank)) };
         let now = (ReadAt::Now, DecoderStateDetail::Brief);
         // The worker of the rank may be of an earlier registration.
-        let held = in_parts(Arc::clone(model), reading_of(model, WorkerRank { worker: listener.worker, dp_rank }));
-        self.read(&listener, dp_rank, now, Some(EXPLANATION_WAIT_MAX), held)
-            .map(|(_, held)| stored_events(held.into_blocks()))
+        let read_part = in_parts(Arc::clone(model), reading_of(model, WorkerRank { worker: listener.worker, dp_rank }));
+        self.read(&listener, dp_rank, now, Some(EXPLANATION_WAIT_MAX), read_part)
+            .map(|(_, read)| stored_events(read.held.into_blocks()))
     }
 }
 
@@ -81,12 +82,53 @@ pub(super) fn reading_of(model: &Model, rank: WorkerRank) -> HeldReading {
     HeldReading::with_capacity(rank, model.index().size(rank).blocks)
 }
 
-/// A function that reads a part of a rank's blocks with each call, and returns the reading with the last one. The caller's thread, and
-/// not the writer's, allocates its table, lists its blocks and frees it: each takes a time in proportion to the rank.
-pub(super) fn in_parts(model: Arc<Model>, mut reading: HeldReading) -> impl FnMut() -> Option<HeldReading> + Send {
+/// Blocks of a rank that its writer has read.
+pub(super) struct RankReading {
+    /// Blocks of the primary group.
+    pub(super) held: HeldReading,
+    /// The parts of each secondary group, as they were read.
+    secondary: Vec<(SecondaryGroup, Vec<GroupPart>)>,
+}
+
+impl RankReading {
+    /// Stored events that recreate the secondary groups, including empty ones. Costs as much as their blocks.
+    pub(super) fn secondary_stores(&self) -> Vec<GroupChange> {
+        let stores = |(group, parts): &(SecondaryGroup, Vec<GroupPart>)| {
+            let blocks = parts.iter().flat_map(|part| &part.blocks);
+            group.stores_of(blocks, parts.iter().flat_map(|part| part.links.iter().copied()))
+        };
+        self.secondary.iter().flat_map(stores).collect()
+    }
+}
+
+/// A function that reads a part of a rank's blocks with each call, and returns them with the last one. The caller's thread, and not
+/// the writer's, allocates the table of the primary group, lists its blocks and frees it: each takes a time in proportion to the rank.
+pub(super) fn in_parts(model: Arc<Model>, mut reading: HeldReading) -> impl FnMut() -> Option<RankReading> + Send {
     let rank = reading.rank();
-    move || match model.index().read_held(&mut reading, READ_BLOCKS_MAX) {
-        ReadingProgress::More => None,
-        ReadingProgress::Complete => Some(std::mem::replace(&mut reading, HeldReading::new(rank))),
+    // The groups that are left to be read, once the primary one is complete.
+    let mut groups: Option<Vec<GroupReading>> = None;
+    let mut secondary: Vec<(SecondaryGroup, Vec<GroupPart>)> = Vec::new();
+    move || {
+        let index = model.index();
+        let Some(groups) = &mut groups else {
+            if index.read_held(&mut reading, READ_BLOCKS_MAX) == ReadingProgress::Complete {
+                groups = Some(index.secondary_groups(rank).into_iter().map(GroupReading::new).collect());
+            }
+            return None;
+        };
+        let Some(group) = groups.last_mut() else {
+            let held = std::mem::replace(&mut reading, HeldReading::new(rank));
+            return Some(RankReading { held, secondary: std::mem::take(&mut secondary) });
+        };
+        let part = index.read_group(rank, group, READ_BLOCKS_MAX);
+        let progress = part.progress;
+        match secondary.last_mut().filter(|(last, _)| last.id == group.group().id) {
+            Some((_, parts)) => parts.push(part),
+            None => secondary.push((group.group(), vec![part])),
+        }
+        if progress == ReadingProgress::Complete {
+            groups.pop();
+        }
+        None
     }
 }

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use flash_indexer_core::{DpRank, RemovedCopies, WorkerId};
 use flash_indexer_ingest::{ConnectError, Connection, Delivery, Listener, ListenerOptions, ListenerState, is_bound};
 use flash_indexer_telemetry::metrics::Limit;
-use flash_indexer_types::endpoints::{EndpointError, NO_EVENTS, is_ipc};
-use flash_indexer_types::{InstanceId, Owner, Position, Registered, Registration, log_rank};
+use flash_indexer_types::endpoints::{EndpointError, NO_EVENTS, is_ipc, is_pulled};
+use flash_indexer_types::{EngineKind, InstanceId, Owner, Position, Registered, Registration, log_rank};
 use flash_indexer_wire::Start;
 
 use super::cleanup::PendingWork;
@@ -78,6 +78,7 @@ impl Indexer {
         ipc: IpcPaths,
     ) -> Result<Registered, RegistrationError> {
         registration.check_names().inspect_err(|_| self.metrics.limit_reached(Limit::Names))?;
+        check_shared_cache(&registration)?;
         self.check_endpoints(&registration, ipc)?;
         let mut pending = PendingWork::default();
         let registered = {
@@ -97,6 +98,23 @@ impl Indexer {
         registered
     }
 
+    /// Rejects what an engine whose events are pulled cannot have.
+    fn check_pulled(registration: &Registration) -> Result<(), RegistrationError> {
+        let error = match (&registration.replay_endpoint, registration.engine) {
+            (Some(replay_endpoint), _) if is_pulled(replay_endpoint) => {
+                "replay_endpoint is an address of ZeroMQ, such as tcp://host:6557: events that are pulled over HTTP cannot be replayed"
+            }
+            _ if !is_pulled(&registration.endpoint) => return Ok(()),
+            (Some(_), _) => "events that are pulled over HTTP cannot be replayed; leave out replay_endpoint",
+            (None, None) => return Ok(()),
+            (None, Some(engine)) if engine == EngineKind::Trtllm.name() => return Ok(()),
+            (None, Some(_)) => {
+                "events are pulled over HTTP from TensorRT-LLM only; give the ZeroMQ address of the engine, such as tcp://host:5557"
+            }
+        };
+        Err(RegistrationError::Endpoint(error.to_owned()))
+    }
+
     /// Rejects endpoints that must not be dialled.
     fn check_endpoints(&self, registration: &Registration, ipc: IpcPaths) -> Result<(), RegistrationError> {
         let Registration { endpoint, replay_endpoint, cache_blocks, .. } = registration;
@@ -112,6 +130,7 @@ impl Indexer {
             (true, None, _) => return Ok(()),
             (false, _, None) => {}
         }
+        Self::check_pulled(registration)?;
         let dialled = Some(endpoint).filter(|endpoint| !is_bound(endpoint)).into_iter().chain(replay_endpoint);
         for endpoint in dialled {
             let is_allowed = !is_ipc(endpoint) || ipc == IpcPaths::Allowed || self.options.allow_ipc;
@@ -137,15 +156,17 @@ impl Indexer {
         let Registration { instance, dp_rank, endpoint, replay_endpoint, model: key, block_size, .. } = registration;
         let is_routed = endpoint == NO_EVENTS;
         let endpoint = self.resolve_endpoint(endpoint)?;
+        let is_trtllm = registration.engine.is_none() && is_pulled(&endpoint);
         let options = ListenerOptions {
             endpoint,
             replay_endpoint,
             lora_name: registration.lora_name.filter(|name| !name.is_empty()),
-            engine: registration.engine,
+            engine: registration.engine.or_else(|| is_trtllm.then(|| EngineKind::Trtllm.name())),
             // A routed prompt is stored again if the index may have lost it, and is then still one copy.
             removed_copies: if is_routed { RemovedCopies::All } else { registration.removed_copies },
             extra_keys: registration.extra_keys,
             cache_blocks: registration.cache_blocks,
+            shared_caches: registration.shared_caches,
         };
         if options.is_bound() {
             self.check_one_tenant(&key, &instance, dp_rank)?;
@@ -221,8 +242,10 @@ impl Indexer {
                 // The restored blocks are still in the index.
                 model.instances.write().insert(instance, Instance::new(worker));
             }
-            if let ConnectError::Busy = error {
-                self.metrics.limit_reached(Limit::RegistrationWait);
+            match error {
+                ConnectError::Busy => self.metrics.limit_reached(Limit::RegistrationWait),
+                ConnectError::TooManyPulls { .. } => self.metrics.limit_reached(Limit::PulledEngines),
+                _ => {}
             }
             return Err(connect_error(&error));
         }
@@ -274,6 +297,21 @@ impl Indexer {
     }
 }
 
+/// Rejects a shared cache with fields that only instances have.
+fn check_shared_cache(registration: &Registration) -> Result<(), RegistrationError> {
+    let error = match () {
+        _ if registration.instance.shared_cache().is_none() => return Ok(()),
+        _ if !registration.shared_caches.ids().is_empty() => {
+            "a shared cache is attached to no other one: give shared_caches to the instances"
+        }
+        _ if registration.endpoint == NO_EVENTS => {
+            "a shared cache is known from its events only: give the endpoint at which it publishes them"
+        }
+        _ => return Ok(()),
+    };
+    Err(RegistrationError::SharedCache(error))
+}
+
 /// Logs the outcome of a registration.
 fn log_registration(registration: &Registration, owner: &Owner, registered: &Result<Registered, RegistrationError>) {
     let rank = registration.rank_id();
@@ -300,7 +338,9 @@ fn contradiction(
     let endpoint = existing.endpoint.clone();
     let existing = match existing.endpoint == asked.endpoint {
         true => {
-            format!("{endpoint} but another replay_endpoint, lora_name, engine, removal, extra_keys or cache_blocks")
+            format!(
+                "{endpoint} but another replay_endpoint, lora_name, engine, removal, extra_keys, cache_blocks or shared_caches"
+            )
         }
         false => endpoint,
     };

@@ -14,6 +14,9 @@ pub enum RegistrationError {
     /// The endpoint is invalid.
     #[error("{0}")]
     Endpoint(String),
+    /// A field that a shared cache cannot have.
+    #[error("{0}")]
+    SharedCache(&'static str),
     /// A name is too long.
     #[error(transparent)]
     Name(#[from] NameError),
@@ -81,8 +84,10 @@ impl From<EndpointError> for RegistrationError {
 pub(super) fn connect_error(error: &ConnectError) -> RegistrationError {
     match error {
         ConnectError::Endpoint { .. } => RegistrationError::Endpoint(error.to_string()),
-        ConnectError::Exhausted(_) | ConnectError::Thread(_) | ConnectError::Busy | ConnectError::Stopping => {
-            RegistrationError::Unavailable(error.to_string())
-        }
+        ConnectError::Exhausted(_)
+        | ConnectError::Thread(_)
+        | ConnectError::Busy
+        | ConnectError::TooManyPulls { .. }
+        | ConnectError::Stopping => RegistrationError::Unavailable(error.to_string()),
     }
 }

@@ -22,6 +22,8 @@ pub struct InstanceReport {
     pub model: ModelKey,
     /// Tokens in its blocks.
     pub block_size: BlockSize,
+    /// The instances that are attached to it, in their order, if it is a shared cache.
+    pub attached: Vec<InstanceId>,
     /// Reports of its listeners, by rank.
     pub listeners: BTreeMap<DpRank, ListenerReport>,
     /// Sizes of those of its ranks that hold blocks.
@@ -35,7 +37,14 @@ impl Indexer {
         let mut reports = Vec::new();
         for model in self.models_of(model_name, tenant_id) {
             let sizes: BTreeMap<WorkerRank, RankSize> = model.index().sizes().into_iter().collect();
-            for (instance, found) in model.instances.read().iter() {
+            let instances = model.instances.read();
+            let mut attached: BTreeMap<&InstanceId, BTreeSet<&InstanceId>> = BTreeMap::new();
+            for (instance, found) in instances.iter() {
+                for cache in found.listeners.values().flat_map(|listener| listener.options.shared_caches.ids()) {
+                    attached.entry(cache).or_default().insert(instance);
+                }
+            }
+            for (instance, found) in instances.iter() {
                 let report = |(&dp_rank, listener): (&DpRank, &Arc<Listener>)| {
                     let rank = RankId { model: model.key.clone(), instance: instance.clone(), dp_rank };
                     (dp_rank, ListenerReport { source: self.owners.source(&rank), ..listener.report(dp_rank) })
@@ -46,6 +55,7 @@ impl Indexer {
                     .filter_map(|&dp_rank| Some((dp_rank, *sizes.get(&WorkerRank { worker: found.worker, dp_rank })?)));
                 reports.push(InstanceReport {
                     sizes: ranks.collect(),
+                    attached: attached.get(instance).into_iter().flatten().copied().cloned().collect(),
                     instance: instance.clone(),
                     model: model.key.clone(),
                     block_size: model.block_size,

@@ -41,7 +41,8 @@ impl RestoredState {
                 self.record_contents(stored.remembered, stored.parent, &stored.blocks);
                 model.restore(rank, BlockEvent::from(stored));
             }
-            DumpEntry::Secondary(stored) => self.apply_group_blocks(model, rank, stored),
+            DumpEntry::Secondary(stored) => self.apply_group_change(model, rank, stored),
+            DumpEntry::Links(links) => self.apply_group_change(model, rank, links),
             DumpEntry::Recent(gone) => {
                 self.record_salt(gone.salt, SaltedCopies::default(), &gone.blocks);
                 self.record_contents(Some(gone.age), gone.parent, &gone.blocks);
@@ -80,9 +81,9 @@ impl RestoredState {
         }
     }
 
-    /// Applies blocks of a secondary cache group.
-    fn apply_group_blocks(&mut self, model: &Model, rank: WorkerRank, stored: SecondaryBlocks) {
-        let rejected = model.apply_group(rank, GroupChange::from(stored)).refused;
+    /// Applies blocks or links of a secondary cache group.
+    fn apply_group_change(&mut self, model: &Model, rank: WorkerRank, change: impl Into<GroupChange>) {
+        let rejected = model.apply_group(rank, change.into()).refused;
         if rejected > 0 {
             model.metrics.limit_reached_by(Limit::CacheGroups, rejected);
             self.rejected += rejected;
@@ -103,7 +104,7 @@ impl RestoredState {
         }
         for group in record.groups.iter().flatten().filter_map(|group| group.kept(registered)) {
             // An empty group limits the usable blocks as well.
-            self.apply_group_blocks(
+            self.apply_group_change(
                 model,
                 rank,
                 SecondaryBlocks { group, tier: Tier::Device, copies: 1, hashes: Vec::new() },

@@ -178,7 +178,7 @@ impl Shadow {
     /// Whether a rank of the registered instance has secondary cache groups.
     fn has_groups(&self, dp_rank: DpRank) -> bool {
         let original = self.replaced.get(&dp_rank).map(|listener| WorkerRank { worker: listener.worker, dp_rank });
-        original.is_some_and(|rank| !self.model.index().secondary_stores(rank).is_empty())
+        original.is_some_and(|rank| !self.model.index().secondary_groups(rank).is_empty())
     }
 
     fn is_same_instance(&self, key: &ModelKey, instance: &InstanceId) -> bool {

@@ -5,13 +5,15 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use flash_indexer_core::{
-    DeepestMatches, DpRank, LocalHash, MatchScores, PerTier, RankMatch, RankSize, SharedIndex, WorkerRank,
+    DeepestMatches, DpRank, LocalHash, MatchScores, PerTier, RankMatch, RankSize, SharedIndex, Tier, WorkerRank,
 };
 use flash_indexer_telemetry::metrics::Limit;
+use flash_indexer_types::Trust;
 
 use super::Model;
 use super::instance_table::ListedRanks;
-use crate::answer::{Answer, NamedRank, NamedRanks, QueryOptions, RankAnswer};
+use super::shared_caches::{Credit, credits_of};
+use crate::answer::{Answer, NamedRank, NamedRanks, QueryOptions, RankAnswer, SharedMatch};
 
 /// Matches of a prompt, for each of its hash variants.
 pub(crate) type VariantMatches<'q> = [(&'q [LocalHash], MatchScores)];
@@ -39,7 +41,7 @@ impl Model {
     fn listed_answer(&self, found: &VariantMatches<'_>, options: QueryOptions) -> Option<Answer> {
         let listed = self.instances.listed();
         let mut depths = vec![PerTier::<u32>::default(); listed.ranks.len()];
-        for &RankMatch { rank, blocks } in found.iter().flat_map(|(_, scores)| &scores.ranks) {
+        for RankMatch { rank, blocks } in rank_matches(found) {
             match listed.find(rank) {
                 Some(at) => deepen(&mut depths[at], blocks),
                 None if listed.is_restored(rank) => return None,
@@ -47,11 +49,14 @@ impl Model {
                 None => {}
             }
         }
+        let credits = self.credits((&listed.caches, &listed.ranks), rank_matches(found), |at| depths[at]);
+        credits.iter().for_each(|credit| deepen(&mut depths[credit.at], credit.blocks));
         if let Some(top_k) = options.top_k {
             let matches =
                 listed.ranks.iter().zip(depths).map(|(listed, blocks)| RankMatch { rank: listed.rank, blocks });
             let scores = MatchScores { ranks: matches.filter(|found| found.longest() > 0).collect() };
-            return self.deepest_ranks(&listed, DeepestMatches::of(scores, top_k.get(), &listed.order).ranks, options);
+            let deepest = DeepestMatches::of(scores, top_k.get(), &listed.order).ranks;
+            return self.deepest_ranks((&listed, &credits), deepest, options);
         }
         let mut sizes = vec![0; listed.ranks.len()];
         for (rank, size) in self.index().sizes() {
@@ -63,12 +68,12 @@ impl Model {
         }
         let ranks = depths.into_iter().zip(sizes).enumerate();
         let ranks = ranks.map(|(at, (blocks, blocks_held))| ListedMatch { at, blocks, blocks_held });
-        Some(Answer::new(Arc::clone(&listed.names), self.rank_answers(&listed, options, ranks)))
+        Some(self.answer_of((&listed, &credits), options, ranks))
     }
 
     /// The answer of the deepest ranks for a prompt with one hash variant, of `tokens` tokens if they are known. Costs the
-    /// holders of the prompt's blocks, and these ranks. None without `top_k`, or if one of the ranks is known from a dump
-    /// only.
+    /// holders of the prompt's blocks, and these ranks. None without `top_k`, if one of the ranks is known from a dump
+    /// only, or if the model has shared caches.
     pub(crate) fn deepest_answer(
         &self,
         query: &[LocalHash],
@@ -77,46 +82,63 @@ impl Model {
     ) -> Option<Answer> {
         let (index, listed) = (self.index(), self.instances.listed());
         let count = options.top_k?.get();
+        if !listed.caches.is_empty() {
+            return None;
+        }
         let deepest = match tokens.is_some_and(|tokens| self.ends_with_block(query, tokens)) {
             true => index.find_prompt_deepest(query, count, &listed.order),
             false => index.find_deepest(query, count, &listed.order),
         };
-        let answer = self.deepest_ranks(&listed, deepest.ranks, options)?;
+        let answer = self.deepest_ranks((&listed, &[]), deepest.ranks, options)?;
         let matched = &query[..query.len().min(deepest.longest as usize)];
         Some(Answer { frequencies: self.record_match(query.len(), matched), ..answer })
     }
 
     /// The answer of these ranks. None if one of them is not listed because its instance is known from a dump only.
-    fn deepest_ranks(&self, listed: &ListedRanks, ranks: Vec<RankMatch>, options: QueryOptions) -> Option<Answer> {
+    fn deepest_ranks(
+        &self,
+        (listed, credits): (&ListedRanks, &[Credit]),
+        ranks: Vec<RankMatch>,
+        options: QueryOptions,
+    ) -> Option<Answer> {
         let index = self.index();
         let sized = |RankMatch { rank, blocks }| {
             Some(ListedMatch { at: listed.find(rank)?, blocks, blocks_held: index.size(rank).blocks })
         };
         let mut matches = ranks.into_iter().map(sized).collect::<Option<Vec<_>>>()?;
         matches.sort_unstable_by_key(|found| found.at);
-        Some(Answer::new(Arc::clone(&listed.names), self.rank_answers(listed, options, matches.into_iter())))
+        Some(self.answer_of((listed, credits), options, matches.into_iter()))
     }
 
-    /// The parts of listed ranks in an answer.
-    fn rank_answers(
+    /// The answer of listed ranks. Their matches include the credits.
+    fn answer_of(
         &self,
-        listed: &ListedRanks,
+        (listed, credits): (&ListedRanks, &[Credit]),
         options: QueryOptions,
         ranks: impl Iterator<Item = ListedMatch>,
-    ) -> Vec<RankAnswer> {
+    ) -> Answer {
         let partial = self.partial_ranks();
+        let mut shared = Vec::new();
         let answer = |ListedMatch { at, blocks, blocks_held }| {
             let rank = &listed.ranks[at];
+            let mut trust = rank.listener.trust(rank.rank.dp_rank);
+            for credit in credits_of(credits, at) {
+                let (cache, cache_trust) = listed.caches.cache(credit);
+                trust = trust.max(cache_trust);
+                let tokens = self.tokens(credit.blocks)[Tier::External];
+                shared.push(SharedMatch { instance: rank.instance, cache: Arc::clone(cache), tokens });
+            }
             RankAnswer {
                 instance: rank.instance,
                 dp_rank: rank.rank.dp_rank,
                 tokens: self.tokens(blocks),
                 blocks_held,
-                trust: rank.listener.trust(rank.rank.dp_rank),
+                trust,
                 partial: partial.as_ref().is_some_and(|partial| partial.contains(&rank.rank)),
             }
         };
-        ranks.filter(|rank| options.admits(&self.tokens(rank.blocks))).map(answer).collect()
+        let ranks = ranks.filter(|rank| options.admits(&self.tokens(rank.blocks))).map(answer).collect();
+        Answer { shared, ..Answer::new(Arc::clone(&listed.names), ranks) }
     }
 
     fn tokens(&self, blocks: PerTier<u32>) -> PerTier<u64> {
@@ -146,26 +168,39 @@ impl Model {
         for (rank, size) in self.index().sizes() {
             ranks.insert(rank, (PerTier::default(), size));
         }
-        for &RankMatch { rank, blocks } in found.iter().flat_map(|(_, scores)| &scores.ranks) {
+        for RankMatch { rank, blocks } in rank_matches(found) {
             deepen(&mut ranks.entry(rank).or_default().0, blocks);
+        }
+        let listed = self.instances.listed();
+        let own = |at: usize| ranks.get(&listed.ranks[at].rank).map(|(blocks, _)| *blocks).unwrap_or_default();
+        let credits = self.credits((&listed.caches, &listed.ranks), rank_matches(found), own);
+        for credit in &credits {
+            deepen(&mut ranks.entry(listed.ranks[credit.at].rank).or_default().0, credit.blocks);
         }
         let partial = self.partial_ranks();
         let is_partial = |rank: &WorkerRank| partial.as_ref().is_some_and(|ranks| ranks.contains(rank));
         let mut named = NamedRanks::default();
-        for (name, instance) in self.instances.read().iter() {
+        let instances = self.instances.read();
+        for (name, instance) in instances.iter().filter(|(name, _)| name.shared_cache().is_none()) {
             let rank_of_worker = |dp_rank| WorkerRank { worker: instance.worker, dp_rank };
             let seen = ranks.range(rank_of_worker(DpRank(0))..=rank_of_worker(DpRank(u32::MAX)));
             let mut of_instance: BTreeMap<DpRank, (PerTier<u32>, RankSize)> =
                 instance.listeners.keys().map(|&dp_rank| (dp_rank, Default::default())).collect();
             of_instance.extend(seen.map(|(rank, found)| (rank.dp_rank, *found)));
             for (dp_rank, (blocks, size)) in of_instance {
+                let at = listed.find(rank_of_worker(dp_rank));
+                let credits = at.map_or(&[][..], |at| credits_of(&credits, at));
+                let caches = || credits.iter().map(|credit| (credit, listed.caches.cache(credit)));
                 named.0.push(NamedRank {
                     instance: name.clone(),
                     dp_rank,
                     tokens: self.tokens(blocks),
                     blocks_held: size.blocks,
-                    trust: instance.trust(dp_rank),
+                    trust: caches().map(|(_, (_, trust))| trust).fold(instance.trust(dp_rank), Trust::max),
                     partial: is_partial(&WorkerRank { worker: instance.worker, dp_rank }),
+                    shared: caches()
+                        .map(|(credit, (cache, _))| (cache.id().clone(), self.tokens(credit.blocks)[Tier::External]))
+                        .collect(),
                 });
             }
         }
@@ -183,8 +218,13 @@ struct ListedMatch {
     blocks_held: usize,
 }
 
+/// The matches of all hash variants.
+fn rank_matches<'f>(found: &'f VariantMatches<'_>) -> impl Iterator<Item = RankMatch> + 'f {
+    found.iter().flat_map(|(_, scores)| scores.ranks.iter().copied())
+}
+
 /// Raises the depths of a rank to those of another match.
-fn deepen(depths: &mut PerTier<u32>, blocks: PerTier<u32>) {
+pub(super) fn deepen(depths: &mut PerTier<u32>, blocks: PerTier<u32>) {
     for (deepest, blocks) in depths.0.iter_mut().zip(blocks.0) {
         *deepest = blocks.max(*deepest);
     }
@@ -218,14 +258,17 @@ mod tests {
     };
     use flash_indexer_core::hashing::{BlockSize, sequence_hashes};
     use flash_indexer_core::{Block, BlockEvent, RemovedCopies, Tier, WorkerId};
-    use flash_indexer_types::{InstanceId, ModelKey, Registration};
+    use flash_indexer_ingest::Connection;
+    use flash_indexer_types::{InstanceId, ModelKey, Registration, SharedCaches};
     use proptest::prelude::*;
 
     use super::*;
     use crate::model::Instance;
     use crate::{Indexer, IndexerOptions};
 
-    const INSTANCES: u32 = 4;
+    /// The last two are shared caches, to which some of the others are attached.
+    const INSTANCES: u32 = 6;
+    const CACHES: [&str; 2] = ["node:n", "pool:p"];
     const RANKS: u32 = 2;
 
     /// Prompts of one letter for each block, some of them with a common beginning.
@@ -276,14 +319,24 @@ mod tests {
 
     /// Instances whose order by number differs from their order as texts.
     fn name(instance: u32) -> InstanceId {
-        InstanceId::number(8 + u64::from(instance))
+        match instance.checked_sub(INSTANCES - CACHES.len() as u32) {
+            Some(cache) => InstanceId::parse(CACHES[cache as usize]).expect("a name"),
+            None => InstanceId::number(8 + u64::from(instance)),
+        }
+    }
+
+    /// The shared caches of an instance: none, one or both.
+    fn shared_caches(instance: u32) -> SharedCaches {
+        let count = if name(instance).shared_cache().is_some() { 0 } else { instance as usize % 3 };
+        let ids = CACHES[..count].iter().map(|id| InstanceId::parse(id).expect("a name").into());
+        SharedCaches::new(ids).expect("a list")
     }
 
     fn registration(instance: u32, dp_rank: u32) -> Registration {
         let endpoint = format!("tcp://127.0.0.1:{}", 1 + instance * RANKS + dp_rank);
         let block_size = BlockSize::new(16).expect("a size");
         let registration = Registration::new(name(instance), ModelKey::new("m", None), endpoint, block_size);
-        Registration { dp_rank: DpRank(dp_rank), ..registration }
+        Registration { dp_rank: DpRank(dp_rank), shared_caches: shared_caches(instance), ..registration }
     }
 
     fn take(model: &Model, step: Step, indexer: &Indexer) {
@@ -315,6 +368,10 @@ mod tests {
                 for dp_rank in 0..1 + instance % RANKS {
                     drop(indexer.register(registration(instance, dp_rank)));
                 }
+                // Nothing listens at the endpoints.
+                if let Some(registered) = model.instances.read().get(&name(instance)) {
+                    registered.listeners.values().for_each(|listener| listener.set_connection(Connection::Connected));
+                }
             }
             Step::Unregister(instance) => drop(model.instances.write().remove(&name(instance))),
             Step::Restore(instance) => {
@@ -327,13 +384,54 @@ mod tests {
     fn as_named(answer: &Answer) -> Vec<NamedRank> {
         let rank = |rank: &RankAnswer| {
             let &RankAnswer { dp_rank, tokens, blocks_held, trust, partial, .. } = rank;
-            NamedRank { instance: answer.name(rank).id().clone(), dp_rank, tokens, blocks_held, trust, partial }
+            let shared = answer.shared_matches(std::slice::from_ref(rank));
+            let shared = shared.into_iter().map(|(cache, tokens)| (cache.id().clone(), tokens)).collect();
+            let instance = answer.name(rank).id().clone();
+            NamedRank { instance, dp_rank, tokens, blocks_held, trust, partial, shared }
         };
         answer.ranks.iter().map(rank).collect()
     }
 
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(24))]
+
+        /// Each rank's match in a tier is the longest of its own and of those of its connected shared caches.
+        #[test]
+        fn a_match_is_the_longest_of_a_rank_and_its_shared_caches(
+            steps in prop::collection::vec(step().prop_filter("without groups", |step| !matches!(step, Step::StoreGroup { .. })), 1..30),
+        ) {
+            let indexer = Indexer::start(IndexerOptions::default()).expect("it starts");
+            indexer.register(registration(0, 0)).expect("it is registered");
+            let model: Arc<Model> = indexer.model(&ModelKey::new("m", None)).expect("it exists");
+            for step in steps {
+                take(&model, step, &indexer);
+                for prompt in PROMPTS {
+                    let query = locals(prompt);
+                    let found = model.index().find(&query);
+                    let answer = model.named_ranks(&[(query.as_slice(), found.clone())]);
+                    let instances = model.instances.read();
+                    let held = |id: &InstanceId, dp_rank| {
+                        let worker = instances.get(id).filter(|it| it.listeners.contains_key(&dp_rank)).map(|it| it.worker);
+                        let rank = worker.map(|worker| WorkerRank { worker, dp_rank });
+                        rank.and_then(|rank| found.get(rank)).map(|found| found.blocks).unwrap_or_default()
+                    };
+                    let expected = |id: &InstanceId, dp_rank: DpRank| {
+                        let instance = &instances[id];
+                        let own = found.get(WorkerRank { worker: instance.worker, dp_rank });
+                        let mut depths = own.map(|found| found.blocks).unwrap_or_default();
+                        let attached = instance.listeners.get(&dp_rank).map(|listener| listener.options.shared_caches.clone());
+                        for cache in attached.unwrap_or_default().ids() {
+                            (0..RANKS).for_each(|dp_rank| deepen(&mut depths, held(cache, DpRank(dp_rank))));
+                        }
+                        model.tokens(depths)
+                    };
+                    for rank in &answer.0 {
+                        prop_assert!(rank.instance.shared_cache().is_none());
+                        prop_assert_eq!(rank.tokens, expected(&rank.instance, rank.dp_rank), "{} {}", prompt, rank.instance);
+                    }
+                }
+            }
+        }
 
         /// The answer from the list of ranks equals the general one after every change of registrations and blocks.
         #[test]
@@ -360,7 +458,8 @@ mod tests {
                             let answer = answer.unwrap_or_else(|| model.answer(&found, options));
                             prop_assert_eq!(as_named(&answer), as_named(&general));
                             let deepest = model.deepest_answer(&query, None, options);
-                            prop_assert!(deepest.is_some() || has_restored || top_k == 0);
+                            let has_caches = !listed.caches.is_empty();
+                            prop_assert!(deepest.is_some() || has_restored || has_caches || top_k == 0);
                             if let Some(deepest) = deepest {
                                 prop_assert_eq!(as_named(&deepest), as_named(&general));
                             }

@@ -13,6 +13,7 @@ use flash_indexer_types::InstanceId;
 use parking_lot::{RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use super::Instance;
+use super::shared_caches::ListedCaches;
 use crate::answer::InstanceName;
 
 /// Registered instances of a model by id.
@@ -29,16 +30,17 @@ pub(crate) struct InstanceTable {
     listed: ArcSwap<ListedRanks>,
 }
 
-/// All ranks of registered instances that have a listener.
+/// All ranks of registered instances that have a listener, and the shared caches.
 #[derive(Default)]
 pub(crate) struct ListedRanks {
     generation: u64,
-    /// Names of all instances, in their order.
+    /// Names of all instances, in their order. Shared caches are not among them.
     pub names: Arc<[InstanceName]>,
     /// In the order of instances and ranks.
     pub ranks: Vec<ListedRank>,
     /// The order of `ranks`, which has the workers of all instances.
     pub order: Arc<RankOrder>,
+    pub caches: ListedCaches,
 }
 
 /// One rank of a registered instance.
@@ -74,8 +76,9 @@ impl InstanceTable {
 
 impl ListedRanks {
     fn of(instances: &BTreeMap<InstanceId, Instance>, generation: u64) -> Self {
+        let targets = || instances.iter().filter(|(name, _)| name.shared_cache().is_none());
         let mut ranks = Vec::new();
-        for ((_, instance), number) in instances.iter().zip(0..) {
+        for ((_, instance), number) in targets().zip(0..) {
             for (&dp_rank, listener) in &instance.listeners {
                 let rank = WorkerRank { worker: instance.worker, dp_rank };
                 ranks.push(ListedRank { instance: number, rank, listener: Arc::clone(listener) });
@@ -83,11 +86,12 @@ impl ListedRanks {
         }
         Self {
             generation,
-            names: instances.keys().map(InstanceName::new).collect(),
+            names: targets().map(|(name, _)| InstanceName::new(name)).collect(),
             order: Arc::new(RankOrder::new(
                 ranks.iter().map(|listed| listed.rank),
-                instances.values().map(|instance| instance.worker),
+                targets().map(|(_, instance)| instance.worker),
             )),
+            caches: ListedCaches::of(instances, &ranks),
             ranks,
         }
     }

@@ -101,12 +101,38 @@ impl FleetModel {
     }
 }
 
+#[cfg(test)]
+impl FleetModel {
+    /// A model with one rank of another replica, and the rank's id.
+    pub(crate) fn of_one_rank(trust: Trust, valid_until: Instant) -> (HolderId, Self) {
+        let scope = scope("m", "default", 16);
+        let (holder, instance) = (HolderId::of(scope, &["1", "0"]), InstanceId::number(1));
+        let rank = RemoteListedRank {
+            worker: worker(scope, &instance),
+            instance,
+            dp_rank: DpRank(0),
+            trust,
+            blocks: 2,
+            publisher: PublisherId::from_number(7),
+            is_local: false,
+            valid_until,
+        };
+        let block_size = BlockSize::new(16).expect("a size");
+        let (windows, ranks) = (vec![TokenWindow::Block], BTreeMap::from([(holder, rank)]));
+        (holder, Self { scope, block_size, windows, lora_name: None, ranks })
+    }
+}
+
 fn add(
     models: &mut BTreeMap<ModelKey, FleetModel>,
     holder: HolderId,
     ((key, instance), description, status): ((ModelKey, InstanceId), Description, RankStatus),
     (publisher, is_local, valid_until): (PublisherId, bool, Instant),
 ) {
+    // A replica of an earlier version publishes it as an instance.
+    if instance.shared_cache().is_some() {
+        return;
+    }
     let Some(block_size) = BlockSize::new(description.block_size) else { return };
     let scope = scope(&description.model_name, &description.tenant_id, description.block_size);
     let model = models.entry(key).or_insert_with(|| FleetModel {

@@ -59,8 +59,11 @@ fn local_ranks(model: &Model) -> Vec<LocalRank> {
         }
     };
     // Routers report their decisions to each replica.
-    let has_events = |(instance, rank): &(InstanceId, WorkerRank)| model.has_events(instance, rank.dp_rank);
-    model.ranks().into_iter().filter(has_events).map(local_rank).collect()
+    let is_published = |(instance, rank): &(InstanceId, WorkerRank)| {
+        // Each replica listens to the shared caches of its own ranks.
+        instance.shared_cache().is_none() && model.has_events(instance, rank.dp_rank)
+    };
+    model.ranks().into_iter().filter(is_published).map(local_rank).collect()
 }
 
 /// Number of blocks of every rank in an index. One call for all ranks, because a call for one rank costs as much.

@@ -140,6 +140,20 @@ fn a_compressed_body_counts_as_decompressed_until_it_is_answered() {
 }
 
 #[test]
+fn a_head_of_a_grpc_call_above_its_limit_is_refused() {
+    let service = service();
+    let mut client = RouterServiceClient::new(service.channel());
+    let mut ask = |head_bytes: usize| {
+        let mut request = tonic::Request::new(query(1));
+        request.metadata_mut().insert("x-large", "x".repeat(head_bytes).parse().expect("ASCII"));
+        service.runtime.block_on(client.query(request)).map_err(|refused| refused.message().to_owned())
+    };
+    let refused = ask(17 << 10).expect_err("16 KiB are allowed");
+    assert!(refused.contains("431"), "{refused}");
+    ask(15 << 10).expect("an answer on the same connection");
+}
+
+#[test]
 fn heads_of_grpc_calls_count_until_the_calls_end() {
     const HEAD_BYTES: usize = 12 << 10;
     const HEADS_TOTAL_MAX: usize = 128 << 10;

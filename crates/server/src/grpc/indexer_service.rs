@@ -90,6 +90,7 @@ impl Scores {
             predicted_blocks: pod.predicted_blocks,
             trust: pod.trust.as_str().to_owned(),
             partial: pod.partial,
+            shared_caches: pod.shared.into_iter().map(|(cache, blocks)| (cache.to_string(), blocks)).collect(),
         });
         let store = scores.store.as_str().unwrap_or_default().to_owned();
         let prompt_blocks = scores.blocks as u32;

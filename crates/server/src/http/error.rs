@@ -11,8 +11,8 @@ use flash_indexer_api::ErrorBody;
 use flash_indexer_prompt::tokenize::FailureReason;
 use flash_indexer_registry::{DigestError, PredictError, QueryError, RegistrationError, TokenizationError};
 use flash_indexer_telemetry::metrics::Limit;
-use flash_indexer_types::InstanceIdError;
 use flash_indexer_types::names::{NameError, shorten, shortened};
+use flash_indexer_types::{InstanceIdError, SharedCachesError};
 
 use tokio::task::JoinError;
 use tracing::error;
@@ -214,6 +214,18 @@ impl From<InstanceIdError> for ApiError {
     }
 }
 
+impl From<SharedCachesError> for ApiError {
+    fn from(error: SharedCachesError) -> Self {
+        match error {
+            SharedCachesError::TooMany { .. } => {
+                Self { limit: Some(Limit::SharedCaches), ..Self::bad_request(error.to_string()) }
+            }
+            SharedCachesError::Id(error) => error.into(),
+            SharedCachesError::Instance(_) => Self::bad_request(error.to_string()),
+        }
+    }
+}
+
 impl From<RegistrationError> for ApiError {
     fn from(error: RegistrationError) -> Self {
         let status = match &error {
@@ -221,9 +233,10 @@ impl From<RegistrationError> for ApiError {
                 // The registry has counted it.
                 return Self { limit: None, ..Self::from(exceeded.clone()) };
             }
-            RegistrationError::Endpoint(_) | RegistrationError::Name(_) | RegistrationError::Address(_) => {
-                StatusCode::BAD_REQUEST
-            }
+            RegistrationError::Endpoint(_)
+            | RegistrationError::SharedCache(_)
+            | RegistrationError::Name(_)
+            | RegistrationError::Address(_) => StatusCode::BAD_REQUEST,
             RegistrationError::BlockSize { .. } | RegistrationError::Rank { .. } => StatusCode::CONFLICT,
             RegistrationError::TooMany { .. }
             | RegistrationError::Memory { .. }

@@ -1,5 +1,6 @@
 //! JSON response of `POST /explain`.
 
+use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use flash_indexer_api::{
@@ -19,8 +20,13 @@ use flash_indexer_wire::ClearReason;
 
 /// The response to a question.
 pub(super) fn response(question: ExplainQuestion, explanation: Explanation, hashes: HashForm) -> api::Explanation {
-    let Explanation { block_tokens, blocks, ranks, tombstones, unknown, now } = explanation;
-    let explained = |rank| explained_rank(rank, u64::from(block_tokens.unwrap_or(0)), now, hashes);
+    let Explanation { block_tokens, blocks, ranks, mut shared, tombstones, unknown, now } = explanation;
+    let tokens = u64::from(block_tokens.unwrap_or(0));
+    let explained = |rank: RankExplanation| {
+        let shared = shared.remove(&(rank.instance.clone(), rank.dp_rank)).unwrap_or_default().into_iter();
+        let shared = shared.map(|(cache, blocks)| (cache.as_key().to_owned(), u64::from(blocks) * tokens));
+        ExplainedRank { shared_caches: shared.collect(), ..explained_rank(rank, tokens, now, hashes) }
+    };
     let unregistered = tombstones.into_iter().map(|tombstone| unregistered(tombstone, now));
     api::Explanation {
         model_name: question.key.model_name,
@@ -62,6 +68,7 @@ fn explained_rank(rank: RankExplanation, block_tokens: u64, now: Instant, hashes
         ends: rank.ends.into_iter().map(|end| match_end(end, block_tokens, last_error, now, hashes)).collect(),
         instance_id: rank.instance,
         last_error: rank.last_error,
+        shared_caches: BTreeMap::new(),
     }
 }
 
@@ -235,8 +242,9 @@ fn shown_clear(cause: ClearCause, ago: Duration) -> String {
 }
 
 fn shortfall_facts(shortfall: GroupShortfall, block_tokens: u64, hashes: HashForm) -> EndFacts {
-    let missing = |MissingGroupBlock { position, local, sequence, held_in }| MissingBlock {
+    let missing = |size: GroupBlockSize, MissingGroupBlock { position, part, local, sequence, held_in }| MissingBlock {
         position,
+        part: size.is_finer().then_some(part),
         local_hash: local.map(|local| ShownHash(local.0, hashes)),
         sequence_hash: sequence.map(|sequence| ShownHash(sequence.0, hashes)),
         tier: held_in.map(StorageTier::from),
@@ -246,10 +254,10 @@ fn shortfall_facts(shortfall: GroupShortfall, block_tokens: u64, hashes: HashFor
         needs: limiting.group.window.into(),
         block_size: match limiting.group.size {
             GroupBlockSize::REGISTERED => None,
-            size => u32::try_from(u64::from(size.blocks()) * block_tokens).ok(),
+            size => u32::try_from(u64::from(size.span()) * block_tokens / u64::from(size.parts())).ok(),
         },
         missing_blocks: limiting.missing_count,
-        missing: limiting.missing.into_iter().map(missing).collect(),
+        missing: limiting.missing.into_iter().map(|block| missing(limiting.group.size, block)).collect(),
     });
     EndFacts {
         full_attention_blocks: Some(shortfall.held),
@@ -265,12 +273,13 @@ const POSITIONS_SHOWN_MAX: usize = 8;
 /// Formats the missing blocks of secondary cache groups.
 fn shown_shortfall(shortfall: &GroupShortfall) -> String {
     let group = |LimitingGroup { group, missing_count, missing }: &LimitingGroup| {
-        let (id, size) = (group.id.0, group.size.blocks() as usize);
-        let (own, aligned) = match size {
-            1 => (String::new(), String::new()),
-            size => {
-                let aligned = shortfall.wanted - shortfall.wanted % size;
-                (format!(" (its blocks span {size} of these)"), format!(" uses at most the first {aligned}, and"))
+        let (id, span, parts) = (group.id.0, group.size.span() as usize, group.size.parts());
+        let (own, aligned) = match (span, parts) {
+            (1, 1) => (String::new(), String::new()),
+            (1, parts) => (format!(" (each of these blocks is {parts} of its own)"), String::new()),
+            (span, _) => {
+                let aligned = shortfall.wanted - shortfall.wanted % span;
+                (format!(" (its blocks span {span} of these)"), format!(" uses at most the first {aligned}, and"))
             }
         };
         let needs = match group.window {
@@ -278,7 +287,10 @@ fn shown_shortfall(shortfall: &GroupShortfall) -> String {
             AttentionWindow::LastBlocks(1) => "the last one".to_owned(),
             AttentionWindow::LastBlocks(blocks) => format!("the last {blocks}"),
         };
-        let positions = missing.iter().take(POSITIONS_SHOWN_MAX).map(|missing| missing.position.to_string());
+        let positions = missing.iter().take(POSITIONS_SHOWN_MAX).map(|missing| match parts {
+            1 => missing.position.to_string(),
+            _ => format!("part {} of {}", missing.part, missing.position),
+        });
         let more = if missing.len() > POSITIONS_SHOWN_MAX { ", …" } else { "" };
         let positions = positions.collect::<Vec<_>>().join(", ");
         let lacks = if *missing_count == 0 { "none".to_owned() } else { format!("{missing_count}: {positions}{more}") };

@@ -11,6 +11,7 @@ use axum::body::{BodyDataStream, Bytes};
 use axum::extract::{ConnectInfo, FromRequest, FromRequestParts, Query, Request};
 use axum::http::header::{CONTENT_LENGTH, EXPECT};
 use axum::http::request::Parts;
+use chat_template::without_constants;
 use flash_indexer_access::Grant;
 use futures_core::Stream;
 use serde::Deserialize;
@@ -141,6 +142,20 @@ fn within(body: Vec<u8>, bytes_max: usize) -> Result<Vec<u8>, ApiError> {
 /// Parses a JSON body.
 pub(super) fn parse<'b, T: Deserialize<'b>>(body: &'b [u8]) -> Result<T, ApiError> {
     serde_json::from_slice(body).map_err(|error| unfit(&error))
+}
+
+/// Parses a JSON body, which may have the constants that the engines' parser takes besides JSON. They are replaced in the body then.
+pub(super) fn parse_lenient<T>(
+    body: Vec<u8>,
+    parse: impl Fn(&[u8]) -> Result<T, ApiError>,
+) -> Result<(T, Vec<u8>), ApiError> {
+    match parse(&body) {
+        Ok(parsed) => Ok((parsed, body)),
+        Err(error) => {
+            let json = without_constants(&body).ok_or(error)?;
+            Ok((parse(&json)?, json))
+        }
+    }
 }
 
 /// The response to a body that cannot be parsed.

@@ -3,6 +3,7 @@
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 
+use chat_template::without_constants;
 use flash_indexer_api::PromptFields;
 use flash_indexer_types::ModelKey;
 use serde_json::value::RawValue;
@@ -38,7 +39,14 @@ pub(crate) async fn tokenize_openai(
     base_model: Option<&ModelKey>,
     caller: Caller<'_>,
 ) -> Result<TokenizedPrompt, ApiError> {
-    let given = engine_fields(body)?;
+    let (given, json) = match engine_fields(body) {
+        Ok(given) => (given, None),
+        Err(error) => {
+            let json = without_constants(body).ok_or(error)?;
+            (engine_fields(&json)?, Some(json))
+        }
+    };
+    let body = json.as_deref().unwrap_or(body);
     let missing = |field| ApiError::unprocessable(format!("the request does not fit: missing field `{field}`"));
     let (prompt, messages) = match endpoint {
         OpenAiEndpoint::ChatCompletions => (None, Some(given.messages.ok_or_else(|| missing("messages"))?)),

@@ -16,7 +16,7 @@ use serde_json::{Map, Value};
 use super::Api;
 use super::content::{Accepted, BodyForm};
 use super::error::ApiError;
-use super::extract::{self, ReceivedBody, parse};
+use super::extract::{self, ReceivedBody, parse, parse_lenient};
 use super::token_list;
 use crate::little_endian::LittleEndian;
 
@@ -94,7 +94,10 @@ impl PromptBody {
         let Self { body, uri } = self;
         let answer = async move |form, body: Vec<u8>| {
             let prompted = match form {
-                BodyForm::Json => Prompted { request: T::Number::read_json(&body)?, json: body },
+                BodyForm::Json => {
+                    let (request, json) = parse_lenient(body, T::Number::read_json)?;
+                    Prompted { request, json }
+                }
                 BodyForm::Binary => Prompted { request: read_binary(&body, &uri)?, json: Vec::new() },
             };
             Ok(answer(prompted).await?.into_response())

@@ -6,10 +6,12 @@ use std::time::SystemTime;
 
 use flash_indexer_access::Grant;
 use flash_indexer_api::{self as api, ModelScope, PartialPrompt, PromptField, PromptFields};
-use flash_indexer_engine_chats::{Chat, ChatEngine, Rendering, TruncationSide};
+use flash_indexer_engine_chats::{Chat, ChatEngine, LaxBool, LaxInteger, Rendering, TruncationSide};
 use flash_indexer_prompt::tokenize::{Prompt, PromptOptions, SpecialTokens};
 use flash_indexer_registry::TokenPrompt;
 use flash_indexer_types::ModelKey;
+use serde::de::DeserializeOwned;
+use serde_json::Value;
 
 use super::Api;
 use super::error::ApiError;
@@ -81,6 +83,14 @@ impl TokenizedPrompt {
 /// The service, the grant of a request's token, and the address of its client.
 pub(crate) type Caller<'c> = (&'c Api, &'c Arc<Grant>, Option<IpAddr>);
 
+/// A value as the engines' request models read it.
+fn lax<T: DeserializeOwned>(value: Option<Value>, field: &str) -> Result<Option<T>, ApiError> {
+    let read = |value| T::deserialize(value);
+    value.map(read).transpose().map_err(|error: serde_json::Error| {
+        ApiError::unprocessable(format!("the request does not fit: {field}: {error}"))
+    })
+}
+
 /// Tokenizes a prompt. `body` is the body of the fields; a chat is parsed from it.
 pub(super) async fn tokenize(
     fields: PromptFields,
@@ -97,7 +107,8 @@ pub(super) async fn tokenize(
     if prompts.iter().filter(|given| **given).count() > 1 {
         return Err(ApiError::bad_request("token_ids, prompt and messages are alternatives: give one of them"));
     }
-    let keep_last = match fields.truncate_prompt_tokens {
+    let kept = lax(fields.truncate_prompt_tokens, "truncate_prompt_tokens")?;
+    let keep_last = match kept.map(|LaxInteger(kept)| kept) {
         None | Some(-1 | 0) => None,
         Some(kept) => Some(usize::try_from(kept).map_err(|_| {
             ApiError::bad_request(format!("truncate_prompt_tokens is {kept}; send a number >= 0, or -1"))
@@ -126,7 +137,7 @@ pub(super) async fn tokenize(
             tokens
         }
         (None, Some(PromptField::Text(given))) => {
-            if fields.add_special_tokens == Some(false) {
+            if lax(fields.add_special_tokens, "add_special_tokens")? == Some(LaxBool(false)) {
                 options.special_tokens = SpecialTokens::Omitted;
             }
             text = (keep == Keep::Rendering).then(|| given.clone());

@@ -32,7 +32,7 @@ fn json(answer: &Answer) -> Vec<u8> {
     out.text(",\"tree_sizes\":");
     out.by_instance(answer, |out, ranks| out.by_rank(ranks, |rank| rank.blocks_held as u64));
     out.text(",\"instances\":");
-    out.by_instance(answer, Json::instance);
+    out.by_instance(answer, |out, ranks| out.instance(answer, ranks));
     if let Some(AnswerCursor { cursor, tokens }) = answer.cursor {
         // A string, for readers whose numbers have 53 bits.
         out.text(",\"cursor\":\"");
@@ -99,7 +99,7 @@ impl Json {
     }
 
     /// The best of an instance's ranks, and the worst trust.
-    fn instance(&mut self, ranks: &[RankAnswer]) {
+    fn instance(&mut self, answer: &Answer, ranks: &[RankAnswer]) {
         let longest = |tier: Tier| ranks.iter().map(|rank| rank.tokens[tier]).max().unwrap_or(0);
         for (key, tier) in [("{\"longest_matched\":", Tier::External), (",\"gpu\":", Tier::Device)] {
             self.text(key);
@@ -117,6 +117,15 @@ impl Json {
         self.text("\"");
         if ranks.iter().any(|rank| rank.partial) {
             self.text(",\"partial\":true");
+        }
+        let shared = answer.shared_matches(ranks);
+        if !shared.is_empty() {
+            self.items(",\"shared_caches\":{", shared.into_iter(), |out, (cache, tokens)| {
+                out.text(cache.json_key());
+                out.text(":");
+                out.number(tokens);
+            });
+            self.text("}");
         }
         self.text("}");
     }
@@ -162,6 +171,8 @@ mod tests {
         trust: Trust,
         #[serde(skip_serializing_if = "std::ops::Not::not")]
         partial: bool,
+        #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+        shared_caches: BTreeMap<String, u64>,
     }
 
     impl Expected {
@@ -180,6 +191,7 @@ mod tests {
                     disk: 0,
                     trust: rank.trust,
                     partial: false,
+                    shared_caches: BTreeMap::new(),
                 };
                 let instance = response.instances.entry(key.to_owned()).or_insert(new);
                 instance.longest_matched = instance.longest_matched.max(tokens[Tier::External]);
@@ -189,6 +201,10 @@ mod tests {
                 instance.disk = instance.disk.max(tokens[Tier::Disk]);
                 instance.trust = instance.trust.max(rank.trust);
                 instance.partial |= rank.partial;
+                for (cache, tokens) in &rank.shared {
+                    let known = instance.shared_caches.entry(cache.as_key().to_owned()).or_default();
+                    *known = (*known).max(*tokens);
+                }
             }
             response
         }
@@ -199,10 +215,13 @@ mod tests {
         let name = prop::sample::select(names.to_vec()).prop_map(|name| InstanceId::parse(name).expect("a name"));
         let trust = prop::sample::select(vec![Trust::Exact, Trust::Cold, Trust::Recovering, Trust::Degraded]);
         let tokens = prop::array::uniform4(prop_oneof![Just(0), any::<u64>()]).prop_map(PerTier);
-        (name, 0..4_u32, tokens, any::<u32>(), trust, any::<bool>()).prop_map(
-            |(instance, dp_rank, tokens, blocks_held, trust, partial)| {
+        let cache = prop::sample::select(vec!["node:a", "node:\"b\"", "pool:c"]);
+        let cache = cache.prop_map(|name| InstanceId::parse(name).expect("a name"));
+        let shared = prop::collection::vec((cache, any::<u64>()), 0..3);
+        (name, 0..4_u32, tokens, any::<u32>(), trust, any::<bool>(), shared).prop_map(
+            |(instance, dp_rank, tokens, blocks_held, trust, partial, shared)| {
                 let (dp_rank, blocks_held) = (DpRank(dp_rank), blocks_held as usize);
-                NamedRank { instance, dp_rank, tokens, blocks_held, trust, partial }
+                NamedRank { instance, dp_rank, tokens, blocks_held, trust, partial, shared }
             },
         )
     }

@@ -14,7 +14,7 @@ use flash_indexer_types::{GivenInstanceId, InstanceId};
 use super::Api;
 use super::content::Accepted;
 use super::error::ApiError;
-use super::extract::{self, Access, Client, parse};
+use super::extract::{self, Access, Client, parse, parse_lenient};
 use super::fields::store_status;
 use super::prompt::{PromptBody, Prompted};
 use super::prompt_body::{Caller, Keep, tokenize};
@@ -42,7 +42,7 @@ pub(super) async fn chat_completions(
 ) -> Result<Response, ApiError> {
     let body = extract::receive(request, &api, Accepted::Json).await?;
     let answer = async move |_, body: Vec<u8>| {
-        let request: PromptFields = parse(&body)?;
+        let (request, body): (PromptFields, _) = parse_lenient(body, |json| parse(json))?;
         if request.messages.is_none() {
             return Err(ApiError::unprocessable("the request does not fit: missing field `messages`"));
         }
@@ -116,7 +116,8 @@ impl IntoResponse for ScoreResponse {
 
 fn pod_detail(pod: &PodScore) -> PodDetail {
     let PodScore { score, held_blocks, predicted_blocks, trust, partial, .. } = *pod;
-    PodDetail { score, held_blocks, predicted_blocks, trust, partial }
+    let shared_caches = pod.shared.iter().map(|(cache, blocks)| (cache.as_key().to_owned(), *blocks)).collect();
+    PodDetail { score, held_blocks, predicted_blocks, trust, partial, shared_caches }
 }
 
 pub(super) async fn predict(

@@ -7,13 +7,13 @@ use axum::extract::State;
 use axum::http::{HeaderName, StatusCode};
 use flash_indexer_api::{
     ConnectionStatus, Events, Listener, ModelScope, RegisterRequest, Replay, Success, SuccessStatus, UnregisterRequest,
-    Unregistration, Worker,
+    Unregistration, Worker, WorkerKind,
 };
 use flash_indexer_core::hashing::BlockSize;
 use flash_indexer_core::{DpRank, RankSize};
 use flash_indexer_ingest::{Connection, ListenerReport, ReplayProgress, is_bound};
 use flash_indexer_types::endpoints::NO_EVENTS;
-use flash_indexer_types::{EngineKind, Registered, Registration};
+use flash_indexer_types::{EngineKind, InstanceId, Registered, Registration, SharedCaches};
 
 use super::error::ApiError;
 use super::extract::{Access, Body, Parameters};
@@ -46,8 +46,11 @@ pub(super) async fn register(
         // A pod is registered in one tenant, and this registration would take it from there.
         grant.check_all_tenants()?;
     }
+    let instance = request.instance_id.checked()?;
+    check_kind(&instance, request.kind)?;
+    let shared_caches = SharedCaches::new(request.shared_caches.into_iter().flatten())?;
     let registration = Registration {
-        instance: request.instance_id.checked()?,
+        instance,
         dp_rank: DpRank(request.dp_rank.unwrap_or_default()),
         endpoint,
         replay_endpoint: request.replay_endpoint,
@@ -58,6 +61,7 @@ pub(super) async fn register(
         removed_copies: request.removal.unwrap_or_default().into(),
         extra_keys: request.extra_keys.unwrap_or_default(),
         cache_blocks: request.cache_blocks,
+        shared_caches,
     };
     let indexer = Arc::clone(&api.indexer);
     let registered = blocking(move || indexer.register(registration)).await??;
@@ -66,6 +70,22 @@ pub(super) async fn register(
         Registered::Already => StatusCode::OK,
     };
     Ok((status, Json(Success::default())))
+}
+
+/// Rejects a registration whose kind is not the one in its id. An instance with the id of a shared cache would be in no answer.
+fn check_kind(instance: &InstanceId, kind: Option<WorkerKind>) -> Result<(), ApiError> {
+    let of_id = WorkerKind::from(instance.shared_cache());
+    let error = match (of_id, kind.unwrap_or(WorkerKind::Instance)) {
+        (of_id, kind) if of_id == kind => return Ok(()),
+        (WorkerKind::Instance, _) => {
+            format!("instance_id {instance} is that of an instance: name a shared cache node:NAME or pool:NAME")
+        }
+        (of_id, _) => {
+            let kind = if of_id == WorkerKind::Node { "node" } else { "pool" };
+            format!("instance_id {instance} is that of a shared cache: add \"kind\": \"{kind}\", or choose another id")
+        }
+    };
+    Err(ApiError::bad_request(error))
 }
 
 pub(super) async fn unregister(
@@ -115,8 +135,10 @@ pub(super) async fn list(
             .into_iter()
             .map(|(rank, report)| (rank.0, listener(report, sizes.get(&rank).copied().unwrap_or_default())));
         Worker {
+            kind: instance_id.shared_cache(),
             instance_id,
             endpoints,
+            attached: report.attached,
             model_name: report.model.model_name,
             tenant_id: report.model.tenant_id,
             block_size,
@@ -149,6 +171,7 @@ fn listener(report: ListenerReport, size: RankSize) -> Listener {
         replay: report.replay.map(|ReplayProgress { applied, published }| Replay { applied, published }),
         extra_keys: report.extra_keys,
         cache_blocks: report.cache_blocks,
+        shared_caches: report.shared_caches.ids().to_vec(),
         partial: report.partial,
         rejected: report.rejected.into_iter().map(|(reason, count)| (reason.to_owned(), count)).collect(),
         last_error: report.last_error,

@@ -236,6 +236,11 @@ def with_known_values(path: str, fields: dict[str, Any]) -> dict[str, Any]:
     if path == "/done" and is_known:
         # The end of its prefill leaves the request in flight.
         fields |= {"request_id": RUN["request_id"], "phase": "prefill"}
+    if path == "/register":
+        # The id and the kind of a shared cache belong together.
+        fields.pop("kind", None)
+        if fields.get("shared_caches") is not None:
+            fields["shared_caches"] = ["node:a", "pool:b"][: len(fields["shared_caches"])]
     if path == "/register" and fields.get("events") == "none":
         for name in ("endpoint", "replay_endpoint"):
             fields.pop(name, None)

@@ -70,6 +70,25 @@ fn fields_that_clients_send_besides_are_ignored_and_wrong_ones_are_named() {
     assert_eq!(tokens("\"prompt\": [5, 6], \"truncate_prompt_tokens\": -1"), json!([5, 6]));
     assert_eq!(tokens("\"token_ids\": [5, 6], \"truncate_prompt_tokens\": 1"), json!([6]));
     assert_eq!(tokens(&format!("{}, \"metadata\": \"\\ud800\"", user("\"one\""))), tokens(&user("\"one\"")));
+    // Values of other types, as the engines' request models read them, and constants that their parser takes besides JSON.
+    let kept = |count: &str| tokens(&format!("{}, \"truncate_prompt_tokens\": {count}", user("\"one\"")));
+    for count in ["\"3\"", "3.0", "\" +3.0\\n\""] {
+        assert_eq!(kept(count), kept("3"), "{count}");
+        let of_text = |count: &str| tokens(&format!("\"prompt\": [5, 6, 7, 8], \"truncate_prompt_tokens\": {count}"));
+        assert_eq!(of_text(count), json!([6, 7, 8]), "{count}");
+    }
+    let added = |value: &str| tokens(&format!("\"prompt\": \"one\", \"add_special_tokens\": {value}"));
+    assert_eq!(added("\"No\""), added("false"));
+    assert_ne!(added("false"), added("true"));
+    assert_eq!(added("1"), added("true"));
+    assert_eq!(
+        tokens(&format!("{}, \"temperature\": NaN, \"x\": [-Infinity]", user("\"one\""))),
+        tokens(&user("\"one\""))
+    );
+    for path in ["/render", "/score_chat_completions", "/predict"] {
+        let (status, answer) = post(path, &format!("{}, \"pod\": \"v\", \"temperature\": Infinity", user("\"one\"")));
+        assert_eq!(status, 200, "{path}: {answer}");
+    }
     let file = "[{\"type\": \"text\", \"text\": \"look\"}, {\"type\": \"file\", \"file\": {\"file_id\": \"x\"}}]";
     for (fields, status, text) in [
         (user(file), 501, "\"file\""),
@@ -82,6 +101,10 @@ fn fields_that_clients_send_besides_are_ignored_and_wrong_ones_are_named() {
         (format!("{}, \"truncate_prompt_tokens\": -5", user("\"one\"")), 400, "-5"),
         ("\"prompt\": \"one\", \"truncate_prompt_tokens\": -5".to_owned(), 400, "-5"),
         ("\"token_ids\": [1], \"truncate_prompt_tokens\": -5".to_owned(), 400, "-5"),
+        (format!("{}, \"truncate_prompt_tokens\": \"3.5\"", user("\"one\"")), 422, "truncate_prompt_tokens"),
+        ("\"prompt\": \"one\", \"add_special_tokens\": \"maybe\"".to_owned(), 422, "add_special_tokens"),
+        (format!("{}, \"truncate_prompt_tokens\": NaN", user("\"one\"")), 400, "out of range"),
+        (format!("{}, \"temperature\": -NaN", user("\"one\"")), 400, "not JSON"),
         ("\"top_k\": 1".to_owned(), 422, "missing field"),
     ] {
         let (answered, error) = post("/tokenize", &fields);

@@ -295,6 +295,55 @@ fn the_block_size_of_a_window_is_in_every_dump() {
         engine.wait(restored, "the same messages", |listener| listener["last_seq"] == json!(2));
         assert_eq!(depth(restored, &SIX), 4);
         let listener = restored.listener(&json!(1), 0);
-        assert_eq!(listener["rejected"], json!({ "block_size_mismatch": 1 }), "the window had another size");
+        assert_eq!(listener["rejected"], json!({ "partial_entry": 1 }), "the window has larger blocks");
+    }
+}
+
+/// A store in the window's group with blocks of half the registered size. The first half of block *h* is 100 + *h*.
+fn in_small_window<'a>(blocks: &[u64]) -> EngineEvent<'a> {
+    let halves = blocks.iter().flat_map(|&block| [SequenceHash(100 + block), SequenceHash(block)]);
+    let EngineEvent::Stored(window) = in_window(&[]) else { panic!("a store") };
+    let token_ids = TokenIds::Plain(tokens(blocks));
+    let small = BlockStored { block_hashes: halves.collect(), token_ids, block_size: BLOCK_TOKENS / 2, ..window };
+    EngineEvent::Stored(small)
+}
+
+#[test]
+fn the_links_of_smaller_blocks_are_in_every_dump() {
+    let service = Service::start();
+    let publisher = Publisher::bind(PublisherOptions::on_loopback()).expect("free ports");
+    let engine = Engine::with_replay(&service, json!(1), publisher);
+    engine.say(&service, 0, &[in_small_window(&SIX), full(None, &SIX)]);
+    let depth = |service: &Service| service.score(&[tokens(&SIX), vec![5]].concat(), "1", 0) / u64::from(BLOCK_TOKENS);
+    let group = &digest(&service, 1)["groups"][0];
+    let shown = (&group["role"], &group["block_size"], &group["holds"]["blocks"]);
+    assert_eq!(shown, (&json!({ "further": { "last_blocks": 4 } }), &json!(BLOCK_TOKENS / 2), &json!(12)));
+
+    let peer = Service::from_peer(&service.url(""));
+    let of_files = ["application/json", "application/x-ndjson"].map(|accept| {
+        let request = ureq::get(service.url("/dump?hashes=string")).header("accept", accept);
+        let dump = request.call().expect("an answer").body_mut().read_to_string().expect("text");
+        let link = r#"["106","5"]"#;
+        assert!(dump.contains(link), "{dump}");
+        let damaged = dump.replace(link, r#"["106","4"]"#);
+        let error = read_dump(damaged.as_bytes(), &mut Anything).expect_err("it is damaged").to_string();
+        assert!(error.contains("cache group 0"), "{error}");
+        let name = format!("flash-indexer-group-links-{}-{}", std::process::id(), dump.len());
+        let path = std::env::temp_dir().join(name);
+        std::fs::write(&path, dump).expect("a file");
+        let loaded = Service::recovered(ServerOptions { load: Some(path.clone()), ..ServerOptions::default() });
+        std::fs::remove_file(path).expect("it is there");
+        loaded
+    });
+    let all = || [&service, &peer].into_iter().chain(&of_files);
+    for restored in all() {
+        engine.wait(restored, "the stream", |listener| listener["trust"] == json!("exact"));
+        assert_eq!(depth(restored), 6);
+        assert_eq!(digest(restored, 1), digest(&service, 1));
+    }
+    engine.say(&service, 1, &[removed_from(WINDOW, &[106])]);
+    for restored in all() {
+        engine.wait(restored, "the same message", |listener| listener["last_seq"] == json!(1));
+        assert_eq!(depth(restored), 5, "the window needs both halves of two blocks");
     }
 }

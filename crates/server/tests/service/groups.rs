@@ -1,6 +1,8 @@
 //! Engines of hybrid models, through real sockets: every cache group counts.
 
 use flash_indexer_core::SequenceHash;
+use flash_indexer_core::hashing::{BlockSize, HashVariant, TokenWindow, local_hashes};
+use flash_indexer_test_support::{EventVector, event_vectors};
 use flash_indexer_wire::{BlockRemoved, BlockStored, CacheGroup, EngineEvent, TokenIds};
 use serde_json::{Value, json};
 
@@ -213,7 +215,7 @@ fn a_window_with_larger_blocks_counts_in_tokens() {
 
 #[test]
 fn a_window_of_a_size_that_does_not_fit_degrades_the_rank() {
-    for block_size in [8, 24] {
+    for block_size in [12, 24] {
         let service = Service::start();
         let engine = Engine::registered(&service, json!(1), 0, &json!({ "block_size": FULL_TOKENS }));
         let EngineEvent::Stored(window) = window_of_32(&[2]) else { panic!("a store") };
@@ -224,5 +226,97 @@ fn a_window_of_a_size_that_does_not_fit_degrades_the_rank() {
         assert_eq!(listener["rejected"], json!({ "block_size_mismatch": 1 }));
         let why = listener["last_error"].as_str().expect("a reason");
         assert!(why.contains(&format!("cache group 0 has blocks of {block_size} tokens")), "{why}");
+    }
+}
+
+/// A written vector in every encoding.
+fn vectors(name: &str) -> Vec<EventVector> {
+    let found: Vec<_> = event_vectors().into_iter().filter(|vector| vector.name == name).collect();
+    assert_eq!(found.len(), 2, "maps and arrays");
+    found
+}
+
+/// Publishes a message of a vector, and waits until it is applied.
+fn publish(engine: &Engine, service: &Service, vector: &EventVector, sequence: u64) {
+    let payload = &vector.messages[sequence as usize].payload;
+    engine.publisher.publish(sequence, payload).expect("published");
+    engine.wait(service, "a message", |listener| listener["last_seq"] == json!(sequence));
+}
+
+/// The part of instance 1 in the answer for the tokens 0, 1, 2, …, of which a vector has some.
+fn of_tokens(service: &Service, count: u32) -> Value {
+    let prompt: Vec<u32> = (0..count).collect();
+    service.query(&json!({ "token_ids": prompt, "model_name": "m" }))["instances"]["1"].clone()
+}
+
+#[test]
+fn windows_with_smaller_blocks_count_at_the_ends_of_full_attention() {
+    for vector in vectors("cache groups with the sizes of DeepSeek-V4") {
+        let service = Service::start();
+        let engine = Engine::registered(&service, json!(1), 0, &json!({ "block_size": 256 }));
+        let usable = |tokens| of_tokens(&service, tokens)["gpu"].as_u64().expect("tokens");
+        publish(&engine, &service, &vector, 0);
+        assert_eq!([1_100, 1_024, 1_023, 513, 300].map(usable), [1_024, 1_024, 768, 512, 256], "{}", vector.encoding);
+        assert_eq!(of_tokens(&service, 1_100)["trust"], json!("exact"));
+        publish(&engine, &service, &vector, 1);
+        assert_eq!(usable(1_100), 768, "a window of 8 tokens lacks the last block but one");
+
+        let prompt: Vec<u32> = (0..1_100).collect();
+        let explained = service.post("/explain", &json!({ "token_ids": prompt, "model_name": "m" })).1;
+        let end = &explained["ranks"][0]["ends"][0];
+        let missing = json!([{ "position": 3, "part": 62, "local_hash": null, "sequence_hash": null }]);
+        let group = json!({
+            "group": 3, "needs": { "last_blocks": 2 }, "block_size": 4, "missing_blocks": 1, "missing": missing,
+        });
+        assert_eq!((&end["reason"], &end["cache_groups"]), (&json!("cache_groups"), &json!([group])));
+        let why = end["why"].as_str().expect("a reason");
+        assert!(why.contains("the last 2 (each of these blocks is 64 of its own), lacks 1: part 62 of 3"), "{why}");
+
+        publish(&engine, &service, &vector, 2);
+        assert_eq!(usable(1_100), 512);
+        let hashes = hashes_of_256(&prompt);
+        let by_hash = service.post("/query_by_hash", &json!({ "block_hashes": hashes, "model_name": "m" }));
+        assert_eq!((by_hash.0, &by_hash.1["instances"]["1"]["gpu"]), (200, &json!(512)), "links need no tokens");
+        let listener = service.listener(&json!(1), 0);
+        assert_eq!((&listener["trust"], &listener["rejected"]), (&json!("exact"), &json!({})));
+
+        // A copy by sequence hash alone, of a block that no store has shown.
+        let group = CacheGroup { idx: Some(1), ..CacheGroup::default() };
+        let tokenless = BlockStored { token_ids: TokenIds::default(), block_size: 0, ..store(None, &[7]) };
+        engine.say(&service, 3, &[EngineEvent::Stored(BlockStored { medium: Some("CPU"), group, ..tokenless })]);
+        let listener = service.listener(&json!(1), 0);
+        let expected = (json!("degraded"), json!({ "previous_block_unknown": 1 }));
+        assert_eq!((listener["trust"].clone(), listener["rejected"].clone()), expected);
+    }
+}
+
+/// Local hashes of a prompt's blocks of 256 tokens.
+fn hashes_of_256(prompt: &[u32]) -> Vec<Value> {
+    let block_size = BlockSize::new(256).expect("not zero");
+    let hashes = local_hashes(HashVariant::default(), prompt, block_size, TokenWindow::Block);
+    hashes.iter().map(|hash| json!(hash.0)).collect()
+}
+
+#[test]
+fn partial_entries_are_left_out_and_the_rank_is_partial() {
+    for vector in vectors("partial entries of a Mamba hybrid") {
+        let service = Service::start();
+        let engine = Engine::registered(&service, json!(1), 0, &json!({ "block_size": 2_096 }));
+        let answer = |tokens| {
+            let rank = of_tokens(&service, tokens);
+            (rank["gpu"].clone(), rank["trust"].clone(), rank["partial"].clone())
+        };
+        publish(&engine, &service, &vector, 0);
+        assert_eq!(answer(4_200), (json!(2_096), json!("exact"), Value::Null));
+        publish(&engine, &service, &vector, 1);
+        assert_eq!(answer(4_200), (json!(2_096), json!("exact"), json!(true)), "the engine can use 2,144 tokens");
+        let listener = service.listener(&json!(1), 0);
+        assert_eq!(listener["rejected"], json!({ "partial_entry": 2 }), "({})", vector.encoding);
+        publish(&engine, &service, &vector, 2);
+        assert_eq!(answer(4_200), (json!(4_192), json!("exact"), json!(true)), "whole blocks count");
+        let (status, digest) = service.get("/digest?model_name=m&instance_id=1");
+        assert_eq!(status, 409, "{digest}");
+        engine.say(&service, 3, &[EngineEvent::Cleared]);
+        assert_eq!(answer(4_200), (json!(0), json!("exact"), Value::Null));
     }
 }

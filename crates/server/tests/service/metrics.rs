@@ -10,17 +10,20 @@ use serde_json::{Value, json};
 use crate::support::{Engine, Exposition, PATIENCE, Service, removed, store, stored, tokens};
 
 /// Metrics of counting kinds that nothing in [`everything_that_is_counted_moves_its_metric`] moves.
-const UNMOVED: [&str; 23] = [
+const UNMOVED: [&str; 25] = [
     "flash_indexer_reload_failures",
     "flash_indexer_token_file_failures",
     "flash_indexer_replays",
     "flash_indexer_unknown_fields",
+    // `pulls.rs` has the tests of this and of `partial_blocks`.
+    "flash_indexer_pulls",
     "flash_indexer_replayed_messages",
     "flash_indexer_listener_restarts",
     "flash_indexer_pods_registered",
     "flash_indexer_pods_left",
     "flash_indexer_inactive_blocks",
     "flash_indexer_unnumbered_streams",
+    "flash_indexer_partial_blocks",
     "flash_indexer_recoveries",
     "flash_indexer_peer_checks",
     "flash_indexer_peer_repairs",

@@ -412,6 +412,27 @@ fn pods_may_come_back_with_blocks_of_another_size() {
 }
 
 #[test]
+fn a_pod_whose_first_store_is_a_partial_entry_gets_the_size_of_its_blocks() {
+    let service = service(|_| {});
+    let pod = Pod::connected(&service, "a");
+    pod.say(&service, 0, &[stored(None, &[1])]);
+    let block_size = || service.get("/workers").1[0]["block_size"].clone();
+    assert_eq!(block_size(), json!(BLOCK_TOKENS));
+    let sequence = std::cell::Cell::new(1);
+    wait_for("the larger size", PATIENCE, || {
+        pod.publish(sequence.get(), &[large_block()]);
+        sequence.set(sequence.get() + 1);
+        (block_size() == json!(2 * BLOCK_TOKENS)).then_some(())
+    });
+    wait_for("a block of that size", PATIENCE, || {
+        pod.publish(sequence.get(), &[large_block()]);
+        sequence.set(sequence.get() + 1);
+        let answer = service.query(&json!({ "token_ids": tokens(&[1, 2]), "model_name": "m" }));
+        (answer["scores"]["a"]["0"] == json!(2 * BLOCK_TOKENS)).then_some(())
+    });
+}
+
+#[test]
 fn a_pod_is_known_before_it_has_stored_anything() {
     let service = service(|_| {});
     let pod = Pod::connected(&service, "a");

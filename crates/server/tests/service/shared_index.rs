@@ -133,6 +133,52 @@ fn a_cluster_that_is_down_leaves_each_replica_what_it_listens_to() {
     }
 }
 
+/// Marks every rank in the store as incomplete, as the batch does that ends its epoch, or takes the marks back.
+fn mark_incomplete(node: &RedisNode, is_incomplete: bool) {
+    let change = match is_incomplete {
+        true => "redis.call('HSET', marks, string.sub(epoch, 1, 8), '9999999999999')",
+        false => "redis.call('DEL', marks)",
+    };
+    let script = format!(
+        "local marked = 0 \
+         for _, key in ipairs(redis.call('KEYS', '{{fi:*}}.lives')) do \
+           local marks = string.gsub(key, 'lives$', 'incomplete') \
+           for _, epoch in ipairs(redis.call('HVALS', key)) do {change} marked = marked + 1 end \
+         end \
+         return marked"
+    );
+    assert_ne!(node.command(&["EVAL", &script, "0"]), "0", "the store has a rank");
+}
+
+#[test]
+fn a_remote_rank_whose_epoch_has_ended_is_not_exact_although_the_directory_lists_it_so() {
+    let Some(redis) = redis_server() else { return };
+    let node = RedisNode::start(&redis, &[]);
+    let [a, b] = [replica(&node), replica(&node)];
+    let engine = Engine::registered(&a, json!("one"), 0, &json!({}));
+    engine.say(&a, 0, &[stored(None, &[1, 2, 3])]);
+    let trust_of = |service: &Service, prompt: &[u64]| {
+        let (_, answer) = service.post("/query", &query(prompt));
+        (answer["store"] == "ok").then(|| answer["instances"]["one"]["trust"].clone())
+    };
+    let wait_for_trust = |trust: &str| {
+        wait_for("the trust of the remote rank", PATIENCE, || {
+            [&[1, 2, 3][..], &[7]].iter().all(|prompt| trust_of(&b, prompt) == Some(json!(trust))).then_some(())
+        });
+    };
+    let scores = json!({ "one": { "0": 12 } });
+    wait_for_scores(&b, &[1, 2, 3], &scores, "ok");
+    wait_for_trust("exact");
+    mark_incomplete(&node, true);
+    // From the first answer on: its query reads the marks.
+    assert_eq!(trust_of(&b, &[1, 2, 3]), Some(json!("degraded")));
+    assert_eq!(b.get("/store").1["ranks"][0]["trust"], "exact", "the directory");
+    assert_eq!(b.query(&query(&[1, 2, 3]))["scores"], scores);
+    assert_eq!(trust_of(&a, &[1, 2, 3]), Some(json!("exact")), "the replica that listens");
+    mark_incomplete(&node, false);
+    wait_for_trust("exact");
+}
+
 #[test]
 fn trust_that_cannot_be_learned_any_more_is_degraded() {
     let firsts: Vec<u64> = (1..=30).collect();

@@ -20,6 +20,20 @@ use super::{Metrics, registered, resolved};
 const LAGS: [f64; 16] =
     [0.5e-3, 1e-3, 2.5e-3, 5e-3, 10e-3, 25e-3, 50e-3, 100e-3, 250e-3, 500e-3, 1.0, 2.5, 5.0, 10.0, 60.0, 300.0];
 
+/// Outcomes of pulls, in the order of [`PullOutcome`].
+const PULL_OUTCOMES: [&str; 3] = ["events", "empty", "failed"];
+
+/// Outcome of a pull of an engine's events.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum PullOutcome {
+    /// It has returned events.
+    Events,
+    /// There were none.
+    Empty,
+    /// It has failed.
+    Failed,
+}
+
 const REPLAY_OUTCOMES: [ReplayOutcome; 4] =
     [ReplayOutcome::Complete, ReplayOutcome::Truncated, ReplayOutcome::GivenUp, ReplayOutcome::Interrupted];
 
@@ -72,7 +86,7 @@ const fn results(applied: &Applied) -> [u64; RESULTS.len()] {
 const EVENT_TYPES: [&str; 5] = ["BlockStored", "BlockRemoved", "BlockTransferred", "BlockInactive", "AllBlocksCleared"];
 
 /// Reasons for which a message or event is rejected or dropped.
-const REASONS: [&str; 42] = [
+const REASONS: [&str; 50] = [
     "bad_frames",
     "malformed_batch",
     "not_a_batch",
@@ -88,9 +102,12 @@ const REASONS: [&str; 42] = [
     "block_size_mismatch",
     "token_count_mismatch",
     "no_token_ids",
+    "partial_entry",
+    "previous_block_unknown",
     "adapter_name_too_long",
     "adapter_name_control_character",
     "salted_blocks",
+    "chunk_size_unknown",
     "ownership_unknown",
     "components_unknown",
     "moved_copies_unknown",
@@ -98,6 +115,10 @@ const REASONS: [&str; 42] = [
     "unnamed_group",
     "bad_replay",
     "duplicate_message",
+    "pull_failed",
+    "pull_too_large",
+    "events_missing",
+    "followed_blocks",
     "connection_unclear",
     "queue_full",
     "waiting_full",
@@ -110,6 +131,7 @@ const REASONS: [&str; 42] = [
     "unregistered",
     "duplicate_pod",
     "rank_of_other_stream",
+    "shared_cache_without_model",
     "too_many_pods",
     "too_many_pod_models",
     "too_many_arrivals",
@@ -131,6 +153,8 @@ pub(super) struct IngestMetrics {
     pods_left: Counter,
     inactive_blocks: Counter,
     unnumbered_streams: Counter,
+    pulls: [Counter; PULL_OUTCOMES.len()],
+    partial_blocks: Counter,
     events: [Counter; KINDS.len()],
     blocks: [Counter; RESULTS.len()],
     rejected: Family<Reason, Counter>,
@@ -138,6 +162,7 @@ pub(super) struct IngestMetrics {
     lag: Histogram,
     batches_from_the_future: Counter,
     clock_lead: Gauge<f64, AtomicU64>,
+    managed_bytes: Gauge,
 }
 
 impl IngestMetrics {
@@ -162,12 +187,17 @@ impl IngestMetrics {
         for event in EVENT_TYPES {
             drop(unknown_fields.get_or_create(&EventType { event }));
         }
+        let help = "Pulls of engines' events over HTTP, by outcome";
+        let pulls = registered(registry, "pulls", help, Family::default());
         let lag = Histogram::new(&LAGS);
         let help = "Time from an engine's time stamp on a batch until the batch is visible to queries";
         registry.register_with_unit("event_lag", help, Unit::Seconds, lag.clone());
         let clock_lead = Gauge::default();
         let help = "Largest lead of an engine's clock over this machine's clock, measured when a batch is applied";
         registry.register_with_unit("engine_clock_lead", help, Unit::Seconds, clock_lead.clone());
+        let help = "Memory of the copies of blocks whose events name a manager";
+        let managed_bytes = Gauge::default();
+        registry.register_with_unit("managed_copies", help, Unit::Bytes, managed_bytes.clone());
         let mut counter = |name, help| registered(registry, name, help, Counter::default());
         Self {
             messages: counter("messages", "Messages received from engines"),
@@ -181,6 +211,11 @@ impl IngestMetrics {
             pods_left: counter("pods_left", "Self-registered ranks removed after their engine disconnected"),
             inactive_blocks: counter("inactive_blocks", "Blocks that no request of their engine uses any more"),
             unnumbered_streams: counter("unnumbered_streams", "Streams whose messages have no sequence numbers"),
+            pulls: resolved(&pulls, PULL_OUTCOMES, |outcome| Outcome { outcome }),
+            partial_blocks: counter(
+                "partial_blocks",
+                "Pulled blocks with fewer tokens than a block, which no request matches",
+            ),
             replays,
             events: resolved(&events, KINDS, |kind| Kind { kind }),
             blocks: resolved(&blocks, RESULTS, |result| BlockResult { result }),
@@ -190,6 +225,7 @@ impl IngestMetrics {
                 "Batches whose time stamp was later than the time at which they were applied",
             ),
             clock_lead,
+            managed_bytes,
             rejected,
             unknown_fields,
         }
@@ -197,6 +233,17 @@ impl IngestMetrics {
 }
 
 impl Metrics {
+    /// Records a change of the bytes that copies of blocks with a named manager take.
+    pub fn managed_bytes_changed(&self, before: usize, after: usize) {
+        self.ingest.managed_bytes.inc_by(after as i64 - before as i64);
+    }
+
+    /// Bytes that copies of blocks with a named manager take.
+    #[must_use]
+    pub fn managed_bytes(&self) -> i64 {
+        self.ingest.managed_bytes.get()
+    }
+
     /// Counts a message that was received.
     pub fn message_received(&self) {
         self.ingest.messages.inc();
@@ -238,6 +285,12 @@ impl Metrics {
         self.ingest.unnumbered_streams.inc();
     }
 
+    /// Counts a pull of an engine's events, and the partial blocks in it.
+    pub fn pulled(&self, outcome: PullOutcome, partial_blocks: u64) {
+        self.ingest.pulls[outcome as usize].inc();
+        self.ingest.partial_blocks.inc_by(partial_blocks);
+    }
+
     /// Streams without sequence numbers so far.
     pub fn unnumbered_streams_count(&self) -> u64 {
         self.ingest.unnumbered_streams.get()
@@ -263,6 +316,8 @@ impl Metrics {
             RankEvent::Secondary(change) => match change.event {
                 GroupEvent::Stored { .. } => 0,
                 GroupEvent::Removed { .. } => 2,
+                // They belong to the store that shows them.
+                GroupEvent::Linked(_) => return,
             },
         };
         self.ingest.events[kind].inc();

@@ -41,6 +41,8 @@ pub enum Limit {
     UnknownFields,
     /// Cache groups of a rank, and blocks in one.
     CacheGroups,
+    /// Shared caches that a rank is attached to.
+    SharedCaches,
     /// Open HTTP connections.
     Connections,
     /// Bytes of a request's body.
@@ -89,6 +91,14 @@ pub enum Limit {
     Names,
     /// Addresses and paths that engines and peers must not use.
     Addresses,
+    /// Engines whose events are pulled.
+    PulledEngines,
+    /// Bytes of an engine's response to a pull.
+    PulledBytes,
+    /// Long responses to pulls that are received at a time.
+    LongPulls,
+    /// Blocks of a pulled engine outside device memory, and partial ones.
+    FollowedBlocks,
     /// Blocks that a tenant's ranks hold.
     TenantHeldBlocks,
     /// Registered ranks of a tenant.
@@ -100,7 +110,7 @@ pub enum Limit {
 }
 
 impl Limit {
-    const ALL: [Self; 42] = [
+    const ALL: [Self; 47] = [
         Self::Queue,
         Self::PendingRegistrations,
         Self::Pods,
@@ -115,6 +125,7 @@ impl Limit {
         Self::OwnedBlocks,
         Self::UnknownFields,
         Self::CacheGroups,
+        Self::SharedCaches,
         Self::Connections,
         Self::BodyBytes,
         Self::BodyBytesTotal,
@@ -139,6 +150,10 @@ impl Limit {
         Self::DiscoveryTargets,
         Self::Names,
         Self::Addresses,
+        Self::PulledEngines,
+        Self::PulledBytes,
+        Self::LongPulls,
+        Self::FollowedBlocks,
         Self::TenantHeldBlocks,
         Self::TenantRanks,
         Self::TenantQueries,
@@ -161,6 +176,7 @@ impl Limit {
             Self::OwnedBlocks => "owned_blocks",
             Self::UnknownFields => "unknown_fields",
             Self::CacheGroups => "cache_groups",
+            Self::SharedCaches => "shared_caches",
             Self::Connections => "connections",
             Self::BodyBytes => "body_bytes",
             Self::BodyBytesTotal => "body_bytes_total",
@@ -185,6 +201,10 @@ impl Limit {
             Self::DiscoveryTargets => "discovery_targets",
             Self::Names => "names",
             Self::Addresses => "addresses",
+            Self::PulledEngines => "pulled_engines",
+            Self::PulledBytes => "pulled_bytes",
+            Self::LongPulls => "long_pulls",
+            Self::FollowedBlocks => "followed_blocks",
             Self::TenantHeldBlocks => "tenant_held_blocks",
             Self::TenantRanks => "tenant_ranks",
             Self::TenantQueries => "tenant_queries",

@@ -81,6 +81,8 @@ pub struct ModelState {
     pub key: ModelKey,
     /// Registered instances.
     pub instances: usize,
+    /// Registered shared caches.
+    pub shared_caches: usize,
     /// Ranks that hold at least one block.
     pub ranks: usize,
     /// Blocks that these ranks hold, summed.
@@ -207,6 +209,12 @@ impl State {
             self.models.iter().map(move |model| (model.labels(), gauge(of(model)))).collect::<Vec<_>>()
         };
         families.add("instances", "Registered instances by model", None, by_model(|model| model.instances))?;
+        families.add(
+            "shared_caches",
+            "Registered shared caches by model",
+            None,
+            by_model(|model| model.shared_caches),
+        )?;
         families.add("ranks", "Ranks that hold at least one block", None, by_model(|model| model.ranks))?;
         let help = "Blocks held in any tier, summed over ranks";
         families.add("held_blocks", help, None, by_model(|model| model.size.blocks))?;

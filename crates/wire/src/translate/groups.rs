@@ -44,11 +44,6 @@ pub enum GroupRole {
 }
 
 impl GroupRole {
-    /// A secondary group whose block size no store has shown.
-    const fn secondary(window: AttentionWindow) -> Self {
-        Self::Secondary { window, size: None }
-    }
-
     const fn size(self) -> Option<GroupBlockSize> {
         match self {
             Self::Secondary { size, .. } => size,
@@ -56,37 +51,68 @@ impl GroupRole {
         }
     }
 
-    /// The role with a block size, unless it has one.
-    const fn with_size(self, size: Option<GroupBlockSize>) -> Self {
+    /// The role with a block size, unless it has the same one.
+    fn with_size(self, size: Option<GroupBlockSize>) -> Self {
         match (self, size) {
-            (Self::Secondary { window, size: None }, Some(size)) => {
-                Self::Secondary { window: window.with_size(size), size: Some(size) }
+            (Self::Secondary { window, size: known }, Some(shown)) if known != size => {
+                let window = if known.is_none() { window.with_size(shown) } else { window };
+                Self::Secondary { window, size }
             }
             _ => self,
         }
     }
 }
 
-/// The block size of a secondary group after a store: the first size that a store shows. A store without tokens in a slower
-/// tier shows none, because some releases have another number there.
+/// Group of a store.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct StoreGroup {
+    /// The group; none for the primary one.
+    pub(super) secondary: Option<SecondaryGroup>,
+    /// Whether the group's blocks are larger than those of its earlier stores, which were of partial entries.
+    pub(super) has_grown: bool,
+}
+
+/// Block size that a store shows of its group.
+struct ShownSize {
+    size: Option<GroupBlockSize>,
+    has_grown: bool,
+}
+
+/// The block size of a secondary group after a store. A store without tokens in a slower tier shows none, because some releases
+/// have another number there. A store of a smaller block than the group's is a partial entry; a group whose first stores were
+/// partial entries shows its size later.
 fn size_of_store(
     group: u32,
     event: &BlockStored<'_>,
     tier: Tier,
     (registered, known): (BlockSize, Option<GroupBlockSize>),
-) -> Result<Option<GroupBlockSize>, TranslateError> {
+) -> Result<ShownSize, TranslateError> {
     let is_shown = !event.token_ids.is_empty() || (tier == Tier::Device && event.block_size > 0);
     if !is_shown {
-        return Ok(known);
+        return Ok(ShownSize { size: known, has_grown: false });
     }
-    let shown = GroupBlockSize::of(event.block_size, registered);
-    match shown.is_some() && known.is_none_or(|known| shown == Some(known)) {
-        true => Ok(shown),
-        false => {
-            let (registered, known) = (registered.tokens(), known.map(|known| known.tokens(registered)));
-            Err(TranslateError::GroupBlockSize { group, actual: event.block_size, registered, known })
+    let (actual, shown) = (event.block_size, GroupBlockSize::of(event.block_size, registered));
+    let known_tokens = known.map(|known| known.tokens(registered));
+    match (shown, known_tokens) {
+        (Some(_), None) => Ok(ShownSize { size: shown, has_grown: false }),
+        (Some(_), Some(known)) if known == actual => Ok(ShownSize { size: shown, has_grown: false }),
+        (_, Some(known)) if actual > 0 && known > actual && known.is_multiple_of(actual) => {
+            Err(TranslateError::PartialEntry { group, actual, whole: known })
+        }
+        (Some(_), Some(known)) if actual > known && actual.is_multiple_of(known) => {
+            Ok(ShownSize { size: shown, has_grown: true })
+        }
+        _ => {
+            Err(TranslateError::GroupBlockSize { group, actual, registered: registered.tokens(), known: known_tokens })
         }
     }
+}
+
+/// Whether the window of a role is known in registered blocks only, and the size is smaller.
+fn is_window_unknown(role: GroupRole, size: Option<GroupBlockSize>) -> bool {
+    let is_sliding =
+        matches!(role, GroupRole::Secondary { window: AttentionWindow::LastBlocks(_), size: known } if known != size);
+    is_sliding && size.is_some_and(GroupBlockSize::is_finer)
 }
 
 /// Limit of the groups with a known role: all that an index keeps, and some unsupported ones.
@@ -116,25 +142,40 @@ impl CacheGroups {
         self.primary.is_none() && !self.roles.is_empty()
     }
 
-    /// The group of a store in a tier; none for the primary group.
+    /// The group of a store in a tier.
     pub(super) fn of_store(
         &mut self,
         event: &BlockStored<'_>,
         tier: Tier,
         block_size: BlockSize,
-    ) -> Result<Option<SecondaryGroup>, TranslateError> {
-        let Some(idx) = event.group.idx else { return self.resolve_unnamed() };
-        let known = self.roles.get(&idx).copied();
-        let role = match event.group.kind {
-            None => known.unwrap_or(if self.primary.is_none() { GroupRole::Primary } else { GroupRole::Unsupported }),
-            Some(kind) => self.role_of(idx, kind, event.group.sliding_window, block_size),
+    ) -> Result<StoreGroup, TranslateError> {
+        let primary = StoreGroup { secondary: None, has_grown: false };
+        let Some(idx) = event.group.idx else {
+            return self.resolve_unnamed().map(|secondary| StoreGroup { secondary, ..primary });
         };
+        let known = self.roles.get(&idx).copied();
         let known_size = known.and_then(GroupRole::size);
-        let size = size_of_store(idx, event, tier, (block_size, known_size));
-        let role = role.with_size(size.clone().unwrap_or(known_size));
+        let mut shown = size_of_store(idx, event, tier, (block_size, known_size));
+        let size = shown.as_ref().map_or(known_size, |shown| shown.size);
+        let role = match event.group.kind {
+            None => {
+                let role = known.unwrap_or(match self.primary {
+                    None => GroupRole::Primary,
+                    Some(_) => GroupRole::Unsupported,
+                });
+                if is_window_unknown(role, size) {
+                    let (actual, registered) = (event.block_size, block_size.tokens());
+                    shown = Err(TranslateError::GroupBlockSize { group: idx, actual, registered, known: None });
+                    role
+                } else {
+                    role.with_size(size)
+                }
+            }
+            Some(kind) => self.role_of(idx, kind, event.group.sliding_window, (block_size, size)),
+        };
         match role {
             // The group becomes primary once the number of its tokens fits.
-            GroupRole::Primary => return Ok(None),
+            GroupRole::Primary => return Ok(primary),
             GroupRole::Unsupported if known.is_none() || known == Some(GroupRole::Primary) => {
                 self.mark_unsupported(idx)
             }
@@ -143,8 +184,19 @@ impl CacheGroups {
             GroupRole::Secondary { .. } if known != Some(GroupRole::Unsupported) => drop(self.roles.insert(idx, role)),
             _ => {}
         }
-        let group = self.secondary(idx, event.group)?;
-        size.and(Ok(group))
+        let secondary = self.secondary(idx, event.group)?;
+        shown.map(|ShownSize { has_grown, .. }| StoreGroup { secondary, has_grown })
+    }
+
+    /// Whether a store is of a partial entry of the primary group: a smaller block than the registered one, after a store of
+    /// the registered size.
+    pub(super) fn is_partial_of_primary(&self, event: &BlockStored<'_>, block_size: BlockSize) -> bool {
+        let (actual, whole) = (event.block_size, block_size.tokens());
+        self.primary.is_some()
+            && self.primary == event.group.idx
+            && actual > 0
+            && actual < whole
+            && whole.is_multiple_of(actual)
     }
 
     /// The group of a removal; none for the primary group.
@@ -206,17 +258,25 @@ impl CacheGroups {
         }
     }
 
-    fn role_of(&self, idx: u32, kind: &str, window: Option<u32>, block_size: BlockSize) -> GroupRole {
+    fn role_of(
+        &self,
+        idx: u32,
+        kind: &str,
+        window: Option<u32>,
+        (registered, size): (BlockSize, Option<GroupBlockSize>),
+    ) -> GroupRole {
+        let secondary = |window| GroupRole::Secondary { window, size };
+        let own = size.unwrap_or(GroupBlockSize::REGISTERED).block_size(registered);
         match (kind, window) {
             (kind, _) if FULL_ATTENTION.contains(&kind) => match self.primary.is_none_or(|primary| primary == idx) {
                 true => GroupRole::Primary,
-                false => GroupRole::secondary(AttentionWindow::Full),
+                false => secondary(AttentionWindow::Full),
             },
             ("sliding_window" | "sliding_window_mla", Some(tokens)) => {
-                GroupRole::secondary(AttentionWindow::sliding_window(tokens, block_size))
+                secondary(AttentionWindow::sliding_window(tokens, own))
             }
             // A recurrent state represents the whole prefix before it.
-            ("mamba", _) => GroupRole::secondary(AttentionWindow::LastBlocks(1)),
+            ("mamba", _) => secondary(AttentionWindow::LastBlocks(1)),
             // Chunks of unknown size, caches that no other request can use, and future kinds.
             _ => GroupRole::Unsupported,
         }

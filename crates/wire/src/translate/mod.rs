@@ -1,9 +1,12 @@
 //! Translation of engine events into index events.
 
+mod chunks;
 mod components;
 mod decoder_state;
 mod groups;
 mod hash_inputs;
+mod links;
+mod media;
 mod owned;
 mod recent;
 mod removals;
@@ -13,11 +16,14 @@ use flash_indexer_core::groups::{GroupChange, GroupEvent, RankEvent};
 use flash_indexer_core::hashing::{BlockSize, HashVariant, LocalHasher, Salt, TokenWindow};
 use flash_indexer_core::{Block, BlockEvent, LocalHash, RemovedCopies, SequenceHash, Tier};
 
+use self::chunks::ChunkSize;
 use self::components::ComponentGroups;
 pub use self::decoder_state::{RECENT_BLOCKS_MAX, RecentBlock};
-use self::groups::CacheGroups;
+use self::groups::{CacheGroups, StoreGroup};
 pub use self::groups::{GroupRole, KnownGroup};
 use self::hash_inputs::HashInputs;
+use self::media::MEDIUM_CHARS_MAX;
+pub(crate) use self::media::is_known_medium;
 use self::owned::OwnedBlocks;
 pub use self::recent::Age;
 use self::recent::RecentMap;
@@ -35,6 +41,8 @@ pub struct TranslatorOptions {
     pub lora_name: Option<String>,
     /// Number of copies that a removal ends. Most engines publish one removal for each copy.
     pub removed_copies: RemovedCopies,
+    /// Tier of a shared cache's blocks in media that name no other tier; none for an engine.
+    pub cache_tier: Option<Tier>,
 }
 
 /// Reason why a decoded event cannot be applied to an index.
@@ -62,9 +70,9 @@ pub enum TranslateError {
         /// Tokens per block as registered.
         registered: u32,
     },
-    /// The block size of a secondary cache group is no multiple of the registered one, or has changed.
+    /// The block size of a secondary cache group fits neither the registered one nor the group's own.
     #[error(
-        "cache group {group} has blocks of {actual} tokens{}; supported is one size for each group, a multiple of the registered {registered}: matches can be too long",
+        "cache group {group} has blocks of {actual} tokens{}; supported is one size for each group, a multiple or a part of the registered {registered}: matches can be too long",
         .known.map(|known| format!(" after blocks of {known}")).unwrap_or_default()
     )]
     GroupBlockSize {
@@ -76,6 +84,17 @@ pub enum TranslateError {
         registered: u32,
         /// Tokens per block of earlier stores of the group.
         known: Option<u32>,
+    },
+    /// The store is of a partial entry, which ends inside a block of its group. An index without it has matches that are too
+    /// short, and never too long.
+    #[error("cache group {group} has a partial entry of {actual} tokens beside blocks of {whole}: it is not indexed")]
+    PartialEntry {
+        /// The group's number.
+        group: u32,
+        /// Tokens of the entry.
+        actual: u32,
+        /// Tokens per block of the group.
+        whole: u32,
     },
     /// The number of tokens does not match the number of hashes.
     #[error("{tokens} tokens for {blocks} blocks of {block_size}")]
@@ -141,6 +160,11 @@ pub enum TranslateError {
         "the rank has too many salted blocks to remember their salts: the store is left out; clear the engine's prefix cache"
     )]
     SaltedBlocks,
+    /// A removal of a shared cache names chunks, and how many blocks these are is not known.
+    #[error(
+        "the shared cache has removed blocks before it has stored any: how many blocks each spans is not known; clear the cache"
+    )]
+    ChunkSizeUnknown,
 }
 
 impl TranslateError {
@@ -150,6 +174,7 @@ impl TranslateError {
         match self {
             Self::UnknownMedium { .. } | Self::UnknownTarget { .. } => "unknown_medium",
             Self::BlockSize { .. } | Self::GroupBlockSize { .. } => "block_size_mismatch",
+            Self::PartialEntry { .. } => "partial_entry",
             Self::TokenCount { .. } => "token_count_mismatch",
             Self::AdapterName { .. } => "adapter_name_too_long",
             Self::AdapterNameCharacter { .. } => "adapter_name_control_character",
@@ -158,6 +183,7 @@ impl TranslateError {
             Self::OwnershipUnknown { .. } | Self::OwnershipDoubtful { .. } => "ownership_unknown",
             Self::ComponentsUnknown => "components_unknown",
             Self::SaltedBlocks => "salted_blocks",
+            Self::ChunkSizeUnknown => "chunk_size_unknown",
         }
     }
 }
@@ -243,6 +269,7 @@ pub struct Translator {
     groups: CacheGroups,
     components: ComponentGroups,
     owned: OwnedBlocks,
+    chunk_size: ChunkSize,
     window: TokenWindow,
     adapter_salt: AdapterSalt,
 }
@@ -259,6 +286,7 @@ impl Translator {
             groups: CacheGroups::default(),
             components: ComponentGroups::default(),
             owned: OwnedBlocks::default(),
+            chunk_size: ChunkSize::default(),
             window: TokenWindow::Block,
             adapter_salt: AdapterSalt::default(),
         }
@@ -281,6 +309,23 @@ impl Translator {
     #[must_use]
     pub fn has_forgotten_salts(&self) -> bool {
         self.salts.has_forgotten()
+    }
+
+    /// Bytes that the copies of blocks with a named manager take.
+    #[must_use]
+    pub fn managed_bytes(&self) -> usize {
+        self.owned.bytes()
+    }
+
+    /// Whether the managers of the rank's copies are known, so that its engine may clear one manager's blocks.
+    #[must_use]
+    pub const fn knows_managers(&self) -> bool {
+        self.owned.is_complete()
+    }
+
+    /// Forgets the managers of the rank's copies until its whole cache is cleared.
+    pub fn forget_managers(&mut self) {
+        self.owned.forget();
     }
 
     /// Whether the rank has named a cache group other than the primary one.
@@ -331,20 +376,18 @@ impl Translator {
     }
 
     fn stored(&mut self, event: &BlockStored<'_>) -> Result<Translation, TranslateError> {
-        let tier = tier(event.medium, event.locality)?;
+        let event = &*self.with_divided_chunks(event);
+        let tier = self.tier(event.medium, event.locality)?;
         if tier != Tier::Device {
             self.recent_blocks.get_or_insert_with(|| RecentMap::new(RECENT_GENERATION_MAX));
         }
-        let group = self.groups.of_store(event, tier, self.options.block_size)?;
+        let StoreGroup { secondary: group, has_grown } = self.groups.of_store(event, tier, self.options.block_size)?;
         if let (Some(components), None) = (event.components, event.group.idx) {
             return self.stored_in_components(components, tier, event);
         }
         let translation = match group {
-            Some(group) => {
-                // Only its sequence hashes count: the group omits blocks outside its window, and its tokens do not show which.
-                let event = GroupEvent::Stored { tier, blocks: event.block_hashes.clone(), copies: 1 };
-                GroupChange { group, event }.into()
-            }
+            Some(group) if has_grown => self.stored_in_grown(group, tier, event),
+            Some(group) => self.stored_in_secondary(group, tier, event),
             None => self.stored_in_primary(tier, event)?,
         };
         self.owned.stored(event.ownership, (tier, event.effective_origin()), group, &event.block_hashes);
@@ -352,6 +395,10 @@ impl Translator {
     }
 
     fn stored_in_primary(&mut self, tier: Tier, event: &BlockStored<'_>) -> Result<Translation, TranslateError> {
+        if event.block_hashes.is_empty() && event.group.kind.is_some() {
+            // A store without blocks announces its group.
+            self.groups.claim_primary(event.group);
+        }
         if event.token_ids.is_empty() {
             return self.offloaded((tier, event.effective_origin()), &event.block_hashes);
         }
@@ -469,6 +516,10 @@ impl Translator {
 
     fn check_sizes(&mut self, event: &BlockStored<'_>) -> Result<(), TranslateError> {
         let registered = self.options.block_size.tokens();
+        if self.groups.is_partial_of_primary(event, self.options.block_size) {
+            let group = event.group.idx.unwrap_or_default();
+            return Err(TranslateError::PartialEntry { group, actual: event.block_size, whole: registered });
+        }
         if event.block_size != registered {
             return Err(TranslateError::BlockSize { actual: event.block_size, registered });
         }
@@ -480,26 +531,3 @@ impl Translator {
         Ok(())
     }
 }
-
-/// Whether a text names a medium of any engine.
-pub(crate) fn is_known_medium(text: &str) -> bool {
-    tier(Some(text), None).is_ok()
-}
-
-/// The tier that an engine's medium names.
-fn tier(medium: Option<&str>, locality: Option<&str>) -> Result<Tier, TranslateError> {
-    if locality.is_some_and(|locality| locality.eq_ignore_ascii_case("REMOTE")) {
-        return Ok(Tier::External);
-    }
-    let medium = medium.unwrap_or_default();
-    match medium.to_ascii_uppercase().as_str() {
-        "" | "GPU" | "DEVICE" => Ok(Tier::Device),
-        "CPU" | "CPU_PINNED" | "CPU_TIER1" => Ok(Tier::Host),
-        "CPU_TIER2" | "DISK" | "NVME" | "STORAGE" | "FS" => Ok(Tier::Disk),
-        "EXTERNAL" | "NETWORK" | "REMOTE" | "SHARED" | "OBJ" => Ok(Tier::External),
-        _ => Err(TranslateError::UnknownMedium { medium: medium.chars().take(MEDIUM_CHARS_MAX).collect() }),
-    }
-}
-
-/// Longest unknown medium or manager that an error repeats, in characters.
-const MEDIUM_CHARS_MAX: usize = 64;

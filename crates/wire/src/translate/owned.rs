@@ -172,6 +172,25 @@ impl OwnedBlocks {
     pub(super) fn clear(&mut self, scope: ClearScope) {
         self.blocks.retain(|block, _| !block.is_in(scope));
         self.copies = self.blocks.values().map(Holders::copies).sum();
+        self.free_empty_table();
+    }
+
+    /// Bytes that the table of the copies takes.
+    pub(super) fn bytes(&self) -> usize {
+        // A table is at most seven eighths full, and has a byte beside each entry.
+        self.blocks.capacity() * 8 / 7 * (size_of::<(OwnedBlock, Holders)>() + 1)
+    }
+
+    /// Whether the managers of the rank's copies are known.
+    pub(super) const fn is_complete(&self) -> bool {
+        !self.is_incomplete
+    }
+
+    /// Frees a table without entries, which would keep its size.
+    fn free_empty_table(&mut self) {
+        if self.blocks.is_empty() {
+            self.blocks = KeyedMap::default();
+        }
     }
 
     /// Removes one manager's blocks of a scope. None if they are not known.
@@ -198,6 +217,7 @@ impl OwnedBlocks {
             }
         }
         self.blocks.retain(|_, holders| holders.copies() > 0);
+        self.free_empty_table();
         let removals = cleared.into_iter().map(|((tier, group, is_whole, _), blocks)| {
             let copies = if is_whole { RemovedCopies::All } else { RemovedCopies::One };
             removal((tier, copies), group, blocks)
@@ -362,7 +382,7 @@ mod tests {
         store(&mut owned, Some("a"), 2);
         change(&mut owned);
         let cleared = cleared(&mut owned, "a");
-        assert_eq!(owned.copies, owned.blocks.values().map(Holders::copies).sum());
+        assert_eq!(owned.copies, owned.blocks.values().map(Holders::copies).sum::<usize>());
         cleared
     }
 
@@ -411,6 +431,23 @@ mod tests {
         assert_eq!(cleared(&mut owned, "a"), Some((1, false)));
         let removals = owned.clear_owner("b", ALL).expect("known").removals;
         assert_eq!(removals, [removal((Tier::Host, RemovedCopies::All), None, blocks(1))]);
+    }
+
+    #[test]
+    fn the_bytes_of_a_table_end_with_its_copies() {
+        let mut owned = OwnedBlocks::default();
+        assert_eq!(owned.bytes(), 0);
+        store(&mut owned, Some("a"), OWNED_COPIES_MAX as u64);
+        let bytes = OWNED_COPIES_MAX * size_of::<(OwnedBlock, Holders)>()..=OWNED_COPIES_MAX * 100;
+        assert!(bytes.contains(&owned.bytes()), "{} bytes", owned.bytes());
+        let ends: [fn(&mut OwnedBlocks); 3] =
+            [|owned| owned.clear(ALL), |owned| drop(owned.clear_owner("a", ALL)), OwnedBlocks::forget];
+        for end in ends {
+            let mut owned = OwnedBlocks::default();
+            store(&mut owned, Some("a"), 1_000);
+            end(&mut owned);
+            assert_eq!(owned.bytes(), 0);
+        }
     }
 
     #[test]

@@ -5,12 +5,13 @@ use flash_indexer_core::{BlockEvent, RemovedCopies, SequenceHash, Tier};
 
 use super::owned::ClearedOwner;
 use super::recent::RecentMap;
-use super::{MEDIUM_CHARS_MAX, RECENT_GENERATION_MAX, TranslateError, Translation, Translator, tier};
+use super::{MEDIUM_CHARS_MAX, RECENT_GENERATION_MAX, TranslateError, Translation, Translator};
 use crate::event::{BlockRemoved, BlockTransferred, ScopedClear, StoreOrigin};
 
 impl Translator {
     pub(super) fn removed(&mut self, event: &BlockRemoved<'_>) -> Result<Translation, TranslateError> {
-        let tier = tier(event.medium, event.locality)?;
+        let event = &*self.of_divided_chunks(event)?;
+        let tier = self.tier(event.medium, event.locality)?;
         let group = self.groups.of_removal(event.group_idx)?;
         let of_components = self.components_of(group, event.group_idx);
         let Some(counts) = &event.remaining_copy_counts else {
@@ -100,8 +101,8 @@ impl Translator {
     /// Translates a move between media: a copy in the new tier, then a removal from the old one, so that the content of the
     /// block stays known. Copies in an unknown medium are not indexed, so a move from one only adds a copy.
     pub(super) fn transferred(&mut self, event: &BlockTransferred<'_>) -> Result<Translation, TranslateError> {
-        let from = tier(event.from_medium, None);
-        let to = match (tier(event.to_medium, None), &from) {
+        let from = self.tier(event.from_medium, None);
+        let to = match (self.tier(event.to_medium, None), &from) {
             (Err(TranslateError::UnknownMedium { medium }), Ok(_)) => {
                 return Err(TranslateError::UnknownTarget { medium });
             }
@@ -133,7 +134,7 @@ impl Translator {
     /// Translates a clear of a part of the cache. An index has each block with its tier and group, but not with its
     /// manager.
     pub(super) fn cleared_scope(&mut self, event: &ScopedClear<'_>) -> Result<Translation, TranslateError> {
-        let tier = event.medium.map(|medium| tier(Some(medium), None)).transpose()?;
+        let tier = event.medium.map(|medium| self.tier(Some(medium), None)).transpose()?;
         let groups = match event.group_idx {
             None => ClearedGroups::All,
             Some(idx) => self.groups.of_clear(idx)?,

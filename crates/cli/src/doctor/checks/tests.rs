@@ -33,6 +33,7 @@ fn listener() -> Listener {
         replay: None,
         extra_keys: false,
         cache_blocks: None,
+        shared_caches: Vec::new(),
         partial: false,
         rejected: BTreeMap::new(),
         last_error: None,
@@ -112,6 +113,12 @@ fn an_unreachable_engine_is_one_problem_and_a_warning_if_only_doctor_cannot_reac
         [("endpoint", Verdict::Problem)]
     );
     assert_eq!(faults(|observation| observation.after.clear()), [("connection", Verdict::Warning)]);
+    assert_eq!(faults(|observation| observation.endpoint = EndpointStatus::Pulled), []);
+    let unread = |observation: &mut Observation| {
+        observation.endpoint = EndpointStatus::Pulled;
+        observation.after[0].status = ConnectionStatus::Connecting;
+    };
+    assert_eq!(faults(unread), [("connection", Verdict::Problem)]);
 }
 
 /// The fix of a stream's only fault.

@@ -23,7 +23,7 @@ use crate::run::limits::MOVED_BLOCKS_MAX;
 use crate::run::published::arena::freeing_steps;
 use crate::run::published::layout::{Position, RunId};
 use crate::run::published::rank_table::RankSlot;
-use crate::{Block, SequenceHash, Tier, WorkerRank};
+use crate::{Block, HeldBlock, PerTier, SequenceHash, Tier, WorkerRank};
 
 /// Domains that are searched for a sequence hash, largest first. In a fleet with more domains, all of few ranks, a
 /// rank may get a domain of its own although another one agrees with it: that costs memory and changes no answer.
@@ -192,6 +192,16 @@ impl Writer {
             }
         }
         best.map_or_else(|| self.create_domain(), |(_, domain)| domain)
+    }
+
+    /// A block that some domain has under this sequence hash, without copies. Searches at most [`SEARCHED_DOMAINS_MAX`]
+    /// domains.
+    pub(in crate::run) fn find_block(&self, sequence: SequenceHash) -> Option<HeldBlock> {
+        self.domains.largest().find_map(|domain| {
+            let position = self.find_sequence(domain, sequence)?.position;
+            let parent = self.parent_sequence(domain, position);
+            Some(HeldBlock { sequence, parent, local: self.local_of(position), copies: PerTier::default() })
+        })
     }
 
     /// A domain that knows this block as the first of a sequence.

@@ -100,7 +100,7 @@ impl TokenizerSource for ModelDirectory {
             |search| search.models.get(model).cloned().ok_or_else(|| search.absence()),
             |path| path.as_ref().is_ok_and(|path| path.exists()),
         )?;
-        Ok(Arc::new(FileTokenizer::read(&path)?))
+        Ok(Arc::new(FileTokenizer::read(model, &path)?))
     }
 
     fn limits_reached(&self) -> u64 {

@@ -4,6 +4,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
+use serde_json::{Map, Value};
+
 use super::hub_layout;
 #[cfg(feature = "hub")]
 use flash_indexer_engine_chats::mistral_files;
@@ -14,8 +16,14 @@ pub const TOKENIZER_BYTES_MAX: u64 = 64 << 20;
 pub(in crate::tokenize) const TOKENIZER_FILE: &str = "tokenizer.json";
 pub(super) const TOKENIZER_CONFIG_FILE: &str = "tokenizer_config.json";
 /// Files besides the tokenizer's that affect the tokens of a prompt.
-pub(in crate::tokenize) const OTHER_FILES: [&str; 5] =
-    ["config.json", TOKENIZER_CONFIG_FILE, "special_tokens_map.json", "chat_template.jinja", "chat_template.json"];
+pub(in crate::tokenize) const OTHER_FILES: [&str; 6] = [
+    "config.json",
+    TOKENIZER_CONFIG_FILE,
+    "special_tokens_map.json",
+    "added_tokens.json",
+    "chat_template.jinja",
+    "chat_template.json",
+];
 /// Folder of further templates.
 pub(in crate::tokenize) const TEMPLATES_FOLDER: &str = "additional_chat_templates";
 
@@ -110,4 +118,10 @@ pub(super) fn read_if_present(path: &Path) -> Result<Option<Vec<u8>>, String> {
         Ok(_) => {}
     }
     fs::read(path).map(Some).map_err(|error| format!("{}: {error}", path.display()))
+}
+
+/// Reads a JSON object. It is empty if the file does not exist.
+pub(super) fn read_object(path: &Path) -> Result<Map<String, Value>, String> {
+    let Some(bytes) = read_if_present(path)? else { return Ok(Map::new()) };
+    serde_json::from_slice(&bytes).map_err(|error| format!("{}: {error}", path.display()))
 }

@@ -36,7 +36,9 @@ impl TokenizerSource for NamedPaths {
 
     fn load(&self, model: &str) -> Result<Arc<dyn ModelTokenizer>, LoadError> {
         match self.paths.get(model) {
-            Some(path) => Ok(Arc::new(FileTokenizer::read_with_clock(path, self.clock.unwrap_or(SystemTime::now))?)),
+            Some(path) => {
+                Ok(Arc::new(FileTokenizer::read_with_clock(model, path, self.clock.unwrap_or(SystemTime::now))?))
+            }
             None => {
                 Err(LoadError::Absent(format!("none of the {} configured paths is for this model", self.paths.len())))
             }

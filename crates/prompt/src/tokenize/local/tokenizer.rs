@@ -9,10 +9,9 @@ use tokenizers::Tokenizer;
 
 use super::components::check_components;
 use super::files::{FilesVersion, ModelFiles, read_if_present};
-use super::rebuilt::{adjusted, default_tokens, is_same, rebuilt};
+use super::rebuilt::{OfEngine, add_configured_tokens, adjusted, default_tokens, is_same, rebuilt};
 use super::scores::read_as_python;
 use super::tekken;
-use super::tokens::add_configured_tokens;
 use crate::tokenize::error::TokenizeError;
 use crate::tokenize::kept::Kept;
 use crate::tokenize::pieces::{Cutting, PieceCache, PieceTokenizer, TextTokenization};
@@ -30,6 +29,8 @@ pub(in crate::tokenize) struct FileTokenizer {
     tokenizer: Arc<PieceTokenizer>,
     /// Those of vLLM and SGLang with `transformers` 5, where they are not the file's.
     rebuilt: [Option<Arc<PieceTokenizer>>; 3],
+    /// The class of an engine on `transformers` 5, if it has a pipeline that is not followed here.
+    unknown_class: Option<String>,
     /// Mistral's own, which vLLM takes before the other one.
     tekken: Option<Arc<PieceTokenizer>>,
     /// An error fails chats only.
@@ -39,18 +40,18 @@ pub(in crate::tokenize) struct FileTokenizer {
 }
 
 impl FileTokenizer {
-    /// Reads the model at a path (see [`ModelFiles::locate`]).
-    pub(in crate::tokenize) fn read(path: &Path) -> Result<Self, LoadError> {
-        Self::read_with_clock(path, SystemTime::now)
+    /// Reads the model of a name at a path (see [`ModelFiles::locate`]).
+    pub(in crate::tokenize) fn read(model: &str, path: &Path) -> Result<Self, LoadError> {
+        Self::read_with_clock(model, path, SystemTime::now)
     }
 
     /// Like [`read`](Self::read), with a clock for `strftime_now`.
-    pub(super) fn read_with_clock(path: &Path, clock: fn() -> SystemTime) -> Result<Self, LoadError> {
+    pub(super) fn read_with_clock(model: &str, path: &Path, clock: fn() -> SystemTime) -> Result<Self, LoadError> {
         let files = ModelFiles::locate(path).map_err(LoadError::Failed)?;
         // Taken before the files are read, so that a concurrent change is noticed later.
         let version = files.version();
-        let read = |file: &Path| read_tokenizer(file, &files.directory).map_err(LoadError::Failed);
-        let ReadTokenizer { tokenizer, rebuilt } = read(&files.tokenizer)?;
+        let read = |file: &Path| read_tokenizer(file, (model, &files.directory)).map_err(LoadError::Failed);
+        let ReadTokenizer { tokenizer, rebuilt, unknown_class } = read(&files.tokenizer)?;
         let [of_vllm, of_sglang, of_version_4] = rebuilt;
         let is_shared = of_vllm.as_ref().zip(of_sglang.as_ref()).is_some_and(|(left, right)| is_same(left, right));
         let shared = |tokenizer| Arc::new(PieceTokenizer::new(tokenizer));
@@ -76,6 +77,7 @@ impl FileTokenizer {
             version,
             tokenizer,
             rebuilt: [of_vllm, of_sglang, of_version_4],
+            unknown_class,
             tekken,
             templates,
             coded_prompts,
@@ -284,6 +286,10 @@ impl ModelTokenizer for FileTokenizer {
         Some(self.tokenizer_of(Some(ChatEngine::default()), Transformers::default()).cutting())
     }
 
+    fn unknown_class(&self) -> Option<&str> {
+        self.unknown_class.as_deref()
+    }
+
     fn is_current(&self) -> bool {
         ModelFiles::locate(&self.path).is_ok_and(|files| files == self.files && files.version() == self.version)
     }
@@ -293,26 +299,38 @@ impl ModelTokenizer for FileTokenizer {
 struct ReadTokenizer {
     tokenizer: Tokenizer,
     rebuilt: [Option<Tokenizer>; 3],
+    /// A class with a pipeline that is not followed here, of an engine on `transformers` 5.
+    unknown_class: Option<String>,
 }
 
-fn read_tokenizer(file: &Path, directory: &Path) -> Result<ReadTokenizer, String> {
+fn read_tokenizer(file: &Path, (model, directory): (&str, &Path)) -> Result<ReadTokenizer, String> {
     let path = file.display();
     let bytes = read_if_present(file)?.ok_or_else(|| format!("{path} has been removed"))?;
     if file.file_name().is_some_and(|name| name == TEKKEN_FILE) {
         let tokenizer = tekken::read(&bytes).map_err(|error| format!("{path}: {error}"))?;
-        return Ok(ReadTokenizer { tokenizer, rebuilt: [None, None, None] });
+        return Ok(ReadTokenizer { tokenizer, rebuilt: [None, None, None], unknown_class: None });
     }
     check_components(&bytes).map_err(|why| format!("{path}: {why}"))?;
     let mut tokenizer = Tokenizer::from_bytes(&bytes).map_err(|error| format!("{path}: {error}"))?;
     read_as_python(&mut tokenizer, &bytes).map_err(|error| format!("{path}: {error}"))?;
-    let of_vllm = rebuilt(&tokenizer, directory, ChatEngine::Vllm)?;
-    let of_sglang = rebuilt(&tokenizer, directory, ChatEngine::Sglang)?;
-    add_configured_tokens(&mut tokenizer, directory)?;
     // Some files have truncation and padding settings from training. Engines ignore them.
     tokenizer.with_truncation(None).map_err(|error| format!("{path}: {error}"))?;
     tokenizer.with_padding(None);
+    let mut unknown_class = None;
+    let mut of = |engine| {
+        Ok::<_, String>(match rebuilt(&tokenizer, (model, directory), engine)? {
+            OfEngine::File => None,
+            OfEngine::Rebuilt(tokenizer) => Some(*tokenizer),
+            OfEngine::Unknown(class) => {
+                unknown_class = Some(class);
+                None
+            }
+        })
+    };
+    let (of_vllm, of_sglang) = (of(ChatEngine::Vllm)?, of(ChatEngine::Sglang)?);
     let of_version_4 = Some(adjusted(&tokenizer, directory)?);
+    add_configured_tokens(&mut tokenizer, directory)?;
     let rebuilt =
         [of_vllm, of_sglang, of_version_4].map(|rebuilt| rebuilt.filter(|rebuilt| !is_same(rebuilt, &tokenizer)));
-    Ok(ReadTokenizer { tokenizer, rebuilt })
+    Ok(ReadTokenizer { tokenizer, rebuilt, unknown_class })
 }

@@ -1,0 +1,3 @@
+module flashindex-router
+
+go 1.19

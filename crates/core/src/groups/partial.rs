@@ -1,0 +1,56 @@
+//! Ranks whose engines hold entries that an index does not have.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use parking_lot::RwLock;
+use rustc_hash::FxHashSet;
+
+use crate::{WorkerId, WorkerRank};
+
+/// Ranks of which entries were left out since their caches were last empty. Their matches can be too short.
+#[derive(Debug, Default)]
+pub(super) struct PartialRanks {
+    ranks: RwLock<Arc<FxHashSet<WorkerRank>>>,
+    /// Number of ranks. Queries load it first, because nearly always there is none.
+    count: AtomicUsize,
+}
+
+impl PartialRanks {
+    pub(super) fn insert(&self, rank: WorkerRank) {
+        if !self.contains(rank) {
+            self.change(|ranks| ranks.extend([rank]));
+        }
+    }
+
+    pub(super) fn remove(&self, rank: WorkerRank) {
+        if self.contains(rank) {
+            self.change(|ranks| ranks.retain(|partial| *partial != rank));
+        }
+    }
+
+    pub(super) fn remove_worker(&self, worker: WorkerId) {
+        if !self.is_empty() {
+            self.change(|ranks| ranks.retain(|rank| rank.worker != worker));
+        }
+    }
+
+    /// The ranks; none if there are none.
+    pub(super) fn ranks(&self) -> Option<Arc<FxHashSet<WorkerRank>>> {
+        (!self.is_empty()).then(|| Arc::clone(&self.ranks.read()))
+    }
+
+    fn contains(&self, rank: WorkerRank) -> bool {
+        !self.is_empty() && self.ranks.read().contains(&rank)
+    }
+
+    fn is_empty(&self) -> bool {
+        self.count.load(Ordering::Acquire) == 0
+    }
+
+    fn change(&self, change: impl FnOnce(&mut FxHashSet<WorkerRank>)) {
+        let mut ranks = self.ranks.write();
+        change(Arc::make_mut(&mut ranks));
+        self.count.store(ranks.len(), Ordering::Release);
+    }
+}

@@ -1,0 +1,219 @@
+//! State of one rank, and the application of engine events to its blocks.
+
+use std::fmt::Display;
+use std::sync::Arc;
+
+use flash_indexer_core::groups::RankEvent;
+use flash_indexer_core::{Applied, BlockEvent, DpRank, RemovedCopies, SharedIndex, WorkerRank};
+use flash_indexer_wire::{
+    BlockStored, EngineEvent, EventError, StoreOrigin, TranslateError, Translator, TranslatorOptions,
+};
+
+use crate::effects::losses;
+use crate::index::Shared;
+use crate::options::EngineOptions;
+use crate::report::MessageReport;
+use crate::trust::{LastTrust, PublishedTrust};
+
+/// Reason label of moves of which it is unknown how many copies they left.
+const MOVED_COPIES_UNKNOWN: &str = "moved_copies_unknown";
+
+#[derive(Debug)]
+pub(crate) struct RankState {
+    rank: WorkerRank,
+    /// The stream that publishes the rank's events, named by its own rank. None while only direct changes came.
+    pub(crate) stream: Option<DpRank>,
+    /// None until an engine event was received since the last clear.
+    translator: Option<Translator>,
+    /// Trust of the rank, if it differs from that of its stream.
+    pub(crate) own: Option<LastTrust>,
+    /// Whether the loss of content that no message can have is recorded.
+    is_content_lost: bool,
+    pub(crate) published: Arc<PublishedTrust>,
+}
+
+/// How the changes of an event are applied.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Application {
+    AsPublished,
+    /// No block that is held in the event's tier gains a copy.
+    Refresh,
+    /// A removal of blocks with several copies leaves an unknown number.
+    MoveLastCopy,
+}
+
+impl Application {
+    fn of(event: &EngineEvent<'_>, removed: RemovedCopies) -> Self {
+        match event {
+            EngineEvent::Stored(stored) if stored.effective_origin() == Some(StoreOrigin::Reused) => Self::Refresh,
+            EngineEvent::Removed(removed) if removed.remaining_copy_counts.is_some() => Self::Refresh,
+            EngineEvent::Transferred(_) if removed == RemovedCopies::All => Self::MoveLastCopy,
+            _ => Self::AsPublished,
+        }
+    }
+}
+
+impl RankState {
+    pub(crate) fn new(rank: WorkerRank, published: Arc<PublishedTrust>) -> Self {
+        Self { rank, stream: None, translator: None, own: None, is_content_lost: false, published }
+    }
+
+    /// Records a lost change. The first one since the rank was complete counts.
+    pub(crate) fn lose(&mut self, why: &dyn Display) {
+        if !matches!(self.own, Some(LastTrust::Lost(_))) {
+            self.own = Some(LastTrust::Lost(why.to_string()));
+        }
+    }
+
+    /// Drops the rank's blocks and all that is known of them. The trust of its stream counts.
+    pub(crate) fn forget(&mut self, shared: &Shared) {
+        shared.index.clear_rank(self.rank);
+        self.translator = None;
+        self.follow_stream();
+    }
+
+    /// Makes the rank one of a stream. Its trust counts unless the rank has lost a direct change.
+    pub(crate) fn join(&mut self, stream: DpRank) {
+        self.stream = Some(stream);
+        if self.own == Some(LastTrust::Exact) {
+            self.own = None;
+        }
+    }
+
+    /// Lets the trust of the rank's stream count.
+    pub(crate) fn follow_stream(&mut self) {
+        self.own = None;
+        // The next batch records it again.
+        self.is_content_lost = false;
+    }
+
+    /// Applies a change that does not come from an engine's message.
+    pub(crate) fn apply_direct(&mut self, shared: &Shared, event: &BlockEvent) -> Applied {
+        if self.stream.is_none() && self.own.is_none() {
+            self.own = Some(LastTrust::Exact);
+        }
+        let mut report = MessageReport::default();
+        if *event == BlockEvent::Cleared {
+            self.translator = None;
+            self.is_content_lost = false;
+            self.own = Some(LastTrust::Exact);
+        }
+        self.apply(shared, &RankEvent::Primary(event.clone()), &mut report);
+        report.applied
+    }
+
+    /// Applies one event of the rank's engine.
+    pub(crate) fn apply_event(
+        &mut self,
+        shared: &Shared,
+        options: &EngineOptions,
+        event: Result<EngineEvent<'_>, EventError>,
+        report: &mut MessageReport,
+    ) {
+        let event = match event {
+            Ok(EngineEvent::Inactive(_)) => return,
+            Ok(event) => event,
+            Err(error) => {
+                report.reject(error.reason(), &error);
+                // An event of an unknown kind may have changed the cache as well.
+                return self.lose(&error);
+            }
+        };
+        let (rank, index) = (self.rank, &shared.index);
+        let translator = self.translator.get_or_insert_with(|| {
+            Translator::new(TranslatorOptions {
+                block_size: shared.block_size,
+                lora_name: options.lora_name.clone(),
+                removed_copies: options.removed_copies,
+                cache_tier: None,
+            })
+        });
+        let mut changes = match translator.translate(&event) {
+            Ok(changes) => changes,
+            Err(unusable) => return self.reject(&unusable, report),
+        };
+        shared.windows.record(translator.window());
+        let doubt = changes.doubt.take();
+        let has_salt = translator.adapter_salt().salt().is_some();
+        let has_forgotten_salts = translator.has_forgotten_salts();
+        let is_complete = !translator.has_unsupported_groups()
+            && !translator.lacks_primary_group()
+            && !translator.has_unknown_window();
+        if matches!(event, EngineEvent::Stored(_)) && has_salt && index.size(rank).waiting > 0 {
+            self.lose(&"salted blocks were stored while others waited for a parent: their salt may be the parent's");
+        }
+        let application = Application::of(&event, options.removed_copies);
+        for change in changes {
+            if let RankEvent::Primary(BlockEvent::Copied { blocks, .. }) = &change
+                && has_forgotten_salts
+                && blocks.iter().any(|&block| !index.is_held(rank, block))
+            {
+                self.lose(&"blocks were stored again by sequence hash alone, and their salts are forgotten");
+            }
+            match application {
+                Application::AsPublished => self.apply(shared, &change, report),
+                Application::Refresh => {
+                    let parts = index.without_held(rank, change);
+                    parts.iter().for_each(|part| self.apply(shared, part, report));
+                }
+                Application::MoveLastCopy => {
+                    if index.removes_several_copies(rank, &change) {
+                        let why = "the engine has moved blocks of which it had stored several copies, and publishes the removal of the last one only";
+                        report.reject(MOVED_COPIES_UNKNOWN, &why);
+                        self.lose(&why);
+                    }
+                    self.apply(shared, &change, report);
+                }
+            }
+        }
+        if let EngineEvent::Stored(BlockStored { parent_block_hash: Some(parent), .. }) = event
+            && has_forgotten_salts
+            && !has_salt
+            && !index.is_held(rank, parent)
+        {
+            self.lose(&"blocks follow a parent that is not held and whose salt is forgotten");
+        }
+        if let Some(doubt) = doubt {
+            self.reject(&doubt, report);
+        }
+        if event == EngineEvent::Cleared && is_complete {
+            // The rank's cache is empty, whatever was lost before.
+            self.own = Some(LastTrust::Exact);
+        }
+    }
+
+    /// Records what the rank's events cannot show, at the end of a batch: within it, secondary groups may come first.
+    pub(crate) fn end_batch(&mut self) {
+        let Some(translator) = &self.translator else { return };
+        let why = if translator.lacks_primary_group() {
+            "no cache group with full attention has published its blocks: prefixes cannot be matched"
+        } else if translator.has_unknown_window() {
+            "the engine does not publish the size of its sliding window: matches can be too long"
+        } else {
+            self.is_content_lost = false;
+            return;
+        };
+        if !std::mem::replace(&mut self.is_content_lost, true) {
+            self.lose(&why);
+        }
+    }
+
+    fn apply(&mut self, shared: &Shared, change: &RankEvent, report: &mut MessageReport) {
+        let applied = shared.index.apply_event(self.rank, change);
+        report.applied += applied;
+        for loss in losses(change, &applied) {
+            if let Some(reason) = loss.reason {
+                report.reject(reason, &loss.why);
+            }
+            self.lose(&loss.why);
+        }
+    }
+
+    fn reject(&mut self, unusable: &TranslateError, report: &mut MessageReport) {
+        report.reject(unusable.reason(), unusable);
+        // A medium outside the queried tiers: the tiers stay exact.
+        if !matches!(unusable, TranslateError::UnknownMedium { .. }) {
+            self.lose(unusable);
+        }
+    }
+}

@@ -1,0 +1,100 @@
+//! State of one stream: the messages of one endpoint of an engine.
+
+use flash_indexer_wire::{BatchError, BatchOutline, Pending, Start, Stream, StreamLimits, StreamOptions};
+
+use crate::options::EngineOptions;
+use crate::trust::LastTrust;
+
+/// Reason why ranks of a stream without sequence numbers are never exact.
+pub(crate) const UNNUMBERED: &str =
+    "the engine's messages have no sequence numbers, so lost messages are not noticed; use a release that numbers them";
+
+/// Reason why ranks of an engine with extra keys are never exact.
+const EXTRA_KEYS: &str =
+    "the engine was registered with extra_keys, which its events do not carry: matches may be too long";
+
+/// A message that waits to be applied.
+#[derive(Debug)]
+pub(crate) struct Message {
+    pub(crate) payload: Box<[u8]>,
+    pub(crate) outline: Result<BatchOutline, BatchError>,
+}
+
+impl Message {
+    pub(crate) fn of(payload: &[u8]) -> Self {
+        Self { payload: payload.into(), outline: BatchOutline::of(payload) }
+    }
+}
+
+impl AsRef<[u8]> for Message {
+    fn as_ref(&self) -> &[u8] {
+        &self.payload
+    }
+}
+
+/// Who numbers the messages of a stream. The first message of a connection decides.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Numbering {
+    /// No message was received since the engine connected.
+    Unknown,
+    /// The engine.
+    Engine,
+    /// The index: the next message has this number.
+    Index(u64),
+}
+
+#[derive(Debug)]
+pub(crate) struct StreamState {
+    pub(crate) messages: Stream<Message>,
+    numbering: Numbering,
+    /// Trust of ranks without a state of their own.
+    pub(crate) last: LastTrust,
+    pub(crate) pending: Option<Pending>,
+    /// Reason why no rank of the stream can be exact.
+    pub(crate) never_exact: Option<&'static str>,
+}
+
+impl StreamState {
+    pub(crate) fn new(engine: &EngineOptions) -> Self {
+        let limits = StreamLimits::default();
+        Self {
+            messages: Stream::new(StreamOptions { replay: engine.replay, start: Start::Immediate, limits }),
+            numbering: Numbering::Unknown,
+            last: LastTrust::Cold,
+            pending: Some(Pending::FirstContact),
+            never_exact: engine.extra_keys.then_some(EXTRA_KEYS),
+        }
+    }
+
+    /// The number of a live message that has this one. None if the messages before it differ.
+    pub(crate) fn number(&mut self, sent: Option<u64>) -> Option<u64> {
+        if self.numbering == Numbering::Unknown {
+            self.numbering = match sent {
+                Some(_) => Numbering::Engine,
+                None => {
+                    self.never_exact = Some(UNNUMBERED);
+                    Numbering::Index(0)
+                }
+            };
+        }
+        match (&mut self.numbering, sent) {
+            (Numbering::Engine, sent) => sent,
+            (Numbering::Index(next), None) => {
+                let number = *next;
+                *next += 1;
+                Some(number)
+            }
+            (Numbering::Index(_) | Numbering::Unknown, _) => None,
+        }
+    }
+
+    /// All that the trust in the stream's ranks depends on, besides their own changes.
+    pub(crate) fn trust(&self) -> (LastTrust, Option<Pending>, Option<&'static str>) {
+        (self.last.clone(), self.pending, self.never_exact)
+    }
+
+    pub(crate) fn disconnected(&mut self) {
+        self.numbering = Numbering::Unknown;
+        self.messages.disconnected();
+    }
+}

@@ -1,0 +1,128 @@
+//! Trust states of ranks, computed from what is missing.
+
+use std::sync::atomic::{AtomicU8, Ordering};
+
+use flash_indexer_wire::{Pending, StreamTrust};
+
+/// Reliability of what the index has of a rank. A less reliable state is greater.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+#[repr(u8)]
+pub enum TrustState {
+    /// Every change since a known empty cache was applied, and nothing is known to be missing.
+    Exact = 0,
+    /// Registered, and nothing received yet.
+    Cold = 1,
+    /// Changes up to an earlier message were applied, and the messages after it are being replayed.
+    Recovering = 2,
+    /// Changes were lost, or the cache was not empty when the first one was received.
+    Degraded = 3,
+}
+
+impl TrustState {
+    /// Every state, the most reliable one first.
+    pub const ALL: [Self; 4] = [Self::Exact, Self::Cold, Self::Recovering, Self::Degraded];
+
+    /// Name of the state, as the service's answers have it.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Exact => "exact",
+            Self::Cold => "cold",
+            Self::Recovering => "recovering",
+            Self::Degraded => "degraded",
+        }
+    }
+}
+
+/// Trust in one rank.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RankTrust {
+    /// State of the rank.
+    pub state: TrustState,
+    /// What is missing, unless the rank is exact or cold.
+    pub why: Option<String>,
+}
+
+impl RankTrust {
+    pub(crate) const COLD: Self = Self { state: TrustState::Cold, why: None };
+    pub(crate) const EXACT: Self = Self { state: TrustState::Exact, why: None };
+
+    pub(crate) fn degraded(why: String) -> Self {
+        Self { state: TrustState::Degraded, why: Some(why) }
+    }
+
+    /// Trust in a rank that also holds this number of blocks whose parent was never stored.
+    pub(crate) fn with_waiting(self, blocks: usize) -> Self {
+        if blocks == 0 || self.state != TrustState::Exact {
+            return self;
+        }
+        Self::degraded(format!(
+            "{blocks} blocks follow a parent that was never stored; the rank is exact again when the parent is stored or the cache is cleared"
+        ))
+    }
+}
+
+/// Trust as of the last applied change.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum LastTrust {
+    Cold,
+    Exact,
+    /// Changes were lost that no replay can return.
+    Lost(String),
+}
+
+impl From<StreamTrust> for LastTrust {
+    fn from(trust: StreamTrust) -> Self {
+        match trust {
+            StreamTrust::Cold => Self::Cold,
+            StreamTrust::Exact => Self::Exact,
+            StreamTrust::Degraded(why) => Self::Lost(why.to_string()),
+        }
+    }
+}
+
+impl LastTrust {
+    /// Trust of a rank whose stream misses `pending` after the last applied message.
+    pub(crate) fn with_pending(&self, pending: Option<Pending>) -> RankTrust {
+        let degraded = |pending: Pending| RankTrust::degraded(pending.to_string());
+        match (self, pending) {
+            (Self::Lost(why), _) => RankTrust::degraded(why.clone()),
+            (_, Some(pending @ Pending::Recovering { .. })) => {
+                RankTrust { state: TrustState::Recovering, why: Some(pending.to_string()) }
+            }
+            (_, Some(pending @ Pending::TailLost)) => degraded(pending),
+            (Self::Cold, _) => RankTrust::COLD,
+            (Self::Exact, Some(pending @ (Pending::Unverified | Pending::FirstContact))) => degraded(pending),
+            (Self::Exact, None) => RankTrust::EXACT,
+        }
+    }
+}
+
+/// Trust state of a rank as of its last change, which queries read without a lock.
+///
+/// Relaxed: a query that overlaps with a change may see the state before or after it, as it may see the blocks.
+#[derive(Debug)]
+pub(crate) struct PublishedTrust(AtomicU8);
+
+/// Set while the rank may hold blocks that wait for a parent. The index knows how many there are.
+const HAS_WAITING: u8 = 1 << 7;
+
+impl PublishedTrust {
+    pub(crate) fn new() -> Self {
+        Self(AtomicU8::new(TrustState::Cold as u8))
+    }
+
+    pub(crate) fn set(&self, state: TrustState, has_waiting: bool) {
+        let waiting = if has_waiting { HAS_WAITING } else { 0 };
+        self.0.store(state as u8 | waiting, Ordering::Relaxed);
+    }
+
+    /// The state, leaving aside blocks that wait for a parent.
+    pub(crate) fn state(&self) -> TrustState {
+        TrustState::ALL[usize::from(self.0.load(Ordering::Relaxed) & !HAS_WAITING)]
+    }
+
+    pub(crate) fn has_waiting(&self) -> bool {
+        self.0.load(Ordering::Relaxed) & HAS_WAITING != 0
+    }
+}

@@ -1,0 +1,191 @@
+//! What shared caches add to the matches of the ranks that are attached to them.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use flash_indexer_core::{DpRank, LocalHash, MatchScores, PerTier, RankMatch, SharedIndex, Tier, WorkerRank};
+use flash_indexer_ingest::{Connection, Listener};
+use flash_indexer_types::{InstanceId, Trust};
+use rustc_hash::FxHashMap;
+
+use super::Model;
+use super::answers::deepen;
+use super::instance::Instance;
+use super::instance_table::ListedRank;
+use crate::answer::InstanceName;
+
+/// Registered shared caches of a model.
+#[derive(Default)]
+pub(crate) struct ListedCaches {
+    /// Their ranks, in the order of names.
+    caches: Vec<ListedCache>,
+    /// Index of each rank in `caches`.
+    by_rank: FxHashMap<WorkerRank, usize>,
+}
+
+/// One rank of a shared cache.
+struct ListedCache {
+    name: Arc<InstanceName>,
+    rank: WorkerRank,
+    listener: Arc<Listener>,
+    /// Indexes of the attached ranks in the list of ranks.
+    attached: Vec<usize>,
+}
+
+/// Blocks of a prompt that a shared cache holds, and an attached rank does not.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Credit {
+    /// Index of the attached rank in the list of ranks.
+    pub at: usize,
+    /// Index of the shared cache.
+    cache: usize,
+    /// Leading blocks that the shared cache holds.
+    pub blocks: PerTier<u32>,
+}
+
+/// What the shared caches of one rank hold of a prompt, where that continues the rank's own match.
+#[derive(Debug, Clone)]
+pub(crate) struct SharedDepths {
+    /// Leading blocks of the one that holds most, for each tier.
+    pub blocks: PerTier<u32>,
+    /// Each of them, with its leading blocks in any tier.
+    pub caches: Vec<(Arc<InstanceName>, u32)>,
+    /// Their worst trust.
+    pub trust: Trust,
+}
+
+impl ListedCaches {
+    /// The shared caches among these instances. `ranks` are the ranks of the others.
+    pub(super) fn of(instances: &BTreeMap<InstanceId, Instance>, ranks: &[ListedRank]) -> Self {
+        let mut attached: FxHashMap<&InstanceId, Vec<usize>> = FxHashMap::default();
+        for (at, rank) in ranks.iter().enumerate() {
+            for cache in rank.listener.options.shared_caches.ids() {
+                attached.entry(cache).or_default().push(at);
+            }
+        }
+        let mut listed = Self::default();
+        for (id, instance) in instances.iter().filter(|(id, _)| id.shared_cache().is_some()) {
+            let name = Arc::new(InstanceName::new(id));
+            for (&dp_rank, listener) in &instance.listeners {
+                let rank = WorkerRank { worker: instance.worker, dp_rank };
+                listed.by_rank.insert(rank, listed.caches.len());
+                listed.caches.push(ListedCache {
+                    name: Arc::clone(&name),
+                    rank,
+                    listener: Arc::clone(listener),
+                    attached: attached.get(id).cloned().unwrap_or_default(),
+                });
+            }
+        }
+        listed
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.caches.is_empty()
+    }
+
+    /// Name and trust of the shared cache of a credit.
+    pub(super) fn cache(&self, credit: &Credit) -> (&Arc<InstanceName>, Trust) {
+        let ListedCache { name, rank, listener, .. } = &self.caches[credit.cache];
+        (name, listener.trust(rank.dp_rank))
+    }
+}
+
+impl Model {
+    /// What connected shared caches hold of a prompt beyond the attached ranks, in the order of these ranks. `own` are the
+    /// blocks that the rank with an index holds itself.
+    ///
+    /// Costs nothing without shared caches, and otherwise the matches and the ranks attached to the matching caches.
+    pub(super) fn credits(
+        &self,
+        (caches, ranks): (&ListedCaches, &[ListedRank]),
+        found: impl Iterator<Item = RankMatch>,
+        own: impl Fn(usize) -> PerTier<u32>,
+    ) -> Vec<Credit> {
+        if caches.is_empty() {
+            return Vec::new();
+        }
+        let mut held: BTreeMap<usize, PerTier<u32>> = BTreeMap::new();
+        for RankMatch { rank, blocks } in found {
+            if let Some(&cache) = caches.by_rank.get(&rank) {
+                deepen(held.entry(cache).or_default(), blocks);
+            }
+        }
+        let index = self.index();
+        let mut credits = Vec::new();
+        for (cache, blocks) in held {
+            let ListedCache { rank, listener, attached, .. } = &caches.caches[cache];
+            // Engines load nothing from a cache that has gone.
+            if attached.is_empty() || listener.connection() != Connection::Connected {
+                continue;
+            }
+            let has_groups = index.has_groups(*rank);
+            let adds = |&at: &usize| {
+                let own = own(at);
+                let is_more = Tier::ALL.into_iter().any(|tier| blocks[tier] > own[tier]);
+                // A hybrid model needs blocks of all its cache groups, and this cache names one only.
+                is_more && (has_groups || !index.has_groups(ranks[at].rank))
+            };
+            credits.extend(attached.iter().copied().filter(adds).map(|at| Credit { at, cache, blocks }));
+        }
+        credits.sort_by_key(|credit| credit.at);
+        credits
+    }
+
+    /// What shared caches hold of a prompt in one hash variant behind the match of each rank that is attached to them.
+    pub(crate) fn shared_depths(&self, found: &MatchScores) -> FxHashMap<WorkerRank, SharedDepths> {
+        let listed = self.instances.listed();
+        if listed.caches.is_empty() {
+            return FxHashMap::default();
+        }
+        let own: FxHashMap<WorkerRank, PerTier<u32>> = found.ranks.iter().map(|it| (it.rank, it.blocks)).collect();
+        let own = |at: usize| own.get(&listed.ranks[at].rank).copied().unwrap_or_default();
+        let mut depths: FxHashMap<WorkerRank, SharedDepths> = FxHashMap::default();
+        let credits = self.credits((&listed.caches, &listed.ranks), found.ranks.iter().copied(), own);
+        let continues = |credit: &Credit| credit.blocks[Tier::External] > own(credit.at)[Tier::External];
+        for credit in credits.into_iter().filter(continues) {
+            let (name, trust) = listed.caches.cache(&credit);
+            let new = || SharedDepths { blocks: PerTier::default(), caches: Vec::new(), trust };
+            let depths = depths.entry(listed.ranks[credit.at].rank).or_insert_with(new);
+            deepen(&mut depths.blocks, credit.blocks);
+            depths.caches.push((Arc::clone(name), credit.blocks[Tier::External]));
+            depths.trust = depths.trust.max(trust);
+        }
+        depths
+    }
+}
+
+impl Model {
+    /// The shared caches that hold more of a prompt than each attached rank does itself, with their leading blocks in any tier.
+    pub(crate) fn shared_by_name(
+        &self,
+        variants: &[Vec<LocalHash>],
+    ) -> BTreeMap<(InstanceId, DpRank), Vec<(InstanceId, u32)>> {
+        let listed = self.instances.listed();
+        let mut named: BTreeMap<_, Vec<_>> = BTreeMap::new();
+        if listed.caches.is_empty() {
+            return named;
+        }
+        let found: Vec<RankMatch> = variants.iter().flat_map(|query| self.index().find(query).ranks).collect();
+        let mut own: FxHashMap<WorkerRank, PerTier<u32>> = FxHashMap::default();
+        found.iter().for_each(|found| deepen(own.entry(found.rank).or_default(), found.blocks));
+        let own = |at: usize| own.get(&listed.ranks[at].rank).copied().unwrap_or_default();
+        for credit in self.credits((&listed.caches, &listed.ranks), found.iter().copied(), own) {
+            let ListedRank { instance, rank, .. } = &listed.ranks[credit.at];
+            let (cache, _) = listed.caches.cache(&credit);
+            let rank = (listed.names[*instance as usize].id().clone(), rank.dp_rank);
+            named.entry(rank).or_default().push((cache.id().clone(), credit.blocks[Tier::External]));
+        }
+        named
+    }
+}
+
+/// The credits of the rank with this index, out of credits in the order of ranks.
+pub(super) fn credits_of(credits: &[Credit], at: usize) -> &[Credit] {
+    if credits.is_empty() {
+        return credits;
+    }
+    let start = credits.partition_point(|credit| credit.at < at);
+    let count = credits[start..].iter().take_while(|credit| credit.at == at).count();
+    &credits[start..start + count]
+}
