@@ -236,7 +236,7 @@ impl Check {
     fn compare_rank(&self, client: &PeerClient, url: &PeerUrl, candidate: &Candidate<'_>) -> RankComparison {
         let Candidate { rank, our, their, .. } = *candidate;
         // Fault injection by model name.
-        #[cfg(test)]
+        #[cfg(any(test, feature = "fault-injection"))]
         assert!(rank.model.model_name != "peer-check-fault", "a test asked for a failure");
         // A peer whose connection stands still is exact at an earlier message, or in an earlier epoch. So trust alone decides
         // only while this replica has received nothing.

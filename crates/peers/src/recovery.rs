@@ -269,7 +269,7 @@ impl Recovery {
             let position = restored.remove(rank);
             // A panic at one rank does not affect the others, and its stream does not stay held.
             let released = watch.guarded(|| {
-                #[cfg(test)]
+                #[cfg(any(test, feature = "fault-injection"))]
                 assert!(rank.model.model_name != "release-fault", "fault injected by a test");
                 self.indexer.release_restored(rank, position);
             });
@@ -335,7 +335,7 @@ impl DumpSink for DumpLoader<'_> {
             return Err(Refused("the service is stopping".to_owned()));
         }
         // Fault injection by model name.
-        #[cfg(test)]
+        #[cfg(any(test, feature = "fault-injection"))]
         assert!(record.model_name != "recovery-fault", "a test asked for a failure");
         if self.pulled.contains(&(record.key(), record.instance_id.clone())) {
             return Ok(());

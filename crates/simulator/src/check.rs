@@ -182,8 +182,6 @@ impl World {
                 Service::metric(&text, "replays_total", "given_up"),
                 Service::metric(&text, "replays_total", "truncated"),
                 Service::metric(&text, "limit_reached_total", "waiting_messages"),
-                // Another rank, whose salts were lost, had other content for a sequence hash.
-                Service::metric(&text, "limit_reached_total", "moved_blocks"),
             ];
             if service.has_imported || lost.iter().any(|&count| count > 0) {
                 continue;

@@ -485,35 +485,3 @@ fn contradicting_a_shared_domain_costs_bounded_steps() {
     assert_eq!(depth(&index, rank(2), &chain(1, 7, 0..1)), 1);
     println!("{} steps at most", index.most);
 }
-
-/// Two ranks with the same sequence hashes; one of them, which holds much, stores a block that the other one has with other
-/// content.
-#[test]
-fn another_ranks_content_of_a_sequence_hash_costs_a_large_rank_that_block_alone() {
-    const PROMPTS: u64 = 40_000;
-    let mut index = CountingIndex::new(RunIndex::default());
-    for worker in [1, 2] {
-        for number in 0..PROMPTS {
-            index.store(rank(worker), None, &chain(1, number, 0..1));
-        }
-    }
-    let long = chain(1, PROMPTS, 0..5);
-    let mut wrong = long.clone();
-    wrong[1] = redefined(long[1], 1 << 50);
-    index.store(rank(2), None, &wrong);
-    index.store(rank(1), None, &long[..1]);
-    let applied = index.apply_moving(rank(1), &stored(Some(long[0].sequence), &long[1..4]));
-    assert_eq!((applied.stored, applied.refused, applied.moves_refused), (0, 3, 3));
-    // A later block has its parent where the other rank has it: no match gets too long by that.
-    index.store(rank(1), Some(long[3].sequence), &long[4..]);
-    for path in [&long, &wrong] {
-        assert_eq!(depth(&index, rank(1), path), 1);
-    }
-    assert_eq!((depth(&index, rank(2), &wrong), depth(&index, rank(2), &long)), (5, 1));
-    assert_eq!(index.index.size(rank(1)).blocks as u64, PROMPTS + 2);
-    assert_eq!(depth(&index, rank(1), &chain(1, 9, 0..1)), 1, "what it held before");
-    index.apply_moving(rank(1), &BlockEvent::Cleared);
-    index.store(rank(1), None, &long);
-    assert_eq!(depth(&index, rank(1), &long), 5, "a rank that holds little has sequence hashes of its own");
-    println!("{} steps at most", index.most);
-}

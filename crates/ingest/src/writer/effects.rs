@@ -19,9 +19,6 @@ const NO_TOKEN_IDS: &str = "no_token_ids";
 const PREVIOUS_BLOCK_UNKNOWN: &str = "previous_block_unknown";
 /// Reason label of moves of which it is unknown how many copies they left.
 const MOVED_COPIES_UNKNOWN: &str = "moved_copies_unknown";
-/// Why the index refuses blocks that would move too many others.
-const MOVES_REFUSED: &str = "the engine gave a sequence hash with many descendants other content, or a rank with many blocks \
-    other content than another rank has";
 /// Largest age of a batch whose timestamp is trusted. Replays return batches of days ago, never of months ago.
 const TIMESTAMP_AGE_MAX: Duration = Duration::from_secs(30 * 24 * 60 * 60);
 
@@ -188,7 +185,9 @@ impl Writer {
     ) {
         let dp_rank = rank.dp_rank;
         let (bound, why) = match event {
-            RankEvent::Primary(_) if applied.moves_refused > 0 => (Limit::MovedBlocks, MOVES_REFUSED),
+            RankEvent::Primary(_) if applied.moves_refused > 0 => {
+                (Limit::MovedBlocks, "the engine gave a sequence hash with many descendants other content")
+            }
             RankEvent::Primary(_) if applied.twins_refused > 0 => {
                 (Limit::Twins, "the engine has too many sequence hashes for one prefix")
             }

@@ -95,7 +95,7 @@ impl Writer {
                     self.store_waiting_one(slot, Some(parent), &block, (tier, copies));
                 refused += Applied { refused: blocks, twins_refused, moves_refused, ..Applied::default() };
                 if moves_refused > 0 {
-                    // The rank may hold nothing any more. What else has arrived follows with a later step.
+                    // The rank holds nothing any more.
                     return (refused, visited);
                 }
             }

@@ -155,12 +155,7 @@ impl Writer {
                 return self.refuse(slot, std::slice::from_ref(block));
             }
             if !self.change_domain(slot, None, self.moves_left(slot)) {
-                // The definition is another rank's. What this rank holds at other positions stays right, and without the
-                // block its matches are too short at most.
-                return match held {
-                    true => self.drop_rank(slot, 1),
-                    false => Applied { refused: 1, moves_refused: 1, ..Applied::default() },
-                };
+                return self.drop_rank(slot, 1);
             }
             return self.store_one(slot, parent, block, (tier, copies));
         }
