@@ -115,6 +115,10 @@ impl Blocks<'_> {
         check_count("blocks", blocks.len(), EVENT_BLOCKS_MAX)?;
         check_count("tokens", blocks.iter().map(|block| block.tokens.len()).sum(), EVENT_TOKENS_MAX)?;
         let size = self.engine_block_size(&blocks)?;
+        let registered = self.block_size.token_count();
+        if size != registered {
+            return Err(PullEventError::BlockSize { actual: size, registered });
+        }
         if blocks.last().is_some_and(|last| last.tokens.len() < size)
             && let Some(partial) = blocks.pop()
         {

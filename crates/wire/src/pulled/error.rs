@@ -52,6 +52,16 @@ pub enum PullEventError {
         /// Tokens of the first block.
         expected: usize,
     },
+    /// Blocks of another size than the registered one. The engine has one size for all its caches.
+    #[error(
+        "the engine's blocks have {actual} tokens, and those of the index {registered}: register the engine with its block size"
+    )]
+    BlockSize {
+        /// Tokens of the engine's blocks.
+        actual: usize,
+        /// The registered size.
+        registered: usize,
+    },
     /// Too many blocks outside device memory, or of too few tokens, to follow their removal.
     #[error("more than {max} blocks are outside device memory or partial: the event is left out", max = super::FOLLOWED_BLOCKS_MAX)]
     TooManyFollowedBlocks,
@@ -65,11 +75,12 @@ pub enum PullEventError {
 
 impl PullEventError {
     /// Every label.
-    pub(super) const REASONS: [&str; 6] = [
+    pub(super) const REASONS: [&str; 7] = [
         "malformed_event",
         "unknown_event_type",
         "event_too_large",
         "token_count_mismatch",
+        "block_size_mismatch",
         "followed_blocks",
         "too_many_ranks",
     ];
@@ -82,6 +93,7 @@ impl PullEventError {
             Self::UnknownType { .. } => "unknown_event_type",
             Self::TooLarge { .. } => "event_too_large",
             Self::TokenCount { .. } => "token_count_mismatch",
+            Self::BlockSize { .. } => "block_size_mismatch",
             Self::TooManyFollowedBlocks => "followed_blocks",
             Self::TooManyRanks => "too_many_ranks",
         }
