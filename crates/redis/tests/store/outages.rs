@@ -194,8 +194,15 @@ fn a_failover_that_loses_writes_is_repaired() {
     let url = format!("redis+sentinel://127.0.0.1:{}/fleet", nodes.sentinel.port());
     let [a, b] = [(); 2].map(|()| Replica::start(options(&url)));
     let long = path(1, 100);
+    let written = |count| {
+        wait_for("the response to the writes", PATIENCE, || {
+            (a.store.report().published.written >= count).then_some(())
+        });
+        a.store.report().published.written
+    };
     a.apply(rank(1), &stored(&long, Tier::Device));
     b.wait_for_depth(&long, rank(1), 100);
+    let stored_changes = written(100);
     wait_for("the replica has the data", PATIENCE, || {
         let info = nodes.replica.command(&["INFO", "keyspace"]);
         info.contains("keys=1").then_some(())
@@ -205,6 +212,8 @@ fn a_failover_that_loses_writes_is_repaired() {
     assert_eq!(nodes.master.command(&["CLIENT", "KILL", "TYPE", "replica"]), "1");
     a.apply(rank(1), &removed(&long, 10));
     b.wait_for_depth(&long, rank(1), 10);
+    // A publisher without the response would write the changes again, and lose none.
+    written(stored_changes + 90);
     nodes.master.kill();
     nodes.replica.signal("CONT");
     wait_for("a new master", PATIENCE, || nodes.replica.has_role("master").then_some(()));
