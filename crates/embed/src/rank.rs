@@ -21,7 +21,7 @@ const MOVED_COPIES_UNKNOWN: &str = "moved_copies_unknown";
 #[derive(Debug)]
 pub(crate) struct RankState {
     rank: WorkerRank,
-    /// The stream that publishes the rank's events, named by its own rank. None while only direct changes came.
+    /// The stream that publishes the rank's events, named by its own rank. None as long as the rank has only direct changes.
     pub(crate) stream: Option<DpRank>,
     /// None until an engine event was received since the last clear.
     translator: Option<Translator>,
