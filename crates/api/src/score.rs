@@ -48,13 +48,13 @@ pub struct PromptFields {
     pub cache_salt: Option<String>,
     /// Number of tokens to keep; none, 0 or -1 keeps all. They are the last ones, behind the one that begins a sequence, unless
     /// `truncation_side` says which. Also what engines read as an integer, such as `"3"`.
-    #[schema(value_type = Option<i64>, minimum = -1)]
+    #[schema(schema_with = crate::openapi::lax_token_count)]
     pub truncate_prompt_tokens: Option<Value>,
     /// The side at which tokens are left out: `left` keeps the last ones, `right` the first ones.
     #[serde(default, deserialize_with = "crate::by_name::by_name")]
     pub truncation_side: Option<TruncationSide>,
     /// Whether a text is tokenized with special tokens. Also what engines read as a truth value, such as `"yes"`.
-    #[schema(value_type = Option<bool>)]
+    #[schema(schema_with = crate::openapi::lax_bool)]
     pub add_special_tokens: Option<Value>,
     /// The instances to score; absent or empty for all.
     #[serde(alias = "pod_identifiers")]
@@ -69,18 +69,18 @@ pub struct PromptFields {
     /// Whether the prompt is recorded for the instance with the highest score, as `POST /predict` records it.
     pub record: Option<bool>,
     /// `/pick`: randomness of the choice; 0 if absent. OpenAI's `temperature` is another one.
-    #[schema(minimum = 0.0)]
+    #[schema(minimum = 0.0, maximum = 1e12)]
     pub pick_temperature: Option<f64>,
     /// `/pick`: seed of the choice; random if absent. OpenAI's `seed` is another one.
     pub pick_seed: Option<u64>,
     /// `/pick`: weight of each block that an instance has to compute.
-    #[schema(minimum = 0.0)]
+    #[schema(minimum = 0.0, maximum = 1e12)]
     pub prefill_weight: Option<f64>,
     /// `/pick`: weight of each block in use.
-    #[schema(minimum = 0.0)]
+    #[schema(minimum = 0.0, maximum = 1e12)]
     pub active_weight: Option<f64>,
     /// `/pick`: weight of each request in flight.
-    #[schema(minimum = 0.0)]
+    #[schema(minimum = 0.0, maximum = 1e12)]
     pub request_weight: Option<f64>,
     /// `/pick` and `/predict`: the router's name of the request, which is in flight from then on until `/done`.
     pub request_id: Option<String>,

@@ -74,7 +74,7 @@ pub use indexer::{
     PodOptions, PodsGuard, PredictError, Prompt, QueryError, RegistrationError, RequestPhase, Restore, RestoredRank,
     Shadow, ShadowError, Unregistered,
 };
-pub use pick::{Candidate, CostWeights, PickOptions};
+pub use pick::{Candidate, CostWeights, PickOptions, WEIGHT_MAX};
 pub use predictions::{Predicted, PredictedBlocks, PredictionLimits};
 pub use score::{PodFilter, PodScore, ScoreOptions, Scores, TierWeights, TierWeightsError};
 pub use search::{Query, TokenPrompt};

@@ -5,6 +5,9 @@ use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 use crate::in_flight::InstanceLoad;
 
+/// Limit of a weight: a cost stays finite, whatever the blocks and the load are.
+pub const WEIGHT_MAX: f64 = 1e12;
+
 /// Weights of the terms of a cost.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct CostWeights {

@@ -1,6 +1,6 @@
 //! Options of a pick, as a request gives them.
 
-use flash_indexer_registry::{CostWeights, PickOptions};
+use flash_indexer_registry::{CostWeights, PickOptions, WEIGHT_MAX};
 
 /// Options as a request gives them. Absent ones have their defaults.
 #[derive(Debug, Clone, Copy, Default)]
@@ -16,7 +16,7 @@ pub(crate) struct GivenPickOptions {
 /// Options that no pick can have.
 #[derive(Debug, Clone, thiserror::Error)]
 pub(crate) enum PickOptionsError {
-    #[error("{name} is {value}; send a number >= 0")]
+    #[error("{name} is {value}; send a number from 0 to {WEIGHT_MAX:e}")]
     Number { name: &'static str, value: f64 },
     #[error("failed to make a random seed: {0}; send pick_seed")]
     Seed(getrandom::Error),
@@ -26,7 +26,7 @@ impl GivenPickOptions {
     /// Checks the options, and adds a seed where there is none.
     pub(crate) fn checked(self) -> Result<PickOptions, PickOptionsError> {
         let number = |name, value: Option<f64>, default: f64| match value.unwrap_or(default) {
-            value if value.is_finite() && value >= 0.0 => Ok(value),
+            value if (0.0..=WEIGHT_MAX).contains(&value) => Ok(value),
             value => Err(PickOptionsError::Number { name, value }),
         };
         let defaults = CostWeights::default();

@@ -137,22 +137,19 @@ fn read_binary<T: PromptRequest>(body: &[u8], uri: &Uri) -> Result<T, ApiError> 
 
 /// The JSON value of a field in a query string. A list has one field for each of its elements.
 fn json_value(name: &str, value: String) -> Result<Value, String> {
+    // An absent field is left out of a query string.
+    let given = |value: Value| match value {
+        Value::Null => Err(format!("{name} has an invalid value")),
+        value => Ok(value),
+    };
     match name {
-        "top_k"
-        | "min_score"
-        | "ttl_ms"
-        | "truncate_prompt_tokens"
-        | "detail"
-        | "record"
-        | "add_special_tokens"
-        | "pick_temperature"
-        | "pick_seed"
-        | "prefill_weight"
-        | "active_weight"
-        | "request_weight" => {
-            // An absent field is left out of a query string.
-            let value = serde_json::from_str(&value).ok().filter(|value: &Value| !value.is_null());
-            value.ok_or_else(|| format!("{name} has an invalid value"))
+        "top_k" | "min_score" | "ttl_ms" | "detail" | "record" | "pick_temperature" | "pick_seed"
+        | "prefill_weight" | "active_weight" | "request_weight" => {
+            given(serde_json::from_str(&value).unwrap_or_default())
+        }
+        // Engines read numbers and truth values from texts too.
+        "truncate_prompt_tokens" | "add_special_tokens" => {
+            given(serde_json::from_str(&value).unwrap_or_else(|_| value.into()))
         }
         "pods" | "pod_identifiers" => Ok(Value::Array(vec![value.into()])),
         _ => Ok(value.into()),

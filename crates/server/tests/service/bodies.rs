@@ -87,6 +87,12 @@ fn a_binary_body_is_answered_as_the_same_request_in_json() {
             &bytes,
         ),
         ("/score_completions", "&truncate_prompt_tokens=4", by_tokens(json!({ "truncate_prompt_tokens": 4 })), &bytes),
+        (
+            "/score_completions",
+            "&truncate_prompt_tokens=%2B4&add_special_tokens=yes",
+            by_tokens(json!({ "truncate_prompt_tokens": "+4", "add_special_tokens": "yes" })),
+            &bytes,
+        ),
         ("/explain", "&instance_id=7&hashes=string", by_tokens(json!({ "instance_id": 7 })), &bytes),
         ("/predict", "&pod=pod-a&ttl_ms=1", by_tokens(json!({ "pod": "pod-a", "ttl_ms": 1 })), &bytes),
     ];

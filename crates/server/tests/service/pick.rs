@@ -115,6 +115,8 @@ fn wrong_options_of_a_pick_are_rejected() {
         ("pick_temperature", json!(-1)),
         ("prefill_weight", json!(-0.5)),
         ("active_weight", json!("1")),
+        // With requests in flight, the cost would be infinite.
+        ("request_weight", json!(1e308)),
         ("pick_seed", json!(-1)),
         ("after", json!("1")),
     ] {
