@@ -27,6 +27,7 @@ pub struct PromptFields {
     /// The prompt as tokens.
     pub token_ids: Option<Vec<u32>>,
     /// The prompt as a text, or as tokens.
+    #[schema(schema_with = crate::openapi::prompt)]
     pub prompt: Option<PromptField>,
     /// The messages of an OpenAI chat request, whose other prompt fields may be beside it. Presence only: a chat is parsed
     /// from the whole body.
@@ -117,7 +118,7 @@ impl PromptFields {
 }
 
 /// OpenAI's `prompt` field: a text or tokens, or a list with one of them.
-#[derive(Debug, Deserialize, ToSchema)]
+#[derive(Debug, Deserialize)]
 #[serde(untagged, expecting = "prompt must be a text or a list of token ids")]
 pub enum PromptField {
     /// A text.

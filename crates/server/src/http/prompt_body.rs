@@ -114,6 +114,8 @@ pub(super) async fn tokenize(
             ApiError::bad_request(format!("truncate_prompt_tokens is {kept}; send a number >= 0, or -1"))
         })?),
     };
+    // Checked for tokens too, where it has no effect, as engines do.
+    let add_special_tokens = lax(fields.add_special_tokens, "add_special_tokens")?;
     let engine = chat_engine(api.indexer.engine_of(&key));
     let truncation_side = fields.truncation_side.map(|side| match side {
         api::TruncationSide::Left => TruncationSide::Left,
@@ -137,7 +139,7 @@ pub(super) async fn tokenize(
             tokens
         }
         (None, Some(PromptField::Text(given))) => {
-            if lax(fields.add_special_tokens, "add_special_tokens")? == Some(LaxBool(false)) {
+            if add_special_tokens == Some(LaxBool(false)) {
                 options.special_tokens = SpecialTokens::Omitted;
             }
             text = (keep == Keep::Rendering).then(|| given.clone());

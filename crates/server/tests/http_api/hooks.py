@@ -144,6 +144,8 @@ def map_case(context: HookContext, case: Case) -> Case:
 def blamed_field(case: Case) -> str:
     """The field that makes a request invalid; empty if it is not one field."""
     description = getattr(case.meta.phase.data, "description", None) or ""
+    if description.startswith("violates "):
+        return description.rpartition("/")[2]
     return description.removeprefix("Missing required property: ").partition(":")[0].partition(" ->")[0]
 
 

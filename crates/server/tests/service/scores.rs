@@ -43,6 +43,10 @@ fn each_pod_is_scored_by_the_fastest_tier_of_each_block_of_its_prefix() {
         assert_eq!(ask(json!({ "top_k": all })), json!({ "1": 2.8, "pod-b": 1.0 }), "as vLLM's sampling parameter");
     }
     assert_eq!(ask(json!({ "truncate_prompt_tokens": 3 })), json!({}), "no complete block is left");
+    for field in ["truncate_prompt_tokens", "add_special_tokens"] {
+        let body = json!({ "model": "m", "token_ids": tokens(&[1]), field: "few" });
+        assert_eq!(service.post("/score_completions", &body).0, 422, "{field}, also where it has no effect");
+    }
     let detail = |score, held| json!({ "score": score, "held_blocks": held, "predicted_blocks": 0, "trust": "exact" });
     let pods = json!({ "1": detail(2.8, 3), "pod-b": detail(1.0, 1) });
     assert_eq!(ask(json!({ "detail": true })), json!({ "pods": pods }));
