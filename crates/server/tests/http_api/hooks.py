@@ -115,7 +115,25 @@ def filter_case(context: HookContext, case: Case) -> bool:
     if case.path == "/ui/{file}":
         # A name that no file has is not found, and not invalid.
         return is_positive
-    return is_positive or blamed_field(case) not in IGNORED.get(case.path, ())
+    if is_positive:
+        return True
+    if description(case) == "violates `additionalProperties`":
+        # Fields that an endpoint does not know have no effect.
+        return False
+    blamed = blamed_fields(case)
+    return not blamed or not blamed <= IGNORED.get(case.path, set())
+
+
+@schemathesis.hook
+def before_call(context: HookContext, case: Case, kwargs: dict[str, Any]) -> None:
+    """Leaves out aliases of the fields that a link has set."""
+    fields = case.body if isinstance(case.body, dict) else case.query
+    if case.meta is None or not case.meta.generation.mode.is_positive or not isinstance(fields, dict):
+        return
+    for names in ALIASES:
+        for alias in names[1:]:
+            if names[0] in fields:
+                fields.pop(alias, None)
 
 
 @schemathesis.hook
@@ -133,7 +151,8 @@ def map_case(context: HookContext, case: Case) -> Case:
     if case.meta.generation.mode.is_positive:
         fields = with_known_values(case.path, as_the_service_takes(dict(fields)))
     else:
-        fields = with_one_fault(case, dict(fields), blamed_field(case))
+        blamed = sorted(blamed_fields(case) - IGNORED.get(case.path, set()))
+        fields = with_one_fault(case, dict(fields), blamed[0] if len(blamed) == 1 else "")
     if is_json:
         case.body = fields
     else:
@@ -141,12 +160,17 @@ def map_case(context: HookContext, case: Case) -> Case:
     return case
 
 
-def blamed_field(case: Case) -> str:
-    """The field that makes a request invalid; empty if it is not one field."""
-    description = getattr(case.meta.phase.data, "description", None) or ""
-    if description.startswith("violates "):
-        return description.rpartition("/")[2]
-    return description.removeprefix("Missing required property: ").partition(":")[0].partition(" ->")[0]
+def description(case: Case) -> str:
+    """What makes a request invalid."""
+    return getattr(case.meta.phase.data, "description", None) or ""
+
+
+def blamed_fields(case: Case) -> set[str]:
+    """The fields that make a request invalid; empty if it is not fields of the body."""
+    if found := re.findall(r"violates .* at \S*?/properties/([^/\s]+)", description(case)):
+        return set(found)
+    name = description(case).removeprefix("Missing required property: ").partition(":")[0].partition(" ->")[0]
+    return {name} if name else set()
 
 
 def with_one_fault(case: Case, fields: dict[str, Any], blamed: str) -> dict[str, Any]:
