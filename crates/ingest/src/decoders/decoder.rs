@@ -385,7 +385,7 @@ mod tests {
     use tracing::{Event, Metadata, Subscriber};
 
     use super::*;
-    use crate::fixture::{Fixture, PATIENCE, RANK, listener_of_first_decoder};
+    use crate::tests::fixture::{Fixture, PATIENCE, RANK, listener_of_first_decoder};
 
     /// Records the fields of the entered span at each event.
     #[derive(Default)]

@@ -480,7 +480,7 @@ mod tests {
     use flash_indexer_types::Trust;
 
     use super::*;
-    use crate::fixture::{Fixture, RANK, payload};
+    use crate::tests::fixture::{Fixture, RANK, payload};
 
     #[test]
     fn a_panic_in_one_listener_restarts_its_stream_and_no_other() {

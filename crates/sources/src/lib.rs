@@ -1,40 +1,26 @@
-//! All connections to engines, as the registry uses them.
+//! Ways of receiving the events of engines, each behind the trait [`EventSource`].
+//!
+//! [`Sources`] has all of them, and the endpoint of a listener selects its way. Their frames go to the decoders of
+//! `ingest`, which know no way from another.
+//!
+//! | file | role |
+//! |---|---|
+//! | `lib.rs` | [`Sources`]: all ways as one [`Transport`] |
+//! | `pulls/` | HTTP: engines whose events the service pulls, each with a thread of its own |
+//!
+//! ZeroMQ is `ingest::Sockets`.
+
+mod pulls;
 
 use std::sync::Arc;
 use std::time::Instant;
 
+use flash_indexer_ingest::{BindError, BoundOptions, ConnectError, Decoders, EventSource, Listener, Retired};
+use flash_indexer_ingest::{Sockets, Transport};
 use flash_indexer_telemetry::supervision::Supervisor;
 use flash_indexer_types::networks::EngineNetworks;
 
-use super::decoders::{Decoders, Retired};
-use super::event_source::{ConnectError, EventSource};
-use super::listener::Listener;
-use super::pulls::Pulls;
-use super::sockets::{BindError, BoundOptions, Sockets};
-
-/// Connections to the engines of listeners. [`Sources`] are those of the service.
-pub trait Transport: Send + Sync {
-    /// Binds a socket that engines connect to. Returns its addresses, with the actual ports.
-    ///
-    /// # Errors
-    ///
-    /// When an address cannot be bound.
-    fn bind(&self, options: &BoundOptions) -> Result<Vec<String>, BindError>;
-
-    /// Begins to receive the events of a listener. Connects and reconnects in the background. For a bound pod, it only enables
-    /// replays.
-    ///
-    /// # Errors
-    ///
-    /// As [`EventSource::open`].
-    fn open(&self, listener: Arc<Listener>) -> Result<(), ConnectError>;
-
-    /// Ends it, as [`EventSource::close`] does.
-    fn close(&self, listener: &Arc<Listener>, retired: Retired) -> bool;
-
-    /// Closes every connection and stops the threads. A thread that does not end by `deadline` is abandoned.
-    fn stop(&self, deadline: Instant);
-}
+use self::pulls::Pulls;
 
 /// The sources of events. The endpoint of a listener selects its source.
 pub struct Sources {

@@ -15,6 +15,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
 
 use crossbeam_channel::{Sender, bounded};
+use flash_indexer_ingest::{ConnectError, Decoders, Delivery, EventSource, Listener, Retired};
 use flash_indexer_telemetry::supervision::{SupervisedThread, Supervisor, ThreadKind, Watch};
 use flash_indexer_types::networks::EngineNetworks;
 use flash_indexer_wire::PullReader;
@@ -23,9 +24,6 @@ use parking_lot::Mutex;
 use self::client::PullClient;
 use self::long_pulls::LongPulls;
 use self::pull_loop::{Gate, PullLoop};
-use super::decoders::{Decoders, Delivery, Retired};
-use super::event_source::{ConnectError, EventSource};
-use super::listener::Listener;
 
 /// Limit of the engines that are pulled, each by a thread. Threads of closed listeners that have not ended yet count.
 const PULLED_ENGINES_MAX: usize = 256;

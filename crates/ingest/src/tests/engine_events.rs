@@ -11,7 +11,7 @@ use flash_indexer_test_support::{EventVector, event_vectors};
 use flash_indexer_types::Trust;
 use flash_indexer_wire::{BlockTransferred, Encoding, EngineEvent, encode_batch};
 
-use crate::fixture::{Fixture, PATIENCE, RANK, chain_stored, payload};
+use crate::tests::fixture::{Fixture, PATIENCE, RANK, chain_stored, payload};
 use crate::{DecoderState, Delivery, ModelSink};
 
 /// Every encoding of a vector.

@@ -9,8 +9,8 @@ use flash_indexer_telemetry::metrics::Limit;
 use flash_indexer_test_support::wait_for;
 use flash_indexer_types::Trust;
 
-use crate::fixture::TestModel;
-use crate::fixture::{Fixture, PATIENCE, RANK, chain_payload, payload};
+use crate::tests::fixture::TestModel;
+use crate::tests::fixture::{Fixture, PATIENCE, RANK, chain_payload, payload};
 use crate::{DecoderStateDetail, Delivery, ModelSink, RankReader, ReadAt, ResumePoint, Writers};
 
 const MESSAGES: u64 = 2_000;

@@ -17,8 +17,8 @@ use flash_indexer_wire::{AdapterSalt, BlockStored, Encoding, EngineEvent, Start,
 use parking_lot::Mutex;
 
 use crate::{
-    Decoders, Listener, ListenerOptions, ListenerState, Maintain, ModelSink, QUEUE_BYTES_MIN, RankOwner, Sources,
-    Transport, Writers,
+    Decoders, EventSource, Listener, ListenerOptions, ListenerState, Maintain, ModelSink, QUEUE_BYTES_MIN, RankOwner,
+    Sockets, Writers,
 };
 
 pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
@@ -174,7 +174,7 @@ pub(crate) struct Fixture {
     pub(crate) writers: Arc<Writers>,
     /// Each has a writer of its own.
     pub(crate) models: Vec<Arc<TestModel>>,
-    sockets: Sources,
+    sockets: Sockets,
     listeners: Mutex<Vec<Arc<Listener>>>,
 }
 
@@ -190,7 +190,7 @@ impl Fixture {
         let supervisor = Supervisor::start(&metrics).expect("a thread");
         let writers = Arc::new(Writers::start(models, &supervisor).expect("a thread"));
         let decoders = Arc::new(Decoders::start(Some(1), queue_bytes_max, &writers, &supervisor).expect("a thread"));
-        let sockets = Sources::start(Arc::clone(&decoders), &EngineNetworks::default(), &supervisor).expect("threads");
+        let sockets = Sockets::start(Arc::clone(&decoders), &EngineNetworks::default(), &supervisor).expect("threads");
         let models: Vec<_> = (0..models).map(|writer| Arc::new(TestModel::new(writer, &metrics))).collect();
         for (writer, model) in models.iter().enumerate() {
             let index: Arc<dyn Maintain> = Arc::<TestModel>::clone(model);

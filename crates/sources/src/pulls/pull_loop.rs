@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use crossbeam_channel::{Receiver, RecvTimeoutError};
+use flash_indexer_ingest::{Connection, Decoders, Delivery, Frames, Listener, log_listener};
 use flash_indexer_telemetry::clock::Clock;
 use flash_indexer_telemetry::metrics::{Limit, Metrics, PullOutcome};
 use flash_indexer_telemetry::supervision::Watch;
@@ -12,10 +13,6 @@ use flash_indexer_wire::{PullEventError, PullReader, Pulled, PulledMessage};
 use parking_lot::Mutex;
 
 use super::client::{PullClient, PullResponse};
-use crate::decoders::{Decoders, Delivery};
-use crate::listener::{Connection, Listener};
-use crate::log_listener;
-use crate::message::Frames;
 
 /// Pause between two pulls of one engine.
 const PULL_INTERVAL: Duration = Duration::from_millis(100);
