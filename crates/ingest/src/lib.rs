@@ -60,7 +60,7 @@ pub use event_source::{ConnectError, EventSource};
 pub use listener::{Connection, Listener, ListenerOptions, ListenerReport, ListenerState};
 pub use listener::{Maintain, ModelSink, RankActivity, RankOwner, ReleaseOutcome, ReplayClient, ReplayProgress};
 pub use message::Frames;
-pub use queues::{QUEUE_BYTES_MIN, default_queue_bytes, memory_share};
+pub use queues::{QUEUE_BYTES_MIN, default_queue_bytes};
 pub use resume_point::{BlockDecoderState, DecoderState, DecoderStateDetail, RankReader, ReadAt, ResumePoint};
 pub use sockets::{BindError, BoundOptions, Sockets};
 #[doc(hidden)]

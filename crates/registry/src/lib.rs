@@ -40,8 +40,6 @@
 //! | `search` | the search for one prompt, in the local index and in the shared store |
 //! | `answer` | answers to queries |
 //! | `score`, `tier_lookups` | scores of pods, and the tiers of the blocks that they count |
-//! | `predictions` | blocks that routers predict |
-//! | `recent_uses` | recent uses of blocks |
 //! | `stream_positions` | positions of unregistered streams, from which a new registration continues |
 //! | `tokenization` | texts and chats to tokens |
 //! | `state_metrics` | state of the shared store and of the tokenizer pool as metrics |
@@ -50,15 +48,10 @@
 mod answer;
 #[cfg(any(test, feature = "fault-injection"))]
 pub mod faults;
-mod in_flight;
 mod indexer;
 mod model;
-mod pick;
 mod prediction_waits;
-mod predictions;
 mod published_ranks;
-mod recent_uses;
-mod routed_blocks;
 mod score;
 mod search;
 mod shared_store;
@@ -68,14 +61,15 @@ mod tier_lookups;
 mod tokenization;
 
 pub use answer::{Answer, AnswerCursor, InstanceName, NamedRank, QueryOptions, RankAnswer, StoreAnswer};
-pub use in_flight::InstanceLoad;
+pub use flash_indexer_routing::{
+    Candidate, CostWeights, InstanceLoad, PickOptions, PodFilter, Predicted, PredictedBlocks, PredictionLimits,
+    TierWeights, TierWeightsError,
+};
 pub use indexer::{
     DigestError, ExplainQuestion, Explanation, Indexer, IndexerOptions, InstanceReport, ListenError, Picked,
     PodOptions, PodsGuard, PredictError, Prompt, QueryError, RegistrationError, RequestPhase, Restore, RestoredRank,
     Shadow, ShadowError, Unregistered,
 };
-pub use pick::{Candidate, CostWeights, PickOptions};
-pub use predictions::{Predicted, PredictedBlocks, PredictionLimits};
-pub use score::{PodFilter, PodScore, ScoreOptions, Scores, TierWeights, TierWeightsError};
+pub use score::{PodScore, ScoreOptions, Scores};
 pub use search::{Query, TokenPrompt};
 pub use tokenization::{TokenizationError, TokenizationOptions, TokenizerServiceOptions};

@@ -18,6 +18,7 @@ use flash_indexer_core::hashing::{BlockSize, HashVariant, TokenWindow, local_has
 use flash_indexer_core::{
     Applied, BlockEvent, DpRank, LocalHash, RankSize, SharedIndex, WorkerId, WorkerRank, shard_of,
 };
+use flash_indexer_routing::RecentUses;
 use parking_lot::RwLock;
 use rustc_hash::FxHashSet;
 use tracing::error;
@@ -36,7 +37,6 @@ use flash_indexer_types::{ClearCause, EventContext, InstanceId, ModelKey, Ordina
 use flash_indexer_wire::AdapterSalt;
 
 use crate::published_ranks::PublishedRanks;
-use crate::recent_uses::RecentUses;
 
 /// Models by name and tenant.
 pub(crate) type Models = RwLock<BTreeMap<ModelKey, Arc<Model>>>;

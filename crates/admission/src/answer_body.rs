@@ -15,11 +15,11 @@ use http_body::{Frame, SizeHint};
 use crate::body_budget::{BodyBudget, BodyBudgetReached, BodyBytes};
 
 /// Bytes of an HTTP answer that are not counted. A connection has one such answer at a time.
-pub(crate) const UNCOUNTED_BYTES: usize = 8 << 10;
+const UNCOUNTED_BYTES: usize = 8 << 10;
 
 /// Bytes of an answer in the budget, and the connection that sends it.
 #[derive(Debug)]
-pub(crate) struct AnswerBytes {
+pub struct AnswerBytes {
     reserved: BodyBytes,
     /// None in tests without a socket.
     connection: Option<ConnectionHandle>,
@@ -27,18 +27,18 @@ pub(crate) struct AnswerBytes {
 
 impl AnswerBytes {
     /// An answer, on this connection, that has no bytes yet.
-    pub(crate) fn new(budget: &Arc<BodyBudget>, connection: Option<ConnectionHandle>) -> Self {
+    pub fn new(budget: &Arc<BodyBudget>, connection: Option<ConnectionHandle>) -> Self {
         let client = connection.as_ref().map(ConnectionHandle::client);
         Self { reserved: budget.body(client), connection }
     }
 
     /// Adds bytes. A refusal is counted.
-    pub(crate) fn add(&mut self, bytes: usize) -> Result<(), BodyBudgetReached> {
+    pub fn add(&mut self, bytes: usize) -> Result<(), BodyBudgetReached> {
         self.reserved.add(bytes)
     }
 
     /// The same bytes, which take their part of the answer's along.
-    pub(crate) fn send(&mut self, bytes: Bytes) -> Bytes {
+    pub fn send(&mut self, bytes: Bytes) -> Bytes {
         let reserved = self.reserved.split(bytes.len());
         let unread = self.connection.as_ref().map(ConnectionHandle::unread);
         Bytes::from_owner(SentBytes { bytes, _reserved: reserved, _unread: unread })
@@ -64,7 +64,7 @@ impl AsRef<[u8]> for SentBytes {
 /// # Errors
 ///
 /// If the budget has no room for it.
-pub(crate) fn count(
+pub fn count_answer(
     response: Response,
     budget: &Arc<BodyBudget>,
     connection: Option<ConnectionHandle>,

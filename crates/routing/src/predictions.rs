@@ -1,18 +1,16 @@
 //! Predictions: prompts that routers have sent to instances, until events confirm their blocks.
 
-mod predicted_blocks;
-
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use flash_indexer_core::{SequenceHash, WorkerId};
 use parking_lot::Mutex;
 
-pub use self::predicted_blocks::{Predicted, PredictedBlocks, PredictionLimits};
+use crate::predicted_blocks::{Predicted, PredictedBlocks, PredictionLimits};
 
 /// Predicted blocks of every model, in one table: worker ids are unique in the process.
 #[derive(Debug)]
-pub(crate) struct Predictions {
+pub struct Predictions {
     started: Instant,
     blocks: Mutex<PredictedBlocks>,
     /// Number of blocks in the table. Scores do not lock an empty table. Relaxed: a score need not see a concurrent
@@ -21,13 +19,15 @@ pub(crate) struct Predictions {
 }
 
 impl Predictions {
-    pub(crate) fn new(limits: PredictionLimits) -> Self {
+    /// No predictions, with these limits.
+    #[must_use]
+    pub fn new(limits: PredictionLimits) -> Self {
         let blocks = Mutex::new(PredictedBlocks::new(limits));
         Self { started: Instant::now(), blocks, block_count: AtomicUsize::new(0) }
     }
 
     /// Records that a worker is going to hold these prefixes.
-    pub(crate) fn predict(&self, worker: WorkerId, prefixes: &[SequenceHash], ttl: Duration) -> Predicted {
+    pub fn predict(&self, worker: WorkerId, prefixes: &[SequenceHash], ttl: Duration) -> Predicted {
         let mut blocks = self.blocks.lock();
         let predicted = blocks.predict(worker, prefixes, ttl, self.started.elapsed());
         self.block_count.store(blocks.len(), Ordering::Relaxed);
@@ -35,7 +35,7 @@ impl Predictions {
     }
 
     /// The current predictions; none if there are none.
-    pub(crate) fn view(&self) -> Option<PredictionView<'_>> {
+    pub fn view(&self) -> Option<PredictionView<'_>> {
         if self.block_count.load(Ordering::Relaxed) == 0 {
             return None;
         }
@@ -47,14 +47,15 @@ impl Predictions {
     }
 
     /// Number of predicted blocks.
-    pub(crate) fn count(&self) -> usize {
+    pub fn count(&self) -> usize {
         self.view().map_or(0, |_| self.block_count.load(Ordering::Relaxed))
     }
 }
 
 /// The predictions as of one moment. The table is locked for one worker at a time, so that a prediction never waits for
 /// the score of a large fleet.
-pub(crate) struct PredictionView<'a> {
+#[derive(Debug)]
+pub struct PredictionView<'a> {
     predictions: &'a Predictions,
     now: Duration,
 }
@@ -62,7 +63,7 @@ pub(crate) struct PredictionView<'a> {
 impl PredictionView<'_> {
     /// Number of leading prefixes of `next` that are predicted for a worker. The worker holds the prefixes `held`,
     /// which confirms their predictions.
-    pub(crate) fn predicted_depth(&self, worker: WorkerId, held: &[SequenceHash], next: &[SequenceHash]) -> u32 {
+    pub fn predicted_depth(&self, worker: WorkerId, held: &[SequenceHash], next: &[SequenceHash]) -> u32 {
         let mut blocks = self.predictions.blocks.lock();
         blocks.confirm(worker, held, self.now);
         blocks.predicted_depth(worker, next, self.now) as u32

@@ -16,7 +16,7 @@ use crate::fair_places::{FairPlaces, Place, QueueFull};
 
 /// Bytes of a decompressed body beyond which its request is large. A body of this size occupies a thread for 0.3 ms, and
 /// for 1.2 ms at worst: a list of local hashes of one digit.
-pub(crate) const LARGE_BYTES: usize = 256 << 10;
+pub const LARGE_BYTES: usize = 256 << 10;
 
 /// Limit of large requests that wait for a thread. One client alone may have half of them.
 const WAITING_MAX: usize = 256;
@@ -28,7 +28,7 @@ thread_local! {
 /// Threads that parse, hash and answer requests with large bodies, one for each two processors. The other requests are
 /// served by the threads of the server's runtime.
 #[derive(Debug)]
-pub(crate) struct LargeRequests {
+pub struct LargeRequests {
     /// None after its threads are stopped.
     runtime: Option<Runtime>,
     /// Places of requests that have no thread yet, one for each thread. The others wait in a fair order.
@@ -38,7 +38,7 @@ pub(crate) struct LargeRequests {
 
 /// A large request was not answered.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum LargeRequestError {
+pub enum LargeRequestError {
     /// Too many requests wait for a thread.
     #[error(
         "failed to answer a request with a large body: too many others of this client wait for a thread; retry later"
@@ -55,7 +55,7 @@ impl LargeRequests {
     /// # Errors
     ///
     /// When the system refuses a thread.
-    pub(crate) fn start(metrics: &Arc<Metrics>) -> io::Result<Self> {
+    pub fn start(metrics: &Arc<Metrics>) -> io::Result<Self> {
         let runtime = Builder::new_multi_thread()
             .worker_threads(Self::threads())
             .thread_name("large-request")
@@ -67,7 +67,7 @@ impl LargeRequests {
 
     /// Runs work of a client on one of the threads. It waits for its turn before; if too much work of the client waits, it
     /// is refused, and counted. Dropping the future cancels the work.
-    pub(crate) async fn run<T: Send + 'static>(
+    pub async fn run<T: Send + 'static>(
         &self,
         client: IpAddr,
         work: impl Future<Output = T> + Send + 'static,
@@ -85,7 +85,7 @@ impl LargeRequests {
     }
 
     /// Whether the current thread is one of these threads.
-    pub(crate) fn is_current_thread() -> bool {
+    pub fn is_current_thread() -> bool {
         IS_LARGE_REQUEST_THREAD.get()
     }
 
@@ -118,10 +118,10 @@ impl Drop for LargeRequests {
 }
 
 /// Gate that all threads of a test wait for.
-#[cfg(test)]
+#[cfg(any(test, feature = "fault-injection"))]
 impl LargeRequests {
     /// Occupies all threads until the returned sender is dropped.
-    pub(crate) fn occupy(&self) -> std::sync::mpsc::Sender<()> {
+    pub fn occupy(&self) -> std::sync::mpsc::Sender<()> {
         let (gate, closed) = std::sync::mpsc::channel::<()>();
         let closed = Arc::new(parking_lot::Mutex::new(closed));
         let (occupied, started) = std::sync::mpsc::channel();
@@ -138,13 +138,13 @@ impl LargeRequests {
     }
 
     /// Number of requests that wait for a thread.
-    pub(crate) fn waiting(&self) -> usize {
+    pub fn waiting(&self) -> usize {
         let (places, waiters) = self.places.occupied();
         places + waiters
     }
 
     /// Number of requests of one client alone that may wait for a thread while all threads are occupied.
-    pub(crate) fn share_alone() -> usize {
+    pub fn share_alone() -> usize {
         Self::threads() + WAITING_MAX / 2
     }
 }

@@ -82,7 +82,7 @@ impl Candidate {
 /// scaled to 0 for the lowest and 1 for the highest cost of a ready candidate. Equal costs are equally likely, also with
 /// temperature 0.
 #[must_use]
-pub(crate) fn pick(candidates: &[Candidate], blocks: usize, options: PickOptions) -> Option<usize> {
+pub fn pick(candidates: &[Candidate], blocks: usize, options: PickOptions) -> Option<usize> {
     let ready = || candidates.iter().enumerate().filter(|(_, candidate)| candidate.may_be_picked(options));
     let costs = || ready().map(|(_, candidate)| candidate.cost(blocks, options.weights));
     let lowest = costs().min_by(f64::total_cmp)?;

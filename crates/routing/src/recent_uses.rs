@@ -22,7 +22,7 @@ const SLICES: usize = 8;
 /// A block is identified by its prefix hash, so equal prefixes count together, whichever ranks hold them. A use counts
 /// for the length of the window, less up to an eighth of it. Counting a block takes the lock of one shard.
 #[derive(Debug)]
-pub(crate) struct RecentUses {
+pub struct RecentUses {
     started: Instant,
     slice: Duration,
     shards: Box<[Mutex<Shard>]>,
@@ -30,7 +30,7 @@ pub(crate) struct RecentUses {
 
 /// Previous uses of a query's blocks.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(crate) struct Uses {
+pub struct Uses {
     /// Recent uses of each block, without this one.
     pub before: Vec<u32>,
     /// Blocks with recent uses that were evicted.
@@ -39,13 +39,13 @@ pub(crate) struct Uses {
 
 impl RecentUses {
     /// Creates a counter of uses within `window`. Memory is allocated as blocks are used.
-    pub(crate) fn new(window: Duration, now: Instant) -> Self {
+    pub fn new(window: Duration, now: Instant) -> Self {
         let slice = (window / SLICES as u32).max(Duration::from_nanos(1));
         Self { started: now, slice, shards: (0..SHARDS).map(|_| Mutex::default()).collect() }
     }
 
     /// Counts a use of every block of `prefix` in the model with this number, and returns the previous uses.
-    pub(crate) fn count(&self, model: u64, prefix: &[LocalHash], now: Instant) -> Uses {
+    pub fn count(&self, model: u64, prefix: &[LocalHash], now: Instant) -> Uses {
         let slice = now.saturating_duration_since(self.started).as_nanos() / self.slice.as_nanos();
         // Slices start at one, so that an unused entry is older than every slice.
         let slice = NonZeroU64::MIN.saturating_add(u64::try_from(slice).unwrap_or(u64::MAX - 1));

@@ -12,19 +12,22 @@ use crate::large_requests::LARGE_BYTES;
 const ZSTD_WINDOW_LOG_MAX: u32 = 23;
 
 /// Content encodings that are accepted.
-pub(crate) const ENCODINGS: &str = "gzip, zstd";
+pub const ENCODINGS: &str = "gzip, zstd";
 
 /// Content encoding of a body, or of gRPC messages.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum ContentEncoding {
+pub enum ContentEncoding {
+    /// No encoding.
     Identity,
+    /// gzip, with one or more members.
     Gzip,
+    /// zstd.
     Zstd,
 }
 
 impl ContentEncoding {
     /// The encoding of a body with these headers.
-    pub(crate) fn of(headers: &HeaderMap) -> Result<Self, UnknownEncoding> {
+    pub fn of(headers: &HeaderMap) -> Result<Self, UnknownEncoding> {
         let lists = headers.get_all(CONTENT_ENCODING).iter().map(|list| list.to_str().unwrap_or("not a text"));
         let encodings = lists.flat_map(|list| list.split(',')).map(|encoding| encoding.trim().to_ascii_lowercase());
         let encodings: Vec<_> =
@@ -38,7 +41,7 @@ impl ContentEncoding {
     }
 
     /// Decodes a body to at most one byte more than `bytes_max`.
-    pub(crate) fn decode(self, body: Vec<u8>, bytes_max: usize) -> io::Result<Vec<u8>> {
+    pub fn decode(self, body: Vec<u8>, bytes_max: usize) -> io::Result<Vec<u8>> {
         match self {
             Self::Identity => Ok(body),
             Self::Gzip | Self::Zstd => self.decompress(&body, bytes_max),
@@ -46,7 +49,7 @@ impl ContentEncoding {
     }
 
     /// Decompresses a body to at most one byte more than `bytes_max`.
-    pub(crate) fn decompress(self, body: &[u8], bytes_max: usize) -> io::Result<Vec<u8>> {
+    pub fn decompress(self, body: &[u8], bytes_max: usize) -> io::Result<Vec<u8>> {
         match self {
             Self::Identity => Ok(body.to_vec()),
             Self::Gzip => read_up_to(bytes_max + 1, MultiGzDecoder::new(body)),
@@ -55,7 +58,7 @@ impl ContentEncoding {
     }
 
     /// The encoding of a gRPC call's messages. Others than these are refused.
-    pub(crate) fn of_messages(name: Option<&[u8]>) -> Self {
+    pub fn of_messages(name: Option<&[u8]>) -> Self {
         match name {
             Some(b"gzip") => Self::Gzip,
             Some(b"zstd") => Self::Zstd,
@@ -65,14 +68,14 @@ impl ContentEncoding {
 
     /// Whether a body with this encoding has a small content. It is decompressed up to the length of a small one. An error
     /// is left to its reader.
-    pub(crate) fn is_small(self, body: &[u8]) -> bool {
+    pub fn is_small(self, body: &[u8]) -> bool {
         self.decompress(body, LARGE_BYTES).is_ok_and(|content| content.len() <= LARGE_BYTES)
     }
 }
 
 /// A body has another encoding than those that are accepted.
 #[derive(Debug)]
-pub(crate) struct UnknownEncoding(pub(crate) String);
+pub struct UnknownEncoding(pub String);
 
 fn zstd_decoder(body: &[u8]) -> io::Result<impl Read> {
     let mut decoder = zstd::stream::read::Decoder::with_buffer(body)?;

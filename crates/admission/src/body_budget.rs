@@ -1,18 +1,14 @@
 //! Budgets of the bytes of bodies, of requests that are not answered yet and of answers that are not sent yet, shared fairly
 //! between clients.
 
-use std::io;
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 use std::time::Duration;
 
-use flash_indexer_prompt::tokenize::PoolOptions;
+use flash_indexer_telemetry::memory::memory_share;
 use flash_indexer_telemetry::metrics::{Limit, Metrics};
 use parking_lot::Mutex;
 use rustc_hash::FxHashMap;
-
-use crate::large_requests::LargeRequests;
-use crate::texts::Texts;
 
 /// A body with at most this number of bytes is small: its client gets a larger share of the budget for it.
 const SMALL_BYTES: usize = 64 << 10;
@@ -27,7 +23,7 @@ const DEFAULT_BYTES: std::ops::RangeInclusive<usize> = 64 << 20..=1 << 30;
 const LARGEST_BODIES: usize = 2;
 
 /// Longest time for a client to send a body, or a message of gRPC.
-pub(crate) const READ_DEADLINE: Duration = Duration::from_secs(30);
+pub const READ_DEADLINE: Duration = Duration::from_secs(30);
 
 /// Budget of the bytes of all bodies of requests, or of all bodies of answers, over HTTP and gRPC. Of a request, only
 /// received bytes count. The head of a gRPC call counts with its body, until the call ends.
@@ -42,7 +38,7 @@ pub(crate) const READ_DEADLINE: Duration = Duration::from_secs(30);
 /// An answer may be larger than the share of its client, because a short text may have a long answer. So a budget that has
 /// no bytes takes one answer of any length, or one text.
 #[derive(Debug)]
-pub(crate) struct BodyBudget {
+pub struct BodyBudget {
     bodies: Bodies,
     bytes_max: usize,
     received: Mutex<Received>,
@@ -57,7 +53,7 @@ struct Received {
 
 /// The bodies in a budget.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Bodies {
+pub enum Bodies {
     /// Of requests, until they are answered.
     Requests,
     /// Of answers, until they are sent.
@@ -68,7 +64,7 @@ pub(crate) enum Bodies {
 
 /// The budget has no room for a body.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum BodyBudgetReached {
+pub enum BodyBudgetReached {
     /// The body of a request.
     #[error(
         "failed to receive the body: the bodies of all requests have too many bytes; retry later, or raise --body-bytes-total-max"
@@ -87,20 +83,22 @@ pub(crate) enum BodyBudgetReached {
 impl BodyBudget {
     /// A budget of `bytes_max` bytes, by default a sixteenth of the memory. It is at least twice `body_bytes_max`, the
     /// limit of one body.
-    pub(crate) fn new(
-        bodies: Bodies,
-        bytes_max: Option<usize>,
-        body_bytes_max: usize,
-        metrics: &Arc<Metrics>,
-    ) -> Arc<Self> {
-        let bytes_max = bytes_max.unwrap_or_else(|| flash_indexer_ingest::memory_share(MEMORY_SHARE, DEFAULT_BYTES));
+    pub fn new(bodies: Bodies, bytes_max: Option<usize>, body_bytes_max: usize, metrics: &Arc<Metrics>) -> Arc<Self> {
+        let bytes_max = bytes_max.unwrap_or_else(|| memory_share(MEMORY_SHARE, DEFAULT_BYTES));
         let bytes_max = bytes_max.max(body_bytes_max.saturating_mul(LARGEST_BODIES));
         Arc::new(Self { bodies, bytes_max, received: Mutex::default(), metrics: Arc::clone(metrics) })
     }
 
+    /// A budget of its own for the same bodies, of this number of bytes.
+    #[must_use]
+    pub fn with_bytes(&self, bytes_max: usize) -> Arc<Self> {
+        let metrics = Arc::clone(&self.metrics);
+        Arc::new(Self { bodies: self.bodies, bytes_max, received: Mutex::default(), metrics })
+    }
+
     /// Bytes in use.
-    #[cfg(test)]
-    pub(crate) fn bytes(&self) -> usize {
+    #[cfg(any(test, feature = "fault-injection"))]
+    pub fn bytes(&self) -> usize {
         self.received.lock().bytes
     }
 
@@ -116,76 +114,35 @@ impl BodyBudget {
     }
 
     /// Bytes of a new body from a client; none is known in tests without a socket.
-    pub(crate) fn body(self: &Arc<Self>, client: Option<IpAddr>) -> BodyBytes {
+    pub fn body(self: &Arc<Self>, client: Option<IpAddr>) -> BodyBytes {
         let client = client.unwrap_or(Ipv4Addr::UNSPECIFIED.into());
         BodyBytes { budget: Arc::clone(self), client, bytes: 0 }
     }
 }
 
-/// Limits of bodies and texts, shared by HTTP and gRPC.
-#[derive(Debug, Clone)]
-pub(crate) struct BodyLimits {
-    /// Largest body of a request, in bytes.
-    pub(crate) bytes_max: usize,
-    pub(crate) budget: Arc<BodyBudget>,
-    pub(crate) answers: Arc<BodyBudget>,
-    pub(crate) large_requests: Arc<LargeRequests>,
-    pub(crate) texts: Arc<Texts>,
-}
-
-impl BodyLimits {
-    /// Limits of one body and of all bodies together, in bytes. All answers together have the same limit.
-    ///
-    /// # Errors
-    ///
-    /// When the system refuses a thread.
-    pub(crate) fn new(
-        (bytes_max, total_max): (usize, Option<usize>),
-        pool: &PoolOptions,
-        metrics: &Arc<Metrics>,
-    ) -> io::Result<Self> {
-        let budget = BodyBudget::new(Bodies::Requests, total_max, bytes_max, metrics);
-        let answers = BodyBudget::new(Bodies::Answers, total_max, bytes_max, metrics);
-        Ok(Self {
-            bytes_max,
-            budget,
-            answers,
-            large_requests: Arc::new(LargeRequests::start(metrics)?),
-            texts: Arc::new(Texts::new(pool, metrics)),
-        })
-    }
-}
-
-impl BodyLimits {
-    /// The same limits, with budgets of their own that have this number of bytes each.
-    pub(crate) fn with_total(&self, total_max: usize) -> Self {
-        let own = |shared: &BodyBudget| {
-            let (bodies, metrics) = (shared.bodies, Arc::clone(&shared.metrics));
-            Arc::new(BodyBudget { bodies, bytes_max: total_max, received: Mutex::default(), metrics })
-        };
-        Self { budget: own(&self.budget), answers: own(&self.answers), ..self.clone() }
-    }
-}
-
 /// Bytes of one body, released when it is dropped.
 #[derive(Debug)]
-pub(crate) struct BodyBytes {
+pub struct BodyBytes {
     budget: Arc<BodyBudget>,
     client: IpAddr,
     bytes: usize,
 }
 
 impl BodyBytes {
-    pub(crate) fn client(&self) -> IpAddr {
+    /// The client that sends or receives the body.
+    #[must_use]
+    pub fn client(&self) -> IpAddr {
         self.client
     }
 
-    pub(crate) fn metrics(&self) -> &Arc<Metrics> {
+    /// Metrics that count the budget's refusals.
+    #[must_use]
+    pub fn metrics(&self) -> &Arc<Metrics> {
         &self.budget.metrics
     }
 
     /// Adds received bytes. A refusal is counted.
-    pub(crate) fn add(&mut self, bytes: usize) -> Result<(), BodyBudgetReached> {
+    pub fn add(&mut self, bytes: usize) -> Result<(), BodyBudgetReached> {
         let mut received = self.budget.received.lock();
         let free = self.budget.bytes_max.saturating_sub(received.bytes);
         let of_client = received.by_client.get(&self.client).copied().unwrap_or(0);
@@ -202,7 +159,7 @@ impl BodyBytes {
     }
 
     /// Changes the number of bytes, after the body was decompressed.
-    pub(crate) fn set(&mut self, bytes: usize) -> Result<(), BodyBudgetReached> {
+    pub fn set(&mut self, bytes: usize) -> Result<(), BodyBudgetReached> {
         match bytes.checked_sub(self.bytes) {
             Some(more) => self.add(more),
             None => {
@@ -213,14 +170,14 @@ impl BodyBytes {
     }
 
     /// Splits off a number of bytes, at most all, which are then released by themselves.
-    pub(crate) fn split(&mut self, bytes: usize) -> Self {
+    pub fn split(&mut self, bytes: usize) -> Self {
         let bytes = bytes.min(self.bytes);
         self.bytes -= bytes;
         Self { budget: Arc::clone(&self.budget), client: self.client, bytes }
     }
 
     /// Releases all but this number of bytes.
-    pub(crate) fn shrink(&mut self, bytes: usize) {
+    pub fn shrink(&mut self, bytes: usize) {
         let released = self.bytes.saturating_sub(bytes);
         if released == 0 {
             return;

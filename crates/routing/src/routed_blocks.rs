@@ -13,7 +13,7 @@ use flash_indexer_core::keyed::KeyedMap;
 /// earlier than the block itself: with each block, the table has the whole prefix. Times are measured from one moment that the
 /// caller chooses. A block costs O(log n) to record and to remove, and about 100 bytes.
 #[derive(Debug, Default)]
-pub(crate) struct RoutedBlocks {
+pub struct RoutedBlocks {
     /// Expiry of each block.
     blocks: KeyedMap<SequenceHash, Duration>,
     /// Blocks in the order in which they are removed: those that expire first, and of one prompt the last ones first.
@@ -22,7 +22,7 @@ pub(crate) struct RoutedBlocks {
 
 /// The effect of recording a prompt.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) struct RecordedPrompt {
+pub struct RecordedPrompt {
     /// Leading blocks of the prompt that the table had before.
     pub known: usize,
     /// Leading blocks of the prompt that the table has now.
@@ -32,7 +32,7 @@ pub(crate) struct RecordedPrompt {
 impl RoutedBlocks {
     /// Records a prompt's blocks until `expires`, or longer if an earlier prompt lasts longer. Of a prompt with more than
     /// `blocks_max` blocks, the first ones count. The caller removes what exceeds the limit then.
-    pub(crate) fn record(&mut self, prefixes: &[SequenceHash], expires: Duration, blocks_max: usize) -> RecordedPrompt {
+    pub fn record(&mut self, prefixes: &[SequenceHash], expires: Duration, blocks_max: usize) -> RecordedPrompt {
         let kept = prefixes.len().min(blocks_max);
         let mut known = 0;
         for (position, &prefix) in (0_u32..).zip(&prefixes[..kept]) {
@@ -51,7 +51,7 @@ impl RoutedBlocks {
 
     /// Removes the blocks that have expired, and those that would expire first while there are more than `blocks_max`. Removes
     /// at most `count_max`.
-    pub(crate) fn remove(&mut self, now: Duration, blocks_max: usize, count_max: usize) -> Vec<SequenceHash> {
+    pub fn remove(&mut self, now: Duration, blocks_max: usize, count_max: usize) -> Vec<SequenceHash> {
         let mut removed = Vec::new();
         while removed.len() < count_max
             && let Some(&first @ (expires, _, prefix)) = self.order.first()
@@ -65,12 +65,12 @@ impl RoutedBlocks {
     }
 
     /// Number of blocks, including those that have expired and are not removed yet.
-    pub(crate) fn len(&self) -> usize {
+    pub fn block_count(&self) -> usize {
         self.blocks.len()
     }
 
     /// Removes every block.
-    pub(crate) fn clear(&mut self) {
+    pub fn clear(&mut self) {
         *self = Self::default();
     }
 }
@@ -107,7 +107,7 @@ mod tests {
     fn of_a_prompt_beyond_the_limit_the_first_blocks_count() {
         let mut routed = RoutedBlocks::default();
         assert_eq!(routed.record(&hashes(&[1, 2, 3]), second(1), 2), RecordedPrompt { known: 0, kept: 2 });
-        assert_eq!(routed.len(), 2);
+        assert_eq!(routed.block_count(), 2);
         assert_eq!(routed.remove(second(9), ALL, 1).len(), 1, "one of two expired blocks");
     }
 
@@ -140,7 +140,7 @@ mod tests {
                 removed.sort_unstable();
                 by_scan.sort_unstable();
                 prop_assert_eq!(removed, by_scan);
-                prop_assert_eq!(routed.len(), scanned.len());
+                prop_assert_eq!(routed.block_count(), scanned.len());
                 // With each block, its whole prefix: the parent of a number is a quarter of it.
                 prop_assert!(scanned.keys().all(|block| block.0 < 16 || scanned.contains_key(&SequenceHash(block.0 / 4))));
             }

@@ -16,7 +16,7 @@ use tokio::sync::oneshot;
 /// second. A client may have at most as many waiters as the queue has room left, so one client alone fills half of it, and
 /// two fill a third each.
 #[derive(Debug)]
-pub(crate) struct FairPlaces {
+pub struct FairPlaces {
     places: usize,
     waiters_max: usize,
     queue: Mutex<Queue>,
@@ -41,19 +41,21 @@ struct Waiter {
 
 /// The client has its part of the queue.
 #[derive(Debug)]
-pub(crate) struct QueueFull;
+pub struct QueueFull;
 
 /// A place, given to the next waiter when it is dropped.
 #[derive(Debug)]
-pub(crate) struct Place(Arc<FairPlaces>);
+pub struct Place(Arc<FairPlaces>);
 
 impl FairPlaces {
-    pub(crate) fn new(places: usize, waiters_max: usize) -> Arc<Self> {
+    /// This number of places, for which at most `waiters_max` wait.
+    #[must_use]
+    pub fn new(places: usize, waiters_max: usize) -> Arc<Self> {
         Arc::new(Self { places, waiters_max, queue: Mutex::default() })
     }
 
     /// Waits for a place. Dropping the future ends the wait.
-    pub(crate) async fn acquire(self: &Arc<Self>, client: IpAddr) -> Result<Place, QueueFull> {
+    pub async fn acquire(self: &Arc<Self>, client: IpAddr) -> Result<Place, QueueFull> {
         let mut waiting = {
             let mut queue = self.queue.lock();
             if queue.used < self.places {
@@ -71,8 +73,8 @@ impl FairPlaces {
     }
 
     /// Number of places in use, and of waiters.
-    #[cfg(test)]
-    pub(crate) fn occupied(&self) -> (usize, usize) {
+    #[cfg(any(test, feature = "fault-injection"))]
+    pub fn occupied(&self) -> (usize, usize) {
         let queue = self.queue.lock();
         (queue.used, queue.waiters)
     }

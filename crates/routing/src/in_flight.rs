@@ -9,14 +9,17 @@ use flash_indexer_types::ModelKey;
 
 /// A request, as its router names it.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub(crate) struct RequestKey {
+pub struct RequestKey {
+    /// Model of the request.
     pub model: ModelKey,
+    /// Name of the request, unique in the model.
     pub request_id: String,
 }
 
 /// A request that was sent to an instance and has not finished.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct InFlightRequest {
+pub struct InFlightRequest {
+    /// Id of the instance.
     pub worker: WorkerId,
     /// Blocks of its prompt, which it uses until it has finished.
     pub blocks: u32,
@@ -38,7 +41,7 @@ pub struct InstanceLoad {
 /// Requests in flight of all models. A request counts until its router reports its end, or for a time to live: a router may have
 /// crashed. Each operation costs O(log n).
 #[derive(Debug)]
-pub(crate) struct InFlight {
+pub struct InFlight {
     requests_max: usize,
     requests: KeyedMap<RequestKey, (InFlightRequest, Duration)>,
     expirations: BTreeSet<(Duration, RequestKey)>,
@@ -47,7 +50,8 @@ pub(crate) struct InFlight {
 
 impl InFlight {
     /// No requests. Beyond `requests_max`, those that expire first are dropped.
-    pub(crate) fn new(requests_max: usize) -> Self {
+    #[must_use]
+    pub fn new(requests_max: usize) -> Self {
         Self {
             requests_max: requests_max.max(1),
             requests: KeyedMap::default(),
@@ -58,7 +62,7 @@ impl InFlight {
 
     /// Records a request until `expires`. A request of the same name is replaced. Returns the number of requests that were dropped
     /// for it.
-    pub(crate) fn begin(&mut self, key: RequestKey, request: InFlightRequest, now: Duration, expires: Duration) -> u64 {
+    pub fn begin(&mut self, key: RequestKey, request: InFlightRequest, now: Duration, expires: Duration) -> u64 {
         self.expire(now);
         self.end(&key);
         let mut dropped = 0;
@@ -78,7 +82,7 @@ impl InFlight {
     }
 
     /// Records that the prompt of a request is computed. False if the request is not in flight.
-    pub(crate) fn end_prefill(&mut self, key: &RequestKey) -> bool {
+    pub fn end_prefill(&mut self, key: &RequestKey) -> bool {
         let Some((request, _)) = self.requests.get_mut(key) else { return false };
         if let Some(load) = self.loads.get_mut(&request.worker) {
             load.prefill_blocks -= u64::from(request.prefill_blocks);
@@ -88,7 +92,7 @@ impl InFlight {
     }
 
     /// Records that a request has finished. False if it is not in flight.
-    pub(crate) fn end(&mut self, key: &RequestKey) -> bool {
+    pub fn end(&mut self, key: &RequestKey) -> bool {
         let Some((request, expires)) = self.requests.remove(key) else { return false };
         self.expirations.remove(&(expires, key.clone()));
         if let Some(load) = self.loads.get_mut(&request.worker) {
@@ -103,7 +107,7 @@ impl InFlight {
     }
 
     /// Drops the requests whose time to live has passed.
-    pub(crate) fn expire(&mut self, now: Duration) {
+    pub fn expire(&mut self, now: Duration) {
         while let Some((expires, first)) = self.expirations.first().cloned()
             && expires <= now
         {
@@ -112,7 +116,8 @@ impl InFlight {
     }
 
     /// The load of an instance.
-    pub(crate) fn load(&self, worker: WorkerId) -> InstanceLoad {
+    #[must_use]
+    pub fn load(&self, worker: WorkerId) -> InstanceLoad {
         self.loads.get(&worker).copied().unwrap_or_default()
     }
 
