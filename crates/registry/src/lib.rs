@@ -34,7 +34,7 @@
 //! | `indexer/handover`, `restore`, `restored_state`, `shadow`, `rank_records` | dumps, restores, rebuilding an instance, and digests |
 //! | `indexer/queries`, `scoring`, `explanations` | entry points of queries, scores, predictions and explanations |
 //! | `model` | one model of one tenant: its index, its instances, and the sink that ingestion writes into |
-//! | `model/answers`, `instance`, `replaceable_index`, `token_windows` | answers of the index, instances, replacing a failed index, token windows in use |
+//! | `model/answers`, `instance`, `replaceable_index` | answers of the index, instances, replacing a failed index |
 //! | `published_ranks` | the ranks of a model as published to the shared store |
 //! | `shared_store` | connection to the shared store; `local_ranks` are published, `fleet` is the list of all replicas' ranks |
 //! | `search` | the search for one prompt, in the local index and in the shared store |
