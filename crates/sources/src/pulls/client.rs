@@ -188,16 +188,9 @@ impl Resolver for EngineResolver {
             return Ok(found.clone());
         }
         let found = self.system.resolve(uri, config, timeout)?;
-        let (mut allowed, mut first_refused) = (self.empty(), None);
-        for address in &found {
-            match self.networks.check_address(address.ip()) {
-                Ok(()) => allowed.push(*address),
-                Err(refused) => drop(first_refused.get_or_insert(refused)),
-            }
-        }
-        if let Some(refused) = first_refused.filter(|_| allowed.is_empty()) {
-            return Err(Error::Other(Box::new(refused)));
-        }
+        let permitted = self.networks.permitted(&found).map_err(|refused| Error::Other(Box::new(refused)))?;
+        let mut allowed = self.empty();
+        permitted.into_iter().for_each(|address| allowed.push(address));
         *self.found.lock() = Some((Instant::now(), allowed.clone()));
         Ok(allowed)
     }
