@@ -28,7 +28,7 @@
 //! |---|---|
 //! | `event`, `ids` | events of a rank's cache, and the identities in them |
 //! | `hashing`, `token_windows`, `keyed` | local hashes and prefix hashes; token windows in use; keyed hash tables |
-//! | `index`, `scores`, `deepest`, `held`, `held_reading`, `tiers` | the trait of index designs, answers, their deepest ranks, dumps and fastest tiers |
+//! | `index`, `shared_index`, `locked`, `scores`, `deepest`, `held`, `held_reading`, `tiers` | the traits of index designs, one behind a lock, answers, their deepest ranks, dumps and fastest tiers |
 //! | `oracle` | the reference implementation that every design must equal |
 //! | `run` | the run index, the default design |
 //! | `sharded` | an index divided into shards, which threads change at the same time |

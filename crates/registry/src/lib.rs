@@ -40,6 +40,7 @@
 //! | `search` | the search for one prompt, in the local index and in the shared store |
 //! | `answer` | answers to queries |
 //! | `score`, `tier_lookups` | scores of pods, and the tiers of the blocks that they count |
+//! | `prediction_waits` | waits until the blocks of a routed prompt are in the index |
 //! | `stream_positions` | positions of unregistered streams, from which a new registration continues |
 //! | `tokenization` | texts and chats to tokens |
 //! | `state_metrics` | state of the shared store and of the tokenizer pool as metrics |

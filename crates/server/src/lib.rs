@@ -23,6 +23,7 @@
 //! | `access.rs` | checks of bearer tokens |
 //! | `http/` | HTTP API: the table of endpoints and their handlers |
 //! | `grpc/` | gRPC API |
+//! | `engines.rs` | the engine whose prompts a model's chats have |
 //! | `body_limits.rs` | limits of bodies and texts, shared by HTTP and gRPC |
 //! | `little_endian.rs` | lists of numbers as bytes |
 //! | `pick_options.rs` | options of a pick, over HTTP and gRPC |
