@@ -27,8 +27,8 @@
 //! | module | role |
 //! |---|---|
 //! | `event`, `ids` | events of a rank's cache, and the identities in them |
-//! | `hashing`, `keyed` | local hashes and prefix hashes; keyed hash tables |
-//! | `index`, `scores`, `deepest`, `held`, `held_reading`, `tiers` | the trait of index designs, answers, their deepest ranks, dumps and fastest tiers |
+//! | `hashing`, `token_windows`, `keyed` | local hashes and prefix hashes; token windows in use; keyed hash tables |
+//! | `index`, `shared_index`, `locked`, `scores`, `deepest`, `held`, `held_reading`, `tiers` | the traits of index designs, one behind a lock, answers, their deepest ranks, dumps and fastest tiers |
 //! | `oracle` | the reference implementation that every design must equal |
 //! | `run` | the run index, the default design |
 //! | `sharded` | an index divided into shards, which threads change at the same time |
@@ -56,6 +56,7 @@ mod scores;
 mod sharded;
 mod shared_index;
 mod tiers;
+mod token_windows;
 
 pub use deepest::{DeepestMatches, RankOrder};
 pub use event::{Block, BlockEvent, RemovedCopies};
@@ -67,3 +68,4 @@ pub use locked::Locked;
 pub use scores::{MatchScores, RankMatch};
 pub use sharded::{ShardedIndex, shard_of};
 pub use shared_index::{PREFETCH_DISTANCE, SharedIndex};
+pub use token_windows::TokenWindows;

@@ -3,7 +3,7 @@
 //! The service has one index, [`RunIndex`](flash_indexer_core::run::RunIndex). The designs of this crate are older. `bench`
 //! and `replay` compare them with the run index. `doctor` checks a service with the radix tree, because a second
 //! implementation does not share the bugs of the first one. Every exact design equals the oracle of `flash-indexer-core`
-//! under any order of events (`tests/equivalence.rs`); the inexact ones document their error, and `tests/inexact.rs` tests
+//! under any order of events (`tests/it/equivalence.rs`); the inexact ones document their error, and `tests/it/inexact.rs` tests
 //! it.
 //!
 //! ```

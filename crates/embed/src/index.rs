@@ -6,9 +6,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
 use flash_indexer_core::groups::GroupedIndex;
-use flash_indexer_core::hashing::{BlockSize, TokenWindow};
+use flash_indexer_core::hashing::BlockSize;
 use flash_indexer_core::run::RunIndex;
-use flash_indexer_core::{Applied, BlockEvent, RankSize, SharedIndex, WorkerId, WorkerRank};
+use flash_indexer_core::{Applied, BlockEvent, RankSize, SharedIndex, TokenWindows, WorkerId, WorkerRank};
 use flash_indexer_wire::{LiveMessage, ReplayReply};
 use parking_lot::{Mutex, RwLock};
 use rustc_hash::FxHashMap;
@@ -51,33 +51,6 @@ pub(crate) struct Shared {
     pub(crate) index: GroupedIndex,
     pub(crate) listed: ListedRanks,
     pub(crate) windows: TokenWindows,
-}
-
-/// Token windows with which engines have hashed blocks so far.
-#[derive(Debug, Default)]
-pub(crate) struct TokenWindows {
-    blocks: AtomicBool,
-    blocks_and_next: AtomicBool,
-}
-
-impl TokenWindows {
-    /// Records that an engine uses this window. Relaxed: a query that misses the flag runs before the first block of that
-    /// window is visible.
-    pub(crate) fn record(&self, window: TokenWindow) {
-        let flag = match window {
-            TokenWindow::Block => &self.blocks,
-            TokenWindow::BlockAndNext => &self.blocks_and_next,
-        };
-        flag.store(true, Ordering::Relaxed);
-    }
-
-    /// The windows to query. Plain blocks are included unless every engine uses the other window.
-    pub(crate) fn in_use(&self) -> impl Iterator<Item = TokenWindow> {
-        let next = self.blocks_and_next.load(Ordering::Relaxed);
-        let blocks = !next || self.blocks.load(Ordering::Relaxed);
-        let windows = [(blocks, TokenWindow::Block), (next, TokenWindow::BlockAndNext)];
-        windows.into_iter().filter_map(|(used, window)| used.then_some(window))
-    }
 }
 
 impl fmt::Debug for EmbeddedIndex {

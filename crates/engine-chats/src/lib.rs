@@ -15,6 +15,7 @@
 //! | `content_format.rs` | whether a template wants texts or parts, as the engines detect it |
 //! | `vllm_message.rs` | which fields of a message vLLM takes |
 //! | `media.rs` | stand-ins for media, and which text precedes them |
+//! | `error.rs` | errors of preparing a chat |
 //! | `families/` | families of models whose prompts engines make by code |
 
 mod body;

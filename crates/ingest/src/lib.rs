@@ -32,30 +32,24 @@
 //! | `engine_socket.rs` | what a socket receives from an engine: messages, and the connections that they belong to |
 //! | `event_source.rs` | what a way of receiving events has to do, and its errors |
 //! | `sockets/` | ZeroMQ: subscriptions, replay requests, the bound socket, the resolver |
-//! | `pulls/` | HTTP: engines whose events the service pulls, each with a thread of its own |
-//! | `sources.rs` | all of these ways as one; the endpoint of a listener selects its way |
+//! | `transport.rs` | all ways of receiving events as one, as the registry uses them; `sources` has the other ways |
 
 mod bound_pods;
 mod change;
 mod decoders;
-#[cfg(test)]
-mod engine_events_tests;
 mod engine_socket;
 mod event_parts;
 mod event_source;
-#[cfg(test)]
-mod fixture;
 mod listener;
 mod listener_decoder;
 mod message;
-#[cfg(test)]
-mod overload_tests;
-mod pulls;
 mod queues;
 mod resume_point;
 mod scoped_clear;
 mod sockets;
-mod sources;
+#[cfg(test)]
+mod tests;
+mod transport;
 mod waiting_ranks;
 mod writer;
 
@@ -65,10 +59,11 @@ pub use engine_socket::{ConnectionEvent, EngineSocket, receive_from};
 pub use event_source::{ConnectError, EventSource};
 pub use listener::{Connection, Listener, ListenerOptions, ListenerReport, ListenerState};
 pub use listener::{Maintain, ModelSink, RankActivity, RankOwner, ReleaseOutcome, ReplayClient, ReplayProgress};
-pub use queues::{QUEUE_BYTES_MIN, default_queue_bytes, memory_share};
+pub use message::Frames;
+pub use queues::{QUEUE_BYTES_MIN, default_queue_bytes};
 pub use resume_point::{BlockDecoderState, DecoderState, DecoderStateDetail, RankReader, ReadAt, ResumePoint};
 pub use sockets::{BindError, BoundOptions, Sockets};
-pub use sources::{Sources, Transport};
 #[doc(hidden)]
 pub use tracing;
+pub use transport::Transport;
 pub use writer::Writers;

@@ -399,7 +399,7 @@ mod tests {
     use flash_indexer_wire::{BlockRemoved, Encoding, EngineEvent, encode_batch};
 
     use super::*;
-    use crate::fixture::{Fixture, chain_after, chain_stored, payload};
+    use crate::tests::fixture::{Fixture, chain_after, chain_stored, payload};
 
     /// An index with deferred work, in turns.
     struct MaintenanceTurns(AtomicUsize);

@@ -23,17 +23,10 @@ impl PeerResolver {
 impl Resolver for PeerResolver {
     fn resolve(&self, uri: &Uri, config: &Config, timeout: NextTimeout) -> Result<ResolvedSocketAddrs, Error> {
         let found = self.system.resolve(uri, config, timeout)?;
-        let (mut allowed, mut first_refused) = (self.empty(), None);
-        for address in &found {
-            match self.networks.check_address(address.ip()) {
-                Ok(()) => allowed.push(*address),
-                Err(refused) => drop(first_refused.get_or_insert(refused)),
-            }
-        }
-        match first_refused.filter(|_| allowed.is_empty()) {
-            None => Ok(allowed),
-            Some(refused) => Err(Error::Other(Box::new(refused))),
-        }
+        let permitted = self.networks.permitted(&found).map_err(|refused| Error::Other(Box::new(refused)))?;
+        let mut allowed = self.empty();
+        permitted.into_iter().for_each(|address| allowed.push(address));
+        Ok(allowed)
     }
 }
 

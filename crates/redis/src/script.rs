@@ -11,25 +11,26 @@ pub(crate) struct Script {
 }
 
 macro_rules! scripts {
-    ($($(#[$about:meta])* $name:ident = $file:literal;)*) => {
+    ($($(#[$about:meta])* $name:ident = $($file:literal)+;)*) => {
         $($(#[$about])* pub(crate) static $name: Script = {
-            const SOURCE: &str = include_str!(concat!("scripts/", $file));
+            const SOURCE: &str = concat!($(include_str!(concat!("scripts/", $file))),+);
             Script { source: SOURCE, digest: LazyLock::new(|| redis::Script::new(SOURCE).get_hash().to_owned()) }
         };)*
     };
 }
 
+// A script is one file, or several in a row.
 scripts! {
     /// Finds the depths of a prompt.
     FIND = "find.lua";
     /// Writes one batch of a session.
     WRITE = "write.lua";
     /// Renews a publisher's leases.
-    RENEW = "renew.lua";
+    RENEW = "tables.lua" "renew.lua";
     /// Ends a publisher's leases.
-    RELEASE = "release.lua";
+    RELEASE = "tables.lua" "release.lua";
     /// Reads the directory of ranks.
-    LIST = "list.lua";
+    LIST = "tables.lua" "list.lua";
     /// Removes values that no replica writes.
     REMOVE_INVALID = "remove_invalid.lua";
 }

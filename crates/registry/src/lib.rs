@@ -34,14 +34,13 @@
 //! | `indexer/handover`, `restore`, `restored_state`, `shadow`, `rank_records` | dumps, restores, rebuilding an instance, and digests |
 //! | `indexer/queries`, `scoring`, `explanations` | entry points of queries, scores, predictions and explanations |
 //! | `model` | one model of one tenant: its index, its instances, and the sink that ingestion writes into |
-//! | `model/answers`, `instance`, `replaceable_index`, `token_windows` | answers of the index, instances, replacing a failed index, token windows in use |
+//! | `model/answers`, `instance`, `replaceable_index` | answers of the index, instances, replacing a failed index |
 //! | `published_ranks` | the ranks of a model as published to the shared store |
 //! | `shared_store` | connection to the shared store; `local_ranks` are published, `fleet` is the list of all replicas' ranks |
 //! | `search` | the search for one prompt, in the local index and in the shared store |
 //! | `answer` | answers to queries |
 //! | `score`, `tier_lookups` | scores of pods, and the tiers of the blocks that they count |
-//! | `predictions` | blocks that routers predict |
-//! | `recent_uses` | recent uses of blocks |
+//! | `prediction_waits` | waits until the blocks of a routed prompt are in the index |
 //! | `stream_positions` | positions of unregistered streams, from which a new registration continues |
 //! | `tokenization` | texts and chats to tokens |
 //! | `state_metrics` | state of the shared store and of the tokenizer pool as metrics |
@@ -50,15 +49,10 @@
 mod answer;
 #[cfg(any(test, feature = "fault-injection"))]
 pub mod faults;
-mod in_flight;
 mod indexer;
 mod model;
-mod pick;
 mod prediction_waits;
-mod predictions;
 mod published_ranks;
-mod recent_uses;
-mod routed_blocks;
 mod score;
 mod search;
 mod shared_store;
@@ -68,14 +62,15 @@ mod tier_lookups;
 mod tokenization;
 
 pub use answer::{Answer, AnswerCursor, InstanceName, NamedRank, QueryOptions, RankAnswer, StoreAnswer};
-pub use in_flight::InstanceLoad;
+pub use flash_indexer_routing::{
+    Candidate, CostWeights, InstanceLoad, PickOptions, PodFilter, Predicted, PredictedBlocks, PredictionLimits,
+    TierWeights, TierWeightsError, WEIGHT_MAX,
+};
 pub use indexer::{
     DigestError, ExplainQuestion, Explanation, Indexer, IndexerOptions, InstanceReport, ListenError, Picked,
     PodOptions, PodsGuard, PredictError, Prompt, QueryError, RegistrationError, RequestPhase, Restore, RestoredRank,
     Shadow, ShadowError, Unregistered,
 };
-pub use pick::{Candidate, CostWeights, PickOptions, WEIGHT_MAX};
-pub use predictions::{Predicted, PredictedBlocks, PredictionLimits};
-pub use score::{PodFilter, PodScore, ScoreOptions, Scores, TierWeights, TierWeightsError};
+pub use score::{PodScore, ScoreOptions, Scores};
 pub use search::{Query, TokenPrompt};
 pub use tokenization::{TokenizationError, TokenizationOptions, TokenizerServiceOptions};

@@ -5,7 +5,6 @@ mod instance;
 mod instance_table;
 mod replaceable_index;
 mod shared_caches;
-mod token_windows;
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -16,8 +15,9 @@ use arc_swap::Guard;
 use flash_indexer_core::groups::{GroupChange, GroupedIndex, RankEvent};
 use flash_indexer_core::hashing::{BlockSize, HashVariant, TokenWindow, local_hashes};
 use flash_indexer_core::{
-    Applied, BlockEvent, DpRank, LocalHash, RankSize, SharedIndex, WorkerId, WorkerRank, shard_of,
+    Applied, BlockEvent, DpRank, LocalHash, RankSize, SharedIndex, TokenWindows, WorkerId, WorkerRank, shard_of,
 };
+use flash_indexer_routing::RecentUses;
 use parking_lot::RwLock;
 use rustc_hash::FxHashSet;
 use tracing::error;
@@ -26,7 +26,6 @@ pub(crate) use self::instance::{Instance, StreamStatus};
 pub(crate) use self::instance_table::InstanceTable;
 pub(crate) use self::replaceable_index::{ReplaceableIndex, unbounded_index};
 pub(crate) use self::shared_caches::SharedDepths;
-pub(crate) use self::token_windows::TokenWindows;
 
 use flash_indexer_explain::{History, SeenVariants};
 use flash_indexer_ingest::{Decoders, Listener, Maintain, ModelSink, RankOwner};
@@ -36,7 +35,6 @@ use flash_indexer_types::{ClearCause, EventContext, InstanceId, ModelKey, Ordina
 use flash_indexer_wire::AdapterSalt;
 
 use crate::published_ranks::PublishedRanks;
-use crate::recent_uses::RecentUses;
 
 /// Models by name and tenant.
 pub(crate) type Models = RwLock<BTreeMap<ModelKey, Arc<Model>>>;

@@ -1,23 +1,16 @@
 //! Scores of pods: the weighted number of a prompt's blocks that each pod holds or is predicted to hold.
 
-mod pod_filter;
-mod tier_weights;
-
 use std::collections::BTreeMap;
 use std::num::NonZeroUsize;
 
 use flash_indexer_core::hashing::sequence_hashes;
 use flash_indexer_core::{LocalHash, PerTier, RankMatch, SequenceHash, Tier, WorkerId, WorkerRank};
-use rustc_hash::{FxHashMap, FxHashSet};
-
-pub use self::pod_filter::PodFilter;
-pub use self::tier_weights::{TierWeights, TierWeightsError};
-
+use flash_indexer_routing::{PodFilter, PredictionView, Predictions, TierWeights};
 use flash_indexer_types::{InstanceId, Trust};
+use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::answer::StoreAnswer;
 use crate::model::{Model, SharedDepths};
-use crate::predictions::{PredictionView, Predictions};
 use crate::search::{RemoteRank, Search};
 use crate::shared_store::RemoteListedRank;
 use crate::tier_lookups::{TierLookups, slowest_tiers};

@@ -21,13 +21,10 @@
 //! |---|---|
 //! | `server.rs` | options, start and stop of the whole service ([`Server`]) |
 //! | `access.rs` | checks of bearer tokens |
-//! | `answer_body.rs` | bodies of answers that count until they are sent |
 //! | `http/` | HTTP API: the table of endpoints and their handlers |
 //! | `grpc/` | gRPC API |
-//! | `body_budget.rs` | budgets of the bytes of all bodies, shared between clients |
-//! | `content_encoding.rs` | content encodings of bodies and messages |
-//! | `fair_places.rs` | places that clients share fairly |
-//! | `large_requests.rs` | threads for requests with large bodies |
+//! | `engines.rs` | the engine whose prompts a model's chats have |
+//! | `body_limits.rs` | limits of bodies and texts, shared by HTTP and gRPC |
 //! | `little_endian.rs` | lists of numbers as bytes |
 //! | `pick_options.rs` | options of a pick, over HTTP and gRPC |
 //! | `reload.rs` | files that are read again while the service runs |
@@ -38,16 +35,12 @@
 //! `discovery`, snapshots and peers in `peers`. Their public types are re-exported here.
 
 mod access;
-mod answer_body;
-mod body_budget;
-mod content_encoding;
+mod body_limits;
 mod engines;
 #[cfg(test)]
 mod failure_tests;
-mod fair_places;
 mod grpc;
 mod http;
-mod large_requests;
 mod little_endian;
 mod pick_options;
 mod registrar;

@@ -22,7 +22,7 @@ use tokio::task::JoinHandle;
 use tracing::{info, warn};
 
 use crate::access::AccessControl;
-use crate::body_budget::BodyLimits;
+use crate::body_limits::BodyLimits;
 use crate::grpc::{EndpointPickerOptions, GrpcServer};
 use crate::http::{self, Api};
 use crate::registrar::DiscoveryRegistrar;

@@ -3,12 +3,10 @@
 use std::net::IpAddr;
 use std::sync::Arc;
 
+use flash_indexer_admission::{Bodies, BodyBudget, FairPlaces, QueueFull};
 use flash_indexer_prompt::tokenize::{PoolOptions, Prompt, PromptOptions, SHORT_BYTES_MAX, TokenizeError, Tokenized};
 use flash_indexer_registry::{Indexer, TokenizationError};
 use flash_indexer_telemetry::metrics::Metrics;
-
-use crate::body_budget::{Bodies, BodyBudget};
-use crate::fair_places::{FairPlaces, QueueFull};
 
 /// Long texts for each worker of the pool that are tokenized in turns. Further ones wait for a place.
 const LONG_PER_WORKER: usize = 8;

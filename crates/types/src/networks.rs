@@ -1,6 +1,6 @@
 //! Allow-list of the networks of engines and peers.
 
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::str::FromStr;
 use std::sync::Arc;
 
@@ -46,6 +46,20 @@ impl EngineNetworks {
         let dialled = address.to_canonical();
         let is_permitted = self.0.is_empty() || self.0.iter().any(|EngineNetwork(network)| network.contains(&dialled));
         if is_permitted { Ok(()) } else { Err(RefusedAddress::outside_networks(address)) }
+    }
+
+    /// The permitted ones of a name's addresses.
+    ///
+    /// # Errors
+    ///
+    /// When there are addresses and none of them is permitted.
+    pub fn permitted(&self, found: &[SocketAddr]) -> Result<Vec<SocketAddr>, RefusedAddress> {
+        let checked = |address: &SocketAddr| self.check_address(address.ip()).map(|()| *address);
+        let permitted: Vec<_> = found.iter().flat_map(checked).collect();
+        match found.first() {
+            Some(first) if permitted.is_empty() => checked(first).map(|first| vec![first]),
+            _ => Ok(permitted),
+        }
     }
 
     /// Rejects a host that [`check_host`] rejects, and an address outside the networks. The addresses of a name are checked
@@ -96,6 +110,16 @@ mod tests {
         ] {
             assert_eq!(networks.check_endpoint(endpoint).is_ok(), is_permitted, "{endpoint}");
         }
+    }
+
+    #[test]
+    fn of_a_names_addresses_the_permitted_ones_are_used() {
+        let networks = networks(&["10.0.0.0/8"]);
+        let [inside, outside]: [SocketAddr; 2] =
+            ["10.0.0.1:80", "11.0.0.1:80"].map(|text| text.parse().expect("an address"));
+        assert_eq!(networks.permitted(&[outside, inside]), Ok(vec![inside]));
+        assert_eq!(networks.permitted(&[]), Ok(Vec::new()));
+        assert!(networks.permitted(&[outside]).is_err());
     }
 
     #[test]

@@ -40,7 +40,7 @@
 //! |---|---|
 //! | `frames`, `topic` | frames of a multipart message, names in a topic |
 //! | `msgpack`, `cbor` | readers and writers of the two binary formats |
-//! | `event`, `decode`, `decode_event`, `fields`, `adapter` | engine events; decoding of batches, of events, of single fields, of formats that differ by engine |
+//! | `event`, `decode`, `decode_event`, `event_fields`, `fields`, `adapter` | engine events; decoding of batches, of events, of their fields, of single values, of formats that differ by engine |
 //! | `decode_mooncake` | events of Mooncake's master |
 //! | `encode` | batches byte for byte as vLLM writes them |
 //! | `pulled` | responses of TensorRT-LLM's pull API, as messages of a stream |
@@ -59,6 +59,7 @@ mod decode_event;
 mod decode_mooncake;
 mod encode;
 mod event;
+mod event_fields;
 mod fields;
 mod frames;
 mod msgpack;

@@ -13,6 +13,7 @@
 //! | `prefix` | prefixes by their cursors |
 //! | `matches`, `answers` | depths by holder, and their conversion to ranks |
 //! | `writer` | what events change: directories, columns, coverage, eviction, compaction |
+//! | `shared` | the index as a `SharedIndex` |
 //! | `limits` | limits of an index without a memory limit |
 //! | `bound`, `use_samples` | counters and use samples of an index with a memory limit |
 //! | `models`, `costs`, `compaction_tests`, `held_parts_tests`, `tails_tests` | loom models, step limits, compaction, reading in parts and tails against the oracle |
@@ -34,6 +35,7 @@ mod matches;
 mod models;
 mod prefix;
 mod published;
+mod shared;
 #[cfg(all(test, not(loom)))]
 mod tails_tests;
 mod top;
@@ -41,7 +43,6 @@ mod use_samples;
 mod widest;
 mod writer;
 
-use std::cell::RefCell;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::atomic::{AtomicU64, AtomicUsize};
@@ -56,18 +57,13 @@ pub use self::bound::{INDEX_BYTES_MIN, MemoryTooSmall, OnEvicted};
 use self::find::{Conflict, find_depths, until_unchanged};
 pub use self::limits::RunLimits;
 use self::matches::Scratch;
-use self::prefix::prefix;
 use self::published::Published;
 use self::published::holdings::Holder;
 use self::top::find_top;
 use self::use_samples::UseSamples;
 use self::writer::{Bounded, Compaction, Writer};
-use crate::cursor::PrefixCursor;
 use crate::keyed::HashKey;
-use crate::{
-    Applied, BlockEvent, DeepestMatches, HeldBlock, HeldReading, LocalHash, MatchScores, MemoryLimit, PerTier,
-    RankMatch, RankOrder, RankSize, ReadingProgress, SequenceHash, SharedIndex, Tier, WorkerId, WorkerRank, tiers,
-};
+use crate::{LocalHash, RankOrder, Tier};
 
 /// Memory use of a [`RunIndex`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -120,7 +116,7 @@ pub struct RunIndex {
     /// The order of the holders' ranks, resolved by the first query after the ranks or the order changed.
     ordered: ArcSwap<ResolvedOrder>,
     writer: Mutex<Writer>,
-    /// Bytes that the index took when [`SharedIndex::memory_bytes`] last found the writer free.
+    /// Bytes that the index took when [`SharedIndex::memory_bytes`](crate::SharedIndex::memory_bytes) last found the writer free.
     bytes_taken: AtomicUsize,
     /// Present only in an index with a memory limit.
     bound: Option<Bound>,
@@ -265,7 +261,7 @@ impl RunIndex {
         RunHolders { version, holders }
     }
 
-    /// Memory use after all maintenance ([`SharedIndex::maintain`]). Completes the maintenance and holds the writer's
+    /// Memory use after all maintenance ([`SharedIndex::maintain`](crate::SharedIndex::maintain)). Completes the maintenance and holds the writer's
     /// mutex meanwhile.
     #[must_use]
     pub fn memory(&self) -> RunMemory {
@@ -313,177 +309,12 @@ impl RunIndex {
     }
 }
 
-/// Runs that one maintenance call visits.
-const VISITED_WITH_MAINTENANCE: usize = 512;
-/// Matches whose tiers one lock of the writer resolves.
-const MATCHES_PER_LOCK: usize = 64;
-
-thread_local! {
-    /// Buffers that the queries of a thread reuse.
-    static SCRATCH: RefCell<Scratch> = RefCell::default();
-}
-
-impl SharedIndex for RunIndex {
-    fn apply(&self, rank: WorkerRank, event: &BlockEvent) -> Applied {
-        let mut writer = self.writer.lock();
-        let applied = writer.apply(rank, event);
-        if let Some(compaction) = &mut writer.compaction {
-            compaction.follow(rank, event);
-        }
-        if applied.refused > 0 {
-            // The copy might have had room for the refused blocks, so it could differ.
-            writer.abandon_copy();
-        }
-        if matches!(event, BlockEvent::Removed { .. }) {
-            self.compact_if_sparse(&mut writer, COPIED_WITH_EVENT, WAITING_LISTED_WITH_EVENT_MAX);
-        }
-        applied
-    }
-
-    /// Does nothing while another thread writes.
-    fn prefetch(&self, rank: WorkerRank, event: &BlockEvent) {
-        if let Some(mut writer) = self.writer.try_lock() {
-            writer.prefetch(rank, event);
-        }
-    }
-
-    fn find(&self, query: &[LocalHash]) -> MatchScores {
-        SCRATCH.with_borrow_mut(|scratch| {
-            let found = self.with_ranks(|published, resolved| {
-                find_depths(published, query, scratch)?;
-                Ok(resolved.scores(scratch))
-            });
-            let Some(found) = found else { return MatchScores::default() };
-            self.record_use(scratch);
-            found
-        })
-    }
-
-    /// Merges the holders as `find` does, and then compares a match only if it is as deep as those selected before.
-    fn find_deepest(&self, query: &[LocalHash], count: usize, order: &Arc<RankOrder>) -> DeepestMatches {
-        SCRATCH.with_borrow_mut(|scratch| {
-            let found = self.with_ranks(|published, resolved| {
-                find_depths(published, query, scratch)?;
-                Ok(resolved.deepest(scratch, count, &self.resolved_order(resolved, order)))
-            });
-            let Some(found) = found else { return DeepestMatches::default() };
-            self.record_use(scratch);
-            found
-        })
-    }
-
-    /// Finds every prefix of which a rank holds all blocks, unless it consists of more than 65,536 runs. Costs its blocks.
-    fn prefix(&self, cursor: PrefixCursor) -> Option<Vec<LocalHash>> {
-        prefix(&self.published.load(), cursor)
-    }
-
-    /// Takes the writer's mutex if a match is longer in slower tiers. Resolves a few matches at a time, so that the
-    /// writer is not blocked for long either.
-    fn fastest_tiers(&self, query: &[LocalHash], found: &[RankMatch]) -> Vec<PerTier<u32>> {
-        let in_device: Option<Vec<_>> = found.iter().map(tiers::in_device).collect();
-        in_device.unwrap_or_else(|| {
-            let turns = found.chunks(MATCHES_PER_LOCK);
-            turns.flat_map(|found| self.writer.lock().fastest_tiers(query, found)).collect()
-        })
-    }
-
-    fn ranks(&self) -> Vec<WorkerRank> {
-        self.sizes().into_iter().map(|(rank, _)| rank).collect()
-    }
-
-    fn held(&self, rank: WorkerRank) -> Vec<HeldBlock> {
-        self.writer.lock().held(rank)
-    }
-
-    fn copies(&self, rank: WorkerRank, block: SequenceHash) -> PerTier<u32> {
-        self.writer.lock().copies_of(rank, block)
-    }
-
-    /// Takes the writer's mutex. Searches the directories of at most 256 hash domains.
-    fn find_block(&self, sequence: SequenceHash) -> Option<HeldBlock> {
-        self.writer.lock().find_block(sequence)
-    }
-
-    fn read_held(&self, reading: &mut HeldReading, blocks_max: usize) -> ReadingProgress {
-        self.writer.lock().read_held(reading, blocks_max)
-    }
-
-    fn clear_rank(&self, rank: WorkerRank) {
-        self.apply(rank, &BlockEvent::Cleared);
-    }
-
-    fn size(&self, rank: WorkerRank) -> RankSize {
-        let size = |published: &Published, resolved: &ResolvedRanks| {
-            Ok(resolved.slot(rank).map(|slot| published.ranks.size_of(slot)).unwrap_or_default())
-        };
-        self.with_ranks(size).unwrap_or_default()
-    }
-
-    fn sizes(&self) -> Vec<(WorkerRank, RankSize)> {
-        self.published.load().ranks.sizes()
-    }
-
-    fn remove_worker(&self, worker: WorkerId) {
-        for rank in self.ranks() {
-            if rank.worker == worker {
-                self.clear_rank(rank);
-            }
-        }
-        self.writer.lock().forget_late_refusals(worker);
-        // Some ranks of the worker may be partial although the index holds none of their blocks.
-        if let Some(bound) = &self.bound {
-            bound.counters.forget_worker(worker);
-        }
-    }
-
-    fn maintain(&self) -> bool {
-        let mut writer = self.writer.lock();
-        writer.do_maintenance(VISITED_WITH_MAINTENANCE)
-            || self.compact_if_sparse(&mut writer, COPIED_WITH_MAINTENANCE, usize::MAX)
-    }
-
-    /// Returns the figure from before the change while one is under way: it never blocks on the writer.
-    fn memory_bytes(&self) -> Option<usize> {
-        if let Some(writer) = self.writer.try_lock() {
-            self.bytes_taken.store(writer.bytes_taken(), Relaxed);
-        }
-        Some(self.bytes_taken.load(Relaxed))
-    }
-
-    fn twins_skipped(&self) -> u64 {
-        self.twins_skipped.load(Relaxed)
-    }
-
-    fn abandon(&self) {
-        self.published.load().ranks.abandon();
-    }
-
-    fn set_memory_max(&self, bytes_max: usize, spare_bytes: usize) {
-        let Some(bound) = &self.bound else { return };
-        let mut writer = self.writer.lock();
-        bound.counters.bytes_max.store(bytes_max, Relaxed);
-        if writer.fits(bytes_max) {
-            writer.rebind(bytes_max);
-            return;
-        }
-        writer.evict_until_copy_fits(spare_bytes.min(bytes_max));
-        let (published, mut compacted) = writer.compacted();
-        compacted.bind(writer.unbind(bytes_max));
-        *writer = compacted;
-        self.published.store(published);
-    }
-
-    fn memory_limit(&self) -> Option<MemoryLimit> {
-        self.bound.as_ref().map(|bound| bound.counters.report())
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use std::panic::{AssertUnwindSafe, catch_unwind};
 
     use super::*;
-    use crate::{Block, DpRank};
+    use crate::{Block, BlockEvent, DpRank, SequenceHash, SharedIndex, WorkerId, WorkerRank};
 
     fn stored(rank: u64) -> (WorkerRank, BlockEvent) {
         let blocks = vec![Block { sequence: SequenceHash(rank), local: LocalHash(7) }];

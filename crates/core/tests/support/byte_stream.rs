@@ -9,11 +9,9 @@
 //! Bytes are reduced to useful ranges, so that nearly every stream has an effect: sixteen workers, more
 //! than a run's header has room for, and prompts of up to 48 blocks. Missing bytes end the stream.
 
-#[path = "top.rs"]
-mod top;
-
 use std::collections::BTreeSet;
 
+use crate::top::check_top;
 use flash_indexer_core::hashing::sequence_hashes;
 use flash_indexer_core::oracle::Oracle;
 use flash_indexer_core::run::{RunIndex, RunLimits};
@@ -21,7 +19,6 @@ use flash_indexer_core::{
     Block, BlockEvent, DpRank, HeldBlock, LocalHash, Locked, RemovedCopies, SequenceHash, SharedIndex, Tier, WorkerId,
     WorkerRank,
 };
-use top::check_top;
 
 const WORKERS: u8 = 16;
 const PROMPT_BLOCKS_MAX: u8 = 48;

@@ -101,7 +101,7 @@ impl Decoders {
     }
 
     /// Whether the service is stopping: messages are no longer applied.
-    pub(super) fn are_stopping(&self) -> bool {
+    pub fn are_stopping(&self) -> bool {
         self.writers.are_stopping()
     }
 
@@ -132,7 +132,7 @@ impl Decoders {
     }
 
     /// Counts live messages of a listener that are dropped before they reach its decoder, and degrades its ranks.
-    pub(crate) fn drop_live(&self, listener: &Arc<Listener>, messages: usize, reason: &'static str, why: &str) {
+    pub fn drop_live(&self, listener: &Arc<Listener>, messages: usize, reason: &'static str, why: &str) {
         (0..messages).for_each(|_| self.metrics.rejected(reason));
         listener.reject(reason, why.to_owned());
         self.deliver(listener, Delivery::Dropped(listener.begin_drop_run()));
@@ -200,7 +200,7 @@ mod tests {
     use flash_indexer_types::Trust;
 
     use super::*;
-    use crate::fixture::{Fixture, RANK, listener_of_first_decoder, payload};
+    use crate::tests::fixture::{Fixture, RANK, listener_of_first_decoder, payload};
 
     #[test]
     fn messages_dropped_at_the_tail_are_replayed_without_a_further_message() {

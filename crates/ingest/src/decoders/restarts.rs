@@ -82,7 +82,7 @@ mod tests {
     use flash_indexer_wire::Cursor;
 
     use crate::Delivery;
-    use crate::fixture::{Fixture, PATIENCE, RANK, payload};
+    use crate::tests::fixture::{Fixture, PATIENCE, RANK, payload};
 
     #[test]
     fn a_panic_of_a_decoder_thread_is_counted_and_requests_no_replay_of_the_stream_that_caused_it() {

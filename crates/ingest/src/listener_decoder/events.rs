@@ -321,7 +321,7 @@ mod tests {
     use flash_indexer_wire::{BlockRemoved, BlockStored, Encoding, ExtraKey, TokenIds, encode_batch};
 
     use super::*;
-    use crate::fixture::{Fixture, RANK, chain_stored, payload};
+    use crate::tests::fixture::{Fixture, RANK, chain_stored, payload};
     use crate::{Delivery, ModelSink};
 
     /// A message that stores a chain of salted blocks.

@@ -113,7 +113,7 @@ mod tests {
     use flash_indexer_wire::{Encoding, EngineEvent, encode_batch};
 
     use super::*;
-    use crate::fixture::{Fixture, PATIENCE, RANK, chain_stored};
+    use crate::tests::fixture::{Fixture, PATIENCE, RANK, chain_stored};
     use crate::{DecoderStateDetail, Delivery, Listener, RankReader, ReadAt, ResumePoint};
 
     /// A rank that no message before the dump names.

@@ -5,6 +5,7 @@ mod handover;
 mod notes;
 mod numbering;
 mod readings;
+mod restarts;
 mod unknown_fields;
 
 use std::collections::BTreeSet;
@@ -158,47 +159,6 @@ impl ListenerDecoder {
             partly_applied: None,
             is_rest_queued: false,
         }
-    }
-
-    /// The decoder that replaces this one after a panic. It removes all blocks of the stream, and requests no replay, which
-    /// would return the message that caused the panic.
-    pub(super) fn after_panic(self, now: Instant) -> Self {
-        self.listener.reject("panicked", DECODER_PANICKED.to_owned());
-        self.into_restarted(DECODER_PANICKED, Replay::Unavailable, now)
-    }
-
-    /// Restarts the stream because its state is lost. `ranks` are the stream's ranks in the registry.
-    pub(super) fn restart(&mut self, ranks: Vec<DpRank>, replay: Replay, now: Instant) {
-        let (listener, metrics) = (Arc::clone(&self.listener), Arc::clone(&self.metrics));
-        let mut lost = std::mem::replace(self, Self::with_replay(listener, metrics, Replay::Unavailable));
-        lost.ranks.extend(ranks);
-        *self =
-            lost.into_restarted("a thread of the service panicked; the blocks of the stream are removed", replay, now);
-    }
-
-    /// The decoder that replaces this one, whose state is lost.
-    fn into_restarted(self, why: &str, replay: Replay, now: Instant) -> Self {
-        let replay = match self.listener.options.replay_endpoint {
-            Some(_) => self.listener.replay_after_restart(replay),
-            None => Replay::Unavailable,
-        };
-        let mut restarted = Self::with_replay(self.listener, self.metrics, replay);
-        restarted.listener.cancel_replay();
-        restarted.has_restarted = true;
-        restarted.changes.push(Change::Restarted);
-        // Earlier acknowledgements were discarded with the other changes. The stream is read from its start again.
-        restarted.changes.push(Change::DropsAcknowledged(restarted.listener.drop_runs()));
-        restarted.ranks = self.ranks;
-        restarted.ignored_ranks = self.ignored_ranks;
-        restarted.forget_ranks();
-        restarted.changes.push(Change::RecordLoss(None, why.to_owned()));
-        restarted.stream.release(None, now);
-        if restarted.listener.connection() == Connection::Connected {
-            restarted.stream.connected(now);
-        }
-        restarted.execute();
-        restarted.changes.push(Change::Pending(restarted.stream.pending()));
-        restarted
     }
 
     pub(super) fn listener(&self) -> &Arc<Listener> {
@@ -480,7 +440,7 @@ mod tests {
     use flash_indexer_types::Trust;
 
     use super::*;
-    use crate::fixture::{Fixture, RANK, payload};
+    use crate::tests::fixture::{Fixture, RANK, payload};
 
     #[test]
     fn a_panic_in_one_listener_restarts_its_stream_and_no_other() {

@@ -7,6 +7,6 @@ mod fair_tests;
 mod shared;
 mod turns;
 
-pub use self::budget::{QUEUE_BYTES_MIN, default_queue_bytes, memory_share};
+pub use self::budget::{QUEUE_BYTES_MIN, default_queue_bytes};
 pub(crate) use self::fair::{NoticePosition, QueuedSize, QueuedWork};
 pub(crate) use self::shared::{Queues, Taken};

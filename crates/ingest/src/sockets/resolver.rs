@@ -112,22 +112,16 @@ pub(super) fn look_up(name: &HostName, networks: &EngineNetworks) -> Addresses {
     let found = (host.as_str(), *port).to_socket_addrs();
     let found = found.map_err(|error| LookupError::Unresolved { host: host.clone(), why: error.to_string() })?;
     let found: Vec<SocketAddr> = found.collect();
-    let allowed = endpoints(found.iter().copied().filter(|address| networks.check_address(address.ip()).is_ok()));
-    match (allowed.is_empty(), found.first()) {
-        (false, _) => Ok(allowed),
-        (true, None) => Err(LookupError::NoAddress { host: host.clone() }),
-        (true, Some(first)) => {
-            networks
-                .check_address(first.ip())
-                .map_err(|refused| LookupError::Refused { host: host.clone(), refused })?;
-            Ok(allowed)
-        }
+    if found.is_empty() {
+        return Err(LookupError::NoAddress { host: host.clone() });
     }
+    let permitted = networks.permitted(&found);
+    permitted.map(endpoints).map_err(|refused| LookupError::Refused { host: host.clone(), refused })
 }
 
 /// Addresses as endpoints, IPv4 first, because engines bind IPv4 by default.
-fn endpoints(found: impl Iterator<Item = SocketAddr>) -> Vec<String> {
-    let (mut endpoints, others): (Vec<_>, Vec<_>) = found.partition(SocketAddr::is_ipv4);
+fn endpoints(found: Vec<SocketAddr>) -> Vec<String> {
+    let (mut endpoints, others): (Vec<_>, Vec<_>) = found.into_iter().partition(SocketAddr::is_ipv4);
     endpoints.extend(others);
     endpoints.dedup();
     endpoints.into_iter().map(|address| format!("tcp://{address}")).collect()
@@ -167,6 +161,6 @@ mod tests {
     #[test]
     fn addresses_of_both_kinds_can_be_connected_to() {
         let found = ["[::1]:7", "127.0.0.1:7", "[::1]:7", "[::2]:7"].map(|text| text.parse().expect("an address"));
-        assert_eq!(endpoints(found.into_iter()), ["tcp://127.0.0.1:7", "tcp://[::1]:7", "tcp://[::2]:7"]);
+        assert_eq!(endpoints(found.to_vec()), ["tcp://127.0.0.1:7", "tcp://[::1]:7", "tcp://[::2]:7"]);
     }
 }

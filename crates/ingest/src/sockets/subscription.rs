@@ -253,7 +253,7 @@ mod tests {
 
     use super::super::resolver;
     use super::*;
-    use crate::fixture::{Fixture, PATIENCE, RANK, listener_of_first_decoder, payload};
+    use crate::tests::fixture::{Fixture, PATIENCE, RANK, listener_of_first_decoder, payload};
 
     #[test]
     fn a_host_that_resolves_to_a_refused_address_is_counted_and_reported_as_refused() {

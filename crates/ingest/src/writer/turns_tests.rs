@@ -14,8 +14,8 @@ use flash_indexer_telemetry::supervision::Supervisor;
 use super::Writers;
 use crate::ModelSink;
 use crate::change::Change;
-use crate::fixture::{RANK, TestModel};
 use crate::listener::{Listener, Maintain};
+use crate::tests::fixture::{RANK, TestModel};
 
 /// Blocks of each rank in each of its groups: several parts of a clear.
 const BLOCKS: u64 = 600;

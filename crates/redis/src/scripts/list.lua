@@ -3,19 +3,6 @@
 -- Returns { removed, version, states, leases }, where `removed` counts invalid values, and also publishers and
 -- descriptions if the version differs from the caller's; each table as a flat list. A lease is the number of
 -- milliseconds until its end.
--- A table of another type is invalid. The tables depend on each other, so all are removed; publishers write them
--- again.
-local removed = 0
-for at, command in ipairs({ 'ZSCORE', 'HEXISTS', 'HEXISTS', 'HEXISTS', 'GET' }) do
-  local result = at == 5 and redis.pcall(command, KEYS[at]) or at < 5 and redis.pcall(command, KEYS[at], '')
-  if type(result) == 'table' and result.err then
-    if not string.find(result.err, 'WRONGTYPE', 1, true) then error(result.err, 0) end
-    removed = removed + 1
-  end
-end
-if removed > 0 then
-  for at = 1, 5 do redis.call('DEL', KEYS[at]) end
-end
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
 local expired = redis.call('ZRANGEBYSCORE', KEYS[1], '-inf', string.format('%d', now), 'LIMIT', 0, 256)

@@ -3,19 +3,6 @@
 -- ARGV: publisher, duration of a lease in milliseconds, then id, description and state of each rank.
 -- Returns the number of invalid tables removed, then for each rank 1 if this publisher has its lease and 0 if another
 -- one has.
--- A table of another type is invalid. The tables depend on each other, so all are removed; publishers write them
--- again.
-local removed = 0
-for at, command in ipairs({ 'ZSCORE', 'HEXISTS', 'HEXISTS', 'HEXISTS', 'GET' }) do
-  local result = at == 5 and redis.pcall(command, KEYS[at]) or at < 5 and redis.pcall(command, KEYS[at], '')
-  if type(result) == 'table' and result.err then
-    if not string.find(result.err, 'WRONGTYPE', 1, true) then error(result.err, 0) end
-    removed = removed + 1
-  end
-end
-if removed > 0 then
-  for at = 1, 5 do redis.call('DEL', KEYS[at]) end
-end
 local alive, publishers, descriptions, states, version = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)

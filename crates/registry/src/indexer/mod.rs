@@ -31,6 +31,8 @@ use std::time::{Duration, Instant};
 
 use flash_indexer_prompt::tokenize::{Prompt as TextPrompt, PromptOptions, Tokenized};
 use flash_indexer_redis::PublisherWaker;
+use flash_indexer_routing::{InFlight, Predictions, RecentUses};
+use flash_indexer_sources::Sources;
 use parking_lot::Mutex;
 
 use self::cleanup::{Cleanup, Sweeps};
@@ -52,16 +54,13 @@ pub use self::shadow::{Shadow, ShadowError};
 pub use self::unregister::Unregistered;
 use flash_indexer_core::hashing::BlockSize;
 use flash_indexer_explain::Tombstones;
-use flash_indexer_ingest::{Decoders, Sources, Transport, Writers, default_queue_bytes};
+use flash_indexer_ingest::{Decoders, Transport, Writers, default_queue_bytes};
 use flash_indexer_telemetry::metrics::Metrics;
 use flash_indexer_telemetry::supervision::Supervisor;
 use flash_indexer_types::{EngineKind, ModelKey};
 
-use crate::in_flight::InFlight;
 use crate::model::{Model, Models};
 use crate::prediction_waits::PredictionWaits;
-use crate::predictions::Predictions;
-use crate::recent_uses::RecentUses;
 use crate::shared_store::SharedStore;
 use crate::stream_positions::StreamPositions;
 use crate::tier_lookups::TierLookups;

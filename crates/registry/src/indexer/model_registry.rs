@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use flash_indexer_core::TokenWindows;
 use flash_indexer_core::hashing::BlockSize;
 use flash_indexer_explain::{History, SeenVariants};
 use flash_indexer_ingest::Maintain;
@@ -11,7 +12,7 @@ use flash_indexer_types::ModelKey;
 use parking_lot::RwLock;
 
 use super::{Indexer, RegistrationError};
-use crate::model::{InstanceTable, Model, ReplaceableIndex, TokenWindows};
+use crate::model::{InstanceTable, Model, ReplaceableIndex};
 use crate::published_ranks::PublishedRanks;
 
 impl Indexer {

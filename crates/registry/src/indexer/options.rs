@@ -5,11 +5,10 @@ use std::time::Duration;
 
 use flash_indexer_access::LimitsFile;
 use flash_indexer_redis::StoreOptions;
+use flash_indexer_routing::{PredictionLimits, TierWeights};
 use flash_indexer_telemetry::metrics::MetricNames;
 use flash_indexer_types::networks::EngineNetworks;
 
-use crate::predictions::PredictionLimits;
-use crate::score::TierWeights;
 use crate::tokenization::TokenizationOptions;
 
 /// Options of an [`Indexer`](super::Indexer).

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use flash_indexer_ingest::Connection;
+use flash_indexer_routing::{Candidate, InFlightRequest, PickOptions, PodFilter, RequestKey, pick};
 use flash_indexer_telemetry::metrics::Limit;
 use flash_indexer_types::names::{NameField, check_names};
 use flash_indexer_types::{InstanceId, ModelKey};
@@ -10,9 +11,7 @@ use flash_indexer_types::{InstanceId, ModelKey};
 use super::scoring::PredictError;
 use super::{Indexer, QueryError};
 use crate::answer::StoreAnswer;
-use crate::in_flight::{InFlightRequest, RequestKey};
-use crate::pick::{Candidate, PickOptions, pick};
-use crate::score::{PodFilter, ScoredPod, Scoring};
+use crate::score::{ScoredPod, Scoring};
 use crate::search::{Query, Search, TokenPrompt};
 
 /// Longest time for which a request counts as in flight. Its router may have crashed.

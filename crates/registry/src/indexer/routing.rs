@@ -11,6 +11,7 @@ use std::time::{Duration, Instant, SystemTime};
 use flash_indexer_core::hashing::{HashVariant, TokenWindow, local_hashes, sequence_hashes};
 use flash_indexer_core::{SequenceHash, SharedIndex, Tier, WorkerRank};
 use flash_indexer_ingest::{Decoders, Delivery, Listener};
+use flash_indexer_routing::RoutedBlocks;
 use flash_indexer_telemetry::metrics::{Limit, Metrics};
 use flash_indexer_wire::{
     BlockRemoved, BlockStored, EVENT_TOKENS_MAX, Encoding, EngineEvent, ExtraKey, TokenIds, encode_batch,
@@ -18,7 +19,6 @@ use flash_indexer_wire::{
 use parking_lot::Mutex;
 use rustc_hash::FxHashMap;
 
-use crate::routed_blocks::RoutedBlocks;
 use crate::search::TokenPrompt;
 
 /// Blocks of an instance whose registration names no size of its cache.
@@ -87,7 +87,7 @@ impl RoutedInstances {
         let removed = { self.instances.lock().remove(&listener.id) };
         if let Some(removed) = removed {
             let mut stream = removed.stream.lock();
-            self.count(stream.blocks.len(), 0);
+            self.count(stream.blocks.block_count(), 0);
             // A prompt may be about to be recorded.
             *stream = RoutedStream { is_removed: true, ..RoutedStream::default() };
         }
@@ -115,12 +115,12 @@ impl RoutedInstances {
         if stream.is_removed {
             return 0;
         }
-        let before = stream.blocks.len();
+        let before = stream.blocks.block_count();
         stream.repair(listener, decoders);
         let expired = stream.blocks.remove(now, usize::MAX, REMOVED_PER_MESSAGE);
         let room = self.blocks_max.saturating_sub(self.block_count().saturating_sub(before));
         let cache_blocks = listener.options.cache_blocks.map_or(CACHE_BLOCKS_BY_DEFAULT, usize::from);
-        if room < cache_blocks && stream.blocks.len() + prefixes.len() > room {
+        if room < cache_blocks && stream.blocks.block_count() + prefixes.len() > room {
             metrics.limit_reached(Limit::RoutedBlocks);
         }
         let blocks_max = cache_blocks.min(room);
@@ -151,7 +151,7 @@ impl RoutedInstances {
         }
         events.extend(evicted.chunks(EVENT_BLOCKS_MAX).flat_map(|part| removal(part.to_vec())));
         stream.publish(&events, listener, decoders);
-        let after = stream.blocks.len();
+        let after = stream.blocks.block_count();
         self.count(before, after);
         recorded.kept
     }
@@ -168,10 +168,10 @@ impl RoutedInstances {
                 if stream.is_removed {
                     break;
                 }
-                let before = stream.blocks.len();
+                let before = stream.blocks.block_count();
                 stream.repair(&listener, decoders);
                 let expired = stream.blocks.remove(now, usize::MAX, REMOVED_PER_MESSAGE);
-                self.count(before, stream.blocks.len());
+                self.count(before, stream.blocks.block_count());
                 let is_last = expired.len() < REMOVED_PER_MESSAGE;
                 let events: Vec<_> = removal(expired).into_iter().collect();
                 stream.publish(&events, &listener, decoders);

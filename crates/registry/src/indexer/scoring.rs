@@ -6,11 +6,11 @@ use std::time::Duration;
 use flash_indexer_core::SequenceHash;
 use flash_indexer_core::hashing::sequence_hashes;
 use flash_indexer_ingest::Listener;
+use flash_indexer_routing::Predicted;
 use flash_indexer_telemetry::metrics::Limit;
 use flash_indexer_types::{InstanceId, ModelKey};
 
 use super::{Indexer, QueryError};
-use crate::predictions::Predicted;
 use crate::score::{ScoreOptions, Scores};
 use crate::search::{Query, TokenPrompt};
 

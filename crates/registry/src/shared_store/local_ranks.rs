@@ -82,7 +82,7 @@ mod tests {
     use flash_indexer_core::hashing::{BlockSize, sequence_hashes};
     use flash_indexer_core::run::RunIndex;
     use flash_indexer_core::{
-        Applied, Block, BlockEvent, DpRank, HeldBlock, LocalHash, MatchScores, RankSize, Tier, WorkerId,
+        Applied, Block, BlockEvent, DpRank, HeldBlock, LocalHash, MatchScores, RankSize, Tier, TokenWindows, WorkerId,
     };
     use flash_indexer_explain::{History, SeenVariants};
     use flash_indexer_redis::PublisherWaker;
@@ -91,7 +91,7 @@ mod tests {
     use parking_lot::RwLock;
 
     use super::*;
-    use crate::model::{Instance, InstanceTable, ReplaceableIndex, TokenWindows};
+    use crate::model::{Instance, InstanceTable, ReplaceableIndex};
     use crate::published_ranks::PublishedRanks;
 
     const RANKS: u32 = 500;

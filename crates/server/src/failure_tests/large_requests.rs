@@ -2,6 +2,7 @@
 
 use std::io::{Read, Write};
 
+use flash_indexer_admission::{LARGE_BYTES, LargeRequests};
 use flash_indexer_proto::flash_indexer::v1::QueryRequest;
 use flash_indexer_proto::flash_indexer::v1::router_service_client::RouterServiceClient;
 use flash_indexer_telemetry::metrics::Limit;
@@ -10,7 +11,6 @@ use tonic::codec::CompressionEncoding;
 use tonic::transport::Channel;
 
 use super::*;
-use crate::large_requests::{LARGE_BYTES, LargeRequests};
 
 /// Path, headers and body of a request.
 type BodyRequest<'r> = (&'r str, Vec<(&'r str, &'r str)>, &'r [u8]);

@@ -19,10 +19,10 @@ use tonic::server::NamedService;
 use tracing::debug;
 
 use super::request_body::{Method, MethodKind, RequestBody, SharedBody};
-use crate::answer_body::AnswerBytes;
-use crate::body_budget::{BodyBytes, BodyLimits, READ_DEADLINE};
-use crate::content_encoding::ContentEncoding;
-use crate::large_requests::{LargeRequestError, LargeRequests};
+use crate::body_limits::BodyLimits;
+use flash_indexer_admission::{
+    AnswerBytes, BodyBytes, ContentEncoding, LargeRequestError, LargeRequests, READ_DEADLINE,
+};
 use flash_indexer_connections::ConnectionHandle;
 
 thread_local! {

@@ -2,7 +2,7 @@
 
 use axum::body::Bytes;
 
-use crate::large_requests::LARGE_BYTES;
+use flash_indexer_admission::LARGE_BYTES;
 
 /// Bytes of a message beyond which it is long: the buffer in which tonic gathers it is not kept for later messages. tonic
 /// starts with a buffer of half this size.

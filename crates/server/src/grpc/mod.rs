@@ -45,7 +45,7 @@ use self::proto::indexer_service_server::IndexerServiceServer;
 use self::proto::router_service_server::RouterServiceServer;
 use self::router_service::Router;
 use crate::access::AccessControl;
-use crate::body_budget::BodyLimits;
+use crate::body_limits::BodyLimits;
 use crate::http::Api;
 use crate::texts::Texts;
 use flash_indexer_connections::{BoundedListener, Incoming};

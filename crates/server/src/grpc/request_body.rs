@@ -9,6 +9,7 @@ use std::task::{Context, Poll, ready};
 use std::time::{Duration, Instant};
 
 use axum::body::Bytes;
+use flash_indexer_admission::{BodyBytes, ContentEncoding, LargeRequests};
 use flash_indexer_telemetry::metrics::Metrics;
 use http_body::{Frame, SizeHint};
 use parking_lot::Mutex;
@@ -20,9 +21,6 @@ use tonic::{Code, Status};
 use super::large_messages::{exhausted, keep_back};
 use super::messages::{MessageReader, Part};
 use super::status::code_label;
-use crate::body_budget::BodyBytes;
-use crate::content_encoding::ContentEncoding;
-use crate::large_requests::LargeRequests;
 
 /// Kind of a method, by its requests.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -226,12 +224,12 @@ mod tests {
     use std::collections::BTreeMap;
     use std::convert::Infallible;
 
+    use flash_indexer_admission::{Bodies, BodyBudget};
     use flash_indexer_telemetry::metrics::{IngestQueueState, MetricNames, State, TextFormat};
     use tokio::runtime::{Builder, Runtime};
     use tokio::sync::mpsc;
 
     use super::*;
-    use crate::body_budget::{Bodies, BodyBudget};
 
     const PATIENCE: Duration = Duration::from_secs(30);
     const NEVER: Duration = Duration::from_secs(1 << 30);

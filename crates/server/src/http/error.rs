@@ -7,6 +7,7 @@ use axum::http::header::{ACCEPT_ENCODING, RETRY_AFTER, WWW_AUTHENTICATE};
 use axum::http::{HeaderValue, StatusCode};
 use axum::response::{IntoResponse, Response};
 use flash_indexer_access::{Denied, LimitExceeded};
+use flash_indexer_admission::{BodyBudgetReached, ENCODINGS, LargeRequestError, UnknownEncoding};
 use flash_indexer_api::ErrorBody;
 use flash_indexer_prompt::tokenize::FailureReason;
 use flash_indexer_registry::{DigestError, PredictError, QueryError, RegistrationError, TokenizationError};
@@ -19,9 +20,6 @@ use tracing::error;
 
 use super::content::{Accepted, OCTET_STREAM};
 use crate::access::limit_metric;
-use crate::body_budget::BodyBudgetReached;
-use crate::content_encoding::{ENCODINGS, UnknownEncoding};
-use crate::large_requests::LargeRequestError;
 
 /// Error response: a status and a message with a remedy for the client.
 #[derive(Debug)]

@@ -99,7 +99,7 @@ mod tests {
     use super::super::EXPLANATIONS_MAX;
     use super::*;
     use crate::access::AccessControl;
-    use crate::body_budget::BodyLimits;
+    use crate::body_limits::BodyLimits;
     use flash_indexer_peers::RecoveryStatus;
 
     #[tokio::test]

@@ -13,6 +13,7 @@ use axum::http::header::{CONTENT_LENGTH, EXPECT};
 use axum::http::request::Parts;
 use chat_template::without_constants;
 use flash_indexer_access::Grant;
+use flash_indexer_admission::{BodyBytes, ContentEncoding, LARGE_BYTES, READ_DEADLINE};
 use futures_core::Stream;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
@@ -21,9 +22,6 @@ use serde_json::error::Category;
 use super::Api;
 use super::content::{Accepted, BodyForm};
 use super::error::ApiError;
-use crate::body_budget::{BodyBytes, READ_DEADLINE};
-use crate::content_encoding::ContentEncoding;
-use crate::large_requests::LARGE_BYTES;
 use flash_indexer_connections::ConnectionHandle;
 
 /// Bytes of a rejected body that are read and discarded. A client that sends its whole body before it reads the response

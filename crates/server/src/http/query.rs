@@ -1,5 +1,6 @@
 //! `POST /query`, `/query_by_hash` and `/query_tiered_by_hash`: prefix length that each rank holds of a prompt.
 
+use std::num::NonZeroUsize;
 use std::sync::Arc;
 
 use axum::Json;
@@ -41,11 +42,7 @@ pub(super) async fn by_tokens(
 async fn answer_tokens(api: &Api, grant: &Arc<Grant>, query: TokenQuery) -> Result<QueryResponse, ApiError> {
     let key = query.scope.key(grant)?;
     api.access.admit_query(&key, query.token_ids.len())?;
-    let options = QueryOptions {
-        top_k: query.top_k,
-        min_score: query.min_score,
-        after: query.after.map(|AnyHash(cursor)| cursor),
-    };
+    let options = options_of(query.top_k, query.min_score, query.after);
     let (lora_name, cache_salt) = (query.lora_name.as_deref(), query.cache_salt.as_deref());
     let prompt = Query::Tokens(TokenPrompt { tokens: &query.token_ids, lora_name, cache_salt });
     let answer = api.indexer.query(&key, prompt, options).await?;
@@ -98,10 +95,10 @@ fn admit_hashes(api: &Api, grant: &Arc<Grant>, mut query: HashQuery) -> Result<(
 }
 
 async fn query_hashes(api: &Api, key: &ModelKey, query: HashQuery) -> Result<Answer, QueryError> {
-    let options = QueryOptions {
-        top_k: query.top_k,
-        min_score: query.min_score,
-        after: query.after.map(|AnyHash(cursor)| cursor),
-    };
+    let options = options_of(query.top_k, query.min_score, query.after);
     api.indexer.query(key, Query::Hashes(query.block_hashes.into()), options).await
+}
+
+fn options_of(top_k: Option<NonZeroUsize>, min_score: Option<u64>, after: Option<AnyHash>) -> QueryOptions {
+    QueryOptions { top_k, min_score, after: after.map(|AnyHash(cursor)| cursor) }
 }

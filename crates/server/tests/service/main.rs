@@ -15,6 +15,7 @@ mod explain;
 mod group_dumps;
 mod groups;
 mod grpc;
+mod grpc_frames;
 mod heartbeats;
 mod kubernetes;
 mod limits;

@@ -7,7 +7,7 @@
 //! output began.
 //!
 //! Blocks have 64 tokens. The quantiles below, in blocks, tokens and requests, describe published measurements of such
-//! traffic; `tests/workloads.rs` checks the generator against them.
+//! traffic; `tests/it/workloads.rs` checks the generator against them.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;

@@ -3,6 +3,7 @@
 mod chunks;
 mod components;
 mod decoder_state;
+mod error;
 mod groups;
 mod hash_inputs;
 mod links;
@@ -11,6 +12,7 @@ mod owned;
 mod recent;
 mod removals;
 mod salts;
+mod translation;
 
 use flash_indexer_core::groups::{GroupChange, GroupEvent, RankEvent};
 use flash_indexer_core::hashing::{BlockSize, HashVariant, LocalHasher, Salt, TokenWindow};
@@ -19,6 +21,7 @@ use flash_indexer_core::{Block, BlockEvent, LocalHash, RemovedCopies, SequenceHa
 use self::chunks::ChunkSize;
 use self::components::ComponentGroups;
 pub use self::decoder_state::{RECENT_BLOCKS_MAX, RecentBlock};
+pub use self::error::TranslateError;
 use self::groups::{CacheGroups, StoreGroup};
 pub use self::groups::{GroupRole, KnownGroup};
 use self::hash_inputs::HashInputs;
@@ -29,6 +32,7 @@ pub use self::recent::Age;
 use self::recent::RecentMap;
 use self::salts::Salts;
 pub use self::salts::{SaltedBlock, SaltedCopies};
+pub use self::translation::Translation;
 use crate::adapter_salt::{ADAPTER_NAME_BYTES_MAX, AdapterSalt};
 use crate::event::{BlockStored, Components, EngineEvent, StoreOrigin, TokenIds};
 
@@ -43,204 +47,6 @@ pub struct TranslatorOptions {
     pub removed_copies: RemovedCopies,
     /// Tier of a shared cache's blocks in media that name no other tier; none for an engine.
     pub cache_tier: Option<Tier>,
-}
-
-/// Reason why a decoded event cannot be applied to an index.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum TranslateError {
-    /// No known engine uses this medium.
-    #[error("unknown medium {medium:?}")]
-    UnknownMedium {
-        /// The medium's name, truncated to 64 characters.
-        medium: String,
-    },
-    /// The engine has moved blocks to a medium that no known engine uses.
-    #[error("blocks were moved to the unknown medium {medium:?}")]
-    UnknownTarget {
-        /// The medium's name, truncated to 64 characters.
-        medium: String,
-    },
-    /// The engine's block size differs from the registered one.
-    #[error(
-        "the engine has blocks of {actual} tokens but was registered with {registered}: register it with block_size {actual}"
-    )]
-    BlockSize {
-        /// Tokens per block of the engine.
-        actual: u32,
-        /// Tokens per block as registered.
-        registered: u32,
-    },
-    /// The block size of a secondary cache group fits neither the registered one nor the group's own.
-    #[error(
-        "cache group {group} has blocks of {actual} tokens{}; supported is one size for each group, a multiple or a part of the registered {registered}: matches can be too long",
-        .known.map(|known| format!(" after blocks of {known}")).unwrap_or_default()
-    )]
-    GroupBlockSize {
-        /// The group's number.
-        group: u32,
-        /// Tokens per block of the store.
-        actual: u32,
-        /// Tokens per block as registered.
-        registered: u32,
-        /// Tokens per block of earlier stores of the group.
-        known: Option<u32>,
-    },
-    /// The store is of a partial entry, which ends inside a block of its group. An index without it has matches that are too
-    /// short, and never too long.
-    #[error("cache group {group} has a partial entry of {actual} tokens beside blocks of {whole}: it is not indexed")]
-    PartialEntry {
-        /// The group's number.
-        group: u32,
-        /// Tokens of the entry.
-        actual: u32,
-        /// Tokens per block of the group.
-        whole: u32,
-    },
-    /// The number of tokens does not match the number of hashes.
-    #[error("{tokens} tokens for {blocks} blocks of {block_size}")]
-    TokenCount {
-        /// Tokens in the event.
-        tokens: usize,
-        /// Hashes in the event.
-        blocks: usize,
-        /// Tokens per block.
-        block_size: u32,
-    },
-    /// The adapter's name is too long.
-    #[error(
-        "the adapter's name has {bytes} bytes; at most {ADAPTER_NAME_BYTES_MAX} are allowed: load it under a shorter name"
-    )]
-    AdapterName {
-        /// Length of the name, in bytes.
-        bytes: usize,
-    },
-    /// The adapter's name contains a control character.
-    #[error(
-        "the adapter's name has the control character U+{:04X}: load it under a name without control characters",
-        *.character as u32
-    )]
-    AdapterNameCharacter {
-        /// The control character.
-        character: char,
-    },
-    /// The kind of the cache group is not supported.
-    #[error("cache group {group} ({kind}) of a hybrid model is not supported: matches can be too long")]
-    HybridGroup {
-        /// The group's number.
-        group: u32,
-        /// The group's attention kind.
-        kind: String,
-    },
-    /// The rank has several cache groups, and the event names none of them.
-    #[error("the event names no cache group, and the model has several")]
-    UnnamedGroup,
-    /// The blocks of a manager are cleared, and which ones they are is not known.
-    #[error(
-        "the engine has cleared the blocks of {owner:?}, and which blocks these are is not known: clear the engine's prefix cache"
-    )]
-    OwnershipUnknown {
-        /// The manager's name, truncated to 64 characters.
-        owner: String,
-    },
-    /// The blocks of a manager are cleared, and some of them may be another one's.
-    #[error(
-        "the engine has cleared the blocks of {owner:?}, and earlier events do not show of which blocks the copies that are left are its own: clear the engine's prefix cache"
-    )]
-    OwnershipDoubtful {
-        /// The manager's name, truncated to 64 characters.
-        owner: String,
-    },
-    /// An event changes blocks that have components, and does not name the components.
-    #[error(
-        "the engine has changed copies of blocks that have components, and did not name the components: clear the engine's prefix cache"
-    )]
-    ComponentsUnknown,
-    /// The rank has too many salted blocks, or the salt of the store's blocks is forgotten.
-    #[error(
-        "the rank has too many salted blocks to remember their salts: the store is left out; clear the engine's prefix cache"
-    )]
-    SaltedBlocks,
-    /// A removal of a shared cache names chunks, and how many blocks these are is not known.
-    #[error(
-        "the shared cache has removed blocks before it has stored any: how many blocks each spans is not known; clear the cache"
-    )]
-    ChunkSizeUnknown,
-}
-
-impl TranslateError {
-    /// Label for counters.
-    #[must_use]
-    pub const fn reason(&self) -> &'static str {
-        match self {
-            Self::UnknownMedium { .. } | Self::UnknownTarget { .. } => "unknown_medium",
-            Self::BlockSize { .. } | Self::GroupBlockSize { .. } => "block_size_mismatch",
-            Self::PartialEntry { .. } => "partial_entry",
-            Self::TokenCount { .. } => "token_count_mismatch",
-            Self::AdapterName { .. } => "adapter_name_too_long",
-            Self::AdapterNameCharacter { .. } => "adapter_name_control_character",
-            Self::HybridGroup { .. } => "hybrid_group",
-            Self::UnnamedGroup => "unnamed_group",
-            Self::OwnershipUnknown { .. } | Self::OwnershipDoubtful { .. } => "ownership_unknown",
-            Self::ComponentsUnknown => "components_unknown",
-            Self::SaltedBlocks => "salted_blocks",
-            Self::ChunkSizeUnknown => "chunk_size_unknown",
-        }
-    }
-}
-
-/// Changes that one engine event causes, in order. Nearly always a single change.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Translation {
-    /// The first change.
-    pub first: RankEvent,
-    /// The other changes.
-    pub rest: Vec<RankEvent>,
-    /// Why the event may have caused other changes as well, which it does not show.
-    pub doubt: Option<TranslateError>,
-}
-
-impl Translation {
-    fn one(change: RankEvent) -> Self {
-        Self { first: change, rest: Vec::new(), doubt: None }
-    }
-}
-
-impl Default for Translation {
-    /// No change.
-    fn default() -> Self {
-        BlockEvent::Copied { tier: Tier::Device, blocks: Vec::new() }.into()
-    }
-}
-
-impl FromIterator<RankEvent> for Translation {
-    fn from_iter<T: IntoIterator<Item = RankEvent>>(changes: T) -> Self {
-        let mut changes = changes.into_iter();
-        match changes.next() {
-            Some(first) => Self { first, rest: changes.collect(), doubt: None },
-            None => Self::default(),
-        }
-    }
-}
-
-impl From<BlockEvent> for Translation {
-    fn from(event: BlockEvent) -> Self {
-        Self::one(RankEvent::Primary(event))
-    }
-}
-
-impl From<GroupChange> for Translation {
-    fn from(change: GroupChange) -> Self {
-        Self::one(RankEvent::Secondary(change))
-    }
-}
-
-impl IntoIterator for Translation {
-    type Item = RankEvent;
-    type IntoIter = std::iter::Chain<std::iter::Once<RankEvent>, std::vec::IntoIter<RankEvent>>;
-
-    fn into_iter(self) -> Self::IntoIter {
-        std::iter::once(self.first).chain(self.rest)
-    }
 }
 
 /// Parent and local hash of a block.

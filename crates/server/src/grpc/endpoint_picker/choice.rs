@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use axum::body::Bytes;
 use flash_indexer_access::Grant;
+use flash_indexer_admission::{LARGE_BYTES, LargeRequests};
 use flash_indexer_registry::{CostWeights, PickOptions, PodFilter, RequestPhase, TokenPrompt};
 use flash_indexer_telemetry::metrics::{Limit, PickOutcome};
 use flash_indexer_types::{InstanceId, ModelKey};
@@ -15,7 +16,6 @@ use tracing::debug;
 use super::EndpointPickerOptions;
 use super::messages::Subset;
 use crate::http::{Api, ApiError, OpenAiEndpoint, TokenizedPrompt, tokenize_openai};
-use crate::large_requests::{LARGE_BYTES, LargeRequests};
 
 /// Longest time for the prompt of a request to be tokenized. Then the instance of least load is picked.
 const TOKENIZE_DEADLINE: Duration = Duration::from_secs(5);

@@ -14,6 +14,7 @@ use std::sync::Arc;
 
 use axum::body::Bytes;
 use flash_indexer_access::Grant;
+use flash_indexer_admission::{BodyBytes, READ_DEADLINE};
 use flash_indexer_proto::ext_proc::processing_mode::{BodySendMode, HeaderSendMode};
 use flash_indexer_proto::ext_proc::processing_request::Request;
 use flash_indexer_proto::ext_proc::{
@@ -29,7 +30,6 @@ use super::messages::{
     response_body, response_headers, response_trailers, with_destination,
 };
 use super::{Next, Requests};
-use crate::body_budget::{BodyBytes, READ_DEADLINE};
 use crate::http::OpenAiEndpoint;
 
 /// Longest chunk of a body that is sent back. Envoy's own chunks are at most as long.

@@ -1,0 +1,90 @@
+//! Content encodings of bodies and messages.
+
+use std::io::{self, Read};
+
+use axum::http::HeaderMap;
+use axum::http::header::CONTENT_ENCODING;
+use flate2::read::MultiGzDecoder;
+
+use crate::large_requests::LARGE_BYTES;
+
+/// Largest window of a zstd frame, as a power of two: the 8 MiB that RFC 9659 allows in HTTP.
+const ZSTD_WINDOW_LOG_MAX: u32 = 23;
+
+/// Content encodings that are accepted.
+pub const ENCODINGS: &str = "gzip, zstd";
+
+/// Content encoding of a body, or of gRPC messages.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ContentEncoding {
+    /// No encoding.
+    Identity,
+    /// gzip, with one or more members.
+    Gzip,
+    /// zstd.
+    Zstd,
+}
+
+impl ContentEncoding {
+    /// The encoding of a body with these headers.
+    pub fn of(headers: &HeaderMap) -> Result<Self, UnknownEncoding> {
+        let lists = headers.get_all(CONTENT_ENCODING).iter().map(|list| list.to_str().unwrap_or("not a text"));
+        let encodings = lists.flat_map(|list| list.split(',')).map(|encoding| encoding.trim().to_ascii_lowercase());
+        let encodings: Vec<_> =
+            encodings.filter(|encoding| !encoding.is_empty() && encoding.as_str() != "identity").collect();
+        match encodings.iter().map(String::as_str).collect::<Vec<_>>()[..] {
+            [] => Ok(Self::Identity),
+            ["gzip" | "x-gzip"] => Ok(Self::Gzip),
+            ["zstd"] => Ok(Self::Zstd),
+            _ => Err(UnknownEncoding(encodings.join(", "))),
+        }
+    }
+
+    /// Decodes a body to at most one byte more than `bytes_max`.
+    pub fn decode(self, body: Vec<u8>, bytes_max: usize) -> io::Result<Vec<u8>> {
+        match self {
+            Self::Identity => Ok(body),
+            Self::Gzip | Self::Zstd => self.decompress(&body, bytes_max),
+        }
+    }
+
+    /// Decompresses a body to at most one byte more than `bytes_max`.
+    pub fn decompress(self, body: &[u8], bytes_max: usize) -> io::Result<Vec<u8>> {
+        match self {
+            Self::Identity => Ok(body.to_vec()),
+            Self::Gzip => read_up_to(bytes_max + 1, MultiGzDecoder::new(body)),
+            Self::Zstd => zstd_decoder(body).and_then(|decoder| read_up_to(bytes_max + 1, decoder)),
+        }
+    }
+
+    /// The encoding of a gRPC call's messages. Others than these are refused.
+    pub fn of_messages(name: Option<&[u8]>) -> Self {
+        match name {
+            Some(b"gzip") => Self::Gzip,
+            Some(b"zstd") => Self::Zstd,
+            _ => Self::Identity,
+        }
+    }
+
+    /// Whether a body with this encoding has a small content. It is decompressed up to the length of a small one. An error
+    /// is left to its reader.
+    pub fn is_small(self, body: &[u8]) -> bool {
+        self.decompress(body, LARGE_BYTES).is_ok_and(|content| content.len() <= LARGE_BYTES)
+    }
+}
+
+/// A body has another encoding than those that are accepted.
+#[derive(Debug)]
+pub struct UnknownEncoding(pub String);
+
+fn zstd_decoder(body: &[u8]) -> io::Result<impl Read> {
+    let mut decoder = zstd::stream::read::Decoder::with_buffer(body)?;
+    decoder.window_log_max(ZSTD_WINDOW_LOG_MAX)?;
+    Ok(decoder)
+}
+
+fn read_up_to(bytes_max: usize, from: impl Read) -> io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    from.take(bytes_max as u64).read_to_end(&mut bytes)?;
+    Ok(bytes)
+}

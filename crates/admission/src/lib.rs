@@ -1,0 +1,22 @@
+//! Admission of requests: bounds of their bodies, their answers and the threads that work on them, shared fairly between
+//! clients, the same for HTTP and gRPC.
+//!
+//! | file | role |
+//! |---|---|
+//! | `body_budget.rs` | budgets of the bytes of all bodies, shared between clients |
+//! | `answer_body.rs` | bodies of answers that count until they are sent |
+//! | `fair_places.rs` | places that clients share fairly |
+//! | `large_requests.rs` | threads for requests with large bodies |
+//! | `content_encoding.rs` | content encodings of bodies and messages, decoded within a limit |
+
+mod answer_body;
+mod body_budget;
+mod content_encoding;
+mod fair_places;
+mod large_requests;
+
+pub use answer_body::{AnswerBytes, count_answer};
+pub use body_budget::{Bodies, BodyBudget, BodyBudgetReached, BodyBytes, READ_DEADLINE};
+pub use content_encoding::{ContentEncoding, ENCODINGS, UnknownEncoding};
+pub use fair_places::{FairPlaces, Place, QueueFull};
+pub use large_requests::{LARGE_BYTES, LargeRequestError, LargeRequests};

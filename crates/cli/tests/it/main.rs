@@ -1,0 +1,17 @@
+//! The program, as an operator runs it. One program, because linking each file by itself takes longer than running it.
+
+mod commands;
+mod config;
+mod discovered;
+mod doctor;
+mod dumps;
+mod engines;
+#[cfg(feature = "hub")]
+mod hub;
+mod incidents;
+mod logs;
+mod replay;
+mod replicas;
+#[path = "../support/mod.rs"]
+mod support;
+mod trace;

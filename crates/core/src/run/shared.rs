@@ -1,0 +1,182 @@
+//! The run index behind the trait of concurrent indexes.
+
+use std::cell::RefCell;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+
+use super::answers::ResolvedRanks;
+use super::find::find_depths;
+use super::matches::Scratch;
+use super::prefix::prefix;
+use super::published::Published;
+use super::{COPIED_WITH_EVENT, COPIED_WITH_MAINTENANCE, RunIndex, WAITING_LISTED_WITH_EVENT_MAX};
+use crate::cursor::PrefixCursor;
+use crate::{
+    Applied, BlockEvent, DeepestMatches, HeldBlock, HeldReading, LocalHash, MatchScores, MemoryLimit, PerTier,
+    RankMatch, RankOrder, RankSize, ReadingProgress, SequenceHash, SharedIndex, WorkerId, WorkerRank, tiers,
+};
+
+/// Runs that one maintenance call visits.
+const VISITED_WITH_MAINTENANCE: usize = 512;
+/// Matches whose tiers one lock of the writer resolves.
+const MATCHES_PER_LOCK: usize = 64;
+
+thread_local! {
+    /// Buffers that the queries of a thread reuse.
+    static SCRATCH: RefCell<Scratch> = RefCell::default();
+}
+
+impl SharedIndex for RunIndex {
+    fn apply(&self, rank: WorkerRank, event: &BlockEvent) -> Applied {
+        let mut writer = self.writer.lock();
+        let applied = writer.apply(rank, event);
+        if let Some(compaction) = &mut writer.compaction {
+            compaction.follow(rank, event);
+        }
+        if applied.refused > 0 {
+            // The copy might have had room for the refused blocks, so it could differ.
+            writer.abandon_copy();
+        }
+        if matches!(event, BlockEvent::Removed { .. }) {
+            self.compact_if_sparse(&mut writer, COPIED_WITH_EVENT, WAITING_LISTED_WITH_EVENT_MAX);
+        }
+        applied
+    }
+
+    /// Does nothing while another thread writes.
+    fn prefetch(&self, rank: WorkerRank, event: &BlockEvent) {
+        if let Some(mut writer) = self.writer.try_lock() {
+            writer.prefetch(rank, event);
+        }
+    }
+
+    fn find(&self, query: &[LocalHash]) -> MatchScores {
+        SCRATCH.with_borrow_mut(|scratch| {
+            let found = self.with_ranks(|published, resolved| {
+                find_depths(published, query, scratch)?;
+                Ok(resolved.scores(scratch))
+            });
+            let Some(found) = found else { return MatchScores::default() };
+            self.record_use(scratch);
+            found
+        })
+    }
+
+    /// Merges the holders as `find` does, and then compares a match only if it is as deep as those selected before.
+    fn find_deepest(&self, query: &[LocalHash], count: usize, order: &Arc<RankOrder>) -> DeepestMatches {
+        SCRATCH.with_borrow_mut(|scratch| {
+            let found = self.with_ranks(|published, resolved| {
+                find_depths(published, query, scratch)?;
+                Ok(resolved.deepest(scratch, count, &self.resolved_order(resolved, order)))
+            });
+            let Some(found) = found else { return DeepestMatches::default() };
+            self.record_use(scratch);
+            found
+        })
+    }
+
+    /// Finds every prefix of which a rank holds all blocks, unless it consists of more than 65,536 runs. Costs its blocks.
+    fn prefix(&self, cursor: PrefixCursor) -> Option<Vec<LocalHash>> {
+        prefix(&self.published.load(), cursor)
+    }
+
+    /// Takes the writer's mutex if a match is longer in slower tiers. Resolves a few matches at a time, so that the
+    /// writer is not blocked for long either.
+    fn fastest_tiers(&self, query: &[LocalHash], found: &[RankMatch]) -> Vec<PerTier<u32>> {
+        let in_device: Option<Vec<_>> = found.iter().map(tiers::in_device).collect();
+        in_device.unwrap_or_else(|| {
+            let turns = found.chunks(MATCHES_PER_LOCK);
+            turns.flat_map(|found| self.writer.lock().fastest_tiers(query, found)).collect()
+        })
+    }
+
+    fn ranks(&self) -> Vec<WorkerRank> {
+        self.sizes().into_iter().map(|(rank, _)| rank).collect()
+    }
+
+    fn held(&self, rank: WorkerRank) -> Vec<HeldBlock> {
+        self.writer.lock().held(rank)
+    }
+
+    fn copies(&self, rank: WorkerRank, block: SequenceHash) -> PerTier<u32> {
+        self.writer.lock().copies_of(rank, block)
+    }
+
+    /// Takes the writer's mutex. Searches the directories of at most 256 hash domains.
+    fn find_block(&self, sequence: SequenceHash) -> Option<HeldBlock> {
+        self.writer.lock().find_block(sequence)
+    }
+
+    fn read_held(&self, reading: &mut HeldReading, blocks_max: usize) -> ReadingProgress {
+        self.writer.lock().read_held(reading, blocks_max)
+    }
+
+    fn clear_rank(&self, rank: WorkerRank) {
+        self.apply(rank, &BlockEvent::Cleared);
+    }
+
+    fn size(&self, rank: WorkerRank) -> RankSize {
+        let size = |published: &Published, resolved: &ResolvedRanks| {
+            Ok(resolved.slot(rank).map(|slot| published.ranks.size_of(slot)).unwrap_or_default())
+        };
+        self.with_ranks(size).unwrap_or_default()
+    }
+
+    fn sizes(&self) -> Vec<(WorkerRank, RankSize)> {
+        self.published.load().ranks.sizes()
+    }
+
+    fn remove_worker(&self, worker: WorkerId) {
+        for rank in self.ranks() {
+            if rank.worker == worker {
+                self.clear_rank(rank);
+            }
+        }
+        self.writer.lock().forget_late_refusals(worker);
+        // Some ranks of the worker may be partial although the index holds none of their blocks.
+        if let Some(bound) = &self.bound {
+            bound.counters.forget_worker(worker);
+        }
+    }
+
+    fn maintain(&self) -> bool {
+        let mut writer = self.writer.lock();
+        writer.do_maintenance(VISITED_WITH_MAINTENANCE)
+            || self.compact_if_sparse(&mut writer, COPIED_WITH_MAINTENANCE, usize::MAX)
+    }
+
+    /// Returns the figure from before the change while one is under way: it never blocks on the writer.
+    fn memory_bytes(&self) -> Option<usize> {
+        if let Some(writer) = self.writer.try_lock() {
+            self.bytes_taken.store(writer.bytes_taken(), Relaxed);
+        }
+        Some(self.bytes_taken.load(Relaxed))
+    }
+
+    fn twins_skipped(&self) -> u64 {
+        self.twins_skipped.load(Relaxed)
+    }
+
+    fn abandon(&self) {
+        self.published.load().ranks.abandon();
+    }
+
+    fn set_memory_max(&self, bytes_max: usize, spare_bytes: usize) {
+        let Some(bound) = &self.bound else { return };
+        let mut writer = self.writer.lock();
+        bound.counters.bytes_max.store(bytes_max, Relaxed);
+        if writer.fits(bytes_max) {
+            writer.rebind(bytes_max);
+            return;
+        }
+        writer.evict_until_copy_fits(spare_bytes.min(bytes_max));
+        let (published, mut compacted) = writer.compacted();
+        compacted.bind(writer.unbind(bytes_max));
+        *writer = compacted;
+        self.published.store(published);
+    }
+
+    fn memory_limit(&self) -> Option<MemoryLimit> {
+        self.bound.as_ref().map(|bound| bound.counters.report())
+    }
+}

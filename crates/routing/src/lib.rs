@@ -1,0 +1,31 @@
+//! State of routers' choices, from which scores and picks follow: what routers report, and how they weigh it.
+//!
+//! Every table has a limit. Callers pass the time to all of them but [`Predictions`], which reads the clock.
+//!
+//! | file | role |
+//! |---|---|
+//! | `pick.rs` | the choice of an instance, by what it holds and by its load |
+//! | `in_flight.rs` | requests in flight: the load of each instance |
+//! | `predictions.rs`, `predicted_blocks.rs` | blocks that routers predict, behind one lock and by themselves |
+//! | `routed_blocks.rs` | blocks that an engine without events is taken to hold |
+//! | `recent_uses.rs` | recent uses of blocks by queries |
+//! | `tier_weights.rs` | weights of blocks by tier |
+//! | `pod_filter.rs` | the pods that a request scores |
+
+mod in_flight;
+mod pick;
+mod pod_filter;
+mod predicted_blocks;
+mod predictions;
+mod recent_uses;
+mod routed_blocks;
+mod tier_weights;
+
+pub use in_flight::{InFlight, InFlightRequest, InstanceLoad, RequestKey};
+pub use pick::{Candidate, CostWeights, PickOptions, WEIGHT_MAX, pick};
+pub use pod_filter::PodFilter;
+pub use predicted_blocks::{Predicted, PredictedBlocks, PredictionLimits};
+pub use predictions::{PredictionView, Predictions};
+pub use recent_uses::{RecentUses, Uses};
+pub use routed_blocks::{RecordedPrompt, RoutedBlocks};
+pub use tier_weights::{TierWeights, TierWeightsError};

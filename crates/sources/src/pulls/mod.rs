@@ -1,0 +1,139 @@
+//! Engines whose events the service pulls over HTTP: TensorRT-LLM's `POST /kv_cache_events`. No other module of this crate
+//! knows HTTP.
+//!
+//! Each engine has a thread of its own with one connection, so an engine that does not answer holds no other one up. The thread
+//! pulls, makes messages of the response ([`PullReader`]), and delivers them to the listener's decoder. A connection is of one
+//! process: another connection may be of a restarted engine, like a lost connection of a socket.
+
+mod client;
+mod long_pulls;
+mod pull_loop;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Instant;
+
+use crossbeam_channel::{Sender, bounded};
+use flash_indexer_ingest::{ConnectError, Decoders, Delivery, EventSource, Listener, Retired};
+use flash_indexer_telemetry::supervision::{SupervisedThread, Supervisor, ThreadKind, Watch};
+use flash_indexer_types::networks::EngineNetworks;
+use flash_indexer_wire::PullReader;
+use parking_lot::Mutex;
+
+use self::client::PullClient;
+use self::long_pulls::LongPulls;
+use self::pull_loop::{Gate, PullLoop};
+
+/// Limit of the engines that are pulled, each by a thread. Threads of closed listeners that have not ended yet count.
+const PULLED_ENGINES_MAX: usize = 256;
+
+/// All engines that are pulled, with their threads.
+pub(super) struct Pulls {
+    engines: Mutex<BTreeMap<u64, Engine>>,
+    /// Threads that run.
+    running: Arc<AtomicUsize>,
+    long_pulls: Arc<LongPulls>,
+    networks: EngineNetworks,
+    decoders: Arc<Decoders>,
+    supervisor: Arc<Supervisor>,
+}
+
+/// The thread of one engine.
+struct Engine {
+    gate: Arc<Gate>,
+    /// Ends the thread when it is dropped.
+    stop: Option<Sender<()>>,
+    thread: SupervisedThread,
+}
+
+impl Pulls {
+    /// Pulls from engines in these networks. Threads are started as listeners are opened.
+    pub(super) fn new(decoders: Arc<Decoders>, networks: &EngineNetworks, supervisor: &Arc<Supervisor>) -> Self {
+        Self {
+            engines: Mutex::default(),
+            running: Arc::default(),
+            long_pulls: Arc::default(),
+            networks: networks.clone(),
+            decoders,
+            supervisor: Arc::clone(supervisor),
+        }
+    }
+
+    /// Asks every thread to end. Later deliveries of it are dropped.
+    pub(super) fn end(&self) {
+        for engine in self.engines.lock().values_mut() {
+            engine.stop = None;
+        }
+    }
+}
+
+impl EventSource for Pulls {
+    fn open(&self, listener: Arc<Listener>) -> Result<(), ConnectError> {
+        let mut engines = self.engines.lock();
+        let Some(running) = RunningThread::begin(&self.running) else {
+            return Err(ConnectError::TooManyPulls { max: PULLED_ENGINES_MAX });
+        };
+        let (id, gate) = (listener.id, Arc::new(Gate::default()));
+        let (stop, stopped) = bounded(0);
+        let metrics = Arc::clone(listener.model.metrics());
+        let pulls = PullLoop {
+            client: PullClient::new(
+                &listener.options.endpoint,
+                &self.networks,
+                Arc::clone(&self.long_pulls),
+                Arc::clone(&metrics),
+            ),
+            reader: PullReader::new(listener.model.block_size()),
+            gate: Arc::clone(&gate),
+            stopped,
+            connection: None,
+            clock: self.supervisor.clock().clone(),
+            decoders: Arc::clone(&self.decoders),
+            listener,
+            metrics,
+        };
+        let run = move |watch: &Arc<Watch>| {
+            let _running = running;
+            pulls.run(watch);
+        };
+        let number = usize::try_from(id).ok();
+        let thread = self.supervisor.spawn(ThreadKind::EnginePull, number, run);
+        let thread = thread.map_err(|error| ConnectError::Thread(error.to_string()))?;
+        engines.insert(id, Engine { gate, stop: Some(stop), thread });
+        Ok(())
+    }
+
+    fn close(&self, listener: &Arc<Listener>, retired: Retired) -> bool {
+        let Some(engine) = self.engines.lock().remove(&listener.id) else { return false };
+        // The thread may be in a pull. It ends after it, and delivers no more.
+        engine.gate.close(|| self.decoders.deliver(listener, Delivery::Retire(retired)));
+        true
+    }
+
+    fn stop(&self, deadline: Instant) {
+        self.end();
+        let engines = std::mem::take(&mut *self.engines.lock());
+        for engine in engines.into_values() {
+            engine.thread.join_by(deadline);
+        }
+    }
+}
+
+/// A thread that counts until it ends.
+struct RunningThread(Arc<AtomicUsize>);
+
+impl RunningThread {
+    /// None at the limit.
+    fn begin(running: &Arc<AtomicUsize>) -> Option<Self> {
+        let below = |count| (count < PULLED_ENGINES_MAX).then_some(count + 1);
+        running.fetch_update(Ordering::Relaxed, Ordering::Relaxed, below).ok()?;
+        Some(Self(Arc::clone(running)))
+    }
+}
+
+impl Drop for RunningThread {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}

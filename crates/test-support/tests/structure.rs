@@ -1,0 +1,175 @@
+//! The structure of the workspace: sizes of crates and files, their dependencies, and the maps of their files.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use toml::Table;
+
+/// Limit of the source lines of a crate.
+const CRATE_LINES_MAX: usize = 6_000;
+/// Limit of the source lines of a file.
+const FILE_LINES_MAX: usize = 500;
+/// The crate without a limit: the run index is one design, which no seam divides.
+const UNLIMITED_CRATE: &str = "core";
+/// Folder of generated files.
+const GENERATED: &str = "generated";
+
+type Dependencies = BTreeMap<String, BTreeSet<String>>;
+
+fn workspace() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
+}
+
+fn read(path: &Path) -> String {
+    fs::read_to_string(path).unwrap_or_else(|error| panic!("failed to read {}: {error}", path.display()))
+}
+
+fn entries(folder: &Path) -> Vec<PathBuf> {
+    let entries = fs::read_dir(folder).expect("a folder");
+    let mut paths: Vec<PathBuf> = entries.map(|entry| entry.expect("an entry").path()).collect();
+    paths.sort();
+    paths
+}
+
+fn name_of(path: &Path) -> String {
+    path.file_stem().expect("a name").to_string_lossy().into_owned()
+}
+
+fn is_rust(path: &Path) -> bool {
+    path.extension().is_some_and(|extension| extension == "rs")
+}
+
+/// The crates by the names of their folders.
+fn crates() -> BTreeMap<String, PathBuf> {
+    let folders = entries(&workspace().join("crates")).into_iter().filter(|path| path.join("Cargo.toml").exists());
+    folders.map(|path| (name_of(&path), path)).collect()
+}
+
+fn is_test(path: &Path) -> bool {
+    let name = name_of(path);
+    name == "tests" || name == "test" || name.ends_with("_tests")
+}
+
+/// Source files below a folder, without files of tests.
+fn sources(folder: &Path) -> Vec<PathBuf> {
+    let mut found = Vec::new();
+    for path in entries(folder).into_iter().filter(|path| !is_test(path)) {
+        if path.is_dir() {
+            found.extend(sources(&path));
+        } else if is_rust(&path) {
+            found.push(path);
+        }
+    }
+    found
+}
+
+/// Lines that are neither blank nor comments, without the module of tests at the end.
+fn source_lines(text: &str) -> usize {
+    let code = text.split("#[cfg(test)]\nmod tests {").next().unwrap_or_default();
+    code.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with("//")).count()
+}
+
+#[test]
+fn crates_and_files_are_small() {
+    let mut large = Vec::new();
+    for (name, folder) in crates() {
+        let mut lines_of_crate = 0;
+        for path in sources(&folder.join("src")) {
+            let lines = source_lines(&read(&path));
+            lines_of_crate += lines;
+            let is_generated = path.iter().any(|part| part == GENERATED);
+            if lines > FILE_LINES_MAX && !is_generated {
+                large.push(format!("{} has {lines} lines; split it by idea", path.display()));
+            }
+        }
+        assert!(lines_of_crate > 0, "the crate {name} has sources");
+        if lines_of_crate > CRATE_LINES_MAX && name != UNLIMITED_CRATE {
+            large.push(format!("the crate {name} has {lines_of_crate} lines; cut it at a seam"));
+        }
+    }
+    assert!(large.is_empty(), "{large:#?}");
+}
+
+/// Crates of the workspace that each crate depends on, without those of tests.
+fn dependencies() -> Dependencies {
+    let manifests: BTreeMap<String, Table> = crates()
+        .into_iter()
+        .map(|(name, folder)| (name, read(&folder.join("Cargo.toml")).parse().expect("a manifest")))
+        .collect();
+    let package = |manifest: &Table| manifest["package"]["name"].as_str().expect("a name").to_owned();
+    let folders: BTreeMap<String, String> =
+        manifests.iter().map(|(name, manifest)| (package(manifest), name.clone())).collect();
+    let of_manifest = |manifest: &Table| {
+        let listed = manifest.get("dependencies").and_then(|listed| listed.as_table());
+        listed.into_iter().flat_map(Table::keys).filter_map(|name| folders.get(name).cloned()).collect()
+    };
+    manifests.iter().map(|(name, manifest)| (name.clone(), of_manifest(manifest))).collect()
+}
+
+/// All crates that a crate depends on, directly or through others.
+fn reached(from: &str, all: &Dependencies) -> BTreeSet<String> {
+    all[from].iter().flat_map(|next| reached(next, all).into_iter().chain([next.clone()])).collect()
+}
+
+/// Names in backquotes.
+fn quoted(cell: &str) -> BTreeSet<String> {
+    cell.split('`').skip(1).step_by(2).map(str::to_owned).collect()
+}
+
+#[test]
+fn the_table_of_crates_has_their_dependencies() {
+    let all = dependencies();
+    let text = read(&workspace().join("ARCHITECTURE.md"));
+    let table = text.split("| crate | uses |").nth(1).expect("the table of crates");
+    let mut described = Dependencies::new();
+    for row in table.lines().skip(2).take_while(|line| line.starts_with('|')) {
+        let cells: Vec<&str> = row.split(" |").collect();
+        let name = quoted(cells[0]).pop_first().expect("a crate");
+        described.insert(name, quoted(cells[1]));
+    }
+    let without_indirect = |(name, dependencies): (&String, &BTreeSet<String>)| {
+        let through_others: BTreeSet<String> = dependencies.iter().flat_map(|next| reached(next, &all)).collect();
+        (name.clone(), dependencies.difference(&through_others).cloned().collect())
+    };
+    let actual: Dependencies = all.iter().map(without_indirect).collect();
+    assert_eq!(described, actual, "ARCHITECTURE.md describes other crates or dependencies");
+}
+
+#[test]
+fn the_first_page_of_a_crate_names_its_files() {
+    let mut missing = Vec::new();
+    for (name, folder) in crates() {
+        let src = folder.join("src");
+        let root = ["lib.rs", "main.rs"].map(|file| src.join(file)).into_iter().find(|path| path.exists());
+        let text = read(&root.expect("a root"));
+        let page: String = text.lines().filter(|line| line.starts_with("//!")).collect();
+        for path in entries(&src).into_iter().filter(|path| !is_test(path)) {
+            let module = name_of(&path);
+            let is_root = module == "lib" || module == "main";
+            let is_named = ["", ".rs", "/"].iter().any(|end| {
+                let named = format!("{module}{end}");
+                page.contains(&format!("`{named}`"))
+                    || page.contains(&format!("/{named}`"))
+                    || page.contains(&format!("`{module}/"))
+            });
+            if !is_root && !is_named {
+                missing.push(format!("{name}: {module}"));
+            }
+        }
+    }
+    assert!(missing.is_empty(), "the first page of a crate gives no role of: {missing:?}");
+}
+
+#[test]
+fn every_file_of_a_test_program_is_built() {
+    let programs = crates().into_values().map(|folder| folder.join("tests")).filter(|folder| folder.exists());
+    for program in programs.flat_map(|folder| entries(&folder)).filter(|path| path.join("main.rs").exists()) {
+        let main = read(&program.join("main.rs"));
+        for path in entries(&program).into_iter().filter(|path| is_rust(path)) {
+            let module = name_of(&path);
+            let is_built = module == "main" || main.contains(&format!("mod {module};"));
+            assert!(is_built, "{} is in no program; name it in main.rs", path.display());
+        }
+    }
+}

@@ -1,0 +1,13 @@
+//! Tests of decoding and translation through the public interface. One program, because linking each file by itself takes longer than running it.
+
+mod chain_hash;
+mod event_limits;
+mod event_vectors;
+mod finer_groups;
+mod llm_d_vectors;
+mod pulled;
+mod recorded;
+mod shared_caches;
+mod stream;
+mod tolerance;
+mod translation;
