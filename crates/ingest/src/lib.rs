@@ -61,6 +61,7 @@ mod writer;
 
 pub use bound_pods::{PendingRegistration, PodName, Refusal, bound_endpoint, is_bound};
 pub use decoders::{Decoders, Delivery, Retired};
+pub use message::Frames;
 pub use engine_socket::{ConnectionEvent, EngineSocket, receive_from};
 pub use event_source::{ConnectError, EventSource};
 pub use listener::{Connection, Listener, ListenerOptions, ListenerReport, ListenerState};

@@ -4,7 +4,7 @@ use flash_indexer_core::DpRank;
 use flash_indexer_wire::{BatchError, BatchOutline, EngineAdapter, FrameError, LiveMessage};
 
 /// Frames of one message, as a socket receives them.
-pub(crate) type Frames = Vec<Vec<u8>>;
+pub type Frames = Vec<Vec<u8>>;
 
 /// A payload with the outline of its batch, which is parsed once.
 #[derive(Debug, Clone)]

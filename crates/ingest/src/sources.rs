@@ -40,10 +40,11 @@ pub trait Transport: Send + Sync {
 pub struct Sources {
     sockets: Sockets,
     pulls: Pulls,
+    streams: Box<dyn EventSource>,
 }
 
 impl Sources {
-    /// Starts the sources. They connect to addresses in these networks only.
+    /// Starts the sources. They connect to addresses in these networks only. `streams` is the source of events over gRPC.
     ///
     /// # Errors
     ///
@@ -52,16 +53,18 @@ impl Sources {
         decoders: Arc<Decoders>,
         networks: &EngineNetworks,
         supervisor: &Arc<Supervisor>,
+        streams: Box<dyn EventSource>,
     ) -> std::io::Result<Self> {
         let pulls = Pulls::new(Arc::clone(&decoders), networks, supervisor);
-        Ok(Self { sockets: Sockets::start(decoders, networks, supervisor)?, pulls })
+        Ok(Self { sockets: Sockets::start(decoders, networks, supervisor)?, pulls, streams })
     }
 
     /// The source of a listener.
     fn source_of(&self, listener: &Listener) -> &dyn EventSource {
-        match listener.options.is_pulled() {
-            true => &self.pulls,
-            false => &self.sockets,
+        match &listener.options {
+            options if options.is_pulled() => &self.pulls,
+            options if options.is_streamed() => &*self.streams,
+            _ => &self.sockets,
         }
     }
 }
@@ -83,5 +86,6 @@ impl Transport for Sources {
         self.pulls.end();
         self.sockets.stop(deadline);
         self.pulls.stop(deadline);
+        self.streams.stop(deadline);
     }
 }

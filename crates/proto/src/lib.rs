@@ -36,6 +36,11 @@ pub mod ext_proc {
     include!("generated/envoy.service.ext_proc.v3.rs");
 }
 
+/// Events of engines, as servers for the SGLang gateway stream them.
+pub mod engine_events {
+    include!("generated/smg.grpc.common.rs");
+}
+
 /// The messages of `google.protobuf` that others contain.
 pub use prost_types as google;
 

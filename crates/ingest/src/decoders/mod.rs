@@ -101,7 +101,7 @@ impl Decoders {
     }
 
     /// Whether the service is stopping: messages are no longer applied.
-    pub(super) fn are_stopping(&self) -> bool {
+    pub fn are_stopping(&self) -> bool {
         self.writers.are_stopping()
     }
 

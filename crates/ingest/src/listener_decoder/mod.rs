@@ -107,10 +107,7 @@ struct PartlyApplied {
 
 impl ListenerDecoder {
     pub(super) fn new(listener: Arc<Listener>, metrics: Arc<Metrics>) -> Self {
-        let replay = match listener.options.replay_endpoint {
-            Some(_) => Replay::Available,
-            None => Replay::Unavailable,
-        };
+        let replay = listener.options.replay();
         let mut decoder = Self::with_replay(listener, metrics, replay);
         if let Some(position) = decoder.listener.resume_from {
             decoder.stream.continue_epochs(position);
@@ -178,9 +175,9 @@ impl ListenerDecoder {
 
     /// The decoder that replaces this one, whose state is lost.
     fn into_restarted(self, why: &str, replay: Replay, now: Instant) -> Self {
-        let replay = match self.listener.options.replay_endpoint {
-            Some(_) => self.listener.replay_after_restart(replay),
-            None => Replay::Unavailable,
+        let replay = match self.listener.options.replay() {
+            Replay::Available => self.listener.replay_after_restart(replay),
+            other => other,
         };
         let mut restarted = Self::with_replay(self.listener, self.metrics, replay);
         restarted.listener.cancel_replay();

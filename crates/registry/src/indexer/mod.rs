@@ -51,6 +51,7 @@ pub use self::scoring::PredictError;
 pub use self::shadow::{Shadow, ShadowError};
 pub use self::unregister::Unregistered;
 use flash_indexer_core::hashing::BlockSize;
+use flash_indexer_engine_streams::EngineStreams;
 use flash_indexer_explain::Tombstones;
 use flash_indexer_ingest::{Decoders, Sources, Transport, Writers, default_queue_bytes};
 use flash_indexer_telemetry::metrics::Metrics;
@@ -128,7 +129,11 @@ impl Indexer {
         flash_indexer_types::use_random_hash_key();
         let supervisor = Supervisor::start(&Arc::new(Metrics::new(options.metric_names)))?;
         let networks = options.engine_networks.clone();
-        let connect = |decoders| Ok(Box::new(Sources::start(decoders, &networks, &supervisor)?) as Box<dyn Transport>);
+        let connect = |decoders: Arc<Decoders>| {
+            let streams = EngineStreams::new(Arc::clone(&decoders), &networks, &supervisor);
+            let sources = Sources::start(decoders, &networks, &supervisor, Box::new(streams))?;
+            Ok(Box::new(sources) as Box<dyn Transport>)
+        };
         Self::start_with(options, &supervisor, connect)
     }
 
