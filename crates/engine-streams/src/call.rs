@@ -47,7 +47,9 @@ pub(crate) enum CallError {
     )]
     Unimplemented { endpoint: String, why: String },
     /// A batch is too long.
-    #[error("failed to stream events from {endpoint}: a batch has more than {BATCH_BYTES_MAX} bytes, and is lost; lower the engine's batch size")]
+    #[error(
+        "failed to stream events from {endpoint}: a batch has more than {BATCH_BYTES_MAX} bytes, and is lost; lower the engine's batch size"
+    )]
     TooLarge { endpoint: String },
     /// The server no longer has the batches that follow.
     #[error("failed to stream events from {endpoint}: the server cannot continue after the last batch: {why}")]
@@ -107,8 +109,7 @@ impl Client {
         let channel = self.connect(metrics).await?;
         loop {
             let path = PathAndQuery::from_static(self.services[self.service]);
-            let mut grpc =
-                tonic::client::Grpc::new(channel.clone()).max_decoding_message_size(BATCH_BYTES_MAX);
+            let mut grpc = tonic::client::Grpc::new(channel.clone()).max_decoding_message_size(BATCH_BYTES_MAX);
             let why = match grpc.ready().await {
                 Ok(()) => None,
                 Err(error) => Some(error.to_string()),

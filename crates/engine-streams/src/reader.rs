@@ -48,7 +48,8 @@ fn hash(bits: i64) -> SequenceHash {
 fn store<'a>(stored: &'a KvBlocksStored, opaque: &'a [Vec<u8>]) -> Result<BlockStored<'a>, LeftOutEvent> {
     let first = stored.blocks.first();
     let size = first.map_or(0, |block| block.block_size);
-    let is_whole = |block: &KvBlock| block.block_size == size && block.token_ids.len() as u64 == u64::from(size.unsigned_abs());
+    let is_whole =
+        |block: &KvBlock| block.block_size == size && block.token_ids.len() as u64 == u64::from(size.unsigned_abs());
     if size < 0 || !stored.blocks.iter().all(is_whole) {
         return Err(LeftOutEvent {
             reason: "token_count_mismatch",
@@ -105,7 +106,8 @@ fn remove(removed: &KvBlocksRemoved) -> BlockRemoved<'_> {
 
 /// The engine's own name of the memory, or else one of the tier. A number that names no tier is an unknown memory.
 fn medium(named: Option<&str>, tier: Option<i32>, level: Option<i32>) -> Option<&str> {
-    let number = tier.filter(|&tier| tier != KvCacheTier::Unspecified as i32).map(|tier| tier.saturating_sub(1)).or(level);
+    let number =
+        tier.filter(|&tier| tier != KvCacheTier::Unspecified as i32).map(|tier| tier.saturating_sub(1)).or(level);
     named.or_else(|| {
         let name = |at| MEDIA.get(at).copied().unwrap_or("UNKNOWN_TIER");
         number.map(|number| usize::try_from(number).map_or("UNKNOWN_TIER", name))

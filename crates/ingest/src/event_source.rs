@@ -35,7 +35,9 @@ pub enum ConnectError {
         max: usize,
     },
     /// Too many engines stream their events over gRPC.
-    #[error("at most {max} ranks can stream their events over gRPC; register the others with another replica, or over ZeroMQ")]
+    #[error(
+        "at most {max} ranks can stream their events over gRPC; register the others with another replica, or over ZeroMQ"
+    )]
     TooManyStreams {
         /// The limit.
         max: usize,

@@ -41,6 +41,11 @@ pub mod engine_events {
     include!("generated/smg.grpc.common.rs");
 }
 
+/// Where an engine of vLLM publishes its events.
+pub mod vllm_control {
+    include!("generated/vllm.rs");
+}
+
 /// The messages of `google.protobuf` that others contain.
 pub use prost_types as google;
 

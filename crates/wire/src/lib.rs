@@ -82,7 +82,9 @@ pub use event::{
     RemovalReason, ScopedClear, SkippedBlocks, StoreOrigin, TokenIds,
 };
 pub use frames::{FrameError, LiveMessage, ReplayReply};
-pub use pulled::{FOLLOWED_BLOCKS_MAX, LeftOutEvent, PullEventError, PullReader, PullResponseError, Pulled, PulledMessage};
+pub use pulled::{
+    FOLLOWED_BLOCKS_MAX, LeftOutEvent, PullEventError, PullReader, PullResponseError, Pulled, PulledMessage,
+};
 pub use stream::{
     Action, ClearReason, Degraded, Pending, Replay, ReplayOutcome, Start, Stream, StreamEvent, StreamLimits,
     StreamOptions, StreamPosition, StreamTrust, plural,

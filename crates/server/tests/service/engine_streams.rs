@@ -71,14 +71,21 @@ fn streamed_blocks_are_found_in_their_tiers() {
     let listener = wait_seq(&service, 2);
     assert_eq!((&listener["trust"], &listener["rejected"]), (&json!("exact"), &json!({})), "{listener}");
     let answer = service.query(&json!({ "token_ids": tokens(&[1, 2, 3]), "model_name": "m" }));
-    assert_eq!((&answer["instances"]["1"]["gpu"], &answer["instances"]["1"]["cpu"]), (&json!(8), &json!(12)), "{answer}");
+    assert_eq!(
+        (&answer["instances"]["1"]["gpu"], &answer["instances"]["1"]["cpu"]),
+        (&json!(8), &json!(12)),
+        "{answer}"
+    );
 
     server.publish(batch(3, [cleared()]));
     wait_seq(&service, 3);
     assert_eq!(score(&service, &[1, 2, 3]), 0);
     assert_eq!(server.starts(), [0]);
     let count = |outcome| service.metrics().value("flash_indexer_streamed_batches_total", &[("outcome", outcome)]);
-    assert_eq!(["events", "empty", "load", "other_rank", "snapshot", "failed"].map(count), [3.0, 1.0, 1.0, 0.0, 0.0, 0.0]);
+    assert_eq!(
+        ["events", "empty", "load", "other_rank", "snapshot", "failed"].map(count),
+        [3.0, 1.0, 1.0, 0.0, 0.0, 0.0]
+    );
 }
 
 #[test]
@@ -179,7 +186,9 @@ fn a_restarted_engine_is_noticed_by_the_content_of_the_last_batch() {
     wait(&service, "the end of the connection", |listener| listener["status"] == json!("disconnected"));
     let server = FakeStreamServer::at(address, History::Kept);
     let other = |number, event: Data| KvEventBatch { timestamp: 1e3, ..batch(number, [event]) };
-    for (number, event) in [(0, stored(None, &[7])), (1, stored(Some(7), &[8])), (2, removed(&[8])), (3, stored(Some(7), &[9]))] {
+    for (number, event) in
+        [(0, stored(None, &[7])), (1, stored(Some(7), &[8])), (2, removed(&[8])), (3, stored(Some(7), &[9]))]
+    {
         server.keep(other(number, event));
     }
     let listener = wait_seq(&service, 3);

@@ -168,7 +168,9 @@ impl ServerStreamingService<SubscribeKvEventsRequest> for Service {
         }
         let (call, batches) = unbounded_channel();
         let sent: Vec<_> = match (state.history, start) {
-            (History::Kept, 1..) => state.batches.iter().filter(|batch| batch.sequence_number > start).cloned().collect(),
+            (History::Kept, 1..) => {
+                state.batches.iter().filter(|batch| batch.sequence_number > start).cloned().collect()
+            }
             _ => state.first.clone(),
         };
         sent.into_iter().for_each(|batch| drop(call.send(Ok(batch))));
