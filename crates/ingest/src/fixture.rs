@@ -17,12 +17,27 @@ use flash_indexer_wire::{AdapterSalt, BlockStored, Encoding, EngineEvent, Start,
 use parking_lot::Mutex;
 
 use crate::{
-    Decoders, Listener, ListenerOptions, ListenerState, Maintain, ModelSink, QUEUE_BYTES_MIN, RankOwner, Sources,
-    Transport, Writers,
+    ConnectError, Decoders, EventSource, Listener, ListenerOptions, ListenerState, Maintain, ModelSink,
+    QUEUE_BYTES_MIN, RankOwner, Retired, Sources, Transport, Writers,
 };
 
 pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
 pub(crate) const RANK: DpRank = DpRank(0);
+
+/// A source of events over gRPC that the engines of the tests do not use.
+struct NoStreams;
+
+impl EventSource for NoStreams {
+    fn open(&self, _: Arc<Listener>) -> Result<(), ConnectError> {
+        Err(ConnectError::Busy)
+    }
+
+    fn close(&self, _: &Arc<Listener>, _: Retired) -> bool {
+        false
+    }
+
+    fn stop(&self, _: Instant) {}
+}
 
 /// A model without a registry. Its ranks are the listeners of the test.
 pub(crate) struct TestModel {
@@ -190,7 +205,9 @@ impl Fixture {
         let supervisor = Supervisor::start(&metrics).expect("a thread");
         let writers = Arc::new(Writers::start(models, &supervisor).expect("a thread"));
         let decoders = Arc::new(Decoders::start(Some(1), queue_bytes_max, &writers, &supervisor).expect("a thread"));
-        let sockets = Sources::start(Arc::clone(&decoders), &EngineNetworks::default(), &supervisor).expect("threads");
+        let networks = EngineNetworks::default();
+        let sockets = Sources::start(Arc::clone(&decoders), &networks, &supervisor, Box::new(NoStreams));
+        let sockets = sockets.expect("threads");
         let models: Vec<_> = (0..models).map(|writer| Arc::new(TestModel::new(writer, &metrics))).collect();
         for (writer, model) in models.iter().enumerate() {
             let index: Arc<dyn Maintain> = Arc::<TestModel>::clone(model);
