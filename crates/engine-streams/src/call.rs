@@ -124,6 +124,11 @@ impl Client {
                 Err(status) if status.code() == Code::Unimplemented && self.service + 1 < self.services.len() => {
                     self.service += 1;
                 }
+                Err(status) if status.code() == Code::Unimplemented => {
+                    // The server may still be starting: the next call tries each again.
+                    self.service = 0;
+                    return Err(self.error(&status, metrics));
+                }
                 Err(status) => return Err(self.error(&status, metrics)),
             }
         }

@@ -315,10 +315,13 @@ fn a_server_without_the_call_is_named_and_a_server_that_ends_is_found_again() {
     assert!(why.contains("has no SubscribeKvEvents"), "{why}");
     assert_eq!(service.post("/unregister", &json!({ "instance_id": 1, "model_name": "m" })).0, 200);
 
-    // Without a kind of engine, every service is tried.
+    // Without a kind of engine, every service is tried, again and again.
+    server.set_starting(true);
     let mut any = request(&server, 1);
     any.as_object_mut().expect("an object").remove("engine");
     assert_eq!(service.post("/register", &any).0, 201);
+    wait_for("two early calls", PATIENCE, || (server.refused() >= 2).then_some(()));
+    server.set_starting(false);
     server.wait_for_calls(1);
     let address = server.address();
     drop(server);

@@ -40,6 +40,9 @@ struct State {
     /// What a call after 0 begins with.
     first: Vec<KvEventBatch>,
     calls: Vec<UnboundedSender<Result<KvEventBatch, Status>>>,
+    /// Whether the engine is still starting: the call is unknown.
+    is_starting: bool,
+    refused: usize,
     starts: Vec<u64>,
 }
 
@@ -58,7 +61,8 @@ impl FakeStreamServer {
     /// A server at the address of one that has ended.
     pub(crate) fn at(address: SocketAddr, history: History) -> Self {
         let (batches, first, calls, starts) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
-        let state = Arc::new(Mutex::new(State { history, batches, first, calls, starts }));
+        let state = State { history, batches, first, calls, is_starting: false, refused: 0, starts };
+        let state = Arc::new(Mutex::new(state));
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build();
         let runtime = runtime.expect("a runtime");
         let listener = wait_for("the port", PATIENCE, || runtime.block_on(tokio::net::TcpListener::bind(address)).ok());
@@ -92,6 +96,16 @@ impl FakeStreamServer {
     /// Begins later calls after 0 with these batches.
     pub(crate) fn begin_with(&self, batches: Vec<KvEventBatch>) {
         self.state.lock().first = batches;
+    }
+
+    /// Whether the server does not know the call yet.
+    pub(crate) fn set_starting(&self, is_starting: bool) {
+        self.state.lock().is_starting = is_starting;
+    }
+
+    /// Calls that came too early.
+    pub(crate) fn refused(&self) -> usize {
+        self.state.lock().refused
     }
 
     /// Ends every call, with an error or without one.
@@ -162,6 +176,10 @@ impl ServerStreamingService<SubscribeKvEventsRequest> for Service {
     fn call(&mut self, request: Request<SubscribeKvEventsRequest>) -> Self::Future {
         let start = request.get_ref().start_sequence_number;
         let mut state = self.0.lock();
+        if state.is_starting {
+            state.refused += 1;
+            return ready(Err(Status::unimplemented("the engine is starting")));
+        }
         state.starts.push(start);
         if state.history == History::Refused && start != 0 {
             return ready(Err(Status::out_of_range("nothing is kept between calls")));
