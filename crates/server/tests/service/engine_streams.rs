@@ -184,13 +184,14 @@ fn a_restarted_engine_is_noticed_by_the_content_of_the_last_batch() {
     let address = server.address();
     drop(server);
     wait(&service, "the end of the connection", |listener| listener["status"] == json!("disconnected"));
-    let server = FakeStreamServer::at(address, History::Kept);
     let other = |number, event: Data| KvEventBatch { timestamp: 1e3, ..batch(number, [event]) };
-    for (number, event) in
-        [(0, stored(None, &[7])), (1, stored(Some(7), &[8])), (2, removed(&[8])), (3, stored(Some(7), &[9]))]
-    {
-        server.keep(other(number, event));
-    }
+    let batches = vec![
+        other(0, stored(None, &[7])),
+        other(1, stored(Some(7), &[8])),
+        other(2, removed(&[8])),
+        other(3, stored(Some(7), &[9])),
+    ];
+    let _server = FakeStreamServer::keeping(address, History::Kept, batches);
     let listener = wait_seq(&service, 3);
     assert_eq!(listener["trust"], json!("degraded"), "batches 0 and 1 were not received: {listener}");
     assert_eq!(score(&service, &[1, 2, 3]), 0, "the blocks of the process before are removed");

@@ -60,7 +60,12 @@ impl FakeStreamServer {
 
     /// A server at the address of one that has ended.
     pub(crate) fn at(address: SocketAddr, history: History) -> Self {
-        let (batches, first, calls, starts) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+        Self::keeping(address, history, Vec::new())
+    }
+
+    /// A server that has these batches before its first call.
+    pub(crate) fn keeping(address: SocketAddr, history: History, batches: Vec<KvEventBatch>) -> Self {
+        let (first, calls, starts) = (Vec::new(), Vec::new(), Vec::new());
         let state = State { history, batches, first, calls, is_starting: false, refused: 0, starts };
         let state = Arc::new(Mutex::new(state));
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build();
