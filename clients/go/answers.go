@@ -90,6 +90,50 @@ type Prediction struct {
 	Partial *Partial `json:"partial"`
 }
 
+// Picked is the answer to a pick: the picked pod, and what the choice depends on.
+type Picked struct {
+	PickCandidate
+	// Candidates are, with Detail, all pods that could be picked, and those that are not ready.
+	Candidates []PickCandidate `json:"candidates"`
+	// Blocks are the complete blocks of the prompt.
+	Blocks      int         `json:"blocks"`
+	Weights     PickWeights `json:"weights"`
+	Temperature float64     `json:"temperature"`
+	// Seed repeats the pick.
+	Seed    uint64   `json:"seed"`
+	Partial *Partial `json:"partial"`
+	Store   string   `json:"store"`
+}
+
+// PickCandidate is a pod with its cost. Lower is better.
+type PickCandidate struct {
+	Pod             InstanceID `json:"pod"`
+	Cost            float64    `json:"cost"`
+	Score           float64    `json:"score"`
+	HeldBlocks      int        `json:"held_blocks"`
+	PredictedBlocks int        `json:"predicted_blocks"`
+	Trust           Trust      `json:"trust"`
+	// Ready: all engines of the pod are connected. A pod that is not ready is never picked.
+	Ready bool `json:"ready"`
+	Load  Load `json:"load"`
+}
+
+// Load are the requests in flight of a pod, before the pick.
+type Load struct {
+	Requests int `json:"requests"`
+	// PrefillBlocks are still to be computed.
+	PrefillBlocks int `json:"prefill_blocks"`
+	// ActiveBlocks are in use.
+	ActiveBlocks int `json:"active_blocks"`
+}
+
+// PickWeights are the weights of a cost's terms.
+type PickWeights struct {
+	Prefill  float64 `json:"prefill"`
+	Active   float64 `json:"active"`
+	Requests float64 `json:"requests"`
+}
+
 // InstanceID is the id of an instance, which the service answers as it was given: a number or a text.
 type InstanceID string
 

@@ -129,6 +129,9 @@ func (client *Client) Predict(ctx context.Context, model, pod string, prompt Pro
 		params := options.PromptOptions.params(model)
 		params.Set("pod", pod)
 		setNonZero(params, "ttl_ms", int(options.TTL.Milliseconds()))
+		if options.RequestID != "" {
+			params.Set("request_id", options.RequestID)
+		}
 		return ask[Prediction](ctx, client, call{path: "/predict", params: params, content: tokenBytes(tokens)})
 	}
 	body, err := prompt.body(model)
@@ -140,7 +143,32 @@ func (client *Client) Predict(ctx context.Context, model, pod string, prompt Pro
 	if options.TTL > 0 {
 		body["ttl_ms"] = options.TTL.Milliseconds()
 	}
+	if options.RequestID != "" {
+		body["request_id"] = options.RequestID
+	}
 	return ask[Prediction](ctx, client, call{path: "/predict", body: body})
+}
+
+// Pick asks which pod gets a prompt: [Tokens], [Text] or [Chat].
+func (client *Client) Pick(ctx context.Context, model string, prompt Prompt, options PickOptions) (*Picked, error) {
+	body, err := prompt.body(model)
+	if err != nil {
+		return nil, err
+	}
+	options.addTo(body)
+	return ask[Picked](ctx, client, call{path: "/pick", body: body})
+}
+
+// Done reports that a request that Pick or Predict named has ended, or its prefill.
+func (client *Client) Done(ctx context.Context, model, requestID string, options DoneOptions) error {
+	body := map[string]any{"model_name": model, "request_id": requestID}
+	if options.TenantID != "" {
+		body["tenant_id"] = options.TenantID
+	}
+	if options.Phase != "" {
+		body["phase"] = options.Phase
+	}
+	return client.send(ctx, call{path: "/done", body: body})
 }
 
 // Explain returns where each rank's match ends, and why; for one instance if it is not empty.

@@ -49,6 +49,46 @@ type PredictOptions struct {
 	PromptOptions
 	// TTL is the time for which the prediction counts; the service's default if zero.
 	TTL time.Duration
+	// RequestID is the router's name of the request, which is in flight until Done; no request is if it is empty.
+	RequestID string
+}
+
+// PickOptions are options of a pick.
+type PickOptions struct {
+	PromptOptions
+	// Pods picks one of these pods only.
+	Pods                 []string
+	TruncatePromptTokens int
+	// RequestID is the router's name of the request, which is in flight until Done; no request is if it is empty.
+	RequestID string
+	// Temperature is the randomness of the choice: zero picks the lowest cost.
+	Temperature float64
+	// Seed repeats a choice; a random one if nil.
+	Seed *uint64
+	// PrefillWeight, ActiveWeight and RequestWeight are the weights of the cost's terms; the service's defaults if nil.
+	PrefillWeight *float64
+	ActiveWeight  *float64
+	RequestWeight *float64
+	// Detail asks for all candidates.
+	Detail bool
+}
+
+// RequestPhase is a part of a request.
+type RequestPhase string
+
+// Phases of requests.
+const (
+	// Prefill ends with the first token.
+	Prefill RequestPhase = "prefill"
+	// Finished is the end of the whole request.
+	Finished RequestPhase = "finished"
+)
+
+// DoneOptions are options of Done.
+type DoneOptions struct {
+	TenantID string
+	// Phase has ended; Finished if empty.
+	Phase RequestPhase
 }
 
 // Registration is a rank of an instance. The fields after BlockSize are optional.
@@ -176,6 +216,35 @@ func (options ScoreOptions) addTo(body map[string]any) {
 	}
 	if options.TruncatePromptTokens != 0 {
 		body["truncate_prompt_tokens"] = options.TruncatePromptTokens
+	}
+}
+
+func (options PickOptions) addTo(body map[string]any) {
+	options.PromptOptions.addTo(body)
+	if len(options.Pods) > 0 {
+		body["pods"] = options.Pods
+	}
+	if options.TruncatePromptTokens != 0 {
+		body["truncate_prompt_tokens"] = options.TruncatePromptTokens
+	}
+	if options.RequestID != "" {
+		body["request_id"] = options.RequestID
+	}
+	if options.Temperature != 0 {
+		body["pick_temperature"] = options.Temperature
+	}
+	if options.Seed != nil {
+		body["pick_seed"] = *options.Seed
+	}
+	for name, weight := range map[string]*float64{
+		"prefill_weight": options.PrefillWeight, "active_weight": options.ActiveWeight, "request_weight": options.RequestWeight,
+	} {
+		if weight != nil {
+			body[name] = *weight
+		}
+	}
+	if options.Detail {
+		body["detail"] = true
 	}
 }
 

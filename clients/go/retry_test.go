@@ -167,6 +167,7 @@ func TestRequestsHaveTheFieldsOfTheAPI(t *testing.T) {
 	client := New(url+"/", WithToken("secret"))
 	prompt := PromptOptions{TenantID: "t", LoraName: "l", CacheSalt: "a&b"}
 	rank := 3
+	seed, none := ^uint64(0), 0.0
 	for _, call := range []struct {
 		make     func() error
 		expected sent
@@ -199,6 +200,28 @@ func TestRequestsHaveTheFieldsOfTheAPI(t *testing.T) {
 			_, err := client.Predict(ctx(), "m", "a", Chat(`{"model": "other"}`), PredictOptions{TTL: time.Second})
 			return err
 		}, sent{"/predict", "", `{"model_name":"m","pod":"a","ttl_ms":1000}`, text, ""}},
+		{func() error {
+			_, err := client.Predict(ctx(), "m", "a", Tokens{1}, PredictOptions{RequestID: "r"})
+			return err
+		}, sent{"/predict", "model_name=m&pod=a&request_id=r", "\x01\x00\x00\x00", binary, ""}},
+		{func() error {
+			_, err := client.Pick(ctx(), "m", Tokens{1}, PickOptions{RequestID: "r"})
+			return err
+		}, sent{"/pick", "", `{"model_name":"m","request_id":"r","token_ids":[1]}`, text, ""}},
+		{func() error {
+			_, err := client.Pick(ctx(), "m", Text("hi"), PickOptions{prompt, []string{"a"}, 9, "r", 0.5, &seed, &none, &none, &none, true})
+			return err
+		}, sent{"/pick", "", `{"active_weight":0,"cache_salt":"a\u0026b","detail":true,"lora_name":"l","model_name":"m","pick_seed":18446744073709551615,"pick_temperature":0.5,"pods":["a"],"prefill_weight":0,"prompt":"hi","request_id":"r","request_weight":0,"tenant_id":"t","truncate_prompt_tokens":9}`, text, ""}},
+		{func() error {
+			_, err := client.Pick(ctx(), "m", Chat(`{"model": "other", "temperature": 1}`), PickOptions{})
+			return err
+		}, sent{"/pick", "", `{"model_name":"m","temperature":1}`, text, ""}},
+		{func() error {
+			return client.Done(ctx(), "m", "r", DoneOptions{})
+		}, sent{"/done", "", `{"model_name":"m","request_id":"r"}`, text, ""}},
+		{func() error {
+			return client.Done(ctx(), "m", "r", DoneOptions{"t", Prefill})
+		}, sent{"/done", "", `{"model_name":"m","phase":"prefill","request_id":"r","tenant_id":"t"}`, text, ""}},
 		{func() error {
 			_, err := client.Explain(ctx(), "m", nil, "a", PromptOptions{})
 			return err

@@ -144,6 +144,29 @@ func TestScoresCountPredictions(t *testing.T) {
 	equal(t, len(none.Pods), 0)
 }
 
+func TestAPickCountsWhatIsHeldAndInFlight(t *testing.T) {
+	newEngine(t, "gpu-1").store(1, 100)
+	prompt := Tokens(tokensOf(1, 10))
+	seed := uint64(7)
+	picked, err := client.Pick(ctx(), model, prompt, PickOptions{RequestID: "r1", Seed: &seed, Detail: true})
+	check(t, err)
+	equal(t, picked.Pod, InstanceID("gpu-1"))
+	equal(t, []int{picked.HeldBlocks, picked.Blocks, picked.Load.Requests, len(picked.Candidates)}, []int{10, 10, 0, 1})
+	equal(t, picked.Seed, seed)
+	equal(t, picked.Ready, true)
+	again, err := client.Pick(ctx(), model, prompt, PickOptions{})
+	check(t, err)
+	equal(t, again.Load.Requests, 1)
+	equal(t, again.Cost > picked.Cost, true)
+	check(t, client.Done(ctx(), model, "r1", DoneOptions{Phase: Prefill}))
+	check(t, client.Done(ctx(), model, "r1", DoneOptions{}))
+	last, err := client.Pick(ctx(), model, prompt, PickOptions{})
+	check(t, err)
+	equal(t, last.Load.Requests, 0)
+	var failed *APIError
+	equal(t, errors.As(client.Done(ctx(), model, "r1", DoneOptions{}), &failed) && failed.Status == 404, true)
+}
+
 func TestAnExplanationSaysWhereAMatchEnds(t *testing.T) {
 	newEngine(t, "gpu-1").store(1, 100)
 	prompt := append(tokensOf(1, 30), tokensOf(800, 801)...)

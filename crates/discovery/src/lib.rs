@@ -22,6 +22,7 @@
 //! | `status.rs` | status for `/discovery` and `/ready` |
 //! | `file.rs`, `file/` | source: a JSON file, polled |
 //! | `dns.rs`, `dns/` | source: a DNS name, polled |
+//! | `vllm.rs` | source: the gRPC server of an engine of vLLM, asked |
 //! | `kubernetes.rs`, `kubernetes/` | source: pods of a label selector, watched |
 
 mod dns;
@@ -33,6 +34,7 @@ mod report;
 mod runner;
 mod status;
 mod template;
+mod vllm;
 
 use std::io;
 use std::path::PathBuf;
@@ -49,6 +51,7 @@ use self::report::{Reporter, waker};
 use self::runner::{Runner, TrackedSource};
 pub use self::status::{DiscoveryStatus, SourceStatus, TargetStatus};
 pub use self::template::EngineTemplate;
+pub use self::vllm::{VllmAddress, VllmAddressError, VllmOptions};
 use flash_indexer_telemetry::metrics::Metrics;
 use flash_indexer_telemetry::supervision::{Supervisor, ThreadKind, Watch, record_panic};
 
@@ -78,6 +81,8 @@ pub enum DiscoverySource {
     Dns(DnsOptions),
     /// Pods of a Kubernetes cluster.
     Kubernetes(KubernetesOptions),
+    /// The gRPC server of an engine of vLLM.
+    Vllm(VllmOptions),
 }
 
 impl DiscoverySource {
@@ -88,6 +93,7 @@ impl DiscoverySource {
             Self::File(path) => format!("file:{}", path.display()),
             Self::Dns(options) => format!("dns:{}", options.name),
             Self::Kubernetes(options) => options.name(),
+            Self::Vllm(options) => format!("vllm:{}", options.address),
         }
     }
 
@@ -106,7 +112,20 @@ impl DiscoverySource {
             }),
             Self::Dns(options) => {
                 let metrics = Arc::clone(supervisor.metrics());
-                tasks.spawn(watch_dns(options, template, reporter, metrics));
+                let poll = {
+                    let reporter = reporter.clone();
+                    move || dns::watch(options.clone(), template.clone(), reporter.clone())
+                };
+                tasks.spawn(watch_in_task(poll, reporter, metrics));
+                Ok(())
+            }
+            Self::Vllm(options) => {
+                let metrics = Arc::clone(supervisor.metrics());
+                let poll = {
+                    let reporter = reporter.clone();
+                    move || vllm::watch(options.clone(), template.clone(), reporter.clone())
+                };
+                tasks.spawn(watch_in_task(poll, reporter, metrics));
                 Ok(())
             }
             Self::Kubernetes(options) => spawn(supervisor, stopped, reporter.clone(), move |stopped| {
@@ -140,12 +159,16 @@ fn spawn(
     supervisor.spawn(ThreadKind::Discovery, None, work).map(drop)
 }
 
-/// Watches a DNS name in a task, and restarts it after a panic.
-async fn watch_dns(options: DnsOptions, template: EngineTemplate, reporter: Reporter, metrics: Arc<Metrics>) {
+/// Polls a source in a task, and restarts it after a panic.
+async fn watch_in_task<F: Future<Output = ()> + Send + 'static>(
+    poll: impl Fn() -> F,
+    reporter: Reporter,
+    metrics: Arc<Metrics>,
+) {
     loop {
         // The inner task is aborted with this one.
         let mut polling = JoinSet::new();
-        polling.spawn(dns::watch(options.clone(), template.clone(), reporter.clone()));
+        polling.spawn(poll());
         match polling.join_next().await {
             Some(Err(error)) if error.is_panic() => {
                 record_panic(&metrics, ThreadKind::Discovery, "discovery", &*error.into_panic());

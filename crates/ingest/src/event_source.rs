@@ -34,6 +34,14 @@ pub enum ConnectError {
         /// The limit.
         max: usize,
     },
+    /// Too many engines stream their events over gRPC.
+    #[error(
+        "at most {max} ranks can stream their events over gRPC; register the others with another replica, or over ZeroMQ"
+    )]
+    TooManyStreams {
+        /// The limit.
+        max: usize,
+    },
     /// The service is stopping.
     #[error("the service is stopping")]
     Stopping,

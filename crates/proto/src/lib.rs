@@ -36,6 +36,16 @@ pub mod ext_proc {
     include!("generated/envoy.service.ext_proc.v3.rs");
 }
 
+/// Events of engines, as servers for the SGLang gateway stream them.
+pub mod engine_events {
+    include!("generated/smg.grpc.common.rs");
+}
+
+/// Where an engine of vLLM publishes its events.
+pub mod vllm_control {
+    include!("generated/vllm.rs");
+}
+
 /// The messages of `google.protobuf` that others contain.
 pub use prost_types as google;
 

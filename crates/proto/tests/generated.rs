@@ -12,8 +12,10 @@ fn generate(folder: &Path) {
     compiler.include_source_info(true).include_imports(true);
     compiler.open_files(["indexer.proto", "router.proto"]).expect("valid definitions");
     fs::write(folder.join("descriptors.bin"), compiler.encode_file_descriptor_set()).expect("written");
-    // The program calls the tokenizer service, and Envoy the endpoint picker. Neither is described.
-    compiler.open_files(["tokenization.proto", "ext_proc.proto"]).expect("valid definitions");
+    // The program calls the tokenizer service and the servers of engines, and Envoy the endpoint picker. None is described.
+    compiler
+        .open_files(["tokenization.proto", "ext_proc.proto", "engine_events.proto", "vllm_control.proto"])
+        .expect("valid definitions");
     let builder = tonic_prost_build::configure().build_client(true).build_server(true).build_transport(false);
     builder.out_dir(folder).compile_fds(compiler.file_descriptor_set()).expect("generated");
 }

@@ -51,7 +51,7 @@ mod texts;
 pub use flash_indexer_credentials::{ClientFiles, CredentialsError, KeyPairFiles, TlsFiles};
 pub use flash_indexer_discovery::{
     DiscoveryOptions, DiscoverySource, DnsName, DnsNameError, DnsOptions, EngineTemplate, KubernetesNamespace,
-    KubernetesOptions, NamespaceError,
+    KubernetesOptions, NamespaceError, VllmAddress, VllmAddressError, VllmOptions,
 };
 pub use flash_indexer_ingest::{Connection, ListenerReport, QUEUE_BYTES_MIN, ReleaseOutcome, ReplayProgress};
 pub use flash_indexer_peers::{PeerDeadlines, PeerUrl, PeerUrlError, RecoveryError, SnapshotOptions};

@@ -8,13 +8,14 @@
 //! | `lib.rs` | [`Sources`]: all ways as one [`Transport`] |
 //! | `pulls/` | HTTP: engines whose events the service pulls, each with a thread of its own |
 //!
-//! ZeroMQ is `ingest::Sockets`.
+//! ZeroMQ is `ingest::Sockets`, and gRPC is `engine-streams`.
 
 mod pulls;
 
 use std::sync::Arc;
 use std::time::Instant;
 
+use flash_indexer_engine_streams::EngineStreams;
 use flash_indexer_ingest::{BindError, BoundOptions, ConnectError, Decoders, EventSource, Listener, Retired};
 use flash_indexer_ingest::{Sockets, Transport};
 use flash_indexer_telemetry::supervision::Supervisor;
@@ -26,6 +27,7 @@ use self::pulls::Pulls;
 pub struct Sources {
     sockets: Sockets,
     pulls: Pulls,
+    streams: EngineStreams,
 }
 
 impl Sources {
@@ -40,14 +42,16 @@ impl Sources {
         supervisor: &Arc<Supervisor>,
     ) -> std::io::Result<Self> {
         let pulls = Pulls::new(Arc::clone(&decoders), networks, supervisor);
-        Ok(Self { sockets: Sockets::start(decoders, networks, supervisor)?, pulls })
+        let streams = EngineStreams::new(Arc::clone(&decoders), networks, supervisor);
+        Ok(Self { sockets: Sockets::start(decoders, networks, supervisor)?, pulls, streams })
     }
 
     /// The source of a listener.
     fn source_of(&self, listener: &Listener) -> &dyn EventSource {
-        match listener.options.is_pulled() {
-            true => &self.pulls,
-            false => &self.sockets,
+        match &listener.options {
+            options if options.is_pulled() => &self.pulls,
+            options if options.is_streamed() => &self.streams,
+            _ => &self.sockets,
         }
     }
 }
@@ -69,5 +73,6 @@ impl Transport for Sources {
         self.pulls.end();
         self.sockets.stop(deadline);
         self.pulls.stop(deadline);
+        self.streams.stop(deadline);
     }
 }

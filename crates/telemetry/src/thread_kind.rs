@@ -11,6 +11,8 @@ pub enum ThreadKind {
     EngineSockets,
     /// Pulls the events of one engine over HTTP.
     EnginePull,
+    /// Receives the events of one rank over gRPC.
+    EngineStream,
     /// Owns the socket that engines connect to.
     BoundSocket,
     /// Resolves host names.
@@ -35,11 +37,12 @@ pub enum ThreadKind {
 
 impl ThreadKind {
     /// Every kind, in the order of the discriminants.
-    pub const ALL: [Self; 14] = [
+    pub const ALL: [Self; 15] = [
         Self::Writer,
         Self::Decoder,
         Self::EngineSockets,
         Self::EnginePull,
+        Self::EngineStream,
         Self::BoundSocket,
         Self::Resolver,
         Self::Pods,
@@ -59,6 +62,7 @@ impl ThreadKind {
             Self::Decoder => "decoder",
             Self::EngineSockets => "engine_sockets",
             Self::EnginePull => "engine_pull",
+            Self::EngineStream => "engine_stream",
             Self::BoundSocket => "bound_socket",
             Self::Resolver => "resolver",
             Self::Pods => "pods",
@@ -78,6 +82,7 @@ impl ThreadKind {
             Self::Writer => "index-writer",
             Self::EngineSockets => "engine-sockets",
             Self::EnginePull => "engine-pull",
+            Self::EngineStream => "engine-stream",
             Self::BoundSocket => "bound-socket",
             Self::PeerCheck => "peer-check",
             _ => self.as_str(),

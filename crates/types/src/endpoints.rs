@@ -157,7 +157,7 @@ fn numbers_address(host: &str) -> Option<Ipv4Addr> {
 pub enum EndpointError {
     /// The endpoint is not an address of a supported transport.
     #[error(
-        "invalid endpoint {endpoint:?}: {why}; give an address such as tcp://host:5557, tcp://10.0.0.1:5557 or, to pull the events of TensorRT-LLM, http://host:8000"
+        "invalid endpoint {endpoint:?}: {why}; give an address such as tcp://host:5557, tcp://10.0.0.1:5557, for events over gRPC grpc://host:30001 or, to pull the events of TensorRT-LLM, http://host:8000"
     )]
     Malformed {
         /// The endpoint.
@@ -199,9 +199,19 @@ pub fn is_pulled(endpoint: &str) -> bool {
     pulled_address(endpoint).is_some()
 }
 
+/// The host and port of an endpoint whose events are streamed over gRPC.
+pub fn streamed_address(endpoint: &str) -> Option<&str> {
+    endpoint.strip_prefix("grpc://")
+}
+
+/// Whether the events of an endpoint are streamed over gRPC.
+pub fn is_streamed(endpoint: &str) -> bool {
+    streamed_address(endpoint).is_some()
+}
+
 /// The host and port of an endpoint; none for a path.
 pub(crate) fn dialled_address(endpoint: &str) -> Option<&str> {
-    endpoint.strip_prefix("tcp://").or_else(|| pulled_address(endpoint))
+    endpoint.strip_prefix("tcp://").or_else(|| streamed_address(endpoint)).or_else(|| pulled_address(endpoint))
 }
 
 /// Rejects an endpoint that ZeroMQ accepts without an error and never connects, and an endpoint with a refused address.
@@ -211,7 +221,7 @@ pub fn check_endpoint(endpoint: &str) -> Result<(), EndpointError> {
         return if path.is_empty() { invalid("the path is empty") } else { Ok(()) };
     }
     let Some(address) = dialled_address(endpoint) else {
-        return invalid("it starts with none of tcp://, ipc://, http:// and https://");
+        return invalid("it starts with none of tcp://, ipc://, grpc://, http:// and https://");
     };
     let Some((host, port)) = address.rsplit_once(':') else { return invalid("there is no port") };
     if host.is_empty() || host.contains('*') || port.contains('*') {
@@ -352,6 +362,7 @@ mod tests {
             "ipc:///tmp/e",
             "http://gpu-1:8000",
             "https://[::1]:8443",
+            "grpc://gpu-1:30001",
         ] {
             assert_eq!(check_endpoint(endpoint), Ok(()), "{endpoint}");
         }
@@ -369,6 +380,9 @@ mod tests {
             "http://gpu-1:8000?a=b",
             "http://169.254.169.254:80",
             "https://metadata.google.internal:443",
+            "grpc://169.254.169.254:80",
+            "grpc://gpu-1:0",
+            "grpcs://gpu-1:30001",
             "ftp://gpu-1:21",
             "inproc://waker",
             "pgm://a:1",

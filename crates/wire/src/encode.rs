@@ -7,6 +7,7 @@ use crate::event::{
     BlockInactive, BlockRemoved, BlockStored, BlockTransferred, EngineEvent, ExtraKey, RemovalReason, ScopedClear,
     StoreOrigin, TokenIds,
 };
+use crate::pulled::{LEFT_OUT, LeftOutEvent};
 
 /// Event format of a vLLM release.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -27,10 +28,22 @@ pub fn encode_batch(
     dp_rank: Option<DpRank>,
     encoding: Encoding,
 ) -> Vec<u8> {
+    encode_batch_leaving_out(timestamp, events, &[], dp_rank, encoding)
+}
+
+/// [`encode_batch`] with events that cannot be used, after the others. The decoder rejects each with its reason.
+#[must_use]
+pub fn encode_batch_leaving_out(
+    timestamp: f64,
+    events: &[EngineEvent<'_>],
+    left_out: &[LeftOutEvent],
+    dp_rank: Option<DpRank>,
+    encoding: Encoding,
+) -> Vec<u8> {
     let mut writer = Writer { out: Vec::new() };
     writer.array(3);
     infallible(write_f64(&mut writer.out, timestamp));
-    writer.array(events.len());
+    writer.array(events.len() + left_out.len());
     for event in events {
         match (event, encoding) {
             (EngineEvent::Stored(event), Encoding::Map) => writer.stored_map(event),
@@ -50,6 +63,12 @@ pub fn encode_batch(
             }
             (EngineEvent::ClearedScope(scope), Encoding::Map) => writer.cleared_map(scope),
             (EngineEvent::ClearedScope(scope), Encoding::Array) => writer.cleared_array(scope),
+        }
+    }
+    for LeftOutEvent { reason, why } in left_out {
+        writer.map(3);
+        for text in ["type", LEFT_OUT, "reason", reason, "why", why] {
+            writer.text(text);
         }
     }
     writer.optional(dp_rank, |writer, rank| writer.unsigned(rank.0.into()));

@@ -77,13 +77,15 @@ pub use decode::{
     EVENT_KEYS_MAX, EVENT_TOKENS_MAX, EventError, Events, decode_batch,
 };
 pub use decode_event::{FieldName, UNKNOWN_FIELDS_MAX, UnknownField};
-pub use encode::{Encoding, encode_batch};
+pub use encode::{Encoding, encode_batch, encode_batch_leaving_out};
 pub use event::{
     BlockInactive, BlockRemoved, BlockStored, BlockTransferred, CacheGroup, Components, EngineEvent, ExtraKey,
     RemovalReason, ScopedClear, SkippedBlocks, StoreOrigin, TokenIds,
 };
 pub use frames::{FrameError, LiveMessage, ReplayReply};
-pub use pulled::{FOLLOWED_BLOCKS_MAX, PullEventError, PullReader, PullResponseError, Pulled, PulledMessage};
+pub use pulled::{
+    FOLLOWED_BLOCKS_MAX, LeftOutEvent, PullEventError, PullReader, PullResponseError, Pulled, PulledMessage,
+};
 pub use stream::{
     Action, ClearReason, Degraded, Pending, Replay, ReplayOutcome, Start, Stream, StreamEvent, StreamLimits,
     StreamOptions, StreamPosition, StreamTrust, plural,

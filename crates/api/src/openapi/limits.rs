@@ -122,7 +122,7 @@ fn limit_text(field: &str, schema: &mut Value, place: Place) {
         field if MODEL.contains(&field) => (NAME_BYTES_MAX, Some(PRINTABLE)),
         "instance_id" | "pod" => (INSTANCE_ID_BYTES_MAX, Some(PRINTABLE)),
         "cache_salt" => (SALT_BYTES_MAX, None),
-        "endpoint" => (ENDPOINT_BYTES_MAX, Some(r"^((tcp|https?)://.+:[0-9]{1,5}|ipc://.+|bound(:.*)?|none)$")),
+        "endpoint" => (ENDPOINT_BYTES_MAX, Some(r"^((tcp|https?|grpc)://.+:[0-9]{1,5}|ipc://.+|bound(:.*)?|none)$")),
         "replay_endpoint" => (ENDPOINT_BYTES_MAX, Some(r"^(tcp://.+:[0-9]{1,5}|ipc://.+)$")),
         "url" => (ENDPOINT_BYTES_MAX, Some("^https?://[^/?#@]+(/[^?#]*)?$")),
         _ => return,

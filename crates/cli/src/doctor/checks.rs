@@ -61,7 +61,7 @@ fn connection(observation: &Observation) -> Option<Finding> {
             format!("the engine is {}: it does not connect to the service", status.as_str()),
             "start the engine with the address of --listen-events as its endpoint and the topic kv@<pod>@<model>, or unregister it",
         ),
-        (status, EndpointStatus::Pulled) => Finding::problem(
+        (status, EndpointStatus::Pulled | EndpointStatus::Streamed) => Finding::problem(
             "connection",
             format!("the service is {}: it cannot read the engine's events", status.as_str()),
             "start the engine's server, or register its right address; last_error in /workers has the cause",
@@ -82,6 +82,10 @@ fn endpoint(observation: &Observation) -> Option<Finding> {
         EndpointStatus::Pulled => Finding::ok(
             "endpoint",
             "the service reads the engine's events over HTTP, and a second reader would take them away, so doctor reads none",
+        ),
+        EndpointStatus::Streamed => Finding::ok(
+            "endpoint",
+            "the engine's server streams the events over gRPC, and doctor reads streams over ZeroMQ only",
         ),
         EndpointStatus::Unreachable(why) if is_connected => Finding::warning(
             "endpoint",
@@ -260,6 +264,13 @@ fn replay(observation: &Observation) -> Option<Finding> {
             CHECK,
             "events are missing, and events that are pulled over HTTP cannot be replayed",
             "let one replica read the engine, and restart it",
+        ),
+        // A server replays missing batches by itself, if it has them.
+        ReplayStatus::NotRegistered if observation.endpoint == EndpointStatus::Streamed && !is_degraded => return None,
+        ReplayStatus::NotRegistered if observation.endpoint == EndpointStatus::Streamed => Finding::problem(
+            CHECK,
+            "events are missing, and the engine's server has not replayed them",
+            "use a server with a history, or restart the engine; last_error in /workers has the cause",
         ),
         ReplayStatus::NotRegistered if is_degraded => Finding::problem(
             CHECK,

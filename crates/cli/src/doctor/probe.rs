@@ -6,7 +6,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use flash_indexer_api::{ConnectionStatus, Listener};
 use flash_indexer_core::DpRank;
 use flash_indexer_core::hashing::BlockSize;
-use flash_indexer_types::endpoints::is_pulled;
+use flash_indexer_types::endpoints::{is_pulled, is_streamed};
 use flash_indexer_wire::{LiveMessage, ReplayReply, TranslatorOptions};
 
 use super::follower::{Delivery, HeldChain, StreamFollower, StreamSummary};
@@ -46,6 +46,8 @@ pub(super) enum EndpointStatus {
     Bound,
     /// Not at all: the service pulls the engine's events, and a second reader would take them away.
     Pulled,
+    /// Not at all: the engine's server streams the events over gRPC.
+    Streamed,
     /// The endpoint accepts connections, but is not a publisher.
     NotPublisher,
     /// The endpoint accepts connections, and no process behind it reads or writes.
@@ -149,6 +151,9 @@ fn subscribe(endpoint: &str) -> (EndpointStatus, Option<Subscription>) {
     }
     if is_pulled(endpoint) {
         return (EndpointStatus::Pulled, None);
+    }
+    if is_streamed(endpoint) {
+        return (EndpointStatus::Streamed, None);
     }
     if let Err(why) = sockets::check_reachable(endpoint, CONNECT_DEADLINE) {
         return (EndpointStatus::Unreachable(why), None);

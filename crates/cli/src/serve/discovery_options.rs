@@ -9,6 +9,7 @@ use clap::Args;
 use flash_indexer_core::hashing::BlockSize;
 use flash_indexer_server::{
     DiscoveryOptions, DiscoverySource, DnsName, DnsOptions, EngineTemplate, KubernetesNamespace, KubernetesOptions,
+    VllmAddress, VllmOptions,
 };
 
 /// Discovery sources, and defaults for the engines that they list.
@@ -42,6 +43,18 @@ pub(crate) struct DiscoveryArguments {
     /// Longest time in seconds between two lookups of a name; a shorter time to live of the records takes precedence.
     #[arg(long, env = "FLASH_INDEXER_DISCOVERY_DNS_INTERVAL_S", default_value_t = 10, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..=3_600))]
     discovery_dns_interval_s: u64,
+
+    /// Address of the gRPC server of an engine of vLLM, asked every 5 seconds where the engine's ranks publish their events: an
+    /// engine whose ports are chosen at its start needs no other address. The address is the instance id. Several addresses
+    /// are separated by commas.
+    #[arg(
+        long,
+        env = "FLASH_INDEXER_DISCOVERY_VLLM",
+        value_delimiter = ',',
+        value_name = "HOST:PORT",
+        requires = "block_size"
+    )]
+    discovery_vllm: Vec<VllmAddress>,
 
     /// Label selector of the pods that are engines, such as app=vllm. A ready pod is registered; its name is the
     /// instance id. Annotations or labels override the defaults: flash-indexer/port, replay-port, data-parallel-size,
@@ -105,7 +118,7 @@ impl DiscoveryArguments {
         }
     }
 
-    /// Sources by precedence: files, then Kubernetes, then DNS.
+    /// Sources by precedence: files, then Kubernetes, then engines of vLLM, then DNS.
     fn sources(&self) -> Vec<DiscoverySource> {
         let files = self.discovery_file.iter().cloned().map(DiscoverySource::File);
         let names = self.discovery_dns.iter().map(|name| {
@@ -119,6 +132,8 @@ impl DiscoveryArguments {
                 api: self.discovery_kubernetes_api.clone(),
             })
         });
-        files.chain(pods).chain(names).collect()
+        let engines =
+            self.discovery_vllm.iter().cloned().map(|address| DiscoverySource::Vllm(VllmOptions::new(address)));
+        files.chain(pods).chain(engines).chain(names).collect()
     }
 }

@@ -4,7 +4,8 @@ use std::num::NonZeroUsize;
 
 use flash_indexer_core::RemovedCopies;
 use flash_indexer_types::SharedCaches;
-use flash_indexer_types::endpoints::{NO_EVENTS, is_pulled};
+use flash_indexer_types::endpoints::{NO_EVENTS, is_pulled, is_streamed};
+use flash_indexer_wire::Replay;
 
 /// Options that a listener is registered with.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -36,5 +37,19 @@ impl ListenerOptions {
     /// Whether the service pulls the events over HTTP.
     pub fn is_pulled(&self) -> bool {
         is_pulled(&self.endpoint)
+    }
+
+    /// Whether the events are streamed over gRPC.
+    pub fn is_streamed(&self) -> bool {
+        is_streamed(&self.endpoint)
+    }
+
+    /// Whether the engine replays missing messages.
+    pub(crate) fn replay(&self) -> Replay {
+        match &self.replay_endpoint {
+            Some(_) => Replay::Available,
+            None if self.is_streamed() => Replay::OnReconnect,
+            None => Replay::Unavailable,
+        }
     }
 }

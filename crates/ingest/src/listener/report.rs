@@ -130,7 +130,7 @@ impl Listener {
             shared_caches: self.options.shared_caches.clone(),
             partial: self.model.is_partial(WorkerRank { worker: self.worker, dp_rank }),
             rejected: status.rejected.clone(),
-            last_error: match self.options.is_pulled() {
+            last_error: match self.options.is_pulled() || self.options.is_streamed() {
                 true => status.last_pull_error(dp_rank),
                 false => status.last_error(dp_rank),
             },

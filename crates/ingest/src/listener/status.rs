@@ -113,7 +113,7 @@ impl Status {
         }
     }
 
-    /// What a rank of a pulled engine is missing, with the last error, which has the cause.
+    /// What a rank of an engine that is pulled or streams over gRPC is missing, with the last error, which has the cause.
     pub(super) fn last_pull_error(&self, dp_rank: DpRank) -> Option<String> {
         let missing = self.last_error(dp_rank)?;
         Some(match &self.last_error {

@@ -108,10 +108,7 @@ struct PartlyApplied {
 
 impl ListenerDecoder {
     pub(super) fn new(listener: Arc<Listener>, metrics: Arc<Metrics>) -> Self {
-        let replay = match listener.options.replay_endpoint {
-            Some(_) => Replay::Available,
-            None => Replay::Unavailable,
-        };
+        let replay = listener.options.replay();
         let mut decoder = Self::with_replay(listener, metrics, replay);
         if let Some(position) = decoder.listener.resume_from {
             decoder.stream.continue_epochs(position);

@@ -29,9 +29,9 @@ impl ListenerDecoder {
 
     /// The decoder that replaces this one, whose state is lost.
     fn into_restarted(self, why: &str, replay: Replay, now: Instant) -> Self {
-        let replay = match self.listener.options.replay_endpoint {
-            Some(_) => self.listener.replay_after_restart(replay),
-            None => Replay::Unavailable,
+        let replay = match self.listener.options.replay() {
+            Replay::Available => self.listener.replay_after_restart(replay),
+            other => other,
         };
         let mut restarted = Self::with_replay(self.listener, self.metrics, replay);
         restarted.listener.cancel_replay();

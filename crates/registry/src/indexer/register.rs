@@ -6,7 +6,7 @@ use std::sync::Arc;
 use flash_indexer_core::{DpRank, RemovedCopies, WorkerId};
 use flash_indexer_ingest::{ConnectError, Connection, Delivery, Listener, ListenerOptions, ListenerState, is_bound};
 use flash_indexer_telemetry::metrics::Limit;
-use flash_indexer_types::endpoints::{EndpointError, NO_EVENTS, is_ipc, is_pulled};
+use flash_indexer_types::endpoints::{EndpointError, NO_EVENTS, is_ipc, is_pulled, is_streamed};
 use flash_indexer_types::{EngineKind, InstanceId, Owner, Position, Registered, Registration, log_rank};
 use flash_indexer_wire::Start;
 
@@ -115,6 +115,20 @@ impl Indexer {
         Err(RegistrationError::Endpoint(error.to_owned()))
     }
 
+    /// Rejects what an engine whose events are streamed over gRPC cannot have.
+    fn check_streamed(registration: &Registration) -> Result<(), RegistrationError> {
+        let error = match &registration.replay_endpoint {
+            Some(replay_endpoint) if is_streamed(replay_endpoint) => {
+                "replay_endpoint is an address of ZeroMQ, such as tcp://host:6557; leave it out, or give the ZeroMQ endpoint as well"
+            }
+            Some(_) if is_streamed(&registration.endpoint) => {
+                "events over gRPC are replayed over the same address; leave out replay_endpoint"
+            }
+            _ => return Ok(()),
+        };
+        Err(RegistrationError::Endpoint(error.to_owned()))
+    }
+
     /// Rejects endpoints that must not be dialled.
     fn check_endpoints(&self, registration: &Registration, ipc: IpcPaths) -> Result<(), RegistrationError> {
         let Registration { endpoint, replay_endpoint, cache_blocks, .. } = registration;
@@ -131,6 +145,7 @@ impl Indexer {
             (false, _, None) => {}
         }
         Self::check_pulled(registration)?;
+        Self::check_streamed(registration)?;
         let dialled = Some(endpoint).filter(|endpoint| !is_bound(endpoint)).into_iter().chain(replay_endpoint);
         for endpoint in dialled {
             let is_allowed = !is_ipc(endpoint) || ipc == IpcPaths::Allowed || self.options.allow_ipc;
@@ -188,8 +203,9 @@ impl Indexer {
         }
         self.check_tenant_ranks(&key.tenant_id)?;
         // Ranks with one endpoint share its stream. Two subscriptions would count every block twice. Over the bound
-        // socket each rank has its own stream.
-        let shared = listeners.values().find(|listener| listener.options == options && !options.is_bound());
+        // socket, and over gRPC, each rank has its own stream.
+        let has_own_stream = options.is_bound() || options.is_streamed();
+        let shared = listeners.values().find(|listener| listener.options == options && !has_own_stream);
         let shared = shared.map(Arc::clone);
         let is_shared = shared.is_some();
         let listener = shared.unwrap_or_else(|| {
@@ -245,6 +261,7 @@ impl Indexer {
             match error {
                 ConnectError::Busy => self.metrics.limit_reached(Limit::RegistrationWait),
                 ConnectError::TooManyPulls { .. } => self.metrics.limit_reached(Limit::PulledEngines),
+                ConnectError::TooManyStreams { .. } => self.metrics.limit_reached(Limit::StreamedRanks),
                 _ => {}
             }
             return Err(connect_error(&error));

@@ -88,6 +88,7 @@ pub(super) fn connect_error(error: &ConnectError) -> RegistrationError {
         | ConnectError::Thread(_)
         | ConnectError::Busy
         | ConnectError::TooManyPulls { .. }
+        | ConnectError::TooManyStreams { .. }
         | ConnectError::Stopping => RegistrationError::Unavailable(error.to_string()),
     }
 }

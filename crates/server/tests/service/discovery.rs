@@ -9,7 +9,7 @@ use flash_indexer_core::DpRank;
 use flash_indexer_core::hashing::BlockSize;
 use flash_indexer_server::{
     DiscoveryOptions, DiscoverySource, DnsOptions, EngineTemplate, ModelKey, PeerUrl, Query, QueryOptions,
-    ServerOptions,
+    ServerOptions, VllmOptions,
 };
 use flash_indexer_sim::{Publisher, PublisherOptions};
 use flash_indexer_test_support::wait_for;
@@ -18,6 +18,7 @@ use hickory_resolver::proto::op::ResponseCode;
 use serde_json::{Value, json};
 
 use crate::support::fake_dns::{FakeDns, Says};
+use crate::support::fake_vllm_control::{self, FakeVllmControl};
 use crate::support::{BLOCK_TOKENS, PATIENCE, Service, stored, tokens};
 
 /// A file of engines, replaced as a whole.
@@ -434,4 +435,59 @@ fn service_records_name_engines_with_their_ports() {
     assert_eq!(second["replay_endpoint"], "tcp://gpu-1.test:7001");
     let problems = json!(["gpu-2.test has several ports: 6000 and the lowest one is used"]);
     until("the problem", || source(&service)["problems"] == problems);
+}
+
+/// Sources of the events of these publishers, which bind every address.
+fn named_by_vllm(publishers: &[&Publisher]) -> Vec<flash_indexer_proto::vllm_control::KvEventSource> {
+    let wildcard = |endpoint: &str| endpoint.replace("127.0.0.1", "*");
+    let sources = (0..).zip(publishers);
+    let named = sources.map(|(rank, publisher)| {
+        fake_vllm_control::source(&wildcard(publisher.endpoint()), &wildcard(publisher.replay_endpoint()), rank)
+    });
+    named.collect()
+}
+
+#[test]
+fn an_engine_of_vllm_is_registered_by_the_address_of_its_grpc_server() {
+    let (first, second, restarted) = (publisher(), publisher(), publisher());
+    let server = FakeVllmControl::start(named_by_vllm(&[&first, &second]));
+    let address = server.address().to_string();
+    let options =
+        VllmOptions { interval: Duration::from_millis(100), ..VllmOptions::new(address.parse().expect("an address")) };
+    let service = Service::start_with(self::options(vec![DiscoverySource::Vllm(options)], Duration::ZERO));
+    for publisher in [&first, &second] {
+        assert!(publisher.wait_for_subscriber(PATIENCE).expect("a socket"), "no listener subscribes");
+    }
+    let listener = service.listener(&json!(address), 1);
+    assert_eq!((&listener["endpoint"], &listener["engine"]), (&json!(second.endpoint()), &json!("vllm")), "{listener}");
+    assert_eq!(listener["replay_endpoint"], json!(second.replay_endpoint()));
+    say(&second, 0, &[stored(None, &[1, 2])]);
+    until("what it holds", || service.score(&tokens(&[1, 2]), &address, 1) == 8);
+
+    // A server that does not answer unregisters no engine.
+    server.answer(Err(tonic::Status::unavailable("starting")));
+    until("the failure", || source(&service)["state"] == "failing");
+    until_looked_again(&service, "failed");
+    assert_eq!(instances(&service), [address.as_str()]);
+
+    // The engine has started again, with one rank at other ports.
+    server.answer(Ok(named_by_vllm(&[&restarted])));
+    until("the other port", || endpoints(&service) == [(address.clone(), restarted.endpoint().to_owned())]);
+    until("the departure of rank 1", || service.listener(&json!(address), 1) == Value::Null);
+    server.answer(Ok(Vec::new()));
+    until("the problem", || {
+        source(&service)["problems"][0].as_str().is_some_and(|problem| problem.contains("--kv-events-config"))
+    });
+    until("the departure", || instances(&service).is_empty());
+}
+
+#[test]
+fn a_server_without_the_call_is_a_failing_source() {
+    let server = FakeVllmControl::start(Vec::new());
+    server.answer(Err(tonic::Status::unimplemented("GetKvEventSources")));
+    let options = VllmOptions::new(server.address().to_string().parse().expect("an address"));
+    let service = Service::start_with(self::options(vec![DiscoverySource::Vllm(options)], Duration::ZERO));
+    until("the failure", || source(&service)["state"] == "failing");
+    let source = source(&service);
+    assert!(source["error"].as_str().is_some_and(|why| why.contains("vllm.Control/GetKvEventSources")), "{source}");
 }

@@ -11,6 +11,7 @@ mod dumps;
 mod dynamo;
 mod endpoint_picker;
 mod engine_chats;
+mod engine_streams;
 mod explain;
 mod group_dumps;
 mod groups;

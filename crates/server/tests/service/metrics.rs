@@ -10,13 +10,15 @@ use serde_json::{Value, json};
 use crate::support::{Engine, Exposition, PATIENCE, Service, removed, store, stored, tokens};
 
 /// Metrics of counting kinds that nothing in [`everything_that_is_counted_moves_its_metric`] moves.
-const UNMOVED: [&str; 25] = [
+const UNMOVED: [&str; 26] = [
     "flash_indexer_reload_failures",
     "flash_indexer_token_file_failures",
     "flash_indexer_replays",
     "flash_indexer_unknown_fields",
     // `pulls.rs` has the tests of this and of `partial_blocks`.
     "flash_indexer_pulls",
+    // `engine_streams.rs` has its test.
+    "flash_indexer_streamed_batches",
     "flash_indexer_replayed_messages",
     "flash_indexer_listener_restarts",
     "flash_indexer_pods_registered",

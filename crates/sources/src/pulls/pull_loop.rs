@@ -171,10 +171,11 @@ impl PullLoop {
             Some(times) => log_listener!(warn, self.listener, reason, times, error = why.as_str(), "pull failed"),
             None => log_listener!(debug, self.listener, reason, error = why.as_str(), "pull failed"),
         }
-        self.listener.reject(reason, why);
+        // The loss of the connection goes first: who sees the reason must not see the engine as connected.
         if self.connection.take().is_some() {
             self.disconnect();
         }
+        self.listener.reject(reason, why);
     }
 
     fn disconnect(&self) {

@@ -23,6 +23,26 @@ const LAGS: [f64; 16] =
 /// Outcomes of pulls, in the order of [`PullOutcome`].
 const PULL_OUTCOMES: [&str; 3] = ["events", "empty", "failed"];
 
+/// Outcomes of batches over gRPC, in the order of [`StreamedBatch`].
+const STREAMED_BATCHES: [&str; 6] = ["events", "empty", "load", "other_rank", "snapshot", "failed"];
+
+/// What became of a batch that an engine's server streamed over gRPC.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum StreamedBatch {
+    /// It has events.
+    Events,
+    /// It has no event.
+    Empty,
+    /// It has the engine's load only.
+    Load,
+    /// It is of a rank that another listener follows, or none.
+    OtherRank,
+    /// It is a part of a snapshot.
+    Snapshot,
+    /// The call failed in its place.
+    Failed,
+}
+
 /// Outcome of a pull of an engine's events.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PullOutcome {
@@ -86,7 +106,7 @@ const fn results(applied: &Applied) -> [u64; RESULTS.len()] {
 const EVENT_TYPES: [&str; 5] = ["BlockStored", "BlockRemoved", "BlockTransferred", "BlockInactive", "AllBlocksCleared"];
 
 /// Reasons for which a message or event is rejected or dropped.
-const REASONS: [&str; 50] = [
+const REASONS: [&str; 55] = [
     "bad_frames",
     "malformed_batch",
     "not_a_batch",
@@ -119,6 +139,11 @@ const REASONS: [&str; 50] = [
     "pull_too_large",
     "events_missing",
     "followed_blocks",
+    "stream_failed",
+    "stream_lost_data",
+    "stream_too_large",
+    "snapshot_incomplete",
+    "snapshot_too_large",
     "connection_unclear",
     "queue_full",
     "waiting_full",
@@ -154,6 +179,7 @@ pub(super) struct IngestMetrics {
     inactive_blocks: Counter,
     unnumbered_streams: Counter,
     pulls: [Counter; PULL_OUTCOMES.len()],
+    streamed_batches: [Counter; STREAMED_BATCHES.len()],
     partial_blocks: Counter,
     events: [Counter; KINDS.len()],
     blocks: [Counter; RESULTS.len()],
@@ -189,6 +215,8 @@ impl IngestMetrics {
         }
         let help = "Pulls of engines' events over HTTP, by outcome";
         let pulls = registered(registry, "pulls", help, Family::default());
+        let help = "Batches of engines' events over gRPC, by outcome";
+        let streamed_batches = registered(registry, "streamed_batches", help, Family::default());
         let lag = Histogram::new(&LAGS);
         let help = "Time from an engine's time stamp on a batch until the batch is visible to queries";
         registry.register_with_unit("event_lag", help, Unit::Seconds, lag.clone());
@@ -212,6 +240,7 @@ impl IngestMetrics {
             inactive_blocks: counter("inactive_blocks", "Blocks that no request of their engine uses any more"),
             unnumbered_streams: counter("unnumbered_streams", "Streams whose messages have no sequence numbers"),
             pulls: resolved(&pulls, PULL_OUTCOMES, |outcome| Outcome { outcome }),
+            streamed_batches: resolved(&streamed_batches, STREAMED_BATCHES, |outcome| Outcome { outcome }),
             partial_blocks: counter(
                 "partial_blocks",
                 "Pulled blocks with fewer tokens than a block, which no request matches",
@@ -283,6 +312,11 @@ impl Metrics {
     /// Counts a stream whose messages have no sequence numbers.
     pub fn unnumbered_stream(&self) {
         self.ingest.unnumbered_streams.inc();
+    }
+
+    /// Counts a batch that was received over gRPC.
+    pub fn streamed_batch(&self, outcome: StreamedBatch) {
+        self.ingest.streamed_batches[outcome as usize].inc();
     }
 
     /// Counts a pull of an engine's events, and the partial blocks in it.

@@ -97,6 +97,12 @@ pub enum Limit {
     PulledBytes,
     /// Long responses to pulls that are received at a time.
     LongPulls,
+    /// Ranks whose events are streamed over gRPC.
+    StreamedRanks,
+    /// Bytes of a batch that is streamed over gRPC.
+    StreamedBytes,
+    /// Snapshots that are received over gRPC at a time, and their bytes.
+    Snapshots,
     /// Blocks of a pulled engine outside device memory, and partial ones.
     FollowedBlocks,
     /// Blocks that a tenant's ranks hold.
@@ -110,7 +116,7 @@ pub enum Limit {
 }
 
 impl Limit {
-    const ALL: [Self; 47] = [
+    const ALL: [Self; 50] = [
         Self::Queue,
         Self::PendingRegistrations,
         Self::Pods,
@@ -153,6 +159,9 @@ impl Limit {
         Self::PulledEngines,
         Self::PulledBytes,
         Self::LongPulls,
+        Self::StreamedRanks,
+        Self::StreamedBytes,
+        Self::Snapshots,
         Self::FollowedBlocks,
         Self::TenantHeldBlocks,
         Self::TenantRanks,
@@ -204,6 +213,9 @@ impl Limit {
             Self::PulledEngines => "pulled_engines",
             Self::PulledBytes => "pulled_bytes",
             Self::LongPulls => "long_pulls",
+            Self::StreamedRanks => "streamed_ranks",
+            Self::StreamedBytes => "streamed_bytes",
+            Self::Snapshots => "snapshots",
             Self::FollowedBlocks => "followed_blocks",
             Self::TenantHeldBlocks => "tenant_held_blocks",
             Self::TenantRanks => "tenant_ranks",

@@ -12,6 +12,18 @@ pub(crate) const LEFT_OUT: &str = "LeftOut";
 /// Longest cause, in characters.
 const WHY_CHARS_MAX: usize = 256;
 
+/// Reasons for which a reader of another source leaves events out.
+const OTHER_REASONS: [&str; 2] = ["snapshot_incomplete", "snapshot_too_large"];
+
+/// An event of an engine that its reader cannot use.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LeftOutEvent {
+    /// Label for counters, one of those of [`PullEventError::reason`], `snapshot_incomplete` or `snapshot_too_large`.
+    pub reason: &'static str,
+    /// The cause, in words.
+    pub why: String,
+}
+
 /// A batch with one event that stands for the one that is left out.
 pub(super) fn batch(timestamp: f64, error: &PullEventError, rank: Option<u32>) -> Vec<u8> {
     let why: String = error.to_string().chars().take(WHY_CHARS_MAX).collect();
@@ -42,7 +54,8 @@ pub(crate) fn left_out(reader: &mut Reader<'_>, len: u32) -> Result<EventError, 
         match key {
             b"reason" => {
                 let text = optional_text(reader, "reason")?.unwrap_or_default();
-                reason = PullEventError::REASONS.into_iter().find(|known| *known == text).unwrap_or(reason);
+                let known = PullEventError::REASONS.into_iter().chain(OTHER_REASONS);
+                reason = { known }.find(|known| *known == text).unwrap_or(reason);
             }
             b"why" => why = optional_text(reader, "why")?.unwrap_or_default().chars().take(WHY_CHARS_MAX).collect(),
             _ => reader.skip()?,

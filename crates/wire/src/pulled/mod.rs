@@ -35,6 +35,7 @@ use serde_json::value::RawValue;
 
 pub use self::error::{PullEventError, PullResponseError};
 use self::json::{Envelope, Unsigned};
+pub use self::left_out::LeftOutEvent;
 pub(crate) use self::left_out::{LEFT_OUT, left_out};
 use crate::encode::{Encoding, encode_batch};
 use crate::event::{CacheGroup, EngineEvent};

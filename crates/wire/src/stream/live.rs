@@ -28,6 +28,12 @@ impl<P: AsRef<[u8]>> Stream<P> {
         let is_step_back = self.has_live && sequence < self.live_floor;
         let continuity = self.continuity(sequence, &payload);
         match continuity {
+            Continuity::Duplicate if self.is_resuming() => {
+                if self.cursor.is_some_and(|cursor| cursor.sequence == sequence) {
+                    self.epoch_check = EpochCheck::Verified;
+                }
+                return;
+            }
             Continuity::Duplicate => return self.record(StreamEvent::Duplicate),
             Continuity::NewEpoch => self.start_epoch_from_live(),
             Continuity::Unknown => {

@@ -31,6 +31,8 @@
 //! * A live message that was received before, byte for byte, is ignored. A live message that differs from the delivered
 //!   one of its number starts a new epoch. If that one is not remembered, the first live message of a connection makes
 //!   the stream verify its epoch by a replay.
+//! * A publisher that resumes ([`Replay::OnReconnect`]) repeats the cursor's message on a new connection, which verifies the
+//!   epoch. Another message there is compared and judged as without a replay endpoint.
 //! * A live number below the last one of the same connection is of an engine that restarted behind a forwarder, or of a
 //!   message that arrived late. The stream is not exact until a replay or the next live message shows which.
 //! * A loss degrades the stream until the publisher restarts. The derived state is kept if few messages are lost and
@@ -263,11 +265,19 @@ impl<P: AsRef<[u8]>> Stream<P> {
     pub fn connected(&mut self, now: Instant) {
         self.connection = Connection::Up;
         self.is_contacted = true;
+        let is_resuming = self.is_resuming();
         match &mut self.phase {
             Phase::Held(uninterrupted) if self.epoch_check == EpochCheck::Verified => *uninterrupted = Connection::Up,
+            // The first message of the connection shows whether the epoch continues.
+            Phase::Delivering if is_resuming => {}
             Phase::Delivering if self.cursor.is_none() || self.epoch_check != EpochCheck::Verified => self.advance(now),
             _ => {}
         }
+    }
+
+    /// Whether the connection is to begin with the cursor's message.
+    fn is_resuming(&self) -> bool {
+        self.options.replay == Replay::OnReconnect && self.epoch_check == EpochCheck::Disconnected
     }
 
     /// Handles the loss of live messages after the last one: dropped before they reached the stream, or not

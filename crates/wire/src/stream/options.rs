@@ -7,6 +7,9 @@ use std::time::Duration;
 pub enum Replay {
     /// The publisher has a replay endpoint.
     Available,
+    /// The publisher has none. A new connection begins with the cursor's message, if the publisher still has it: that message
+    /// shows whether the epoch continues, and nothing after it is missing.
+    OnReconnect,
     /// The publisher has none: missing messages are lost.
     Unavailable,
 }

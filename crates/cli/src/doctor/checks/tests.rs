@@ -119,6 +119,12 @@ fn an_unreachable_engine_is_one_problem_and_a_warning_if_only_doctor_cannot_reac
         observation.after[0].status = ConnectionStatus::Connecting;
     };
     assert_eq!(faults(unread), [("connection", Verdict::Problem)]);
+    assert_eq!(faults(|observation| observation.endpoint = EndpointStatus::Streamed), []);
+    let unread = |observation: &mut Observation| {
+        observation.endpoint = EndpointStatus::Streamed;
+        observation.after[0].status = ConnectionStatus::Connecting;
+    };
+    assert_eq!(faults(unread), [("connection", Verdict::Problem)]);
 }
 
 /// The fix of a stream's only fault.

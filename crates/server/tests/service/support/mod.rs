@@ -4,7 +4,9 @@ mod exposition;
 pub(crate) mod fake_cluster;
 pub(crate) mod fake_dns;
 pub(crate) mod fake_peer;
+pub(crate) mod fake_stream_server;
 pub(crate) mod fake_trtllm;
+pub(crate) mod fake_vllm_control;
 pub(crate) mod logs;
 pub(crate) mod proto;
 

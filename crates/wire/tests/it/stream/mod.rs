@@ -50,6 +50,49 @@ fn a_replay_endpoint_that_does_not_respond_is_given_up_and_retried_after_a_pause
 }
 
 #[test]
+fn a_connection_that_begins_with_the_last_message_continues_the_epoch() {
+    let mut world = World::new(Replay::OnReconnect, Start::Immediate, 100);
+    world.connect();
+    (0..3).for_each(|_| world.publish());
+    (0..3).for_each(|_| world.deliver());
+    assert!(world.is_exact());
+    world.disconnect();
+    assert_eq!(world.pending, Some(Pending::Unverified));
+    world.connect();
+    assert_eq!(world.pending, Some(Pending::Unverified), "a connection alone shows nothing");
+    world.deliver();
+    assert!(world.is_exact(), "the last message is repeated");
+    assert!(!world.events.contains(&StreamEvent::Duplicate), "{:?}", world.events);
+    world.settle_with_message();
+    assert!(world.is_exact());
+    assert_eq!((world.applied.clone(), world.cleared.len()), (world.whole_epoch(), 0));
+
+    // Another process has reached the same number.
+    world.restart();
+    (0..6).for_each(|_| world.publish());
+    world.settle();
+    assert_eq!(world.cleared, [ClearReason::Restarted]);
+    assert_eq!(world.applied, [(1, 3), (1, 4), (1, 5)]);
+    assert_eq!(degraded(world.trust), Some(Degraded::StartUnknown { missed: 3 }));
+}
+
+#[test]
+fn a_connection_that_begins_later_leaves_the_stream_degraded() {
+    let mut world = World::new(Replay::OnReconnect, Start::Immediate, 1);
+    world.connect();
+    (0..3).for_each(|_| world.publish());
+    (0..3).for_each(|_| world.deliver());
+    world.disconnect();
+    world.publish();
+    world.connect();
+    world.deliver();
+    assert_eq!(degraded(world.trust), Some(Degraded::Unverified), "message 2 was not repeated");
+    assert_eq!(world.applied, world.whole_epoch());
+    world.settle_with_message();
+    assert!(!world.is_exact(), "later messages do not end the doubt");
+}
+
+#[test]
 fn replies_to_earlier_requests_and_out_of_order_are_rejected() {
     let mut world = World::new(Replay::Available, Start::Immediate, 100);
     (0..3).for_each(|_| world.publish());

@@ -25,6 +25,7 @@ pub(crate) struct World {
     pub(crate) stream: Stream<Payload>,
     pub(crate) now: Instant,
     pub(crate) limits: StreamLimits,
+    pub(crate) replay: Replay,
     // The engine.
     pub(crate) epoch: u64,
     pub(crate) published: u64,
@@ -40,6 +41,8 @@ pub(crate) struct World {
     pub(crate) delivered: HashSet<(u64, u64)>,
     /// Live messages of this connection that were not dropped.
     pub(crate) received_live: HashSet<(u64, u64)>,
+    /// Number of the last message that the service received, dropped or not: a new connection begins with it.
+    pub(crate) last_received: Option<u64>,
     /// A late message was the last live one. A second one might continue it, as if the engine had restarted.
     pub(crate) is_last_late: bool,
     pub(crate) request: Option<(u32, u64)>,
@@ -63,6 +66,7 @@ impl World {
             stream: Stream::new(StreamOptions { replay, start, limits }),
             now: Instant::now(),
             limits,
+            replay,
             epoch: 0,
             published: 0,
             buffer_max,
@@ -72,6 +76,7 @@ impl World {
             known_end: 0,
             delivered: HashSet::new(),
             received_live: HashSet::new(),
+            last_received: None,
             is_last_late: false,
             request: None,
             requests: 0,
@@ -157,7 +162,8 @@ impl World {
 
     pub(crate) fn deliver(&mut self) {
         if let Some((epoch, sequence)) = self.in_flight.pop_front() {
-            self.known_end = sequence + 1;
+            self.known_end = self.known_end_with(sequence);
+            self.last_received = Some(sequence);
             self.received_live.insert((epoch, sequence));
             self.is_last_late = false;
             self.stream.live(sequence, payload(epoch, sequence), self.now);
@@ -168,7 +174,8 @@ impl World {
     /// The oldest message in flight reaches the service, which drops it or fails to decode it.
     pub(crate) fn drop_received(&mut self) {
         if let Some((_, sequence)) = self.in_flight.pop_front() {
-            self.known_end = sequence + 1;
+            self.known_end = self.known_end_with(sequence);
+            self.last_received = Some(sequence);
             self.stream.tail_lost(self.now);
             self.run();
         }
@@ -204,8 +211,24 @@ impl World {
     pub(crate) fn connect(&mut self) {
         if !self.connected {
             self.connected = true;
+            if self.replay == Replay::OnReconnect
+                && let Some(last) = self.last_received
+                && last < self.published
+            {
+                let first = last.max(self.published.saturating_sub(self.buffer_max));
+                self.in_flight = (first..self.published).map(|sequence| (self.epoch, sequence)).collect();
+                self.is_tail_lost_unseen = false;
+            }
             self.stream.connected(self.now);
             self.run();
+        }
+    }
+
+    /// End of the received messages with one more. A new connection repeats messages.
+    fn known_end_with(&self, sequence: u64) -> u64 {
+        match self.replay {
+            Replay::OnReconnect => self.known_end.max(sequence + 1),
+            Replay::Available | Replay::Unavailable => sequence + 1,
         }
     }
 
@@ -368,7 +391,7 @@ pub(crate) fn take(world: &mut World, step: Step) {
 }
 
 pub(crate) fn replay() -> impl Strategy<Value = Replay> {
-    prop_oneof![3 => Just(Replay::Available), 1 => Just(Replay::Unavailable)]
+    prop_oneof![3 => Just(Replay::Available), 2 => Just(Replay::OnReconnect), 1 => Just(Replay::Unavailable)]
 }
 
 pub(crate) fn degraded(trust: StreamTrust) -> Option<Degraded> {
