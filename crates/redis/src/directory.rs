@@ -48,8 +48,8 @@ impl Directory {
         self.holders.iter().map(|(&id, listed)| (id, listed))
     }
 
-    /// The next directory, decoded from the store's response to a request at `read_at`. Leases end earlier by `margin`.
-    pub(crate) fn next(&self, response: Value, read_at: Instant, margin: Duration) -> Result<Self, StoreError> {
+    /// The next directory, decoded from the store's response to a request at `read_at`.
+    pub(crate) fn next(&self, response: Value, read_at: Instant) -> Result<Self, StoreError> {
         let invalid_response = StoreError::Protocol("unexpected reply to a read of the directory");
         let Value::Array(parts) = response else { return Err(invalid_response) };
         let mut parts = parts.into_iter();
@@ -84,7 +84,7 @@ impl Directory {
         }
         for (id, remaining) in leases {
             let millis = str::from_utf8(&remaining).ok().and_then(|millis| millis.parse().ok()).unwrap_or_default();
-            let remaining = Duration::from_millis(millis).saturating_sub(margin);
+            let remaining = Duration::from_millis(millis);
             if let Some(listed) = next.holders.get_mut(&id) {
                 // Never too late: the store responded after the request.
                 listed.valid_until = read_at + remaining;

@@ -7,6 +7,7 @@ use flash_indexer_core::prefixes::Prefix;
 use redis::Value;
 use rustc_hash::{FxHashMap, FxHashSet};
 
+use super::clock::StoreClock;
 use super::outage::Outage;
 use super::{PublisherState, Timing, WRITE_DEADLINE, millis};
 use crate::identity::{HolderId, random_id};
@@ -66,22 +67,6 @@ pub(super) enum Failure {
     Store(StoreError),
 }
 
-/// The store's clock at the time of a response.
-#[derive(Clone, Copy)]
-struct Clock {
-    millis: u64,
-    at: Instant,
-}
-
-impl Clock {
-    /// The store's clock at a moment; never too late.
-    fn at(self, moment: Instant) -> u64 {
-        let since = moment.saturating_duration_since(self.at);
-        let before = self.at.saturating_duration_since(moment);
-        (self.millis + millis(since)).saturating_sub(millis(before))
-    }
-}
-
 /// An epoch to be ended.
 struct Ending {
     epoch: u64,
@@ -100,8 +85,10 @@ pub(super) struct BucketWriter {
     /// Range of the last batch number that the store may have: from the last confirmed to the last sent.
     confirmed: u64,
     sent: u64,
-    clock: Option<Clock>,
+    clock: Option<StoreClock>,
     valid_since: Option<Instant>,
+    /// The entries are valid until this moment at least.
+    valid_until: Option<Instant>,
     starting: FxHashMap<u64, HolderId>,
     whole: FxHashSet<u64>,
     ending: Vec<Ending>,
@@ -122,6 +109,7 @@ impl BucketWriter {
             sent: 0,
             clock: None,
             valid_since: None,
+            valid_until: None,
             starting: FxHashMap::default(),
             whole: FxHashSet::default(),
             ending: Vec::new(),
@@ -173,6 +161,12 @@ impl BucketWriter {
         !self.starting.is_empty() || !self.whole.is_empty() || !self.ending.is_empty() || self.ended.is_some()
     }
 
+    /// The moment until which the entries are valid at least; none while the bucket lacks changes that it did not take.
+    pub(super) fn confirmed_until(&self) -> Option<Instant> {
+        let is_available = self.outage.retry_at().is_none() && !self.outage.needs_rewrite();
+        self.valid_until.filter(|_| is_available)
+    }
+
     pub(super) fn needs_confirming(&self, now: Instant) -> bool {
         self.valid_since.is_none_or(|since| since + self.timing.heartbeat() <= now)
     }
@@ -180,7 +174,8 @@ impl BucketWriter {
     /// Discards the session. The whole bucket is written again in a new one; earlier entries no longer count.
     pub(super) fn restart(&mut self) {
         self.ended = Some(std::mem::replace(&mut self.session, random_id()));
-        (self.confirmed, self.sent, self.clock, self.valid_since) = (0, 0, None, None);
+        (self.confirmed, self.sent) = (0, 0);
+        (self.clock, self.valid_since, self.valid_until) = (None, None, None);
         self.starting.clear();
         self.whole.clear();
         self.outage.reset();
@@ -239,8 +234,9 @@ impl BucketWriter {
             return Err(Failure::LostWrites);
         }
         self.sent += 1;
-        let valid_until =
-            valid_from.zip(self.clock).map_or(0, |(from, clock)| clock.at(from) + millis(self.timing.time_to_live));
+        let confirmation =
+            valid_from.zip(self.clock).map(|(from, clock)| (from, from + self.timing.time_to_live, clock));
+        let valid_until = confirmation.map_or(0, |(_, until, clock)| clock.at(until));
         let whole: Vec<u8> = self.whole.iter().filter(|_| is_last).flat_map(|epoch| epoch.to_be_bytes()).collect();
         let starting =
             self.starting.iter().flat_map(|(epoch, HolderId(holder))| [epoch.to_be_bytes(), holder.to_be_bytes()]);
@@ -264,11 +260,12 @@ impl BucketWriter {
             .argument(encoded(batch))
             .argument(if is_refresh { "1" } else { "0" })
             .number(millis(self.timing.time_to_live));
+        let sent_at = Instant::now();
         match link.call(&call, WRITE_DEADLINE).await {
             Ok(Value::Int(0)) => Err(Failure::LostWrites),
             Ok(Value::Int(removed)) if removed < 0 => Err(Failure::InvalidValues(removed.unsigned_abs())),
             Ok(Value::Int(now)) => {
-                self.clock = Some(Clock { millis: now.unsigned_abs(), at: Instant::now() });
+                self.clock = Some(StoreClock::read(now.unsigned_abs(), sent_at));
                 self.confirmed = self.sent;
                 self.ended = None;
                 self.starting.clear();
@@ -276,8 +273,8 @@ impl BucketWriter {
                 if is_last {
                     self.whole.clear();
                 }
-                if valid_until > 0 {
-                    self.valid_since = valid_from;
+                if let Some((from, until, clock)) = confirmation {
+                    (self.valid_since, self.valid_until) = (Some(from), clock.is_before(until));
                 }
                 Ok(())
             }
@@ -301,19 +298,4 @@ fn encoded(batch: &[Change]) -> Vec<u8> {
         bytes.push(tier.map_or(NOT_HELD, |tier| tier as u8));
     }
     bytes
-}
-
-#[cfg(test)]
-mod tests {
-    use std::time::Duration;
-
-    use super::*;
-
-    #[test]
-    fn the_estimate_of_the_stores_clock_is_never_too_late() {
-        let now = Instant::now();
-        let clock = Clock { millis: 1_000_000, at: now };
-        assert_eq!(clock.at(now + Duration::from_millis(1_500)), 1_001_500);
-        assert_eq!(clock.at(now - Duration::from_millis(1_500)), 998_500, "a moment before the answer");
-    }
 }

@@ -54,9 +54,6 @@ impl Publisher {
                 failed.get_or_insert(error);
             }
         }
-        if is_complete {
-            self.complete_at = Some(start);
-        }
         self.buckets.sort_by_key(BucketWriter::bucket);
         if !is_complete || self.ranks.values().any(|rank| !rank.is_whole()) {
             self.shared.changed.notify_one();

@@ -1,22 +1,20 @@
 //! Directory of ranks: leases of the local ranks, and entries of the remote ones.
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use flash_indexer_core::keyed::KeyedSet;
 use redis::Value;
 use tracing::info;
 
+use super::bucket::BucketWriter;
+use super::clock::StoreClock;
 use super::published_rank::PublishedRank;
 use super::{HOLDERS_PER_CALL_MAX, LocalRank, Publisher, PublisherState, WRITE_DEADLINE, millis};
 use crate::directory::with_scope;
 use crate::identity::HolderId;
 use crate::link::StoreError;
 use crate::script::{LIST, RELEASE, RENEW};
-
-/// Part of a time to live by which a reader shortens leases: for the latency of the publisher's calls, because the store's
-/// clock at their moment is estimated.
-const LEASE_MARGIN_PART: u32 = 12;
 
 impl Publisher {
     /// Renews the leases of the local ranks, starts and stops publishing accordingly, and reads the directory.
@@ -40,28 +38,34 @@ impl Publisher {
         self.read_directory().await
     }
 
-    async fn renew(&self, ranks: &[LocalRank]) -> Result<Vec<bool>, StoreError> {
+    async fn renew(&mut self, ranks: &[LocalRank]) -> Result<Vec<bool>, StoreError> {
         let PublisherState { id, keys, timing, link, .. } = &*self.shared;
-        let confirmed = self.confirmed_lease();
-        let lease = confirmed.unwrap_or(timing.time_to_live);
-        let mut call = RENEW.on(keys.list()).argument(id.0.to_be_bytes()).number(millis(lease));
+        let confirmed = self.confirmed_until().zip(self.directory_clock);
+        let lease_until = confirmed.map_or(0, |(until, clock)| clock.at(until));
+        let mut call = RENEW.on(keys.list()).argument(id.0.to_be_bytes());
+        call = call.number(lease_until).number(millis(timing.time_to_live));
         for local in ranks {
             let LocalRank { holder, state, unfinished_state, .. } = local;
-            let state = if confirmed.is_some() && self.is_written(local) { state } else { unfinished_state };
+            let state = if self.is_written(local) { state } else { unfinished_state };
             call = call.argument(holder.id.0.to_be_bytes());
-            call = call.argument(with_scope(holder.scope, &holder.description)).argument(state.clone());
+            call = call.argument(with_scope(holder.scope, &holder.description));
+            call = call.argument(state.clone()).argument(unfinished_state.clone());
         }
-        let Value::Array(assigned) = self.strip_invalid_count(link.call(&call, WRITE_DEADLINE).await?) else {
-            return Err(StoreError::Protocol("unexpected reply to a renewal of leases"));
-        };
-        Ok(assigned.into_iter().map(|assigned| assigned == Value::Int(1)).collect())
+        let sent_at = Instant::now();
+        let response = self.strip_invalid_count(link.call(&call, WRITE_DEADLINE).await?);
+        let unexpected = StoreError::Protocol("unexpected reply to a renewal of leases");
+        let Value::Array(parts) = response else { return Err(unexpected) };
+        let Some((&Value::Int(now), assigned)) = parts.split_first() else { return Err(unexpected) };
+        self.directory_clock = Some(StoreClock::read(now.unsigned_abs(), sent_at));
+        Ok(assigned.iter().map(|assigned| *assigned == Value::Int(1)).collect())
     }
 
-    /// Time for which the written entries are valid at least; none if they were not confirmed lately.
-    pub(super) fn confirmed_lease(&self) -> Option<Duration> {
-        let time_to_live = self.shared.timing.time_to_live;
-        let age = self.complete_at?.elapsed();
-        (age < time_to_live / 2).then(|| time_to_live - age)
+    /// The moment until which the entries of all buckets are valid at least; none if they were not confirmed lately, or
+    /// if a bucket is unavailable.
+    pub(super) fn confirmed_until(&self) -> Option<Instant> {
+        let all = self.buckets.iter().map(BucketWriter::confirmed_until);
+        let until = all.min_by_key(|until| *until).flatten()?;
+        (until > Instant::now() + self.shared.timing.time_to_live / 2).then_some(until)
     }
 
     /// Whether the store has all of a rank. It has nothing of a withheld one.
@@ -117,8 +121,7 @@ impl Publisher {
         let call = LIST.on(self.shared.keys.list()).argument(known.version.clone());
         let requested_at = Instant::now();
         let response = self.strip_invalid_count(self.shared.link.call(&call, WRITE_DEADLINE).await?);
-        let margin = self.shared.timing.time_to_live / LEASE_MARGIN_PART;
-        self.shared.directory.store(Arc::new(known.next(response, requested_at, margin)?));
+        self.shared.directory.store(Arc::new(known.next(response, requested_at)?));
         self.shared.listed.notify_one();
         Ok(())
     }

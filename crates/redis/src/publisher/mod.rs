@@ -7,6 +7,7 @@
 //! ```
 
 mod bucket;
+mod clock;
 mod flush;
 mod leases;
 mod outage;
@@ -25,6 +26,7 @@ use tokio::sync::{Notify, watch};
 use tracing::{info, warn};
 
 use self::bucket::BucketWriter;
+use self::clock::StoreClock;
 use self::published_rank::PublishedRank;
 use crate::directory::Directory;
 use crate::identity::{Holder, HolderId, PublisherId};
@@ -192,8 +194,8 @@ pub(crate) struct Publisher {
     registry: Arc<dyn RankRegistry>,
     buckets: Vec<BucketWriter>,
     ranks: KeyedMap<HolderId, PublishedRank>,
-    /// Start of the last flush that wrote all changes.
-    complete_at: Option<Instant>,
+    /// Clock of the node that has the directory.
+    directory_clock: Option<StoreClock>,
     /// Whether the directory has the status of a rank that was not completely written.
     lists_unfinished: bool,
     last_warning: String,
@@ -207,7 +209,7 @@ impl Publisher {
             registry,
             buckets,
             ranks: KeyedMap::default(),
-            complete_at: None,
+            directory_clock: None,
             lists_unfinished: false,
             last_warning: String::new(),
         }
@@ -240,7 +242,7 @@ impl Publisher {
             }
             let mut has_failed = false;
             // A replica that was suspended renews its leases before it writes.
-            let renews_first = is_heartbeat && self.confirmed_lease().is_none();
+            let renews_first = is_heartbeat && self.confirmed_until().is_none();
             if renews_first {
                 has_failed = !self.renew_leases().await;
             }

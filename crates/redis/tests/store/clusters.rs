@@ -7,7 +7,7 @@ use flash_indexer_redis::{StoreOptions, WAITING_CHANGES_MAX};
 use flash_indexer_test_support::{ClusterSetup, RedisNode, redis_cluster_with, redis_server, wait_for};
 
 use crate::publishing::{path, rank, removed, stored};
-use crate::support::{PATIENCE, Replica, cluster_url, device_depth, options};
+use crate::support::{PATIENCE, Replica, cluster_url, device_depth, holder, options};
 
 /// Prompts that are spread over all nodes of a cluster.
 fn paths() -> Vec<Vec<LocalHash>> {
@@ -137,6 +137,34 @@ fn changes_beyond_the_limit_of_a_dead_master_do_not_affect_the_other_masters() {
     b.wait_for_depth(&more, rank(1), u32::try_from(more.len()).expect("a length"));
     for &path in &dead[1..] {
         b.wait_for_depth(path, rank(1), 8);
+    }
+}
+
+#[test]
+fn a_rank_is_unfinished_while_a_bucket_is_unavailable() {
+    let Some(redis) = redis_server() else { return };
+    let mut nodes =
+        redis_cluster_with(&redis, ClusterSetup { masters: 3, replicas: 0, is_full_coverage_required: false });
+    let paths = paths();
+    let [a, b] = published(&nodes, &paths);
+    let wait_for_state = |state: &[u8]| {
+        wait_for("the status of the rank", PATIENCE, || {
+            b.store.directory().get(holder(rank(1))).is_some_and(|listed| listed.state == state).then_some(())
+        });
+    };
+    wait_for_state(b"fine");
+    let slot: usize = nodes[0].command(&["CLUSTER", "KEYSLOT", "{fi:list}.version"]).parse().expect("a slot");
+    let without_list = (slot * 3 / 16_384 + 1) % 3;
+    nodes[without_list].kill();
+    // The changes of its buckets wait at the publisher, which knows that the store lacks them.
+    for path in &paths {
+        a.apply(rank(1), &stored(&[&path[..], &[LocalHash(1)]].concat(), Tier::Device));
+    }
+    wait_for_state(b"unfinished");
+    nodes[without_list].restart();
+    wait_for_state(b"fine");
+    for path in &paths {
+        b.wait_for_depth(&[&path[..], &[LocalHash(1)]].concat(), rank(1), 9);
     }
 }
 

@@ -7,5 +7,6 @@ mod invalid_values;
 mod outages;
 mod pacing;
 mod publishing;
+mod slow_links;
 mod support;
 mod trace;

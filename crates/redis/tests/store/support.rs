@@ -70,14 +70,18 @@ impl Replica {
         Self { store: store.expect("a store"), waker, registry, runtime }
     }
 
-    /// Listens to a rank.
+    /// Listens to a rank that holds nothing yet.
     pub(crate) fn register(&self, rank: WorkerRank) -> Arc<RankPrefixes> {
         let shared = self.waker.new_rank();
+        self.list(rank, &shared);
+        shared
+    }
+
+    fn list(&self, rank: WorkerRank, shared: &Arc<RankPrefixes>) {
         let holder = Holder { id: holder(rank), scope: scope(), description: format!("{rank:?}").into_bytes() };
         let (state, unfinished_state) = (b"fine".to_vec(), b"unfinished".to_vec());
-        let local = LocalRank { holder, state, unfinished_state, rank: Arc::clone(&shared) };
+        let local = LocalRank { holder, state, unfinished_state, rank: Arc::clone(shared) };
         self.registry.0.lock().insert(rank, local);
-        shared
     }
 
     /// Changes the status of a rank of which the store has everything.
@@ -89,10 +93,17 @@ impl Replica {
         self.registry.0.lock().remove(&rank);
     }
 
+    /// Applies an event of a rank. An unknown rank is registered with its first event: the publisher does not list it
+    /// before, when it holds nothing.
     pub(crate) fn apply(&self, rank: WorkerRank, event: &BlockEvent) {
-        let shared = self.registry.0.lock().get(&rank).map(|own| Arc::clone(&own.rank));
-        let shared = shared.unwrap_or_else(|| self.register(rank));
-        shared.apply(&RankEvent::Primary(event.clone()));
+        let event = RankEvent::Primary(event.clone());
+        let known = self.registry.0.lock().get(&rank).map(|own| Arc::clone(&own.rank));
+        if let Some(shared) = known {
+            return shared.apply(&event);
+        }
+        let shared = self.waker.new_rank();
+        shared.apply(&event);
+        self.list(rank, &shared);
     }
 
     /// Depths of a query; none if the store does not respond.

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use flash_indexer_sim::{Publisher, PublisherOptions, ReplayFraming};
 
-const PATIENCE: Duration = Duration::from_secs(20);
+const PATIENCE: Duration = Duration::from_secs(30);
 
 fn receive(socket: &zmq::Socket) -> Vec<Vec<u8>> {
     socket.set_rcvtimeo(PATIENCE.as_millis() as i32).expect("a time-out");
