@@ -57,6 +57,9 @@ pub struct PromptFields {
     /// Whether a text is tokenized with special tokens. Also what engines read as a truth value, such as `"yes"`.
     #[schema(schema_with = crate::openapi::lax_bool)]
     pub add_special_tokens: Option<Value>,
+    /// Text behind the one that a completion fills in. vLLM makes another prompt with it, which is known to the engine only.
+    #[schema(value_type = Option<String>)]
+    pub suffix: Option<Value>,
     /// The instances to score; absent or empty for all.
     #[serde(alias = "pod_identifiers")]
     pub pods: Option<Vec<GivenInstanceId>>,

@@ -77,8 +77,16 @@ pub(crate) async fn tokenize_openai(
 }
 
 /// Fields of OpenAI requests that this service reads as engines do. Others of the same name have another meaning here, such as `top_k`.
-const ENGINE_FIELDS: [&str; 7] =
-    ["model", "prompt", "messages", "cache_salt", "truncate_prompt_tokens", "truncation_side", "add_special_tokens"];
+const ENGINE_FIELDS: [&str; 8] = [
+    "model",
+    "prompt",
+    "messages",
+    "cache_salt",
+    "truncate_prompt_tokens",
+    "truncation_side",
+    "add_special_tokens",
+    "suffix",
+];
 
 fn engine_fields(body: &[u8]) -> Result<PromptFields, ApiError> {
     let mut fields: BTreeMap<Cow<'_, str>, &RawValue> = parse(body)?;

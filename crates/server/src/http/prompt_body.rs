@@ -117,6 +117,14 @@ pub(super) async fn tokenize(
     // Checked for tokens too, where it has no effect, as engines do.
     let add_special_tokens = lax(fields.add_special_tokens, "add_special_tokens")?;
     let engine = chat_engine(api.indexer.engine_of(&key));
+    if engine == ChatEngine::Vllm && fields.prompt.is_some() && fields.suffix.is_some() {
+        return Err(ApiError::unsupported(
+            "failed to make the prompt of a completion with a suffix: only the engine knows its format; send token_ids",
+        ));
+    }
+    // SGLang's completions have none of these fields, and its chats are truncated by no field either.
+    let ignores_options = engine == ChatEngine::Sglang && fields.prompt.is_some();
+    let keep_last = keep_last.filter(|_| !ignores_options);
     let truncation_side = fields.truncation_side.map(|side| match side {
         api::TruncationSide::Left => TruncationSide::Left,
         api::TruncationSide::Right => TruncationSide::Right,
@@ -139,7 +147,7 @@ pub(super) async fn tokenize(
             tokens
         }
         (None, Some(PromptField::Text(given))) => {
-            if add_special_tokens == Some(LaxBool(false)) {
+            if add_special_tokens == Some(LaxBool(false)) && !ignores_options {
                 options.special_tokens = SpecialTokens::Omitted;
             }
             text = (keep == Keep::Rendering).then(|| given.clone());

@@ -143,6 +143,38 @@ fn a_prompt_is_truncated_at_the_side_that_the_request_names() {
 }
 
 #[test]
+fn a_completion_has_the_prompt_that_its_engine_makes() {
+    let models = tempfile::tempdir().expect("a folder");
+    let service = service(models.path());
+    let _vllm = Engine::registered(&service, json!("v"), 0, &json!({ "model_name": "vllm-model", "engine": "vllm" }));
+    let _sglang =
+        Engine::registered(&service, json!("s"), 0, &json!({ "model_name": "sglang-model", "engine": "sglang" }));
+    let tokenize = |model: &str, fields: &str| {
+        service.post_text("/tokenize", &format!("{{\"model\": \"{model}-model\", {fields}}}"))
+    };
+    let (_, whole) = tokenize("vllm", "\"prompt\": \"one two three\"");
+    // vLLM puts a suffix into the prompts of some models, and rejects it for others. SGLang has a setting for it.
+    for prompt in ["\"one two three\"", "[\"one\"]", "[5, 6]"] {
+        let (status, answer) = tokenize("vllm", &format!("\"prompt\": {prompt}, \"suffix\": \"four\""));
+        assert!(status == 501 && answer["error"].as_str().expect("a text").contains("suffix"), "{status} {answer}");
+    }
+    assert_eq!(tokenize("vllm", "\"prompt\": \"one two three\", \"suffix\": null"), (200, whole.clone()));
+    assert_eq!(tokenize("vllm", "\"token_ids\": [5, 6], \"suffix\": \"four\"").0, 200);
+    // SGLang's completions have no such fields.
+    for fields in [
+        "\"suffix\": \"four\"",
+        "\"add_special_tokens\": false",
+        "\"truncate_prompt_tokens\": 3",
+        "\"truncate_prompt_tokens\": 3, \"truncation_side\": \"right\"",
+    ] {
+        let prompt = format!("\"prompt\": \"one two three\", {fields}");
+        assert_eq!(tokenize("sglang", &prompt), (200, whole.clone()), "{fields}");
+        let (_, ids) = tokenize("sglang", &format!("\"prompt\": [5, 6, 7, 8], {fields}"));
+        assert_eq!(ids["tokens"], json!([5, 6, 7, 8]), "{fields}");
+    }
+}
+
+#[test]
 fn values_are_read_as_python_reads_them() {
     let models = tempfile::tempdir().expect("a folder");
     let service = service(models.path());
