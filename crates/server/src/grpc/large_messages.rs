@@ -272,3 +272,38 @@ impl HttpBody for ResponseBody {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use flash_indexer_telemetry::metrics::{MetricNames, Metrics};
+
+    use super::*;
+    use flash_indexer_admission::{Bodies, BodyBudget};
+
+    #[tokio::test]
+    async fn a_long_answer_is_sent_in_bounded_frames_whose_bytes_count_until_each_is_written() {
+        const FRAMES: usize = 3;
+        let metrics = Arc::new(Metrics::new(MetricNames::Own));
+        let budget = BodyBudget::new(Bodies::Answers, Some(1 << 20), 1 << 10, &metrics);
+        let large_requests = Arc::new(LargeRequests::start(&metrics).expect("a thread"));
+        let answer: Vec<u8> = (0..FRAMES * ANSWER_FRAME_BYTES + 1).map(|at| (at % 251) as u8).collect();
+        let body = axum::body::Body::from(answer.clone());
+        let mut body = ResponseBody {
+            work: Work::Here(Body::new(body)),
+            threads: Threads { large_requests, client: budget.body(None).client() },
+            answer: AnswerBytes::new(&budget, None),
+            unsent: Bytes::new(),
+            _head: budget.body(None),
+        };
+        let (mut lengths, mut sent) = (Vec::new(), Vec::new());
+        while let Some(frame) = std::future::poll_fn(|context| Pin::new(&mut body).poll_frame(context)).await {
+            let part = frame.expect("no error").into_data().expect("data");
+            assert_eq!(budget.bytes(), answer.len() - sent.len(), "the bytes of this frame and of the unsent ones");
+            lengths.push(part.len());
+            sent.extend_from_slice(&part);
+        }
+        assert_eq!(lengths, [ANSWER_FRAME_BYTES, ANSWER_FRAME_BYTES, ANSWER_FRAME_BYTES, 1]);
+        assert!(sent == answer, "the frames are the answer");
+        assert_eq!(budget.bytes(), 0);
+    }
+}

@@ -1,7 +1,5 @@
 //! Instances whose engines publish no events: the service knows them from routing decisions.
 
-use std::time::Duration;
-
 use flash_indexer_server::{IndexerOptions, ServerOptions};
 use flash_indexer_test_support::wait_for;
 use serde_json::{Value, json};
@@ -203,7 +201,7 @@ fn another_replica_takes_over_the_registration_alone() {
     route(&service, "a", &[1, 2], &json!({}));
     wait_for_blocks(&service, "a", &[1, 2], 2);
     let other = Service::from_peer(&service.url(""));
-    wait_for("the registration", Duration::from_secs(10), || (other.get("/ready").0 == 200).then_some(()));
+    wait_for("the registration", PATIENCE, || (other.get("/ready").0 == 200).then_some(()));
     let listener = other.listener(&json!("a"), 0);
     assert_eq!((&listener["trust"], &listener["cache_blocks"]), (&json!("approximate"), &json!(9)));
     assert_eq!(other.score(&tokens(&[1, 2]), "a", 0), 0);
