@@ -1,5 +1,6 @@
 //! Benchmark of the service over real sockets: batches by ZeroMQ, queries by HTTP.
 
+mod clears;
 mod client;
 mod compare;
 mod content;
@@ -18,6 +19,7 @@ use self::content::Shape;
 use self::ingest::Engines;
 use self::program::Program;
 
+pub(crate) use self::clears::ClearsReport;
 pub(crate) use self::compare::{ComparedLine, Comparison, compare};
 pub(crate) use self::content::BLOCK_TOKENS;
 pub(crate) use self::ingest::ENGINES;
@@ -38,6 +40,9 @@ pub(crate) struct ServiceReport {
     /// Waits of queries and events while large answers are read.
     #[serde(default)]
     pub(crate) waits: Vec<WaitLine>,
+    /// Waits while ranks are cleared and unregistered.
+    #[serde(default)]
+    pub(crate) clears: Option<ClearsReport>,
 }
 
 /// Ingest rate of batches of one shape.
@@ -142,7 +147,8 @@ pub(crate) fn measure(path: &Path, rounds: usize) -> Result<ServiceReport> {
         }
     }
     let waits = waits::measure(path, rounds)?;
-    Ok(ServiceReport { setting: setting(rounds), ingest, burst, queries, waits })
+    let clears = Some(clears::measure(path)?);
+    Ok(ServiceReport { setting: setting(rounds), ingest, burst, queries, waits, clears })
 }
 
 /// Each round has a new service, whose index has to grow.

@@ -51,6 +51,21 @@ impl Program {
         Ok(started)
     }
 
+    /// Sends SIGTERM. Returns the time until the process has ended.
+    pub(super) fn end(mut self, deadline: Duration) -> Result<Duration> {
+        let started = Instant::now();
+        let sent = Command::new("kill").args(["-TERM", &self.child.id().to_string()]).status()?;
+        ensure!(sent.success(), "failed to send SIGTERM to the service");
+        loop {
+            if let Some(status) = self.child.try_wait()? {
+                ensure!(status.success(), "the service ended with {status}");
+                return Ok(started.elapsed());
+            }
+            ensure!(started.elapsed() < deadline, "the service does not end");
+            std::thread::sleep(START_POLL);
+        }
+    }
+
     pub(super) fn address(&self) -> &str {
         &self.address
     }

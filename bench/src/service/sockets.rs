@@ -11,9 +11,8 @@ const UNSENT_MAX: i32 = 1 << 20;
 
 /// One bound socket for each engine.
 pub(super) struct LiveSockets {
-    sockets: Vec<zmq::Socket>,
-    /// Messages that each engine has published.
-    published: u64,
+    /// Each with the number of messages that it has published.
+    sockets: Vec<(zmq::Socket, u64)>,
 }
 
 impl LiveSockets {
@@ -29,13 +28,13 @@ impl LiveSockets {
             socket.set_sndhwm(UNSENT_MAX)?;
             socket.set_linger(0)?;
             socket.bind("tcp://127.0.0.1:*")?;
-            sockets.push(socket);
+            sockets.push((socket, 0));
         }
-        Ok(Self { sockets, published: 0 })
+        Ok(Self { sockets })
     }
 
     pub(super) fn endpoints(&self) -> Result<Vec<String>> {
-        let endpoints = self.sockets.iter().map(|socket| Ok(socket.get_last_endpoint()?.unwrap_or_default()));
+        let endpoints = self.sockets.iter().map(|(socket, _)| Ok(socket.get_last_endpoint()?.unwrap_or_default()));
         endpoints.collect()
     }
 
@@ -43,7 +42,7 @@ impl LiveSockets {
     pub(super) fn wait_for_subscribers(&self, deadline: Duration) -> Result<usize> {
         let started = Instant::now();
         let mut subscribed = 0;
-        for socket in &self.sockets {
+        for (socket, _) in &self.sockets {
             let left = deadline.saturating_sub(started.elapsed());
             if socket.poll(zmq::POLLIN, i64::try_from(left.as_millis()).unwrap_or(i64::MAX))? > 0 {
                 subscribed += 1;
@@ -55,13 +54,19 @@ impl LiveSockets {
     /// Publishes the batches of each engine, one of each in turn.
     pub(super) fn publish(&mut self, batches: &[Vec<Vec<u8>>]) -> Result<()> {
         for at in 0..batches.iter().map(Vec::len).max().unwrap_or(0) {
-            for (socket, batches) in self.sockets.iter().zip(batches) {
-                if let Some(batch) = batches.get(at) {
-                    let sequence = self.published.to_be_bytes();
-                    socket.send_multipart([b"kv-events".as_slice(), &sequence, batch], 0)?;
-                }
+            for (engine, batches) in batches.iter().enumerate() {
+                self.publish_to(engine, batches.get(at).map_or(&[], std::slice::from_ref))?;
             }
-            self.published += 1;
+        }
+        Ok(())
+    }
+
+    /// Publishes batches of one engine.
+    pub(super) fn publish_to(&mut self, engine: usize, batches: &[Vec<u8>]) -> Result<()> {
+        let (socket, published) = &mut self.sockets[engine];
+        for batch in batches {
+            socket.send_multipart([b"kv-events".as_slice(), &published.to_be_bytes(), batch], 0)?;
+            *published += 1;
         }
         Ok(())
     }

@@ -116,7 +116,7 @@ fn publish_until(engines: &mut Engines, connection: &mut Connection, stop: &Atom
     Ok(waited)
 }
 
-fn waits(mut waited: Vec<Duration>) -> Waits {
+pub(super) fn waits(mut waited: Vec<Duration>) -> Waits {
     waited.sort_unstable();
     let at = |part: f64| waited[((waited.len() - 1) as f64 * part) as usize].as_secs_f64() * 1e6;
     Waits { p50_us: at(0.5), p99_us: at(0.99), max_us: at(1.0) }
