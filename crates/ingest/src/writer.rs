@@ -28,8 +28,11 @@ use super::waiting_ranks::WaitingRanks;
 
 /// Changes after which a batch ends with the next message.
 const BATCH_CHANGES_MAX: usize = 4_096;
-/// Blocks and changes of one instance that a writer applies before other instances take their turns.
-const TURN_BLOCKS_MAX: usize = EVENT_BLOCKS_MAX;
+/// Blocks and changes of one instance that a writer applies before other instances take their turns, and the rest of one
+/// event. A new event waits for one turn of each instance: with 1,000 of them, for some 30 ms.
+const TURN_BLOCKS_MAX: usize = 32;
+/// What a part of a read counts as, beside blocks and changes: it takes as long.
+const READ_PART_BLOCKS: usize = EVENT_BLOCKS_MAX;
 
 /// Interval at which an idle writer runs maintenance: other threads clear ranks as well.
 const MAINTENANCE_INTERVAL: Duration = Duration::from_secs(1);
@@ -273,7 +276,7 @@ impl Writer {
             }
             Work::Read(mut reading) => {
                 watch.begin(None);
-                self.turn_blocks = TURN_BLOCKS_MAX;
+                self.turn_blocks = READ_PART_BLOCKS;
                 if read_part(watch, &mut reading) == Turn::More {
                     self.queues.put_back(worker, self.number, Work::Read(reading));
                 }
@@ -291,7 +294,7 @@ impl Writer {
     fn apply_part(&self, watch: &Watch, listener: &Arc<Listener>, batch: &mut ChangeBatch) -> (Turn, usize) {
         if let Some(reading) = &mut batch.reading {
             if read_part(watch, reading) == Turn::More {
-                return (Turn::More, TURN_BLOCKS_MAX);
+                return (Turn::More, READ_PART_BLOCKS);
             }
             batch.reading = None;
         }
