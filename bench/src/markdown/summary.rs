@@ -33,10 +33,10 @@ What bounds these rows, by profiles of commit 25dbdd3 (service, engines and clie
 * **131,072 tokens** take 740 to 1,100 us as JSON and 190 to 300 us as bytes: the goal is met with bytes. Of the service's processor
   time 37% parse the list of tokens (eight digits at once, no branch for a digit), 27% are system calls, 3% hash blocks, 2% search
   the index.
-* **Burst** (profile of commit 3b64b6d7): the service takes 1.8 us of a core for an event, 4.2 s in all: the decoders 36%, the writer
-  28%, and ZeroMQ's I/O thread and the socket thread 18% each, almost all of it for memory. 17% of the service's time is the kernel's,
-  which clears the pages for 448 MB of waiting messages, once where ZeroMQ receives them and once where they are queued. Publishing
-  takes another 0.9 to 1.3 s of a core, and the kernel's copies between the sockets. A quarter of Dynamo's time is 1.2 s, in which two
+* **Burst** (profile of commit 3b64b6d7): the service takes 1.8 us of a core for an event, 4.2 s in all: the decoders 35%, the writer
+  27%, the socket thread 20% and ZeroMQ's I/O thread 18%. Of both last ones the kernel takes half to clear the pages for 448 MB of
+  waiting messages: once where ZeroMQ receives them and once where they are queued. Publishing takes another 0.6 to 1.3 s of a core,
+  and the kernel's copies between the sockets. A quarter of Dynamo's time is 1.2 s, in which two
   cores have 2.4 s: publishing, receiving and one copy of the messages take that alone.
 * **Block events**: engines publish in the client's process. Of the cores' time the engines take a quarter, the decoders a
   quarter (half of it decoding MessagePack, a seventh allocating), the writer a fifth and ZeroMQ's sockets a twentieth. A service that

@@ -30,10 +30,12 @@ mod vector_tests;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::AtomicUsize;
 use std::time::Instant;
 
-use flash_indexer_ingest::{ConnectError, Decoders, Delivery, EventSource, Listener, Retired};
+use flash_indexer_ingest::{
+    ConnectError, Decoders, Delivery, DeliveryGate, EventSource, Listener, Retired, RunningThread,
+};
 use flash_indexer_telemetry::supervision::{SupervisedThread, Supervisor, ThreadKind, Watch};
 use flash_indexer_types::networks::EngineNetworks;
 use parking_lot::Mutex;
@@ -42,7 +44,7 @@ use tokio::sync::oneshot;
 use self::call::Client;
 use self::position::Position;
 use self::snapshot::SnapshotTurns;
-use self::stream_loop::{DeliveryGate, StreamLoop};
+use self::stream_loop::StreamLoop;
 
 /// Limit of the ranks whose events are streamed over gRPC. Each has a thread.
 pub const STREAMED_RANKS_MAX: usize = 256;
@@ -88,7 +90,7 @@ impl EngineStreams {
 impl EventSource for EngineStreams {
     fn open(&self, listener: Arc<Listener>) -> Result<(), ConnectError> {
         let mut ranks = self.ranks.lock();
-        let Some(running) = RunningThread::begin(&self.running) else {
+        let Some(running) = RunningThread::begin(&self.running, STREAMED_RANKS_MAX) else {
             return Err(ConnectError::TooManyStreams { max: STREAMED_RANKS_MAX });
         };
         let (id, gate) = (listener.id, Arc::new(DeliveryGate::default()));
@@ -126,23 +128,5 @@ impl EventSource for EngineStreams {
         for thread in threads {
             thread.join_by(deadline);
         }
-    }
-}
-
-/// A thread that counts until it ends.
-struct RunningThread(Arc<AtomicUsize>);
-
-impl RunningThread {
-    /// None at the limit.
-    fn begin(running: &Arc<AtomicUsize>) -> Option<Self> {
-        let below = |count| (count < STREAMED_RANKS_MAX).then_some(count + 1);
-        running.fetch_update(Ordering::Relaxed, Ordering::Relaxed, below).ok()?;
-        Some(Self(Arc::clone(running)))
-    }
-}
-
-impl Drop for RunningThread {
-    fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::Relaxed);
     }
 }

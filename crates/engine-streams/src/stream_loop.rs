@@ -4,13 +4,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use flash_indexer_core::DpRank;
-use flash_indexer_ingest::{Connection, Decoders, Delivery, Frames, Listener, log_listener};
+use flash_indexer_ingest::{Connection, Decoders, Delivery, DeliveryGate, Frames, Listener, log_listener};
 use flash_indexer_proto::engine_events::KvEventBatch;
 use flash_indexer_telemetry::clock::Clock;
 use flash_indexer_telemetry::metrics::{Metrics, StreamedBatch};
 use flash_indexer_telemetry::supervision::Watch;
 use flash_indexer_types::logs::Repeats;
-use parking_lot::Mutex;
 use tokio::sync::oneshot;
 
 use crate::call::{CallError, Client};
@@ -22,28 +21,6 @@ use crate::snapshot::{Progress, Snapshot, SnapshotTurns};
 const PAUSE_MIN: Duration = Duration::from_millis(100);
 /// Longest of these pauses.
 const PAUSE_MAX: Duration = Duration::from_secs(2);
-
-/// Keeps a thread from delivering to a closed listener.
-#[derive(Debug, Default)]
-pub(crate) struct DeliveryGate {
-    is_closed: Mutex<bool>,
-}
-
-impl DeliveryGate {
-    /// Closes the gate, then runs `last` before any other delivery could follow.
-    pub(crate) fn close(&self, last: impl FnOnce()) {
-        let mut is_closed = self.is_closed.lock();
-        *is_closed = true;
-        last();
-    }
-
-    fn pass(&self, deliver: impl FnOnce()) {
-        let is_closed = self.is_closed.lock();
-        if !*is_closed {
-            deliver();
-        }
-    }
-}
 
 /// State of one rank's thread.
 pub(crate) struct StreamLoop {
@@ -162,12 +139,12 @@ impl StreamLoop {
                     }
                     Some(Progress::OutOfOrder) | None => {
                         self.position.lose();
-                        let why = format!("part {} of a snapshot of {} came out of order", part.index, part.count);
+                        let why = format!("part {} of a snapshot of {} is out of order", part.index, part.count);
                         return Err(End::Unusable("stream_failed", why));
                     }
                 }
             }
-            // The last part of the snapshot has not come, and the batch would not apply to the state before it.
+            // The last part of the snapshot has not arrived, and the batch would not apply to the state before it.
             (_, None) if snapshot.is_some() => {
                 self.position.lose();
                 let why = "the server continued before the end of its snapshot".to_owned();

@@ -31,6 +31,7 @@
 //! | `decoders/` | decoder threads: deliveries, timers, routing of bound pods, restarts |
 //! | `engine_socket.rs` | what a socket receives from an engine: messages, and the connections that they belong to |
 //! | `event_source.rs` | what a way of receiving events has to do, and its errors |
+//! | `source_thread.rs` | what sources with a thread for each listener have in common |
 //! | `sockets/` | ZeroMQ: subscriptions, replay requests, the bound socket, the resolver |
 //! | `transport.rs` | all ways of receiving events as one, as the registry uses them; `sources` has the other ways |
 
@@ -47,6 +48,7 @@ mod queues;
 mod resume_point;
 mod scoped_clear;
 mod sockets;
+mod source_thread;
 #[cfg(test)]
 mod tests;
 mod transport;
@@ -63,6 +65,7 @@ pub use message::Frames;
 pub use queues::{QUEUE_BYTES_MIN, default_queue_bytes};
 pub use resume_point::{BlockDecoderState, DecoderState, DecoderStateDetail, RankReader, ReadAt, ResumePoint};
 pub use sockets::{BindError, BoundOptions, Sockets};
+pub use source_thread::{DeliveryGate, RunningThread};
 #[doc(hidden)]
 pub use tracing;
 pub use transport::Transport;

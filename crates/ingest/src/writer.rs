@@ -36,7 +36,8 @@ const READ_PART_BLOCKS: usize = EVENT_BLOCKS_MAX;
 
 /// Interval at which an idle writer runs maintenance: other threads clear ranks as well.
 const MAINTENANCE_INTERVAL: Duration = Duration::from_secs(1);
-/// A writer that is never idle runs maintenance after this many entries of its queue.
+/// A writer that is never idle runs maintenance after this many entries of its queue. Turns of one batch are one entry, for up to
+/// [`EVENT_BLOCKS_MAX`] blocks: turns are short for the sake of other instances, and not to do deferred work sooner.
 const WORK_BETWEEN_MAINTENANCE: usize = 64;
 /// Ranks with waiting blocks that a writer checks with a maintenance call.
 const WAITING_RANKS_CHECKED: usize = 64;
@@ -113,6 +114,7 @@ impl Writers {
                 clock: clock.clone(),
                 waiting_ranks: RefCell::default(),
                 work_since_maintenance: 0,
+                uncounted_blocks: 0,
                 turn_blocks: 0,
                 wait: Duration::ZERO,
             };
@@ -226,6 +228,8 @@ struct Writer {
     waiting_ranks: RefCell<WaitingRanks>,
     /// Entries of the queue since the last maintenance.
     work_since_maintenance: usize,
+    /// Blocks of turns that ended no batch and do not count as work yet.
+    uncounted_blocks: usize,
     /// Blocks and changes that it applied or read in its last turn.
     turn_blocks: usize,
     /// How long it waits for work before it runs maintenance.
@@ -269,6 +273,13 @@ impl Writer {
                 if !self.stopping.load(Relaxed) {
                     let (turn, blocks) = self.apply_part(watch, &listener, &mut batch);
                     self.turn_blocks = blocks;
+                    let is_part = turn == Turn::More && batch.reading.is_none() && batch.clearing.is_none();
+                    self.uncounted_blocks = if is_part { self.uncounted_blocks + blocks } else { 0 };
+                    if is_part && self.uncounted_blocks < EVENT_BLOCKS_MAX {
+                        self.work_since_maintenance = self.work_since_maintenance.saturating_sub(1);
+                    } else {
+                        self.uncounted_blocks = 0;
+                    }
                     if turn == Turn::More {
                         self.queues.put_back(worker, self.number, Work::Changes(listener, batch, reservation));
                     }

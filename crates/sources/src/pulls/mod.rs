@@ -11,11 +11,13 @@ mod pull_loop;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::AtomicUsize;
 use std::time::Instant;
 
 use crossbeam_channel::{Sender, bounded};
-use flash_indexer_ingest::{ConnectError, Decoders, Delivery, EventSource, Listener, Retired};
+use flash_indexer_ingest::{
+    ConnectError, Decoders, Delivery, DeliveryGate, EventSource, Listener, Retired, RunningThread,
+};
 use flash_indexer_telemetry::supervision::{SupervisedThread, Supervisor, ThreadKind, Watch};
 use flash_indexer_types::networks::EngineNetworks;
 use flash_indexer_wire::PullReader;
@@ -23,7 +25,7 @@ use parking_lot::Mutex;
 
 use self::client::PullClient;
 use self::long_pulls::LongPulls;
-use self::pull_loop::{Gate, PullLoop};
+use self::pull_loop::PullLoop;
 
 /// Limit of the engines that are pulled, each by a thread. Threads of closed listeners that have not ended yet count.
 const PULLED_ENGINES_MAX: usize = 256;
@@ -41,7 +43,7 @@ pub(super) struct Pulls {
 
 /// The thread of one engine.
 struct Engine {
-    gate: Arc<Gate>,
+    gate: Arc<DeliveryGate>,
     /// Ends the thread when it is dropped.
     stop: Option<Sender<()>>,
     thread: SupervisedThread,
@@ -71,10 +73,10 @@ impl Pulls {
 impl EventSource for Pulls {
     fn open(&self, listener: Arc<Listener>) -> Result<(), ConnectError> {
         let mut engines = self.engines.lock();
-        let Some(running) = RunningThread::begin(&self.running) else {
+        let Some(running) = RunningThread::begin(&self.running, PULLED_ENGINES_MAX) else {
             return Err(ConnectError::TooManyPulls { max: PULLED_ENGINES_MAX });
         };
-        let (id, gate) = (listener.id, Arc::new(Gate::default()));
+        let (id, gate) = (listener.id, Arc::new(DeliveryGate::default()));
         let (stop, stopped) = bounded(0);
         let metrics = Arc::clone(listener.model.metrics());
         let pulls = PullLoop {
@@ -117,23 +119,5 @@ impl EventSource for Pulls {
         for engine in engines.into_values() {
             engine.thread.join_by(deadline);
         }
-    }
-}
-
-/// A thread that counts until it ends.
-struct RunningThread(Arc<AtomicUsize>);
-
-impl RunningThread {
-    /// None at the limit.
-    fn begin(running: &Arc<AtomicUsize>) -> Option<Self> {
-        let below = |count| (count < PULLED_ENGINES_MAX).then_some(count + 1);
-        running.fetch_update(Ordering::Relaxed, Ordering::Relaxed, below).ok()?;
-        Some(Self(Arc::clone(running)))
-    }
-}
-
-impl Drop for RunningThread {
-    fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::Relaxed);
     }
 }

@@ -4,13 +4,12 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use crossbeam_channel::{Receiver, RecvTimeoutError};
-use flash_indexer_ingest::{Connection, Decoders, Delivery, Frames, Listener, log_listener};
+use flash_indexer_ingest::{Connection, Decoders, Delivery, DeliveryGate, Frames, Listener, log_listener};
 use flash_indexer_telemetry::clock::Clock;
 use flash_indexer_telemetry::metrics::{Limit, Metrics, PullOutcome};
 use flash_indexer_telemetry::supervision::Watch;
 use flash_indexer_types::logs::Repeats;
 use flash_indexer_wire::{PullEventError, PullReader, Pulled, PulledMessage};
-use parking_lot::Mutex;
 
 use super::client::{PullClient, PullResponse};
 
@@ -21,28 +20,6 @@ const FAILED_PAUSE_MAX: Duration = Duration::from_secs(2);
 /// Bytes of messages that fill a delivery.
 const BYTES_PER_DELIVERY: usize = 64 << 10;
 
-/// Keeps a thread from delivering to a closed listener.
-#[derive(Debug, Default)]
-pub(super) struct Gate {
-    is_closed: Mutex<bool>,
-}
-
-impl Gate {
-    /// Closes the gate, then runs `last` before any other delivery could follow.
-    pub(super) fn close(&self, last: impl FnOnce()) {
-        let mut is_closed = self.is_closed.lock();
-        *is_closed = true;
-        last();
-    }
-
-    fn pass(&self, deliver: impl FnOnce()) {
-        let is_closed = self.is_closed.lock();
-        if !*is_closed {
-            deliver();
-        }
-    }
-}
-
 /// State of one engine's thread.
 pub(super) struct PullLoop {
     pub(super) listener: Arc<Listener>,
@@ -50,7 +27,7 @@ pub(super) struct PullLoop {
     pub(super) reader: PullReader,
     /// The connection of the last successful pull; none after a failed one.
     pub(super) connection: Option<u64>,
-    pub(super) gate: Arc<Gate>,
+    pub(super) gate: Arc<DeliveryGate>,
     /// Disconnected when the thread has to end.
     pub(super) stopped: Receiver<()>,
     pub(super) decoders: Arc<Decoders>,

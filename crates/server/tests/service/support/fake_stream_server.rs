@@ -108,7 +108,7 @@ impl FakeStreamServer {
         self.state.lock().is_starting = is_starting;
     }
 
-    /// Calls that came too early.
+    /// Calls that were premature.
     pub(crate) fn refused(&self) -> usize {
         self.state.lock().refused
     }
