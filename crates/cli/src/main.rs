@@ -46,14 +46,18 @@ use crate::trace::trace_file;
 const VERSION: &str = concat!(env!("CARGO_PKG_VERSION"), " (", env!("FLASH_INDEXER_COMMIT"), ")");
 
 /// A global index of the KV blocks that a fleet of LLM inference engines has cached.
-///
-/// Start with `flash-indexer serve --demo`: it runs the service with simulated engines.
 #[derive(Parser)]
-#[command(name = "flash-indexer", version = VERSION, propagate_version = true)]
+#[command(name = "flash-indexer", version = VERSION, propagate_version = true, after_help = FIRST_STEPS)]
 struct Arguments {
     #[command(subcommand)]
     command: Command,
 }
+
+/// What to do first, at the end of the help.
+const FIRST_STEPS: &str = "First steps:
+  flash-indexer serve --demo            the service with simulated engines, and its dashboard
+  flash-indexer serve --help            how it follows your own engines
+  flash-indexer doctor                  checks a running service and its engines";
 
 #[derive(Subcommand)]
 enum Command {

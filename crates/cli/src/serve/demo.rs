@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 use std::fmt::Write as _;
 use std::io::Write as _;
+use std::ops::RangeInclusive;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{SyncSender, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -31,6 +32,10 @@ const REQUEST_INTERVAL: Duration = Duration::from_millis(5);
 const QUERY_INTERVAL: Duration = Duration::from_micros(200);
 /// Requests of which one goes to an engine without regard to its blocks.
 const BUSY_EVERY: usize = 16;
+/// Tokens of a prompt that the first engine keeps cached, so that a first query finds it: 1 to 64.
+const FIRST_PROMPT: RangeInclusive<u32> = 1..=64;
+/// Requests between two of this prompt.
+const FIRST_PROMPT_EVERY: usize = 64;
 /// Prompts that queries are chosen from.
 const RECENT_PROMPTS_MAX: usize = 64;
 /// Longest wait for the service to listen to an engine.
@@ -104,6 +109,9 @@ pub(crate) async fn run(arguments: &DemoArguments, server: &Server, stopped: imp
         "{engine_count} simulated engines, {BLOCKS_PER_ENGINE} blocks of {BLOCK_TOKENS} tokens each; model {MODEL:?}"
     );
     println!("try: curl -s {}/workers", server.url());
+    let first_block: Vec<u32> = FIRST_PROMPT.take(BLOCK_TOKENS as usize).collect();
+    let query = json!({ "model_name": MODEL, "token_ids": first_block });
+    println!("     curl -s {}/query -d '{query}'    # engine 1 holds it", server.url());
     let dashboard = format!("{}/ui", server.url());
     println!("dashboard: {dashboard}");
 
@@ -178,7 +186,8 @@ fn start_engines(indexer: &Indexer, count: u64) -> Result<Vec<DemoEngine>> {
 }
 
 /// Sends each request to the engine with the longest matching prefix, as a router would, and counts the predicted and
-/// the cached tokens. One request of [`BUSY_EVERY`] goes to the next engine in turn, as if the other were busy.
+/// the cached tokens. One request of [`BUSY_EVERY`] goes to the next engine in turn, as if the other were busy. The first engine
+/// also serves [`FIRST_PROMPT`] again and again, which no figure counts.
 fn serve_requests(
     indexer: &Indexer,
     mut engines: Vec<DemoEngine>,
@@ -192,6 +201,10 @@ fn serve_requests(
     for (number, request) in Conversations::new(options, 1).enumerate() {
         if stop.load(Ordering::Relaxed) {
             break;
+        }
+        if number.is_multiple_of(FIRST_PROMPT_EVERY) {
+            let first = Request { prompt: FIRST_PROMPT.collect(), output: Vec::new(), at_ms: request.at_ms };
+            engines[0].serve(&first)?;
         }
         wait_until(&mut due, REQUEST_INTERVAL);
         let start = Instant::now();

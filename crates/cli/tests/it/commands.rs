@@ -24,6 +24,27 @@ fn the_demo_prints_a_row_a_second_and_ends() {
 }
 
 #[test]
+fn the_demo_answers_a_first_query() {
+    let mut demo = flash_indexer(&["serve", "--demo", "--port", "0"]);
+    demo.stdout(Stdio::null());
+    let serve = Serve::started_by(demo);
+    let prompt = json!({ "model": "demo", "detail": true, "token_ids": (1..=64).collect::<Vec<u32>>() });
+    let score = wait_for("a score of the first engine", PATIENCE, || {
+        let (status, scores) = serve.post("/score_completions", &prompt);
+        (status == 200 && scores["pods"]["1"]["score"] == json!(4.0)).then_some(scores)
+    });
+    assert_eq!(score["pods"]["1"]["trust"], json!("exact"));
+    assert_eq!(serve.stop_with("-INT"), Some(0));
+}
+
+#[test]
+fn the_program_alone_names_the_first_steps() {
+    let output = run(&[]);
+    assert_eq!(output.status.code(), Some(2));
+    assert!(text(&output.stderr).contains("First steps:\n  flash-indexer serve --demo"), "{}", text(&output.stderr));
+}
+
+#[test]
 fn sigterm_and_ctrl_c_stop_the_service_cleanly() {
     for signal in ["-TERM", "-INT"] {
         let serve = Serve::start(&["--workers", "1=tcp://127.0.0.1:9,2:1=tcp://127.0.0.1:9", "--block-size", "16"]);

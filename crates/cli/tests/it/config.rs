@@ -1,6 +1,6 @@
 //! `--config`, `config check` and `config print`, as an operator runs them.
 
-use std::process::Output;
+use std::process::{Command, Output};
 
 use crate::support::{Serve, flash_indexer, run, text};
 
@@ -113,6 +113,11 @@ fn packages_get_completions_and_manual_pages() {
         let output = run(&["completions", shell]);
         assert!(output.status.success() && text(&output.stdout).contains("discovery-grace-s"), "{shell}");
     }
+    let script = text(&run(&["completions", "bash"]).stdout);
+    let complete = "f=$(complete -p flash-indexer); f=${f##*-F }; COMP_WORDS=(flash-indexer serve --demo-) COMP_CWORD=2
+        ${f%% *} flash-indexer --demo- serve; echo ${COMPREPLY[@]}";
+    let completed = Command::new("bash").args(["-c", &format!("{script}\n{complete}")]).output().expect("bash runs");
+    assert_eq!(text(&completed.stdout), "--demo-engines --demo-seconds\n", "{}", text(&completed.stderr));
     let pages = tempfile::tempdir().expect("a folder");
     let output = run(&["man", pages.path().to_str().expect("text")]);
     assert!(output.status.success(), "{}", text(&output.stderr));

@@ -4,6 +4,7 @@ mod commands;
 mod config;
 mod discovered;
 mod doctor;
+mod documented;
 mod dumps;
 mod engines;
 #[cfg(feature = "hub")]

@@ -50,17 +50,25 @@ pub(crate) struct Serve {
 impl Serve {
     /// Starts the service on a free port and waits until it listens.
     pub(crate) fn start(arguments: &[&str]) -> Self {
-        let arguments = [&["serve", "--port", "0"], arguments].concat();
-        let mut child = flash_indexer(&arguments).stderr(Stdio::piped()).spawn().expect("the program runs");
+        Self::started_by(flash_indexer(&[&["serve", "--port", "0"], arguments].concat()))
+    }
+
+    /// Starts the service by this command and waits until it listens.
+    pub(crate) fn started_by(mut command: Command) -> Self {
+        let mut child = command.stderr(Stdio::piped()).spawn().expect("the program runs");
         let log = BufReader::new(child.stderr.take().expect("it is piped"));
         let (lines, logged) = mpsc::channel();
         // The thread reads to the end, so that a full pipe never blocks the service.
         std::thread::spawn(move || log.lines().map_while(Result::ok).for_each(|line| drop(lines.send(line))));
+        let mut read = Vec::new();
         let url = loop {
-            let line = logged.recv_timeout(PATIENCE).expect("it logs its address");
+            let Ok(line) = logged.recv_timeout(PATIENCE) else {
+                panic!("{command:?} does not listen:\n{}", read.join("\n"));
+            };
             if let Some((_, url)) = line.split_once("listening on ") {
                 break url.trim().to_owned();
             }
+            read.push(line);
         };
         Self { child, url, _unread_log: None }
     }
