@@ -11,12 +11,15 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use flash_indexer_core::SequenceHash;
+use flash_indexer_proto::flash_indexer::v1::PredictRequest;
+use flash_indexer_proto::flash_indexer::v1::router_service_client::RouterServiceClient;
 use flash_indexer_registry::faults;
 use flash_indexer_sim::{Publisher, PublisherOptions};
 use flash_indexer_telemetry::supervision::ThreadKind;
 use flash_indexer_test_support::wait_for;
 use flash_indexer_wire::{BlockStored, Encoding, EngineEvent, TokenIds, encode_batch};
 use serde_json::{Value, json};
+use tonic::Code;
 
 use crate::{IndexerOptions, PodOptions, Server, ServerOptions};
 
@@ -390,6 +393,32 @@ fn a_report_of_a_prompt_does_not_wait_for_a_stalled_writer() {
     });
     drop(blocked);
     wait_for("the prompt", PATIENCE, || (score() == 2.0).then_some(()));
+}
+
+#[test]
+fn a_report_over_grpc_keeps_the_deadline_of_its_call() {
+    let indexer = IndexerOptions { writer_threads: 1, ..IndexerOptions::default() };
+    let service = Service::start_with(ServerOptions { indexer, grpc_port: Some(0), ..ServerOptions::default() });
+    let wedged = engine();
+    service.register(1, "m", &wedged, false);
+    let routed = json!({ "instance_id": "routed", "model_name": "m", "block_size": 1, "events": "none" });
+    assert_eq!(service.post("/register", &routed).0, 201);
+    let blocked = faults::block_writers();
+    wedged.publish(0, &payload(None, faults::BLOCKING_BLOCK)).expect("published");
+    let mut client = RouterServiceClient::new(service.channel());
+    wait_for("a late report", PATIENCE, || {
+        let (model_name, pod) = ("m".to_owned(), "routed".to_owned());
+        let mut report =
+            tonic::Request::new(PredictRequest { model_name, pod, token_ids: vec![7, 8], ..PredictRequest::default() });
+        report.set_timeout(Duration::from_millis(100));
+        // Until the writer has stalled, reports are answered. The client may see its own deadline first.
+        if let Err(late) = service.runtime.block_on(client.predict(report)) {
+            assert!(matches!(late.code(), Code::Cancelled | Code::DeadlineExceeded), "{late}");
+        }
+        let late = "grpc_requests_total{method=\"Predict\",code=\"deadline_exceeded\"}";
+        service.get("/metrics").1.contains(late).then_some(())
+    });
+    drop(blocked);
 }
 
 #[test]

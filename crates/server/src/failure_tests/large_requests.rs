@@ -4,9 +4,7 @@ use std::io::{Read, Write};
 
 use flash_indexer_admission::{LARGE_BYTES, LargeRequests};
 use flash_indexer_proto::flash_indexer::v1::QueryRequest;
-use flash_indexer_proto::flash_indexer::v1::router_service_client::RouterServiceClient;
 use flash_indexer_telemetry::metrics::Limit;
-use tonic::Code;
 use tonic::codec::CompressionEncoding;
 use tonic::transport::Channel;
 
@@ -154,6 +152,25 @@ fn a_large_body_beyond_those_that_may_wait_is_refused_on_every_endpoint() {
     for (path, headers, body) in &requests {
         assert_ne!(service.send(path, headers, body).0, 503, "{path}");
     }
+}
+
+#[test]
+fn a_call_that_waits_for_a_thread_keeps_its_deadline() {
+    let service = service();
+    let gate = service.large_requests().occupy();
+    let mut client = RouterServiceClient::new(service.channel());
+    wait_for("a late call", PATIENCE, || {
+        let mut request = tonic::Request::new(query(LARGE_BYTES));
+        request.set_timeout(Duration::from_millis(300));
+        // The client may see its own deadline first.
+        let late = service.runtime.block_on(client.query(request)).expect_err("no thread is free");
+        assert!(matches!(late.code(), Code::Cancelled | Code::DeadlineExceeded), "{late}");
+        let late = "grpc_requests_total{method=\"Query\",code=\"deadline_exceeded\"}";
+        service.get("/metrics").1.contains(late).then_some(())
+    });
+    drop(gate);
+    wait_for("its place to be free", PATIENCE, || (service.large_requests().waiting() == 0).then_some(()));
+    service.runtime.block_on(client.query(query(LARGE_BYTES))).expect("an answer");
 }
 
 #[test]

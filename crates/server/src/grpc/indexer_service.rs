@@ -33,7 +33,7 @@ impl IndexerService for Scores {
         let (metadata, extensions, request) = request.into_parts();
         let client = extensions.get::<ConnectionHandle>().map(ConnectionHandle::client);
         let scores = self.scores(request, client, authorization(&metadata));
-        in_flight.finish(within_deadline(&metadata, scores).await)
+        in_flight.finish(within_deadline(&extensions, scores).await)
     }
 }
 

@@ -9,9 +9,11 @@ use std::net::IpAddr;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
+use std::time::Instant;
 
 use axum::body::Bytes;
 use http_body::{Frame, SizeHint};
+use tokio::time::{Sleep, sleep};
 use tonic::Status;
 use tonic::body::Body;
 use tonic::codegen::{Body as HttpBody, BoxFuture, Service, http};
@@ -19,11 +21,13 @@ use tonic::server::NamedService;
 use tracing::debug;
 
 use super::request_body::{Method, MethodKind, RequestBody, SharedBody};
+use super::status::{CallDeadline, code_label};
 use crate::body_limits::BodyLimits;
 use flash_indexer_admission::{
     AnswerBytes, BodyBytes, ContentEncoding, LargeRequestError, LargeRequests, READ_DEADLINE,
 };
 use flash_indexer_connections::ConnectionHandle;
+use flash_indexer_telemetry::metrics::Metrics;
 
 thread_local! {
     /// Whether a request body keeps the end of a large message back since this thread began the current poll.
@@ -63,19 +67,28 @@ where
         let counted = head.add(head_bytes(&request));
         let threads = Threads { large_requests: Arc::clone(&self.bodies.large_requests), client: reserved.client() };
         let method = Method::of(request.uri().path());
+        let is_unary = method.kind == MethodKind::Unary;
+        let deadline = CallDeadline::of(request.headers()).filter(|_| is_unary);
+        let read_deadline = deadline.as_ref().map_or(READ_DEADLINE, |deadline| deadline.left().min(READ_DEADLINE));
         let encoding = request.headers().get("grpc-encoding").map(|encoding| encoding.as_bytes());
         let encoding = ContentEncoding::of_messages(encoding);
-        let body = RequestBody::new(std::mem::take(request.body_mut()), (method, encoding), reserved, READ_DEADLINE);
+        let metrics = Arc::clone(reserved.metrics());
+        let body = RequestBody::new(std::mem::take(request.body_mut()), (method, encoding), reserved, read_deadline);
         let body = SharedBody::new(body);
-        if method.kind == MethodKind::Streaming {
+        if !is_unary {
             request.extensions_mut().insert(body.clone());
+        }
+        if let Some(deadline) = &deadline {
+            request.extensions_mut().insert(deadline.clone());
         }
         let answer = AnswerBytes::new(&self.bodies.answers, connection);
         let work = match counted {
             Ok(()) => Work::Here(self.service.call(request.map(|_| body))),
             Err(reached) => Work::Here(Box::pin(std::future::ready(Ok(exhausted(&reached).into_http()))) as InnerCall),
         };
-        Call { work, threads, counted: Some((answer, head)) }
+        let late =
+            deadline.map(|deadline| Late { method: method.name, since: Instant::now(), metrics, deadline, end: None });
+        Call { work, threads, counted: Some((answer, head)), late }
     }
 }
 
@@ -121,6 +134,31 @@ pub(super) struct Call {
     threads: Threads,
     /// Bytes of its answer and of its head; none after the response was made.
     counted: Option<(AnswerBytes, BodyBytes)>,
+    late: Option<Late>,
+}
+
+/// The end of a call that waits for a thread until its deadline.
+struct Late {
+    method: &'static str,
+    since: Instant,
+    metrics: Arc<Metrics>,
+    deadline: CallDeadline,
+    end: Option<Pin<Box<Sleep>>>,
+}
+
+impl Late {
+    /// Waits until the deadline passes before the method runs.
+    fn poll(&mut self, context: &mut Context<'_>) -> Poll<Status> {
+        let Self { method, since, metrics, deadline, end } = self;
+        let end = end.get_or_insert_with(|| Box::pin(sleep(deadline.left())));
+        if deadline.is_handled() {
+            return Poll::Pending;
+        }
+        ready!(end.as_mut().poll(context));
+        let status = deadline.exceeded();
+        metrics.rpc_answered(method, code_label(status.code()), since.elapsed());
+        Poll::Ready(status)
+    }
 }
 
 impl Future for Call {
@@ -134,6 +172,12 @@ impl Future for Call {
             }
             let Work::Here(call) = std::mem::replace(&mut self.work, Work::Ended) else { unreachable!("it is here") };
             self.work = Work::Moved(Box::pin(self.threads.clone().run(call)));
+        }
+        if let Some(late) = &mut self.late
+            && let Poll::Ready(status) = late.poll(context)
+        {
+            self.work = Work::Ended;
+            return Poll::Ready(Ok(self.respond(status.into_http())));
         }
         let Work::Moved(call) = &mut self.work else { unreachable!("it is polled after its end") };
         let response = match ready!(call.as_mut().poll(context)) {

@@ -32,8 +32,8 @@ pub(super) struct Router(pub(super) Shared);
 impl RouterService for Router {
     async fn query(&self, request: Request<QueryRequest>) -> Result<Response<QueryResponse>, Status> {
         let in_flight = self.0.in_flight("Query");
-        let (metadata, _, request) = request.into_parts();
-        in_flight.finish(within_deadline(&metadata, self.0.query(&request, authorization(&metadata))).await)
+        let (metadata, extensions, request) = request.into_parts();
+        in_flight.finish(within_deadline(&extensions, self.0.query(&request, authorization(&metadata))).await)
     }
 
     type QueryStreamStream = Answers;
@@ -50,14 +50,14 @@ impl RouterService for Router {
 
     async fn predict(&self, request: Request<PredictRequest>) -> Result<Response<PredictResponse>, Status> {
         let in_flight = self.0.in_flight("Predict");
-        let (metadata, _, request) = request.into_parts();
-        in_flight.finish(self.0.predict(&request, authorization(&metadata)).await)
+        let (metadata, extensions, request) = request.into_parts();
+        in_flight.finish(within_deadline(&extensions, self.0.predict(&request, authorization(&metadata))).await)
     }
 
     async fn pick(&self, request: Request<PickRequest>) -> Result<Response<PickResponse>, Status> {
         let in_flight = self.0.in_flight("Pick");
-        let (metadata, _, request) = request.into_parts();
-        in_flight.finish(within_deadline(&metadata, self.0.pick(request, authorization(&metadata))).await)
+        let (metadata, extensions, request) = request.into_parts();
+        in_flight.finish(within_deadline(&extensions, self.0.pick(request, authorization(&metadata))).await)
     }
 
     async fn done(&self, request: Request<DoneRequest>) -> Result<Response<DoneResponse>, Status> {

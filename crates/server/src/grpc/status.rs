@@ -2,6 +2,7 @@
 
 use std::error::Error;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use flash_indexer_access::{Denied, Grant, LimitExceeded, Scope};
@@ -10,8 +11,9 @@ use flash_indexer_registry::{Indexer, PredictError, QueryError, TokenizationErro
 use flash_indexer_telemetry::metrics::Limit;
 use flash_indexer_types::InstanceIdError;
 use flash_indexer_types::names::{NameError, shorten};
+use tonic::codegen::http::HeaderMap;
 use tonic::metadata::MetadataMap;
-use tonic::{Code, Response, Status};
+use tonic::{Code, Extensions, Response, Status};
 
 use super::Shared;
 use crate::access::{Permission, limit_metric};
@@ -129,21 +131,51 @@ impl Shared {
 /// Time before a request's deadline at which its answer is given up. The transport would answer `CANCELLED` at the deadline.
 const DEADLINE_MARGIN: Duration = Duration::from_millis(5);
 
-/// Waits for an answer until the deadline in a request's `grpc-timeout`.
-pub(super) async fn within_deadline<T>(
-    metadata: &MetadataMap,
-    answer: impl Future<Output = Result<T, RpcError>>,
-) -> Result<T, RpcError> {
-    let Some(deadline) = deadline(metadata) else { return answer.await };
-    let answer = tokio::time::timeout(deadline.saturating_sub(DEADLINE_MARGIN), answer);
-    let late =
-        |_| Status::deadline_exceeded(format!("failed to answer within {deadline:?}; retry with a later deadline"));
-    answer.await.map_err(late)?
+/// Deadline of a unary call: its `grpc-timeout` after its head has arrived.
+#[derive(Debug, Clone)]
+pub(super) struct CallDeadline {
+    given: Duration,
+    at: Instant,
+    /// Whether the method runs, which then keeps the deadline and counts the call.
+    is_handled: Arc<AtomicBool>,
 }
 
-/// The deadline of a request: up to eight digits and a unit.
-fn deadline(metadata: &MetadataMap) -> Option<Duration> {
-    let text = metadata.get("grpc-timeout")?.to_str().ok()?;
+impl CallDeadline {
+    /// The deadline of a call whose head arrives now.
+    pub(super) fn of(headers: &HeaderMap) -> Option<Self> {
+        let given = timeout(headers)?;
+        let at = Instant::now().checked_add(given.saturating_sub(DEADLINE_MARGIN))?;
+        Some(Self { given, at, is_handled: Arc::default() })
+    }
+
+    /// Time until the call is given up.
+    pub(super) fn left(&self) -> Duration {
+        self.at.saturating_duration_since(Instant::now())
+    }
+
+    pub(super) fn is_handled(&self) -> bool {
+        self.is_handled.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn exceeded(&self) -> Status {
+        Status::deadline_exceeded(format!("failed to answer within {:?}; retry with a later deadline", self.given))
+    }
+}
+
+/// Waits for an answer until the deadline of its call.
+pub(super) async fn within_deadline<T>(
+    extensions: &Extensions,
+    answer: impl Future<Output = Result<T, RpcError>>,
+) -> Result<T, RpcError> {
+    let Some(deadline) = extensions.get::<CallDeadline>() else { return answer.await };
+    deadline.is_handled.store(true, Ordering::Relaxed);
+    let late = |_| RpcError(deadline.exceeded());
+    tokio::time::timeout_at(deadline.at.into(), answer).await.map_err(late)?
+}
+
+/// The time in `grpc-timeout`: up to eight digits and a unit.
+fn timeout(headers: &HeaderMap) -> Option<Duration> {
+    let text = headers.get("grpc-timeout")?.to_str().ok()?;
     let (count, unit) = text.split_at_checked(text.len().checked_sub(1)?)?;
     let count: u64 = count.parse().ok().filter(|_| count.len() <= 8)?;
     Some(match unit {
@@ -232,12 +264,16 @@ pub(super) const fn code_label(code: Code) -> &'static str {
 
 #[cfg(test)]
 mod tests {
+    use tonic::codegen::http::{HeaderName, HeaderValue};
+
     use super::*;
 
+    fn headers(timeout: &'static str) -> HeaderMap {
+        HeaderMap::from_iter([(HeaderName::from_static("grpc-timeout"), HeaderValue::from_static(timeout))])
+    }
+
     fn deadline_in(text: &'static str) -> Option<Duration> {
-        let mut metadata = MetadataMap::new();
-        metadata.insert("grpc-timeout", text.parse().expect("a value"));
-        deadline(&metadata)
+        timeout(&headers(text))
     }
 
     #[test]
@@ -252,17 +288,27 @@ mod tests {
         for text in ["", "S", "1", "-1S", "999999999S", "1x", "1 S"] {
             assert_eq!(deadline_in(text), None, "{text}");
         }
-        assert_eq!(deadline(&MetadataMap::new()), None);
+        assert_eq!(timeout(&HeaderMap::new()), None);
     }
 
     #[test]
     fn an_answer_that_comes_too_late_is_deadline_exceeded() {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().expect("a runtime");
-        let mut metadata = MetadataMap::new();
-        metadata.insert("grpc-timeout", "20m".parse().expect("a value"));
-        let late = runtime.block_on(within_deadline::<()>(&metadata, std::future::pending())).expect_err("no answer");
+        let called = || {
+            let mut extensions = Extensions::new();
+            extensions.insert(CallDeadline::of(&headers("20m")).expect("a deadline"));
+            extensions
+        };
+        let late = runtime.block_on(within_deadline::<()>(&called(), std::future::pending())).expect_err("no answer");
         assert_eq!(late.0.code(), Code::DeadlineExceeded);
-        let at_once = runtime.block_on(within_deadline(&metadata, std::future::ready(Ok(1))));
+        // The time that the message took counts.
+        let extensions = called();
+        let deadline = extensions.get::<CallDeadline>().expect("a deadline");
+        runtime.block_on(async { tokio::time::sleep_until(deadline.at.into()).await });
+        assert_eq!(deadline.left(), Duration::ZERO);
+        let late = runtime.block_on(within_deadline::<()>(&extensions, std::future::pending())).expect_err("no answer");
+        assert!(late.0.code() == Code::DeadlineExceeded && deadline.is_handled());
+        let at_once = runtime.block_on(within_deadline(&called(), std::future::ready(Ok(1))));
         assert_eq!(at_once.expect("an answer"), 1);
     }
 }
