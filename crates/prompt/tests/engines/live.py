@@ -2,9 +2,10 @@
 
 Each request goes to the service and to the engine unchanged. A comparison shows
 
-* the prompt: tokens of the service's `/tokenize` are those of the engine's `/v1/chat/completions` and `/tokenize`;
-* the score: blocks of `/score_chat_completions`, asked before the engine gets the request, are those that the engine then
-  reports as cached. Each request is sent twice, so both the beginning of a session and a whole prompt are found.
+* the prompt: tokens of the service's `/tokenize` are those of the engine's `/v1/chat/completions`, or `/v1/completions`, and
+  `/tokenize`;
+* the score: blocks of `/score_chat_completions`, or `/score_completions`, asked before the engine gets the request, are those that
+  the engine then reports as cached. Each request is sent twice, so both the beginning of a session and a whole prompt are found.
 
 `doctor --engine-url` compares both as well. A request that the engine rejects must be rejected by the service, with the exceptions that
 the engine's file lists.
@@ -26,6 +27,7 @@ from dataclasses import dataclass, field
 from typing import Callable
 
 from chat_requests import BARE, MODEL, WEATHER, all_requests, call, text, user
+from chat_shapes import all_templates
 from recording import CONFIG
 
 HERE = pathlib.Path(__file__).parent
@@ -84,16 +86,77 @@ def sessions():
     ]
 
 
-def requests(left_out):
-    """Every request of the sessions, then every single request of chat_requests.py, but those left out."""
-    for name, turns in sessions():
-        if name in left_out:
-            continue
+EMPTY_PROMPTS = {"text": "", "list": [], "text in a list": [""], "list in a list": [[]]}
+# Requests whose prompts have no tokens. An engine may reject them; the service finds no block.
+WITHOUT_TOKENS = {
+    "truncated_zero",
+    *(f"completion: empty {name}" for name in EMPTY_PROMPTS),
+    *(f"completion: {prompt}, 0 kept{side}" for prompt in ("text", "tokens") for side in ("", ", left", ", right")),
+}
+
+
+def completions():
+    """Bodies of text completions. Each group begins alike."""
+    prose = INSTRUCTIONS + "Grüße aus Zürich: 世界 😀, <|im_end|> and all. "
+    ids = [(17 * at) % 600 + 4 for at in range(200)]
+    odd = [float(id) if at % 3 == 0 else str(id) if at % 3 == 1 else id for at, id in enumerate(ids)]
+    yield "text", {"prompt": prose}
+    yield "text in a list", {"prompt": [prose]}
+    yield "longer text", {"prompt": prose + "One, two, three."}
+    yield "text without special tokens", {"prompt": prose, "add_special_tokens": False}
+    yield "text, words for flags", {"prompt": prose, "add_special_tokens": "off", "echo": "no", "top_k": "20", "truncate_prompt_tokens": "-1"}
+    for count in (0, 1, 2, 33, 96, 97, "64", 64.0, True, -1, 8000):
+        yield f"text, {count!r} kept", {"prompt": prose, "truncate_prompt_tokens": count}
+        yield f"tokens, {count!r} kept", {"prompt": ids, "truncate_prompt_tokens": count}
+        for side in ("left", "right"):
+            yield f"text, {count!r} kept, {side}", {"prompt": prose, "truncate_prompt_tokens": count, "truncation_side": side}
+            yield f"tokens, {count!r} kept, {side}", {"prompt": ids, "truncate_prompt_tokens": count, "truncation_side": side}
+    yield "text, 64 kept without special tokens", {"prompt": prose, "truncate_prompt_tokens": 64, "add_special_tokens": False}
+    yield "tokens", {"prompt": ids}
+    yield "tokens in a list", {"prompt": [ids]}
+    yield "tokens as floats and texts", {"prompt": odd, "top_k": 20.0}
+    yield "tokens as floats and texts in a list", {"prompt": [odd]}
+    yield "tokens and truth values", {"prompt": [True, False, 5, "6"] * 20}
+    yield "a number as a text", {"prompt": ["12"]}
+    yield "salted", {"prompt": prose, "cache_salt": "tenant-a"}
+    yield "salted by another", {"prompt": prose, "cache_salt": "tenant-b"}
+    for name, prompt in EMPTY_PROMPTS.items():
+        yield f"empty {name}", {"prompt": prompt}
+    for name, prompt in {"number": 5, "null": None, "object": {}, "fraction": [1.5], "word beside a token": [1, "a"], "negative": [-1], "list beside a token": [1, [2]]}.items():
+        yield f"wrong prompt, {name}", {"prompt": prompt}
+    for field in ("add_special_tokens", "truncate_prompt_tokens", "truncation_side"):
+        yield f"wrong {field}", {"prompt": prose, field: "maybe"}
+    yield "below -1 kept", {"prompt": prose, "truncate_prompt_tokens": -5}
+
+
+def shapes():
+    """Two turns of a tool loop, with each template of chat_shapes.py in the request."""
+    (_, turns), *_ = sessions()
+    for name, template in all_templates().items():
         messages = []
         for number, (added, fields) in enumerate(turns, 1):
             messages = messages + added
-            yield f"{name}, turn {number}", {"model": MODEL, "messages": copy.deepcopy(messages), **fields}
-    yield from ((name, request) for name, request in all_requests().items() if name not in left_out)
+            if number in (2, len(turns)):
+                yield f"{name}, turn {number}", {"messages": copy.deepcopy(messages), "chat_template": template, **fields}
+
+
+def every_request():
+    """The kind, the name and the body of each request: sessions, text completions, shapes of templates, and those of chat_requests.py."""
+    for session, turns in sessions():
+        messages = []
+        for number, (added, fields) in enumerate(turns, 1):
+            messages = messages + added
+            yield session, f"{session}, turn {number}", {"messages": copy.deepcopy(messages), **fields}
+    yield from (("completions", f"completion: {name}", body) for name, body in completions())
+    yield from (("shapes", f"shape: {name}", body) for name, body in shapes())
+    yield from (("chats", name, body) for name, body in all_requests().items())
+
+
+def requests(left_out):
+    """Names and bodies of requests but those left out, by their name or their kind."""
+    for kind, name, body in every_request():
+        if kind not in left_out and name not in left_out:
+            yield name, {"model": MODEL, **body}
 
 
 def post(url, body):
@@ -179,7 +242,7 @@ class Comparison:
 
     def __init__(self, kind, engine, service):
         self.kind, self.engine, self.service = kind, engine, service
-        self.counts = {"rejected by both": 0, "prompts equal": 0, "prompts equal to the engine's /tokenize": 0, "cached blocks equal": 0, "of them more than none": 0, "doctor": 0}
+        self.counts = {"rejected by both": 0, "rejected without tokens": 0, "prompts equal": 0, "prompts equal to the engine's /tokenize": 0, "cached blocks equal": 0, "of them more than none": 0, "doctor": 0}
         self.wrong = []
         # Requests for which the engine's `/tokenize` does not have its own prompt.
         self.other = []
@@ -191,25 +254,32 @@ class Comparison:
             self.wrong.append(f"{name}: {what}: ours {str(ours)[:600]}, the engine's {str(theirs)[:600]}")
 
     def held(self, request):
-        """Blocks of the prompt that the service says the pod holds."""
-        status, answer = post(f"{self.service}/score_chat_completions", {**request, "detail": True})
-        return answer["pods"].get("live", {"held_blocks": 0})["held_blocks"] if status == 200 else status
+        """Blocks of the prompt that the service says the pod holds, or that it rejects the request."""
+        endpoint = "score_chat_completions" if "messages" in request else "score_completions"
+        status, answer = post(f"{self.service}/{endpoint}", {**request, "detail": True})
+        if status != 200:
+            return "rejected" if status in (400, 422) else f"status {status}"
+        return answer["pods"].get("live", {"held_blocks": 0})["held_blocks"]
 
     def send(self, name, request):
         """Asks the service, sends the request to the engine, and returns the tokens of its prompt."""
         held = self.held(request)
-        status, answer = post(f"{self.engine}/v1/chat/completions", {"max_tokens": 1, **request, "stream": False, **self.kind.asks})
+        endpoint = "chat/completions" if "messages" in request else "completions"
+        status, answer = post(f"{self.engine}/v1/{endpoint}", {"max_tokens": 1, **request, "stream": False, **self.kind.asks})
         if status != 200:
-            if name not in self.kind.lenient:
-                self.count("rejected by both", name, "rejected" if held in (400, 422) else held, "rejected")
+            if name in WITHOUT_TOKENS:
+                self.count("rejected without tokens", name, held, 0)
+            elif name not in self.kind.lenient:
+                self.count("rejected by both", name, held, "rejected")
             return None
         prompt = self.kind.prompt_of(answer)
         # The engine computes the last token, even if it holds the block that ends with it.
-        usable = min(held, (len(prompt) - 1) // self.kind.block_size)
+        usable = min(held, (len(prompt) - 1) // self.kind.block_size) * self.kind.block_size if isinstance(held, int) else held
         cached = (answer["usage"]["prompt_tokens_details"] or {}).get("cached_tokens") or 0
-        self.count("cached blocks equal", name, usable * self.kind.block_size, cached)
+        self.count("cached blocks equal", name, usable, cached)
         self.counts["of them more than none"] += cached > 0
-        wait_for(f"{name}: the service has all blocks", APPLY_S, lambda: self.held(request) == len(prompt) // self.kind.block_size)
+        if isinstance(held, int):
+            wait_for(f"{name}: the service has all blocks", APPLY_S, lambda: self.held(request) == len(prompt) // self.kind.block_size)
         return prompt
 
     def compare(self, name, request):

@@ -31,9 +31,15 @@ SGLANG = Kind(
     command=command,
     variables={"TRANSFORMERS_OFFLINE": "1", "SGLANG_USE_CPU_ENGINE": "1"},
     block_size=PAGE_SIZE,
-    asks={"return_prompt_token_ids": True},
+    asks={"return_token_ids": True},
     prompt_of=lambda answer: answer["choices"][0]["prompt_token_ids"],
-    left_out={"salted": "SGLang's events lack the salt", "truncated_negative": "SGLang ignores the field, of which -5 is rejected here"},
+    left_out={
+        "shapes": "SGLang takes no template from a request",
+        "salted": "SGLang's events lack the salt",
+        **{f"completion: salted{by}": "SGLang's events lack the salt" for by in ("", " by another")},
+        "completion: wrong prompt, negative": "SGLang takes it and ends",
+        **{name: "SGLang ignores the field, which is checked here" for name in ("truncated_negative", "completion: below -1 kept", "completion: wrong truncate_prompt_tokens")},
+    },
 )
 
 if __name__ == "__main__":

@@ -23,7 +23,7 @@ def command(folder, http, events, replay):
         "max-model-len": 8192, "max-num-batched-tokens": 8192, "block-size": BLOCK_SIZE, "num-gpu-blocks-override": BLOCKS,
         "tool-call-parser": "hermes", "kv-events-config": json.dumps(settings),
     }
-    flags = ["--enforce-eager", "--enable-prefix-caching", "--enable-prompt-tokens-details", "--enable-auto-tool-choice"]
+    flags = ["--enforce-eager", "--enable-prefix-caching", "--enable-prompt-tokens-details", "--enable-auto-tool-choice", "--trust-request-chat-template"]
     return [sys.executable, "-m", "vllm.entrypoints.openai.api_server", *flags] + [str(it) for name, value in options.items() for it in (f"--{name}", value)]
 
 
@@ -34,8 +34,8 @@ VLLM = Kind(
     variables={"VLLM_NO_USAGE_STATS": "1", "VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_CPU_OMP_THREADS_BIND": "nobind", "VLLM_HOST_IP": "127.0.0.1"},
     block_size=BLOCK_SIZE,
     asks={"return_token_ids": True},
-    prompt_of=lambda answer: answer["prompt_token_ids"],
-    lenient={"null_generation_prompt": "null counts as missing", "truncated_zero": "a prompt without tokens has no blocks"},
+    prompt_of=lambda answer: answer["choices"][0].get("prompt_token_ids") or answer["prompt_token_ids"],
+    lenient={"null_generation_prompt": "null counts as missing"},
 )
 
 if __name__ == "__main__":
