@@ -40,8 +40,7 @@ pub use pick::{DoneRequest, Load, Pick, PickCandidate, PickWeights, RequestPhase
 pub use query::{HashQuery, InstanceScores, QueryResponse, TokenQuery};
 pub use scope::ModelScope;
 pub use score::{
-    ChatMessage, PartialPrompt, PodDetail, PodScores, Prediction, PromptField, PromptFields, TokenizedPrompt,
-    TruncationSide,
+    ChatMessage, PartialPrompt, PodDetail, PodScores, Prediction, PromptFields, TokenizedPrompt, TruncationSide,
 };
 pub use status::{ErrorBody, Readiness, ReadyStatus, Success, SuccessStatus};
 pub use tiered_query::{DeviceMatches, TierExtensions, TieredMatches, TieredQueryResponse, WorkerRankId};

@@ -1,11 +1,10 @@
 //! `/score_completions`, `/score_chat_completions`, `/predict` and `/tokenize`.
 
 use std::collections::BTreeMap;
-use std::num::NonZeroUsize;
 
 use flash_indexer_types::{GivenInstanceId, InstanceId, Trust};
 use serde::de::IgnoredAny;
-use serde::{Deserialize, Deserializer, Serialize};
+use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use utoipa::ToSchema;
 
@@ -28,7 +27,7 @@ pub struct PromptFields {
     pub token_ids: Option<Vec<u32>>,
     /// The prompt as a text, or as tokens.
     #[schema(schema_with = crate::openapi::prompt)]
-    pub prompt: Option<PromptField>,
+    pub prompt: Option<Value>,
     /// The messages of an OpenAI chat request, whose other prompt fields may be beside it. Presence only: a chat is parsed
     /// from the whole body.
     #[schema(value_type = Option<Vec<ChatMessage>>)]
@@ -47,13 +46,13 @@ pub struct PromptFields {
     pub lora_name: Option<String>,
     /// The cache salt.
     pub cache_salt: Option<String>,
-    /// Number of tokens to keep; none, 0 or -1 keeps all. They are the last ones, behind the one that begins a sequence, unless
+    /// Number of tokens to keep; none or -1 keeps all. They are the last ones, behind the one that begins a sequence, unless
     /// `truncation_side` says which. Also what engines read as an integer, such as `"3"`.
     #[schema(schema_with = crate::openapi::lax_token_count)]
     pub truncate_prompt_tokens: Option<Value>,
     /// The side at which tokens are left out: `left` keeps the last ones, `right` the first ones.
-    #[serde(default, deserialize_with = "crate::by_name::by_name")]
-    pub truncation_side: Option<TruncationSide>,
+    #[schema(value_type = Option<TruncationSide>)]
+    pub truncation_side: Option<Value>,
     /// Whether a text is tokenized with special tokens. Also what engines read as a truth value, such as `"yes"`.
     #[schema(schema_with = crate::openapi::lax_bool)]
     pub add_special_tokens: Option<Value>,
@@ -64,10 +63,9 @@ pub struct PromptFields {
     #[serde(alias = "pod_identifiers")]
     pub pods: Option<Vec<GivenInstanceId>>,
     /// Number of instances with the highest scores to return; all if it is not above 0, as in a request with the sampling parameter of this
-    /// name.
-    #[serde(default, deserialize_with = "all_unless_positive")]
-    #[schema(value_type = Option<i64>)]
-    pub top_k: Option<NonZeroUsize>,
+    /// name. Also what engines read as an integer, such as `"20"`.
+    #[schema(schema_with = crate::openapi::lax_top_k)]
+    pub top_k: Option<Value>,
     /// Whether the scores have an object for each instance.
     pub detail: Option<bool>,
     /// Whether the prompt is recorded for the instance with the highest score, as `POST /predict` records it.
@@ -97,11 +95,6 @@ pub struct PromptFields {
     pub ttl_ms: Option<u64>,
 }
 
-fn all_unless_positive<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<NonZeroUsize>, D::Error> {
-    let count = Option::<i64>::deserialize(deserializer)?;
-    Ok(count.and_then(|count| NonZeroUsize::new(usize::try_from(count).ok()?)))
-}
-
 /// The side of a prompt at which truncation leaves tokens out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, ToSchema)]
 #[serde(rename_all = "lowercase")]
@@ -118,20 +111,6 @@ impl PromptFields {
     pub fn has_prompt(&self) -> bool {
         self.token_ids.is_some() || self.prompt.is_some() || self.messages.is_some()
     }
-}
-
-/// OpenAI's `prompt` field: a text or tokens, or a list with one of them.
-#[derive(Debug, Deserialize)]
-#[serde(untagged, expecting = "prompt must be a text or a list of token ids")]
-pub enum PromptField {
-    /// A text.
-    Text(String),
-    /// Tokens.
-    Tokens(Vec<u32>),
-    /// A list with one text.
-    Texts(Vec<String>),
-    /// A list with one list of tokens.
-    TokenLists(Vec<Vec<u32>>),
 }
 
 /// The part of a prompt of which nothing is known.

@@ -5,7 +5,8 @@ use serde::Deserialize;
 use serde::de::Error;
 use serde_json::value::RawValue;
 
-use super::fields::{EngineFields, TruncationSide};
+use super::chat::ChatEngine;
+use super::fields::EngineFields;
 use super::lax::{LaxBool, LaxInteger};
 
 /// The fields of a body. Values that templates see are read as Python reads them: integers of any size, and lists and objects
@@ -17,8 +18,6 @@ struct Body<'b> {
     #[serde(borrow, default)]
     tools: Option<Vec<&'b RawValue>>,
     #[serde(borrow, default)]
-    documents: Option<Vec<&'b RawValue>>,
-    #[serde(borrow, default)]
     chat_template_kwargs: Option<&'b RawValue>,
     #[serde(borrow, default)]
     tool_choice: Option<&'b RawValue>,
@@ -27,53 +26,67 @@ struct Body<'b> {
     #[serde(borrow, default)]
     reasoning: Option<&'b RawValue>,
     #[serde(default)]
-    chat_template: Option<String>,
-    #[serde(default)]
-    add_generation_prompt: Option<LaxBool>,
-    #[serde(default)]
     continue_final_message: Option<LaxBool>,
     #[serde(default)]
-    return_assistant_tokens_mask: Option<bool>,
-    #[serde(default)]
     truncate_prompt_tokens: Option<LaxInteger>,
-    #[serde(default)]
-    add_special_tokens: Option<LaxBool>,
-    #[serde(default)]
-    truncation_side: Option<TruncationSide>,
+    // SGLang has none of these.
+    #[serde(borrow, default)]
+    documents: Option<&'b RawValue>,
+    #[serde(borrow, default)]
+    chat_template: Option<&'b RawValue>,
+    #[serde(borrow, default)]
+    add_generation_prompt: Option<&'b RawValue>,
+    #[serde(borrow, default)]
+    add_special_tokens: Option<&'b RawValue>,
+    #[serde(borrow, default)]
+    truncation_side: Option<&'b RawValue>,
 }
 
-/// Reads a body, which may have `NaN` and infinite numbers. Fields that no prompt depends on are ignored, whatever they hold.
-pub(super) fn read(body: &[u8]) -> Result<(ChatRequest, EngineFields), serde_json::Error> {
+/// Reads a body for an engine, which may have `NaN` and infinite numbers. Fields that no prompt of the engine depends on are
+/// ignored, whatever they hold.
+pub(super) fn read(body: &[u8], engine: ChatEngine) -> Result<(ChatRequest, EngineFields), serde_json::Error> {
     match (serde_json::from_slice(body), without_constants(body)) {
-        (Err(_), Some(body)) => of_json(serde_json::from_slice(&body)?),
-        (parsed, _) => of_json(parsed?),
+        (Err(_), Some(body)) => of_json(serde_json::from_slice(&body)?, engine),
+        (parsed, _) => of_json(parsed?, engine),
     }
 }
 
-fn of_json(body: Body<'_>) -> Result<(ChatRequest, EngineFields), serde_json::Error> {
+fn of_json(body: Body<'_>, engine: ChatEngine) -> Result<(ChatRequest, EngineFields), serde_json::Error> {
     let truth = |LaxBool(truth)| truth;
+    let known = |raw: Option<_>| raw.filter(|_| engine != ChatEngine::Sglang);
+    let documents: Option<Vec<&RawValue>> = read_field("documents", known(body.documents))?;
     let request = ChatRequest {
         messages: values(&body.messages)?,
         tools: body.tools.as_deref().map(values).transpose()?,
-        documents: body.documents.as_deref().map(values).transpose()?,
-        chat_template: body.chat_template,
-        add_generation_prompt: body.add_generation_prompt.map(truth),
+        documents: documents.as_deref().map(values).transpose()?,
+        chat_template: read_field("chat_template", known(body.chat_template))?,
+        add_generation_prompt: read_field("add_generation_prompt", known(body.add_generation_prompt))?.map(truth),
         continue_final_message: match body.continue_final_message {
             Some(LaxBool(true)) => Continuation::Content,
             Some(LaxBool(false)) | None => Continuation::Nothing,
         },
         chat_template_kwargs: body.chat_template_kwargs.map(value).transpose()?,
-        return_assistant_tokens_mask: body.return_assistant_tokens_mask,
+        // Engines have no such field.
+        return_assistant_tokens_mask: None,
         truncate_prompt_tokens: body.truncate_prompt_tokens.map(|LaxInteger(count)| count),
     };
     let fields = EngineFields {
         tool_choice: body.tool_choice.map(value).transpose()?,
         reasoning_effort: body.reasoning_effort.map(value).transpose()?,
         reasoning: body.reasoning.map(value).transpose()?,
-        add_special_tokens: body.add_special_tokens.map(truth),
-        truncation_side: body.truncation_side,
+        add_special_tokens: read_field("add_special_tokens", known(body.add_special_tokens))?.map(truth),
+        truncation_side: read_field("truncation_side", known(body.truncation_side))?,
     };
     Ok((request, fields))
+}
+
+/// Reads a field, and names it if its value does not fit.
+fn read_field<'b, T: Deserialize<'b>>(name: &str, raw: Option<&'b RawValue>) -> Result<Option<T>, serde_json::Error> {
+    let read = |raw: &'b RawValue| serde_json::from_str(raw.get());
+    raw.map(read).transpose().map_err(|error| match error.is_data() {
+        true => serde_json::Error::custom(format!("{name}: {error}")),
+        false => error,
+    })
 }
 
 fn values(raw: &[&RawValue]) -> Result<Vec<Json>, serde_json::Error> {

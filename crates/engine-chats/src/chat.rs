@@ -88,7 +88,7 @@ impl Chat {
     ///
     /// If the body is not JSON, or a field has another type.
     pub fn from_body(body: &[u8], engine: ChatEngine, now: SystemTime) -> Result<Self, serde_json::Error> {
-        let (request, fields) = body::read(body)?;
+        let (request, fields) = body::read(body, engine)?;
         Ok(Self { request, fields, engine: Some(engine), now: Some(now), gpt_oss_date: None, rendering: None })
     }
 

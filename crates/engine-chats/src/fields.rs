@@ -25,10 +25,22 @@ pub struct EngineFields {
 
 /// The side at which truncation leaves tokens out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "lowercase")]
+#[serde(try_from = "String")]
 pub enum TruncationSide {
     /// The last tokens are kept.
     Left,
     /// The first tokens are kept.
     Right,
+}
+
+impl TryFrom<String> for TruncationSide {
+    type Error = String;
+
+    fn try_from(name: String) -> Result<Self, String> {
+        match name.as_str() {
+            "left" => Ok(Self::Left),
+            "right" => Ok(Self::Right),
+            _ => Err(format!("{name:?} is no side: write \"left\" or \"right\"")),
+        }
+    }
 }

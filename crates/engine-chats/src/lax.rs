@@ -24,6 +24,13 @@ pub(super) fn truth_of(value: &Json) -> Option<bool> {
     serde_json::from_str::<LaxBool>(&value.to_text()).ok().map(|LaxBool(truth)| truth)
 }
 
+impl LaxInteger {
+    /// A float without a fraction as an integer.
+    pub(super) fn of_float<E: Error>(number: f64) -> Result<Self, E> {
+        IntegerVisitor.visit_f64(number).map(Self)
+    }
+}
+
 impl<'de> Deserialize<'de> for LaxInteger {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         deserializer.deserialize_any(IntegerVisitor).map(Self)
@@ -44,7 +51,7 @@ fn integer_of_float(number: f64) -> Option<i64> {
 }
 
 /// A text as an integer: digits with a sign, single underscores between them, a fraction of zeros, and space around all.
-fn integer_of_text(text: &str) -> Option<i64> {
+pub(super) fn integer_of_text(text: &str) -> Option<i64> {
     let text = text.trim();
     let whole = match text.split_once('.') {
         Some((whole, zeros)) if !zeros.is_empty() && zeros.bytes().all(|byte| byte == b'0') => whole,

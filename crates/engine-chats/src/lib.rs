@@ -8,6 +8,7 @@
 //! |---|---|
 //! | `chat.rs`, `fields.rs` | [`Chat`]: a request with the engine whose prompt is wanted |
 //! | `body.rs` | the body of a request, whose values are read as Python reads them |
+//! | `completion.rs` | the `prompt` of a text completion |
 //! | `lax.rs` | numbers and truth values, as the engines' request models read them |
 //! | `message.rs` | reading and building messages |
 //! | `vllm.rs`, `sglang.rs`, `trtllm.rs` | the rules of each engine |
@@ -20,6 +21,7 @@
 
 mod body;
 mod chat;
+mod completion;
 mod content_format;
 mod error;
 mod families;
@@ -34,6 +36,7 @@ mod vllm;
 mod vllm_message;
 
 pub use chat::{Chat, ChatEngine, PreparedChat, Rendering};
+pub use completion::CompletionPrompt;
 pub use content_format::ContentFormat;
 pub use error::PrepareError;
 pub use families::mistral_files;

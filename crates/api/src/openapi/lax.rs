@@ -8,6 +8,9 @@ use utoipa::openapi::schema::{AnyOfBuilder, ArrayBuilder, Object, ObjectBuilder,
 /// Texts of an integer of up to 18 digits that is -1 or more.
 const INTEGER_TEXT: &str = r"^\s*(\+?0*[0-9]{1,18}|-0*1)(\.0+)?\s*$";
 
+/// Texts of an integer of up to 18 digits.
+const SIGNED_INTEGER_TEXT: &str = r"^\s*[+-]?[0-9]{1,18}(\.0+)?\s*$";
+
 /// Texts of a truth value, in any case.
 const BOOL_TEXT: &str =
     "^([Tt]([Rr][Uu][Ee])?|[Ff]([Aa][Ll][Ss][Ee])?|[Yy]([Ee][Ss])?|[Nn][Oo]?|[Oo][Nn]|[Oo][Ff][Ff]|[01])$";
@@ -15,7 +18,10 @@ const BOOL_TEXT: &str =
 /// A text or tokens, or a list with one of them.
 pub(crate) fn prompt() -> Schema {
     let text = || typed(Type::String).build();
-    let tokens = || ArrayBuilder::new().items(<u32 as PartialSchema>::schema());
+    // A token may also be a text beside tokens that are none. No schema says that of a list.
+    let token =
+        || AnyOfBuilder::new().item(<u32 as PartialSchema>::schema()).item(typed(Type::Boolean).build()).build();
+    let tokens = || ArrayBuilder::new().items(RefOr::T(Schema::AnyOf(token())));
     let one = |of: ArrayBuilder| of.min_items(Some(1)).max_items(Some(1)).build();
     let forms = AnyOfBuilder::new().item(text()).item(tokens().build());
     let lists = forms
@@ -31,8 +37,18 @@ pub(crate) fn lax_token_count() -> Schema {
     let text = typed(Type::String).pattern(Some(INTEGER_TEXT)).build();
     any_of(
         [number, typed(Type::Boolean).build(), text],
-        "Number of tokens to keep; none, 0 or -1 keeps all. They are the \
+        "Number of tokens to keep; none or -1 keeps all. They are the \
         last ones, behind the one that begins a sequence, unless `truncation_side` says which.",
+    )
+}
+
+/// A number of instances.
+pub(crate) fn lax_top_k() -> Schema {
+    let text = typed(Type::String).pattern(Some(SIGNED_INTEGER_TEXT)).build();
+    any_of(
+        [typed(Type::Integer).build(), typed(Type::Boolean).build(), text],
+        "Number of instances with the highest scores to return; all if it is not above 0, as in a request with the sampling \
+        parameter of this name.",
     )
 }
 

@@ -17,7 +17,7 @@ use utoipa::openapi::{ComponentsBuilder, Info, OpenApiBuilder, PathItem, PathsBu
 
 use self::endpoint::Needs::{AnyOf, AtMost, Excludes, OneOf};
 use self::endpoint::{BEARER, Endpoint, add_schemas, get, post};
-pub(crate) use self::lax::{lax_bool, lax_token_count, prompt};
+pub(crate) use self::lax::{lax_bool, lax_token_count, lax_top_k, prompt};
 use crate::{
     DigestParameters, DiscoverySource, DoneRequest, DumpParameters, ErrorBody, ExplainParameters, ExplainRequest,
     Explanation, HashQuery, ModelScope, PeerRequest, Pick, PodScores, Prediction, PromptFields, QueryResponse,

@@ -47,8 +47,8 @@ class Generator:
     def __init__(self, seed, engine):
         self.random = random.Random(seed)
         self.has_odd = False
-        # Fields that SGLang does not know, and whose types the service checks.
-        self.unknown = {"add_generation_prompt", "add_special_tokens", "truncate_prompt_tokens", "truncation_side", "documents"} if engine == "sglang" else set()
+        # A field that SGLang does not know, and that the service checks.
+        self.unknown = {"truncate_prompt_tokens"} if engine == "sglang" else set()
 
     def is_rare(self, one_in=8):
         return self.random.randrange(one_in) == 0

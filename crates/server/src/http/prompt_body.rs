@@ -5,8 +5,8 @@ use std::sync::{Arc, OnceLock};
 use std::time::SystemTime;
 
 use flash_indexer_access::Grant;
-use flash_indexer_api::{self as api, ModelScope, PartialPrompt, PromptField, PromptFields};
-use flash_indexer_engine_chats::{Chat, ChatEngine, LaxBool, LaxInteger, Rendering, TruncationSide};
+use flash_indexer_api::{ModelScope, PartialPrompt, PromptFields};
+use flash_indexer_engine_chats::{Chat, ChatEngine, CompletionPrompt, LaxBool, LaxInteger, Rendering, TruncationSide};
 use flash_indexer_prompt::tokenize::{Prompt, PromptOptions, SpecialTokens};
 use flash_indexer_registry::TokenPrompt;
 use flash_indexer_types::ModelKey;
@@ -20,16 +20,16 @@ use super::fields::CheckedScope;
 use super::prompt::PromptRequest;
 use crate::engines::{chat_engine, media_reason};
 
-/// The prompt of a field, if there is one only.
-fn single(field: PromptField) -> Result<PromptField, ApiError> {
-    let count = match &field {
-        PromptField::Text(_) | PromptField::Tokens(_) => 1,
-        PromptField::Texts(texts) => texts.len(),
-        PromptField::TokenLists(lists) => lists.len(),
+/// The prompt of a completion, if there is one only.
+fn single(prompt: CompletionPrompt) -> Result<CompletionPrompt, ApiError> {
+    let count = match &prompt {
+        CompletionPrompt::Text(_) | CompletionPrompt::Tokens(_) => 1,
+        CompletionPrompt::Texts(texts) => texts.len(),
+        CompletionPrompt::TokenLists(lists) => lists.len(),
     };
-    let single = match field {
-        PromptField::Texts(texts) => texts.into_iter().next().map(PromptField::Text),
-        PromptField::TokenLists(lists) => lists.into_iter().next().map(PromptField::Tokens),
+    let single = match prompt {
+        CompletionPrompt::Texts(texts) => texts.into_iter().next().map(CompletionPrompt::Text),
+        CompletionPrompt::TokenLists(lists) => lists.into_iter().next().map(CompletionPrompt::Tokens),
         single => Some(single),
     };
     single.filter(|_| count == 1).ok_or_else(|| {
@@ -84,7 +84,7 @@ impl TokenizedPrompt {
 pub(crate) type Caller<'c> = (&'c Api, &'c Arc<Grant>, Option<IpAddr>);
 
 /// A value as the engines' request models read it.
-fn lax<T: DeserializeOwned>(value: Option<Value>, field: &str) -> Result<Option<T>, ApiError> {
+pub(super) fn lax<T: DeserializeOwned>(value: Option<Value>, field: &str) -> Result<Option<T>, ApiError> {
     let read = |value| T::deserialize(value);
     value.map(read).transpose().map_err(|error: serde_json::Error| {
         ApiError::unprocessable(format!("the request does not fit: {field}: {error}"))
@@ -109,36 +109,32 @@ pub(super) async fn tokenize(
     }
     let kept = lax(fields.truncate_prompt_tokens, "truncate_prompt_tokens")?;
     let keep_last = match kept.map(|LaxInteger(kept)| kept) {
-        None | Some(-1 | 0) => None,
+        None | Some(-1) => None,
         Some(kept) => Some(usize::try_from(kept).map_err(|_| {
             ApiError::bad_request(format!("truncate_prompt_tokens is {kept}; send a number >= 0, or -1"))
         })?),
     };
-    // Checked for tokens too, where it has no effect, as engines do.
-    let add_special_tokens = lax(fields.add_special_tokens, "add_special_tokens")?;
     let engine = chat_engine(api.indexer.engine_of(&key));
     if engine == ChatEngine::Vllm && fields.prompt.is_some() && fields.suffix.is_some() {
         return Err(ApiError::unsupported(
             "failed to make the prompt of a completion with a suffix: only the engine knows its format; send token_ids",
         ));
     }
-    // SGLang's completions have none of these fields, and its chats are truncated by no field either.
-    let ignores_options = engine == ChatEngine::Sglang && fields.prompt.is_some();
-    let keep_last = keep_last.filter(|_| !ignores_options);
-    let truncation_side = fields.truncation_side.map(|side| match side {
-        api::TruncationSide::Left => TruncationSide::Left,
-        api::TruncationSide::Right => TruncationSide::Right,
-    });
+    // SGLang has none of these fields. Others are checked for tokens too, where one has no effect, as engines do.
+    let is_known = engine != ChatEngine::Sglang || fields.token_ids.is_some();
+    let keep_last = keep_last.filter(|_| is_known);
+    let add_special_tokens = lax(fields.add_special_tokens.filter(|_| is_known), "add_special_tokens")?;
+    let truncation_side = lax(fields.truncation_side.filter(|_| is_known), "truncation_side")?;
     let mut options = PromptOptions { engine: Some(engine), keep_last, truncation_side, ..PromptOptions::default() };
     let (mut text, mut chat, mut media) = (None, None, None);
-    let prompt = fields.prompt.map(single).transpose()?;
+    let prompt = lax(fields.prompt, "prompt")?.map(single).transpose()?;
     let given = match (&fields.token_ids, &prompt) {
-        (Some(tokens), _) | (None, Some(PromptField::Tokens(tokens))) => tokens.len(),
+        (Some(tokens), _) | (None, Some(CompletionPrompt::Tokens(tokens))) => tokens.len(),
         _ => 0,
     };
     api.access.admit_query(&key, given)?;
     let tokens = match (fields.token_ids, prompt) {
-        (Some(mut tokens), _) | (None, Some(PromptField::Tokens(mut tokens))) => {
+        (Some(mut tokens), _) | (None, Some(CompletionPrompt::Tokens(mut tokens))) => {
             let cut = keep_last.map_or(0, |kept| tokens.len().saturating_sub(kept));
             match truncation_side {
                 Some(TruncationSide::Right) => tokens.truncate(tokens.len() - cut),
@@ -146,8 +142,8 @@ pub(super) async fn tokenize(
             }
             tokens
         }
-        (None, Some(PromptField::Text(given))) => {
-            if add_special_tokens == Some(LaxBool(false)) && !ignores_options {
+        (None, Some(CompletionPrompt::Text(given))) => {
+            if add_special_tokens == Some(LaxBool(false)) {
                 options.special_tokens = SpecialTokens::Omitted;
             }
             text = (keep == Keep::Rendering).then(|| given.clone());

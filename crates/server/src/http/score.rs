@@ -1,5 +1,6 @@
 //! `/score_completions`, `/score_chat_completions` and `/predict`: scores of instances, and predictions from routers.
 
+use std::num::NonZeroUsize;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -8,6 +9,7 @@ use axum::extract::{Request, State};
 use axum::http::{HeaderName, HeaderValue};
 use axum::response::{IntoResponse, Response};
 use flash_indexer_api::{PartialPrompt, PodDetail, PodScores, Prediction, PromptFields, StoreStatus, SuccessStatus};
+use flash_indexer_engine_chats::LaxInteger;
 use flash_indexer_registry::{PodFilter, PodScore, ScoreOptions};
 use flash_indexer_types::{GivenInstanceId, InstanceId};
 
@@ -17,7 +19,7 @@ use super::error::ApiError;
 use super::extract::{self, Access, Client, parse, parse_lenient};
 use super::fields::store_status;
 use super::prompt::{PromptBody, Prompted};
-use super::prompt_body::{Caller, Keep, tokenize};
+use super::prompt_body::{Caller, Keep, lax, tokenize};
 
 pub(super) async fn completions(
     State(api): State<Arc<Api>>,
@@ -56,7 +58,9 @@ async fn score(caller: Caller<'_>, mut request: PromptFields, body: &[u8]) -> Re
     let pods = request.pods.take().unwrap_or_default().into_iter().map(GivenInstanceId::checked);
     let pods = pods.collect::<Result<Vec<_>, _>>()?;
     let pods = PodFilter::of(pods.iter().map(|pod| pod.as_key().to_owned()));
-    let options = ScoreOptions { pods, top_k: request.top_k };
+    let top_k = lax(request.top_k.take(), "top_k")?;
+    let top_k = top_k.and_then(|LaxInteger(count)| NonZeroUsize::new(usize::try_from(count).ok()?));
+    let options = ScoreOptions { pods, top_k };
     let (detail, record) = (request.detail, request.record == Some(true));
     let prompt = tokenize(request, caller, body, Keep::Tokens).await?;
     let scores = api.indexer.score(&prompt.key, prompt.as_prompt(), &options).await?;

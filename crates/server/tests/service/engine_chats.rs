@@ -69,6 +69,17 @@ fn fields_that_clients_send_besides_are_ignored_and_wrong_ones_are_named() {
     assert_eq!(tokens("\"prompt\": [5, 6]"), json!([5, 6]));
     assert_eq!(tokens("\"prompt\": [5, 6], \"truncate_prompt_tokens\": -1"), json!([5, 6]));
     assert_eq!(tokens("\"token_ids\": [5, 6], \"truncate_prompt_tokens\": 1"), json!([6]));
+    for ids in ["[5.0, \"6\"]", "[[\"5\", 6.0]]", "[\"5\", 6]", "[\" 05 \", \"6.0\", true]"] {
+        let read = if ids.contains("true") { json!([5, 6, 1]) } else { json!([5, 6]) };
+        assert_eq!(tokens(&format!("\"prompt\": {ids}")), read, "{ids}");
+    }
+    assert_eq!(tokens("\"prompt\": [\"5\"]"), tokens("\"prompt\": \"5\""), "a list of texts alone has texts");
+    // 0 keeps none.
+    for prompt in ["\"prompt\": \"one\"", "\"prompt\": [5, 6]", "\"token_ids\": [5, 6]", &user("\"one\"")] {
+        for none in ["0", "\"0\"", "-0.0", "false", "0, \"truncation_side\": \"right\""] {
+            assert_eq!(tokens(&format!("{prompt}, \"truncate_prompt_tokens\": {none}")), json!([]), "{prompt} {none}");
+        }
+    }
     assert_eq!(tokens(&format!("{}, \"metadata\": \"\\ud800\"", user("\"one\""))), tokens(&user("\"one\"")));
     // Values of other types, as the engines' request models read them, and constants that their parser takes besides JSON.
     let kept = |count: &str| tokens(&format!("{}, \"truncate_prompt_tokens\": {count}", user("\"one\"")));
@@ -96,7 +107,12 @@ fn fields_that_clients_send_besides_are_ignored_and_wrong_ones_are_named() {
         (user("\"\\ud800\""), 400, "lone surrogate"),
         ("\"prompt\": \"\\ud800\"".to_owned(), 400, "lone surrogate"),
         (format!("{}, \"truncation_side\": \"middle\"", user("\"one\"")), 422, "middle"),
+        ("\"prompt\": \"one\", \"truncation_side\": {\"left\": null}".to_owned(), 422, "truncation_side"),
         ("\"prompt\": [\"one\", \"two\"]".to_owned(), 422, "one at a time"),
+        ("\"prompt\": [\"one\", 2]".to_owned(), 422, "several types"),
+        ("\"prompt\": [1.5]".to_owned(), 422, "prompt: "),
+        ("\"prompt\": [-1]".to_owned(), 422, "-1"),
+        ("\"prompt\": 5".to_owned(), 422, "a text or a list of token ids"),
         ("\"prompt\": [[1], [2]]".to_owned(), 422, "one at a time"),
         (format!("{}, \"truncate_prompt_tokens\": -5", user("\"one\"")), 400, "-5"),
         ("\"prompt\": \"one\", \"truncate_prompt_tokens\": -5".to_owned(), 400, "-5"),
@@ -172,6 +188,21 @@ fn a_completion_has_the_prompt_that_its_engine_makes() {
         let (_, ids) = tokenize("sglang", &format!("\"prompt\": [5, 6, 7, 8], {fields}"));
         assert_eq!(ids["tokens"], json!([5, 6, 7, 8]), "{fields}");
     }
+    // So they may hold anything, in chats as well.
+    let messages = "\"messages\": [{\"role\": \"user\", \"content\": \"one\"}]";
+    let unknown = "\"truncation_side\": 5, \"add_special_tokens\": \"maybe\"";
+    for (prompt, fields) in [
+        ("\"prompt\": \"one two three\"", unknown.to_owned()),
+        ("\"prompt\": [5, 6]", unknown.to_owned()),
+        (messages, format!("{unknown}, \"chat_template\": [], \"add_generation_prompt\": \"x\", \"documents\": {{}}")),
+        (messages, "\"return_assistant_tokens_mask\": \"x\", \"chat_template\": \"{{ }}\"".to_owned()),
+    ] {
+        let (status, bare) = tokenize("sglang", prompt);
+        assert_eq!(status, 200, "{bare}");
+        assert_eq!(tokenize("sglang", &format!("{prompt}, {fields}")), (200, bare), "{fields}");
+        assert_eq!(tokenize("vllm", &format!("{prompt}, {unknown}")).0, 422, "{fields}");
+    }
+    assert_eq!(tokenize("vllm", &format!("{messages}, \"return_assistant_tokens_mask\": \"x\"")).0, 200);
 }
 
 #[test]

@@ -39,11 +39,16 @@ fn each_pod_is_scored_by_the_fastest_tier_of_each_block_of_its_prefix() {
     assert_eq!(ask(json!({ "pods": ["pod-b", "pod-x"] })), json!({ "pod-b": 1.0 }));
     assert_eq!(ask(json!({ "pod_identifiers": [1] })), json!({ "1": 2.8 }));
     assert_eq!(ask(json!({ "top_k": 1 })), json!({ "1": 2.8 }));
-    for all in [json!(-1), json!(0), json!(null), json!(20)] {
+    for one in [json!("1"), json!(1.0), json!(true), json!(" +1.0 ")] {
+        assert_eq!(ask(json!({ "top_k": one })), json!({ "1": 2.8 }), "as engines read it: {one}");
+    }
+    for all in [json!(-1), json!(0), json!(null), json!(20), json!("20"), json!("-1"), json!(false)] {
         assert_eq!(ask(json!({ "top_k": all })), json!({ "1": 2.8, "pod-b": 1.0 }), "as vLLM's sampling parameter");
     }
-    assert_eq!(ask(json!({ "truncate_prompt_tokens": 3 })), json!({}), "no complete block is left");
-    for field in ["truncate_prompt_tokens", "add_special_tokens"] {
+    for count in [json!(3), json!("3"), json!(0)] {
+        assert_eq!(ask(json!({ "truncate_prompt_tokens": count })), json!({}), "no complete block is left");
+    }
+    for field in ["truncate_prompt_tokens", "add_special_tokens", "truncation_side", "top_k"] {
         let body = json!({ "model": "m", "token_ids": tokens(&[1]), field: "few" });
         assert_eq!(service.post("/score_completions", &body).0, 422, "{field}, also where it has no effect");
     }
