@@ -1,24 +1,24 @@
-//! The last delivered messages, to recognize a live message that was delivered before.
+//! The last messages of a kind, to recognize a live message that was received before.
 
 use std::collections::VecDeque;
 
 use crate::cursor::Cursor;
 
-/// Delivered messages that are remembered. 16 bytes each.
+/// Messages that are remembered. 16 bytes each.
 const REMEMBERED_MAX: usize = 128;
 
-/// Comparison of a message with the delivered one of the same sequence number.
+/// Comparison of a message with the remembered one of the same sequence number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Comparison {
-    /// It was delivered before, byte for byte.
+    /// It is remembered, byte for byte.
     Same,
-    /// Another message was delivered under its number: it belongs to another epoch.
+    /// Another message is remembered under its number: it belongs to another epoch.
     Different,
-    /// The message of this number is not remembered, or was never delivered.
+    /// No message of this number is remembered.
     Unknown,
 }
 
-/// The first and the last delivered messages of the current epoch.
+/// The first and the last messages of the current epoch that were delivered, or not.
 #[derive(Debug, Default)]
 pub(super) struct Delivered {
     /// Message 0: a late duplicate of it would look like the whole of a new epoch.
@@ -43,7 +43,7 @@ impl Delivered {
         self.recent.clear();
     }
 
-    /// Compares a message with the delivered ones. Cost: a binary search and one pass over the payload.
+    /// Compares a message with the remembered ones. Cost: a binary search and one pass over the payload.
     pub(super) fn compare(&self, sequence: u64, payload: &[u8]) -> Comparison {
         let recent = self.recent.binary_search_by_key(&sequence, |cursor| cursor.sequence);
         let delivered = recent.ok().map(|at| self.recent[at]).or(self.first.filter(|first| first.sequence == sequence));

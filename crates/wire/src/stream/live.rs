@@ -5,6 +5,7 @@ use std::time::Instant;
 use super::action::{ReplayOutcome, StreamEvent};
 use super::delivered::Comparison;
 use super::{Connection, EpochCheck, Phase, Stream};
+use crate::cursor::Cursor;
 
 /// Whether a live message belongs to the epoch of the delivered ones.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -61,6 +62,12 @@ impl<P: AsRef<[u8]>> Stream<P> {
         }
         self.has_live = true;
         self.live_floor = sequence.saturating_add(1);
+        let is_delivered_now = matches!(self.phase, Phase::Delivering | Phase::Repairing(_))
+            && self.epoch_check == EpochCheck::Verified
+            && sequence == self.next;
+        if !is_delivered_now {
+            self.undelivered.push(Cursor::new(sequence, payload.as_ref()));
+        }
         if continuity == Continuity::Unknown {
             // The replay that verifies the epoch has this message, in either epoch.
             return self.advance(now);
@@ -75,15 +82,13 @@ impl<P: AsRef<[u8]>> Stream<P> {
             }
             // A replay has delivered this message before.
             _ if self.epoch_check == EpochCheck::Verified && sequence < self.next => self.finish_if_caught_up(),
-            Phase::Repairing(_) if self.epoch_check == EpochCheck::Verified && sequence == self.next => {
+            Phase::Repairing(_) if is_delivered_now => {
                 self.apply(sequence, payload);
                 self.drain();
                 self.finish_if_caught_up();
             }
             Phase::Repairing(_) => self.wait(sequence, payload, now),
-            Phase::Delivering if self.epoch_check == EpochCheck::Verified && sequence == self.next => {
-                self.apply(sequence, payload)
-            }
+            Phase::Delivering if is_delivered_now => self.apply(sequence, payload),
             Phase::Delivering => {
                 self.waiting.insert(sequence, payload);
                 self.advance(now);
@@ -123,10 +128,13 @@ impl<P: AsRef<[u8]>> Stream<P> {
         is_following && self.epoch_check == EpochCheck::Verified && self.cursor.is_some() && sequence < self.next
     }
 
-    /// Whether a live message equals a recently delivered message or a waiting one, byte for byte.
+    /// Whether a live message equals a recently delivered one, a recent live one of the connection, or a waiting one, byte for
+    /// byte.
     fn is_repeated(&self, sequence: u64, payload: &P) -> bool {
         let is_waiting = |waiting: &P| waiting.as_ref() == payload.as_ref();
-        self.delivered.compare(sequence, payload.as_ref()) == Comparison::Same
+        [&self.delivered, &self.undelivered]
+            .iter()
+            .any(|remembered| remembered.compare(sequence, payload.as_ref()) == Comparison::Same)
             || self.waiting.get(sequence).is_some_and(is_waiting)
     }
 }

@@ -70,6 +70,8 @@ pub struct Stream<P> {
     /// Cursor of the last message delivered.
     cursor: Option<Cursor>,
     delivered: Delivered,
+    /// Live messages of this connection that were not delivered when they arrived.
+    undelivered: Delivered,
     /// Next sequence number to deliver.
     next: u64,
     /// Unrecoverable loss of the current epoch.
@@ -140,6 +142,7 @@ impl<P: AsRef<[u8]>> Stream<P> {
             phase,
             cursor: None,
             delivered: Delivered::default(),
+            undelivered: Delivered::default(),
             next: 0,
             loss: None,
             announced: (StreamTrust::Cold, Some(Pending::FirstContact)),
@@ -304,6 +307,7 @@ impl<P: AsRef<[u8]>> Stream<P> {
         self.live_floor = self.cursor.map_or(self.next, |_| self.live_floor.max(self.next));
         // The waiting messages may belong to two epochs: they are requested again.
         self.waiting.clear();
+        self.undelivered.clear();
         if let Phase::Repairing(_) = self.phase {
             self.end_repair(ReplayOutcome::Interrupted);
         }

@@ -90,6 +90,7 @@ impl<P: AsRef<[u8]>> Stream<P> {
     /// Handles a live message of a later epoch.
     pub(super) fn start_epoch_from_live(&mut self) {
         self.waiting.clear();
+        self.undelivered.clear();
         self.live_floor = 0;
         self.has_live = false;
         if let Phase::Held(_) = self.phase {
@@ -114,6 +115,7 @@ impl<P: AsRef<[u8]>> Stream<P> {
         if !self.has_live {
             // The floor belongs to the previous epoch: live messages of the new one count from zero.
             self.live_floor = 0;
+            self.undelivered.clear();
         }
         self.actions.push_back(Action::Clear(ClearReason::Restarted));
         self.loss = None;

@@ -362,6 +362,36 @@ fn a_replayed_message_received_twice_afterwards_is_ignored() {
 }
 
 #[test]
+fn a_message_of_before_a_truncated_replay_received_twice_is_no_restart() {
+    let mut world = World::new(Replay::Available, Start::Immediate, 2);
+    world.connect();
+    (0..6).for_each(|_| world.publish());
+    world.reply(u64::MAX);
+    assert_eq!(world.applied, [(0, 4), (0, 5)], "the buffer has the last two");
+    for sequence in [0, 0, 1, 1, 2] {
+        world.stream.live(sequence, payload(0, sequence), world.now);
+        world.run();
+    }
+    world.in_flight.retain(|&(_, sequence)| sequence > 2);
+    world.settle();
+    assert!(!world.cleared.contains(&ClearReason::Restarted), "{:?}", world.cleared);
+    assert_eq!((world.applied.last(), world.stream.position().epoch), (Some(&(0, 5)), 1));
+    assert_eq!(world.events.iter().filter(|&&event| event == StreamEvent::Duplicate).count(), 2);
+}
+
+#[test]
+fn an_old_message_received_twice_before_its_epoch_is_verified_is_no_restart() {
+    let mut world = replayed_idle_engine(300);
+    for _ in 0..2 {
+        world.stream.live(9, payload(0, 9), world.now);
+        world.run();
+    }
+    world.settle();
+    assert_eq!((world.applied.clone(), world.is_exact()), (world.whole_epoch(), true));
+    assert_eq!(world.cleared, []);
+}
+
+#[test]
 fn a_live_message_that_differs_from_the_replayed_one_starts_a_new_epoch() {
     let mut world = replayed_idle_engine(8);
     // The engine restarts behind a forwarder whose connection stays.
