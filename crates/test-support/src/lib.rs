@@ -4,7 +4,7 @@
 //! |---|---|
 //! | `testdata.rs` | the repository's recorded data, decompressed |
 //! | `event_vectors.rs` | written vectors of engine events |
-//! | `redis.rs` | Redis servers: one, a cluster, or one with a replica and a sentinel |
+//! | `redis.rs` | Redis servers: one, a cluster, or one with a replica and sentinels |
 //! | `hub.rs` | a stub of the Hugging Face hub |
 //! | `certificates.rs` | authorities and the certificates that they issue |
 //! | `lib.rs` | polling for a condition, and small parsers |
@@ -22,7 +22,7 @@ pub use self::certificates::{Authority, IssuedFiles};
 pub use self::event_vectors::{EventVector, EventVectorMessage, event_vectors};
 pub use self::hub::{HubStub, TINY_WORDS, tiny_tokenizer};
 pub use self::redis::{
-    ClusterSetup, RedisNode, RedisWithSentinel, find_redis_server, redis_cluster, redis_cluster_with, redis_server,
+    ClusterSetup, RedisNode, RedisWithSentinels, find_redis_server, redis_cluster, redis_cluster_with, redis_server,
 };
 pub use self::testdata::testdata;
 

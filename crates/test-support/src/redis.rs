@@ -1,4 +1,4 @@
-//! Redis servers for a test: one, a cluster, or one with a replica and a sentinel, on free ports of loopback.
+//! Redis servers for a test: one, a cluster, or one with a replica and sentinels, on free ports of loopback.
 
 use std::ffi::OsString;
 use std::io::{BufRead, BufReader, Write};
@@ -255,43 +255,53 @@ pub fn redis_cluster_with(program: &PathBuf, setup: ClusterSetup) -> Vec<RedisNo
     nodes
 }
 
-/// A master, its replica, and a sentinel that promotes the replica when the master is down. The sentinel's name of the
+/// A master, its replica, and sentinels of which a majority promotes the replica when the master is down. Their name of the
 /// master is `fleet`.
 #[derive(Debug)]
-pub struct RedisWithSentinel {
+pub struct RedisWithSentinels {
     /// The master at the start.
     pub master: RedisNode,
     /// Its replica.
     pub replica: RedisNode,
-    /// The sentinel.
-    pub sentinel: RedisNode,
+    /// The sentinels.
+    pub sentinels: Vec<RedisNode>,
 }
 
-impl RedisWithSentinel {
-    /// Starts all three and waits until the sentinel monitors the replica.
+impl RedisWithSentinels {
+    /// Starts all of them and waits until each sentinel monitors the replica and knows the other sentinels.
     ///
     /// # Panics
     ///
-    /// When it does not.
+    /// When one does not.
     #[must_use]
-    pub fn start(program: &PathBuf) -> Self {
+    pub fn start(program: &PathBuf, sentinels: usize) -> Self {
         let master = RedisNode::start(program, &["--repl-diskless-sync-delay", "0"]);
         let master_port = master.port.to_string();
         let replica = RedisNode::start(program, &["--replicaof", "127.0.0.1", &master_port]);
-        let sentinel = RedisNode::start(program, &["--sentinel"]);
-        for command in [
-            &["SENTINEL", "MONITOR", "fleet", "127.0.0.1", &master_port, "1"][..],
-            &["SENTINEL", "SET", "fleet", "down-after-milliseconds", "1000"],
-            &["SENTINEL", "SET", "fleet", "failover-timeout", "5000"],
-        ] {
-            assert_eq!(sentinel.command(command), "OK", "{command:?}");
+        let majority = (sentinels / 2 + 1).to_string();
+        let sentinels: Vec<_> = (0..sentinels).map(|_| RedisNode::start(program, &["--sentinel"])).collect();
+        for sentinel in &sentinels {
+            for command in [
+                &["SENTINEL", "MONITOR", "fleet", "127.0.0.1", &master_port, &majority][..],
+                &["SENTINEL", "SET", "fleet", "down-after-milliseconds", "1000"],
+                &["SENTINEL", "SET", "fleet", "failover-timeout", "5000"],
+            ] {
+                assert_eq!(sentinel.command(command), "OK", "{command:?}");
+            }
         }
-        wait_for("the sentinel to monitor the replica", PATIENCE, || {
+        let knows = |sentinel: &RedisNode, list: &str, node: &RedisNode| {
+            let port = node.port.to_string();
+            sentinel.command(&["SENTINEL", list, "fleet"]).lines().any(|line| line == port)
+        };
+        wait_for("the sentinels to monitor the replica", PATIENCE, || {
             let is_linked = replica.command(&["INFO", "replication"]).contains("master_link_status:up");
-            let is_known = sentinel.command(&["SENTINEL", "REPLICAS", "fleet"]).contains(&replica.port.to_string());
-            (is_linked && is_known).then_some(())
+            let is_known = sentinels.iter().all(|sentinel| knows(sentinel, "REPLICAS", &replica));
+            let know_each_other = |sentinel: &RedisNode| {
+                sentinels.iter().all(|other| other.port == sentinel.port || knows(sentinel, "SENTINELS", other))
+            };
+            (is_linked && is_known && sentinels.iter().all(know_each_other)).then_some(())
         });
-        Self { master, replica, sentinel }
+        Self { master, replica, sentinels }
     }
 }
 

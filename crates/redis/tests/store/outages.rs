@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use flash_indexer_core::{BlockEvent, Tier};
 use flash_indexer_redis::StoreOptions;
-use flash_indexer_test_support::{RedisNode, RedisWithSentinel, redis_cluster, redis_server, wait_for};
+use flash_indexer_test_support::{RedisNode, RedisWithSentinels, redis_cluster, redis_server, wait_for};
 
 use crate::publishing::{path, rank, removed, stored};
 use crate::support::{PATIENCE, Replica, cluster_url, device_depth, holder, options, single_url};
@@ -190,8 +190,8 @@ fn a_dead_node_of_a_cluster_affects_only_its_own_keys() {
 #[test]
 fn a_failover_that_loses_writes_is_repaired() {
     let Some(redis) = redis_server() else { return };
-    let mut nodes = RedisWithSentinel::start(&redis);
-    let url = format!("redis+sentinel://127.0.0.1:{}/fleet", nodes.sentinel.port());
+    let mut nodes = RedisWithSentinels::start(&redis, 1);
+    let url = sentinel_url(&nodes);
     let [a, b] = [(); 2].map(|()| Replica::start(options(&url)));
     let long = path(1, 100);
     let written = |count| {
@@ -219,4 +219,28 @@ fn a_failover_that_loses_writes_is_repaired() {
     wait_for("a new master", PATIENCE, || nodes.replica.has_role("master").then_some(()));
     b.wait_for_depth(&long, rank(1), 10);
     assert!(a.store.report().published.rewrites > 0, "the new master lacked writes of the old one");
+}
+
+#[test]
+fn a_failover_without_the_first_of_three_sentinels_is_followed() {
+    let Some(redis) = redis_server() else { return };
+    let mut nodes = RedisWithSentinels::start(&redis, 3);
+    let url = sentinel_url(&nodes);
+    let [a, b] = [(); 2].map(|()| Replica::start(options(&url)));
+    let long = path(1, 100);
+    a.apply(rank(1), &stored(&long, Tier::Device));
+    b.wait_for_depth(&long, rank(1), 100);
+    nodes.sentinels[0].kill();
+    nodes.master.kill();
+    wait_for("a new master", PATIENCE, || nodes.replica.has_role("master").then_some(()));
+    a.apply(rank(1), &removed(&long, 10));
+    b.wait_for_depth(&long, rank(1), 10);
+    // The first address of its URL does not respond.
+    let late = Replica::start(options(&url));
+    late.wait_for_depth(&long, rank(1), 10);
+}
+
+fn sentinel_url(nodes: &RedisWithSentinels) -> String {
+    let sentinels: Vec<_> = nodes.sentinels.iter().map(|sentinel| format!("127.0.0.1:{}", sentinel.port())).collect();
+    format!("redis+sentinel://{}/fleet", sentinels.join(","))
 }
