@@ -29,7 +29,7 @@ use super::waiting_ranks::WaitingRanks;
 /// Changes after which a batch ends with the next message.
 const BATCH_CHANGES_MAX: usize = 4_096;
 /// Blocks and changes of one instance that a writer applies before other instances take their turns, and the rest of one
-/// event. A new event waits for one turn of each instance: with 1,000 of them, for some 30 ms.
+/// event. An event of at most as many waits for such events of the other instances: with 1,000 of them, for some 30 ms.
 const TURN_BLOCKS_MAX: usize = 32;
 /// What a part of a read counts as, beside blocks and changes: it takes as long.
 const READ_PART_BLOCKS: usize = EVENT_BLOCKS_MAX;
@@ -75,7 +75,26 @@ enum Turn {
     More,
 }
 
-impl QueuedWork for Work {}
+impl QueuedWork for Work {
+    fn is_long(&self) -> bool {
+        match self {
+            Self::Changes(_, batch, _) => batch.is_long(),
+            Self::Job(_) => false,
+            Self::Read(_) => true,
+        }
+    }
+}
+
+impl ChangeBatch {
+    /// Whether its changes are more than those of one turn. Looks at the changes of one turn.
+    fn is_long(&self) -> bool {
+        let mut blocks = 0;
+        self.changes.as_slice().iter().any(|change| {
+            blocks += cost_of(change);
+            blocks > TURN_BLOCKS_MAX
+        })
+    }
+}
 
 /// A fixed number of writer threads. Each shard of a model's index is assigned to one.
 ///

@@ -8,7 +8,7 @@ use crossbeam_channel::Sender;
 use flash_indexer_wire::{StreamPosition, StreamTrust};
 use rustc_hash::FxHashMap;
 
-use super::delivery::{Delivery, QueueKey, Work};
+use super::delivery::{Delivery, QueueKey, TURN_BYTES_MAX, Work};
 #[cfg(any(test, feature = "fault-injection"))]
 use super::restarts;
 use crate::bound_pods::{PendingRegistration, PodStreams};
@@ -28,9 +28,6 @@ const WAITING_BYTES_MAX: usize = 512 << 20;
 const MANAGED_BYTES_MAX: usize = 256 << 20;
 /// Changes are sent to the writer once they stem from this many bytes of messages, and at the end of a delivery.
 const BATCH_BYTES: usize = 1 << 20;
-/// Bytes of events that a decoder decodes before other queues take their turns, and the rest of one event. A new message
-/// waits for one turn of each queue: with 1,000 of them, for some 30 ms.
-const TURN_BYTES_MAX: usize = 16 << 10;
 
 /// State of a decoder thread.
 pub(super) struct Decoder {

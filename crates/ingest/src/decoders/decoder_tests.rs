@@ -99,6 +99,40 @@ fn a_large_message_is_decoded_in_turns_between_those_of_other_engines() {
 }
 
 #[test]
+fn a_short_message_waits_for_one_turn_of_long_ones_however_many_engines_send_them() {
+    const ENGINES: usize = 300;
+    let fixture = Fixture::start(0, false);
+    let metrics = Arc::new(Metrics::new(MetricNames::Own));
+    let supervisor = Supervisor::start(&metrics).expect("a thread");
+    let writers = Arc::new(Writers::start(1, &supervisor).expect("a thread"));
+    let queues = Arc::new(Queues::new(1, usize::MAX, Clock::System));
+    let mut decoder = Decoder::new(0, Arc::clone(&queues), bounded(1).0, writers, metrics, Clock::System);
+    let events_max = (TURN_BYTES_MAX / EVENT.len()) as u32;
+    let push = |events| {
+        let listener = fixture.models[0].listener();
+        queues.push(&QueueKey::of(&listener), 0, unknown_events(&listener, 1, events), |_| {});
+        listener
+    };
+    let decoded =
+        |listener: &Listener| listener.report(RANK).rejected.get("unknown_event_type").copied().unwrap_or_default();
+    let long: Vec<_> = (0..ENGINES).map(|_| push(2 * events_max)).collect();
+    for _ in 0..10 {
+        let short = push(1);
+        let mut turns = 0;
+        while decoded(&short) == 0 {
+            let taken = queues.take(0, decoder.turn_bytes(), Some(Instant::now()), || {});
+            assert!(!matches!(taken, Taken::Timeout), "the message is lost");
+            decoder.handle_taken(taken);
+            decoder.reservation = None;
+            turns += 1;
+        }
+        assert!(turns <= 2, "{turns} turns");
+    }
+    let begun = long.iter().filter(|listener| decoded(listener) > 0).count();
+    assert!((9..=20).contains(&begun), "{begun} long messages are begun meanwhile");
+}
+
+#[test]
 fn managers_above_the_limit_of_a_decoder_are_forgotten_and_counted() {
     let fixture = Fixture::start(3, false);
     let metrics = Arc::new(Metrics::new(MetricNames::Own));

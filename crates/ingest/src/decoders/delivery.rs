@@ -13,6 +13,10 @@ use crate::queues::{NoticePosition, QueuedSize, QueuedWork};
 use crate::resume_point::{DecoderState, DecoderStateDetail, RankReader, ReadAt};
 use crate::writer::Reservation;
 
+/// Bytes of events that a decoder decodes before other queues take their turns, and the rest of one event. A delivery of at most
+/// as many waits for such deliveries before it: with 1,000 of them, for some 30 ms.
+pub(super) const TURN_BYTES_MAX: usize = 16 << 10;
+
 /// Bytes that a queued message takes besides its frames: their allocations and its slot in the queue.
 const MESSAGE_OVERHEAD_BYTES: usize = 256;
 
@@ -178,6 +182,10 @@ impl QueuedWork for Work {
 
     fn is_live(&self) -> bool {
         matches!(self, Self::Delivery { delivery: Delivery::Live(_), .. } | Self::Pod { .. })
+    }
+
+    fn is_long(&self) -> bool {
+        self.size().bytes > TURN_BYTES_MAX
     }
 
     fn covers(&self, dropped: &Self) -> bool {

@@ -45,6 +45,11 @@ pub(crate) trait QueuedWork: Sized {
         false
     }
 
+    /// Whether it is more than a consumer does in one turn.
+    fn is_long(&self) -> bool {
+        false
+    }
+
     /// Whether it is a notice after which the drop of `dropped` needs no further one.
     fn covers(&self, _dropped: &Self) -> bool {
         false
@@ -61,7 +66,7 @@ pub(crate) trait QueuedWork: Sized {
 /// # Order
 ///
 /// Each queue is first in, first out, and belongs to one consumer. A consumer takes one entry of each of its queues in turn.
-/// Rests of taken work have as much of its time as new work, and one turn in each round of it ([`Turns`]).
+/// Long work and rests of taken work have as much of its time as short work, and one turn in each round of it ([`Turns`]).
 ///
 /// # Budget
 ///
@@ -110,6 +115,8 @@ struct Entry<T> {
     is_notice: bool,
     /// Whether it is the rest of taken work.
     is_rest: bool,
+    /// Whether it is more than a consumer does in one turn, or the rest of such work.
+    is_long: bool,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -150,7 +157,8 @@ impl<K: Clone + Eq + Hash, T: QueuedWork> FairQueues<K, T> {
         }
         let size = work.size();
         if size.messages == 0 || self.make_room(key, &work, size.bytes, &mut on_drop) {
-            return self.append(key, Entry { work, size, at, is_notice: false, is_rest: false });
+            let is_long = work.is_long();
+            return self.append(key, Entry { work, size, at, is_notice: false, is_rest: false, is_long });
         }
         on_drop(&work);
         if self.queues[key].entries.back().is_none_or(|last| !last.work.covers(&work)) {
@@ -218,6 +226,7 @@ impl<K: Clone + Eq + Hash, T: QueuedWork> FairQueues<K, T> {
             at,
             is_notice: false,
             is_rest: true,
+            is_long: true,
         });
         let consumer = &mut self.consumers[queue.consumer];
         consumer.entries += 1;
@@ -253,7 +262,7 @@ impl<K: Clone + Eq + Hash, T: QueuedWork> FairQueues<K, T> {
     ) -> Option<TakenWork<K, T>> {
         let consumer = &mut self.consumers[consumer];
         consumer.turns.record(last_work);
-        while let Some(key) = consumer.turns.next(|key| self.queues.get(key).is_some_and(Queue::has_rest)) {
+        while let Some(key) = consumer.turns.next(|key| self.queues.get(key).is_some_and(Queue::has_long)) {
             let queue = self.queues.get_mut(&key).expect("a queue with work is not removed");
             let is_total_reached = queue.unwritten > 0 && self.unwritten >= self.bytes_max / UNWRITTEN_SHARE;
             // The rest of taken work is never parked: its bytes are released after it.
@@ -355,11 +364,17 @@ impl<T: QueuedWork> Entry<T> {
     /// The notice that replaces dropped messages.
     fn notice(dropped: T, position: NoticePosition, at: Instant) -> Self {
         let is_notice = dropped.is_live();
-        Self { work: dropped.into_notice(position), size: QueuedSize::default(), at, is_notice, is_rest: false }
+        let (work, size) = (dropped.into_notice(position), QueuedSize::default());
+        Self { work, size, at, is_notice, is_rest: false, is_long: false }
     }
 }
 
 impl<T> Queue<T> {
+    /// Whether its next entry is long.
+    fn has_long(&self) -> bool {
+        self.entries.front().is_some_and(|next| next.is_long)
+    }
+
     /// Whether its next entry is the rest of taken work.
     fn has_rest(&self) -> bool {
         self.entries.front().is_some_and(|next| next.is_rest)

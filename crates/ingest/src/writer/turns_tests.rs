@@ -102,6 +102,29 @@ fn steps_of_probes(clears: usize, scope: ClearScope) -> Vec<usize> {
 }
 
 #[test]
+fn a_short_event_waits_for_one_long_one_however_many_ranks_store_at_the_same_moment() {
+    for ranks in [1, 10, 1_000] {
+        let writer = SteppedWriter::start();
+        let storing: Vec<_> = (0..ranks).map(|_| writer.model.listener()).collect();
+        storing.iter().for_each(|listener| writer.write(listener, stored(listener, BLOCKS)));
+        for _ in 0..10 {
+            let probe = writer.model.listener();
+            writer.write(&probe, stored(&probe, 1));
+            let mut steps = 0;
+            while writer.held_blocks(&probe) == 0 {
+                assert!(writer.step(), "the event is lost");
+                steps += 1;
+            }
+            assert!(steps <= 2, "{steps} steps beside {ranks} ranks");
+        }
+        let stored = storing.iter().filter(|listener| writer.held_blocks(listener) == BLOCKS as usize).count();
+        assert!((ranks.min(9)..=20).contains(&stored), "{stored} of {ranks} long events are applied meanwhile");
+        while writer.step() {}
+        assert!(storing.iter().all(|listener| writer.held_blocks(listener) == BLOCKS as usize));
+    }
+}
+
+#[test]
 fn an_event_waits_for_one_part_of_scoped_clears_however_many_are_in_progress() {
     let scope = ClearScope { tier: None, groups: ClearedGroups::All };
     for clears in [1, 10, 300] {
