@@ -166,12 +166,9 @@ impl StreamLoop {
 
     /// Records the end of a call. The next one may reach another process.
     fn fail(&mut self, end: End, repeated: &mut Repeats) {
-        let (listener, decoders) = (&self.listener, &self.decoders);
+        let listener = &self.listener;
         if listener.connection() == Connection::Connected {
-            self.gate.pass(|| {
-                listener.set_connection(Connection::Disconnected);
-                decoders.deliver(listener, Delivery::Disconnected);
-            });
+            self.gate.pass(|| self.decoders.disconnect(listener));
         }
         let (reason, why, is_counted) = match end {
             End::Gap => {

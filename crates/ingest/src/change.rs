@@ -5,6 +5,7 @@ use flash_indexer_core::{DpRank, SequenceHash};
 use flash_indexer_types::ClearCause;
 use flash_indexer_wire::{Pending, RemovalReason, StreamTrust};
 
+use crate::listener::{Listener, NoticeKind};
 use crate::resume_point::ReadInParts;
 
 /// One change of an index or of its trust. The writer applies the changes of a stream in order, so that the trust state
@@ -25,8 +26,8 @@ pub(super) enum Change {
     Trust(StreamTrust),
     /// Messages that are missing after the last applied one.
     Pending(Option<Pending>),
-    /// The decoder has recorded the losses of all runs of drops up to this one.
-    DropsAcknowledged(u64),
+    /// The changes so far record what all notices of this kind up to this one leave missing.
+    NoticesAcknowledged(NoticeKind, u64),
     /// A change of a rank other than these was refused.
     RecordLossOfUnlisted(Vec<DpRank>, String),
     /// Remove all blocks of a rank.
@@ -62,4 +63,13 @@ pub(super) enum Change {
     Restarted,
     /// Read the index between two messages, in parts.
     Read(ReadInParts),
+}
+
+impl Change {
+    /// Acknowledges every notice that the decoder of a restarted stream has received: earlier acknowledgements were discarded
+    /// with the other changes.
+    pub(super) fn acknowledge_received(listener: &Listener) -> [Self; 2] {
+        [NoticeKind::Dropped, NoticeKind::Disconnected]
+            .map(|kind| Self::NoticesAcknowledged(kind, listener.last_notice(kind)))
+    }
 }

@@ -71,8 +71,7 @@ fn apply_connection_event(event: ConnectionEvent, listener: &Arc<Listener>, deco
             decoders.deliver(listener, Delivery::Connected);
         }
         ConnectionEvent::Lost if listener.connection() == Connection::Connected => {
-            listener.set_connection(Connection::Disconnected);
-            decoders.deliver(listener, Delivery::Disconnected);
+            decoders.disconnect(listener);
         }
         ConnectionEvent::Lost => {}
     }

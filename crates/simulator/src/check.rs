@@ -130,8 +130,11 @@ impl World {
             Trust::Degraded | Trust::Recovering if report.last_error.is_none() => {
                 return Err(format!("{} without a reason", observed.trust.as_str()));
             }
+            Trust::Exact if link.known.is_lost || report.status != Connection::Connected => {
+                return Err(format!("exact while the connection is {:?}", report.status));
+            }
             Trust::Exact if is_settled => {
-                let Known { epoch: known, live_end, is_lost, .. } = &link.known;
+                let Known { epoch: known, live_end, .. } = &link.known;
                 let is_known = |epoch: usize| {
                     let end = live_end.get(&epoch).copied().unwrap_or_default();
                     at.map_or(0, |last| last + 1) >= end && equals(epoch)
@@ -140,9 +143,6 @@ impl World {
                     return Err(format!(
                         "exact after message {at:?}, and the service has received messages of epoch {known:?} up to {live_end:?}"
                     ));
-                }
-                if *is_lost || report.status != Connection::Connected {
-                    return Err(format!("exact while the connection is {:?}", report.status));
                 }
                 if link.is_awaiting_reply() {
                     return Err("exact while a replay is requested".to_owned());

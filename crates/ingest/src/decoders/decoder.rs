@@ -12,7 +12,7 @@ use super::delivery::{Delivery, QueueKey, TURN_BYTES_MAX, Work};
 #[cfg(any(test, feature = "fault-injection"))]
 use super::restarts;
 use crate::bound_pods::{PendingRegistration, PodStreams};
-use crate::listener::Listener;
+use crate::listener::{Listener, NoticeKind};
 use crate::listener_decoder::{DECODER_PANICKED, ListenerDecoder};
 use crate::queues::{Queues, Taken};
 use crate::resume_point::{ReadAt, in_parts};
@@ -174,6 +174,7 @@ impl Decoder {
                 self.decode_each(listener, messages, |decoder, frames| decoder.live(frames, now))
             }
             Delivery::Dropped(run) => {
+                listener.receive_notice(NoticeKind::Dropped, run);
                 self.with_decoder(listener, |decoder, _| decoder.dropped(run, now));
             }
             Delivery::Replayed { attempt, messages } => {
@@ -186,7 +187,10 @@ impl Decoder {
             Delivery::AttachShadow => self.attach_shadow(listener, now),
             Delivery::PromoteShadow => self.pods.promote_shadow(listener),
             Delivery::Connected => self.with_decoder(listener, |decoder, _| decoder.connected(now)),
-            Delivery::Disconnected => self.with_decoder(listener, |decoder, _| decoder.disconnected()),
+            Delivery::Disconnected(number) => {
+                listener.receive_notice(NoticeKind::Disconnected, number);
+                self.with_decoder(listener, |decoder, _| decoder.connection_lost(number));
+            }
             Delivery::Release(done) => {
                 // `done` follows all messages that were held.
                 self.turn_bytes_left = usize::MAX;
@@ -280,7 +284,7 @@ impl Decoder {
             log_listener!(error, **listener, "failed to decode a message: panic in the decoder; restarting the stream");
             listener.require_restart(DECODER_PANICKED);
             self.metrics.listener_restarted();
-            decoder = decoder.after_panic(self.clock.now());
+            decoder = decoder.after_panic(listener.model.ranks_of(listener), self.clock.now());
         }
         self.waiting_bytes = self.waiting_bytes - bytes_before + decoder.waiting_bytes();
         if self.waiting_bytes > WAITING_BYTES_MAX && decoder.waiting_bytes() > 0 {

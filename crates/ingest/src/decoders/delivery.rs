@@ -7,7 +7,7 @@ use flash_indexer_core::DpRank;
 use flash_indexer_wire::{Replay, StreamPosition};
 
 use crate::bound_pods::{ConnectionId, Pod, PodMessage, PodName, Refusal};
-use crate::listener::Listener;
+use crate::listener::{Listener, NoticeKind};
 use crate::message::Frames;
 use crate::queues::{NoticePosition, QueuedSize, QueuedWork};
 use crate::resume_point::{DecoderState, DecoderStateDetail, RankReader, ReadAt};
@@ -51,8 +51,8 @@ pub enum Delivery {
     PromoteShadow,
     /// The engine is connected.
     Connected,
-    /// The connection is lost: the next message may belong to another epoch.
-    Disconnected,
+    /// The connection is lost: the next message may belong to another epoch. The number is that of the notice.
+    Disconnected(u64),
     /// Starts to apply a held stream.
     Release(Sender<()>),
     /// Ignores a rank of the stream and removes its blocks. The function runs on the writer thread after the removal.
@@ -205,7 +205,7 @@ impl QueuedWork for Work {
     /// Degrades the ranks at once if it begins a run of drops.
     fn into_notice(self, position: NoticePosition) -> Self {
         let run = |listener: &Listener| match position {
-            NoticePosition::Last => listener.begin_drop_run(),
+            NoticePosition::Last => listener.send_notice(NoticeKind::Dropped),
             NoticePosition::BeforeAnother => RUN_CONTINUES,
         };
         match self {

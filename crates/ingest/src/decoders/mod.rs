@@ -17,7 +17,7 @@ use self::decoder::Decoder;
 pub use self::delivery::{Delivery, Retired};
 use self::delivery::{QueueKey, Work};
 use super::bound_pods::PendingRegistration;
-use super::listener::Listener;
+use super::listener::{Connection, Listener, NoticeKind};
 #[cfg(test)]
 use super::queues::Taken;
 use super::queues::{QueuedWork, Queues};
@@ -135,7 +135,15 @@ impl Decoders {
     pub fn drop_live(&self, listener: &Arc<Listener>, messages: usize, reason: &'static str, why: &str) {
         (0..messages).for_each(|_| self.metrics.rejected(reason));
         listener.reject(reason, why.to_owned());
-        self.deliver(listener, Delivery::Dropped(listener.begin_drop_run()));
+        self.deliver(listener, Delivery::Dropped(listener.send_notice(NoticeKind::Dropped)));
+    }
+
+    /// Records that the connection of a listener is lost. Its ranks are not exact from now on; its decoder receives the notice
+    /// behind the messages that were delivered before.
+    pub fn disconnect(&self, listener: &Arc<Listener>) {
+        let number = listener.send_notice(NoticeKind::Disconnected);
+        listener.set_connection(Connection::Disconnected);
+        self.deliver(listener, Delivery::Disconnected(number));
     }
 
     /// Restarts streams whose state is lost. The stream of the listener `without_replay` requests no replay, which would
@@ -188,7 +196,7 @@ impl Decoders {
             Work::Delivery { delivery: Delivery::Live(_), .. } => "live",
             Work::Delivery { delivery: Delivery::Dropped(_), .. } => "dropped",
             Work::Delivery { delivery: Delivery::Connected, .. } => "connected",
-            Work::Delivery { delivery: Delivery::Disconnected, .. } => "disconnected",
+            Work::Delivery { delivery: Delivery::Disconnected(_), .. } => "disconnected",
             _ => "another",
         };
         std::iter::from_fn(|| self.take_queued()).map(kind).collect()
@@ -200,7 +208,7 @@ mod tests {
     use flash_indexer_types::Trust;
 
     use super::*;
-    use crate::tests::fixture::{Fixture, RANK, listener_of_first_decoder, payload};
+    use crate::tests::fixture::{Fixture, PATIENCE, RANK, listener_of_first_decoder, payload};
 
     #[test]
     fn messages_dropped_at_the_tail_are_replayed_without_a_further_message() {
@@ -220,6 +228,23 @@ mod tests {
         fixture.engines[0].publish(2, &payload(2)).expect("published");
         fixture.wait(0, 2, Trust::Degraded);
         assert_eq!(fixture.listener(1).trust(RANK), Trust::Exact);
+    }
+
+    #[test]
+    fn a_rank_is_degraded_from_a_lost_connection_on_whatever_is_queued_before() {
+        let fixture = Fixture::start(1, false);
+        let listener = fixture.listener(0);
+        let gate = fixture.models[0].gate.lock();
+        fixture.engines[0].publish(1, &payload(2)).expect("published");
+        assert_eq!(listener.trust(RANK), Trust::Exact);
+        fixture.decoders.disconnect(&listener);
+        assert_eq!((listener.last_sequence(), listener.trust(RANK)), (Some(0), Trust::Degraded), "at once");
+        drop(gate);
+        let (done, is_done) = bounded(1);
+        let written = Delivery::Written(Box::new(move || done.send(()).expect("the test waits")));
+        fixture.decoders.deliver(&listener, written);
+        is_done.recv_timeout(PATIENCE).expect("all is written");
+        assert_eq!(listener.trust(RANK), Trust::Degraded, "until the engine is reached again");
     }
 
     /// Messages of 64 KiB with their overhead.

@@ -16,7 +16,7 @@ use crate::bound_pods::{
     ConnectionId, MessageOutcome, PendingRegistration, Pod, PodMessage, PodName, Refusal, Refused, RoutedMessage,
     queue_for,
 };
-use crate::listener::{Connection, Listener};
+use crate::listener::{Connection, Listener, NoticeKind};
 use crate::listener_decoder::ListenerDecoder;
 use crate::message::Live;
 
@@ -120,6 +120,7 @@ impl Decoder {
         let now = self.clock.now();
         self.mark_tail_lost(name, now);
         for (listener, run) in runs {
+            listener.receive_notice(NoticeKind::Dropped, *run);
             self.with_decoder(listener, |decoder, _| decoder.dropped(*run, now));
         }
     }
@@ -210,8 +211,10 @@ impl Decoder {
     pub(super) fn disconnect_pods(&mut self, connection: ConnectionId, pods: &PodScope) {
         let listeners = self.pods.listeners_on(connection).into_iter();
         for listener in listeners.filter(|listener| pods.contains(&listener.pod_name())) {
+            let number = listener.send_notice(NoticeKind::Disconnected);
+            listener.receive_notice(NoticeKind::Disconnected, number);
             listener.set_connection(Connection::Disconnected);
-            self.with_decoder(&listener, |decoder, _| decoder.disconnected());
+            self.with_decoder(&listener, |decoder, _| decoder.connection_lost(number));
         }
     }
 }

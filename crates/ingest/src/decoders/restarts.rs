@@ -18,9 +18,11 @@ impl Decoder {
     /// Restarts a stream whose state is lost.
     pub(super) fn restart(&mut self, listener: &Arc<Listener>, replay: Replay, now: Instant) {
         let ranks = listener.model.ranks_of(listener);
-        if is_held(listener) || (ranks.is_empty() && !self.listener_decoders.contains_key(&listener.id)) {
+        if listener.is_held() || (ranks.is_empty() && !self.listener_decoders.contains_key(&listener.id)) {
             // The stream is held, so nothing was applied yet; or it is unregistered.
-            return self.writers.write(listener, vec![Change::Restarted], None);
+            let acknowledged = Change::acknowledge_received(listener);
+            let changes = std::iter::once(Change::Restarted).chain(acknowledged).collect();
+            return self.writers.write(listener, changes, None);
         }
         let has_replay = replay == Replay::Available;
         log_listener!(warn, **listener, has_replay, "restarting the stream: its state is lost");
@@ -50,20 +52,15 @@ impl Decoder {
         self.change_managed_bytes(self.managed_bytes, managed_bytes);
         self.listener_decoders.extend(listener_decoders);
         for listener in listeners {
-            if is_culprit(&listener) && is_held(&listener) {
-                // A held stream does not start over, and the messages of the delivery are lost.
+            if is_culprit(&listener) && listener.is_held() {
                 let now = self.clock.now();
-                self.with_decoder(&listener, |decoder, _| decoder.tail_lost(now));
+                self.with_decoder(&listener, |decoder, _| decoder.hold_again(now));
+                continue;
             }
             let replay = if is_culprit(&listener) { Replay::Unavailable } else { Replay::Available };
             self.restart(&listener, replay, self.clock.now());
         }
     }
-}
-
-/// Whether ranks of a stream wait for their state to be restored.
-fn is_held(listener: &Arc<Listener>) -> bool {
-    listener.model.ranks_of(listener).iter().any(|&dp_rank| listener.hold().holds(dp_rank))
 }
 
 /// Panics on the topic by which a test injects a fault.
@@ -76,13 +73,14 @@ pub(super) fn inject_fault(delivery: &Delivery) {
 #[cfg(test)]
 mod tests {
     use crossbeam_channel::bounded;
-    use flash_indexer_core::DpRank;
+    use flash_indexer_core::groups::RankEvent;
+    use flash_indexer_core::{Block, BlockEvent, DpRank, LocalHash, SequenceHash, Tier, WorkerRank};
     use flash_indexer_test_support::wait_for;
     use flash_indexer_types::{Position, Trust};
-    use flash_indexer_wire::Cursor;
+    use flash_indexer_wire::{Cursor, Encoding, EngineEvent, encode_batch};
 
-    use crate::Delivery;
     use crate::tests::fixture::{Fixture, PATIENCE, RANK, payload};
+    use crate::{Delivery, Listener, ModelSink};
 
     #[test]
     fn a_panic_of_a_decoder_thread_is_counted_and_requests_no_replay_of_the_stream_that_caused_it() {
@@ -116,6 +114,57 @@ mod tests {
         fixture.decoders.deliver(&alone, Delivery::Retire(Box::new(retired)));
         is_done.recv_timeout(PATIENCE).expect("the stream is closed");
         assert_eq!(fixture.held_blocks(), 0);
+    }
+
+    /// The blocks that a restore applies to the index.
+    fn restore(fixture: &Fixture, listener: &Listener) {
+        let block = Block { sequence: SequenceHash(1), local: LocalHash(1) };
+        let event = BlockEvent::Stored { tier: Tier::Device, parent: None, blocks: vec![block], copies: 1 };
+        let rank = WorkerRank { worker: listener.worker, dp_rank: RANK };
+        fixture.models[0].index().apply_event(rank, &RankEvent::Primary(event));
+    }
+
+    #[test]
+    fn a_held_stream_applies_nothing_after_a_panic_until_it_is_released() {
+        for topic in [b"fault".as_slice(), b"decoder fault"] {
+            let fixture = Fixture::start(0, false);
+            let listener = fixture.held("tcp://127.0.0.1:9");
+            let live = |topic: &[u8], sequence: u64, payload: Vec<u8>| {
+                let frames = vec![topic.to_vec(), sequence.to_be_bytes().to_vec(), payload];
+                fixture.decoders.deliver(&listener, Delivery::Live(vec![frames]));
+            };
+            fixture.decoders.deliver(&listener, Delivery::Connected);
+            live(topic, 8, payload(8));
+            live(b"t", 9, encode_batch(9.0, &[EngineEvent::Cleared], None, Encoding::Map));
+            let (done, handled) = bounded(1);
+            let ignore = move || done.send(()).expect("the test waits");
+            fixture.decoders.deliver(&listener, Delivery::IgnoreRank(DpRank(7), Box::new(ignore)));
+            handled.recv_timeout(PATIENCE).expect("the messages are handled");
+            // The restored block is of before the clear.
+            restore(&fixture, &listener);
+            assert_ne!(listener.trust(RANK), Trust::Exact, "while the block is held");
+            let cursor = Some(Cursor::new(7, &payload(7)));
+            listener.hold().release(RANK, Some(Position { cursor, trust: Trust::Exact, ..Position::UNKNOWN }));
+            let (done, released) = bounded(1);
+            fixture.decoders.deliver(&listener, Delivery::Release(done));
+            released.recv_timeout(PATIENCE).expect("released");
+            assert_eq!((listener.last_sequence(), fixture.held_blocks()), (Some(9), 0), "the clear is applied");
+            assert_eq!(listener.trust(RANK), Trust::Exact);
+        }
+    }
+
+    #[test]
+    fn restored_blocks_are_removed_after_a_panic_before_the_release() {
+        let fixture = Fixture::start(0, false);
+        let listener = fixture.held("tcp://127.0.0.1:9");
+        restore(&fixture, &listener);
+        listener.hold().release(RANK, Some(Position { trust: Trust::Exact, ..Position::UNKNOWN }));
+        let frames = vec![b"fault".to_vec(), 0_u64.to_be_bytes().to_vec(), payload(1)];
+        fixture.decoders.deliver(&listener, Delivery::Live(vec![frames]));
+        let (done, released) = bounded(1);
+        fixture.decoders.deliver(&listener, Delivery::Release(done));
+        released.recv_timeout(PATIENCE).expect("released");
+        assert_eq!((fixture.held_blocks(), listener.trust(RANK)), (0, Trust::Degraded));
     }
 
     #[test]

@@ -32,6 +32,7 @@ use flash_indexer_types::names::shorten;
 use flash_indexer_types::{Doubt, InstanceId, Trust};
 
 use self::status::{SharedStatus, Status};
+pub(crate) use self::trust::NoticeKind;
 use self::trust::TrustLedger;
 use crate::log_listener;
 
@@ -313,20 +314,30 @@ impl Listener {
         status.trust.record_loss_of_unlisted(listed, shorten(why), position);
     }
 
-    /// Degrades all ranks of the stream because messages are dropped before the decoder receives them, until the decoder
-    /// acknowledges this run of drops. Returns the number of the run.
-    pub(super) fn begin_drop_run(&self) -> u64 {
-        self.state.status.lock().trust.begin_drop_run()
+    /// Degrades all ranks of the stream for what the decoder does not know yet, until it acknowledges this notice. Returns the
+    /// number of the notice.
+    pub(super) fn send_notice(&self, kind: NoticeKind) -> u64 {
+        self.state.status.lock().trust.send_notice(kind)
+    }
+
+    /// Records that the decoder has received a notice.
+    pub(super) fn receive_notice(&self, kind: NoticeKind, number: u64) {
+        self.state.status.lock().trust.receive_notice(kind, number);
+    }
+
+    /// The last notice of a kind that the decoder has received.
+    pub(super) fn last_notice(&self, kind: NoticeKind) -> u64 {
+        self.state.status.lock().trust.last_notice(kind)
+    }
+
+    /// Acknowledges the notices up to this one.
+    pub(super) fn acknowledge_notices(&self, kind: NoticeKind, number: u64) {
+        self.state.status.lock().trust.acknowledge_notices(kind, number);
     }
 
     /// Runs of dropped messages so far.
     pub fn drop_runs(&self) -> u64 {
         self.state.status.lock().trust.drop_runs()
-    }
-
-    /// Acknowledges the runs of drops up to this one.
-    pub(super) fn acknowledge_drops(&self, run: u64) {
-        self.state.status.lock().trust.acknowledge_drops(run);
     }
 
     /// Counts a gap in the stream.

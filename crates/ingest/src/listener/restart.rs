@@ -32,6 +32,11 @@ impl Listener {
         self.state.needs_restart.store(false, Release);
     }
 
+    /// Whether ranks of the stream wait for their state to be restored.
+    pub(crate) fn is_held(&self) -> bool {
+        self.model.ranks_of(self).iter().any(|&dp_rank| self.hold().holds(dp_rank))
+    }
+
     /// Whether the state is lost and the stream has not restarted yet.
     pub fn needs_restart(&self) -> bool {
         self.state.needs_restart.load(Acquire)

@@ -144,8 +144,13 @@ mod tests {
     use flash_indexer_wire::{Degraded, StreamTrust};
 
     use super::*;
+    use crate::listener::trust::NoticeKind;
 
     const RANKS: u32 = 40;
+
+    fn notice(number: u64) -> NoticeKind {
+        if (number / 20).is_multiple_of(2) { NoticeKind::Dropped } else { NoticeKind::Disconnected }
+    }
 
     /// Changes of the trust of a stream, one for each number.
     fn change(status: &mut Status, number: u64) {
@@ -163,10 +168,12 @@ mod tests {
             9 => trust.record_loss(None, "lost".to_owned(), position),
             10 => drop(trust.set_waiting(dp_rank, 3, position)),
             11 => drop(trust.set_waiting(dp_rank, 0, position)),
-            12 => drop(trust.begin_drop_run()),
+            12 => drop(trust.send_notice(notice(number))),
             13 => {
-                let runs = trust.drop_runs();
-                trust.acknowledge_drops(runs);
+                let last = trust.send_notice(notice(number));
+                trust.receive_notice(notice(number), last);
+                let received = trust.last_notice(notice(number));
+                trust.acknowledge_notices(notice(number), received);
             }
             15 => trust.contest(dp_rank, number / 7 % 2),
             16 => trust.end_contests(|contested, stream| contested == dp_rank || stream == number / 7 % 2),
@@ -201,7 +208,7 @@ mod tests {
         status.lock().trust.set_all(StreamTrust::Exact, position);
         assert_eq!(status.trust(DpRank(0)), Trust::Exact);
         let mut guard = status.lock();
-        guard.trust.begin_drop_run();
+        guard.trust.send_notice(NoticeKind::Dropped);
         drop(guard);
         assert_eq!(status.trust(DpRank(0)), Trust::Degraded);
     }

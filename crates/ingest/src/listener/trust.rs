@@ -114,11 +114,41 @@ const REMOVED_LATE: &str =
     "blocks of the rank may have been removed with those of its former endpoint; clear the engine's prefix cache";
 const DROPPED: &str = "messages of the engine were dropped because its decoder did not keep up";
 
+/// Notices of one kind, which the decoder receives behind the messages that were queued before them. Numbers count from 1.
+#[derive(Debug, Default)]
+struct Notices {
+    sent: u64,
+    /// The last notice that the decoder has received.
+    received: u64,
+    /// The last notice of which the writer has applied what the decoder made of it.
+    acknowledged: u64,
+}
+
+impl Notices {
+    fn send(&mut self) -> u64 {
+        self.sent += 1;
+        self.sent
+    }
+
+    fn is_open(&self) -> bool {
+        self.sent > self.acknowledged
+    }
+}
+
+/// Kind of a notice to the decoder of a stream.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum NoticeKind {
+    /// Messages were dropped before the decoder received them.
+    Dropped,
+    /// The connection was lost.
+    Disconnected,
+}
+
 /// What the ranks of one stream are missing.
 ///
 /// A rank is exact while all of these hold: no change is lost (`stream`, `ranks`), no message is missing after the last applied
-/// one (`pending`), the decoder has acknowledged all dropped messages (`drops`), and the parent of every block was stored
-/// (`waiting`).
+/// one (`pending`), the decoder has acknowledged all dropped messages and lost connections (`drops`, `disconnections`), and the
+/// parent of every block was stored (`waiting`).
 #[derive(Debug)]
 pub(super) struct TrustLedger {
     /// State of ranks without an entry of their own.
@@ -128,9 +158,10 @@ pub(super) struct TrustLedger {
     pending: Option<Pending>,
     /// Ranks that hold blocks whose parent was never stored.
     waiting: BTreeMap<DpRank, Waiting>,
-    /// Runs of dropped messages, and how many of them the decoder has acknowledged.
-    drops: u64,
-    drops_acknowledged: u64,
+    /// Runs of dropped messages.
+    drops: Notices,
+    /// Lost connections.
+    disconnections: Notices,
     /// Ranks that were registered again and whose decoder may still ignore them.
     resuming: BTreeSet<DpRank>,
     /// Ranks that batches of another stream of the instance name as well, with the listener of that stream.
@@ -149,8 +180,8 @@ impl TrustLedger {
             ranks: BTreeMap::new(),
             pending: Some(Pending::FirstContact),
             waiting: BTreeMap::new(),
-            drops: 0,
-            drops_acknowledged: 0,
+            drops: Notices::default(),
+            disconnections: Notices::default(),
             resuming: BTreeSet::new(),
             contested: BTreeSet::new(),
             displaced: BTreeSet::new(),
@@ -204,9 +235,9 @@ impl TrustLedger {
     /// Trust state of a rank of which this is known, and which has this number of blocks without a parent.
     fn trust_of<'a>(&self, last: &'a LastTrust, waiting: usize) -> (Trust, Option<Missing<'a>>) {
         let degraded = |missing| (Trust::Degraded, Some(missing));
-        match (last, self.pending) {
+        match (last, self.missing_later()) {
             (LastTrust::Lost(doubt), _) => degraded(Missing::Lost(&doubt.why)),
-            _ if self.drops > self.drops_acknowledged => degraded(Missing::Lost(DROPPED)),
+            _ if self.drops.is_open() => degraded(Missing::Lost(DROPPED)),
             (_, Some(pending @ Pending::Recovering { .. })) => (Trust::Recovering, Some(Missing::Pending(pending))),
             (_, Some(pending @ Pending::TailLost)) => degraded(Missing::Pending(pending)),
             (LastTrust::Cold, _) => (Trust::Cold, None),
@@ -259,13 +290,13 @@ impl TrustLedger {
     /// rank is not exact because its events lack fields.
     pub(super) fn doubt(&self, dp_rank: DpRank, last: Option<u64>) -> Option<Doubt> {
         let (Trust::Recovering | Trust::Degraded, _) = self.rank_trust(dp_rank) else { return None };
-        if self.drops > self.drops_acknowledged {
+        if self.drops.is_open() {
             return Some(Doubt::after(DROPPED.to_owned(), last));
         }
         if let Some(why) = self.contest_of(dp_rank) {
             return Some(Doubt::after(why.to_owned(), last));
         }
-        match (self.pending, self.ranks.get(&dp_rank).unwrap_or(&self.stream)) {
+        match (self.missing_later(), self.ranks.get(&dp_rank).unwrap_or(&self.stream)) {
             (None | Some(Pending::FirstContact), LastTrust::Lost(doubt)) => Some(doubt.clone()),
             (Some(pending), _) => Some(Doubt::after(pending.to_string(), last)),
             (None, LastTrust::Cold | LastTrust::Exact) => self.waiting.get(&dp_rank).map(Waiting::doubt),
@@ -277,9 +308,15 @@ impl TrustLedger {
         self.pending
     }
 
+    /// Why messages after the last applied one may be missing. After a lost connection there is a reason before the decoder
+    /// has handled the messages that were received over it.
+    fn missing_later(&self) -> Option<Pending> {
+        self.pending.or_else(|| self.disconnections.is_open().then_some(Pending::Unverified))
+    }
+
     /// Whether messages after the last applied one are lost, or will be found lost.
     pub(super) fn has_lost_tail(&self) -> bool {
-        self.pending == Some(Pending::TailLost) || self.drops > self.drops_acknowledged
+        self.pending == Some(Pending::TailLost) || self.drops.is_open()
     }
 
     pub(super) fn set_pending(&mut self, pending: Option<Pending>) {
@@ -353,20 +390,41 @@ impl TrustLedger {
         self.resuming.clear();
     }
 
-    /// Begins a run of messages that are dropped before the decoder receives them. Returns its number.
-    pub(super) fn begin_drop_run(&mut self) -> u64 {
-        self.drops += 1;
-        self.drops
+    fn notices(&mut self, kind: NoticeKind) -> &mut Notices {
+        match kind {
+            NoticeKind::Dropped => &mut self.drops,
+            NoticeKind::Disconnected => &mut self.disconnections,
+        }
+    }
+
+    /// Records that a notice is sent to the decoder. Returns its number.
+    pub(super) fn send_notice(&mut self, kind: NoticeKind) -> u64 {
+        self.notices(kind).send()
+    }
+
+    /// Records that the decoder has received a notice.
+    pub(super) fn receive_notice(&mut self, kind: NoticeKind, number: u64) {
+        let notices = self.notices(kind);
+        notices.received = notices.received.max(number);
+    }
+
+    /// The last notice of a kind that the decoder has received.
+    pub(super) fn last_notice(&self, kind: NoticeKind) -> u64 {
+        match kind {
+            NoticeKind::Dropped => self.drops.received,
+            NoticeKind::Disconnected => self.disconnections.received,
+        }
+    }
+
+    /// Acknowledges the notices up to this one: what they leave missing is recorded.
+    pub(super) fn acknowledge_notices(&mut self, kind: NoticeKind, number: u64) {
+        let notices = self.notices(kind);
+        notices.acknowledged = notices.acknowledged.max(number);
     }
 
     /// Runs of dropped messages so far.
     pub(super) fn drop_runs(&self) -> u64 {
-        self.drops
-    }
-
-    /// Acknowledges the runs of drops up to this one: the decoder has recorded what they leave missing.
-    pub(super) fn acknowledge_drops(&mut self, run: u64) {
-        self.drops_acknowledged = self.drops_acknowledged.max(run);
+        self.drops.sent
     }
 }
 
@@ -389,14 +447,14 @@ mod tests {
         assert_eq!((trust(&ledger), ledger.last_trust(RANK)), (Trust::Recovering, Trust::Exact));
         ledger.set_pending(None);
         assert_eq!(trust(&ledger), Trust::Exact);
-        let run = ledger.begin_drop_run();
+        let run = ledger.send_notice(NoticeKind::Dropped);
         assert_eq!(trust(&ledger), Trust::Degraded, "at once");
-        let later = ledger.begin_drop_run();
+        let later = ledger.send_notice(NoticeKind::Dropped);
         ledger.set_pending(Some(Pending::TailLost));
-        ledger.acknowledge_drops(run);
+        ledger.acknowledge_notices(NoticeKind::Dropped, run);
         ledger.set_pending(None);
         assert_eq!(trust(&ledger), Trust::Degraded, "a later drop is not acknowledged yet");
-        ledger.acknowledge_drops(later);
+        ledger.acknowledge_notices(NoticeKind::Dropped, later);
         assert_eq!(trust(&ledger), Trust::Exact);
         ledger.record_loss(Some(RANK), "an event could not be read".to_owned(), AT_START);
         assert_eq!((trust(&ledger), ledger.rank_trust(DpRank(1)).0), (Trust::Degraded, Trust::Exact));
@@ -412,6 +470,30 @@ mod tests {
         ledger.set_pending(None);
         ledger.set_all(StreamTrust::Degraded(Degraded::Unverified), AT_START);
         assert_eq!(trust(&ledger), Trust::Degraded);
+    }
+
+    #[test]
+    fn a_rank_is_degraded_from_a_lost_connection_on() {
+        let mut ledger = TrustLedger::new(None);
+        let lost = ledger.send_notice(NoticeKind::Disconnected);
+        assert_eq!(ledger.rank_trust(RANK).0, Trust::Cold, "it holds nothing that could be wrong");
+        ledger.acknowledge_notices(NoticeKind::Disconnected, lost);
+        ledger.set_pending(None);
+        ledger.set_all(StreamTrust::Exact, AT_START);
+        let lost = ledger.send_notice(NoticeKind::Disconnected);
+        assert_eq!(ledger.rank_trust(RANK), (Trust::Degraded, Some(Missing::Pending(Pending::Unverified))));
+        assert_eq!(ledger.doubt(RANK, Some(7)), Some(Doubt::after(Pending::Unverified.to_string(), Some(7))));
+        ledger.set_pending(Some(Pending::Recovering { end: None }));
+        assert_eq!(ledger.rank_trust(RANK).0, Trust::Recovering, "its decoder is behind");
+        ledger.set_pending(None);
+        ledger.cleared(RANK);
+        assert_eq!(
+            ledger.rank_trust(RANK).0,
+            Trust::Degraded,
+            "a clear before the loss does not show what comes after it"
+        );
+        ledger.acknowledge_notices(NoticeKind::Disconnected, lost);
+        assert_eq!(ledger.rank_trust(RANK), (Trust::Exact, None));
     }
 
     #[test]

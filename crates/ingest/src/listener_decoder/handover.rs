@@ -23,6 +23,9 @@ impl ListenerDecoder {
         dp_rank: DpRank,
         DecoderState { groups, block_state }: DecoderState,
     ) {
+        if self.has_restarted {
+            return;
+        }
         let translator = Self::translator(&mut self.translators, &self.listener, dp_rank);
         let excess_salts = translator.import_salts(block_state.salts);
         if excess_salts > 0 {

@@ -28,7 +28,7 @@ use self::readings::PendingRead;
 use self::unknown_fields::UnknownFields;
 use super::bound_pods::Seen;
 use super::change::Change;
-use super::listener::{Connection, Listener};
+use super::listener::{Connection, Listener, NoticeKind};
 use super::message::{Live, Message};
 use crate::log_listener;
 
@@ -72,6 +72,8 @@ pub(super) struct ListenerDecoder {
     ranks_without_content: BTreeSet<DpRank>,
     /// Read of a rank at a later message.
     pending_read: Option<PendingRead>,
+    /// Acknowledgements of notices, until the actions are executed that they caused.
+    acknowledgements: Vec<Change>,
     /// Changes that follow the next `Change::Trust`, which sets the trust state of all ranks.
     changes_after_trust: Vec<Change>,
     hybrid_reported: bool,
@@ -139,6 +141,7 @@ impl ListenerDecoder {
             groups_unknown: BTreeSet::new(),
             ranks_without_content: BTreeSet::new(),
             pending_read: None,
+            acknowledgements: Vec::new(),
             changes_after_trust: Vec::new(),
             hybrid_reported: false,
             unknown_fields: UnknownFields::new(),
@@ -250,8 +253,14 @@ impl ListenerDecoder {
 
     /// Records a run of messages that were dropped before they reached the decoder.
     pub(super) fn dropped(&mut self, run: u64, now: Instant) {
+        self.acknowledgements.push(Change::NoticesAcknowledged(NoticeKind::Dropped, run));
         self.tail_lost(now);
-        self.changes.push(Change::DropsAcknowledged(run));
+    }
+
+    /// Handles the notice of a lost connection.
+    pub(super) fn connection_lost(&mut self, number: u64) {
+        self.acknowledgements.push(Change::NoticesAcknowledged(NoticeKind::Disconnected, number));
+        self.disconnected();
     }
 
     /// Decodes a live message of the bound socket, where only messages show whether the engine is connected.
@@ -389,7 +398,9 @@ impl ListenerDecoder {
                 }
                 self.run_pending_read(sequence);
             }
-            let Some(action) = self.stream.next_action() else { return };
+            let Some(action) = self.stream.next_action() else {
+                return self.changes.append(&mut self.acknowledgements);
+            };
             match action {
                 Action::Apply { sequence, payload } => {
                     self.partly_applied = Some(PartlyApplied { sequence, message: payload, rest: None });

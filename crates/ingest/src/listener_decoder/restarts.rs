@@ -1,5 +1,6 @@
 //! Restarts of a stream whose state is lost.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -8,14 +9,54 @@ use flash_indexer_wire::Replay;
 
 use super::{DECODER_PANICKED, ListenerDecoder};
 use crate::change::Change;
-use crate::listener::Connection;
+use crate::listener::{Connection, Listener};
+
+/// Reason why a restored rank is degraded after a panic.
+const HELD_STATE_LOST: &str =
+    "the decoder panicked while the rank was being restored, a fault of this program; clear its cache";
 
 impl ListenerDecoder {
-    /// The decoder that replaces this one after a panic. It removes all blocks of the stream, and requests no replay, which
-    /// would return the message that caused the panic.
-    pub(crate) fn after_panic(self, now: Instant) -> Self {
+    /// The decoder that replaces this one after a panic. It removes all blocks of the stream, whose ranks in the registry are
+    /// `ranks`, and requests no replay, which would return the message that caused the panic. A held stream stays held.
+    pub(crate) fn after_panic(mut self, ranks: Vec<DpRank>, now: Instant) -> Self {
         self.listener.reject("panicked", DECODER_PANICKED.to_owned());
+        if self.listener.is_held() {
+            return self.into_held(now);
+        }
+        self.ranks.extend(ranks);
+        self.ranks.extend(self.listener.hold().ranks());
         self.into_restarted(DECODER_PANICKED, Replay::Unavailable, now)
+    }
+
+    /// Starts a held stream over after a panic, and keeps it held.
+    pub(crate) fn hold_again(&mut self, now: Instant) {
+        let (listener, metrics) = (Arc::clone(&self.listener), Arc::clone(&self.metrics));
+        let lost = std::mem::replace(self, Self::with_replay(listener, metrics, Replay::Unavailable));
+        *self = lost.into_held(now);
+    }
+
+    /// The decoder that replaces this one, whose state is lost, of a held stream. Blocks may be restored for its ranks at this
+    /// moment, so no message is applied before the release. The messages that were received before are lost.
+    fn into_held(self, now: Instant) -> Self {
+        let replay = replay_after_restart(&self.listener, Replay::Unavailable);
+        let mut held = Self::with_replay(self.listener, self.metrics, replay);
+        held.ignored_ranks = self.ignored_ranks;
+        held.changes.push(Change::Restarted);
+        held.changes.extend(Change::acknowledge_received(&held.listener));
+        let released = held.listener.hold().released().into_iter().map(|(dp_rank, _)| dp_rank);
+        for dp_rank in self.translators.into_keys().chain(released).collect::<BTreeSet<_>>() {
+            // Its decoder state was restored before, and is lost.
+            held.groups_unknown.insert(dp_rank);
+            held.changes_after_trust.push(Change::RecordLoss(Some(dp_rank), HELD_STATE_LOST.to_owned()));
+        }
+        // Whether the connection was interrupted before is not known any more.
+        held.stream.disconnected();
+        if held.listener.connection() == Connection::Connected {
+            held.stream.connected(now);
+        }
+        held.tail_lost(now);
+        held.changes.push(Change::Pending(held.stream.pending()));
+        held
     }
 
     /// Restarts the stream because its state is lost. `ranks` are the stream's ranks in the registry.
@@ -29,16 +70,12 @@ impl ListenerDecoder {
 
     /// The decoder that replaces this one, whose state is lost.
     fn into_restarted(self, why: &str, replay: Replay, now: Instant) -> Self {
-        let replay = match self.listener.options.replay() {
-            Replay::Available => self.listener.replay_after_restart(replay),
-            other => other,
-        };
+        let replay = replay_after_restart(&self.listener, replay);
         let mut restarted = Self::with_replay(self.listener, self.metrics, replay);
         restarted.listener.cancel_replay();
         restarted.has_restarted = true;
         restarted.changes.push(Change::Restarted);
-        // Earlier acknowledgements were discarded with the other changes. The stream is read from its start again.
-        restarted.changes.push(Change::DropsAcknowledged(restarted.listener.drop_runs()));
+        restarted.changes.extend(Change::acknowledge_received(&restarted.listener));
         restarted.ranks = self.ranks;
         restarted.ignored_ranks = self.ignored_ranks;
         restarted.forget_ranks();
@@ -50,5 +87,13 @@ impl ListenerDecoder {
         restarted.execute();
         restarted.changes.push(Change::Pending(restarted.stream.pending()));
         restarted
+    }
+}
+
+/// Replays that a stream may request after it has lost its state.
+fn replay_after_restart(listener: &Listener, replay: Replay) -> Replay {
+    match listener.options.replay() {
+        Replay::Available => listener.replay_after_restart(replay),
+        other => other,
     }
 }

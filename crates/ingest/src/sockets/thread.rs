@@ -210,8 +210,7 @@ impl SocketLoop {
         for subscription in std::mem::take(&mut self.open).into_values() {
             let listener = Arc::clone(&subscription.listener);
             if listener.connection() == Connection::Connected {
-                listener.set_connection(Connection::Disconnected);
-                self.decoders.deliver(&listener, Delivery::Disconnected);
+                self.decoders.disconnect(&listener);
             }
             self.reopen_queue.push(listener);
         }

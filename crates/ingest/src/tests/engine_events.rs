@@ -369,7 +369,7 @@ fn a_stream_without_sequence_numbers_starts_over_with_a_new_connection() {
     fixture.decoders.deliver(&listener, Delivery::Connected);
     (10..13).for_each(|hash| publish_unnumbered(&fixture, hash, None));
     fixture.wait(1, 2, Trust::Degraded);
-    fixture.decoders.deliver(&listener, Delivery::Disconnected);
+    fixture.decoders.disconnect(&listener);
     fixture.decoders.deliver(&listener, Delivery::Connected);
     publish_unnumbered(&fixture, 20, None);
     fixture.wait(1, 0, Trust::Degraded);

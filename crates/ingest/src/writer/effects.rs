@@ -81,7 +81,7 @@ impl Writer {
             Change::RecordLossOfUnlisted(listed, why) => listener.record_loss_of_unlisted(listed, why),
             Change::Trust(trust) => listener.set_stream_trust(trust),
             Change::Pending(pending) => listener.set_pending(pending),
-            Change::DropsAcknowledged(run) => listener.acknowledge_drops(run),
+            Change::NoticesAcknowledged(kind, number) => listener.acknowledge_notices(kind, number),
             Change::Forget(dp_rank) => {
                 let rank = WorkerRank { worker: listener.worker, dp_rank };
                 listener.model.forget(index, rank, context.cause, now);

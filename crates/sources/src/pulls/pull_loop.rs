@@ -156,11 +156,7 @@ impl PullLoop {
     }
 
     fn disconnect(&self) {
-        let (listener, decoders) = (&self.listener, &self.decoders);
-        self.gate.pass(|| {
-            listener.set_connection(Connection::Disconnected);
-            decoders.deliver(listener, Delivery::Disconnected);
-        });
+        self.gate.pass(|| self.decoders.disconnect(&self.listener));
     }
 }
 
