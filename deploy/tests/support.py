@@ -33,7 +33,7 @@ def free_port() -> int:
 
 
 def run(*command: object, **options: object) -> subprocess.CompletedProcess:
-    """Runs a program to its end, and returns its result whatever its exit status."""
+    """Runs a program to its end, and returns its result for every exit status."""
     return subprocess.run([str(part) for part in command], capture_output=True, text=True, **options)
 
 

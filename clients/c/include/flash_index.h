@@ -473,7 +473,7 @@ FlashIndexStatus flash_index_hash_tokens(const uint32_t *tokens,
 /*
  Finds the ranks that hold the first block of a prompt, given by count local hashes. Writes at most capacity of them to
  matches, and how many to *match_count: the deepest ones in device memory, then in any tier, then by instance and rank,
- deepest first. Costs the blocks and the ranks on the query's path, whatever the size of the index.
+ deepest first. Costs the blocks and the ranks on the query's path, regardless of the size of the index.
 
  # Safety
 

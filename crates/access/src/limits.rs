@@ -103,7 +103,7 @@ impl LimitExceeded {
 #[derive(Debug, thiserror::Error)]
 #[allow(missing_docs, reason = "the messages say it")]
 pub enum LimitsError {
-    #[error("the file does not fit: {0}")]
+    #[error("invalid file: {0}; docs/operations.md describes its format")]
     Format(#[from] toml::de::Error),
     #[error("the file has {count} tenants; at most {TENANTS_MAX} are allowed: limit the others by [default]")]
     TooMany { count: usize },

@@ -9,7 +9,7 @@ use parking_lot::Mutex;
 
 use crate::limits::{LimitExceeded, LimitsFile, TENANTS_MAX, TenantLimit, TenantLimits};
 
-/// What tenants have recently used of their rates. A rate permits what one second allows at once.
+/// Recent use of tenants' rates. A rate permits at once what it permits in one second.
 ///
 /// A prompt is admitted as soon as the tenant has a token left, and then counts as a whole. So a prompt may be larger than the
 /// limit, and the tenant waits after it.

@@ -47,7 +47,7 @@ struct Entry {
 #[derive(Debug, thiserror::Error)]
 #[allow(missing_docs, reason = "the messages say it")]
 pub enum TokensError {
-    #[error("the file does not fit: {0}")]
+    #[error("invalid file: {0}; docs/operations.md describes its format")]
     Format(#[from] toml::de::Error),
     #[error("the file has {count} tokens; at most {TOKENS_MAX} are allowed: remove unused ones")]
     TooMany { count: usize },

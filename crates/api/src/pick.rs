@@ -68,11 +68,11 @@ pub struct Load {
 /// Weights of the terms of a cost.
 #[derive(Debug, Clone, Copy, Serialize, Deserialize, ToSchema)]
 pub struct PickWeights {
-    /// Of blocks that are to be computed.
+    /// Weight of a block that is to be computed.
     pub prefill: f64,
-    /// Of blocks in use.
+    /// Weight of a block in use.
     pub active: f64,
-    /// Of requests in flight.
+    /// Weight of a request in flight.
     pub requests: f64,
 }
 

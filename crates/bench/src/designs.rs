@@ -32,7 +32,7 @@ impl Contender for DesignContender {
     }
 }
 
-/// The run index divided into a fixed number of shards, whatever the number of event threads: what a query pays for
+/// The run index divided into a fixed number of shards, for every number of event threads: what a query pays for
 /// shards, and what a prefix costs that workers of several shards hold.
 #[derive(Debug, Clone, Copy)]
 pub struct ShardsContender {

@@ -2,7 +2,7 @@
 //!
 //! [`ChatTemplates::render`] equals `apply_chat_template(…, tokenize=False)` of `transformers` 5.23.0 with Jinja2 3.1.6. It
 //! chooses a template, passes the messages, tools, documents, special tokens and further variables to it, and cuts the text
-//! at the end of a continued message. [`ChatTemplates::render_as_given`] passes messages as they are, as `transformers` 5.19 does.
+//! at the end of a continued message. [`Messages::AsGiven`] passes messages as they are, as `transformers` 5.19 does.
 //! The tables in `tests/rendering/` are the output of 5.23.0:
 //!
 //! | table | cases |

@@ -16,12 +16,12 @@ use super::model_files::{ModelFiles, Templates};
 use super::python::values::{Kind, kind, list};
 use super::request::{ChatRequest, Continuation};
 
-/// What a template gets of the messages.
+/// Form in which a template receives messages.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Messages {
-    /// See [`ChatTemplates::render`].
+    /// Without nulls, and with the other names of a reasoning, as `transformers` 5.20 and later.
     Completed,
-    /// See [`ChatTemplates::render_as_given`].
+    /// As they are, with nulls, which are Python's `None`, as `transformers` before 5.20, which engines use.
     AsGiven,
 }
 
@@ -128,17 +128,7 @@ impl ChatTemplates {
     ///
     /// If the request is invalid, or the template is missing, has a syntax error, raises an exception or exceeds a limit.
     pub fn render(&self, request: &ChatRequest) -> Result<String, ChatError> {
-        self.render_messages(request, Conversation::new, Effort::Full)
-    }
-
-    /// Like [`render`](Self::render), with the messages as they are: with nulls, which are Python's `None`, and without the
-    /// other names of a reasoning. `transformers` before 5.20 did so, which engines use.
-    ///
-    /// # Errors
-    ///
-    /// Same as [`render`](Self::render).
-    pub fn render_as_given(&self, request: &ChatRequest) -> Result<String, ChatError> {
-        self.render_within(request, Messages::AsGiven, Effort::Full)
+        self.render_within(request, Messages::Completed, Effort::Full)
     }
 
     /// Renders a chat with no more than an effort.
@@ -152,25 +142,15 @@ impl ChatTemplates {
         messages: Messages,
         effort: Effort,
     ) -> Result<String, ChatError> {
-        let conversation = match messages {
-            Messages::Completed => Conversation::new,
-            Messages::AsGiven => Conversation::as_given,
-        };
-        self.render_messages(request, conversation, effort)
-    }
-
-    fn render_messages(
-        &self,
-        request: &ChatRequest,
-        conversation: fn(&[Json]) -> Result<Conversation, ChatError>,
-        effort: Effort,
-    ) -> Result<String, ChatError> {
         let mut inputs = Inputs::new(request)?;
         let requested = inputs.chat_template.take();
         let tools = if inputs.tools.is_some() { Tools::Some } else { Tools::None };
         self.with_template(requested.as_deref(), tools, |name, template| {
             inputs.check()?;
-            let mut conversation = conversation(&request.messages)?;
+            let mut conversation = match messages {
+                Messages::Completed => Conversation::new(&request.messages)?,
+                Messages::AsGiven => Conversation::as_given(&request.messages)?,
+            };
             let marked = match inputs.continuation.field() {
                 Some(field) => Some(conversation.mark(field, &template.source)?),
                 None => None,

@@ -170,8 +170,8 @@ pub(crate) struct ServeArguments {
     #[arg(long, env = "FLASH_INDEXER_FREQUENCY_WINDOW_S", default_value_t = 0, value_parser = clap::value_parser!(u32))]
     frequency_window_s: u32,
 
-    /// History for explanations: stored blocks, and as many removed blocks, that are remembered of each model; about
-    /// 150 bytes for one of each. 0 remembers nothing.
+    /// History for explanations: stored blocks, and as many removed blocks, that are kept of each model; about
+    /// 150 bytes for one of each. 0 keeps nothing.
     #[arg(long, env = "FLASH_INDEXER_HISTORY_BLOCKS_MAX", default_value_t = 16_384)]
     history_blocks_max: usize,
 

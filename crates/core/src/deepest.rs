@@ -34,7 +34,7 @@ impl RankOrder {
     }
 
     /// Precedence among equal matches, lowest first. Unlisted ranks of the workers come first: an answer without one of
-    /// them is right whatever their place among equals would be.
+    /// them is right at every position among equals.
     pub(crate) fn precedence(&self, rank: WorkerRank) -> Option<u32> {
         let listed = self.positions.get(&rank).map(|position| position + 1);
         listed.or_else(|| self.workers.contains(&rank.worker).then_some(0))

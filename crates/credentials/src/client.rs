@@ -94,7 +94,7 @@ impl ClientCredentials {
     }
 }
 
-/// What to do about a request that failed because of TLS; none if the cause lies elsewhere.
+/// Advice for a request that failed because of TLS; none for another cause.
 #[must_use]
 pub fn tls_remedy(error: &ureq::Error) -> Option<&'static str> {
     let error = match error {

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!  rank 0 ─▶ A1 ─▶ {0x11}          a query A1 C3 looks up A1 and C3 in the map of each rank,
-//!            C3 ─▶ {0x12, 0x47}    whatever the parents of the blocks are
+//!            C3 ─▶ {0x12, 0x47}    for all parents of the blocks
 //!  rank 1 ─▶ A1 ─▶ {0x71}
 //! ```
 

@@ -21,7 +21,7 @@ use super::reconcile::Targets;
 use super::report::{DiscoveredTargets, Reporter};
 use super::template::{EngineTemplate, EngineTraits};
 
-/// Shortest interval of queries, whatever the time to live.
+/// Shortest interval of queries, also for a shorter time to live.
 const INTERVAL_MIN: Duration = Duration::from_secs(1);
 /// Limit of a query's duration, over all name servers and attempts.
 const QUERY_DEADLINE: Duration = Duration::from_secs(20);

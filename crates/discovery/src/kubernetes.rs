@@ -61,12 +61,12 @@ impl FromStr for KubernetesNamespace {
 }
 
 impl KubernetesOptions {
-    /// Name of the source in JSON, logs and metrics.
+    /// Name of the source behind its kind.
     pub(super) fn name(&self) -> String {
         match &self.namespace {
-            KubernetesNamespace::Own => format!("kubernetes:{}", self.selector),
-            KubernetesNamespace::Named(namespace) => format!("kubernetes:{namespace}:{}", self.selector),
-            KubernetesNamespace::All => format!("kubernetes:*:{}", self.selector),
+            KubernetesNamespace::Own => self.selector.to_string(),
+            KubernetesNamespace::Named(namespace) => format!("{namespace}:{}", self.selector),
+            KubernetesNamespace::All => format!("*:{}", self.selector),
         }
     }
 

@@ -2,8 +2,9 @@
 //!
 //! ```text
 //!  file ─┐
-//!  DNS  ─┼─▶ Reporter ──▶ Reconciler ──▶ Registrar::register, Registrar::unregister
-//!  pods ─┘   (latest)     (no I/O)
+//!  DNS  ─┤
+//!  pods ─┼─▶ Reporter ──▶ Reconciler ──▶ Registrar::register, Registrar::unregister
+//!  vLLM ─┘   (latest)     (no I/O)
 //! ```
 //!
 //! Each source polls or watches on its own, and reports all of its engines at once. One thread receives the latest
@@ -54,6 +55,7 @@ pub use self::template::EngineTemplate;
 pub use self::vllm::{VllmAddress, VllmAddressError, VllmOptions};
 use flash_indexer_telemetry::metrics::Metrics;
 use flash_indexer_telemetry::supervision::{Supervisor, ThreadKind, Watch, record_panic};
+use flash_indexer_types::SourceKind;
 
 /// How engines are discovered.
 #[derive(Debug, Clone)]
@@ -89,12 +91,13 @@ impl DiscoverySource {
     /// Name of the source in JSON, logs and metrics.
     #[must_use]
     pub fn name(&self) -> String {
-        match self {
-            Self::File(path) => format!("file:{}", path.display()),
-            Self::Dns(options) => format!("dns:{}", options.name),
-            Self::Kubernetes(options) => options.name(),
-            Self::Vllm(options) => format!("vllm:{}", options.address),
-        }
+        let (kind, name) = match self {
+            Self::File(path) => (SourceKind::File, path.display().to_string()),
+            Self::Dns(options) => (SourceKind::Dns, options.name.to_string()),
+            Self::Kubernetes(options) => (SourceKind::Kubernetes, options.name()),
+            Self::Vllm(options) => (SourceKind::Vllm, options.address.to_string()),
+        };
+        format!("{}:{name}", kind.as_str())
     }
 
     /// Starts to watch the source, until `stopped` is disconnected and `tasks` are dropped.

@@ -117,7 +117,7 @@ impl Runner {
                 self.registrar.metrics().discovery_succeeded(&source.name, SystemTime::now());
                 if let Some(error) = source.error.take() {
                     is_changed = true;
-                    info!(source = &*source.name, error = error.as_str(), "discovery source responds again");
+                    info!(source = &*source.name, previous_error = error.as_str(), "discovery source responds again");
                 }
                 if source.problems != found.problems {
                     let log = |problem: &String| {

@@ -28,7 +28,7 @@ impl EmbeddedIndex {
     /// memory, deepest first; of equal ones those that are deeper in any tier, then by instance and rank. Without it,
     /// all in no particular order.
     ///
-    /// Costs the blocks and the holders on the query's path, whatever the size of the index.
+    /// Costs the blocks and the holders on the query's path, regardless of the size of the index.
     ///
     /// # Errors
     ///

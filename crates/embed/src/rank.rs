@@ -177,7 +177,7 @@ impl RankState {
             self.reject(&doubt, report);
         }
         if event == EngineEvent::Cleared && is_complete {
-            // The rank's cache is empty, whatever was lost before.
+            // The rank's cache is empty, so earlier losses do not count.
             self.own = Some(LastTrust::Exact);
         }
     }

@@ -43,7 +43,7 @@ struct Body<'b> {
 }
 
 /// Reads a body for an engine, which may have `NaN` and infinite numbers. Fields that no prompt of the engine depends on are
-/// ignored, whatever they hold.
+/// ignored with any value.
 pub(super) fn read(body: &[u8], engine: ChatEngine) -> Result<(ChatRequest, EngineFields), serde_json::Error> {
     match (serde_json::from_slice(body), without_constants(body)) {
         (Err(_), Some(body)) => of_json(serde_json::from_slice(&body)?, engine),

@@ -54,7 +54,7 @@ pub struct PreparedChat {
     pub continuation: Option<String>,
     /// Whether the tokenizer adds its special tokens.
     pub adds_special_tokens: bool,
-    /// Whether the engine keeps all tokens, whatever the request asks for.
+    /// Whether the engine keeps all tokens, regardless of the request.
     pub is_whole: bool,
     /// Whether the engine tries again with bare functions in place of tools when the template fails.
     pub retries_with_functions: bool,
@@ -82,7 +82,7 @@ impl From<ChatRequest> for Chat {
 }
 
 impl Chat {
-    /// Reads the body of an OpenAI chat request at a time. Fields that no prompt depends on are ignored, whatever they hold.
+    /// Reads the body of an OpenAI chat request at a time. Fields that no prompt depends on are ignored with any value.
     ///
     /// # Errors
     ///

@@ -45,7 +45,7 @@ pub(super) fn prepare_for_code(request: &ChatRequest, fields: &EngineFields) -> 
         return Err(PrepareError::rejected(format!("the model takes no content part of type {:?}", first.kind)));
     }
     if prepared.request.tools.is_some() {
-        // The encoder gets all tools, whatever the choice names.
+        // The encoder gets all tools, regardless of the choice.
         prepared.request.tools = request.tools.iter().flatten().map(tool).collect::<Result<Vec<_>, _>>().map(Some)?;
     }
     Ok(prepared)

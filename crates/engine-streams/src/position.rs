@@ -13,7 +13,7 @@ pub(crate) struct Position {
     asked_for: Option<u64>,
 }
 
-/// What becomes of a batch.
+/// Outcome of a received batch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Admission {
     /// It is delivered.

@@ -24,7 +24,7 @@ pub struct End {
     /// Changes of the rank that are missing after the last known change of the block. None for a block that the rank
     /// holds.
     pub doubt: Option<Doubt>,
-    /// Longer matches of the same tokens under another adapter or salt, whatever the reason. Empty for a block that the
+    /// Longer matches of the same tokens under another adapter or salt, for every reason. Empty for a block that the
     /// rank holds.
     pub other_variants: HeldUnderOtherVariants,
 }

@@ -31,7 +31,7 @@ const BATCH_CHANGES_MAX: usize = 4_096;
 /// Blocks and changes of one instance that a writer applies before other instances take their turns, and the rest of one
 /// event. An event of at most as many waits for such events of the other instances: with 1,000 of them, for some 30 ms.
 const TURN_BLOCKS_MAX: usize = 32;
-/// What a part of a read counts as, beside blocks and changes: it takes as long.
+/// Cost of one part of a read in a writer's turn, in blocks: it takes as long.
 const READ_PART_BLOCKS: usize = EVENT_BLOCKS_MAX;
 
 /// Interval at which an idle writer runs maintenance: other threads clear ranks as well.

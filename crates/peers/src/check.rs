@@ -68,7 +68,9 @@ enum RepairError {
     Dump(#[from] DumpError),
     #[error("{0}")]
     Shadow(#[from] ShadowError),
-    #[error("failed to rebuild from the engine: its replay is incomplete")]
+    #[error(
+        "failed to rebuild from the engine: its replay is incomplete; clear the engine's prefix cache or enlarge its replay buffer"
+    )]
     NotExact,
 }
 
@@ -113,7 +115,7 @@ impl Check {
                 }
                 Err(error) => {
                     self.indexer.metrics().reload_failed(ReloadedFile::PeerCredentials);
-                    warn!(%error, "the previous credentials for peers stay in force; correct the file");
+                    warn!(%error, "failed to reload the credentials for peers; the previous ones stay in force; correct the file");
                 }
             }
         }

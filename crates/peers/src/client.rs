@@ -156,7 +156,7 @@ impl PeerClient {
     }
 }
 
-/// What to do about a request that failed because of TLS, for the end of an error.
+/// Advice for a request that failed because of TLS, for the end of an error. Empty for another cause.
 fn tls_advice(error: &ureq::Error) -> String {
     tls_remedy(error).map_or_else(String::new, |remedy| format!("; {remedy}"))
 }

@@ -5,22 +5,22 @@ use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 use crate::in_flight::InstanceLoad;
 
-/// Limit of a weight: a cost stays finite, whatever the blocks and the load are.
+/// Limit of a weight: a cost stays finite for every number of blocks and every load.
 pub const WEIGHT_MAX: f64 = 1e12;
 
 /// Weights of the terms of a cost.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct CostWeights {
-    /// Of each block that the instance has to compute: of this prompt, and of the requests in flight.
+    /// Weight of a block that the instance has to compute: of this prompt, and of the requests in flight.
     pub prefill: f64,
-    /// Of each block in use: of this prompt, and of the requests in flight.
+    /// Weight of a block in use: of this prompt, and of the requests in flight.
     pub active: f64,
-    /// Of each request in flight.
+    /// Weight of a request in flight.
     pub requests: f64,
 }
 
 impl Default for CostWeights {
-    /// Dynamo's: one for the blocks to compute, one for the blocks in use.
+    /// Dynamo's weights: one for the blocks to compute, one for the blocks in use.
     fn default() -> Self {
         Self { prefill: 1.0, active: 1.0, requests: 0.0 }
     }

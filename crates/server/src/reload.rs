@@ -101,7 +101,7 @@ async fn watch(reloaded: Arc<dyn Reload>, indexer: Arc<Indexer>) {
             Err(error) => {
                 indexer.metrics().reload_failed(file);
                 if let Some(times) = failures.count(Instant::now()) {
-                    error!(file = file.as_str(), %error, times, "the previous content stays in force; correct the file");
+                    error!(file = file.as_str(), %error, times, "failed to reload the file; the previous content stays in force; correct it");
                 }
             }
         }

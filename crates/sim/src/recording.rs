@@ -15,7 +15,7 @@ use crate::publisher::ReplayFraming;
 #[derive(Debug, thiserror::Error)]
 pub enum RecordingError {
     /// The file cannot be opened or read.
-    #[error("failed to read {path}: {source}")]
+    #[error("failed to read {path}: {source}; check its name and permissions")]
     Io {
         /// The file.
         path: PathBuf,

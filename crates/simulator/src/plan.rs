@@ -94,7 +94,7 @@ pub(crate) enum ReplyKind {
     Repeated,
     /// Frames that are no message.
     Garbage,
-    /// Messages from the start of the buffer on, whatever was requested.
+    /// Messages from the start of the buffer on, regardless of the request.
     FromStart,
 }
 

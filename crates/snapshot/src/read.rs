@@ -20,7 +20,7 @@ use super::{LINE_BYTES_MAX, LINES_START, VERSION, object};
 #[derive(Debug, thiserror::Error)]
 pub enum DumpError {
     /// Reading the input failed.
-    #[error("failed to read the dump: {0}")]
+    #[error("failed to read the dump: {0}; get it again")]
     Read(io::Error),
     /// The dump ends early.
     #[error("failed to read the dump: it is cut off; get it again")]

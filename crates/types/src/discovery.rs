@@ -3,6 +3,42 @@
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
+/// Kind of a discovery source: the part of its name before the first colon.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum SourceKind {
+    /// A file.
+    File,
+    /// A DNS name.
+    Dns,
+    /// Pods of a Kubernetes cluster.
+    Kubernetes,
+    /// The gRPC server of an engine of vLLM.
+    Vllm,
+}
+
+impl SourceKind {
+    /// Every kind.
+    pub const ALL: [Self; 4] = [Self::File, Self::Dns, Self::Kubernetes, Self::Vllm];
+
+    /// First part of the names of its sources.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::File => "file",
+            Self::Dns => "dns",
+            Self::Kubernetes => "kubernetes",
+            Self::Vllm => "vllm",
+        }
+    }
+
+    /// Kind of the source with this name. None if a newer service named it.
+    #[must_use]
+    pub fn of_source(name: &str) -> Option<Self> {
+        let kind = name.split(':').next();
+        Self::ALL.into_iter().find(|known| kind == Some(known.as_str()))
+    }
+}
+
 /// State of a discovery source.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "lowercase")]

@@ -51,7 +51,7 @@ mod shared_cache;
 mod trust;
 
 pub use clear_cause::ClearCause;
-pub use discovery::{SourceState, TargetState};
+pub use discovery::{SourceKind, SourceState, TargetState};
 pub use doubt::{Doubt, Ordinal};
 pub use engine::{EngineKind, Removal};
 pub use event_context::EventContext;

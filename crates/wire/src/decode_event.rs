@@ -182,8 +182,8 @@ const INACTIVE_FIELDS: [&str; 3] = ["block_hashes", "medium", "group_idx"];
 /// Fields of an array `AllBlocksCleared`, in order; later fields are skipped.
 const CLEARED_FIELDS: [&str; 3] = ["medium", "ownership", "group_idx"];
 
-/// The field at a position of an array `BlockRemoved`. The only list after the hashes are the counts, whatever fields
-/// come before them.
+/// The field at a position of an array `BlockRemoved`. The only list after the hashes are the counts, regardless of the fields
+/// before them.
 fn removed_field_at(at: usize, reader: &Reader<'_>) -> Option<&'static str> {
     let is_list = at > 0 && matches!(reader.clone().next(), Ok(Token::Array(_)));
     if is_list { Some("remaining_copy_counts") } else { REMOVED_FIELDS.get(at).copied() }

@@ -283,7 +283,7 @@ class FlashIndex:
 
         With `top_k`, at most that many ranks: the deepest in device memory, then in any tier, then by instance and
         rank, in this order. Without it, all in no particular order. Costs hashing the tokens, and the blocks and
-        ranks on the query's path, whatever the size of the index.
+        ranks on the query's path, regardless of the size of the index.
         """
     def query_hashes(self, hashes: NDArray[np.uint64], *, top_k: int | None = None) -> Matches:
         """The same for a prompt given by the local hashes of its blocks, shape (n,)."""

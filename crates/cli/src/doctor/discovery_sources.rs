@@ -1,7 +1,7 @@
 //! Checks of the service's discovery sources.
 
 use flash_indexer_api::DiscoverySource;
-use flash_indexer_types::{SourceState, TargetState};
+use flash_indexer_types::{SourceKind, SourceState, TargetState};
 
 use super::finding::Finding;
 use crate::client::IndexerClient;
@@ -57,16 +57,27 @@ fn last_success(source: &DiscoverySource) -> String {
 
 /// The fix for a failing source, by its kind.
 fn fix(name: &str) -> &'static str {
-    match name.split(':').next() {
-        Some("file") => "correct the file or make it readable for the service, which reads it again every second",
-        Some("dns") => "check that the name resolves where the service runs, and that the name server's port is open",
-        Some("kubernetes") => "check that the service account may list and watch pods (docs/operations.md, Discovery)",
-        _ => "see the service's log",
+    match SourceKind::of_source(name) {
+        Some(SourceKind::File) => {
+            "correct the file or make it readable for the service, which reads it again every second"
+        }
+        Some(SourceKind::Dns) => {
+            "check that the name resolves where the service runs, and that the name server's port is open"
+        }
+        Some(SourceKind::Kubernetes) => {
+            "check that the service account may list and watch pods (docs/operations.md, Discovery)"
+        }
+        Some(SourceKind::Vllm) => {
+            "check that the engine runs, and that the service reaches the port of its gRPC server (docs/operations.md, Discovery)"
+        }
+        None => "see the service's log",
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+
     use serde_json::{Value, json};
 
     use super::super::finding::Verdict;
@@ -75,6 +86,14 @@ mod tests {
     fn verdicts(source: Value) -> Vec<Verdict> {
         let source: DiscoverySource = serde_json::from_value(source).expect("a source");
         check_source(&source).iter().map(|finding| finding.verdict).collect()
+    }
+
+    #[test]
+    fn each_kind_of_source_has_a_fix_of_its_own() {
+        let fixes: BTreeSet<&str> =
+            SourceKind::ALL.iter().map(|kind| fix(&format!("{}:name", kind.as_str()))).collect();
+        assert_eq!(fixes.len(), SourceKind::ALL.len());
+        assert!(!fixes.contains(fix("newer:name")));
     }
 
     #[test]

@@ -153,7 +153,7 @@ impl Engine {
             Ok(served) => served,
             Err(too_long) => {
                 totals.refused += 1;
-                tracing::warn!(request = number, "skipped a request: {too_long}");
+                tracing::warn!(request = number, error = %too_long, "skipped a request");
                 return Ok(());
             }
         };

@@ -222,7 +222,7 @@ impl<P: Clone> Lookup<P> {
         }
     }
 
-    /// Drops a block without children, whatever copies it has, and then, upward, removed ancestors that only it
+    /// Drops a block without children, with all its copies, and then, upward, removed ancestors that only it
     /// needed. Returns the places for which the rank has no sequence hash any more.
     pub(super) fn forget(&mut self, sequence: SequenceHash) -> Vec<P> {
         let mut left = Vec::new();

@@ -95,7 +95,7 @@ const WAITING_LISTED_WITH_EVENT_MAX: usize = 1 << 9;
 ///
 /// Exact under any order of events. Storing or removing a block takes some tens of nanoseconds; all ranks whose
 /// engines use the same sequence hashes share the block. A query costs the blocks that it compares and the holders of
-/// the runs on its path, whatever the size of the index. Clearing a rank costs a few stores, and then eight of its
+/// the runs on its path, regardless of the size of the index. Clearing a rank costs a few stores, and then eight of its
 /// runs with each event that follows. Memory: `docs/run-index.md`.
 ///
 /// # Consistency

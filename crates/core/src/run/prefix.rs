@@ -2,7 +2,7 @@
 //!
 //! The table of checkpoints leads to a run with the prefix's last block. The reader follows the parents of the run up
 //! to the start of the sequence, copies the blocks on the way, and hashes them. Blocks with the cursor's hash are the
-//! prefix, whatever the writer did meanwhile. So nothing is validated by versions.
+//! prefix, regardless of changes by the writer meanwhile. So nothing is validated by versions.
 
 use super::published::Published;
 use super::published::atomics::Relaxed;

@@ -15,7 +15,7 @@ pub(crate) fn check_index(
 ) -> Result<(), TestCaseError> {
     let (index, oracle) = (build(), Locked::<Oracle>::default());
     for (at, step) in steps.iter().enumerate() {
-        // A prefetch changes no answer, whatever is applied before its event.
+        // A prefetch changes no answer, regardless of the events applied before its own.
         if let Some(Step::Event(rank, event)) = steps.get(at + PREFETCH_DISTANCE) {
             index.prefetch(*rank, event);
         }

@@ -1,4 +1,4 @@
-//! Ranks with several cache groups are answered by the same rule whatever the index of the primary group.
+//! Ranks with several cache groups are answered by the same rule with every index of the primary group.
 
 #[path = "../../../core/tests/support/groups.rs"]
 mod checks;

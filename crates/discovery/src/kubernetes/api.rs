@@ -40,15 +40,15 @@ pub(super) enum ApiError {
         "failed to read the namespace of this pod: {0}; give --discovery-kubernetes-namespace, * for all namespaces"
     )]
     NoNamespace(io::Error),
-    #[error("failed to reach the Kubernetes API: {0}")]
+    #[error("failed to reach the Kubernetes API: {0}; check its address and the network")]
     Unreachable(#[from] ureq::Error),
-    #[error("failed to read from the Kubernetes API: {0}")]
+    #[error("failed to read from the Kubernetes API: {0}; the service tries again")]
     Broken(#[from] io::Error),
     #[error("the Kubernetes API denied access: {0}; the service account needs get, list and watch for pods")]
     Forbidden(String),
-    #[error("the Kubernetes API responded with {status}: {message}")]
+    #[error("the Kubernetes API responded with {status}: {message}; see the log of its server")]
     Refused { status: u16, message: String },
-    #[error("failed to parse the response of the Kubernetes API: {0}")]
+    #[error("failed to parse the response of the Kubernetes API: {0}; check that its address is that of an API server")]
     Malformed(#[from] serde_json::Error),
     #[error("the selector matches more than {PODS_MAX} pods: narrow it")]
     TooMany,

@@ -121,7 +121,7 @@ impl Harmony {
         Ok(())
     }
 
-    /// Writes a text of which the engine makes ordinary tokens, whatever it spells out.
+    /// Writes a text of which the engine makes ordinary tokens, also of names of special tokens.
     fn write_ordinary(&mut self, text: &str) -> Result<(), PrepareError> {
         if has_special_token(text) {
             return Err(PrepareError::Unsupported(

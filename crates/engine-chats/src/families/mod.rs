@@ -183,7 +183,7 @@ const SGLANG: [(&str, CodedFamily); 4] = [
     ("InklingForConditionalGeneration", CodedFamily::unknown("Inkling")),
 ];
 
-/// Architectures whose processors put media at the beginning of the prompt, whatever the template prints.
+/// Architectures whose processors put media at the beginning of the prompt, regardless of the template.
 const MEDIA_FIRST: [&str; 4] = [
     "Blip2ForConditionalGeneration",
     "MolmoForCausalLM",

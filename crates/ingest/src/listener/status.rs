@@ -104,7 +104,7 @@ impl Status {
         }
     }
 
-    /// What a rank that is not exact is missing, or else the stream's last error.
+    /// Last error of a rank: the reason why it is not exact, or else the stream's last error. None if exact.
     pub(super) fn last_error(&self, dp_rank: DpRank) -> Option<String> {
         match self.trust.rank_trust(dp_rank) {
             (Trust::Exact, _) => None,
@@ -113,7 +113,8 @@ impl Status {
         }
     }
 
-    /// What a rank of an engine that is pulled or streams over gRPC is missing, with the last error, which has the cause.
+    /// Last error of a rank of an engine that is pulled or streams over gRPC: the reason why it is not exact, with the stream's
+    /// last error, which has the cause.
     pub(super) fn last_pull_error(&self, dp_rank: DpRank) -> Option<String> {
         let missing = self.last_error(dp_rank)?;
         Some(match &self.last_error {

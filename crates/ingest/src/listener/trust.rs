@@ -46,7 +46,7 @@ impl LastTrust {
     }
 }
 
-/// What a rank that is not exact is missing.
+/// Reason why a rank is not exact.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Missing<'a> {
     /// Changes that will not arrive any more, with the reason.
@@ -144,7 +144,7 @@ pub(crate) enum NoticeKind {
     Disconnected,
 }
 
-/// What the ranks of one stream are missing.
+/// Losses and pending messages of one stream, by rank.
 ///
 /// A rank is exact while all of these hold: no change is lost (`stream`, `ranks`), no message is missing after the last applied
 /// one (`pending`), the decoder has acknowledged all dropped messages and lost connections (`drops`, `disconnections`), and the

@@ -236,7 +236,7 @@ impl ListenerDecoder {
             self.reject_unusable(dp_rank, &doubt);
         }
         if is_clear && is_complete {
-            // The rank's cache is empty, whatever was lost before.
+            // The rank's cache is empty, so earlier losses do not count.
             self.changes.push(Change::Cleared(dp_rank));
         }
     }

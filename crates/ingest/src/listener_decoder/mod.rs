@@ -124,7 +124,7 @@ impl ListenerDecoder {
         // Of an earlier decoder whose state was lost.
         stream.continue_attempts(listener.last_attempt());
         Self {
-            // The service makes the messages of an engine without events, whatever its kind.
+            // The service makes the messages of an engine of any kind without events.
             adapter: EngineKind::adapter(
                 listener.options.engine.filter(|_| listener.options.has_events()).and_then(EngineKind::named),
             ),

@@ -24,7 +24,7 @@ struct State<K, T> {
     is_stopped: bool,
 }
 
-/// What a consumer takes.
+/// Result of one take.
 pub(crate) enum Taken<K, T> {
     Work {
         key: K,

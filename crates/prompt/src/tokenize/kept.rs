@@ -7,7 +7,7 @@ use flash_indexer_engine_chats::TruncationSide;
 pub(super) struct Kept {
     /// Maximum number of ids.
     pub(super) count: usize,
-    /// The side at which ids are left out, whatever they are. `None` truncates from the left as the `tokenizers` library does, as
+    /// The side at which ids are left out, regardless of their values. `None` truncates from the left as the `tokenizers` library does, as
     /// engines use it: the ids that the tokenizer added, by position, and the last of the others. So a token that begins the
     /// sequence stays. If not even the added ids fit, the last ids are kept.
     pub(super) side: Option<TruncationSide>,

@@ -28,12 +28,12 @@ pub(super) struct Queue {
     bytes_max: usize,
 }
 
-/// The jobs that a worker takes.
+/// Kind of the jobs that a worker takes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Lane {
-    /// Those whose next slice takes a few milliseconds.
+    /// Jobs whose next slice takes a few milliseconds.
     Slices,
-    /// Those whose next slice is a long piece. Only one worker takes them, so that others never wait for such a piece, and the
+    /// Jobs whose next slice is a long piece. Only one worker takes them, so that others never wait for such a piece, and the
     /// memory of one is in use at a time.
     UncutPieces,
     /// Chats that take more than a few milliseconds to render, which cannot be divided. Workers of their own take them.

@@ -149,7 +149,8 @@ impl Indexer {
                     instance = instance.as_str(),
                     dp_rank = dp_rank.0,
                     reason,
-                    "failed to register the pod: {why}"
+                    error = why.as_str(),
+                    "failed to register the pod"
                 );
             }
             Err(Refusal::Refused { reason, why })

@@ -43,7 +43,7 @@ pub(super) struct Credit {
     pub blocks: PerTier<u32>,
 }
 
-/// What the shared caches of one rank hold of a prompt, where that continues the rank's own match.
+/// Credit of one rank: leading blocks of a prompt that its shared caches hold, where they continue the rank's own match.
 #[derive(Debug, Clone)]
 pub(crate) struct SharedDepths {
     /// Leading blocks of the one that holds most, for each tier.
@@ -92,8 +92,8 @@ impl ListedCaches {
 }
 
 impl Model {
-    /// What connected shared caches hold of a prompt beyond the attached ranks, in the order of these ranks. `own` are the
-    /// blocks that the rank with an index holds itself.
+    /// Credits of the attached ranks, in their order: blocks of a prompt that connected shared caches hold, and the ranks do not.
+    /// `own` are the blocks that the rank with an index holds itself.
     ///
     /// Costs nothing without shared caches, and otherwise the matches and the ranks attached to the matching caches.
     pub(super) fn credits(
@@ -115,7 +115,7 @@ impl Model {
         let mut credits = Vec::new();
         for (cache, blocks) in held {
             let ListedCache { rank, listener, attached, .. } = &caches.caches[cache];
-            // Engines load nothing from a cache that has gone.
+            // Engines load nothing from a cache that is not connected.
             if attached.is_empty() || listener.connection() != Connection::Connected {
                 continue;
             }
@@ -132,7 +132,7 @@ impl Model {
         credits
     }
 
-    /// What shared caches hold of a prompt in one hash variant behind the match of each rank that is attached to them.
+    /// Credits by rank, in one hash variant: blocks that shared caches hold behind the match of each rank that is attached to them.
     pub(crate) fn shared_depths(&self, found: &MatchScores) -> FxHashMap<WorkerRank, SharedDepths> {
         let listed = self.instances.listed();
         if listed.caches.is_empty() {

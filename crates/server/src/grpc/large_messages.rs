@@ -31,7 +31,7 @@ use flash_indexer_telemetry::metrics::Metrics;
 
 thread_local! {
     /// Whether a request body keeps the end of a large message back since this thread began the current poll.
-    static KEEPS_BACK: Cell<bool> = const { Cell::new(false) };
+    static MOVES_TO_LARGE_THREAD: Cell<bool> = const { Cell::new(false) };
 }
 
 /// Service whose large messages are decoded and answered on the threads for large requests.
@@ -116,16 +116,16 @@ enum Work<T, U> {
     Ended,
 }
 
-/// Polls work. `None` if it has received a large message, and has to continue elsewhere.
+/// Polls work. `None` if it has received a large message, and has to continue on a thread for large requests.
 fn poll_here<T>(poll: impl FnOnce() -> Poll<T>) -> Option<Poll<T>> {
-    KEEPS_BACK.set(false);
+    MOVES_TO_LARGE_THREAD.set(false);
     let polled = poll();
-    (polled.is_ready() || !KEEPS_BACK.take()).then_some(polled)
+    (polled.is_ready() || !MOVES_TO_LARGE_THREAD.take()).then_some(polled)
 }
 
 /// Has the work that the current thread polls continue on a thread for large requests.
-pub(super) fn keep_back() {
-    KEEPS_BACK.set(true);
+pub(super) fn move_to_large_thread() {
+    MOVES_TO_LARGE_THREAD.set(true);
 }
 
 /// A call that is being answered.

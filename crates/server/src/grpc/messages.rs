@@ -32,7 +32,7 @@ pub(super) enum MessageReader {
 pub(super) struct Part {
     pub(super) bytes: Bytes,
     pub(super) has_ended_message: bool,
-    /// Whether one message ends in the part, at its end, and is long. A compressed message is long and large, whatever its
+    /// Whether one message ends in the part, at its end, and is long. A compressed message is long and large, regardless of its
     /// length: the length of its content is not known here.
     pub(super) ends_long: bool,
     /// Whether that message is answered on the threads for large requests, unless its content is small.

@@ -18,7 +18,7 @@ use tonic::body::Body;
 use tonic::codegen::Body as HttpBody;
 use tonic::{Code, Status};
 
-use super::large_messages::{exhausted, keep_back};
+use super::large_messages::{exhausted, move_to_large_thread};
 use super::messages::{MessageReader, Part};
 use super::status::code_label;
 
@@ -141,7 +141,7 @@ impl RequestBody {
         let is_large = || compressed.is_none_or(|message| !self.encoding.is_small(&message));
         if ends_large && !LargeRequests::is_current_thread() && is_large() {
             self.kept_back = Some(bytes);
-            keep_back();
+            move_to_large_thread();
             return Poll::Pending;
         }
         self.has_ended_long_message |= ends_long;
@@ -307,7 +307,7 @@ mod tests {
         }
     }
 
-    /// A message with two bytes, and the begin of another one.
+    /// A message with two bytes, and the start of another one.
     const MESSAGE_AND_BEGIN: [u8; 9] = [0, 0, 0, 0, 2, 7, 7, 0, 0];
 
     #[test]
@@ -317,7 +317,7 @@ mod tests {
         let end = tested.next(PATIENCE).expect("an end").expect_err("a timeout");
         assert_eq!(end.code(), Code::DeadlineExceeded);
         assert!(tested.counts_timeout("QueryStream"));
-        assert_eq!(tested.budget.bytes(), 2, "the begin of a message");
+        assert_eq!(tested.budget.bytes(), 2, "the start of a message");
         drop(tested.body);
         assert_eq!(tested.budget.bytes(), 0);
     }

@@ -81,7 +81,7 @@ impl QueryStream<'_> {
         self.sender.send(frame).expect("the stream is open");
     }
 
-    /// Waits for the next answer, whatever it says.
+    /// Waits for the next answer, a success or an error.
     fn wait_for_answer(&mut self) {
         loop {
             if let Some((header, rest)) = self.received.split_first_chunk::<5>() {

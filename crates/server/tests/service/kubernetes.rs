@@ -1,4 +1,4 @@
-//! Ready pods are engines, whatever becomes of the connection to the cluster.
+//! Ready pods are engines, also while the connection to the cluster fails.
 
 use std::time::Duration;
 

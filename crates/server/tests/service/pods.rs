@@ -338,7 +338,7 @@ fn only_pods_that_may_register_themselves() {
     let bound = [("bound", "pods")];
     assert!(service.metrics().value("flash_indexer_bounds_reached_total", &bound) >= 1.0);
 
-    // Who is registered by hand may come whatever its model is.
+    // A pod may be registered manually with any model.
     assert_eq!(third.register(&service, &json!({ "tenant_id": "fleet" })).0, 201);
     assert_eq!(third.say(&service, 1, &[stored(None, &[5])])["trust"], json!("degraded"), "the first one was refused");
 }

@@ -17,7 +17,7 @@ const TOKENS_PER_HASH_ID: usize = 512;
 #[derive(Debug, thiserror::Error)]
 pub enum TraceError {
     /// The file cannot be opened or read.
-    #[error("failed to read {path}: {source}")]
+    #[error("failed to read {path}: {source}; check its name and permissions")]
     Io {
         /// The file.
         path: PathBuf,
@@ -25,7 +25,7 @@ pub enum TraceError {
         source: io::Error,
     },
     /// A line is not a request.
-    #[error("line {line} of {path} is not a request of the trace format: {source}")]
+    #[error("line {line} of {path} is not a request of the trace format: {source}; correct the line")]
     Line {
         /// The file.
         path: PathBuf,
@@ -35,7 +35,7 @@ pub enum TraceError {
         source: serde_json::Error,
     },
     /// A line has fewer hash ids than its prompt needs.
-    #[error("line {line} of {path} has {ids} hash ids for a prompt of {tokens} tokens")]
+    #[error("line {line} of {path} has {ids} hash ids for a prompt of {tokens} tokens; give one for each 512 tokens")]
     HashIds {
         /// The file.
         path: PathBuf,

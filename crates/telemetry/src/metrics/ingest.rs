@@ -26,7 +26,7 @@ const PULL_OUTCOMES: [&str; 3] = ["events", "empty", "failed"];
 /// Outcomes of batches over gRPC, in the order of [`StreamedBatch`].
 const STREAMED_BATCHES: [&str; 6] = ["events", "empty", "load", "other_rank", "snapshot", "failed"];
 
-/// What became of a batch that an engine's server streamed over gRPC.
+/// Outcome of a batch that an engine's server streamed over gRPC.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum StreamedBatch {
     /// It has events.

@@ -7,7 +7,7 @@ use prometheus_client::registry::Registry;
 
 use super::{Metrics, registered, resolved};
 
-/// What the choice of the endpoint picker for a request depended on.
+/// Inputs of a pick of the endpoint picker.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PickOutcome {
     /// The prompt and the load.

@@ -27,7 +27,7 @@ pub enum Action<P> {
     /// Trust in the messages delivered up to the cursor, from now on.
     Trust(StreamTrust),
     /// Reason why messages after the cursor are missing and may still arrive, from now on. While there is a reason,
-    /// the stream is not exact, whatever its trust.
+    /// the stream is not exact, also if its trust is.
     Pending(Option<Pending>),
     /// An occurrence to be counted and logged.
     Record(StreamEvent),

@@ -111,7 +111,7 @@ impl Info {
     pub(crate) const TWIN_INSIDE: u64 = 1 << 53;
     /// A holder may end in this run although it holds blocks further down.
     pub(crate) const RAGGED: u64 = 1 << 54;
-    /// Of several runs that start with one block at one position, a later one: readers prefer the others.
+    /// Flag of every twin but the first of its group: runs that start with one block at one position. Readers prefer the first.
     pub(crate) const LATER_TWIN: u64 = 1 << 55;
 
     pub(crate) fn new(parent: Position) -> Self {

@@ -250,7 +250,7 @@ impl Writer {
     /// [`Writer::change_domain`] for a rank that has another sequence hash for a block of its domain, if the rank may move
     /// what it holds.
     pub(super) fn change_domain_to(&mut self, slot: RankSlot, hint: SequenceHash) -> bool {
-        // A copy of an index may leave the domain or add a twin, whatever the index did.
+        // A copy of an index may leave the domain or add a twin, regardless of what the index did.
         let moves_max = if self.bounded.is_some() { usize::MAX } else { self.moves_left(slot).min(MOVED_BLOCKS_MAX) };
         self.change_domain(slot, Some(hint), moves_max)
     }

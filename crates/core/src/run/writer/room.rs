@@ -97,7 +97,7 @@ impl Writer {
             return wanted;
         }
         let spare = self.bounded().bytes_for_blocks().saturating_sub(self.bytes_allocated());
-        // The remaining blocks must find room as well, in whatever runs.
+        // The remaining blocks must find room as well, in any runs.
         let others = blocks.saturating_sub(self.runs.free_count()) * SMALLEST_RUN_BYTES;
         let bytes = |class: usize| {
             self.runs.bytes_for(class) + self.bounded().values.bytes_for(class, self.runs.touched(class))

@@ -30,7 +30,7 @@ pub(super) struct RunState {
     first_child: RunId,
     next_sibling: RunId,
     previous_sibling: RunId,
-    /// What its ranks and children need of it, once they are many.
+    /// Retention of a run with many ranks or children.
     pub(super) retention: RetentionId,
     pub(super) columns: Columns,
     /// Ranks that hold more than one interval from the start in one tier.

@@ -129,7 +129,7 @@ fn places(tokenizer: &Tokenizer, normalization: Normalization) -> Result<Places,
     }
 }
 
-/// Places of a pre-tokenizer that splits at every space, whatever surrounds it. Its later components see each split alone.
+/// Places of a pre-tokenizer that splits at every space, regardless of the text around it. Its later components see each split alone.
 fn places_of_splits(pre_tokenizer: Option<&PreTokenizerWrapper>, normalization: Normalization) -> Option<Places> {
     use PreTokenizerWrapper::{BertPreTokenizer, Digits, Metaspace, Punctuation, Whitespace, WhitespaceSplit};
     let local = match normalization {

@@ -32,7 +32,7 @@ pub(super) enum Places {
 }
 
 impl Cuts {
-    /// The end of the piece that begins at `from`, and the begin of the next one.
+    /// The end of the piece that begins at `from`, and the start of the next one.
     ///
     /// Both depend on bytes near the cut only, so that texts with a common part have common pieces.
     pub(super) fn next(&self, text: &str, from: usize) -> (usize, usize) {
@@ -53,7 +53,7 @@ impl Cuts {
 }
 
 impl Cuts {
-    /// The last place of a text behind `from` and before `end` that may be cut, whatever follows the text.
+    /// The last place of a text behind `from` and before `end` that may be cut, regardless of what follows the text.
     pub(super) fn last(&self, text: &str, from: usize, end: usize) -> Option<usize> {
         // As in `next`, a cut leaves at least two bytes behind it.
         let is_cut =

@@ -28,7 +28,7 @@ impl Encoder {
         bytes(tokenizer).unwrap_or(Self::Steps { later })
     }
 
-    /// Whether the ids of a piece at the begin of a text differ from those of the same piece elsewhere.
+    /// Whether the ids of a piece at the start of a text differ from those of the same piece elsewhere.
     pub(super) fn depends_on_place(&self) -> bool {
         matches!(self, Self::Steps { later: Some(_) })
     }

@@ -46,7 +46,7 @@ struct Way {
 
 impl PieceTokenizer {
     pub(in crate::tokenize) fn new(tokenizer: Tokenizer) -> Self {
-        // Even numbers. The next odd number is for pieces at the begin of a text.
+        // Even numbers. The next odd number is for pieces at the start of a text.
         static NEXT: AtomicU64 = AtomicU64::new(0);
         let identity = NEXT.fetch_add(2, Ordering::Relaxed);
         let way = Way::of(&tokenizer);

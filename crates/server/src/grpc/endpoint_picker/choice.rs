@@ -29,7 +29,7 @@ pub(in crate::grpc) struct Picker {
     requests: AtomicU64,
 }
 
-/// What the choice for a request depends on.
+/// Inputs of a pick.
 pub(super) struct PickInput {
     /// The body of a request with a prompt, or why there is none.
     pub(super) body: Result<(OpenAiEndpoint, Bytes), PickOutcome>,

@@ -636,7 +636,7 @@ proptest! {
         world.settle_with_message();
         prop_assert_eq!(world.applied.last().copied(), world.whole_epoch().last().copied(), "the last message is applied");
         world.check_whole()?;
-        // A new epoch that is followed from its start is exact, whatever was before.
+        // A new epoch that is followed from its start is exact, also after a loss.
         world.restart();
         world.settle_with_message();
         prop_assert!(world.is_exact());
