@@ -12,10 +12,12 @@
 //! | `by_name.rs` | enums in requests |
 //! | `pick.rs` | picks and the ends of requests |
 //! | `openapi/` | the endpoints, and the document |
+//! | `lax_schemas.rs` | schemas of fields that are read as engines read them |
 
 mod by_name;
 mod explain;
 mod fleet;
+mod lax_schemas;
 mod openapi;
 mod pick;
 mod query;

@@ -26,7 +26,7 @@ pub struct PromptFields {
     /// The prompt as tokens.
     pub token_ids: Option<Vec<u32>>,
     /// The prompt as a text, or as tokens.
-    #[schema(schema_with = crate::openapi::prompt)]
+    #[schema(schema_with = crate::lax_schemas::prompt)]
     pub prompt: Option<Value>,
     /// The messages of an OpenAI chat request, whose other prompt fields may be beside it. Presence only: a chat is parsed
     /// from the whole body.
@@ -48,13 +48,13 @@ pub struct PromptFields {
     pub cache_salt: Option<String>,
     /// Number of tokens to keep; none or -1 keeps all. They are the last ones, behind the one that begins a sequence, unless
     /// `truncation_side` says which. Also what engines read as an integer, such as `"3"`.
-    #[schema(schema_with = crate::openapi::lax_token_count)]
+    #[schema(schema_with = crate::lax_schemas::lax_token_count)]
     pub truncate_prompt_tokens: Option<Value>,
     /// The side at which tokens are left out: `left` keeps the last ones, `right` the first ones.
     #[schema(value_type = Option<TruncationSide>)]
     pub truncation_side: Option<Value>,
     /// Whether a text is tokenized with special tokens. Also what engines read as a truth value, such as `"yes"`.
-    #[schema(schema_with = crate::openapi::lax_bool)]
+    #[schema(schema_with = crate::lax_schemas::lax_bool)]
     pub add_special_tokens: Option<Value>,
     /// Text behind the one that a completion fills in. vLLM makes another prompt with it, which is known to the engine only.
     #[schema(value_type = Option<String>)]
@@ -64,7 +64,7 @@ pub struct PromptFields {
     pub pods: Option<Vec<GivenInstanceId>>,
     /// Number of instances with the highest scores to return; all if it is not above 0, as in a request with the sampling parameter of this
     /// name. Also what engines read as an integer, such as `"20"`.
-    #[schema(schema_with = crate::openapi::lax_top_k)]
+    #[schema(schema_with = crate::lax_schemas::lax_top_k)]
     pub top_k: Option<Value>,
     /// Whether the scores have an object for each instance.
     pub detail: Option<bool>,

@@ -12,8 +12,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::backend::Contender;
 use crate::clock::Clock;
+use crate::fill::fill_from_file;
 use crate::measure::{Measure, Sample, Scenario};
-use crate::memory::fill_from_file;
 use crate::workload::Workload;
 
 /// Command of a measuring process, which must only call [`serve_child`].

@@ -19,7 +19,7 @@
 //! | `churn.rs` | events of a large fleet that fills, replaces and loses its blocks |
 //! | `workload.rs`, `density.rs` | requests and events of a trace, simulated in advance; their distribution over time |
 //! | `measure/` | the measures, each a function of a contender and a workload |
-//! | `run.rs`, `child.rs`, `memory.rs`, `stream.rs` | runs all measures, in separate processes where needed |
+//! | `run.rs`, `child.rs`, `memory.rs`, `fill.rs`, `stream.rs` | runs all measures, in separate processes where needed |
 //! | `check.rs`, `report.rs` | comparison of answers; the results |
 //! | `hits.rs`, `sweep.rs` | hit rate of a bounded index; throughput under rising load |
 //! | `clock.rs`, `latencies.rs`, `resident.rs` | timing of single calls, histograms, resident memory |
@@ -32,6 +32,7 @@ mod churn;
 mod clock;
 mod density;
 mod designs;
+mod fill;
 mod hits;
 pub mod keys;
 mod latencies;

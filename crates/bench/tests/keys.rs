@@ -3,9 +3,7 @@
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-use flash_indexer_bench::keys::{
-    CborFnvKeys, Extra, RequestKey, RootKey, TokenProcessor, Xxh3Keys, Xxh64Keys, extras_of,
-};
+use flash_indexer_bench::keys::{CborFnvKeys, Extra, RequestKey, RootKey, TokenProcessor, Xxh3Keys, Xxh64Keys};
 use flash_indexer_core::SequenceHash;
 use flash_indexer_core::hashing::{BlockSize, HashVariant, TokenWindow, local_hashes, sequence_hashes};
 use flash_indexer_test_support::testdata;
@@ -159,4 +157,21 @@ fn every_kind_of_extra_key_is_encoded_canonically() {
     let map = BTreeMap::from(map.map(|(key, value)| (key.to_owned(), value)));
     check(Extra::Map(map), b"\xa3\x61z\xf6\x66medium\x63gpu\x67lora_id\x18\x2a");
     check(Extra::items(["ab"]), b"\x81\xa1\x64Hash\x62ab");
+}
+
+/// For each block up to the last one with a placeholder token: the items whose placeholder tokens lie in it. An item is
+/// given by the hash of its content and the positions of its tokens.
+fn extras_of<'a, E>(
+    items: &[(&'a str, Range<usize>)],
+    block_size: BlockSize,
+    extra: impl Fn(&[&'a str]) -> E,
+) -> Vec<E> {
+    let size = block_size.token_count();
+    let blocks = items.iter().map(|(_, at)| at.end.div_ceil(size)).max().unwrap_or(0);
+    let touching = |block: usize| {
+        let tokens = block * size..(block + 1) * size;
+        let touches = |at: &Range<usize>| !at.is_empty() && at.start < tokens.end && tokens.start < at.end;
+        items.iter().filter(|(_, at)| touches(at)).map(|&(hash, _)| hash).collect::<Vec<_>>()
+    };
+    (0..blocks).map(|block| extra(&touching(block))).collect()
 }

@@ -5,12 +5,8 @@ use std::error::Error as _;
 use jinja_syntax::{Outline, translate};
 use minijinja::{Environment, Error, ErrorKind, Value};
 
+use super::effort::Effort;
 use super::python::{Clock, TemplateException, WorkLimitExceeded, environment};
-
-/// Maximum number of instructions of one rendering, at 20 to 100 ns each.
-const INSTRUCTIONS_MAX: u64 = 10_000_000;
-/// The same for [`Effort::Brief`]: a few milliseconds. A chat of some hundred messages needs a tenth of it.
-const BRIEF_INSTRUCTIONS_MAX: u64 = 100_000;
 
 /// Maximum depth of calls between macros and recursive loops. A macro counts four times.
 const RECURSION_MAX: usize = 400;
@@ -20,26 +16,6 @@ const TEMPLATE_BYTES_MAX: usize = 1 << 20;
 
 /// Name of the only template of an environment.
 const TEMPLATE_NAME: &str = "chat";
-
-/// How much work one rendering may do.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub enum Effort {
-    /// About a hundredth of the limits: a few milliseconds. A rendering beyond it fails with
-    /// [`ChatError::TooExpensive`](crate::ChatError::TooExpensive), and may succeed with [`Self::Full`].
-    Brief,
-    /// The [limits of the crate](crate#limits).
-    #[default]
-    Full,
-}
-
-impl Effort {
-    pub(super) const fn instructions_max(self) -> u64 {
-        match self {
-            Self::Brief => BRIEF_INSTRUCTIONS_MAX,
-            Self::Full => INSTRUCTIONS_MAX,
-        }
-    }
-}
 
 /// Compiler of templates. Cheap to clone.
 #[derive(Clone)]

@@ -8,9 +8,9 @@ use serde::de::{Deserialize, Deserializer, Error, MapAccess, SeqAccess, Visitor}
 use serde::{Serialize, Serializer};
 
 use super::error::ChatError;
-use super::json_reader::shown_text;
 use super::python::json::{to_json, to_spaced_json};
 use super::python::values::{self, Kind};
+use super::stand_ins::shown_text;
 
 /// Nesting of a value in an answer. Many parsers permit 128, and an answer adds some.
 const SHOWN_DEPTH_MAX: usize = 100;

@@ -1,24 +1,15 @@
 //! JSON texts, read as Python's `json.loads` or `orjson.loads` reads them.
 
-use std::hash::{BuildHasher, Hasher, RandomState};
 use std::sync::LazyLock;
 
 use serde::de::IgnoredAny;
 
-use super::error::ChatError;
 use super::json::Json;
-use super::python::limits::NESTING_MAX;
 use super::python::values::big_int;
+use super::stand_ins::{DEPTH_MAX, LONE_SURROGATE, TOO_DEEP, random_digits};
 
-/// Maximum nesting of a text. The lists and objects around it, such as those of messages, need the rest of what templates permit.
-const DEPTH_MAX: usize = NESTING_MAX as usize - 10;
 /// Maximum digits of an integer, as in Python.
 const DIGITS_MAX: usize = 4300;
-
-/// Stands for a value that is nested too deeply. A prompt that has it is an error; one that ignores the value is not.
-static TOO_DEEP: LazyLock<String> = LazyLock::new(random_digits);
-/// Stands for a lone surrogate, which Python keeps in a text. No tokenizer takes it.
-static LONE_SURROGATE: LazyLock<String> = LazyLock::new(random_digits);
 
 /// Stands for `NaN` in JSON: a number out of any range.
 static NAN: LazyLock<String> = LazyLock::new(|| format!("9e9{}", random_digits()));
@@ -72,36 +63,6 @@ fn is_value(body: &[u8], start: usize, end: usize) -> bool {
     !before.last().is_some_and(is_part) && !body.get(end).is_some_and(is_part)
 }
 
-/// Digits that no text has by chance, and no filter of a template changes.
-fn random_digits() -> String {
-    let random = || RandomState::new().build_hasher().finish();
-    format!("{:020}{:020}", random(), random())
-}
-
-/// Checks that a rendered text has nothing that stands for a value.
-///
-/// # Errors
-///
-/// If a value that the text has is nested too deeply, or a lone surrogate.
-pub fn check_rendered(text: &str) -> Result<(), ChatError> {
-    if text.contains(TOO_DEEP.as_str()) {
-        return Err(ChatError::Request(format!("the prompt has a value that is nested more than {DEPTH_MAX} deep")));
-    }
-    if text.contains(LONE_SURROGATE.as_str()) {
-        return Err(ChatError::Request(
-            "the prompt has a lone surrogate, such as \\ud800, which no tokenizer takes; send pairs of them".to_owned(),
-        ));
-    }
-    Ok(())
-}
-
-/// A text with `deep` in place of a value that is nested too deeply, and U+FFFD for lone surrogates. `None` if it has neither.
-pub(super) fn shown_text(text: &str, deep: &str) -> Option<String> {
-    check_rendered(text)
-        .is_err()
-        .then(|| text.replace(TOO_DEEP.as_str(), deep).replace(LONE_SURROGATE.as_str(), "\u{fffd}"))
-}
-
 /// The parser that an engine uses.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum JsonParser {
@@ -114,7 +75,7 @@ pub enum JsonParser {
 
 impl Json {
     /// Parses a JSON text. `None` if the parser rejects it. A value that is nested too deeply, or a lone surrogate, is read as
-    /// something that [`check_rendered`] finds.
+    /// something that [`check_rendered`](crate::check_rendered) finds.
     pub fn loads(text: &str, parser: JsonParser) -> Option<Self> {
         let mut reader = Reader { text, at: 0, depth: 0, parser };
         reader.skip_space();
@@ -328,7 +289,8 @@ impl Reader<'_> {
 mod tests {
     use serde::de::IgnoredAny;
 
-    use super::{DEPTH_MAX, Json, JsonParser, check_rendered, without_constants};
+    use super::{DEPTH_MAX, Json, JsonParser, without_constants};
+    use crate::check_rendered;
 
     #[test]
     fn python_reads_what_json_lacks() {

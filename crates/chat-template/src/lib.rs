@@ -81,10 +81,11 @@
 //! | `templates.rs` | [`ChatTemplates`]: chooses a template and its variables, and renders |
 //! | `request.rs`, `json.rs` | [`ChatRequest`] and [`Json`]: the input |
 //! | `json_reader.rs` | JSON as Python reads it: arguments of tool calls, requests |
+//! | `stand_ins.rs` | texts that stand for values that no prompt can have |
 //! | `conversation.rs` | messages as templates read them, and the mark of a continued message |
 //! | `model_files.rs` | reads templates and special tokens from a model's directory |
 //! | `error.rs` | [`ChatError`] |
-//! | `engine.rs` | compiles and runs templates on minijinja, within limits |
+//! | `engine.rs`, `effort.rs` | compiles and runs templates on minijinja, within limits; the work of one rendering |
 //! | `python/` | Python's semantics: see its table |
 //!
 //! | file in `python/` | role |
@@ -97,6 +98,7 @@
 //! | `filters/`, `tests.rs` | Jinja's filters; Jinja's tests |
 
 mod conversation;
+mod effort;
 mod engine;
 mod error;
 mod json;
@@ -104,13 +106,15 @@ mod json_reader;
 mod model_files;
 mod python;
 mod request;
+mod stand_ins;
 mod templates;
 
-pub use engine::Effort;
+pub use effort::Effort;
 pub use error::ChatError;
 pub use jinja_syntax::{Macro, Outline, Read};
 pub use json::Json;
-pub use json_reader::{JsonParser, check_rendered, without_constants};
+pub use json_reader::{JsonParser, without_constants};
 pub use python::utc_date;
 pub use request::{ChatRequest, Continuation};
+pub use stand_ins::check_rendered;
 pub use templates::{ChatTemplates, Messages};

@@ -9,7 +9,8 @@ use jinja_syntax::Outline;
 use minijinja::Value;
 
 use super::conversation::Conversation;
-use super::engine::{CompiledTemplate, Effort, Engine, EngineError};
+use super::effort::Effort;
+use super::engine::{CompiledTemplate, Engine, EngineError};
 use super::error::ChatError;
 use super::json::Json;
 use super::model_files::{ModelFiles, Templates};

@@ -10,7 +10,7 @@ use flash_indexer_types::InstanceId;
 use serde_json::{Value, json};
 
 use crate::send::{Call, Sender};
-use crate::{ClientError, Conversation, Prompt, PromptOptions};
+use crate::{ClientError, Prompt, PromptOptions};
 
 const DEFAULT_DEADLINE: Duration = Duration::from_secs(2);
 
@@ -87,12 +87,6 @@ impl Client {
         ];
         let body = block_hashes.iter().flat_map(|hash| hash.0.to_le_bytes()).collect();
         self.0.send(Call::binary("/query_by_hash", body, with_scope(scope, parameters))).await
-    }
-
-    /// A session whose turns repeat the prompts before them.
-    #[must_use]
-    pub fn conversation(&self, scope: ModelScope) -> Conversation {
-        Conversation::new(self.clone(), scope)
     }
 
     /// Scores of the instances that hold a part of a prompt.

@@ -17,11 +17,15 @@ pub struct Conversation {
     covered: Vec<u32>,
 }
 
-impl Conversation {
-    pub(crate) fn new(client: Client, scope: ModelScope) -> Self {
-        Self { client, scope, cursor: None, covered: Vec::new() }
+impl Client {
+    /// A session whose turns repeat the prompts before them.
+    #[must_use]
+    pub fn conversation(&self, scope: ModelScope) -> Conversation {
+        Conversation { client: self.clone(), scope, cursor: None, covered: Vec::new() }
     }
+}
 
+impl Conversation {
     /// Tokens that the next prompt need not send if it begins with them.
     #[must_use]
     pub fn covered_tokens(&self) -> usize {

@@ -1,38 +1,18 @@
 //! Credentials of an HTTP client.
 
 use std::path::PathBuf;
-use std::str::FromStr;
 
 use rustls::{AlertDescription, Error as TlsError, InvalidMessage};
 use ureq::SendBody;
 use ureq::config::ConfigBuilder;
+use ureq::http::Request;
 use ureq::http::header::AUTHORIZATION;
-use ureq::http::{HeaderValue, Request};
 use ureq::middleware::MiddlewareNext;
 use ureq::tls::{Certificate, ClientCert, PrivateKey, RootCerts, TlsConfig};
 use ureq::typestate::AgentScope;
 
+use crate::bearer_token::BearerToken;
 use crate::files::{Authorities, CredentialsError, FileRole, KeyPair, KeyPairFiles, read_text};
-
-/// Bearer token, as the value of a header. `Debug` does not print it.
-#[derive(Debug, Clone)]
-pub struct BearerToken(HeaderValue);
-
-/// Text that cannot be a bearer token.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("it is empty or has a character that a header cannot have; write the token alone")]
-pub struct BearerTokenError;
-
-impl FromStr for BearerToken {
-    type Err = BearerTokenError;
-
-    fn from_str(text: &str) -> Result<Self, BearerTokenError> {
-        let token = text.trim();
-        let mut value = HeaderValue::try_from(format!("Bearer {token}")).map_err(|_| BearerTokenError)?;
-        value.set_sensitive(true);
-        if token.is_empty() { Err(BearerTokenError) } else { Ok(Self(value)) }
-    }
-}
 
 /// Files with the credentials of a client.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]

@@ -12,7 +12,7 @@ use rustls::pki_types::pem::{self, PemObject};
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::sign::CertifiedKey;
 
-use crate::client::BearerTokenError;
+use crate::bearer_token::BearerTokenError;
 
 /// Largest file, in bytes.
 const FILE_BYTES_MAX: u64 = 1 << 20;

@@ -13,12 +13,14 @@
 //! |---|---|
 //! | `files.rs` | reading of PEM files, with errors that name the file and the fix |
 //! | `server.rs` | TLS of a listener, replaced when its files change |
-//! | `client.rs` | credentials of an HTTP client |
+//! | `client.rs`, `bearer_token.rs` | credentials of an HTTP client; its bearer token |
 
+mod bearer_token;
 mod client;
 mod files;
 mod server;
 
-pub use client::{BearerToken, BearerTokenError, ClientCredentials, ClientFiles, tls_remedy};
+pub use bearer_token::{BearerToken, BearerTokenError};
+pub use client::{ClientCredentials, ClientFiles, tls_remedy};
 pub use files::{CredentialsError, KeyPairFiles};
 pub use server::{ApplicationProtocol, ServerTls, TlsFiles};

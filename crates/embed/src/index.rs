@@ -18,10 +18,8 @@ use crate::instance::{Input, Instance};
 use crate::listed::ListedRanks;
 use crate::options::EngineOptions;
 use crate::report::MessageReport;
+use crate::state::{IndexState, RANKS_MAX};
 use crate::trust::RankTrust;
-
-/// Limit of the ranks of an index.
-pub const RANKS_MAX: usize = 1 << 16;
 
 /// The index of a fleet that serves one model with blocks of one size.
 ///
@@ -40,17 +38,9 @@ pub const RANKS_MAX: usize = 1 << 16;
 ///
 /// A panic during a change is a defect of this library. All later calls then return [`EmbedError::Abandoned`].
 pub struct EmbeddedIndex {
-    pub(crate) shared: Shared,
+    pub(crate) shared: IndexState,
     instances: RwLock<FxHashMap<WorkerId, Arc<Mutex<Instance>>>>,
     is_abandoned: AtomicBool,
-}
-
-/// State that all instances change.
-pub(crate) struct Shared {
-    pub(crate) block_size: BlockSize,
-    pub(crate) index: GroupedIndex,
-    pub(crate) listed: ListedRanks,
-    pub(crate) windows: TokenWindows,
 }
 
 impl fmt::Debug for EmbeddedIndex {
@@ -63,7 +53,7 @@ impl EmbeddedIndex {
     /// An index without instances, for blocks of this size.
     #[must_use]
     pub fn new(block_size: BlockSize) -> Self {
-        let shared = Shared {
+        let shared = IndexState {
             block_size,
             index: GroupedIndex::new(Box::<RunIndex>::default()),
             listed: ListedRanks::default(),

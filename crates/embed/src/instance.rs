@@ -8,10 +8,10 @@ use flash_indexer_core::{Applied, BlockEvent, DpRank, SharedIndex, WorkerId, Wor
 use flash_indexer_wire::{Action, FrameError, ReplayReply, StreamEvent, UNKNOWN_FIELDS_MAX};
 
 use crate::error::EmbedError;
-use crate::index::{RANKS_MAX, Shared};
 use crate::options::EngineOptions;
 use crate::rank::RankState;
 use crate::report::{MessageReport, ReplayRequest};
+use crate::state::{IndexState, RANKS_MAX};
 use crate::stream::{Message, StreamState};
 use crate::trust::{LastTrust, RankTrust};
 
@@ -42,7 +42,7 @@ impl Instance {
     /// Applies a change that does not come from an engine's message.
     pub(crate) fn apply(
         &mut self,
-        shared: &Shared,
+        shared: &IndexState,
         dp_rank: DpRank,
         event: &BlockEvent,
     ) -> Result<Applied, EmbedError> {
@@ -54,7 +54,7 @@ impl Instance {
     /// Passes an input to a stream and executes what follows from it.
     pub(crate) fn receive(
         &mut self,
-        shared: &Shared,
+        shared: &IndexState,
         at: DpRank,
         input: Input<'_>,
         now: Instant,
@@ -105,7 +105,7 @@ impl Instance {
     }
 
     /// Trust in a rank; none if the index has no such rank.
-    pub(crate) fn trust(&self, shared: &Shared, dp_rank: DpRank) -> Option<RankTrust> {
+    pub(crate) fn trust(&self, shared: &IndexState, dp_rank: DpRank) -> Option<RankTrust> {
         let rank = self.ranks.get(&dp_rank)?;
         let waiting = shared.index.size(self.worker_rank(dp_rank)).waiting;
         Some(self.last_trust(rank).with_waiting(waiting))
@@ -123,14 +123,14 @@ impl Instance {
         }
     }
 
-    fn publish(&self, shared: &Shared, dp_rank: DpRank) {
+    fn publish(&self, shared: &IndexState, dp_rank: DpRank) {
         let Some(rank) = self.ranks.get(&dp_rank) else { return };
         let has_waiting = shared.index.size(self.worker_rank(dp_rank)).waiting > 0;
         rank.published.set(self.last_trust(rank).state, has_waiting);
     }
 
     /// Executes the actions of a stream.
-    fn execute(&mut self, shared: &Shared, at: DpRank, report: &mut MessageReport) {
+    fn execute(&mut self, shared: &IndexState, at: DpRank, report: &mut MessageReport) {
         while let Some(stream) = self.streams.get_mut(&at)
             && let Some(action) = stream.messages.next_action()
         {
@@ -162,7 +162,7 @@ impl Instance {
     }
 
     /// Applies a message in its turn.
-    fn apply_message(&mut self, shared: &Shared, at: DpRank, message: &Message, report: &mut MessageReport) {
+    fn apply_message(&mut self, shared: &IndexState, at: DpRank, message: &Message, report: &mut MessageReport) {
         report.messages += 1;
         let outline = match &message.outline {
             Ok(outline) => outline,
@@ -196,7 +196,7 @@ impl Instance {
     }
 
     /// Makes a rank one of a stream.
-    fn claim(&mut self, shared: &Shared, dp_rank: DpRank, at: DpRank) -> Result<(), (&'static str, String)> {
+    fn claim(&mut self, shared: &IndexState, dp_rank: DpRank, at: DpRank) -> Result<(), (&'static str, String)> {
         let owner = self.ranks.get(&dp_rank).and_then(|rank| rank.stream);
         if owner == Some(at) {
             return Ok(());
@@ -218,7 +218,7 @@ impl Instance {
     }
 
     /// Adds the stream of a rank's endpoint, and the rank.
-    fn open_stream(&mut self, shared: &Shared, at: DpRank) -> Result<(), EmbedError> {
+    fn open_stream(&mut self, shared: &IndexState, at: DpRank) -> Result<(), EmbedError> {
         if self.streams.contains_key(&at) {
             return Ok(());
         }
@@ -232,7 +232,7 @@ impl Instance {
     }
 
     /// The state of a rank, which is added if the index has none.
-    fn rank(&mut self, shared: &Shared, dp_rank: DpRank) -> Result<&mut RankState, EmbedError> {
+    fn rank(&mut self, shared: &IndexState, dp_rank: DpRank) -> Result<&mut RankState, EmbedError> {
         let rank = self.worker_rank(dp_rank);
         match self.ranks.entry(dp_rank) {
             Entry::Occupied(known) => Ok(known.into_mut()),

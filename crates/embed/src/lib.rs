@@ -34,7 +34,7 @@
 //! |---|---|
 //! | `index`, `find` | the index: registrations, changes, sizes; queries |
 //! | `options`, `error`, `report` | settings of an engine, errors, and what a message changed |
-//! | `instance`, `stream`, `rank` | state of one engine, of one of its streams, of one rank |
+//! | `state`, `instance`, `stream`, `rank` | state of all instances, of one engine, of one of its streams, of one rank |
 //! | `effects` | losses that an applied change shows |
 //! | `trust` | trust states, computed from what is missing |
 //! | `listed` | the registered ranks, in the form that queries read |
@@ -50,13 +50,15 @@ mod listed;
 mod options;
 mod rank;
 mod report;
+mod state;
 mod stream;
 mod trust;
 
 pub use error::EmbedError;
 pub use find::FoundRank;
-pub use index::{EmbeddedIndex, RANKS_MAX};
+pub use index::EmbeddedIndex;
 pub use instance::RANKS_PER_STREAM_MAX;
 pub use options::{EngineOptions, UnknownEngine};
 pub use report::{MessageReport, Rejection, ReplayRequest};
+pub use state::RANKS_MAX;
 pub use trust::{RankTrust, TrustState};

@@ -10,9 +10,9 @@ use flash_indexer_wire::{
 };
 
 use crate::effects::losses;
-use crate::index::Shared;
 use crate::options::EngineOptions;
 use crate::report::MessageReport;
+use crate::state::IndexState;
 use crate::trust::{LastTrust, PublishedTrust};
 
 /// Reason label of moves of which it is unknown how many copies they left.
@@ -66,7 +66,7 @@ impl RankState {
     }
 
     /// Drops the rank's blocks and all that is known of them. The trust of its stream counts.
-    pub(crate) fn forget(&mut self, shared: &Shared) {
+    pub(crate) fn forget(&mut self, shared: &IndexState) {
         shared.index.clear_rank(self.rank);
         self.translator = None;
         self.follow_stream();
@@ -88,7 +88,7 @@ impl RankState {
     }
 
     /// Applies a change that does not come from an engine's message.
-    pub(crate) fn apply_direct(&mut self, shared: &Shared, event: &BlockEvent) -> Applied {
+    pub(crate) fn apply_direct(&mut self, shared: &IndexState, event: &BlockEvent) -> Applied {
         if self.stream.is_none() && self.own.is_none() {
             self.own = Some(LastTrust::Exact);
         }
@@ -105,7 +105,7 @@ impl RankState {
     /// Applies one event of the rank's engine.
     pub(crate) fn apply_event(
         &mut self,
-        shared: &Shared,
+        shared: &IndexState,
         options: &EngineOptions,
         event: Result<EngineEvent<'_>, EventError>,
         report: &mut MessageReport,
@@ -198,7 +198,7 @@ impl RankState {
         }
     }
 
-    fn apply(&mut self, shared: &Shared, change: &RankEvent, report: &mut MessageReport) {
+    fn apply(&mut self, shared: &IndexState, change: &RankEvent, report: &mut MessageReport) {
         let applied = shared.index.apply_event(self.rank, change);
         report.applied += applied;
         for loss in losses(change, &applied) {

@@ -7,6 +7,7 @@
 //! | file | role |
 //! |---|---|
 //! | `chat.rs`, `fields.rs` | [`Chat`]: a request with the engine whose prompt is wanted |
+//! | `render.rs` | reading and rendering of a chat, by the rules of its engine |
 //! | `body.rs` | the body of a request, whose values are read as Python reads them |
 //! | `completion.rs` | the `prompt` of a text completion |
 //! | `lax.rs` | numbers and truth values, as the engines' request models read them |
@@ -29,6 +30,7 @@ mod fields;
 mod lax;
 mod media;
 mod message;
+mod render;
 mod sglang;
 mod sglang_schema;
 mod trtllm;

@@ -19,7 +19,7 @@ use crate::publisher::{Publisher, PublisherCounters, PublisherReport, PublisherS
 use crate::query_response::{FindError, Found, QueryResponse, decode};
 use crate::rank_prefixes::RankPrefixes;
 use crate::script::FIND;
-use crate::supervision::{panic_count, supervise};
+use crate::supervision::{RESTART_PAUSE, panic_count, supervise};
 use crate::url::{StoreUrl, Topology};
 
 /// Configuration of a store.
@@ -56,9 +56,6 @@ impl StoreOptions {
 
 /// Number of buckets in a cluster, spread over its nodes.
 const CLUSTER_BUCKETS: u16 = 64;
-
-/// Pause before a link that panicked is started again.
-pub(crate) const RESTART_PAUSE: Duration = Duration::from_secs(1);
 
 /// Status of a replica's store.
 #[derive(Debug, Clone)]

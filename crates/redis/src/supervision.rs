@@ -8,6 +8,9 @@ use std::time::Duration;
 use tokio::task::JoinSet;
 use tracing::error;
 
+/// Pause before a link that panicked is started again.
+pub(crate) const RESTART_PAUSE: Duration = Duration::from_secs(1);
+
 /// Number of panics of store tasks in this process.
 static PANICS: AtomicU64 = AtomicU64::new(0);
 

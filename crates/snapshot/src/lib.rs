@@ -48,7 +48,8 @@
 //!
 //! | file | role |
 //! |---|---|
-//! | `read.rs` | streaming reader ([`read_dump`]), its sink ([`DumpSink`]) and errors; the form of lines |
+//! | `read.rs` | streaming reader ([`read_dump`]); the form of lines |
+//! | `entry.rs`, `error.rs` | entries of a dump and their receiver ([`DumpSink`]); failures to read one |
 //! | `object.rs` | streaming reader of the object |
 //! | `totals.rs` | totals of the blocks read, checked against records |
 //! | `write.rs` | streaming writer ([`DumpWriter`]) |
@@ -62,6 +63,8 @@
 
 mod contents;
 mod directory;
+mod entry;
+mod error;
 mod event;
 mod groups;
 mod object;
@@ -74,12 +77,13 @@ mod write;
 
 pub use self::contents::recent_blocks;
 pub use self::directory::{DirectoryError, SnapshotDirectory, StoredSnapshot};
+pub use self::entry::{
+    DumpEntry, DumpSink, DumpSummary, GroupLinks, KeptBlocks, RankName, RecentBlocks, SecondaryBlocks, StoredBlocks,
+};
+pub use self::error::{DumpError, Refused};
 pub use self::groups::{GroupRecord, RoleRecord, WindowRecord};
 pub use self::rank_dump::RankDump;
-pub use self::read::{
-    DumpEntry, DumpError, DumpSink, DumpSummary, GroupLinks, KeptBlocks, RankName, RecentBlocks, Refused,
-    SecondaryBlocks, StoredBlocks, read_dump,
-};
+pub use self::read::read_dump;
 pub use self::record::{CursorRecord, EngineRecord, RankRecord, StreamRecord, TokenWindowRecord};
 pub use self::tally::Tally;
 pub use self::write::{DumpForm, DumpWriter};

@@ -11,8 +11,9 @@ use flash_indexer_types::{InstanceId, ModelKey};
 use serde::de::{self, DeserializeSeed, Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
 use serde_json::error::Category;
 
+use super::entry::{DumpSink, DumpSummary, RankName};
+use super::error::{DumpError, read_error};
 use super::event::{ReadEvent, ReadTier};
-use super::read::{DumpError, DumpSink, DumpSummary, RankName, read_error};
 use super::record::RankRecord;
 use super::totals::ReceivedTotals;
 

@@ -1,216 +1,19 @@
 //! Streaming reader of a dump in any of its forms.
 
-use std::io::{self, BufRead, BufReader, Cursor, Read};
+use std::io::{BufRead, BufReader, Cursor, Read};
 
-use flash_indexer_core::groups::{BlockLink, GroupChange, GroupEvent, SecondaryGroup};
-use flash_indexer_core::hashing::{BlockSize, Salt};
-use flash_indexer_core::{Block, BlockEvent, DpRank, SequenceHash, Tier};
+use flash_indexer_core::DpRank;
+use flash_indexer_core::hashing::BlockSize;
 use flash_indexer_types::names::shorten;
 use flash_indexer_types::{InstanceId, ModelKey};
-use flash_indexer_wire::Age;
 use serde::Deserialize;
 
+use super::entry::{DumpSink, DumpSummary, RankName};
+use super::error::{DumpError, read_error};
 use super::event::{ReadEvent, ReadTier};
 use super::record::{End, RankRecord, Start};
-use super::tally::Tally;
 use super::totals::ReceivedTotals;
 use super::{LINE_BYTES_MAX, LINES_START, VERSION, object};
-
-/// Failure to read a dump. Entries that the sink received before are incomplete and must be discarded.
-#[derive(Debug, thiserror::Error)]
-pub enum DumpError {
-    /// Reading the input failed.
-    #[error("failed to read the dump: {0}; get it again")]
-    Read(io::Error),
-    /// The dump ends early.
-    #[error("failed to read the dump: it is cut off; get it again")]
-    CutOff,
-    /// The dump has an invalid part.
-    #[error("failed to read the dump at {position}: {cause}; check that the input is a dump, or get it again")]
-    Damaged {
-        /// Position in the input.
-        position: String,
-        /// The cause.
-        cause: String,
-    },
-    /// A newer program wrote the dump.
-    #[error(
-        "failed to read the dump: it has version {0}, and this program reads up to {VERSION}; use the program that wrote it"
-    )]
-    Version(u32),
-    /// The blocks of the dump differ from its own totals.
-    #[error("failed to read the dump: {of} should hold {declared:?} and holds {received:?}; get it again")]
-    Incomplete {
-        /// The part of the dump.
-        of: String,
-        /// Total that the dump declares.
-        declared: Tally,
-        /// Total of the blocks read.
-        received: Tally,
-    },
-    /// The sink rejects the dump.
-    #[error("{0}")]
-    Refused(String),
-}
-
-/// Reason for which a sink rejects a dump.
-#[derive(Debug)]
-pub struct Refused(pub String);
-
-impl From<Refused> for DumpError {
-    fn from(refused: Refused) -> Self {
-        Self::Refused(refused.0)
-    }
-}
-
-/// Receiver of a dump while it is read.
-pub trait DumpSink {
-    /// Receives a rank's record: before its blocks in the form of lines, after them in an object, never from other indexers.
-    ///
-    /// # Errors
-    ///
-    /// Returns the reason if the sink rejects the dump.
-    fn rank(&mut self, record: RankRecord) -> Result<(), Refused>;
-
-    /// Receives blocks of a rank. In the primary cache group, parents precede children.
-    ///
-    /// # Errors
-    ///
-    /// Returns the reason if the sink rejects the dump.
-    fn entry(&mut self, rank: RankName<'_>, entry: DumpEntry) -> Result<(), Refused>;
-}
-
-/// Rank of an entry.
-#[derive(Debug, Clone, Copy)]
-pub struct RankName<'a> {
-    /// Model and tenant.
-    pub key: &'a ModelKey,
-    /// Size of the model's blocks.
-    pub block_size: BlockSize,
-    /// The instance.
-    pub instance: &'a InstanceId,
-    /// The data-parallel rank.
-    pub dp_rank: DpRank,
-}
-
-/// Content of one event of a dump.
-#[derive(Debug)]
-pub enum DumpEntry {
-    /// Blocks of the primary cache group, the only one of most models.
-    Blocks(StoredBlocks),
-    /// Blocks of a secondary cache group.
-    Secondary(SecondaryBlocks),
-    /// Links between blocks of a secondary cache group, after the blocks.
-    Links(GroupLinks),
-    /// Recent blocks that the rank no longer holds, for the decoder state.
-    Recent(RecentBlocks),
-    /// Removed blocks that the rank's index keeps for their descendants.
-    Kept(KeptBlocks),
-}
-
-impl DumpEntry {
-    /// Number of blocks in the entry.
-    #[must_use]
-    pub fn block_count(&self) -> usize {
-        match self {
-            Self::Blocks(stored) => stored.blocks.len(),
-            Self::Secondary(stored) => stored.hashes.len(),
-            Self::Links(_) => 0,
-            Self::Recent(recent) => recent.blocks.len(),
-            Self::Kept(kept) => kept.blocks.len(),
-        }
-    }
-}
-
-/// Blocks that a rank holds in a secondary cache group, in any order.
-#[derive(Debug)]
-pub struct SecondaryBlocks {
-    /// The group.
-    pub group: SecondaryGroup,
-    /// Tier of the copies.
-    pub tier: Tier,
-    /// Reference count of each block.
-    pub copies: u32,
-    /// The blocks.
-    pub hashes: Vec<SequenceHash>,
-}
-
-/// Links between blocks of a secondary cache group whose blocks are smaller than the registered ones.
-#[derive(Debug)]
-pub struct GroupLinks {
-    /// The group.
-    pub group: SecondaryGroup,
-    /// The links.
-    pub links: Vec<BlockLink>,
-}
-
-impl From<GroupLinks> for GroupChange {
-    fn from(GroupLinks { group, links }: GroupLinks) -> Self {
-        Self { group, event: GroupEvent::Linked(links) }
-    }
-}
-
-impl From<SecondaryBlocks> for GroupChange {
-    fn from(stored: SecondaryBlocks) -> Self {
-        let SecondaryBlocks { group, tier, copies, hashes } = stored;
-        Self { group, event: GroupEvent::Stored { tier, blocks: hashes, copies } }
-    }
-}
-
-/// Chain of blocks that a rank holds: each block is the parent of the next.
-#[derive(Debug)]
-pub struct StoredBlocks {
-    /// Tier of the copies.
-    pub tier: Tier,
-    /// Parent of the first block; none at the start of a sequence.
-    pub parent: Option<SequenceHash>,
-    /// Reference count of each block.
-    pub copies: u32,
-    /// The blocks.
-    pub blocks: Vec<Block>,
-    /// Salt that the blocks inherit.
-    pub salt: Option<Salt>,
-    /// Age of the blocks in the decoder state, if they are in it.
-    pub remembered: Option<Age>,
-}
-
-impl From<StoredBlocks> for BlockEvent {
-    fn from(stored: StoredBlocks) -> Self {
-        let StoredBlocks { tier, parent, copies, blocks, salt: _, remembered: _ } = stored;
-        Self::Stored { tier, parent, blocks, copies }
-    }
-}
-
-/// Chain of blocks that a rank does not hold, and whose descendants it holds.
-#[derive(Debug)]
-pub struct KeptBlocks {
-    /// Parent of the first block; none at the start of a sequence.
-    pub parent: Option<SequenceHash>,
-    /// The blocks.
-    pub blocks: Vec<Block>,
-}
-
-/// Chain of blocks that a rank does not hold, and that its engine may name again by sequence hash alone.
-#[derive(Debug)]
-pub struct RecentBlocks {
-    /// Parent of the first block; none at the start of a sequence.
-    pub parent: Option<SequenceHash>,
-    /// The blocks.
-    pub blocks: Vec<Block>,
-    /// Salt that the blocks inherit.
-    pub salt: Option<Salt>,
-    /// Age of the blocks in the decoder state.
-    pub age: Age,
-}
-
-/// Totals of a complete dump.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct DumpSummary {
-    /// Ranks with a record or a block.
-    pub ranks: u64,
-    /// All blocks.
-    pub holds: Tally,
-}
 
 /// Reads a dump, compressed with zstd or not, and passes it to `sink` entry by entry. Memory is bounded by the longest
 /// event. The entries are valid only if this returns without an error.
@@ -246,14 +49,6 @@ fn read_plain(start: &[u8], input: impl Read, sink: &mut impl DumpSink) -> Resul
 }
 
 const READ_BYTES: usize = 256 << 10;
-
-/// Maps a read error. A stream that ends in the middle of a compressed frame or of an HTTP body was cut off.
-pub(super) fn read_error(error: io::Error) -> DumpError {
-    match error.kind() {
-        io::ErrorKind::UnexpectedEof => DumpError::CutOff,
-        _ => DumpError::Read(error),
-    }
-}
 
 /// Line of any kind. A line of an unknown kind has none of these fields.
 #[derive(Deserialize)]

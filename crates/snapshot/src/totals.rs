@@ -7,9 +7,10 @@ use flash_indexer_core::hashing::BlockSize;
 use flash_indexer_core::{SequenceHash, Tier};
 use flash_indexer_types::hashes::AnyHash;
 
+use super::entry::{DumpEntry, GroupLinks, KeptBlocks, RecentBlocks, SecondaryBlocks, StoredBlocks};
+use super::error::DumpError;
 use super::event::{ReadGroup, ReadKept, ReadRecent, ReadStored, ReadTier};
 use super::groups::{GroupSizeError, read_size};
-use super::read::{DumpEntry, DumpError, GroupLinks, KeptBlocks, RecentBlocks, SecondaryBlocks, StoredBlocks};
 use super::record::RankRecord;
 use super::tally::Tally;
 

@@ -15,6 +15,10 @@ const UNLIMITED_CRATE: &str = "core";
 /// Folder of generated files.
 const GENERATED: &str = "generated";
 
+/// Cycles of modules that stay, with the reason.
+const CYCLES: [(&str, [&str; 2], &str); 1] =
+    [("jinja-syntax", ["expression", "operand"], "the grammar is recursive: operands have expressions in brackets")];
+
 type Dependencies = BTreeMap<String, BTreeSet<String>>;
 
 fn workspace() -> PathBuf {
@@ -172,4 +176,98 @@ fn every_file_of_a_test_program_is_built() {
             assert!(is_built, "{} is in no program; name it in main.rs", path.display());
         }
     }
+}
+
+/// A file without comments and the module of tests at the end.
+fn code_of(path: &Path) -> String {
+    let text = read(path);
+    let code = text.split("#[cfg(test)]\nmod tests {").next().unwrap_or_default();
+    code.lines().map(|line| line.split("//").next().unwrap_or_default()).collect::<Vec<_>>().join("\n")
+}
+
+/// First identifier of a text.
+fn first_name(text: &str) -> String {
+    text.trim_start().chars().take_while(|&c| c.is_alphanumeric() || c == '_').collect()
+}
+
+/// First names of the paths behind a `::`: one, or those of a group in braces.
+fn first_names(behind: &str) -> Vec<String> {
+    let Some(group) = behind.strip_prefix('{') else { return vec![first_name(behind)] };
+    let (mut depth, mut items) = (0_usize, vec![String::new()]);
+    for c in group.chars() {
+        match c {
+            '}' if depth == 0 => break,
+            ',' if depth == 0 => items.push(String::new()),
+            c => {
+                depth = if c == '{' { depth + 1 } else { depth - usize::from(c == '}') };
+                items.last_mut().expect("it has one").push(c);
+            }
+        }
+    }
+    items.iter().map(|item| first_name(item)).collect()
+}
+
+/// The top-level modules of a crate that each of them imports from, through `crate::`, `super::` or a name that the root exports.
+fn imports(src: &Path) -> Dependencies {
+    let root = ["lib.rs", "main.rs"].map(|file| src.join(file)).into_iter().find(|path| path.exists()).expect("a root");
+    let modules: BTreeSet<String> =
+        entries(src).iter().filter(|path| !is_test(path)).map(|path| name_of(path)).collect();
+    let root_code = code_of(&root);
+    let mut owners: BTreeMap<String, String> = modules.iter().map(|name| (name.clone(), name.clone())).collect();
+    for export in root_code.split("use ").skip(1).filter_map(|export| export.split(';').next()) {
+        let path = export.trim_start_matches("self::").trim_start_matches("crate::");
+        if let Some((module, names)) = path.split_once("::").filter(|(module, _)| modules.contains(*module)) {
+            let names = names.split(|c: char| !c.is_alphanumeric() && c != '_').filter(|name| !name.is_empty());
+            owners.extend(names.map(|name| (name.to_owned(), module.to_owned())));
+        }
+    }
+    let mut all = Dependencies::new();
+    for path in sources(src).into_iter().filter(|path| *path != root) {
+        let inside = path.strip_prefix(src).expect("it is inside");
+        let parts: Vec<String> = inside.iter().map(|part| name_of(Path::new(part))).collect();
+        let depth = parts.iter().filter(|part| *part != "mod").count();
+        let code = code_of(&path);
+        let of_crate = code.split("crate::").skip(1);
+        let to_root = "super::".repeat(depth);
+        // A longer chain of `super` would lead out of the crate, so each chain of this length leads to the root.
+        let of_super = code.split(&to_root).skip(1);
+        let used = of_crate.chain(of_super).flat_map(first_names).filter_map(|name| owners.get(&name).cloned());
+        all.entry(parts[0].clone()).or_default().extend(used.filter(|module| *module != parts[0]));
+    }
+    for module in modules {
+        all.entry(module).or_default();
+    }
+    all
+}
+
+/// The modules that a module imports from, directly or through others.
+fn imported(from: &str, all: &Dependencies) -> BTreeSet<String> {
+    let (mut reached, mut left) = (BTreeSet::new(), vec![from.to_owned()]);
+    while let Some(next) = left.pop() {
+        for module in &all[&next] {
+            if reached.insert(module.clone()) {
+                left.push(module.clone());
+            }
+        }
+    }
+    reached
+}
+
+#[test]
+fn no_imports_of_modules_form_a_cycle() {
+    let mut cycles = BTreeSet::new();
+    for (name, folder) in crates() {
+        let all = imports(&folder.join("src"));
+        for module in all.keys() {
+            let reached = imported(module, &all);
+            if reached.contains(module) {
+                let is_back = |other: &&String| imported(other, &all).contains(module);
+                let cycle: Vec<String> = reached.iter().filter(is_back).cloned().collect();
+                cycles.insert((name.clone(), cycle));
+            }
+        }
+    }
+    let permitted = CYCLES.map(|(name, cycle, _)| (name.to_owned(), cycle.map(str::to_owned).to_vec()));
+    let advice = "move what both sides use to a module of its own; CYCLES has the exceptions";
+    assert_eq!(cycles, BTreeSet::from(permitted), "modules import each other, of these crates: {advice}");
 }

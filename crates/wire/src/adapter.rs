@@ -1,6 +1,5 @@
 //! Differences between the engines' message formats. Everything else is decoded the same way for all engines.
 
-use crate::decode::{Batch, BatchError, BatchOutline};
 use crate::msgpack::{Reader, Token};
 use crate::topic::{TopicError, TopicNames};
 
@@ -30,15 +29,6 @@ impl EngineAdapter {
     /// When the topic is not UTF-8.
     pub fn names(self, topic: &[u8]) -> Result<TopicNames<'_>, TopicError> {
         TopicNames::of(topic)
-    }
-
-    /// Decodes a payload into a batch. Linear in its length.
-    ///
-    /// # Errors
-    ///
-    /// When the payload is not a batch or is cut short.
-    pub fn batch(self, payload: &[u8]) -> Result<Batch<'_>, BatchError> {
-        BatchOutline::of(payload).map(|outline| outline.batch(payload, self))
     }
 
     /// Meaning of the field at position `at` of an array `BlockStored`, counted from the field after the tag.

@@ -3,9 +3,11 @@
 use flash_indexer_core::DpRank;
 
 use crate::adapter::EngineAdapter;
-use crate::decode_event::{UnknownField, event};
+use crate::decode_event::event;
 use crate::event::EngineEvent;
+use crate::event_error::EventError;
 use crate::msgpack::{Malformed, Reader, Token};
+use crate::unknown_fields::UnknownField;
 
 /// One decoded message.
 #[derive(Debug, Clone, PartialEq)]
@@ -29,6 +31,17 @@ impl Batch<'_> {
             _ => None,
         });
         stores.next().map(|stored| stored.block_size)
+    }
+}
+
+impl EngineAdapter {
+    /// Decodes a payload into a batch. Linear in its length.
+    ///
+    /// # Errors
+    ///
+    /// When the payload is not a batch or is cut short.
+    pub fn batch(self, payload: &[u8]) -> Result<Batch<'_>, BatchError> {
+        BatchOutline::of(payload).map(|outline| outline.batch(payload, self))
     }
 }
 
@@ -100,7 +113,7 @@ pub struct Events<'a> {
 }
 
 impl<'a> Events<'a> {
-    /// Takes the unknown fields of the events decoded so far, at most [`UNKNOWN_FIELDS_MAX`] and each once.
+    /// Takes the unknown fields of the events decoded so far, at most [`UNKNOWN_FIELDS_MAX`](crate::UNKNOWN_FIELDS_MAX) and each once.
     pub fn take_unknown_fields(&mut self) -> Vec<UnknownField<'a>> {
         std::mem::take(&mut self.unknown_fields)
     }
@@ -138,17 +151,6 @@ impl<'a> Iterator for Events<'a> {
 /// Limit of the events in a batch. The smallest event of an engine takes 16 bytes, so a message of 16 MiB has fewer.
 pub const BATCH_EVENTS_MAX: u32 = 1 << 20;
 
-/// Limit of the blocks that an event names. Engines name one to some thousand.
-pub const EVENT_BLOCKS_MAX: u32 = 1 << 18;
-/// Limit of the tokens in an event's list of tokens.
-pub const EVENT_TOKENS_MAX: u32 = 1 << 22;
-/// Limit of the extra keys of all blocks of an event.
-pub const EVENT_KEYS_MAX: u32 = 1 << 18;
-/// Limit of the copy counts of an event: each may be a change of its own.
-pub const EVENT_COUNTS_MAX: u32 = 1 << 16;
-/// Limit of the fields of an event.
-pub const EVENT_FIELDS_MAX: u32 = 1 << 10;
-
 /// The whole payload cannot be decoded: none of its events is known.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum BatchError {
@@ -174,80 +176,6 @@ impl BatchError {
             Self::Malformed(_) => "malformed_batch",
             Self::NotABatch => "not_a_batch",
             Self::TooManyEvents { .. } => "too_many_events",
-        }
-    }
-}
-
-/// One event cannot be used; the other events of its batch can.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum EventError {
-    /// Neither a tagged array nor a map with `type`.
-    #[error("not an event: expected [\"BlockStored\", …] or {{\"type\": \"BlockStored\", …}}")]
-    NotAnEvent,
-    /// A type other than the known ones.
-    #[error("unknown event type {kind:?}")]
-    UnknownType {
-        /// The type as sent, truncated to 64 characters.
-        kind: String,
-    },
-    /// A mandatory field is absent.
-    #[error("field {field} is missing")]
-    MissingField {
-        /// The field's name.
-        field: &'static str,
-    },
-    /// A field has a type that no known engine sends.
-    #[error("field {field} has the wrong type")]
-    WrongType {
-        /// The field's name.
-        field: &'static str,
-    },
-    /// A field's value is out of range.
-    #[error("field {field} has a value out of range")]
-    OutOfRange {
-        /// The field's name.
-        field: &'static str,
-    },
-    /// A map has a field twice, so what it means is not known.
-    #[error("a field of the event is repeated: publish each field once")]
-    RepeatedField,
-    /// A list has too many elements: other engines would wait while it is decoded.
-    #[error("field {field} has {count} elements; at most {max} are allowed: publish events of fewer blocks")]
-    TooLong {
-        /// The field's name.
-        field: &'static str,
-        /// Elements of the list.
-        count: u32,
-        /// Limit of the elements.
-        max: u32,
-    },
-    /// The event was pulled in another format, and could not be used there ([`PullReader`](crate::PullReader)).
-    #[error("{why}")]
-    LeftOut {
-        /// Label for counters.
-        reason: &'static str,
-        /// The cause, truncated to 256 characters.
-        why: String,
-    },
-    /// The event's own MessagePack is malformed.
-    #[error("failed to decode the event: {0}")]
-    Malformed(#[from] Malformed),
-}
-
-impl EventError {
-    /// Label for counters.
-    #[must_use]
-    pub const fn reason(&self) -> &'static str {
-        match self {
-            Self::NotAnEvent => "not_an_event",
-            Self::UnknownType { .. } => "unknown_event_type",
-            Self::MissingField { .. } => "missing_field",
-            Self::WrongType { .. } => "wrong_type",
-            Self::OutOfRange { .. } => "out_of_range",
-            Self::RepeatedField => "repeated_field",
-            Self::TooLong { .. } => "event_too_large",
-            Self::LeftOut { reason, .. } => reason,
-            Self::Malformed(_) => "malformed_event",
         }
     }
 }

@@ -1,80 +1,15 @@
 //! Decoding of single events, in arrays and maps.
 
-use std::fmt::{self, Write};
-
 use crate::adapter::{EngineAdapter, StoredField, missing_stored_field};
-use crate::decode::{EVENT_FIELDS_MAX, EventError};
 use crate::decode_mooncake::mooncake_event;
 use crate::event::{BlockInactive, BlockRemoved, BlockStored, BlockTransferred, EngineEvent, ScopedClear};
-use crate::event_fields::{salt_in_map, set_field};
+use crate::event_error::{EVENT_FIELDS_MAX, EventError};
+use crate::event_fields::{read_entries, salt_in_map, set_field};
 use crate::fields;
+use crate::left_out::{LEFT_OUT, left_out};
 use crate::msgpack::{Reader, Token};
-use crate::pulled;
 use crate::translate::is_known_medium;
-
-/// Field of a known event that this version does not know. The event is used without it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub struct UnknownField<'a> {
-    /// Type of the event.
-    pub event: &'static str,
-    /// The field.
-    pub name: FieldName<'a>,
-}
-
-/// Name of a field.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum FieldName<'a> {
-    /// Key in a map, as sent.
-    Key(&'a [u8]),
-    /// Position in an array, counted from the event's type, which is at zero.
-    Position(usize),
-}
-
-impl fmt::Display for FieldName<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Key(key) => {
-                String::from_utf8_lossy(key).chars().take(KIND_CHARS_MAX).try_for_each(|c| f.write_char(c))
-            }
-            Self::Position(at) => write!(f, "field {at}"),
-        }
-    }
-}
-
-/// Limit of the unknown fields that the events of a batch report together.
-pub const UNKNOWN_FIELDS_MAX: usize = 16;
-
-/// Collects the unknown fields of one event.
-pub(crate) struct UnknownFields<'a, 'f> {
-    event: &'static str,
-    found: &'f mut Vec<UnknownField<'a>>,
-}
-
-impl<'a> UnknownFields<'a, '_> {
-    pub(crate) fn add(&mut self, name: FieldName<'a>) {
-        let field = UnknownField { event: self.event, name };
-        if self.found.len() < UNKNOWN_FIELDS_MAX && !self.found.contains(&field) {
-            self.found.push(field);
-        }
-    }
-
-    /// Skips a field at a position of an array. Nil says nothing.
-    fn skip(&mut self, at: usize, reader: &mut Reader<'a>) -> Result<(), EventError> {
-        if reader.clone().next()? != Token::Nil {
-            self.add(FieldName::Position(at + 1));
-        }
-        Ok(reader.skip()?)
-    }
-
-    /// Skips a field of a map.
-    pub(crate) fn skip_named(&mut self, field: &'a [u8], reader: &mut Reader<'a>) -> Result<(), EventError> {
-        self.add(FieldName::Key(field));
-        Ok(reader.skip()?)
-    }
-}
-
-/// Longest unknown event type that an error repeats, in characters.
-const KIND_CHARS_MAX: usize = 64;
+use crate::unknown_fields::{UnknownField, UnknownFields};
 
 /// Decodes one event and advances the reader past it.
 pub(crate) fn event<'a>(
@@ -93,7 +28,7 @@ pub(crate) fn event<'a>(
         Token::Map(len) => {
             fields::limited(len, EVENT_FIELDS_MAX, "fields")?;
             match kind_of_map(&mut reader.clone(), len)? {
-                MapKind::Engine(kind) if kind == pulled::LEFT_OUT.as_bytes() => Err(pulled::left_out(reader, len)?),
+                MapKind::Engine(kind) if kind == LEFT_OUT.as_bytes() => Err(left_out(reader, len)?),
                 MapKind::Engine(kind) => {
                     let kind = Kind::of(kind)?;
                     from_map(reader, kind, len, &mut UnknownFields { event: kind.as_str(), found: unknown_fields })
@@ -132,10 +67,6 @@ fn kind_of_map<'a>(reader: &mut Reader<'a>, len: u32) -> Result<MapKind<'a>, Eve
     Err(EventError::NotAnEvent)
 }
 
-pub(crate) fn unknown_type(kind: &[u8]) -> EventError {
-    EventError::UnknownType { kind: String::from_utf8_lossy(kind).chars().take(KIND_CHARS_MAX).collect() }
-}
-
 /// Known types of events.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Kind {
@@ -154,7 +85,7 @@ impl Kind {
             b"BlockTransferred" => Ok(Self::Transferred),
             b"BlockInactive" => Ok(Self::Inactive),
             b"AllBlocksCleared" => Ok(Self::Cleared),
-            kind => Err(unknown_type(kind)),
+            kind => Err(EventError::unknown_type(kind)),
         }
     }
 
@@ -266,18 +197,12 @@ fn from_map<'a>(
 ) -> Result<EngineEvent<'a>, EventError> {
     let mut event = kind.event();
     let (mut has_hashes, mut has_block_size, mut has_target) = (false, false, false);
-    let mut keys = Vec::with_capacity(reader.capacity_for(len));
-    for _ in 0..len {
-        let Token::Text(key) = reader.next()? else { return Err(EventError::NotAnEvent) };
-        if keys.contains(&key) {
-            return Err(EventError::RepeatedField);
-        }
-        keys.push(key);
+    read_entries(reader, len, |key, reader| {
         has_hashes |= key == b"block_hashes";
         has_block_size |= key == b"block_size";
         has_target |= key == b"to_medium";
-        set_field(&mut event, key, reader, unknown)?;
-    }
+        set_field(&mut event, key, reader, unknown)
+    })?;
     // Every other absent field is nil: the start of a sequence, or a store without tokens.
     match kind {
         Kind::Stored | Kind::Removed | Kind::Transferred | Kind::Inactive if !has_hashes => {

@@ -6,11 +6,12 @@
 
 use flash_indexer_core::SequenceHash;
 
-use crate::decode::{EVENT_BLOCKS_MAX, EventError};
-use crate::decode_event::{UnknownFields, unknown_type};
 use crate::event::{BlockRemoved, BlockStored, CacheGroup, EngineEvent, StoreOrigin, TokenIds};
+use crate::event_error::{EVENT_BLOCKS_MAX, EventError};
+use crate::event_fields::read_entries;
 use crate::fields;
 use crate::msgpack::{Reader, Token};
+use crate::unknown_fields::UnknownFields;
 
 /// Shortest block hash in a text, in hexadecimal digits: eight bytes.
 const HASH_DIGITS_MIN: usize = 16;
@@ -63,15 +64,7 @@ pub(crate) fn mooncake_event<'a>(
     unknown: &mut UnknownFields<'a, '_>,
 ) -> Result<EngineEvent<'a>, EventError> {
     let mut event = Fields::default();
-    let mut keys = Vec::with_capacity(reader.capacity_for(len));
-    for _ in 0..len {
-        let Token::Text(key) = reader.next()? else { return Err(EventError::NotAnEvent) };
-        if keys.contains(&key) {
-            return Err(EventError::RepeatedField);
-        }
-        keys.push(key);
-        event.read(key, reader, unknown)?;
-    }
+    read_entries(reader, len, |key, reader| event.read(key, reader, unknown))?;
     match event.kind {
         // The parts of a block come and go by themselves: the first one alone does not show that the block is there.
         b"stored" if event.is_further_part || event.key.is_further_part => {
@@ -104,7 +97,7 @@ pub(crate) fn mooncake_event<'a>(
             Ok(EngineEvent::Removed(removed))
         }
         b"cleared" => Ok(EngineEvent::Cleared),
-        kind => Err(unknown_type(kind)),
+        kind => Err(EventError::unknown_type(kind)),
     }
 }
 

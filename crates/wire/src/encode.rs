@@ -7,7 +7,7 @@ use crate::event::{
     BlockInactive, BlockRemoved, BlockStored, BlockTransferred, EngineEvent, ExtraKey, RemovalReason, ScopedClear,
     StoreOrigin, TokenIds,
 };
-use crate::pulled::{LEFT_OUT, LeftOutEvent};
+use crate::left_out::{LEFT_OUT, LeftOutEvent};
 
 /// Event format of a vLLM release.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -52,11 +52,7 @@ pub fn encode_batch_leaving_out(
             (EngineEvent::Removed(event), Encoding::Array) => writer.removed_array(event),
             (EngineEvent::Transferred(event), _) => writer.transferred(event, encoding),
             (EngineEvent::Inactive(event), _) => writer.inactive(event, encoding),
-            (EngineEvent::Cleared, Encoding::Map) => {
-                writer.map(1);
-                writer.text("type");
-                writer.text("AllBlocksCleared");
-            }
+            (EngineEvent::Cleared, Encoding::Map) => writer.event_map("AllBlocksCleared", |_| {}),
             (EngineEvent::Cleared, Encoding::Array) => {
                 writer.array(1);
                 writer.text("AllBlocksCleared");
@@ -79,66 +75,63 @@ struct Writer {
     out: Vec<u8>,
 }
 
-/// Writer of the fields of a map event whose length is already written.
-struct MapFields<'w> {
-    writer: &'w mut Writer,
+/// Fields of an event's map, which are counted as they are written.
+struct MapFields {
+    count: usize,
+    fields: Writer,
 }
 
-impl MapFields<'_> {
+impl MapFields {
     fn always(&mut self, name: &str, write: impl FnOnce(&mut Writer)) {
-        self.writer.text(name);
-        write(self.writer);
+        self.count += 1;
+        self.fields.text(name);
+        write(&mut self.fields);
     }
 
     fn unless_absent<T>(&mut self, name: &str, value: Option<T>, write: impl FnOnce(&mut Writer, T)) {
         if let Some(value) = value {
-            self.writer.text(name);
-            write(self.writer, value);
+            self.always(name, |w| write(w, value));
         }
     }
 }
 
 impl Writer {
+    /// Writes an event as a map, with its tag and further fields.
+    fn event_map(&mut self, tag: &str, write: impl FnOnce(&mut MapFields)) {
+        let mut map = MapFields { count: 0, fields: Self { out: Vec::new() } };
+        map.always("type", |w| w.text(tag));
+        write(&mut map);
+        self.map(map.count);
+        self.out.append(&mut map.fields.out);
+    }
+
     fn stored_map(&mut self, event: &BlockStored<'_>) {
-        let optional = [
-            event.extra_keys.is_some(),
-            event.group.idx.is_some(),
-            event.group.kind.is_some(),
-            event.group.sliding_window.is_some(),
-            event.locality.is_some(),
-            event.ownership.is_some(),
-            event.session_id.is_some(),
-            event.lookahead_token_ids.is_some(),
-            event.cache_salt.is_some(),
-            event.origin.is_some(),
-        ];
-        self.map(8 + optional.iter().filter(|&&present| present).count());
-        let mut fields = MapFields { writer: self };
-        fields.always("type", |w| w.text("BlockStored"));
-        fields.always("block_hashes", |w| w.hashes(&event.block_hashes));
-        fields.always("parent_block_hash", |w| w.optional(event.parent_block_hash, Self::hash));
-        fields.always("token_ids", |w| w.token_ids(&event.token_ids));
-        fields.always("block_size", |w| w.unsigned(event.block_size.into()));
-        fields.always("lora_id", |w| w.optional(event.lora_id, Self::signed));
-        fields.always("medium", |w| w.optional(event.medium, Self::text));
-        fields.always("lora_name", |w| w.optional(event.lora_name, Self::text));
-        fields.unless_absent("extra_keys", event.extra_keys.as_ref(), |w, keys| w.extra_keys(keys));
-        fields.unless_absent("group_idx", event.group.idx, |w, idx| w.unsigned(idx.into()));
-        fields.unless_absent("kv_cache_spec_kind", event.group.kind, Self::text);
-        fields.unless_absent("kv_cache_spec_sliding_window", event.group.sliding_window, |w, window| {
-            w.unsigned(window.into());
+        self.event_map("BlockStored", |map| {
+            map.always("block_hashes", |w| w.hashes(&event.block_hashes));
+            map.always("parent_block_hash", |w| w.optional(event.parent_block_hash, Self::hash));
+            map.always("token_ids", |w| w.token_ids(&event.token_ids));
+            map.always("block_size", |w| w.unsigned(event.block_size.into()));
+            map.always("lora_id", |w| w.optional(event.lora_id, Self::signed));
+            map.always("medium", |w| w.optional(event.medium, Self::text));
+            map.always("lora_name", |w| w.optional(event.lora_name, Self::text));
+            map.unless_absent("extra_keys", event.extra_keys.as_ref(), |w, keys| w.extra_keys(keys));
+            map.unless_absent("group_idx", event.group.idx, |w, idx| w.unsigned(idx.into()));
+            map.unless_absent("kv_cache_spec_kind", event.group.kind, Self::text);
+            map.unless_absent("kv_cache_spec_sliding_window", event.group.sliding_window, |w, window| {
+                w.unsigned(window.into());
+            });
+            map.unless_absent("locality", event.locality, Self::text);
+            map.unless_absent("ownership", event.ownership, Self::text);
+            map.unless_absent("session_id", event.session_id, Self::text);
+            map.unless_absent("lookahead_token_ids", event.lookahead_token_ids.as_ref(), |w, blocks| {
+                w.array(blocks.len());
+                for tokens in blocks {
+                    w.tokens(tokens);
+                }
+            });
+            map.unless_absent("cache_salt", event.cache_salt, Self::text);
+            map.unless_absent("origin", event.origin.map(StoreOrigin::as_str), Self::text);
         });
-        fields.unless_absent("locality", event.locality, Self::text);
-        fields.unless_absent("ownership", event.ownership, Self::text);
-        fields.unless_absent("session_id", event.session_id, Self::text);
-        fields.unless_absent("lookahead_token_ids", event.lookahead_token_ids.as_ref(), |w, blocks| {
-            w.array(blocks.len());
-            for tokens in blocks {
-                w.tokens(tokens);
-            }
-        });
-        fields.unless_absent("cache_salt", event.cache_salt, Self::text);
-        fields.unless_absent("origin", event.origin.map(StoreOrigin::as_str), Self::text);
     }
 
     fn stored_array(&mut self, event: &BlockStored<'_>) {
@@ -158,24 +151,17 @@ impl Writer {
     }
 
     fn removed_map(&mut self, event: &BlockRemoved<'_>) {
-        let optional = [
-            event.group_idx.is_some(),
-            event.locality.is_some(),
-            event.ownership.is_some(),
-            event.remaining_copy_counts.is_some(),
-            event.reason.is_some(),
-        ];
-        self.map(3 + optional.iter().filter(|&&present| present).count());
-        let mut fields = MapFields { writer: self };
-        fields.always("type", |w| w.text("BlockRemoved"));
-        fields.always("block_hashes", |w| w.hashes(&event.block_hashes));
-        fields.always("medium", |w| w.optional(event.medium, Self::text));
-        fields.unless_absent("group_idx", event.group_idx, |w, idx| w.unsigned(idx.into()));
-        fields.unless_absent("locality", event.locality, Self::text);
-        fields.unless_absent("ownership", event.ownership, Self::text);
-        fields
-            .unless_absent("remaining_copy_counts", event.remaining_copy_counts.as_ref(), |w, counts| w.tokens(counts));
-        fields.unless_absent("reason", event.reason.map(RemovalReason::as_str), Self::text);
+        self.event_map("BlockRemoved", |map| {
+            map.always("block_hashes", |w| w.hashes(&event.block_hashes));
+            map.always("medium", |w| w.optional(event.medium, Self::text));
+            map.unless_absent("group_idx", event.group_idx, |w, idx| w.unsigned(idx.into()));
+            map.unless_absent("locality", event.locality, Self::text);
+            map.unless_absent("ownership", event.ownership, Self::text);
+            map.unless_absent("remaining_copy_counts", event.remaining_copy_counts.as_ref(), |w, counts| {
+                w.tokens(counts)
+            });
+            map.unless_absent("reason", event.reason.map(RemovalReason::as_str), Self::text);
+        });
     }
 
     fn removed_array(&mut self, event: &BlockRemoved<'_>) {
@@ -219,13 +205,11 @@ impl Writer {
     }
 
     fn cleared_map(&mut self, scope: &ScopedClear<'_>) {
-        let optional = [scope.medium.is_some(), scope.ownership.is_some(), scope.group_idx.is_some()];
-        self.map(1 + optional.iter().filter(|&&present| present).count());
-        let mut fields = MapFields { writer: self };
-        fields.always("type", |w| w.text("AllBlocksCleared"));
-        fields.unless_absent("medium", scope.medium, Self::text);
-        fields.unless_absent("ownership", scope.ownership, Self::text);
-        fields.unless_absent("group_idx", scope.group_idx, |w, idx| w.unsigned(idx.into()));
+        self.event_map("AllBlocksCleared", |map| {
+            map.unless_absent("medium", scope.medium, Self::text);
+            map.unless_absent("ownership", scope.ownership, Self::text);
+            map.unless_absent("group_idx", scope.group_idx, |w, idx| w.unsigned(idx.into()));
+        });
     }
 
     fn cleared_array(&mut self, scope: &ScopedClear<'_>) {

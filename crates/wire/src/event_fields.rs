@@ -1,12 +1,12 @@
 //! Fields of single events, by their names.
 
-use crate::decode::{EVENT_FIELDS_MAX, EventError};
-use crate::decode_event::{FieldName, UnknownFields};
 use crate::event::{
     BlockInactive, BlockRemoved, BlockStored, BlockTransferred, EngineEvent, RemovalReason, ScopedClear,
 };
+use crate::event_error::{EVENT_FIELDS_MAX, EventError};
 use crate::fields::{self, BlockKeys};
 use crate::msgpack::{Reader, Token};
+use crate::unknown_fields::{FieldName, UnknownFields};
 
 /// Reads the value of a field into an event.
 pub(crate) fn set_field<'a>(
@@ -15,50 +15,52 @@ pub(crate) fn set_field<'a>(
     reader: &mut Reader<'a>,
     unknown: &mut UnknownFields<'a, '_>,
 ) -> Result<(), EventError> {
-    match event {
-        EngineEvent::Stored(stored) => stored_field(stored, field, reader, unknown),
-        EngineEvent::Removed(removed) => removed_field(removed, field, reader, unknown),
-        EngineEvent::Transferred(transferred) => transferred_field(transferred, field, reader, unknown),
-        EngineEvent::Inactive(inactive) => inactive_field(inactive, field, reader, unknown),
-        EngineEvent::ClearedScope(scope) => cleared_field(scope, field, reader, unknown),
-        EngineEvent::Cleared => Ok(reader.skip()?),
+    let is_known = match event {
+        EngineEvent::Stored(stored) => stored_field(stored, field, reader)?,
+        EngineEvent::Removed(removed) => removed_field(removed, field, reader)?,
+        EngineEvent::Transferred(transferred) => transferred_field(transferred, field, reader)?,
+        EngineEvent::Inactive(inactive) => inactive_field(inactive, field, reader)?,
+        EngineEvent::ClearedScope(scope) => cleared_field(scope, field, reader)?,
+        EngineEvent::Cleared => return Ok(reader.skip()?),
+    };
+    // The tag of the event is not a field.
+    if !is_known && field != b"type" {
+        unknown.add(FieldName::Key(field));
     }
+    if is_known { Ok(()) } else { Ok(reader.skip()?) }
 }
 
-/// A field of a wrong type is an error: without it the clear would apply to more blocks.
-fn cleared_field<'a>(
-    scope: &mut ScopedClear<'a>,
-    field: &'a [u8],
+/// Reads the entries of a map whose keys are texts, none of them twice.
+pub(crate) fn read_entries<'a>(
     reader: &mut Reader<'a>,
-    unknown: &mut UnknownFields<'a, '_>,
+    len: u32,
+    mut read: impl FnMut(&'a [u8], &mut Reader<'a>) -> Result<(), EventError>,
 ) -> Result<(), EventError> {
-    match field {
-        b"medium" => scope.medium = fields::optional_text(reader, "medium")?,
-        b"ownership" => scope.ownership = fields::optional_text(reader, "ownership")?,
-        b"group_idx" => scope.group_idx = fields::optional_u32(reader, "group_idx")?,
-        _ => skip_named(field, reader, unknown)?,
+    let mut keys = Vec::with_capacity(reader.capacity_for(len));
+    for _ in 0..len {
+        let Token::Text(key) = reader.next()? else { return Err(EventError::NotAnEvent) };
+        if keys.contains(&key) {
+            return Err(EventError::RepeatedField);
+        }
+        keys.push(key);
+        read(key, reader)?;
     }
     Ok(())
 }
 
-/// Skips an unknown field of a map. The tag of the event is not a field.
-fn skip_named<'a>(
-    field: &'a [u8],
-    reader: &mut Reader<'a>,
-    unknown: &mut UnknownFields<'a, '_>,
-) -> Result<(), EventError> {
-    if field != b"type" {
-        unknown.add(FieldName::Key(field));
+/// Reads a field of a scoped clear. Returns whether it is known, and is read. A field of a wrong type is an error: without it the
+/// clear would apply to more blocks.
+fn cleared_field<'a>(scope: &mut ScopedClear<'a>, field: &[u8], reader: &mut Reader<'a>) -> Result<bool, EventError> {
+    match field {
+        b"medium" => scope.medium = fields::optional_text(reader, "medium")?,
+        b"ownership" => scope.ownership = fields::optional_text(reader, "ownership")?,
+        b"group_idx" => scope.group_idx = fields::optional_u32(reader, "group_idx")?,
+        _ => return Ok(false),
     }
-    Ok(reader.skip()?)
+    Ok(true)
 }
 
-fn stored_field<'a>(
-    event: &mut BlockStored<'a>,
-    field: &'a [u8],
-    reader: &mut Reader<'a>,
-    unknown: &mut UnknownFields<'a, '_>,
-) -> Result<(), EventError> {
+fn stored_field<'a>(event: &mut BlockStored<'a>, field: &[u8], reader: &mut Reader<'a>) -> Result<bool, EventError> {
     match field {
         b"block_hashes" => event.block_hashes = fields::hashes(reader, "block_hashes")?,
         b"parent_block_hash" => event.parent_block_hash = fields::optional_hash(reader, "parent_block_hash")?,
@@ -100,17 +102,12 @@ fn stored_field<'a>(
         }
         b"origin" => event.origin = fields::lenient(reader, fields::origin)?,
         b"component_types" => event.components = fields::components(reader, "component_types")?,
-        _ => skip_named(field, reader, unknown)?,
+        _ => return Ok(false),
     }
-    Ok(())
+    Ok(true)
 }
 
-fn removed_field<'a>(
-    event: &mut BlockRemoved<'a>,
-    field: &'a [u8],
-    reader: &mut Reader<'a>,
-    unknown: &mut UnknownFields<'a, '_>,
-) -> Result<(), EventError> {
+fn removed_field<'a>(event: &mut BlockRemoved<'a>, field: &[u8], reader: &mut Reader<'a>) -> Result<bool, EventError> {
     match field {
         b"block_hashes" => event.block_hashes = fields::hashes(reader, "block_hashes")?,
         b"medium" => event.medium = fields::optional_text(reader, "medium")?,
@@ -124,39 +121,33 @@ fn removed_field<'a>(
             let text = fields::lenient(reader, fields::optional_text)?;
             event.reason = text.and_then(RemovalReason::named);
         }
-        _ => skip_named(field, reader, unknown)?,
+        _ => return Ok(false),
     }
-    Ok(())
+    Ok(true)
 }
 
 fn transferred_field<'a>(
     event: &mut BlockTransferred<'a>,
-    field: &'a [u8],
+    field: &[u8],
     reader: &mut Reader<'a>,
-    unknown: &mut UnknownFields<'a, '_>,
-) -> Result<(), EventError> {
+) -> Result<bool, EventError> {
     match field {
         b"block_hashes" => event.block_hashes = fields::hashes(reader, "block_hashes")?,
         b"from_medium" => event.from_medium = fields::optional_text(reader, "from_medium")?,
         b"to_medium" => event.to_medium = fields::optional_text(reader, "to_medium")?,
         b"group_idx" => event.group_idx = fields::optional_u32(reader, "group_idx")?,
-        _ => skip_named(field, reader, unknown)?,
+        _ => return Ok(false),
     }
-    Ok(())
+    Ok(true)
 }
 
-fn inactive_field<'a>(
-    event: &mut BlockInactive,
-    field: &'a [u8],
-    reader: &mut Reader<'a>,
-    unknown: &mut UnknownFields<'a, '_>,
-) -> Result<(), EventError> {
+fn inactive_field<'a>(event: &mut BlockInactive, field: &[u8], reader: &mut Reader<'a>) -> Result<bool, EventError> {
     match field {
         b"block_hashes" => event.block_hashes = fields::hashes(reader, "block_hashes")?,
         b"medium" | b"group_idx" | b"locality" | b"ownership" => reader.skip()?,
-        _ => skip_named(field, reader, unknown)?,
+        _ => return Ok(false),
     }
-    Ok(())
+    Ok(true)
 }
 
 /// Reads a map with the salt, in the place of the extra keys.

@@ -2,10 +2,10 @@
 
 use flash_indexer_core::SequenceHash;
 
-use crate::decode::{
+use crate::event::{Components, ExtraKey, StoreOrigin, TokenIds};
+use crate::event_error::{
     EVENT_BLOCKS_MAX, EVENT_COUNTS_MAX, EVENT_FIELDS_MAX, EVENT_KEYS_MAX, EVENT_TOKENS_MAX, EventError,
 };
-use crate::event::{Components, ExtraKey, StoreOrigin, TokenIds};
 use crate::msgpack::{Reader, Token};
 
 pub(crate) fn wrong(field: &'static str) -> EventError {

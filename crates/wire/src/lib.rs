@@ -40,8 +40,10 @@
 //! |---|---|
 //! | `frames`, `topic` | frames of a multipart message, names in a topic |
 //! | `msgpack`, `cbor` | readers and writers of the two binary formats |
-//! | `event`, `decode`, `decode_event`, `event_fields`, `fields`, `adapter` | engine events; decoding of batches, of events, of their fields, of single values, of formats that differ by engine |
+//! | `event`, `event_error` | engine events; events that cannot be used, and limits of an event |
+//! | `decode`, `decode_event`, `event_fields`, `fields`, `adapter` | decoding of batches, of events, of their fields, of single values, of formats that differ by engine |
 //! | `decode_mooncake` | events of Mooncake's master |
+//! | `unknown_fields`, `left_out` | fields that this version does not know; events that an engine's reader cannot use |
 //! | `encode` | batches byte for byte as vLLM writes them |
 //! | `pulled` | responses of TensorRT-LLM's pull API, as messages of a stream |
 //! | `chain_hash` | vLLM's own block hashes |
@@ -59,33 +61,34 @@ mod decode_event;
 mod decode_mooncake;
 mod encode;
 mod event;
+mod event_error;
 mod event_fields;
 mod fields;
 mod frames;
+mod left_out;
 mod msgpack;
 mod pulled;
 mod stream;
 mod topic;
 mod translate;
+mod unknown_fields;
 
 pub use adapter::EngineAdapter;
 pub use adapter_salt::{ADAPTER_NAME_BYTES_MAX, AdapterSalt};
 pub use chain_hash::{EngineBlockHash, HashedKey, Sha256CborChain};
 pub use cursor::Cursor;
-pub use decode::{
-    BATCH_EVENTS_MAX, Batch, BatchError, BatchOutline, EVENT_BLOCKS_MAX, EVENT_COUNTS_MAX, EVENT_FIELDS_MAX,
-    EVENT_KEYS_MAX, EVENT_TOKENS_MAX, EventError, Events, decode_batch,
-};
-pub use decode_event::{FieldName, UNKNOWN_FIELDS_MAX, UnknownField};
+pub use decode::{BATCH_EVENTS_MAX, Batch, BatchError, BatchOutline, Events, decode_batch};
 pub use encode::{Encoding, encode_batch, encode_batch_leaving_out};
 pub use event::{
     BlockInactive, BlockRemoved, BlockStored, BlockTransferred, CacheGroup, Components, EngineEvent, ExtraKey,
     RemovalReason, ScopedClear, SkippedBlocks, StoreOrigin, TokenIds,
 };
-pub use frames::{FrameError, LiveMessage, ReplayReply};
-pub use pulled::{
-    FOLLOWED_BLOCKS_MAX, LeftOutEvent, PullEventError, PullReader, PullResponseError, Pulled, PulledMessage,
+pub use event_error::{
+    EVENT_BLOCKS_MAX, EVENT_COUNTS_MAX, EVENT_FIELDS_MAX, EVENT_KEYS_MAX, EVENT_TOKENS_MAX, EventError,
 };
+pub use frames::{FrameError, LiveMessage, ReplayReply};
+pub use left_out::LeftOutEvent;
+pub use pulled::{FOLLOWED_BLOCKS_MAX, PullEventError, PullReader, PullResponseError, Pulled, PulledMessage};
 pub use stream::{
     Action, ClearReason, Degraded, Pending, Replay, ReplayOutcome, Start, Stream, StreamEvent, StreamLimits,
     StreamOptions, StreamPosition, StreamTrust, plural,
@@ -95,3 +98,4 @@ pub use translate::{
     Age, GroupRole, KnownGroup, RECENT_BLOCKS_MAX, RecentBlock, SaltedBlock, SaltedCopies, TranslateError, Translation,
     Translator, TranslatorOptions,
 };
+pub use unknown_fields::{FieldName, UNKNOWN_FIELDS_MAX, UnknownField};

@@ -3,11 +3,9 @@
 //! | file | role |
 //! |---|---|
 //! | `endpoint.rs` | one endpoint: parameters, bodies, responses |
-//! | `lax.rs` | fields that are read as engines read them |
 //! | `limits.rs` | limits that the types of the schemas do not have: ranges of numbers, lengths of names, alternatives |
 
 mod endpoint;
-mod lax;
 mod limits;
 
 use flash_indexer_snapshot::RankRecord;
@@ -17,7 +15,6 @@ use utoipa::openapi::{ComponentsBuilder, Info, OpenApiBuilder, PathItem, PathsBu
 
 use self::endpoint::Needs::{AnyOf, AtMost, Excludes, OneOf};
 use self::endpoint::{BEARER, Endpoint, add_schemas, get, post};
-pub(crate) use self::lax::{lax_bool, lax_token_count, lax_top_k, prompt};
 use crate::{
     DigestParameters, DiscoverySource, DoneRequest, DumpParameters, ErrorBody, ExplainParameters, ExplainRequest,
     Explanation, HashQuery, ModelScope, PeerRequest, Pick, PodScores, Prediction, PromptFields, QueryResponse,

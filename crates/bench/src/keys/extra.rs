@@ -1,9 +1,7 @@
 //! Extra keys of a block: its adapter and multimodal items, as `cbor-fnv` hashes them.
 
 use std::collections::BTreeMap;
-use std::ops::Range;
 
-use flash_indexer_core::hashing::BlockSize;
 use flash_indexer_wire::cbor::{self, Sink};
 
 /// Extra keys of a block, the third element of its hash input.
@@ -53,21 +51,4 @@ impl Extra {
             }
         }
     }
-}
-
-/// For each block up to the last one with a placeholder token: the items whose placeholder tokens lie in it. An item is
-/// given by the hash of its content and the positions of its tokens.
-pub fn extras_of<'a, E>(
-    items: &[(&'a str, Range<usize>)],
-    block_size: BlockSize,
-    extra: impl Fn(&[&'a str]) -> E,
-) -> Vec<E> {
-    let size = block_size.token_count();
-    let blocks = items.iter().map(|(_, at)| at.end.div_ceil(size)).max().unwrap_or(0);
-    let touching = |block: usize| {
-        let tokens = block * size..(block + 1) * size;
-        let touches = |at: &Range<usize>| !at.is_empty() && at.start < tokens.end && tokens.start < at.end;
-        items.iter().filter(|(_, at)| touches(at)).map(|&(hash, _)| hash).collect::<Vec<_>>()
-    };
-    (0..blocks).map(|block| extra(&touching(block))).collect()
 }

@@ -12,7 +12,7 @@ mod xxh64;
 use flash_indexer_core::hashing::BlockSize;
 
 pub use cbor_fnv::{CborFnvKeys, RootKey};
-pub use extra::{Extra, extras_of};
+pub use extra::Extra;
 pub use xxh3::Xxh3Keys;
 pub use xxh64::Xxh64Keys;
 

@@ -3,7 +3,7 @@
 use minijinja::{Error, ErrorKind, State};
 use thiserror::Error;
 
-use crate::engine::Effort;
+use crate::effort::Effort;
 
 /// Maximum work of one rendering besides minijinja's instructions: bytes and items that are read, created or printed.
 /// It limits memory too, because every allocation is counted.

@@ -15,8 +15,7 @@ use super::node::{Dialler, NodeLink};
 use super::slots::{Address, Slots};
 use super::{Settings, StoreError};
 use crate::script::Call;
-use crate::store::RESTART_PAUSE;
-use crate::supervision::supervise;
+use crate::supervision::{RESTART_PAUSE, supervise};
 
 /// Interval between two reads of the slot table of a healthy cluster.
 const REFRESH: Duration = Duration::from_secs(5);

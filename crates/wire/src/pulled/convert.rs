@@ -12,10 +12,10 @@ use xxhash_rust::xxh3::xxh3_64;
 
 use super::json::{Envelope, Hash, Kind, LevelChange, Removed, Stored, StoredBlock, Unsigned, Updated};
 use super::{BlockKey, FOLLOWED_BLOCKS_MAX, FollowedBlock, PullEventError};
-use crate::decode::{EVENT_BLOCKS_MAX, EVENT_TOKENS_MAX};
 use crate::event::{
     BlockRemoved, BlockStored, BlockTransferred, CacheGroup, EngineEvent, ExtraKey, StoreOrigin, TokenIds,
 };
+use crate::event_error::{EVENT_BLOCKS_MAX, EVENT_TOKENS_MAX};
 
 /// Longest unknown type that an error repeats, in characters.
 const KIND_CHARS_MAX: usize = 64;

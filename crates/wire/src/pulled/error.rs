@@ -74,17 +74,6 @@ pub enum PullEventError {
 }
 
 impl PullEventError {
-    /// Every label.
-    pub(super) const REASONS: [&str; 7] = [
-        "malformed_event",
-        "unknown_event_type",
-        "event_too_large",
-        "token_count_mismatch",
-        "block_size_mismatch",
-        "followed_blocks",
-        "too_many_ranks",
-    ];
-
     /// Label for counters.
     #[must_use]
     pub const fn reason(&self) -> &'static str {

@@ -26,7 +26,6 @@
 mod convert;
 mod error;
 mod json;
-mod left_out;
 
 use flash_indexer_core::hashing::BlockSize;
 use flash_indexer_core::{DpRank, SequenceHash};
@@ -35,10 +34,9 @@ use serde_json::value::RawValue;
 
 pub use self::error::{PullEventError, PullResponseError};
 use self::json::{Envelope, Unsigned};
-pub use self::left_out::LeftOutEvent;
-pub(crate) use self::left_out::{LEFT_OUT, left_out};
-use crate::encode::{Encoding, encode_batch};
+use crate::encode::{Encoding, encode_batch, encode_batch_leaving_out};
 use crate::event::{CacheGroup, EngineEvent};
+use crate::left_out::{LeftOutEvent, WHY_CHARS_MAX};
 
 /// Limit of the blocks of one engine that a reader follows: those outside device memory, and partial ones.
 pub const FOLLOWED_BLOCKS_MAX: usize = 1 << 19;
@@ -157,9 +155,11 @@ impl PullReader {
             };
             let converted = rank.and_then(|_| self.convert(envelope, &groups, timestamp, &mut pulled.partial_blocks));
             let payload = converted.unwrap_or_else(|error| {
-                let payload = left_out::batch(timestamp, &error, envelope.attention_dp_rank);
+                let why = error.to_string().chars().take(WHY_CHARS_MAX).collect();
+                let left_out = LeftOutEvent { reason: error.reason(), why };
                 pulled.left_out.push(error);
-                payload
+                let rank = envelope.attention_dp_rank.map(DpRank);
+                encode_batch_leaving_out(timestamp, &[], &[left_out], rank, Encoding::Map)
             });
             pulled.messages.push(PulledMessage { sequence, payload });
         }

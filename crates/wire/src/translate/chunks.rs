@@ -10,8 +10,8 @@ use flash_indexer_core::SequenceHash;
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 use super::{TranslateError, Translator};
-use crate::decode::EVENT_BLOCKS_MAX;
 use crate::event::{BlockRemoved, BlockStored};
+use crate::event_error::EVENT_BLOCKS_MAX;
 
 /// Limit of the blocks in a chunk.
 const CHUNK_BLOCKS_MAX: u32 = 256;

@@ -1,0 +1,61 @@
+//! Failures to read a dump.
+
+use std::io;
+
+use super::VERSION;
+use super::tally::Tally;
+
+/// Failure to read a dump. Entries that the sink received before are incomplete and must be discarded.
+#[derive(Debug, thiserror::Error)]
+pub enum DumpError {
+    /// Reading the input failed.
+    #[error("failed to read the dump: {0}; get it again")]
+    Read(io::Error),
+    /// The dump ends early.
+    #[error("failed to read the dump: it is cut off; get it again")]
+    CutOff,
+    /// The dump has an invalid part.
+    #[error("failed to read the dump at {position}: {cause}; check that the input is a dump, or get it again")]
+    Damaged {
+        /// Position in the input.
+        position: String,
+        /// The cause.
+        cause: String,
+    },
+    /// A newer program wrote the dump.
+    #[error(
+        "failed to read the dump: it has version {0}, and this program reads up to {VERSION}; use the program that wrote it"
+    )]
+    Version(u32),
+    /// The blocks of the dump differ from its own totals.
+    #[error("failed to read the dump: {of} should hold {declared:?} and holds {received:?}; get it again")]
+    Incomplete {
+        /// The part of the dump.
+        of: String,
+        /// Total that the dump declares.
+        declared: Tally,
+        /// Total of the blocks read.
+        received: Tally,
+    },
+    /// The sink rejects the dump.
+    #[error("{0}")]
+    Refused(String),
+}
+
+/// Reason for which a sink rejects a dump.
+#[derive(Debug)]
+pub struct Refused(pub String);
+
+impl From<Refused> for DumpError {
+    fn from(refused: Refused) -> Self {
+        Self::Refused(refused.0)
+    }
+}
+
+/// Maps a read error. A stream that ends in the middle of a compressed frame or of an HTTP body was cut off.
+pub(super) fn read_error(error: io::Error) -> DumpError {
+    match error.kind() {
+        io::ErrorKind::UnexpectedEof => DumpError::CutOff,
+        _ => DumpError::Read(error),
+    }
+}
