@@ -115,6 +115,7 @@ mod tests {
     use flash_indexer_test_support::Authority;
 
     use super::*;
+    use crate::bearer_token::BearerTokenError;
 
     #[test]
     fn a_key_of_another_certificate_is_an_error_that_names_both_files() {
