@@ -114,6 +114,8 @@ pub(super) async fn tokenize(
             ApiError::bad_request(format!("truncate_prompt_tokens is {kept}; send a number >= 0, or -1"))
         })?),
     };
+    // Checked where it has no effect too, as engines do.
+    let _: Option<LaxInteger> = lax(fields.top_k, "top_k")?;
     let engine = chat_engine(api.indexer.engine_of(&key));
     if engine == ChatEngine::Vllm && fields.prompt.is_some() && fields.suffix.is_some() {
         return Err(ApiError::unsupported(

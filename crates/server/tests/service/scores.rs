@@ -50,7 +50,9 @@ fn each_pod_is_scored_by_the_fastest_tier_of_each_block_of_its_prefix() {
     }
     for field in ["truncate_prompt_tokens", "add_special_tokens", "truncation_side", "top_k"] {
         let body = json!({ "model": "m", "token_ids": tokens(&[1]), field: "few" });
-        assert_eq!(service.post("/score_completions", &body).0, 422, "{field}, also where it has no effect");
+        for path in ["/score_completions", "/tokenize"] {
+            assert_eq!(service.post(path, &body).0, 422, "{field} of {path}, also where it has no effect");
+        }
     }
     let detail = |score, held| json!({ "score": score, "held_blocks": held, "predicted_blocks": 0, "trust": "exact" });
     let pods = json!({ "1": detail(2.8, 3), "pod-b": detail(1.0, 1) });
