@@ -1,4 +1,4 @@
-//! Links between pages.
+//! Links between pages, and the pages of the book.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Component, Path, PathBuf};
@@ -64,4 +64,16 @@ fn links_lead_to_files_and_headings() {
     }
     assert!(followed > 500, "{followed} links");
     assert!(broken.is_empty(), "links that lead nowhere:\n{}", broken.join("\n"));
+}
+
+#[test]
+fn the_book_has_each_page_of_its_folder() {
+    let pages = pages();
+    let summary = pages.iter().find(|page| page.path == "docs/SUMMARY.md").expect("the contents of the book");
+    let listed: BTreeSet<PathBuf> =
+        targets(summary).iter().map(|target| normal(&Path::new("docs").join(target))).collect();
+    let is_left_out = |path: &str| path == summary.path || path == INCLUDED.0;
+    let of_folder = pages.iter().map(|page| page.path.as_str()).filter(|path| path.starts_with("docs/"));
+    let missing: Vec<_> = of_folder.filter(|path| !is_left_out(path) && !listed.contains(Path::new(path))).collect();
+    assert!(missing.is_empty(), "add these pages to docs/SUMMARY.md: {missing:?}");
 }
