@@ -91,12 +91,13 @@ type DoneOptions struct {
 	Phase RequestPhase
 }
 
-// Registration is a rank of an instance. The fields after BlockSize are optional.
+// Registration is a rank of an instance. The fields after BlockSize are optional. An engine of vLLM whose Endpoint is
+// "vllm://host:port", the address of its gRPC server, needs no Model and no BlockSize.
 type Registration struct {
 	InstanceID     string `json:"instance_id"`
 	Endpoint       string `json:"endpoint"`
-	Model          string `json:"model_name"`
-	BlockSize      int    `json:"block_size"`
+	Model          string `json:"model_name,omitempty"`
+	BlockSize      int    `json:"block_size,omitempty"`
 	TenantID       string `json:"tenant_id,omitempty"`
 	DPRank         int    `json:"dp_rank,omitempty"`
 	ReplayEndpoint string `json:"replay_endpoint,omitempty"`

@@ -17,7 +17,8 @@ use crate::{ByRank, ModelScope, SuccessStatus};
 pub struct RegisterRequest {
     /// The router's name of the instance.
     pub instance_id: GivenInstanceId,
-    /// Endpoint at which the engine publishes, or `bound`. Absent if `events` is `none`.
+    /// Endpoint at which the engine publishes, or `bound`; `vllm://host:port` for the gRPC server of an engine of vLLM, which names
+    /// the endpoints of its ranks. Absent if `events` is `none`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub endpoint: Option<String>,
     /// Source of the engine's events; `published` if absent.
@@ -30,9 +31,10 @@ pub struct RegisterRequest {
     /// Model and tenant.
     #[serde(flatten)]
     pub scope: ModelScope,
-    /// Tokens in a block.
+    /// Tokens in a block. An engine of vLLM whose gRPC server is registered names them itself.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(minimum = 1)]
-    pub block_size: u32,
+    pub block_size: Option<u32>,
     /// Data-parallel rank; 0 if absent.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub dp_rank: Option<u32>,
@@ -66,7 +68,7 @@ read_with_scope!(RegisterRequestFields => RegisterRequest {
     #[serde(default, deserialize_with = "crate::by_name::by_name")]
     events: Option<Events>,
     cache_blocks: Option<NonZeroUsize>,
-    block_size: u32,
+    block_size: Option<u32>,
     dp_rank: Option<u32>,
     replay_endpoint: Option<String>,
     lora_name: Option<String>,

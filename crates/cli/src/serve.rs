@@ -22,8 +22,8 @@ use flash_indexer_core::DpRank;
 use flash_indexer_core::hashing::BlockSize;
 use flash_indexer_core::run::{RunIndex, RunLimits};
 use flash_indexer_server::{
-    EngineNetwork, EngineNetworks, IndexerOptions, InstanceId, MetricNames, ModelKey, PeerUrl, PredictionLimits,
-    Registration, Server, ServerOptions, SnapshotOptions, TierWeights,
+    EngineNetwork, EngineNetworks, EngineTemplate, IndexerOptions, InstanceId, MetricNames, ModelKey, PeerUrl,
+    PredictionLimits, Registration, Server, ServerOptions, SnapshotOptions, TierWeights,
 };
 use tracing::{debug, info, warn};
 
@@ -111,9 +111,9 @@ pub(crate) struct ServeArguments {
     #[arg(long, env = "FLASH_INDEXER_BLOCK_SIZE", value_parser = clap::value_parser!(u32).range(1..))]
     block_size: Option<u32>,
 
-    /// Model of --workers, and of discovered engines whose source names none.
-    #[arg(long, env = "FLASH_INDEXER_MODEL_NAME", default_value = "default", value_parser = NonEmptyStringValueParser::new())]
-    model_name: String,
+    /// Model of --workers, and of discovered engines whose source names none; `default` if absent.
+    #[arg(long, env = "FLASH_INDEXER_MODEL_NAME", value_parser = NonEmptyStringValueParser::new())]
+    model_name: Option<String>,
 
     /// Tenant of --workers, and of discovered engines whose source names none.
     #[arg(long, env = "FLASH_INDEXER_TENANT_ID", default_value = ModelKey::DEFAULT_TENANT)]
@@ -296,7 +296,7 @@ impl ServeArguments {
     pub(crate) fn options(&self) -> Result<ServerOptions> {
         let registrations = self.workers.iter().map(|worker| self.registration(worker));
         self.access.check("--host", &self.host)?;
-        let endpoint_picker = self.endpoint_picker.options(&self.model_name, &self.tenant_id);
+        let endpoint_picker = self.endpoint_picker.options(self.model_name(), &self.tenant_id);
         if let Some(picker) = &endpoint_picker {
             self.access.check("--endpoint-picker-bind", &picker.address.ip().to_string())?;
         }
@@ -348,12 +348,17 @@ impl ServeArguments {
                 .map(|directory| SnapshotOptions { directory, interval: Duration::from_secs(self.state_interval_s) }),
             load: self.load.clone(),
             discovery: self.discovery.options(&EngineDefaults {
-                model_name: &self.model_name,
+                model_name: self.model_name.as_deref(),
                 tenant_id: &self.tenant_id,
                 block_size: self.block_size.and_then(BlockSize::new),
             }),
             ..ServerOptions::default()
         })
+    }
+
+    /// Model of engines for which no other one is named.
+    fn model_name(&self) -> &str {
+        self.model_name.as_deref().unwrap_or(EngineTemplate::MODEL_NAME)
     }
 
     /// The memory limit of all indexes; fails if one index would not fit.
@@ -391,7 +396,7 @@ impl ServeArguments {
             bail!("--workers needs --block-size: give the engines' block size in tokens");
         };
         let instance = InstanceId::parse(instance).with_context(|| format!("--workers {worker:?}"))?;
-        let model = ModelKey::new(self.model_name.clone(), Some(self.tenant_id.clone()));
+        let model = ModelKey::new(self.model_name().to_owned(), Some(self.tenant_id.clone()));
         Ok(Registration {
             dp_rank: DpRank(dp_rank),
             replay_endpoint: replay.map(str::to_owned),

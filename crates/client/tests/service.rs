@@ -66,7 +66,7 @@ fn rank(instance: &str) -> RegisterRequest {
         kind: None,
         shared_caches: None,
         scope: scope(),
-        block_size: BLOCK_TOKENS,
+        block_size: Some(BLOCK_TOKENS),
         dp_rank: None,
         replay_endpoint: None,
         lora_name: None,
@@ -180,7 +180,8 @@ async fn scores_and_picks_count_what_is_held_predicted_and_in_flight() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_refused_request_says_why() {
     let Fleet { server, client, _engine } = Fleet::start(1).await;
-    let error = client.register(&RegisterRequest { block_size: 5, ..rank("gpu-1") }).await.expect_err("a conflict");
+    let error =
+        client.register(&RegisterRequest { block_size: Some(5), ..rank("gpu-1") }).await.expect_err("a conflict");
     assert!(matches!(error, ClientError::Refused { .. }), "{error}");
     let body = json!({ "model": "m", "messages": [{ "role": "user", "content": "hi" }] });
     for error in [

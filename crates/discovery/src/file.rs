@@ -157,7 +157,7 @@ fn unattached_ranks(entry: &Entry, template: &EngineTemplate) -> Result<Targets,
         endpoint: entry.endpoint.clone(),
         replay_endpoint: entry.replay_endpoint.clone(),
         model: ModelKey {
-            model_name: entry.model_name.clone().unwrap_or_else(|| template.model_name.clone()),
+            model_name: entry.model_name.clone().unwrap_or_else(|| template.model_name().to_owned()),
             tenant_id: entry.tenant_id.clone().unwrap_or_else(|| template.tenant_id.clone()),
         },
         block_size: block_size.or(template.block_size).ok_or(EngineTraitsError::BlockSize)?,

@@ -23,7 +23,7 @@
 //! | `status.rs` | status for `/discovery` and `/ready` |
 //! | `file.rs`, `file/` | source: a JSON file, polled |
 //! | `dns.rs`, `dns/` | source: a DNS name, polled |
-//! | `vllm.rs` | source: the gRPC server of an engine of vLLM, asked |
+//! | `vllm.rs`, `vllm/` | source: the gRPC server of an engine of vLLM, asked |
 //! | `kubernetes.rs`, `kubernetes/` | source: pods of a label selector, watched |
 
 mod dns;
@@ -52,7 +52,7 @@ use self::report::{Reporter, waker};
 use self::runner::{Runner, TrackedSource};
 pub use self::status::{DiscoveryStatus, SourceStatus, TargetStatus};
 pub use self::template::EngineTemplate;
-pub use self::vllm::{VllmAddress, VllmAddressError, VllmOptions};
+pub use self::vllm::{VllmAddress, VllmAddressError, VllmEngine, VllmError, VllmOptions, VllmRank};
 use flash_indexer_telemetry::metrics::Metrics;
 use flash_indexer_telemetry::supervision::{Supervisor, ThreadKind, Watch, record_panic};
 use flash_indexer_types::SourceKind;
@@ -107,8 +107,9 @@ impl DiscoverySource {
         reporter: Reporter,
         stopped: Receiver<()>,
         tasks: &mut JoinSet<()>,
-        supervisor: &Supervisor,
+        registrar: &dyn Registrar,
     ) -> io::Result<()> {
+        let supervisor = registrar.supervisor();
         match self {
             Self::File(path) => spawn(supervisor, stopped, reporter.clone(), move |stopped| {
                 file::watch(path.clone(), template.clone(), &reporter, stopped);
@@ -126,7 +127,8 @@ impl DiscoverySource {
                 let metrics = Arc::clone(supervisor.metrics());
                 let poll = {
                     let reporter = reporter.clone();
-                    move || vllm::watch(options.clone(), template.clone(), reporter.clone())
+                    let registrar = (registrar.engine_networks().clone(), Arc::clone(&metrics));
+                    move || vllm::watch(options.clone(), template.clone(), registrar.clone(), reporter.clone())
                 };
                 tasks.spawn(watch_in_task(poll, reporter, metrics));
                 Ok(())
@@ -208,7 +210,7 @@ impl Discovery {
         for source in options.sources {
             let (reporter, inbox) = Reporter::new(&wake);
             tracked.push(TrackedSource::new(source.name().into(), inbox));
-            source.start(options.template.clone(), reporter, stopped.clone(), &mut tasks, registrar.supervisor())?;
+            source.start(options.template.clone(), reporter, stopped.clone(), &mut tasks, &*registrar)?;
         }
         let runner = Runner::new(tracked, options.grace, Arc::clone(&registrar), &status);
         let run = move |watch: &Arc<Watch>| runner.run(watch, &woken, &stopped);

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use flash_indexer_telemetry::metrics::Metrics;
 use flash_indexer_telemetry::supervision::Supervisor;
+use flash_indexer_types::networks::EngineNetworks;
 use flash_indexer_types::{EmptyModelPolicy, OwnedRank, Owner, RankId, Registered, Registration};
 
 /// The registry of a replica, as discovery sees it.
@@ -31,6 +32,9 @@ pub trait Registrar: Send + Sync {
 
     /// Unregisters a rank unless its registration is manual.
     fn unregister(&self, rank: &RankId, policy: EmptyModelPolicy);
+
+    /// Networks to which the service connects.
+    fn engine_networks(&self) -> &EngineNetworks;
 
     /// Metrics of the service.
     fn metrics(&self) -> &Arc<Metrics>;

@@ -12,8 +12,8 @@ use super::reconcile::Targets;
 /// Defaults of discovered engines, for fields that a source lacks.
 #[derive(Debug, Clone)]
 pub struct EngineTemplate {
-    /// Model that they serve.
-    pub model_name: String,
+    /// Model that they serve; [`EngineTemplate::MODEL_NAME`] without one.
+    pub model_name: Option<String>,
     /// Tenant that they belong to.
     pub tenant_id: String,
     /// Tokens in a block, if all engines have the same.
@@ -29,7 +29,7 @@ pub struct EngineTemplate {
 impl Default for EngineTemplate {
     fn default() -> Self {
         Self {
-            model_name: "default".to_owned(),
+            model_name: None,
             tenant_id: ModelKey::DEFAULT_TENANT.to_owned(),
             block_size: None,
             port: 5557,
@@ -71,6 +71,14 @@ pub(super) enum EngineTraitsError {
 }
 
 impl EngineTemplate {
+    /// Model of engines of which neither the source nor the template names one.
+    pub const MODEL_NAME: &str = "default";
+
+    /// Model of engines whose source names none.
+    pub(super) fn model_name(&self) -> &str {
+        self.model_name.as_deref().unwrap_or(Self::MODEL_NAME)
+    }
+
     /// Adds the ranks of an engine at this host.
     ///
     /// # Errors
@@ -99,7 +107,7 @@ impl EngineTemplate {
             (NameField::TenantId, traits.tenant_id.as_deref()),
             (NameField::LoraName, traits.lora_name.as_deref()),
         ])?;
-        let model_name = traits.model_name.clone().unwrap_or_else(|| self.model_name.clone());
+        let model_name = traits.model_name.clone().unwrap_or_else(|| self.model_name().to_owned());
         let tenant_id = traits.tenant_id.clone().unwrap_or_else(|| self.tenant_id.clone());
         for rank in 0..ranks {
             let registration = Registration {

@@ -1,29 +1,26 @@
 //! Discovery source: the gRPC server of an engine of vLLM, which names the endpoints of the engine's events.
 
+mod control;
+
 use std::fmt;
 use std::str::FromStr;
+use std::sync::Arc;
 use std::time::Duration;
 
 use flash_indexer_core::DpRank;
 use flash_indexer_core::hashing::BlockSize;
-use flash_indexer_proto::vllm_control::{GetKvEventSourcesRequest, GetKvEventSourcesResponse, KvEventSource};
+use flash_indexer_proto::vllm_control::KvEventSource;
+use flash_indexer_telemetry::metrics::{Limit, Metrics};
 use flash_indexer_types::endpoints::{HostError, check_host};
-use flash_indexer_types::names::shorten;
+use flash_indexer_types::networks::EngineNetworks;
 use flash_indexer_types::{EngineKind, InstanceId, ModelKey, Registration};
-use tonic::codegen::http::uri::PathAndQuery;
-use tonic::transport::{Channel, Endpoint};
-use tonic::{Code, Request, Status};
-use tonic_prost::ProstCodec;
 
+pub use self::control::VllmError;
+use self::control::{EngineDescription, describe};
 use super::reconcile::Targets;
 use super::report::{DiscoveredTargets, Reporter};
 use super::template::EngineTemplate;
 
-/// Longest time of a call, with its connection.
-const CALL_DEADLINE: Duration = Duration::from_secs(5);
-/// Limit of a response, in bytes.
-const RESPONSE_BYTES_MAX: usize = 1 << 20;
-const PATH: &str = "/vllm.Control/GetKvEventSources";
 /// Hosts of a publisher that binds every address.
 const WILDCARDS: [&str; 4] = ["*", "0.0.0.0", "[::]", "::"];
 
@@ -92,77 +89,117 @@ impl fmt::Display for VllmAddress {
     }
 }
 
+/// An engine of vLLM, as its gRPC server describes it.
+#[derive(Debug, Clone, Default)]
+pub struct VllmEngine {
+    /// Its ranks that publish events.
+    pub ranks: Vec<VllmRank>,
+    /// The name by which requests name its model.
+    pub model_name: Option<String>,
+    /// Size of its blocks of full attention.
+    pub block_size: Option<BlockSize>,
+    /// Publishers that cannot be followed, with the cause.
+    pub problems: Vec<String>,
+}
+
+/// A rank that publishes events.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct VllmRank {
+    /// The rank.
+    pub dp_rank: DpRank,
+    /// Endpoint of its events.
+    pub endpoint: String,
+    /// Endpoint of its replays.
+    pub replay_endpoint: Option<String>,
+}
+
+impl VllmEngine {
+    /// Asks the engine at an address, which has to be in `networks`. Takes at most five seconds.
+    ///
+    /// # Errors
+    ///
+    /// When the engine does not answer, or not where it publishes.
+    pub async fn ask(address: &VllmAddress, networks: &EngineNetworks) -> Result<Self, VllmError> {
+        Ok(Self::of(address, describe(address, networks).await?))
+    }
+
+    fn of(address: &VllmAddress, description: EngineDescription) -> Self {
+        let EngineDescription { sources, model_name, block_size } = description;
+        let mut engine = Self { model_name, block_size, ..Self::default() };
+        if sources.is_empty() {
+            let problem = format!("{address} publishes no KV events: start the engine with --kv-events-config");
+            engine.problems.push(problem);
+        }
+        for source in &sources {
+            match endpoint_of(address, source) {
+                Ok(endpoint) => engine.ranks.push(VllmRank {
+                    dp_rank: DpRank(source.data_parallel_rank.unwrap_or_default()),
+                    endpoint,
+                    replay_endpoint: connectable(address, &source.replay_endpoint),
+                }),
+                Err(why) => engine.problems.push(format!("{address}: {why}")),
+            }
+        }
+        engine
+    }
+}
+
+impl VllmRank {
+    /// The registration of the rank as one of an instance.
+    #[must_use]
+    pub fn registration(self, instance: InstanceId, model: ModelKey, block_size: BlockSize) -> Registration {
+        Registration {
+            dp_rank: self.dp_rank,
+            replay_endpoint: self.replay_endpoint,
+            engine: Some(EngineKind::Vllm.name()),
+            ..Registration::new(instance, model, self.endpoint, block_size)
+        }
+    }
+}
+
 /// Asks the server repeatedly, and reports the engine's ranks.
 pub(super) async fn watch(
     VllmOptions { address, interval }: VllmOptions,
     template: EngineTemplate,
+    registrar: (EngineNetworks, Arc<Metrics>),
     reporter: Reporter,
 ) {
-    let failed = |why: String| {
-        reporter
-            .failed(format!("failed to ask {address} for its KV event sources: {why}; its engine stays registered"));
-    };
-    let endpoint = match Endpoint::from_shared(format!("http://{address}")) {
-        Ok(endpoint) => endpoint.connect_timeout(CALL_DEADLINE).timeout(CALL_DEADLINE),
-        Err(error) => return failed(error.to_string()),
-    };
-    let channel = endpoint.connect_lazy();
+    let (networks, metrics) = registrar;
     loop {
-        match (tokio::time::timeout(CALL_DEADLINE, ask(channel.clone())).await, template.block_size) {
-            (_, None) => failed("the block size is unknown: give --block-size".to_owned()),
-            (Err(_), _) => failed(format!("no response within {CALL_DEADLINE:?}")),
-            (Ok(Err(status)), _) if status.code() == Code::Unimplemented => {
-                failed(
-                    "its server has no vllm.Control/GetKvEventSources: give the ZeroMQ endpoints of the engine"
-                        .to_owned(),
-                );
+        let found = VllmEngine::ask(&address, &networks).await.map_err(|error| {
+            if error.is_refused() {
+                metrics.limit_reached(Limit::Addresses);
             }
-            (Ok(Err(status)), _) => failed(shorten(format!("{:?}: {}", status.code(), status.message()))),
-            (Ok(Ok(response)), Some(block_size)) => {
-                reporter.found(found(&address, &response.sources, &template, block_size));
-            }
+            error.to_string()
+        });
+        match found.and_then(|engine| targets(&address, engine, &template)) {
+            Ok(found) => reporter.found(found),
+            Err(why) => reporter.failed(format!(
+                "failed to ask {address} for its KV event sources: {why}; its engine stays registered"
+            )),
         }
         tokio::time::sleep(interval).await;
     }
 }
 
-async fn ask(channel: Channel) -> Result<GetKvEventSourcesResponse, Status> {
-    let mut grpc = tonic::client::Grpc::new(channel).max_decoding_message_size(RESPONSE_BYTES_MAX);
-    grpc.ready().await.map_err(|error| Status::unavailable(error.to_string()))?;
-    let codec = ProstCodec::<GetKvEventSourcesRequest, GetKvEventSourcesResponse>::default();
-    let request = Request::new(GetKvEventSourcesRequest {});
-    grpc.unary(request, PathAndQuery::from_static(PATH), codec).await.map(tonic::Response::into_inner)
-}
-
-/// Ranks of the engine at this address.
-fn found(
-    address: &VllmAddress,
-    sources: &[KvEventSource],
-    template: &EngineTemplate,
-    block_size: BlockSize,
-) -> DiscoveredTargets {
-    let (mut targets, mut problems) = (Targets::new(), Vec::new());
-    if sources.is_empty() {
-        problems.push(format!("{address} publishes no KV events: start the engine with --kv-events-config"));
-    }
-    let model = ModelKey { model_name: template.model_name.clone(), tenant_id: template.tenant_id.clone() };
-    for source in sources {
-        let registration = endpoint_of(address, source).map(|endpoint| Registration {
-            dp_rank: DpRank(source.data_parallel_rank.unwrap_or_default()),
-            replay_endpoint: connectable(address, &source.replay_endpoint),
-            engine: Some(EngineKind::Vllm.name()),
-            ..Registration::new(address.instance.clone(), model.clone(), endpoint, block_size)
-        });
-        let checked = registration.and_then(|registration| match registration.check_names() {
-            Ok(()) => Ok(registration),
-            Err(error) => Err(error.to_string()),
-        });
-        match checked {
-            Ok(registration) => drop(targets.insert(registration.rank_id(), registration)),
-            Err(why) => problems.push(format!("{address}: {why}")),
+/// Ranks of the engine at this address. The engine's own block size takes precedence over the template's, and the template's
+/// model over the engine's.
+fn targets(address: &VllmAddress, engine: VllmEngine, template: &EngineTemplate) -> Result<DiscoveredTargets, String> {
+    let VllmEngine { ranks, model_name, block_size, mut problems } = engine;
+    let unknown = || "its server does not name the size of its blocks: give --block-size".to_owned();
+    let block_size = block_size.or(template.block_size).ok_or_else(unknown)?;
+    let model_name = template.model_name.clone().or(model_name);
+    let model_name = model_name.unwrap_or_else(|| EngineTemplate::MODEL_NAME.to_owned());
+    let model = ModelKey { model_name, tenant_id: template.tenant_id.clone() };
+    let mut targets = Targets::new();
+    for rank in ranks {
+        let registration = rank.registration(address.instance.clone(), model.clone(), block_size);
+        match registration.check_names() {
+            Ok(()) => drop(targets.insert(registration.rank_id(), registration)),
+            Err(error) => problems.push(format!("{address}: {error}")),
         }
     }
-    DiscoveredTargets::new(targets, problems)
+    Ok(DiscoveredTargets::new(targets, problems))
 }
 
 fn endpoint_of(address: &VllmAddress, source: &KvEventSource) -> Result<String, String> {
@@ -185,6 +222,7 @@ fn connectable(address: &VllmAddress, endpoint: &str) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
+    use flash_indexer_proto::vllm_control::GetKvEventSourcesResponse;
     use prost::Message as _;
 
     use super::*;
@@ -192,13 +230,43 @@ mod tests {
     /// A response, as the definition of the crate vllm-proto encodes it.
     const RESPONSE: &str = "0a450a037a6d71120d7463703a2f2f2a3a34313030311a026b7622137463703a2f2f302e302e302e303a3431303032280032076d73677061636b380140904e48a08d0650a08d060a260a037a6d7112147463703a2f2f31302e302e302e323a3431303033280132076d73677061636b";
 
-    fn template() -> EngineTemplate {
-        EngineTemplate { model_name: "m".to_owned(), block_size: BlockSize::new(16), ..EngineTemplate::default() }
+    fn address() -> VllmAddress {
+        "gpu-1:50051".parse().expect("an address")
     }
 
     fn found_from(sources: &[KvEventSource]) -> DiscoveredTargets {
-        let address = "gpu-1:50051".parse().expect("an address");
-        found(&address, sources, &template(), BlockSize::new(16).expect("not zero"))
+        let template = EngineTemplate {
+            model_name: Some("m".to_owned()),
+            block_size: BlockSize::new(16),
+            ..EngineTemplate::default()
+        };
+        let description = EngineDescription { sources: sources.to_vec(), ..EngineDescription::default() };
+        targets(&address(), VllmEngine::of(&address(), description), &template).expect("its block size is known")
+    }
+
+    #[test]
+    fn the_engines_block_size_and_the_operators_model_take_precedence() {
+        let rank = VllmRank { dp_rank: DpRank(0), endpoint: "tcp://gpu-1:1".to_owned(), replay_endpoint: None };
+        let named = |engine: (Option<&str>, u32), template: (Option<&str>, u32)| {
+            let engine = VllmEngine {
+                ranks: vec![rank.clone()],
+                model_name: engine.0.map(str::to_owned),
+                block_size: BlockSize::new(engine.1),
+                problems: Vec::new(),
+            };
+            let template = EngineTemplate {
+                model_name: template.0.map(str::to_owned),
+                block_size: BlockSize::new(template.1),
+                ..EngineTemplate::default()
+            };
+            let found = targets(&address(), engine, &template)?;
+            let registration = found.targets.values().next().expect("a rank").clone();
+            Ok::<_, String>((registration.model.model_name, registration.block_size.tokens()))
+        };
+        assert_eq!(named((Some("served"), 32), (None, 16)), Ok(("served".to_owned(), 32)));
+        assert_eq!(named((Some("served"), 0), (Some("asked"), 16)), Ok(("asked".to_owned(), 16)));
+        assert_eq!(named((None, 32), (None, 0)), Ok(("default".to_owned(), 32)));
+        assert!(named((Some("served"), 0), (None, 0)).is_err_and(|why| why.contains("--block-size")));
     }
 
     #[test]

@@ -7,6 +7,7 @@ use flash_indexer_discovery::Registrar;
 use flash_indexer_registry::Indexer;
 use flash_indexer_telemetry::metrics::Metrics;
 use flash_indexer_telemetry::supervision::Supervisor;
+use flash_indexer_types::networks::EngineNetworks;
 use flash_indexer_types::{EmptyModelPolicy, OwnedRank, Owner, RankId, Registered, Registration};
 
 use flash_indexer_peers::{RecoveryState, RecoveryStatus};
@@ -40,6 +41,10 @@ impl Registrar for DiscoveryRegistrar {
 
     fn unregister(&self, rank: &RankId, policy: EmptyModelPolicy) {
         self.indexer.unregister_owned(rank, policy);
+    }
+
+    fn engine_networks(&self) -> &EngineNetworks {
+        self.indexer.engine_networks()
     }
 
     fn metrics(&self) -> &Arc<Metrics> {

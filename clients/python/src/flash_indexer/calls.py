@@ -156,11 +156,16 @@ def _binary(path: str, decode: Callable[[int, bytes], Answer], content: bytes, p
 
 
 def register(
-    instance_id: int | str, endpoint: str, model_name: str, block_size: int, options: RegisterOptions
+    instance_id: int | str,
+    endpoint: str,
+    model_name: str | None,
+    block_size: int | None,
+    options: RegisterOptions,
 ) -> Call[dict[str, Any]]:
     """Registers a rank of an instance."""
     named = {"instance_id": instance_id, "endpoint": endpoint, "model_name": model_name, "block_size": block_size}
-    return _json("/register", _OBJECT, {**named, **options})
+    given = {name: value for name, value in named.items() if value is not None}
+    return _json("/register", _OBJECT, {**given, **options})
 
 
 def unregister(instance_id: int | str, model_name: str, options: UnregisterOptions) -> Call[dict[str, Any]]:

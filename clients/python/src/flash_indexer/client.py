@@ -128,11 +128,14 @@ class Client:
         self,
         instance_id: int | str,
         endpoint: str,
-        model_name: str,
-        block_size: int,
+        model_name: str | None = None,
+        block_size: int | None = None,
         **options: Unpack[RegisterOptions],
     ) -> dict[str, Any]:
-        """Registers a rank of an instance. Repeating it changes nothing."""
+        """Registers a rank of an instance. Repeating it changes nothing.
+
+        An engine of vLLM whose endpoint is `vllm://host:port`, its gRPC server, needs no model and no block size.
+        """
         return self._send(calls.register(instance_id, endpoint, model_name, block_size, options))
 
     def unregister(
@@ -280,8 +283,8 @@ class AsyncClient:
         self,
         instance_id: int | str,
         endpoint: str,
-        model_name: str,
-        block_size: int,
+        model_name: str | None = None,
+        block_size: int | None = None,
         **options: Unpack[RegisterOptions],
     ) -> dict[str, Any]:
         """See `Client.register`."""

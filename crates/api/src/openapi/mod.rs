@@ -77,9 +77,8 @@ fn endpoints() -> Vec<Endpoint> {
             .answers_other("text/plain", "The metrics.")
             .answers_other("application/openmetrics-text", "The same in the format of OpenMetrics."),
         get("/openapi.json", "This document.").open().answers_other(JSON, "An OpenAPI document."),
-        post("/register", "Registers a rank of an engine.")
+        post("/register", "Registers a rank of an engine, or an engine that names its ranks.")
             .takes::<RegisterRequest>()
-            .needs(AnyOf(&MODEL))
             .needs(AnyOf(&["endpoint", "events"]))
             .answers::<Success>("The rank was registered in the same way before.")
             .answers_with::<Success>("201", "The rank is registered.")

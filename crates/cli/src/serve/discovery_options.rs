@@ -44,16 +44,10 @@ pub(crate) struct DiscoveryArguments {
     #[arg(long, env = "FLASH_INDEXER_DISCOVERY_DNS_INTERVAL_S", default_value_t = 10, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..=3_600))]
     discovery_dns_interval_s: u64,
 
-    /// Address of the gRPC server of an engine of vLLM, asked every 5 seconds where the engine's ranks publish their events: an
-    /// engine whose ports are chosen at its start needs no other address. The address is the instance id. Several addresses
-    /// are separated by commas.
-    #[arg(
-        long,
-        env = "FLASH_INDEXER_DISCOVERY_VLLM",
-        value_delimiter = ',',
-        value_name = "HOST:PORT",
-        requires = "block_size"
-    )]
+    /// Address of the gRPC server of an engine of vLLM, asked every 5 seconds where the engine's ranks publish their events, for
+    /// its block size and for its model: an engine whose ports are chosen at its start needs no other option. The address is the
+    /// instance id. --model-name takes precedence over the engine's model. Several addresses are separated by commas.
+    #[arg(long, env = "FLASH_INDEXER_DISCOVERY_VLLM", value_delimiter = ',', value_name = "HOST:PORT")]
     discovery_vllm: Vec<VllmAddress>,
 
     /// Label selector of the pods that are engines, such as app=vllm. A ready pod is registered; its name is the
@@ -96,7 +90,7 @@ pub(crate) struct DiscoveryArguments {
 
 /// Defaults of `serve` for discovered engines.
 pub(crate) struct EngineDefaults<'a> {
-    pub(crate) model_name: &'a str,
+    pub(crate) model_name: Option<&'a str>,
     pub(crate) tenant_id: &'a str,
     pub(crate) block_size: Option<BlockSize>,
 }
@@ -108,7 +102,7 @@ impl DiscoveryArguments {
             sources: self.sources(),
             grace: Duration::from_secs(self.discovery_grace_s),
             template: EngineTemplate {
-                model_name: engines.model_name.to_owned(),
+                model_name: engines.model_name.map(str::to_owned),
                 tenant_id: engines.tenant_id.to_owned(),
                 block_size: engines.block_size,
                 port: self.discovery_port,

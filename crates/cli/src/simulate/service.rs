@@ -55,7 +55,7 @@ impl Service {
             kind: None,
             shared_caches: None,
             scope: self.scope(),
-            block_size: block_size.tokens(),
+            block_size: Some(block_size.tokens()),
             dp_rank: Some(rank.dp_rank.0),
             replay_endpoint: Some(publisher.replay_endpoint().to_owned()),
             lora_name: None,

@@ -1,7 +1,7 @@
 use super::*;
 
 fn template() -> EngineTemplate {
-    EngineTemplate { block_size: BlockSize::new(16), model_name: "m".to_owned(), ..EngineTemplate::default() }
+    EngineTemplate { block_size: BlockSize::new(16), model_name: Some("m".to_owned()), ..EngineTemplate::default() }
 }
 
 fn ranks_of(text: &str) -> Vec<(String, u32, String, Option<String>)> {

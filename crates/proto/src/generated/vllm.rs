@@ -27,3 +27,23 @@ pub struct KvEventSource {
     #[prost(string, tag = "6")]
     pub encoding: ::prost::alloc::string::String,
 }
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct GetServerInfoRequest {}
+/// The fields of the engine's cache.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct ServerInfo {
+    /// Configured size of a block, in tokens. 0 if it is unknown.
+    #[prost(uint32, tag = "6")]
+    pub kv_block_size: u32,
+    /// Size of a block of full attention, in tokens, after the engine's start.
+    #[prost(uint64, optional, tag = "14")]
+    pub effective_attention_block_size: ::core::option::Option<u64>,
+}
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct GetModelInfoRequest {}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct ModelInfo {
+    /// The name that requests give.
+    #[prost(string, tag = "2")]
+    pub served_model_name: ::prost::alloc::string::String,
+}

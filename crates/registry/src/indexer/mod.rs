@@ -57,6 +57,7 @@ use flash_indexer_explain::Tombstones;
 use flash_indexer_ingest::{Decoders, Transport, Writers, default_queue_bytes};
 use flash_indexer_telemetry::metrics::Metrics;
 use flash_indexer_telemetry::supervision::Supervisor;
+use flash_indexer_types::networks::EngineNetworks;
 use flash_indexer_types::{EngineKind, ModelKey};
 
 use crate::model::{Model, Models};
@@ -284,6 +285,11 @@ impl Indexer {
     /// Metrics of the service.
     pub fn metrics(&self) -> &Arc<Metrics> {
         &self.metrics
+    }
+
+    /// Networks to which this replica connects.
+    pub fn engine_networks(&self) -> &EngineNetworks {
+        &self.options.engine_networks
     }
 }
 

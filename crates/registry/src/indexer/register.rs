@@ -37,6 +37,28 @@ impl Indexer {
         self.register_from(registration, Start::Immediate, Owner::Manual)
     }
 
+    /// Registers a rank manually, in place of an earlier registration of it with other fields.
+    ///
+    /// # Errors
+    ///
+    /// As [`Indexer::register`].
+    pub fn register_replacing(&self, registration: Registration) -> Result<Registered, RegistrationError> {
+        let registered = self.register(registration.clone());
+        if !matches!(registered, Err(RegistrationError::Rank { .. })) {
+            return registered;
+        }
+        let mut pending = PendingWork::default();
+        {
+            let _registering = self.registering.lock();
+            let model = self.models.read().get(&registration.model).cloned();
+            if let Some(model) = model {
+                self.remove_ranks(&model, &registration.instance, Some(registration.dp_rank), &mut pending);
+            }
+        }
+        self.wait(pending);
+        self.register(registration)
+    }
+
     /// Registers a rank that the operator named on the command line. It accepts `ipc://` endpoints without
     /// [`IndexerOptions::allow_ipc`](super::IndexerOptions::allow_ipc).
     ///

@@ -5,7 +5,7 @@
 //! | file | role |
 //! |---|---|
 //! | `dashboard.rs` | the dashboard at `/ui` |
-//! | `digest.rs`, `discovery.rs`, `dump.rs`, `openapi.rs`, `peers.rs`, `probes.rs`, `shared_ranks.rs`, `workers.rs` | handlers of the endpoints of these names |
+//! | `digest.rs`, `discovery.rs`, `dump.rs`, `openapi.rs`, `peers.rs`, `probes.rs`, `register.rs`, `shared_ranks.rs`, `workers.rs` | handlers of the endpoints of these names |
 //! | `query.rs`, `score.rs`, `explain.rs` | handlers of queries, scores, predictions and explanations |
 //! | `pick.rs` | handlers of picks and of the ends of requests |
 //! | `render.rs` | handlers of debugging endpoints: the rendering and the tokens of a prompt |
@@ -38,6 +38,7 @@ mod prompt;
 mod prompt_body;
 mod query;
 mod query_response;
+mod register;
 mod render;
 mod score;
 mod shared_ranks;
@@ -156,7 +157,7 @@ const ROUTES: [(&str, Permission, Route); 29] = [
     ("/ready", Permission::Open, || get(probes::ready)),
     ("/metrics", Permission::AllTenants(Scope::Query), || get(probes::metrics)),
     ("/openapi.json", Permission::Open, || get(openapi::openapi)),
-    ("/register", Permission::Tenant(Scope::Events), || post(workers::register)),
+    ("/register", Permission::Tenant(Scope::Events), || post(register::register)),
     ("/unregister", Permission::Tenant(Scope::Events), || post(workers::unregister)),
     ("/workers", Permission::Tenant(Scope::Query), || get(workers::list)),
     ("/query", Permission::Tenant(Scope::Query), || post(query::by_tokens)),

@@ -1,92 +1,22 @@
-//! `/register`, `/unregister` and `/workers`: registered engines.
+//! `/unregister` and `/workers`: registered engines.
 
 use std::sync::Arc;
 
 use axum::Json;
 use axum::extract::State;
-use axum::http::{HeaderName, StatusCode};
+use axum::http::HeaderName;
 use flash_indexer_api::{
-    ConnectionStatus, Events, Listener, ModelScope, RegisterRequest, Replay, Success, SuccessStatus, UnregisterRequest,
-    Unregistration, Worker, WorkerKind,
+    ConnectionStatus, Listener, ModelScope, Replay, SuccessStatus, UnregisterRequest, Unregistration, Worker,
 };
-use flash_indexer_core::hashing::BlockSize;
 use flash_indexer_core::{DpRank, RankSize};
-use flash_indexer_ingest::{Connection, ListenerReport, ReplayProgress, is_bound};
-use flash_indexer_types::endpoints::NO_EVENTS;
-use flash_indexer_types::{EngineKind, InstanceId, Registered, Registration, SharedCaches};
+use flash_indexer_ingest::{Connection, ListenerReport, ReplayProgress};
+use flash_indexer_types::EngineKind;
 
 use super::error::ApiError;
 use super::extract::{Access, Body, Parameters};
 use super::fields::CheckedScope;
 use super::{Api, blocking};
 use flash_indexer_peers::PROCESS_HEADER;
-
-pub(super) async fn register(
-    State(api): State<Arc<Api>>,
-    Access(grant): Access,
-    Body(request): Body<RegisterRequest>,
-) -> Result<(StatusCode, Json<Success>), ApiError> {
-    let block_size = BlockSize::new(request.block_size).ok_or_else(|| {
-        ApiError::unprocessable("block_size must be at least 1: give the engine's block size in tokens")
-    })?;
-    let endpoint = match (request.endpoint, request.events.unwrap_or(Events::Published)) {
-        (Some(endpoint), Events::Published) => endpoint,
-        (None, Events::None) => NO_EVENTS.to_owned(),
-        (None, Events::Published) => {
-            let error = "missing field `endpoint`: give the endpoint of the engine's events, or \"events\": \"none\"";
-            return Err(ApiError::unprocessable(format!("the request does not fit: {error}")));
-        }
-        (Some(_), Events::None) => {
-            let error =
-                "the request does not fit: `endpoint` and \"events\": \"none\" are alternatives; give one of them";
-            return Err(ApiError::unprocessable(error));
-        }
-    };
-    if is_bound(&endpoint) {
-        // A pod is registered in one tenant, and this registration would take it from there.
-        grant.check_all_tenants()?;
-    }
-    let instance = request.instance_id.checked()?;
-    check_kind(&instance, request.kind)?;
-    let shared_caches = SharedCaches::new(request.shared_caches.into_iter().flatten())?;
-    let registration = Registration {
-        instance,
-        dp_rank: DpRank(request.dp_rank.unwrap_or_default()),
-        endpoint,
-        replay_endpoint: request.replay_endpoint,
-        model: request.scope.key(&grant)?,
-        block_size,
-        lora_name: request.lora_name,
-        engine: request.engine.map(EngineKind::name),
-        removed_copies: request.removal.unwrap_or_default().into(),
-        extra_keys: request.extra_keys.unwrap_or_default(),
-        cache_blocks: request.cache_blocks,
-        shared_caches,
-    };
-    let indexer = Arc::clone(&api.indexer);
-    let registered = blocking(move || indexer.register(registration)).await??;
-    let status = match registered {
-        Registered::New => StatusCode::CREATED,
-        Registered::Already => StatusCode::OK,
-    };
-    Ok((status, Json(Success::default())))
-}
-
-/// Rejects a registration whose kind is not the one in its id. An instance with the id of a shared cache would be in no answer.
-fn check_kind(instance: &InstanceId, kind: Option<WorkerKind>) -> Result<(), ApiError> {
-    let of_id = WorkerKind::from(instance.shared_cache());
-    let error = match (of_id, kind.unwrap_or(WorkerKind::Instance)) {
-        (of_id, kind) if of_id == kind => return Ok(()),
-        (WorkerKind::Instance, _) => {
-            format!("instance_id {instance} is that of an instance: name a shared cache node:NAME or pool:NAME")
-        }
-        (of_id, _) => {
-            let kind = if of_id == WorkerKind::Node { "node" } else { "pool" };
-            format!("instance_id {instance} is that of a shared cache: add \"kind\": \"{kind}\", or choose another id")
-        }
-    };
-    Err(ApiError::bad_request(error))
-}
 
 pub(super) async fn unregister(
     State(api): State<Arc<Api>>,

@@ -8,8 +8,8 @@ use std::time::Duration;
 use flash_indexer_core::DpRank;
 use flash_indexer_core::hashing::BlockSize;
 use flash_indexer_server::{
-    DiscoveryOptions, DiscoverySource, DnsOptions, EngineTemplate, ModelKey, PeerUrl, Query, QueryOptions,
-    ServerOptions, VllmOptions,
+    DiscoveryOptions, DiscoverySource, DnsOptions, EngineNetworks, EngineTemplate, IndexerOptions, ModelKey, PeerUrl,
+    Query, QueryOptions, ServerOptions, VllmOptions,
 };
 use flash_indexer_sim::{Publisher, PublisherOptions};
 use flash_indexer_test_support::wait_for;
@@ -62,7 +62,7 @@ fn publisher() -> Publisher {
 
 fn options(sources: Vec<DiscoverySource>, grace: Duration) -> ServerOptions {
     let template = EngineTemplate {
-        model_name: "m".to_owned(),
+        model_name: Some("m".to_owned()),
         block_size: BlockSize::new(BLOCK_TOKENS),
         ..EngineTemplate::default()
     };
@@ -490,4 +490,89 @@ fn a_server_without_the_call_is_a_failing_source() {
     until("the failure", || source(&service)["state"] == "failing");
     let source = source(&service);
     assert!(source["error"].as_str().is_some_and(|why| why.contains("vllm.Control/GetKvEventSources")), "{source}");
+}
+
+#[test]
+fn an_engine_of_vllm_names_its_block_size_and_its_model() {
+    let publisher = publisher();
+    let server = FakeVllmControl::start(named_by_vllm(&[&publisher]));
+    let address = server.address().to_string();
+    let watched =
+        VllmOptions { interval: Duration::from_millis(100), ..VllmOptions::new(address.parse().expect("an address")) };
+    let discovery = DiscoveryOptions { sources: vec![DiscoverySource::Vllm(watched)], ..DiscoveryOptions::default() };
+    let service = Service::start_with(ServerOptions { discovery, ..ServerOptions::default() });
+    until("the failure", || source(&service)["state"] == "failing");
+    assert!(source(&service)["error"].as_str().is_some_and(|why| why.contains("--block-size")), "{}", source(&service));
+
+    server.describe(BLOCK_TOKENS, "m");
+    until("its registration", || instances(&service) == [address.as_str()]);
+    let worker = service.get("/workers").1[0].clone();
+    assert_eq!((&worker["model_name"], &worker["block_size"]), (&json!("m"), &json!(BLOCK_TOKENS)), "{worker}");
+    say(&publisher, 0, &[stored(None, &[1, 2])]);
+    until("what it holds", || service.score(&tokens(&[1, 2]), &address, 0) == 8);
+}
+
+#[test]
+fn a_request_registers_an_engine_of_vllm_by_the_address_of_its_grpc_server() {
+    let (first, second, restarted) = (publisher(), publisher(), publisher());
+    let server = FakeVllmControl::start(named_by_vllm(&[&first, &second]));
+    let service = Service::start();
+    let endpoint = format!("vllm://{}", server.address());
+    let register = |fields: Value| {
+        let mut body = json!({ "instance_id": "a", "endpoint": endpoint });
+        body.as_object_mut().expect("an object").extend(fields.as_object().expect("an object").clone());
+        service.post("/register", &body)
+    };
+    let refused = |fields: Value, status: u16, text: &str| {
+        let (got, body) = register(fields);
+        assert!(got == status && body["error"].as_str().is_some_and(|why| why.contains(text)), "{got} {body}");
+    };
+    // It names neither its model nor its block size.
+    refused(json!({ "model_name": "m" }), 422, "give block_size");
+    refused(json!({ "block_size": 4 }), 422, "model_name");
+    server.describe(BLOCK_TOKENS, "m");
+    refused(json!({ "block_size": BLOCK_TOKENS + 1 }), 422, "leave out block_size");
+    refused(json!({ "replay_endpoint": "tcp://127.0.0.1:1" }), 422, "replay_endpoint");
+    refused(json!({ "engine": "sglang" }), 422, "engine");
+    refused(json!({ "dp_rank": 2 }), 422, "no rank 2");
+    refused(json!({ "endpoint": "vllm://169.254.169.254:80" }), 400, "169.254.169.254");
+    refused(json!({ "endpoint": "vllm://gpu-1" }), 400, "gpu-1:50051");
+    assert_eq!(service.get("/workers").1, json!([]), "nothing is registered");
+
+    assert_eq!(register(json!({})).0, 201);
+    assert_eq!(register(json!({})).0, 200, "the same ranks at the same endpoints");
+    let listener = service.listener(&json!("a"), 1);
+    assert_eq!((&listener["endpoint"], &listener["engine"]), (&json!(second.endpoint()), &json!("vllm")), "{listener}");
+    assert!(second.wait_for_subscriber(PATIENCE).expect("a socket"), "no listener subscribes");
+    say(&second, 0, &[stored(None, &[1, 2])]);
+    until("what it holds", || service.score(&tokens(&[1, 2]), "a", 1) == 8);
+
+    // The engine has started again, with other ports.
+    server.answer(Ok(named_by_vllm(&[&restarted, &second])));
+    assert_eq!(register(json!({})).0, 201);
+    assert_eq!(service.listener(&json!("a"), 0)["endpoint"], json!(restarted.endpoint()));
+    assert_eq!(service.score(&tokens(&[1, 2]), "a", 1), 8, "a rank that has not moved keeps its blocks");
+
+    server.answer(Ok(Vec::new()));
+    refused(json!({}), 422, "--kv-events-config");
+    server.answer(Err(tonic::Status::unimplemented("GetKvEventSources")));
+    refused(json!({}), 422, "vllm.Control/GetKvEventSources");
+    server.answer(Err(tonic::Status::unavailable("starting")));
+    refused(json!({}), 503, "starting");
+    assert_eq!(service.listener(&json!("a"), 0)["endpoint"], json!(restarted.endpoint()), "its registration stays");
+}
+
+#[test]
+fn an_engine_of_vllm_outside_the_networks_of_engines_is_not_asked() {
+    let server = FakeVllmControl::start(Vec::new());
+    let watched = VllmOptions::new(server.address().to_string().parse().expect("an address"));
+    let networks = EngineNetworks::new(["10.0.0.0/8".parse().expect("a network")]);
+    let indexer = IndexerOptions { engine_networks: networks, ..IndexerOptions::default() };
+    let options = self::options(vec![DiscoverySource::Vllm(watched)], Duration::ZERO);
+    let service = Service::start_with(ServerOptions { indexer, ..options });
+    until("the failure", || source(&service)["state"] == "failing");
+    assert!(source(&service)["error"].as_str().is_some_and(|why| why.contains("--engine-networks")));
+    let body = json!({ "instance_id": "a", "model_name": "m", "endpoint": format!("vllm://{}", server.address()) });
+    let (status, body) = service.post("/register", &body);
+    assert!(status == 400 && body["error"].as_str().is_some_and(|why| why.contains("--engine-networks")), "{body}");
 }

@@ -20,7 +20,7 @@ fn service(cluster: &FakeCluster) -> Service {
         api: Some(cluster.url()),
     };
     let template = EngineTemplate {
-        model_name: "m".to_owned(),
+        model_name: Some("m".to_owned()),
         block_size: BlockSize::new(BLOCK_TOKENS),
         ..EngineTemplate::default()
     };
