@@ -17,6 +17,42 @@ pub struct Oracle {
     ranks: BTreeMap<WorkerRank, BTreeMap<SequenceHash, HeldBlock>>,
 }
 
+impl Oracle {
+    /// Leading blocks of a query that a rank and others hold together, where the others continue what the rank holds itself: each
+    /// next block is one that another rank holds, whose parent is the block before.
+    #[must_use]
+    pub fn continued(&self, query: &[LocalHash], rank: WorkerRank, others: &[WorkerRank]) -> PerTier<u32> {
+        let nothing = BTreeMap::new();
+        let held_by = |rank: &WorkerRank| self.ranks.get(rank).unwrap_or(&nothing);
+        let mut blocks = PerTier::default();
+        for slowest in Tier::ALL {
+            let own = depth(held_by(&rank), query, slowest) as usize;
+            let mut ends: BTreeSet<Option<SequenceHash>> = match own {
+                0 => BTreeSet::from([None]),
+                _ => reached(held_by(&rank), &query[..own], slowest)
+                    .pop()
+                    .unwrap_or_default()
+                    .into_iter()
+                    .map(Some)
+                    .collect(),
+            };
+            let mut end = own;
+            for &local in &query[own..] {
+                let followers = others.iter().flat_map(|other| held_by(other).values());
+                let followers = followers.filter(|it| ends.contains(&it.parent) && it.local == local);
+                let next: BTreeSet<_> =
+                    followers.filter(|it| is_within(&it.copies, slowest)).map(|it| Some(it.sequence)).collect();
+                if next.is_empty() {
+                    break;
+                }
+                (end, ends) = (end + 1, next);
+            }
+            blocks[slowest] = end as u32;
+        }
+        blocks
+    }
+}
+
 impl PrefixIndex for Oracle {
     fn apply(&mut self, rank: WorkerRank, event: &BlockEvent) -> Applied {
         let held = self.ranks.entry(rank).or_default();

@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use crate::cursor::PrefixCursor;
 use crate::{
-    Applied, BlockEvent, DeepestMatches, HeldBlock, HeldReading, LocalHash, MatchScores, PerTier, RankMatch, RankOrder,
-    RankSize, ReadingProgress, SequenceHash, SharedIndex, WorkerId, WorkerRank,
+    Applied, BlockEvent, DeepestMatches, Follower, HeldBlock, HeldReading, LocalHash, MatchScores, PerTier, RankMatch,
+    RankOrder, RankSize, ReadingProgress, SequenceHash, SharedIndex, Tier, WorkerId, WorkerRank,
 };
 
 /// Several indexes of one design, each with the ranks of some of the workers.
@@ -101,6 +101,18 @@ impl<I: SharedIndex> SharedIndex for ShardedIndex<I> {
 
     fn find_block(&self, sequence: SequenceHash) -> Option<HeldBlock> {
         self.shards.iter().find_map(|shard| shard.find_block(sequence))
+    }
+
+    fn held_along(&self, rank: WorkerRank, query: &[LocalHash]) -> Vec<Option<Tier>> {
+        self.shard(rank.worker).held_along(rank, query)
+    }
+
+    fn sequence_along(&self, rank: WorkerRank, prefix: &[LocalHash]) -> Option<SequenceHash> {
+        self.shard(rank.worker).sequence_along(rank, prefix)
+    }
+
+    fn waiting_after(&self, rank: WorkerRank, parent: SequenceHash, query: &[LocalHash]) -> Vec<Follower> {
+        self.shard(rank.worker).waiting_after(rank, parent, query)
     }
 
     fn read_held(&self, reading: &mut HeldReading, blocks_max: usize) -> ReadingProgress {

@@ -139,7 +139,7 @@ impl Scoring<'_> {
         }
         for (variant, query) in search.variants.iter().enumerate() {
             let shared = search.local.as_ref().zip(found.get(variant));
-            let mut shared = shared.map(|(model, (_, found))| model.shared_depths(found)).unwrap_or_default();
+            let mut shared = shared.map(|(model, (_, found))| model.shared_depths(query, found)).unwrap_or_default();
             shared.retain(|rank, _| pods.contains_key(&rank.worker) && !remote.ranks.contains_key(rank));
             for (rank, depths) in &shared {
                 pods.entry(rank.worker).and_modify(|pod| pod.add_shared(depths));

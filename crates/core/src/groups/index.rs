@@ -13,8 +13,8 @@ use super::{ClearScope, Cut, GroupChange, GroupEvent, RankEvent, SecondaryGroup}
 use crate::cursor::PrefixCursor;
 use crate::hashing::sequence_hashes;
 use crate::{
-    Applied, BlockEvent, DeepestMatches, HeldBlock, HeldReading, LocalHash, MatchScores, MemoryLimit, PerTier,
-    RankMatch, RankOrder, RankSize, ReadingProgress, SequenceHash, SharedIndex, Tier, WorkerId, WorkerRank,
+    Applied, BlockEvent, DeepestMatches, Follower, HeldBlock, HeldReading, LocalHash, MatchScores, MemoryLimit,
+    PerTier, RankMatch, RankOrder, RankSize, ReadingProgress, SequenceHash, SharedIndex, Tier, WorkerId, WorkerRank,
 };
 
 /// An index whose ranks may have several cache groups.
@@ -372,6 +372,19 @@ impl SharedIndex for GroupedIndex {
 
     fn find_block(&self, sequence: SequenceHash) -> Option<HeldBlock> {
         self.plain.find_block(sequence)
+    }
+
+    /// Blocks of the primary group.
+    fn held_along(&self, rank: WorkerRank, query: &[LocalHash]) -> Vec<Option<Tier>> {
+        self.plain.held_along(rank, query)
+    }
+
+    fn sequence_along(&self, rank: WorkerRank, prefix: &[LocalHash]) -> Option<SequenceHash> {
+        self.plain.sequence_along(rank, prefix)
+    }
+
+    fn waiting_after(&self, rank: WorkerRank, parent: SequenceHash, query: &[LocalHash]) -> Vec<Follower> {
+        self.plain.waiting_after(rank, parent, query)
     }
 
     fn read_held(&self, reading: &mut HeldReading, blocks_max: usize) -> ReadingProgress {

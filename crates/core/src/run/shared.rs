@@ -12,8 +12,9 @@ use super::published::Published;
 use super::{COPIED_WITH_EVENT, COPIED_WITH_MAINTENANCE, RunIndex, WAITING_LISTED_WITH_EVENT_MAX};
 use crate::cursor::PrefixCursor;
 use crate::{
-    Applied, BlockEvent, DeepestMatches, HeldBlock, HeldReading, LocalHash, MatchScores, MemoryLimit, PerTier,
-    RankMatch, RankOrder, RankSize, ReadingProgress, SequenceHash, SharedIndex, WorkerId, WorkerRank, tiers,
+    Applied, BlockEvent, DeepestMatches, Follower, HeldBlock, HeldReading, LocalHash, MatchScores, MemoryLimit,
+    PerTier, RankMatch, RankOrder, RankSize, ReadingProgress, SequenceHash, SharedIndex, Tier, WorkerId, WorkerRank,
+    tiers,
 };
 
 /// Runs that one maintenance call visits.
@@ -105,6 +106,21 @@ impl SharedIndex for RunIndex {
     /// Takes the writer's mutex. Searches the directories of at most 256 hash domains.
     fn find_block(&self, sequence: SequenceHash) -> Option<HeldBlock> {
         self.writer.lock().find_block(sequence)
+    }
+
+    /// Takes the writer's mutex.
+    fn held_along(&self, rank: WorkerRank, query: &[LocalHash]) -> Vec<Option<Tier>> {
+        self.writer.lock().held_along(rank, query)
+    }
+
+    /// Takes the writer's mutex.
+    fn sequence_along(&self, rank: WorkerRank, prefix: &[LocalHash]) -> Option<SequenceHash> {
+        self.writer.lock().sequence_along(rank, prefix)
+    }
+
+    /// Takes the writer's mutex.
+    fn waiting_after(&self, rank: WorkerRank, parent: SequenceHash, query: &[LocalHash]) -> Vec<Follower> {
+        self.writer.lock().waiting_after(rank, parent, query)
     }
 
     fn read_held(&self, reading: &mut HeldReading, blocks_max: usize) -> ReadingProgress {

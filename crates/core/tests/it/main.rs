@@ -2,6 +2,7 @@
 
 mod bounded;
 mod bounded_readers;
+mod continuations;
 mod equivalence;
 mod groups;
 mod prefixes;

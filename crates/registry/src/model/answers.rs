@@ -49,7 +49,7 @@ impl Model {
                 None => {}
             }
         }
-        let credits = self.credits((&listed.caches, &listed.ranks), rank_matches(found), |at| depths[at]);
+        let credits = self.credits((&listed.caches, &listed.ranks), found, |at| depths[at]);
         credits.iter().for_each(|credit| deepen(&mut depths[credit.at], credit.blocks));
         if let Some(top_k) = options.top_k {
             let matches =
@@ -173,7 +173,7 @@ impl Model {
         }
         let listed = self.instances.listed();
         let own = |at: usize| ranks.get(&listed.ranks[at].rank).map(|(blocks, _)| *blocks).unwrap_or_default();
-        let credits = self.credits((&listed.caches, &listed.ranks), rank_matches(found), own);
+        let credits = self.credits((&listed.caches, &listed.ranks), found, own);
         for credit in &credits {
             deepen(&mut ranks.entry(listed.ranks[credit.at].rank).or_default().0, credit.blocks);
         }
@@ -219,7 +219,7 @@ struct ListedMatch {
 }
 
 /// The matches of all hash variants.
-fn rank_matches<'f>(found: &'f VariantMatches<'_>) -> impl Iterator<Item = RankMatch> + 'f {
+pub(super) fn rank_matches<'f>(found: &'f VariantMatches<'_>) -> impl Iterator<Item = RankMatch> + 'f {
     found.iter().flat_map(|(_, scores)| scores.ranks.iter().copied())
 }
 
@@ -257,9 +257,10 @@ mod tests {
         AttentionWindow, GroupBlockSize, GroupChange, GroupEvent, GroupId, SecondaryGroup,
     };
     use flash_indexer_core::hashing::{BlockSize, sequence_hashes};
-    use flash_indexer_core::{Block, BlockEvent, RemovedCopies, Tier, WorkerId};
+    use flash_indexer_core::oracle::Oracle;
+    use flash_indexer_core::{Block, BlockEvent, PrefixIndex as _, RemovedCopies, Tier, WorkerId};
     use flash_indexer_ingest::Connection;
-    use flash_indexer_types::{InstanceId, ModelKey, Registration, SharedCaches};
+    use flash_indexer_types::{EngineKind, InstanceId, ModelKey, Registration, SharedCaches};
     use proptest::prelude::*;
 
     use super::*;
@@ -288,6 +289,13 @@ mod tests {
             prompt: usize,
             tier: Tier,
         },
+        /// The removal of a prompt's first block.
+        RemoveFirst {
+            instance: u32,
+            dp_rank: u32,
+            prompt: usize,
+            tier: Tier,
+        },
         /// Blocks of a hybrid model's second cache group.
         StoreGroup {
             instance: u32,
@@ -306,6 +314,7 @@ mod tests {
         prop_oneof![
             6 => rank().prop_map(|(instance, dp_rank, prompt, tier)| Step::Store { instance, dp_rank, prompt, tier }),
             2 => rank().prop_map(|(instance, dp_rank, prompt, tier)| Step::Remove { instance, dp_rank, prompt, tier }),
+            2 => rank().prop_map(|(instance, dp_rank, prompt, tier)| Step::RemoveFirst { instance, dp_rank, prompt, tier }),
             1 => rank().prop_map(|(instance, dp_rank, prompt, tier)| Step::StoreGroup { instance, dp_rank, prompt, tier }),
             2 => (0..INSTANCES).prop_map(Step::Register),
             1 => (0..INSTANCES).prop_map(Step::Unregister),
@@ -336,7 +345,9 @@ mod tests {
         let endpoint = format!("tcp://127.0.0.1:{}", 1 + instance * RANKS + dp_rank);
         let block_size = BlockSize::new(16).expect("a size");
         let registration = Registration::new(name(instance), ModelKey::new("m", None), endpoint, block_size);
-        Registration { dp_rank: DpRank(dp_rank), shared_caches: shared_caches(instance), ..registration }
+        // Some engines load blocks behind their own.
+        let engine = (instance == 2 || instance == 4).then(|| EngineKind::Sglang.name());
+        Registration { dp_rank: DpRank(dp_rank), shared_caches: shared_caches(instance), engine, ..registration }
     }
 
     fn take(model: &Model, step: Step, indexer: &Indexer) {
@@ -353,6 +364,11 @@ mod tests {
             }
             Step::Remove { instance, dp_rank, prompt, tier } => {
                 let blocks = sequence_hashes(&locals(PROMPTS[prompt])).skip(1).collect();
+                let event = BlockEvent::Removed { tier, blocks, copies: RemovedCopies::All };
+                model.index().apply(rank(instance, dp_rank), &event);
+            }
+            Step::RemoveFirst { instance, dp_rank, prompt, tier } => {
+                let blocks = sequence_hashes(&locals(PROMPTS[prompt])).take(1).collect();
                 let event = BlockEvent::Removed { tier, blocks, copies: RemovedCopies::All };
                 model.index().apply(rank(instance, dp_rank), &event);
             }
@@ -395,7 +411,8 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(24))]
 
-        /// Each rank's match in a tier is the longest of its own and of those of its connected shared caches.
+        /// Each rank's match in a tier is the longest of its own and of those of its connected shared caches. If the engine loads
+        /// blocks behind its own, they continue its match.
         #[test]
         fn a_match_is_the_longest_of_a_rank_and_its_shared_caches(
             steps in prop::collection::vec(step().prop_filter("without groups", |step| !matches!(step, Step::StoreGroup { .. })), 1..30),
@@ -419,8 +436,23 @@ mod tests {
                         let instance = &instances[id];
                         let own = found.get(WorkerRank { worker: instance.worker, dp_rank });
                         let mut depths = own.map(|found| found.blocks).unwrap_or_default();
-                        let attached = instance.listeners.get(&dp_rank).map(|listener| listener.options.shared_caches.clone());
-                        for cache in attached.unwrap_or_default().ids() {
+                        let options = instance.listeners.get(&dp_rank).map(|listener| listener.options.clone());
+                        let engine = options.as_ref().and_then(|options| options.engine);
+                        let attached = options.map(|options| options.shared_caches).unwrap_or_default();
+                        if engine.is_some() {
+                            let ranks_of = |id: &InstanceId| {
+                                let ranks = instances.get(id).into_iter();
+                                let ranks = ranks.flat_map(|it| it.listeners.keys().map(|&dp_rank| WorkerRank { worker: it.worker, dp_rank }));
+                                ranks.collect::<Vec<_>>()
+                            };
+                            let others: Vec<WorkerRank> = attached.ids().iter().flat_map(ranks_of).collect();
+                            let mut oracle = Oracle::default();
+                            for rank in model.index().ranks() {
+                                model.index().dump(rank).iter().for_each(|event| _ = oracle.apply(rank, event));
+                            }
+                            return model.tokens(oracle.continued(&query, WorkerRank { worker: instance.worker, dp_rank }, &others));
+                        }
+                        for cache in attached.ids() {
                             (0..RANKS).for_each(|dp_rank| deepen(&mut depths, held(cache, DpRank(dp_rank))));
                         }
                         model.tokens(depths)

@@ -1,15 +1,17 @@
 //! What shared caches add to the matches of the ranks that are attached to them.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use flash_indexer_core::{DpRank, LocalHash, MatchScores, PerTier, RankMatch, SharedIndex, Tier, WorkerRank};
+use flash_indexer_core::{
+    Continuations, DpRank, LocalHash, MatchScores, PerTier, RankMatch, SharedIndex, Tier, WorkerRank,
+};
 use flash_indexer_ingest::{Connection, Listener};
-use flash_indexer_types::{InstanceId, Trust};
+use flash_indexer_types::{EngineKind, InstanceId, Trust};
 use rustc_hash::FxHashMap;
 
 use super::Model;
-use super::answers::deepen;
+use super::answers::{VariantMatches, deepen, rank_matches};
 use super::instance::Instance;
 use super::instance_table::ListedRank;
 use crate::answer::InstanceName;
@@ -21,6 +23,9 @@ pub(crate) struct ListedCaches {
     caches: Vec<ListedCache>,
     /// Index of each rank in `caches`.
     by_rank: FxHashMap<WorkerRank, usize>,
+    /// Attached ranks whose engines load blocks behind what they hold themselves: indexes in the list of ranks, and of the shared
+    /// caches.
+    continuing: Vec<(usize, Vec<usize>)>,
 }
 
 /// One rank of a shared cache.
@@ -39,7 +44,8 @@ pub(super) struct Credit {
     pub at: usize,
     /// Index of the shared cache.
     cache: usize,
-    /// Leading blocks that the shared cache holds.
+    /// Leading blocks that the shared cache holds. If the engine loads blocks behind its own, the end of the match with those of the
+    /// shared cache.
     pub blocks: PerTier<u32>,
 }
 
@@ -77,6 +83,13 @@ impl ListedCaches {
                 });
             }
         }
+        for (at, _) in ranks.iter().enumerate().filter(|(_, rank)| loads_behind_its_own(rank)) {
+            let caches: Vec<usize> =
+                (0..listed.caches.len()).filter(|&cache| listed.caches[cache].attached.contains(&at)).collect();
+            if !caches.is_empty() {
+                listed.continuing.push((at, caches));
+            }
+        }
         listed
     }
 
@@ -91,22 +104,29 @@ impl ListedCaches {
     }
 }
 
+/// Whether the engine looks blocks up in shared caches behind those that it holds itself, as SGLang's HiCache does. Others look
+/// the prompt up from its start, as the connectors of LMCache and of Mooncake's store in vLLM do.
+fn loads_behind_its_own(rank: &ListedRank) -> bool {
+    rank.listener.options.engine == Some(EngineKind::Sglang.name())
+}
+
 impl Model {
     /// Credits of the attached ranks, in their order: blocks of a prompt that connected shared caches hold, and the ranks do not.
-    /// `own` are the blocks that the rank with an index holds itself.
+    /// `own` are the blocks that the rank with an index holds itself, in any hash variant.
     ///
-    /// Costs nothing without shared caches, and otherwise the matches and the ranks attached to the matching caches.
+    /// Costs nothing without shared caches, and otherwise the matches and the ranks attached to the matching caches. For ranks
+    /// whose engines load blocks behind their own, one lookup in each of their caches ([`Continuations`]).
     pub(super) fn credits(
         &self,
         (caches, ranks): (&ListedCaches, &[ListedRank]),
-        found: impl Iterator<Item = RankMatch>,
+        found: &VariantMatches<'_>,
         own: impl Fn(usize) -> PerTier<u32>,
     ) -> Vec<Credit> {
         if caches.is_empty() {
             return Vec::new();
         }
         let mut held: BTreeMap<usize, PerTier<u32>> = BTreeMap::new();
-        for RankMatch { rank, blocks } in found {
+        for RankMatch { rank, blocks } in rank_matches(found) {
             if let Some(&cache) = caches.by_rank.get(&rank) {
                 deepen(held.entry(cache).or_default(), blocks);
             }
@@ -124,16 +144,55 @@ impl Model {
                 let own = own(at);
                 let is_more = Tier::ALL.into_iter().any(|tier| blocks[tier] > own[tier]);
                 // A hybrid model needs blocks of all its cache groups, and this cache names one only.
-                is_more && (has_groups || !index.has_groups(ranks[at].rank))
+                let rank_has_groups = index.has_groups(ranks[at].rank);
+                // The others are continued below.
+                is_more && (has_groups || !rank_has_groups) && (rank_has_groups || !loads_behind_its_own(&ranks[at]))
             };
             credits.extend(attached.iter().copied().filter(adds).map(|at| Credit { at, cache, blocks }));
         }
-        credits.sort_by_key(|credit| credit.at);
+        if !caches.continuing.is_empty() {
+            let is_more = |credit: &Credit| {
+                let own = own(credit.at);
+                Tier::ALL.into_iter().any(|tier| credit.blocks[tier] > own[tier])
+            };
+            let continued = found.iter().flat_map(|(query, found)| self.continued((caches, ranks), query, found));
+            credits.extend(continued.filter(is_more));
+        }
+        credits.sort_by_key(|credit| (credit.at, credit.cache));
+        credits
+    }
+
+    /// What connected shared caches add to the matches of ranks whose engines load blocks behind their own, for one hash variant. A
+    /// rank of a hybrid model is left out: the others would have to hold blocks of all its cache groups.
+    fn continued(
+        &self,
+        (caches, ranks): (&ListedCaches, &[ListedRank]),
+        query: &[LocalHash],
+        found: &MatchScores,
+    ) -> Vec<Credit> {
+        let index = self.index();
+        let own: FxHashMap<WorkerRank, PerTier<u32>> = found.ranks.iter().map(|it| (it.rank, it.blocks)).collect();
+        let is_connected = |cache: &&usize| caches.caches[**cache].listener.connection() == Connection::Connected;
+        let used: BTreeSet<usize> =
+            caches.continuing.iter().flat_map(|(_, of)| of).filter(is_connected).copied().collect();
+        let used: Vec<usize> = used.into_iter().collect();
+        let continuations = Continuations::of(&**index, query, used.iter().map(|&cache| caches.caches[cache].rank));
+        let mut credits = Vec::new();
+        for (at, of) in caches.continuing.iter().filter(|(at, _)| !index.has_groups(ranks[*at].rank)) {
+            let rank = ranks[*at].rank;
+            let others: Vec<usize> = (0..used.len()).filter(|&other| of.contains(&used[other])).collect();
+            let reaches = continuations.reaches(rank, own.get(&rank).copied().unwrap_or_default(), &others);
+            credits.extend(reaches.into_iter().map(|(other, blocks)| Credit { at: *at, cache: used[other], blocks }));
+        }
         credits
     }
 
     /// Credits by rank, in one hash variant: blocks that shared caches hold behind the match of each rank that is attached to them.
-    pub(crate) fn shared_depths(&self, found: &MatchScores) -> FxHashMap<WorkerRank, SharedDepths> {
+    pub(crate) fn shared_depths(
+        &self,
+        query: &[LocalHash],
+        found: &MatchScores,
+    ) -> FxHashMap<WorkerRank, SharedDepths> {
         let listed = self.instances.listed();
         if listed.caches.is_empty() {
             return FxHashMap::default();
@@ -141,7 +200,8 @@ impl Model {
         let own: FxHashMap<WorkerRank, PerTier<u32>> = found.ranks.iter().map(|it| (it.rank, it.blocks)).collect();
         let own = |at: usize| own.get(&listed.ranks[at].rank).copied().unwrap_or_default();
         let mut depths: FxHashMap<WorkerRank, SharedDepths> = FxHashMap::default();
-        let credits = self.credits((&listed.caches, &listed.ranks), found.ranks.iter().copied(), own);
+        let variant = [(query, found.clone())];
+        let credits = self.credits((&listed.caches, &listed.ranks), &variant, own);
         let continues = |credit: &Credit| credit.blocks[Tier::External] > own(credit.at)[Tier::External];
         for credit in credits.into_iter().filter(continues) {
             let (name, trust) = listed.caches.cache(&credit);
@@ -166,11 +226,11 @@ impl Model {
         if listed.caches.is_empty() {
             return named;
         }
-        let found: Vec<RankMatch> = variants.iter().flat_map(|query| self.index().find(query).ranks).collect();
+        let found: Vec<_> = variants.iter().map(|query| (&query[..], self.index().find(query))).collect();
         let mut own: FxHashMap<WorkerRank, PerTier<u32>> = FxHashMap::default();
-        found.iter().for_each(|found| deepen(own.entry(found.rank).or_default(), found.blocks));
+        rank_matches(&found).for_each(|found| deepen(own.entry(found.rank).or_default(), found.blocks));
         let own = |at: usize| own.get(&listed.ranks[at].rank).copied().unwrap_or_default();
-        for credit in self.credits((&listed.caches, &listed.ranks), found.iter().copied(), own) {
+        for credit in self.credits((&listed.caches, &listed.ranks), &found, own) {
             let ListedRank { instance, rank, .. } = &listed.ranks[credit.at];
             let (cache, _) = listed.caches.cache(&credit);
             let rank = (listed.names[*instance as usize].id().clone(), rank.dp_rank);

@@ -65,6 +65,43 @@ fn vector(name: &str) -> EventVector {
 }
 
 #[test]
+fn a_node_continues_the_match_of_an_engine_that_loads_blocks_behind_its_own() {
+    let service = Service::start();
+    let fields = json!({ "shared_caches": ["node:h", "pool:p"], "engine": "sglang" });
+    let behind = Engine::registered(&service, json!("behind"), 0, &fields);
+    let from_start = engine(&service, "start", &["node:h", "pool:p"]);
+    let (node, pool) = (cache(&service, "node:h", "node"), cache(&service, "pool:p", "pool"));
+    let prompt: Vec<u64> = (1..=30).collect();
+    // The parent of the node's first block is one that only the instances hold.
+    node.say(&service, 0, &[stored(Some(10), &prompt[10..20])]);
+    for instance in [&behind, &from_start] {
+        instance.say(&service, 0, &[stored(None, &prompt[..10])]);
+    }
+    // The pool has removed the blocks that the others hold.
+    pool.say(&service, 0, &[stored(None, &prompt), removed(&prompt[..20])]);
+    let credited = instance(&service, "behind", &prompt);
+    assert_eq!(depths(&credited), [10, 20, 20, 30]);
+    let tokens_of = |blocks: u32| blocks * BLOCK_TOKENS;
+    assert_eq!(credited["shared_caches"], json!({ "node:h": tokens_of(20), "pool:p": tokens_of(30) }));
+    assert_eq!(credited["trust"], "degraded", "the node's first block waits for its parent");
+    let plain = instance(&service, "start", &prompt);
+    assert_eq!(depths(&plain), [10; 4], "its engine looks the prompt up from its start");
+    let body = json!({ "model": "m", "detail": true, "token_ids": tokens(&prompt) });
+    let (_, scores) = service.post("/score_completions", &body);
+    let detail = &scores["pods"]["behind"];
+    assert_eq!(
+        (&detail["held_blocks"], &detail["score"]),
+        (&json!(30), &json!(10.0 + 10.0 * 0.8 + 10.0 * 0.4)),
+        "{scores}"
+    );
+    let (_, pick) = service.post("/pick", &json!({ "model": "m", "token_ids": tokens(&prompt) }));
+    assert_eq!(pick["pod"], "behind", "{pick}");
+
+    service.post("/unregister", &json!({ "instance_id": "node:h", "model_name": "m" }));
+    assert_eq!(depths(&instance(&service, "behind", &prompt)), [10; 4], "nothing continues to the pool's blocks");
+}
+
+#[test]
 fn an_attached_instance_is_credited_with_what_its_node_and_its_pool_hold() {
     let service = listening();
     let attached = engine(&service, "a", &["pool:p", "node:h"]);

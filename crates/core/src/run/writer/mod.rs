@@ -13,9 +13,10 @@
 //! | `runs`, `rank_states`, `retention`, `trim`, `prune` | state of runs and ranks, and when blocks are freed |
 //! | `compaction`, `reclaim` | a compacted copy, and freeing of memory in pieces |
 //! | `bounded`, `room`, `evict`, `run_values` | the memory limit |
-//! | `branch_tiers` | fastest tiers of matches |
+//! | `branch_tiers`, `along` | fastest tiers of matches, and of blocks behind others that are not held |
 //! | `prefetch_pipeline`, `chunked`, `steps` | prefetching, a vector that never copies, step counts of tests |
 
+mod along;
 mod bounded;
 mod branch_tiers;
 mod checkpoints;

@@ -73,6 +73,13 @@ impl Waiting {
         Some(block)
     }
 
+    /// The blocks that wait for this sequence hash.
+    pub(super) fn followers(&self, parent: SequenceHash) -> impl Iterator<Item = &HeldBlock> {
+        let first = self.by_parent.get(&parent).and_then(|first| self.blocks.get(first));
+        let next = |waiting: &&WaitingBlock| waiting.next.and_then(|next| self.blocks.get(&next));
+        std::iter::successors(first, next).map(|waiting| &waiting.block)
+    }
+
     /// A block that waits for this sequence hash.
     pub(super) fn follower(&self, parent: SequenceHash) -> Option<SequenceHash> {
         self.by_parent.get(&parent).copied()
