@@ -1,16 +1,6 @@
 //! Matches of a rank that other ranks continue: an engine that loads further blocks from a shared cache.
 
-use crate::keyed::KeyedMap;
-use crate::{HeldBlock, LocalHash, PerTier, SequenceHash, SharedIndex, Tier, WorkerRank};
-
-/// A held block that follows another one.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Follower {
-    /// Its sequence hash.
-    pub sequence: SequenceHash,
-    /// The fastest tier that holds it.
-    pub fastest: Tier,
-}
+use crate::{LocalHash, PerTier, SequenceHash, SharedIndex, Tier, WorkerRank};
 
 /// What other ranks hold of a query, to continue the matches of ranks.
 ///
@@ -123,32 +113,4 @@ impl<'i> Continuations<'i> {
         let (count, last) = usable.fold((0, None), |(count, _), follower| (count + 1, Some(follower.sequence)));
         last.map(|last| (end + count, Last::Named(last)))
     }
-}
-
-/// [`SharedIndex::held_along`] of a rank that holds these blocks.
-pub(crate) fn held_along(held: &[HeldBlock], query: &[LocalHash]) -> Vec<Option<Tier>> {
-    let mut tiers = Vec::new();
-    let mut parent = None;
-    for follower in chain_after(held, &mut parent, query) {
-        tiers.push(Some(follower.fastest));
-    }
-    tiers
-}
-
-/// [`SharedIndex::sequence_along`] of a rank that holds these blocks.
-pub(crate) fn sequence_along(held: &[HeldBlock], prefix: &[LocalHash]) -> Option<SequenceHash> {
-    let chain = chain_after(held, &mut None, prefix);
-    chain.last().filter(|_| chain.len() == prefix.len()).map(|follower| follower.sequence)
-}
-
-/// The blocks of a query that follow one another after a block, out of held ones.
-pub(crate) fn chain_after(held: &[HeldBlock], parent: &mut Option<SequenceHash>, query: &[LocalHash]) -> Vec<Follower> {
-    let links: KeyedMap<(Option<SequenceHash>, LocalHash), &HeldBlock> =
-        held.iter().map(|block| ((block.parent, block.local), block)).collect();
-    let next = |&local: &LocalHash| {
-        let block = links.get(&(*parent, local))?;
-        *parent = Some(block.sequence);
-        Some(Follower { sequence: block.sequence, fastest: block.fastest_tier()? })
-    };
-    query.iter().map_while(next).collect()
 }

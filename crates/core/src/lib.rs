@@ -29,7 +29,7 @@
 //! | `event`, `ids` | events of a rank's cache, and the identities in them |
 //! | `hashing`, `token_windows`, `keyed` | local hashes and prefix hashes; token windows in use; keyed hash tables |
 //! | `index`, `shared_index`, `locked`, `scores`, `deepest`, `held`, `held_reading`, `tiers` | the traits of index designs, one behind a lock, answers, their deepest ranks, dumps and fastest tiers |
-//! | `continuation` | matches that other ranks continue |
+//! | `continuation`, `followers` | matches that other ranks continue, and the blocks that do |
 //! | `oracle` | the reference implementation that every design must equal |
 //! | `run` | the run index, the default design |
 //! | `sharded` | an index divided into shards, which threads change at the same time |
@@ -49,6 +49,7 @@ pub mod run;
 mod continuation;
 mod deepest;
 mod event;
+mod followers;
 mod held;
 mod held_reading;
 mod ids;
@@ -60,9 +61,10 @@ mod shared_index;
 mod tiers;
 mod token_windows;
 
-pub use continuation::{Continuations, Follower};
+pub use continuation::Continuations;
 pub use deepest::{DeepestMatches, RankOrder};
 pub use event::{Block, BlockEvent, RemovedCopies};
+pub use followers::Follower;
 pub use held::{HeldBlock, stored_events};
 pub use held_reading::{HeldReading, ReadingProgress};
 pub use ids::{DpRank, LocalHash, PerTier, SequenceHash, Tier, WorkerId, WorkerRank};

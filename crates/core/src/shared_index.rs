@@ -5,7 +5,7 @@ use std::sync::Arc;
 use crate::cursor::PrefixCursor;
 use crate::{
     Applied, BlockEvent, DeepestMatches, Follower, HeldBlock, HeldReading, LocalHash, MatchScores, MemoryLimit,
-    PerTier, RankMatch, RankOrder, RankSize, ReadingProgress, SequenceHash, Tier, WorkerId, WorkerRank, continuation,
+    PerTier, RankMatch, RankOrder, RankSize, ReadingProgress, SequenceHash, Tier, WorkerId, WorkerRank, followers,
     stored_events, tiers,
 };
 
@@ -74,19 +74,19 @@ pub trait SharedIndex: Send + Sync {
     /// The list may end before the query does. Blocks count whose ancestors the index knows. Only the run index finds them
     /// behind blocks that the rank does not hold, and without listing the rank's blocks.
     fn held_along(&self, rank: WorkerRank, query: &[LocalHash]) -> Vec<Option<Tier>> {
-        continuation::held_along(&self.held(rank), query)
+        followers::held_along(&self.held(rank), query)
     }
 
     /// The sequence hash of the last block of a prefix, which `rank` holds. Only the run index answers without listing the rank's
     /// blocks.
     fn sequence_along(&self, rank: WorkerRank, prefix: &[LocalHash]) -> Option<SequenceHash> {
-        continuation::sequence_along(&self.held(rank), prefix)
+        followers::sequence_along(&self.held(rank), prefix)
     }
 
     /// The blocks of `rank` whose parents it has not stored that follow one another after a block, with the query's local hashes.
     /// Only the run index answers without listing the rank's blocks.
     fn waiting_after(&self, rank: WorkerRank, parent: SequenceHash, query: &[LocalHash]) -> Vec<Follower> {
-        continuation::chain_after(&self.held(rank), &mut Some(parent), query)
+        followers::chain_after(&self.held(rank), &mut Some(parent), query)
     }
 
     /// Whether `rank` holds a block, in any tier. Costs as [`SharedIndex::copies`].
