@@ -57,6 +57,13 @@ const TREATMENTS: &[(&str, Treatment)] = &[
     ("flash-indexer diff", RUN),
     ("flash-indexer token", RUN),
     ("curl", RUN),
+    (
+        "curl -X POST localhost:8090/register -d '{\"instance_id\": 1, \"endpoint\": \"vllm:",
+        NotRun("asks the engine; crates/server/tests/service/discovery.rs has a stand-in of its server"),
+    ),
+    ("prompt=", NotRun("a variable of the shell for the engine's prompt")),
+    ("curl localhost:8000", GPU),
+    ("curl localhost:8090/score_completions -d \"", NotRun("the score of the prompt that the engine got")),
     ("python3 -c", RUN),
     ("zstd", RUN),
     // The name server and the API server would be others than those of loopback.
