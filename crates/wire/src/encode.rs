@@ -1,11 +1,12 @@
 //! Encoding of batches, byte for byte as vLLM writes them.
 
+use flash_indexer_core::hashing::TokenWindow;
 use flash_indexer_core::{DpRank, SequenceHash};
 use rmp::encode::{write_array_len, write_f64, write_map_len, write_nil, write_sint, write_str, write_uint};
 
 use crate::event::{
-    BlockInactive, BlockRemoved, BlockStored, BlockTransferred, EngineEvent, ExtraKey, RemovalReason, ScopedClear,
-    StoreOrigin, TokenIds,
+    BlockInactive, BlockRemoved, BlockStored, BlockTransferred, Components, EngineEvent, ExtraKey, HashedTokens,
+    RemovalReason, ScopedClear, StoreOrigin, TokenIds,
 };
 use crate::left_out::{LEFT_OUT, LeftOutEvent};
 
@@ -40,18 +41,39 @@ pub fn encode_batch_leaving_out(
     dp_rank: Option<DpRank>,
     encoding: Encoding,
 ) -> Vec<u8> {
-    let mut writer = Writer { out: Vec::new() };
-    writer.array(3);
-    infallible(write_f64(&mut writer.out, timestamp));
-    writer.array(events.len() + left_out.len());
-    for event in events {
-        match (event, encoding) {
+    let mut batch = BatchWriter::new(timestamp, events.len() + left_out.len(), encoding);
+    events.iter().for_each(|event| batch.event(event));
+    left_out.iter().for_each(|event| batch.left_out(event));
+    batch.finish(dp_rank)
+}
+
+/// Writer of a batch, event by event.
+pub struct BatchWriter {
+    writer: Writer,
+    encoding: Encoding,
+}
+
+impl BatchWriter {
+    /// Begins a batch of `events` events: as many are to be written.
+    #[must_use]
+    pub fn new(timestamp: f64, events: usize, encoding: Encoding) -> Self {
+        let mut writer = Writer { out: Vec::new() };
+        writer.array(3);
+        infallible(write_f64(&mut writer.out, timestamp));
+        writer.array(events);
+        Self { writer, encoding }
+    }
+
+    /// Writes the next event.
+    pub fn event(&mut self, event: &EngineEvent<'_>) {
+        let Self { writer, encoding } = self;
+        match (event, *encoding) {
             (EngineEvent::Stored(event), Encoding::Map) => writer.stored_map(event),
             (EngineEvent::Stored(event), Encoding::Array) => writer.stored_array(event),
             (EngineEvent::Removed(event), Encoding::Map) => writer.removed_map(event),
             (EngineEvent::Removed(event), Encoding::Array) => writer.removed_array(event),
-            (EngineEvent::Transferred(event), _) => writer.transferred(event, encoding),
-            (EngineEvent::Inactive(event), _) => writer.inactive(event, encoding),
+            (EngineEvent::Transferred(event), encoding) => writer.transferred(event, encoding),
+            (EngineEvent::Inactive(event), encoding) => writer.inactive(event, encoding),
             (EngineEvent::Cleared, Encoding::Map) => writer.event_map("AllBlocksCleared", |_| {}),
             (EngineEvent::Cleared, Encoding::Array) => {
                 writer.array(1);
@@ -61,14 +83,21 @@ pub fn encode_batch_leaving_out(
             (EngineEvent::ClearedScope(scope), Encoding::Array) => writer.cleared_array(scope),
         }
     }
-    for LeftOutEvent { reason, why } in left_out {
-        writer.map(3);
+
+    /// Writes an event that stands for one that cannot be used. The decoder rejects it with its reason.
+    pub fn left_out(&mut self, LeftOutEvent { reason, why }: &LeftOutEvent) {
+        self.writer.map(3);
         for text in ["type", LEFT_OUT, "reason", reason, "why", why] {
-            writer.text(text);
+            self.writer.text(text);
         }
     }
-    writer.optional(dp_rank, |writer, rank| writer.unsigned(rank.0.into()));
-    writer.out
+
+    /// The batch, of this data-parallel rank.
+    #[must_use]
+    pub fn finish(mut self, dp_rank: Option<DpRank>) -> Vec<u8> {
+        self.writer.optional(dp_rank, |writer, rank| writer.unsigned(rank.0.into()));
+        self.writer.out
+    }
 }
 
 struct Writer {
@@ -109,7 +138,10 @@ impl Writer {
         self.event_map("BlockStored", |map| {
             map.always("block_hashes", |w| w.hashes(&event.block_hashes));
             map.always("parent_block_hash", |w| w.optional(event.parent_block_hash, Self::hash));
-            map.always("token_ids", |w| w.token_ids(&event.token_ids));
+            match &event.token_ids {
+                TokenIds::Hashed(hashed) => map.always("hashed_tokens", |w| w.hashed_tokens(hashed)),
+                tokens => map.always("token_ids", |w| w.token_ids(tokens)),
+            }
             map.always("block_size", |w| w.unsigned(event.block_size.into()));
             map.always("lora_id", |w| w.optional(event.lora_id, Self::signed));
             map.always("medium", |w| w.optional(event.medium, Self::text));
@@ -131,6 +163,9 @@ impl Writer {
             });
             map.unless_absent("cache_salt", event.cache_salt, Self::text);
             map.unless_absent("origin", event.origin.map(StoreOrigin::as_str), Self::text);
+            let skipped_parent = event.skipped.as_ref().and_then(|skipped| skipped.parent_block_hash);
+            map.unless_absent("skipped_parent_block_hash", skipped_parent, Self::hash);
+            map.unless_absent("component_types", event.components, Self::components);
         });
     }
 
@@ -272,6 +307,28 @@ impl Writer {
                     self.tokens(pair);
                 }
             }
+            // Arrays have no place for them.
+            TokenIds::Hashed(_) => self.array(0),
+        }
+    }
+
+    fn hashed_tokens(&mut self, hashed: &HashedTokens) {
+        self.array(4);
+        self.unsigned(hashed.count.into());
+        self.unsigned((hashed.window == TokenWindow::BlockAndNext).into());
+        self.array(hashed.local_hashes.len());
+        for local in &hashed.local_hashes {
+            self.unsigned(local.0);
+        }
+        self.optional(hashed.salt, |w, salt| w.unsigned(salt.to_bits()));
+    }
+
+    fn components(&mut self, components: Components) {
+        let named = [("FULL", components.full), ("SWA", components.swa), ("MAMBA", components.mamba)];
+        let named: Vec<_> = named.into_iter().filter(|(_, is_held)| *is_held).collect();
+        self.array(named.len());
+        for (name, _) in named {
+            self.text(name);
         }
     }
 

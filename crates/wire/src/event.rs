@@ -1,6 +1,7 @@
 //! Engine events, field by field, borrowed from the message.
 
-use flash_indexer_core::SequenceHash;
+use flash_indexer_core::hashing::{Salt, TokenWindow};
+use flash_indexer_core::{LocalHash, SequenceHash};
 
 /// One event of a batch.
 #[derive(Debug, Clone, PartialEq)]
@@ -220,6 +221,21 @@ pub enum TokenIds {
     Plain(Vec<u32>),
     /// The token of each position and the token after it: EAGLE-style speculative pages.
     Bigrams(Vec<[u32; 2]>),
+    /// No token: a relay has replaced the tokens by the local hashes of the blocks.
+    Hashed(HashedTokens),
+}
+
+/// Local hashes in the place of a store's tokens. They include the adapter, the salt and the multimodal items.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct HashedTokens {
+    /// Number of the replaced tokens; not zero.
+    pub count: u32,
+    /// Token window of the hashes.
+    pub window: TokenWindow,
+    /// Local hash of each block; empty for a store of a secondary cache group, which needs none.
+    pub local_hashes: Vec<LocalHash>,
+    /// The salt that the hashes include.
+    pub salt: Option<Salt>,
 }
 
 impl TokenIds {
@@ -229,6 +245,7 @@ impl TokenIds {
         match self {
             Self::Plain(tokens) => tokens.len(),
             Self::Bigrams(pairs) => pairs.len(),
+            Self::Hashed(hashed) => hashed.count as usize,
         }
     }
 

@@ -1,7 +1,7 @@
 //! Fields of single events, by their names.
 
 use crate::event::{
-    BlockInactive, BlockRemoved, BlockStored, BlockTransferred, EngineEvent, RemovalReason, ScopedClear,
+    BlockInactive, BlockRemoved, BlockStored, BlockTransferred, EngineEvent, RemovalReason, ScopedClear, TokenIds,
 };
 use crate::event_error::{EVENT_FIELDS_MAX, EventError};
 use crate::fields::{self, BlockKeys};
@@ -65,6 +65,7 @@ fn stored_field<'a>(event: &mut BlockStored<'a>, field: &[u8], reader: &mut Read
         b"block_hashes" => event.block_hashes = fields::hashes(reader, "block_hashes")?,
         b"parent_block_hash" => event.parent_block_hash = fields::optional_hash(reader, "parent_block_hash")?,
         b"token_ids" => event.token_ids = fields::token_ids(reader, "token_ids")?,
+        b"hashed_tokens" => event.token_ids = TokenIds::Hashed(fields::hashed_tokens(reader, "hashed_tokens")?),
         b"block_size" => {
             event.block_size =
                 fields::optional_u32(reader, "block_size")?.ok_or_else(|| fields::wrong("block_size"))?;

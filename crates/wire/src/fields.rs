@@ -1,8 +1,9 @@
 //! Decoding of single fields: tolerant where engines differ, strict where a value changes a block's hash.
 
-use flash_indexer_core::SequenceHash;
+use flash_indexer_core::hashing::{Salt, TokenWindow};
+use flash_indexer_core::{LocalHash, SequenceHash};
 
-use crate::event::{Components, ExtraKey, StoreOrigin, TokenIds};
+use crate::event::{Components, ExtraKey, HashedTokens, StoreOrigin, TokenIds};
 use crate::event_error::{
     EVENT_BLOCKS_MAX, EVENT_COUNTS_MAX, EVENT_FIELDS_MAX, EVENT_KEYS_MAX, EVENT_TOKENS_MAX, EventError,
 };
@@ -90,6 +91,22 @@ pub(crate) fn token_ids(reader: &mut Reader<'_>, field: &'static str) -> Result<
         return Ok(TokenIds::Bigrams(pairs));
     }
     plain_tokens(reader, len, field).map(TokenIds::Plain)
+}
+
+/// Decodes `hashed_tokens`: the number of the tokens, the tokens of a window beyond its block, the local hashes, and the salt.
+pub(crate) fn hashed_tokens(reader: &mut Reader<'_>, field: &'static str) -> Result<HashedTokens, EventError> {
+    let Token::Array(4) = reader.next()? else { return Err(wrong(field)) };
+    let Token::Unsigned(count) = reader.next()? else { return Err(wrong(field)) };
+    let count = u32::try_from(count).ok().filter(|&count| count > 0).ok_or(EventError::OutOfRange { field })?;
+    let count = limited(count, EVENT_TOKENS_MAX, field)?;
+    let window = match reader.next()? {
+        Token::Unsigned(0) => TokenWindow::Block,
+        Token::Unsigned(1) => TokenWindow::BlockAndNext,
+        _ => return Err(wrong(field)),
+    };
+    let local_hashes = hashes(reader, field)?.into_iter().map(|SequenceHash(bits)| LocalHash(bits)).collect();
+    let salt = optional_hash(reader, field)?.map(|SequenceHash(bits)| Salt::from_bits(bits));
+    Ok(HashedTokens { count, window, local_hashes, salt })
 }
 
 fn plain_tokens(reader: &mut Reader<'_>, len: u32, field: &'static str) -> Result<Vec<u32>, EventError> {

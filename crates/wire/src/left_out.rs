@@ -9,8 +9,8 @@ pub(crate) const LEFT_OUT: &str = "LeftOut";
 /// Longest cause, in characters.
 pub(crate) const WHY_CHARS_MAX: usize = 256;
 
-/// Reasons for which readers leave events out.
-const REASONS: [&str; 9] = [
+/// Reasons for which readers and relays leave events out.
+const REASONS: [&str; 21] = [
     "malformed_event",
     "unknown_event_type",
     "event_too_large",
@@ -20,13 +20,25 @@ const REASONS: [&str; 9] = [
     "too_many_ranks",
     "snapshot_incomplete",
     "snapshot_too_large",
+    "hash_inputs_unknown",
+    "salted_blocks",
+    "adapter_name_too_long",
+    "adapter_name_control_character",
+    "malformed_batch",
+    "not_a_batch",
+    "too_many_events",
+    "not_an_event",
+    "missing_field",
+    "wrong_type",
+    "out_of_range",
+    "repeated_field",
 ];
 
 /// An event of an engine that its reader cannot use.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LeftOutEvent {
-    /// Label for counters: one of those of [`PullEventError::reason`](crate::PullEventError::reason), `snapshot_incomplete` or
-    /// `snapshot_too_large`.
+    /// Label for counters: one of those of [`PullEventError::reason`](crate::PullEventError::reason), `snapshot_incomplete`,
+    /// `snapshot_too_large`, or a reason of a relay.
     pub reason: &'static str,
     /// The cause, in words.
     pub why: String,

@@ -78,10 +78,10 @@ pub use adapter_salt::{ADAPTER_NAME_BYTES_MAX, AdapterSalt};
 pub use chain_hash::{EngineBlockHash, HashedKey, Sha256CborChain};
 pub use cursor::Cursor;
 pub use decode::{BATCH_EVENTS_MAX, Batch, BatchError, BatchOutline, Events, decode_batch};
-pub use encode::{Encoding, encode_batch, encode_batch_leaving_out};
+pub use encode::{BatchWriter, Encoding, encode_batch, encode_batch_leaving_out};
 pub use event::{
     BlockInactive, BlockRemoved, BlockStored, BlockTransferred, CacheGroup, Components, EngineEvent, ExtraKey,
-    RemovalReason, ScopedClear, SkippedBlocks, StoreOrigin, TokenIds,
+    HashedTokens, RemovalReason, ScopedClear, SkippedBlocks, StoreOrigin, TokenIds,
 };
 pub use event_error::{
     EVENT_BLOCKS_MAX, EVENT_COUNTS_MAX, EVENT_FIELDS_MAX, EVENT_KEYS_MAX, EVENT_TOKENS_MAX, EventError,

@@ -89,6 +89,7 @@ impl<'a> HashInputs<'a> {
                 let blocks = tokens.chunks_exact(block_size.token_count()).enumerate();
                 blocks.map(|(block, tokens)| hash(block, tokens)).collect()
             }
+            TokenIds::Hashed(hashed) => hashed.local_hashes.clone(),
             TokenIds::Bigrams(pairs) => {
                 let mut window = Vec::with_capacity(block_size.token_count() + 1);
                 let blocks = pairs.chunks_exact(block_size.token_count()).enumerate();

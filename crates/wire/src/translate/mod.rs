@@ -34,7 +34,7 @@ use self::salts::Salts;
 pub use self::salts::{SaltedBlock, SaltedCopies};
 pub use self::translation::Translation;
 use crate::adapter_salt::{ADAPTER_NAME_BYTES_MAX, AdapterSalt};
-use crate::event::{BlockStored, Components, EngineEvent, StoreOrigin, TokenIds};
+use crate::event::{BlockStored, Components, EngineEvent, HashedTokens, StoreOrigin, TokenIds};
 
 /// Settings of a rank's translator.
 #[derive(Debug, Clone)]
@@ -287,6 +287,9 @@ impl Translator {
         if let Some(character) = inputs.lora.as_deref().and_then(|name| name.chars().find(|it| it.is_control())) {
             return Err(TranslateError::AdapterNameCharacter { character });
         }
+        if let TokenIds::Hashed(hashed) = &event.token_ids {
+            return Ok(self.blocks_of_hashed(event, hashed));
+        }
         let salt = inputs.salt.and_then(Salt::new).or_else(|| self.salts.get(event.parent_block_hash?));
         // The parent may never have been published.
         let salt = salt.or_else(|| self.salts.get(event.skipped.as_ref()?.parent_block_hash?));
@@ -302,6 +305,7 @@ impl Translator {
         self.window = match event.token_ids {
             TokenIds::Plain(_) => TokenWindow::Block,
             TokenIds::Bigrams(_) => TokenWindow::BlockAndNext,
+            TokenIds::Hashed(ref hashed) => hashed.window,
         };
         let mut recent_blocks = self.recent_blocks.as_mut().filter(|_| lacks_keys);
         let blocks = event.block_hashes.iter().zip(locals);
@@ -310,6 +314,14 @@ impl Translator {
             Block { sequence, local: known.map_or(local, |(_, local)| local) }
         });
         Ok(blocks.collect())
+    }
+
+    /// The blocks of a store whose tokens a relay has hashed. The relay keeps the salts, and states each store's.
+    fn blocks_of_hashed(&mut self, event: &BlockStored<'_>, hashed: &HashedTokens) -> Vec<Block> {
+        self.adapter_salt.set(event.lora_name, hashed.salt);
+        self.window = hashed.window;
+        let blocks = event.block_hashes.iter().zip(&hashed.local_hashes);
+        blocks.map(|(&sequence, &local)| Block { sequence, local }).collect()
     }
 
     fn record_blocks(&mut self, mut parent: Option<SequenceHash>, blocks: &[Block]) {
@@ -330,7 +342,9 @@ impl Translator {
             return Err(TranslateError::BlockSize { actual: event.block_size, registered });
         }
         let (tokens, blocks) = (event.token_ids.len(), event.block_hashes.len());
-        if tokens != blocks * self.options.block_size.token_count() {
+        let is_hashed_otherwise =
+            matches!(&event.token_ids, TokenIds::Hashed(hashed) if hashed.local_hashes.len() != blocks);
+        if is_hashed_otherwise || tokens != blocks * self.options.block_size.token_count() {
             self.groups.rule_out_primary(event.group);
             return Err(TranslateError::TokenCount { tokens, blocks, block_size: self.options.block_size.tokens() });
         }

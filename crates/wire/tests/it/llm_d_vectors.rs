@@ -80,7 +80,7 @@ fn read(payload: &[u8]) -> Result<Json, String> {
             "parent": stored.parent_block_hash.map(|hash| hash.0),
             "tokens": match &stored.token_ids {
                 TokenIds::Plain(tokens) => tokens.clone(),
-                TokenIds::Bigrams(pairs) => panic!("no pairs were sent: {pairs:?}"),
+                tokens => panic!("plain tokens were sent: {tokens:?}"),
             },
             "tier": stored.medium.unwrap_or_default(),
             "lora_id": stored.lora_id,

@@ -4,6 +4,7 @@ mod chain_hash;
 mod event_limits;
 mod event_vectors;
 mod finer_groups;
+mod hashed_tokens;
 mod llm_d_vectors;
 mod pulled;
 mod recorded;
