@@ -4,9 +4,10 @@
 //! |---|---|
 //! | `serve`, `serve/*` | runs the service; its options by subject, and the demo |
 //! | `simulate/*` | simulated engines, under a workload or from a recording |
+//! | `relay` | a relay beside an engine, which publishes hashes in the place of tokens |
 //! | `query`, `explain`, `prompt` | ask a service about a prompt |
 //! | `config/*` | the configuration file of `serve`, checked and printed |
-//! | `token` | makes bearer tokens |
+//! | `token`, `curve_key` | make bearer tokens, and key pairs of CURVE |
 //! | `manual` | manual pages and completions of shells |
 //! | `dump`, `diff/*` | save what a service holds; compare two services or dumps |
 //! | `doctor/*` | checks a service and its engines end to end |
@@ -17,6 +18,7 @@
 mod bench;
 mod client;
 mod config;
+mod curve_key;
 mod diff;
 mod doctor;
 mod dump;
@@ -26,6 +28,7 @@ mod manual;
 mod parsers;
 mod prompt;
 mod query;
+mod relay;
 mod replay;
 mod serve;
 mod simulate;
@@ -65,6 +68,8 @@ enum Command {
     Serve(Box<serve::ServeArguments>),
     /// Be one or more engines: play a recorded stream, or simulate caches under a workload.
     Simulate(simulate::SimulateArguments),
+    // The doc comment of these arguments is their help.
+    Relay(relay::RelayArguments),
     /// Ask a running service which instances hold a prompt's prefix.
     Query(query::QueryArguments),
     /// Ask a running service where each rank's match of a prompt ends, and why.
@@ -73,6 +78,7 @@ enum Command {
     Doctor(doctor::DoctorArguments),
     // The doc comments of these arguments are their help.
     Token(token::TokenArguments),
+    CurveKey(curve_key::CurveKeyArguments),
     Dump(dump::DumpArguments),
     Diff(diff::DiffArguments),
     Replay(replay::ReplayArguments),
@@ -110,9 +116,11 @@ fn run(Parsed { arguments, matches, file }: Parsed) -> ExitCode {
     let result = match arguments.command {
         Command::Serve(arguments) => serve::run(*arguments),
         Command::Simulate(arguments) => simulate::run(&arguments),
+        Command::Relay(arguments) => relay::run(&arguments),
         Command::Query(arguments) => query::run(&arguments),
         Command::Explain(arguments) => explain::run(&arguments),
         Command::Token(arguments) => token::run(&arguments),
+        Command::CurveKey(arguments) => curve_key::run(&arguments),
         Command::Dump(arguments) => dump::run(&arguments),
         Command::Diff(arguments) => return diff::run(&arguments),
         Command::Doctor(arguments) => return doctor::run(&arguments),

@@ -314,6 +314,7 @@ impl ServeArguments {
                 ingest_queue_bytes_max: self.ingest_queue_bytes,
                 history_blocks_max: self.history_blocks_max,
                 allow_ipc: self.allow_ipc,
+                curve: self.access.curve(self.inbound.is_enabled())?,
                 engine_networks: EngineNetworks::new(self.engine_networks.iter().copied()),
                 memory_max: self.memory_max()?,
                 store: self.store.options()?,

@@ -7,6 +7,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use flash_indexer_curve::{Admission, Curve};
+
 /// Interval at which the replay thread checks its stop flag, in milliseconds.
 const STOP_CHECK_MS: i64 = 50;
 /// Sequence number of the message that ends a replay.
@@ -73,6 +75,8 @@ pub struct PublisherOptions {
     pub framing: ReplayFraming,
     /// Loss of replayed messages.
     pub replay_loss: ReplayLoss,
+    /// Keys of CURVE: bound sockets are servers, and a connected one is a client; none without CURVE.
+    pub curve: Option<Arc<Curve>>,
 }
 
 impl PublisherOptions {
@@ -87,6 +91,7 @@ impl PublisherOptions {
             buffer_batches: 10_000,
             framing: ReplayFraming::WithTopic,
             replay_loss: ReplayLoss::None,
+            curve: None,
         }
     }
 }
@@ -131,7 +136,10 @@ impl Publisher {
         options: PublisherOptions,
         history: impl IntoIterator<Item = (u64, Vec<u8>)>,
     ) -> Result<Self, PublishError> {
-        Self::open(options, history.into_iter().collect(), bind)
+        Self::open(options, history.into_iter().collect(), |socket, endpoint, curve| {
+            curve.map_or(Ok(false), |curve| curve.secure_server(socket))?;
+            bind(socket, endpoint)
+        })
     }
 
     /// Connects the live socket to an indexer, as vLLM does if its endpoint has no `*`, and binds the replay socket.
@@ -141,34 +149,54 @@ impl Publisher {
     ///
     /// When an address is invalid, or the replay address is in use.
     pub fn connect(options: PublisherOptions) -> Result<Self, PublishError> {
-        Self::open(options, VecDeque::new(), |socket, endpoint| match socket.connect(endpoint) {
-            Ok(()) => Ok(endpoint.to_owned()),
-            Err(source) => Err(PublishError::Connect { endpoint: endpoint.to_owned(), source }),
+        Self::connect_with_history(options, Vec::new())
+    }
+
+    /// The same with batches that were published before, as in [`Publisher::bind_with_history`].
+    ///
+    /// # Errors
+    ///
+    /// When an address is invalid, or the replay address is in use.
+    pub fn connect_with_history(
+        options: PublisherOptions,
+        history: impl IntoIterator<Item = (u64, Vec<u8>)>,
+    ) -> Result<Self, PublishError> {
+        Self::open(options, history.into_iter().collect(), |socket, endpoint, curve| {
+            curve.map_or(Ok(false), |curve| curve.secure_client(socket, endpoint))?;
+            match socket.connect(endpoint) {
+                Ok(()) => Ok(endpoint.to_owned()),
+                Err(source) => Err(PublishError::Connect { endpoint: endpoint.to_owned(), source }),
+            }
         })
     }
 
     fn open(
         options: PublisherOptions,
         mut history: VecDeque<(u64, Vec<u8>)>,
-        open_live: impl FnOnce(&zmq::Socket, &str) -> Result<String, PublishError>,
+        open_live: impl FnOnce(&zmq::Socket, &str, Option<&Arc<Curve>>) -> Result<String, PublishError>,
     ) -> Result<Self, PublishError> {
         let context = zmq::Context::new();
+        let curve = options.curve.as_ref();
+        // Before a socket is bound: libzmq admits every client without it.
+        let admission = curve.map_or(Ok(None), |curve| curve.admission(&context))?;
         // An XPUB is a PUB that receives subscriptions as messages.
         let live = context.socket(zmq::XPUB)?;
         // Verbose: also a repeated subscription is received.
         live.set_xpub_verbose(true)?;
         live.set_sndhwm(i32::try_from(options.unsent_batches_max).unwrap_or(i32::MAX))?;
         live.set_linger(LINGER_MS)?;
-        let endpoint = open_live(&live, &options.endpoint)?;
+        let endpoint = open_live(&live, &options.endpoint, curve)?;
         let router = context.socket(zmq::ROUTER)?;
         router.set_sndhwm(0)?;
         router.set_linger(0)?;
+        curve.map_or(Ok(false), |curve| curve.secure_server(&router))?;
         let replay_endpoint = bind(&router, &options.replay_endpoint)?;
         history.drain(..history.len().saturating_sub(options.buffer_batches));
         let buffer = Arc::new(Mutex::new(history));
         let stop = Arc::new(AtomicBool::new(false));
         let replay = Replay {
             router,
+            admission,
             buffer: Arc::clone(&buffer),
             stop: Arc::clone(&stop),
             topic: options.topic.clone(),
@@ -271,6 +299,7 @@ fn bind(socket: &zmq::Socket, endpoint: &str) -> Result<String, PublishError> {
 /// The thread that answers replay requests.
 struct Replay {
     router: zmq::Socket,
+    admission: Option<Admission>,
     buffer: Buffer,
     stop: Arc<AtomicBool>,
     topic: Vec<u8>,
@@ -281,13 +310,16 @@ struct Replay {
 impl Replay {
     fn run(self) {
         while !self.stop.load(Ordering::Relaxed) {
-            let ready = self.router.poll(zmq::POLLIN, STOP_CHECK_MS);
-            let Ok(frames) = ready.and_then(|ready| match ready {
-                0 => Ok(Vec::new()),
-                _ => self.router.recv_multipart(zmq::DONTWAIT),
-            }) else {
+            let mut items = vec![self.router.as_poll_item(zmq::POLLIN)];
+            items.extend(self.admission.as_ref().map(Admission::poll_item));
+            let polled = zmq::poll(&mut items, STOP_CHECK_MS);
+            if let Some(admission) = &self.admission {
+                admission.answer();
+            }
+            if polled.is_err() || !items[0].is_readable() {
                 continue;
-            };
+            }
+            let Ok(frames) = self.router.recv_multipart(zmq::DONTWAIT) else { continue };
             // Real engines ignore a request without the empty frame as well.
             if let [client, empty, start] = frames.as_slice()
                 && empty.is_empty()

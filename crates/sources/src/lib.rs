@@ -15,6 +15,7 @@ mod pulls;
 use std::sync::Arc;
 use std::time::Instant;
 
+use flash_indexer_curve::Curve;
 use flash_indexer_engine_streams::EngineStreams;
 use flash_indexer_ingest::{BindError, BoundOptions, ConnectError, Decoders, EventSource, Listener, Retired};
 use flash_indexer_ingest::{Sockets, Transport};
@@ -31,7 +32,7 @@ pub struct Sources {
 }
 
 impl Sources {
-    /// Starts the sources. They connect to addresses in these networks only.
+    /// Starts the sources. They connect to addresses in these networks only. ZeroMQ uses the keys of CURVE.
     ///
     /// # Errors
     ///
@@ -39,11 +40,12 @@ impl Sources {
     pub fn start(
         decoders: Arc<Decoders>,
         networks: &EngineNetworks,
+        curve: Option<Arc<Curve>>,
         supervisor: &Arc<Supervisor>,
     ) -> std::io::Result<Self> {
         let pulls = Pulls::new(Arc::clone(&decoders), networks, supervisor);
         let streams = EngineStreams::new(Arc::clone(&decoders), networks, supervisor);
-        Ok(Self { sockets: Sockets::start(decoders, networks, supervisor)?, pulls, streams })
+        Ok(Self { sockets: Sockets::start(decoders, networks, curve, supervisor)?, pulls, streams })
     }
 
     /// The source of a listener.

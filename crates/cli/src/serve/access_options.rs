@@ -2,9 +2,11 @@
 
 use std::net::IpAddr;
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use anyhow::{Result, bail};
 use clap::Args;
+use flash_indexer_curve::{Curve, CurveFiles};
 use flash_indexer_server::{ClientFiles, KeyPairFiles, TlsFiles};
 
 #[derive(Args)]
@@ -53,6 +55,21 @@ pub(super) struct AccessArguments {
     #[arg(long, env = "FLASH_INDEXER_PEER_KEY", value_name = "FILE", requires = "peer_cert")]
     peer_key: Option<PathBuf>,
 
+    /// File with the service's key pair of CURVE, which encrypts and authenticates ZeroMQ; `flash-indexer curve-key` makes one.
+    /// This file and those of the next two options are read again at each connection; only the bound socket keeps its key.
+    #[arg(long, env = "FLASH_INDEXER_CURVE_KEY", value_name = "FILE")]
+    curve_key: Option<PathBuf>,
+
+    /// File with the public keys of engines that the service connects to: lines KEY HOST, KEY HOST:PORT, KEY ipc://PATH, or
+    /// KEY * for all others. With a key, an engine is connected to with CURVE alone, also for replays.
+    #[arg(long, env = "FLASH_INDEXER_CURVE_SERVER_KEYS", value_name = "FILE", requires = "curve_key")]
+    curve_server_keys: Option<PathBuf>,
+
+    /// File with the public keys of engines that may connect to --listen-events, one on each line. With it, no other engine
+    /// can.
+    #[arg(long, env = "FLASH_INDEXER_CURVE_CLIENTS", value_name = "FILE", requires_all = ["curve_key", "listen_events"])]
+    curve_clients: Option<PathBuf>,
+
     /// Listen on an address that other hosts reach without --token-file and without --tls-client-ca. Every host that
     /// reaches the port can then query, register engines and read dumps.
     #[arg(long, env = "FLASH_INDEXER_INSECURE")]
@@ -70,6 +87,22 @@ impl AccessArguments {
             "{option} {host} is reached by other hosts, and clients need no credentials; give --token-file, --tls-client-ca, or \
              --insecure if the network restricts who reaches the port"
         )
+    }
+
+    /// Keys of CURVE, if it is used. An open port for engines beside keys would be an oversight.
+    pub(super) fn curve(&self, listens_for_engines: bool) -> Result<Option<Arc<Curve>>> {
+        let Some(key) = self.curve_key.clone() else { return Ok(None) };
+        match (&self.curve_server_keys, &self.curve_clients) {
+            (_, None) if listens_for_engines => {
+                bail!(
+                    "--listen-events with --curve-key admits every engine; give --curve-clients, the list of their keys"
+                )
+            }
+            (None, None) => bail!("--curve-key has no effect alone; give --curve-server-keys or --curve-clients"),
+            _ => {}
+        }
+        let (servers, clients) = (self.curve_server_keys.clone(), self.curve_clients.clone());
+        Ok(Some(Arc::new(Curve::load(&CurveFiles { key, servers, clients })?)))
     }
 
     /// Files of the listeners' TLS, if it is used.

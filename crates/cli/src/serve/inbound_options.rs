@@ -9,8 +9,8 @@ use flash_indexer_server::{ModelKey, PodOptions};
 /// Engines that connect to the service instead of being dialled.
 #[derive(Args)]
 pub(crate) struct InboundArguments {
-    /// Addresses that engines connect to, separated by commas, such as tcp://0.0.0.0:5557. There is no authentication:
-    /// restrict which hosts can reach them.
+    /// Addresses that engines connect to, separated by commas, such as tcp://0.0.0.0:5557. Without --curve-clients every host
+    /// that reaches them can add and clear blocks.
     #[arg(long, env = "FLASH_INDEXER_LISTEN_EVENTS", value_delimiter = ',', value_name = "ADDRESS")]
     listen_events: Vec<String>,
 
@@ -47,9 +47,14 @@ pub(crate) struct InboundArguments {
 }
 
 impl InboundArguments {
+    /// Whether engines can connect to the service.
+    pub(crate) fn is_enabled(&self) -> bool {
+        !self.listen_events.is_empty()
+    }
+
     /// Options of the listening sockets, if `--listen-events` is given.
     pub(crate) fn options(&self) -> Option<PodOptions> {
-        (!self.listen_events.is_empty()).then(|| PodOptions {
+        self.is_enabled().then(|| PodOptions {
             endpoints: self.listen_events.clone(),
             topic_prefix: self.topic_prefix.clone(),
             tenant_id: self.pod_tenant_id.clone(),

@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use crossbeam_channel::Receiver;
 use flash_indexer_core::DpRank;
-use flash_indexer_telemetry::metrics::Limit;
+use flash_indexer_telemetry::metrics::{CurveSocket, Limit};
 use flash_indexer_types::InstanceId;
 use flash_indexer_wire::Start;
 
@@ -71,6 +71,11 @@ impl Decoders {
         let decoder = self.for_pod(&name.instance);
         let key = QueueKey::Pod(Arc::new(name.clone()));
         self.push(&key, decoder, Work::Refused(name, dp_rank, refusal));
+    }
+
+    /// Counts a handshake of CURVE that failed at the bound socket.
+    pub(crate) fn curve_handshake_failed(&self) {
+        self.metrics.curve_handshake_failed(CurveSocket::Bound);
     }
 
     /// Counts a message of the bound socket that belongs to no pod.

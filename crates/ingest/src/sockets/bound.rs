@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use flash_indexer_curve::{Admission, Curve};
 use flash_indexer_telemetry::supervision::{SupervisedThread, Supervisor, ThreadKind, Watch};
 use rustc_hash::FxHashMap;
 use tracing::{debug, info, warn};
@@ -64,6 +65,7 @@ pub(super) struct BoundThread {
 impl BoundThread {
     pub(super) fn start(
         options: &BoundOptions,
+        curve: Option<&Arc<Curve>>,
         decoders: Arc<Decoders>,
         supervisor: &Supervisor,
     ) -> Result<Self, BindError> {
@@ -83,14 +85,20 @@ impl BoundThread {
         let monitor = context.socket(zmq::PAIR)?;
         monitor.set_linger(0)?;
         monitor.connect(MONITOR)?;
+        let admission = match curve {
+            Some(curve) if curve.secure_server(&socket)? => curve.admission(&context)?,
+            _ => None,
+        };
         let mut endpoints = Vec::new();
         for endpoint in &options.endpoints {
             let bound = bind(&socket, endpoint);
             endpoints.push(bound.map_err(|source| BindError::Endpoint { endpoint: endpoint.clone(), source })?);
         }
-        info!(endpoint = endpoints.join(", ").as_str(), "listening for engines");
+        let is_secure = admission.is_some();
+        info!(endpoint = endpoints.join(", ").as_str(), curve = is_secure, "listening for engines");
         let topics = Topics::new(decoders.count());
-        let bound = BoundLoop { socket, monitor, decoders, topics, connections: FxHashMap::default(), connected: 0 };
+        let connections = FxHashMap::default();
+        let bound = BoundLoop { socket, monitor, admission, decoders, topics, connections, connected: 0 };
         let run = move |watch: &Arc<Watch>| bound.run(watch);
         Ok(Self { endpoints, thread: supervisor.spawn(ThreadKind::BoundSocket, None, run)? })
     }
@@ -114,6 +122,8 @@ struct EngineConnection {
 struct BoundLoop {
     socket: zmq::Socket,
     monitor: zmq::Socket,
+    /// Admits engines by their keys; none without CURVE.
+    admission: Option<Admission>,
     decoders: Arc<Decoders>,
     topics: Topics,
     /// Open connections, by file descriptor.
@@ -147,13 +157,18 @@ impl BoundLoop {
 
     /// Waits for messages and connection events, and delivers them.
     fn serve(&mut self) {
-        let mut items = [self.socket.as_poll_item(zmq::POLLIN), self.monitor.as_poll_item(zmq::POLLIN)];
+        let mut items = vec![self.socket.as_poll_item(zmq::POLLIN), self.monitor.as_poll_item(zmq::POLLIN)];
+        items.extend(self.admission.as_ref().map(Admission::poll_item));
         if let Err(error) = zmq::poll(&mut items, STOP_CHECK_MS) {
             // Interrupted by a signal: poll again.
             debug!(%error, "failed to poll the bound socket; retrying");
             return;
         }
-        if items[1].is_readable() {
+        let has_events = items[1].is_readable();
+        if let Some(admission) = &self.admission {
+            admission.answer();
+        }
+        if has_events {
             self.read_monitor();
         }
         self.receive(MESSAGES_PER_TURN_MAX);
@@ -182,6 +197,12 @@ impl BoundLoop {
                     if let Some(lost) = self.connections.remove(&descriptor) {
                         self.decoders.connection_lost(lost.id);
                     }
+                }
+                Event::HANDSHAKE_FAILED_PROTOCOL | Event::HANDSHAKE_FAILED_AUTH | Event::HANDSHAKE_FAILED_NO_DETAIL
+                    if self.admission.is_some() =>
+                {
+                    debug!("the handshake of CURVE with an engine failed");
+                    self.decoders.curve_handshake_failed();
                 }
                 _ => {}
             }

@@ -13,6 +13,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crossbeam_channel::{Receiver, RecvTimeoutError, bounded};
+use flash_indexer_curve::Curve;
 use parking_lot::Mutex;
 
 use self::bound::BoundThread;
@@ -48,13 +49,14 @@ pub struct Sockets {
     threads: Mutex<Vec<SocketThread>>,
     bound: Mutex<Option<BoundThread>>,
     resolver: Resolver,
+    curve: Option<Arc<Curve>>,
     decoders: Arc<Decoders>,
     supervisor: Arc<Supervisor>,
 }
 
 impl Sockets {
     /// Starts the resolver, whose names have addresses in these networks only. Socket threads are started as listeners are
-    /// opened.
+    /// opened. With keys, engines that have one are connected to with CURVE alone.
     ///
     /// # Errors
     ///
@@ -62,11 +64,12 @@ impl Sockets {
     pub fn start(
         decoders: Arc<Decoders>,
         networks: &EngineNetworks,
+        curve: Option<Arc<Curve>>,
         supervisor: &Arc<Supervisor>,
     ) -> std::io::Result<Self> {
         let (threads, bound) = (Mutex::default(), Mutex::default());
         let resolver = Resolver::start(networks, supervisor)?;
-        Ok(Self { threads, bound, resolver, decoders, supervisor: Arc::clone(supervisor) })
+        Ok(Self { threads, bound, resolver, curve, decoders, supervisor: Arc::clone(supervisor) })
     }
 
     /// Binds a socket that engines connect to. Returns its addresses, with the actual ports.
@@ -75,7 +78,7 @@ impl Sockets {
     ///
     /// When an address cannot be bound.
     pub fn bind(&self, options: &BoundOptions) -> Result<Vec<String>, BindError> {
-        let thread = BoundThread::start(options, Arc::clone(&self.decoders), &self.supervisor)?;
+        let thread = BoundThread::start(options, self.curve.as_ref(), Arc::clone(&self.decoders), &self.supervisor)?;
         let endpoints = thread.endpoints.clone();
         *self.bound.lock() = Some(thread);
         Ok(endpoints)
@@ -87,7 +90,8 @@ impl Sockets {
         let room = threads.iter().position(|thread| thread.listeners.len() < LISTENERS_PER_THREAD_MAX);
         let at = room.unwrap_or(threads.len());
         if room.is_none() {
-            threads.push(SocketThread::start(at, Arc::clone(&self.decoders), self.resolver.clone(), &self.supervisor)?);
+            let (decoders, resolver, curve) = (Arc::clone(&self.decoders), self.resolver.clone(), self.curve.clone());
+            threads.push(SocketThread::start(at, decoders, resolver, curve, &self.supervisor)?);
         }
         let thread = &mut threads[at];
         let id = listener.id;

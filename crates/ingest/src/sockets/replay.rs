@@ -2,6 +2,8 @@
 
 use std::sync::Arc;
 
+use flash_indexer_curve::Curve;
+
 use super::subscription::{connect, receive_messages};
 use super::{CONNECT_TIMEOUT_MS, MESSAGE_BYTES_MAX, RECEIVE_QUEUE_UNBOUNDED};
 use crate::decoders::{Decoders, Delivery};
@@ -20,16 +22,19 @@ impl ReplaySocket {
     /// background; the stream has a timeout for the reply.
     pub(super) fn request(
         context: &zmq::Context,
+        curve: Option<&Curve>,
         listener: Arc<Listener>,
         endpoint: &str,
-        attempt: u32,
-        from: u64,
+        (attempt, from): (u32, u64),
     ) -> zmq::Result<Self> {
         let socket = context.socket(zmq::DEALER)?;
         socket.set_linger(0)?;
         socket.set_rcvhwm(RECEIVE_QUEUE_UNBOUNDED)?;
         socket.set_connect_timeout(CONNECT_TIMEOUT_MS)?;
         socket.set_maxmsgsize(MESSAGE_BYTES_MAX)?;
+        if let (Some(curve), Some(registered)) = (curve, &listener.options.replay_endpoint) {
+            curve.secure_client(&socket, registered)?;
+        }
         connect(&socket, endpoint)?;
         // Engines do not reply without the empty frame.
         socket.send_multipart([&b""[..], &from.to_be_bytes()], zmq::DONTWAIT)?;

@@ -3,7 +3,8 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use flash_indexer_telemetry::metrics::Limit;
+use flash_indexer_curve::Curve;
+use flash_indexer_telemetry::metrics::{CurveSocket, Limit};
 use flash_indexer_types::logs::Repeats;
 use tracing::warn;
 
@@ -23,6 +24,10 @@ const HEARTBEAT_TTL_MS: i32 = 120_000;
 const RECONNECT_MS_MIN: i32 = 100;
 const RECONNECT_MS_MAX: i32 = 5_000;
 const NO_EVENTS: i32 = 0;
+/// Reason label of a handshake that failed for a key.
+const CURVE_HANDSHAKE: &str = "curve_handshake";
+/// Value of the event of a handshake between a side with CURVE and one without it (`ZMQ_PROTOCOL_ERROR_ZMTP_MECHANISM_MISMATCH`).
+const MECHANISM_MISMATCH: u32 = 0x1100_0001;
 
 /// Interval of lookups of a host name while its engine is not connected: the address may have changed.
 const LOOKUP_INTERVAL: Duration = Duration::from_secs(5);
@@ -44,6 +49,10 @@ pub(super) struct Subscription {
     /// Retries of the connection that are not logged yet.
     unlogged_retries: u32,
     lookup: Option<Lookup>,
+    /// Whether the engine has a key, so that the connection is of CURVE.
+    is_secure: bool,
+    /// When the first handshake failed for a key; none after one that succeeded.
+    refused_at: Option<Instant>,
 }
 
 /// Lookups of an endpoint's host name.
@@ -58,7 +67,12 @@ struct Lookup {
 }
 
 impl Subscription {
-    pub(super) fn open(context: &zmq::Context, number: u64, listener: Arc<Listener>) -> zmq::Result<Self> {
+    pub(super) fn open(
+        context: &zmq::Context,
+        number: u64,
+        listener: Arc<Listener>,
+        curve: Option<&Curve>,
+    ) -> zmq::Result<Self> {
         let socket = context.socket(zmq::SUB)?;
         socket.set_linger(0)?;
         socket.set_rcvhwm(RECEIVE_QUEUE_UNBOUNDED)?;
@@ -71,13 +85,14 @@ impl Subscription {
         socket.set_reconnect_ivl_max(RECONNECT_MS_MAX)?;
         socket.set_tcp_keepalive(1)?;
         socket.set_subscribe(b"")?;
+        let endpoint = &listener.options.endpoint;
+        let is_secure = curve.map_or(Ok(false), |curve| curve.secure_client(&socket, endpoint))?;
 
         let address = format!("inproc://monitor-{number}");
         socket.monitor(&address, i32::from(zmq::SocketEvent::ALL.to_raw()))?;
         let monitor = context.socket(zmq::PAIR)?;
         monitor.set_linger(0)?;
         monitor.connect(&address)?;
-        let endpoint = &listener.options.endpoint;
         let lookup = HostName::from_endpoint(endpoint).map(|name| Lookup {
             name,
             address: None,
@@ -87,8 +102,18 @@ impl Subscription {
         if lookup.is_none() {
             connect(&socket, endpoint)?;
         }
-        let failed_connects = Repeats::default();
-        Ok(Self { listener, number, socket, monitor, closed_at: None, failed_connects, unlogged_retries: 0, lookup })
+        Ok(Self {
+            listener,
+            number,
+            socket,
+            monitor,
+            closed_at: None,
+            failed_connects: Repeats::default(),
+            unlogged_retries: 0,
+            lookup,
+            is_secure,
+            refused_at: None,
+        })
     }
 
     /// The host name, if a lookup is due. The caller starts the lookup.
@@ -147,6 +172,37 @@ impl Subscription {
         self.closed_at.is_some_and(|ended| ended.elapsed() >= ABANDONED_AFTER)
     }
 
+    /// Whether handshakes fail for a key, which may have been replaced since the socket was opened.
+    pub(super) fn is_refused(&self) -> bool {
+        self.refused_at.is_some_and(|refused| refused.elapsed() >= ABANDONED_AFTER)
+    }
+
+    /// Counts a handshake that failed, if its cause can be a key.
+    fn handshake_failed(&mut self, event: zmq::SocketEvent, value: u32) {
+        let why = match (self.is_secure, event, value) {
+            (false, zmq::SocketEvent::HANDSHAKE_FAILED_PROTOCOL, MECHANISM_MISMATCH) => {
+                "the engine requires CURVE; give its public key with --curve-server-keys"
+            }
+            (false, ..) => return log_listener!(debug, self.listener, "the ZeroMQ handshake with the engine failed"),
+            (true, zmq::SocketEvent::HANDSHAKE_FAILED_PROTOCOL, MECHANISM_MISMATCH) => {
+                "the engine does not use CURVE; remove its key from --curve-server-keys, or configure the engine"
+            }
+            (true, zmq::SocketEvent::HANDSHAKE_FAILED_AUTH, _) => {
+                "the engine does not admit the public key of --curve-key; add it to the engine's list"
+            }
+            (true, ..) => {
+                "the handshake of CURVE failed: the engine has another key than --curve-server-keys says, or does not use CURVE"
+            }
+        };
+        self.refused_at.get_or_insert_with(Instant::now);
+        self.listener.model.metrics().curve_handshake_failed(CurveSocket::Dialled);
+        let times = self.listener.times_rejected(CURVE_HANDSHAKE) + 1;
+        if times.is_power_of_two() {
+            log_listener!(warn, self.listener, times, "failed to connect to the engine: {why}");
+        }
+        self.listener.reject(CURVE_HANDSHAKE, format!("failed to connect to the engine: {why}"));
+    }
+
     /// Delivers some of the received messages and the connection's events to the listener's decoder.
     pub(super) fn receive(&mut self, decoders: &Decoders) {
         let listener = Arc::clone(&self.listener);
@@ -170,7 +226,8 @@ impl EngineSocket for Subscription {
         use zmq::SocketEvent as Event;
         let mut events = Vec::new();
         while let Ok(frames) = self.monitor.recv_multipart(zmq::DONTWAIT) {
-            let Some(code) = frames.first().and_then(|frame| frame.first_chunk::<2>()) else { continue };
+            let Some((code, value)) = frames.first().and_then(|frame| frame.split_first_chunk::<2>()) else { continue };
+            let value = value.first_chunk::<4>().map_or(0, |value| u32::from_ne_bytes(*value));
             match Event::from_raw(u16::from_ne_bytes(*code)) {
                 Event::CONNECT_RETRIED => {
                     self.closed_at = None;
@@ -178,15 +235,17 @@ impl EngineSocket for Subscription {
                 }
                 Event::CONNECT_DELAYED | Event::CONNECTED => self.closed_at = None,
                 Event::HANDSHAKE_SUCCEEDED => {
-                    self.closed_at = None;
+                    (self.closed_at, self.refused_at) = (None, None);
                     events.push(ConnectionEvent::Connected);
                 }
                 Event::DISCONNECTED => {
                     self.closed_at = Some(Instant::now());
                     events.push(ConnectionEvent::Lost);
                 }
-                Event::HANDSHAKE_FAILED_PROTOCOL | Event::HANDSHAKE_FAILED_NO_DETAIL => {
-                    log_listener!(debug, self.listener, "the ZeroMQ handshake with the engine failed");
+                event @ (Event::HANDSHAKE_FAILED_PROTOCOL
+                | Event::HANDSHAKE_FAILED_NO_DETAIL
+                | Event::HANDSHAKE_FAILED_AUTH) => {
+                    self.handshake_failed(event, value);
                     self.closed_at = Some(Instant::now());
                 }
                 _ => {}
@@ -260,7 +319,8 @@ mod tests {
         let fixture = Fixture::start(1, false);
         let listener = fixture.listen("tcp://localhost:9", None);
         let metrics = Arc::clone(listener.model.metrics());
-        let mut subscription = Subscription::open(&zmq::Context::new(), 1, Arc::clone(&listener)).expect("a socket");
+        let mut subscription =
+            Subscription::open(&zmq::Context::new(), 1, Arc::clone(&listener), None).expect("a socket");
         // An old notation of an address, which the system resolves like a name.
         let name = HostName::from_endpoint("tcp://2852039166:80").expect("a name");
         subscription.connect_to_resolved(resolver::look_up(&name, &EngineNetworks::default()));
@@ -277,7 +337,7 @@ mod tests {
         let decoders = Decoders::detached(usize::MAX);
         let listener = listener_of_first_decoder(&fixture.listener(0));
         let context = zmq::Context::new();
-        let mut subscription = Subscription::open(&context, 1, listener).expect("a socket");
+        let mut subscription = Subscription::open(&context, 1, listener, None).expect("a socket");
         let mut kinds = Vec::new();
         wait_for("the connection", PATIENCE, || {
             subscription.receive(&decoders);

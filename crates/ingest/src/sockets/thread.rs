@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crossbeam_channel::{Receiver, Sender, unbounded};
+use flash_indexer_curve::Curve;
 use flash_indexer_telemetry::metrics::Limit;
 use flash_indexer_telemetry::supervision::{SupervisedThread, Supervisor, ThreadKind, Watch};
 use parking_lot::Mutex;
@@ -92,6 +93,7 @@ impl SocketThread {
         number: usize,
         decoders: Arc<Decoders>,
         resolver: Resolver,
+        curve: Option<Arc<Curve>>,
         supervisor: &Supervisor,
     ) -> Result<Self, ConnectError> {
         let failed = |error: String| ConnectError::Thread(error);
@@ -113,6 +115,7 @@ impl SocketThread {
             commands,
             mailbox: mailbox.clone(),
             resolver,
+            curve,
             decoders,
             open: BTreeMap::new(),
             replays: BTreeMap::new(),
@@ -138,6 +141,7 @@ struct SocketLoop {
     /// Mailbox of this thread, for the resolver's answers.
     mailbox: Mailbox,
     resolver: Resolver,
+    curve: Option<Arc<Curve>>,
     decoders: Arc<Decoders>,
     open: BTreeMap<u64, Subscription>,
     /// The running replay of each listener.
@@ -286,10 +290,13 @@ impl SocketLoop {
         }
         let endpoint = listener.options.endpoint.clone();
         self.opened += 1;
-        let subscription = Subscription::open(&self.context, self.opened, listener).map_err(|source| match source {
-            zmq::Error::EMFILE | zmq::Error::ENOMEM => ConnectError::Exhausted(source.to_string()),
-            source => ConnectError::Endpoint { endpoint, why: source.to_string() },
-        })?;
+        let subscription =
+            Subscription::open(&self.context, self.opened, listener, self.curve.as_deref()).map_err(|source| {
+                match source {
+                    zmq::Error::EMFILE | zmq::Error::ENOMEM => ConnectError::Exhausted(source.to_string()),
+                    source => ConnectError::Endpoint { endpoint, why: source.to_string() },
+                }
+            })?;
         self.open.insert(subscription.listener.id, subscription);
         Ok(())
     }
@@ -316,8 +323,8 @@ impl SocketLoop {
     fn connect_replay(&mut self, request: PendingReplayRequest, endpoint: Result<String, String>) {
         let PendingReplayRequest { listener, attempt, from } = request;
         let connected = endpoint.and_then(|endpoint| {
-            let connected =
-                ReplaySocket::request(&self.replay_context, Arc::clone(&listener), &endpoint, attempt, from);
+            let (context, curve) = (&self.replay_context, self.curve.as_deref());
+            let connected = ReplaySocket::request(context, curve, Arc::clone(&listener), &endpoint, (attempt, from));
             connected.map_err(|error| format!("failed to request a replay from {endpoint}: {error}"))
         });
         match connected {
@@ -343,10 +350,15 @@ impl SocketLoop {
 
     /// Reopens subscriptions that ZeroMQ has abandoned.
     fn reopen_abandoned(&mut self) {
-        let abandoned = self.open.values().filter(|open| open.is_abandoned());
-        let listeners: Vec<_> = abandoned.map(|open| Arc::clone(&open.listener)).collect();
-        for listener in listeners {
+        let abandoned = self.open.values().filter(|open| open.is_abandoned() || open.is_refused());
+        let abandoned: Vec<_> = abandoned.map(|open| (Arc::clone(&open.listener), open.is_refused())).collect();
+        for (listener, is_refused) in abandoned {
             self.open.remove(&listener.id);
+            if is_refused {
+                // The handshake is counted and logged already. A new socket reads the keys again.
+                self.reopen_queue.push(listener);
+                continue;
+            }
             let why = format!(
                 "ZeroMQ abandoned the connection to {}: a message above {MESSAGE_BYTES_MAX} bytes, or a peer that is no engine; reconnecting",
                 listener.options.endpoint

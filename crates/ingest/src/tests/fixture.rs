@@ -7,6 +7,7 @@ use flash_indexer_core::groups::{GroupedIndex, RankEvent};
 use flash_indexer_core::hashing::{BlockSize, TokenWindow};
 use flash_indexer_core::run::RunIndex;
 use flash_indexer_core::{Applied, DpRank, RemovedCopies, SequenceHash, SharedIndex, WorkerId, WorkerRank};
+use flash_indexer_curve::Curve;
 use flash_indexer_sim::{Publisher, PublisherOptions};
 use flash_indexer_telemetry::metrics::{MetricNames, Metrics};
 use flash_indexer_telemetry::supervision::Supervisor;
@@ -174,7 +175,7 @@ pub(crate) struct Fixture {
     pub(crate) writers: Arc<Writers>,
     /// Each has a writer of its own.
     pub(crate) models: Vec<Arc<TestModel>>,
-    sockets: Sockets,
+    pub(crate) sockets: Sockets,
     listeners: Mutex<Vec<Arc<Listener>>>,
 }
 
@@ -186,17 +187,7 @@ impl Fixture {
 
     /// Starts engines, which belong to the models in turn.
     pub(crate) fn start_models(models: usize, engines: usize, has_replay: bool, queue_bytes_max: usize) -> Self {
-        let metrics = Arc::new(Metrics::new(MetricNames::Own));
-        let supervisor = Supervisor::start(&metrics).expect("a thread");
-        let writers = Arc::new(Writers::start(models, &supervisor).expect("a thread"));
-        let decoders = Arc::new(Decoders::start(Some(1), queue_bytes_max, &writers, &supervisor).expect("a thread"));
-        let sockets = Sockets::start(Arc::clone(&decoders), &EngineNetworks::default(), &supervisor).expect("threads");
-        let models: Vec<_> = (0..models).map(|writer| Arc::new(TestModel::new(writer, &metrics))).collect();
-        for (writer, model) in models.iter().enumerate() {
-            let index: Arc<dyn Maintain> = Arc::<TestModel>::clone(model);
-            writers.add_index(writer, Arc::downgrade(&index), 0);
-        }
-        let mut fixture = Self { engines: Vec::new(), decoders, writers, models, sockets, listeners: Mutex::default() };
+        let mut fixture = Self::without_engines(models, queue_bytes_max, None);
         for _ in 0..engines {
             let engine = Publisher::bind(PublisherOptions::on_loopback()).expect("free ports");
             let replay_endpoint = has_replay.then(|| engine.replay_endpoint().to_owned());
@@ -207,6 +198,22 @@ impl Fixture {
         }
         (0..engines).for_each(|at| fixture.wait(at, 0, Trust::Exact));
         fixture
+    }
+
+    /// Starts the threads, without engines.
+    pub(crate) fn without_engines(models: usize, queue_bytes_max: usize, curve: Option<Arc<Curve>>) -> Self {
+        let metrics = Arc::new(Metrics::new(MetricNames::Own));
+        let supervisor = Supervisor::start(&metrics).expect("a thread");
+        let writers = Arc::new(Writers::start(models, &supervisor).expect("a thread"));
+        let decoders = Arc::new(Decoders::start(Some(1), queue_bytes_max, &writers, &supervisor).expect("a thread"));
+        let networks = EngineNetworks::default();
+        let sockets = Sockets::start(Arc::clone(&decoders), &networks, curve, &supervisor).expect("threads");
+        let models: Vec<_> = (0..models).map(|writer| Arc::new(TestModel::new(writer, &metrics))).collect();
+        for (writer, model) in models.iter().enumerate() {
+            let index: Arc<dyn Maintain> = Arc::<TestModel>::clone(model);
+            writers.add_index(writer, Arc::downgrade(&index), 0);
+        }
+        Self { engines: Vec::new(), decoders, writers, models, sockets, listeners: Mutex::default() }
     }
 
     /// Starts a listener of a further engine.
@@ -246,6 +253,10 @@ impl Fixture {
         let listener = model.add_listener(number, options, start, self.decoders.assign());
         self.listeners.lock().push(Arc::clone(&listener));
         listener
+    }
+
+    pub(crate) fn metrics(&self) -> &Metrics {
+        &self.models[0].metrics
     }
 
     pub(crate) fn listener(&self, at: usize) -> Arc<Listener> {

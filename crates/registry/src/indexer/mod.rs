@@ -128,7 +128,9 @@ impl Indexer {
         flash_indexer_types::use_random_hash_key();
         let supervisor = Supervisor::start(&Arc::new(Metrics::new(options.metric_names)))?;
         let networks = options.engine_networks.clone();
-        let connect = |decoders| Ok(Box::new(Sources::start(decoders, &networks, &supervisor)?) as Box<dyn Transport>);
+        let curve = options.curve.clone();
+        let connect =
+            |decoders| Ok(Box::new(Sources::start(decoders, &networks, curve, &supervisor)?) as Box<dyn Transport>);
         Self::start_with(options, &supervisor, connect)
     }
 

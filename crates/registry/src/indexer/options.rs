@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use flash_indexer_access::LimitsFile;
+use flash_indexer_curve::Curve;
 use flash_indexer_redis::StoreOptions;
 use flash_indexer_routing::{PredictionLimits, TierWeights};
 use flash_indexer_telemetry::metrics::MetricNames;
@@ -32,6 +33,8 @@ pub struct IndexerOptions {
     pub allow_ipc: bool,
     /// Networks of engines and peers; an address outside is not dialled.
     pub engine_networks: EngineNetworks,
+    /// Keys of CURVE for ZeroMQ; none uses no CURVE.
+    pub curve: Option<Arc<Curve>>,
     /// Limits of tenants; none limits no tenant.
     pub tenant_limits: Option<Arc<LimitsFile>>,
     /// Stored, copied and removed blocks kept for explanations, of each kind for each model.
@@ -71,6 +74,7 @@ impl Default for IndexerOptions {
             listeners_max: 16_384,
             allow_ipc: false,
             engine_networks: EngineNetworks::default(),
+            curve: None,
             tenant_limits: None,
             metric_names: MetricNames::Own,
             store: None,

@@ -62,6 +62,23 @@ struct Kind {
     kind: &'static str,
 }
 
+/// Sockets of CURVE, in the order of [`CurveSocket`].
+const CURVE_SOCKETS: [&str; 2] = ["dialled", "bound"];
+
+/// Which socket a handshake of CURVE was of.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum CurveSocket {
+    /// The service connects to an engine.
+    Dialled,
+    /// An engine connects to the service.
+    Bound,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct SocketLabel {
+    socket: &'static str,
+}
+
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct Outcome {
     outcome: &'static str,
@@ -106,7 +123,7 @@ const fn results(applied: &Applied) -> [u64; RESULTS.len()] {
 const EVENT_TYPES: [&str; 5] = ["BlockStored", "BlockRemoved", "BlockTransferred", "BlockInactive", "AllBlocksCleared"];
 
 /// Reasons for which a message or event is rejected or dropped.
-const REASONS: [&str; 55] = [
+const REASONS: [&str; 56] = [
     "bad_frames",
     "malformed_batch",
     "not_a_batch",
@@ -127,6 +144,7 @@ const REASONS: [&str; 55] = [
     "adapter_name_too_long",
     "adapter_name_control_character",
     "salted_blocks",
+    "hash_inputs_unknown",
     "chunk_size_unknown",
     "ownership_unknown",
     "components_unknown",
@@ -178,6 +196,7 @@ pub(super) struct IngestMetrics {
     pods_left: Counter,
     inactive_blocks: Counter,
     unnumbered_streams: Counter,
+    curve_handshakes_failed: [Counter; CURVE_SOCKETS.len()],
     pulls: [Counter; PULL_OUTCOMES.len()],
     streamed_batches: [Counter; STREAMED_BATCHES.len()],
     partial_blocks: Counter,
@@ -217,6 +236,8 @@ impl IngestMetrics {
         let pulls = registered(registry, "pulls", help, Family::default());
         let help = "Batches of engines' events over gRPC, by outcome";
         let streamed_batches = registered(registry, "streamed_batches", help, Family::default());
+        let help = "Handshakes of CURVE that failed, by socket";
+        let handshakes = registered(registry, "curve_handshakes_failed", help, Family::default());
         let lag = Histogram::new(&LAGS);
         let help = "Time from an engine's time stamp on a batch until the batch is visible to queries";
         registry.register_with_unit("event_lag", help, Unit::Seconds, lag.clone());
@@ -241,6 +262,7 @@ impl IngestMetrics {
             unnumbered_streams: counter("unnumbered_streams", "Streams whose messages have no sequence numbers"),
             pulls: resolved(&pulls, PULL_OUTCOMES, |outcome| Outcome { outcome }),
             streamed_batches: resolved(&streamed_batches, STREAMED_BATCHES, |outcome| Outcome { outcome }),
+            curve_handshakes_failed: resolved(&handshakes, CURVE_SOCKETS, |socket| SocketLabel { socket }),
             partial_blocks: counter(
                 "partial_blocks",
                 "Pulled blocks with fewer tokens than a block, which no request matches",
@@ -292,6 +314,16 @@ impl Metrics {
     /// Counts missing messages that no replay can return any more.
     pub fn messages_lost(&self, messages: u64) {
         self.ingest.lost_messages.inc_by(messages);
+    }
+
+    /// Counts a handshake of CURVE that failed.
+    pub fn curve_handshake_failed(&self, socket: CurveSocket) {
+        self.ingest.curve_handshakes_failed[socket as usize].inc();
+    }
+
+    /// Handshakes of CURVE that failed so far.
+    pub fn curve_handshakes_failed(&self, socket: CurveSocket) -> u64 {
+        self.ingest.curve_handshakes_failed[socket as usize].get()
     }
 
     /// Counts a listener that restarted after a failure.

@@ -43,7 +43,7 @@ use prometheus_client::metrics::info::Info;
 use prometheus_client::registry::Registry;
 
 pub use self::format::TextFormat;
-pub use self::ingest::{PullOutcome, StreamedBatch};
+pub use self::ingest::{CurveSocket, PullOutcome, StreamedBatch};
 pub use self::limits::Limit;
 pub use self::requests::{Endpoint, Latencies, ReloadedFile};
 pub use self::scores::PickOutcome;

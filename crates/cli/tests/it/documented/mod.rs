@@ -56,6 +56,8 @@ const TREATMENTS: &[(&str, Treatment)] = &[
     ("flash-indexer dump", RUN),
     ("flash-indexer diff", RUN),
     ("flash-indexer token", RUN),
+    ("flash-indexer curve-key", RUN),
+    ("flash-indexer relay", Parses("follows the engine of its host; crates/ingest/src/tests/relay.rs runs relays")),
     ("curl", RUN),
     (
         "curl -X POST localhost:8090/register -d '{\"instance_id\": 1, \"endpoint\": \"vllm:",
