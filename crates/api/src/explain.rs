@@ -176,7 +176,8 @@ pub enum EndReason {
     /// Its sequence hash was given to other content.
     NameReused,
     /// It is held under another adapter or salt.
-    OtherSpace,
+    #[serde(rename = "other_space")]
+    OtherVariant,
     /// The engine has published nothing yet.
     Cold,
     /// The index reached its memory limit.

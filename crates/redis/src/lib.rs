@@ -68,7 +68,7 @@ pub use identity::{Holder, HolderId, PublisherId, Scope};
 pub use keys::{Namespace, NamespaceError};
 pub use link::{Credentials, StoreError};
 pub use publisher::{LocalRank, PublisherReport, RankRegistry, STEP_PREFIXES_MAX};
-pub use query_response::{FindError, Found, HolderDepth};
+pub use query_response::{FindError, FoundRanks, HolderDepth};
 pub use rank_prefixes::{RankPrefixes, WAITING_CHANGES_MAX, WithheldReason};
 pub use store::{PublisherWaker, Store, StoreOptions, StoreReport};
 pub use url::{StoreUrl, StoreUrlError, Topology};

@@ -18,7 +18,7 @@ pub struct HolderDepth {
 
 /// Ranks that a query has found.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Found {
+pub struct FoundRanks {
     /// Depths of the ranks that hold the prompt's first block.
     pub depths: Vec<HolderDepth>,
     /// Ranks of which the store does not have all, although the directory may still list them so.
@@ -48,7 +48,7 @@ struct Interval {
 /// Decoded response to a query.
 #[derive(Debug, Default)]
 pub(crate) struct QueryResponse {
-    pub(crate) found: Found,
+    pub(crate) found: FoundRanks,
     /// Keys whose values no replica writes. They count as missing.
     pub(crate) invalid: Vec<Vec<u8>>,
 }
@@ -90,7 +90,7 @@ pub(crate) fn decode(response: Value, blocks: u32) -> Result<QueryResponse, Stor
     let found = found.into_iter().map(|(holder, blocks)| HolderDepth { holder, blocks });
     let found = found.filter(|found| found.blocks[Tier::External] > 0);
     let incomplete = incomplete.as_chunks().0.iter().map(|&holder| HolderId(u64::from_be_bytes(holder)));
-    let found = Found { depths: found.collect(), incomplete: incomplete.collect() };
+    let found = FoundRanks { depths: found.collect(), incomplete: incomplete.collect() };
     Ok(QueryResponse { found, invalid: invalid.collect() })
 }
 

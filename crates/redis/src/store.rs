@@ -16,7 +16,7 @@ use crate::identity::{PublisherId, Scope, random_id};
 use crate::keys::{Keys, Namespace};
 use crate::link::{Credentials, Link, StoreError};
 use crate::publisher::{Publisher, PublisherCounters, PublisherReport, PublisherState, RankRegistry, Timing};
-use crate::query_response::{FindError, Found, QueryResponse, decode};
+use crate::query_response::{FindError, FoundRanks, QueryResponse, decode};
 use crate::rank_prefixes::RankPrefixes;
 use crate::script::FIND;
 use crate::supervision::{RESTART_PAUSE, panic_count, supervise};
@@ -145,8 +145,8 @@ impl Store {
     /// # Errors
     ///
     /// When the store does not respond in time.
-    pub async fn find(&self, scope: Scope, query: &[LocalHash]) -> Result<Found, FindError> {
-        let Some(&first) = query.first() else { return Ok(Found::default()) };
+    pub async fn find(&self, scope: Scope, query: &[LocalHash]) -> Result<FoundRanks, FindError> {
+        let Some(&first) = query.first() else { return Ok(FoundRanks::default()) };
         let keys = &self.shared.keys;
         let bucket = keys.bucket_of(scope, first);
         let mut ends = Vec::with_capacity(query.len() * 8);

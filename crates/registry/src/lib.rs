@@ -39,7 +39,7 @@
 //! | `shared_store` | connection to the shared store; `local_ranks` are published, `fleet` is the list of all replicas' ranks |
 //! | `search` | the search for one prompt, in the local index and in the shared store |
 //! | `answer` | answers to queries |
-//! | `score`, `tier_lookups` | scores of pods, and the tiers of the blocks that they count |
+//! | `score`, `tier_lookups` | scores of instances, and the tiers of the blocks that they count |
 //! | `prediction_waits` | waits until the blocks of a routed prompt are in the index |
 //! | `stream_positions` | positions of unregistered streams, from which a new registration continues |
 //! | `tokenization` | texts and chats to tokens |
@@ -63,7 +63,7 @@ mod tokenization;
 
 pub use answer::{Answer, AnswerCursor, InstanceName, NamedRank, QueryOptions, RankAnswer, StoreAnswer};
 pub use flash_indexer_routing::{
-    Candidate, CostWeights, InstanceLoad, PickOptions, PodFilter, Predicted, PredictedBlocks, PredictionLimits,
+    Candidate, CostWeights, InstanceFilter, InstanceLoad, PickOptions, Predicted, PredictedBlocks, PredictionLimits,
     TierWeights, TierWeightsError, WEIGHT_MAX,
 };
 pub use indexer::{
@@ -71,6 +71,6 @@ pub use indexer::{
     PodOptions, PodsGuard, PredictError, Prompt, QueryError, RegistrationError, RequestPhase, Restore, RestoredRank,
     Shadow, ShadowError, Unregistered,
 };
-pub use score::{PodScore, ScoreOptions, Scores};
+pub use score::{InstanceScore, ScoreOptions, Scores};
 pub use search::{Query, TokenPrompt};
 pub use tokenization::{TokenizationError, TokenizationOptions, TokenizerServiceOptions};

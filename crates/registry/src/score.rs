@@ -1,11 +1,11 @@
-//! Scores of pods: the weighted number of a prompt's blocks that each pod holds or is predicted to hold.
+//! Scores of instances: the weighted number of a prompt's blocks that each instance holds or is predicted to hold.
 
 use std::collections::BTreeMap;
 use std::num::NonZeroUsize;
 
 use flash_indexer_core::hashing::sequence_hashes;
 use flash_indexer_core::{LocalHash, PerTier, RankMatch, SequenceHash, Tier, WorkerId, WorkerRank};
-use flash_indexer_routing::{PodFilter, PredictionView, Predictions, TierWeights};
+use flash_indexer_routing::{InstanceFilter, PredictionView, Predictions, TierWeights};
 use flash_indexer_types::{InstanceId, Trust};
 use rustc_hash::{FxHashMap, FxHashSet};
 
@@ -15,49 +15,49 @@ use crate::search::{RemoteRank, Search};
 use crate::shared_store::RemoteListedRank;
 use crate::tier_lookups::{TierLookups, slowest_tiers};
 
-/// Selects the pods of a score.
+/// Selects the instances of a score.
 #[derive(Debug, Clone, Default)]
 pub struct ScoreOptions {
-    /// Filter of the pods.
-    pub pods: PodFilter,
-    /// Maximum number of pods, those with the highest scores. Of equal scores, the first by name.
+    /// Filter of the instances.
+    pub instances: InstanceFilter,
+    /// Maximum number of instances, those with the highest scores. Of equal scores, the first by name.
     pub top_k: Option<NonZeroUsize>,
 }
 
-/// The score of one pod for a prompt.
+/// The score of one instance for a prompt.
 #[derive(Debug, Clone, PartialEq)]
-pub struct PodScore {
-    /// The pod: an engine instance.
-    pub pod: InstanceId,
+pub struct InstanceScore {
+    /// The instance.
+    pub instance: InstanceId,
     /// Sum of the weights of the held and the predicted blocks.
     pub score: f64,
-    /// Leading blocks of the prompt that the pod's best rank holds in any tier, continued by its shared caches.
+    /// Leading blocks of the prompt that the instance's best rank holds in any tier, continued by its shared caches.
     pub held_blocks: u32,
-    /// Blocks behind the held ones that the pod is predicted to hold.
+    /// Blocks behind the held ones that the instance is predicted to hold.
     pub predicted_blocks: u32,
     /// The worst trust among its ranks, and the shared caches that add to their matches.
     pub trust: Trust,
-    /// Shared caches that hold more of the prompt than a rank of the pod does itself, with their leading blocks.
+    /// Shared caches that hold more of the prompt than a rank of the instance does itself, with their leading blocks.
     pub shared: Vec<(InstanceId, u32)>,
     /// Whether the bounded index evicted blocks that one of its ranks holds. The score is then a lower bound.
     pub partial: bool,
 }
 
-/// The scores of all pods for one prompt, by name.
+/// The scores of all instances for one prompt, by name.
 #[derive(Debug, Clone, Default)]
 pub struct Scores {
-    /// Pods with at least one held or predicted block.
-    pub pods: Vec<PodScore>,
+    /// Instances with at least one held or predicted block.
+    pub instances: Vec<InstanceScore>,
     /// Complete blocks of the prompt.
     pub blocks: usize,
     /// Whether the scores include other replicas.
     pub store: StoreAnswer,
 }
 
-/// A pod with its score, which may be zero.
-pub(crate) struct ScoredPod {
+/// An instance with its score, which may be zero.
+pub(crate) struct ScoredInstance {
     pub worker: WorkerId,
-    pub pod: PodScore,
+    pub score: InstanceScore,
 }
 
 /// Inputs of a score besides the search.
@@ -67,8 +67,8 @@ pub(crate) struct Scoring<'a> {
     pub tier_lookups: &'a TierLookups,
 }
 
-/// A pod under scoring.
-struct Pod {
+/// An instance under scoring.
+struct ListedInstance {
     name: InstanceId,
     /// The worst trust among its ranks; none if no rank has a listener.
     trust: Option<Trust>,
@@ -76,7 +76,7 @@ struct Pod {
     is_partial: bool,
 }
 
-impl Pod {
+impl ListedInstance {
     /// Adds what shared caches hold behind the match of one of its ranks.
     fn add_shared(&mut self, depths: &SharedDepths) {
         self.trust = self.trust.max(Some(depths.trust));
@@ -98,7 +98,7 @@ fn extended(mut tiers: PerTier<u32>, shared: &PerTier<u32>) -> PerTier<u32> {
     tiers
 }
 
-/// The best rank of a pod.
+/// The best rank of an instance.
 #[derive(Debug, Clone, Copy, Default)]
 struct BestRank {
     score: f64,
@@ -116,22 +116,23 @@ impl BestRank {
 }
 
 impl Scoring<'_> {
-    /// Scores the pods that hold a part of the prompt of a search.
+    /// Scores the instances that hold a part of the prompt of a search.
     pub(crate) async fn score(&self, search: &Search<'_>, options: &ScoreOptions) -> Scores {
-        let scored = self.score_all(search, &options.pods).await.into_iter().map(|scored| scored.pod);
-        let mut pods: Vec<PodScore> = scored.filter(|pod| pod.held_blocks + pod.predicted_blocks > 0).collect();
+        let scored = self.score_all(search, &options.instances).await.into_iter().map(|scored| scored.score);
+        let holds = |scored: &InstanceScore| scored.held_blocks + scored.predicted_blocks > 0;
+        let mut instances: Vec<InstanceScore> = scored.filter(holds).collect();
         if let Some(top_k) = options.top_k {
-            pods.sort_by(|a, b| b.score.total_cmp(&a.score));
-            pods.truncate(top_k.get());
-            pods.sort_by(|a, b| a.pod.cmp(&b.pod));
+            instances.sort_by(|a, b| b.score.total_cmp(&a.score));
+            instances.truncate(top_k.get());
+            instances.sort_by(|a, b| a.instance.cmp(&b.instance));
         }
-        Scores { pods, blocks: search.blocks(), store: search.store }
+        Scores { instances, blocks: search.blocks(), store: search.store }
     }
 
-    /// Scores all pods that the filter admits, by name.
-    pub(crate) async fn score_all(&self, search: &Search<'_>, filter: &PodFilter) -> Vec<ScoredPod> {
+    /// Scores all instances that the filter admits, by name.
+    pub(crate) async fn score_all(&self, search: &Search<'_>, filter: &InstanceFilter) -> Vec<ScoredInstance> {
         let remote = RemoteRanks::of(search);
-        let mut pods = remote.pods(search.local.as_deref(), filter);
+        let mut instances = remote.instances(search.local.as_deref(), filter);
         let mut best: FxHashMap<WorkerId, BestRank> = FxHashMap::default();
         let found = search.find_local();
         if let Some(model) = &search.local {
@@ -140,11 +141,11 @@ impl Scoring<'_> {
         for (variant, query) in search.variants.iter().enumerate() {
             let shared = search.local.as_ref().zip(found.get(variant));
             let mut shared = shared.map(|(model, (_, found))| model.shared_depths(query, found)).unwrap_or_default();
-            shared.retain(|rank, _| pods.contains_key(&rank.worker) && !remote.ranks.contains_key(rank));
+            shared.retain(|rank, _| instances.contains_key(&rank.worker) && !remote.ranks.contains_key(rank));
             for (rank, depths) in &shared {
-                pods.entry(rank.worker).and_modify(|pod| pod.add_shared(depths));
+                instances.entry(rank.worker).and_modify(|instance| instance.add_shared(depths));
             }
-            let is_scored = |rank: &WorkerRank| pods.contains_key(&rank.worker);
+            let is_scored = |rank: &WorkerRank| instances.contains_key(&rank.worker);
             let found = found.get(variant).into_iter().flat_map(|(_, found)| &found.ranks);
             let counts = |found: &&RankMatch| is_scored(&found.rank) && !remote.ranks.contains_key(&found.rank);
             let found: Vec<RankMatch> = found.filter(counts).copied().collect();
@@ -158,28 +159,28 @@ impl Scoring<'_> {
             });
             let remote = remote.ranks.iter().filter(|(rank, _)| is_scored(rank));
             let remote = remote.map(|(rank, remote)| (rank.worker, slowest_tiers(&remote.blocks(variant))));
-            self.score_variant(query, own.chain(remote), &pods, &mut best);
+            self.score_variant(query, own.chain(remote), &instances, &mut best);
             if !shared.is_empty() {
                 // Attached ranks that hold nothing of the prompt themselves.
                 let held = shared.iter().map(|(rank, it)| (rank.worker, extended(PerTier::default(), &it.blocks)));
-                self.score_variant(query, held, &pods, &mut best);
+                self.score_variant(query, held, &instances, &mut best);
             }
         }
-        let scored = pods.into_iter().map(|(worker, pod)| {
+        let scored = instances.into_iter().map(|(worker, listed)| {
             let BestRank { score, held, predicted } = best.get(&worker).copied().unwrap_or_default();
-            let pod = PodScore {
-                pod: pod.name,
+            let score = InstanceScore {
+                instance: listed.name,
                 score,
                 held_blocks: held,
                 predicted_blocks: predicted,
-                trust: pod.trust.unwrap_or(Trust::Degraded),
-                shared: pod.shared.into_iter().collect(),
-                partial: pod.is_partial,
+                trust: listed.trust.unwrap_or(Trust::Degraded),
+                shared: listed.shared.into_iter().collect(),
+                partial: listed.is_partial,
             };
-            ScoredPod { worker, pod }
+            ScoredInstance { worker, score }
         });
-        let mut scored: Vec<ScoredPod> = scored.collect();
-        scored.sort_by(|a, b| a.pod.pod.cmp(&b.pod.pod));
+        let mut scored: Vec<ScoredInstance> = scored.collect();
+        scored.sort_by(|a, b| a.score.instance.cmp(&b.score.instance));
         scored
     }
 
@@ -189,7 +190,7 @@ impl Scoring<'_> {
         &self,
         query: &[LocalHash],
         held: impl Iterator<Item = (WorkerId, PerTier<u32>)>,
-        pods: &BTreeMap<WorkerId, Pod>,
+        instances: &BTreeMap<WorkerId, ListedInstance>,
         best: &mut FxHashMap<WorkerId, BestRank>,
     ) {
         let predicted = PredictedPrefixes::new(self.predictions.view(), query);
@@ -197,7 +198,7 @@ impl Scoring<'_> {
             best.entry(worker).or_default().improve(predicted.best_rank(worker, &tiers, self.weights));
         }
         if predicted.view.is_some() {
-            for &worker in pods.keys() {
+            for &worker in instances.keys() {
                 let without_blocks = predicted.best_rank(worker, &PerTier::default(), self.weights);
                 best.entry(worker).or_default().improve(without_blocks);
             }
@@ -220,34 +221,38 @@ impl<'s> RemoteRanks<'s> {
         Self { ranks: ranks.collect() }
     }
 
-    /// Pods that the filter admits, with the worst trust among their local and remote ranks.
-    fn pods(&self, local: Option<&Model>, filter: &PodFilter) -> BTreeMap<WorkerId, Pod> {
-        let mut pods = local.map(|model| self.local_pods(model, filter)).unwrap_or_default();
+    /// Instances that the filter admits, with the worst trust among their local and remote ranks.
+    fn instances(&self, local: Option<&Model>, filter: &InstanceFilter) -> BTreeMap<WorkerId, ListedInstance> {
+        let mut instances = local.map(|model| self.local_instances(model, filter)).unwrap_or_default();
         for (rank, RemoteRank { rank: listed, trust, .. }) in &self.ranks {
             if filter.admits(listed.instance.as_key()) {
-                let new =
-                    || Pod { name: listed.instance.clone(), trust: None, shared: BTreeMap::new(), is_partial: false };
-                let pod = pods.entry(rank.worker).or_insert_with(new);
-                pod.trust = pod.trust.max(Some(*trust));
+                let new = || ListedInstance {
+                    name: listed.instance.clone(),
+                    trust: None,
+                    shared: BTreeMap::new(),
+                    is_partial: false,
+                };
+                let instance = instances.entry(rank.worker).or_insert_with(new);
+                instance.trust = instance.trust.max(Some(*trust));
             }
         }
-        pods
+        instances
     }
 
-    fn local_pods(&self, model: &Model, filter: &PodFilter) -> BTreeMap<WorkerId, Pod> {
+    fn local_instances(&self, model: &Model, filter: &InstanceFilter) -> BTreeMap<WorkerId, ListedInstance> {
         let partial = model.partial_ranks();
         let partial = partial.iter().flat_map(|ranks| ranks.iter()).filter(|rank| !self.ranks.contains_key(rank));
         let partial: FxHashSet<WorkerId> = partial.map(|rank| rank.worker).collect();
         let instances = model.instances.read();
         let targets = instances.iter().filter(|(name, _)| name.shared_cache().is_none());
         let admitted = targets.filter(|(name, _)| filter.admits(name.as_key()));
-        let pods = admitted.map(|(name, instance)| {
+        let listed = admitted.map(|(name, instance)| {
             let counts = |dp_rank| !self.ranks.contains_key(&WorkerRank { worker: instance.worker, dp_rank });
             let trust = instance.worst_trust(counts);
             let is_partial = partial.contains(&instance.worker);
-            (instance.worker, Pod { name: name.clone(), trust, shared: BTreeMap::new(), is_partial })
+            (instance.worker, ListedInstance { name: name.clone(), trust, shared: BTreeMap::new(), is_partial })
         });
-        pods.collect()
+        listed.collect()
     }
 }
 

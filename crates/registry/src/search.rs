@@ -176,16 +176,16 @@ impl<'q> Search<'q> {
         remote.filter(|remote| local_trust(remote.rank).is_none_or(|local| remote.trust < local)).collect()
     }
 
-    /// The worker id of a pod of any replica, as predictions use it; none if no replica has the pod, and for a shared cache.
-    pub(crate) fn worker(&self, pod: &InstanceId) -> Option<WorkerId> {
-        if pod.shared_cache().is_some() {
+    /// The worker id of an instance of any replica, as predictions use it; none if no replica has the instance, and for a shared cache.
+    pub(crate) fn worker(&self, instance: &InstanceId) -> Option<WorkerId> {
+        if instance.shared_cache().is_some() {
             return None;
         }
         let listed = || {
             let mut ranks = self.listed.as_ref()?.ranks.values().filter(|rank| !rank.is_local);
-            ranks.find(|rank| rank.instance == *pod).map(|rank| rank.worker)
+            ranks.find(|rank| rank.instance == *instance).map(|rank| rank.worker)
         };
-        self.local.as_ref().and_then(|model| model.worker(pod)).or_else(listed)
+        self.local.as_ref().and_then(|model| model.worker(instance)).or_else(listed)
     }
 
     /// The answer to a query.

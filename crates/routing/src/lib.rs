@@ -10,11 +10,11 @@
 //! | `routed_blocks.rs` | blocks that an engine without events is taken to hold |
 //! | `recent_uses.rs` | recent uses of blocks by queries |
 //! | `tier_weights.rs` | weights of blocks by tier |
-//! | `pod_filter.rs` | the pods that a request scores |
+//! | `instance_filter.rs` | the pods that a request scores |
 
 mod in_flight;
+mod instance_filter;
 mod pick;
-mod pod_filter;
 mod predicted_blocks;
 mod predictions;
 mod recent_uses;
@@ -22,8 +22,8 @@ mod routed_blocks;
 mod tier_weights;
 
 pub use in_flight::{InFlight, InFlightRequest, InstanceLoad, RequestKey};
+pub use instance_filter::InstanceFilter;
 pub use pick::{Candidate, CostWeights, PickOptions, WEIGHT_MAX, pick};
-pub use pod_filter::PodFilter;
 pub use predicted_blocks::{Predicted, PredictedBlocks, PredictionLimits};
 pub use predictions::{PredictionView, Predictions};
 pub use recent_uses::{RecentUses, Uses};

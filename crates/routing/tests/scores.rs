@@ -8,7 +8,7 @@ use flash_indexer_core::{
     Block, BlockEvent, DpRank, LocalHash, Locked, SequenceHash, SharedIndex, Tier, WorkerId, WorkerRank,
 };
 use flash_indexer_designs::Design;
-use flash_indexer_routing::{PodFilter, PredictedBlocks, PredictionLimits, TierWeights};
+use flash_indexer_routing::{InstanceFilter, PredictedBlocks, PredictionLimits, TierWeights};
 use flash_indexer_test_support::testdata;
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -45,7 +45,7 @@ fn check(case: &Value, weights: TierWeights, index: &dyn SharedIndex) {
     let pods = filled(case, index);
     let query: Vec<LocalHash> = numbers(&case["keys"]).into_iter().map(LocalHash).collect();
     let filter = case["pods"].as_array().into_iter().flatten();
-    let filter = PodFilter::of(filter.map(|pod| pod.as_str().expect("a pod").to_owned()));
+    let filter = InstanceFilter::of(filter.map(|pod| pod.as_str().expect("a pod").to_owned()));
     let found = index.find(&query).ranks;
     let tiers = index.fastest_tiers(&query, &found);
     let mut scores = BTreeMap::new();

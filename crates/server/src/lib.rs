@@ -56,7 +56,7 @@ pub use flash_indexer_discovery::{
 pub use flash_indexer_ingest::{Connection, ListenerReport, QUEUE_BYTES_MIN, ReleaseOutcome, ReplayProgress};
 pub use flash_indexer_peers::{PeerDeadlines, PeerUrl, PeerUrlError, RecoveryError, SnapshotOptions};
 pub use flash_indexer_registry::{
-    Answer, Indexer, IndexerOptions, ListenError, PodFilter, PodOptions, PodScore, PredictError, Predicted,
+    Answer, Indexer, IndexerOptions, InstanceFilter, InstanceScore, ListenError, PodOptions, PredictError, Predicted,
     PredictedBlocks, PredictionLimits, Query, QueryError, QueryOptions, RankAnswer, RegistrationError, ScoreOptions,
     Scores, StoreAnswer, TierWeights, TierWeightsError, TokenPrompt, TokenizationError, TokenizationOptions,
     TokenizerServiceOptions, Unregistered,

@@ -10,7 +10,7 @@ use flash_indexer_types::{ModelKey, RankId, Trust};
 use flash_indexer_wire::Pending;
 
 use crate::engine::Depths;
-use crate::network::Known;
+use crate::network::ReceivedMessages;
 use crate::plan::FaultKind;
 use crate::prompts::block_size;
 use crate::service::Service;
@@ -134,7 +134,7 @@ impl World {
                 return Err(format!("exact while the connection is {:?}", report.status));
             }
             Trust::Exact if is_settled => {
-                let Known { epoch: known, live_end, .. } = &link.known;
+                let ReceivedMessages { epoch: known, live_end, .. } = &link.known;
                 let is_known = |epoch: usize| {
                     let end = live_end.get(&epoch).copied().unwrap_or_default();
                     at.map_or(0, |last| last + 1) >= end && equals(epoch)

@@ -37,9 +37,9 @@ pub(crate) struct EngineSpec {
     pub(crate) history: usize,
 }
 
-/// What an engine publishes that its cache does not show.
+/// Fault of an engine: a message that its cache does not explain.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Oddity {
+pub(crate) enum PublisherFault {
     /// An event of a type that no service knows; the engine drops a block without another event.
     UnknownEvent,
     /// A payload that is no batch; the engine drops a block without another event.
@@ -202,9 +202,9 @@ impl Engine {
     }
 
     /// Publishes something odd on a rank.
-    pub(crate) fn publish_odd(&mut self, rank: usize, prompt: usize, oddity: Oddity) {
+    pub(crate) fn publish_odd(&mut self, rank: usize, prompt: usize, oddity: PublisherFault) {
         match oddity {
-            Oddity::UnknownEvent => {
+            PublisherFault::UnknownEvent => {
                 self.drop_block(rank, prompt, 0);
                 let mut payload = self.encode(rank, &[EngineEvent::Cleared]);
                 let (known, unknown) = (b"AllBlocksCleared", b"AllBlocksShuffle");
@@ -213,14 +213,14 @@ impl Engine {
                 self.taint();
                 self.publish(payload);
             }
-            Oddity::Unreadable => {
+            PublisherFault::Unreadable => {
                 self.drop_block(rank, prompt, 0);
                 self.taint();
                 // No two messages are equal.
                 let number = self.messages() as u64;
                 self.publish([&[0xc1_u8][..], &number.to_be_bytes()].concat());
             }
-            Oddity::Panic => {
+            PublisherFault::Panic => {
                 self.taint();
                 let block = BlockStored {
                     block_hashes: vec![SequenceHash(PANICKING_BLOCK)],
@@ -230,7 +230,7 @@ impl Engine {
                 };
                 self.publish_events(rank, &[EngineEvent::Stored(block)]);
             }
-            Oddity::Large => self.serve_beside(rank, prompt, LARGE_BLOCKS),
+            PublisherFault::Large => self.serve_beside(rank, prompt, LARGE_BLOCKS),
         }
     }
 

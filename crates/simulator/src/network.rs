@@ -86,9 +86,9 @@ pub(crate) struct Request {
     pub(crate) from: u64,
 }
 
-/// What a service has read of an engine since its listener was opened: it can know no more.
+/// Messages that a service has read of an engine since its listener was opened: it can know no more.
 #[derive(Debug, Default)]
-pub(crate) struct Known {
+pub(crate) struct ReceivedMessages {
     /// Newest epoch of which it has read a message.
     pub(crate) epoch: Option<usize>,
     /// One more than the highest live sequence number read, by epoch.
@@ -103,7 +103,7 @@ pub(crate) struct Known {
     pub(crate) has_queued_replies: bool,
 }
 
-impl Known {
+impl ReceivedMessages {
     /// Reads a part of a reply. The end of a reply is the engine's word on which messages exist: the service cannot know more
     /// of messages that were dropped or damaged.
     fn read_reply(&mut self, part: &Reply) {
@@ -137,7 +137,7 @@ pub(crate) struct Link {
     reply: VecDeque<(u32, Reply)>,
     /// Parts of the reply that the service can read.
     replayed: VecDeque<(u32, Reply)>,
-    pub(crate) known: Known,
+    pub(crate) known: ReceivedMessages,
 }
 
 /// A listener, without its state in debugging output.

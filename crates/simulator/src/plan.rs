@@ -4,7 +4,7 @@ use std::fmt;
 
 use flash_indexer_sim::Random;
 
-use crate::engine::{EngineSpec, Oddity};
+use crate::engine::{EngineSpec, PublisherFault};
 
 /// Kinds of faults. A plan has a random subset of them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -124,7 +124,7 @@ pub(crate) enum Action {
     /// An engine clears the cache of a rank.
     Clear { engine: usize, rank: usize },
     /// An engine publishes something odd.
-    Odd { engine: usize, rank: usize, prompt: usize, oddity: Oddity },
+    Odd { engine: usize, rank: usize, prompt: usize, oddity: PublisherFault },
     /// An engine restarts. This number of messages on their way arrives.
     RestartEngine { engine: usize, kept: usize },
     /// Live messages arrive at a service.
@@ -364,9 +364,9 @@ impl Generator<'_> {
                     Action::Answer { service, engine, kind, cut: self.random.next() }
                 }
             },
-            FaultKind::UnknownEvent => odd(Oddity::UnknownEvent, self.prompt()),
-            FaultKind::Unreadable => odd(Oddity::Unreadable, self.prompt()),
-            FaultKind::WriterPanic if self.random.one_in(3) => odd(Oddity::Panic, self.prompt()),
+            FaultKind::UnknownEvent => odd(PublisherFault::UnknownEvent, self.prompt()),
+            FaultKind::Unreadable => odd(PublisherFault::Unreadable, self.prompt()),
+            FaultKind::WriterPanic if self.random.one_in(3) => odd(PublisherFault::Panic, self.prompt()),
             FaultKind::DecoderPanic if self.random.one_in(3) => {
                 Action::PanicDecoder { service, engine, is_whole_thread: self.random.one_in(2) }
             }
@@ -379,7 +379,7 @@ impl Generator<'_> {
             },
             // A message must fit into the queue.
             FaultKind::Large if self.faults.contains(&FaultKind::SmallQueue) => self.regular(),
-            FaultKind::Large => odd(Oddity::Large, self.prompt()),
+            FaultKind::Large => odd(PublisherFault::Large, self.prompt()),
             FaultKind::ClockStep => Action::StepClock { ms: self.random.within(0..200_000_000) as i64 - 100_000_000 },
             FaultKind::Churn => match self.random.one_in(2) {
                 true => {

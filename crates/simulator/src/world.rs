@@ -101,7 +101,7 @@ impl World {
         }
         let settled = self.act(action)?;
         for service in 0..self.services.len() {
-            self.check(service, settled == Settled::Service(service) || settled == Settled::All)?;
+            self.check(service, settled == IdleServices::Service(service) || settled == IdleServices::All)?;
             if self.is_verbose {
                 self.print_state(service);
             }
@@ -109,7 +109,7 @@ impl World {
         Ok(())
     }
 
-    fn act(&mut self, action: &Action) -> Result<Settled, String> {
+    fn act(&mut self, action: &Action) -> Result<IdleServices, String> {
         match *action {
             Action::Serve { engine, rank, prompt } => {
                 self.publish_by(engine, |engine| engine.serve(rank, prompt));
@@ -157,11 +157,11 @@ impl World {
             Action::Run { service, steps } => self.services[service].run(steps),
             Action::Settle { service } => {
                 self.services[service].settle()?;
-                return Ok(Settled::Service(service));
+                return Ok(IdleServices::Service(service));
             }
             Action::Flow => {
                 self.flow()?;
-                return Ok(Settled::All);
+                return Ok(IdleServices::All);
             }
             Action::PassTime { ms } => self.time.advance_ms(ms),
             Action::Silence { seconds } => {
@@ -169,7 +169,7 @@ impl World {
                     self.time.advance_ms(1_000);
                     self.services.iter().try_for_each(Service::settle)?;
                 }
-                return Ok(Settled::All);
+                return Ok(IdleServices::All);
             }
             Action::StepClock { ms } => self.time.step_system_ms(ms),
             Action::Unregister { service, engine, rank } => {
@@ -189,7 +189,7 @@ impl World {
             }
             Action::Recover { service, is_cut } => self.services[service].recover(is_cut)?,
         }
-        Ok(Settled::None)
+        Ok(IdleServices::None)
     }
 
     /// An engine acts, and sends what it publishes to each service.
@@ -380,7 +380,7 @@ const RETRIED_WITHIN_S: u64 = 90;
 
 /// Services whose threads have no work left.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Settled {
+enum IdleServices {
     None,
     Service(usize),
     All,

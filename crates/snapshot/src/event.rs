@@ -227,11 +227,11 @@ pub(super) struct ReadEvent {
 
 #[derive(Deserialize)]
 pub(super) struct ReadData {
-    pub(super) stored: ReadStored,
+    pub(super) stored: StoredFields,
 }
 
 #[derive(Deserialize)]
-pub(super) struct ReadStored {
+pub(super) struct StoredFields {
     pub(super) parent_hash: Option<AnyHash>,
     pub(super) copies: Option<u32>,
     #[serde(default, deserialize_with = "salt")]
@@ -240,19 +240,19 @@ pub(super) struct ReadStored {
     pub(super) blocks: Vec<Block>,
     pub(super) remembered: Option<AgeRecord>,
     pub(super) group: Option<ReadGroup>,
-    pub(super) gone: Option<ReadRecent>,
-    pub(super) kept: Option<ReadKept>,
+    pub(super) gone: Option<RecentFields>,
+    pub(super) kept: Option<KeptFields>,
 }
 
 #[derive(Deserialize)]
-pub(super) struct ReadKept {
+pub(super) struct KeptFields {
     pub(super) parent_hash: Option<AnyHash>,
     #[serde(deserialize_with = "blocks")]
     pub(super) blocks: Vec<Block>,
 }
 
 #[derive(Deserialize)]
-pub(super) struct ReadRecent {
+pub(super) struct RecentFields {
     pub(super) remembered: AgeRecord,
     pub(super) parent_hash: Option<AnyHash>,
     #[serde(default, deserialize_with = "salt")]

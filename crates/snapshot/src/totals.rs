@@ -9,7 +9,7 @@ use flash_indexer_types::hashes::AnyHash;
 
 use super::entry::{DumpEntry, GroupLinks, KeptBlocks, RecentBlocks, SecondaryBlocks, StoredBlocks};
 use super::error::DumpError;
-use super::event::{ReadGroup, ReadKept, ReadRecent, ReadStored, ReadTier};
+use super::event::{KeptFields, ReadGroup, ReadTier, RecentFields, StoredFields};
 use super::groups::{GroupSizeError, read_size};
 use super::record::RankRecord;
 use super::tally::Tally;
@@ -30,14 +30,14 @@ impl ReceivedTotals {
     pub(super) fn count(
         &mut self,
         tier: Option<ReadTier>,
-        stored: ReadStored,
+        stored: StoredFields,
         registered: BlockSize,
     ) -> Result<DumpEntry, GroupSizeError> {
         let tier = tier.map_or(Tier::Device, |tier| tier.0);
-        let ReadStored { parent_hash, copies, salt, blocks, remembered, group, gone, kept } = stored;
+        let StoredFields { parent_hash, copies, salt, blocks, remembered, group, gone, kept } = stored;
         let copies = copies.unwrap_or(1);
         let sequence = |hash: AnyHash| SequenceHash(hash.0);
-        if let Some(ReadKept { parent_hash, blocks }) = kept {
+        if let Some(KeptFields { parent_hash, blocks }) = kept {
             return Ok(DumpEntry::Kept(KeptBlocks { parent: parent_hash.map(sequence), blocks }));
         }
         Ok(match (group, gone) {
@@ -56,7 +56,7 @@ impl ReceivedTotals {
                     false => DumpEntry::Links(GroupLinks { group, links }),
                 }
             }
-            (None, Some(ReadRecent { remembered, parent_hash, salt, blocks })) => {
+            (None, Some(RecentFields { remembered, parent_hash, salt, blocks })) => {
                 let (parent, age) = (parent_hash.map(sequence), remembered.into());
                 self.contents.add_contents(age, parent, &blocks);
                 DumpEntry::Recent(RecentBlocks { parent, blocks, salt, age })

@@ -88,7 +88,7 @@ pub use event_error::{
 };
 pub use frames::{FrameError, LiveMessage, ReplayReply};
 pub use left_out::LeftOutEvent;
-pub use pulled::{FOLLOWED_BLOCKS_MAX, PullEventError, PullReader, PullResponseError, Pulled, PulledMessage};
+pub use pulled::{FOLLOWED_BLOCKS_MAX, PullEventError, PullReader, PullResponseError, PulledMessage, PulledMessages};
 pub use stream::{
     Action, ClearReason, Degraded, Pending, Replay, ReplayOutcome, Start, Stream, StreamEvent, StreamLimits,
     StreamOptions, StreamPosition, StreamTrust, plural,

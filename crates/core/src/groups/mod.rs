@@ -266,14 +266,14 @@ pub const GROUPS_MAX: usize = 16;
 /// Limit of blocks of one rank in one secondary group.
 pub const GROUP_BLOCKS_MAX: usize = 1 << 22;
 
-/// The tiers in which each secondary group holds a block: four bits for each group.
+/// Tiers in which each secondary group holds a block: four bits for each group.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-struct HeldIn(u64);
+struct TierMask(u64);
 
 const TIERS: usize = Tier::ALL.len();
 const _: () = assert!(GROUPS_MAX * TIERS <= u64::BITS as usize);
 
-impl HeldIn {
+impl TierMask {
     fn insert(&mut self, group: usize, tier: Tier) {
         self.0 |= 1 << (group * TIERS + tier as usize);
     }

@@ -21,7 +21,7 @@ pub(super) struct Places<'a> {
 }
 
 impl Placement for Places<'_> {
-    type Place = Option<Place>;
+    type Slot = Option<Place>;
 
     fn root(&self) -> Option<Place> {
         None
@@ -41,7 +41,7 @@ impl Placement for Places<'_> {
 
     fn leave(&mut self, place: &Option<Place>) {
         if let Some(place) = *place {
-            self.held.set(place, super::HeldIn::default());
+            self.held.set(place, super::TierMask::default());
         }
     }
 

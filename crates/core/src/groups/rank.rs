@@ -5,8 +5,8 @@ use crate::keyed::KeyedMap;
 use super::blocks::{GroupBlocks, GroupPart, GroupReading};
 use super::places::{Place, Places};
 use super::{
-    Cut, GROUPS_MAX, GroupChange, GroupEvent, GroupId, HeldIn, MISSING_LISTED_MAX, MissingBlock, NeededParts,
-    SecondaryGroup, Shortfall, TIERS,
+    Cut, GROUPS_MAX, GroupChange, GroupEvent, GroupId, MISSING_LISTED_MAX, MissingBlock, NeededParts, SecondaryGroup,
+    Shortfall, TIERS, TierMask,
 };
 use crate::rank_blocks::{Lookup, RankBlockLimits, RankWriter};
 use crate::{Applied, BlockEvent, PerTier, SequenceHash, Tier};
@@ -105,23 +105,23 @@ pub(super) struct HeldPrefixMap(KeyedMap<SequenceHash, BlocksAtPrefix>);
 /// Nearly always one sequence hash; several if the rank has several for one prefix.
 #[derive(Debug)]
 enum BlocksAtPrefix {
-    One(SequenceHash, HeldIn),
-    Several(Vec<(SequenceHash, HeldIn)>),
+    One(SequenceHash, TierMask),
+    Several(Vec<(SequenceHash, TierMask)>),
 }
 
 impl HeldPrefixMap {
-    fn at(&self, prefix: SequenceHash) -> HeldIn {
+    fn at(&self, prefix: SequenceHash) -> TierMask {
         match self.0.get(&prefix) {
-            None => HeldIn::default(),
+            None => TierMask::default(),
             Some(BlocksAtPrefix::One(_, held)) => *held,
             Some(BlocksAtPrefix::Several(blocks)) => {
-                blocks.iter().fold(HeldIn::default(), |all, (_, held)| all.or(*held))
+                blocks.iter().fold(TierMask::default(), |all, (_, held)| all.or(*held))
             }
         }
     }
 
     /// The sequence hashes of a prefix that groups hold.
-    fn sequences_at(&self, prefix: SequenceHash) -> impl Iterator<Item = (SequenceHash, HeldIn)> {
+    fn sequences_at(&self, prefix: SequenceHash) -> impl Iterator<Item = (SequenceHash, TierMask)> {
         let (one, several) = match self.0.get(&prefix) {
             None => (None, &[][..]),
             Some(BlocksAtPrefix::One(sequence, held)) => (Some((*sequence, *held)), &[][..]),
@@ -131,8 +131,8 @@ impl HeldPrefixMap {
     }
 
     /// Sets the tiers in which the groups hold a sequence hash of a prefix.
-    pub(super) fn set(&mut self, Place { prefix, sequence }: Place, held: HeldIn) {
-        let is_held = held != HeldIn::default();
+    pub(super) fn set(&mut self, Place { prefix, sequence }: Place, held: TierMask) {
+        let is_held = held != TierMask::default();
         match self.0.get_mut(&prefix) {
             None if is_held => drop(self.0.insert(prefix, BlocksAtPrefix::One(sequence, held))),
             None => {}
@@ -160,12 +160,12 @@ impl HeldPrefixMap {
 struct LookupCache<'a> {
     held: &'a HeldPrefixMap,
     prefixes: &'a [SequenceHash],
-    by_block: Vec<Option<HeldIn>>,
+    by_block: Vec<Option<TierMask>>,
 }
 
 impl LookupCache<'_> {
     /// The tiers in which the groups hold the last block of a prefix of `blocks` blocks.
-    fn at(&mut self, blocks: u32) -> HeldIn {
+    fn at(&mut self, blocks: u32) -> TierMask {
         let at = blocks as usize - 1;
         if self.by_block.is_empty() {
             self.by_block.resize(self.prefixes.len(), None);
@@ -174,7 +174,7 @@ impl LookupCache<'_> {
     }
 
     /// The sequence hashes of the last block of that prefix that groups hold.
-    fn sequences_at(&self, blocks: u32) -> impl Iterator<Item = (SequenceHash, HeldIn)> {
+    fn sequences_at(&self, blocks: u32) -> impl Iterator<Item = (SequenceHash, TierMask)> {
         self.held.sequences_at(self.prefixes[blocks as usize - 1])
     }
 }
@@ -198,8 +198,8 @@ impl SecondaryGroups {
     }
 
     /// The groups that hold a sequence hash, with their tiers.
-    pub(super) fn holding(&self, sequence: SequenceHash) -> HeldIn {
-        let mut held = HeldIn::default();
+    pub(super) fn holding(&self, sequence: SequenceHash) -> TierMask {
+        let mut held = TierMask::default();
         for (at, group) in self.groups.iter().enumerate() {
             for (tier, &copies) in group.copies(sequence).into_iter().flat_map(PerTier::iter) {
                 if copies > 0 {

@@ -159,7 +159,7 @@ impl<F: FnMut(Prefix)> ChangeReporter<'_, F> {
 }
 
 impl<F: FnMut(Prefix)> Placement for ChangeReporter<'_, F> {
-    type Place = NodeId;
+    type Slot = NodeId;
 
     fn root(&self) -> NodeId {
         None

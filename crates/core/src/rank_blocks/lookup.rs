@@ -8,13 +8,13 @@ use crate::{HeldBlock, LocalHash, PerTier, RankSize, SequenceHash, Tier};
 /// State of a known block.
 #[derive(Debug, Clone)]
 pub(super) enum Position<P> {
-    /// In its place, with this many placed children of the same rank.
+    /// In a slot, with this many placed children of the same rank.
     Placed { place: P, followers: u32 },
     /// Waiting for its parent to be placed.
     Waiting,
 }
 
-/// One known block. A block without copies was removed and keeps its place for its children.
+/// One known block. A block without copies was removed and keeps its slot for its children.
 #[derive(Debug, Clone)]
 pub(super) struct Entry<P> {
     pub(super) parent: Option<SequenceHash>,
@@ -74,7 +74,7 @@ impl<P: Clone> Lookup<P> {
         self.size
     }
 
-    /// Removed blocks that keep their place. Zero means that what precedes a placed block is held.
+    /// Removed blocks that keep their slot. Zero means that all blocks before a placed block are held.
     #[must_use]
     pub fn removed_count(&self) -> usize {
         self.removed_count
@@ -93,8 +93,8 @@ impl<P: Clone> Lookup<P> {
         .collect()
     }
 
-    /// What is placed below a block, parents before children, for designs whose places do not lead
-    /// to those below them. One pass over all that the rank has named.
+    /// Blocks that are placed below a block, parents before children, for designs whose slots do not lead
+    /// to those below them. One pass over all blocks of the rank.
     #[must_use]
     pub fn placed_below(&self, sequence: SequenceHash) -> Vec<(P, SequenceHash)> {
         let mut followers: KeyedMap<SequenceHash, Vec<(&P, SequenceHash)>> = KeyedMap::default();
@@ -119,7 +119,7 @@ impl<P: Clone> Lookup<P> {
         self.entries.get(&sequence)
     }
 
-    /// The place of a named block; none for a waiting block or an unknown name.
+    /// The slot of a block; none for a waiting block or an unknown sequence hash.
     #[must_use]
     pub fn place_of(&self, sequence: SequenceHash) -> Option<&P> {
         self.entries.get(&sequence)?.place()
@@ -199,7 +199,7 @@ impl<P: Clone> Lookup<P> {
         self.waiting.get(&sequence).into_iter().flatten().copied().collect()
     }
 
-    /// Takes the place from a block whose parent has lost its own. The block waits again, or is dropped if it was
+    /// Takes the slot from a block whose parent has lost its own. The block waits again, or is dropped if it was
     /// only kept for its children.
     pub(super) fn unsettle(&mut self, sequence: SequenceHash) {
         let entry = self.entries.get_mut(&sequence).expect("a placed block has an entry");
@@ -223,7 +223,7 @@ impl<P: Clone> Lookup<P> {
     }
 
     /// Drops a block without children, with all its copies, and then, upward, removed ancestors that only it
-    /// needed. Returns the places for which the rank has no sequence hash any more.
+    /// needed. Returns the slots for which the rank has no sequence hash any more.
     pub(super) fn forget(&mut self, sequence: SequenceHash) -> Vec<P> {
         let mut left = Vec::new();
         let mut next = Some(sequence);

@@ -68,36 +68,36 @@ impl FromIterator<Tier> for Tiers {
     }
 }
 
-/// A design's places as the writer of one rank sees them.
+/// A design's slots for blocks, as the writer of one rank sees them.
 ///
-/// A rank has at most one name in a place. Places of one rank form a tree: a block's place lies
-/// under its parent's, and is left only after all places under it.
+/// A rank has at most one sequence hash in a slot. Slots of one rank form a tree: a block's slot lies
+/// under its parent's, and is left only after all slots under it.
 pub trait Placement {
-    /// A place; cheap to clone.
-    type Place: Clone;
+    /// A slot; cheap to clone.
+    type Slot: Clone;
 
-    /// The place that the first block of a sequence follows.
-    fn root(&self) -> Self::Place;
+    /// The slot that the first block of a sequence follows.
+    fn root(&self) -> Self::Slot;
 
-    /// Gives the rank a place for a block after `above` and holds it there in `tiers`. If the rank already has a
-    /// sequence hash in that place, the new one gets another place, a **twin**, so that the descendants of the two
+    /// Gives the rank a slot for a block after `above` and holds it there in `tiers`. If the rank already has a
+    /// sequence hash in that slot, the new one gets another slot, a **twin**, so that the descendants of the two
     /// stay separate.
-    fn join(&mut self, above: &Self::Place, local: LocalHash, sequence: SequenceHash, tiers: Tiers) -> Self::Place;
+    fn join(&mut self, above: &Self::Slot, local: LocalHash, sequence: SequenceHash, tiers: Tiers) -> Self::Slot;
 
     /// Records that the block is now held in `tier`.
-    fn hold(&mut self, place: &Self::Place, tier: Tier);
+    fn hold(&mut self, slot: &Self::Slot, tier: Tier);
 
     /// Records that the block is no longer held in `tier`.
-    fn release(&mut self, place: &Self::Place, tier: Tier);
+    fn release(&mut self, slot: &Self::Slot, tier: Tier);
 
-    /// Records that the rank has no sequence hash for the place any more; the place may still be held in some tiers.
-    fn leave(&mut self, place: &Self::Place);
+    /// Records that the rank has no sequence hash for the slot any more; the slot may still be held in some tiers.
+    fn leave(&mut self, slot: &Self::Slot);
 
-    /// Places and sequence hashes of all blocks that the rank has placed below a block, parents before children.
+    /// Slots and sequence hashes of all blocks that the rank has placed below a block, parents before children.
     fn below(
         &self,
-        place: &Self::Place,
+        slot: &Self::Slot,
         sequence: SequenceHash,
-        names: &Lookup<Self::Place>,
-    ) -> Vec<(Self::Place, SequenceHash)>;
+        names: &Lookup<Self::Slot>,
+    ) -> Vec<(Self::Slot, SequenceHash)>;
 }

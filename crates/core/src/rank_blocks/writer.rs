@@ -1,15 +1,15 @@
-//! Applies the events of one rank to its sequence hashes and places.
+//! Applies the events of one rank to its sequence hashes and slots.
 
 use super::lookup::Lookup;
 use super::{Placement, RankBlockLimits};
 use crate::{Applied, Block, BlockEvent, RemovedCopies, SequenceHash, Tier};
 
-/// One rank's names and places, to be changed.
+/// One rank's sequence hashes and slots, to be changed.
 pub struct RankWriter<'l, P: Placement> {
-    /// The design's places.
+    /// The design's slots.
     pub placement: P,
-    /// The rank's names.
-    pub names: &'l mut Lookup<P::Place>,
+    /// The rank's sequence hashes.
+    pub names: &'l mut Lookup<P::Slot>,
     /// Limits of waiting and removed blocks.
     pub limits: RankBlockLimits,
 }
@@ -99,7 +99,7 @@ impl<P: Placement> RankWriter<'_, P> {
     }
 
     /// Places a waiting block under `above`, and then the blocks that waited for it.
-    fn place(&mut self, above: P::Place, sequence: SequenceHash) {
+    fn place(&mut self, above: P::Slot, sequence: SequenceHash) {
         let mut pending = vec![(above, sequence)];
         while let Some((above, sequence)) = pending.pop() {
             let entry = self.names.get(sequence).expect("waiting blocks have entries");

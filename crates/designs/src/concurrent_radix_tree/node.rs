@@ -202,7 +202,7 @@ pub(super) struct RankNodes<'t> {
 }
 
 impl Placement for RankNodes<'_> {
-    type Place = Arc<Node>;
+    type Slot = Arc<Node>;
 
     fn root(&self) -> Arc<Node> {
         Arc::clone(self.root)

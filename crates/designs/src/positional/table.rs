@@ -104,7 +104,7 @@ pub(super) struct RankEntries<'t> {
 }
 
 impl Placement for RankEntries<'_> {
-    type Place = BlockAddress;
+    type Slot = BlockAddress;
 
     fn root(&self) -> BlockAddress {
         BlockAddress::ROOT

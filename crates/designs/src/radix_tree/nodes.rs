@@ -170,7 +170,7 @@ pub(super) struct RankNodes<'t> {
 }
 
 impl Placement for RankNodes<'_> {
-    type Place = NodeId;
+    type Slot = NodeId;
 
     fn root(&self) -> NodeId {
         NodeId::ROOT

@@ -11,7 +11,7 @@ pub(super) fn type_of(schema: &Json, indent: &str) -> String {
     if let Some(variants) = list(schema, "oneOf") {
         let deeper = format!("{indent}   ");
         let variants = variants.iter().map(|variant| {
-            let default = variant.get("default").map(|default| shown_default(&default, variant, Enumerated::AsJson));
+            let default = variant.get("default").map(|default| shown_default(&default, variant, EnumDefault::AsJson));
             let comments = [text(variant, "description"), default].into_iter().flatten().collect();
             format!("\n{indent} | {}{}", nullable_type_of(variant, &deeper), trailing(comments))
         });
@@ -75,7 +75,7 @@ fn write_property(out: &mut String, indent: &str, name: &str, property: &Json) {
             comment(out, indent, &format!("- \"{example}\""));
         }
     }
-    let default = property.get("default").map(|default| shown_default(&default, property, Enumerated::Bare));
+    let default = property.get("default").map(|default| shown_default(&default, property, EnumDefault::Bare));
     if let Some(variants) = list(property, "oneOf") {
         write_variants(out, indent, name, &variants, description.as_deref(), default.as_deref());
         return;
@@ -104,7 +104,7 @@ fn write_variants(
     for (at, variant) in variants.iter().enumerate() {
         let own = text(variant, "description")
             .filter(|own| !(at == 0 && above.is_some()) && Some(own.as_str()) != description);
-        let default = variant.get("default").map(|default| shown_default(&default, variant, Enumerated::Bare));
+        let default = variant.get("default").map(|default| shown_default(&default, variant, EnumDefault::Bare));
         let comments = trailing(own.into_iter().chain(default).collect());
         _ = writeln!(out, "{indent} | {}{comments}", nullable_type_of(variant, &format!("{indent}   ")));
     }
@@ -121,16 +121,16 @@ fn nullable_type_of(schema: &Json, indent: &str) -> String {
 
 /// How the default of an enumeration is written, if it is a text.
 #[derive(Clone, Copy, PartialEq)]
-enum Enumerated {
+enum EnumDefault {
     AsJson,
     Bare,
 }
 
-fn shown_default(default: &Json, schema: &Json, enumerated: Enumerated) -> String {
+fn shown_default(default: &Json, schema: &Json, enumerated: EnumDefault) -> String {
     let is_enumeration = list(schema, "enum").is_some_and(|values| !values.is_empty());
     match default.as_str() {
         Some(text) if !is_enumeration => format!("default: \"{text}\""),
-        Some(text) if enumerated == Enumerated::Bare => format!("default: {text}"),
+        Some(text) if enumerated == EnumDefault::Bare => format!("default: {text}"),
         _ => format!("default: {}", serde_json::to_string(default).unwrap_or_default()),
     }
 }

@@ -9,7 +9,6 @@ mod error;
 #[cfg(feature = "hub")]
 mod hub;
 mod job;
-mod kept;
 mod local;
 mod models;
 mod pieces;
@@ -18,6 +17,7 @@ mod prompt;
 mod queue;
 mod service;
 mod source;
+mod truncation;
 
 pub use chat_template::Effort;
 pub use counters::PoolStatistics;

@@ -69,10 +69,10 @@ const STOP_CHECK: Duration = Duration::from_millis(2);
 /// that take long.
 /// A tokenizer that panics fails only its prompt.
 pub struct TokenizerPool {
-    shared: Arc<Shared>,
+    shared: Arc<PoolState>,
 }
 
-struct Shared {
+struct PoolState {
     queue: Queue,
     models: Models,
     pieces: Arc<PieceCache>,
@@ -93,7 +93,7 @@ impl TokenizerPool {
             missing_for: options.missing_for,
             checked_every: options.checked_every,
         };
-        let shared = Arc::new(Shared {
+        let shared = Arc::new(PoolState {
             queue: Queue::new(options.queued_prompts_max, options.queued_bytes_max),
             models: Models::new(sources, models_options, Arc::clone(&counters)),
             pieces: Arc::new(PieceCache::new(options.cached_bytes_max)),
@@ -220,7 +220,7 @@ impl Drop for TokenizerPool {
     }
 }
 
-impl Shared {
+impl PoolState {
     /// Takes a thread to wait for. Never the current thread, which is a worker if a callback drops the pool.
     fn take_thread(&self) -> Option<JoinHandle<()>> {
         let mut threads = self.threads.lock();
@@ -292,7 +292,7 @@ struct WorkerName {
     number: usize,
 }
 
-fn start_worker(shared: &Arc<Shared>, name: WorkerName) -> std::io::Result<()> {
+fn start_worker(shared: &Arc<PoolState>, name: WorkerName) -> std::io::Result<()> {
     let worker = Arc::clone(shared);
     let thread_name = match name.lane {
         Lane::Slices => format!("tokenizer-{}", name.number),
@@ -306,7 +306,7 @@ fn start_worker(shared: &Arc<Shared>, name: WorkerName) -> std::io::Result<()> {
     Ok(())
 }
 
-fn run_worker(shared: &Arc<Shared>, name: WorkerName) {
+fn run_worker(shared: &Arc<PoolState>, name: WorkerName) {
     let mut replaced_at = shared.models.dropped() + DROPPED_TOKENIZERS_PER_THREAD;
     while let Some(queued) = shared.queue.pop(name.lane) {
         shared.work(queued);

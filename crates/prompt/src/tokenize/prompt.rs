@@ -7,7 +7,7 @@ use chat_template::ChatError;
 
 use flash_indexer_engine_chats::{Chat, ChatEngine, TruncationSide};
 
-use super::kept::Kept;
+use super::truncation::Truncation;
 
 /// The input of tokenization.
 #[derive(Debug, Clone)]
@@ -67,7 +67,7 @@ pub enum Transformers {
 impl PromptOptions {
     /// The tokens of this prompt to keep. `None` keeps all. A chat request may set it as well; its -1 means the model's
     /// maximum, which a valid prompt does not exceed.
-    pub(super) fn kept_of(self, prompt: &Prompt) -> Result<Option<Kept>, ChatError> {
+    pub(super) fn kept_of(self, prompt: &Prompt) -> Result<Option<Truncation>, ChatError> {
         let asked = match prompt {
             Prompt::Chat(chat) => chat.request.truncate_prompt_tokens.filter(|asked| *asked != -1),
             Prompt::Text(_) => None,
@@ -78,7 +78,7 @@ impl PromptOptions {
             Prompt::Chat(chat) => chat.fields.truncation_side,
             Prompt::Text(_) => None,
         };
-        Ok(self.keep_last.or(asked).map(|count| Kept { count, side: self.truncation_side.or(side) }))
+        Ok(self.keep_last.or(asked).map(|count| Truncation { count, side: self.truncation_side.or(side) }))
     }
 }
 

@@ -11,7 +11,7 @@ use tokio::task::JoinSet;
 use tracing::{info, warn};
 
 use super::bucket::{BucketWriter, Changes, Failure, Outcome};
-use super::outage::Buffered;
+use super::outage::BufferOutcome;
 use super::yield_budget::YieldBudget;
 use super::{
     FLUSH_CHANGES_MAX, FLUSH_REST_MAX, Publisher, PublisherCounters, PublisherState, STEP_PREFIXES_MAX,
@@ -216,7 +216,7 @@ fn buffer_for_bucket(
     counters: &PublisherCounters,
 ) {
     let room = UNWRITTEN_CHANGES_MAX.saturating_sub(others);
-    if bucket.outage.buffer(prefixes, room) == Buffered::Overflowed {
+    if bucket.outage.buffer(prefixes, room) == BufferOutcome::Overflowed {
         info!(
             bucket = bucket.bucket().0,
             "waiting changes of the shared store reached the limit; the bucket is rewritten later"

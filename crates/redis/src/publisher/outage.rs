@@ -56,18 +56,22 @@ impl Outage {
     }
 
     /// Buffers prefixes. If more than `room` wait, they are discarded and the bucket is rewritten.
-    pub(super) fn buffer(&mut self, prefixes: impl IntoIterator<Item = (HolderId, Prefix)>, room: usize) -> Buffered {
+    pub(super) fn buffer(
+        &mut self,
+        prefixes: impl IntoIterator<Item = (HolderId, Prefix)>,
+        room: usize,
+    ) -> BufferOutcome {
         if self.needs_rewrite {
-            return Buffered::RewritePending;
+            return BufferOutcome::RewritePending;
         }
         for prefix in prefixes {
             self.waiting.insert(prefix);
             if self.waiting.len() > room {
                 self.discard();
-                return Buffered::Overflowed;
+                return BufferOutcome::Overflowed;
             }
         }
-        Buffered::Kept
+        BufferOutcome::Kept
     }
 
     /// Discards the waiting prefixes; the bucket is rewritten when it is available.
@@ -94,7 +98,7 @@ impl Outage {
 
 /// Result of buffering prefixes.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Buffered {
+pub(super) enum BufferOutcome {
     Kept,
     /// The limit was exceeded: the bucket is to be rewritten from now on.
     Overflowed,
@@ -127,10 +131,10 @@ mod tests {
     fn prefixes_beyond_the_limit_are_discarded_once_for_a_rewrite() {
         let mut outage = Outage::default();
         let prefix = |at| (HolderId(1), Prefix { first: LocalHash(1), hash: SequenceHash(at) });
-        assert_eq!(outage.buffer((0..3).map(prefix), 3), Buffered::Kept);
-        assert_eq!(outage.buffer((0..3).map(prefix), 3), Buffered::Kept, "the same prefixes");
-        assert_eq!(outage.buffer((3..9).map(prefix), 3), Buffered::Overflowed);
-        assert_eq!(outage.buffer((9..12).map(prefix), 3), Buffered::RewritePending);
+        assert_eq!(outage.buffer((0..3).map(prefix), 3), BufferOutcome::Kept);
+        assert_eq!(outage.buffer((0..3).map(prefix), 3), BufferOutcome::Kept, "the same prefixes");
+        assert_eq!(outage.buffer((3..9).map(prefix), 3), BufferOutcome::Overflowed);
+        assert_eq!(outage.buffer((9..12).map(prefix), 3), BufferOutcome::RewritePending);
         assert_eq!((outage.waiting(), outage.needs_rewrite()), (0, true));
         outage.reset();
         assert!(!outage.needs_rewrite());

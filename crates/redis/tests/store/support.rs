@@ -8,7 +8,7 @@ use std::time::Duration;
 use flash_indexer_core::groups::RankEvent;
 use flash_indexer_core::{BlockEvent, LocalHash, PerTier, Tier, WorkerRank};
 use flash_indexer_redis::{
-    Found, Holder, HolderId, LocalRank, PublisherWaker, RankPrefixes, RankRegistry, Scope, Store, StoreOptions,
+    FoundRanks, Holder, HolderId, LocalRank, PublisherWaker, RankPrefixes, RankRegistry, Scope, Store, StoreOptions,
 };
 use flash_indexer_test_support::{RedisNode, wait_for};
 use parking_lot::Mutex;
@@ -113,7 +113,7 @@ impl Replica {
     }
 
     /// Result of a query; none if the store does not respond.
-    pub(crate) fn find_all(&self, query: &[LocalHash]) -> Option<Found> {
+    pub(crate) fn find_all(&self, query: &[LocalHash]) -> Option<FoundRanks> {
         self.runtime.block_on(self.store.find(scope(), query)).ok()
     }
 

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use flash_indexer_ingest::Connection;
-use flash_indexer_routing::{Candidate, InFlightRequest, PickOptions, PodFilter, RequestKey, pick};
+use flash_indexer_routing::{Candidate, InFlightRequest, InstanceFilter, PickOptions, RequestKey, pick};
 use flash_indexer_telemetry::metrics::Limit;
 use flash_indexer_types::names::{NameField, check_names};
 use flash_indexer_types::{InstanceId, ModelKey};
@@ -11,7 +11,7 @@ use flash_indexer_types::{InstanceId, ModelKey};
 use super::scoring::PredictError;
 use super::{Indexer, QueryError};
 use crate::answer::StoreAnswer;
-use crate::score::{ScoredPod, Scoring};
+use crate::score::{ScoredInstance, Scoring};
 use crate::search::{Query, Search, TokenPrompt};
 
 /// Longest time for which a request counts as in flight. Its router may have crashed.
@@ -53,7 +53,7 @@ impl Indexer {
         &self,
         key: &ModelKey,
         prompt: TokenPrompt<'_>,
-        filter: PodFilter,
+        filter: InstanceFilter,
         options: PickOptions,
         request_id: Option<&str>,
     ) -> Result<Picked, PredictError> {
@@ -65,14 +65,14 @@ impl Indexer {
             let now = self.elapsed();
             let mut in_flight = self.in_flight.lock();
             in_flight.expire(now);
-            let candidate = |ScoredPod { worker, pod }: &ScoredPod| Candidate {
-                instance: pod.pod.clone(),
-                score: pod.score,
-                held_blocks: pod.held_blocks,
-                predicted_blocks: pod.predicted_blocks,
-                trust: pod.trust,
+            let candidate = |ScoredInstance { worker, score }: &ScoredInstance| Candidate {
+                instance: score.instance.clone(),
+                score: score.score,
+                held_blocks: score.held_blocks,
+                predicted_blocks: score.predicted_blocks,
+                trust: score.trust,
                 load: in_flight.load(*worker),
-                is_ready: is_ready(&search, &pod.pod),
+                is_ready: is_ready(&search, &score.instance),
             };
             let candidates: Vec<Candidate> = scored.iter().map(candidate).collect();
             let picked = pick(&candidates, blocks, options);
@@ -108,12 +108,12 @@ impl Indexer {
     ) -> Result<(), PredictError> {
         check_request_id(Some(request_id))?;
         let search = self.search_fleet(key, Query::Tokens(prompt)).await?;
-        let filter = PodFilter::of([instance.as_key().to_owned()]);
+        let filter = InstanceFilter::of([instance.as_key().to_owned()]);
         let scored = self.scoring().score_all(&search, &filter).await;
-        let unknown = || PredictError::UnknownPod { pod: instance.clone(), key: key.clone() };
-        let ScoredPod { worker, pod } = scored.into_iter().next().ok_or_else(unknown)?;
+        let unknown = || PredictError::UnknownInstance { instance: instance.clone(), key: key.clone() };
+        let ScoredInstance { worker, score } = scored.into_iter().next().ok_or_else(unknown)?;
         let blocks = search.blocks();
-        let prefill_blocks = whole((blocks as f64 - pod.score).max(0.0));
+        let prefill_blocks = whole((blocks as f64 - score.score).max(0.0));
         let request = InFlightRequest { worker, blocks: whole(blocks as f64), prefill_blocks };
         let now = self.elapsed();
         let dropped = self.in_flight.lock().begin(request_key(key, request_id), request, now, now + IN_FLIGHT_MAX);

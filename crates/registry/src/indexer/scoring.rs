@@ -1,4 +1,4 @@
-//! Scores of pods, and predictions that routers report.
+//! Scores of instances, and predictions that routers report.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,11 +20,11 @@ pub enum PredictError {
     /// The query is invalid, or no instance is registered for the model.
     #[error(transparent)]
     Query(#[from] QueryError),
-    /// The pod is not registered.
-    #[error("instance {pod} is not registered for model {:?} and tenant {:?}; use one that GET /workers lists", .key.model_name, .key.tenant_id)]
-    UnknownPod {
-        /// The pod.
-        pod: InstanceId,
+    /// The instance is not registered.
+    #[error("instance {instance} is not registered for model {:?} and tenant {:?}; use one that GET /workers lists", .key.model_name, .key.tenant_id)]
+    UnknownInstance {
+        /// The instance.
+        instance: InstanceId,
         /// Model and tenant.
         key: ModelKey,
     },
@@ -42,7 +42,7 @@ pub enum PredictError {
 pub(crate) const PREDICTION_TTL_MAX: Duration = Duration::from_secs(600);
 
 impl Indexer {
-    /// Scores each pod for a prompt, with predictions. With a shared store it includes the pods of all replicas and
+    /// Scores each instance for a prompt, with predictions. With a shared store it includes the instances of all replicas and
     /// waits for one call for each hash variant. If blocks are in slower tiers, it waits up to half a second for the
     /// index's writer. Otherwise it does not wait.
     ///
@@ -58,12 +58,12 @@ impl Indexer {
     ) -> Result<Scores, QueryError> {
         let search = self.search_fleet(key, Query::Tokens(prompt)).await?;
         let scores = self.scoring().score(&search, options).await;
-        let predicted = scores.pods.iter().map(|pod| u64::from(pod.predicted_blocks)).sum();
-        self.metrics.scored(scores.pods.len(), predicted);
+        let predicted = scores.instances.iter().map(|scored| u64::from(scored.predicted_blocks)).sum();
+        self.metrics.scored(scores.instances.len(), predicted);
         Ok(scores)
     }
 
-    /// Records that a router sends a prompt to a pod of any replica. The prompt's blocks count for the pod in this
+    /// Records that a router sends a prompt to a instance of any replica. The prompt's blocks count for the instance in this
     /// replica's scores until events confirm them or the time to live has passed. Without a `ttl`, the default of the
     /// options applies.
     ///
@@ -72,18 +72,18 @@ impl Indexer {
     ///
     /// # Errors
     ///
-    /// If the model or the pod is not registered, or the time to live exceeds the limit.
+    /// If the model or the instance is not registered, or the time to live exceeds the limit.
     pub async fn predict(
         &self,
         key: &ModelKey,
         prompt: TokenPrompt<'_>,
-        pod: &InstanceId,
+        instance: &InstanceId,
         ttl: Option<Duration>,
     ) -> Result<Predicted, PredictError> {
         if let Some(ttl) = ttl.filter(|ttl| *ttl > PREDICTION_TTL_MAX) {
             return Err(PredictError::TooLong { ttl, max: PREDICTION_TTL_MAX });
         }
-        if let Some(listener) = self.listener_without_events(key, pod) {
+        if let Some(listener) = self.listener_without_events(key, instance) {
             Query::Tokens(prompt).check(key).map_err(QueryError::from)?;
             let times = (self.supervisor.clock().now(), ttl.unwrap_or(self.options.routed_ttl));
             let blocks = self.routed.record(&listener, prompt, times, (&self.decoders, &self.metrics));
@@ -93,8 +93,9 @@ impl Indexer {
         }
         let ttl = ttl.unwrap_or(self.options.prediction_ttl);
         let search = self.search(key, Query::Tokens(prompt))?;
-        let worker =
-            search.worker(pod).ok_or_else(|| PredictError::UnknownPod { pod: pod.clone(), key: key.clone() })?;
+        let worker = search
+            .worker(instance)
+            .ok_or_else(|| PredictError::UnknownInstance { instance: instance.clone(), key: key.clone() })?;
         let mut total = Predicted::default();
         for query in &search.variants {
             let prefixes: Vec<SequenceHash> = sequence_hashes(query).collect();

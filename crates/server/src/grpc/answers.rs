@@ -14,7 +14,7 @@ use tonic_prost::ProstCodec;
 
 use super::proto::{Error, QueryRequest, QueryResponse};
 use super::request_body::SharedBody;
-use super::{Shared, until_true};
+use super::{GrpcState, until_true};
 
 /// Responses to a stream of requests, in their order. A request is read only after the response before it was taken, so a
 /// client that does not read its responses is back-pressured.
@@ -22,7 +22,7 @@ pub(super) struct Answers {
     requests: Requests<QueryRequest>,
     /// Value of the stream's `authorization` header.
     authorization: Option<Arc<[u8]>>,
-    shared: Shared,
+    shared: GrpcState,
     /// Response that is waiting for the shared store.
     pending: Option<Pin<Box<dyn Future<Output = QueryResponse> + Send>>>,
     stopped: Pin<Box<dyn Future<Output = ()> + Send>>,
@@ -30,7 +30,7 @@ pub(super) struct Answers {
 }
 
 impl Answers {
-    pub(super) fn to(requests: Requests<QueryRequest>, authorization: Option<&[u8]>, shared: &Shared) -> Self {
+    pub(super) fn to(requests: Requests<QueryRequest>, authorization: Option<&[u8]>, shared: &GrpcState) -> Self {
         let authorization = authorization.map(Arc::from);
         let stopped = Box::pin(until_true(shared.stopping.clone()));
         Self { requests, authorization, shared: shared.clone(), pending: None, stopped, has_ended: false }

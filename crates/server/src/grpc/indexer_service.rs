@@ -8,12 +8,12 @@ use std::time::SystemTime;
 use flash_indexer_connections::ConnectionHandle;
 use flash_indexer_engine_chats::Chat;
 use flash_indexer_prompt::tokenize::{Prompt, PromptOptions, Tokenized};
-use flash_indexer_registry::{PodFilter, ScoreOptions, TokenPrompt};
+use flash_indexer_registry::{InstanceFilter, ScoreOptions, TokenPrompt};
 use flash_indexer_types::InstanceId;
 use flash_indexer_types::names::shorten;
 use tonic::{Request, Response, Status};
 
-use super::Shared;
+use super::GrpcState;
 use super::lists::List;
 use super::proto::indexer_service_server::IndexerService;
 use super::proto::{GetPodScoresRequest, GetPodScoresResponse, PartialPrompt, PodScore};
@@ -21,7 +21,7 @@ use super::router_service::{given, model_key};
 use super::status::{RpcError, authorization, within_deadline};
 use crate::engines::{chat_engine, media_reason};
 
-pub(super) struct Scores(pub(super) Shared);
+pub(super) struct Scores(pub(super) GrpcState);
 
 #[tonic::async_trait]
 impl IndexerService for Scores {
@@ -79,12 +79,12 @@ impl Scores {
         let pods = request.pod_identifiers.iter().map(|pod| InstanceId::parse(pod));
         let pods = pods.collect::<Result<Vec<_>, _>>()?;
         let options = ScoreOptions {
-            pods: PodFilter::of(pods.iter().map(|pod| pod.as_key().to_owned())),
+            instances: InstanceFilter::of(pods.iter().map(|pod| pod.as_key().to_owned())),
             top_k: NonZeroUsize::new(request.top_k as usize),
         };
         let scores = indexer.score(&key, prompt, &options).await?;
-        let pods = scores.pods.into_iter().map(|pod| PodScore {
-            pod: pod.pod.to_string(),
+        let pods = scores.instances.into_iter().map(|pod| PodScore {
+            pod: pod.instance.to_string(),
             score: pod.score,
             held_blocks: pod.held_blocks,
             predicted_blocks: pod.predicted_blocks,

@@ -68,7 +68,7 @@ mod proto {
 
 /// State that the services share.
 #[derive(Clone)]
-struct Shared {
+struct GrpcState {
     indexer: Arc<Indexer>,
     access: Arc<AccessControl>,
     /// Largest decompressed message, in bytes.
@@ -109,7 +109,7 @@ impl GrpcServer {
         let reported = Arc::clone(&indexer);
         let body_bytes_max = bodies.bytes_max;
         let shared =
-            Shared { indexer, access, body_bytes_max, texts: Arc::clone(&bodies.texts), stopping: stopping.clone() };
+            GrpcState { indexer, access, body_bytes_max, texts: Arc::clone(&bodies.texts), stopping: stopping.clone() };
         // The limit is also that of a decompressed message.
         let scores = IndexerServiceServer::new(Scores(shared.clone()))
             .max_decoding_message_size(bodies.bytes_max)

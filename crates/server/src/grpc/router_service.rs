@@ -7,13 +7,13 @@ use std::time::Duration;
 use flash_indexer_access::Grant;
 use flash_indexer_core::{LocalHash, Tier};
 use flash_indexer_registry::{
-    Answer, Candidate, CostWeights, Indexer, PodFilter, Query, QueryOptions, RankAnswer, RequestPhase, TokenPrompt,
+    Answer, Candidate, CostWeights, Indexer, InstanceFilter, Query, QueryOptions, RankAnswer, RequestPhase, TokenPrompt,
 };
 use flash_indexer_types::names::{NameField, check_names};
 use flash_indexer_types::{InstanceId, ModelKey};
 use tonic::{Request, Response, Status, Streaming};
 
-use super::Shared;
+use super::GrpcState;
 use super::answers::{Answers, Requests};
 use super::lists::List;
 use super::proto::router_service_server::RouterService;
@@ -26,7 +26,7 @@ use crate::access::tokens_of_blocks;
 use crate::http::{NOT_IN_FLIGHT, none_ready};
 use crate::pick_options::GivenPickOptions;
 
-pub(super) struct Router(pub(super) Shared);
+pub(super) struct Router(pub(super) GrpcState);
 
 #[tonic::async_trait]
 impl RouterService for Router {
@@ -67,7 +67,7 @@ impl RouterService for Router {
     }
 }
 
-impl Shared {
+impl GrpcState {
     pub(super) async fn query(
         &self,
         request: &QueryRequest,
@@ -121,7 +121,7 @@ impl Shared {
         let grant = self.admit(authorization)?;
         let key = model_key(&request.model_name, &request.tenant_id, &grant)?;
         let pods = request.pods.iter().map(|pod| InstanceId::parse(pod)).collect::<Result<Vec<_>, _>>()?;
-        let pods = PodFilter::of(pods.iter().map(|pod| pod.as_key().to_owned()));
+        let pods = InstanceFilter::of(pods.iter().map(|pod| pod.as_key().to_owned()));
         let options = GivenPickOptions {
             prefill_weight: request.prefill_weight,
             active_weight: request.active_weight,

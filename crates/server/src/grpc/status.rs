@@ -15,7 +15,7 @@ use tonic::codegen::http::HeaderMap;
 use tonic::metadata::MetadataMap;
 use tonic::{Code, Extensions, Response, Status};
 
-use super::Shared;
+use super::GrpcState;
 use crate::access::{Permission, limit_metric};
 use crate::pick_options::PickOptionsError;
 
@@ -79,7 +79,7 @@ impl From<PredictError> for RpcError {
     fn from(error: PredictError) -> Self {
         match error {
             PredictError::Query(error) => error.into(),
-            PredictError::UnknownPod { .. } => Self(Status::not_found(error.to_string())),
+            PredictError::UnknownInstance { .. } => Self(Status::not_found(error.to_string())),
             PredictError::TooLong { .. } => Self(Status::invalid_argument(error.to_string())),
         }
     }
@@ -121,7 +121,7 @@ pub(super) fn authorization(metadata: &MetadataMap) -> Option<&[u8]> {
     metadata.get("authorization").map(|value| value.as_bytes())
 }
 
-impl Shared {
+impl GrpcState {
     /// The grant of a request's token. Every method needs the scope `query`.
     pub(super) fn admit(&self, authorization: Option<&[u8]>) -> Result<Arc<Grant>, RpcError> {
         Ok(self.access.admit(authorization, Permission::Tenant(Scope::Query))?)
@@ -209,7 +209,7 @@ pub(super) fn finished<T>(
     request.finish(answer).map(Response::into_inner)
 }
 
-impl Shared {
+impl GrpcState {
     pub(super) fn in_flight(&self, method: &'static str) -> InFlightRequest {
         InFlightRequest { indexer: Arc::clone(&self.indexer), method, start: Instant::now(), code: Code::Cancelled }
     }

@@ -263,7 +263,7 @@ impl From<PredictError> for ApiError {
     fn from(error: PredictError) -> Self {
         match error {
             PredictError::Query(error) => error.into(),
-            PredictError::UnknownPod { .. } => Self::not_found(error.to_string()),
+            PredictError::UnknownInstance { .. } => Self::not_found(error.to_string()),
             PredictError::TooLong { .. } => Self::new(StatusCode::UNPROCESSABLE_ENTITY, error.to_string()),
         }
     }

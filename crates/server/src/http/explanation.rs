@@ -134,7 +134,7 @@ fn match_end(end: End, block_tokens: u64, last_error: Option<&str>, now: Instant
             (EndReason::Hole, (why, EndFacts { held_again_from: Some(position), ..facts }))
         }
         Reason::Lost(loss) => known(loss),
-        Reason::OtherVariant => (EndReason::OtherSpace, Default::default()),
+        Reason::OtherVariant => (EndReason::OtherVariant, Default::default()),
         Reason::MemoryLimit => {
             let why = "the index does not know whether it is held: its memory limit is reached";
             (EndReason::NoRoom, (format!("{why}; raise --memory-max"), EndFacts::default()))

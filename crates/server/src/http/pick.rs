@@ -8,7 +8,7 @@ use axum::response::Response;
 use flash_indexer_api::{
     DoneRequest, Load, Pick, PickCandidate, PickWeights, PromptFields, RequestPhase as ApiPhase, Success,
 };
-use flash_indexer_registry::{Candidate, PodFilter, RequestPhase};
+use flash_indexer_registry::{Candidate, InstanceFilter, RequestPhase};
 use flash_indexer_types::GivenInstanceId;
 
 use super::Api;
@@ -54,7 +54,7 @@ async fn pick_instance(
         return Err(ApiError::unprocessable(missing));
     }
     let pods = request.pods.take().unwrap_or_default().into_iter().map(GivenInstanceId::checked);
-    let pods = PodFilter::of(pods.collect::<Result<Vec<_>, _>>()?.iter().map(|pod| pod.as_key().to_owned()));
+    let pods = InstanceFilter::of(pods.collect::<Result<Vec<_>, _>>()?.iter().map(|pod| pod.as_key().to_owned()));
     let options = GivenPickOptions {
         prefill_weight: request.prefill_weight,
         active_weight: request.active_weight,

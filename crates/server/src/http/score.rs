@@ -10,7 +10,7 @@ use axum::http::{HeaderName, HeaderValue};
 use axum::response::{IntoResponse, Response};
 use flash_indexer_api::{PartialPrompt, PodDetail, PodScores, Prediction, PromptFields, StoreStatus, SuccessStatus};
 use flash_indexer_engine_chats::LaxInteger;
-use flash_indexer_registry::{PodFilter, PodScore, ScoreOptions};
+use flash_indexer_registry::{InstanceFilter, InstanceScore, ScoreOptions};
 use flash_indexer_types::{GivenInstanceId, InstanceId};
 
 use super::Api;
@@ -57,30 +57,30 @@ async fn score(caller: Caller<'_>, mut request: PromptFields, body: &[u8]) -> Re
     let (api, ..) = caller;
     let pods = request.pods.take().unwrap_or_default().into_iter().map(GivenInstanceId::checked);
     let pods = pods.collect::<Result<Vec<_>, _>>()?;
-    let pods = PodFilter::of(pods.iter().map(|pod| pod.as_key().to_owned()));
+    let instances = InstanceFilter::of(pods.iter().map(|pod| pod.as_key().to_owned()));
     let top_k = lax(request.top_k.take(), "top_k")?;
     let top_k = top_k.and_then(|LaxInteger(count)| NonZeroUsize::new(usize::try_from(count).ok()?));
-    let options = ScoreOptions { pods, top_k };
+    let options = ScoreOptions { instances, top_k };
     let (detail, record) = (request.detail, request.record == Some(true));
     let prompt = tokenize(request, caller, body, Keep::Tokens).await?;
     let scores = api.indexer.score(&prompt.key, prompt.as_prompt(), &options).await?;
     // Of equal scores, the first by name.
-    let best = scores.pods.iter().rev().max_by(|a, b| a.score.total_cmp(&b.score)).filter(|_| record);
-    let recorded = best.map(|best| best.pod.clone());
+    let best = scores.instances.iter().rev().max_by(|a, b| a.score.total_cmp(&b.score)).filter(|_| record);
+    let recorded = best.map(|best| best.instance.clone());
     if let Some(recorded) = &recorded {
         api.indexer.predict(&prompt.key, prompt.as_prompt(), recorded, None).await?;
     }
     let store = store_status(scores.store);
     let partial = prompt.partial(Some(scores.blocks));
-    let pods = scores.pods.into_iter();
+    let pods = scores.instances.into_iter();
     let body = match detail {
         Some(true) => PodScores::Detailed {
-            pods: pods.map(|pod| (pod.pod.as_key().to_owned(), pod_detail(&pod))).collect(),
+            pods: pods.map(|pod| (pod.instance.as_key().to_owned(), pod_detail(&pod))).collect(),
             partial: partial.clone(),
             store,
             recorded: recorded.clone(),
         },
-        Some(false) | None => PodScores::Plain(pods.map(|pod| (pod.pod.as_key().to_owned(), pod.score)).collect()),
+        Some(false) | None => PodScores::Plain(pods.map(|pod| (pod.instance.as_key().to_owned(), pod.score)).collect()),
     };
     Ok(ScoreResponse { body, partial, store, recorded })
 }
@@ -118,8 +118,8 @@ impl IntoResponse for ScoreResponse {
     }
 }
 
-fn pod_detail(pod: &PodScore) -> PodDetail {
-    let PodScore { score, held_blocks, predicted_blocks, trust, partial, .. } = *pod;
+fn pod_detail(pod: &InstanceScore) -> PodDetail {
+    let InstanceScore { score, held_blocks, predicted_blocks, trust, partial, .. } = *pod;
     let shared_caches = pod.shared.iter().map(|(cache, blocks)| (cache.as_key().to_owned(), *blocks)).collect();
     PodDetail { score, held_blocks, predicted_blocks, trust, partial, shared_caches }
 }

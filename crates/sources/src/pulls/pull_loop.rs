@@ -9,7 +9,7 @@ use flash_indexer_telemetry::clock::Clock;
 use flash_indexer_telemetry::metrics::{Limit, Metrics, PullOutcome};
 use flash_indexer_telemetry::supervision::Watch;
 use flash_indexer_types::logs::Repeats;
-use flash_indexer_wire::{PullEventError, PullReader, Pulled, PulledMessage};
+use flash_indexer_wire::{PullEventError, PullReader, PulledMessage, PulledMessages};
 
 use super::client::{PullClient, PullResponse};
 
@@ -106,7 +106,7 @@ impl PullLoop {
         Ok(())
     }
 
-    fn deliver(&self, Pulled { messages, left_out, unnumbered, partial_blocks }: Pulled) {
+    fn deliver(&self, PulledMessages { messages, left_out, unnumbered, partial_blocks }: PulledMessages) {
         let (listener, decoders, metrics) = (&self.listener, &self.decoders, &self.metrics);
         let outcome = if messages.is_empty() { PullOutcome::Empty } else { PullOutcome::Events };
         metrics.pulled(outcome, partial_blocks);

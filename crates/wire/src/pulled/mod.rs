@@ -81,7 +81,7 @@ enum FollowedBlock {
 
 /// Whether a rank has had an event in its epoch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum RankIs {
+enum RankAge {
     New,
     Known,
 }
@@ -95,7 +95,7 @@ enum Restart {
 
 /// Messages of a response.
 #[derive(Debug, Clone, PartialEq, Default)]
-pub struct Pulled {
+pub struct PulledMessages {
     /// The messages, in order.
     pub messages: Vec<PulledMessage>,
     /// Errors of events that are left out. A message stands for each, and its decoder reports the error in its place.
@@ -130,13 +130,13 @@ impl PullReader {
     /// # Errors
     ///
     /// When the response is not a list of events. An unusable event is left out.
-    pub fn read(&mut self, response: &[u8], timestamp: f64) -> Result<Pulled, PullResponseError> {
+    pub fn read(&mut self, response: &[u8], timestamp: f64) -> Result<PulledMessages, PullResponseError> {
         let events: Vec<&RawValue> =
             serde_json::from_slice(response).map_err(|error| PullResponseError::Malformed(error.to_string()))?;
         if events.len() > EVENTS_MAX {
             return Err(PullResponseError::TooManyEvents(events.len()));
         }
-        let mut pulled = Pulled::default();
+        let mut pulled = PulledMessages::default();
         let mut envelopes: Vec<Envelope<'_>> = Vec::with_capacity(events.len());
         for event in events {
             match serde_json::from_str(event.get()) {
@@ -150,8 +150,8 @@ impl PullReader {
             let first = &envelopes[at..envelopes.len().min(at + FIRST_EVENTS)];
             let (sequence, rank) = self.number(envelope, first, &mut restart);
             let groups = match rank {
-                Ok(RankIs::New) => convert::groups(first, self.largest_window),
-                Ok(RankIs::Known) | Err(_) => Vec::new(),
+                Ok(RankAge::New) => convert::groups(first, self.largest_window),
+                Ok(RankAge::Known) | Err(_) => Vec::new(),
             };
             let converted = rank.and_then(|_| self.convert(envelope, &groups, timestamp, &mut pulled.partial_blocks));
             let payload = converted.unwrap_or_else(|error| {
@@ -173,7 +173,7 @@ impl PullReader {
         envelope: &Envelope<'_>,
         first: &[Envelope<'_>],
         restart: &mut Restart,
-    ) -> (u64, Result<RankIs, PullEventError>) {
+    ) -> (u64, Result<RankAge, PullEventError>) {
         let (rank, Unsigned(id)) = (envelope.attention_dp_rank, envelope.event_id);
         if self.ranks.get(&rank).is_some_and(|&next| id < next) {
             if *restart == Restart::Seen {
@@ -191,7 +191,7 @@ impl PullReader {
         self.largest_window = self.largest_window.max(envelope.window_size.unwrap_or_default());
         let is_known = self.ranks.contains_key(&rank);
         let mut sequence = self.next;
-        let mut counted = Ok(if is_known { RankIs::Known } else { RankIs::New });
+        let mut counted = Ok(if is_known { RankAge::Known } else { RankAge::New });
         if is_known || self.ranks.len() < RANKS_MAX {
             let next = self.ranks.entry(rank).or_default();
             sequence = sequence.saturating_add(id - *next);

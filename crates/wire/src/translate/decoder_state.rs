@@ -34,7 +34,7 @@ impl Translator {
     /// tier. Returns the number of blocks that exceed the limit.
     pub fn import_salts(&mut self, blocks: impl IntoIterator<Item = SaltedBlock>) -> usize {
         // The state of another translator does not include the managers of blocks.
-        self.owned.forget();
+        self.managed.forget();
         blocks.into_iter().filter(|&block| !self.salts.import(block)).count()
     }
 

@@ -64,7 +64,7 @@ impl Translator {
         event: &BlockStored<'_>,
     ) -> Translation {
         let scope = ClearScope { tier: None, groups: ClearedGroups::Secondary(group.id) };
-        self.owned.clear(scope);
+        self.managed.clear(scope);
         let stored = self.stored_in_secondary(group, tier, event);
         let changes = std::iter::once(RankEvent::ClearedScope(scope)).chain(stored);
         let whole = group.size.tokens(self.options.block_size);

@@ -7,8 +7,8 @@ mod error;
 mod groups;
 mod hash_inputs;
 mod links;
+mod managed;
 mod media;
-mod owned;
 mod recent;
 mod removals;
 mod salts;
@@ -25,9 +25,9 @@ pub use self::error::TranslateError;
 use self::groups::{CacheGroups, StoreGroup};
 pub use self::groups::{GroupRole, KnownGroup};
 use self::hash_inputs::HashInputs;
+use self::managed::ManagedBlocks;
 use self::media::MEDIUM_CHARS_MAX;
 pub(crate) use self::media::is_known_medium;
-use self::owned::OwnedBlocks;
 pub use self::recent::Age;
 use self::recent::RecentMap;
 use self::salts::Salts;
@@ -74,7 +74,7 @@ pub struct Translator {
     recent_blocks: Option<RecentMap<KnownBlock>>,
     groups: CacheGroups,
     components: ComponentGroups,
-    owned: OwnedBlocks,
+    managed: ManagedBlocks,
     chunk_size: ChunkSize,
     window: TokenWindow,
     adapter_salt: AdapterSalt,
@@ -91,7 +91,7 @@ impl Translator {
             recent_blocks: None,
             groups: CacheGroups::default(),
             components: ComponentGroups::default(),
-            owned: OwnedBlocks::default(),
+            managed: ManagedBlocks::default(),
             chunk_size: ChunkSize::default(),
             window: TokenWindow::Block,
             adapter_salt: AdapterSalt::default(),
@@ -120,18 +120,18 @@ impl Translator {
     /// Bytes that the copies of blocks with a named manager take.
     #[must_use]
     pub fn managed_bytes(&self) -> usize {
-        self.owned.bytes()
+        self.managed.bytes()
     }
 
     /// Whether the managers of the rank's copies are known, so that its engine may clear one manager's blocks.
     #[must_use]
     pub const fn knows_managers(&self) -> bool {
-        self.owned.is_complete()
+        self.managed.is_complete()
     }
 
     /// Forgets the managers of the rank's copies until its whole cache is cleared.
     pub fn forget_managers(&mut self) {
-        self.owned.forget();
+        self.managed.forget();
     }
 
     /// Whether the rank has named a cache group other than the primary one.
@@ -174,7 +174,7 @@ impl Translator {
             EngineEvent::Cleared => {
                 self.salts.clear();
                 self.recent_blocks.iter_mut().for_each(RecentMap::clear);
-                self.owned = OwnedBlocks::default();
+                self.managed = ManagedBlocks::default();
                 Ok(BlockEvent::Cleared.into())
             }
             EngineEvent::ClearedScope(event) => self.cleared_scope(event),
@@ -196,7 +196,7 @@ impl Translator {
             Some(group) => self.stored_in_secondary(group, tier, event),
             None => self.stored_in_primary(tier, event)?,
         };
-        self.owned.stored(event.ownership, (tier, event.effective_origin()), group, &event.block_hashes);
+        self.managed.stored(event.ownership, (tier, event.effective_origin()), group, &event.block_hashes);
         Ok(translation)
     }
 
@@ -227,14 +227,14 @@ impl Translator {
         let (blocks, all) = (&event.block_hashes, (tier, RemovedCopies::All));
         if components.full {
             changes.extend(self.stored_in_primary(tier, event)?);
-            self.owned.stored_as_state(event.ownership, tier, None, blocks);
+            self.managed.stored_as_state(event.ownership, tier, None, blocks);
         } else {
             changes.push(self.removal(None, None, all, blocks));
         }
         for (group, is_held) in self.components.named(components, event.group, self.options.block_size) {
             changes.push(match is_held {
                 true => {
-                    self.owned.stored_as_state(event.ownership, tier, Some(group), blocks);
+                    self.managed.stored_as_state(event.ownership, tier, Some(group), blocks);
                     let event = GroupEvent::Stored { tier, blocks: blocks.clone(), copies: 1 };
                     RankEvent::Secondary(GroupChange { group, event })
                 }

@@ -3,7 +3,7 @@
 use flash_indexer_core::groups::{ClearScope, ClearedGroups, GroupChange, GroupEvent, RankEvent, SecondaryGroup};
 use flash_indexer_core::{BlockEvent, RemovedCopies, SequenceHash, Tier};
 
-use super::owned::ClearedOwner;
+use super::managed::ClearedManager;
 use super::recent::RecentMap;
 use super::{MEDIUM_CHARS_MAX, RECENT_GENERATION_MAX, TranslateError, Translation, Translator};
 use crate::event::{BlockRemoved, BlockTransferred, ScopedClear, StoreOrigin};
@@ -59,7 +59,7 @@ impl Translator {
         (tier, copies): (Tier, RemovedCopies),
         blocks: &[SequenceHash],
     ) -> RankEvent {
-        self.owned.removed(owner, (tier, copies), group, blocks);
+        self.managed.removed(owner, (tier, copies), group, blocks);
         self.uncounted_removal(group, (tier, copies), blocks)
     }
 
@@ -120,11 +120,11 @@ impl Translator {
         match from {
             Ok(from) => {
                 let copies = self.options.removed_copies;
-                self.owned.transferred((from, to), copies, group, blocks);
+                self.managed.transferred((from, to), copies, group, blocks);
                 changes.push(self.uncounted_removal(group, (from, copies), blocks));
             }
             // They may be any manager's.
-            Err(_) => self.owned.forget(),
+            Err(_) => self.managed.forget(),
         }
         let has_components = !self.components_of(group, event.group_idx).is_empty();
         let doubt = has_components.then_some(TranslateError::ComponentsUnknown);
@@ -141,9 +141,9 @@ impl Translator {
         };
         let scope = ClearScope { tier, groups };
         if let Some(owner) = event.ownership {
-            let cleared = self.owned.clear_owner(owner, scope);
+            let cleared = self.managed.clear_manager(owner, scope);
             let owner = owner.chars().take(MEDIUM_CHARS_MAX).collect();
-            let Some(ClearedOwner { removals, is_doubtful }) = cleared else {
+            let Some(ClearedManager { removals, is_doubtful }) = cleared else {
                 return Err(TranslateError::OwnershipUnknown { owner });
             };
             for removal in &removals {
@@ -154,7 +154,7 @@ impl Translator {
             let doubt = is_doubtful.then_some(TranslateError::OwnershipDoubtful { owner });
             return Ok(Translation { doubt, ..removals.into_iter().collect() });
         }
-        self.owned.clear(scope);
+        self.managed.clear(scope);
         if scope.has_primary() {
             scope.tiers().for_each(|tier| self.salts.cleared(tier));
         }

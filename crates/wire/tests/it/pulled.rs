@@ -3,7 +3,8 @@
 use flash_indexer_core::hashing::BlockSize;
 use flash_indexer_test_support::testdata;
 use flash_indexer_wire::{
-    EngineAdapter, EngineEvent, ExtraKey, FOLLOWED_BLOCKS_MAX, PullEventError, PullReader, PullResponseError, Pulled,
+    EngineAdapter, EngineEvent, ExtraKey, FOLLOWED_BLOCKS_MAX, PullEventError, PullReader, PullResponseError,
+    PulledMessages,
 };
 use serde_json::{Value, json};
 
@@ -16,13 +17,13 @@ fn reader(block_size: u64) -> PullReader {
     PullReader::new(BlockSize::new(u32::try_from(block_size).expect("small")).expect("not zero"))
 }
 
-fn read(reader: &mut PullReader, response: &Value) -> Pulled {
+fn read(reader: &mut PullReader, response: &Value) -> PulledMessages {
     reader.read(response.to_string().as_bytes(), 1.5).expect("a list of events")
 }
 
 /// The messages of several responses as one.
-fn read_all(reader: &mut PullReader, responses: &[Value]) -> Pulled {
-    responses.iter().map(|response| read(reader, response)).fold(Pulled::default(), |mut all, pulled| {
+fn read_all(reader: &mut PullReader, responses: &[Value]) -> PulledMessages {
+    responses.iter().map(|response| read(reader, response)).fold(PulledMessages::default(), |mut all, pulled| {
         all.messages.extend(pulled.messages);
         all.left_out.extend(pulled.left_out);
         all.unnumbered.extend(pulled.unnumbered);
@@ -48,7 +49,7 @@ fn json_of(value: &rmpv::Value) -> Value {
 }
 
 /// Messages as the vectors have them.
-fn described(pulled: &Pulled) -> Vec<Value> {
+fn described(pulled: &PulledMessages) -> Vec<Value> {
     let messages = pulled.messages.iter().map(|message| {
         let value = rmpv::decode::read_value(&mut &message.payload[..]).expect("MessagePack");
         let mut batch = json_of(&value);

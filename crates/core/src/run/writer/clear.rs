@@ -24,7 +24,7 @@ impl Writer {
         self.ranks.retire(slot);
         let state = self.ranks.get_mut(slot);
         state.waiting = Waiting::default();
-        state.arrived = Vec::new();
+        state.ready = Vec::new();
         let copies = std::mem::take(&mut state.reference_counts);
         let copies_bytes = copies.bytes();
         self.rare_bytes -= copies_bytes;
@@ -66,7 +66,7 @@ impl Writer {
     pub(in crate::run) fn has_maintenance(&self) -> bool {
         !self.retired.is_empty()
             || !self.trim_queue.is_empty()
-            || !self.arrivals.is_empty()
+            || !self.ready_to_index.is_empty()
             || !self.reclaim_queue.is_empty()
             || self.is_pruning()
     }
@@ -79,7 +79,7 @@ impl Writer {
         if !self.retired.is_empty() {
             return self.release_retired();
         }
-        if !self.arrivals.is_empty() {
+        if !self.ready_to_index.is_empty() {
             return self.index_waiting_step();
         }
         if self.is_pruning() {

@@ -33,7 +33,7 @@ const FEW_MIN: usize = INLINE;
 /// A list of intervals for each of many ranks.
 #[derive(Debug, Default)]
 pub(super) struct ByRank {
-    ranks: BTreeMap<RankSlot, OfRank>,
+    ranks: BTreeMap<RankSlot, RankExceptions>,
     /// Number of ranks that end at each offset.
     ends: BTreeMap<u16, u32>,
     intervals: usize,
@@ -41,10 +41,11 @@ pub(super) struct ByRank {
     list_bytes: usize,
 }
 
-type OfRank = SmallVec<[Interval; 2]>;
+/// Intervals of one rank.
+type RankExceptions = SmallVec<[Interval; 2]>;
 
 /// Upper bound on the bytes of an entry in the table of ranks.
-const RANK_BYTES: usize = 2 * (size_of::<RankSlot>() + size_of::<OfRank>());
+const RANK_BYTES: usize = 2 * (size_of::<RankSlot>() + size_of::<RankExceptions>());
 
 impl Default for Exceptions {
     fn default() -> Self {
@@ -165,7 +166,7 @@ impl ByRank {
     }
 
     /// Changes the intervals of one rank.
-    fn change(&mut self, rank: RankSlot, change: impl FnOnce(&mut OfRank)) {
+    fn change(&mut self, rank: RankSlot, change: impl FnOnce(&mut RankExceptions)) {
         let list = self.ranks.entry(rank).or_default();
         let (count, end, bytes) = (list.len(), intervals_end(list), list_bytes(list));
         change(list);

@@ -18,14 +18,14 @@ const INDEXED_WITH_STEP: usize = 8;
 
 /// Ranks with waiting blocks whose parent is stored.
 #[derive(Debug, Default)]
-pub(super) struct Arrivals {
+pub(super) struct ReadyToIndex {
     /// Each rank once or more; a slot may belong to another rank meanwhile.
     queue: VecDeque<RankSlot>,
-    /// What ranks lost while maintenance indexed their blocks, until an event of the rank reports it.
+    /// Losses of ranks while maintenance indexed their blocks, until an event of the rank reports it.
     late_refusals: FxHashMap<WorkerRank, Applied>,
 }
 
-impl Arrivals {
+impl ReadyToIndex {
     pub(super) fn is_empty(&self) -> bool {
         self.queue.is_empty()
     }
@@ -44,19 +44,19 @@ impl Writer {
         let state = self.ranks.get_mut(slot);
         state.moves_left = state.moves_left.saturating_add(blocks.len()).min(limit);
         let limit = limit.min(MOVED_BLOCKS_MAX);
-        let was_queued = !state.arrived.is_empty();
+        let was_queued = !state.ready.is_empty();
         let mut applied = self.store(slot, parent, blocks, copies);
-        if self.ranks.get(slot).arrived.is_empty() {
+        if self.ranks.get(slot).ready.is_empty() {
             return applied;
         }
         // Each block is visited as a follower, and at most once as a parent.
         let (refused, _) = self.index_waiting(slot, 2 * (limit + blocks.len()));
         applied += refused;
-        if !self.ranks.get(slot).arrived.is_empty() {
+        if !self.ranks.get(slot).ready.is_empty() {
             // The rank has waiting blocks, although none of the event's may wait.
             applied.waiting = applied.waiting.max(1);
             if !was_queued {
-                self.arrivals.queue.push_back(slot);
+                self.ready_to_index.queue.push_back(slot);
             }
         }
         applied
@@ -66,7 +66,7 @@ impl Writer {
     pub(super) fn record_arrival(&mut self, slot: RankSlot, sequence: SequenceHash) {
         let rank = self.ranks.get_mut(slot);
         if rank.waiting.follower(sequence).is_some() {
-            rank.arrived.push(sequence);
+            rank.ready.push(sequence);
         }
     }
 
@@ -74,7 +74,7 @@ impl Writer {
     /// a parent. Returns what it had to refuse, and the visits.
     fn index_waiting(&mut self, slot: RankSlot, visits_max: usize) -> (Applied, usize) {
         let (mut refused, mut visited) = (Applied::default(), 0);
-        while let Some(&parent) = self.ranks.get(slot).arrived.last() {
+        while let Some(&parent) = self.ranks.get(slot).ready.last() {
             if visited >= visits_max {
                 break;
             }
@@ -85,7 +85,7 @@ impl Writer {
             let state = self.ranks.get_mut(slot);
             let waiting = follower.and_then(|sequence| state.waiting.remove(sequence));
             if state.waiting.follower(parent).is_none() || waiting.is_none() {
-                state.arrived.pop();
+                state.ready.pop();
             }
             let Some(waiting) = waiting else { continue };
             self.uncount_waiting(slot, &waiting);
@@ -106,9 +106,9 @@ impl Writer {
 
     /// Indexes a few waiting blocks of one rank. Returns the number of blocks or parents visited, at least one.
     pub(super) fn index_waiting_step(&mut self) -> usize {
-        let Some(&slot) = self.arrivals.queue.front() else { return 0 };
-        if !self.ranks.is_in_use(slot) || self.ranks.get(slot).arrived.is_empty() {
-            self.arrivals.queue.pop_front();
+        let Some(&slot) = self.ready_to_index.queue.front() else { return 0 };
+        if !self.ranks.is_in_use(slot) || self.ranks.get(slot).ready.is_empty() {
+            self.ready_to_index.queue.pop_front();
             return 1;
         }
         let rank = self.ranks.get(slot).rank;
@@ -117,7 +117,7 @@ impl Writer {
         if refused.refused > 0 {
             // The copy might have had room for the refused blocks, so it could differ.
             self.abandon_copy();
-            *self.arrivals.late_refusals.entry(rank).or_default() += refused;
+            *self.ready_to_index.late_refusals.entry(rank).or_default() += refused;
         }
         self.finish(rank);
         visited.max(1)
@@ -125,16 +125,16 @@ impl Writer {
 
     /// What the rank lost since its last event. Clearing a rank loses everything anyway.
     pub(super) fn take_late_refusals(&mut self, rank: WorkerRank, event: &BlockEvent) -> Applied {
-        if self.arrivals.late_refusals.is_empty() {
+        if self.ready_to_index.late_refusals.is_empty() {
             return Applied::default();
         }
-        let refused = self.arrivals.late_refusals.remove(&rank).unwrap_or_default();
+        let refused = self.ready_to_index.late_refusals.remove(&rank).unwrap_or_default();
         if matches!(event, BlockEvent::Cleared) { Applied::default() } else { refused }
     }
 
     /// Forgets what ranks of a worker that is gone have lost.
     pub(in crate::run) fn forget_late_refusals(&mut self, worker: WorkerId) {
-        self.arrivals.late_refusals.retain(|rank, _| rank.worker != worker);
+        self.ready_to_index.late_refusals.retain(|rank, _| rank.worker != worker);
     }
 
     /// [`Writer::store_one`] for a block that waited: it was counted when it was stored, so the limit of waiting

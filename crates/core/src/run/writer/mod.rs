@@ -62,7 +62,7 @@ use self::clear::{BLOCKS_FOR_VISIT, VISITED_WITH_EVENT};
 pub(super) use self::compaction::Compaction;
 use self::directory::PrefetchBatches;
 use self::domains::Domains;
-use self::index_waiting::Arrivals;
+use self::index_waiting::ReadyToIndex;
 use self::prefetch_pipeline::PrefetchPipeline;
 use self::prune::Pruning;
 use self::rank_states::Ranks;
@@ -106,7 +106,7 @@ pub(super) struct Writer {
     /// Unheld blocks above the limit that pruning tolerates before it starts again.
     unheld_tolerated: usize,
     /// Stored blocks for which others still wait.
-    arrivals: Arrivals,
+    ready_to_index: ReadyToIndex,
     /// Memory to be freed.
     reclaim_queue: ReclaimQueue,
     /// Blocks that ranks hold at a position in a run, summed over the ranks.
@@ -176,7 +176,7 @@ impl Writer {
             trim_queue: TrimQueue::default(),
             pruning: None,
             unheld_tolerated: 0,
-            arrivals: Arrivals::default(),
+            ready_to_index: ReadyToIndex::default(),
             reclaim_queue: ReclaimQueue::default(),
             indexed: 0,
             rare_bytes: 0,

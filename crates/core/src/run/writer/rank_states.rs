@@ -28,7 +28,7 @@ pub(super) struct RankState {
     pub(super) reference_counts: ReferenceCounts,
     pub(super) waiting: Waiting,
     /// Sequence hashes that are indexed and for which blocks may still wait.
-    pub(super) arrived: Vec<SequenceHash>,
+    pub(super) ready: Vec<SequenceHash>,
     /// Blocks that the rank may still move before it stores further ones.
     pub(super) moves_left: usize,
     pub(super) size: RankSize,
@@ -47,7 +47,7 @@ impl RankState {
             runs_held: 0,
             reference_counts: ReferenceCounts::default(),
             waiting: Waiting::default(),
-            arrived: Vec::new(),
+            ready: Vec::new(),
             moves_left: usize::MAX,
             size: RankSize::default(),
             indexed: 0,

@@ -43,7 +43,7 @@ const CLASSES_WITH_BEGIN: [&str; 7] = [
 ];
 
 /// The tokenizer of an engine with `transformers` 5.
-pub(super) enum OfEngine {
+pub(super) enum EngineTokenizer {
     /// That of the file, with the configured tokens.
     File,
     /// One that the class makes of the vocabulary.
@@ -57,19 +57,19 @@ pub(super) fn rebuilt(
     file: &Tokenizer,
     (model, directory): (&str, &Path),
     engine: ChatEngine,
-) -> Result<OfEngine, String> {
+) -> Result<EngineTokenizer, String> {
     let config = read_object(&directory.join(TOKENIZER_CONFIG_FILE))?;
     let model_config = Value::Object(read_object(&directory.join("config.json"))?);
     let config = Value::Object(config);
     let class = match Chosen::of(engine, model, &config, &model_config) {
-        Chosen::Generic => return Ok(OfEngine::File),
-        Chosen::Other(name) => return Ok(OfEngine::Unknown(name)),
+        Chosen::Generic => return Ok(EngineTokenizer::File),
+        Chosen::Other(name) => return Ok(EngineTokenizer::Unknown(name)),
         Chosen::Class(class) => class,
     };
-    let ModelWrapper::BPE(_) = file.get_model() else { return Ok(OfEngine::Unknown(format!("{class:?}"))) };
+    let ModelWrapper::BPE(_) = file.get_model() else { return Ok(EngineTokenizer::Unknown(format!("{class:?}"))) };
     let tokens = Tokens::read(file, directory, (Some(class), Transformers::Five))?;
     let failed = |error: tokenizers::Error| format!("{}: {error}", directory.display());
-    build(file, &tokens, class, engine).map(|tokenizer| OfEngine::Rebuilt(Box::new(tokenizer))).map_err(failed)
+    build(file, &tokens, class, engine).map(|tokenizer| EngineTokenizer::Rebuilt(Box::new(tokenizer))).map_err(failed)
 }
 
 /// Adds the tokens that a model's other files configure, as `transformers` 5 does with a `tokenizer.json` that it takes as it is.

@@ -9,14 +9,14 @@ use tokenizers::Tokenizer;
 
 use super::components::check_components;
 use super::files::{FilesVersion, ModelFiles, read_if_present};
-use super::rebuilt::{OfEngine, add_configured_tokens, adjusted, default_tokens, is_same, rebuilt};
+use super::rebuilt::{EngineTokenizer, add_configured_tokens, adjusted, default_tokens, is_same, rebuilt};
 use super::scores::read_as_python;
 use super::tekken;
 use crate::tokenize::error::TokenizeError;
-use crate::tokenize::kept::Kept;
 use crate::tokenize::pieces::{Cutting, PieceCache, PieceTokenizer, TextTokenization};
 use crate::tokenize::prompt::{Prompt, PromptOptions, Transformers};
 use crate::tokenize::source::{LoadError, ModelTokenizer, SlicedTokenization, Tokenization};
+use crate::tokenize::truncation::Truncation;
 use chat_template::{ChatError, ChatTemplates, Effort};
 use flash_indexer_engine_chats::mistral_files::TEKKEN_FILE;
 use flash_indexer_engine_chats::{Chat, ChatEngine, CodedPrompts, MediaCut, PrepareError, Rendering, TruncationSide};
@@ -225,7 +225,7 @@ impl ModelTokenizer for FileTokenizer {
         let chat = match prompt {
             Prompt::Text(text) if tekken.is_some() => {
                 // vLLM keeps the first tokens here.
-                let first = |kept: Kept| Kept { side: kept.side.or(Some(TruncationSide::Right)), ..kept };
+                let first = |kept: Truncation| Truncation { side: kept.side.or(Some(TruncationSide::Right)), ..kept };
                 let text = sliced(text, adds_special_tokens, kept.map(first)).with_tokens_at(&[])?;
                 return Ok(Tokenization::Sliced(Box::new(text)));
             }
@@ -319,9 +319,9 @@ fn read_tokenizer(file: &Path, (model, directory): (&str, &Path)) -> Result<Read
     let mut unknown_class = None;
     let mut of = |engine| {
         Ok::<_, String>(match rebuilt(&tokenizer, (model, directory), engine)? {
-            OfEngine::File => None,
-            OfEngine::Rebuilt(tokenizer) => Some(*tokenizer),
-            OfEngine::Unknown(class) => {
+            EngineTokenizer::File => None,
+            EngineTokenizer::Rebuilt(tokenizer) => Some(*tokenizer),
+            EngineTokenizer::Unknown(class) => {
                 unknown_class = Some(class);
                 None
             }

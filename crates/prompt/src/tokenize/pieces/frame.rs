@@ -2,7 +2,7 @@
 
 use tokenizers::{Encoding, Token, Tokenizer};
 
-use crate::tokenize::kept::Kept;
+use crate::tokenize::truncation::Truncation;
 
 /// Ids before and behind the ids of a text.
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -37,7 +37,7 @@ impl Frame {
     }
 
     /// Puts the ids around those of a text, and truncates them.
-    pub(super) fn around(&self, ids: Vec<u32>, kept: Option<Kept>) -> Vec<u32> {
+    pub(super) fn around(&self, ids: Vec<u32>, kept: Option<Truncation>) -> Vec<u32> {
         let content = self.before.len()..self.before.len() + ids.len();
         let is_framed = self.before.is_empty() && self.behind.is_empty();
         let all = if is_framed { ids } else { self.clone_around(&ids) };

@@ -13,8 +13,8 @@ use super::cuts::Cuts;
 use super::encoder::Encoder;
 use super::frame::Frame;
 use crate::tokenize::error::TokenizeError;
-use crate::tokenize::kept::Kept;
 use crate::tokenize::source::SlicedTokenization;
+use crate::tokenize::truncation::Truncation;
 
 /// Bytes that are tokenized in one slice of work, about. A piece is never split.
 const SLICE_BYTES: usize = 8 << 10;
@@ -32,11 +32,11 @@ pub(in crate::tokenize) struct PieceTokenizer {
     tokenizer: Tokenizer,
     /// Cached pieces belong to one loaded tokenizer. Pieces of a former version are never found again, and evicted in time.
     identity: u64,
-    way: Result<Way, String>,
+    way: Result<CutTokenizer, String>,
 }
 
-/// What is known of a tokenizer whose texts are cut.
-struct Way {
+/// A tokenizer whose texts are cut.
+struct CutTokenizer {
     added_tokens: AddedTokens,
     encoder: Encoder,
     cuts: Result<Cuts, String>,
@@ -49,7 +49,7 @@ impl PieceTokenizer {
         // Even numbers. The next odd number is for pieces at the start of a text.
         static NEXT: AtomicU64 = AtomicU64::new(0);
         let identity = NEXT.fetch_add(2, Ordering::Relaxed);
-        let way = Way::of(&tokenizer);
+        let way = CutTokenizer::of(&tokenizer);
         Self { tokenizer, identity, way }
     }
 
@@ -87,13 +87,13 @@ impl PieceTokenizer {
     pub(in crate::tokenize) fn cutting(&self) -> (Cutting, Option<&str>) {
         match &self.way {
             Err(why) => (Cutting::Nowhere, Some(why)),
-            Ok(Way { cuts: Err(why), .. }) => (Cutting::AddedTokens, Some(why)),
+            Ok(CutTokenizer { cuts: Err(why), .. }) => (Cutting::AddedTokens, Some(why)),
             Ok(_) => (Cutting::Words, None),
         }
     }
 }
 
-impl Way {
+impl CutTokenizer {
     fn of(tokenizer: &Tokenizer) -> Result<Self, String> {
         if let Some(why) = obstacle(tokenizer) {
             return Err(why);
@@ -118,7 +118,7 @@ pub(in crate::tokenize) struct TextTokenization {
     /// Of a text that is the beginning of an unknown one: the bytes before which every added token is known.
     known: Option<usize>,
     adds_special_tokens: bool,
-    kept: Option<Kept>,
+    kept: Option<Truncation>,
     position: Position,
     /// The special tokens, if the text itself is not searched for them.
     placed: Option<PlacedTokens>,
@@ -135,7 +135,7 @@ impl TextTokenization {
         cache: Arc<PieceCache>,
         text: String,
         adds_special_tokens: bool,
-        kept: Option<Kept>,
+        kept: Option<Truncation>,
     ) -> Self {
         Self {
             tokenizer,
@@ -241,7 +241,7 @@ impl TextTokenization {
     }
 
     /// Tokenizes the first piece of the rest. Returns the work, in bytes. `None` if the piece is left to the next step.
-    fn tokenize_piece(&mut self, way: &Way) -> Result<Option<usize>, TokenizeError> {
+    fn tokenize_piece(&mut self, way: &CutTokenizer) -> Result<Option<usize>, TokenizeError> {
         let begin = self.rest.start;
         let (end, next) = match &way.cuts {
             Ok(cuts) => cuts.next(&self.text[..self.rest.end], begin),
@@ -271,7 +271,7 @@ impl TextTokenization {
 
     /// The part of a range without added tokens that does not depend on the rest of the text: all of it before an added token,
     /// and of the last one up to a cut.
-    fn known_part(&self, way: &Way, range: Range<usize>) -> Range<usize> {
+    fn known_part(&self, way: &CutTokenizer, range: Range<usize>) -> Range<usize> {
         match self.known {
             Some(known) if range.end == self.text.len() => {
                 let cut = way.cuts.as_ref().ok().and_then(|cuts| cuts.last(&self.text, range.start, known));

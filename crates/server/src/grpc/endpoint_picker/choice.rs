@@ -8,7 +8,7 @@ use std::time::Duration;
 use axum::body::Bytes;
 use flash_indexer_access::Grant;
 use flash_indexer_admission::{LARGE_BYTES, LargeRequests};
-use flash_indexer_registry::{CostWeights, PickOptions, PodFilter, RequestPhase, TokenPrompt};
+use flash_indexer_registry::{CostWeights, InstanceFilter, PickOptions, RequestPhase, TokenPrompt};
 use flash_indexer_telemetry::metrics::{Limit, PickOutcome};
 use flash_indexer_types::{InstanceId, ModelKey};
 use tracing::debug;
@@ -38,7 +38,7 @@ pub(super) struct PickInput {
 }
 
 /// The instance of a request.
-pub(super) struct Chosen {
+pub(super) struct PickedInstance {
     pub(super) address: SocketAddr,
     pub(super) in_flight: InFlight,
 }
@@ -103,7 +103,7 @@ impl Picker {
     }
 
     /// Chooses an instance: by the prompt, or the one of least load if the prompt is not known.
-    pub(super) async fn choose(self: Arc<Self>, input: PickInput) -> Result<Chosen, Refusal> {
+    pub(super) async fn choose(self: Arc<Self>, input: PickInput) -> Result<PickedInstance, Refusal> {
         let (is_large, client) = match &input.body {
             Ok((_, body)) => (body.len() > LARGE_BYTES, input.client.1),
             Err(_) => (false, None),
@@ -126,7 +126,7 @@ impl Picker {
         }
     }
 
-    async fn choose_here(self: Arc<Self>, input: PickInput) -> Result<Chosen, Refusal> {
+    async fn choose_here(self: Arc<Self>, input: PickInput) -> Result<PickedInstance, Refusal> {
         let PickInput { body, subset, client } = input;
         let mut known = None;
         let (picked, outcome) = match self.prompt(body, &client).await {
@@ -187,7 +187,7 @@ impl Picker {
         self: &Arc<Self>,
         known: Option<ModelKey>,
         subset: Option<&Subset>,
-    ) -> Result<Chosen, Refusal> {
+    ) -> Result<PickedInstance, Refusal> {
         let models = match known.or_else(|| self.base_model()) {
             Some(model) => vec![model],
             None => self.api.indexer.models_of_tenant(self.tenant_id()),
@@ -223,7 +223,7 @@ impl Picker {
         prompt: TokenPrompt<'_>,
         weights: CostWeights,
         subset: Option<&Subset>,
-    ) -> Result<Result<Chosen, Refusal>, ApiError> {
+    ) -> Result<Result<PickedInstance, Refusal>, ApiError> {
         let (Some(filter), addresses) = self.instances(key, subset) else { return Ok(Err(Refusal::NotReady)) };
         let number = self.requests.fetch_add(1, Ordering::Relaxed);
         let request_id = format!("endpoint-picker/{:016x}/{number}", self.secret);
@@ -236,7 +236,7 @@ impl Picker {
             return Ok(Err(if is_full { Refusal::Full } else { Refusal::NotReady }));
         };
         let address = addresses.iter().find(|(instance, _)| *instance == chosen.instance).map(|(_, address)| *address);
-        Ok(address.map(|address| Chosen { address, in_flight }).ok_or(Refusal::NotReady))
+        Ok(address.map(|address| PickedInstance { address, in_flight }).ok_or(Refusal::NotReady))
     }
 
     fn options(&self, weights: CostWeights) -> PickOptions {
@@ -246,11 +246,15 @@ impl Picker {
     }
 
     /// The instances of a model that a gateway can reach and permits; no filter if there are none.
-    fn instances(&self, key: &ModelKey, subset: Option<&Subset>) -> (Option<PodFilter>, Vec<(InstanceId, SocketAddr)>) {
+    fn instances(
+        &self,
+        key: &ModelKey,
+        subset: Option<&Subset>,
+    ) -> (Option<InstanceFilter>, Vec<(InstanceId, SocketAddr)>) {
         let mut addresses = self.api.indexer.addresses(key, self.options.target_port);
         addresses.retain(|(_, address)| subset.is_none_or(|subset| subset.admits(*address)));
         let names = addresses.iter().map(|(instance, _)| instance.as_key().to_owned());
-        let filter = (!addresses.is_empty()).then(|| PodFilter::of(names));
+        let filter = (!addresses.is_empty()).then(|| InstanceFilter::of(names));
         (filter, addresses)
     }
 }

@@ -24,12 +24,12 @@ use flash_indexer_telemetry::metrics::{Limit, PickOutcome};
 use tokio::time::Instant;
 use tonic::Status;
 
-use super::choice::{Chosen, InFlight, PickInput, Picker, Refusal};
+use super::choice::{InFlight, PickInput, PickedInstance, Picker, Refusal};
 use super::messages::{
     Subset, chunk, destination_metadata, header, plain, refusal, request_body, request_headers, request_trailers,
     response_body, response_headers, response_trailers, with_destination,
 };
-use super::{Next, Requests};
+use super::{NextResponse, Requests};
 use crate::http::OpenAiEndpoint;
 
 /// Longest chunk of a body that is sent back. Envoy's own chunks are at most as long.
@@ -44,7 +44,7 @@ pub(super) struct Exchange {
     subset: Option<Subset>,
     endpoint: Option<OpenAiEndpoint>,
     body: RequestBody,
-    responses: VecDeque<Outgoing>,
+    responses: VecDeque<PendingResponse>,
     /// The request in flight, until its response has ended.
     in_flight: Option<InFlight>,
     has_ended: bool,
@@ -64,17 +64,18 @@ enum RequestBody {
     /// One message will have it.
     Awaited,
     /// Received chunk by chunk until it has ended.
-    Collected(Collected),
+    Collected(BodyState),
 }
 
-struct Collected {
+/// Received part of a body.
+struct BodyState {
     received: Vec<u8>,
     reserved: BodyBytes,
     deadline: Instant,
 }
 
 /// A response that waits to be sent.
-enum Outgoing {
+enum PendingResponse {
     Message(Box<ProcessingResponse>),
     /// A body that is sent back in chunks.
     Body {
@@ -105,7 +106,7 @@ impl Exchange {
     }
 
     /// The next response; none at the end of the exchange.
-    pub(super) async fn next(&mut self) -> Next {
+    pub(super) async fn next(&mut self) -> NextResponse {
         loop {
             if let Some(response) = self.next_response() {
                 return Some(Ok(response));
@@ -123,8 +124,8 @@ impl Exchange {
 
     fn next_response(&mut self) -> Option<ProcessingResponse> {
         match self.responses.front_mut()? {
-            Outgoing::Message(_) => {}
-            Outgoing::Body { rest, ends, .. } => {
+            PendingResponse::Message(_) => {}
+            PendingResponse::Body { rest, ends, .. } => {
                 let part = rest.split_to(rest.len().min(CHUNK_BYTES)).to_vec();
                 let (is_last, is_end) = (rest.is_empty(), rest.is_empty() && *ends);
                 if is_last {
@@ -134,8 +135,8 @@ impl Exchange {
             }
         }
         match self.responses.pop_front()? {
-            Outgoing::Message(message) => Some(*message),
-            Outgoing::Body { .. } => unreachable!("it is a message"),
+            PendingResponse::Message(message) => Some(*message),
+            PendingResponse::Body { .. } => unreachable!("it is a message"),
         }
     }
 
@@ -143,7 +144,7 @@ impl Exchange {
     async fn receive(&mut self) -> Result<Option<ProcessingRequest>, Status> {
         let requests = &mut self.requests;
         let next = poll_fn(|context| requests.poll_next(context));
-        let RequestBody::Collected(Collected { deadline, .. }) = &self.body else {
+        let RequestBody::Collected(BodyState { deadline, .. }) = &self.body else {
             return next.await.transpose();
         };
         if let Ok(next) = tokio::time::timeout_at(*deadline, next).await {
@@ -191,7 +192,7 @@ impl Exchange {
             BodySendMode::FullDuplexStreamed => {
                 let reserved = self.picker.api().body_budget.body(self.client.1);
                 let deadline = Instant::now() + READ_DEADLINE;
-                self.body = RequestBody::Collected(Collected { received: Vec::new(), reserved, deadline });
+                self.body = RequestBody::Collected(BodyState { received: Vec::new(), reserved, deadline });
             }
             BodySendMode::Buffered | BodySendMode::BufferedPartial => {
                 self.body = RequestBody::Awaited;
@@ -229,7 +230,7 @@ impl Exchange {
                     }
                     Some(endpoint) => Ok((endpoint, Bytes::from(body))),
                 };
-                if let Some(Chosen { address, in_flight }) = self.choose(body).await {
+                if let Some(PickedInstance { address, in_flight }) = self.choose(body).await {
                     self.in_flight = Some(in_flight);
                     let mut response = plain(request_body(with_destination(address)));
                     response.dynamic_metadata = Some(destination_metadata(address));
@@ -275,7 +276,7 @@ impl Exchange {
 
     fn send_back(&mut self, rest: Bytes, ends: bool, reserved: BodyBytes) {
         if !self.has_ended && (ends || !rest.is_empty()) {
-            self.responses.push_back(Outgoing::Body { rest, ends, _reserved: reserved });
+            self.responses.push_back(PendingResponse::Body { rest, ends, _reserved: reserved });
         }
     }
 
@@ -284,7 +285,7 @@ impl Exchange {
         body: Result<(OpenAiEndpoint, Bytes), PickOutcome>,
         mode_override: Option<ProcessingMode>,
     ) {
-        if let Some(Chosen { address, in_flight }) = self.choose(body).await {
+        if let Some(PickedInstance { address, in_flight }) = self.choose(body).await {
             self.in_flight = Some(in_flight);
             let response = plain(request_headers(with_destination(address)));
             let dynamic_metadata = Some(destination_metadata(address));
@@ -293,7 +294,7 @@ impl Exchange {
     }
 
     /// The instance for the request. Without one, the client is answered, and the exchange ends.
-    async fn choose(&mut self, body: Result<(OpenAiEndpoint, Bytes), PickOutcome>) -> Option<Chosen> {
+    async fn choose(&mut self, body: Result<(OpenAiEndpoint, Bytes), PickOutcome>) -> Option<PickedInstance> {
         // A former choice, which the body replaces, is no load.
         self.in_flight = None;
         let input = PickInput { body, subset: self.subset.clone(), client: self.client.clone() };
@@ -341,6 +342,6 @@ impl Exchange {
     }
 
     fn send(&mut self, response: ProcessingResponse) {
-        self.responses.push_back(Outgoing::Message(Box::new(response)));
+        self.responses.push_back(PendingResponse::Message(Box::new(response)));
     }
 }

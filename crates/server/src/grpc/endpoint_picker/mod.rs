@@ -72,7 +72,7 @@ pub(super) const fn messages_bytes_max(body_bytes_max: usize) -> usize {
     2 * body_bytes_max
 }
 
-type Next = Option<Result<ProcessingResponse, Status>>;
+type NextResponse = Option<Result<ProcessingResponse, Status>>;
 
 /// Responses of one exchange, in their order. A message is read only after the responses before it were taken.
 pub(super) struct Exchanges {
@@ -81,14 +81,14 @@ pub(super) struct Exchanges {
 
 enum State {
     Idle(Box<Exchange>),
-    Running(Pin<Box<dyn Future<Output = (Box<Exchange>, Next)> + Send>>),
+    Running(Pin<Box<dyn Future<Output = (Box<Exchange>, NextResponse)> + Send>>),
     Ended,
 }
 
 impl Stream for Exchanges {
     type Item = Result<ProcessingResponse, Status>;
 
-    fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Next> {
+    fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<NextResponse> {
         if let State::Idle(_) = self.state
             && let State::Idle(mut exchange) = std::mem::replace(&mut self.state, State::Ended)
         {

@@ -7,11 +7,11 @@ use flash_indexer_core::{BlockEvent, RemovedCopies, SequenceHash, Tier};
 use crate::event::StoreOrigin;
 
 /// Limit of the managers that a rank names.
-const OWNERS_MAX: usize = 8;
+const MANAGERS_MAX: usize = 8;
 /// Limit of the copies of all managers of a rank, in all tiers and groups. One clear removes all of them.
-const OWNED_COPIES_MAX: usize = 1 << 16;
+const MANAGED_COPIES_MAX: usize = 1 << 16;
 /// Longest name of a manager, in bytes.
-const OWNER_BYTES_MAX: usize = 256;
+const MANAGER_BYTES_MAX: usize = 256;
 /// Copies of one block that a manager has at least if its count has reached the maximum. It stays there until the tier is
 /// cleared.
 const COPIES_MAX: u8 = u8::MAX;
@@ -24,9 +24,9 @@ const COPIES_MAX: u8 = u8::MAX;
 /// Such blocks are rare, so each copy is counted by itself. A rank above a limit forgets the copies of all managers until
 /// its whole cache is cleared.
 #[derive(Debug, Default)]
-pub(super) struct OwnedBlocks {
-    owners: Vec<Box<str>>,
-    blocks: KeyedMap<OwnedBlock, Holders>,
+pub(super) struct ManagedBlocks {
+    managers: Vec<Box<str>>,
+    blocks: KeyedMap<ManagedBlock, Holders>,
     /// Copies of all managers in `blocks`.
     copies: usize,
     /// Whether copies may be missing: a limit was reached, or the rank's state was imported without them.
@@ -35,7 +35,7 @@ pub(super) struct OwnedBlocks {
 
 /// A block in one tier and group; the primary group has no entry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-struct OwnedBlock {
+struct ManagedBlock {
     sequence: SequenceHash,
     tier: Tier,
     group: Option<SecondaryGroup>,
@@ -45,7 +45,7 @@ struct OwnedBlock {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 struct Holders {
     /// Copies of each manager, by its position among the rank's managers; in doubt, at most this many.
-    managers: [u8; OWNERS_MAX],
+    managers: [u8; MANAGERS_MAX],
     /// Copies of the engine itself, at least: it may have had others before a manager had one.
     engine: u8,
     /// Whether it is in doubt whose copies are left.
@@ -56,33 +56,33 @@ struct Holders {
 
 /// Effects of a clear of one manager's blocks.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct ClearedOwner {
+pub(super) struct ClearedManager {
     /// Removals of the manager's copies from an index.
     pub(super) removals: Vec<RankEvent>,
     /// Whether the manager may have further copies.
     pub(super) is_doubtful: bool,
 }
 
-impl OwnedBlocks {
+impl ManagedBlocks {
     /// Records a copy of each block. A reused block has one already, and its manager may be another one than the event
     /// names.
     pub(super) fn stored(
         &mut self,
-        owner: Option<&str>,
+        manager: Option<&str>,
         (tier, origin): (Tier, Option<StoreOrigin>),
         group: Option<SecondaryGroup>,
         blocks: &[SequenceHash],
     ) {
         let is_reused = origin == Some(StoreOrigin::Reused);
-        if let Some(owner) = owner.filter(|owner| !owner.is_empty()) {
-            let Some(owner) = self.position_of(owner, blocks.len()) else { return };
+        if let Some(manager) = manager.filter(|manager| !manager.is_empty()) {
+            let Some(manager) = self.position_of(manager, blocks.len()) else { return };
             for &sequence in blocks {
-                self.change(OwnedBlock { sequence, tier, group }, |holders| {
+                self.change(ManagedBlock { sequence, tier, group }, |holders| {
                     holders.is_whole = false;
-                    match holders.managers[owner] {
-                        0 if is_reused => (holders.managers[owner], holders.is_doubtful) = (1, true),
+                    match holders.managers[manager] {
+                        0 if is_reused => (holders.managers[manager], holders.is_doubtful) = (1, true),
                         _ if is_reused => {}
-                        _ => holders.add(owner),
+                        _ => holders.add(manager),
                     }
                 });
             }
@@ -94,20 +94,20 @@ impl OwnedBlocks {
         }
     }
 
-    /// Records the complete state of blocks in a tier: no other than `owner`, or the engine itself, has copies there.
+    /// Records the complete state of blocks in a tier: no other than `manager`, or the engine itself, has copies there.
     pub(super) fn stored_as_state(
         &mut self,
-        owner: Option<&str>,
+        manager: Option<&str>,
         tier: Tier,
         group: Option<SecondaryGroup>,
         blocks: &[SequenceHash],
     ) {
         self.removed(None, (tier, RemovedCopies::All), group, blocks);
-        let Some(owner) = owner.filter(|owner| !owner.is_empty()) else { return };
-        let Some(owner) = self.position_of(owner, blocks.len()) else { return };
+        let Some(manager) = manager.filter(|manager| !manager.is_empty()) else { return };
+        let Some(manager) = self.position_of(manager, blocks.len()) else { return };
         for &sequence in blocks {
-            self.change(OwnedBlock { sequence, tier, group }, |holders| {
-                holders.managers[owner] = 1;
+            self.change(ManagedBlock { sequence, tier, group }, |holders| {
+                holders.managers[manager] = 1;
                 holders.is_whole = true;
             });
         }
@@ -116,27 +116,27 @@ impl OwnedBlocks {
     /// Records a removal of blocks. A removal of all copies includes those of every manager.
     pub(super) fn removed(
         &mut self,
-        owner: Option<&str>,
+        manager: Option<&str>,
         (tier, copies): (Tier, RemovedCopies),
         group: Option<SecondaryGroup>,
         blocks: &[SequenceHash],
     ) {
-        let owner = owner.filter(|owner| !owner.is_empty());
-        let position = owner.and_then(|owner| self.owners.iter().position(|known| **known == *owner));
-        if let (RemovedCopies::AllBut(left), Some(owner)) = (copies, owner) {
+        let manager = manager.filter(|manager| !manager.is_empty());
+        let position = manager.and_then(|manager| self.managers.iter().position(|known| **known == *manager));
+        if let (RemovedCopies::AllBut(left), Some(manager)) = (copies, manager) {
             // They may be copies of the manager that were not published.
-            let Some(owner) = self.position_of(owner, blocks.len()) else { return };
+            let Some(manager) = self.position_of(manager, blocks.len()) else { return };
             for &sequence in blocks {
-                self.change(OwnedBlock { sequence, tier, group }, |holders| holders.leave(left, Some(owner)));
+                self.change(ManagedBlock { sequence, tier, group }, |holders| holders.leave(left, Some(manager)));
             }
             return self.enforce_limit();
         }
-        self.change_known(tier, group, blocks, |holders| match (copies, owner) {
+        self.change_known(tier, group, blocks, |holders| match (copies, manager) {
             (RemovedCopies::All, _) => *holders = Holders::default(),
             (RemovedCopies::AllBut(left), _) => holders.leave(left, None),
             (RemovedCopies::One, _) if holders.is_whole => *holders = Holders::default(),
             (RemovedCopies::One, None) if holders.engine > 0 => holders.engine -= u8::from(holders.engine < COPIES_MAX),
-            (RemovedCopies::One, _) => match position.map(|owner| &mut holders.managers[owner]) {
+            (RemovedCopies::One, _) => match position.map(|manager| &mut holders.managers[manager]) {
                 Some(held @ 1..) => *held -= u8::from(*held < COPIES_MAX),
                 // Of a copy that was not published, or whose manager is another one than a store named.
                 _ => holders.is_doubtful = true,
@@ -154,13 +154,15 @@ impl OwnedBlocks {
         blocks: &[SequenceHash],
     ) {
         for &sequence in blocks {
-            let Some(before) = self.blocks.get(&OwnedBlock { sequence, tier: from, group }).copied() else { continue };
-            self.change(OwnedBlock { sequence, tier: to, group }, |holders| {
+            let Some(before) = self.blocks.get(&ManagedBlock { sequence, tier: from, group }).copied() else {
+                continue;
+            };
+            self.change(ManagedBlock { sequence, tier: to, group }, |holders| {
                 let may_hold = |at: &usize| before.managers[*at] > 0;
-                (0..OWNERS_MAX).filter(may_hold).for_each(|owner| holders.add(owner));
+                (0..MANAGERS_MAX).filter(may_hold).for_each(|manager| holders.add(manager));
                 holders.is_doubtful = true;
             });
-            self.change(OwnedBlock { sequence, tier: from, group }, |holders| match copies {
+            self.change(ManagedBlock { sequence, tier: from, group }, |holders| match copies {
                 RemovedCopies::All => *holders = Holders::default(),
                 RemovedCopies::One | RemovedCopies::AllBut(_) => holders.is_doubtful = true,
             });
@@ -178,7 +180,7 @@ impl OwnedBlocks {
     /// Bytes that the table of the copies takes.
     pub(super) fn bytes(&self) -> usize {
         // A table is at most seven eighths full, and has a byte beside each entry.
-        self.blocks.capacity() * 8 / 7 * (size_of::<(OwnedBlock, Holders)>() + 1)
+        self.blocks.capacity() * 8 / 7 * (size_of::<(ManagedBlock, Holders)>() + 1)
     }
 
     /// Whether the managers of the rank's copies are known.
@@ -194,16 +196,18 @@ impl OwnedBlocks {
     }
 
     /// Removes one manager's blocks of a scope. None if they are not known.
-    pub(super) fn clear_owner(&mut self, owner: &str, scope: ClearScope) -> Option<ClearedOwner> {
+    pub(super) fn clear_manager(&mut self, manager: &str, scope: ClearScope) -> Option<ClearedManager> {
         if self.is_incomplete {
             return None;
         }
         let (mut is_doubtful, mut cleared) = (false, KeyedMap::<_, Vec<SequenceHash>>::default());
-        let known = self.owners.iter().position(|known| **known == *owner);
-        for (&OwnedBlock { sequence, tier, group }, holders) in
+        let known = self.managers.iter().position(|known| **known == *manager);
+        for (&ManagedBlock { sequence, tier, group }, holders) in
             self.blocks.iter_mut().filter(|(block, _)| block.is_in(scope))
         {
-            let Some(copies @ 1..) = known.map(|owner| std::mem::take(&mut holders.managers[owner])) else { continue };
+            let Some(copies @ 1..) = known.map(|manager| std::mem::take(&mut holders.managers[manager])) else {
+                continue;
+            };
             self.copies -= usize::from(copies);
             is_doubtful |= holders.is_doubtful;
             let removed = match (holders.is_doubtful, holders.is_whole) {
@@ -222,7 +226,7 @@ impl OwnedBlocks {
             let copies = if is_whole { RemovedCopies::All } else { RemovedCopies::One };
             removal((tier, copies), group, blocks)
         });
-        Some(ClearedOwner { removals: removals.collect(), is_doubtful })
+        Some(ClearedManager { removals: removals.collect(), is_doubtful })
     }
 
     /// Records that the rank's earlier copies are unknown.
@@ -231,28 +235,28 @@ impl OwnedBlocks {
     }
 
     fn enforce_limit(&mut self) {
-        if self.copies > OWNED_COPIES_MAX {
+        if self.copies > MANAGED_COPIES_MAX {
             self.forget();
         }
     }
 
     /// The position of a manager that gains copies of this many blocks. None if the copies of managers are unknown: they
     /// may exceed a limit.
-    fn position_of(&mut self, owner: &str, blocks: usize) -> Option<usize> {
+    fn position_of(&mut self, manager: &str, blocks: usize) -> Option<usize> {
         if self.is_incomplete {
             return None;
         }
-        let known = self.owners.iter().position(|known| **known == *owner);
-        if self.copies + blocks > OWNED_COPIES_MAX
-            || owner.len() > OWNER_BYTES_MAX
-            || (known.is_none() && self.owners.len() >= OWNERS_MAX)
+        let known = self.managers.iter().position(|known| **known == *manager);
+        if self.copies + blocks > MANAGED_COPIES_MAX
+            || manager.len() > MANAGER_BYTES_MAX
+            || (known.is_none() && self.managers.len() >= MANAGERS_MAX)
         {
             self.forget();
             return None;
         }
         Some(known.unwrap_or_else(|| {
-            self.owners.push(owner.into());
-            self.owners.len() - 1
+            self.managers.push(manager.into());
+            self.managers.len() - 1
         }))
     }
 
@@ -268,7 +272,7 @@ impl OwnedBlocks {
             return;
         }
         for &sequence in blocks {
-            let block = OwnedBlock { sequence, tier, group };
+            let block = ManagedBlock { sequence, tier, group };
             if self.blocks.contains_key(&block) {
                 self.change(block, &change);
             }
@@ -276,7 +280,7 @@ impl OwnedBlocks {
     }
 
     /// Changes the holders of a block, and drops a block that no manager holds any more.
-    fn change(&mut self, block: OwnedBlock, change: impl FnOnce(&mut Holders)) {
+    fn change(&mut self, block: ManagedBlock, change: impl FnOnce(&mut Holders)) {
         let holders = self.blocks.entry(block).or_default();
         let before = holders.copies();
         change(holders);
@@ -294,9 +298,9 @@ impl Holders {
         self.managers.iter().map(|&copies| usize::from(copies)).sum()
     }
 
-    fn add(&mut self, owner: usize) {
-        self.managers[owner] = self.managers[owner].saturating_add(1);
-        self.is_doubtful |= self.managers[owner] == COPIES_MAX;
+    fn add(&mut self, manager: usize) {
+        self.managers[manager] = self.managers[manager].saturating_add(1);
+        self.is_doubtful |= self.managers[manager] == COPIES_MAX;
     }
 
     /// Records that this many copies are left, of any holder.
@@ -311,7 +315,7 @@ impl Holders {
     }
 }
 
-impl OwnedBlock {
+impl ManagedBlock {
     fn is_in(&self, scope: ClearScope) -> bool {
         let is_in_group = match (scope.groups, self.group) {
             (ClearedGroups::All, _) | (ClearedGroups::Primary, None) => true,
@@ -345,13 +349,13 @@ mod tests {
     }
 
     /// A store of copies in host memory.
-    fn store(owned: &mut OwnedBlocks, owner: Option<&str>, count: u64) {
-        owned.stored(owner, (Tier::Host, None), None, &blocks(count));
+    fn store(managed: &mut ManagedBlocks, manager: Option<&str>, count: u64) {
+        managed.stored(manager, (Tier::Host, None), None, &blocks(count));
     }
 
     /// Copies that a clear of a manager removes, and whether it may have others.
-    fn cleared(owned: &mut OwnedBlocks, owner: &str) -> Option<(usize, bool)> {
-        let ClearedOwner { removals, is_doubtful } = owned.clear_owner(owner, ALL)?;
+    fn cleared(managed: &mut ManagedBlocks, manager: &str) -> Option<(usize, bool)> {
+        let ClearedManager { removals, is_doubtful } = managed.clear_manager(manager, ALL)?;
         let removed = removals.iter().map(|removal| match removal {
             RankEvent::Primary(BlockEvent::Removed { tier: Tier::Host, blocks, .. }) => blocks.len(),
             other => panic!("{other:?}"),
@@ -361,28 +365,28 @@ mod tests {
 
     #[test]
     fn a_manager_has_the_copies_that_its_events_left() {
-        let mut owned = OwnedBlocks::default();
-        (0..2).for_each(|_| store(&mut owned, Some("a"), 3));
-        store(&mut owned, Some("b"), 3);
-        store(&mut owned, None, 3);
-        owned.removed(Some("a"), ONE, None, &blocks(1));
-        owned.removed(None, ONE, None, &blocks(3));
+        let mut managed = ManagedBlocks::default();
+        (0..2).for_each(|_| store(&mut managed, Some("a"), 3));
+        store(&mut managed, Some("b"), 3);
+        store(&mut managed, None, 3);
+        managed.removed(Some("a"), ONE, None, &blocks(1));
+        managed.removed(None, ONE, None, &blocks(3));
         let disk = ClearScope { tier: Some(Tier::Disk), ..ALL };
-        let nothing = ClearedOwner { removals: Vec::new(), is_doubtful: false };
-        assert_eq!(owned.clear_owner("a", disk), Some(nothing));
-        assert_eq!(cleared(&mut owned, "a"), Some((1 + 2 + 2, false)));
-        owned.removed(None, (Tier::Host, RemovedCopies::All), None, &blocks(2));
-        assert_eq!(cleared(&mut owned, "b"), Some((1, false)), "one block is left");
-        assert_eq!((owned.copies, owned.blocks.len()), (0, 0));
+        let nothing = ClearedManager { removals: Vec::new(), is_doubtful: false };
+        assert_eq!(managed.clear_manager("a", disk), Some(nothing));
+        assert_eq!(cleared(&mut managed, "a"), Some((1 + 2 + 2, false)));
+        managed.removed(None, (Tier::Host, RemovedCopies::All), None, &blocks(2));
+        assert_eq!(cleared(&mut managed, "b"), Some((1, false)), "one block is left");
+        assert_eq!((managed.copies, managed.blocks.len()), (0, 0));
     }
 
     /// A clear of manager `a` after a change of block 0, of which it has one copy and block 1 too.
-    fn cleared_after(change: impl FnOnce(&mut OwnedBlocks)) -> Option<(usize, bool)> {
-        let mut owned = OwnedBlocks::default();
-        store(&mut owned, Some("a"), 2);
-        change(&mut owned);
-        let cleared = cleared(&mut owned, "a");
-        assert_eq!(owned.copies, owned.blocks.values().map(Holders::copies).sum::<usize>());
+    fn cleared_after(change: impl FnOnce(&mut ManagedBlocks)) -> Option<(usize, bool)> {
+        let mut managed = ManagedBlocks::default();
+        store(&mut managed, Some("a"), 2);
+        change(&mut managed);
+        let cleared = cleared(&mut managed, "a");
+        assert_eq!(managed.copies, managed.blocks.values().map(Holders::copies).sum::<usize>());
         cleared
     }
 
@@ -392,83 +396,92 @@ mod tests {
         let left = |left| (Tier::Host, RemovedCopies::AllBut(left));
         assert_eq!(cleared_after(|_| {}), Some((2, false)));
         // The engine itself or another manager has had no copy that an event ended.
-        for owner in [None, Some(""), Some("b")] {
-            assert_eq!(cleared_after(|owned| owned.removed(owner, ONE, None, &blocks(1))), uncertain, "{owner:?}");
+        for manager in [None, Some(""), Some("b")] {
+            assert_eq!(
+                cleared_after(|managed| managed.removed(manager, ONE, None, &blocks(1))),
+                uncertain,
+                "{manager:?}"
+            );
         }
-        for owner in [None, Some("a"), Some("b")] {
-            assert_eq!(cleared_after(|owned| owned.removed(owner, left(1), None, &blocks(1))), uncertain, "{owner:?}");
+        for manager in [None, Some("a"), Some("b")] {
+            assert_eq!(
+                cleared_after(|managed| managed.removed(manager, left(1), None, &blocks(1))),
+                uncertain,
+                "{manager:?}"
+            );
         }
-        assert_eq!(cleared_after(|owned| owned.removed(Some("a"), left(u32::MAX), None, &blocks(1))), uncertain);
+        assert_eq!(cleared_after(|managed| managed.removed(Some("a"), left(u32::MAX), None, &blocks(1))), uncertain);
         let reused = (Tier::Host, Some(StoreOrigin::Reused));
-        assert_eq!(cleared_after(|owned| owned.stored(Some("b"), reused, None, &blocks(1))), uncertain);
-        assert_eq!(cleared_after(|owned| owned.stored(Some("a"), reused, None, &blocks(1))), Some((2, false)));
+        assert_eq!(cleared_after(|managed| managed.stored(Some("b"), reused, None, &blocks(1))), uncertain);
+        assert_eq!(cleared_after(|managed| managed.stored(Some("a"), reused, None, &blocks(1))), Some((2, false)));
         for tiers in [(Tier::Host, Tier::Disk), (Tier::Host, Tier::Device)] {
-            let transfer = |owned: &mut OwnedBlocks| owned.transferred(tiers, RemovedCopies::One, None, &blocks(1));
+            let transfer =
+                |managed: &mut ManagedBlocks| managed.transferred(tiers, RemovedCopies::One, None, &blocks(1));
             assert_eq!(cleared_after(transfer), uncertain);
         }
         // A doubt ends with the last copy.
-        let ended = |owned: &mut OwnedBlocks| {
-            owned.removed(None, left(1), None, &blocks(1));
-            owned.removed(Some("a"), ONE, None, &blocks(1));
+        let ended = |managed: &mut ManagedBlocks| {
+            managed.removed(None, left(1), None, &blocks(1));
+            managed.removed(Some("a"), ONE, None, &blocks(1));
         };
         assert_eq!(cleared_after(ended), Some((1, false)));
     }
 
     #[test]
     fn a_copy_of_a_manager_that_was_never_published_is_in_doubt() {
-        let mut owned = OwnedBlocks::default();
-        owned.removed(Some("a"), (Tier::Host, RemovedCopies::AllBut(2)), None, &blocks(1));
-        assert_eq!(cleared(&mut owned, "a"), Some((0, true)));
-        owned.stored(Some("b"), (Tier::Host, Some(StoreOrigin::Reused)), None, &blocks(1));
-        assert_eq!(cleared(&mut owned, "b"), Some((0, true)));
+        let mut managed = ManagedBlocks::default();
+        managed.removed(Some("a"), (Tier::Host, RemovedCopies::AllBut(2)), None, &blocks(1));
+        assert_eq!(cleared(&mut managed, "a"), Some((0, true)));
+        managed.stored(Some("b"), (Tier::Host, Some(StoreOrigin::Reused)), None, &blocks(1));
+        assert_eq!(cleared(&mut managed, "b"), Some((0, true)));
     }
 
     #[test]
     fn the_manager_of_a_complete_state_has_every_copy() {
-        let mut owned = OwnedBlocks::default();
-        store(&mut owned, Some("a"), 2);
-        owned.stored_as_state(Some("b"), Tier::Host, None, &blocks(1));
-        assert_eq!(cleared(&mut owned, "a"), Some((1, false)));
-        let removals = owned.clear_owner("b", ALL).expect("known").removals;
+        let mut managed = ManagedBlocks::default();
+        store(&mut managed, Some("a"), 2);
+        managed.stored_as_state(Some("b"), Tier::Host, None, &blocks(1));
+        assert_eq!(cleared(&mut managed, "a"), Some((1, false)));
+        let removals = managed.clear_manager("b", ALL).expect("known").removals;
         assert_eq!(removals, [removal((Tier::Host, RemovedCopies::All), None, blocks(1))]);
     }
 
     #[test]
     fn the_bytes_of_a_table_end_with_its_copies() {
-        let mut owned = OwnedBlocks::default();
-        assert_eq!(owned.bytes(), 0);
-        store(&mut owned, Some("a"), OWNED_COPIES_MAX as u64);
-        let bytes = OWNED_COPIES_MAX * size_of::<(OwnedBlock, Holders)>()..=OWNED_COPIES_MAX * 100;
-        assert!(bytes.contains(&owned.bytes()), "{} bytes", owned.bytes());
-        let ends: [fn(&mut OwnedBlocks); 3] =
-            [|owned| owned.clear(ALL), |owned| drop(owned.clear_owner("a", ALL)), OwnedBlocks::forget];
+        let mut managed = ManagedBlocks::default();
+        assert_eq!(managed.bytes(), 0);
+        store(&mut managed, Some("a"), MANAGED_COPIES_MAX as u64);
+        let bytes = MANAGED_COPIES_MAX * size_of::<(ManagedBlock, Holders)>()..=MANAGED_COPIES_MAX * 100;
+        assert!(bytes.contains(&managed.bytes()), "{} bytes", managed.bytes());
+        let ends: [fn(&mut ManagedBlocks); 3] =
+            [|managed| managed.clear(ALL), |managed| drop(managed.clear_manager("a", ALL)), ManagedBlocks::forget];
         for end in ends {
-            let mut owned = OwnedBlocks::default();
-            store(&mut owned, Some("a"), 1_000);
-            end(&mut owned);
-            assert_eq!(owned.bytes(), 0);
+            let mut managed = ManagedBlocks::default();
+            store(&mut managed, Some("a"), 1_000);
+            end(&mut managed);
+            assert_eq!(managed.bytes(), 0);
         }
     }
 
     #[test]
     fn managers_above_a_limit_are_unknown_until_the_cache_is_cleared() {
-        let name = "n".repeat(OWNER_BYTES_MAX + 1);
-        let mut owned = OwnedBlocks::default();
-        store(&mut owned, Some(&name), 1);
-        assert_eq!(cleared(&mut owned, "a"), None);
+        let name = "n".repeat(MANAGER_BYTES_MAX + 1);
+        let mut managed = ManagedBlocks::default();
+        store(&mut managed, Some(&name), 1);
+        assert_eq!(cleared(&mut managed, "a"), None);
 
-        let mut owned = OwnedBlocks::default();
-        for owner in 0..OWNERS_MAX {
-            store(&mut owned, Some(&owner.to_string()), 1);
+        let mut managed = ManagedBlocks::default();
+        for manager in 0..MANAGERS_MAX {
+            store(&mut managed, Some(&manager.to_string()), 1);
         }
-        assert!(cleared(&mut owned, "0").is_some());
-        store(&mut owned, Some("another"), 1);
-        assert_eq!(cleared(&mut owned, "1"), None);
+        assert!(cleared(&mut managed, "0").is_some());
+        store(&mut managed, Some("another"), 1);
+        assert_eq!(cleared(&mut managed, "1"), None);
 
-        let mut owned = OwnedBlocks::default();
-        (0..4).for_each(|_| store(&mut owned, Some("a"), OWNED_COPIES_MAX as u64 / 4));
-        assert!(!owned.is_incomplete);
-        store(&mut owned, Some("a"), 1);
-        assert_eq!(cleared(&mut owned, "a"), None, "copies of one block count each");
+        let mut managed = ManagedBlocks::default();
+        (0..4).for_each(|_| store(&mut managed, Some("a"), MANAGED_COPIES_MAX as u64 / 4));
+        assert!(!managed.is_incomplete);
+        store(&mut managed, Some("a"), 1);
+        assert_eq!(cleared(&mut managed, "a"), None, "copies of one block count each");
     }
 }

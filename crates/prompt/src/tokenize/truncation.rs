@@ -2,9 +2,9 @@
 
 use flash_indexer_engine_chats::TruncationSide;
 
-/// How many ids of a prompt are kept, and which.
+/// Number and side of the ids of a prompt that truncation keeps.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Kept {
+pub(super) struct Truncation {
     /// Maximum number of ids.
     pub(super) count: usize,
     /// The side at which ids are left out, regardless of their values. `None` truncates from the left as the `tokenizers` library does, as
@@ -13,7 +13,7 @@ pub(super) struct Kept {
     pub(super) side: Option<TruncationSide>,
 }
 
-impl Kept {
+impl Truncation {
     /// The ids that are kept.
     pub(super) fn of(self, ids: &[u32], is_added: impl Fn(usize) -> bool) -> Vec<u32> {
         let surplus = ids.len().saturating_sub(self.count);
