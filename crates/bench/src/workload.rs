@@ -2,9 +2,9 @@
 
 use std::ops::Range;
 
-use flash_indexer_core::{BlockEvent, LocalHash, SequenceHash, WorkerRank};
+use flash_indexer_core::{BlockEvent, SequenceHash, WorkerRank};
 use flash_indexer_sim::workload::HashedPrompt;
-use flash_indexer_sim::{Fleet, FleetOptions, RequestTooLarge};
+use flash_indexer_sim::{Fleet, FleetOptions, FleetStep, RequestTooLarge};
 use rustc_hash::FxHashSet;
 
 use crate::backend::WorkerEvent;
@@ -31,20 +31,8 @@ pub struct Play {
     pub refused: usize,
 }
 
-/// One request of a play.
-#[derive(Debug)]
-pub struct PlayedRequest {
-    /// When it arrived, in milliseconds since the trace's start.
-    pub at_ms: u64,
-    /// The rank that served it.
-    pub rank: WorkerRank,
-    /// Local hashes of its blocks.
-    pub query: Vec<LocalHash>,
-    /// Leading **blocks** that `rank` reused from its cache.
-    pub reused: usize,
-    /// Range of its events in the play.
-    pub events: Range<usize>,
-}
+/// One request of a play, with the range of its events in the play.
+pub type PlayedRequest = FleetStep<Range<usize>>;
 
 impl Workload {
     /// Plays `prompts` through a fleet, `passes` (one or two) times.

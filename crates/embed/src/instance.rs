@@ -13,7 +13,7 @@ use crate::rank::RankState;
 use crate::report::{MessageReport, ReplayRequest};
 use crate::state::{IndexState, RANKS_MAX};
 use crate::stream::{Message, StreamState};
-use crate::trust::{LastTrust, RankTrust};
+use crate::trust::{LastTrust, RankTrust, with_pending};
 
 /// Limit of the ranks that the batches of one stream name.
 pub const RANKS_PER_STREAM_MAX: usize = 1024;
@@ -114,9 +114,9 @@ impl Instance {
     /// Trust in a rank, leaving aside blocks that wait for a parent.
     fn last_trust(&self, rank: &RankState) -> RankTrust {
         let Some(stream) = rank.stream.and_then(|at| self.streams.get(&at)) else {
-            return rank.own.as_ref().unwrap_or(&LastTrust::Cold).with_pending(None);
+            return with_pending(rank.own.as_ref().unwrap_or(&LastTrust::Cold), None);
         };
-        let trust = rank.own.as_ref().unwrap_or(&stream.last).with_pending(stream.pending);
+        let trust = with_pending(rank.own.as_ref().unwrap_or(&stream.last), stream.pending);
         match stream.never_exact {
             Some(why) if trust == RankTrust::EXACT => RankTrust::degraded(why.to_owned()),
             _ => trust,
@@ -143,7 +143,7 @@ impl Instance {
                     self.states_of(at).for_each(|rank| rank.forget(shared));
                 }
                 Action::Trust(trust) => {
-                    stream.last = trust.into();
+                    stream.last = LastTrust::of(trust, |why| why);
                     self.states_of(at).for_each(RankState::follow_stream);
                     self.changed = self.ranks_of(at).collect();
                 }

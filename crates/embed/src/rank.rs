@@ -4,9 +4,9 @@ use std::fmt::Display;
 use std::sync::Arc;
 
 use flash_indexer_core::groups::RankEvent;
-use flash_indexer_core::{Applied, BlockEvent, DpRank, RemovedCopies, SharedIndex, WorkerRank};
+use flash_indexer_core::{Applied, BlockEvent, DpRank, SharedIndex, WorkerRank};
 use flash_indexer_wire::{
-    BlockStored, EngineEvent, EventError, StoreOrigin, TranslateError, Translator, TranslatorOptions,
+    Application, BlockStored, EngineEvent, EventError, ShownLoss, TranslateError, Translator, TranslatorOptions,
 };
 
 use crate::effects::losses;
@@ -14,9 +14,6 @@ use crate::options::EngineOptions;
 use crate::report::MessageReport;
 use crate::state::IndexState;
 use crate::trust::{LastTrust, PublishedTrust};
-
-/// Reason label of moves of which it is unknown how many copies they left.
-const MOVED_COPIES_UNKNOWN: &str = "moved_copies_unknown";
 
 #[derive(Debug)]
 pub(crate) struct RankState {
@@ -30,27 +27,6 @@ pub(crate) struct RankState {
     /// Whether the loss of content that no message can have is recorded.
     is_content_lost: bool,
     pub(crate) published: Arc<PublishedTrust>,
-}
-
-/// How the changes of an event are applied.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Application {
-    AsPublished,
-    /// No block that is held in the event's tier gains a copy.
-    Refresh,
-    /// A removal of blocks with several copies leaves an unknown number.
-    MoveLastCopy,
-}
-
-impl Application {
-    fn of(event: &EngineEvent<'_>, removed: RemovedCopies) -> Self {
-        match event {
-            EngineEvent::Stored(stored) if stored.effective_origin() == Some(StoreOrigin::Reused) => Self::Refresh,
-            EngineEvent::Removed(removed) if removed.remaining_copy_counts.is_some() => Self::Refresh,
-            EngineEvent::Transferred(_) if removed == RemovedCopies::All => Self::MoveLastCopy,
-            _ => Self::AsPublished,
-        }
-    }
 }
 
 impl RankState {
@@ -136,11 +112,9 @@ impl RankState {
         let doubt = changes.doubt.take();
         let has_salt = translator.adapter_salt().salt().is_some();
         let has_forgotten_salts = translator.has_forgotten_salts();
-        let is_complete = !translator.has_unsupported_groups()
-            && !translator.lacks_primary_group()
-            && !translator.has_unknown_window();
+        let is_complete = translator.is_complete();
         if matches!(event, EngineEvent::Stored(_)) && has_salt && index.size(rank).waiting > 0 {
-            self.lose(&"salted blocks were stored while others waited for a parent: their salt may be the parent's");
+            self.lose(&ShownLoss::SaltedStore);
         }
         let application = Application::of(&event, options.removed_copies);
         for change in changes {
@@ -148,7 +122,7 @@ impl RankState {
                 && has_forgotten_salts
                 && blocks.iter().any(|&block| !index.is_held(rank, block))
             {
-                self.lose(&"blocks were stored again by sequence hash alone, and their salts are forgotten");
+                self.lose(&ShownLoss::CopySalt);
             }
             match application {
                 Application::AsPublished => self.apply(shared, &change, report),
@@ -158,9 +132,8 @@ impl RankState {
                 }
                 Application::MoveLastCopy => {
                     if index.removes_several_copies(rank, &change) {
-                        let why = "the engine has moved blocks of which it had stored several copies, and publishes the removal of the last one only";
-                        report.reject(MOVED_COPIES_UNKNOWN, &why);
-                        self.lose(&why);
+                        report.reject(ShownLoss::MOVED_COPIES_UNKNOWN, &ShownLoss::MovedCopies);
+                        self.lose(&ShownLoss::MovedCopies);
                     }
                     self.apply(shared, &change, report);
                 }
@@ -171,7 +144,7 @@ impl RankState {
             && !has_salt
             && !index.is_held(rank, parent)
         {
-            self.lose(&"blocks follow a parent that is not held and whose salt is forgotten");
+            self.lose(&ShownLoss::ParentSalt);
         }
         if let Some(doubt) = doubt {
             self.reject(&doubt, report);
@@ -185,11 +158,7 @@ impl RankState {
     /// Records what the rank's events cannot show, at the end of a batch: within it, secondary groups may come first.
     pub(crate) fn end_batch(&mut self) {
         let Some(translator) = &self.translator else { return };
-        let why = if translator.lacks_primary_group() {
-            "no cache group with full attention has published its blocks: prefixes cannot be matched"
-        } else if translator.has_unknown_window() {
-            "the engine does not publish the size of its sliding window: matches can be too long"
-        } else {
+        let Some(why) = translator.content_loss() else {
             self.is_content_lost = false;
             return;
         };

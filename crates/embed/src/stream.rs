@@ -1,6 +1,6 @@
 //! State of one stream: the messages of one endpoint of an engine.
 
-use flash_indexer_wire::{BatchError, BatchOutline, Pending, Start, Stream, StreamLimits, StreamOptions};
+use flash_indexer_wire::{BatchError, BatchOutline, Numbering, Pending, Start, Stream, StreamLimits, StreamOptions};
 
 use crate::options::EngineOptions;
 use crate::trust::LastTrust;
@@ -32,17 +32,6 @@ impl AsRef<[u8]> for Message {
     }
 }
 
-/// Who numbers the messages of a stream. The first message of a connection decides.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Numbering {
-    /// No message was received since the engine connected.
-    Unknown,
-    /// The engine.
-    Engine,
-    /// The index: the next message has this number.
-    Index(u64),
-}
-
 #[derive(Debug)]
 pub(crate) struct StreamState {
     pub(crate) messages: Stream<Message>,
@@ -68,24 +57,11 @@ impl StreamState {
 
     /// The number of a live message that has this one. None if the messages before it differ.
     pub(crate) fn number(&mut self, sent: Option<u64>) -> Option<u64> {
-        if self.numbering == Numbering::Unknown {
-            self.numbering = match sent {
-                Some(_) => Numbering::Engine,
-                None => {
-                    self.never_exact = Some(UNNUMBERED);
-                    Numbering::Index(0)
-                }
-            };
+        let number = self.numbering.number(sent);
+        if let Numbering::Receiver(_) = self.numbering {
+            self.never_exact = Some(UNNUMBERED);
         }
-        match (&mut self.numbering, sent) {
-            (Numbering::Engine, sent) => sent,
-            (Numbering::Index(next), None) => {
-                let number = *next;
-                *next += 1;
-                Some(number)
-            }
-            (Numbering::Index(_) | Numbering::Unknown, _) => None,
-        }
+        number
     }
 
     /// All that the trust in the stream's ranks depends on, besides their own changes.

@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicU8, Ordering};
 
-use flash_indexer_wire::{Pending, StreamTrust};
+use flash_indexer_wire::{Pending, TrustBasis};
 
 /// Reliability of what the index has of a rank. A less reliable state is greater.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -62,39 +62,17 @@ impl RankTrust {
     }
 }
 
-/// Trust as of the last applied change.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum LastTrust {
-    Cold,
-    Exact,
-    /// Changes were lost that no replay can return.
-    Lost(String),
-}
+/// Trust as of the last applied change, with the description of a loss.
+pub(crate) type LastTrust = flash_indexer_wire::LastTrust<String>;
 
-impl From<StreamTrust> for LastTrust {
-    fn from(trust: StreamTrust) -> Self {
-        match trust {
-            StreamTrust::Cold => Self::Cold,
-            StreamTrust::Exact => Self::Exact,
-            StreamTrust::Degraded(why) => Self::Lost(why.to_string()),
-        }
-    }
-}
-
-impl LastTrust {
-    /// Trust of a rank whose stream misses `pending` after the last applied message.
-    pub(crate) fn with_pending(&self, pending: Option<Pending>) -> RankTrust {
-        let degraded = |pending: Pending| RankTrust::degraded(pending.to_string());
-        match (self, pending) {
-            (Self::Lost(why), _) => RankTrust::degraded(why.clone()),
-            (_, Some(pending @ Pending::Recovering { .. })) => {
-                RankTrust { state: TrustState::Recovering, why: Some(pending.to_string()) }
-            }
-            (_, Some(pending @ Pending::TailLost)) => degraded(pending),
-            (Self::Cold, _) => RankTrust::COLD,
-            (Self::Exact, Some(pending @ (Pending::Unverified | Pending::FirstContact))) => degraded(pending),
-            (Self::Exact, None) => RankTrust::EXACT,
-        }
+/// Trust in a rank whose stream misses `pending` after the last applied message.
+pub(crate) fn with_pending(last: &LastTrust, pending: Option<Pending>) -> RankTrust {
+    match last.with_pending(pending) {
+        TrustBasis::Cold => RankTrust::COLD,
+        TrustBasis::Exact => RankTrust::EXACT,
+        TrustBasis::Recovering(pending) => RankTrust { state: TrustState::Recovering, why: Some(pending.to_string()) },
+        TrustBasis::Degraded(pending) => RankTrust::degraded(pending.to_string()),
+        TrustBasis::Lost(why) => RankTrust::degraded(why.clone()),
     }
 }
 

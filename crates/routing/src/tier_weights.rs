@@ -44,9 +44,6 @@ impl Default for TierWeights {
 }
 
 impl TierWeights {
-    /// Weight 1 for every tier: the score is the length of the prefix.
-    pub const LONGEST_PREFIX: Self = Self(PerTier([1.0; Tier::ALL.len()]));
-
     /// Creates weights.
     ///
     /// # Errors
@@ -110,7 +107,7 @@ mod tests {
         let of = |weights: TierWeights| Tier::ALL.map(|tier| weights.of(tier));
         assert_eq!(parse(""), Ok(TierWeights::default()));
         assert_eq!(parse("cpu=0.3, gpu=2").map(of), Ok([2.0, 0.3, 0.3, 0.3]), "a slower tier never weighs more");
-        assert_eq!(parse("gpu=1,cpu=1,disk=1,external=1"), Ok(TierWeights::LONGEST_PREFIX));
+        assert_eq!(parse("gpu=1,cpu=1,disk=1,external=1"), Ok(TierWeights(PerTier([1.0; Tier::ALL.len()]))));
         let message = |text: &str| parse(text).expect_err("invalid").to_string();
         assert!(message("gpu").contains("tier=number"));
         assert!(message("gpu=x").contains("tier=number"));

@@ -87,7 +87,8 @@ fn each_block_counts_with_its_own_fastest_tier() {
         check(&case, TierWeights::default(), &*index);
     }
     let case = json!({ "keys": keys, "hits": hits, "scores": { pod: 3.0 } });
-    check(&case, TierWeights::LONGEST_PREFIX, &*Design::Run.build());
+    let longest_prefix = "gpu=1,cpu=1,disk=1,external=1".parse().expect("weights");
+    check(&case, longest_prefix, &*Design::Run.build());
 }
 
 #[derive(Debug, Clone)]

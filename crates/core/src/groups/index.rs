@@ -188,19 +188,9 @@ impl GroupedIndex {
         self.cut(rank, query, held, slowest).or_else(startable)
     }
 
-    /// Stored events for all groups of `rank`, taken at one moment. Applied in any order, they make an empty index
-    /// give the same answers as this one, now and after any further event. Each secondary group has at least one
-    /// event, because its existence alone limits what is usable.
-    #[must_use]
-    pub fn dump_events(&self, rank: WorkerRank) -> Vec<RankEvent> {
-        let groups = self.groups_of(rank);
-        let groups = groups.as_ref().map(|groups| groups.read());
-        let secondary = groups.as_ref().map(|groups| groups.stores()).unwrap_or_default();
-        let indexed = self.plain.dump(rank).into_iter().map(RankEvent::Primary);
-        secondary.into_iter().map(RankEvent::Secondary).chain(indexed).collect()
-    }
-
-    /// The events of [`GroupedIndex::dump_events`] for the secondary groups.
+    /// Stored events for the secondary groups of `rank`, taken at one moment. With those of [`SharedIndex::dump`], applied in any
+    /// order, they make an empty index give the same answers as this one, now and after any further event. Each group has at
+    /// least one event, because its existence alone limits what is usable.
     #[must_use]
     pub fn secondary_stores(&self, rank: WorkerRank) -> Vec<GroupChange> {
         self.groups_of(rank).map(|groups| groups.read().stores()).unwrap_or_default()

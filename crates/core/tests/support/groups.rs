@@ -285,7 +285,7 @@ pub(crate) fn check(
     let queries: Vec<_> = queries.iter().map(|path| hashed(path)).collect();
     let restored = GroupedIndex::new(build());
     for rank in all_ranks() {
-        for event in index.dump_events(rank) {
+        for event in dump_events(&index, rank) {
             restored.apply_event(rank, &event);
         }
     }
@@ -350,12 +350,18 @@ fn all_ranks() -> impl Iterator<Item = WorkerRank> {
     ranks.map(|(worker, rank)| WorkerRank { worker: WorkerId(worker), dp_rank: DpRank(rank) })
 }
 
+/// Stored events for all groups of a rank.
+pub fn dump_events(index: &GroupedIndex, rank: WorkerRank) -> Vec<RankEvent> {
+    let secondary = index.secondary_stores(rank).into_iter().map(RankEvent::Secondary);
+    secondary.chain(index.dump(rank).into_iter().map(RankEvent::Primary)).collect()
+}
+
 fn remove_everything(index: &GroupedIndex, rank: WorkerRank) {
     for tier in Tier::ALL {
         let blocks = index.held(rank).iter().map(|block| block.sequence).collect();
         index.apply(rank, &BlockEvent::Removed { tier, blocks, copies: RemovedCopies::All });
     }
-    for event in index.dump_events(rank) {
+    for event in dump_events(index, rank) {
         let RankEvent::Secondary(GroupChange { group, event }) = event else { continue };
         let GroupEvent::Stored { tier, blocks, .. } = event else { continue };
         index.apply_group(rank, &change(group, GroupEvent::Removed { tier, blocks, copies: RemovedCopies::All }));

@@ -5,16 +5,10 @@ use std::fmt;
 
 use flash_indexer_core::DpRank;
 use flash_indexer_types::{Doubt, Ordinal, Trust};
-use flash_indexer_wire::{Pending, StreamTrust};
+use flash_indexer_wire::{Pending, StreamTrust, TrustBasis};
 
 /// Trust in a rank as of the last applied message.
-#[derive(Debug, Clone, PartialEq, Eq)]
-enum LastTrust {
-    Cold,
-    Exact,
-    /// Changes were lost that no replay can return.
-    Lost(Doubt),
-}
+type LastTrust = flash_indexer_wire::LastTrust<Doubt>;
 
 /// Position of a loss: in its stream, and in the history of its model.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -40,10 +34,8 @@ impl Waiting {
     }
 }
 
-impl LastTrust {
-    fn lost(why: String, LossPosition { after, since }: LossPosition) -> Self {
-        Self::Lost(Doubt { why, after, since })
-    }
+fn lost(why: String, LossPosition { after, since }: LossPosition) -> LastTrust {
+    LastTrust::Lost(Doubt { why, after, since })
 }
 
 /// Reason why a rank is not exact.
@@ -235,17 +227,13 @@ impl TrustLedger {
     /// Trust state of a rank of which this is known, and which has this number of blocks without a parent.
     fn trust_of<'a>(&self, last: &'a LastTrust, waiting: usize) -> (Trust, Option<Missing<'a>>) {
         let degraded = |missing| (Trust::Degraded, Some(missing));
-        match (last, self.missing_later()) {
-            (LastTrust::Lost(doubt), _) => degraded(Missing::Lost(&doubt.why)),
+        match last.with_pending(self.missing_later()) {
+            TrustBasis::Lost(doubt) => degraded(Missing::Lost(&doubt.why)),
             _ if self.drops.is_open() => degraded(Missing::Lost(DROPPED)),
-            (_, Some(pending @ Pending::Recovering { .. })) => (Trust::Recovering, Some(Missing::Pending(pending))),
-            (_, Some(pending @ Pending::TailLost)) => degraded(Missing::Pending(pending)),
-            (LastTrust::Cold, _) => (Trust::Cold, None),
-            // State that was restored is not exact either before the engine has shown that it is still the same one.
-            (LastTrust::Exact, Some(pending @ (Pending::Unverified | Pending::FirstContact))) => {
-                degraded(Missing::Pending(pending))
-            }
-            (LastTrust::Exact, _) => match (waiting, self.never_exact) {
+            TrustBasis::Recovering(pending) => (Trust::Recovering, Some(Missing::Pending(pending))),
+            TrustBasis::Degraded(pending) => degraded(Missing::Pending(pending)),
+            TrustBasis::Cold => (Trust::Cold, None),
+            TrustBasis::Exact => match (waiting, self.never_exact) {
                 (0, None) => (Trust::Exact, None),
                 (0, Some(why)) => degraded(Missing::Lost(why)),
                 (blocks, _) => degraded(Missing::Parents(blocks)),
@@ -326,20 +314,17 @@ impl TrustLedger {
     /// Sets the trust state of all ranks.
     pub(super) fn set_all(&mut self, trust: StreamTrust, position: LossPosition) {
         self.ranks.clear();
-        self.stream = match trust {
-            StreamTrust::Cold => LastTrust::Cold,
-            StreamTrust::Exact => LastTrust::Exact,
-            StreamTrust::Degraded(why) => LastTrust::lost(why.to_string(), position),
-        };
+        let LossPosition { after, since } = position;
+        self.stream = LastTrust::of(trust, |why| Doubt { why, after, since });
     }
 
     /// Records a lost change that no replay can return, of one rank or of any rank of the stream.
     pub(super) fn record_loss(&mut self, dp_rank: Option<DpRank>, why: String, position: LossPosition) {
         match dp_rank {
-            Some(dp_rank) => drop(self.ranks.insert(dp_rank, LastTrust::lost(why, position))),
+            Some(dp_rank) => drop(self.ranks.insert(dp_rank, lost(why, position))),
             None => {
                 self.ranks.clear();
-                self.stream = LastTrust::lost(why, position);
+                self.stream = lost(why, position);
             }
         }
     }
@@ -352,7 +337,7 @@ impl TrustLedger {
         for dp_rank in listed {
             self.ranks.entry(dp_rank).or_insert_with(|| self.stream.clone());
         }
-        self.stream = LastTrust::lost(why, position);
+        self.stream = lost(why, position);
     }
 
     /// Blocks of a rank that follow a parent that was never stored.

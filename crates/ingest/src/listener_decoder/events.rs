@@ -1,11 +1,11 @@
 //! Translation of messages: from batches to events, from events to changes.
 
 use flash_indexer_core::groups::RankEvent;
-use flash_indexer_core::{BlockEvent, DpRank, RemovedCopies};
+use flash_indexer_core::{BlockEvent, DpRank};
 use flash_indexer_telemetry::metrics::Limit;
 use flash_indexer_types::SharedCacheKind;
 use flash_indexer_wire::{
-    BatchOutline, BlockStored, EngineEvent, EventError, Events, RemovalReason, StoreOrigin, TranslateError, Translator,
+    Application, BatchOutline, BlockStored, EngineEvent, EventError, Events, RemovalReason, TranslateError, Translator,
     TranslatorOptions,
 };
 use rustc_hash::FxHashMap;
@@ -135,21 +135,12 @@ impl ListenerDecoder {
 
     fn end_batch(&mut self, dp_rank: DpRank) {
         // Checked after the batch: within it, secondary groups may come first.
-        let translator = self.translators.get(&dp_rank);
-        let why = match translator {
-            Some(translator) if translator.lacks_primary_group() => {
-                "no cache group with full attention has published its blocks: prefixes cannot be matched"
-            }
-            Some(translator) if translator.has_unknown_window() => {
-                "the engine does not publish the size of its sliding window: matches can be too long"
-            }
-            _ => {
-                self.ranks_without_content.remove(&dp_rank);
-                return;
-            }
+        let Some(why) = self.translators.get(&dp_rank).and_then(Translator::content_loss) else {
+            self.ranks_without_content.remove(&dp_rank);
+            return;
         };
         if self.ranks_without_content.insert(dp_rank) {
-            self.changes.push(Change::RecordLoss(Some(dp_rank), why.to_owned()));
+            self.changes.push(Change::RecordLoss(Some(dp_rank), why.to_string()));
         }
     }
 
@@ -172,13 +163,10 @@ impl ListenerDecoder {
         if let EngineEvent::Inactive(inactive) = event {
             return self.metrics.blocks_inactive(inactive.block_hashes.len() as u64);
         }
-        let wrap: fn(DpRank, RankEvent) -> Change = match event {
-            EngineEvent::Stored(stored) if stored.effective_origin() == Some(StoreOrigin::Reused) => Change::Refresh,
-            EngineEvent::Removed(removed) if removed.remaining_copy_counts.is_some() => Change::Refresh,
-            EngineEvent::Transferred(_) if self.listener.options.removed_copies == RemovedCopies::All => {
-                Change::MoveLastCopy
-            }
-            _ => Change::Event,
+        let wrap: fn(DpRank, RankEvent) -> Change = match Application::of(event, self.listener.options.removed_copies) {
+            Application::AsPublished => Change::Event,
+            Application::Refresh => Change::Refresh,
+            Application::MoveLastCopy => Change::MoveLastCopy,
         };
         let is_clear = *event == EngineEvent::Cleared;
         let Self { listener, translators, groups_unknown, .. } = self;
@@ -204,9 +192,7 @@ impl ListenerDecoder {
             self.block_size = SeenBlockSize::Unchanged;
         }
         listener.model.record_variant(translator.window(), translator.adapter_salt());
-        let is_complete = !translator.has_unsupported_groups()
-            && !translator.lacks_primary_group()
-            && !translator.has_unknown_window();
+        let is_complete = translator.is_complete();
         if matches!(event, EngineEvent::Stored(_)) && translator.adapter_salt().salt().is_some() {
             self.changes.push(Change::SaltedStore(dp_rank));
         }

@@ -17,13 +17,12 @@ use flash_indexer_telemetry::metrics::{Limit, Metrics};
 use flash_indexer_types::logs::Repeats;
 use flash_indexer_types::{ClearCause, EngineKind};
 use flash_indexer_wire::{
-    Action, BatchOutline, ClearReason, EngineAdapter, Replay, ReplayReply, Stream, StreamLimits, StreamOptions,
-    StreamPosition, StreamTrust, TopicNames, Translator,
+    Action, BatchOutline, ClearReason, EngineAdapter, Numbering, Replay, ReplayReply, Stream, StreamLimits,
+    StreamOptions, StreamPosition, StreamTrust, TopicNames, Translator,
 };
 use rustc_hash::FxHashMap;
 use tracing::Span;
 
-use self::numbering::Numbering;
 use self::readings::PendingRead;
 use self::unknown_fields::UnknownFields;
 use super::bound_pods::Seen;

@@ -7,6 +7,7 @@ use flash_indexer_core::groups::{GroupChange, GroupEvent, GroupedIndex, RankEven
 use flash_indexer_core::{Applied, Block, BlockEvent, DpRank, HeldBlock, SequenceHash, SharedIndex, Tier, WorkerRank};
 use flash_indexer_telemetry::metrics::Limit;
 use flash_indexer_types::{ClearCause, EventContext};
+use flash_indexer_wire::ShownLoss;
 
 use super::Writer;
 use crate::change::Change;
@@ -17,8 +18,6 @@ const NO_TOKEN_IDS: &str = "no_token_ids";
 /// Reason label of blocks of a cache group whose blocks are smaller than the registered ones, and of which no event has shown the
 /// blocks before them.
 const PREVIOUS_BLOCK_UNKNOWN: &str = "previous_block_unknown";
-/// Reason label of moves of which it is unknown how many copies they left.
-const MOVED_COPIES_UNKNOWN: &str = "moved_copies_unknown";
 /// Largest age of a batch whose timestamp is trusted. Replays return batches of days ago, never of months ago.
 const TIMESTAMP_AGE_MAX: Duration = Duration::from_secs(30 * 24 * 60 * 60);
 
@@ -69,10 +68,8 @@ impl Writer {
             Change::MoveLastCopy(dp_rank, event) => {
                 let rank = WorkerRank { worker: listener.worker, dp_rank };
                 if index.removes_several_copies(rank, &event) {
-                    let why = "the engine has moved blocks of which it had stored several copies, and publishes the removal of the last one only";
-                    self.metrics.rejected(MOVED_COPIES_UNKNOWN);
-                    listener.reject(MOVED_COPIES_UNKNOWN, why.to_owned());
-                    listener.record_loss(Some(dp_rank), why.to_owned());
+                    let why = ShownLoss::MovedCopies.to_string();
+                    self.reject_and_lose(listener, dp_rank, ShownLoss::MOVED_COPIES_UNKNOWN, why);
                 }
                 self.apply_event(index, listener, dp_rank, &event, context.event);
             }
@@ -91,23 +88,19 @@ impl Writer {
                 let rank = WorkerRank { worker: listener.worker, dp_rank };
                 // A bounded index refuses blocks whose parent it has evicted.
                 if !index.is_held(rank, parent) && !listener.model.is_partial(rank) {
-                    let why = "blocks follow a parent that is not held and whose salt is forgotten";
-                    listener.record_loss(Some(dp_rank), why.to_owned());
+                    listener.record_loss(Some(dp_rank), ShownLoss::ParentSalt.to_string());
                 }
             }
             Change::CopySaltUnknown(dp_rank, blocks) => {
                 let rank = WorkerRank { worker: listener.worker, dp_rank };
                 if blocks.iter().any(|&block| !index.is_held(rank, block)) && !listener.model.is_partial(rank) {
-                    let why = "blocks were stored again by sequence hash alone, and their salts are forgotten";
-                    listener.record_loss(Some(dp_rank), why.to_owned());
+                    listener.record_loss(Some(dp_rank), ShownLoss::CopySalt.to_string());
                 }
             }
             Change::EntryOmitted(dp_rank) => index.record_partial(WorkerRank { worker: listener.worker, dp_rank }),
             Change::SaltedStore(dp_rank) => {
                 if listener.waiting(dp_rank) > 0 {
-                    let why =
-                        "salted blocks were stored while others waited for a parent: their salt may be the parent's";
-                    listener.record_loss(Some(dp_rank), why.to_owned());
+                    listener.record_loss(Some(dp_rank), ShownLoss::SaltedStore.to_string());
                 }
             }
             Change::ForgetCause(cause) => context.cause = cause,
@@ -213,12 +206,17 @@ impl Writer {
                 let why = format!(
                     "{count} blocks of cache group {group} were stored, and no event has shown which blocks precede them: matches can be too short"
                 );
-                self.metrics.rejected(PREVIOUS_BLOCK_UNKNOWN);
-                listener.reject(PREVIOUS_BLOCK_UNKNOWN, why.clone());
-                listener.record_loss(Some(dp_rank), why);
+                self.reject_and_lose(listener, dp_rank, PREVIOUS_BLOCK_UNKNOWN, why);
             }
             RankEvent::Secondary(_) | RankEvent::ClearedScope(_) => {}
         }
+    }
+
+    /// Records an event of which a part could not be applied.
+    fn reject_and_lose(&self, listener: &Listener, dp_rank: DpRank, reason: &'static str, why: String) {
+        self.metrics.rejected(reason);
+        listener.reject(reason, why.clone());
+        listener.record_loss(Some(dp_rank), why);
     }
 
     /// Records blocks whose content or parent is unknown, as an event shows.
@@ -235,9 +233,7 @@ impl Writer {
         if matches!(event, BlockEvent::Copied { .. }) && applied.unknown > 0 && !listener.model.is_partial(rank) {
             let why =
                 format!("{} blocks were stored without token_ids, and their content is not known", applied.unknown);
-            self.metrics.rejected(NO_TOKEN_IDS);
-            listener.reject(NO_TOKEN_IDS, why.clone());
-            listener.record_loss(Some(dp_rank), why);
+            self.reject_and_lose(listener, dp_rank, NO_TOKEN_IDS, why);
         }
         let before = listener.waiting(dp_rank);
         if before == 0 && applied.waiting == 0 {

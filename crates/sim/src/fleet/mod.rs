@@ -36,9 +36,9 @@ struct Worker {
     served: u64,
 }
 
-/// The result of one request.
+/// The result of one request, with its events or where they are.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct FleetStep {
+pub struct FleetStep<E = Vec<BlockEvent>> {
     /// When it arrived, in milliseconds since the trace's start.
     pub at_ms: u64,
     /// The rank that served it.
@@ -48,7 +48,7 @@ pub struct FleetStep {
     /// Leading **blocks** that the worker reused from its cache: the right answer for `rank`.
     pub reused: usize,
     /// Changes of the worker's cache, in order.
-    pub events: Vec<BlockEvent>,
+    pub events: E,
 }
 
 impl Fleet {

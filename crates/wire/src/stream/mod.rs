@@ -40,7 +40,9 @@
 
 mod action;
 mod delivered;
+mod last_trust;
 mod live;
+mod numbering;
 mod options;
 mod recovery;
 mod reorder_buffer;
@@ -53,6 +55,8 @@ pub use self::action::{
     Action, ClearReason, Degraded, Pending, ReplayOutcome, StreamEvent, StreamPosition, StreamTrust, plural,
 };
 use self::delivered::Delivered;
+pub use self::last_trust::{LastTrust, TrustBasis};
+pub use self::numbering::Numbering;
 pub use self::options::{Replay, Start, StreamLimits, StreamOptions};
 use self::reorder_buffer::ReorderBuffer;
 use self::repair::Repair;

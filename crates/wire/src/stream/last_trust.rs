@@ -1,0 +1,55 @@
+//! The rules by which a rank of a stream is exact.
+
+use super::action::{Pending, StreamTrust};
+
+/// Trust in a rank as of its last applied change. `L` describes a loss.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum LastTrust<L> {
+    /// Nothing was received.
+    Cold,
+    /// Every change since a known empty cache was applied.
+    Exact,
+    /// Changes were lost that no replay can return.
+    Lost(L),
+}
+
+/// Trust state of a rank, with the reason.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum TrustBasis<'a, L> {
+    /// Nothing was received.
+    Cold,
+    /// Nothing is known to be missing.
+    Exact,
+    /// Messages are being replayed.
+    Recovering(Pending),
+    /// Messages are missing that may still arrive.
+    Degraded(Pending),
+    /// Changes were lost.
+    Lost(&'a L),
+}
+
+impl<L> LastTrust<L> {
+    /// Trust in the ranks of a stream, with a description of its loss.
+    pub fn of(trust: StreamTrust, describe: impl FnOnce(String) -> L) -> Self {
+        match trust {
+            StreamTrust::Cold => Self::Cold,
+            StreamTrust::Exact => Self::Exact,
+            StreamTrust::Degraded(why) => Self::Lost(describe(why.to_string())),
+        }
+    }
+
+    /// Trust state of a rank of whose stream messages are missing after the last applied one.
+    pub const fn with_pending(&self, pending: Option<Pending>) -> TrustBasis<'_, L> {
+        match (self, pending) {
+            (Self::Lost(loss), _) => TrustBasis::Lost(loss),
+            (_, Some(pending @ Pending::Recovering { .. })) => TrustBasis::Recovering(pending),
+            (_, Some(pending @ Pending::TailLost)) => TrustBasis::Degraded(pending),
+            (Self::Cold, _) => TrustBasis::Cold,
+            // State that was restored is not exact either before the engine has shown that it is still the same one.
+            (Self::Exact, Some(pending @ (Pending::Unverified | Pending::FirstContact))) => {
+                TrustBasis::Degraded(pending)
+            }
+            (Self::Exact, None) => TrustBasis::Exact,
+        }
+    }
+}
