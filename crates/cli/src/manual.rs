@@ -32,7 +32,7 @@ pub(crate) fn complete(arguments: &CompletionsArguments) -> Result<()> {
     let mut script = Vec::new();
     clap_complete::generate(arguments.shell, &mut Arguments::command(), NAME, &mut script);
     if arguments.shell == Shell::Bash {
-        // clap_complete 4.6.11 takes the hyphen in the program's name for the begin of a subcommand in half of the script.
+        // clap_complete 4.6.11 takes the hyphen in the program's name for the start of a subcommand in half of the script.
         let program = NAME.replace('-', "__");
         let text = String::from_utf8(script).context("failed to read the script")?;
         script = text.replace(&NAME.replace('-', "__subcmd__"), &program).into_bytes();

@@ -138,7 +138,7 @@ impl Plain {
                 return blocks.predict(WorkerId(*worker), &hashes(names), Duration::from_millis(*ttl), now).evicted;
             }
             Step::Confirm(worker, names) => {
-                // The bookkeeping of ended entries does not matter to anybody.
+                // The bookkeeping of ended entries changes no answer.
                 let is_known = |name: &&u64| self.counts(*worker, **name);
                 let confirmed: BTreeSet<u64> = names.iter().rev().take_while(is_known).copied().collect();
                 self.predicted.retain(|&(other, name, _)| other != *worker || !confirmed.contains(&name));

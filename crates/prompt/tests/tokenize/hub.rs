@@ -139,7 +139,7 @@ fn errors_of_the_hub_are_explained() {
     let error = public.tokenize("org/none", text("one")).expect_err("it is not there");
     assert_eq!(error.reason(), FailureReason::UnknownModel);
     assert!(error.to_string().contains("does not have this model"), "{error}");
-    let error = public.tokenize("gated/model", text("one")).expect_err("it is not for everybody");
+    let error = public.tokenize("gated/model", text("one")).expect_err("it is gated");
     assert!(error.to_string().contains("401; configure a token"), "{error}");
     let with_token = HubOptions { token: Some("secret".to_owned()), ..options(&endpoint, cache.path()) };
     assert_eq!(ids(&pool(with_token), "gated/model", "one"), [0, 3]);
