@@ -351,7 +351,7 @@ fn all_ranks() -> impl Iterator<Item = WorkerRank> {
 }
 
 /// Stored events for all groups of a rank.
-pub fn dump_events(index: &GroupedIndex, rank: WorkerRank) -> Vec<RankEvent> {
+pub(crate) fn dump_events(index: &GroupedIndex, rank: WorkerRank) -> Vec<RankEvent> {
     let secondary = index.secondary_stores(rank).into_iter().map(RankEvent::Secondary);
     secondary.chain(index.dump(rank).into_iter().map(RankEvent::Primary)).collect()
 }
