@@ -98,9 +98,10 @@ impl LargeRequests {
     ) -> CancelOnDrop<T> {
         // Timers and tasks of the work belong to the runtime that serves all requests.
         let server = Handle::current();
+        let request = flash_indexer_traces::current();
         let (mut work, mut place) = (Box::pin(work), Some(place));
         let work = poll_fn(move |context| {
-            let _entered = server.enter();
+            let (_entered, _request) = (server.enter(), request.attach());
             drop(place.take());
             work.as_mut().poll(context)
         });

@@ -9,6 +9,7 @@ mod hub_options;
 mod inbound_options;
 mod shared_store_options;
 mod tokenizer_options;
+mod trace_options;
 
 use std::num::{NonZeroU64, NonZeroUsize};
 use std::path::PathBuf;
@@ -34,6 +35,7 @@ use self::endpoint_picker_options::EndpointPickerArguments;
 use self::inbound_options::InboundArguments;
 use self::shared_store_options::SharedStoreArguments;
 use self::tokenizer_options::TokenizerArguments;
+use self::trace_options::TraceArguments;
 use crate::log::LogFormat;
 use crate::parsers::{at_least_one, byte_size, queue_bytes};
 use crate::stop;
@@ -53,6 +55,7 @@ use crate::stop;
   flash-indexer serve --discovery-dns vllm.default.svc.cluster.local:5557 --discovery-replay-port 6557 --block-size 16
   flash-indexer serve --discovery-kubernetes app=vllm --block-size 16
   flash-indexer serve --redis rediss://indexer@cache:6379 --redis-ca ca.pem
+  flash-indexer serve --otlp-endpoint http://collector:4318
 
 Engines can also be registered while it runs: POST /register.")]
 pub(crate) struct ServeArguments {
@@ -233,6 +236,9 @@ pub(crate) struct ServeArguments {
     store: SharedStoreArguments,
 
     #[command(flatten)]
+    traces: TraceArguments,
+
+    #[command(flatten)]
     demo: DemoArguments,
 
     #[command(flatten)]
@@ -348,6 +354,7 @@ impl ServeArguments {
                 .clone()
                 .map(|directory| SnapshotOptions { directory, interval: Duration::from_secs(self.state_interval_s) }),
             load: self.load.clone(),
+            traces: self.traces.options(),
             discovery: self.discovery.options(&EngineDefaults {
                 model_name: self.model_name.as_deref(),
                 tenant_id: &self.tenant_id,

@@ -6,6 +6,7 @@ use std::num::NonZeroUsize;
 use flash_indexer_core::hashing::sequence_hashes;
 use flash_indexer_core::{LocalHash, PerTier, RankMatch, SequenceHash, Tier, WorkerId, WorkerRank};
 use flash_indexer_routing::{InstanceFilter, PredictionView, Predictions, TierWeights};
+use flash_indexer_traces::{Stage, stage};
 use flash_indexer_types::{InstanceId, Trust};
 use rustc_hash::{FxHashMap, FxHashSet};
 
@@ -131,6 +132,7 @@ impl Scoring<'_> {
 
     /// Scores all instances that the filter admits, by name.
     pub(crate) async fn score_all(&self, search: &Search<'_>, filter: &InstanceFilter) -> Vec<ScoredInstance> {
+        let _lookup = stage(Stage::Lookup);
         let remote = RemoteRanks::of(search);
         let mut instances = remote.instances(search.local.as_deref(), filter);
         let mut best: FxHashMap<WorkerId, BestRank> = FxHashMap::default();
@@ -181,6 +183,7 @@ impl Scoring<'_> {
         });
         let mut scored: Vec<ScoredInstance> = scored.collect();
         scored.sort_by(|a, b| a.score.instance.cmp(&b.score.instance));
+        search.describe_match(|| scored.iter().map(|scored| scored.score.held_blocks).max().unwrap_or(0));
         scored
     }
 

@@ -6,8 +6,9 @@ use std::time::Instant;
 
 use flash_indexer_core::cursor::PrefixCursor;
 use flash_indexer_core::hashing::{HashVariant, TokenWindow, local_hashes};
-use flash_indexer_core::{LocalHash, MatchScores, PerTier, SharedIndex, WorkerId};
+use flash_indexer_core::{LocalHash, MatchScores, PerTier, SharedIndex, Tier, WorkerId};
 use flash_indexer_redis::HolderId;
+use flash_indexer_traces::{KeyValue, Stage, attribute, describe, stage};
 use flash_indexer_types::names::{NameError, NameField, check_names};
 use flash_indexer_types::{InstanceId, ModelKey, Trust};
 use tracing::debug;
@@ -86,6 +87,8 @@ impl<'q> Search<'q> {
         let (mut variants, mut hashed_with, mut tokens) = (Vec::new(), Vec::new(), None);
         match query {
             Query::Tokens(prompt) => {
+                let mut hashing = stage(Stage::Hash);
+                hashing.set(|| KeyValue::new(attribute::TOKENS, prompt.tokens.len() as i64));
                 for (locals, variant, window) in hash_variants(local.as_deref(), listed.as_deref(), prompt) {
                     variants.push(locals);
                     hashed_with.push((variant, window));
@@ -134,6 +137,7 @@ impl<'q> Search<'q> {
             self.store = if shared_store.is_connected() { StoreAnswer::Included } else { StoreAnswer::Unavailable };
             return;
         };
+        let mut lookup = stage(Stage::Store);
         match shared_store.find(listed, &self.variants).await {
             Ok(matches) => (self.remote, self.store) = (matches, StoreAnswer::Included),
             Err(error) => {
@@ -141,6 +145,7 @@ impl<'q> Search<'q> {
                 self.store = StoreAnswer::Unavailable;
             }
         }
+        lookup.set(|| KeyValue::new(attribute::STORE, self.store.as_str().unwrap_or_default()));
     }
 
     /// Matches of this replica's ranks, for each hash variant.
@@ -190,6 +195,24 @@ impl<'q> Search<'q> {
 
     /// The answer to a query.
     pub(crate) fn answer(&self, options: QueryOptions) -> Answer {
+        let _lookup = stage(Stage::Lookup);
+        let answer = self.find_answer(options);
+        self.describe_match(|| {
+            let tokens = answer.ranks.iter().map(|rank| rank.tokens[Tier::External]).max();
+            answer.blocks(tokens.unwrap_or(0))
+        });
+        answer
+    }
+
+    /// Adds the lengths of the prompt and of its deepest match, in blocks, to the trace of the request.
+    pub(crate) fn describe_match(&self, matched: impl FnOnce() -> u32) {
+        describe(|| {
+            let blocks = KeyValue::new(attribute::BLOCKS, self.blocks() as i64);
+            [blocks, KeyValue::new(attribute::MATCHED_BLOCKS, i64::from(matched()))]
+        });
+    }
+
+    fn find_answer(&self, options: QueryOptions) -> Answer {
         if let (None, Some(model), [variant]) = (&self.listed, &self.local, self.variants.as_slice())
             && let Some(answer) = model.deepest_answer(variant, self.tokens, options)
         {
@@ -274,7 +297,7 @@ mod tests {
     use std::time::Duration;
 
     use flash_indexer_core::hashing::{BlockSize, sequence_hashes};
-    use flash_indexer_core::{Block, BlockEvent, DpRank, Tier, WorkerRank};
+    use flash_indexer_core::{Block, BlockEvent, DpRank, WorkerRank};
     use flash_indexer_types::Registration;
 
     use super::*;

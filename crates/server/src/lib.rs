@@ -29,6 +29,7 @@
 //! | `pick_options.rs` | options of a pick, over HTTP and gRPC |
 //! | `reload.rs` | files that are read again while the service runs |
 //! | `texts.rs` | texts that are tokenized, shared fairly between clients |
+//! | `traced.rs` | spans of requests, with their attributes |
 //! | `registrar.rs` | the registry as the registrar of discovery |
 //!
 //! Sockets of engines and decoders are in `ingest`, registrations and queries in `registry`, discovery sources in
@@ -47,6 +48,7 @@ mod registrar;
 mod reload;
 mod server;
 mod texts;
+mod traced;
 
 pub use flash_indexer_credentials::{ClientFiles, CredentialsError, KeyPairFiles, TlsFiles};
 pub use flash_indexer_discovery::{
@@ -54,6 +56,7 @@ pub use flash_indexer_discovery::{
     KubernetesOptions, NamespaceError, VllmAddress, VllmAddressError, VllmOptions,
 };
 pub use flash_indexer_ingest::{Connection, ListenerReport, QUEUE_BYTES_MIN, ReleaseOutcome, ReplayProgress};
+pub use flash_indexer_otlp::{OtlpEndpoint, OtlpEndpointError, OtlpOptions, SampleRatio, SampleRatioError};
 pub use flash_indexer_peers::{PeerDeadlines, PeerUrl, PeerUrlError, RecoveryError, SnapshotOptions};
 pub use flash_indexer_registry::{
     Answer, Indexer, IndexerOptions, InstanceFilter, InstanceScore, ListenError, PodOptions, PredictError, Predicted,

@@ -12,6 +12,7 @@ use flash_indexer_access::{LimitsFile, LoadError, TokenFile};
 use flash_indexer_credentials::{ClientCredentials, ClientFiles, CredentialsError, ServerTls, TlsFiles};
 use flash_indexer_dashboard::{Live, LiveGuard};
 use flash_indexer_discovery::{Discovery, DiscoveryOptions};
+use flash_indexer_otlp::{Exporter, OtlpError, OtlpOptions};
 use flash_indexer_registry::{Indexer, IndexerOptions, ListenError, PodOptions, PodsGuard, RegistrationError};
 use flash_indexer_snapshot::DirectoryError;
 use flash_indexer_types::Registration;
@@ -27,6 +28,7 @@ use crate::grpc::{EndpointPickerOptions, GrpcServer};
 use crate::http::{self, Api};
 use crate::registrar::DiscoveryRegistrar;
 use crate::reload::{PeriodicTasks, Reload};
+use crate::traced::RequestTracer;
 use flash_indexer_connections::{BoundedListener, ConnectionHandle, Protocol};
 use flash_indexer_peers::{
     Check, CheckGuard, PeerDeadlines, PeerUrl, Peers, Recovery, RecoveryError, RecoveryState, RecoveryStatus,
@@ -77,6 +79,8 @@ pub struct ServerOptions {
     pub load: Option<PathBuf>,
     /// Discovery sources.
     pub discovery: DiscoveryOptions,
+    /// Export of requests' spans; none traces no request.
+    pub traces: Option<OtlpOptions>,
 }
 
 impl Default for ServerOptions {
@@ -102,6 +106,7 @@ impl Default for ServerOptions {
             snapshots: None,
             load: None,
             discovery: DiscoveryOptions::default(),
+            traces: None,
         }
     }
 }
@@ -130,6 +135,9 @@ pub enum StartError {
     /// A certificate, its key, or a token for peers cannot be used.
     #[error(transparent)]
     Credentials(#[from] CredentialsError),
+    /// The export of spans cannot be started.
+    #[error(transparent)]
+    Traces(#[from] OtlpError),
     /// The operating system refuses a thread.
     #[error("failed to start a thread: {0}; raise the limit of threads")]
     Thread(io::Error),
@@ -155,6 +163,9 @@ const DRAIN_DEADLINE: Duration = Duration::from_secs(5);
 /// Longest wait for the shared store to remove this replica's ranks from its directory.
 const STORE_STOP_DEADLINE: Duration = Duration::from_secs(3);
 
+/// Longest wait for the collector to take the last spans.
+const SPANS_STOP_DEADLINE: Duration = Duration::from_secs(2);
+
 /// A running server.
 #[derive(Debug)]
 pub struct Server {
@@ -170,6 +181,7 @@ pub struct Server {
     discovery: Option<Discovery>,
     periodic: PeriodicTasks,
     live: LiveGuard,
+    exporter: Option<Exporter>,
     #[cfg(test)]
     pub(crate) bodies: BodyLimits,
     stop: oneshot::Sender<()>,
@@ -275,12 +287,16 @@ impl Server {
         let status = discovery.as_ref().map(|discovery| Arc::clone(discovery.status()));
         let bodies = BodyLimits::new((body_bytes_max, body_bytes_total_max), &tokenizer_pool, indexer.metrics());
         let bodies = bodies.map_err(StartError::Thread)?;
+        let identity = (peers.process(), is_encrypted);
+        let traces = RequestTracer::start(options.traces.as_ref(), identity, indexer.metrics())?;
+        let (exporter, tracer) = traces.unzip();
         let (live, live_guard) = {
             let indexer = Arc::clone(&indexer);
             Live::start(move || http::sample(&indexer))
         };
         let api = Api {
             live,
+            tracer: tracer.clone(),
             ..Api::new(
                 Arc::clone(&indexer),
                 Arc::clone(&access),
@@ -306,6 +322,7 @@ impl Server {
                 (Arc::clone(&indexer), Arc::clone(&access)),
                 &bodies,
                 Arc::clone(&recovery),
+                tracer,
             );
             server.map(|server| (address, server))
         });
@@ -331,6 +348,7 @@ impl Server {
             discovery,
             periodic,
             live: live_guard,
+            exporter,
             #[cfg(test)]
             bodies,
             stop,
@@ -404,12 +422,19 @@ impl Server {
                 warn!("failed to write the last snapshot: the write panicked; the former ones stay");
             }
         }
+        // While the store removes ranks: both waits end within the longer one.
+        let exporter = self.exporter.map(|it| tokio::task::spawn_blocking(move || it.stop(SPANS_STOP_DEADLINE)));
         let indexer = self.indexer;
         if tokio::time::timeout(STORE_STOP_DEADLINE, indexer.stop_shared_store()).await.is_err() {
             warn!(
                 deadline = ?STORE_STOP_DEADLINE,
                 "failed to remove this replica's ranks from the shared store: deadline exceeded; they expire by themselves"
             );
+        }
+        if let Some(exporter) = exporter
+            && exporter.await.is_err()
+        {
+            warn!("failed to export the last spans: the stop panicked");
         }
         if tokio::task::spawn_blocking(move || indexer.stop()).await.is_err() {
             warn!("failed to stop the index threads: the stop panicked");

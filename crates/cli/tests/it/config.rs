@@ -48,7 +48,8 @@ fn the_command_line_precedes_the_environment_which_precedes_the_file_which_prece
 #[test]
 fn what_is_printed_is_a_file_with_the_same_settings() {
     let settings = "allow-ipc = true\nblock-size = 16\nworkers = [\"1=tcp://h:1\", \"2:1=tcp://h:2|replay=tcp://h:3\"]\n\
-                    tier-weights = \"gpu=1.0,cpu=0.5\"\ngpt-oss-date = 2026-01-02\nmemory-max = \"2GiB\"\n";
+                    tier-weights = \"gpu=1.0,cpu=0.5\"\ngpt-oss-date = 2026-01-02\nmemory-max = \"2GiB\"\n\
+                    otlp-endpoint = \"http://collector:4318\"\notlp-sample-ratio = 0.5\n";
     let print = |settings: &str| {
         let output = run(&["config", "print", "--config", &file(settings).path]);
         assert!(output.status.success(), "{}", text(&output.stderr));
@@ -83,6 +84,9 @@ fn a_wrong_setting_is_an_error_that_names_the_file_and_the_fix() {
         ("allow-ipc = \"yes\"", "allow-ipc: give true or false"),
         ("[redis]\nurl = 1", "redis: give a value instead of a table"),
         ("port = ", "failed to parse the file"),
+        ("otlp-endpoint = \"collector:4318\"", "expected one such as http://collector:4318"),
+        ("otlp-endpoint = \"grpc://collector:4317\"", "usually 4318"),
+        ("otlp-endpoint = \"http://c:1\"\notlp-sample-ratio = 1.5", "a number from 0 to 1"),
         ("workers = [\"a=tcp://h:1\"]", "--block-size"),
     ] {
         let output = checked(settings);

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use chat_template::Effort;
+use flash_indexer_traces::{CurrentRequest, StageSpan};
 
 use super::counters::Counters;
 use super::error::TokenizeError;
@@ -21,11 +22,13 @@ pub(super) struct Job {
     pub(super) submitted: Instant,
     /// Time of the work so far.
     pub(super) worked: Duration,
+    /// The request that waits for it.
+    pub(super) request: CurrentRequest,
 }
 
 pub(super) enum JobState {
     Submitted { model: String, prompt: Prompt, options: PromptOptions, effort: Effort },
-    Begun { tokenization: Box<dyn SlicedTokenization>, source_name: Arc<str> },
+    Begun { tokenization: Box<dyn SlicedTokenization>, source_name: Arc<str>, stage: StageSpan },
 }
 
 impl JobState {

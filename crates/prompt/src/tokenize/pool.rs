@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use chat_template::Effort;
 use crossbeam_channel::bounded;
+use flash_indexer_traces::{KeyValue, Stage, attribute, current, stage};
 use parking_lot::Mutex;
 
 use super::counters::{Counters, PoolStatistics};
@@ -168,7 +169,8 @@ impl TokenizerPool {
     ) -> Result<Ticket, TokenizeError> {
         let bytes = prompt.bytes();
         let state = JobState::Submitted { model: model.to_owned(), prompt, options, effort: Effort::Brief };
-        let job = Job { state, on_done: Box::new(on_done), submitted: Instant::now(), worked: Duration::ZERO };
+        let (submitted, worked) = (Instant::now(), Duration::ZERO);
+        let job = Job { state, on_done: Box::new(on_done), submitted, worked, request: current() };
         self.shared.queue.push(job, bytes).inspect_err(|error| self.shared.counters.failed(error.reason()))
     }
 
@@ -230,15 +232,18 @@ impl PoolState {
 
     /// Begins a job or goes on with it, for one slice of work.
     fn work(&self, queued: Queued) {
-        let Queued { ticket, job: Job { state, on_done, submitted, worked }, bytes } = queued;
+        let Queued { ticket, job: Job { state, on_done, submitted, worked, request }, bytes } = queued;
         let begun = Instant::now();
-        let progress = catch_unwind(AssertUnwindSafe(|| self.progress(state)));
+        let progress = catch_unwind(AssertUnwindSafe(|| {
+            let _request = request.attach();
+            self.progress(state)
+        }));
         let progress = progress.unwrap_or_else(|panic| Err(TokenizeError::Panicked(panic_message(&*panic))));
         let worked = worked + begun.elapsed();
         let result = match progress {
             Ok(Progress::Begun(state)) => {
                 let lane = state.lane();
-                let job = Job { state, on_done, submitted, worked };
+                let job = Job { state, on_done, submitted, worked, request };
                 match self.queue.put_back(Queued { ticket, job, bytes }, lane) {
                     Ok(()) => return,
                     Err(refused) => {
@@ -257,7 +262,7 @@ impl PoolState {
     }
 
     fn progress(&self, state: JobState) -> Result<Progress, TokenizeError> {
-        let (mut tokenization, source_name) = match state {
+        let (mut tokenization, source_name, mut stage) = match state {
             JobState::Submitted { model, prompt, options, effort } => {
                 let loaded = self.models.get(&model)?;
                 match loaded.tokenizer.tokenize(prompt, options, &self.pieces, effort)? {
@@ -268,14 +273,17 @@ impl PoolState {
                     Tokenization::Done(ids) => {
                         return Ok(Progress::Done { ids, media: None, source: loaded.source_name });
                     }
-                    Tokenization::Sliced(tokenization) => (tokenization, loaded.source_name),
+                    Tokenization::Sliced(tokenization) => (tokenization, loaded.source_name, stage(Stage::Tokenize)),
                 }
             }
-            JobState::Begun { tokenization, source_name } => (tokenization, source_name),
+            JobState::Begun { tokenization, source_name, stage } => (tokenization, source_name, stage),
         };
         Ok(match tokenization.step()? {
-            Some(ids) => Progress::Done { ids, media: tokenization.media(), source: source_name },
-            None => Progress::Begun(JobState::Begun { tokenization, source_name }),
+            Some(ids) => {
+                stage.set(|| KeyValue::new(attribute::TOKENS, ids.len() as i64));
+                Progress::Done { ids, media: tokenization.media(), source: source_name }
+            }
+            None => Progress::Begun(JobState::Begun { tokenization, source_name, stage }),
         })
     }
 }

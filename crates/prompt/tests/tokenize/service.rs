@@ -8,6 +8,8 @@ use flash_indexer_prompt::tokenize::{
     FailureReason, Prompt, PromptOptions, ServiceAddress, SpecialTokens, TokenizeError, TokenizerPool, TokenizerService,
 };
 use flash_indexer_test_support::wait_for;
+use flash_indexer_traces::{Caller, Root, Tracer};
+use opentelemetry_sdk::trace::SdkTracerProvider;
 use serde_json::{Value, json};
 use tempfile::tempdir;
 
@@ -69,6 +71,29 @@ fn prompts_are_tokenized_over_a_unix_socket_and_over_tcp() {
         assert_eq!(pool.statistics().loads, 1);
     }
     assert_eq!(stub.readied(), ["model", "model"]);
+}
+
+#[test]
+fn a_call_continues_the_trace_of_its_request() {
+    const TRACE: &str = "4bf92f3577b34da6a3ce929d0e0e4736";
+    let stub = Stub::default();
+    let running = Running::start(&stub, &"127.0.0.1:0".parse().expect("an address"));
+    let pool = pool_with(&running.address, DEADLINE);
+    ids(&pool, "one").expect("tokens");
+    let tracer = Tracer::new(&SdkTracerProvider::builder().build());
+    let parent = format!("00-{TRACE}-00f067aa0ba902b7-01");
+    let caller = Caller::read(|name| (name == "traceparent").then_some(parent.as_str()).into_iter());
+    let request = tracer.request(&caller, Root::Never).expect("its caller is sampled");
+    {
+        let _request = request.attach();
+        ids(&pool, "two").expect("tokens");
+    }
+    ids(&pool, "three").expect("tokens");
+    let [before, Some(traced), after] = &stub.trace_parents()[..] else { panic!("{:?}", stub.trace_parents()) };
+    assert_eq!((before, after), (&None, &None), "requests that are not traced");
+    let (trace, span) = traced.strip_prefix("00-").and_then(|it| it.strip_suffix("-01")).expect("sampled").split_at(32);
+    assert_eq!(trace, TRACE);
+    assert_ne!(span, "-00f067aa0ba902b7", "the call has a span of its own");
 }
 
 #[test]

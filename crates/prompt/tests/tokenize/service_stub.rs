@@ -32,6 +32,8 @@ struct State {
     ready: HashSet<String>,
     readied: Vec<String>,
     chats: Vec<RenderChatCompletionRequest>,
+    /// Trace context of each call of `Tokenize`.
+    trace_parents: Vec<Option<String>>,
 }
 
 impl Stub {
@@ -42,6 +44,10 @@ impl Stub {
 
     pub(crate) fn forget_models(&self) {
         self.state.lock().ready.clear();
+    }
+
+    pub(crate) fn trace_parents(&self) -> Vec<Option<String>> {
+        self.state.lock().trace_parents.clone()
     }
 
     pub(crate) fn last_chat(&self) -> RenderChatCompletionRequest {
@@ -69,6 +75,8 @@ impl TokenizationService for Stub {
     }
 
     async fn tokenize(&self, request: Request<TokenizeRequest>) -> Answer<TokenizeResponse> {
+        let trace_parent = request.metadata().get("traceparent").map(|value| value.to_str().expect("text").to_owned());
+        self.state.lock().trace_parents.push(trace_parent);
         let request = request.into_inner();
         let refusal = |why: &str| {
             Ok(Response::new(TokenizeResponse { error_message: why.to_owned(), ..TokenizeResponse::default() }))

@@ -5,16 +5,19 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
+use flash_indexer_traces::{Caller, RequestSpan};
 use futures_core::Stream;
 use prost::Message;
 use tonic::codec::{Codec, CompressionEncoding};
 use tonic::metadata::MetadataMap;
-use tonic::{Request, Response, Status, Streaming};
+use tonic::{Code, Request, Response, Status, Streaming};
 use tonic_prost::ProstCodec;
 
 use super::proto::{Error, QueryRequest, QueryResponse};
 use super::request_body::SharedBody;
+use super::status::authorization;
 use super::{GrpcState, until_true};
+use crate::traced::{caller, finish_rpc};
 
 /// Responses to a stream of requests, in their order. A request is read only after the response before it was taken, so a
 /// client that does not read its responses is back-pressured.
@@ -25,15 +28,18 @@ pub(super) struct Answers {
     shared: GrpcState,
     /// Response that is waiting for the shared store.
     pending: Option<Pin<Box<dyn Future<Output = QueryResponse> + Send>>>,
+    /// Trace context of the stream's caller.
+    caller: Caller,
     stopped: Pin<Box<dyn Future<Output = ()> + Send>>,
     has_ended: bool,
 }
 
 impl Answers {
-    pub(super) fn to(requests: Requests<QueryRequest>, authorization: Option<&[u8]>, shared: &GrpcState) -> Self {
-        let authorization = authorization.map(Arc::from);
+    pub(super) fn to(requests: Requests<QueryRequest>, metadata: &MetadataMap, shared: &GrpcState) -> Self {
+        let authorization = authorization(metadata).map(Arc::from);
+        let caller = shared.tracer.as_ref().map(|_| caller(metadata.as_ref())).unwrap_or_default();
         let stopped = Box::pin(until_true(shared.stopping.clone()));
-        Self { requests, authorization, shared: shared.clone(), pending: None, stopped, has_ended: false }
+        Self { requests, authorization, shared: shared.clone(), pending: None, caller, stopped, has_ended: false }
     }
 
     fn poll_pending(&mut self, context: &mut Context<'_>) -> Poll<Option<QueryResponse>> {
@@ -66,17 +72,34 @@ impl Stream for Answers {
             }
         };
         let in_flight = self.shared.in_flight("QueryStream");
+        let traced = self.shared.tracer.as_ref().and_then(|tracer| tracer.rpc(&self.caller, METHOD));
         if !self.shared.indexer.is_shared() {
+            let _request = traced.as_ref().map(RequestSpan::attach);
             let answer = self.shared.query_local(&request, self.authorization.as_deref());
-            return Poll::Ready(Some(Ok(in_stream(&request, in_flight.finish(answer)))));
+            return Poll::Ready(Some(Ok(in_stream(&request, finish(in_flight.finish(answer), traced.as_ref())))));
         }
         let (shared, authorization) = (self.shared.clone(), self.authorization.clone());
         self.pending = Some(Box::pin(async move {
-            let answer = shared.query(&request, authorization.as_deref()).await;
-            in_stream(&request, in_flight.finish(answer))
+            let answer = shared.query(&request, authorization.as_deref());
+            let answer = match &traced {
+                None => answer.await,
+                Some(traced) => traced.within(answer).await,
+            };
+            in_stream(&request, finish(in_flight.finish(answer), traced.as_ref()))
         }));
         self.poll_pending(context).map(|answer| answer.map(Ok))
     }
+}
+
+/// The method, as spans name it.
+const METHOD: &str = "flash_indexer.v1.RouterService/QueryStream";
+
+/// Ends the span of a request.
+fn finish<T>(answer: Result<T, Status>, traced: Option<&RequestSpan>) -> Result<T, Status> {
+    if let Some(traced) = traced {
+        finish_rpc(traced, answer.as_ref().map_or_else(Status::code, |_| Code::Ok));
+    }
+    answer
 }
 
 /// Requests of a stream. The buffers in which a long message was gathered and decompressed are not kept for the next one, so

@@ -9,6 +9,7 @@ use flash_indexer_connections::ConnectionHandle;
 use flash_indexer_engine_chats::Chat;
 use flash_indexer_prompt::tokenize::{Prompt, PromptOptions, Tokenized};
 use flash_indexer_registry::{InstanceFilter, ScoreOptions, TokenPrompt};
+use flash_indexer_traces::{Stage, stage};
 use flash_indexer_types::InstanceId;
 use flash_indexer_types::names::shorten;
 use tonic::{Request, Response, Status};
@@ -83,6 +84,7 @@ impl Scores {
             top_k: NonZeroUsize::new(request.top_k as usize),
         };
         let scores = indexer.score(&key, prompt, &options).await?;
+        let _answer = stage(Stage::Answer);
         let pods = scores.instances.into_iter().map(|pod| PodScore {
             pod: pod.instance.to_string(),
             score: pod.score,

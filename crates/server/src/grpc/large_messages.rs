@@ -14,20 +14,22 @@ use std::time::Instant;
 use axum::body::Bytes;
 use http_body::{Frame, SizeHint};
 use tokio::time::{Sleep, sleep};
-use tonic::Status;
 use tonic::body::Body;
 use tonic::codegen::{Body as HttpBody, BoxFuture, Service, http};
 use tonic::server::NamedService;
+use tonic::{Code, Status};
 use tracing::debug;
 
 use super::request_body::{Method, MethodKind, RequestBody, SharedBody};
 use super::status::{CallDeadline, code_label};
 use crate::body_limits::BodyLimits;
+use crate::traced::{RequestTracer, caller, finish_rpc};
 use flash_indexer_admission::{
     AnswerBytes, BodyBytes, ContentEncoding, LargeRequestError, LargeRequests, READ_DEADLINE,
 };
 use flash_indexer_connections::ConnectionHandle;
 use flash_indexer_telemetry::metrics::Metrics;
+use flash_indexer_traces::RequestSpan;
 
 thread_local! {
     /// Whether a request body keeps the end of a large message back since this thread began the current poll.
@@ -39,6 +41,8 @@ thread_local! {
 pub(super) struct LargeMessages<S> {
     pub(super) service: S,
     pub(super) bodies: BodyLimits,
+    /// Tracer of unary calls. Requests of a stream are traced one by one.
+    pub(super) tracer: Option<RequestTracer>,
 }
 
 impl<S: NamedService> NamedService for LargeMessages<S> {
@@ -82,13 +86,30 @@ where
             request.extensions_mut().insert(deadline.clone());
         }
         let answer = AnswerBytes::new(&self.bodies.answers, connection);
+        let traced = self.span(method, &request);
         let work = match counted {
-            Ok(()) => Work::Here(self.service.call(request.map(|_| body))),
+            Ok(()) => {
+                let call = self.service.call(request.map(|_| body));
+                let call: InnerCall = match &traced {
+                    None => call,
+                    Some(traced) => Box::pin(traced.within(call)),
+                };
+                Work::Here(call)
+            }
             Err(reached) => Work::Here(Box::pin(std::future::ready(Ok(exhausted(&reached).into_http()))) as InnerCall),
         };
         let late =
             deadline.map(|deadline| Late { method: method.name, since: Instant::now(), metrics, deadline, end: None });
-        Call { work, threads, counted: Some((answer, head)), late }
+        Call { work, threads, counted: Some((answer, head)), late, traced }
+    }
+}
+
+impl<S> LargeMessages<S> {
+    /// The span of a unary call, if it is traced.
+    fn span<B>(&self, method: Method, request: &http::Request<B>) -> Option<RequestSpan> {
+        let tracer = self.tracer.as_ref().filter(|_| method.kind == MethodKind::Unary)?;
+        let name = if method.name == "other" { "_OTHER" } else { request.uri().path().trim_start_matches('/') };
+        tracer.rpc(&caller(request.headers()), name)
     }
 }
 
@@ -135,6 +156,8 @@ pub(super) struct Call {
     /// Bytes of its answer and of its head; none after the response was made.
     counted: Option<(AnswerBytes, BodyBytes)>,
     late: Option<Late>,
+    /// Its span, which ends with the response.
+    traced: Option<RequestSpan>,
 }
 
 /// The end of a call that waits for a thread until its deadline.
@@ -192,6 +215,10 @@ impl Call {
     fn respond(&mut self, response: http::Response<Body>) -> http::Response<ResponseBody> {
         let (answer, head) = self.counted.take().expect("a call has one response");
         let threads = self.threads.clone();
+        if let Some(traced) = self.traced.take() {
+            let status = Status::from_header_map(response.headers());
+            finish_rpc(&traced, status.map_or(Code::Ok, |status| status.code()));
+        }
         response.map(|body| ResponseBody { work: Work::Here(body), threads, answer, unsent: Bytes::new(), _head: head })
     }
 }

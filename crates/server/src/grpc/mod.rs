@@ -48,6 +48,7 @@ use crate::access::AccessControl;
 use crate::body_limits::BodyLimits;
 use crate::http::Api;
 use crate::texts::Texts;
+use crate::traced::RequestTracer;
 use flash_indexer_connections::{BoundedListener, Incoming};
 use flash_indexer_peers::RecoveryStatus;
 
@@ -74,6 +75,7 @@ struct GrpcState {
     /// Largest decompressed message, in bytes.
     body_bytes_max: usize,
     texts: Arc<Texts>,
+    tracer: Option<RequestTracer>,
     /// Becomes true when the server stops. Streams then end.
     stopping: watch::Receiver<bool>,
 }
@@ -97,6 +99,7 @@ impl GrpcServer {
         (indexer, access): (Arc<Indexer>, Arc<AccessControl>),
         bodies: &BodyLimits,
         recovery: Arc<RecoveryStatus>,
+        tracer: Option<RequestTracer>,
     ) -> Result<Self, tonic_reflection::server::Error> {
         let describe = || {
             tonic_reflection::server::Builder::configure()
@@ -108,8 +111,8 @@ impl GrpcServer {
         let (stop, stopping) = watch::channel(false);
         let reported = Arc::clone(&indexer);
         let body_bytes_max = bodies.bytes_max;
-        let shared =
-            GrpcState { indexer, access, body_bytes_max, texts: Arc::clone(&bodies.texts), stopping: stopping.clone() };
+        let (texts, traced) = (Arc::clone(&bodies.texts), tracer.clone());
+        let shared = GrpcState { indexer, access, body_bytes_max, texts, tracer: traced, stopping: stopping.clone() };
         // The limit is also that of a decompressed message.
         let scores = IndexerServiceServer::new(Scores(shared.clone()))
             .max_decoding_message_size(bodies.bytes_max)
@@ -121,11 +124,11 @@ impl GrpcServer {
             .accept_compressed(CompressionEncoding::Zstd);
         let probes = bodies.with_total(PROBES_BYTES_TOTAL_MAX);
         let routes = bounded_server()
-            .add_service(limited(reflection.max_decoding_message_size(PROBE_BYTES_MAX), &probes))
-            .add_service(limited(older_reflection.max_decoding_message_size(PROBE_BYTES_MAX), &probes))
-            .add_service(limited(health.max_decoding_message_size(PROBE_BYTES_MAX), &probes))
-            .add_service(limited(scores, bodies))
-            .add_service(limited(router, bodies));
+            .add_service(limited(reflection.max_decoding_message_size(PROBE_BYTES_MAX), &probes, None))
+            .add_service(limited(older_reflection.max_decoding_message_size(PROBE_BYTES_MAX), &probes, None))
+            .add_service(limited(health.max_decoding_message_size(PROBE_BYTES_MAX), &probes, None))
+            .add_service(limited(scores, bodies, tracer.clone()))
+            .add_service(limited(router, bodies, tracer));
         let serving = tokio::spawn(async move {
             let reporting = tokio::spawn(report_health(reporter, reported, recovery, stopping.clone()));
             let stopped = until_true(stopping);
@@ -148,7 +151,7 @@ impl GrpcServer {
         let picker = Arc::new(Picker::new(api, options));
         let service = ExternalProcessorServer::new(EndpointPicker { picker })
             .max_decoding_message_size(endpoint_picker::messages_bytes_max(bodies.bytes_max));
-        let routes = bounded_server().add_service(limited(service, bodies));
+        let routes = bounded_server().add_service(limited(service, bodies, None));
         let serving = tokio::spawn(async move {
             let stopped = until_true(stopping);
             if let Err(error) = routes.serve_with_incoming_shutdown(Incoming::of(listener), stopped).await {
@@ -190,9 +193,9 @@ const PROBE_BYTES_MAX: usize = 4 << 10;
 /// service whose budgets are used up is still healthy.
 const PROBES_BYTES_TOTAL_MAX: usize = 8 << 20;
 
-/// Service whose calls and answers count in the budgets of bodies.
-fn limited<S>(service: S, bodies: &BodyLimits) -> LargeMessages<S> {
-    LargeMessages { service, bodies: bodies.clone() }
+/// Service whose calls and answers count in the budgets of bodies, and whose unary calls are traced.
+fn limited<S>(service: S, bodies: &BodyLimits, tracer: Option<RequestTracer>) -> LargeMessages<S> {
+    LargeMessages { service, bodies: bodies.clone(), tracer }
 }
 
 /// Interval at which health is updated.

@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 use axum::body::Bytes;
 use flash_indexer_admission::{BodyBytes, ContentEncoding, LargeRequests};
 use flash_indexer_telemetry::metrics::Metrics;
+use flash_indexer_traces::{Stage, StageSpan, stage};
 use http_body::{Frame, SizeHint};
 use parking_lot::Mutex;
 use tokio::time::{Sleep, sleep};
@@ -79,6 +80,8 @@ pub(super) struct RequestBody {
     /// Wait for the rest of a message, since the body was first polled without it.
     waiting: Option<Waiting>,
     has_ended_long_message: bool,
+    /// Decoding of the message that has ended, until the body is polled again.
+    parse: Option<StageSpan>,
 }
 
 #[derive(Debug)]
@@ -108,6 +111,7 @@ impl RequestBody {
             reserved,
             waiting: None,
             has_ended_long_message: false,
+            parse: None,
         }
     }
 
@@ -144,6 +148,7 @@ impl RequestBody {
             move_to_large_thread();
             return Poll::Pending;
         }
+        self.parse = has_ended_message.then(|| stage(Stage::Parse));
         self.has_ended_long_message |= ends_long;
         Poll::Ready(Some(Ok(Frame::data(bytes))))
     }
@@ -154,8 +159,10 @@ impl HttpBody for RequestBody {
     type Error = Status;
 
     fn poll_frame(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<FrameResult> {
+        self.parse = None;
         if let Some(end) = self.kept_back.take() {
             self.has_ended_long_message = true;
+            self.parse = Some(stage(Stage::Parse));
             return Poll::Ready(Some(Ok(Frame::data(end))));
         }
         self.release_decoded();

@@ -9,6 +9,7 @@ use flash_indexer_core::{LocalHash, Tier};
 use flash_indexer_registry::{
     Answer, Candidate, CostWeights, Indexer, InstanceFilter, Query, QueryOptions, RankAnswer, RequestPhase, TokenPrompt,
 };
+use flash_indexer_traces::{Stage, stage};
 use flash_indexer_types::names::{NameField, check_names};
 use flash_indexer_types::{InstanceId, ModelKey};
 use tonic::{Request, Response, Status, Streaming};
@@ -25,6 +26,7 @@ use super::status::{RpcError, authorization, within_deadline};
 use crate::access::tokens_of_blocks;
 use crate::http::{NOT_IN_FLIGHT, none_ready};
 use crate::pick_options::GivenPickOptions;
+use crate::traced::describe_model;
 
 pub(super) struct Router(pub(super) GrpcState);
 
@@ -40,12 +42,11 @@ impl RouterService for Router {
 
     async fn query_stream(&self, request: Request<Streaming<QueryRequest>>) -> Result<Response<Answers>, Status> {
         let (metadata, requests) = Requests::of(request, self.0.body_bytes_max);
-        let authorization = authorization(&metadata);
         // Without a permitted token the stream fails as a whole. Each of its requests is checked again.
-        if let Err(denied) = self.0.admit(authorization) {
+        if let Err(denied) = self.0.admit(authorization(&metadata)) {
             return self.0.in_flight("QueryStream").finish(Err(denied));
         }
-        Ok(Response::new(Answers::to(requests, authorization, &self.0)))
+        Ok(Response::new(Answers::to(requests, &metadata, &self.0)))
     }
 
     async fn predict(&self, request: Request<PredictRequest>) -> Result<Response<PredictResponse>, Status> {
@@ -138,6 +139,7 @@ impl GrpcState {
             cache_salt: given(&request.cache_salt),
         };
         let picked = self.indexer.pick(&key, prompt, pods, options, given(&request.request_id)).await?;
+        let _answer = stage(Stage::Answer);
         let shown = |candidate: &Candidate| candidate_message(candidate, picked.blocks, options.weights);
         let Some(chosen) = picked.picked.map(|at| &picked.candidates[at]) else {
             return Err(Status::unavailable(none_ready(picked.candidates.len())).into());
@@ -252,6 +254,7 @@ fn candidate_message(candidate: &Candidate, blocks: usize, weights: CostWeights)
 }
 
 fn response(answer: Answer, request: &QueryRequest) -> QueryResponse {
+    let _answer = stage(Stage::Answer);
     let rank = |rank: &RankAnswer| RankMatch {
         instance_id: answer.name(rank).id().to_string(),
         dp_rank: rank.dp_rank.0,
@@ -282,7 +285,9 @@ pub(super) fn model_key(model_name: &str, tenant_id: &str, grant: &Grant) -> Res
     // Checked before the names are copied.
     check_names([(NameField::ModelName, Some(model_name)), (NameField::TenantId, Some(tenant_id))])?;
     grant.check_tenant(given(tenant_id).unwrap_or(ModelKey::DEFAULT_TENANT))?;
-    Ok(ModelKey::new(model_name, given(tenant_id).map(str::to_owned)))
+    let key = ModelKey::new(model_name, given(tenant_id).map(str::to_owned));
+    describe_model(&key);
+    Ok(key)
 }
 
 /// Value of a text field; none if it is empty, as an absent field is.

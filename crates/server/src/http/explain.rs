@@ -9,6 +9,7 @@ use flash_indexer_access::Grant;
 use flash_indexer_api::{ExplainParameters, ExplainRequest, Hashes};
 use flash_indexer_registry::{ExplainQuestion, Prompt};
 use flash_indexer_telemetry::metrics::Limit;
+use flash_indexer_traces::{Stage, stage};
 use flash_indexer_types::GivenInstanceId;
 use flash_indexer_types::hashes::HashForm;
 
@@ -49,6 +50,7 @@ async fn answer(
     let response = blocking(move || {
         let explanation = indexer.explain(&question);
         drop(permit);
+        let _answer = stage(Stage::Answer);
         // A long list is written here as well.
         explanation.map(|explanation| Json(explanation::response(question, explanation, hashes)).into_response())
     });

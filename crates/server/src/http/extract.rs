@@ -14,6 +14,7 @@ use axum::http::request::Parts;
 use chat_template::without_constants;
 use flash_indexer_access::Grant;
 use flash_indexer_admission::{BodyBytes, ContentEncoding, LARGE_BYTES, READ_DEADLINE};
+use flash_indexer_traces::{Stage, stage};
 use futures_core::Stream;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
@@ -37,7 +38,11 @@ impl<T: DeserializeOwned + Send + 'static> FromRequest<Arc<Api>> for Body<T> {
 
     async fn from_request(request: Request, api: &Arc<Api>) -> Result<Self, ApiError> {
         let body = receive(request, api, Accepted::Json).await?;
-        body.process(async |_, json: Vec<u8>| parse(&json).map(Self)).await
+        let parse = async |_, json: Vec<u8>| {
+            let _parse = stage(Stage::Parse);
+            parse(&json).map(Self)
+        };
+        body.process(parse).await
     }
 }
 

@@ -9,6 +9,7 @@ use flash_indexer_types::ModelKey;
 use flash_indexer_types::names::{NameField, check_names, shortened};
 
 use super::error::ApiError;
+use crate::traced::describe_model;
 
 /// Model and tenant of a request, checked against the grant of its token.
 pub(crate) trait CheckedScope: Sized {
@@ -28,6 +29,7 @@ pub(crate) trait CheckedScope: Sized {
     fn key(self, grant: &Arc<Grant>) -> Result<ModelKey, ApiError> {
         let Selection { model, tenant, .. } = self.selection(grant)?;
         let key = ModelKey::new(required(model)?, tenant);
+        describe_model(&key);
         grant.check_tenant(&key.tenant_id)?;
         Ok(key)
     }

@@ -77,6 +77,7 @@ pub(crate) use self::prompt_body::TokenizedPrompt;
 use crate::access::{AccessControl, Permission};
 use crate::body_limits::BodyLimits;
 use crate::texts::Texts;
+use crate::traced::{RequestTracer, finish_http};
 use flash_indexer_connections::ConnectionHandle;
 use flash_indexer_peers::{DIGESTS_MAX, Peers, RecoveryStatus};
 
@@ -109,6 +110,8 @@ pub(crate) struct Api {
     pub(crate) live: Arc<Live>,
     /// State of the discovery sources, if any are configured.
     pub(crate) discovery: Option<Arc<DiscoveryStatus>>,
+    /// Tracer of requests, if they are traced.
+    pub(crate) tracer: Option<RequestTracer>,
 }
 
 impl Api {
@@ -144,6 +147,7 @@ impl Api {
             recovery,
             live: Arc::default(),
             discovery,
+            tracer: None,
         }
     }
 }
@@ -216,8 +220,9 @@ async fn observe_request(State(api): State<Arc<Api>>, request: Request, next: Ne
     let connection = extract::connection(&request).cloned();
     let _in_flight = connection.as_ref().map(ConnectionHandle::request);
     let path = request.extensions().get::<MatchedPath>().map_or(request.uri().path(), MatchedPath::as_str);
+    let route = ROUTES.iter().find(|(known, ..)| *known == path).map(|(known, ..)| *known);
     let endpoint = Endpoint {
-        path: ROUTES.iter().find(|(known, ..)| *known == path).map_or(OTHER_PATH, |(known, ..)| known),
+        path: route.unwrap_or(OTHER_PATH),
         method: match *request.method() {
             Method::GET => "GET",
             Method::POST => "POST",
@@ -225,11 +230,19 @@ async fn observe_request(State(api): State<Arc<Api>>, request: Request, next: Ne
         },
     };
     let span = debug_span!("request", method = endpoint.method, path = endpoint.path, status = field::Empty);
-    let response = next.run(request).instrument(span.clone()).await;
+    let traced = api.tracer.as_ref().and_then(|tracer| tracer.http(&request, endpoint, route));
+    let response = next.run(request).instrument(span.clone());
+    let response = match &traced {
+        None => response.await,
+        Some(traced) => traced.within(response).await,
+    };
     let response = count_answer(response, &api.answers, connection.clone());
     let response = response.unwrap_or_else(|reached| ApiError::from(reached).into_response());
     let status = response.status();
     span.record("status", status.as_u16());
+    if let Some(traced) = traced {
+        finish_http(&traced, status);
+    }
     debug!(parent: &span, "request finished");
     let metrics = api.indexer.metrics();
     if status == StatusCode::PAYLOAD_TOO_LARGE {
@@ -265,6 +278,11 @@ async fn check_access(State(api): State<Arc<Api>>, mut request: Request, next: N
 
 /// Runs work that blocks on other threads outside the threads that serve requests.
 async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Result<T, ApiError> {
+    let request = flash_indexer_traces::current();
+    let work = move || {
+        let _request = request.attach();
+        work()
+    };
     Ok(tokio::task::spawn_blocking(work).await?)
 }
 

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 
 use chat_template::without_constants;
 use flash_indexer_api::PromptFields;
+use flash_indexer_traces::{Stage, stage};
 use flash_indexer_types::ModelKey;
 use serde_json::value::RawValue;
 
@@ -39,6 +40,7 @@ pub(crate) async fn tokenize_openai(
     base_model: Option<&ModelKey>,
     caller: Caller<'_>,
 ) -> Result<TokenizedPrompt, ApiError> {
+    let parse = stage(Stage::Parse);
     let (given, json) = match engine_fields(body) {
         Ok(given) => (given, None),
         Err(error) => {
@@ -46,6 +48,7 @@ pub(crate) async fn tokenize_openai(
             (engine_fields(&json)?, Some(json))
         }
     };
+    drop(parse);
     let body = json.as_deref().unwrap_or(body);
     let missing = |field| ApiError::unprocessable(format!("the request does not fit: missing field `{field}`"));
     let (prompt, messages) = match endpoint {

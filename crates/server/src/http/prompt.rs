@@ -9,6 +9,7 @@ use axum::extract::{FromRequest, Query, Request};
 use axum::http::Uri;
 use axum::response::{IntoResponse, Response};
 use flash_indexer_core::LocalHash;
+use flash_indexer_traces::{Stage, stage};
 use memchr::{memchr, memmem};
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
@@ -93,6 +94,7 @@ impl PromptBody {
     {
         let Self { body, uri } = self;
         let answer = async move |form, body: Vec<u8>| {
+            let parse = stage(Stage::Parse);
             let prompted = match form {
                 BodyForm::Json => {
                     let (request, json) = parse_lenient(body, T::Number::read_json)?;
@@ -100,7 +102,10 @@ impl PromptBody {
                 }
                 BodyForm::Binary => Prompted { request: read_binary(&body, &uri)?, json: Vec::new() },
             };
-            Ok(answer(prompted).await?.into_response())
+            drop(parse);
+            let answer = answer(prompted).await?;
+            let _answer = stage(Stage::Answer);
+            Ok(answer.into_response())
         };
         body.process(answer).await
     }

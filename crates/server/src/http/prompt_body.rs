@@ -9,6 +9,7 @@ use flash_indexer_api::{ModelScope, PartialPrompt, PromptFields};
 use flash_indexer_engine_chats::{Chat, ChatEngine, CompletionPrompt, LaxBool, LaxInteger, Rendering, TruncationSide};
 use flash_indexer_prompt::tokenize::{Prompt, PromptOptions, SpecialTokens};
 use flash_indexer_registry::TokenPrompt;
+use flash_indexer_traces::{Stage, stage};
 use flash_indexer_types::ModelKey;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
@@ -155,7 +156,10 @@ pub(super) async fn tokenize(
             ids
         }
         (None, _) => {
-            let mut prompt = Chat::from_body(body, engine, SystemTime::now()).map_err(|error| unfit(&error))?;
+            let mut prompt = {
+                let _parse = stage(Stage::Parse);
+                Chat::from_body(body, engine, SystemTime::now()).map_err(|error| unfit(&error))?
+            };
             if keep == Keep::Rendering {
                 let slot = Arc::default();
                 prompt.rendering = Some(Arc::clone(&slot));

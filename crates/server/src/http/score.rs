@@ -11,6 +11,7 @@ use axum::response::{IntoResponse, Response};
 use flash_indexer_api::{PartialPrompt, PodDetail, PodScores, Prediction, PromptFields, StoreStatus, SuccessStatus};
 use flash_indexer_engine_chats::LaxInteger;
 use flash_indexer_registry::{InstanceFilter, InstanceScore, ScoreOptions};
+use flash_indexer_traces::{Stage, stage};
 use flash_indexer_types::{GivenInstanceId, InstanceId};
 
 use super::Api;
@@ -44,11 +45,16 @@ pub(super) async fn chat_completions(
 ) -> Result<Response, ApiError> {
     let body = extract::receive(request, &api, Accepted::Json).await?;
     let answer = async move |_, body: Vec<u8>| {
-        let (request, body): (PromptFields, _) = parse_lenient(body, |json| parse(json))?;
+        let (request, body): (PromptFields, _) = {
+            let _parse = stage(Stage::Parse);
+            parse_lenient(body, |json| parse(json))?
+        };
         if request.messages.is_none() {
             return Err(ApiError::unprocessable("the request does not fit: missing field `messages`"));
         }
-        Ok(score((&api, &grant, client), request, &body).await?.into_response())
+        let scores = score((&api, &grant, client), request, &body).await?;
+        let _answer = stage(Stage::Answer);
+        Ok(scores.into_response())
     };
     body.process(answer).await
 }

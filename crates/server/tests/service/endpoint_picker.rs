@@ -12,7 +12,7 @@ use flash_indexer_proto::ext_proc::{
 };
 use flash_indexer_proto::google::value::Kind;
 use flash_indexer_proto::google::{Struct, Value};
-use flash_indexer_server::{EndpointPickerOptions, ServerOptions};
+use flash_indexer_server::{EndpointPickerOptions, OtlpOptions, ServerOptions};
 use flash_indexer_test_support::wait_for;
 use serde_json::json;
 use tokio::sync::mpsc;
@@ -20,6 +20,7 @@ use tonic::transport::Channel;
 use tonic::{Code, Streaming};
 
 use crate::grpc::Sent;
+use crate::support::fake_collector::{FakeCollector, hex};
 use crate::support::{BLOCK_TOKENS, Engine, PATIENCE, Service, stored, tokens};
 
 const COMPLETIONS: &str = "/v1/completions";
@@ -58,6 +59,8 @@ struct Exchange<'s> {
     responses: Streaming<ProcessingResponse>,
     config: Option<ProtocolConfiguration>,
     metadata: Option<Metadata>,
+    /// Header `traceparent` of the request.
+    trace_parent: Option<String>,
 }
 
 impl<'s> Exchange<'s> {
@@ -70,7 +73,7 @@ impl<'s> Exchange<'s> {
             ExternalProcessorClient::new(channel).process(Sent(sent)).await.expect("a stream").into_inner()
         });
         let config = ProtocolConfiguration { request_body_mode: request.into(), response_body_mode: response.into() };
-        Self { service, requests, responses, config: Some(config), metadata: None }
+        Self { service, requests, responses, config: Some(config), metadata: None, trace_parent: None }
     }
 
     fn duplex(service: &'s Service) -> Self {
@@ -101,8 +104,9 @@ impl<'s> Exchange<'s> {
             value: String::new(),
             raw_value: value.as_bytes().to_vec(),
         };
-        let headers =
+        let mut headers =
             vec![header(":method", "POST"), header(":path", path), header("content-type", "application/json")];
+        headers.extend(self.trace_parent.iter().map(|parent| header("traceparent", parent)));
         self.send(Request::RequestHeaders(HttpHeaders { headers: Some(HeaderMap { headers }), end_of_stream }));
     }
 
@@ -192,6 +196,24 @@ fn in_flight(service: &Service) -> u64 {
 fn address_of(engine: &Engine) -> String {
     assert!(engine.publisher.endpoint().starts_with("tcp://127.0.0.1:"));
     "127.0.0.1:8000".to_owned()
+}
+
+#[test]
+fn the_choice_for_a_request_is_a_span_of_its_trace() {
+    const TRACE: &str = "4bf92f3577b34da6a3ce929d0e0e4736";
+    let collector = FakeCollector::start();
+    let traces = OtlpOptions::to(collector.url().parse().expect("a URL"));
+    let service = service_with(&["10.0.0.1"], ServerOptions { traces: Some(traces), ..options() });
+    let mut exchange = Exchange::duplex(&service);
+    exchange.trace_parent = Some(format!("00-{TRACE}-00f067aa0ba902b7-01"));
+    exchange.complete(json!({ "model": "m", "prompt": tokens(&[1, 2]) }).to_string().as_bytes());
+    // The exchange goes on, and its choice has ended.
+    let trace = collector.wait_for_trace(TRACE);
+    assert_eq!(trace.root.name, "envoy.service.ext_proc.v3.ExternalProcessor/Process");
+    assert_eq!(hex(&trace.root.parent_span_id), "00f067aa0ba902b7");
+    assert_eq!(trace.stage_names(), ["parse", "hash", "lookup"]);
+    assert_eq!(trace.attributes()["gen_ai.request.model"], json!("m"));
+    drop(exchange);
 }
 
 #[test]

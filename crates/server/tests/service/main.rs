@@ -43,5 +43,6 @@ mod streams;
 mod support;
 mod tls;
 mod tokenizer_queue;
+mod traces;
 mod trust;
 mod wrong_input;

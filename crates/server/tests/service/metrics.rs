@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use crate::support::{Engine, Exposition, PATIENCE, Service, removed, store, stored, tokens};
 
 /// Metrics of counting kinds that nothing in [`everything_that_is_counted_moves_its_metric`] moves.
-const UNMOVED: [&str; 26] = [
+const UNMOVED: [&str; 28] = [
     "flash_indexer_reload_failures",
     "flash_indexer_token_file_failures",
     "flash_indexer_replays",
@@ -31,6 +31,8 @@ const UNMOVED: [&str; 26] = [
     "flash_indexer_peer_repairs",
     "flash_indexer_snapshots",
     "flash_indexer_recovered_from",
+    "flash_indexer_spans",
+    "flash_indexer_span_export_failures",
     // The endpoint picker is off here: `endpoint_picker.rs` has its test.
     "flash_indexer_endpoint_picks",
     "flash_indexer_tokenized_tokens",

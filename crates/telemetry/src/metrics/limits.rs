@@ -113,10 +113,12 @@ pub enum Limit {
     TenantQueries,
     /// Prompt tokens of a tenant.
     TenantPromptTokens,
+    /// Spans that wait to be sent to the collector.
+    QueuedSpans,
 }
 
 impl Limit {
-    const ALL: [Self; 50] = [
+    const ALL: [Self; 51] = [
         Self::Queue,
         Self::PendingRegistrations,
         Self::Pods,
@@ -167,6 +169,7 @@ impl Limit {
         Self::TenantRanks,
         Self::TenantQueries,
         Self::TenantPromptTokens,
+        Self::QueuedSpans,
     ];
 
     const fn as_str(self) -> &'static str {
@@ -221,6 +224,7 @@ impl Limit {
             Self::TenantRanks => "tenant_ranks",
             Self::TenantQueries => "tenant_queries",
             Self::TenantPromptTokens => "tenant_prompt_tokens",
+            Self::QueuedSpans => "queued_spans",
         }
     }
 }

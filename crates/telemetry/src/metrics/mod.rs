@@ -14,6 +14,7 @@
 //! | `process.rs` | the process as the operating system reports it |
 //! | `requests.rs`, `rpc.rs` | HTTP and gRPC requests |
 //! | `scores.rs` | scores, predictions and picks |
+//! | `spans.rs` | spans of traced requests |
 //! | `snapshots.rs` | snapshots on disk, and the source of the index at the start |
 //! | `state.rs` | gauges, by model and for the whole service |
 //! | `threads.rs` | panics and index replacements |
@@ -30,6 +31,7 @@ mod requests;
 mod rpc;
 mod scores;
 mod snapshots;
+mod spans;
 mod state;
 mod threads;
 mod tokenization;
@@ -47,6 +49,7 @@ pub use self::ingest::{CurveSocket, PullOutcome, StreamedBatch};
 pub use self::limits::Limit;
 pub use self::requests::{Endpoint, Latencies, ReloadedFile};
 pub use self::scores::PickOutcome;
+pub use self::spans::SpanOutcome;
 pub use self::state::{
     Families, IngestQueueState, ListenerState, ModelCounts, ModelState, QueryTotals, QueueState, State, StateSection,
 };
@@ -61,6 +64,7 @@ use self::requests::RequestMetrics;
 use self::rpc::RpcMetrics;
 use self::scores::ScoreMetrics;
 use self::snapshots::SnapshotMetrics;
+use self::spans::SpanMetrics;
 use self::threads::ThreadMetrics;
 use self::tokenization::TokenizationMetrics;
 use crate::log;
@@ -80,6 +84,7 @@ pub struct Metrics {
     ingest: IngestMetrics,
     peers: PeerMetrics,
     snapshots: SnapshotMetrics,
+    spans: SpanMetrics,
     scores: ScoreMetrics,
     tokenization: TokenizationMetrics,
     rpc: RpcMetrics,
@@ -112,6 +117,7 @@ impl Metrics {
         let ingest = IngestMetrics::register(&mut registry);
         let peers = PeerMetrics::register(&mut registry);
         let snapshots = SnapshotMetrics::register(&mut registry);
+        let spans = SpanMetrics::register(&mut registry);
         let scores = ScoreMetrics::register(&mut registry);
         let tokenization = TokenizationMetrics::register(&mut registry);
         let rpc = RpcMetrics::register(&mut registry);
@@ -126,6 +132,7 @@ impl Metrics {
             ingest,
             peers,
             snapshots,
+            spans,
             scores,
             tokenization,
             rpc,

@@ -20,6 +20,7 @@ use crate::tokenize::truncation::Truncation;
 use chat_template::{ChatError, ChatTemplates, Effort};
 use flash_indexer_engine_chats::mistral_files::TEKKEN_FILE;
 use flash_indexer_engine_chats::{Chat, ChatEngine, CodedPrompts, MediaCut, PrepareError, Rendering, TruncationSide};
+use flash_indexer_traces::{Stage, stage};
 
 /// A model's tokenizer and chat templates.
 pub(in crate::tokenize) struct FileTokenizer {
@@ -243,7 +244,11 @@ impl ModelTokenizer for FileTokenizer {
             }
             Prompt::Chat(chat) => chat,
         };
-        let Rendering { mut text, prepared, media, cuts, tokens } = match self.render(&chat, effort) {
+        let rendered = {
+            let _render = stage(Stage::Render);
+            self.render(&chat, effort)
+        };
+        let Rendering { mut text, prepared, media, cuts, tokens } = match rendered {
             Err(TokenizeError::Chat(error))
                 if effort == Effort::Brief && matches!(error, ChatError::TooExpensive { .. }) =>
             {

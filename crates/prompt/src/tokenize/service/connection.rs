@@ -6,6 +6,7 @@ use std::iter::successors;
 use std::time::{Duration, Instant};
 
 use flash_indexer_proto::tokenization::tokenization_service_client::TokenizationServiceClient;
+use flash_indexer_traces::outgoing_headers;
 use parking_lot::Mutex;
 use prost::Message;
 use tokio::runtime::Runtime;
@@ -116,6 +117,11 @@ impl Connection {
         let left = deadline.saturating_duration_since(Instant::now());
         let mut request = Request::new(message);
         request.set_timeout(left);
+        for (name, value) in outgoing_headers() {
+            if let Ok(value) = value.parse() {
+                request.metadata_mut().insert(name, value);
+            }
+        }
         let answer = runtime.block_on(async { timeout(left, method(self.client.clone(), request)).await });
         match answer {
             Ok(Ok(answer)) => Ok(answer.into_inner()),

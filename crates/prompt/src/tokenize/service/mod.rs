@@ -16,6 +16,7 @@ pub use connection::MESSAGE_BYTES_MAX as SERVICE_MESSAGE_BYTES_MAX;
 use connection::{Client, Connection};
 pub use error::ServiceError;
 use flash_indexer_proto::tokenization::{InitializeTokenizerRequest, RenderChatCompletionRequest, TokenizeRequest};
+use flash_indexer_traces::{Stage, stage};
 
 use super::error::TokenizeError;
 use super::pieces::PieceCache;
@@ -152,6 +153,7 @@ impl ModelTokenizer for ServiceTokenizer {
         _: &Arc<PieceCache>,
         _: Effort,
     ) -> Result<Tokenization, TokenizeError> {
+        let _call = stage(Stage::TokenizerService).attach();
         self.ids(&prompt, options).map(Tokenization::Done)
     }
 }

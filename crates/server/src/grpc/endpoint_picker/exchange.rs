@@ -21,8 +21,9 @@ use flash_indexer_proto::ext_proc::{
     CommonResponse, HttpBody, HttpHeaders, ProcessingMode, ProcessingRequest, ProcessingResponse,
 };
 use flash_indexer_telemetry::metrics::{Limit, PickOutcome};
+use flash_indexer_traces::Caller;
 use tokio::time::Instant;
-use tonic::Status;
+use tonic::{Code, Status};
 
 use super::choice::{InFlight, PickInput, PickedInstance, Picker, Refusal};
 use super::messages::{
@@ -31,6 +32,10 @@ use super::messages::{
 };
 use super::{NextResponse, Requests};
 use crate::http::OpenAiEndpoint;
+use crate::traced::finish_rpc;
+
+/// The method, as spans name it. A span covers the choice of an instance: the exchange lasts until the engine has answered.
+const METHOD: &str = "envoy.service.ext_proc.v3.ExternalProcessor/Process";
 
 /// Longest chunk of a body that is sent back. Envoy's own chunks are at most as long.
 const CHUNK_BYTES: usize = 60 << 10;
@@ -40,6 +45,8 @@ pub(super) struct Exchange {
     requests: Requests<ProcessingRequest>,
     picker: Arc<Picker>,
     client: (Arc<Grant>, Option<IpAddr>),
+    /// Trace context of the gateway's call, or of its client's request.
+    caller: Caller,
     modes: Modes,
     subset: Option<Subset>,
     endpoint: Option<OpenAiEndpoint>,
@@ -90,11 +97,13 @@ impl Exchange {
         requests: Requests<ProcessingRequest>,
         picker: Arc<Picker>,
         client: (Arc<Grant>, Option<IpAddr>),
+        caller: Caller,
     ) -> Self {
         Self {
             requests,
             picker,
             client,
+            caller,
             modes: Modes { request: BodySendMode::None, response: BodySendMode::None },
             subset: None,
             endpoint: None,
@@ -181,6 +190,10 @@ impl Exchange {
 
     async fn process_headers(&mut self, headers: &HttpHeaders) {
         self.endpoint = header(headers.headers.as_ref(), ":path").and_then(OpenAiEndpoint::of);
+        if self.picker.api().tracer.is_some() {
+            let of_client = Caller::read(|name| header(headers.headers.as_ref(), name).into_iter());
+            self.caller = std::mem::take(&mut self.caller).or(of_client);
+        }
         if headers.end_of_stream {
             return self.answer_headers(Err(PickOutcome::NoPrompt), None).await;
         }
@@ -298,7 +311,18 @@ impl Exchange {
         // A former choice, which the body replaces, is no load.
         self.in_flight = None;
         let input = PickInput { body, subset: self.subset.clone(), client: self.client.clone() };
-        match Arc::clone(&self.picker).choose(input).await {
+        let tracer = self.picker.api().tracer.as_ref();
+        let traced = tracer.and_then(|tracer| tracer.rpc(&self.caller, METHOD));
+        let choice = Arc::clone(&self.picker).choose(input);
+        let chosen = match &traced {
+            None => choice.await,
+            Some(traced) => traced.within(choice).await,
+        };
+        if let Some(traced) = traced {
+            // A refusal is an answer to the gateway's client.
+            finish_rpc(&traced, Code::Ok);
+        }
+        match chosen {
             Ok(chosen) => Some(chosen),
             Err(refused) => {
                 self.refuse(refused);

@@ -2,6 +2,7 @@
 
 mod exposition;
 pub(crate) mod fake_cluster;
+pub(crate) mod fake_collector;
 pub(crate) mod fake_dns;
 pub(crate) mod fake_peer;
 pub(crate) mod fake_stream_server;

@@ -1,0 +1,71 @@
+//! Counters of the spans of traced requests.
+
+use prometheus_client::encoding::EncodeLabelSet;
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::Family;
+use prometheus_client::registry::Registry;
+
+use super::{Metrics, registered, resolved};
+
+/// What became of a span.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum SpanOutcome {
+    /// The collector has it.
+    Exported,
+    /// The collector refused it.
+    Rejected,
+    /// The queue was full, or the service stopped before the collector had it.
+    Dropped,
+}
+
+impl SpanOutcome {
+    const ALL: [Self; 3] = [Self::Exported, Self::Rejected, Self::Dropped];
+
+    const fn as_str(self) -> &'static str {
+        match self {
+            Self::Exported => "exported",
+            Self::Rejected => "rejected",
+            Self::Dropped => "dropped",
+        }
+    }
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct Outcome {
+    outcome: &'static str,
+}
+
+#[derive(Debug)]
+pub(super) struct SpanMetrics {
+    ended: [Counter; SpanOutcome::ALL.len()],
+    export_failures: Counter,
+}
+
+impl SpanMetrics {
+    pub(super) fn register(registry: &mut Registry) -> Self {
+        let help = "Spans of traced requests, by what became of them";
+        let family = registered(registry, "spans", help, Family::<Outcome, Counter>::default());
+        let ended = resolved(&family, SpanOutcome::ALL, |outcome| Outcome { outcome: outcome.as_str() });
+        let help = "Requests with spans that the collector did not receive or refused";
+        let export_failures = registered(registry, "span_export_failures", help, Counter::default());
+        Self { ended, export_failures }
+    }
+}
+
+impl Metrics {
+    /// Counts spans by what became of them.
+    pub fn spans_ended(&self, outcome: SpanOutcome, spans: u64) {
+        self.spans.ended[outcome as usize].inc_by(spans);
+    }
+
+    /// Counts a request with spans that the collector did not receive or refused.
+    pub fn export_failed(&self) {
+        self.spans.export_failures.inc();
+    }
+
+    /// Number of spans of which this has become.
+    #[must_use]
+    pub fn spans_ended_count(&self, outcome: SpanOutcome) -> u64 {
+        self.spans.ended[outcome as usize].get()
+    }
+}

@@ -1,0 +1,108 @@
+//! The span of a request.
+
+use std::borrow::Cow;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use opentelemetry::context::{FutureExt, WithContext};
+use opentelemetry::trace::{Span as _, SpanKind, Status, TraceContextExt, Tracer as _, TracerProvider as _};
+use opentelemetry::{Context, InstrumentationScope, KeyValue};
+use opentelemetry_sdk::trace::{SdkTracer, SdkTracerProvider};
+
+use crate::caller::Caller;
+use crate::stages;
+
+/// Makes spans of requests. Clones share its exporter.
+#[derive(Debug, Clone)]
+pub struct Tracer(SdkTracer);
+
+/// Whether a request without a caller's context may begin a trace.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Root {
+    /// It may: the sampler decides.
+    Sampled,
+    /// It never does, such as a probe.
+    Never,
+}
+
+impl Tracer {
+    /// A tracer whose spans a provider samples and exports.
+    #[must_use]
+    pub fn new(provider: &SdkTracerProvider) -> Self {
+        stages::enable();
+        let scope = InstrumentationScope::builder("flash-indexer").with_version(env!("CARGO_PKG_VERSION"));
+        Self(provider.tracer_with_scope(scope.build()))
+    }
+
+    /// Begins the span of a request: as a part of its caller's trace, or as a trace of its own. None if it is not sampled.
+    #[must_use]
+    pub fn request(&self, caller: &Caller, root: Root) -> Option<RequestSpan> {
+        let none = Context::new();
+        let parent = match (caller.context(), root) {
+            (Some(parent), _) if !parent.span().span_context().is_sampled() => return None,
+            (Some(parent), _) => parent,
+            (None, Root::Sampled) => &none,
+            (None, Root::Never) => return None,
+        };
+        // Attributes and a name are added if the request is sampled.
+        let span = self.0.build_with_context(self.0.span_builder("").with_kind(SpanKind::Server), parent);
+        let is_sampled = span.is_recording();
+        is_sampled.then(|| RequestSpan {
+            context: Context::new().with_value(self.0.clone()).with_span(span),
+            is_finished: AtomicBool::new(false),
+        })
+    }
+}
+
+/// Span of a request that is sampled. It ends when it is dropped, as cancelled unless it was finished.
+#[derive(Debug)]
+pub struct RequestSpan {
+    context: Context,
+    is_finished: AtomicBool,
+}
+
+impl RequestSpan {
+    /// Names the span, and adds attributes.
+    pub fn begin<const N: usize>(&self, name: impl Into<Cow<'static, str>>, attributes: [KeyValue; N]) {
+        let span = self.context.span();
+        span.update_name(name.into());
+        span.set_attributes(attributes);
+    }
+
+    /// Adds an attribute.
+    pub fn set(&self, attribute: KeyValue) {
+        self.context.span().set_attribute(attribute);
+    }
+
+    /// Runs a future with this request as the current one.
+    pub fn within<F: Future>(&self, future: F) -> WithContext<F> {
+        future.with_context(self.context.clone())
+    }
+
+    /// Makes this request the current one of this thread until the value is dropped.
+    #[must_use = "the request is current until it is dropped"]
+    pub fn attach(&self) -> stages::Attached {
+        stages::Attached::of(self.context.clone())
+    }
+
+    /// Adds the status of the answer. `error` names the kind of error if the service failed to answer; a wrong request is none.
+    pub fn finish(&self, status: KeyValue, error: Option<&str>) {
+        let span = self.context.span();
+        span.set_attribute(status);
+        if let Some(error) = error {
+            span.set_attribute(KeyValue::new("error.type", error.to_owned()));
+            span.set_status(Status::error(""));
+        }
+        self.is_finished.store(true, Ordering::Relaxed);
+    }
+}
+
+impl Drop for RequestSpan {
+    fn drop(&mut self) {
+        let span = self.context.span();
+        if !*self.is_finished.get_mut() {
+            span.set_attribute(KeyValue::new("error.type", "cancelled"));
+        }
+        // Work on other threads may hold the context for longer.
+        span.end();
+    }
+}
