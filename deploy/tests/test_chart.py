@@ -24,6 +24,8 @@ REFUSED = [
     ("logFormat=xml", "logFormat"),
     ("state.size=ten", "state.size"),
     ("redis.url=http://valkey", "redis.url"),
+    ("otlp.endpoint=collector:4318", "otlp.endpoint"),
+    ("otlp.sampleRatio=2", "otlp.sampleRatio"),
     ("extraArgs={-v}", "extraArgs.0"),
     ("discovery.engines[0].instance_id=1", "endpoint is required"),
     ("discovery.engines[0].instance_id=1,discovery.engines[0].endpoint=ipc:///x", "discovery.engines.0.endpoint"),

@@ -99,6 +99,15 @@
 - {{ printf "--redis-namespace=%s" . | quote }}
 {{- end }}
 {{- end }}
+{{- if $v.otlp.endpoint }}
+- {{ printf "--otlp-endpoint=%s" $v.otlp.endpoint | quote }}
+{{- if not (kindIs "invalid" $v.otlp.sampleRatio) }}
+- --otlp-sample-ratio={{ $v.otlp.sampleRatio }}
+{{- end }}
+{{- if $v.otlp.caSecret }}
+- --otlp-ca=/etc/flash-indexer/otlp-ca/ca.crt
+{{- end }}
+{{- end }}
 {{- if $v.tokenizers.volume }}
 - --tokenizer-dir=/var/lib/tokenizers
 {{- end }}

@@ -18,6 +18,9 @@
 {{- if and .Values.redis.url .Values.redis.caSecret }}
 - {name: redis-ca, secret: {secretName: {{ .Values.redis.caSecret }}}}
 {{- end }}
+{{- if and .Values.otlp.endpoint .Values.otlp.caSecret }}
+- {name: otlp-ca, secret: {secretName: {{ .Values.otlp.caSecret }}}}
+{{- end }}
 {{- with .Values.tokenizers.volume }}
 - name: tokenizers
   {{- toYaml . | nindent 2 }}
@@ -45,6 +48,9 @@
 {{- end }}
 {{- if and .Values.redis.url .Values.redis.caSecret }}
 - {name: redis-ca, mountPath: /etc/flash-indexer/redis-ca, readOnly: true}
+{{- end }}
+{{- if and .Values.otlp.endpoint .Values.otlp.caSecret }}
+- {name: otlp-ca, mountPath: /etc/flash-indexer/otlp-ca, readOnly: true}
 {{- end }}
 {{- if .Values.tokenizers.volume }}
 - {name: tokenizers, mountPath: /var/lib/tokenizers, readOnly: true}
