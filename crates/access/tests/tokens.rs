@@ -63,7 +63,7 @@ fn an_invalid_file_is_refused_with_its_reason() {
     for (text, says) in [
         (String::new(), "has no token"),
         (many.collect(), "at most 1024"),
-        ("nonsense".to_owned(), "does not fit"),
+        ("nonsense".to_owned(), "invalid file"),
         (entry("scopes = [\"root\"]"), "unknown variant `root`"),
         (entry("scopes = [\"query\"]\ntenant = \"a\""), "unknown field `tenant`"),
         (entry(""), "missing field `scopes`"),
