@@ -9,6 +9,7 @@
 //! | `config/*` | the configuration file of `serve`, checked and printed |
 //! | `token`, `curve_key` | make bearer tokens, and key pairs of CURVE |
 //! | `manual` | manual pages and completions of shells |
+//! | `reference` | reference pages of the documentation |
 //! | `dump`, `diff/*` | save what a service holds; compare two services or dumps |
 //! | `doctor/*` | checks a service and its engines end to end |
 //! | `replay/*`, `bench` | measure index designs without a service |
@@ -28,6 +29,7 @@ mod manual;
 mod parsers;
 mod prompt;
 mod query;
+mod reference;
 mod relay;
 mod replay;
 mod serve;
@@ -86,6 +88,8 @@ enum Command {
     Config(config::ConfigArguments),
     Completions(manual::CompletionsArguments),
     Man(manual::ManArguments),
+    #[command(hide = true)]
+    Reference(reference::ReferenceArguments),
 }
 
 /// Reads the name of an index design, and lists them all in the help.
@@ -129,6 +133,7 @@ fn run(Parsed { arguments, matches, file }: Parsed) -> ExitCode {
         Command::Config(arguments) => config::run(&arguments, &matches, file.as_ref()),
         Command::Completions(arguments) => manual::complete(&arguments),
         Command::Man(arguments) => manual::write_pages(&arguments),
+        Command::Reference(arguments) => reference::run(&arguments),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,

@@ -380,3 +380,15 @@ fn each_named_option_exists() {
     let unused: Vec<_> = FOREIGN_OPTIONS.iter().filter(|(option, _)| !is_named(option)).collect();
     assert!(unused.is_empty(), "no page names {unused:?}");
 }
+
+#[test]
+fn the_reference_is_that_of_the_program() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let output = run(&["reference", folder.path().to_str().expect("text")]);
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    for name in ["commands.md", "endpoints.md"] {
+        let written = std::fs::read_to_string(folder.path().join(name)).expect("a page");
+        let committed = std::fs::read_to_string(repository().join("docs/reference").join(name)).expect("a page");
+        assert!(written == committed, "{name} is stale: run `flash-indexer reference docs/reference`");
+    }
+}
