@@ -292,9 +292,11 @@ fn examples_of_the_help_parse() {
     assert!(wrong.is_empty(), "examples that fail:\n{}", wrong.join("\n"));
 }
 
-const COMMANDS: [&str; 13] = [
+const COMMANDS: [&str; 15] = [
     "serve",
     "simulate",
+    "relay",
+    "curve-key",
     "query",
     "explain",
     "doctor",
