@@ -18,8 +18,8 @@ use crate::stop::StopFlag;
 /// the addresses of --publish and --publish-replay. Run one relay for each data-parallel rank that publishes.
 #[derive(Args)]
 #[command(after_help = "Examples:
-  flash-indexer relay --block-size 16 --engine tcp://127.0.0.1:5557 --engine-replay tcp://127.0.0.1:6557 \\
-    --publish tcp://0.0.0.0:5657 --publish-replay tcp://0.0.0.0:6657
+  flash-indexer relay --block-size 16 --engine tcp://127.0.0.1:5557 --publish tcp://0.0.0.0:5657
+  flash-indexer relay --block-size 16 --engine tcp://127.0.0.1:5557 --engine-replay tcp://127.0.0.1:6557 --publish tcp://0.0.0.0:5657 --publish-replay tcp://0.0.0.0:6657
   flash-indexer relay --block-size 16 --engine tcp://127.0.0.1:5557 --connect --publish tcp://indexer:5557 --topic kv@gpu-1@llama
 
 With CURVE: --curve-key relay.key_secret --curve-clients clients, where the file has the public key of the service.")]
