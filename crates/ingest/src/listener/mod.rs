@@ -172,6 +172,11 @@ impl Listener {
         self.last_trust(self.dp_rank) == Trust::Degraded
     }
 
+    /// Whether messages after the last applied one are known to be lost. The stream's next number shows how many.
+    pub fn has_lost_tail(&self) -> bool {
+        self.state.status.lock().trust.has_lost_tail()
+    }
+
     /// Sequence number of the last applied message.
     pub fn last_sequence(&self) -> Option<u64> {
         self.state.status.lock().last_sequence

@@ -40,6 +40,9 @@ pub enum ShadowError {
     /// The registration of the instance changed or ended.
     #[error("failed to rebuild instance {0}: its registration changed meanwhile; retry")]
     Changed(InstanceId),
+    /// Its last messages were lost. A second subscription does not receive them, and so would not know of the loss.
+    #[error("failed to rebuild instance {0}: its last messages were lost; the engine's next message shows how many")]
+    TailLost(InstanceId),
     /// Its engine does not accept a second subscription.
     #[error("{0}")]
     Listen(#[from] RegistrationError),
@@ -53,6 +56,9 @@ impl Shadow {
         let model = model.ok_or_else(|| ShadowError::Changed(instance.clone()))?;
         let replaced = model.instances.read().get(instance).map(|found| found.listeners.clone());
         let replaced = replaced.ok_or_else(|| ShadowError::Changed(instance.clone()))?;
+        if replaced.values().any(|listener| listener.has_lost_tail()) {
+            return Err(ShadowError::TailLost(instance.clone()));
+        }
         let mut shadow = Self {
             indexer: Arc::clone(indexer),
             worker: WorkerId(indexer.new_id()),
@@ -160,6 +166,9 @@ impl Shadow {
             let is_index_replaced = self.model.replaceable.generation() != self.generation;
             if is_index_replaced || streams(&original.listeners) != streams(&self.replaced) {
                 return Err(changed());
+            }
+            if self.replaced.values().any(|listener| listener.has_lost_tail()) {
+                return Err(ShadowError::TailLost(self.instance.clone()));
             }
             for listener in self.listeners.values().filter(|listener| listener.options.is_bound()) {
                 indexer.decoders.deliver(listener, Delivery::PromoteShadow);

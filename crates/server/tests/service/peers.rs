@@ -308,6 +308,29 @@ fn what_one_replica_has_missed_it_takes_from_another() {
 }
 
 #[test]
+fn a_peer_that_has_missed_the_last_message_as_well_ends_no_doubt() {
+    let (peer, replica) = (Service::start(), checking());
+    // Each has a socket of its own of the engine, whose last message reaches the replica damaged and the peer never.
+    let lost = Engine::registered(&peer, json!(1), 0, &json!({}));
+    let damaged = Engine::registered(&replica, json!(1), 0, &json!({}));
+    lost.say(&peer, 0, &[stored(None, &[1, 2, 3])]);
+    damaged.say(&replica, 0, &[stored(None, &[1, 2, 3])]);
+    damaged.publisher.publish_frames(&[&b"t"[..], &1u64.to_be_bytes(), b"\xc1"]).expect("published");
+    damaged.wait(&replica, "the loss", |listener| listener["trust"] == json!("degraded"));
+
+    assert_eq!(replica.post("/register_peer", &json!({ "url": peer.url("") })).0, 201);
+    wait_for_metric(&replica, "peer_repairs", "failed");
+    assert_eq!(replica.listener(&json!(1), 0)["trust"], json!("degraded"));
+    assert_eq!(replica.metrics().value("flash_indexer_peer_repairs_total", &[("outcome", "complete")]), 0.0);
+    // The next message shows what was lost, and the peer that has it as well repairs it.
+    lost.say(&peer, 1, &[removed(&[3])]);
+    lost.say(&peer, 2, &[stored(Some(2), &[4])]);
+    damaged.say(&replica, 2, &[stored(Some(2), &[4])]);
+    wait_for_metric(&replica, "peer_repairs", "complete");
+    assert_eq!(replica.score(&tokens(&[1, 2, 3]), "1", 0), 8);
+}
+
+#[test]
 fn a_rank_that_was_unregistered_is_not_listed_again_after_a_repair() {
     let (whole, late) = (Service::start(), checking());
     let engine = Engine::registered(&whole, json!(1), 0, &json!({}));
