@@ -129,12 +129,12 @@ pub(crate) fn replay(
     dealer.connect(endpoint)?;
     // Engines ignore a request without the empty frame.
     dealer.send_multipart([&b""[..], &from.to_be_bytes()], 0)?;
-    let mut heard = Instant::now();
-    while heard.elapsed() < REPLAY_SILENCE_MAX && !is_stopping() {
+    let mut received_at = Instant::now();
+    while received_at.elapsed() < REPLAY_SILENCE_MAX && !is_stopping() {
         if dealer.poll(zmq::POLLIN, milliseconds(STOP_CHECK))? == 0 {
             continue;
         }
-        heard = Instant::now();
+        received_at = Instant::now();
         let frames = dealer.recv_multipart(0)?;
         match ReplayReply::from_frames(&frames) {
             Ok(ReplayReply::Message { sequence, payload, .. }) => receive(sequence, payload),

@@ -64,7 +64,7 @@ fn a_shared_cache_continues_a_match_whose_first_blocks_it_has_not() {
         index.apply(rank(2), &stored(&prompt[..20], 10, Tier::Host));
         assert_eq!(pairs(&index), PerTier([0; 4]), "it alone is of no use");
         index.apply(rank(0), &stored(&prompt[..10], 0, Tier::Device));
-        assert_eq!(pairs(&index), PerTier([10, 20, 20, 20]), "the parent came after the block");
+        assert_eq!(pairs(&index), PerTier([10, 20, 20, 20]), "the parent was stored after the block");
         // A second one, which has removed the blocks before.
         index.apply(rank(3), &stored(&prompt, 0, Tier::External));
         index.apply(rank(3), &removed(&prompt[..20], 0, Tier::External));
