@@ -114,7 +114,7 @@ def name_server() -> Iterator[str]:
 
 
 class Secrets:
-    """The contents of every Secret that a value file may name: certificates of one authority, tokens, a password."""
+    """The contents of every Secret that a value file may name: certificates, tokens, a password, keys of CURVE."""
 
     def __init__(self, folder: Path, scopes: str = "query,admin") -> None:
         self.folder = folder
@@ -133,6 +133,10 @@ class Secrets:
         (folder / "token").write_text(token)
         (folder / "password").write_text(PASSWORD)
         self.token = token
+        check(BINARY, "curve-key", "indexer", cwd=folder)
+        engine = check(BINARY, "curve-key", "engine", cwd=folder).split()[0]
+        (folder / "clients").write_text(f"{engine}\n")
+        (folder / "server-keys").write_text(f"{engine} *\n")
 
     def client(self) -> ssl.SSLContext:
         """Settings of a client with a certificate."""

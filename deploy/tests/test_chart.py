@@ -39,6 +39,11 @@ REFUSED = [
         "set serviceMonitor.tlsSecret",
     ),
     ("listenEvents.enabled=true", "set replicas=1"),
+    ("curve.keySecret=Key", "curve.keySecret"),
+    ("curve.serverKeysSecret=k", "set curve.keySecret"),
+    ("curve.keySecret=k", "set curve.serverKeysSecret or curve.clientsSecret"),
+    ("curve.keySecret=k,curve.clientsSecret=c", "set listenEvents.enabled"),
+    ("curve.keySecret=k,curve.serverKeysSecret=s,replicas=1,listenEvents.enabled=true", "set curve.clientsSecret"),
     ("discovery.kubernetes.selector=app=vllm", "set engines.blockSize"),
     ("grpc.enabled=true,grpc.port=8090", "set grpc.port"),
 ]

@@ -62,6 +62,15 @@
 {{- if and $v.access.insecure (not $v.access.tokenSecret) (not $v.tls.clientAuth) }}
 - --insecure
 {{- end }}
+{{- if $v.curve.keySecret }}
+- --curve-key=/etc/flash-indexer/curve-key/indexer.key_secret
+{{- if $v.curve.serverKeysSecret }}
+- --curve-server-keys=/etc/flash-indexer/curve-server-keys/server-keys
+{{- end }}
+{{- if $v.curve.clientsSecret }}
+- --curve-clients=/etc/flash-indexer/curve-clients/clients
+{{- end }}
+{{- end }}
 {{- if include "flash-indexer.hasPeers" . }}
 - --peers={{ include "flash-indexer.peerUrls" . }}
 {{- if not (kindIs "invalid" $v.peers.checkIntervalSeconds) }}

@@ -81,6 +81,18 @@ recovers. */ -}}
 {{- if and $v.listenEvents.enabled (gt (int $v.replicas) 1) -}}
 {{- fail "failed to render the chart: an engine that connects reaches one replica only; set replicas=1, or use discovery" -}}
 {{- end -}}
+{{- if and (or $v.curve.serverKeysSecret $v.curve.clientsSecret) (not $v.curve.keySecret) -}}
+{{- fail "failed to render the chart: the service has no CURVE key of its own; set curve.keySecret" -}}
+{{- end -}}
+{{- if and $v.curve.clientsSecret (not $v.listenEvents.enabled) -}}
+{{- fail "failed to render the chart: no engine connects to the service; set listenEvents.enabled, or no curve.clientsSecret" -}}
+{{- end -}}
+{{- if and $v.curve.keySecret $v.listenEvents.enabled (not $v.curve.clientsSecret) -}}
+{{- fail "failed to render the chart: every engine could connect in spite of CURVE; set curve.clientsSecret" -}}
+{{- end -}}
+{{- if and $v.curve.keySecret (not (or $v.curve.serverKeysSecret $v.curve.clientsSecret)) -}}
+{{- fail "failed to render the chart: a CURVE key has no effect alone; set curve.serverKeysSecret or curve.clientsSecret" -}}
+{{- end -}}
 {{- if and (or $v.discovery.kubernetes.selector $v.discovery.dns $v.discovery.engines) (not $v.engines.blockSize) -}}
 {{- fail "failed to render the chart: discovered engines need a block size; set engines.blockSize" -}}
 {{- end -}}

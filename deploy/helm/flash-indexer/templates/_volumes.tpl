@@ -9,6 +9,15 @@
 {{- if .Values.tls.secret }}
 - {name: tls, secret: {secretName: {{ .Values.tls.secret }}}}
 {{- end }}
+{{- if .Values.curve.keySecret }}
+- {name: curve-key, secret: {secretName: {{ .Values.curve.keySecret }}}}
+{{- end }}
+{{- if .Values.curve.serverKeysSecret }}
+- {name: curve-server-keys, secret: {secretName: {{ .Values.curve.serverKeysSecret }}}}
+{{- end }}
+{{- if .Values.curve.clientsSecret }}
+- {name: curve-clients, secret: {secretName: {{ .Values.curve.clientsSecret }}}}
+{{- end }}
 {{- if and (include "flash-indexer.hasPeers" .) .Values.peers.tokenSecret }}
 - {name: peer-token, secret: {secretName: {{ .Values.peers.tokenSecret }}}}
 {{- end }}
@@ -39,6 +48,15 @@
 {{- end }}
 {{- if .Values.tls.secret }}
 - {name: tls, mountPath: /etc/flash-indexer/tls, readOnly: true}
+{{- end }}
+{{- if .Values.curve.keySecret }}
+- {name: curve-key, mountPath: /etc/flash-indexer/curve-key, readOnly: true}
+{{- end }}
+{{- if .Values.curve.serverKeysSecret }}
+- {name: curve-server-keys, mountPath: /etc/flash-indexer/curve-server-keys, readOnly: true}
+{{- end }}
+{{- if .Values.curve.clientsSecret }}
+- {name: curve-clients, mountPath: /etc/flash-indexer/curve-clients, readOnly: true}
 {{- end }}
 {{- if and (include "flash-indexer.hasPeers" .) .Values.peers.tokenSecret }}
 - {name: peer-token, mountPath: /etc/flash-indexer/peer-token, readOnly: true}
