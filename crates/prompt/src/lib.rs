@@ -8,12 +8,12 @@
 //! |---|---|
 //! | `pool.rs`, `queue.rs`, `job.rs` | [`TokenizerPool`](tokenize::TokenizerPool): worker threads and their queue |
 //! | `pieces/` | incremental tokenization: cuts of a text, and the cache of tokenized pieces |
-//! | `prompt.rs`, `last_ids.rs` | input and output of tokenization; truncation from the left |
+//! | `prompt.rs`, `truncation.rs` | input and output of tokenization; truncation from the left |
 //! | `models.rs` | cache of tokenizers and of missing models |
-//! | `source.rs` | [`TokenizerSource`](tokenize::TokenizerSource): the interface of sources |
+//! | `source.rs`, `sliced.rs` | [`TokenizerSource`](tokenize::TokenizerSource): the interface of sources; work in slices |
 //! | `local/` | tokenizers from files: configured paths, and directories that are searched |
 //! | `hub.rs` | tokenizers from the Hugging Face hub, with the feature `hub` |
 //! | `service/` | tokenizers in another process, over gRPC |
-//! | `error.rs`, `counters.rs` | errors and their reasons; counters for metrics |
+//! | `error.rs`, `limits.rs`, `counters.rs` | errors and their reasons; limits that errors name; counters for metrics |
 
 pub mod tokenize;

@@ -34,7 +34,8 @@
 //! | `indexer/handover`, `restore`, `restored_state`, `shadow`, `rank_records` | dumps, restores, rebuilding an instance, and digests |
 //! | `indexer/queries`, `scoring`, `explanations` | entry points of queries, scores, predictions and explanations |
 //! | `model` | one model of one tenant: its index, its instances, and the sink that ingestion writes into |
-//! | `model/answers`, `instance`, `replaceable_index` | answers of the index, instances, replacing a failed index |
+//! | `model/answers`, `variant_matches`, `shared_caches` | answers of the index, and what shared caches add to them |
+//! | `model/instance`, `instance_table`, `replaceable_index` | instances, the list of ranks that queries read, replacing a failed index |
 //! | `published_ranks` | the ranks of a model as published to the shared store |
 //! | `shared_store` | connection to the shared store; `local_ranks` are published, `fleet` is the list of all replicas' ranks |
 //! | `search` | the search for one prompt, in the local index and in the shared store |

@@ -5,6 +5,7 @@ mod instance;
 mod instance_table;
 mod replaceable_index;
 mod shared_caches;
+mod variant_matches;
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -179,6 +180,11 @@ impl Model {
         let displaced = instance.map(|instance| instance.end_removals(listener.id, dp_rank)).unwrap_or_default();
         drop(instances);
         displaced.iter().for_each(|(dp_rank, owner)| owner.removed_late(*dp_rank, listener.id));
+    }
+
+    /// The listener of a rank, if there is one.
+    pub(crate) fn listener(&self, instance: &InstanceId, dp_rank: DpRank) -> Option<Arc<Listener>> {
+        self.instances.read().get(instance)?.listeners.get(&dp_rank).cloned()
     }
 
     /// The current index.

@@ -2,8 +2,7 @@
 
 use minijinja::{Error, Value};
 
-use super::text::kind_name;
-use super::values::{Kind, error, kind};
+use super::values::{Kind, error, kind, kind_name};
 
 /// A function that templates call. Keyword arguments, if there are any, are the last value.
 pub(super) type Callable = fn(&mut minijinja::State, &[Value]) -> Result<Value, Error>;

@@ -7,29 +7,8 @@ use jinja_syntax::method_names::{DICT_METHODS, LIST_METHODS, TEXT_METHODS, TUPLE
 use minijinja::value::{Object, ObjectRepr};
 use minijinja::{Error, State, Value};
 
-use super::methods;
+use super::methods::{self, is_mutating};
 use super::values::{Form, Kind, kind, undefined};
-
-/// Methods that change a value, which Jinja2's immutable sandbox does not offer.
-const MUTATING_METHODS: [&str; 12] = [
-    "append",
-    "clear",
-    "extend",
-    "insert",
-    "pop",
-    "popitem",
-    "remove",
-    "reverse",
-    "setdefault",
-    "sort",
-    "update",
-    "__setitem__",
-];
-
-/// Whether calling a method of this name would change a list or a dict.
-pub(super) fn is_mutating(name: &str) -> bool {
-    MUTATING_METHODS.contains(&name)
-}
 
 /// A bound method: one that was looked up and not called.
 struct BoundMethod {

@@ -5,8 +5,7 @@ use std::cmp::Ordering;
 use minijinja::{Error, State, Value};
 
 use super::limits::spend;
-use super::text::kind_name;
-use super::values::{Form, Kind, error, items, kind, undefined};
+use super::values::{Form, Kind, error, items, kind, kind_name, undefined};
 
 /// Python's `==`. Cost: the size of the smaller operand.
 pub(super) fn equal(state: &mut State, left: &Value, right: &Value) -> Result<bool, Error> {

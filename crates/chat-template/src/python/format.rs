@@ -6,8 +6,8 @@ use super::arguments::split;
 use super::attributes::{attribute, get_item};
 use super::limits::spend;
 use super::number::{Float, exponent_form, general_form};
-use super::text::{Repr, Str, kind_name, plain};
-use super::values::{Form, Kind, error, kind};
+use super::text::{Repr, Str, plain};
+use super::values::{Form, Kind, error, kind, kind_name};
 
 /// Maximum width of a field, and maximum precision. Rust's own formatting panics beyond 65,535.
 const WIDTH_MAX: usize = 50_000;

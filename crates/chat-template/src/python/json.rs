@@ -7,8 +7,8 @@ use minijinja::{Error, State, Value};
 use super::arguments::{bind, required};
 use super::limits::spend;
 use super::number::Float;
-use super::text::{kind_name, plain};
-use super::values::{Form, Kind, error, is_true, items, kind};
+use super::text::plain;
+use super::values::{Form, Kind, error, is_true, items, kind, kind_name};
 
 /// The filter `tojson(ensure_ascii=False, indent=None, separators=None, sort_keys=False)`.
 pub(super) fn tojson(state: &mut State, arguments: &[Value]) -> Result<Value, Error> {

@@ -3,12 +3,31 @@
 use minijinja::{Error, ErrorKind, State, Value};
 
 use super::arguments::{bind, optional_integer, required};
-use super::attributes::is_mutating;
 use super::compare::equal;
 use super::limits::spend_items;
-use super::text::kind_name;
 use super::text_methods;
-use super::values::{Dict, Form, Kind, Sequence, dict, error, kind, list, sequence, tuple, undefined};
+use super::values::{Dict, Form, Kind, Sequence, dict, error, kind, kind_name, list, sequence, tuple, undefined};
+
+/// Methods that change a value, which Jinja2's immutable sandbox does not offer.
+const MUTATING_METHODS: [&str; 12] = [
+    "append",
+    "clear",
+    "extend",
+    "insert",
+    "pop",
+    "popitem",
+    "remove",
+    "reverse",
+    "setdefault",
+    "sort",
+    "update",
+    "__setitem__",
+];
+
+/// Whether calling a method of this name would change a list or a dict.
+pub(super) fn is_mutating(name: &str) -> bool {
+    MUTATING_METHODS.contains(&name)
+}
 
 /// Calls a method of a value. For an unknown method, minijinja tries an item of that name.
 pub(super) fn call(state: &mut State, receiver: &Value, name: &str, arguments: &[Value]) -> Result<Value, Error> {

@@ -13,6 +13,7 @@ pub(super) mod json;
 pub(super) mod limits;
 mod methods;
 mod number;
+mod objects;
 mod operators;
 mod sequences;
 mod strftime;

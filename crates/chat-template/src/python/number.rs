@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use super::text::is_space;
+use jinja_syntax::is_space;
 
 /// A float as `repr()` prints it.
 pub(super) struct Float(pub(super) f64);

@@ -7,8 +7,8 @@ use minijinja::{Error, State, Value};
 use super::arguments::count;
 use super::format::printf;
 use super::limits::{WORK_MAX, spend, spend_items};
-use super::text::{Str, escaped, kind_name, plain};
-use super::values::{Form, Kind, error, kind, sequence, undefined};
+use super::text::{Str, escaped, plain};
+use super::values::{Form, Kind, error, kind, kind_name, sequence, undefined};
 
 /// `left OPERATOR right OPERATOR right …`, evaluated from the left.
 pub(super) fn math(state: &mut State, arguments: &[Value]) -> Result<Value, Error> {

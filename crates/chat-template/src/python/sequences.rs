@@ -4,8 +4,7 @@ use minijinja::{Error, State, Value};
 
 use super::arguments::integer;
 use super::limits::{spend, spend_items};
-use super::text::kind_name;
-use super::values::{Form, Kind, error, kind, sequence, undefined};
+use super::values::{Form, Kind, error, kind, kind_name, sequence, undefined};
 
 /// `value[start:stop:step]`
 pub(super) fn slice(state: &mut State, arguments: &[Value]) -> Result<Value, Error> {

@@ -28,27 +28,6 @@ pub(super) fn escaped(text: &str) -> String {
     text.replace('\'', "&#39;").replace('"', "&#34;")
 }
 
-/// The name of a value's type in Python's messages.
-pub(super) fn kind_name(value: &Value) -> &'static str {
-    match kind(value) {
-        Kind::Undefined => "Undefined",
-        Kind::None => "NoneType",
-        Kind::Bool(_) => "bool",
-        Kind::Int(_) | Kind::BigInt(_) => "int",
-        Kind::Float(_) => "float",
-        Kind::Text(_) => "str",
-        Kind::Sequence(sequence) => match sequence.form {
-            Form::List => "list",
-            Form::Tuple | Form::Group => "tuple",
-            Form::View(name) => name,
-            Form::Range { .. } => "range",
-        },
-        Kind::Dict(_) => "dict",
-        Kind::Iterator(_) => "generator",
-        Kind::Other => "object",
-    }
-}
-
 impl fmt::Display for Str<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match kind(self.0) {

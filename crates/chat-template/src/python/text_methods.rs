@@ -5,8 +5,8 @@ use minijinja::{Error, ErrorKind, State, Value};
 use super::arguments::{bind, count, integer, optional_integer, optional_text, required, text};
 use super::format::format_method;
 use super::limits::{WORK_MAX, spend, spend_items};
-use super::text::{is_space, kind_name};
-use super::values::{Kind, error, is_true, items, kind, list, tuple};
+use super::text::is_space;
+use super::values::{Kind, error, is_true, items, kind, kind_name, list, tuple};
 
 /// Calls a method of a string.
 pub(super) fn call(state: &mut State, receiver: &str, name: &str, arguments: &[Value]) -> Result<Value, Error> {

@@ -2,13 +2,12 @@
 
 use std::collections::VecDeque;
 use std::fmt;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Mutex, PoisonError};
 
-use minijinja::value::{Enumerator, Object, ObjectExt, ObjectRepr, ValueKind};
+use minijinja::value::{ObjectRepr, ValueKind};
 use minijinja::{Error, ErrorKind, State, Value};
 
 use super::limits::{NESTING_MAX, spend_items};
-use super::text::{Repr, kind_name};
 
 /// A list, a tuple, a range, or a view that a dict's `items()`, `keys()` or `values()` returns.
 pub(crate) struct Sequence {
@@ -99,6 +98,27 @@ pub(crate) fn kind(value: &Value) -> Kind<'_> {
                 Kind::Other
             }
         }
+    }
+}
+
+/// The name of a value's type in Python's messages.
+pub(crate) fn kind_name(value: &Value) -> &'static str {
+    match kind(value) {
+        Kind::Undefined => "Undefined",
+        Kind::None => "NoneType",
+        Kind::Bool(_) => "bool",
+        Kind::Int(_) | Kind::BigInt(_) => "int",
+        Kind::Float(_) => "float",
+        Kind::Text(_) => "str",
+        Kind::Sequence(sequence) => match sequence.form {
+            Form::List => "list",
+            Form::Tuple | Form::Group => "tuple",
+            Form::View(name) => name,
+            Form::Range { .. } => "range",
+        },
+        Kind::Dict(_) => "dict",
+        Kind::Iterator(_) => "generator",
+        Kind::Other => "object",
     }
 }
 
@@ -285,85 +305,8 @@ impl fmt::Debug for PyIterator {
     }
 }
 
-impl Object for Sequence {
-    fn repr(self: &Arc<Self>) -> ObjectRepr {
-        ObjectRepr::Seq
-    }
-
-    fn get_value(self: &Arc<Self>, key: &Value) -> Option<Value> {
-        match key.as_str() {
-            None => self.items.get(key.as_usize()?).cloned(),
-            Some("grouper") if self.form == Form::Group => self.items.first().cloned(),
-            Some("list") if self.form == Form::Group => self.items.last().cloned(),
-            Some(_) => None,
-        }
-    }
-
-    fn enumerate(self: &Arc<Self>) -> Enumerator {
-        Enumerator::Seq(self.items.len())
-    }
-
-    fn render(self: &Arc<Self>, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}", Repr(&Value::from_dyn_object(self.clone())))
-    }
-}
-
-impl Object for Dict {
-    fn get_value(self: &Arc<Self>, key: &Value) -> Option<Value> {
-        self.get(key)
-    }
-
-    fn enumerate(self: &Arc<Self>) -> Enumerator {
-        self.mapped_enumerator(|dict| Box::new(dict.keys().into_iter()))
-    }
-
-    fn enumerator_len(self: &Arc<Self>) -> Option<usize> {
-        Some(self.len())
-    }
-
-    fn render(self: &Arc<Self>, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}", Repr(&Value::from_dyn_object(self.clone())))
-    }
-}
-
 impl fmt::Debug for BigInt {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.digits)
-    }
-}
-
-impl Object for BigInt {
-    fn repr(self: &Arc<Self>) -> ObjectRepr {
-        ObjectRepr::Plain
-    }
-
-    fn is_true(self: &Arc<Self>) -> bool {
-        true
-    }
-
-    fn render(self: &Arc<Self>, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.digits)
-    }
-}
-
-impl Object for PyIterator {
-    fn repr(self: &Arc<Self>) -> ObjectRepr {
-        ObjectRepr::Iterable
-    }
-
-    fn enumerate(self: &Arc<Self>) -> Enumerator {
-        Enumerator::Values(self.drain())
-    }
-
-    fn enumerator_len(self: &Arc<Self>) -> Option<usize> {
-        None
-    }
-
-    fn is_true(self: &Arc<Self>) -> bool {
-        true
-    }
-
-    fn render(self: &Arc<Self>, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt::Debug::fmt(&**self, f)
     }
 }

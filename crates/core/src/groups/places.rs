@@ -1,9 +1,8 @@
-//! Prefix hashes of a rank's sequence hashes: a placement that maps each block of the primary group to its prefix.
+//! Prefixes of a rank's sequence hashes, and the tiers in which its secondary groups hold them.
 
-use super::rank::{HeldPrefixMap, SecondaryGroups};
-use crate::hashing::next_sequence_hash;
-use crate::rank_blocks::{Lookup, Placement, Tiers};
-use crate::{LocalHash, SequenceHash, Tier};
+use super::TierMask;
+use crate::SequenceHash;
+use crate::keyed::KeyedMap;
 
 /// A sequence hash and the prefix that it identifies.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -13,44 +12,60 @@ pub(super) struct Place {
     pub(super) sequence: SequenceHash,
 }
 
-/// Placement of a rank's blocks: updates the held prefixes as blocks of the primary group are indexed and dropped.
-/// The start of a sequence has no place.
-pub(super) struct Places<'a> {
-    pub(super) secondary: &'a SecondaryGroups,
-    pub(super) held: &'a mut HeldPrefixMap,
+/// The tiers in which the secondary groups hold each prefix; prefixes that no group holds have no entry.
+#[derive(Debug, Default)]
+pub(super) struct HeldPrefixMap(KeyedMap<SequenceHash, BlocksAtPrefix>);
+
+/// Nearly always one sequence hash; several if the rank has several for one prefix.
+#[derive(Debug)]
+enum BlocksAtPrefix {
+    One(SequenceHash, TierMask),
+    Several(Vec<(SequenceHash, TierMask)>),
 }
 
-impl Placement for Places<'_> {
-    type Slot = Option<Place>;
-
-    fn root(&self) -> Option<Place> {
-        None
-    }
-
-    fn join(&mut self, above: &Option<Place>, local: LocalHash, sequence: SequenceHash, _: Tiers) -> Option<Place> {
-        let prefix = next_sequence_hash(above.map(|above| above.prefix), local);
-        let place = Place { prefix, sequence };
-        self.held.set(place, self.secondary.holding(sequence));
-        Some(place)
-    }
-
-    /// The index itself tracks the tiers of the primary group.
-    fn hold(&mut self, _: &Option<Place>, _: Tier) {}
-
-    fn release(&mut self, _: &Option<Place>, _: Tier) {}
-
-    fn leave(&mut self, place: &Option<Place>) {
-        if let Some(place) = *place {
-            self.held.set(place, super::TierMask::default());
+impl HeldPrefixMap {
+    pub(super) fn at(&self, prefix: SequenceHash) -> TierMask {
+        match self.0.get(&prefix) {
+            None => TierMask::default(),
+            Some(BlocksAtPrefix::One(_, held)) => *held,
+            Some(BlocksAtPrefix::Several(blocks)) => {
+                blocks.iter().fold(TierMask::default(), |all, (_, held)| all.or(*held))
+            }
         }
     }
 
-    fn below(
-        &self,
-        _: &Option<Place>,
-        sequence: SequenceHash,
-        lookup: &Lookup<Option<Place>>,
-    ) -> Vec<(Option<Place>, SequenceHash)> {
-        lookup.placed_below(sequence)
+    /// The sequence hashes of a prefix that groups hold.
+    pub(super) fn sequences_at(&self, prefix: SequenceHash) -> impl Iterator<Item = (SequenceHash, TierMask)> {
+        let (one, several) = match self.0.get(&prefix) {
+            None => (None, &[][..]),
+            Some(BlocksAtPrefix::One(sequence, held)) => (Some((*sequence, *held)), &[][..]),
+            Some(BlocksAtPrefix::Several(blocks)) => (None, &blocks[..]),
+        };
+        one.into_iter().chain(several.iter().copied())
+    }
+
+    /// Sets the tiers in which the groups hold a sequence hash of a prefix.
+    pub(super) fn set(&mut self, Place { prefix, sequence }: Place, held: TierMask) {
+        let is_held = held != TierMask::default();
+        match self.0.get_mut(&prefix) {
+            None if is_held => drop(self.0.insert(prefix, BlocksAtPrefix::One(sequence, held))),
+            None => {}
+            Some(BlocksAtPrefix::One(known, old)) if *known == sequence => match is_held {
+                true => *old = held,
+                false => drop(self.0.remove(&prefix)),
+            },
+            Some(blocks @ BlocksAtPrefix::One(..)) if is_held => {
+                let BlocksAtPrefix::One(known, old) = *blocks else { return };
+                *blocks = BlocksAtPrefix::Several(vec![(known, old), (sequence, held)]);
+            }
+            Some(BlocksAtPrefix::One(..)) => {}
+            Some(BlocksAtPrefix::Several(blocks)) => {
+                blocks.retain(|(known, _)| *known != sequence);
+                blocks.extend(is_held.then_some((sequence, held)));
+                if blocks.is_empty() {
+                    self.0.remove(&prefix);
+                }
+            }
+        }
     }
 }

@@ -4,10 +4,10 @@ use std::sync::Arc;
 
 use rustc_hash::FxHashMap;
 
-use super::matches::Scratch;
 use super::published::Published;
 use super::published::holdings::Holder;
 use super::published::rank_table::{HolderAssignment, RankSlot};
+use super::scratch::Scratch;
 use crate::deepest::DeepestRanks;
 use crate::{DeepestMatches, DpRank, MatchScores, PerTier, RankMatch, RankOrder, Tier, WorkerId, WorkerRank};
 
@@ -212,34 +212,5 @@ impl ResolvedOrder {
 
     pub(super) fn is_of(&self, resolved: &ResolvedRanks, order: &Arc<RankOrder>) -> bool {
         self.version == resolved.version && Arc::ptr_eq(&self.order, order)
-    }
-}
-
-/// Indexes of the matches of ranks with several levels, in memory that queries reuse.
-#[derive(Debug, Default)]
-pub(super) struct LevelledRanks {
-    /// Indexed by slot: the index of the match plus one, or zero.
-    by_slot: Vec<u32>,
-    listed: Vec<RankSlot>,
-}
-
-impl LevelledRanks {
-    /// The index of the rank's match; `next` if it has none yet.
-    fn index_of(&mut self, slot: RankSlot, next: usize) -> usize {
-        let at = slot.0 as usize;
-        if at >= self.by_slot.len() {
-            self.by_slot.resize(at + 1, 0);
-        }
-        if self.by_slot[at] == 0 {
-            self.by_slot[at] = next as u32 + 1;
-            self.listed.push(slot);
-        }
-        self.by_slot[at] as usize - 1
-    }
-
-    fn clear(&mut self) {
-        for slot in self.listed.drain(..) {
-            self.by_slot[slot.0 as usize] = 0;
-        }
     }
 }

@@ -7,7 +7,7 @@
 //! the branches.
 
 use super::effort::{self, Effort};
-use super::find::{Conflict, as_child, match_length};
+use super::comparison::{Conflict, as_child, match_length};
 use super::matches::{Depths, Step};
 use super::published::Published;
 use super::published::atomics::{Acquire, fence};

@@ -1,7 +1,5 @@
-//! Depths by holder, and the buffers that a query uses to compute them.
+//! Depths by holder, and the runs on the path of a query.
 
-use super::answers::LevelledRanks;
-use super::branching::Branches;
 use super::published::ends::for_each_end;
 use super::published::holdings::{Holder, Holdings};
 use super::published::layout::{Info, RunId};
@@ -165,15 +163,4 @@ pub(super) struct Step {
     /// Matched blocks of the run; at least one.
     pub(super) matched: u32,
     pub(super) info: Info,
-}
-
-/// Buffers of a query.
-#[derive(Debug, Default)]
-pub(super) struct Scratch {
-    pub(super) path: Vec<Step>,
-    pub(super) depths: Depths,
-    pub(super) branches: Branches,
-    /// Holders with the deepest matches and their depths, when the query asked only for those.
-    pub(super) top: Vec<(Holder, u32)>,
-    pub(super) levelled: LevelledRanks,
 }

@@ -9,9 +9,9 @@
 //! | module | role |
 //! |---|---|
 //! | `published` | what queries read: runs, edges, holdings and the rank table |
-//! | `find`, `branching`, `top` | queries: the walk, twins, the deepest ranks |
+//! | `find`, `comparison`, `branching`, `top` | queries: the walk, the blocks of one run, twins, the deepest ranks |
 //! | `prefix` | prefixes by their cursors |
-//! | `matches`, `answers` | depths by holder, and their conversion to ranks |
+//! | `matches`, `scratch`, `answers` | depths by holder, the buffers of a query, conversion to ranks |
 //! | `writer` | what events change: directories, columns, coverage, eviction, compaction |
 //! | `shared` | the index as a `SharedIndex` |
 //! | `limits` | limits of an index without a memory limit |
@@ -21,6 +21,7 @@
 mod answers;
 mod bound;
 mod branching;
+mod comparison;
 #[cfg(all(test, not(loom)))]
 mod compaction_tests;
 #[cfg(all(test, not(loom)))]
@@ -35,6 +36,7 @@ mod matches;
 mod models;
 mod prefix;
 mod published;
+mod scratch;
 mod shared;
 #[cfg(all(test, not(loom)))]
 mod tails_tests;
@@ -54,11 +56,12 @@ use self::answers::{ResolvedOrder, ResolvedRanks};
 pub use self::answers::{RunHolder, RunHolders, RunMatches};
 use self::bound::BoundCounters;
 pub use self::bound::{INDEX_BYTES_MIN, MemoryTooSmall, OnEvicted};
-use self::find::{Conflict, find_depths, until_unchanged};
+use self::comparison::Conflict;
+use self::find::{find_depths, until_unchanged};
 pub use self::limits::RunLimits;
-use self::matches::Scratch;
 use self::published::Published;
 use self::published::holdings::Holder;
+use self::scratch::Scratch;
 use self::top::find_top;
 use self::use_samples::UseSamples;
 use self::writer::{Bounded, Compaction, Writer};

@@ -16,7 +16,7 @@ use std::sync::Arc;
 use loom::thread;
 
 use super::find::{find_depths, until_unchanged};
-use super::matches::Scratch;
+use super::scratch::Scratch;
 use super::published::Published;
 use super::published::modelled::as_writer;
 use super::writer::Writer;

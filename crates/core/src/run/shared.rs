@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use super::answers::ResolvedRanks;
 use super::find::find_depths;
-use super::matches::Scratch;
+use super::scratch::Scratch;
 use super::prefix::prefix;
 use super::published::Published;
 use super::{COPIED_WITH_EVENT, COPIED_WITH_MAINTENANCE, RunIndex, WAITING_LISTED_WITH_EVENT_MAX};

@@ -7,8 +7,10 @@
 
 use std::ops::ControlFlow;
 
-use super::find::{Conflict, PathKind, check, find_depths, walk};
-use super::matches::{Scratch, Step};
+use super::comparison::Conflict;
+use super::find::{PathKind, check, find_depths, walk};
+use super::matches::Step;
+use super::scratch::Scratch;
 use super::published::Published;
 use super::published::holdings::Holder;
 use super::published::layout::Info;

@@ -9,8 +9,6 @@ use flash_indexer_wire::{StreamPosition, StreamTrust};
 use rustc_hash::FxHashMap;
 
 use super::delivery::{Delivery, QueueKey, TURN_BYTES_MAX, Work};
-#[cfg(any(test, feature = "fault-injection"))]
-use super::restarts;
 use crate::bound_pods::{PendingRegistration, PodStreams};
 use crate::listener::{Listener, NoticeKind};
 use crate::listener_decoder::{DECODER_PANICKED, ListenerDecoder};
@@ -167,7 +165,7 @@ impl Decoder {
     fn handle(&mut self, listener: &Arc<Listener>, delivery: Delivery) {
         let now = self.clock.now();
         #[cfg(any(test, feature = "fault-injection"))]
-        restarts::inject_fault(&delivery);
+        delivery.inject_fault();
         match delivery {
             Delivery::Restart(replay) => self.restart(listener, replay, now),
             Delivery::Live(messages) => {

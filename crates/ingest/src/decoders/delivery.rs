@@ -92,6 +92,13 @@ impl Delivery {
     pub(super) fn size(&self) -> QueuedSize {
         size_of(self.messages().iter())
     }
+
+    /// Panics on the topic by which a test injects a fault.
+    #[cfg(any(test, feature = "fault-injection"))]
+    pub(super) fn inject_fault(&self) {
+        let is_fault = |frames: &Frames| frames[0] == b"decoder fault";
+        assert!(!self.messages().iter().any(is_fault), "a test asked for a failure");
+    }
 }
 
 /// Size of messages in a queue.

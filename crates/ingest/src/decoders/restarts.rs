@@ -7,8 +7,6 @@ use std::time::Instant;
 use flash_indexer_wire::Replay;
 
 use super::decoder::Decoder;
-#[cfg(any(test, feature = "fault-injection"))]
-use super::delivery::Delivery;
 use crate::change::Change;
 use crate::listener::Listener;
 use crate::listener_decoder::{DECODER_PANICKED, ListenerDecoder};
@@ -61,13 +59,6 @@ impl Decoder {
             self.restart(&listener, replay, self.clock.now());
         }
     }
-}
-
-/// Panics on the topic by which a test injects a fault.
-#[cfg(any(test, feature = "fault-injection"))]
-pub(super) fn inject_fault(delivery: &Delivery) {
-    let is_fault = |frames: &Vec<Vec<u8>>| frames[0] == b"decoder fault";
-    assert!(!delivery.messages().iter().any(is_fault), "a test asked for a failure");
 }
 
 #[cfg(test)]

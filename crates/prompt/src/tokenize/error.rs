@@ -4,9 +4,7 @@ use std::fmt::{self, Display, Formatter};
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::pieces::UNCUT_BYTES_MAX;
-use super::service::ServiceError;
-use super::source::{LoadError, MODEL_NAME_BYTES_MAX};
+use super::limits::{MODEL_NAME_BYTES_MAX, SERVICE_MESSAGE_BYTES_MAX, UNCUT_BYTES_MAX};
 use chat_template::ChatError;
 use flash_indexer_engine_chats::PrepareError;
 
@@ -112,6 +110,56 @@ impl From<Arc<Unavailable>> for TokenizeError {
     }
 }
 
+/// Failure of a call to a tokenizer service.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum ServiceError {
+    /// The service is unreachable. The next attempt is made when the back-off has passed.
+    #[error("{address} is unreachable: {why}; start the service or correct its address; next attempt in {retry_in:?}")]
+    Unreachable {
+        /// Address of the service.
+        address: String,
+        /// Error of the last attempt.
+        why: String,
+        /// Time until the next attempt.
+        retry_in: Duration,
+    },
+    /// The service did not respond in time.
+    #[error("{address} did not respond within {deadline:?}; check its load, or configure a longer timeout")]
+    TimedOut {
+        /// Address of the service.
+        address: String,
+        /// The deadline of the call.
+        deadline: Duration,
+    },
+    /// The service refused the request.
+    #[error("{address} refused: {why}")]
+    Refused {
+        /// Address of the service.
+        address: String,
+        /// The service's message.
+        why: String,
+    },
+    /// The service does not have the method.
+    #[error(
+        "{address} does not support the call: {why}; run a service that implements all of tokenization.TokenizationService"
+    )]
+    Unsupported {
+        /// Address of the service.
+        address: String,
+        /// The service's message.
+        why: String,
+    },
+    /// A message exceeds the maximum size.
+    #[error("a message to or from {address} exceeds {SERVICE_MESSAGE_BYTES_MAX} bytes: {why}; send shorter prompts")]
+    TooLarge {
+        /// Address of the service.
+        address: String,
+        /// The message, and its size.
+        why: String,
+    },
+}
+
 /// Reasons of failures, for metrics.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum FailureReason {
@@ -180,6 +228,17 @@ impl FailureReason {
             Self::Panicked => "panicked",
         }
     }
+}
+
+/// Failure of a source to load a tokenizer. The pool then tries the next source.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum LoadError {
+    /// The source does not have this model.
+    #[error("{0}")]
+    Absent(String),
+    /// The source has this model, or may have it, and failed to load it.
+    #[error("{0}")]
+    Failed(String),
 }
 
 /// A model that no source could load.

@@ -11,8 +11,7 @@ use flash_indexer_traces::{CurrentRequest, StageSpan};
 use super::counters::Counters;
 use super::error::TokenizeError;
 use super::prompt::{Prompt, PromptOptions, Tokenized};
-use super::queue::Lane;
-use super::source::SlicedTokenization;
+use super::sliced::SlicedTokenization;
 
 pub(super) type OnDone = Box<dyn FnOnce(Result<Tokenized, TokenizeError>) + Send>;
 
@@ -29,6 +28,18 @@ pub(super) struct Job {
 pub(super) enum JobState {
     Submitted { model: String, prompt: Prompt, options: PromptOptions, effort: Effort },
     Begun { tokenization: Box<dyn SlicedTokenization>, source_name: Arc<str>, stage: StageSpan },
+}
+
+/// Kind of the jobs that a worker takes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Lane {
+    /// Jobs whose next slice takes a few milliseconds.
+    Slices,
+    /// Jobs whose next slice is a long piece. Only one worker takes them, so that others never wait for such a piece, and the
+    /// memory of one is in use at a time.
+    UncutPieces,
+    /// Chats that take more than a few milliseconds to render, which cannot be divided. Workers of their own take them.
+    Renderings,
 }
 
 impl JobState {

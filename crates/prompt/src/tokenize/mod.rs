@@ -9,6 +9,7 @@ mod error;
 #[cfg(feature = "hub")]
 mod hub;
 mod job;
+mod limits;
 mod local;
 mod models;
 mod pieces;
@@ -16,19 +17,22 @@ mod pool;
 mod prompt;
 mod queue;
 mod service;
+mod sliced;
 mod source;
 mod truncation;
 
 pub use chat_template::Effort;
 pub use counters::PoolStatistics;
-pub use error::{FailedSource, FailureReason, TokenizeError, Unavailable};
+pub use error::{FailedSource, FailureReason, LoadError, ServiceError, TokenizeError, Unavailable};
 #[cfg(feature = "hub")]
 pub use hub::{DOWNLOADS_MAX, Hub, HubOptions};
+pub use limits::{MODEL_NAME_BYTES_MAX, SERVICE_MESSAGE_BYTES_MAX, UNCUT_BYTES_MAX};
 pub use local::{ModelDirectory, ModelDirectoryOptions, ModelFiles, NamedPaths, TOKENIZER_BYTES_MAX};
 pub use models::MISSING_MODELS_MAX;
-pub use pieces::{Cutting, PieceCache, PieceStatistics, UNCUT_BYTES_MAX};
+pub use pieces::{Cutting, PieceCache, PieceStatistics};
 pub use pool::{PoolOptions, TokenizerPool};
 pub use prompt::{Prompt, PromptOptions, SpecialTokens, Tokenized, Transformers};
 pub use queue::{SHORT_BYTES_MAX, Ticket};
-pub use service::{AddressError, SERVICE_MESSAGE_BYTES_MAX, ServiceAddress, ServiceError, TokenizerService};
-pub use source::{LoadError, MODEL_NAME_BYTES_MAX, ModelTokenizer, SlicedTokenization, Tokenization, TokenizerSource};
+pub use service::{AddressError, ServiceAddress, TokenizerService};
+pub use sliced::SlicedTokenization;
+pub use source::{ModelTokenizer, Tokenization, TokenizerSource};

@@ -11,9 +11,10 @@ use parking_lot::{Condvar, Mutex};
 use tracing::{info, warn};
 
 use super::counters::Counters;
-use super::error::{FailedSource, TokenizeError, Unavailable};
+use super::error::{FailedSource, LoadError, TokenizeError, Unavailable};
+use super::limits::MODEL_NAME_BYTES_MAX;
 use super::job::panic_message;
-use super::source::{LoadError, MODEL_NAME_BYTES_MAX, ModelTokenizer, TokenizerSource};
+use super::source::{ModelTokenizer, TokenizerSource};
 
 /// Maximum number of models that are cached as missing, besides the loaded ones.
 pub const MISSING_MODELS_MAX: usize = 1024;

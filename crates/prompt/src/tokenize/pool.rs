@@ -12,11 +12,11 @@ use parking_lot::Mutex;
 
 use super::counters::{Counters, PoolStatistics};
 use super::error::TokenizeError;
-use super::job::{Job, JobState, panic_message};
+use super::job::{Job, JobState, Lane, panic_message};
 use super::models::{Models, ModelsOptions};
 use super::pieces::PieceCache;
 use super::prompt::{Prompt, PromptOptions, Tokenized};
-use super::queue::{Lane, Queue, Queued, Ticket};
+use super::queue::{Queue, Queued, Ticket};
 use super::source::{Tokenization, TokenizerSource};
 
 /// Number of dropped tokenizers after which a worker thread is replaced. The `tokenizers` crate caches words by tokenizer in

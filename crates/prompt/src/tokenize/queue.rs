@@ -5,7 +5,7 @@ use std::collections::{HashMap, VecDeque};
 use parking_lot::{Condvar, Mutex};
 
 use super::error::TokenizeError;
-use super::job::Job;
+use super::job::{Job, Lane};
 
 /// Bytes of a prompt up to which it is short. Short prompts do not wait for long ones.
 pub const SHORT_BYTES_MAX: usize = 8 << 10;
@@ -26,18 +26,6 @@ pub(super) struct Queue {
     filled_renderings: Condvar,
     jobs_max: usize,
     bytes_max: usize,
-}
-
-/// Kind of the jobs that a worker takes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Lane {
-    /// Jobs whose next slice takes a few milliseconds.
-    Slices,
-    /// Jobs whose next slice is a long piece. Only one worker takes them, so that others never wait for such a piece, and the
-    /// memory of one is in use at a time.
-    UncutPieces,
-    /// Chats that take more than a few milliseconds to render, which cannot be divided. Workers of their own take them.
-    Renderings,
 }
 
 /// A job in the queue, or taken from it.

@@ -4,12 +4,10 @@ use std::sync::Arc;
 
 use chat_template::Effort;
 
-use super::error::TokenizeError;
+use super::error::{LoadError, TokenizeError};
 use super::pieces::{Cutting, PieceCache};
 use super::prompt::{Prompt, PromptOptions};
-
-/// Maximum length of a model's name, in bytes.
-pub const MODEL_NAME_BYTES_MAX: usize = 1024;
+use super::sliced::SlicedTokenization;
 
 /// A source of tokenizers, such as a directory or a service.
 ///
@@ -72,36 +70,4 @@ pub enum Tokenization {
     Sliced(Box<dyn SlicedTokenization>),
     /// The prompt, which takes more than [`Effort::Brief`].
     TooLong(Prompt),
-}
-
-/// The tokenization of one prompt, in slices. A worker serves other prompts between two slices.
-pub trait SlicedTokenization: Send {
-    /// Does the work of a few milliseconds, or tokenizes one piece that cannot be cut. Returns the ids of the prompt after the
-    /// last slice.
-    ///
-    /// # Errors
-    ///
-    /// If the prompt cannot be rendered or tokenized. It is not called again then.
-    fn step(&mut self) -> Result<Option<Vec<u32>>, TokenizeError>;
-
-    /// Whether the next step tokenizes a long piece that cannot be cut. Steps on other threads go on meanwhile.
-    fn is_before_uncut_piece(&self) -> bool {
-        false
-    }
-
-    /// The type of the content part before which the ids end, see [`Tokenized::media`](super::Tokenized::media).
-    fn media(&self) -> Option<&'static str> {
-        None
-    }
-}
-
-/// Failure of a source to load a tokenizer. The pool then tries the next source.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum LoadError {
-    /// The source does not have this model.
-    #[error("{0}")]
-    Absent(String),
-    /// The source has this model, or may have it, and failed to load it.
-    #[error("{0}")]
-    Failed(String),
 }

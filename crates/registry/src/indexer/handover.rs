@@ -58,7 +58,7 @@ impl Indexer {
         let mut pending = PendingWork::default();
         let released = {
             let _registering = self.registering.lock();
-            let listener = self.models.read().get(model).and_then(|model| listener(model, instance, dp_rank));
+            let listener = self.models.read().get(model).and_then(|model| model.listener(instance, dp_rank));
             listener.map_or(ReleaseOutcome::NotHeld, |listener| {
                 self.release_hold(&listener, dp_rank, position, &mut pending)
             })
@@ -99,7 +99,7 @@ impl Indexer {
         ranks.retain(|(of, _)| instance.is_none_or(|wanted| wanted == of));
         let mut listed: BTreeMap<u64, BTreeSet<DpRank>> = BTreeMap::new();
         for (instance, rank) in &ranks {
-            if let Some(listener) = model.as_ref().and_then(|model| listener(model, instance, rank.dp_rank)) {
+            if let Some(listener) = model.as_ref().and_then(|model| model.listener(instance, rank.dp_rank)) {
                 listed.entry(listener.id).or_default().insert(rank.dp_rank);
             }
         }
@@ -130,7 +130,7 @@ impl Indexer {
                 contents: None,
             };
         }
-        let read = listener(model, &instance, dp_rank).and_then(|listener| {
+        let read = model.listener(&instance, dp_rank).and_then(|listener| {
             let model = Arc::clone(model);
             // The instance may have been registered again since the ranks were listed, under another worker.
             let rank = WorkerRank { worker: listener.worker, dp_rank };
@@ -178,16 +178,11 @@ impl Indexer {
         let Some(model) = self.models.read().get(key).cloned() else { return Vec::new() };
         let ranks = model.ranks().into_iter();
         let positions = ranks.filter_map(|(instance, rank)| {
-            let listener = listener(&model, &instance, rank.dp_rank)?;
+            let listener = model.listener(&instance, rank.dp_rank)?;
             let now = (ReadAt::Now, DecoderStateDetail::Brief);
             let (point, ()) = self.read(&listener, rank.dp_rank, now, None, || Some(()))?;
             Some((instance, rank.dp_rank, point.position))
         });
         positions.collect()
     }
-}
-
-/// The listener of a rank, if there is one.
-pub(super) fn listener(model: &Model, instance: &InstanceId, dp_rank: DpRank) -> Option<Arc<Listener>> {
-    model.instances.read().get(instance)?.listeners.get(&dp_rank).cloned()
 }

@@ -274,7 +274,7 @@ impl Indexer {
     /// The listeners of a pod's rank, for any tenant.
     fn listeners_of_pod(&self, key: &ModelKey, instance: &InstanceId, dp_rank: DpRank) -> Vec<Arc<Listener>> {
         let models = self.models_of(Some(&key.model_name), None);
-        let listeners = models.iter().filter_map(|model| super::handover::listener(model, instance, dp_rank));
+        let listeners = models.iter().filter_map(|model| model.listener(instance, dp_rank));
         listeners.filter(|listener| listener.options.is_bound()).collect()
     }
 
@@ -287,7 +287,7 @@ impl Indexer {
     }
 
     fn pod_listener(&self, key: &ModelKey, instance: &InstanceId, dp_rank: DpRank) -> Option<Arc<Listener>> {
-        let listener = super::handover::listener(self.models.read().get(key)?, instance, dp_rank);
+        let listener = self.models.read().get(key)?.listener(instance, dp_rank);
         listener.filter(|listener| listener.options.is_bound())
     }
 

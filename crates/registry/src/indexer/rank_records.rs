@@ -10,7 +10,6 @@ use flash_indexer_snapshot::{EngineRecord, GroupRecord, RankDump, RankRecord, St
 use flash_indexer_types::{EngineKind, InstanceId, ModelKey, Position, RankId};
 
 use super::Indexer;
-use super::handover::listener;
 use super::readings::{in_parts, reading_of};
 use crate::model::Model;
 
@@ -67,7 +66,7 @@ impl Indexer {
     pub fn digest(&self, rank: &RankId, at: ReadAt, patience: Duration) -> Result<RankRecord, DigestError> {
         let unknown = || DigestError::Unknown(rank.clone());
         let model = self.models.read().get(&rank.model).cloned().ok_or_else(unknown)?;
-        let listener = listener(&model, &rank.instance, rank.dp_rank).ok_or_else(unknown)?;
+        let listener = model.listener(&rank.instance, rank.dp_rank).ok_or_else(unknown)?;
         let patience = (at != ReadAt::Now).then_some(patience + READ_WAIT_MAX);
         let read = self.read(&listener, rank.dp_rank, (at, DecoderStateDetail::Brief), patience, {
             let model = Arc::clone(&model);
@@ -107,7 +106,7 @@ fn record(
     position: Option<Position>,
     (holds, groups): (Tally, Option<Vec<GroupRecord>>),
 ) -> RankRecord {
-    let listener = listener(model, instance, dp_rank);
+    let listener = model.listener(instance, dp_rank);
     RankRecord {
         model_name: model.key.model_name.clone(),
         tenant_id: model.key.tenant_id.clone(),

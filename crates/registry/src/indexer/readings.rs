@@ -10,7 +10,6 @@ use flash_indexer_ingest::{DecoderStateDetail, Delivery, Listener, RankReader, R
 use flash_indexer_types::InstanceId;
 
 use super::Indexer;
-use super::handover::listener;
 use crate::model::Model;
 
 /// Blocks of a rank that its writer reads before other instances take their turns: a millisecond.
@@ -65,7 +64,7 @@ impl Indexer {
         rank: WorkerRank,
     ) -> Option<Vec<BlockEvent>> {
         let dp_rank = rank.dp_rank;
-        let Some(listener) = listener(model, instance, dp_rank) else { return Some(model.index().dump(rank)) };
+        let Some(listener) = model.listener(instance, dp_rank) else { return Some(model.index().dump(rank)) };
         let now = (ReadAt::Now, DecoderStateDetail::Brief);
         // The worker of the rank may be of an earlier registration.
         let read_part = in_parts(Arc::clone(model), reading_of(model, WorkerRank { worker: listener.worker, dp_rank }));

@@ -10,7 +10,6 @@ use flash_indexer_snapshot::{DumpEntry, DumpSink, RankName, RankRecord, Refused}
 use flash_indexer_types::{InstanceId, ModelKey, RankId};
 
 use super::cleanup::PendingWork;
-use super::handover::listener;
 use super::restored_state::RestoredState;
 use super::{Indexer, RegistrationError};
 use crate::model::{Instance, Model};
@@ -222,7 +221,7 @@ impl Indexer {
     }
 
     fn listener_of(&self, rank: &RankId) -> Option<Arc<Listener>> {
-        listener(self.models.read().get(&rank.model)?, &rank.instance, rank.dp_rank)
+        self.models.read().get(&rank.model)?.listener(&rank.instance, rank.dp_rank)
     }
 
     /// Releases a held rank. Its stream continues from the restored state, or starts over without one.

@@ -13,7 +13,6 @@ use flash_indexer_wire::StreamPosition;
 
 use super::Indexer;
 use super::cleanup::PendingWork;
-use super::handover::listener;
 use crate::model::{Instance, Model};
 use crate::stream_positions::StreamName;
 
@@ -74,7 +73,7 @@ impl Indexer {
         let Some(model) = model.filter(|_| self.owners.owner(rank).is_some_and(|owner| owner != Owner::Manual)) else {
             return 0;
         };
-        let stream = listener(&model, &rank.instance, rank.dp_rank);
+        let stream = model.listener(&rank.instance, rank.dp_rank);
         let mut removed = self.remove_ranks(&model, &rank.instance, Some(rank.dp_rank), pending);
         let of_stream: Vec<RankId> = {
             let instances = model.instances.read();

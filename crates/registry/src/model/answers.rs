@@ -13,10 +13,8 @@ use flash_indexer_types::Trust;
 use super::Model;
 use super::instance_table::ListedRanks;
 use super::shared_caches::{Credit, credits_of};
+use super::variant_matches::{VariantMatches, deepen, rank_matches};
 use crate::answer::{Answer, NamedRank, NamedRanks, QueryOptions, RankAnswer, SharedMatch};
-
-/// Matches of a prompt, for each of its hash variants.
-pub(crate) type VariantMatches<'q> = [(&'q [LocalHash], MatchScores)];
 
 impl Model {
     /// The match of every rank for a prompt of `tokens` tokens whose blocks have these local hashes.
@@ -216,18 +214,6 @@ struct ListedMatch {
     blocks: PerTier<u32>,
     /// Blocks of any prompt.
     blocks_held: usize,
-}
-
-/// The matches of all hash variants.
-pub(super) fn rank_matches<'f>(found: &'f VariantMatches<'_>) -> impl Iterator<Item = RankMatch> + 'f {
-    found.iter().flat_map(|(_, scores)| scores.ranks.iter().copied())
-}
-
-/// Raises the depths of a rank to those of another match.
-pub(super) fn deepen(depths: &mut PerTier<u32>, blocks: PerTier<u32>) {
-    for (deepest, blocks) in depths.0.iter_mut().zip(blocks.0) {
-        *deepest = blocks.max(*deepest);
-    }
 }
 
 /// The longest match of a query in any rank.

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use flash_indexer_core::{DpRank, WorkerId};
+use flash_indexer_core::{DpRank, WorkerId, WorkerRank};
 use flash_indexer_ingest::{Listener, RankOwner};
 use flash_indexer_types::{Doubt, Trust};
 
@@ -17,6 +17,14 @@ pub(crate) struct Instance {
     pub unregistered: BTreeSet<(u64, DpRank)>,
     /// Ranks whose blocks of the listener with this id are not removed yet.
     pub removals: BTreeSet<(u64, DpRank)>,
+}
+
+/// One rank of a registered instance.
+pub(crate) struct ListedRank {
+    /// Index of the instance in [`ListedRanks::names`](super::instance_table::ListedRanks::names).
+    pub instance: u32,
+    pub rank: WorkerRank,
+    pub listener: Arc<Listener>,
 }
 
 /// Trust in a rank, and the faults of its stream.

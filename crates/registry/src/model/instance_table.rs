@@ -8,11 +8,10 @@ use std::sync::atomic::Ordering::{Acquire, Release};
 
 use arc_swap::ArcSwap;
 use flash_indexer_core::{RankOrder, WorkerRank};
-use flash_indexer_ingest::Listener;
 use flash_indexer_types::InstanceId;
 use parking_lot::{RwLock, RwLockReadGuard, RwLockWriteGuard};
 
-use super::Instance;
+use super::instance::{Instance, ListedRank};
 use super::shared_caches::ListedCaches;
 use crate::answer::InstanceName;
 
@@ -41,14 +40,6 @@ pub(crate) struct ListedRanks {
     /// The order of `ranks`, which has the workers of all instances.
     pub order: Arc<RankOrder>,
     pub caches: ListedCaches,
-}
-
-/// One rank of a registered instance.
-pub(crate) struct ListedRank {
-    /// Index of the instance in [`ListedRanks::names`].
-    pub instance: u32,
-    pub rank: WorkerRank,
-    pub listener: Arc<Listener>,
 }
 
 impl InstanceTable {

@@ -11,9 +11,8 @@ use flash_indexer_types::{EngineKind, InstanceId, Trust};
 use rustc_hash::FxHashMap;
 
 use super::Model;
-use super::answers::{VariantMatches, deepen, rank_matches};
-use super::instance::Instance;
-use super::instance_table::ListedRank;
+use super::instance::{Instance, ListedRank};
+use super::variant_matches::{VariantMatches, deepen, rank_matches};
 use crate::answer::InstanceName;
 
 /// Registered shared caches of a model.

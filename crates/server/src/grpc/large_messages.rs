@@ -3,7 +3,6 @@
 //! A message is decoded by the poll that receives its last bytes. The request body keeps these bytes back if the message is
 //! large. The call, or the response stream, that polled the body then continues on a thread for large requests.
 
-use std::cell::Cell;
 use std::convert::Infallible;
 use std::net::IpAddr;
 use std::pin::Pin;
@@ -21,7 +20,8 @@ use tonic::{Code, Status};
 use tracing::debug;
 
 use super::request_body::{Method, MethodKind, RequestBody, SharedBody};
-use super::status::{CallDeadline, code_label};
+use super::status::{CallDeadline, code_label, exhausted};
+use super::thread_moves::poll_here;
 use crate::body_limits::BodyLimits;
 use crate::traced::{RequestTracer, caller, finish_rpc};
 use flash_indexer_admission::{
@@ -30,11 +30,6 @@ use flash_indexer_admission::{
 use flash_indexer_connections::ConnectionHandle;
 use flash_indexer_telemetry::metrics::Metrics;
 use flash_indexer_traces::RequestSpan;
-
-thread_local! {
-    /// Whether a request body keeps the end of a large message back since this thread began the current poll.
-    static MOVES_TO_LARGE_THREAD: Cell<bool> = const { Cell::new(false) };
-}
 
 /// Service whose large messages are decoded and answered on the threads for large requests.
 #[derive(Debug, Clone)]
@@ -137,18 +132,6 @@ enum Work<T, U> {
     Ended,
 }
 
-/// Polls work. `None` if it has received a large message, and has to continue on a thread for large requests.
-fn poll_here<T>(poll: impl FnOnce() -> Poll<T>) -> Option<Poll<T>> {
-    MOVES_TO_LARGE_THREAD.set(false);
-    let polled = poll();
-    (polled.is_ready() || !MOVES_TO_LARGE_THREAD.take()).then_some(polled)
-}
-
-/// Has the work that the current thread polls continue on a thread for large requests.
-pub(super) fn move_to_large_thread() {
-    MOVES_TO_LARGE_THREAD.set(true);
-}
-
 /// A call that is being answered.
 pub(super) struct Call {
     work: Work<InnerCall, Result<Result<http::Response<Body>, Infallible>, LargeRequestError>>,
@@ -240,13 +223,6 @@ fn last_frame(status: &Status) -> Frame<Bytes> {
         debug!(%unfit, "failed to encode a status");
     }
     Frame::trailers(trailers)
-}
-
-/// Status of a limit that was reached, and counted there.
-pub(super) fn exhausted(error: &impl std::error::Error) -> Status {
-    let mut status = Status::resource_exhausted(error.to_string());
-    status.metadata_mut().insert("retry-after", 1.into());
-    status
 }
 
 type FrameResult = Option<Result<Frame<Bytes>, Status>>;

@@ -19,9 +19,9 @@ use tonic::body::Body;
 use tonic::codegen::Body as HttpBody;
 use tonic::{Code, Status};
 
-use super::large_messages::{exhausted, move_to_large_thread};
 use super::messages::{MessageReader, Part};
-use super::status::code_label;
+use super::status::{code_label, exhausted};
+use super::thread_moves::move_to_large_thread;
 
 /// Kind of a method, by its requests.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

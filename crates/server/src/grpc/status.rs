@@ -262,6 +262,13 @@ pub(super) const fn code_label(code: Code) -> &'static str {
     }
 }
 
+/// Status of a limit that was reached, and counted there.
+pub(super) fn exhausted(error: &impl Error) -> Status {
+    let mut status = Status::resource_exhausted(error.to_string());
+    status.metadata_mut().insert("retry-after", 1.into());
+    status
+}
+
 #[cfg(test)]
 mod tests {
     use tonic::codegen::http::{HeaderName, HeaderValue};

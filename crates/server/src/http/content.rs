@@ -3,6 +3,8 @@
 use axum::http::HeaderMap;
 use axum::http::header::{CONTENT_TYPE, ORIGIN};
 
+use flash_indexer_types::names::shortened;
+
 use super::error::ApiError;
 
 /// Content type of binary bodies.
@@ -38,7 +40,18 @@ impl BodyForm {
             Some(essence) if essence.starts_with("application/") && essence.ends_with("+json") => Ok(Self::Json),
             None | Some("application/x-www-form-urlencoded") if !is_of_browser => Ok(Self::Json),
             Some(OCTET_STREAM) if accepted == Accepted::JsonOrBinary => Ok(Self::Binary),
-            None | Some(_) => Err(ApiError::unsupported_type(given.unwrap_or("none"), accepted)),
+            None | Some(_) => Err(ApiError::unsupported_type(accepted.advice(given.unwrap_or("none")))),
         }
+    }
+}
+
+impl Accepted {
+    /// The message for a body of another type.
+    fn advice(self, given: &str) -> String {
+        let given = shortened(given);
+        let json = "send JSON with the header content-type: application/json";
+        let binary = format!(", or little-endian numbers with {OCTET_STREAM}");
+        let binary = if self == Self::JsonOrBinary { &binary } else { "" };
+        format!("the body's content type is {given:?}: {json}{binary}")
     }
 }

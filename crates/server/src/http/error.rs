@@ -18,7 +18,6 @@ use flash_indexer_types::{InstanceIdError, SharedCachesError};
 use tokio::task::JoinError;
 use tracing::error;
 
-use super::content::{Accepted, OCTET_STREAM};
 use crate::access::limit_metric;
 
 /// Error response: a status and a message with a remedy for the client.
@@ -95,13 +94,7 @@ impl ApiError {
         Self::new(StatusCode::SERVICE_UNAVAILABLE, message)
     }
 
-    pub(super) fn unsupported_type(given: &str, accepted: Accepted) -> Self {
-        let given = shortened(given);
-        let mut message =
-            format!("the body's content type is {given:?}: send JSON with the header content-type: application/json");
-        if accepted == Accepted::JsonOrBinary {
-            message.push_str(&format!(", or little-endian numbers with {OCTET_STREAM}"));
-        }
+    pub(super) fn unsupported_type(message: String) -> Self {
         Self::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, message)
     }
 

@@ -11,8 +11,8 @@ use crate::python::compare::{equal, order};
 use crate::python::limits::{spend, spend_items};
 use crate::python::operators::math;
 use crate::python::sequences;
-use crate::python::text::{kind_name, plain};
-use crate::python::values::{self, Form, Kind, error, is_hashable, is_true, items, iterator, kind, tuple};
+use crate::python::text::plain;
+use crate::python::values::{Form, Kind, error, is_hashable, is_true, items, iterator, kind, kind_name, self, tuple};
 
 pub(super) fn length(state: &mut State, arguments: &[Value]) -> Result<Value, Error> {
     let [value] = bind("length", arguments, ["obj"], 1)?;

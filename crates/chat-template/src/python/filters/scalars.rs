@@ -5,8 +5,8 @@ use minijinja::{Error, State, Value};
 use crate::python::arguments::{bind, integer, required};
 use crate::python::number::{parse_float, parse_int, round as round_float};
 use crate::python::operators::{int as int_value, negative};
-use crate::python::text::{kind_name, plain};
-use crate::python::values::{Kind, error, is_true, kind, undefined};
+use crate::python::text::plain;
+use crate::python::values::{Kind, error, is_true, kind, kind_name, undefined};
 
 pub(super) fn abs(state: &mut State, arguments: &[Value]) -> Result<Value, Error> {
     let [value] = bind("abs", arguments, ["x"], 1)?;

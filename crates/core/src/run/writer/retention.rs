@@ -10,7 +10,7 @@ use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
 
 use super::Writer;
-use super::runs::{DomainId, map_bytes};
+use super::runs::{DomainId, RetentionId, map_bytes};
 use crate::SequenceHash;
 use crate::run::published::atomics::Relaxed;
 use crate::run::published::holdings::HoldingsWord;
@@ -124,10 +124,6 @@ impl Retention {
         size_of::<Self>() + lengths + tables
     }
 }
-
-/// Number of a run's [`Retention`]; zero is none.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, bytemuck::Zeroable)]
-pub(super) struct RetentionId(u32);
 
 /// Retention of all counted runs.
 #[derive(Debug, Default)]

@@ -6,7 +6,6 @@ use rustc_hash::FxHashMap;
 use super::chunked::{CHUNK, Chunked};
 use super::coverage::Coverage;
 use super::exceptions::Exceptions;
-use super::retention::RetentionId;
 use super::sequence_columns::Column;
 use crate::run::published::arena::RecordNumbers;
 use crate::run::published::layout::{CAPACITIES, Position, RunArena, RunId, record_words};
@@ -15,6 +14,10 @@ use crate::run::published::rank_table::RankSlot;
 /// Number of a hash domain: ranks whose engines give the same prefix the same sequence hash.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Zeroable)]
 pub(super) struct DomainId(pub(super) u32);
+
+/// Number of a run's [`Retention`](super::retention::Retention); zero is none.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Zeroable)]
+pub(super) struct RetentionId(pub(super) u32);
 
 /// The writer's state of one run.
 #[derive(Debug, Zeroable)]

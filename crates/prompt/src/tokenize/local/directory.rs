@@ -12,7 +12,8 @@ use super::files::tokenizer_in;
 use super::hub_layout;
 use super::tokenizer::FileTokenizer;
 use crate::tokenize::counters::Counter;
-use crate::tokenize::source::{LoadError, ModelTokenizer, TokenizerSource};
+use crate::tokenize::error::LoadError;
+use crate::tokenize::source::{ModelTokenizer, TokenizerSource};
 
 /// Limits of a search.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -5,6 +5,7 @@ mod components;
 mod directory;
 mod files;
 mod hub_layout;
+mod model_files;
 mod named;
 mod rebuilt;
 mod scores;
@@ -13,9 +14,10 @@ mod tokenizer;
 mod tokens;
 
 pub use directory::{ModelDirectory, ModelDirectoryOptions};
-pub use files::{ModelFiles, TOKENIZER_BYTES_MAX};
+pub use files::TOKENIZER_BYTES_MAX;
 #[cfg(feature = "hub")]
 pub(super) use files::{OTHER_FILES, TEMPLATES_FOLDER, TOKENIZER_FILE, tokenizers_of};
+pub use model_files::ModelFiles;
 pub use named::NamedPaths;
 #[cfg(feature = "hub")]
 pub(super) use tokenizer::FileTokenizer;

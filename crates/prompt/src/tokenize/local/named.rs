@@ -6,7 +6,8 @@ use std::sync::Arc;
 use std::time::SystemTime;
 
 use super::tokenizer::FileTokenizer;
-use crate::tokenize::source::{LoadError, ModelTokenizer, TokenizerSource};
+use crate::tokenize::error::LoadError;
+use crate::tokenize::source::{ModelTokenizer, TokenizerSource};
 
 /// Configured paths by model: a tokenizer's file, a model's folder, or its folder in a cache of the Hugging Face hub.
 #[derive(Debug, Clone, Default)]

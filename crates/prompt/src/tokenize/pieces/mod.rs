@@ -20,5 +20,4 @@ mod text;
 pub use analysis::Cutting;
 pub use cache::{PieceCache, PieceStatistics};
 pub(super) use encoder::letters;
-pub use text::UNCUT_BYTES_MAX;
 pub(super) use text::{PieceTokenizer, TextTokenization};

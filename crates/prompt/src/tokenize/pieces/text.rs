@@ -13,7 +13,8 @@ use super::cuts::Cuts;
 use super::encoder::Encoder;
 use super::frame::Frame;
 use crate::tokenize::error::TokenizeError;
-use crate::tokenize::source::SlicedTokenization;
+use crate::tokenize::limits::UNCUT_BYTES_MAX;
+use crate::tokenize::sliced::SlicedTokenization;
 use crate::tokenize::truncation::Truncation;
 
 /// Bytes that are tokenized in one slice of work, about. A piece is never split.
@@ -22,8 +23,6 @@ const SLICE_BYTES: usize = 8 << 10;
 const SEGMENT_WORK: usize = 16;
 /// Bytes of a piece from which on it is long: it is tokenized by the worker for such pieces.
 const LONG_PIECE_BYTES: usize = 64 << 10;
-/// Maximum bytes of a piece, or of a text that cannot be cut. About a million tokens, and 600 MiB of memory.
-pub const UNCUT_BYTES_MAX: usize = 4 << 20;
 /// Number of bytes found in the cache that take as long as one that is tokenized.
 const FOUND_BYTES_PER_TOKENIZED: usize = 64;
 

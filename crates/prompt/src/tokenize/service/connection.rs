@@ -15,10 +15,9 @@ use tonic::transport::{Channel, Endpoint};
 use tonic::{Code, Request, Response, Status, TimeoutExpired};
 
 use super::address::ServiceAddress;
-use super::error::ServiceError;
+use crate::tokenize::error::ServiceError;
+use crate::tokenize::limits::SERVICE_MESSAGE_BYTES_MAX;
 
-/// Maximum size of a message, in bytes. A prompt of a million tokens takes about 5 MiB each way.
-pub const MESSAGE_BYTES_MAX: usize = 64 << 20;
 /// Back-off doubles from the first pause to the last.
 const FIRST_PAUSE: Duration = Duration::from_millis(50);
 const LAST_PAUSE: Duration = Duration::from_secs(5);
@@ -61,7 +60,7 @@ impl Connection {
             let _inside = runtime.enter();
             endpoint.connect_lazy()
         };
-        let client = Client::new(channel).max_decoding_message_size(MESSAGE_BYTES_MAX);
+        let client = Client::new(channel).max_decoding_message_size(SERVICE_MESSAGE_BYTES_MAX);
         Ok(Self { address: address.to_string(), client, deadline, pause: Mutex::default(), runtime: Some(runtime) })
     }
 
@@ -83,7 +82,7 @@ impl Connection {
         F: Future<Output = Result<Response<A>, Status>>,
     {
         let bytes = message.encoded_len();
-        if bytes > MESSAGE_BYTES_MAX {
+        if bytes > SERVICE_MESSAGE_BYTES_MAX {
             let address = self.address.clone();
             return Err(ServiceError::TooLarge { address, why: format!("the prompt has {bytes}") });
         }

@@ -3,7 +3,6 @@
 mod address;
 mod chat;
 mod connection;
-mod error;
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -12,16 +11,14 @@ use parking_lot::Mutex;
 
 pub use address::{AddressError, ServiceAddress};
 use chat_template::{ChatError, Effort};
-pub use connection::MESSAGE_BYTES_MAX as SERVICE_MESSAGE_BYTES_MAX;
 use connection::{Client, Connection};
-pub use error::ServiceError;
 use flash_indexer_proto::tokenization::{InitializeTokenizerRequest, RenderChatCompletionRequest, TokenizeRequest};
 use flash_indexer_traces::{Stage, stage};
 
-use super::error::TokenizeError;
+use super::error::{LoadError, ServiceError, TokenizeError};
 use super::pieces::PieceCache;
 use super::prompt::{Prompt, PromptOptions};
-use super::source::{LoadError, ModelTokenizer, Tokenization, TokenizerSource};
+use super::source::{ModelTokenizer, Tokenization, TokenizerSource};
 
 /// Minimum time between two initializations of one model. A refused model is initialized again before the call fails,
 /// because a restarted service has lost it.
