@@ -16,9 +16,9 @@ use crate::limits::{LimitExceeded, LimitsFile, TENANTS_MAX, TenantLimit, TenantL
 #[derive(Debug)]
 pub struct TenantRates {
     limits: Arc<LimitsFile>,
-    tenants: RwLock<HashMap<Box<str>, Arc<Mutex<Recent>>>>,
+    tenants: RwLock<HashMap<Box<str>, Arc<Mutex<TenantUse>>>>,
     /// Use of the tenants beyond [`TENANTS_MAX`], together.
-    others: Arc<Mutex<Recent>>,
+    others: Arc<Mutex<TenantUse>>,
 }
 
 /// Part of a unit that rounding may have added.
@@ -26,7 +26,7 @@ const ROUNDING: f64 = 1e-6;
 
 /// Recent use of one tenant.
 #[derive(Debug)]
-struct Recent {
+struct TenantUse {
     queries: Bucket,
     tokens: Bucket,
 }
@@ -54,7 +54,7 @@ impl Bucket {
     }
 }
 
-impl Recent {
+impl TenantUse {
     fn new(now: Instant) -> Self {
         let bucket = || Bucket { used: 0.0, updated: now };
         Self { queries: bucket(), tokens: bucket() }
@@ -77,7 +77,7 @@ impl TenantRates {
     /// Rates against the limits of a file.
     #[must_use]
     pub fn new(limits: Arc<LimitsFile>) -> Self {
-        Self { limits, tenants: RwLock::default(), others: Arc::new(Mutex::new(Recent::new(Instant::now()))) }
+        Self { limits, tenants: RwLock::default(), others: Arc::new(Mutex::new(TenantUse::new(Instant::now()))) }
     }
 
     /// Admits a query with this many prompt tokens, and counts it.
@@ -93,7 +93,7 @@ impl TenantRates {
         }
         let recent = self.recent(tenant, now);
         let mut recent = recent.lock();
-        let Recent { queries: used_queries, tokens: used_tokens } = &mut *recent;
+        let TenantUse { queries: used_queries, tokens: used_tokens } = &mut *recent;
         for (limit, rate, bucket) in [
             (TenantLimit::Queries, queries, &mut *used_queries),
             (TenantLimit::PromptTokens, prompt, &mut *used_tokens),
@@ -116,7 +116,7 @@ impl TenantRates {
         }
     }
 
-    fn recent(&self, tenant: &str, now: Instant) -> Arc<Mutex<Recent>> {
+    fn recent(&self, tenant: &str, now: Instant) -> Arc<Mutex<TenantUse>> {
         // A panic leaves a map that is complete.
         let known = self.tenants.read().unwrap_or_else(PoisonError::into_inner).get(tenant).cloned();
         known.unwrap_or_else(|| {
@@ -127,7 +127,7 @@ impl TenantRates {
                     return Arc::clone(&self.others);
                 }
             }
-            Arc::clone(tenants.entry(tenant.into()).or_insert_with(|| Arc::new(Mutex::new(Recent::new(now)))))
+            Arc::clone(tenants.entry(tenant.into()).or_insert_with(|| Arc::new(Mutex::new(TenantUse::new(now)))))
         })
     }
 }

@@ -41,12 +41,12 @@ pub const READ_DEADLINE: Duration = Duration::from_secs(30);
 pub struct BodyBudget {
     bodies: Bodies,
     bytes_max: usize,
-    received: Mutex<Received>,
+    received: Mutex<ReceivedBytes>,
     metrics: Arc<Metrics>,
 }
 
 #[derive(Debug, Default)]
-struct Received {
+struct ReceivedBytes {
     bytes: usize,
     by_client: FxHashMap<IpAddr, usize>,
 }

@@ -67,7 +67,7 @@ impl FairPlaces {
                 return Err(QueueFull);
             }
             let (number, place) = queue.push(client);
-            Waiting { places: self, client, number, place }
+            PlaceWait { places: self, client, number, place }
         };
         Ok((&mut waiting.place).await.expect("a waiter leaves the queue with a place, or when it is dropped"))
     }
@@ -138,14 +138,14 @@ impl Drop for Place {
 }
 
 /// Wait for a place; leaves the queue when it is dropped.
-struct Waiting<'p> {
+struct PlaceWait<'p> {
     places: &'p FairPlaces,
     client: IpAddr,
     number: u64,
     place: oneshot::Receiver<Place>,
 }
 
-impl Drop for Waiting<'_> {
+impl Drop for PlaceWait<'_> {
     fn drop(&mut self) {
         self.places.queue.lock().remove(self.client, self.number);
     }

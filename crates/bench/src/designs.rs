@@ -27,7 +27,7 @@ impl Contender for DesignContender {
     fn build(&self, setup: Setup) -> Box<dyn Backend> {
         match self.0 {
             Design::Run => Box::new(Run((0..setup.event_threads.max(1)).map(|_| RunIndex::default()).collect())),
-            design => Box::new(Shared(design.build())),
+            design => Box::new(SharedContender(design.build())),
         }
     }
 }
@@ -186,9 +186,9 @@ impl Finder for RunFinder<'_> {
     }
 }
 
-struct Shared(Box<dyn SharedIndex>);
+struct SharedContender(Box<dyn SharedIndex>);
 
-impl Backend for Shared {
+impl Backend for SharedContender {
     fn lane<'a>(&'a self, events: Vec<&'a WorkerEvent>) -> Box<dyn Lane + 'a> {
         Box::new(SharedLane { index: &*self.0, events, next: 0 })
     }

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
 use clap::Args;
-use flash_indexer_snapshot::{DumpEntry, DumpSink, RankName, RankRecord, Refused, read_dump};
+use flash_indexer_snapshot::{DumpEntry, DumpSink, RankName, RankRecord, Rejection, read_dump};
 use indicatif::{ProgressBar, ProgressStyle};
 
 use crate::client::{DumpEncoding, TlsArguments};
@@ -119,11 +119,11 @@ impl Progress {
 }
 
 impl DumpSink for Progress {
-    fn rank(&mut self, _: RankRecord) -> Result<(), Refused> {
+    fn rank(&mut self, _: RankRecord) -> Result<(), Rejection> {
         Ok(())
     }
 
-    fn entry(&mut self, _: RankName<'_>, entry: DumpEntry) -> Result<(), Refused> {
+    fn entry(&mut self, _: RankName<'_>, entry: DumpEntry) -> Result<(), Rejection> {
         self.blocks(entry.block_count());
         Ok(())
     }

@@ -135,7 +135,7 @@ impl axum::extract::connect_info::Connected<IncomingStream<'_, BoundedListener>>
 }
 
 /// Accepted connections as the stream that tonic serves.
-impl Stream for Incoming {
+impl Stream for IncomingConnections {
     type Item = io::Result<Connection>;
 
     fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<io::Result<Connection>>> {
@@ -145,12 +145,12 @@ impl Stream for Incoming {
 
 /// Accepted connections of a listener.
 #[derive(Debug)]
-pub struct Incoming {
+pub struct IncomingConnections {
     accepted: mpsc::Receiver<Connection>,
     accepting: JoinHandle<()>,
 }
 
-impl Incoming {
+impl IncomingConnections {
     /// Accepts connections until the value is dropped.
     #[must_use]
     pub fn of(mut listener: BoundedListener) -> Self {
@@ -160,7 +160,7 @@ impl Incoming {
     }
 }
 
-impl Drop for Incoming {
+impl Drop for IncomingConnections {
     fn drop(&mut self) {
         self.accepting.abort();
     }

@@ -13,11 +13,11 @@ use crate::{LocalHash, PerTier, SequenceHash, SharedIndex, Tier, WorkerRank};
 pub struct Continuations<'i> {
     index: &'i dyn SharedIndex,
     query: &'i [LocalHash],
-    others: Vec<Other>,
+    others: Vec<OtherRank>,
 }
 
 /// One of the ranks that continue matches.
-struct Other {
+struct OtherRank {
     rank: WorkerRank,
     /// The fastest tier of each block of the query that it holds and whose parents are known.
     tiers: Vec<Option<Tier>>,
@@ -26,7 +26,7 @@ struct Other {
 }
 
 /// The holder of the last block of a match.
-enum Last {
+enum LastHolder {
     /// The match is empty.
     Start,
     /// A rank that knows the block's parents.
@@ -51,7 +51,7 @@ impl<'i> Continuations<'i> {
         others: impl IntoIterator<Item = WorkerRank>,
     ) -> Self {
         let other =
-            |rank| Other { rank, tiers: index.held_along(rank, query), has_waiting: index.size(rank).waiting > 0 };
+            |rank| OtherRank { rank, tiers: index.held_along(rank, query), has_waiting: index.size(rank).waiting > 0 };
         Self { index, query, others: others.into_iter().map(other).collect() }
     }
 
@@ -65,7 +65,7 @@ impl<'i> Continuations<'i> {
         let mut reaches: Vec<(usize, PerTier<u32>)> = Vec::new();
         for slowest in Tier::ALL {
             let mut end = own[slowest] as usize;
-            let mut last = if end == 0 { Last::Start } else { Last::Of(rank) };
+            let mut last = if end == 0 { LastHolder::Start } else { LastHolder::Of(rank) };
             loop {
                 let continued = others.iter().find_map(|&other| {
                     let (to, last) = self.continued_by(other, (end, &last), slowest)?;
@@ -93,24 +93,24 @@ impl<'i> Continuations<'i> {
     }
 
     /// The end to which one of the others continues a match, if it does.
-    fn continued_by(&self, other: usize, (end, last): (usize, &Last), slowest: Tier) -> Option<(usize, Last)> {
-        let Other { rank, tiers, has_waiting } = &self.others[other];
+    fn continued_by(&self, other: usize, (end, last): (usize, &LastHolder), slowest: Tier) -> Option<(usize, LastHolder)> {
+        let OtherRank { rank, tiers, has_waiting } = &self.others[other];
         let is_usable = |tier: &Option<Tier>| tier.is_some_and(|tier| tier <= slowest);
         let count = tiers.get(end..).unwrap_or_default().iter().take_while(|tier| is_usable(tier)).count();
         if count > 0 {
-            return Some((end + count, Last::Of(*rank)));
+            return Some((end + count, LastHolder::Of(*rank)));
         }
         if !has_waiting || end == self.query.len() {
             return None;
         }
         let parent = match last {
-            Last::Start => return None,
-            Last::Of(holder) => self.index.sequence_along(*holder, &self.query[..end])?,
-            Last::Named(sequence) => *sequence,
+            LastHolder::Start => return None,
+            LastHolder::Of(holder) => self.index.sequence_along(*holder, &self.query[..end])?,
+            LastHolder::Named(sequence) => *sequence,
         };
         let followers = self.index.waiting_after(*rank, parent, &self.query[end..]);
         let usable = followers.iter().take_while(|follower| follower.fastest <= slowest);
         let (count, last) = usable.fold((0, None), |(count, _), follower| (count + 1, Some(follower.sequence)));
-        last.map(|last| (end + count, Last::Named(last)))
+        last.map(|last| (end + count, LastHolder::Named(last)))
     }
 }

@@ -45,10 +45,10 @@ impl ApplicationProtocol {
 /// certificates in force.
 pub struct ServerTls {
     files: TlsFiles,
-    current: ArcSwap<Loaded>,
+    current: ArcSwap<LoadedFiles>,
 }
 
-struct Loaded {
+struct LoadedFiles {
     contents: Contents,
     /// By [`ApplicationProtocol`].
     configs: [Arc<ServerConfig>; 2],
@@ -104,7 +104,7 @@ impl Contents {
         Ok(Self { pair, client_ca: files.client_ca.as_deref().map(Authorities::read).transpose()? })
     }
 
-    fn loaded(self, files: &TlsFiles) -> Result<Loaded, CredentialsError> {
+    fn loaded(self, files: &TlsFiles) -> Result<LoadedFiles, CredentialsError> {
         let config = ServerConfig::builder_with_provider(provider())
             .with_safe_default_protocol_versions()
             .expect("the provider has cipher suites of every version");
@@ -129,6 +129,6 @@ impl Contents {
             config.alpn_protocols = vec![protocol.id().to_vec()];
             Arc::new(config)
         });
-        Ok(Loaded { contents: self, configs })
+        Ok(LoadedFiles { contents: self, configs })
     }
 }

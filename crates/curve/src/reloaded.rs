@@ -68,22 +68,22 @@ impl Content for ClientKeys {
 
 /// The content of a file. A version that cannot be read leaves the previous one in force.
 #[derive(Debug)]
-pub(crate) struct Reloaded<T> {
+pub(crate) struct ReloadedFile<T> {
     path: PathBuf,
-    last: Mutex<Last<T>>,
+    last: Mutex<LastContent<T>>,
 }
 
 #[derive(Debug)]
-struct Last<T> {
+struct LastContent<T> {
     content: Arc<T>,
     /// The error that was logged last, if the file cannot be read.
     error: Option<String>,
 }
 
-impl<T: Content> Reloaded<T> {
+impl<T: Content> ReloadedFile<T> {
     pub(crate) fn load(path: &Path) -> Result<Self, CurveFileError> {
         let content = Arc::new(read(path)?);
-        Ok(Self { path: path.to_owned(), last: Mutex::new(Last { content, error: None }) })
+        Ok(Self { path: path.to_owned(), last: Mutex::new(LastContent { content, error: None }) })
     }
 
     /// Reads the file. It blocks on the file system.
@@ -91,7 +91,7 @@ impl<T: Content> Reloaded<T> {
         let read = read(&self.path);
         let mut last = self.last.lock();
         match read {
-            Ok(content) => *last = Last { content: Arc::new(content), error: None },
+            Ok(content) => *last = LastContent { content: Arc::new(content), error: None },
             Err(error) => {
                 let error = error.to_string();
                 if last.error.as_ref() != Some(&error) {

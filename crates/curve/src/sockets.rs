@@ -7,7 +7,7 @@ use tracing::debug;
 
 use crate::keys::{KeyPair, PublicKey};
 use crate::lists::{ClientKeys, ServerKeys};
-use crate::reloaded::{CurveFileError, Reloaded};
+use crate::reloaded::{CurveFileError, ReloadedFile};
 
 /// Where libzmq asks whether a client is admitted: the ZeroMQ Authentication Protocol (ZAP), RFC 27.
 const ZAP_ENDPOINT: &str = "inproc://zeromq.zap.01";
@@ -27,9 +27,9 @@ pub struct CurveFiles {
 /// Keys of the sockets of a process. Every file is read again before each use.
 #[derive(Debug)]
 pub struct Curve {
-    key: Reloaded<KeyPair>,
-    servers: Option<Reloaded<ServerKeys>>,
-    clients: Option<Reloaded<ClientKeys>>,
+    key: ReloadedFile<KeyPair>,
+    servers: Option<ReloadedFile<ServerKeys>>,
+    clients: Option<ReloadedFile<ClientKeys>>,
 }
 
 impl Curve {
@@ -40,9 +40,9 @@ impl Curve {
     /// When a file cannot be read, or is malformed.
     pub fn load(files: &CurveFiles) -> Result<Self, CurveFileError> {
         Ok(Self {
-            key: Reloaded::load(&files.key)?,
-            servers: files.servers.as_deref().map(Reloaded::load).transpose()?,
-            clients: files.clients.as_deref().map(Reloaded::load).transpose()?,
+            key: ReloadedFile::load(&files.key)?,
+            servers: files.servers.as_deref().map(ReloadedFile::load).transpose()?,
+            clients: files.clients.as_deref().map(ReloadedFile::load).transpose()?,
         })
     }
 

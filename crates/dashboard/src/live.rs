@@ -65,7 +65,7 @@ pub struct TooManySubscribers;
 /// A subscriber receives the samples of the last three minutes and then each further one, in their order. A slow subscriber
 /// misses samples.
 #[derive(Debug, Default)]
-pub struct Live(Mutex<State>);
+pub struct LiveFigures(Mutex<State>);
 
 #[derive(Debug, Default)]
 struct State {
@@ -77,7 +77,7 @@ struct State {
 /// Sampler of live figures. Dropping it stops the sampler and ends all streams.
 #[derive(Debug)]
 pub struct LiveGuard {
-    live: Arc<Live>,
+    live: Arc<LiveFigures>,
     sampler: JoinHandle<()>,
 }
 
@@ -90,7 +90,7 @@ impl Drop for LiveGuard {
     }
 }
 
-impl Live {
+impl LiveFigures {
     /// Starts a task that calls `read` once a second. `read` must not block. Needs a Tokio runtime.
     pub fn start(read: impl Fn() -> Sample + Send + 'static) -> (Arc<Self>, LiveGuard) {
         let live = Arc::new(Self::default());
@@ -188,7 +188,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_subscriber_receives_the_recent_samples_then_further_ones_and_the_end() {
-        let (live, guard) = Live::start(|| sample(0));
+        let (live, guard) = LiveFigures::start(|| sample(0));
         guard.sampler.abort();
         for events in 1..=HISTORY as u64 + 1 {
             live.publish(&sample(events));
@@ -212,7 +212,7 @@ mod tests {
 
     #[tokio::test]
     async fn subscribers_and_their_queues_are_bounded() {
-        let live = Live::default();
+        let live = LiveFigures::default();
         let mut all: Vec<LiveEvents> = (0..SUBSCRIBERS_MAX).map(|_| live.subscribe().expect("a place")).collect();
         assert_eq!(live.subscribe().err(), Some(TooManySubscribers));
         (0..3 * QUEUED_MAX as u64).for_each(|events| live.publish(&sample(events)));

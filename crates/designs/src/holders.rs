@@ -12,18 +12,18 @@ use super::rank_set::RankSet;
 #[derive(Debug, Clone, Default)]
 pub(super) struct Holders {
     device: RankSet,
-    others: Option<Box<Others>>,
+    others: Option<Box<OtherTiers>>,
 }
 
 #[derive(Debug, Clone, Default)]
-struct Others {
+struct OtherTiers {
     /// The tiers slower than device memory, fastest first.
     slower: [RankSet; Tier::ALL.len() - 1],
     /// Ranks that hold the block in no tier and keep its name, because they hold blocks after it.
     removed: RankSet,
 }
 
-impl Others {
+impl OtherTiers {
     fn sets(&self) -> impl Iterator<Item = &RankSet> {
         self.slower.iter().chain([&self.removed])
     }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use flash_indexer_telemetry::metrics::Metrics;
 use flash_indexer_telemetry::supervision::Supervisor;
 use flash_indexer_types::networks::EngineNetworks;
-use flash_indexer_types::{EmptyModelPolicy, OwnedRank, Owner, RankId, Registered, Registration};
+use flash_indexer_types::{EmptyModelPolicy, OwnedRank, Owner, RankId, RegistrationOutcome, Registration};
 
 /// The registry of a replica, as discovery sees it.
 pub trait Registrar: Send + Sync {
@@ -28,7 +28,7 @@ pub trait Registrar: Send + Sync {
     /// # Errors
     ///
     /// Cause and what to do, when the rank cannot be registered.
-    fn register(&self, owner: Owner, registration: Registration) -> Result<Registered, String>;
+    fn register(&self, owner: Owner, registration: Registration) -> Result<RegistrationOutcome, String>;
 
     /// Unregisters a rank unless its registration is manual.
     fn unregister(&self, rank: &RankId, policy: EmptyModelPolicy);

@@ -8,7 +8,7 @@ use crossbeam_channel::{Receiver, TryRecvError, select};
 use flash_indexer_telemetry::metrics::Limit;
 use flash_indexer_telemetry::supervision::Watch;
 use flash_indexer_types::{
-    EmptyModelPolicy, Owner, RankId, Registered, Registration, SourceState, TargetState, log_rank,
+    EmptyModelPolicy, Owner, RankId, RegistrationOutcome, Registration, SourceState, TargetState, log_rank,
 };
 use tracing::{error, info, warn};
 
@@ -195,11 +195,11 @@ impl Runner {
         assert!(rank.model.model_name != "runner-fault", "a test asked for a failure");
         let result = self.registrar.register(Owner::Source(Arc::clone(source)), registration.clone());
         match &result {
-            Ok(Registered::New) => {
+            Ok(RegistrationOutcome::New) => {
                 self.registrar.metrics().discovery_change("registered");
                 log_rank!(debug, rank, endpoint = endpoint.as_str(), source = &**source, "discovery registered a rank");
             }
-            Ok(Registered::Already) => {}
+            Ok(RegistrationOutcome::Already) => {}
             Err(_) => self.registrar.metrics().discovery_change("refused"),
         }
         self.reconciler.record_attempt(&registration, result.map(drop), now);

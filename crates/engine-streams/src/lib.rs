@@ -34,7 +34,7 @@ use std::sync::atomic::AtomicUsize;
 use std::time::Instant;
 
 use flash_indexer_ingest::{
-    ConnectError, Decoders, Delivery, DeliveryGate, EventSource, Listener, Retired, RunningThread,
+    ConnectError, Decoders, Delivery, DeliveryGate, EventSource, Listener, OnRetired, RunningThread,
 };
 use flash_indexer_telemetry::supervision::{SupervisedThread, Supervisor, ThreadKind, Watch};
 use flash_indexer_types::networks::EngineNetworks;
@@ -115,7 +115,7 @@ impl EventSource for EngineStreams {
         Ok(())
     }
 
-    fn close(&self, listener: &Arc<Listener>, retired: Retired) -> bool {
+    fn close(&self, listener: &Arc<Listener>, retired: OnRetired) -> bool {
         let Some(rank) = self.ranks.lock().remove(&listener.id) else { return false };
         rank.gate.close(|| self.decoders.deliver(listener, Delivery::Retire(retired)));
         true

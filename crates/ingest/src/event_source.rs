@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use super::decoders::Retired;
+use super::decoders::OnRetired;
 use super::listener::Listener;
 
 /// A subscription that cannot be opened.
@@ -63,7 +63,7 @@ pub trait EventSource: Send + Sync {
 
     /// Ends it, without waiting. The decoder handles the messages received so far, then the blocks of the listener are
     /// removed, then the writer calls `retired`. Returns false if the listener is not open.
-    fn close(&self, listener: &Arc<Listener>, retired: Retired) -> bool;
+    fn close(&self, listener: &Arc<Listener>, retired: OnRetired) -> bool;
 
     /// Ends every listener and stops the threads. A thread that does not end by `deadline` is abandoned.
     fn stop(&self, deadline: Instant);

@@ -56,11 +56,11 @@ mod waiting_ranks;
 mod writer;
 
 pub use bound_pods::{PendingRegistration, PodName, Refusal, bound_endpoint, is_bound};
-pub use decoders::{Decoders, Delivery, Retired};
+pub use decoders::{Decoders, Delivery, OnRetired};
 pub use engine_socket::{ConnectionEvent, EngineSocket, receive_from};
 pub use event_source::{ConnectError, EventSource};
 pub use listener::{Connection, Listener, ListenerOptions, ListenerReport, ListenerState};
-pub use listener::{Maintain, ModelSink, RankActivity, RankOwner, ReleaseOutcome, ReplayClient, ReplayProgress};
+pub use listener::{MaintainedIndex, ModelSink, RankActivity, RankOwner, ReleaseOutcome, ReplayClient, ReplayProgress};
 pub use message::Frames;
 pub use queues::{QUEUE_BYTES_MIN, default_queue_bytes};
 pub use resume_point::{BlockDecoderState, DecoderState, DecoderStateDetail, RankReader, ReadAt, ResumePoint};

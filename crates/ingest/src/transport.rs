@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use super::decoders::Retired;
+use super::decoders::OnRetired;
 use super::event_source::ConnectError;
 use super::listener::Listener;
 use super::sockets::{BindError, BoundOptions};
@@ -26,7 +26,7 @@ pub trait Transport: Send + Sync {
     fn open(&self, listener: Arc<Listener>) -> Result<(), ConnectError>;
 
     /// Ends it, as [`EventSource::close`](super::EventSource::close) does.
-    fn close(&self, listener: &Arc<Listener>, retired: Retired) -> bool;
+    fn close(&self, listener: &Arc<Listener>, retired: OnRetired) -> bool;
 
     /// Closes every connection and stops the threads. A thread that does not end by `deadline` is abandoned.
     fn stop(&self, deadline: Instant);

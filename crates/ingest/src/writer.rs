@@ -20,8 +20,8 @@ use parking_lot::Mutex;
 use self::effects::Context;
 use super::change::Change;
 use super::event_parts::{EVENT_BLOCKS_MAX, block_count};
-use super::listener::{Listener, Maintain};
-use super::queues::{QueuedWork, Queues, Taken};
+use super::listener::{Listener, MaintainedIndex};
+use super::queues::{QueuedWork, Queues, TakenEntry};
 use super::resume_point::ReadInParts;
 use super::scoped_clear::{ClearPart, PART_BLOCKS_MAX, ScopedClear};
 use super::waiting_ranks::WaitingRanks;
@@ -43,7 +43,7 @@ const WORK_BETWEEN_MAINTENANCE: usize = 64;
 const WAITING_RANKS_CHECKED: usize = 64;
 
 /// Indexes of one writer, with the shard that it maintains.
-type MaintainedIndexes = Arc<Mutex<Vec<(Weak<dyn Maintain>, usize)>>>;
+type MaintainedIndexes = Arc<Mutex<Vec<(Weak<dyn MaintainedIndex>, usize)>>>;
 
 /// A function that runs on the writer thread, between two changes.
 pub(crate) type Job = Box<dyn FnOnce() + Send>;
@@ -150,7 +150,7 @@ impl Writers {
     }
 
     /// Adds a shard of an index to a writer, which maintains it until the index is dropped.
-    pub fn add_index(&self, writer: usize, index: Weak<dyn Maintain>, shard: usize) {
+    pub fn add_index(&self, writer: usize, index: Weak<dyn MaintainedIndex>, shard: usize) {
         let mut indexes_by_writer = self.indexes_by_writer[writer].lock();
         indexes_by_writer.retain(|(index, _)| index.strong_count() > 0);
         indexes_by_writer.push((index, shard));
@@ -260,17 +260,17 @@ impl Steps for Writer {
     fn step(&mut self, watch: &Arc<Watch>) -> Step {
         let last_work = std::mem::take(&mut self.turn_blocks);
         match self.queues.take(self.number, last_work, Some(self.clock.now() + self.wait), || {}) {
-            Taken::Work { key, work, .. } => {
+            TakenEntry::Work { key, work, .. } => {
                 self.wait = Duration::ZERO;
                 self.take_turn(watch, &key, work);
                 Step::Worked
             }
-            Taken::Stopped => Step::Ended,
-            Taken::Timeout if !self.stopping.load(Relaxed) && self.run_maintenance(watch) => {
+            TakenEntry::Stopped => Step::Ended,
+            TakenEntry::Timeout if !self.stopping.load(Relaxed) && self.run_maintenance(watch) => {
                 self.wait = Duration::ZERO;
                 Step::Worked
             }
-            Taken::Timeout => {
+            TakenEntry::Timeout => {
                 self.wait = MAINTENANCE_INTERVAL;
                 Step::Idle
             }
@@ -437,7 +437,7 @@ mod tests {
     /// An index with deferred work, in turns.
     struct MaintenanceTurns(AtomicUsize);
 
-    impl Maintain for MaintenanceTurns {
+    impl MaintainedIndex for MaintenanceTurns {
         fn maintain(&self, _shard: usize) -> bool {
             let left = self.0.load(Relaxed);
             self.0.store(left.saturating_sub(1), Relaxed);
@@ -451,7 +451,7 @@ mod tests {
         let writers = Writers::start(1, &supervisor).expect("a thread");
         let indexes = [700, 300].map(|turns| Arc::new(MaintenanceTurns(AtomicUsize::new(turns))));
         for index in &indexes {
-            let index: Arc<dyn Maintain> = Arc::<MaintenanceTurns>::clone(index);
+            let index: Arc<dyn MaintainedIndex> = Arc::<MaintenanceTurns>::clone(index);
             writers.add_index(0, Arc::downgrade(&index), 0);
         }
         let is_done = || indexes.iter().all(|index| index.0.load(Relaxed) == 0).then_some(());

@@ -60,7 +60,7 @@ pub struct Peers {
 
 /// Outcome of [`Peers::add`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Added {
+pub enum PeerAddition {
     /// The peer is registered now.
     New,
     /// It was registered before.
@@ -122,16 +122,16 @@ impl Peers {
     }
 
     /// Registers a peer.
-    pub fn add(&self, url: PeerUrl) -> Added {
+    pub fn add(&self, url: PeerUrl) -> PeerAddition {
         let mut urls = self.urls.lock();
         if urls.contains(&url) {
-            return Added::Already;
+            return PeerAddition::Already;
         }
         if urls.len() >= PEERS_MAX {
-            return Added::TooMany;
+            return PeerAddition::TooMany;
         }
         urls.push(url);
-        Added::New
+        PeerAddition::New
     }
 
     /// Removes a peer. Returns whether it was registered.

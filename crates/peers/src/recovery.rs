@@ -13,12 +13,12 @@ use flash_indexer_core::hashing::BlockSize;
 use flash_indexer_credentials::ClientCredentials;
 use flash_indexer_registry::{Indexer, Restore, RestoredRank};
 use flash_indexer_snapshot::{
-    DumpEntry, DumpError, DumpSink, DumpSummary, EngineKind, RankName, RankRecord, Refused, read_dump,
+    DumpEntry, DumpError, DumpSink, DumpSummary, EngineKind, RankName, RankRecord, Rejection, read_dump,
 };
 use flash_indexer_telemetry::supervision::{ThreadKind, Watch};
 use flash_indexer_types::endpoints::is_pulled;
 use flash_indexer_types::{
-    InstanceId, ModelKey, Owner, RankId, Registered, Registration, SharedCaches, Trust, log_rank,
+    InstanceId, ModelKey, Owner, RankId, RegistrationOutcome, Registration, SharedCaches, Trust, log_rank,
 };
 use tracing::{error, info, warn};
 
@@ -50,7 +50,7 @@ pub struct Recovery {
 }
 
 /// Source of a recovery, and the restored ranks.
-type Recovered = (RecoverySource, BTreeMap<RankId, RestoredRank>);
+type RecoveredRanks = (RecoverySource, BTreeMap<RankId, RestoredRank>);
 
 /// Failure to recover from one peer or dump file.
 #[derive(Debug, thiserror::Error)]
@@ -114,7 +114,7 @@ impl Recovery {
     }
 
     /// Restores the newest snapshot that is undamaged and fits the configuration, all of it or nothing.
-    fn recover_from_snapshot(&mut self, watch: &Watch, reporter: &Reporter) -> Option<Recovered> {
+    fn recover_from_snapshot(&mut self, watch: &Watch, reporter: &Reporter) -> Option<RecoveredRanks> {
         let snapshots = self.snapshots.clone()?;
         for snapshot in snapshots.newest_first() {
             let path = snapshot.path.display().to_string();
@@ -144,7 +144,7 @@ impl Recovery {
 
     /// Restores the first usable source: a snapshot, a peer's dump, a dump file. Without one, the ranks start from their
     /// engines' streams.
-    fn recover(&mut self, watch: &Watch, client: &PeerClient, reporter: &Reporter) -> Result<Recovered, SourceError> {
+    fn recover(&mut self, watch: &Watch, client: &PeerClient, reporter: &Reporter) -> Result<RecoveredRanks, SourceError> {
         if let Some(recovered) = self.recover_from_snapshot(watch, reporter) {
             return Ok(recovered);
         }
@@ -246,11 +246,11 @@ impl Recovery {
             return None;
         }
         match self.indexer.register_from_peer(registration, owner) {
-            Ok(Registered::New) if self.indexer.is_held(&rank) => {
+            Ok(RegistrationOutcome::New) if self.indexer.is_held(&rank) => {
                 self.held.insert(rank.clone());
                 Some(rank)
             }
-            Ok(Registered::New | Registered::Already) => None,
+            Ok(RegistrationOutcome::New | RegistrationOutcome::Already) => None,
             Err(error) => {
                 log_rank!(warn, rank, %error, "failed to register a rank of the recovery source");
                 None
@@ -330,9 +330,9 @@ impl DumpLoader<'_> {
 }
 
 impl DumpSink for DumpLoader<'_> {
-    fn rank(&mut self, mut record: RankRecord) -> Result<(), Refused> {
+    fn rank(&mut self, mut record: RankRecord) -> Result<(), Rejection> {
         if self.recovery.indexer.is_stopping() {
-            return Err(Refused("the service is stopping".to_owned()));
+            return Err(Rejection("the service is stopping".to_owned()));
         }
         // Fault injection by model name.
         #[cfg(any(test, feature = "fault-injection"))]
@@ -354,7 +354,7 @@ impl DumpSink for DumpLoader<'_> {
         self.restore.rank(record)
     }
 
-    fn entry(&mut self, rank: RankName<'_>, entry: DumpEntry) -> Result<(), Refused> {
+    fn entry(&mut self, rank: RankName<'_>, entry: DumpEntry) -> Result<(), Rejection> {
         if !self.pulled.is_empty() && self.pulled.contains(&(rank.key.clone(), rank.instance.clone())) {
             return Ok(());
         }

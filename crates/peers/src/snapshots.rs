@@ -100,7 +100,7 @@ impl Snapshots {
         };
         let written = written.ok_or_else(|| io::Error::from(io::ErrorKind::TimedOut)).and_then(|directory| {
             directory.write(|out| {
-                let writer = DumpWriter::start(Limited { out, deadline }, DumpForm::Lines, HashForm::Number)?;
+                let writer = DumpWriter::start(DeadlineOutput { out, deadline }, DumpForm::Lines, HashForm::Number)?;
                 let models = self.indexer.matching_models(None, None);
                 write_models(&self.indexer, &models, None, writer).map(drop)
             })
@@ -140,12 +140,12 @@ pub fn write_models<W: Write>(
 }
 
 /// Output that fails after a deadline.
-struct Limited<'o> {
+struct DeadlineOutput<'o> {
     out: &'o mut dyn Write,
     deadline: Option<Instant>,
 }
 
-impl Write for Limited<'_> {
+impl Write for DeadlineOutput<'_> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         match self.deadline {
             Some(deadline) if Instant::now() >= deadline => Err(io::ErrorKind::TimedOut.into()),

@@ -64,13 +64,13 @@ mod tokenization;
 
 pub use answer::{Answer, AnswerCursor, InstanceName, NamedRank, QueryOptions, RankAnswer, StoreAnswer};
 pub use flash_indexer_routing::{
-    Candidate, CostWeights, InstanceFilter, InstanceLoad, PickOptions, Predicted, PredictedBlocks, PredictionLimits,
+    Candidate, CostWeights, InstanceFilter, InstanceLoad, PickOptions, RecordedPrediction, PredictedBlocks, PredictionLimits,
     TierWeights, TierWeightsError, WEIGHT_MAX,
 };
 pub use indexer::{
-    DigestError, ExplainQuestion, Explanation, Indexer, IndexerOptions, InstanceReport, ListenError, Picked,
+    DigestError, ExplainQuestion, Explanation, Indexer, IndexerOptions, InstanceReport, ListenError, PickResult,
     PodOptions, PodsGuard, PredictError, Prompt, QueryError, RegistrationError, RequestPhase, Restore, RestoredRank,
-    Shadow, ShadowError, Unregistered,
+    Shadow, ShadowError, UnregisterOutcome,
 };
 pub use score::{InstanceScore, ScoreOptions, Scores};
 pub use search::{Query, TokenPrompt};

@@ -29,7 +29,7 @@ pub(crate) use self::replaceable_index::{ReplaceableIndex, unbounded_index};
 pub(crate) use self::shared_caches::SharedDepths;
 
 use flash_indexer_explain::{History, SeenVariants};
-use flash_indexer_ingest::{Decoders, Listener, Maintain, ModelSink, RankOwner};
+use flash_indexer_ingest::{Decoders, Listener, MaintainedIndex, ModelSink, RankOwner};
 use flash_indexer_telemetry::metrics::{Metrics, ModelCounts, ModelState};
 use flash_indexer_telemetry::supervision::{ThreadKind, guarded};
 use flash_indexer_types::{ClearCause, EventContext, InstanceId, ModelKey, Ordinal, Trust};
@@ -74,7 +74,7 @@ pub(crate) struct Model {
     pub writers: Vec<usize>,
 }
 
-impl Maintain for Model {
+impl MaintainedIndex for Model {
     fn maintain(&self, shard: usize) -> bool {
         self.change(|index| index.maintain_shard(shard))
     }

@@ -93,7 +93,7 @@ struct Connection<'o> {
 
 /// Whether the connection is to be followed further.
 #[derive(PartialEq, Eq)]
-enum Followed {
+enum FollowOutcome {
     Further,
     /// The sequence numbers have begun again.
     Restarted,
@@ -131,7 +131,7 @@ impl<'o> Connection<'o> {
             match upstream.next_messages() {
                 Ok(Some(messages)) => {
                     for frames in messages {
-                        if self.relay(&frames)? == Followed::Restarted {
+                        if self.relay(&frames)? == FollowOutcome::Restarted {
                             warn!(
                                 engine = self.options.engine,
                                 "the engine's sequence numbers begin again; following it from the start"
@@ -198,13 +198,13 @@ impl<'o> Connection<'o> {
         }
     }
 
-    fn relay(&mut self, frames: &[Vec<u8>]) -> Result<Followed, RelayError> {
+    fn relay(&mut self, frames: &[Vec<u8>]) -> Result<FollowOutcome, RelayError> {
         let message = match LiveMessage::from_frames(frames) {
             Ok(message) => message,
             Err(error) => {
                 warn!(%error, "left out a message of the engine that has no valid frames");
                 self.hasher.messages_lost();
-                return Ok(Followed::Further);
+                return Ok(FollowOutcome::Further);
             }
         };
         if self.options.topic.is_none() && self.topic != message.topic {
@@ -219,7 +219,7 @@ impl<'o> Connection<'o> {
             {
                 warn!(%error, "failed to publish a message");
             }
-            return Ok(Followed::Further);
+            return Ok(FollowOutcome::Further);
         };
         if self.next.is_none() {
             self.start_at(sequence);
@@ -227,12 +227,12 @@ impl<'o> Connection<'o> {
         let next = self.next.unwrap_or_default();
         if sequence < next {
             // A live message that the replay had already.
-            return Ok(if sequence < self.replayed_to { Followed::Further } else { Followed::Restarted });
+            return Ok(if sequence < self.replayed_to { FollowOutcome::Further } else { FollowOutcome::Restarted });
         }
         if sequence > next {
             let _ = self.replay_from(next);
             if self.next.is_some_and(|next| sequence < next) {
-                return self.open_publisher().map(|()| Followed::Further);
+                return self.open_publisher().map(|()| FollowOutcome::Further);
             }
             if self.next != Some(sequence) {
                 warn!(missing_from = next, sequence, "messages of the engine are missing");
@@ -246,7 +246,7 @@ impl<'o> Connection<'o> {
         if let Some(publisher) = &self.publisher {
             self.publish(publisher, sequence, &hashed);
         }
-        Ok(Followed::Further)
+        Ok(FollowOutcome::Further)
     }
 
     fn publish(&self, publisher: &Publisher, sequence: u64, hashed: &[u8]) {

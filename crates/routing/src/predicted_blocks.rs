@@ -26,7 +26,7 @@ impl Default for PredictionLimits {
 
 /// The effect of recording a prediction, in blocks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Predicted {
+pub struct RecordedPrediction {
     /// Blocks that count for the pod from now on.
     pub blocks: usize,
     /// Blocks that were evicted early, or not recorded because the prediction alone exceeds the limit.
@@ -77,7 +77,7 @@ impl PredictedBlocks {
 
     /// Records that a worker is going to hold these blocks. They count until `now + ttl`, or longer if an earlier
     /// prediction lasts longer.
-    pub fn predict(&mut self, worker: WorkerId, blocks: &[SequenceHash], ttl: Duration, now: Duration) -> Predicted {
+    pub fn predict(&mut self, worker: WorkerId, blocks: &[SequenceHash], ttl: Duration, now: Duration) -> RecordedPrediction {
         self.expire(now);
         let recorded = &blocks[..blocks.len().min(self.limits.blocks_max)];
         let mut evicted = (blocks.len() - recorded.len()) as u64;
@@ -99,7 +99,7 @@ impl PredictedBlocks {
                 self.listed += 1;
             }
         }
-        Predicted { blocks: recorded.len(), evicted }
+        RecordedPrediction { blocks: recorded.len(), evicted }
     }
 
     /// Number of leading blocks that are predicted for the worker.

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use flash_indexer_core::{SequenceHash, WorkerId};
 use parking_lot::Mutex;
 
-use crate::predicted_blocks::{Predicted, PredictedBlocks, PredictionLimits};
+use crate::predicted_blocks::{RecordedPrediction, PredictedBlocks, PredictionLimits};
 
 /// Predicted blocks of every model, in one table: worker ids are unique in the process.
 #[derive(Debug)]
@@ -27,7 +27,7 @@ impl Predictions {
     }
 
     /// Records that a worker is going to hold these prefixes.
-    pub fn predict(&self, worker: WorkerId, prefixes: &[SequenceHash], ttl: Duration) -> Predicted {
+    pub fn predict(&self, worker: WorkerId, prefixes: &[SequenceHash], ttl: Duration) -> RecordedPrediction {
         let mut blocks = self.blocks.lock();
         let predicted = blocks.predict(worker, prefixes, ttl, self.started.elapsed());
         self.block_count.store(blocks.len(), Ordering::Relaxed);

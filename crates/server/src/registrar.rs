@@ -8,7 +8,7 @@ use flash_indexer_registry::Indexer;
 use flash_indexer_telemetry::metrics::Metrics;
 use flash_indexer_telemetry::supervision::Supervisor;
 use flash_indexer_types::networks::EngineNetworks;
-use flash_indexer_types::{EmptyModelPolicy, OwnedRank, Owner, RankId, Registered, Registration};
+use flash_indexer_types::{EmptyModelPolicy, OwnedRank, Owner, RankId, RegistrationOutcome, Registration};
 
 use flash_indexer_peers::{RecoveryState, RecoveryStatus};
 
@@ -35,7 +35,7 @@ impl Registrar for DiscoveryRegistrar {
         self.indexer.registrations_changed()
     }
 
-    fn register(&self, owner: Owner, registration: Registration) -> Result<Registered, String> {
+    fn register(&self, owner: Owner, registration: Registration) -> Result<RegistrationOutcome, String> {
         self.indexer.register_for(owner, registration).map_err(|error| error.to_string())
     }
 

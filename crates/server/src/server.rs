@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use flash_indexer_access::{LimitsFile, LoadError, TokenFile};
 use flash_indexer_credentials::{ClientCredentials, ClientFiles, CredentialsError, ServerTls, TlsFiles};
-use flash_indexer_dashboard::{Live, LiveGuard};
+use flash_indexer_dashboard::{LiveFigures, LiveGuard};
 use flash_indexer_discovery::{Discovery, DiscoveryOptions};
 use flash_indexer_otlp::{Exporter, OtlpError, OtlpOptions};
 use flash_indexer_registry::{Indexer, IndexerOptions, ListenError, PodOptions, PodsGuard, RegistrationError};
@@ -292,7 +292,7 @@ impl Server {
         let (exporter, tracer) = traces.unzip();
         let (live, live_guard) = {
             let indexer = Arc::clone(&indexer);
-            Live::start(move || http::sample(&indexer))
+            LiveFigures::start(move || http::sample(&indexer))
         };
         let api = Api {
             live,

@@ -21,7 +21,7 @@ const PROMPTS_PER_STEP: usize = 3;
 
 /// What a service answers about a rank.
 #[derive(Debug)]
-struct Observed {
+struct RankObservation {
     trust: Trust,
     /// Blocks found of each prompt that was asked for, with the prompt's number.
     depths: Vec<(usize, Depths)>,
@@ -50,13 +50,13 @@ impl World {
     }
 
     /// Asks a service for some prompts, or all of them.
-    fn observe(&mut self, number: usize, all: bool) -> Result<BTreeMap<RankId, Observed>, String> {
+    fn observe(&mut self, number: usize, all: bool) -> Result<BTreeMap<RankId, RankObservation>, String> {
         let first = self.random.within(0..self.prompts.len());
         let count = if all { self.prompts.len() } else { PROMPTS_PER_STEP.min(self.prompts.len()) };
         let service = &self.services[number];
         let mut models: Vec<&ModelKey> = service.registered.keys().map(|rank| &rank.model).collect();
         models.dedup();
-        let mut observed: BTreeMap<RankId, Observed> = BTreeMap::new();
+        let mut observed: BTreeMap<RankId, RankObservation> = BTreeMap::new();
         for model in models {
             for at in (first..first + count).map(|at| at % self.prompts.len()) {
                 let prompt = &self.prompts[at];
@@ -68,7 +68,7 @@ impl World {
                     let instance = answer.name(found).id().clone();
                     let rank = RankId { model: model.clone(), instance, dp_rank: found.dp_rank };
                     let blocks = |tier| (found.tokens[tier] / u64::from(block_size().tokens())) as u16;
-                    let of_rank = observed.entry(rank).or_insert(Observed { trust: found.trust, depths: Vec::new() });
+                    let of_rank = observed.entry(rank).or_insert(RankObservation { trust: found.trust, depths: Vec::new() });
                     of_rank.depths.push((at, [blocks(Tier::Device), blocks(Tier::Host)]));
                 }
             }
@@ -88,7 +88,7 @@ impl World {
         &self,
         service: usize,
         rank: &RankId,
-        observed: &Observed,
+        observed: &RankObservation,
         report: &ListenerReport,
         is_settled: bool,
     ) -> Result<(), String> {

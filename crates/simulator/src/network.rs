@@ -11,7 +11,7 @@ use std::time::Instant;
 use crossbeam_channel::{Receiver, Sender, unbounded};
 use flash_indexer_ingest::{
     BindError, BoundOptions, ConnectError, ConnectionEvent, Decoders, Delivery, EngineSocket, Listener, ReplayClient,
-    Retired, Transport, receive_from,
+    OnRetired, Transport, receive_from,
 };
 use flash_indexer_telemetry::supervision::{Step, Steps, Watch};
 use parking_lot::Mutex;
@@ -33,14 +33,14 @@ pub(crate) enum Transit {
 
 /// A message of an engine on its way.
 #[derive(Debug, Clone)]
-pub(crate) struct Sent {
+pub(crate) struct SentMessage {
     pub(crate) epoch: usize,
     pub(crate) sequence: u64,
     pub(crate) payload: Arc<[u8]>,
     pub(crate) transit: Transit,
 }
 
-impl Sent {
+impl SentMessage {
     fn frames(&self) -> Vec<Vec<u8>> {
         let topic: &[u8] = match self.transit {
             Transit::PanicListener => b"fault",
@@ -55,16 +55,16 @@ impl Sent {
 /// A part of a reply to a replay request.
 #[derive(Debug, Clone)]
 pub(crate) enum Reply {
-    Message(Sent),
+    Message(SentMessage),
     /// Frames that are no message.
     Garbage,
     /// The end, with the messages that the engine had published and the reply lacks at its end.
-    End(Option<Denied>),
+    End(Option<DeniedMessages>),
 }
 
 /// The last messages of an epoch, of which a reply says that they do not exist.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Denied {
+pub(crate) struct DeniedMessages {
     pub(crate) epoch: usize,
     pub(crate) sequences: Range<u64>,
 }
@@ -110,7 +110,7 @@ impl ReceivedMessages {
         self.has_queued_replies = true;
         match part {
             Reply::Message(sent) => self.epoch = self.epoch.max(Some(sent.epoch)),
-            Reply::End(Some(Denied { epoch, sequences })) => {
+            Reply::End(Some(DeniedMessages { epoch, sequences })) => {
                 let end = self.live_end.get_mut(epoch).filter(|end| (sequences.start..=sequences.end).contains(*end));
                 end.into_iter().for_each(|end| *end = sequences.start);
             }
@@ -128,9 +128,9 @@ pub(crate) struct Link {
     pub(crate) is_reachable: bool,
     is_connected: bool,
     /// Live messages on their way.
-    pub(crate) in_flight: VecDeque<Sent>,
+    pub(crate) in_flight: VecDeque<SentMessage>,
     /// Live messages that the service can read.
-    socket: VecDeque<Sent>,
+    socket: VecDeque<SentMessage>,
     events: Vec<ConnectionEvent>,
     pub(crate) request: Option<Request>,
     /// Parts of the reply on their way, with the number of their request.
@@ -157,7 +157,7 @@ impl Link {
     }
 
     /// An engine publishes a message to the subscription.
-    pub(crate) fn publish(&mut self, sent: Sent) {
+    pub(crate) fn publish(&mut self, sent: SentMessage) {
         if self.is_connected {
             self.in_flight.push_back(sent);
         }
@@ -257,7 +257,7 @@ impl Link {
 impl EngineSocket for Link {
     fn read_messages(&mut self, messages_max: usize, deliver: &mut dyn FnMut(Vec<Vec<Vec<u8>>>)) -> Result<(), String> {
         let count = messages_max.min(self.socket.len());
-        let read: Vec<Sent> = self.socket.drain(..count).collect();
+        let read: Vec<SentMessage> = self.socket.drain(..count).collect();
         for sent in &read {
             self.known.epoch = self.known.epoch.max(Some(sent.epoch));
             let end = self.known.live_end.entry(sent.epoch).or_default();
@@ -265,7 +265,7 @@ impl EngineSocket for Link {
             self.known.has_panicked |= matches!(sent.transit, Transit::PanicListener | Transit::PanicDecoder);
             self.known.has_corrupt |= sent.transit == Transit::Corrupt;
         }
-        read.chunks(MESSAGES_PER_DELIVERY).for_each(|batch| deliver(batch.iter().map(Sent::frames).collect()));
+        read.chunks(MESSAGES_PER_DELIVERY).for_each(|batch| deliver(batch.iter().map(SentMessage::frames).collect()));
         Ok(())
     }
 
@@ -284,7 +284,7 @@ pub(crate) type Links = Arc<Mutex<Vec<Link>>>;
 /// A command to the socket thread.
 enum Command {
     Open(Arc<Listener>),
-    Close(Arc<Listener>, Retired),
+    Close(Arc<Listener>, OnRetired),
     Request { listener: u64, attempt: u32, from: u64 },
     Cancel(u64),
 }
@@ -310,7 +310,7 @@ impl Transport for SimulatedTransport {
         self.commands.send(Command::Open(listener)).map_err(|_| ConnectError::Stopping)
     }
 
-    fn close(&self, listener: &Arc<Listener>, retired: Retired) -> bool {
+    fn close(&self, listener: &Arc<Listener>, retired: OnRetired) -> bool {
         self.commands.send(Command::Close(Arc::clone(listener), retired)).is_ok()
     }
 

@@ -9,12 +9,12 @@ use flash_indexer_core::DpRank;
 use flash_indexer_core::hashing::BlockSize;
 use flash_indexer_registry::{Indexer, IndexerOptions, Restore, RestoredRank};
 use flash_indexer_sim::Random;
-use flash_indexer_snapshot::{DumpEntry, DumpForm, DumpSink, DumpWriter, RankName, RankRecord, Refused, read_dump};
+use flash_indexer_snapshot::{DumpEntry, DumpForm, DumpSink, DumpWriter, RankName, RankRecord, Rejection, read_dump};
 use flash_indexer_telemetry::clock::SimulatedTime;
 use flash_indexer_telemetry::metrics::{MetricNames, Metrics};
 use flash_indexer_telemetry::supervision::{Stepper, Supervisor, ThreadKind};
 use flash_indexer_types::hashes::HashForm;
-use flash_indexer_types::{InstanceId, ModelKey, Owner, RankId, Registered, Registration};
+use flash_indexer_types::{InstanceId, ModelKey, Owner, RankId, RegistrationOutcome, Registration};
 use flash_indexer_wire::Start;
 use parking_lot::Mutex;
 
@@ -148,7 +148,7 @@ impl Service {
             let is_new = !self.registered.contains_key(&rank);
             let shares_stream = self.registered.values().any(|&engine| engine == number);
             let registered = self.indexer.register(registration).expect("the registration is valid");
-            assert_eq!(registered == Registered::New, is_new, "{rank} was registered before, or not");
+            assert_eq!(registered == RegistrationOutcome::New, is_new, "{rank} was registered before, or not");
             if is_new && shares_stream {
                 // It may have been unregistered for a while, and its events were ignored.
                 self.ignored.insert(number);
@@ -291,7 +291,7 @@ struct DumpLoader {
 }
 
 impl DumpSink for DumpLoader {
-    fn rank(&mut self, record: RankRecord) -> Result<(), Refused> {
+    fn rank(&mut self, record: RankRecord) -> Result<(), Rejection> {
         if let Some(engine) = &record.engine {
             let registration = Registration {
                 dp_rank: DpRank(record.dp_rank),
@@ -300,14 +300,14 @@ impl DumpSink for DumpLoader {
                     record.instance_id.clone(),
                     record.key(),
                     engine.endpoint.clone(),
-                    BlockSize::new(record.block_size).ok_or_else(|| Refused("invalid block size 0".to_owned()))?,
+                    BlockSize::new(record.block_size).ok_or_else(|| Rejection("invalid block size 0".to_owned()))?,
                 )
             };
             let rank = registration.rank_id();
             let port = engine.endpoint.rsplit(':').next().and_then(|port| port.parse::<usize>().ok());
-            let number = port.ok_or_else(|| Refused("no port".to_owned()))? - FIRST_PORT;
+            let number = port.ok_or_else(|| Rejection("no port".to_owned()))? - FIRST_PORT;
             let registered = self.indexer.register_from_peer(registration, Owner::recovered(None));
-            if registered.map_err(|error| Refused(error.to_string()))? == Registered::New {
+            if registered.map_err(|error| Rejection(error.to_string()))? == RegistrationOutcome::New {
                 self.registered.insert(rank.clone(), number);
                 if self.indexer.is_held(&rank) {
                     self.held.insert(rank.clone());
@@ -318,7 +318,7 @@ impl DumpSink for DumpLoader {
         self.restore.rank(record)
     }
 
-    fn entry(&mut self, rank: RankName<'_>, entry: DumpEntry) -> Result<(), Refused> {
+    fn entry(&mut self, rank: RankName<'_>, entry: DumpEntry) -> Result<(), Rejection> {
         self.restore.entry(rank, entry)
     }
 }

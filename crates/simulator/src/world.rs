@@ -6,7 +6,7 @@ use flash_indexer_sim::Random;
 use flash_indexer_telemetry::clock::SimulatedTime;
 
 use crate::engine::{Engine, EngineSpec};
-use crate::network::{Denied, Link, Reply, Sent, Transit};
+use crate::network::{DeniedMessages, Link, Reply, SentMessage, Transit};
 use crate::plan::{Action, Plan, ReplyKind, ServiceSpec};
 use crate::prompts::Prompt;
 use crate::service::Service;
@@ -237,7 +237,7 @@ impl World {
         let sequence = |part: &Reply| if let Reply::Message(sent) = part { Some(sent.sequence) } else { None };
         let end = messages.iter().filter_map(sequence).max().map_or(from, |last| last + 1);
         let published = engine_state.current().messages.len() as u64;
-        let denied = (end < published).then(|| Denied { epoch: engine_state.epoch(), sequences: end..published });
+        let denied = (end < published).then(|| DeniedMessages { epoch: engine_state.epoch(), sequences: end..published });
         links[engine].answer(messages.into_iter().chain(has_end.then_some(Reply::End(denied))));
     }
 
@@ -386,7 +386,7 @@ enum IdleServices {
     All,
 }
 
-fn sent(engine: &Engine, sequence: u64) -> Sent {
+fn sent(engine: &Engine, sequence: u64) -> SentMessage {
     let payload = Arc::clone(&engine.current().messages[sequence as usize].payload);
-    Sent { epoch: engine.epoch(), sequence, payload, transit: Transit::Intact }
+    SentMessage { epoch: engine.epoch(), sequence, payload, transit: Transit::Intact }
 }

@@ -61,9 +61,9 @@ pub(super) fn tally(contents: &[RecentBlock]) -> Tally {
 }
 
 /// Decoder state that is not written yet.
-pub(super) struct Unwritten(KeyedMap<SequenceHash, RecentBlock>);
+pub(super) struct UnwrittenState(KeyedMap<SequenceHash, RecentBlock>);
 
-impl Unwritten {
+impl UnwrittenState {
     pub(super) fn new(contents: Option<&[RecentBlock]>) -> Self {
         Self(contents.into_iter().flatten().map(|content| (content.sequence, *content)).collect())
     }

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use zstd::stream::write::Encoder;
 
-use crate::{DumpEntry, DumpError, DumpSink, DumpSummary, RankName, RankRecord, Refused, read_dump};
+use crate::{DumpEntry, DumpError, DumpSink, DumpSummary, RankName, RankRecord, Rejection, read_dump};
 
 /// Snapshots that are kept: if the newest is damaged, the one before it is loaded.
 const KEPT: usize = 3;
@@ -128,11 +128,11 @@ impl StoredSnapshot {
     pub fn check(&self) -> Result<DumpSummary, DumpError> {
         struct Ignored;
         impl DumpSink for Ignored {
-            fn rank(&mut self, _: RankRecord) -> Result<(), Refused> {
+            fn rank(&mut self, _: RankRecord) -> Result<(), Rejection> {
                 Ok(())
             }
 
-            fn entry(&mut self, _: RankName<'_>, _: DumpEntry) -> Result<(), Refused> {
+            fn entry(&mut self, _: RankName<'_>, _: DumpEntry) -> Result<(), Rejection> {
                 Ok(())
             }
         }

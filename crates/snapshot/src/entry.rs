@@ -6,7 +6,7 @@ use flash_indexer_core::{Block, BlockEvent, DpRank, SequenceHash, Tier};
 use flash_indexer_types::{InstanceId, ModelKey};
 use flash_indexer_wire::Age;
 
-use super::error::Refused;
+use super::error::Rejection;
 use super::record::RankRecord;
 use super::tally::Tally;
 
@@ -17,14 +17,14 @@ pub trait DumpSink {
     /// # Errors
     ///
     /// Returns the reason if the sink rejects the dump.
-    fn rank(&mut self, record: RankRecord) -> Result<(), Refused>;
+    fn rank(&mut self, record: RankRecord) -> Result<(), Rejection>;
 
     /// Receives blocks of a rank. In the primary cache group, parents precede children.
     ///
     /// # Errors
     ///
     /// Returns the reason if the sink rejects the dump.
-    fn entry(&mut self, rank: RankName<'_>, entry: DumpEntry) -> Result<(), Refused>;
+    fn entry(&mut self, rank: RankName<'_>, entry: DumpEntry) -> Result<(), Rejection>;
 }
 
 /// Rank of an entry.

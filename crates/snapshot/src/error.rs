@@ -44,11 +44,11 @@ pub enum DumpError {
 
 /// Reason for which a sink rejects a dump.
 #[derive(Debug)]
-pub struct Refused(pub String);
+pub struct Rejection(pub String);
 
-impl From<Refused> for DumpError {
-    fn from(refused: Refused) -> Self {
-        Self::Refused(refused.0)
+impl From<Rejection> for DumpError {
+    fn from(rejection: Rejection) -> Self {
+        Self::Refused(rejection.0)
     }
 }
 

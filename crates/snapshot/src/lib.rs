@@ -24,16 +24,16 @@
 //! lines that they do not know. A rank's record has the count and digest of its blocks, so that a reader detects losses.
 //!
 //! ```
-//! use flash_indexer_snapshot::{DumpEntry, DumpSink, RankName, RankRecord, Refused, read_dump};
+//! use flash_indexer_snapshot::{DumpEntry, DumpSink, RankName, RankRecord, Rejection, read_dump};
 //!
 //! struct BlockCount(usize);
 //!
 //! impl DumpSink for BlockCount {
-//!     fn rank(&mut self, _: RankRecord) -> Result<(), Refused> {
+//!     fn rank(&mut self, _: RankRecord) -> Result<(), Rejection> {
 //!         Ok(())
 //!     }
 //!
-//!     fn entry(&mut self, _: RankName<'_>, entry: DumpEntry) -> Result<(), Refused> {
+//!     fn entry(&mut self, _: RankName<'_>, entry: DumpEntry) -> Result<(), Rejection> {
 //!         self.0 += entry.block_count();
 //!         Ok(())
 //!     }
@@ -80,7 +80,7 @@ pub use self::directory::{DirectoryError, SnapshotDirectory, StoredSnapshot};
 pub use self::entry::{
     DumpEntry, DumpSink, DumpSummary, GroupLinks, KeptBlocks, RankName, RecentBlocks, SecondaryBlocks, StoredBlocks,
 };
-pub use self::error::{DumpError, Refused};
+pub use self::error::{DumpError, Rejection};
 pub use self::groups::{GroupRecord, RoleRecord, WindowRecord};
 pub use self::rank_dump::RankDump;
 pub use self::read::read_dump;

@@ -9,7 +9,7 @@ use flash_indexer_types::ModelKey;
 use flash_indexer_types::hashes::HashForm;
 
 use super::RankDump;
-use super::contents::{self, Unwritten};
+use super::contents::{self, UnwrittenState};
 use super::event::{BlockAnnotations, CacheEvent, Data, ModelFields, RouterEvent, Run, Stored};
 use super::record::{End, RankRecord, Start};
 use super::tally::Tally;
@@ -108,7 +108,7 @@ impl<W: Write> DumpWriter<W> {
             }
         }
         let salt_of = |block: &Block| dump.salts.get(&block.sequence).copied();
-        let mut unwritten = Unwritten::new(dump.contents.as_deref());
+        let mut unwritten = UnwrittenState::new(dump.contents.as_deref());
         for event in &dump.events {
             let (tier, parent, blocks, copies) = stored(event);
             if copies == 0 {

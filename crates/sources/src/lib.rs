@@ -17,7 +17,7 @@ use std::time::Instant;
 
 use flash_indexer_curve::Curve;
 use flash_indexer_engine_streams::EngineStreams;
-use flash_indexer_ingest::{BindError, BoundOptions, ConnectError, Decoders, EventSource, Listener, Retired};
+use flash_indexer_ingest::{BindError, BoundOptions, ConnectError, Decoders, EventSource, Listener, OnRetired};
 use flash_indexer_ingest::{Sockets, Transport};
 use flash_indexer_telemetry::supervision::Supervisor;
 use flash_indexer_types::networks::EngineNetworks;
@@ -67,7 +67,7 @@ impl Transport for Sources {
         self.source_of(&listener).open(listener)
     }
 
-    fn close(&self, listener: &Arc<Listener>, retired: Retired) -> bool {
+    fn close(&self, listener: &Arc<Listener>, retired: OnRetired) -> bool {
         self.source_of(listener).close(listener, retired)
     }
 

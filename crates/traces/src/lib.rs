@@ -32,7 +32,7 @@ pub use opentelemetry::KeyValue;
 
 pub use self::caller::{Caller, outgoing_headers};
 pub use self::request::{RequestSpan, Root, Tracer};
-pub use self::stages::{Attached, CurrentRequest, Stage, StageSpan, current, describe, stage};
+pub use self::stages::{CurrentGuard, CurrentRequest, Stage, StageSpan, current, describe, stage};
 
 /// Names of attributes.
 pub mod attribute {

@@ -80,8 +80,8 @@ impl RequestSpan {
 
     /// Makes this request the current one of this thread until the value is dropped.
     #[must_use = "the request is current until it is dropped"]
-    pub fn attach(&self) -> stages::Attached {
-        stages::Attached::of(self.context.clone())
+    pub fn attach(&self) -> stages::CurrentGuard {
+        stages::CurrentGuard::of(self.context.clone())
     }
 
     /// Adds the status of the answer. `error` names the kind of error if the service failed to answer; a wrong request is none.

@@ -94,8 +94,8 @@ impl StageSpan {
 
     /// Makes the stage the current span until the value is dropped: a call to another service continues the trace from it.
     #[must_use = "the stage ends when it is dropped"]
-    pub fn attach(self) -> Attached {
-        Attached { _guard: self.0.map(|span| Context::current_with_span(*span).attach()) }
+    pub fn attach(self) -> CurrentGuard {
+        CurrentGuard { _guard: self.0.map(|span| Context::current_with_span(*span).attach()) }
     }
 }
 
@@ -129,18 +129,18 @@ pub fn current() -> CurrentRequest {
 impl CurrentRequest {
     /// Makes this request the current one of this thread until the value is dropped.
     #[must_use = "the request is current until it is dropped"]
-    pub fn attach(&self) -> Attached {
-        Attached { _guard: self.0.clone().map(Context::attach) }
+    pub fn attach(&self) -> CurrentGuard {
+        CurrentGuard { _guard: self.0.clone().map(Context::attach) }
     }
 }
 
 /// A request or a stage that is the current one of this thread until this is dropped.
 #[must_use = "it is current until it is dropped"]
-pub struct Attached {
+pub struct CurrentGuard {
     _guard: Option<ContextGuard>,
 }
 
-impl Attached {
+impl CurrentGuard {
     pub(crate) fn of(context: Context) -> Self {
         Self { _guard: Some(context.attach()) }
     }

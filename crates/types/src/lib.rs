@@ -60,7 +60,7 @@ pub use instance::{GivenInstanceId, InstanceId, InstanceIdError, ModelKey};
 pub use owner::{OwnedRank, Owner};
 pub use position::Position;
 pub use rank_id::RankId;
-pub use registration::{EmptyModelPolicy, Registered, Registration};
+pub use registration::{EmptyModelPolicy, Registration, RegistrationOutcome};
 pub use shared_cache::{SHARED_CACHES_MAX, SharedCacheKind, SharedCaches, SharedCachesError};
 #[doc(hidden)]
 pub use tracing;

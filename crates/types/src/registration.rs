@@ -78,7 +78,7 @@ impl Registration {
 
 /// Outcome of a registration.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Registered {
+pub enum RegistrationOutcome {
     /// The rank is newly registered.
     New,
     /// The rank was registered already, with the same fields.

@@ -27,7 +27,7 @@ pub(super) fn add_schemas<T: ToSchema>(schemas: &mut Schemas) {
 
 /// Condition on the fields of a JSON body, of which null counts as absent.
 #[derive(Debug, Clone, Copy)]
-pub(super) enum Needs {
+pub(super) enum Requirement {
     /// At least one of the fields is given.
     AnyOf(&'static [&'static str]),
     /// Exactly one of the fields is given.
@@ -43,7 +43,7 @@ pub(super) struct Endpoint {
     pub(super) path: &'static str,
     pub(super) method: HttpMethod,
     pub(super) schemas: Vec<fn(&mut Schemas)>,
-    pub(super) needs: Vec<Needs>,
+    pub(super) needs: Vec<Requirement>,
     /// Whether the body may be binary, with its other fields in the query string.
     pub(super) takes_bytes: bool,
     summary: &'static str,
@@ -150,7 +150,7 @@ impl Endpoint {
     }
 
     /// Adds a condition on the fields of the JSON body.
-    pub(super) fn needs(mut self, needs: Needs) -> Self {
+    pub(super) fn needs(mut self, needs: Requirement) -> Self {
         self.needs.push(needs);
         self
     }

@@ -7,7 +7,7 @@ use flash_indexer_types::names::{
 };
 use serde_json::{Map, Value, json};
 
-use super::endpoint::Needs;
+use super::endpoint::Requirement;
 use super::{MODEL, PROMPT};
 
 /// Beginning of a reference to a schema.
@@ -19,7 +19,7 @@ const LISTS: [&str; 2] = ["token_ids", "block_hashes"];
 /// What an endpoint says of its body beside the body's type.
 pub(super) struct Body {
     pub(super) path: &'static str,
-    pub(super) needs: Vec<Needs>,
+    pub(super) needs: Vec<Requirement>,
     pub(super) may_be_binary: bool,
 }
 
@@ -153,7 +153,7 @@ fn add_binary_parameters(document: &mut Value, Body { path, needs, .. }: &Body) 
             }
             let mut parameter = in_query(document, schema);
             for needs in needs {
-                if let Needs::AtMost(field, maximum) = needs
+                if let Requirement::AtMost(field, maximum) = needs
                     && field == name
                 {
                     parameter["maximum"] = (*maximum).into();
@@ -206,18 +206,18 @@ fn in_query(document: &Value, schema: &Value) -> Value {
 }
 
 /// The schema of a condition on fields.
-fn condition(needs: &Needs) -> Value {
+fn condition(needs: &Requirement) -> Value {
     let given = |field: &&str| json!({ "required": [field], "properties": { *field: { "not": { "type": "null" } } } });
     let absent = |field: &&str| ((*field).to_owned(), json!({ "type": "null" }));
     match needs {
-        Needs::AnyOf(fields) => json!({ "anyOf": fields.iter().map(given).collect::<Value>() }),
-        Needs::OneOf(fields) => json!({ "oneOf": fields.iter().map(given).collect::<Value>() }),
-        Needs::Excludes(field, others) => {
+        Requirement::AnyOf(fields) => json!({ "anyOf": fields.iter().map(given).collect::<Value>() }),
+        Requirement::OneOf(fields) => json!({ "oneOf": fields.iter().map(given).collect::<Value>() }),
+        Requirement::Excludes(field, others) => {
             let (field, others) = ([field].into_iter().map(absent), others.iter().map(absent));
             let absent = [field.collect::<Map<_, _>>(), others.collect()].map(|fields| json!({ "properties": fields }));
             json!({ "anyOf": absent })
         }
-        Needs::AtMost(field, maximum) => json!({ "properties": { *field: { "maximum": maximum } } }),
+        Requirement::AtMost(field, maximum) => json!({ "properties": { *field: { "maximum": maximum } } }),
     }
 }
 

@@ -13,7 +13,7 @@ use serde_json::Value;
 use utoipa::openapi::security::{HttpAuthScheme, HttpBuilder, SecurityScheme};
 use utoipa::openapi::{ComponentsBuilder, Info, OpenApiBuilder, PathItem, PathsBuilder};
 
-use self::endpoint::Needs::{AnyOf, AtMost, Excludes, OneOf};
+use self::endpoint::Requirement::{AnyOf, AtMost, Excludes, OneOf};
 use self::endpoint::{BEARER, Endpoint, add_schemas, get, post};
 use crate::{
     DigestParameters, DiscoverySource, DoneRequest, DumpParameters, ErrorBody, ExplainParameters, ExplainRequest,

@@ -6,7 +6,7 @@ use std::fmt;
 use flash_indexer_core::{SequenceHash, Tier};
 use flash_indexer_server::{InstanceId, ModelKey};
 use flash_indexer_snapshot::{
-    DumpEntry, DumpSink, GroupRecord, RankName, RankRecord, Refused, SecondaryBlocks, StoredBlocks, Tally,
+    DumpEntry, DumpSink, GroupRecord, RankName, RankRecord, Rejection, SecondaryBlocks, StoredBlocks, Tally,
 };
 
 use crate::dump::Progress;
@@ -107,7 +107,7 @@ impl DumpContents {
 }
 
 impl DumpSink for DumpContents {
-    fn rank(&mut self, record: RankRecord) -> Result<(), Refused> {
+    fn rank(&mut self, record: RankRecord) -> Result<(), Rejection> {
         let key = RankKey { model: record.key(), instance: record.instance_id.clone(), dp_rank: record.dp_rank };
         if self.is_selected(&key.model) {
             self.ranks.entry(key).or_default().record = Some(record);
@@ -115,7 +115,7 @@ impl DumpSink for DumpContents {
         Ok(())
     }
 
-    fn entry(&mut self, rank: RankName<'_>, entry: DumpEntry) -> Result<(), Refused> {
+    fn entry(&mut self, rank: RankName<'_>, entry: DumpEntry) -> Result<(), Rejection> {
         self.progress.blocks(entry.block_count());
         if !self.is_selected(rank.key) {
             return Ok(());

@@ -12,7 +12,7 @@ use super::delivery::{Delivery, QueueKey, TURN_BYTES_MAX, Work};
 use crate::bound_pods::{PendingRegistration, PodStreams};
 use crate::listener::{Listener, NoticeKind};
 use crate::listener_decoder::{DECODER_PANICKED, ListenerDecoder};
-use crate::queues::{Queues, Taken};
+use crate::queues::{Queues, TakenEntry};
 use crate::resume_point::{ReadAt, in_parts};
 use crate::writer::{Reservation, Writers};
 use crate::{listener_span, log_listener};
@@ -90,19 +90,19 @@ impl Decoder {
     }
 
     /// Handles one entry of the queues, then the timers that are due.
-    fn handle_taken(&mut self, taken: Taken<QueueKey, Work>) -> Step {
+    fn handle_taken(&mut self, taken: TakenEntry<QueueKey, Work>) -> Step {
         let mut step = Step::Worked;
         self.turn_bytes_left = TURN_BYTES_MAX;
         match taken {
-            Taken::Work { key, work, reservation } => {
+            TakenEntry::Work { key, work, reservation } => {
                 self.reservation = Some(reservation);
                 if let Some(timers) = self.deferred_timers.remove(&key) {
                     self.timers.extend(timers);
                 }
                 self.handle_work(work);
             }
-            Taken::Timeout => step = Step::Idle,
-            Taken::Stopped => return Step::Ended,
+            TakenEntry::Timeout => step = Step::Idle,
+            TakenEntry::Stopped => return Step::Ended,
         }
         let now = self.clock.now();
         if self.timers.first().is_some_and(|&(due, _)| due <= now) {

@@ -84,7 +84,7 @@ fn a_large_message_is_decoded_in_turns_between_those_of_other_engines() {
     while turns.iter().sum::<u64>() < u64::from(EVENTS) + 3 {
         let before = [&large, &other].map(|listener| decoded(listener));
         let taken = queues.take(0, decoder.turn_bytes(), Some(Instant::now() + PATIENCE), || {});
-        assert!(!matches!(taken, Taken::Timeout), "after {turns:?}");
+        assert!(!matches!(taken, TakenEntry::Timeout), "after {turns:?}");
         decoder.handle_taken(taken);
         decoder.reservation = None;
         turns.push(decoded(&large) - before[0] + decoded(&other) - before[1]);
@@ -121,7 +121,7 @@ fn a_short_message_waits_for_one_turn_of_long_ones_however_many_engines_send_the
         let mut turns = 0;
         while decoded(&short) == 0 {
             let taken = queues.take(0, decoder.turn_bytes(), Some(Instant::now()), || {});
-            assert!(!matches!(taken, Taken::Timeout), "the message is lost");
+            assert!(!matches!(taken, TakenEntry::Timeout), "the message is lost");
             decoder.handle_taken(taken);
             decoder.reservation = None;
             turns += 1;

@@ -21,7 +21,7 @@ pub(super) const TURN_BYTES_MAX: usize = 16 << 10;
 const MESSAGE_OVERHEAD_BYTES: usize = 256;
 
 /// Callback of a retired listener: the writer calls it with the stream's last position once the blocks are removed.
-pub type Retired = Box<dyn FnOnce(StreamPosition) + Send>;
+pub type OnRetired = Box<dyn FnOnce(StreamPosition) + Send>;
 
 /// An input of a listener's decoder. A decoder handles the deliveries of a listener in the order in which they are sent.
 pub enum Delivery {
@@ -77,7 +77,7 @@ pub enum Delivery {
     /// Runs the function on the writer thread once all earlier deliveries are applied. It is dropped if that never happens.
     Written(Box<dyn FnOnce() + Send>),
     /// Removes all blocks of the listener, whose sockets are closed.
-    Retire(Retired),
+    Retire(OnRetired),
 }
 
 impl Delivery {

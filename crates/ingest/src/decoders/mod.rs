@@ -14,12 +14,12 @@ use flash_indexer_wire::Replay;
 use parking_lot::Mutex;
 
 use self::decoder::Decoder;
-pub use self::delivery::{Delivery, Retired};
+pub use self::delivery::{Delivery, OnRetired};
 use self::delivery::{QueueKey, Work};
 use super::bound_pods::PendingRegistration;
 use super::listener::{Connection, Listener, NoticeKind};
 #[cfg(test)]
-use super::queues::Taken;
+use super::queues::TakenEntry;
 use super::queues::{QueuedWork, Queues};
 use super::writer::Writers;
 use flash_indexer_telemetry::metrics::{Limit, Metrics, QueueState};
@@ -185,8 +185,8 @@ impl Decoders {
     /// Takes the next queued work of the detached decoder.
     fn take_queued(&self) -> Option<Work> {
         match self.queues.take(0, 0, Some(Instant::now()), || {}) {
-            Taken::Work { work, .. } => Some(work),
-            Taken::Timeout | Taken::Stopped => None,
+            TakenEntry::Work { work, .. } => Some(work),
+            TakenEntry::Timeout | TakenEntry::Stopped => None,
         }
     }
 

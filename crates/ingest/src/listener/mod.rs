@@ -27,7 +27,7 @@ use self::held_ranks::HeldRanks;
 pub use self::held_ranks::ReleaseOutcome;
 pub use self::options::ListenerOptions;
 pub use self::report::{Connection, ListenerReport, ReplayProgress};
-pub use self::sink::{Maintain, ModelSink, RankOwner};
+pub use self::sink::{MaintainedIndex, ModelSink, RankOwner};
 use flash_indexer_types::names::shorten;
 use flash_indexer_types::{Doubt, InstanceId, Trust};
 

@@ -13,7 +13,7 @@ use flash_indexer_wire::AdapterSalt;
 use super::Listener;
 
 /// An index with deferred work, which its writers run while they are idle.
-pub trait Maintain: Send + Sync {
+pub trait MaintainedIndex: Send + Sync {
     /// Runs a bounded part of the deferred work of one shard. Returns whether any is left.
     fn maintain(&self, shard: usize) -> bool;
 }
@@ -33,7 +33,7 @@ pub enum RankOwner {
 ///
 /// The methods that change blocks of a worker are called by the worker's writer only, one at a time and in the order of each
 /// stream. The others may be called by any thread at any time.
-pub trait ModelSink: Maintain {
+pub trait ModelSink: MaintainedIndex {
     /// Model and tenant.
     fn key(&self) -> &ModelKey;
 

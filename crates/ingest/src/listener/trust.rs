@@ -21,16 +21,16 @@ pub(super) struct LossPosition {
 
 /// Blocks whose parent was never stored.
 #[derive(Debug, Clone, Copy)]
-struct Waiting {
+struct WaitingBlocks {
     blocks: usize,
     /// Position at which the first of them was stored.
     position: LossPosition,
 }
 
-impl Waiting {
+impl WaitingBlocks {
     fn doubt(&self) -> Doubt {
         let LossPosition { after, since } = self.position;
-        Doubt { why: Missing::Parents(self.blocks).to_string(), after, since }
+        Doubt { why: TrustCause::Parents(self.blocks).to_string(), after, since }
     }
 }
 
@@ -40,7 +40,7 @@ fn lost(why: String, LossPosition { after, since }: LossPosition) -> LastTrust {
 
 /// Reason why a rank is not exact.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Missing<'a> {
+pub(super) enum TrustCause<'a> {
     /// Changes that will not arrive any more, with the reason.
     Lost(&'a str),
     /// Messages that may still arrive.
@@ -49,7 +49,7 @@ pub(super) enum Missing<'a> {
     Parents(usize),
 }
 
-impl fmt::Display for Missing<'_> {
+impl fmt::Display for TrustCause<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Lost(why) => f.write_str(why),
@@ -149,7 +149,7 @@ pub(super) struct TrustLedger {
     ranks: BTreeMap<DpRank, LastTrust>,
     pending: Option<Pending>,
     /// Ranks that hold blocks whose parent was never stored.
-    waiting: BTreeMap<DpRank, Waiting>,
+    waiting: BTreeMap<DpRank, WaitingBlocks>,
     /// Runs of dropped messages.
     drops: Notices,
     /// Lost connections.
@@ -187,12 +187,12 @@ impl TrustLedger {
     }
 
     /// Trust state of a rank, and what it is missing if it is not exact. Cost: one lookup.
-    pub(super) fn rank_trust(&self, dp_rank: DpRank) -> (Trust, Option<Missing<'_>>) {
+    pub(super) fn rank_trust(&self, dp_rank: DpRank) -> (Trust, Option<TrustCause<'_>>) {
         if self.resuming.contains(&dp_rank) {
-            return (Trust::Degraded, Some(Missing::Lost(RESUMING)));
+            return (Trust::Degraded, Some(TrustCause::Lost(RESUMING)));
         }
         if let Some(why) = self.contest_of(dp_rank) {
-            return (Trust::Degraded, Some(Missing::Lost(why)));
+            return (Trust::Degraded, Some(TrustCause::Lost(why)));
         }
         self.trust_of(self.ranks.get(&dp_rank).unwrap_or(&self.stream), self.waiting(dp_rank))
     }
@@ -225,18 +225,18 @@ impl TrustLedger {
     }
 
     /// Trust state of a rank of which this is known, and which has this number of blocks without a parent.
-    fn trust_of<'a>(&self, last: &'a LastTrust, waiting: usize) -> (Trust, Option<Missing<'a>>) {
+    fn trust_of<'a>(&self, last: &'a LastTrust, waiting: usize) -> (Trust, Option<TrustCause<'a>>) {
         let degraded = |missing| (Trust::Degraded, Some(missing));
         match last.with_pending(self.missing_later()) {
-            TrustBasis::Lost(doubt) => degraded(Missing::Lost(&doubt.why)),
-            _ if self.drops.is_open() => degraded(Missing::Lost(DROPPED)),
-            TrustBasis::Recovering(pending) => (Trust::Recovering, Some(Missing::Pending(pending))),
-            TrustBasis::Degraded(pending) => degraded(Missing::Pending(pending)),
+            TrustBasis::Lost(doubt) => degraded(TrustCause::Lost(&doubt.why)),
+            _ if self.drops.is_open() => degraded(TrustCause::Lost(DROPPED)),
+            TrustBasis::Recovering(pending) => (Trust::Recovering, Some(TrustCause::Pending(pending))),
+            TrustBasis::Degraded(pending) => degraded(TrustCause::Pending(pending)),
             TrustBasis::Cold => (Trust::Cold, None),
             TrustBasis::Exact => match (waiting, self.never_exact) {
                 (0, None) => (Trust::Exact, None),
-                (0, Some(why)) => degraded(Missing::Lost(why)),
-                (blocks, _) => degraded(Missing::Parents(blocks)),
+                (0, Some(why)) => degraded(TrustCause::Lost(why)),
+                (blocks, _) => degraded(TrustCause::Parents(blocks)),
             },
         }
     }
@@ -287,7 +287,7 @@ impl TrustLedger {
         match (self.missing_later(), self.ranks.get(&dp_rank).unwrap_or(&self.stream)) {
             (None | Some(Pending::FirstContact), LastTrust::Lost(doubt)) => Some(doubt.clone()),
             (Some(pending), _) => Some(Doubt::after(pending.to_string(), last)),
-            (None, LastTrust::Cold | LastTrust::Exact) => self.waiting.get(&dp_rank).map(Waiting::doubt),
+            (None, LastTrust::Cold | LastTrust::Exact) => self.waiting.get(&dp_rank).map(WaitingBlocks::doubt),
         }
     }
 
@@ -350,7 +350,7 @@ impl TrustLedger {
         if blocks == 0 {
             self.waiting.remove(&dp_rank);
         } else {
-            self.waiting.entry(dp_rank).or_insert(Waiting { blocks, position }).blocks = blocks;
+            self.waiting.entry(dp_rank).or_insert(WaitingBlocks { blocks, position }).blocks = blocks;
         }
         !self.waiting.is_empty()
     }
@@ -466,7 +466,7 @@ mod tests {
         ledger.set_pending(None);
         ledger.set_all(StreamTrust::Exact, AT_START);
         let lost = ledger.send_notice(NoticeKind::Disconnected);
-        assert_eq!(ledger.rank_trust(RANK), (Trust::Degraded, Some(Missing::Pending(Pending::Unverified))));
+        assert_eq!(ledger.rank_trust(RANK), (Trust::Degraded, Some(TrustCause::Pending(Pending::Unverified))));
         assert_eq!(ledger.doubt(RANK, Some(7)), Some(Doubt::after(Pending::Unverified.to_string(), Some(7))));
         ledger.set_pending(Some(Pending::Recovering { end: None }));
         assert_eq!(ledger.rank_trust(RANK).0, Trust::Recovering, "its decoder is behind");
@@ -490,7 +490,7 @@ mod tests {
         ledger.contest(RANK, 8);
         ledger.cleared(RANK);
         ledger.restarted();
-        assert_eq!(ledger.rank_trust(RANK), (Trust::Degraded, Some(Missing::Lost(CONTESTED))));
+        assert_eq!(ledger.rank_trust(RANK), (Trust::Degraded, Some(TrustCause::Lost(CONTESTED))));
         assert_eq!((ledger.last_trust(RANK), ledger.rank_trust(DpRank(1)).0), (Trust::Degraded, Trust::Exact));
         assert_eq!(ledger.doubt(RANK, Some(3)), Some(Doubt::after(CONTESTED.to_owned(), Some(3))));
         ledger.end_contests(|_, stream| stream == 7);
@@ -506,7 +506,7 @@ mod tests {
         ledger.set_all(StreamTrust::Exact, AT_START);
         ledger.displace(RANK, 7);
         for _ in 0..2 {
-            assert_eq!(ledger.rank_trust(RANK), (Trust::Degraded, Some(Missing::Lost(DISPLACED))));
+            assert_eq!(ledger.rank_trust(RANK), (Trust::Degraded, Some(TrustCause::Lost(DISPLACED))));
             assert_eq!(
                 (ledger.last_trust(RANK), ledger.of_first_ranks().get(RANK)),
                 (Trust::Degraded, Some(Trust::Degraded))
@@ -517,7 +517,7 @@ mod tests {
             ledger.end_contests(|_, _| true);
         }
         ledger.removed_late(RANK, 7, AT_START);
-        assert_eq!(ledger.rank_trust(RANK), (Trust::Degraded, Some(Missing::Lost(REMOVED_LATE))));
+        assert_eq!(ledger.rank_trust(RANK), (Trust::Degraded, Some(TrustCause::Lost(REMOVED_LATE))));
         ledger.cleared(RANK);
         assert_eq!(ledger.rank_trust(RANK), (Trust::Exact, None));
     }
@@ -559,7 +559,7 @@ mod tests {
         assert_eq!(ledger.rank_trust(RANK).0, Trust::Cold);
         ledger.set_pending(None);
         ledger.set_all(StreamTrust::Exact, AT_START);
-        assert_eq!(ledger.rank_trust(RANK), (Trust::Degraded, Some(Missing::Lost("extra keys"))));
+        assert_eq!(ledger.rank_trust(RANK), (Trust::Degraded, Some(TrustCause::Lost("extra keys"))));
         ledger.cleared(RANK);
         assert_eq!(ledger.rank_trust(RANK).0, Trust::Degraded);
     }

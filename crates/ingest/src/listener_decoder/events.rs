@@ -10,7 +10,7 @@ use flash_indexer_wire::{
 };
 use rustc_hash::FxHashMap;
 
-use super::{ListenerDecoder, PartlyApplied, SeenBlockSize};
+use super::{ListenerDecoder, PartialMessage, SeenBlockSize};
 use crate::change::Change;
 use crate::event_parts::divide;
 use crate::listener::{Listener, RankOwner};
@@ -25,11 +25,11 @@ const MESSAGE_TURN_BYTES: usize = 64;
 
 impl ListenerDecoder {
     /// Applies a part of the stream's next message, up to the end of the turn. Returns the message if a part of it is left.
-    pub(super) fn apply_part(&mut self, mut current: PartlyApplied) -> Option<PartlyApplied> {
+    pub(super) fn apply_part(&mut self, mut current: PartialMessage) -> Option<PartialMessage> {
         if self.turn_bytes_left == 0 {
             return Some(current);
         }
-        let PartlyApplied { sequence, message, rest } = &mut current;
+        let PartialMessage { sequence, message, rest } = &mut current;
         let rest = match rest.take() {
             None => self.begin_message(*sequence, message),
             rest => rest,

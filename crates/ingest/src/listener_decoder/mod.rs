@@ -94,13 +94,13 @@ pub(super) struct ListenerDecoder {
     /// Bytes that may be decoded before other queues take their turns.
     pub(super) turn_bytes_left: usize,
     /// Message that the end of a turn interrupted.
-    partly_applied: Option<PartlyApplied>,
+    partly_applied: Option<PartialMessage>,
     /// Whether work to resume it is queued.
     pub(super) is_rest_queued: bool,
 }
 
 /// Message of which a part is applied.
-struct PartlyApplied {
+struct PartialMessage {
     sequence: u64,
     message: Message,
     /// Events that are left and their rank; none before the first part.
@@ -402,7 +402,7 @@ impl ListenerDecoder {
             };
             match action {
                 Action::Apply { sequence, payload } => {
-                    self.partly_applied = Some(PartlyApplied { sequence, message: payload, rest: None });
+                    self.partly_applied = Some(PartialMessage { sequence, message: payload, rest: None });
                 }
                 Action::RequestReplay { attempt, from } => self.listener.request_replay(attempt, from),
                 Action::CloseReplay => self.listener.cancel_replay(),

@@ -9,4 +9,4 @@ mod turns;
 
 pub use self::budget::{QUEUE_BYTES_MIN, default_queue_bytes};
 pub(crate) use self::fair::{NoticePosition, QueuedSize, QueuedWork};
-pub(crate) use self::shared::{Queues, Taken};
+pub(crate) use self::shared::{Queues, TakenEntry};

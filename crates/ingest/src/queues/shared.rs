@@ -25,7 +25,7 @@ struct State<K, T> {
 }
 
 /// Result of one take.
-pub(crate) enum Taken<K, T> {
+pub(crate) enum TakenEntry<K, T> {
     Work {
         key: K,
         work: T,
@@ -103,7 +103,7 @@ where
         mut last_work: usize,
         deadline: Option<Instant>,
         mut on_park: impl FnMut(),
-    ) -> Taken<K, T> {
+    ) -> TakenEntry<K, T> {
         let mut state = self.state.lock();
         loop {
             if let Some(TakenWork { key, work, bytes }) =
@@ -113,13 +113,13 @@ where
                     0 => Arc::new(()),
                     _ => Arc::new(Reservation { queues: Arc::clone(self), key: key.clone(), bytes }),
                 };
-                return Taken::Work { key, work, reservation };
+                return TakenEntry::Work { key, work, reservation };
             }
             if state.is_stopped {
-                return Taken::Stopped;
+                return TakenEntry::Stopped;
             }
             if self.clock.wait(&self.wakers[consumer], &mut state, deadline) {
-                return Taken::Timeout;
+                return TakenEntry::Timeout;
             }
         }
     }

@@ -23,7 +23,7 @@ use flash_indexer_types::networks::EngineNetworks;
 
 use self::resolver::Resolver;
 use self::thread::{Command, SocketThread};
-use super::decoders::{Decoders, Delivery, Retired};
+use super::decoders::{Decoders, Delivery, OnRetired};
 use super::event_source::{ConnectError, EventSource};
 use super::listener::Listener;
 
@@ -120,7 +120,7 @@ impl EventSource for Sockets {
         Err(failed)
     }
 
-    fn close(&self, listener: &Arc<Listener>, retired: Retired) -> bool {
+    fn close(&self, listener: &Arc<Listener>, retired: OnRetired) -> bool {
         if listener.options.needs_no_socket() {
             self.decoders.deliver(listener, Delivery::Retire(retired));
             return true;

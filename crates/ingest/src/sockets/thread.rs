@@ -16,7 +16,7 @@ use super::MESSAGE_BYTES_MAX;
 use super::replay::ReplaySocket;
 use super::resolver::{Addresses, HostName, LookupError, Resolver};
 use super::subscription::Subscription;
-use crate::decoders::{Decoders, Delivery, Retired};
+use crate::decoders::{Decoders, Delivery, OnRetired};
 use crate::event_source::ConnectError;
 use crate::listener::{Connection, Listener, ReplayClient};
 use crate::log_listener;
@@ -27,7 +27,7 @@ const CHECK_INTERVAL: Duration = Duration::from_secs(1);
 /// A command to a socket thread.
 pub(super) enum Command {
     Open(Arc<Listener>, Sender<Result<(), ConnectError>>),
-    Close(Arc<Listener>, Retired),
+    Close(Arc<Listener>, OnRetired),
     RequestReplay {
         listener: Arc<Listener>,
         attempt: u32,

@@ -18,7 +18,7 @@ use flash_indexer_wire::{AdapterSalt, BlockStored, Encoding, EngineEvent, Start,
 use parking_lot::Mutex;
 
 use crate::{
-    Decoders, EventSource, Listener, ListenerOptions, ListenerState, Maintain, ModelSink, QUEUE_BYTES_MIN, RankOwner,
+    Decoders, EventSource, Listener, ListenerOptions, ListenerState, MaintainedIndex, ModelSink, QUEUE_BYTES_MIN, RankOwner,
     Sockets, Writers,
 };
 
@@ -95,7 +95,7 @@ fn options(endpoint: &str, replay_endpoint: Option<String>, removed_copies: Remo
     }
 }
 
-impl Maintain for TestModel {
+impl MaintainedIndex for TestModel {
     fn maintain(&self, shard: usize) -> bool {
         self.index.maintain_shard(shard)
     }
@@ -210,7 +210,7 @@ impl Fixture {
         let sockets = Sockets::start(Arc::clone(&decoders), &networks, curve, &supervisor).expect("threads");
         let models: Vec<_> = (0..models).map(|writer| Arc::new(TestModel::new(writer, &metrics))).collect();
         for (writer, model) in models.iter().enumerate() {
-            let index: Arc<dyn Maintain> = Arc::<TestModel>::clone(model);
+            let index: Arc<dyn MaintainedIndex> = Arc::<TestModel>::clone(model);
             writers.add_index(writer, Arc::downgrade(&index), 0);
         }
         Self { engines: Vec::new(), decoders, writers, models, sockets, listeners: Mutex::default() }

@@ -14,7 +14,7 @@ use flash_indexer_telemetry::supervision::Supervisor;
 use super::Writers;
 use crate::ModelSink;
 use crate::change::Change;
-use crate::listener::{Listener, Maintain};
+use crate::listener::{Listener, MaintainedIndex};
 use crate::tests::fixture::{RANK, TestModel};
 
 /// Blocks of each rank in each of its groups: several parts of a clear.
@@ -33,7 +33,7 @@ impl SteppedWriter {
         let supervisor = Supervisor::simulated(&metrics, SimulatedTime::starting_at(0), Box::new(|_| 0));
         let writers = Writers::start(1, &supervisor).expect("no thread");
         let model = Arc::new(TestModel::new(0, &metrics));
-        let index: Arc<dyn Maintain> = Arc::<TestModel>::clone(&model);
+        let index: Arc<dyn MaintainedIndex> = Arc::<TestModel>::clone(&model);
         writers.add_index(0, Arc::downgrade(&index), 0);
         Self { supervisor, writers, model }
     }

@@ -41,10 +41,10 @@ pub enum TokenizeError {
     },
     /// No source has the model.
     #[error("failed to find a tokenizer for {0}")]
-    UnknownModel(Arc<Unavailable>),
+    UnknownModel(Arc<UnavailableModel>),
     /// A source has the model, and none could load it.
     #[error("failed to load the tokenizer for {0}")]
-    LoadFailed(Arc<Unavailable>),
+    LoadFailed(Arc<UnavailableModel>),
     /// The chat cannot be rendered.
     #[error("failed to render the chat: {0}")]
     Chat(#[from] ChatError),
@@ -104,8 +104,8 @@ impl From<PrepareError> for TokenizeError {
     }
 }
 
-impl From<Arc<Unavailable>> for TokenizeError {
-    fn from(why: Arc<Unavailable>) -> Self {
+impl From<Arc<UnavailableModel>> for TokenizeError {
+    fn from(why: Arc<UnavailableModel>) -> Self {
         if why.has_failed() { Self::LoadFailed(why) } else { Self::UnknownModel(why) }
     }
 }
@@ -243,7 +243,7 @@ pub enum LoadError {
 
 /// A model that no source could load.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Unavailable {
+pub struct UnavailableModel {
     /// The model.
     pub model: String,
     /// The sources that were tried, in order.
@@ -261,14 +261,14 @@ pub struct FailedSource {
     pub error: LoadError,
 }
 
-impl Unavailable {
+impl UnavailableModel {
     /// Whether a source has the model, or may have it, and failed to load it.
     fn has_failed(&self) -> bool {
         self.tried.iter().any(|source| matches!(source.error, LoadError::Failed(_)))
     }
 }
 
-impl Display for Unavailable {
+impl Display for UnavailableModel {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
         write!(f, "model {:?}: ", self.model)?;
         if self.tried.is_empty() {

@@ -23,7 +23,7 @@ mod truncation;
 
 pub use chat_template::Effort;
 pub use counters::PoolStatistics;
-pub use error::{FailedSource, FailureReason, LoadError, ServiceError, TokenizeError, Unavailable};
+pub use error::{FailedSource, FailureReason, LoadError, ServiceError, TokenizeError, UnavailableModel};
 #[cfg(feature = "hub")]
 pub use hub::{DOWNLOADS_MAX, Hub, HubOptions};
 pub use limits::{MODEL_NAME_BYTES_MAX, SERVICE_MESSAGE_BYTES_MAX, UNCUT_BYTES_MAX};

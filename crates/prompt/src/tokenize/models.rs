@@ -11,7 +11,7 @@ use parking_lot::{Condvar, Mutex};
 use tracing::{info, warn};
 
 use super::counters::Counters;
-use super::error::{FailedSource, LoadError, TokenizeError, Unavailable};
+use super::error::{FailedSource, LoadError, TokenizeError, UnavailableModel};
 use super::limits::MODEL_NAME_BYTES_MAX;
 use super::job::panic_message;
 use super::source::{ModelTokenizer, TokenizerSource};
@@ -27,7 +27,7 @@ pub(super) struct ModelsOptions {
 
 /// A tokenizer and the name of its source.
 #[derive(Clone)]
-pub(super) struct Loaded {
+pub(super) struct LoadedTokenizer {
     pub(super) tokenizer: Arc<dyn ModelTokenizer>,
     pub(super) source_name: Arc<str>,
 }
@@ -48,20 +48,20 @@ struct State {
 }
 
 struct CachedTokenizer {
-    loaded: Loaded,
+    loaded: LoadedTokenizer,
     checked: Instant,
 }
 
 struct CachedFailure {
-    why: Arc<Unavailable>,
+    why: Arc<UnavailableModel>,
     since: Instant,
 }
 
 enum Lookup {
-    Loaded(Loaded),
+    Loaded(LoadedTokenizer),
     /// The tokenizer is due for a check against its source.
-    Unchecked(Loaded),
-    Missing(Arc<Unavailable>),
+    Unchecked(LoadedTokenizer),
+    Missing(Arc<UnavailableModel>),
     Loading,
     Unknown,
 }
@@ -88,7 +88,7 @@ impl Models {
     }
 
     /// The tokenizer of a model. Loads it if it is not cached, or waits while another thread loads it.
-    pub(super) fn get(&self, model: &str) -> Result<Loaded, TokenizeError> {
+    pub(super) fn get(&self, model: &str) -> Result<LoadedTokenizer, TokenizeError> {
         if model.len() > MODEL_NAME_BYTES_MAX {
             return Err(TokenizeError::ModelName { bytes: model.len() });
         }
@@ -142,7 +142,7 @@ impl Models {
         }
     }
 
-    fn load(&self, model: &str) -> Result<Loaded, Arc<Unavailable>> {
+    fn load(&self, model: &str) -> Result<LoadedTokenizer, Arc<UnavailableModel>> {
         let mut tried = Vec::new();
         for (source_name, source) in &self.sources {
             match load_from(source.as_ref(), model) {
@@ -156,12 +156,12 @@ impl Models {
                              compare them with flash-indexer doctor --engine-url, or send token_ids"
                         );
                     }
-                    return Ok(Loaded { tokenizer, source_name: Arc::clone(source_name) });
+                    return Ok(LoadedTokenizer { tokenizer, source_name: Arc::clone(source_name) });
                 }
                 Err(error) => tried.push(FailedSource { name: source_name.to_string(), error }),
             }
         }
-        Err(Arc::new(Unavailable { model: model.to_owned(), tried, tried_again_in: self.options.missing_for }))
+        Err(Arc::new(UnavailableModel { model: model.to_owned(), tried, tried_again_in: self.options.missing_for }))
     }
 
     /// Counts where the tokenizer's texts are cut, and logs why they are not cut between words.
@@ -173,7 +173,7 @@ impl Models {
         }
     }
 
-    fn cache(&self, model: &str, result: &Result<Loaded, Arc<Unavailable>>) {
+    fn cache(&self, model: &str, result: &Result<LoadedTokenizer, Arc<UnavailableModel>>) {
         let now = Instant::now();
         let mut state = self.state.lock();
         state.loading.remove(model);
@@ -213,13 +213,13 @@ impl State {
         if let Some(missing) = self.missing.get(model)
             && let Some(left) = options.missing_for.checked_sub(missing.since.elapsed()).filter(|left| !left.is_zero())
         {
-            return Lookup::Missing(Arc::new(Unavailable { tried_again_in: left, ..Unavailable::clone(&missing.why) }));
+            return Lookup::Missing(Arc::new(UnavailableModel { tried_again_in: left, ..UnavailableModel::clone(&missing.why) }));
         }
         if self.loading.contains(model) { Lookup::Loading } else { Lookup::Unknown }
     }
 
     /// Drops an outdated tokenizer. False if another thread has done so.
-    fn drop_outdated(&mut self, model: &str, outdated: &Loaded) -> bool {
+    fn drop_outdated(&mut self, model: &str, outdated: &LoadedTokenizer) -> bool {
         let is_there =
             self.loaded.get(model).is_some_and(|kept| Arc::ptr_eq(&kept.loaded.tokenizer, &outdated.tokenizer));
         is_there && self.loaded.pop(model).is_some()

@@ -68,7 +68,7 @@ pub(super) enum Failure {
 }
 
 /// An epoch to be ended.
-struct Ending {
+struct EpochEnd {
     epoch: u64,
     /// Holder that queries report as incomplete from then on.
     incomplete: Option<HolderId>,
@@ -91,7 +91,7 @@ pub(super) struct BucketWriter {
     valid_until: Option<Instant>,
     starting: FxHashMap<u64, HolderId>,
     whole: FxHashSet<u64>,
-    ending: Vec<Ending>,
+    ending: Vec<EpochEnd>,
     /// Retry state and waiting changes while the bucket is unavailable.
     pub(super) outage: Outage,
 }
@@ -141,7 +141,7 @@ impl BucketWriter {
         let is_unwritten = self.starting.remove(&epoch).is_some();
         // An epoch that was never written needs no end, unless a batch in flight may contain it.
         if !is_unwritten || self.sent > self.confirmed {
-            self.ending.push(Ending { epoch, incomplete });
+            self.ending.push(EpochEnd { epoch, incomplete });
             if self.ending.len() > ENDING_EPOCHS_MAX {
                 self.outage.discard();
                 self.ending.clear();
@@ -152,7 +152,7 @@ impl BucketWriter {
     /// Lets queries report a holder as incomplete, whose epoch ended with its session.
     pub(super) fn report_incomplete(&mut self, ended: u64, holder: HolderId) {
         if ended != 0 && self.ending.len() < ENDING_EPOCHS_MAX {
-            self.ending.push(Ending { epoch: ended, incomplete: Some(holder) });
+            self.ending.push(EpochEnd { epoch: ended, incomplete: Some(holder) });
         }
     }
 
@@ -240,7 +240,7 @@ impl BucketWriter {
         let whole: Vec<u8> = self.whole.iter().filter(|_| is_last).flat_map(|epoch| epoch.to_be_bytes()).collect();
         let starting =
             self.starting.iter().flat_map(|(epoch, HolderId(holder))| [epoch.to_be_bytes(), holder.to_be_bytes()]);
-        let ending = self.ending.iter().flat_map(|Ending { epoch, incomplete }| {
+        let ending = self.ending.iter().flat_map(|EpochEnd { epoch, incomplete }| {
             [epoch.to_be_bytes(), incomplete.map_or([0; 8], |HolderId(holder)| holder.to_be_bytes())]
         });
         let call = WRITE

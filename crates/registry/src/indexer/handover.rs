@@ -8,7 +8,7 @@ use flash_indexer_core::keyed::KeyedMap;
 use flash_indexer_core::{DpRank, SharedIndex, WorkerRank, stored_events};
 use flash_indexer_ingest::{DecoderStateDetail, Delivery, Listener, ReadAt, ReleaseOutcome, ResumePoint};
 use flash_indexer_snapshot::RankDump;
-use flash_indexer_types::{InstanceId, ModelKey, Owner, Position, Registered, Registration};
+use flash_indexer_types::{InstanceId, ModelKey, Owner, Position, RegistrationOutcome, Registration};
 use flash_indexer_wire::Start;
 
 use super::cleanup::PendingWork;
@@ -25,7 +25,7 @@ impl Indexer {
     /// # Errors
     ///
     /// As [`Indexer::register`].
-    pub fn register_held(&self, registration: Registration) -> Result<Registered, RegistrationError> {
+    pub fn register_held(&self, registration: Registration) -> Result<RegistrationOutcome, RegistrationError> {
         self.register_from(registration, Start::Held, Owner::Manual)
     }
 
@@ -38,7 +38,7 @@ impl Indexer {
         &self,
         registration: Registration,
         owner: Owner,
-    ) -> Result<Registered, RegistrationError> {
+    ) -> Result<RegistrationOutcome, RegistrationError> {
         self.register_from(registration, Start::Held, owner)
     }
 

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use flash_indexer_core::TokenWindows;
 use flash_indexer_core::hashing::BlockSize;
 use flash_indexer_explain::{History, SeenVariants};
-use flash_indexer_ingest::Maintain;
+use flash_indexer_ingest::MaintainedIndex;
 use flash_indexer_telemetry::metrics::{Limit, ModelCounts};
 use flash_indexer_types::ModelKey;
 use parking_lot::RwLock;
@@ -64,7 +64,7 @@ impl Indexer {
             is_tenant_full: AtomicBool::new(false),
             writers,
         });
-        let index: Arc<dyn Maintain> = Arc::<Model>::clone(&model);
+        let index: Arc<dyn MaintainedIndex> = Arc::<Model>::clone(&model);
         for (shard, &writer) in model.writers.iter().enumerate() {
             self.writers.add_index(writer, Arc::downgrade(&index), shard);
         }

@@ -19,7 +19,7 @@ const IN_FLIGHT_MAX: Duration = Duration::from_secs(600);
 
 /// The instances for a prompt, and the one that was picked.
 #[derive(Debug, Clone)]
-pub struct Picked {
+pub struct PickResult {
     /// All instances that the filter admits, by name, with their loads before the pick.
     pub candidates: Vec<Candidate>,
     /// Index of the picked one; none if no candidate is ready and below the limit of requests.
@@ -56,7 +56,7 @@ impl Indexer {
         filter: InstanceFilter,
         options: PickOptions,
         request_id: Option<&str>,
-    ) -> Result<Picked, PredictError> {
+    ) -> Result<PickResult, PredictError> {
         check_request_id(request_id)?;
         let search = self.search_fleet(key, Query::Tokens(prompt)).await?;
         let scored = self.scoring().score_all(&search, &filter).await;
@@ -85,7 +85,7 @@ impl Indexer {
                 let dropped = in_flight.begin(request_key(key, request_id), request, now, now + IN_FLIGHT_MAX);
                 self.metrics.limit_reached_by(Limit::RequestsInFlight, dropped);
             }
-            Picked { candidates, picked, blocks, store: search.store }
+            PickResult { candidates, picked, blocks, store: search.store }
         };
         drop(search);
         if let (Some(at), Some(_)) = (picked.picked, request_id) {

@@ -13,7 +13,7 @@ use flash_indexer_ingest::{
 };
 use flash_indexer_telemetry::metrics::Limit;
 use flash_indexer_telemetry::supervision::{ThreadKind, Watch};
-use flash_indexer_types::{EmptyModelPolicy, InstanceId, ModelKey, Owner, RankId, Registered, Registration};
+use flash_indexer_types::{EmptyModelPolicy, InstanceId, ModelKey, Owner, RankId, RegistrationOutcome, Registration};
 use parking_lot::Mutex;
 use tracing::{info, warn};
 
@@ -195,11 +195,11 @@ impl Indexer {
             ..Registration::new(name.instance.clone(), model.clone(), endpoint.as_str(), block_size)
         };
         match self.register_for(Owner::Pod, registration) {
-            Ok(Registered::New) => {
+            Ok(RegistrationOutcome::New) => {
                 self.metrics.pod_registered();
                 Ok(())
             }
-            Ok(Registered::Already) => Ok(()),
+            Ok(RegistrationOutcome::Already) => Ok(()),
             Err(error) => reject(reason(&error), error.to_string()),
         }
     }

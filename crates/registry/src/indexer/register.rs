@@ -7,7 +7,7 @@ use flash_indexer_core::{DpRank, RemovedCopies, WorkerId};
 use flash_indexer_ingest::{ConnectError, Connection, Delivery, Listener, ListenerOptions, ListenerState, is_bound};
 use flash_indexer_telemetry::metrics::Limit;
 use flash_indexer_types::endpoints::{EndpointError, NO_EVENTS, is_ipc, is_pulled, is_streamed};
-use flash_indexer_types::{EngineKind, InstanceId, Owner, Position, Registered, Registration, log_rank};
+use flash_indexer_types::{EngineKind, InstanceId, Owner, Position, RegistrationOutcome, Registration, log_rank};
 use flash_indexer_wire::Start;
 
 use super::cleanup::PendingWork;
@@ -32,7 +32,7 @@ impl Indexer {
     /// # Errors
     ///
     /// If the endpoint is invalid, if the registration contradicts an existing one, or if a limit is reached.
-    pub fn register(&self, registration: Registration) -> Result<Registered, RegistrationError> {
+    pub fn register(&self, registration: Registration) -> Result<RegistrationOutcome, RegistrationError> {
         self.replace_pod_registration(&registration);
         self.register_from(registration, Start::Immediate, Owner::Manual)
     }
@@ -42,7 +42,7 @@ impl Indexer {
     /// # Errors
     ///
     /// As [`Indexer::register`].
-    pub fn register_replacing(&self, registration: Registration) -> Result<Registered, RegistrationError> {
+    pub fn register_replacing(&self, registration: Registration) -> Result<RegistrationOutcome, RegistrationError> {
         let registered = self.register(registration.clone());
         if !matches!(registered, Err(RegistrationError::Rank { .. })) {
             return registered;
@@ -69,7 +69,7 @@ impl Indexer {
         &self,
         registration: Registration,
         start: Start,
-    ) -> Result<Registered, RegistrationError> {
+    ) -> Result<RegistrationOutcome, RegistrationError> {
         self.replace_pod_registration(&registration);
         self.register_checked(registration, start, Owner::Manual, IpcPaths::Allowed)
     }
@@ -79,7 +79,7 @@ impl Indexer {
     /// # Errors
     ///
     /// As [`Indexer::register`].
-    pub fn register_for(&self, owner: Owner, registration: Registration) -> Result<Registered, RegistrationError> {
+    pub fn register_for(&self, owner: Owner, registration: Registration) -> Result<RegistrationOutcome, RegistrationError> {
         self.register_from(registration, Start::Immediate, owner)
     }
 
@@ -88,7 +88,7 @@ impl Indexer {
         registration: Registration,
         start: Start,
         owner: Owner,
-    ) -> Result<Registered, RegistrationError> {
+    ) -> Result<RegistrationOutcome, RegistrationError> {
         self.register_checked(registration, start, owner, IpcPaths::AsConfigured)
     }
 
@@ -98,7 +98,7 @@ impl Indexer {
         start: Start,
         owner: Owner,
         ipc: IpcPaths,
-    ) -> Result<Registered, RegistrationError> {
+    ) -> Result<RegistrationOutcome, RegistrationError> {
         registration.check_names().inspect_err(|_| self.metrics.limit_reached(Limit::Names))?;
         check_shared_cache(&registration)?;
         self.check_endpoints(&registration, ipc)?;
@@ -189,7 +189,7 @@ impl Indexer {
         registration: Registration,
         start: Start,
         pending: &mut PendingWork,
-    ) -> Result<Registered, RegistrationError> {
+    ) -> Result<RegistrationOutcome, RegistrationError> {
         let Registration { instance, dp_rank, endpoint, replay_endpoint, model: key, block_size, .. } = registration;
         let is_routed = endpoint == NO_EVENTS;
         let endpoint = self.resolve_endpoint(endpoint)?;
@@ -215,7 +215,7 @@ impl Indexer {
         let (worker, listeners) = known.unwrap_or_else(|| (WorkerId(self.new_id()), BTreeMap::new()));
         if let Some(listener) = listeners.get(&dp_rank) {
             return match listener.options == options {
-                true => Ok(Registered::Already),
+                true => Ok(RegistrationOutcome::Already),
                 false => Err(contradiction(instance, dp_rank, &listener.options, &options)),
             };
         }
@@ -299,7 +299,7 @@ impl Indexer {
             self.release_hold(&listener, dp_rank, Some(Position::UNKNOWN), pending);
         }
         model.update_lora_name();
-        Ok(Registered::New)
+        Ok(RegistrationOutcome::New)
     }
 }
 
@@ -352,16 +352,16 @@ fn check_shared_cache(registration: &Registration) -> Result<(), RegistrationErr
 }
 
 /// Logs the outcome of a registration.
-fn log_registration(registration: &Registration, owner: &Owner, registered: &Result<Registered, RegistrationError>) {
+fn log_registration(registration: &Registration, owner: &Owner, registered: &Result<RegistrationOutcome, RegistrationError>) {
     let rank = registration.rank_id();
     let (endpoint, owner) = (registration.endpoint.as_str(), owner.as_str());
     match registered {
-        Ok(Registered::New) => {
+        Ok(RegistrationOutcome::New) => {
             let (replay_endpoint, block_size) =
                 (registration.replay_endpoint.as_deref(), registration.block_size.tokens());
             log_rank!(info, rank, endpoint, replay_endpoint, block_size, owner, "rank registered");
         }
-        Ok(Registered::Already) => log_rank!(debug, rank, endpoint, owner, "rank is already registered"),
+        Ok(RegistrationOutcome::Already) => log_rank!(debug, rank, endpoint, owner, "rank is already registered"),
         // The client receives the error, and a discovery source logs it.
         Err(error) => log_rank!(debug, rank, endpoint, owner, %error, "failed to register the rank"),
     }

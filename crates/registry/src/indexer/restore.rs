@@ -6,7 +6,7 @@ use std::sync::Arc;
 use flash_indexer_core::hashing::BlockSize;
 use flash_indexer_core::{DpRank, WorkerId, WorkerRank};
 use flash_indexer_ingest::{Delivery, Listener};
-use flash_indexer_snapshot::{DumpEntry, DumpSink, RankName, RankRecord, Refused};
+use flash_indexer_snapshot::{DumpEntry, DumpSink, RankName, RankRecord, Rejection};
 use flash_indexer_types::{InstanceId, ModelKey, RankId};
 
 use super::cleanup::PendingWork;
@@ -81,7 +81,7 @@ impl Restore {
         block_size: BlockSize,
         instance: &InstanceId,
         dp_rank: DpRank,
-    ) -> Result<Option<&mut RestoredRank>, Refused> {
+    ) -> Result<Option<&mut RestoredRank>, Rejection> {
         let known = self.targets.get(key).and_then(|instances| instances.get(instance)?.get(&dp_rank));
         let target = match known {
             None => Some(self.new_target(key, block_size, instance, dp_rank)?),
@@ -130,12 +130,12 @@ impl Restore {
         block_size: BlockSize,
         instance: &InstanceId,
         dp_rank: DpRank,
-    ) -> Result<RestoreTarget, Refused> {
+    ) -> Result<RestoreTarget, Rejection> {
         if !self.may_restore(key, instance, dp_rank) {
             return Ok(RestoreTarget::Skipped);
         }
         let found = self.indexer.instance_to_restore(key, block_size, instance);
-        let found = found.map_err(|error| Refused(error.to_string()))?;
+        let found = found.map_err(|error| Rejection(error.to_string()))?;
         if found.is_new {
             self.added.push((key.clone(), instance.clone()));
         }
@@ -154,8 +154,8 @@ impl Restore {
 }
 
 impl DumpSink for Restore {
-    fn rank(&mut self, record: RankRecord) -> Result<(), Refused> {
-        let block_size = BlockSize::new(record.block_size).ok_or_else(|| Refused("invalid block size 0".to_owned()))?;
+    fn rank(&mut self, record: RankRecord) -> Result<(), Rejection> {
+        let block_size = BlockSize::new(record.block_size).ok_or_else(|| Rejection("invalid block size 0".to_owned()))?;
         let target = self.target(&record.key(), block_size, &record.instance_id, DpRank(record.dp_rank))?;
         if let Some(target) = target {
             target.restored.apply_record(&target.model, target.rank, &record);
@@ -163,7 +163,7 @@ impl DumpSink for Restore {
         Ok(())
     }
 
-    fn entry(&mut self, rank: RankName<'_>, entry: DumpEntry) -> Result<(), Refused> {
+    fn entry(&mut self, rank: RankName<'_>, entry: DumpEntry) -> Result<(), Rejection> {
         if let Some(target) = self.target(rank.key, rank.block_size, rank.instance, rank.dp_rank)? {
             target.restored.apply_entry(&target.model, target.rank, entry);
         }

@@ -6,7 +6,7 @@ use std::time::Duration;
 use flash_indexer_core::SequenceHash;
 use flash_indexer_core::hashing::sequence_hashes;
 use flash_indexer_ingest::Listener;
-use flash_indexer_routing::Predicted;
+use flash_indexer_routing::RecordedPrediction;
 use flash_indexer_telemetry::metrics::Limit;
 use flash_indexer_types::{InstanceId, ModelKey};
 
@@ -79,7 +79,7 @@ impl Indexer {
         prompt: TokenPrompt<'_>,
         instance: &InstanceId,
         ttl: Option<Duration>,
-    ) -> Result<Predicted, PredictError> {
+    ) -> Result<RecordedPrediction, PredictError> {
         if let Some(ttl) = ttl.filter(|ttl| *ttl > PREDICTION_TTL_MAX) {
             return Err(PredictError::TooLong { ttl, max: PREDICTION_TTL_MAX });
         }
@@ -89,14 +89,14 @@ impl Indexer {
             let blocks = self.routed.record(&listener, prompt, times, (&self.decoders, &self.metrics));
             self.metrics.predicted();
             self.prediction_waits.applied(&listener, &self.decoders).await;
-            return Ok(Predicted { blocks, evicted: 0 });
+            return Ok(RecordedPrediction { blocks, evicted: 0 });
         }
         let ttl = ttl.unwrap_or(self.options.prediction_ttl);
         let search = self.search(key, Query::Tokens(prompt))?;
         let worker = search
             .worker(instance)
             .ok_or_else(|| PredictError::UnknownInstance { instance: instance.clone(), key: key.clone() })?;
-        let mut total = Predicted::default();
+        let mut total = RecordedPrediction::default();
         for query in &search.variants {
             let prefixes: Vec<SequenceHash> = sequence_hashes(query).collect();
             let predicted = self.predictions.predict(worker, &prefixes, ttl);

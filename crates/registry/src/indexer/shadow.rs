@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use flash_indexer_core::{DpRank, WorkerId, WorkerRank};
 use flash_indexer_ingest::{Connection, Delivery, Listener, ListenerState};
-use flash_indexer_snapshot::{DumpEntry, DumpSink, RankName, RankRecord, Refused};
+use flash_indexer_snapshot::{DumpEntry, DumpSink, RankName, RankRecord, Rejection};
 use flash_indexer_types::{InstanceId, ModelKey, Trust};
 use flash_indexer_wire::Start;
 
@@ -196,10 +196,10 @@ impl Shadow {
 }
 
 impl DumpSink for Shadow {
-    fn rank(&mut self, record: RankRecord) -> Result<(), Refused> {
+    fn rank(&mut self, record: RankRecord) -> Result<(), Rejection> {
         if self.is_same_instance(&record.key(), &record.instance_id) {
             if record.block_size != self.model.block_size.tokens() {
-                return Err(Refused(format!("the peer has blocks of {} tokens", record.block_size)));
+                return Err(Rejection(format!("the peer has blocks of {} tokens", record.block_size)));
             }
             let dp_rank = DpRank(record.dp_rank);
             if !self.listeners.contains_key(&dp_rank) {
@@ -207,7 +207,7 @@ impl DumpSink for Shadow {
                 return Ok(());
             }
             if record.groups.is_none() && self.has_groups(dp_rank) {
-                return Err(Refused("the peer does not dump the secondary cache groups of a hybrid model".to_owned()));
+                return Err(Rejection("the peer does not dump the secondary cache groups of a hybrid model".to_owned()));
             }
             let of = WorkerRank { worker: self.worker, dp_rank };
             self.restored.entry(dp_rank).or_default().apply_record(&self.model, of, &record);
@@ -215,7 +215,7 @@ impl DumpSink for Shadow {
         Ok(())
     }
 
-    fn entry(&mut self, rank: RankName<'_>, entry: DumpEntry) -> Result<(), Refused> {
+    fn entry(&mut self, rank: RankName<'_>, entry: DumpEntry) -> Result<(), Rejection> {
         if self.is_same_instance(rank.key, rank.instance) && self.listeners.contains_key(&rank.dp_rank) {
             let of = WorkerRank { worker: self.worker, dp_rank: rank.dp_rank };
             self.restored.entry(rank.dp_rank).or_default().apply_entry(&self.model, of, entry);

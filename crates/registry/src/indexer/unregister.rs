@@ -18,7 +18,7 @@ use crate::stream_positions::StreamName;
 
 /// Outcome of unregistering ranks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Unregistered {
+pub struct UnregisterOutcome {
     /// Number of unregistered ranks; zero if none matched.
     pub ranks: usize,
     /// Whether their blocks are removed already. If not, no answer includes them, and they are removed after the call.
@@ -36,7 +36,7 @@ impl Indexer {
         model_name: &str,
         tenant_id: Option<&str>,
         dp_rank: Option<DpRank>,
-    ) -> Unregistered {
+    ) -> UnregisterOutcome {
         let mut pending = PendingWork::default();
         let ranks = {
             let _registering = self.registering.lock();
@@ -48,14 +48,14 @@ impl Indexer {
             };
             models.iter().map(remove).sum()
         };
-        Unregistered { ranks, is_forgotten: self.wait(pending) }
+        UnregisterOutcome { ranks, is_forgotten: self.wait(pending) }
     }
 
     /// Unregisters a rank unless it is registered manually, with the ranks that only its stream names.
-    pub fn unregister_owned(&self, rank: &RankId, emptied: EmptyModelPolicy) -> Unregistered {
+    pub fn unregister_owned(&self, rank: &RankId, emptied: EmptyModelPolicy) -> UnregisterOutcome {
         let mut pending = PendingWork::default();
         let ranks = self.unregister_unless_manual(rank, emptied, &mut pending);
-        Unregistered { ranks, is_forgotten: self.wait(pending) }
+        UnregisterOutcome { ranks, is_forgotten: self.wait(pending) }
     }
 
     /// Waits up to two seconds for pending work of other threads, and returns whether it is finished.

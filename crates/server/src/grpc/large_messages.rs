@@ -94,7 +94,7 @@ where
             Err(reached) => Work::Here(Box::pin(std::future::ready(Ok(exhausted(&reached).into_http()))) as InnerCall),
         };
         let late =
-            deadline.map(|deadline| Late { method: method.name, since: Instant::now(), metrics, deadline, end: None });
+            deadline.map(|deadline| DeadlineWait { method: method.name, since: Instant::now(), metrics, deadline, end: None });
         Call { work, threads, counted: Some((answer, head)), late, traced }
     }
 }
@@ -138,13 +138,13 @@ pub(super) struct Call {
     threads: Threads,
     /// Bytes of its answer and of its head; none after the response was made.
     counted: Option<(AnswerBytes, BodyBytes)>,
-    late: Option<Late>,
+    late: Option<DeadlineWait>,
     /// Its span, which ends with the response.
     traced: Option<RequestSpan>,
 }
 
 /// The end of a call that waits for a thread until its deadline.
-struct Late {
+struct DeadlineWait {
     method: &'static str,
     since: Instant,
     metrics: Arc<Metrics>,
@@ -152,7 +152,7 @@ struct Late {
     end: Option<Pin<Box<Sleep>>>,
 }
 
-impl Late {
+impl DeadlineWait {
     /// Waits until the deadline passes before the method runs.
     fn poll(&mut self, context: &mut Context<'_>) -> Poll<Status> {
         let Self { method, since, metrics, deadline, end } = self;

@@ -51,7 +51,7 @@ use crate::body_limits::BodyLimits;
 use crate::http::Api;
 use crate::texts::Texts;
 use crate::traced::RequestTracer;
-use flash_indexer_connections::{BoundedListener, Incoming};
+use flash_indexer_connections::{BoundedListener, IncomingConnections};
 use flash_indexer_peers::RecoveryStatus;
 
 /// Limit of concurrent HTTP/2 streams, hence requests, on one connection. Clients delay further requests.
@@ -134,7 +134,7 @@ impl GrpcServer {
         let serving = tokio::spawn(async move {
             let reporting = tokio::spawn(report_health(reporter, reported, recovery, stopping.clone()));
             let stopped = until_true(stopping);
-            if let Err(error) = routes.serve_with_incoming_shutdown(Incoming::of(listener), stopped).await {
+            if let Err(error) = routes.serve_with_incoming_shutdown(IncomingConnections::of(listener), stopped).await {
                 warn!(%error, "failed to serve gRPC; restart the service");
             }
             reporting.abort();
@@ -156,7 +156,7 @@ impl GrpcServer {
         let routes = bounded_server().add_service(limited(service, bodies, None));
         let serving = tokio::spawn(async move {
             let stopped = until_true(stopping);
-            if let Err(error) = routes.serve_with_incoming_shutdown(Incoming::of(listener), stopped).await {
+            if let Err(error) = routes.serve_with_incoming_shutdown(IncomingConnections::of(listener), stopped).await {
                 warn!(%error, "failed to serve the endpoint picker; restart the service");
             }
         });

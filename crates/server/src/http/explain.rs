@@ -17,7 +17,7 @@ use super::error::ApiError;
 use super::explanation;
 use super::extract::{Access, Parameters};
 use super::fields::CheckedScope;
-use super::prompt::{PromptBody, PromptRequest, Prompted};
+use super::prompt::{PromptBody, PromptRequest, ParsedRequest};
 use super::{Api, blocking};
 use crate::access::tokens_of_blocks;
 
@@ -27,7 +27,7 @@ pub(super) async fn explain(
     Parameters(ExplainParameters { hashes }): Parameters<ExplainParameters>,
     body: PromptBody,
 ) -> Result<Response, ApiError> {
-    body.answer(async move |Prompted { request, .. }| answer(&api, &grant, request, hashes).await).await
+    body.answer(async move |ParsedRequest { request, .. }| answer(&api, &grant, request, hashes).await).await
 }
 
 async fn answer(

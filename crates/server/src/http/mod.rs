@@ -60,7 +60,7 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::{MethodRouter, get, post};
 use flash_indexer_access::Scope;
 use flash_indexer_admission::{BodyBudget, LargeRequests, count_answer};
-use flash_indexer_dashboard::Live;
+use flash_indexer_dashboard::LiveFigures;
 use flash_indexer_discovery::DiscoveryStatus;
 use flash_indexer_registry::Indexer;
 use flash_indexer_telemetry::metrics::{Endpoint, Limit};
@@ -107,7 +107,7 @@ pub(crate) struct Api {
     pub(crate) peers: Arc<Peers>,
     pub(crate) recovery: Arc<RecoveryStatus>,
     /// Live figures for dashboards.
-    pub(crate) live: Arc<Live>,
+    pub(crate) live: Arc<LiveFigures>,
     /// State of the discovery sources, if any are configured.
     pub(crate) discovery: Option<Arc<DiscoveryStatus>>,
     /// Tracer of requests, if they are traced.

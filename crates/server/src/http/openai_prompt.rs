@@ -11,7 +11,7 @@ use serde_json::value::RawValue;
 
 use super::error::ApiError;
 use super::extract::{parse, unfit};
-use super::prompt_body::{Caller, Keep, TokenizedPrompt, tokenize};
+use super::prompt_body::{Caller, PromptOutput, TokenizedPrompt, tokenize};
 
 /// Endpoint of an engine whose requests have a prompt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -76,7 +76,7 @@ pub(crate) async fn tokenize_openai(
         after: None,
         ..given
     };
-    tokenize(fields, caller, body, Keep::Tokens).await
+    tokenize(fields, caller, body, PromptOutput::Tokens).await
 }
 
 /// Fields of OpenAI requests that this service reads as engines do. Others of the same name have another meaning here, such as `top_k`.

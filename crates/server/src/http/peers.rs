@@ -12,7 +12,7 @@ use flash_indexer_telemetry::metrics::Limit;
 use super::Api;
 use super::error::ApiError;
 use super::extract::Body;
-use flash_indexer_peers::{Added, PEERS_MAX, PeerUrl};
+use flash_indexer_peers::{PeerAddition, PEERS_MAX, PeerUrl};
 
 fn url(request: &PeerRequest) -> Result<PeerUrl, ApiError> {
     request.url.parse().map_err(|error: flash_indexer_peers::PeerUrlError| ApiError::bad_request(error.to_string()))
@@ -28,9 +28,9 @@ pub(super) async fn register(
         return Err(ApiError::bad_request(format!("invalid peer URL {:?}: {refused}", url.as_str())));
     }
     let status = match api.peers.add(url) {
-        Added::New => StatusCode::CREATED,
-        Added::Already => StatusCode::OK,
-        Added::TooMany => {
+        PeerAddition::New => StatusCode::CREATED,
+        PeerAddition::Already => StatusCode::OK,
+        PeerAddition::TooMany => {
             api.indexer.metrics().limit_reached(Limit::Peers);
             let error =
                 format!("failed to register a peer: at most {PEERS_MAX} peers are allowed; deregister one first");

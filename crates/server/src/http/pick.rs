@@ -15,8 +15,8 @@ use super::Api;
 use super::error::ApiError;
 use super::extract::{Access, Body, Client};
 use super::fields::{CheckedScope, store_status};
-use super::prompt::{PromptBody, Prompted};
-use super::prompt_body::{Caller, Keep, tokenize};
+use super::prompt::{PromptBody, ParsedRequest};
+use super::prompt_body::{Caller, PromptOutput, tokenize};
 use crate::pick_options::{GivenPickOptions, PickOptionsError};
 
 /// Error of the end of a request that is not in flight.
@@ -47,7 +47,7 @@ pub(super) async fn pick(
 
 async fn pick_instance(
     caller: Caller<'_>,
-    Prompted { mut request, json }: Prompted<PromptFields>,
+    ParsedRequest { mut request, json }: ParsedRequest<PromptFields>,
 ) -> Result<Json<Pick>, ApiError> {
     if !request.has_prompt() {
         let missing = "the request does not fit: missing field `token_ids`, `prompt` or `messages`";
@@ -64,7 +64,7 @@ async fn pick_instance(
     };
     let options = options.checked()?;
     let (request_id, detail) = (request.request_id.take(), request.detail == Some(true));
-    let prompt = tokenize(request, caller, &json, Keep::Tokens).await?;
+    let prompt = tokenize(request, caller, &json, PromptOutput::Tokens).await?;
     let (api, ..) = caller;
     let picked = api.indexer.pick(&prompt.key, prompt.as_prompt(), pods, options, request_id.as_deref()).await?;
     let weights = options.weights;

@@ -65,7 +65,7 @@ pub(super) struct PromptBody {
 }
 
 /// Request with a prompt.
-pub(super) struct Prompted<T> {
+pub(super) struct ParsedRequest<T> {
     pub(super) request: T,
     /// The JSON of the request; empty for a binary body.
     pub(super) json: Vec<u8>,
@@ -85,7 +85,7 @@ impl PromptBody {
     /// Parses the request and answers it: on the threads for large requests if its body is large.
     pub(super) async fn answer<T, R, F>(
         self,
-        answer: impl FnOnce(Prompted<T>) -> F + Send + 'static,
+        answer: impl FnOnce(ParsedRequest<T>) -> F + Send + 'static,
     ) -> Result<Response, ApiError>
     where
         T: PromptRequest + Send,
@@ -98,9 +98,9 @@ impl PromptBody {
             let prompted = match form {
                 BodyForm::Json => {
                     let (request, json) = parse_lenient(body, T::Number::read_json)?;
-                    Prompted { request, json }
+                    ParsedRequest { request, json }
                 }
-                BodyForm::Binary => Prompted { request: read_binary(&body, &uri)?, json: Vec::new() },
+                BodyForm::Binary => ParsedRequest { request: read_binary(&body, &uri)?, json: Vec::new() },
             };
             drop(parse);
             let answer = answer(prompted).await?;

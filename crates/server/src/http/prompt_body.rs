@@ -63,7 +63,7 @@ pub(crate) struct TokenizedPrompt {
 
 /// Whether the rendering of a chat is wanted besides its tokens.
 #[derive(Clone, Copy, PartialEq)]
-pub(super) enum Keep {
+pub(super) enum PromptOutput {
     Tokens,
     Rendering,
 }
@@ -97,7 +97,7 @@ pub(super) async fn tokenize(
     fields: PromptFields,
     (api, grant, client): Caller<'_>,
     body: &[u8],
-    keep: Keep,
+    output: PromptOutput,
 ) -> Result<TokenizedPrompt, ApiError> {
     if fields.after.is_some() {
         return Err(ApiError::whole_prompt_needed());
@@ -149,7 +149,7 @@ pub(super) async fn tokenize(
             if add_special_tokens == Some(LaxBool(false)) {
                 options.special_tokens = SpecialTokens::Omitted;
             }
-            text = (keep == Keep::Rendering).then(|| given.clone());
+            text = (output == PromptOutput::Rendering).then(|| given.clone());
             let model = (&*api.indexer, &*key.model_name);
             let ids = api.texts.tokenize(model, client, Prompt::Text(given), options).await?.ids;
             api.access.charge(&key, ids.len());
@@ -160,7 +160,7 @@ pub(super) async fn tokenize(
                 let _parse = stage(Stage::Parse);
                 Chat::from_body(body, engine, SystemTime::now()).map_err(|error| unfit(&error))?
             };
-            if keep == Keep::Rendering {
+            if output == PromptOutput::Rendering {
                 let slot = Arc::default();
                 prompt.rendering = Some(Arc::clone(&slot));
                 chat = Some((engine, slot));

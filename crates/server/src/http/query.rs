@@ -17,7 +17,7 @@ use super::Api;
 use super::error::ApiError;
 use super::extract::Access;
 use super::fields::CheckedScope;
-use super::prompt::{PromptBody, PromptRequest, Prompted};
+use super::prompt::{PromptBody, PromptRequest, ParsedRequest};
 use super::query_response::QueryResponse;
 use super::tiered_response::tiered_response;
 use crate::access::tokens_of_blocks;
@@ -36,7 +36,7 @@ pub(super) async fn by_tokens(
     Access(grant): Access,
     body: PromptBody,
 ) -> Result<Response, ApiError> {
-    body.answer(async move |Prompted { request, .. }| answer_tokens(&api, &grant, request).await).await
+    body.answer(async move |ParsedRequest { request, .. }| answer_tokens(&api, &grant, request).await).await
 }
 
 async fn answer_tokens(api: &Api, grant: &Arc<Grant>, query: TokenQuery) -> Result<QueryResponse, ApiError> {
@@ -63,7 +63,7 @@ pub(super) async fn by_hashes(
     Access(grant): Access,
     body: PromptBody,
 ) -> Result<Response, ApiError> {
-    let answer = async move |Prompted { request, .. }| {
+    let answer = async move |ParsedRequest { request, .. }| {
         let (key, query) = admit_hashes(&api, &grant, request)?;
         Ok::<_, ApiError>(QueryResponse(query_hashes(&api, &key, query).await?))
     };
@@ -76,7 +76,7 @@ pub(super) async fn by_hashes_tiered(
     Access(grant): Access,
     body: PromptBody,
 ) -> Result<Response, ApiError> {
-    let answer = async move |Prompted { request, .. }| {
+    let answer = async move |ParsedRequest { request, .. }| {
         let (key, query) = admit_hashes(&api, &grant, request)?;
         match query_hashes(&api, &key, query).await {
             Ok(answer) => Ok(Json(tiered_response(&answer))),

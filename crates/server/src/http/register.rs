@@ -13,7 +13,7 @@ use flash_indexer_discovery::{VllmAddress, VllmEngine, VllmError};
 use flash_indexer_ingest::is_bound;
 use flash_indexer_telemetry::metrics::Limit;
 use flash_indexer_types::endpoints::NO_EVENTS;
-use flash_indexer_types::{EngineKind, InstanceId, Registered, Registration, SharedCaches};
+use flash_indexer_types::{EngineKind, InstanceId, RegistrationOutcome, Registration, SharedCaches};
 
 use super::error::ApiError;
 use super::extract::{Access, Body};
@@ -34,10 +34,10 @@ pub(super) async fn register(
         Some(address) => {
             let ranks = ranks_of_vllm(&api, &grant, &address, request).await?;
             let register = move || {
-                let mut outcome = Registered::Already;
+                let mut outcome = RegistrationOutcome::Already;
                 for rank in ranks {
-                    if indexer.register_replacing(rank)? == Registered::New {
-                        outcome = Registered::New;
+                    if indexer.register_replacing(rank)? == RegistrationOutcome::New {
+                        outcome = RegistrationOutcome::New;
                     }
                 }
                 Ok::<_, ApiError>(outcome)
@@ -50,8 +50,8 @@ pub(super) async fn register(
         }
     };
     let status = match registered {
-        Registered::New => StatusCode::CREATED,
-        Registered::Already => StatusCode::OK,
+        RegistrationOutcome::New => StatusCode::CREATED,
+        RegistrationOutcome::Already => StatusCode::OK,
     };
     Ok((status, Json(Success::default())))
 }

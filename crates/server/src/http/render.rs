@@ -13,8 +13,8 @@ use serde::Serialize;
 use super::Api;
 use super::error::ApiError;
 use super::extract::{Access, Client};
-use super::prompt::{PromptBody, Prompted};
-use super::prompt_body::{self, Caller, Keep, TokenizedPrompt};
+use super::prompt::{PromptBody, ParsedRequest};
+use super::prompt_body::{self, Caller, PromptOutput, TokenizedPrompt};
 use crate::engines::engine_name;
 
 pub(super) async fn tokenize(
@@ -24,7 +24,7 @@ pub(super) async fn tokenize(
     body: PromptBody,
 ) -> Result<Response, ApiError> {
     let answer = async move |prompted| {
-        let prompt = read((&server, &grant, client), prompted, Keep::Tokens).await?;
+        let prompt = read((&server, &grant, client), prompted, PromptOutput::Tokens).await?;
         let partial = prompt.partial(None);
         Ok(Json(api::TokenizedPrompt { count: prompt.tokens.len(), tokens: prompt.tokens, partial }))
     };
@@ -64,9 +64,9 @@ pub(super) async fn render(
 
 async fn answer_rendering(
     caller: Caller<'_>,
-    prompted: Prompted<PromptFields>,
+    prompted: ParsedRequest<PromptFields>,
 ) -> Result<Json<RenderResponse>, ApiError> {
-    let prompt = read(caller, prompted, Keep::Rendering).await?;
+    let prompt = read(caller, prompted, PromptOutput::Rendering).await?;
     let partial = prompt.partial(None);
     let TokenizedPrompt { tokens, text, chat, .. } = prompt;
     let (engine, rendering) = chat.map(|(engine, slot)| (engine, slot.get().cloned())).unzip();
@@ -93,12 +93,12 @@ fn shown(values: &[TemplateJson]) -> Vec<TemplateJson> {
 
 async fn read(
     caller: Caller<'_>,
-    Prompted { request, json }: Prompted<PromptFields>,
-    keep: Keep,
+    ParsedRequest { request, json }: ParsedRequest<PromptFields>,
+    output: PromptOutput,
 ) -> Result<TokenizedPrompt, ApiError> {
     if !request.has_prompt() {
         let missing = "the request does not fit: missing field `messages`, `prompt` or `token_ids`";
         return Err(ApiError::unprocessable(missing));
     }
-    prompt_body::tokenize(request, caller, &json, keep).await
+    prompt_body::tokenize(request, caller, &json, output).await
 }

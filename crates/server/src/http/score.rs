@@ -19,8 +19,8 @@ use super::content::Accepted;
 use super::error::ApiError;
 use super::extract::{self, Access, Client, parse, parse_lenient};
 use super::fields::store_status;
-use super::prompt::{PromptBody, Prompted};
-use super::prompt_body::{Caller, Keep, lax, tokenize};
+use super::prompt::{PromptBody, ParsedRequest};
+use super::prompt_body::{Caller, PromptOutput, lax, tokenize};
 
 pub(super) async fn completions(
     State(api): State<Arc<Api>>,
@@ -28,7 +28,7 @@ pub(super) async fn completions(
     Client(client): Client,
     body: PromptBody,
 ) -> Result<Response, ApiError> {
-    let answer = async move |Prompted { request, json }: Prompted<PromptFields>| {
+    let answer = async move |ParsedRequest { request, json }: ParsedRequest<PromptFields>| {
         if request.token_ids.is_none() && request.prompt.is_none() {
             return Err(ApiError::unprocessable("the request does not fit: missing field `prompt`, or `token_ids`"));
         }
@@ -68,7 +68,7 @@ async fn score(caller: Caller<'_>, mut request: PromptFields, body: &[u8]) -> Re
     let top_k = top_k.and_then(|LaxInteger(count)| NonZeroUsize::new(usize::try_from(count).ok()?));
     let options = ScoreOptions { instances, top_k };
     let (detail, record) = (request.detail, request.record == Some(true));
-    let prompt = tokenize(request, caller, body, Keep::Tokens).await?;
+    let prompt = tokenize(request, caller, body, PromptOutput::Tokens).await?;
     let scores = api.indexer.score(&prompt.key, prompt.as_prompt(), &options).await?;
     // Of equal scores, the first by name.
     let best = scores.instances.iter().rev().max_by(|a, b| a.score.total_cmp(&b.score)).filter(|_| record);
@@ -141,7 +141,7 @@ pub(super) async fn predict(
 
 async fn record_prediction(
     caller: Caller<'_>,
-    Prompted { mut request, json }: Prompted<PromptFields>,
+    ParsedRequest { mut request, json }: ParsedRequest<PromptFields>,
 ) -> Result<Json<Prediction>, ApiError> {
     let missing = |field| ApiError::unprocessable(format!("the request does not fit: missing field {field}"));
     if !request.has_prompt() {
@@ -149,7 +149,7 @@ async fn record_prediction(
     }
     let pod = request.pod.take().ok_or_else(|| missing("`pod`"))?.checked()?;
     let (ttl, request_id) = (request.ttl_ms.map(Duration::from_millis), request.request_id.take());
-    let prompt = tokenize(request, caller, &json, Keep::Tokens).await?;
+    let prompt = tokenize(request, caller, &json, PromptOutput::Tokens).await?;
     let (api, ..) = caller;
     if let Some(request_id) = request_id {
         // Before the prediction, after which no block would have to be computed.

@@ -7,7 +7,7 @@ use flash_indexer_core::{BlockEvent, Tier};
 use flash_indexer_server::{ModelKey, Trust};
 use flash_indexer_sim::{Publisher, PublisherOptions};
 use flash_indexer_snapshot::{
-    DumpEntry, DumpError, DumpSink, DumpSummary, RankName, RankRecord, Refused, StoredBlocks, read_dump,
+    DumpEntry, DumpError, DumpSink, DumpSummary, RankName, RankRecord, Rejection, StoredBlocks, read_dump,
 };
 use flash_indexer_wire::{BlockStored, EngineEvent};
 use serde_json::json;
@@ -22,12 +22,12 @@ struct Taken {
 }
 
 impl DumpSink for Taken {
-    fn rank(&mut self, record: RankRecord) -> Result<(), Refused> {
+    fn rank(&mut self, record: RankRecord) -> Result<(), Rejection> {
         self.records.push(record);
         Ok(())
     }
 
-    fn entry(&mut self, rank: RankName<'_>, entry: DumpEntry) -> Result<(), Refused> {
+    fn entry(&mut self, rank: RankName<'_>, entry: DumpEntry) -> Result<(), Rejection> {
         let DumpEntry::Blocks(StoredBlocks { tier, blocks, copies, .. }) = entry else {
             panic!("unexpected entry of a hybrid model: {entry:?}")
         };

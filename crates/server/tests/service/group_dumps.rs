@@ -3,7 +3,7 @@
 use flash_indexer_core::SequenceHash;
 use flash_indexer_server::ServerOptions;
 use flash_indexer_sim::{Publisher, PublisherOptions};
-use flash_indexer_snapshot::{DumpEntry, DumpSink, RankName, RankRecord, Refused, read_dump};
+use flash_indexer_snapshot::{DumpEntry, DumpSink, RankName, RankRecord, Rejection, read_dump};
 use flash_indexer_test_support::wait_for;
 use flash_indexer_wire::{BlockRemoved, BlockStored, CacheGroup, EngineEvent, TokenIds};
 use serde_json::{Value, json};
@@ -216,11 +216,11 @@ fn what_differs_in_a_window_alone_is_found() {
 struct Anything;
 
 impl DumpSink for Anything {
-    fn rank(&mut self, _: RankRecord) -> Result<(), Refused> {
+    fn rank(&mut self, _: RankRecord) -> Result<(), Rejection> {
         Ok(())
     }
 
-    fn entry(&mut self, _: RankName<'_>, _: DumpEntry) -> Result<(), Refused> {
+    fn entry(&mut self, _: RankName<'_>, _: DumpEntry) -> Result<(), Rejection> {
         Ok(())
     }
 }

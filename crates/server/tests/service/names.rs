@@ -266,7 +266,7 @@ fn a_discovered_pod_with_a_long_model_is_a_problem_of_its_source() {
 struct Nothing;
 
 impl flash_indexer_snapshot::DumpSink for Nothing {
-    fn rank(&mut self, _: flash_indexer_snapshot::RankRecord) -> Result<(), flash_indexer_snapshot::Refused> {
+    fn rank(&mut self, _: flash_indexer_snapshot::RankRecord) -> Result<(), flash_indexer_snapshot::Rejection> {
         Ok(())
     }
 
@@ -274,7 +274,7 @@ impl flash_indexer_snapshot::DumpSink for Nothing {
         &mut self,
         _: flash_indexer_snapshot::RankName<'_>,
         _: flash_indexer_snapshot::DumpEntry,
-    ) -> Result<(), flash_indexer_snapshot::Refused> {
+    ) -> Result<(), flash_indexer_snapshot::Rejection> {
         Ok(())
     }
 }

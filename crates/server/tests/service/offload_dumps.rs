@@ -2,7 +2,7 @@
 
 use flash_indexer_server::ServerOptions;
 use flash_indexer_sim::{Publisher, PublisherOptions};
-use flash_indexer_snapshot::{DumpEntry, DumpSink, RankName, RankRecord, Refused, read_dump};
+use flash_indexer_snapshot::{DumpEntry, DumpSink, RankName, RankRecord, Rejection, read_dump};
 use flash_indexer_wire::{BlockRemoved, BlockStored, CacheGroup, EngineEvent, ExtraKey, TokenIds};
 use serde_json::{Value, json};
 
@@ -146,11 +146,11 @@ struct Counts {
 }
 
 impl DumpSink for Counts {
-    fn rank(&mut self, _: RankRecord) -> Result<(), Refused> {
+    fn rank(&mut self, _: RankRecord) -> Result<(), Rejection> {
         Ok(())
     }
 
-    fn entry(&mut self, _: RankName<'_>, entry: DumpEntry) -> Result<(), Refused> {
+    fn entry(&mut self, _: RankName<'_>, entry: DumpEntry) -> Result<(), Rejection> {
         match entry {
             DumpEntry::Blocks(stored) => {
                 self.held += stored.blocks.len();

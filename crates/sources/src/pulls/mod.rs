@@ -16,7 +16,7 @@ use std::time::Instant;
 
 use crossbeam_channel::{Sender, bounded};
 use flash_indexer_ingest::{
-    ConnectError, Decoders, Delivery, DeliveryGate, EventSource, Listener, Retired, RunningThread,
+    ConnectError, Decoders, Delivery, DeliveryGate, EventSource, Listener, OnRetired, RunningThread,
 };
 use flash_indexer_telemetry::supervision::{SupervisedThread, Supervisor, ThreadKind, Watch};
 use flash_indexer_types::networks::EngineNetworks;
@@ -106,7 +106,7 @@ impl EventSource for Pulls {
         Ok(())
     }
 
-    fn close(&self, listener: &Arc<Listener>, retired: Retired) -> bool {
+    fn close(&self, listener: &Arc<Listener>, retired: OnRetired) -> bool {
         let Some(engine) = self.engines.lock().remove(&listener.id) else { return false };
         // The thread may be in a pull. It ends after it, and delivers no more.
         engine.gate.close(|| self.decoders.deliver(listener, Delivery::Retire(retired)));

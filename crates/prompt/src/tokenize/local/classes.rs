@@ -23,7 +23,7 @@ pub(super) enum TokenizerClass {
 
 /// The class that an engine on `transformers` 5 chooses.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Chosen {
+pub(super) enum ClassChoice {
     /// One that takes `tokenizer.json` as it is.
     Generic,
     /// One that is rebuilt here.
@@ -55,7 +55,7 @@ static FACTS: LazyLock<Facts> = LazyLock::new(|| {
 const GENERIC_TYPES_OF_VLLM: [&str; 6] =
     ["deepseek_v41", "internlm2", "step3_vl", "step3p7", "unlimited-ocr", "unlimited_ocr"];
 
-impl Chosen {
+impl ClassChoice {
     /// The class that an engine chooses, by the model's name and the contents of `tokenizer_config.json` and `config.json`. SGLang takes
     /// the declared one where `transformers` would take `tokenizer.json` as it is.
     pub(super) fn of(engine: ChatEngine, model: &str, tokenizer_config: &Value, config: &Value) -> Self {

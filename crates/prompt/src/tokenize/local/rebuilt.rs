@@ -23,7 +23,7 @@ use tokenizers::processors::template::TemplateProcessing;
 use tokenizers::tokenizer::SplitDelimiterBehavior;
 use tokenizers::{AddedToken, Result as LibraryResult, Tokenizer};
 
-use super::classes::{Chosen, TokenizerClass, is_bert_in_4};
+use super::classes::{ClassChoice, TokenizerClass, is_bert_in_4};
 use super::files::{TOKENIZER_CONFIG_FILE, read_object};
 use super::tokens::Tokens;
 use crate::tokenize::prompt::Transformers;
@@ -61,10 +61,10 @@ pub(super) fn rebuilt(
     let config = read_object(&directory.join(TOKENIZER_CONFIG_FILE))?;
     let model_config = Value::Object(read_object(&directory.join("config.json"))?);
     let config = Value::Object(config);
-    let class = match Chosen::of(engine, model, &config, &model_config) {
-        Chosen::Generic => return Ok(EngineTokenizer::File),
-        Chosen::Other(name) => return Ok(EngineTokenizer::Unknown(name)),
-        Chosen::Class(class) => class,
+    let class = match ClassChoice::of(engine, model, &config, &model_config) {
+        ClassChoice::Generic => return Ok(EngineTokenizer::File),
+        ClassChoice::Other(name) => return Ok(EngineTokenizer::Unknown(name)),
+        ClassChoice::Class(class) => class,
     };
     let ModelWrapper::BPE(_) = file.get_model() else { return Ok(EngineTokenizer::Unknown(format!("{class:?}"))) };
     let tokens = Tokens::read(file, directory, (Some(class), Transformers::Five))?;
