@@ -278,6 +278,18 @@ fn each_block_has_a_language() {
 }
 
 #[test]
+fn table_cells_have_at_most_two_lines() {
+    const CHARACTERS_MAX: usize = 200;
+    // The reference is generated from help texts.
+    for page in pages().iter().filter(|page| !page.path.starts_with("docs/reference/")) {
+        for (line, cell) in page.cells() {
+            let count = cell.chars().count();
+            assert!(count <= CHARACTERS_MAX, "{}:{line}: a cell has {count} characters: {cell}", page.path);
+        }
+    }
+}
+
+#[test]
 fn examples_of_the_help_parse() {
     let world = World::new(&pages());
     let mut wrong = Vec::new();

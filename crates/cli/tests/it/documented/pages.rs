@@ -62,6 +62,15 @@ fn add_pages(folder: &Path, root: &Path, pages: &mut Vec<Page>) {
 }
 
 impl Page {
+    /// Cells of tables, with their lines. A link is its text.
+    pub(super) fn cells(&self) -> impl Iterator<Item = (usize, String)> {
+        let rows = (1..).zip(self.text.lines()).filter(|(_, line)| line.starts_with('|'));
+        rows.flat_map(|(number, line)| {
+            let cells = line.replace("\\|", "¦");
+            cells.split('|').map(|cell| (number, without_targets(cell.trim()))).collect::<Vec<_>>()
+        })
+    }
+
     /// Fenced blocks.
     pub(super) fn blocks(&self) -> Vec<Block> {
         let (mut blocks, mut open) = (Vec::new(), None::<Block>);
@@ -173,4 +182,11 @@ fn commands_are_joined_and_comments_left_out() {
     let joined = "a 'b # c\nd' \\\n  e".to_owned();
     assert_eq!(read, [("p:2", joined, false), ("p:6", "flash-indexer h".to_owned(), true)]);
     assert_eq!(page.code_spans(), ["i j", "k"]);
+}
+
+/// A text whose links have lost their targets.
+fn without_targets(text: &str) -> String {
+    let mut parts = text.split("](");
+    let first = parts.next().unwrap_or_default().to_owned();
+    parts.fold(first, |shown, part| shown + "]" + part.split_once(')').map_or("", |(_, behind)| behind))
 }
