@@ -67,20 +67,19 @@ impl BatchWriter {
     /// Writes the next event.
     pub fn event(&mut self, event: &EngineEvent<'_>) {
         let Self { writer, encoding } = self;
-        match (event, *encoding) {
-            (EngineEvent::Stored(event), Encoding::Map) => writer.stored_map(event),
-            (EngineEvent::Stored(event), Encoding::Array) => writer.stored_array(event),
-            (EngineEvent::Removed(event), Encoding::Map) => writer.removed_map(event),
-            (EngineEvent::Removed(event), Encoding::Array) => writer.removed_array(event),
-            (EngineEvent::Transferred(event), encoding) => writer.transferred(event, encoding),
-            (EngineEvent::Inactive(event), encoding) => writer.inactive(event, encoding),
-            (EngineEvent::Cleared, Encoding::Map) => writer.event_map("AllBlocksCleared", |_| {}),
-            (EngineEvent::Cleared, Encoding::Array) => {
-                writer.array(1);
-                writer.text("AllBlocksCleared");
+        match event {
+            EngineEvent::Stored(event) => writer.event("BlockStored", *encoding, |fields| fields.stored(event)),
+            EngineEvent::Removed(event) => writer.event("BlockRemoved", *encoding, |fields| fields.removed(event)),
+            EngineEvent::Transferred(event) => {
+                writer.event("BlockTransferred", *encoding, |fields| fields.transferred(event));
             }
-            (EngineEvent::ClearedScope(scope), Encoding::Map) => writer.cleared_map(scope),
-            (EngineEvent::ClearedScope(scope), Encoding::Array) => writer.cleared_array(scope),
+            EngineEvent::Inactive(BlockInactive { block_hashes }) => {
+                writer.event("BlockInactive", *encoding, |fields| fields.always("block_hashes", |w| w.hashes(block_hashes)));
+            }
+            EngineEvent::Cleared => writer.event("AllBlocksCleared", *encoding, |_| {}),
+            EngineEvent::ClearedScope(scope) => {
+                writer.event("AllBlocksCleared", *encoding, |fields| fields.cleared(scope));
+            }
         }
     }
 
@@ -104,155 +103,104 @@ struct Writer {
     out: Vec<u8>,
 }
 
-/// Fields of an event's map, which are counted as they are written.
-struct MapFields {
+/// Fields of an event, which are counted as they are written. Arrays have no names of fields.
+struct Fields {
+    encoding: Encoding,
     count: usize,
-    fields: Writer,
+    values: Writer,
 }
 
-impl MapFields {
+impl Fields {
     fn always(&mut self, name: &str, write: impl FnOnce(&mut Writer)) {
         self.count += 1;
-        self.fields.text(name);
-        write(&mut self.fields);
+        if self.encoding == Encoding::Map {
+            self.values.text(name);
+        }
+        write(&mut self.values);
     }
 
+    /// A field that a map omits if it is absent. An array has nil in its place.
     fn unless_absent<T>(&mut self, name: &str, value: Option<T>, write: impl FnOnce(&mut Writer, T)) {
-        if let Some(value) = value {
-            self.always(name, |w| write(w, value));
+        if value.is_some() || self.encoding == Encoding::Array {
+            self.always(name, |w| w.optional(value, write));
         }
+    }
+
+    /// A field that maps alone have, unless it is absent.
+    fn in_map<T>(&mut self, name: &str, value: Option<T>, write: impl FnOnce(&mut Writer, T)) {
+        if self.encoding == Encoding::Map {
+            self.unless_absent(name, value, write);
+        }
+    }
+
+    fn stored(&mut self, event: &BlockStored<'_>) {
+        self.always("block_hashes", |w| w.hashes(&event.block_hashes));
+        self.always("parent_block_hash", |w| w.optional(event.parent_block_hash, Writer::hash));
+        match (&event.token_ids, self.encoding) {
+            (TokenIds::Hashed(hashed), Encoding::Map) => self.always("hashed_tokens", |w| w.hashed_tokens(hashed)),
+            (tokens, _) => self.always("token_ids", |w| w.token_ids(tokens)),
+        }
+        self.always("block_size", |w| w.unsigned(event.block_size.into()));
+        self.always("lora_id", |w| w.optional(event.lora_id, Writer::signed));
+        self.always("medium", |w| w.optional(event.medium, Writer::text));
+        self.always("lora_name", |w| w.optional(event.lora_name, Writer::text));
+        self.unless_absent("extra_keys", event.extra_keys.as_ref(), |w, keys| w.extra_keys(keys));
+        self.unless_absent("group_idx", event.group.idx, |w, idx| w.unsigned(idx.into()));
+        self.unless_absent("kv_cache_spec_kind", event.group.kind, Writer::text);
+        self.unless_absent("kv_cache_spec_sliding_window", event.group.sliding_window, |w, window| {
+            w.unsigned(window.into());
+        });
+        self.in_map("locality", event.locality, Writer::text);
+        self.in_map("ownership", event.ownership, Writer::text);
+        self.in_map("session_id", event.session_id, Writer::text);
+        self.in_map("lookahead_token_ids", event.lookahead_token_ids.as_ref(), |w, blocks| {
+            w.array(blocks.len());
+            for tokens in blocks {
+                w.tokens(tokens);
+            }
+        });
+        self.in_map("cache_salt", event.cache_salt, Writer::text);
+        self.in_map("origin", event.origin.map(StoreOrigin::as_str), Writer::text);
+        let skipped_parent = event.skipped.as_ref().and_then(|skipped| skipped.parent_block_hash);
+        self.in_map("skipped_parent_block_hash", skipped_parent, Writer::hash);
+        self.in_map("component_types", event.components, Writer::components);
+    }
+
+    fn removed(&mut self, event: &BlockRemoved<'_>) {
+        self.always("block_hashes", |w| w.hashes(&event.block_hashes));
+        self.always("medium", |w| w.optional(event.medium, Writer::text));
+        self.unless_absent("group_idx", event.group_idx, |w, idx| w.unsigned(idx.into()));
+        self.in_map("locality", event.locality, Writer::text);
+        self.in_map("ownership", event.ownership, Writer::text);
+        self.in_map("remaining_copy_counts", event.remaining_copy_counts.as_ref(), |w, counts| w.tokens(counts));
+        self.in_map("reason", event.reason.map(RemovalReason::as_str), Writer::text);
+    }
+
+    fn transferred(&mut self, event: &BlockTransferred<'_>) {
+        self.always("block_hashes", |w| w.hashes(&event.block_hashes));
+        self.always("from_medium", |w| w.optional(event.from_medium, Writer::text));
+        self.always("to_medium", |w| w.optional(event.to_medium, Writer::text));
+        self.always("group_idx", |w| w.optional(event.group_idx, |w, idx| w.unsigned(idx.into())));
+    }
+
+    fn cleared(&mut self, scope: &ScopedClear<'_>) {
+        self.unless_absent("medium", scope.medium, Writer::text);
+        self.unless_absent("ownership", scope.ownership, Writer::text);
+        self.unless_absent("group_idx", scope.group_idx, |w, idx| w.unsigned(idx.into()));
     }
 }
 
 impl Writer {
-    /// Writes an event as a map, with its tag and further fields.
-    fn event_map(&mut self, tag: &str, write: impl FnOnce(&mut MapFields)) {
-        let mut map = MapFields { count: 0, fields: Self { out: Vec::new() } };
-        map.always("type", |w| w.text(tag));
-        write(&mut map);
-        self.map(map.count);
-        self.out.append(&mut map.fields.out);
-    }
-
-    fn stored_map(&mut self, event: &BlockStored<'_>) {
-        self.event_map("BlockStored", |map| {
-            map.always("block_hashes", |w| w.hashes(&event.block_hashes));
-            map.always("parent_block_hash", |w| w.optional(event.parent_block_hash, Self::hash));
-            match &event.token_ids {
-                TokenIds::Hashed(hashed) => map.always("hashed_tokens", |w| w.hashed_tokens(hashed)),
-                tokens => map.always("token_ids", |w| w.token_ids(tokens)),
-            }
-            map.always("block_size", |w| w.unsigned(event.block_size.into()));
-            map.always("lora_id", |w| w.optional(event.lora_id, Self::signed));
-            map.always("medium", |w| w.optional(event.medium, Self::text));
-            map.always("lora_name", |w| w.optional(event.lora_name, Self::text));
-            map.unless_absent("extra_keys", event.extra_keys.as_ref(), |w, keys| w.extra_keys(keys));
-            map.unless_absent("group_idx", event.group.idx, |w, idx| w.unsigned(idx.into()));
-            map.unless_absent("kv_cache_spec_kind", event.group.kind, Self::text);
-            map.unless_absent("kv_cache_spec_sliding_window", event.group.sliding_window, |w, window| {
-                w.unsigned(window.into());
-            });
-            map.unless_absent("locality", event.locality, Self::text);
-            map.unless_absent("ownership", event.ownership, Self::text);
-            map.unless_absent("session_id", event.session_id, Self::text);
-            map.unless_absent("lookahead_token_ids", event.lookahead_token_ids.as_ref(), |w, blocks| {
-                w.array(blocks.len());
-                for tokens in blocks {
-                    w.tokens(tokens);
-                }
-            });
-            map.unless_absent("cache_salt", event.cache_salt, Self::text);
-            map.unless_absent("origin", event.origin.map(StoreOrigin::as_str), Self::text);
-            let skipped_parent = event.skipped.as_ref().and_then(|skipped| skipped.parent_block_hash);
-            map.unless_absent("skipped_parent_block_hash", skipped_parent, Self::hash);
-            map.unless_absent("component_types", event.components, Self::components);
-        });
-    }
-
-    fn stored_array(&mut self, event: &BlockStored<'_>) {
-        self.array(12);
-        self.text("BlockStored");
-        self.hashes(&event.block_hashes);
-        self.optional(event.parent_block_hash, Self::hash);
-        self.token_ids(&event.token_ids);
-        self.unsigned(event.block_size.into());
-        self.optional(event.lora_id, Self::signed);
-        self.optional(event.medium, Self::text);
-        self.optional(event.lora_name, Self::text);
-        self.optional(event.extra_keys.as_ref(), |w, keys| w.extra_keys(keys));
-        self.optional(event.group.idx, |w, idx| w.unsigned(idx.into()));
-        self.optional(event.group.kind, Self::text);
-        self.optional(event.group.sliding_window, |w, window| w.unsigned(window.into()));
-    }
-
-    fn removed_map(&mut self, event: &BlockRemoved<'_>) {
-        self.event_map("BlockRemoved", |map| {
-            map.always("block_hashes", |w| w.hashes(&event.block_hashes));
-            map.always("medium", |w| w.optional(event.medium, Self::text));
-            map.unless_absent("group_idx", event.group_idx, |w, idx| w.unsigned(idx.into()));
-            map.unless_absent("locality", event.locality, Self::text);
-            map.unless_absent("ownership", event.ownership, Self::text);
-            map.unless_absent("remaining_copy_counts", event.remaining_copy_counts.as_ref(), |w, counts| {
-                w.tokens(counts)
-            });
-            map.unless_absent("reason", event.reason.map(RemovalReason::as_str), Self::text);
-        });
-    }
-
-    fn removed_array(&mut self, event: &BlockRemoved<'_>) {
-        self.array(4);
-        self.text("BlockRemoved");
-        self.hashes(&event.block_hashes);
-        self.optional(event.medium, Self::text);
-        self.optional(event.group_idx, |w, idx| w.unsigned(idx.into()));
-    }
-
-    fn transferred(&mut self, event: &BlockTransferred<'_>, encoding: Encoding) {
-        let keys = ["type", "block_hashes", "from_medium", "to_medium", "group_idx"];
-        self.fields(encoding, &keys, |w, at| match at {
-            0 => w.text("BlockTransferred"),
-            1 => w.hashes(&event.block_hashes),
-            2 => w.optional(event.from_medium, Self::text),
-            3 => w.optional(event.to_medium, Self::text),
-            _ => w.optional(event.group_idx, |w, idx| w.unsigned(idx.into())),
-        });
-    }
-
-    fn inactive(&mut self, event: &BlockInactive, encoding: Encoding) {
-        self.fields(encoding, &["type", "block_hashes"], |w, at| match at {
-            0 => w.text("BlockInactive"),
-            _ => w.hashes(&event.block_hashes),
-        });
-    }
-
-    /// Writes every field of an event, under its key in a map.
-    fn fields(&mut self, encoding: Encoding, keys: &[&str], write: impl Fn(&mut Self, usize)) {
+    /// Writes an event with its tag and further fields.
+    fn event(&mut self, tag: &str, encoding: Encoding, write: impl FnOnce(&mut Fields)) {
+        let mut fields = Fields { encoding, count: 0, values: Self { out: Vec::new() } };
+        fields.always("type", |w| w.text(tag));
+        write(&mut fields);
         match encoding {
-            Encoding::Map => self.map(keys.len()),
-            Encoding::Array => self.array(keys.len()),
+            Encoding::Map => self.map(fields.count),
+            Encoding::Array => self.array(fields.count),
         }
-        for (at, key) in keys.iter().enumerate() {
-            if encoding == Encoding::Map {
-                self.text(key);
-            }
-            write(self, at);
-        }
-    }
-
-    fn cleared_map(&mut self, scope: &ScopedClear<'_>) {
-        self.event_map("AllBlocksCleared", |map| {
-            map.unless_absent("medium", scope.medium, Self::text);
-            map.unless_absent("ownership", scope.ownership, Self::text);
-            map.unless_absent("group_idx", scope.group_idx, |w, idx| w.unsigned(idx.into()));
-        });
-    }
-
-    fn cleared_array(&mut self, scope: &ScopedClear<'_>) {
-        self.array(4);
-        self.text("AllBlocksCleared");
-        self.optional(scope.medium, Self::text);
-        self.optional(scope.ownership, Self::text);
-        self.optional(scope.group_idx, |w, idx| w.unsigned(idx.into()));
+        self.out.append(&mut fields.values.out);
     }
 
     fn extra_keys(&mut self, blocks: &[Option<Vec<ExtraKey<'_>>>]) {
