@@ -7,24 +7,15 @@ use utoipa::{IntoParams, ToSchema};
 
 use crate::ModelScope;
 
-/// State of the shared store in an answer.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-#[serde(rename_all = "lowercase")]
-pub enum StoreStatus {
-    /// The store answers, and answers have remote ranks.
-    Ok,
-    /// The store did not answer in time.
-    Unavailable,
-}
-
-impl StoreStatus {
-    /// Name in responses.
-    #[must_use]
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Ok => "ok",
-            Self::Unavailable => "unavailable",
-        }
+flash_indexer_types::named_enum! {
+    /// State of the shared store in an answer.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+    #[serde(rename_all = "lowercase")]
+    pub enum StoreStatus {
+        /// The store answers, and answers have remote ranks.
+        Ok = "ok",
+        /// The store did not answer in time.
+        Unavailable = "unavailable",
     }
 }
 

@@ -93,7 +93,12 @@ impl<'i> Continuations<'i> {
     }
 
     /// The end to which one of the others continues a match, if it does.
-    fn continued_by(&self, other: usize, (end, last): (usize, &LastHolder), slowest: Tier) -> Option<(usize, LastHolder)> {
+    fn continued_by(
+        &self,
+        other: usize,
+        (end, last): (usize, &LastHolder),
+        slowest: Tier,
+    ) -> Option<(usize, LastHolder)> {
         let OtherRank { rank, tiers, has_waiting } = &self.others[other];
         let is_usable = |tier: &Option<Tier>| tier.is_some_and(|tier| tier <= slowest);
         let count = tiers.get(end..).unwrap_or_default().iter().take_while(|tier| is_usable(tier)).count();

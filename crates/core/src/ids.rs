@@ -49,33 +49,19 @@ pub struct WorkerRank {
     pub dp_rank: DpRank,
 }
 
-/// The memory that holds a block, from fastest to slowest.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-#[repr(u8)]
-pub enum Tier {
-    /// Device memory of the accelerator.
-    Device,
-    /// Host memory, pinned or not.
-    Host,
-    /// A local disk or file system.
-    Disk,
-    /// A store outside the worker, shared or remote.
-    External,
-}
-
-impl Tier {
-    /// Every tier, fastest first.
-    pub const ALL: [Self; 4] = [Self::Device, Self::Host, Self::Disk, Self::External];
-
-    /// The name used in dumps and metrics.
-    #[must_use]
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Device => "device",
-            Self::Host => "host_pinned",
-            Self::Disk => "disk",
-            Self::External => "external",
-        }
+crate::named_enum! {
+    /// The memory that holds a block, from fastest to slowest.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+    #[repr(u8)]
+    pub enum Tier {
+        /// Device memory of the accelerator.
+        Device = "device",
+        /// Host memory, pinned or not.
+        Host = "host_pinned",
+        /// A local disk or file system.
+        Disk = "disk",
+        /// A store outside the worker, shared or remote.
+        External = "external",
     }
 }
 

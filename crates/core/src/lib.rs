@@ -29,6 +29,7 @@
 //! | `event`, `ids` | events of a rank's cache, and the identities in them |
 //! | `hashing`, `token_windows`, `keyed` | local hashes and prefix hashes; token windows in use; keyed hash tables |
 //! | `index`, `shared_index`, `locked`, `scores`, `deepest`, `held`, `held_reading`, `tiers` | the traits of index designs, one behind a lock, answers, their deepest ranks, dumps and fastest tiers |
+//! | `named_enum` | [`named_enum!`]: enums whose variants have names |
 //! | `continuation`, `followers` | matches that other ranks continue, and the blocks that do |
 //! | `oracle` | the reference implementation that every design must equal |
 //! | `run` | the run index, the default design |
@@ -55,6 +56,7 @@ mod held_reading;
 mod ids;
 mod index;
 mod locked;
+mod named_enum;
 mod scores;
 mod sharded;
 mod shared_index;

@@ -13,4 +13,4 @@ mod assets;
 mod live;
 
 pub use assets::{Asset, asset, page};
-pub use live::{LiveFigures, LiveEvents, LiveGuard, SUBSCRIBERS_MAX, Sample, TooManySubscribers};
+pub use live::{LiveEvents, LiveFigures, LiveGuard, SUBSCRIBERS_MAX, Sample, TooManySubscribers};

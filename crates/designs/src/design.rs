@@ -10,58 +10,33 @@ use crate::{
     Actor, ConcurrentRadixTree, DroppedRankSearch, Inverted, NestedMap, Positional, PositionalOptions, RadixTree,
 };
 
-/// An index design, selected by its name.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Design {
-    /// One map by local hash for each rank, behind a read-write lock. Inexact where a rank holds one local hash under several
-    /// prefixes: [`crate::NestedMap`].
-    NestedMap,
-    /// The nested map, owned by a thread that serves one request after the other. Inexact as the nested map is.
-    Actor,
-    /// One map by local hash for all ranks, behind a read-write lock. Gives the answers of the nested map.
-    Inverted,
-    /// A tree of blocks with their holders, behind a read-write lock. Exact.
-    RadixTree,
-    /// A tree of blocks with a lock in each node. Exact.
-    ConcurrentRadixTree,
-    /// Blocks by position, searched in jumps; a linear scan finds where ranks dropped out. Exact.
-    Positional,
-    /// Blocks by position, searched in jumps; a binary search finds where ranks dropped out. Exact.
-    PositionalBinary,
-    /// The run index of `flash-indexer-core`: runs of blocks with the holders of each; readers take no lock. Exact.
-    Run,
+flash_indexer_core::named_enum! {
+    /// An index design, selected by its name.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+    pub enum Design {
+        /// One map by local hash for each rank, behind a read-write lock. Inexact where a rank holds one local hash under several
+        /// prefixes: [`crate::NestedMap`].
+        NestedMap = "nested-map",
+        /// The nested map, owned by a thread that serves one request after the other. Inexact as the nested map is.
+        Actor = "actor",
+        /// One map by local hash for all ranks, behind a read-write lock. Gives the answers of the nested map.
+        Inverted = "inverted",
+        /// A tree of blocks with their holders, behind a read-write lock. Exact.
+        RadixTree = "radix-tree",
+        /// A tree of blocks with a lock in each node. Exact.
+        ConcurrentRadixTree = "concurrent-radix-tree",
+        /// Blocks by position, searched in jumps; a linear scan finds where ranks dropped out. Exact.
+        Positional = "positional",
+        /// Blocks by position, searched in jumps; a binary search finds where ranks dropped out. Exact.
+        PositionalBinary = "positional-binary",
+        /// The run index of `flash-indexer-core`: runs of blocks with the holders of each; readers take no lock. Exact.
+        Run = "run",
+    }
 }
 
 impl Design {
-    /// Every design.
-    pub const ALL: [Self; 8] = [
-        Self::NestedMap,
-        Self::Actor,
-        Self::Inverted,
-        Self::RadixTree,
-        Self::ConcurrentRadixTree,
-        Self::Positional,
-        Self::PositionalBinary,
-        Self::Run,
-    ];
-
     /// The design of the service, and of commands without an explicit choice.
     pub const DEFAULT: Self = Self::Run;
-
-    /// The name of the design on the command line and in reports.
-    #[must_use]
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::NestedMap => "nested-map",
-            Self::Actor => "actor",
-            Self::Inverted => "inverted",
-            Self::RadixTree => "radix-tree",
-            Self::ConcurrentRadixTree => "concurrent-radix-tree",
-            Self::Positional => "positional",
-            Self::PositionalBinary => "positional-binary",
-            Self::Run => "run",
-        }
-    }
 
     /// Builds an empty index of the design. [`Design::Actor`] starts a thread, which ends when the index is dropped.
     #[must_use]

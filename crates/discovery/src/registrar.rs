@@ -6,7 +6,7 @@ use std::sync::Arc;
 use flash_indexer_telemetry::metrics::Metrics;
 use flash_indexer_telemetry::supervision::Supervisor;
 use flash_indexer_types::networks::EngineNetworks;
-use flash_indexer_types::{EmptyModelPolicy, OwnedRank, Owner, RankId, RegistrationOutcome, Registration};
+use flash_indexer_types::{EmptyModelPolicy, OwnedRank, Owner, RankId, Registration, RegistrationOutcome};
 
 /// The registry of a replica, as discovery sees it.
 pub trait Registrar: Send + Sync {

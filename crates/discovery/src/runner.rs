@@ -8,7 +8,7 @@ use crossbeam_channel::{Receiver, TryRecvError, select};
 use flash_indexer_telemetry::metrics::Limit;
 use flash_indexer_telemetry::supervision::Watch;
 use flash_indexer_types::{
-    EmptyModelPolicy, Owner, RankId, RegistrationOutcome, Registration, SourceState, TargetState, log_rank,
+    EmptyModelPolicy, Owner, RankId, Registration, RegistrationOutcome, SourceState, TargetState, log_rank,
 };
 use tracing::{error, info, warn};
 

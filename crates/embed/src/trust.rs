@@ -4,33 +4,19 @@ use std::sync::atomic::{AtomicU8, Ordering};
 
 use flash_indexer_wire::{Pending, TrustBasis};
 
-/// Reliability of what the index has of a rank. A less reliable state is greater.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-#[repr(u8)]
-pub enum TrustState {
-    /// Every change since a known empty cache was applied, and nothing is known to be missing.
-    Exact = 0,
-    /// Registered, and nothing received yet.
-    Cold = 1,
-    /// Changes up to an earlier message were applied, and the messages after it are being replayed.
-    Recovering = 2,
-    /// Changes were lost, or the cache was not empty when the first one was received.
-    Degraded = 3,
-}
-
-impl TrustState {
-    /// Every state, the most reliable one first.
-    pub const ALL: [Self; 4] = [Self::Exact, Self::Cold, Self::Recovering, Self::Degraded];
-
-    /// Name of the state, as the service's answers have it.
-    #[must_use]
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Exact => "exact",
-            Self::Cold => "cold",
-            Self::Recovering => "recovering",
-            Self::Degraded => "degraded",
-        }
+flash_indexer_core::named_enum! {
+    /// Reliability of what the index has of a rank. A less reliable state is greater.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+    #[repr(u8)]
+    pub enum TrustState {
+        /// Every change since a known empty cache was applied, and nothing is known to be missing.
+        Exact = "exact",
+        /// Registered, and nothing received yet.
+        Cold = "cold",
+        /// Changes up to an earlier message were applied, and the messages after it are being replayed.
+        Recovering = "recovering",
+        /// Changes were lost, or the cache was not empty when the first one was received.
+        Degraded = "degraded",
     }
 }
 

@@ -74,35 +74,23 @@ impl From<Outcome> for RankComparison {
     }
 }
 
-/// Outcome of the comparison of one rank.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Outcome {
-    /// Both sides hold the same blocks.
-    Equal,
-    /// No message was digested on both sides, one side has received nothing, or only this side is exact: the peer's own
-    /// check repairs the peer.
-    NotCompared,
-    /// The sides follow different epochs of the engine.
-    OtherEpoch,
-    /// Only the peer is exact, at the same message of the same epoch.
-    Worse,
-    /// The sides differ, and neither is exact.
-    Drift,
-    /// The sides differ, and both are exact.
-    Dispute,
-}
-
-impl Outcome {
-    /// Label in metrics.
-    pub(super) const fn as_str(self) -> &'static str {
-        match self {
-            Self::Equal => "equal",
-            Self::NotCompared => "not_compared",
-            Self::OtherEpoch => "other_life",
-            Self::Worse => "worse",
-            Self::Drift => "drift",
-            Self::Dispute => "dispute",
-        }
+flash_indexer_types::named_enum! {
+    /// Outcome of the comparison of one rank.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    pub(super) enum Outcome {
+        /// Both sides hold the same blocks.
+        Equal = "equal",
+        /// No message was digested on both sides, one side has received nothing, or only this side is exact: the peer's own
+        /// check repairs the peer.
+        NotCompared = "not_compared",
+        /// The sides follow different epochs of the engine.
+        OtherEpoch = "other_life",
+        /// Only the peer is exact, at the same message of the same epoch.
+        Worse = "worse",
+        /// The sides differ, and neither is exact.
+        Drift = "drift",
+        /// The sides differ, and both are exact.
+        Dispute = "dispute",
     }
 }
 

@@ -18,7 +18,7 @@ use flash_indexer_snapshot::{
 use flash_indexer_telemetry::supervision::{ThreadKind, Watch};
 use flash_indexer_types::endpoints::is_pulled;
 use flash_indexer_types::{
-    InstanceId, ModelKey, Owner, RankId, RegistrationOutcome, Registration, SharedCaches, Trust, log_rank,
+    InstanceId, ModelKey, Owner, RankId, Registration, RegistrationOutcome, SharedCaches, Trust, log_rank,
 };
 use tracing::{error, info, warn};
 
@@ -144,7 +144,12 @@ impl Recovery {
 
     /// Restores the first usable source: a snapshot, a peer's dump, a dump file. Without one, the ranks start from their
     /// engines' streams.
-    fn recover(&mut self, watch: &Watch, client: &PeerClient, reporter: &Reporter) -> Result<RecoveredRanks, SourceError> {
+    fn recover(
+        &mut self,
+        watch: &Watch,
+        client: &PeerClient,
+        reporter: &Reporter,
+    ) -> Result<RecoveredRanks, SourceError> {
         if let Some(recovered) = self.recover_from_snapshot(watch, reporter) {
             return Ok(recovered);
         }

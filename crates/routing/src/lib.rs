@@ -24,7 +24,7 @@ mod tier_weights;
 pub use in_flight::{InFlight, InFlightRequest, InstanceLoad, RequestKey};
 pub use instance_filter::InstanceFilter;
 pub use pick::{Candidate, CostWeights, PickOptions, WEIGHT_MAX, pick};
-pub use predicted_blocks::{RecordedPrediction, PredictedBlocks, PredictionLimits};
+pub use predicted_blocks::{PredictedBlocks, PredictionLimits, RecordedPrediction};
 pub use predictions::{PredictionView, Predictions};
 pub use recent_uses::{RecentUses, Uses};
 pub use routed_blocks::{RecordedPrompt, RoutedBlocks};

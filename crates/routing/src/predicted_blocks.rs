@@ -77,7 +77,13 @@ impl PredictedBlocks {
 
     /// Records that a worker is going to hold these blocks. They count until `now + ttl`, or longer if an earlier
     /// prediction lasts longer.
-    pub fn predict(&mut self, worker: WorkerId, blocks: &[SequenceHash], ttl: Duration, now: Duration) -> RecordedPrediction {
+    pub fn predict(
+        &mut self,
+        worker: WorkerId,
+        blocks: &[SequenceHash],
+        ttl: Duration,
+        now: Duration,
+    ) -> RecordedPrediction {
         self.expire(now);
         let recorded = &blocks[..blocks.len().min(self.limits.blocks_max)];
         let mut evicted = (blocks.len() - recorded.len()) as u64;

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use flash_indexer_core::{SequenceHash, WorkerId};
 use parking_lot::Mutex;
 
-use crate::predicted_blocks::{RecordedPrediction, PredictedBlocks, PredictionLimits};
+use crate::predicted_blocks::{PredictedBlocks, PredictionLimits, RecordedPrediction};
 
 /// Predicted blocks of every model, in one table: worker ids are unique in the process.
 #[derive(Debug)]

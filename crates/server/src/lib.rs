@@ -59,10 +59,10 @@ pub use flash_indexer_ingest::{Connection, ListenerReport, QUEUE_BYTES_MIN, Rele
 pub use flash_indexer_otlp::{OtlpEndpoint, OtlpEndpointError, OtlpOptions, SampleRatio, SampleRatioError};
 pub use flash_indexer_peers::{PeerDeadlines, PeerUrl, PeerUrlError, RecoveryError, SnapshotOptions};
 pub use flash_indexer_registry::{
-    Answer, Indexer, IndexerOptions, InstanceFilter, InstanceScore, ListenError, PodOptions, PredictError, RecordedPrediction,
-    PredictedBlocks, PredictionLimits, Query, QueryError, QueryOptions, RankAnswer, RegistrationError, ScoreOptions,
-    Scores, StoreAnswer, TierWeights, TierWeightsError, TokenPrompt, TokenizationError, TokenizationOptions,
-    TokenizerServiceOptions, UnregisterOutcome,
+    Answer, Indexer, IndexerOptions, InstanceFilter, InstanceScore, ListenError, PodOptions, PredictError,
+    PredictedBlocks, PredictionLimits, Query, QueryError, QueryOptions, RankAnswer, RecordedPrediction,
+    RegistrationError, ScoreOptions, Scores, StoreAnswer, TierWeights, TierWeightsError, TokenPrompt,
+    TokenizationError, TokenizationOptions, TokenizerServiceOptions, UnregisterOutcome,
 };
 pub use flash_indexer_telemetry::metrics::MetricNames;
 pub use flash_indexer_types::names::{
@@ -70,7 +70,8 @@ pub use flash_indexer_types::names::{
 };
 pub use flash_indexer_types::networks::{EngineNetwork, EngineNetworkError, EngineNetworks};
 pub use flash_indexer_types::{
-    InstanceId, InstanceIdError, ModelKey, Position, RankId, RegistrationOutcome, Registration, Trust, use_random_hash_key,
+    InstanceId, InstanceIdError, ModelKey, Position, RankId, Registration, RegistrationOutcome, Trust,
+    use_random_hash_key,
 };
 pub use grpc::EndpointPickerOptions;
 pub use server::{Server, ServerOptions, StartError};

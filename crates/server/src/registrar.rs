@@ -8,7 +8,7 @@ use flash_indexer_registry::Indexer;
 use flash_indexer_telemetry::metrics::Metrics;
 use flash_indexer_telemetry::supervision::Supervisor;
 use flash_indexer_types::networks::EngineNetworks;
-use flash_indexer_types::{EmptyModelPolicy, OwnedRank, Owner, RankId, RegistrationOutcome, Registration};
+use flash_indexer_types::{EmptyModelPolicy, OwnedRank, Owner, RankId, Registration, RegistrationOutcome};
 
 use flash_indexer_peers::{RecoveryState, RecoveryStatus};
 

@@ -68,7 +68,8 @@ impl World {
                     let instance = answer.name(found).id().clone();
                     let rank = RankId { model: model.clone(), instance, dp_rank: found.dp_rank };
                     let blocks = |tier| (found.tokens[tier] / u64::from(block_size().tokens())) as u16;
-                    let of_rank = observed.entry(rank).or_insert(RankObservation { trust: found.trust, depths: Vec::new() });
+                    let of_rank =
+                        observed.entry(rank).or_insert(RankObservation { trust: found.trust, depths: Vec::new() });
                     of_rank.depths.push((at, [blocks(Tier::Device), blocks(Tier::Host)]));
                 }
             }

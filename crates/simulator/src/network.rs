@@ -10,8 +10,8 @@ use std::time::Instant;
 
 use crossbeam_channel::{Receiver, Sender, unbounded};
 use flash_indexer_ingest::{
-    BindError, BoundOptions, ConnectError, ConnectionEvent, Decoders, Delivery, EngineSocket, Listener, ReplayClient,
-    OnRetired, Transport, receive_from,
+    BindError, BoundOptions, ConnectError, ConnectionEvent, Decoders, Delivery, EngineSocket, Listener, OnRetired,
+    ReplayClient, Transport, receive_from,
 };
 use flash_indexer_telemetry::supervision::{Step, Steps, Watch};
 use parking_lot::Mutex;

@@ -14,7 +14,7 @@ use flash_indexer_telemetry::clock::SimulatedTime;
 use flash_indexer_telemetry::metrics::{MetricNames, Metrics};
 use flash_indexer_telemetry::supervision::{Stepper, Supervisor, ThreadKind};
 use flash_indexer_types::hashes::HashForm;
-use flash_indexer_types::{InstanceId, ModelKey, Owner, RankId, RegistrationOutcome, Registration};
+use flash_indexer_types::{InstanceId, ModelKey, Owner, RankId, Registration, RegistrationOutcome};
 use flash_indexer_wire::Start;
 use parking_lot::Mutex;
 

@@ -237,7 +237,8 @@ impl World {
         let sequence = |part: &Reply| if let Reply::Message(sent) = part { Some(sent.sequence) } else { None };
         let end = messages.iter().filter_map(sequence).max().map_or(from, |last| last + 1);
         let published = engine_state.current().messages.len() as u64;
-        let denied = (end < published).then(|| DeniedMessages { epoch: engine_state.epoch(), sequences: end..published });
+        let denied =
+            (end < published).then(|| DeniedMessages { epoch: engine_state.epoch(), sequences: end..published });
         links[engine].answer(messages.into_iter().chain(has_end.then_some(Reply::End(denied))));
     }
 

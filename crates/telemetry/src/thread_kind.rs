@@ -1,81 +1,43 @@
 //! Roles of the service's threads.
 
-/// Role of a supervised thread.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum ThreadKind {
-    /// Applies batches to indexes.
-    Writer,
-    /// Decodes messages.
-    Decoder,
-    /// Owns the sockets that connect to engines.
-    EngineSockets,
-    /// Pulls the events of one engine over HTTP.
-    EnginePull,
-    /// Receives the events of one rank over gRPC.
-    EngineStream,
-    /// Owns the socket that engines connect to.
-    BoundSocket,
-    /// Resolves host names.
-    Resolver,
-    /// Registers the engines that connect to the service.
-    Pods,
-    /// Compares ranks with the same ranks of peers.
-    PeerCheck,
-    /// Recovers ranks from a peer or a dump.
-    Recovery,
-    /// Writes snapshots of the index to the state directory.
-    Snapshots,
-    /// Polls a discovery source, or applies registration changes of all sources.
-    Discovery,
-    /// Removes blocks of unregistered ranks from indexes.
-    Cleanup,
-    /// Runs requests that block on other threads.
-    Request,
-    /// Samples the progress of the other threads.
-    Supervisor,
+flash_indexer_types::named_enum! {
+    /// Role of a supervised thread.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    pub enum ThreadKind {
+        /// Applies batches to indexes.
+        Writer = "writer",
+        /// Decodes messages.
+        Decoder = "decoder",
+        /// Owns the sockets that connect to engines.
+        EngineSockets = "engine_sockets",
+        /// Pulls the events of one engine over HTTP.
+        EnginePull = "engine_pull",
+        /// Receives the events of one rank over gRPC.
+        EngineStream = "engine_stream",
+        /// Owns the socket that engines connect to.
+        BoundSocket = "bound_socket",
+        /// Resolves host names.
+        Resolver = "resolver",
+        /// Registers the engines that connect to the service.
+        Pods = "pods",
+        /// Compares ranks with the same ranks of peers.
+        PeerCheck = "peer_check",
+        /// Recovers ranks from a peer or a dump.
+        Recovery = "recovery",
+        /// Writes snapshots of the index to the state directory.
+        Snapshots = "snapshots",
+        /// Polls a discovery source, or applies registration changes of all sources.
+        Discovery = "discovery",
+        /// Removes blocks of unregistered ranks from indexes.
+        Cleanup = "cleanup",
+        /// Runs requests that block on other threads.
+        Request = "request",
+        /// Samples the progress of the other threads.
+        Supervisor = "supervisor",
+    }
 }
 
 impl ThreadKind {
-    /// Every kind, in the order of the discriminants.
-    pub const ALL: [Self; 15] = [
-        Self::Writer,
-        Self::Decoder,
-        Self::EngineSockets,
-        Self::EnginePull,
-        Self::EngineStream,
-        Self::BoundSocket,
-        Self::Resolver,
-        Self::Pods,
-        Self::PeerCheck,
-        Self::Recovery,
-        Self::Snapshots,
-        Self::Discovery,
-        Self::Cleanup,
-        Self::Request,
-        Self::Supervisor,
-    ];
-
-    /// Label in metrics and readiness.
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Writer => "writer",
-            Self::Decoder => "decoder",
-            Self::EngineSockets => "engine_sockets",
-            Self::EnginePull => "engine_pull",
-            Self::EngineStream => "engine_stream",
-            Self::BoundSocket => "bound_socket",
-            Self::Resolver => "resolver",
-            Self::Pods => "pods",
-            Self::PeerCheck => "peer_check",
-            Self::Recovery => "recovery",
-            Self::Snapshots => "snapshots",
-            Self::Discovery => "discovery",
-            Self::Cleanup => "cleanup",
-            Self::Request => "request",
-            Self::Supervisor => "supervisor",
-        }
-    }
-
     /// Name of the thread in the operating system.
     pub(crate) const fn thread_name(self) -> &'static str {
         match self {

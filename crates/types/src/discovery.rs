@@ -3,34 +3,22 @@
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-/// Kind of a discovery source: the part of its name before the first colon.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum SourceKind {
-    /// A file.
-    File,
-    /// A DNS name.
-    Dns,
-    /// Pods of a Kubernetes cluster.
-    Kubernetes,
-    /// The gRPC server of an engine of vLLM.
-    Vllm,
+flash_indexer_core::named_enum! {
+    /// Kind of a discovery source: the part of its name before the first colon.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    pub enum SourceKind {
+        /// A file.
+        File = "file",
+        /// A DNS name.
+        Dns = "dns",
+        /// Pods of a Kubernetes cluster.
+        Kubernetes = "kubernetes",
+        /// The gRPC server of an engine of vLLM.
+        Vllm = "vllm",
+    }
 }
 
 impl SourceKind {
-    /// Every kind.
-    pub const ALL: [Self; 4] = [Self::File, Self::Dns, Self::Kubernetes, Self::Vllm];
-
-    /// First part of the names of its sources.
-    #[must_use]
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::File => "file",
-            Self::Dns => "dns",
-            Self::Kubernetes => "kubernetes",
-            Self::Vllm => "vllm",
-        }
-    }
-
     /// Kind of the source with this name. None if a newer service named it.
     #[must_use]
     pub fn of_source(name: &str) -> Option<Self> {
@@ -51,42 +39,24 @@ pub enum SourceState {
     Failing,
 }
 
-/// State of a rank that a discovery source names.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-#[serde(rename_all = "snake_case")]
-pub enum TargetState {
-    /// It is registered as named.
-    Registered,
-    /// It is registered when recovery has ended.
-    Waiting,
-    /// It is no longer named, and is unregistered after the grace period.
-    Leaving,
-    /// A source that takes precedence names it differently.
-    Overruled,
-    /// It was registered manually.
-    ByHand,
-    /// It was unregistered manually.
-    Dismissed,
-    /// It cannot be registered.
-    Refused,
-}
-
-impl TargetState {
-    /// Every state.
-    pub const ALL: [Self; 7] =
-        [Self::Registered, Self::Waiting, Self::Leaving, Self::Overruled, Self::ByHand, Self::Dismissed, Self::Refused];
-
-    /// Name in JSON and metrics.
-    #[must_use]
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Registered => "registered",
-            Self::Waiting => "waiting",
-            Self::Leaving => "leaving",
-            Self::Overruled => "overruled",
-            Self::ByHand => "by_hand",
-            Self::Dismissed => "dismissed",
-            Self::Refused => "refused",
-        }
+flash_indexer_core::named_enum! {
+    /// State of a rank that a discovery source names.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+    #[serde(rename_all = "snake_case")]
+    pub enum TargetState {
+        /// It is registered as named.
+        Registered = "registered",
+        /// It is registered when recovery has ended.
+        Waiting = "waiting",
+        /// It is no longer named, and is unregistered after the grace period.
+        Leaving = "leaving",
+        /// A source that takes precedence names it differently.
+        Overruled = "overruled",
+        /// It was registered manually.
+        ByHand = "by_hand",
+        /// It was unregistered manually.
+        Dismissed = "dismissed",
+        /// It cannot be registered.
+        Refused = "refused",
     }
 }

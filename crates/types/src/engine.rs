@@ -56,25 +56,16 @@ impl EngineKind {
     }
 }
 
-/// Meaning of a removal that an engine publishes.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-#[serde(rename_all = "snake_case")]
-pub enum Removal {
-    /// One copy of the block was removed.
-    #[default]
-    EachCopy,
-    /// The last copy of the block was removed.
-    LastCopy,
-}
-
-impl Removal {
-    /// Name in requests and responses.
-    #[must_use]
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::EachCopy => "each_copy",
-            Self::LastCopy => "last_copy",
-        }
+flash_indexer_core::named_enum! {
+    /// Meaning of a removal that an engine publishes.
+    #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+    #[serde(rename_all = "snake_case")]
+    pub enum Removal {
+        /// One copy of the block was removed.
+        #[default]
+        EachCopy = "each_copy",
+        /// The last copy of the block was removed.
+        LastCopy = "last_copy",
     }
 }
 

@@ -55,6 +55,7 @@ pub use discovery::{SourceKind, SourceState, TargetState};
 pub use doubt::{Doubt, Ordinal};
 pub use engine::{EngineKind, Removal};
 pub use event_context::EventContext;
+pub use flash_indexer_core::named_enum;
 pub use hash_key::use_random_hash_key;
 pub use instance::{GivenInstanceId, InstanceId, InstanceIdError, ModelKey};
 pub use owner::{OwnedRank, Owner};

@@ -17,36 +17,24 @@ pub const TEXT_BYTES_MAX: usize = 1_024;
 /// Pattern of a text without control characters, for JSON schemas.
 pub const PRINTABLE: &str = r"^[^\u0000-\u001f\u007f-\u009f]*$";
 
-/// Field of a text that a client chooses.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[allow(missing_docs, reason = "each variant is the field of its name")]
-pub enum NameField {
-    ModelName,
-    TenantId,
-    InstanceId,
-    LoraName,
-    CacheSalt,
-    Endpoint,
-    ReplayEndpoint,
-    Source,
-    RequestId,
+flash_indexer_core::named_enum! {
+    /// Field of a text that a client chooses.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    #[allow(missing_docs, reason = "each variant is the field of its name")]
+    pub enum NameField {
+        ModelName = "model_name",
+        TenantId = "tenant_id",
+        InstanceId = "instance_id",
+        LoraName = "lora_name",
+        CacheSalt = "cache_salt",
+        Endpoint = "endpoint",
+        ReplayEndpoint = "replay_endpoint",
+        Source = "source",
+        RequestId = "request_id",
+    }
 }
 
 impl NameField {
-    const fn as_str(self) -> &'static str {
-        match self {
-            Self::ModelName => "model_name",
-            Self::TenantId => "tenant_id",
-            Self::InstanceId => "instance_id",
-            Self::LoraName => "lora_name",
-            Self::CacheSalt => "cache_salt",
-            Self::Endpoint => "endpoint",
-            Self::ReplayEndpoint => "replay_endpoint",
-            Self::Source => "source",
-            Self::RequestId => "request_id",
-        }
-    }
-
     const fn bytes_max(self) -> usize {
         match self {
             Self::ModelName | Self::TenantId | Self::LoraName | Self::Source | Self::RequestId => NAME_BYTES_MAX,

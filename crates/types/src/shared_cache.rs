@@ -11,26 +11,19 @@ use crate::{GivenInstanceId, InstanceId, InstanceIdError};
 /// Limit of the shared caches that a rank is attached to.
 pub const SHARED_CACHES_MAX: usize = 8;
 
-/// Kind of a shared cache. Its id is the kind, a colon and a name: `node:NAME` or `pool:NAME`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, ToSchema)]
-#[serde(rename_all = "lowercase")]
-pub enum SharedCacheKind {
-    /// The cache of one host, such as an LMCache server.
-    Node,
-    /// A store that several hosts use, such as Mooncake's.
-    Pool,
+flash_indexer_core::named_enum! {
+    /// Kind of a shared cache. Its id is the kind, a colon and a name: `node:NAME` or `pool:NAME`.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, ToSchema)]
+    #[serde(rename_all = "lowercase")]
+    pub enum SharedCacheKind {
+        /// The cache of one host, such as an LMCache server.
+        Node = "node",
+        /// A store that several hosts use, such as Mooncake's.
+        Pool = "pool",
+    }
 }
 
 impl SharedCacheKind {
-    /// Name in ids, requests and answers.
-    #[must_use]
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Node => "node",
-            Self::Pool => "pool",
-        }
-    }
-
     /// Tier of blocks whose events name no medium, the device, or a medium of the cache's own. No instance has them in its
     /// device memory.
     #[must_use]

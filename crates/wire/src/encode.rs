@@ -74,7 +74,9 @@ impl BatchWriter {
                 writer.event("BlockTransferred", *encoding, |fields| fields.transferred(event));
             }
             EngineEvent::Inactive(BlockInactive { block_hashes }) => {
-                writer.event("BlockInactive", *encoding, |fields| fields.always("block_hashes", |w| w.hashes(block_hashes)));
+                writer.event("BlockInactive", *encoding, |fields| {
+                    fields.always("block_hashes", |w| w.hashes(block_hashes))
+                });
             }
             EngineEvent::Cleared => writer.event("AllBlocksCleared", *encoding, |_| {}),
             EngineEvent::ClearedScope(scope) => {

@@ -82,22 +82,14 @@ pub struct SkippedBlocks<'a> {
     pub extra_keys: Option<Vec<Option<Vec<ExtraKey<'a>>>>>,
 }
 
-/// Whether stored blocks are new in the cache.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum StoreOrigin {
-    /// The engine has computed them.
-    New,
-    /// A request has found them in the cache: no copy was added.
-    Reused,
-}
-
-impl StoreOrigin {
-    /// Name in events.
-    pub(crate) const fn as_str(self) -> &'static str {
-        match self {
-            Self::New => "NEW",
-            Self::Reused => "REUSED",
-        }
+flash_indexer_core::named_enum! {
+    /// Whether stored blocks are new in the cache.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    pub enum StoreOrigin {
+        /// The engine has computed them.
+        New = "NEW",
+        /// A request has found them in the cache: no copy was added.
+        Reused = "REUSED",
     }
 }
 
@@ -131,13 +123,15 @@ pub struct BlockRemoved<'a> {
     pub reason: Option<RemovalReason>,
 }
 
-/// Why an engine has removed blocks from a memory.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum RemovalReason {
-    /// The memory was full.
-    Evicted,
-    /// The blocks were moved to a slower memory.
-    Demoted,
+flash_indexer_core::named_enum! {
+    /// Why an engine has removed blocks from a memory.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+    pub enum RemovalReason {
+        /// The memory was full.
+        Evicted = "evicted",
+        /// The blocks were moved to a slower memory.
+        Demoted = "demoted",
+    }
 }
 
 impl RemovalReason {
@@ -148,15 +142,6 @@ impl RemovalReason {
             "evicted" | "eviction" | "evict" | "capacity" | "capacity_eviction" => Some(Self::Evicted),
             "demoted" | "demotion" | "demote" | "offloaded" | "moved" => Some(Self::Demoted),
             _ => None,
-        }
-    }
-
-    /// Name in answers.
-    #[must_use]
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Evicted => "evicted",
-            Self::Demoted => "demoted",
         }
     }
 }

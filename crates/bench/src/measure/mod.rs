@@ -19,41 +19,43 @@ use crate::churn::churn;
 use crate::clock::Clock;
 use crate::workload::Workload;
 
-/// A measure of a contender.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
-pub enum Measure {
-    /// Events of the whole trace by one thread.
-    Ingest,
-    /// The same by two threads.
-    IngestTwoThreads,
-    /// Queries while nothing changes.
-    Query,
-    /// Queries while another thread writes as fast as it can.
-    QueryUnderWriter,
-    /// Queries and events of the trace at once, on two threads.
-    Mixed,
-    /// Memory of the fleet's blocks.
-    Memory,
-    /// Memory of the same blocks spread over 7,000 workers.
-    MemoryWide,
-    /// Memory of 7,000 workers that hold the same prompts.
-    MemorySame,
-    /// Queries that 1,000 workers match.
-    FanOut,
-    /// Queries that 7,000 workers match.
-    FanOutWide,
-    /// Events of workers with private hash seeds.
-    PrivateSeeds,
-    /// Events and queries where one block in fifty is removed from the middle of its sequence.
-    Holes,
-    /// Clearing one of 1,000 workers.
-    Clear,
-    /// Events and queries of agents' sessions.
-    Agentic,
-    /// Events and queries of prompts about long shared documents.
-    Documents,
-    /// Longest waits of events and queries while 1,000 workers with ten million blocks replace and lose them.
-    Stalls,
+flash_indexer_core::named_enum! {
+    /// A measure of a contender. Measures with a common scenario are consecutive.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+    pub enum Measure {
+        /// Events of the whole trace by one thread.
+        Ingest = "ingest",
+        /// The same by two threads.
+        IngestTwoThreads = "ingest-2",
+        /// Queries while nothing changes.
+        Query = "query",
+        /// Queries while another thread writes as fast as it can.
+        QueryUnderWriter = "query-under-writer",
+        /// Queries and events of the trace at once, on two threads.
+        Mixed = "mixed",
+        /// Memory of the fleet's blocks.
+        Memory = "memory",
+        /// Events of workers with private hash seeds.
+        PrivateSeeds = "private-seeds",
+        /// Events and queries where one block in fifty is removed from the middle of its sequence.
+        Holes = "holes",
+        /// Queries that 1,000 workers match.
+        FanOut = "fan-out-1000",
+        /// Clearing one of 1,000 workers.
+        Clear = "clear",
+        /// Queries that 7,000 workers match.
+        FanOutWide = "fan-out-7000",
+        /// Memory of the same blocks spread over 7,000 workers.
+        MemoryWide = "memory-7000",
+        /// Memory of 7,000 workers that hold the same prompts.
+        MemorySame = "memory-7000-same",
+        /// Events and queries of agents' sessions.
+        Agentic = "agentic",
+        /// Events and queries of prompts about long shared documents.
+        Documents = "documents",
+        /// Longest waits of events and queries while 1,000 workers with ten million blocks replace and lose them.
+        Stalls = "stalls",
+    }
 }
 
 /// Workers of [`Measure::FanOut`] and [`Measure::Clear`].
@@ -153,49 +155,6 @@ pub(crate) struct Sample {
 }
 
 impl Measure {
-    /// All measures, ordered so that measures with a common scenario are consecutive.
-    pub const ALL: [Self; 16] = [
-        Self::Ingest,
-        Self::IngestTwoThreads,
-        Self::Query,
-        Self::QueryUnderWriter,
-        Self::Mixed,
-        Self::Memory,
-        Self::PrivateSeeds,
-        Self::Holes,
-        Self::FanOut,
-        Self::Clear,
-        Self::FanOutWide,
-        Self::MemoryWide,
-        Self::MemorySame,
-        Self::Agentic,
-        Self::Documents,
-        Self::Stalls,
-    ];
-
-    /// Its name on command lines and in files.
-    #[must_use]
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Ingest => "ingest",
-            Self::IngestTwoThreads => "ingest-2",
-            Self::Query => "query",
-            Self::QueryUnderWriter => "query-under-writer",
-            Self::Mixed => "mixed",
-            Self::Memory => "memory",
-            Self::MemoryWide => "memory-7000",
-            Self::MemorySame => "memory-7000-same",
-            Self::FanOut => "fan-out-1000",
-            Self::FanOutWide => "fan-out-7000",
-            Self::PrivateSeeds => "private-seeds",
-            Self::Holes => "holes",
-            Self::Clear => "clear",
-            Self::Agentic => "agentic",
-            Self::Documents => "documents",
-            Self::Stalls => "stalls",
-        }
-    }
-
     /// Description of the measure, in a sentence or two.
     #[must_use]
     pub const fn method(self) -> &'static str {

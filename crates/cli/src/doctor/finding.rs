@@ -2,25 +2,17 @@
 
 use serde::Serialize;
 
-/// Severity of a finding; the worse one is greater.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
-#[serde(rename_all = "lowercase")]
-pub(super) enum Verdict {
-    /// Correct, or nothing to check.
-    Ok,
-    /// Answers can be right, but an operator should look into it.
-    Warning,
-    /// Answers are wrong or will be.
-    Problem,
-}
-
-impl Verdict {
-    pub(super) const fn as_str(self) -> &'static str {
-        match self {
-            Self::Ok => "ok",
-            Self::Warning => "warning",
-            Self::Problem => "problem",
-        }
+flash_indexer_core::named_enum! {
+    /// Severity of a finding; the worse one is greater.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+    #[serde(rename_all = "lowercase")]
+    pub(super) enum Verdict {
+        /// Correct, or nothing to check.
+        Ok = "ok",
+        /// Answers can be right, but an operator should look into it.
+        Warning = "warning",
+        /// Answers are wrong or will be.
+        Problem = "problem",
     }
 }
 

@@ -6,8 +6,8 @@
 //! visits only holders of their runs. So a query costs what it would cost without twins, plus the runs and holders of
 //! the branches.
 
-use super::effort::{self, Effort};
 use super::comparison::{Conflict, as_child, match_length};
+use super::effort::{self, Effort};
 use super::matches::{Depths, Step};
 use super::published::Published;
 use super::published::atomics::{Acquire, fence};

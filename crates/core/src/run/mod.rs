@@ -21,9 +21,9 @@
 mod answers;
 mod bound;
 mod branching;
-mod comparison;
 #[cfg(all(test, not(loom)))]
 mod compaction_tests;
+mod comparison;
 #[cfg(all(test, not(loom)))]
 mod costs;
 mod effort;

@@ -16,9 +16,9 @@ use std::sync::Arc;
 use loom::thread;
 
 use super::find::{find_depths, until_unchanged};
-use super::scratch::Scratch;
 use super::published::Published;
 use super::published::modelled::as_writer;
+use super::scratch::Scratch;
 use super::writer::Writer;
 use super::{ResolvedRanks, RunLimits, top};
 use crate::keyed::HashKey;

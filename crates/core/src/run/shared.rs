@@ -6,9 +6,9 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use super::answers::ResolvedRanks;
 use super::find::find_depths;
-use super::scratch::Scratch;
 use super::prefix::prefix;
 use super::published::Published;
+use super::scratch::Scratch;
 use super::{COPIED_WITH_EVENT, COPIED_WITH_MAINTENANCE, RunIndex, WAITING_LISTED_WITH_EVENT_MAX};
 use crate::cursor::PrefixCursor;
 use crate::{

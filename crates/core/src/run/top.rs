@@ -10,10 +10,10 @@ use std::ops::ControlFlow;
 use super::comparison::Conflict;
 use super::find::{PathKind, check, find_depths, walk};
 use super::matches::Step;
-use super::scratch::Scratch;
 use super::published::Published;
 use super::published::holdings::Holder;
 use super::published::layout::Info;
+use super::scratch::Scratch;
 use crate::{LocalHash, Tier};
 
 /// Most holders that are collected from the deepest run upward. Each additional holder is compared with those

@@ -18,8 +18,8 @@ use flash_indexer_wire::{AdapterSalt, BlockStored, Encoding, EngineEvent, Start,
 use parking_lot::Mutex;
 
 use crate::{
-    Decoders, EventSource, Listener, ListenerOptions, ListenerState, MaintainedIndex, ModelSink, QUEUE_BYTES_MIN, RankOwner,
-    Sockets, Writers,
+    Decoders, EventSource, Listener, ListenerOptions, ListenerState, MaintainedIndex, ModelSink, QUEUE_BYTES_MIN,
+    RankOwner, Sockets, Writers,
 };
 
 pub(crate) const PATIENCE: Duration = Duration::from_secs(30);

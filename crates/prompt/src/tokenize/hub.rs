@@ -13,8 +13,8 @@ use parking_lot::Mutex;
 
 use flash_indexer_engine_chats::mistral_files::TEKKEN_FILE;
 
-use super::local::{FileTokenizer, ModelFiles, OTHER_FILES, TEMPLATES_FOLDER, TOKENIZER_FILE, tokenizers_of};
 use super::error::LoadError;
+use super::local::{FileTokenizer, ModelFiles, OTHER_FILES, TEMPLATES_FOLDER, TOKENIZER_FILE, tokenizers_of};
 use super::source::{ModelTokenizer, TokenizerSource};
 
 /// Maximum number of concurrent downloads. Includes downloads that no prompt waits for any more.

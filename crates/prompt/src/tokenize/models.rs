@@ -12,8 +12,8 @@ use tracing::{info, warn};
 
 use super::counters::Counters;
 use super::error::{FailedSource, LoadError, TokenizeError, UnavailableModel};
-use super::limits::MODEL_NAME_BYTES_MAX;
 use super::job::panic_message;
+use super::limits::MODEL_NAME_BYTES_MAX;
 use super::source::{ModelTokenizer, TokenizerSource};
 
 /// Maximum number of models that are cached as missing, besides the loaded ones.
@@ -213,7 +213,10 @@ impl State {
         if let Some(missing) = self.missing.get(model)
             && let Some(left) = options.missing_for.checked_sub(missing.since.elapsed()).filter(|left| !left.is_zero())
         {
-            return Lookup::Missing(Arc::new(UnavailableModel { tried_again_in: left, ..UnavailableModel::clone(&missing.why) }));
+            return Lookup::Missing(Arc::new(UnavailableModel {
+                tried_again_in: left,
+                ..UnavailableModel::clone(&missing.why)
+            }));
         }
         if self.loading.contains(model) { Lookup::Loading } else { Lookup::Unknown }
     }

@@ -8,7 +8,7 @@ use flash_indexer_core::keyed::KeyedMap;
 use flash_indexer_core::{DpRank, SharedIndex, WorkerRank, stored_events};
 use flash_indexer_ingest::{DecoderStateDetail, Delivery, Listener, ReadAt, ReleaseOutcome, ResumePoint};
 use flash_indexer_snapshot::RankDump;
-use flash_indexer_types::{InstanceId, ModelKey, Owner, Position, RegistrationOutcome, Registration};
+use flash_indexer_types::{InstanceId, ModelKey, Owner, Position, Registration, RegistrationOutcome};
 use flash_indexer_wire::Start;
 
 use super::cleanup::PendingWork;

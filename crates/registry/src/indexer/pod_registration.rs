@@ -13,7 +13,7 @@ use flash_indexer_ingest::{
 };
 use flash_indexer_telemetry::metrics::Limit;
 use flash_indexer_telemetry::supervision::{ThreadKind, Watch};
-use flash_indexer_types::{EmptyModelPolicy, InstanceId, ModelKey, Owner, RankId, RegistrationOutcome, Registration};
+use flash_indexer_types::{EmptyModelPolicy, InstanceId, ModelKey, Owner, RankId, Registration, RegistrationOutcome};
 use parking_lot::Mutex;
 use tracing::{info, warn};
 

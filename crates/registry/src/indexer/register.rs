@@ -7,7 +7,7 @@ use flash_indexer_core::{DpRank, RemovedCopies, WorkerId};
 use flash_indexer_ingest::{ConnectError, Connection, Delivery, Listener, ListenerOptions, ListenerState, is_bound};
 use flash_indexer_telemetry::metrics::Limit;
 use flash_indexer_types::endpoints::{EndpointError, NO_EVENTS, is_ipc, is_pulled, is_streamed};
-use flash_indexer_types::{EngineKind, InstanceId, Owner, Position, RegistrationOutcome, Registration, log_rank};
+use flash_indexer_types::{EngineKind, InstanceId, Owner, Position, Registration, RegistrationOutcome, log_rank};
 use flash_indexer_wire::Start;
 
 use super::cleanup::PendingWork;
@@ -79,7 +79,11 @@ impl Indexer {
     /// # Errors
     ///
     /// As [`Indexer::register`].
-    pub fn register_for(&self, owner: Owner, registration: Registration) -> Result<RegistrationOutcome, RegistrationError> {
+    pub fn register_for(
+        &self,
+        owner: Owner,
+        registration: Registration,
+    ) -> Result<RegistrationOutcome, RegistrationError> {
         self.register_from(registration, Start::Immediate, owner)
     }
 
@@ -352,7 +356,11 @@ fn check_shared_cache(registration: &Registration) -> Result<(), RegistrationErr
 }
 
 /// Logs the outcome of a registration.
-fn log_registration(registration: &Registration, owner: &Owner, registered: &Result<RegistrationOutcome, RegistrationError>) {
+fn log_registration(
+    registration: &Registration,
+    owner: &Owner,
+    registered: &Result<RegistrationOutcome, RegistrationError>,
+) {
     let rank = registration.rank_id();
     let (endpoint, owner) = (registration.endpoint.as_str(), owner.as_str());
     match registered {

@@ -155,7 +155,8 @@ impl Restore {
 
 impl DumpSink for Restore {
     fn rank(&mut self, record: RankRecord) -> Result<(), Rejection> {
-        let block_size = BlockSize::new(record.block_size).ok_or_else(|| Rejection("invalid block size 0".to_owned()))?;
+        let block_size =
+            BlockSize::new(record.block_size).ok_or_else(|| Rejection("invalid block size 0".to_owned()))?;
         let target = self.target(&record.key(), block_size, &record.instance_id, DpRank(record.dp_rank))?;
         if let Some(target) = target {
             target.restored.apply_record(&target.model, target.rank, &record);

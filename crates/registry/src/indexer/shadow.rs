@@ -207,7 +207,9 @@ impl DumpSink for Shadow {
                 return Ok(());
             }
             if record.groups.is_none() && self.has_groups(dp_rank) {
-                return Err(Rejection("the peer does not dump the secondary cache groups of a hybrid model".to_owned()));
+                return Err(Rejection(
+                    "the peer does not dump the secondary cache groups of a hybrid model".to_owned(),
+                ));
             }
             let of = WorkerRank { worker: self.worker, dp_rank };
             self.restored.entry(dp_rank).or_default().apply_record(&self.model, of, &record);

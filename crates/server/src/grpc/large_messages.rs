@@ -93,8 +93,13 @@ where
             }
             Err(reached) => Work::Here(Box::pin(std::future::ready(Ok(exhausted(&reached).into_http()))) as InnerCall),
         };
-        let late =
-            deadline.map(|deadline| DeadlineWait { method: method.name, since: Instant::now(), metrics, deadline, end: None });
+        let late = deadline.map(|deadline| DeadlineWait {
+            method: method.name,
+            since: Instant::now(),
+            metrics,
+            deadline,
+            end: None,
+        });
         Call { work, threads, counted: Some((answer, head)), late, traced }
     }
 }

@@ -17,7 +17,7 @@ use super::error::ApiError;
 use super::explanation;
 use super::extract::{Access, Parameters};
 use super::fields::CheckedScope;
-use super::prompt::{PromptBody, PromptRequest, ParsedRequest};
+use super::prompt::{ParsedRequest, PromptBody, PromptRequest};
 use super::{Api, blocking};
 use crate::access::tokens_of_blocks;
 

@@ -12,7 +12,7 @@ use flash_indexer_telemetry::metrics::Limit;
 use super::Api;
 use super::error::ApiError;
 use super::extract::Body;
-use flash_indexer_peers::{PeerAddition, PEERS_MAX, PeerUrl};
+use flash_indexer_peers::{PEERS_MAX, PeerAddition, PeerUrl};
 
 fn url(request: &PeerRequest) -> Result<PeerUrl, ApiError> {
     request.url.parse().map_err(|error: flash_indexer_peers::PeerUrlError| ApiError::bad_request(error.to_string()))

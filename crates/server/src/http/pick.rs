@@ -15,7 +15,7 @@ use super::Api;
 use super::error::ApiError;
 use super::extract::{Access, Body, Client};
 use super::fields::{CheckedScope, store_status};
-use super::prompt::{PromptBody, ParsedRequest};
+use super::prompt::{ParsedRequest, PromptBody};
 use super::prompt_body::{Caller, PromptOutput, tokenize};
 use crate::pick_options::{GivenPickOptions, PickOptionsError};
 

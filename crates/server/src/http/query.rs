@@ -17,7 +17,7 @@ use super::Api;
 use super::error::ApiError;
 use super::extract::Access;
 use super::fields::CheckedScope;
-use super::prompt::{PromptBody, PromptRequest, ParsedRequest};
+use super::prompt::{ParsedRequest, PromptBody, PromptRequest};
 use super::query_response::QueryResponse;
 use super::tiered_response::tiered_response;
 use crate::access::tokens_of_blocks;

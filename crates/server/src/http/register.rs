@@ -13,7 +13,7 @@ use flash_indexer_discovery::{VllmAddress, VllmEngine, VllmError};
 use flash_indexer_ingest::is_bound;
 use flash_indexer_telemetry::metrics::Limit;
 use flash_indexer_types::endpoints::NO_EVENTS;
-use flash_indexer_types::{EngineKind, InstanceId, RegistrationOutcome, Registration, SharedCaches};
+use flash_indexer_types::{EngineKind, InstanceId, Registration, RegistrationOutcome, SharedCaches};
 
 use super::error::ApiError;
 use super::extract::{Access, Body};

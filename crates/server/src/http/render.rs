@@ -13,7 +13,7 @@ use serde::Serialize;
 use super::Api;
 use super::error::ApiError;
 use super::extract::{Access, Client};
-use super::prompt::{PromptBody, ParsedRequest};
+use super::prompt::{ParsedRequest, PromptBody};
 use super::prompt_body::{self, Caller, PromptOutput, TokenizedPrompt};
 use crate::engines::engine_name;
 

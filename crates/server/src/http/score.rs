@@ -19,7 +19,7 @@ use super::content::Accepted;
 use super::error::ApiError;
 use super::extract::{self, Access, Client, parse, parse_lenient};
 use super::fields::store_status;
-use super::prompt::{PromptBody, ParsedRequest};
+use super::prompt::{ParsedRequest, PromptBody};
 use super::prompt_body::{Caller, PromptOutput, lax, tokenize};
 
 pub(super) async fn completions(

@@ -10,222 +10,112 @@ use prometheus_client::registry::Registry;
 
 use super::{Metrics, registered, resolved};
 
-/// Limit of a queue, a table or a request.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Limit {
-    /// Bytes of messages that are received and not applied yet.
-    Queue,
-    /// Pending registrations, and the messages that they keep.
-    PendingRegistrations,
-    /// Ranks registered because their engine connected.
-    Pods,
-    /// Models added by engines that connected.
-    PodModels,
-    /// Bytes of one engine's messages that are decoded and not applied yet.
-    WriterQueue,
-    /// Live messages kept back until a gap before them is repaired.
-    WaitingMessages,
-    /// Ranks in one stream.
-    RanksPerListener,
-    /// Blocks of a rank whose parent has not been stored yet.
-    WaitingBlocks,
-    /// Sequence hashes of one prefix in one rank.
-    Twins,
-    /// Blocks of a rank that a redefined sequence hash moves.
-    MovedBlocks,
-    /// Salted blocks of a rank.
-    SaltedBlocks,
-    /// Blocks of a rank whose events name their manager.
-    OwnedBlocks,
-    /// Unknown fields of events in one stream.
-    UnknownFields,
-    /// Cache groups of a rank, and blocks in one.
-    CacheGroups,
-    /// Shared caches that a rank is attached to.
-    SharedCaches,
-    /// Open HTTP connections.
-    Connections,
-    /// Bytes of a request's body.
-    BodyBytes,
-    /// Bytes of all bodies that are received and not answered.
-    BodyBytesTotal,
-    /// Bytes of all answers that are not sent yet.
-    AnswerBytesTotal,
-    /// Time without progress of answers that wait for their client to read.
-    UnreadAnswers,
-    /// Requests with large bodies that wait for a thread.
-    LargeRequests,
-    /// Concurrent dumps.
-    Dumps,
-    /// Concurrent digests.
-    Digests,
-    /// Registered peers.
-    Peers,
-    /// Concurrent subscribers of the dashboard's live figures.
-    DashboardSubscribers,
-    /// Concurrent explanations.
-    Explanations,
-    /// Model and tenant pairs.
-    Models,
-    /// Registered ranks.
-    Listeners,
-    /// Blocks with a count of recent uses.
-    RecentUses,
-    /// Predicted blocks.
-    PredictedBlocks,
-    /// Blocks of instances without events.
-    RoutedBlocks,
-    /// Requests in flight that routers report.
-    RequestsInFlight,
-    /// Requests in flight of each instance that is ready, for the endpoint picker.
-    InstanceRequests,
-    /// Concurrent tier lookups on writer threads, and their time.
-    TierLookups,
-    /// Concurrent waits for writers that apply predictions, and their time.
-    PredictionWaits,
-    /// Time that a registration or unregistration waits for other threads.
-    RegistrationWait,
-    /// Ranks listed by one discovery source.
-    DiscoveryTargets,
-    /// Bytes of a name, an endpoint or a salt. Names with control characters also count.
-    Names,
-    /// Addresses and paths that engines and peers must not use.
-    Addresses,
-    /// Engines whose events are pulled.
-    PulledEngines,
-    /// Bytes of an engine's response to a pull.
-    PulledBytes,
-    /// Long responses to pulls that are received at a time.
-    LongPulls,
-    /// Ranks whose events are streamed over gRPC.
-    StreamedRanks,
-    /// Bytes of a batch that is streamed over gRPC.
-    StreamedBytes,
-    /// Snapshots that are received over gRPC at a time, and their bytes.
-    Snapshots,
-    /// Blocks of a pulled engine outside device memory, and partial ones.
-    FollowedBlocks,
-    /// Blocks that a tenant's ranks hold.
-    TenantHeldBlocks,
-    /// Registered ranks of a tenant.
-    TenantRanks,
-    /// Queries of a tenant.
-    TenantQueries,
-    /// Prompt tokens of a tenant.
-    TenantPromptTokens,
-    /// Spans that wait to be sent to the collector.
-    QueuedSpans,
-}
-
-impl Limit {
-    const ALL: [Self; 51] = [
-        Self::Queue,
-        Self::PendingRegistrations,
-        Self::Pods,
-        Self::PodModels,
-        Self::WriterQueue,
-        Self::WaitingMessages,
-        Self::RanksPerListener,
-        Self::WaitingBlocks,
-        Self::Twins,
-        Self::MovedBlocks,
-        Self::SaltedBlocks,
-        Self::OwnedBlocks,
-        Self::UnknownFields,
-        Self::CacheGroups,
-        Self::SharedCaches,
-        Self::Connections,
-        Self::BodyBytes,
-        Self::BodyBytesTotal,
-        Self::AnswerBytesTotal,
-        Self::UnreadAnswers,
-        Self::LargeRequests,
-        Self::Dumps,
-        Self::Digests,
-        Self::Peers,
-        Self::DashboardSubscribers,
-        Self::Explanations,
-        Self::Models,
-        Self::Listeners,
-        Self::RecentUses,
-        Self::PredictedBlocks,
-        Self::RoutedBlocks,
-        Self::RequestsInFlight,
-        Self::InstanceRequests,
-        Self::TierLookups,
-        Self::PredictionWaits,
-        Self::RegistrationWait,
-        Self::DiscoveryTargets,
-        Self::Names,
-        Self::Addresses,
-        Self::PulledEngines,
-        Self::PulledBytes,
-        Self::LongPulls,
-        Self::StreamedRanks,
-        Self::StreamedBytes,
-        Self::Snapshots,
-        Self::FollowedBlocks,
-        Self::TenantHeldBlocks,
-        Self::TenantRanks,
-        Self::TenantQueries,
-        Self::TenantPromptTokens,
-        Self::QueuedSpans,
-    ];
-
-    const fn as_str(self) -> &'static str {
-        match self {
-            Self::Queue => "queue",
-            Self::PendingRegistrations => "arrivals",
-            Self::Pods => "pods",
-            Self::PodModels => "pod_models",
-            Self::WriterQueue => "writer_queue",
-            Self::WaitingMessages => "waiting_messages",
-            Self::RanksPerListener => "ranks_per_listener",
-            Self::WaitingBlocks => "waiting_blocks",
-            Self::Twins => "twins",
-            Self::MovedBlocks => "moved_blocks",
-            Self::SaltedBlocks => "salted_blocks",
-            Self::OwnedBlocks => "owned_blocks",
-            Self::UnknownFields => "unknown_fields",
-            Self::CacheGroups => "cache_groups",
-            Self::SharedCaches => "shared_caches",
-            Self::Connections => "connections",
-            Self::BodyBytes => "body_bytes",
-            Self::BodyBytesTotal => "body_bytes_total",
-            Self::AnswerBytesTotal => "answer_bytes_total",
-            Self::UnreadAnswers => "unread_answers",
-            Self::LargeRequests => "large_requests",
-            Self::Dumps => "dumps",
-            Self::Digests => "digests",
-            Self::Peers => "peers",
-            Self::DashboardSubscribers => "dashboard_subscribers",
-            Self::Explanations => "explanations",
-            Self::Models => "models",
-            Self::Listeners => "listeners",
-            Self::RecentUses => "recent_uses",
-            Self::PredictedBlocks => "predicted_blocks",
-            Self::RoutedBlocks => "routed_blocks",
-            Self::RequestsInFlight => "requests_in_flight",
-            Self::InstanceRequests => "instance_requests",
-            Self::TierLookups => "tier_lookups",
-            Self::PredictionWaits => "prediction_waits",
-            Self::RegistrationWait => "registration_wait",
-            Self::DiscoveryTargets => "discovery_targets",
-            Self::Names => "names",
-            Self::Addresses => "addresses",
-            Self::PulledEngines => "pulled_engines",
-            Self::PulledBytes => "pulled_bytes",
-            Self::LongPulls => "long_pulls",
-            Self::StreamedRanks => "streamed_ranks",
-            Self::StreamedBytes => "streamed_bytes",
-            Self::Snapshots => "snapshots",
-            Self::FollowedBlocks => "followed_blocks",
-            Self::TenantHeldBlocks => "tenant_held_blocks",
-            Self::TenantRanks => "tenant_ranks",
-            Self::TenantQueries => "tenant_queries",
-            Self::TenantPromptTokens => "tenant_prompt_tokens",
-            Self::QueuedSpans => "queued_spans",
-        }
+flash_indexer_types::named_enum! {
+    /// Limit of a queue, a table or a request.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    pub enum Limit {
+        /// Bytes of messages that are received and not applied yet.
+        Queue = "queue",
+        /// Pending registrations, and the messages that they keep.
+        PendingRegistrations = "arrivals",
+        /// Ranks registered because their engine connected.
+        Pods = "pods",
+        /// Models added by engines that connected.
+        PodModels = "pod_models",
+        /// Bytes of one engine's messages that are decoded and not applied yet.
+        WriterQueue = "writer_queue",
+        /// Live messages kept back until a gap before them is repaired.
+        WaitingMessages = "waiting_messages",
+        /// Ranks in one stream.
+        RanksPerListener = "ranks_per_listener",
+        /// Blocks of a rank whose parent has not been stored yet.
+        WaitingBlocks = "waiting_blocks",
+        /// Sequence hashes of one prefix in one rank.
+        Twins = "twins",
+        /// Blocks of a rank that a redefined sequence hash moves.
+        MovedBlocks = "moved_blocks",
+        /// Salted blocks of a rank.
+        SaltedBlocks = "salted_blocks",
+        /// Blocks of a rank whose events name their manager.
+        OwnedBlocks = "owned_blocks",
+        /// Unknown fields of events in one stream.
+        UnknownFields = "unknown_fields",
+        /// Cache groups of a rank, and blocks in one.
+        CacheGroups = "cache_groups",
+        /// Shared caches that a rank is attached to.
+        SharedCaches = "shared_caches",
+        /// Open HTTP connections.
+        Connections = "connections",
+        /// Bytes of a request's body.
+        BodyBytes = "body_bytes",
+        /// Bytes of all bodies that are received and not answered.
+        BodyBytesTotal = "body_bytes_total",
+        /// Bytes of all answers that are not sent yet.
+        AnswerBytesTotal = "answer_bytes_total",
+        /// Time without progress of answers that wait for their client to read.
+        UnreadAnswers = "unread_answers",
+        /// Requests with large bodies that wait for a thread.
+        LargeRequests = "large_requests",
+        /// Concurrent dumps.
+        Dumps = "dumps",
+        /// Concurrent digests.
+        Digests = "digests",
+        /// Registered peers.
+        Peers = "peers",
+        /// Concurrent subscribers of the dashboard's live figures.
+        DashboardSubscribers = "dashboard_subscribers",
+        /// Concurrent explanations.
+        Explanations = "explanations",
+        /// Model and tenant pairs.
+        Models = "models",
+        /// Registered ranks.
+        Listeners = "listeners",
+        /// Blocks with a count of recent uses.
+        RecentUses = "recent_uses",
+        /// Predicted blocks.
+        PredictedBlocks = "predicted_blocks",
+        /// Blocks of instances without events.
+        RoutedBlocks = "routed_blocks",
+        /// Requests in flight that routers report.
+        RequestsInFlight = "requests_in_flight",
+        /// Requests in flight of each instance that is ready, for the endpoint picker.
+        InstanceRequests = "instance_requests",
+        /// Concurrent tier lookups on writer threads, and their time.
+        TierLookups = "tier_lookups",
+        /// Concurrent waits for writers that apply predictions, and their time.
+        PredictionWaits = "prediction_waits",
+        /// Time that a registration or unregistration waits for other threads.
+        RegistrationWait = "registration_wait",
+        /// Ranks listed by one discovery source.
+        DiscoveryTargets = "discovery_targets",
+        /// Bytes of a name, an endpoint or a salt. Names with control characters also count.
+        Names = "names",
+        /// Addresses and paths that engines and peers must not use.
+        Addresses = "addresses",
+        /// Engines whose events are pulled.
+        PulledEngines = "pulled_engines",
+        /// Bytes of an engine's response to a pull.
+        PulledBytes = "pulled_bytes",
+        /// Long responses to pulls that are received at a time.
+        LongPulls = "long_pulls",
+        /// Ranks whose events are streamed over gRPC.
+        StreamedRanks = "streamed_ranks",
+        /// Bytes of a batch that is streamed over gRPC.
+        StreamedBytes = "streamed_bytes",
+        /// Snapshots that are received over gRPC at a time, and their bytes.
+        Snapshots = "snapshots",
+        /// Blocks of a pulled engine outside device memory, and partial ones.
+        FollowedBlocks = "followed_blocks",
+        /// Blocks that a tenant's ranks hold.
+        TenantHeldBlocks = "tenant_held_blocks",
+        /// Registered ranks of a tenant.
+        TenantRanks = "tenant_ranks",
+        /// Queries of a tenant.
+        TenantQueries = "tenant_queries",
+        /// Prompt tokens of a tenant.
+        TenantPromptTokens = "tenant_prompt_tokens",
+        /// Spans that wait to be sent to the collector.
+        QueuedSpans = "queued_spans",
     }
 }
 

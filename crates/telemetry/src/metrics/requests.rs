@@ -53,31 +53,18 @@ struct ReasonLabel {
     reason: &'static str,
 }
 
-/// File that is read again while the service runs.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum ReloadedFile {
-    /// Bearer tokens.
-    Tokens,
-    /// Certificates of the listeners.
-    Certificates,
-    /// Token and certificates for requests to peers.
-    PeerCredentials,
-    /// Limits of tenants.
-    Limits,
-}
-
-impl ReloadedFile {
-    const ALL: [Self; 4] = [Self::Tokens, Self::Certificates, Self::PeerCredentials, Self::Limits];
-
-    /// Name of the file, for metrics and logs.
-    #[must_use]
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Tokens => "tokens",
-            Self::Certificates => "certificates",
-            Self::PeerCredentials => "peer_credentials",
-            Self::Limits => "limits",
-        }
+flash_indexer_types::named_enum! {
+    /// File that is read again while the service runs.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    pub enum ReloadedFile {
+        /// Bearer tokens.
+        Tokens = "tokens",
+        /// Certificates of the listeners.
+        Certificates = "certificates",
+        /// Token and certificates for requests to peers.
+        PeerCredentials = "peer_credentials",
+        /// Limits of tenants.
+        Limits = "limits",
     }
 }
 

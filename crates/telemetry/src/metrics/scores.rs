@@ -7,58 +7,30 @@ use prometheus_client::registry::Registry;
 
 use super::{Metrics, registered, resolved};
 
-/// Inputs of a pick of the endpoint picker.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum PickOutcome {
-    /// The prompt and the load.
-    Scored,
-    /// The load alone: the request has no body, or another path.
-    NoPrompt,
-    /// The load alone: the gateway has not sent the body yet. A choice by the body may follow.
-    BodyNotSent,
-    /// The load alone: the body exceeds a limit.
-    TooLarge,
-    /// The load alone: the body did not arrive in time.
-    TooSlow,
-    /// The load alone: the body is no request that an engine answers.
-    InvalidBody,
-    /// The load alone: the model is not registered.
-    UnknownModel,
-    /// The load alone: the prompt could not be tokenized or looked up.
-    Failed,
-    /// No instance: none is ready.
-    NotReady,
-    /// No instance: all have as many requests in flight as they may have.
-    Full,
-}
-
-impl PickOutcome {
-    const ALL: [Self; 10] = [
-        Self::Scored,
-        Self::NoPrompt,
-        Self::BodyNotSent,
-        Self::TooLarge,
-        Self::TooSlow,
-        Self::InvalidBody,
-        Self::UnknownModel,
-        Self::Failed,
-        Self::NotReady,
-        Self::Full,
-    ];
-
-    const fn as_str(self) -> &'static str {
-        match self {
-            Self::Scored => "scored",
-            Self::NoPrompt => "no_prompt",
-            Self::BodyNotSent => "body_not_sent",
-            Self::TooLarge => "too_large",
-            Self::TooSlow => "too_slow",
-            Self::InvalidBody => "invalid_body",
-            Self::UnknownModel => "unknown_model",
-            Self::Failed => "failed",
-            Self::NotReady => "not_ready",
-            Self::Full => "full",
-        }
+flash_indexer_types::named_enum! {
+    /// Inputs of a pick of the endpoint picker.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    pub enum PickOutcome {
+        /// The prompt and the load.
+        Scored = "scored",
+        /// The load alone: the request has no body, or another path.
+        NoPrompt = "no_prompt",
+        /// The load alone: the gateway has not sent the body yet. A choice by the body may follow.
+        BodyNotSent = "body_not_sent",
+        /// The load alone: the body exceeds a limit.
+        TooLarge = "too_large",
+        /// The load alone: the body did not arrive in time.
+        TooSlow = "too_slow",
+        /// The load alone: the body is no request that an engine answers.
+        InvalidBody = "invalid_body",
+        /// The load alone: the model is not registered.
+        UnknownModel = "unknown_model",
+        /// The load alone: the prompt could not be tokenized or looked up.
+        Failed = "failed",
+        /// No instance: none is ready.
+        NotReady = "not_ready",
+        /// No instance: all have as many requests in flight as they may have.
+        Full = "full",
     }
 }
 

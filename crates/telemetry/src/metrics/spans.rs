@@ -7,26 +7,16 @@ use prometheus_client::registry::Registry;
 
 use super::{Metrics, registered, resolved};
 
-/// What became of a span.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum SpanOutcome {
-    /// The collector has it.
-    Exported,
-    /// The collector refused it.
-    Rejected,
-    /// The queue was full, or the service stopped before the collector had it.
-    Dropped,
-}
-
-impl SpanOutcome {
-    const ALL: [Self; 3] = [Self::Exported, Self::Rejected, Self::Dropped];
-
-    const fn as_str(self) -> &'static str {
-        match self {
-            Self::Exported => "exported",
-            Self::Rejected => "rejected",
-            Self::Dropped => "dropped",
-        }
+flash_indexer_types::named_enum! {
+    /// What became of a span.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    pub enum SpanOutcome {
+        /// The collector has it.
+        Exported = "exported",
+        /// The collector refused it.
+        Rejected = "rejected",
+        /// The queue was full, or the service stopped before the collector had it.
+        Dropped = "dropped",
     }
 }
 

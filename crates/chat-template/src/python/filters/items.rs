@@ -12,7 +12,7 @@ use crate::python::limits::{spend, spend_items};
 use crate::python::operators::math;
 use crate::python::sequences;
 use crate::python::text::plain;
-use crate::python::values::{Form, Kind, error, is_hashable, is_true, items, iterator, kind, kind_name, self, tuple};
+use crate::python::values::{self, Form, Kind, error, is_hashable, is_true, items, iterator, kind, kind_name, tuple};
 
 pub(super) fn length(state: &mut State, arguments: &[Value]) -> Result<Value, Error> {
     let [value] = bind("length", arguments, ["obj"], 1)?;
