@@ -47,8 +47,7 @@ pub use score::{
 pub use status::{ErrorBody, Readiness, ReadyStatus, Success, SuccessStatus};
 pub use tiered_query::{DeviceMatches, TierExtensions, TieredMatches, TieredQueryResponse, WorkerRankId};
 pub use workers::{
-    BlocksByTier, ConnectionStatus, Events, Listener, RegisterRequest, Replay, UnregisterRequest, Unregistration,
-    Worker, WorkerKind,
+    BlocksByTier, Events, Listener, RegisterRequest, Replay, UnregisterRequest, Unregistration, Worker, WorkerKind,
 };
 
 /// Values by data-parallel rank. A rank is a text as the key of a JSON object.

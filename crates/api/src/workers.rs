@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::num::NonZeroUsize;
 
 use flash_indexer_core::{PerTier, Tier};
-use flash_indexer_types::{EngineKind, GivenInstanceId, InstanceId, Removal, SharedCacheKind, Trust};
+use flash_indexer_types::{ConnectionStatus, EngineKind, GivenInstanceId, InstanceId, Removal, SharedCacheKind, Trust};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
@@ -261,30 +261,6 @@ impl From<PerTier<usize>> for BlocksByTier {
             host_pinned: blocks[Tier::Host],
             disk: blocks[Tier::Disk],
             external: blocks[Tier::External],
-        }
-    }
-}
-
-/// State of a connection to an engine.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-#[serde(rename_all = "lowercase")]
-pub enum ConnectionStatus {
-    /// Not connected yet.
-    Connecting,
-    /// Connected to the engine.
-    Connected,
-    /// Reconnecting after a lost connection.
-    Disconnected,
-}
-
-impl ConnectionStatus {
-    /// Name in JSON.
-    #[must_use]
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Connecting => "connecting",
-            Self::Connected => "connected",
-            Self::Disconnected => "disconnected",
         }
     }
 }

@@ -32,7 +32,7 @@ pub struct VllmAddress {
     port: u16,
 }
 
-/// The gRPC server of an engine, and how often it is asked.
+/// The gRPC server of an engine, and how often it is polled.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct VllmOptions {
     /// Its address.
@@ -42,7 +42,7 @@ pub struct VllmOptions {
 }
 
 impl VllmOptions {
-    /// Asks every five seconds: ports may change with each start of the engine.
+    /// Polls every five seconds: ports may change with each start of the engine.
     #[must_use]
     pub const fn new(address: VllmAddress) -> Self {
         Self { address, interval: Duration::from_secs(5) }
@@ -118,7 +118,7 @@ impl VllmEngine {
     ///
     /// # Errors
     ///
-    /// When the engine does not answer, or not where it publishes.
+    /// When the engine does not answer, or does not name its endpoints.
     pub async fn ask(address: &VllmAddress, networks: &EngineNetworks) -> Result<Self, VllmError> {
         Ok(Self::of(address, describe(address, networks).await?))
     }
@@ -157,7 +157,7 @@ impl VllmRank {
     }
 }
 
-/// Asks the server repeatedly, and reports the engine's ranks.
+/// Polls the server, and reports the engine's ranks.
 pub(super) async fn watch(
     VllmOptions { address, interval }: VllmOptions,
     template: EngineTemplate,
@@ -212,7 +212,7 @@ fn endpoint_of(address: &VllmAddress, source: &KvEventSource) -> Result<String, 
     connectable(address, endpoint).ok_or_else(|| format!("the endpoint {endpoint:?} is not an address with a port"))
 }
 
-/// The endpoint at which others connect to a publisher. One that binds every address is at the host of the gRPC server.
+/// The endpoint at which subscribers reach a publisher. One that binds every address is at the host of the gRPC server.
 fn connectable(address: &VllmAddress, endpoint: &str) -> Option<String> {
     let (host, port) = endpoint.strip_prefix("tcp://")?.rsplit_once(':')?;
     port.parse::<u16>().ok().filter(|&port| port > 0)?;

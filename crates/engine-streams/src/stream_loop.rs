@@ -4,11 +4,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use flash_indexer_core::DpRank;
-use flash_indexer_ingest::{Connection, Decoders, Delivery, DeliveryGate, Frames, Listener, log_listener};
+use flash_indexer_ingest::{Decoders, Delivery, DeliveryGate, Frames, Listener, log_listener};
 use flash_indexer_proto::engine_events::KvEventBatch;
 use flash_indexer_telemetry::clock::Clock;
 use flash_indexer_telemetry::metrics::{Metrics, StreamedBatch};
 use flash_indexer_telemetry::supervision::Watch;
+use flash_indexer_types::ConnectionStatus;
 use flash_indexer_types::logs::Repeats;
 use tokio::sync::oneshot;
 
@@ -83,7 +84,7 @@ impl StreamLoop {
         };
         let (listener, decoders) = (&self.listener, &self.decoders);
         self.gate.pass(|| {
-            listener.set_connection(Connection::Connected);
+            listener.set_connection(ConnectionStatus::Connected);
             decoders.deliver(listener, Delivery::Connected);
         });
         let mut snapshot = None;
@@ -167,7 +168,7 @@ impl StreamLoop {
     /// Records the end of a call. The next one may reach another process.
     fn fail(&mut self, end: End, repeated: &mut Repeats) {
         let listener = &self.listener;
-        if listener.connection() == Connection::Connected {
+        if listener.connection() == ConnectionStatus::Connected {
             self.gate.pass(|| self.decoders.disconnect(listener));
         }
         let (reason, why, is_counted) = match end {

@@ -3,8 +3,9 @@
 use std::sync::Arc;
 
 use super::decoders::{Decoders, Delivery};
-use super::listener::{Connection, Listener};
+use super::listener::Listener;
 use super::message::Frames;
+use flash_indexer_types::ConnectionStatus;
 
 /// Limit of messages received from one socket before the next socket's turn.
 pub(crate) const MESSAGES_PER_TURN_MAX: usize = 256;
@@ -67,10 +68,10 @@ pub fn receive_from(socket: &mut impl EngineSocket, listener: &Arc<Listener>, de
 fn apply_connection_event(event: ConnectionEvent, listener: &Arc<Listener>, decoders: &Decoders) {
     match event {
         ConnectionEvent::Connected => {
-            listener.set_connection(Connection::Connected);
+            listener.set_connection(ConnectionStatus::Connected);
             decoders.deliver(listener, Delivery::Connected);
         }
-        ConnectionEvent::Lost if listener.connection() == Connection::Connected => {
+        ConnectionEvent::Lost if listener.connection() == ConnectionStatus::Connected => {
             decoders.disconnect(listener);
         }
         ConnectionEvent::Lost => {}

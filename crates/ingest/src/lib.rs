@@ -59,7 +59,7 @@ pub use bound_pods::{PendingRegistration, PodName, Refusal, bound_endpoint, is_b
 pub use decoders::{Decoders, Delivery, OnRetired};
 pub use engine_socket::{ConnectionEvent, EngineSocket, receive_from};
 pub use event_source::{ConnectError, EventSource};
-pub use listener::{Connection, Listener, ListenerOptions, ListenerReport, ListenerState};
+pub use listener::{Listener, ListenerOptions, ListenerReport, ListenerState};
 pub use listener::{MaintainedIndex, ModelSink, RankActivity, RankOwner, ReleaseOutcome, ReplayClient, ReplayProgress};
 pub use message::Frames;
 pub use queues::{QUEUE_BYTES_MIN, default_queue_bytes};

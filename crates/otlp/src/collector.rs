@@ -28,14 +28,14 @@ pub(crate) struct Collector {
     resource: ResourceAttributesWithSchema,
 }
 
-/// What became of a batch.
+/// Outcome of a batch.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Delivery {
-    /// The collector has it. `rejected` of its spans were left out, for this reason.
+    /// The collector accepted it, except for `rejected` of its spans, for this reason.
     Accepted { rejected: u64, cause: String },
-    /// The collector does not take it at any time.
+    /// The collector rejects it for good.
     Refused { cause: String },
-    /// The collector did not receive it, or asks for it again after a time.
+    /// The collector did not receive it, or requests it again after a pause.
     Failed { cause: String, retry_after: Option<Duration> },
 }
 

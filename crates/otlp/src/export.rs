@@ -29,7 +29,7 @@ pub(crate) struct Export {
     metrics: Arc<Metrics>,
     /// The end, once the export is stopped.
     end: Option<Instant>,
-    /// Spans that were lost before the current outage; none while the collector takes every batch as a whole.
+    /// Spans that were lost before the current outage; none while the collector accepts every batch as a whole.
     outage: Option<u64>,
 }
 
@@ -93,7 +93,7 @@ impl Export {
         batch
     }
 
-    /// Sends a batch until the collector has it, or once when the export is stopped. Returns the number of spans that were lost to
+    /// Sends a batch until the collector accepts it, or once when the export is stopped. Returns the number of spans that were lost to
     /// the stop.
     fn deliver(&mut self, batch: Vec<SpanData>) -> u64 {
         let spans = batch.len();
@@ -168,7 +168,7 @@ impl Export {
     fn log_success(&mut self) {
         if let Some(before) = self.outage.take() {
             let lost = self.lost() - before;
-            info!(endpoint = %self.collector.endpoint(), lost, "the collector takes spans again");
+            info!(endpoint = %self.collector.endpoint(), lost, "the collector accepts spans again");
         }
     }
 

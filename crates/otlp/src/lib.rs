@@ -11,7 +11,7 @@
 //! | file | role |
 //! |---|---|
 //! | `endpoint.rs` | the URL of a collector |
-//! | `ratio.rs` | the part of requests that begin a trace |
+//! | `ratio.rs` | the share of requests that begin a trace |
 //! | `queue.rs` | the queue of ended spans |
 //! | `collector.rs` | requests to the collector, and its answers |
 //! | `export.rs` | the thread that sends batches |
@@ -50,7 +50,7 @@ const QUEUED_SPANS_MAX: usize = 8_192;
 pub struct OtlpOptions {
     /// The collector.
     pub endpoint: OtlpEndpoint,
-    /// Part of the requests without a caller's context that are traced.
+    /// Share of the requests without a caller's context that are traced.
     pub sample_ratio: SampleRatio,
     /// Credentials for the collector.
     pub credentials: ClientFiles,
@@ -71,7 +71,7 @@ impl OtlpOptions {
     }
 }
 
-/// The export cannot be started.
+/// Failure to start the export.
 #[derive(Debug, thiserror::Error)]
 pub enum OtlpError {
     /// A file of the credentials cannot be used.

@@ -1,18 +1,18 @@
-//! The part of requests that begin a trace.
+//! Sampling ratio: the share of requests that begin a trace.
 
 use std::str::FromStr;
 
-/// Part of the requests without a caller's context that are traced, from 0 to 1.
+/// Share of the requests without a caller's context that are traced, from 0 to 1.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct SampleRatio(f64);
 
-/// Text that is not a part of requests.
+/// Text that is not a sampling ratio.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("it is not a number from 0 to 1; give 0.01 for one request in a hundred")]
 pub struct SampleRatioError;
 
 impl SampleRatio {
-    /// The part, as a number.
+    /// The ratio as a number.
     #[must_use]
     pub const fn get(self) -> f64 {
         self.0

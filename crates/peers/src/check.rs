@@ -10,12 +10,12 @@ use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, bounded, unbounded};
 use flash_indexer_api::Worker;
 use flash_indexer_core::DpRank;
 use flash_indexer_credentials::{ClientCredentials, ClientFiles};
-use flash_indexer_ingest::{Connection, ListenerReport, ReadAt};
+use flash_indexer_ingest::{ListenerReport, ReadAt};
 use flash_indexer_registry::{Indexer, Shadow, ShadowError};
 use flash_indexer_snapshot::{DumpError, read_dump};
 use flash_indexer_telemetry::metrics::ReloadedFile;
 use flash_indexer_telemetry::supervision::{ThreadKind, Watch};
-use flash_indexer_types::{InstanceId, ModelKey, RankId, Trust, log_rank};
+use flash_indexer_types::{ConnectionStatus, InstanceId, ModelKey, RankId, Trust, log_rank};
 use parking_lot::Mutex;
 use tracing::{info, warn};
 
@@ -310,7 +310,7 @@ impl Check {
                 !matches!(listener.trust, Trust::Recovering | Trust::Approximate) && !listener.partial
             };
             let comparable =
-                move |listener: &ListenerReport| is_settled(listener) && listener.status == Connection::Connected;
+                move |listener: &ListenerReport| is_settled(listener) && listener.status == ConnectionStatus::Connected;
             let comparable = report.listeners.into_iter().filter(move |(_, listener)| comparable(listener));
             comparable.map(move |(dp_rank, listener)| {
                 let rank = RankId { model: report.model.clone(), instance: report.instance.clone(), dp_rank };

@@ -72,7 +72,7 @@ impl KnownBlocks {
 }
 
 impl Hasher {
-    /// A hasher of a stream. `is_complete`: its first batch is the first of the stream.
+    /// Creates the hasher of a stream. `is_complete`: whether its first batch is the first of the stream.
     #[must_use]
     pub fn new(options: HasherOptions, is_complete: bool) -> Self {
         Self { options, is_complete, ranks: BTreeMap::new() }
@@ -146,7 +146,7 @@ impl Rank {
                 if event == EngineEvent::Cleared {
                     self.known = None;
                 }
-                // The service finds an error of such an event itself.
+                // The service detects an error of such an event itself.
                 writer.event(&event);
                 Ok(())
             }
@@ -184,7 +184,7 @@ impl Rank {
                 salt,
             }),
         };
-        // Every other field is left out: it has an input of a hash, or no effect.
+        // The other fields are omitted: each is an input of a hash, or has no effect.
         writer.event(&EngineEvent::Stored(BlockStored {
             block_hashes: stored.block_hashes,
             parent_block_hash: stored.parent_block_hash,

@@ -49,7 +49,7 @@ pub enum RelayError {
     Publish(#[from] PublishError),
 }
 
-/// Follows the engine until `is_stopping` returns true. A lost connection is made again.
+/// Follows the engine until `is_stopping` returns true. It reconnects after a lost connection.
 ///
 /// # Errors
 ///
@@ -82,7 +82,7 @@ struct Connection<'o> {
     /// Sequence number that follows the messages processed so far; none before the first one, unless a replay has shown that
     /// there is none.
     next: Option<u64>,
-    /// The live messages below it were replayed already.
+    /// Live messages with lower sequence numbers were already replayed.
     replayed_to: u64,
     /// Topic of published messages.
     topic: Vec<u8>,
@@ -91,7 +91,7 @@ struct Connection<'o> {
     publisher: Option<Publisher>,
 }
 
-/// Whether the connection is to be followed further.
+/// Whether the relay continues to follow a connection.
 #[derive(PartialEq, Eq)]
 enum FollowOutcome {
     Further,
@@ -114,14 +114,14 @@ impl<'o> Connection<'o> {
     }
 
     /// Relays messages until the connection is lost. The publisher closes with the connection, so that the service sees the
-    /// loss as well, and asks for what it may have missed.
+    /// loss as well, and requests the messages that it may have missed.
     fn follow(mut self, upstream: &mut Upstream) -> Result<(), RelayError> {
         let is_position_known = self.replay_from(0) == ReplayEnd::Complete;
         if is_position_known {
             if self.next.is_none() {
                 self.start_at(0);
             }
-            // The engine may be lost already: a subscriber would take the history for all that there is.
+            // The connection may already be lost: subscribers would take an incomplete history for the whole one.
             if upstream.is_over() {
                 return Ok(());
             }
@@ -226,7 +226,7 @@ impl<'o> Connection<'o> {
         }
         let next = self.next.unwrap_or_default();
         if sequence < next {
-            // A live message that the replay had already.
+            // A live message that was already replayed.
             return Ok(if sequence < self.replayed_to { FollowOutcome::Further } else { FollowOutcome::Restarted });
         }
         if sequence > next {
@@ -241,7 +241,7 @@ impl<'o> Connection<'o> {
         }
         let hashed = self.hasher.hash(message.payload);
         self.next = sequence.checked_add(1);
-        // Earlier, a subscriber would take the messages so far for all that there are.
+        // Subscribers of an earlier publisher would take an incomplete history for the whole one.
         self.open_publisher()?;
         if let Some(publisher) = &self.publisher {
             self.publish(publisher, sequence, &hashed);

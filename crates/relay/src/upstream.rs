@@ -17,7 +17,7 @@ const MESSAGES_PER_TURN_MAX: usize = 256;
 pub(crate) const STOP_CHECK: Duration = Duration::from_millis(100);
 /// Longest wait for the next message of a replay.
 const REPLAY_SILENCE_MAX: Duration = Duration::from_secs(5);
-/// Time of a socket without a connection, after which a new one reads the keys again.
+/// Time after which a socket without a connection is replaced by a new one, which reads the keys again.
 const CONNECT_DEADLINE: Duration = Duration::from_secs(10);
 const MONITOR: &str = "inproc://engine-connection";
 
@@ -110,7 +110,7 @@ impl Drop for Upstream {
 /// Outcome of a replay.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum ReplayEnd {
-    /// The engine has sent all that it has.
+    /// The engine has sent every message that it still had.
     Complete,
     /// The engine did not answer, or stopped in between.
     Silent,

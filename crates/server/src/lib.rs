@@ -55,7 +55,7 @@ pub use flash_indexer_discovery::{
     DiscoveryOptions, DiscoverySource, DnsName, DnsNameError, DnsOptions, EngineTemplate, KubernetesNamespace,
     KubernetesOptions, NamespaceError, VllmAddress, VllmAddressError, VllmOptions,
 };
-pub use flash_indexer_ingest::{Connection, ListenerReport, QUEUE_BYTES_MIN, ReleaseOutcome, ReplayProgress};
+pub use flash_indexer_ingest::{ListenerReport, QUEUE_BYTES_MIN, ReleaseOutcome, ReplayProgress};
 pub use flash_indexer_otlp::{OtlpEndpoint, OtlpEndpointError, OtlpOptions, SampleRatio, SampleRatioError};
 pub use flash_indexer_peers::{PeerDeadlines, PeerUrl, PeerUrlError, RecoveryError, SnapshotOptions};
 pub use flash_indexer_registry::{
@@ -70,8 +70,8 @@ pub use flash_indexer_types::names::{
 };
 pub use flash_indexer_types::networks::{EngineNetwork, EngineNetworkError, EngineNetworks};
 pub use flash_indexer_types::{
-    InstanceId, InstanceIdError, ModelKey, Position, RankId, Registration, RegistrationOutcome, Trust,
-    use_random_hash_key,
+    ConnectionStatus, InstanceId, InstanceIdError, ModelKey, Position, RankId, Registration, RegistrationOutcome,
+    Trust, use_random_hash_key,
 };
 pub use grpc::EndpointPickerOptions;
 pub use server::{Server, ServerOptions, StartError};

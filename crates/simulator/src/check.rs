@@ -3,10 +3,10 @@
 use std::collections::BTreeMap;
 
 use flash_indexer_core::Tier;
-use flash_indexer_ingest::{Connection, ListenerReport};
+use flash_indexer_ingest::ListenerReport;
 use flash_indexer_registry::{Query, QueryOptions, TokenPrompt};
 use flash_indexer_telemetry::metrics::TextFormat;
-use flash_indexer_types::{ModelKey, RankId, Trust};
+use flash_indexer_types::{ConnectionStatus, ModelKey, RankId, Trust};
 use flash_indexer_wire::Pending;
 
 use crate::engine::Depths;
@@ -131,7 +131,7 @@ impl World {
             Trust::Degraded | Trust::Recovering if report.last_error.is_none() => {
                 return Err(format!("{} without a reason", observed.trust.as_str()));
             }
-            Trust::Exact if link.known.is_lost || report.status != Connection::Connected => {
+            Trust::Exact if link.known.is_lost || report.status != ConnectionStatus::Connected => {
                 return Err(format!("exact while the connection is {:?}", report.status));
             }
             Trust::Exact if is_settled => {

@@ -16,7 +16,7 @@
 //! # Cost
 //!
 //! Without a [`Tracer`] in the process, a stage costs one load and one branch. With one, a request that is not sampled costs the
-//! decision, and a stage of it one look at a thread-local value.
+//! decision, and a stage of it one read of a thread-local value.
 //!
 //! | file | role |
 //! |---|---|

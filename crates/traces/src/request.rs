@@ -11,7 +11,7 @@ use opentelemetry_sdk::trace::{SdkTracer, SdkTracerProvider};
 use crate::caller::Caller;
 use crate::stages;
 
-/// Makes spans of requests. Clones share its exporter.
+/// Creates the spans of requests. Clones share its exporter.
 #[derive(Debug, Clone)]
 pub struct Tracer(SdkTracer);
 
@@ -84,7 +84,7 @@ impl RequestSpan {
         stages::CurrentGuard::of(self.context.clone())
     }
 
-    /// Adds the status of the answer. `error` names the kind of error if the service failed to answer; a wrong request is none.
+    /// Adds the status of the answer. `error` names the kind of error if the service failed to answer; a client error is not one.
     pub fn finish(&self, status: KeyValue, error: Option<&str>) {
         let span = self.context.span();
         span.set_attribute(status);

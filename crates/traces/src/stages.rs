@@ -6,7 +6,7 @@ use opentelemetry::trace::{Span as _, SpanKind, TraceContextExt, Tracer as _};
 use opentelemetry::{Context, ContextGuard, KeyValue};
 use opentelemetry_sdk::trace::{SdkTracer, Span};
 
-/// Whether a tracer was made in this process. It never becomes false again.
+/// Whether this process has created a tracer. It is never reset.
 static IS_ENABLED: AtomicBool = AtomicBool::new(false);
 
 /// Lets stages look for a current request.

@@ -18,6 +18,7 @@
 //! | `doubt` | gaps in the event stream of a rank ([`Doubt`]) |
 //! | `event_context` | time of an event and reason of a removal, for explanations ([`EventContext`]) |
 //! | `clear_cause` | causes of the loss of all blocks of a rank ([`ClearCause`]) |
+//! | `connection_status` | state of a connection to an engine |
 //! | `engine` | kinds of engines, and the meaning of their removals |
 //! | `discovery` | states of discovery sources and of the ranks that they name |
 //! | `schema` | JSON schemas of types that serialize themselves |
@@ -31,6 +32,7 @@
 //! The crate has no I/O, no threads and no clock.
 
 mod clear_cause;
+mod connection_status;
 mod discovery;
 mod doubt;
 pub mod endpoints;
@@ -51,6 +53,7 @@ mod shared_cache;
 mod trust;
 
 pub use clear_cause::ClearCause;
+pub use connection_status::ConnectionStatus;
 pub use discovery::{SourceKind, SourceState, TargetState};
 pub use doubt::{Doubt, Ordinal};
 pub use engine::{EngineKind, Removal};

@@ -1,7 +1,7 @@
 //! Findings about one observed stream. Pure.
 
-use flash_indexer_api::{ConnectionStatus, Listener};
-use flash_indexer_types::Trust;
+use flash_indexer_api::Listener;
+use flash_indexer_types::{ConnectionStatus, Trust};
 use flash_indexer_wire::plural;
 
 use super::finding::Finding;

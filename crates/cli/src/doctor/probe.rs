@@ -3,9 +3,10 @@
 use std::ops::ControlFlow;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use flash_indexer_api::{ConnectionStatus, Listener};
+use flash_indexer_api::Listener;
 use flash_indexer_core::DpRank;
 use flash_indexer_core::hashing::BlockSize;
+use flash_indexer_types::ConnectionStatus;
 use flash_indexer_types::endpoints::{is_pulled, is_streamed};
 use flash_indexer_wire::{LiveMessage, ReplayReply, TranslatorOptions};
 

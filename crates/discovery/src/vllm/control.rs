@@ -27,7 +27,7 @@ const CALL_DEADLINE: Duration = Duration::from_secs(5);
 /// Limit of a response, in bytes.
 const RESPONSE_BYTES_MAX: usize = 1 << 20;
 
-/// What an engine says of itself.
+/// An engine's description of itself.
 #[derive(Debug, Clone, Default)]
 pub(super) struct EngineDescription {
     /// Publishers of its events.
@@ -38,7 +38,7 @@ pub(super) struct EngineDescription {
     pub(super) block_size: Option<BlockSize>,
 }
 
-/// Engine that does not say where it publishes.
+/// Failure to learn where an engine publishes.
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum VllmError {
     /// The address of its host is refused.

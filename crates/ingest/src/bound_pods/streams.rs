@@ -6,9 +6,10 @@ use std::time::{Duration, Instant};
 
 use flash_indexer_core::DpRank;
 use flash_indexer_core::keyed::KeyedMap;
+use flash_indexer_types::ConnectionStatus;
 
 use super::{ConnectionId, PendingRegistration, PodName, Refusal};
-use crate::listener::{Connection, Listener};
+use crate::listener::Listener;
 use crate::message::Live;
 
 /// Limit of the unregistered ranks of one decoder.
@@ -112,7 +113,7 @@ impl PodStreams {
             State::Registered(listener) => {
                 let seen = match stream.connection {
                     Some(last) if last == connection => Seen::Same,
-                    Some(last) if connection < last && listener.connection() == Connection::Connected => {
+                    Some(last) if connection < last && listener.connection() == ConnectionStatus::Connected => {
                         Seen::Duplicate
                     }
                     _ => Seen::Reconnected,
@@ -236,7 +237,7 @@ impl PodStreams {
     }
 
     /// Attaches a shadow to a rank. Returns the state of the rank's connection; none if the rank has no listener.
-    pub(crate) fn attach_shadow(&mut self, shadow: &Arc<Listener>) -> Option<Connection> {
+    pub(crate) fn attach_shadow(&mut self, shadow: &Arc<Listener>) -> Option<ConnectionStatus> {
         let stream = self.stream_of(shadow)?;
         let State::Registered(listener) = &stream.state else { return None };
         let connection = listener.connection();

@@ -10,6 +10,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
 
 use crossbeam_channel::{Receiver, bounded};
+use flash_indexer_types::ConnectionStatus;
 use flash_indexer_wire::Replay;
 use parking_lot::Mutex;
 
@@ -17,7 +18,7 @@ use self::decoder::Decoder;
 pub use self::delivery::{Delivery, OnRetired};
 use self::delivery::{QueueKey, Work};
 use super::bound_pods::PendingRegistration;
-use super::listener::{Connection, Listener, NoticeKind};
+use super::listener::{Listener, NoticeKind};
 #[cfg(test)]
 use super::queues::TakenEntry;
 use super::queues::{QueuedWork, Queues};
@@ -142,7 +143,7 @@ impl Decoders {
     /// behind the messages that were delivered before.
     pub fn disconnect(&self, listener: &Arc<Listener>) {
         let number = listener.send_notice(NoticeKind::Disconnected);
-        listener.set_connection(Connection::Disconnected);
+        listener.set_connection(ConnectionStatus::Disconnected);
         self.deliver(listener, Delivery::Disconnected(number));
     }
 

@@ -6,7 +6,7 @@ use std::time::Instant;
 use crossbeam_channel::Receiver;
 use flash_indexer_core::DpRank;
 use flash_indexer_telemetry::metrics::{CurveSocket, Limit};
-use flash_indexer_types::InstanceId;
+use flash_indexer_types::{ConnectionStatus, InstanceId};
 use flash_indexer_wire::Start;
 
 use super::decoder::Decoder;
@@ -16,7 +16,7 @@ use crate::bound_pods::{
     ConnectionId, MessageOutcome, PendingRegistration, Pod, PodMessage, PodName, Refusal, Refused, RoutedMessage,
     queue_for,
 };
-use crate::listener::{Connection, Listener, NoticeKind};
+use crate::listener::{Listener, NoticeKind};
 use crate::listener_decoder::ListenerDecoder;
 use crate::message::Live;
 
@@ -195,7 +195,7 @@ impl Decoder {
     pub(super) fn attach_shadow(&mut self, shadow: &Arc<Listener>, now: Instant) {
         let Some(connection) = self.pods.attach_shadow(shadow) else { return };
         shadow.set_connection(connection);
-        if connection == Connection::Connected || shadow.options.replay_endpoint.is_some() {
+        if connection == ConnectionStatus::Connected || shadow.options.replay_endpoint.is_some() {
             self.with_decoder(shadow, |decoder, _| decoder.connected(now));
         }
     }
@@ -218,7 +218,7 @@ impl Decoder {
         for listener in listeners.filter(|listener| pods.contains(&listener.pod_name())) {
             let number = listener.send_notice(NoticeKind::Disconnected);
             listener.receive_notice(NoticeKind::Disconnected, number);
-            listener.set_connection(Connection::Disconnected);
+            listener.set_connection(ConnectionStatus::Disconnected);
             self.with_decoder(&listener, |decoder, _| decoder.connection_lost(number));
         }
     }

@@ -26,10 +26,10 @@ use self::activity::StreamActivity;
 use self::held_ranks::HeldRanks;
 pub use self::held_ranks::ReleaseOutcome;
 pub use self::options::ListenerOptions;
-pub use self::report::{Connection, ListenerReport, ReplayProgress};
+pub use self::report::{ListenerReport, ReplayProgress};
 pub use self::sink::{MaintainedIndex, ModelSink, RankOwner};
 use flash_indexer_types::names::shorten;
-use flash_indexer_types::{Doubt, InstanceId, Trust};
+use flash_indexer_types::{ConnectionStatus, Doubt, InstanceId, Trust};
 
 use self::status::{SharedStatus, Status};
 pub(crate) use self::trust::NoticeKind;
@@ -193,23 +193,25 @@ impl Listener {
     }
 
     /// State of the connection.
-    pub fn connection(&self) -> Connection {
+    pub fn connection(&self) -> ConnectionStatus {
         self.state.status.lock().connection
     }
 
     /// Records a change of the connection.
-    pub fn set_connection(&self, connection: Connection) {
+    pub fn set_connection(&self, connection: ConnectionStatus) {
         let repeated = {
             let mut status = self.state.status.lock();
             status.connection = connection;
             match connection {
-                Connection::Connected => status.connects.count(Instant::now()),
-                Connection::Connecting | Connection::Disconnected => status.disconnects.count(Instant::now()),
+                ConnectionStatus::Connected => status.connects.count(Instant::now()),
+                ConnectionStatus::Connecting | ConnectionStatus::Disconnected => {
+                    status.disconnects.count(Instant::now())
+                }
             }
         };
         match (connection, repeated) {
-            (Connection::Connected, Some(times)) => log_listener!(info, self, times, "engine connected"),
-            (Connection::Connected, None) => log_listener!(debug, self, "engine connected"),
+            (ConnectionStatus::Connected, Some(times)) => log_listener!(info, self, times, "engine connected"),
+            (ConnectionStatus::Connected, None) => log_listener!(debug, self, "engine connected"),
             (_, Some(times)) => log_listener!(warn, self, times, "engine disconnected; reconnecting"),
             (_, None) => log_listener!(debug, self, "engine disconnected; reconnecting"),
         }

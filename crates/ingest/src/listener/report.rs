@@ -5,33 +5,11 @@ use std::fmt;
 use std::num::NonZeroUsize;
 
 use flash_indexer_core::{DpRank, WorkerRank};
-use flash_indexer_types::{Removal, SharedCaches, Trust};
+use flash_indexer_types::{ConnectionStatus, Removal, SharedCaches, Trust};
 use flash_indexer_wire::{Pending, plural};
 
 use super::Listener;
 use super::activity::RankActivity;
-
-/// State of a subscription's connection.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Connection {
-    /// Not connected yet.
-    Connecting,
-    /// Connected to the engine.
-    Connected,
-    /// Reconnecting after a lost connection.
-    Disconnected,
-}
-
-impl Connection {
-    /// Name in JSON and metrics.
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Connecting => "connecting",
-            Self::Connected => "connected",
-            Self::Disconnected => "disconnected",
-        }
-    }
-}
 
 /// Progress of a running replay.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -75,7 +53,7 @@ pub struct ListenerReport {
     /// Copies that one removal event of the engine removes.
     pub removal: Removal,
     /// State of the connection.
-    pub status: Connection,
+    pub status: ConnectionStatus,
     /// Sequence number of the last applied message.
     pub last_seq: Option<u64>,
     /// Milliseconds since it was applied.

@@ -8,11 +8,11 @@ use std::time::Instant;
 
 use flash_indexer_core::DpRank;
 use flash_indexer_types::logs::Repeats;
-use flash_indexer_types::{Ordinal, Trust};
+use flash_indexer_types::{ConnectionStatus, Ordinal, Trust};
 use flash_indexer_wire::Pending;
 use parking_lot::{Mutex, MutexGuard};
 
-use super::report::{Connection, ReplayProgress};
+use super::report::ReplayProgress;
 use super::trust::{LossPosition, TrustLedger, TrustOfRanks};
 
 /// The status of a listener. Queries read the trust in its ranks without the lock.
@@ -78,7 +78,7 @@ impl Drop for StatusGuard<'_> {
 /// Connection, trust and counters of one listener.
 #[derive(Debug)]
 pub(super) struct Status {
-    pub(super) connection: Connection,
+    pub(super) connection: ConnectionStatus,
     pub(super) connects: Repeats,
     pub(super) disconnects: Repeats,
     pub(super) trust: TrustLedger,
@@ -92,7 +92,7 @@ pub(super) struct Status {
 impl Status {
     pub(super) fn new(never_exact: Option<&'static str>) -> Self {
         Self {
-            connection: Connection::Connecting,
+            connection: ConnectionStatus::Connecting,
             connects: Repeats::default(),
             disconnects: Repeats::default(),
             trust: TrustLedger::new(never_exact),

@@ -15,7 +15,7 @@ use std::time::Instant;
 use flash_indexer_core::DpRank;
 use flash_indexer_telemetry::metrics::{Limit, Metrics};
 use flash_indexer_types::logs::Repeats;
-use flash_indexer_types::{ClearCause, EngineKind};
+use flash_indexer_types::{ClearCause, ConnectionStatus, EngineKind};
 use flash_indexer_wire::{
     Action, BatchOutline, ClearReason, EngineAdapter, Numbering, Replay, ReplayReply, Stream, StreamLimits,
     StreamOptions, StreamPosition, StreamTrust, TopicNames, Translator,
@@ -27,7 +27,7 @@ use self::readings::PendingRead;
 use self::unknown_fields::UnknownFields;
 use super::bound_pods::Seen;
 use super::change::Change;
-use super::listener::{Connection, Listener, NoticeKind};
+use super::listener::{Listener, NoticeKind};
 use super::message::{Live, Message};
 use crate::log_listener;
 
@@ -267,10 +267,10 @@ impl ListenerDecoder {
         match seen {
             Seen::Same => {}
             Seen::Reconnected => {
-                if self.listener.connection() == Connection::Connected {
+                if self.listener.connection() == ConnectionStatus::Connected {
                     self.disconnected();
                 }
-                self.listener.set_connection(Connection::Connected);
+                self.listener.set_connection(ConnectionStatus::Connected);
                 self.connected(now);
             }
             Seen::Duplicate => {

@@ -5,11 +5,12 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use flash_indexer_core::DpRank;
+use flash_indexer_types::ConnectionStatus;
 use flash_indexer_wire::Replay;
 
 use super::{DECODER_PANICKED, ListenerDecoder};
 use crate::change::Change;
-use crate::listener::{Connection, Listener};
+use crate::listener::Listener;
 
 /// Reason why a restored rank is degraded after a panic.
 const HELD_STATE_LOST: &str =
@@ -51,7 +52,7 @@ impl ListenerDecoder {
         }
         // Whether the connection was interrupted before is not known any more.
         held.stream.disconnected();
-        if held.listener.connection() == Connection::Connected {
+        if held.listener.connection() == ConnectionStatus::Connected {
             held.stream.connected(now);
         }
         held.tail_lost(now);
@@ -81,7 +82,7 @@ impl ListenerDecoder {
         restarted.forget_ranks();
         restarted.changes.push(Change::RecordLoss(None, why.to_owned()));
         restarted.stream.release(None, now);
-        if restarted.listener.connection() == Connection::Connected {
+        if restarted.listener.connection() == ConnectionStatus::Connected {
             restarted.stream.connected(now);
         }
         restarted.execute();

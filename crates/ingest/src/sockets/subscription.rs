@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 
 use flash_indexer_curve::Curve;
 use flash_indexer_telemetry::metrics::{CurveSocket, Limit};
+use flash_indexer_types::ConnectionStatus;
 use flash_indexer_types::logs::Repeats;
 use tracing::warn;
 
@@ -12,7 +13,7 @@ use super::resolver::{Addresses, HostName, LookupError};
 use super::{BYTES_PER_DELIVERY, CONNECT_TIMEOUT_MS, MESSAGE_BYTES_MAX, RECEIVE_QUEUE_UNBOUNDED};
 use crate::decoders::Decoders;
 use crate::engine_socket::{ConnectionEvent, EngineSocket, MESSAGES_PER_TURN_MAX, receive_from};
-use crate::listener::{Connection, Listener};
+use crate::listener::Listener;
 use crate::log_listener;
 use crate::message::Frames;
 
@@ -118,7 +119,7 @@ impl Subscription {
 
     /// The host name, if a lookup is due. The caller starts the lookup.
     pub(super) fn name_to_look_up(&mut self) -> Option<HostName> {
-        let is_connected = self.listener.connection() == Connection::Connected;
+        let is_connected = self.listener.connection() == ConnectionStatus::Connected;
         let lookup = self.lookup.as_mut().filter(|_| !is_connected)?;
         if lookup.started_at.is_some_and(|started| started.elapsed() < LOOKUP_INTERVAL) {
             return None;
@@ -130,7 +131,7 @@ impl Subscription {
     /// Connects to an address of the host: to the next one if the last one did not respond.
     pub(super) fn connect_to_resolved(&mut self, addresses: Addresses) {
         let Some(lookup) = &mut self.lookup else { return };
-        if self.listener.connection() == Connection::Connected {
+        if self.listener.connection() == ConnectionStatus::Connected {
             return;
         }
         let addresses = match addresses {

@@ -9,6 +9,7 @@ use crossbeam_channel::{Receiver, Sender, unbounded};
 use flash_indexer_curve::Curve;
 use flash_indexer_telemetry::metrics::Limit;
 use flash_indexer_telemetry::supervision::{SupervisedThread, Supervisor, ThreadKind, Watch};
+use flash_indexer_types::ConnectionStatus;
 use parking_lot::Mutex;
 use tracing::{debug, warn};
 
@@ -18,7 +19,7 @@ use super::resolver::{Addresses, HostName, LookupError, Resolver};
 use super::subscription::Subscription;
 use crate::decoders::{Decoders, Delivery, OnRetired};
 use crate::event_source::ConnectError;
-use crate::listener::{Connection, Listener, ReplayClient};
+use crate::listener::{Listener, ReplayClient};
 use crate::log_listener;
 
 /// Interval at which host names are resolved again and abandoned subscriptions are reopened.
@@ -213,7 +214,7 @@ impl SocketLoop {
         }
         for subscription in std::mem::take(&mut self.open).into_values() {
             let listener = Arc::clone(&subscription.listener);
-            if listener.connection() == Connection::Connected {
+            if listener.connection() == ConnectionStatus::Connected {
                 self.decoders.disconnect(&listener);
             }
             self.reopen_queue.push(listener);

@@ -8,11 +8,11 @@ use flash_indexer_curve::{Curve, CurveFiles, KeyPair};
 use flash_indexer_sim::{Publisher, PublisherOptions};
 use flash_indexer_telemetry::metrics::CurveSocket;
 use flash_indexer_test_support::wait_for;
-use flash_indexer_types::Trust;
+use flash_indexer_types::{ConnectionStatus, Trust};
 use tempfile::TempDir;
 
 use super::fixture::{Fixture, PATIENCE, RANK, chain_after, payload};
-use crate::{BoundOptions, Connection, QUEUE_BYTES_MIN};
+use crate::{BoundOptions, QUEUE_BYTES_MIN};
 
 /// A process with a key pair and both lists, as files.
 struct Party {
@@ -137,7 +137,7 @@ fn neither_side_falls_back_to_a_connection_without_curve() {
     secure.publish(0, &payload(1)).expect("published");
     fixture.wait(1, 0, Trust::Exact);
     for listener in [with_key, without_key] {
-        assert_ne!(listener.connection(), Connection::Connected);
+        assert_ne!(listener.connection(), ConnectionStatus::Connected);
         assert_eq!(listener.report(RANK).last_seq, None);
     }
 }

@@ -8,11 +8,11 @@ use std::thread::JoinHandle;
 use flash_indexer_relay::{HasherOptions, RelayOptions};
 use flash_indexer_sim::{Publisher, PublisherOptions};
 use flash_indexer_test_support::wait_for;
-use flash_indexer_types::Trust;
+use flash_indexer_types::{ConnectionStatus, Trust};
 use flash_indexer_wire::EngineAdapter;
 
 use super::fixture::{Fixture, PATIENCE, RANK, chain_after, payload};
-use crate::{Connection, QUEUE_BYTES_MIN};
+use crate::QUEUE_BYTES_MIN;
 
 /// An engine with its relay, and a fixture that follows the relay.
 struct Relayed {
@@ -81,7 +81,7 @@ impl Relayed {
         stop.store(true, Ordering::Relaxed);
         thread.join().expect("no panic");
         let listener = self.fixture.listener(0);
-        let is_lost = || (listener.connection() != Connection::Connected).then_some(());
+        let is_lost = || (listener.connection() != ConnectionStatus::Connected).then_some(());
         wait_for("the loss of the connection", PATIENCE, is_lost);
     }
 
@@ -132,7 +132,7 @@ fn a_restarted_engine_is_followed_from_its_start() {
     relayed.fixture.wait(0, 3, Trust::Exact);
     drop(relayed.engine.take());
     let listener = relayed.fixture.listener(0);
-    let is_lost = || (listener.connection() != Connection::Connected).then_some(());
+    let is_lost = || (listener.connection() != ConnectionStatus::Connected).then_some(());
     wait_for("the loss of the connection, as of the engine's own", PATIENCE, is_lost);
     relayed.start_engine();
     relayed.keep(0, &payload(10));

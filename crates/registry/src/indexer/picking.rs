@@ -2,11 +2,10 @@
 
 use std::time::Duration;
 
-use flash_indexer_ingest::Connection;
 use flash_indexer_routing::{Candidate, InFlightRequest, InstanceFilter, PickOptions, RequestKey, pick};
 use flash_indexer_telemetry::metrics::Limit;
 use flash_indexer_types::names::{NameField, check_names};
-use flash_indexer_types::{InstanceId, ModelKey};
+use flash_indexer_types::{ConnectionStatus, InstanceId, ModelKey};
 
 use super::scoring::PredictError;
 use super::{Indexer, QueryError};
@@ -167,5 +166,5 @@ fn is_ready(search: &Search<'_>, instance: &InstanceId) -> bool {
     let instances = model.instances.read();
     let Some(known) = instances.get(instance) else { return true };
     let mut listeners = known.listeners.values();
-    !known.listeners.is_empty() && listeners.all(|listener| listener.connection() == Connection::Connected)
+    !known.listeners.is_empty() && listeners.all(|listener| listener.connection() == ConnectionStatus::Connected)
 }

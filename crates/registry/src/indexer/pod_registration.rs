@@ -8,12 +8,14 @@ use crossbeam_channel::{Receiver, Sender, TryRecvError, bounded};
 use flash_indexer_core::DpRank;
 use flash_indexer_core::hashing::BlockSize;
 use flash_indexer_ingest::{
-    BindError, BoundOptions, Connection, Listener, ListenerOptions, PendingRegistration, Refusal, bound_endpoint,
-    is_bound, log_listener,
+    BindError, BoundOptions, Listener, ListenerOptions, PendingRegistration, Refusal, bound_endpoint, is_bound,
+    log_listener,
 };
 use flash_indexer_telemetry::metrics::Limit;
 use flash_indexer_telemetry::supervision::{ThreadKind, Watch};
-use flash_indexer_types::{EmptyModelPolicy, InstanceId, ModelKey, Owner, RankId, Registration, RegistrationOutcome};
+use flash_indexer_types::{
+    ConnectionStatus, EmptyModelPolicy, InstanceId, ModelKey, Owner, RankId, Registration, RegistrationOutcome,
+};
 use parking_lot::Mutex;
 use tracing::{info, warn};
 
@@ -225,7 +227,7 @@ impl Indexer {
         let Some(model) = self.models.read().get(key).cloned() else { return false };
         let instances = model.instances.read();
         let mut listeners = instances.values().flat_map(|instance| instance.listeners.values());
-        listeners.all(|listener| listener.connection() == Connection::Disconnected)
+        listeners.all(|listener| listener.connection() == ConnectionStatus::Disconnected)
     }
 
     /// Unregisters a rank that registered itself, if its block size has changed.
@@ -297,7 +299,7 @@ impl Indexer {
         let Some(timeout) = self.pods.get().and_then(|pods| pods.options.timeout) else { return };
         let pods = self.owned_ranks().into_iter().filter(|(_, owned)| owned.owner == Owner::Pod);
         let listeners = pods.filter_map(|(rank, _)| self.pod_listener(&rank.model, &rank.instance, rank.dp_rank));
-        let unconnected: Vec<_> = listeners.filter(|it| it.connection() != Connection::Connected).collect();
+        let unconnected: Vec<_> = listeners.filter(|it| it.connection() != ConnectionStatus::Connected).collect();
         since.retain(|id, _| unconnected.iter().any(|listener| listener.id == *id));
         for listener in unconnected {
             if now.duration_since(*since.entry(listener.id).or_insert(now)) >= timeout {

@@ -4,10 +4,12 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use flash_indexer_core::{DpRank, RemovedCopies, WorkerId};
-use flash_indexer_ingest::{ConnectError, Connection, Delivery, Listener, ListenerOptions, ListenerState, is_bound};
+use flash_indexer_ingest::{ConnectError, Delivery, Listener, ListenerOptions, ListenerState, is_bound};
 use flash_indexer_telemetry::metrics::Limit;
 use flash_indexer_types::endpoints::{EndpointError, NO_EVENTS, is_ipc, is_pulled, is_streamed};
-use flash_indexer_types::{EngineKind, InstanceId, Owner, Position, Registration, RegistrationOutcome, log_rank};
+use flash_indexer_types::{
+    ConnectionStatus, EngineKind, InstanceId, Owner, Position, Registration, RegistrationOutcome, log_rank,
+};
 use flash_indexer_wire::Start;
 
 use super::cleanup::PendingWork;
@@ -293,7 +295,7 @@ impl Indexer {
             return Err(connect_error(&error));
         }
         if is_routed {
-            listener.set_connection(Connection::Connected);
+            listener.set_connection(ConnectionStatus::Connected);
             self.decoders.deliver(&listener, Delivery::Connected);
         }
         if listener.options.is_bound() {

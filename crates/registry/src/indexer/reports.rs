@@ -6,9 +6,9 @@ use std::time::Instant;
 
 use flash_indexer_core::hashing::BlockSize;
 use flash_indexer_core::{DpRank, RankSize, SharedIndex, WorkerRank};
-use flash_indexer_ingest::{Connection, Listener, ListenerReport, ReplayProgress};
+use flash_indexer_ingest::{Listener, ListenerReport, ReplayProgress};
 use flash_indexer_telemetry::metrics::{IngestQueueState, ListenerState, QueryTotals, State, StateSection, TextFormat};
-use flash_indexer_types::{InstanceId, ModelKey, RankId};
+use flash_indexer_types::{ConnectionStatus, InstanceId, ModelKey, RankId};
 
 use super::Indexer;
 use crate::state_metrics::{StoreState, TokenizationState};
@@ -73,7 +73,7 @@ impl Indexer {
             let Some(model) = models.get(&rank.model) else { return false };
             let instances = model.instances.read();
             let listener = instances.get(&rank.instance).and_then(|instance| instance.listeners.get(&rank.dp_rank));
-            listener.is_some_and(|listener| listener.connection() != Connection::Connected)
+            listener.is_some_and(|listener| listener.connection() != ConnectionStatus::Connected)
         });
         missing.cloned().collect()
     }
@@ -84,7 +84,7 @@ impl Indexer {
         let progress = |rank: &RankId| {
             let instances = models.get(&rank.model)?.instances.read();
             let listener = instances.get(&rank.instance)?.listeners.get(&rank.dp_rank)?;
-            let is_connected = listener.connection() == Connection::Connected;
+            let is_connected = listener.connection() == ConnectionStatus::Connected;
             let catching_up = listener.catching_up().filter(|_| is_connected)?;
             Some((rank.clone(), catching_up.replay))
         };

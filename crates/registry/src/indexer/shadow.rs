@@ -4,9 +4,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use flash_indexer_core::{DpRank, WorkerId, WorkerRank};
-use flash_indexer_ingest::{Connection, Delivery, Listener, ListenerState};
+use flash_indexer_ingest::{Delivery, Listener, ListenerState};
 use flash_indexer_snapshot::{DumpEntry, DumpSink, RankName, RankRecord, Rejection};
-use flash_indexer_types::{InstanceId, ModelKey, Trust};
+use flash_indexer_types::{ConnectionStatus, InstanceId, ModelKey, Trust};
 use flash_indexer_wire::Start;
 
 use super::cleanup::PendingWork;
@@ -34,7 +34,7 @@ pub struct Shadow {
     lists_other_ranks: bool,
 }
 
-/// An instance cannot be rebuilt.
+/// Failure to rebuild an instance.
 #[derive(Debug, thiserror::Error)]
 pub enum ShadowError {
     /// The registration of the instance changed or ended.
@@ -83,7 +83,7 @@ impl Shadow {
         shadow.replaced = replaced;
         let unregistered = shadow.model.instances.read().get(instance).map(|found| found.unregistered.clone());
         for (listener, dp_rank) in shadow.own_ranks(&unregistered.unwrap_or_default()) {
-            // Its stream starts without messages: nothing is waited for.
+            // Its stream starts without messages, so the completion is not awaited.
             indexer.decoders.deliver(&listener, Delivery::IgnoreRank(dp_rank, Box::new(|| {})));
         }
         Ok(shadow)
@@ -122,7 +122,7 @@ impl Shadow {
 
     /// Whether all of its listeners are connected.
     pub fn is_connected(&self) -> bool {
-        self.listeners.values().all(|listener| listener.connection() == Connection::Connected)
+        self.listeners.values().all(|listener| listener.connection() == ConnectionStatus::Connected)
     }
 
     /// Whether every rank is exact.

@@ -245,8 +245,7 @@ mod tests {
     use flash_indexer_core::hashing::{BlockSize, sequence_hashes};
     use flash_indexer_core::oracle::Oracle;
     use flash_indexer_core::{Block, BlockEvent, PrefixIndex as _, RemovedCopies, Tier, WorkerId};
-    use flash_indexer_ingest::Connection;
-    use flash_indexer_types::{EngineKind, InstanceId, ModelKey, Registration, SharedCaches};
+    use flash_indexer_types::{ConnectionStatus, EngineKind, InstanceId, ModelKey, Registration, SharedCaches};
     use proptest::prelude::*;
 
     use super::*;
@@ -372,7 +371,10 @@ mod tests {
                 }
                 // Nothing listens at the endpoints.
                 if let Some(registered) = model.instances.read().get(&name(instance)) {
-                    registered.listeners.values().for_each(|listener| listener.set_connection(Connection::Connected));
+                    registered
+                        .listeners
+                        .values()
+                        .for_each(|listener| listener.set_connection(ConnectionStatus::Connected));
                 }
             }
             Step::Unregister(instance) => drop(model.instances.write().remove(&name(instance))),

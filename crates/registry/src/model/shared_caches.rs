@@ -6,8 +6,8 @@ use std::sync::Arc;
 use flash_indexer_core::{
     Continuations, DpRank, LocalHash, MatchScores, PerTier, RankMatch, SharedIndex, Tier, WorkerRank,
 };
-use flash_indexer_ingest::{Connection, Listener};
-use flash_indexer_types::{EngineKind, InstanceId, Trust};
+use flash_indexer_ingest::Listener;
+use flash_indexer_types::{ConnectionStatus, EngineKind, InstanceId, Trust};
 use rustc_hash::FxHashMap;
 
 use super::Model;
@@ -135,7 +135,7 @@ impl Model {
         for (cache, blocks) in held {
             let ListedCache { rank, listener, attached, .. } = &caches.caches[cache];
             // Engines load nothing from a cache that is not connected.
-            if attached.is_empty() || listener.connection() != Connection::Connected {
+            if attached.is_empty() || listener.connection() != ConnectionStatus::Connected {
                 continue;
             }
             let has_groups = index.has_groups(*rank);
@@ -171,7 +171,7 @@ impl Model {
     ) -> Vec<Credit> {
         let index = self.index();
         let own: FxHashMap<WorkerRank, PerTier<u32>> = found.ranks.iter().map(|it| (it.rank, it.blocks)).collect();
-        let is_connected = |cache: &&usize| caches.caches[**cache].listener.connection() == Connection::Connected;
+        let is_connected = |cache: &&usize| caches.caches[**cache].listener.connection() == ConnectionStatus::Connected;
         let used: BTreeSet<usize> =
             caches.continuing.iter().flat_map(|(_, of)| of).filter(is_connected).copied().collect();
         let used: Vec<usize> = used.into_iter().collect();

@@ -5,12 +5,10 @@ use std::sync::Arc;
 use axum::Json;
 use axum::extract::State;
 use axum::http::HeaderName;
-use flash_indexer_api::{
-    ConnectionStatus, Listener, ModelScope, Replay, SuccessStatus, UnregisterRequest, Unregistration, Worker,
-};
+use flash_indexer_api::{Listener, ModelScope, Replay, SuccessStatus, UnregisterRequest, Unregistration, Worker};
 use flash_indexer_core::{DpRank, RankSize};
-use flash_indexer_ingest::{Connection, ListenerReport, ReplayProgress};
-use flash_indexer_types::EngineKind;
+use flash_indexer_ingest::{ListenerReport, ReplayProgress};
+use flash_indexer_types::{ConnectionStatus, EngineKind};
 
 use super::error::ApiError;
 use super::extract::{Access, Body, Parameters};
@@ -54,9 +52,9 @@ pub(super) async fn list(
     let permitted = reports.into_iter().filter(|report| selection.permits(&report.model));
     let workers = permitted.map(|report| {
         let states = || report.listeners.values().map(|listener| listener.status);
-        let unconnected = states().find(|&status| status != Connection::Connected);
+        let unconnected = states().find(|&status| status != ConnectionStatus::Connected);
         // An instance that is known only from a dump has no listener.
-        let status = unconnected.or_else(|| states().next()).unwrap_or(Connection::Disconnected);
+        let status = unconnected.or_else(|| states().next()).unwrap_or(ConnectionStatus::Disconnected);
         let (instance_id, block_size) = (report.instance, report.block_size.tokens());
         let endpoints = report.listeners.iter().map(|(rank, listener)| (rank.0, listener.endpoint.clone())).collect();
         let sizes = report.sizes;
@@ -72,7 +70,7 @@ pub(super) async fn list(
             model_name: report.model.model_name,
             tenant_id: report.model.tenant_id,
             block_size,
-            status: connection_status(status),
+            status,
             listeners: listeners.collect(),
         }
     });
@@ -88,7 +86,7 @@ fn listener(report: ListenerReport, size: RankSize) -> Listener {
         engine: report.engine.and_then(EngineKind::named),
         lora_name: report.lora_name,
         removal: report.removal,
-        status: connection_status(report.status),
+        status: report.status,
         last_seq: report.last_seq,
         last_event_ms_ago: report.last_event_ms_ago,
         received_seq: report.received_seq,
@@ -105,13 +103,5 @@ fn listener(report: ListenerReport, size: RankSize) -> Listener {
         partial: report.partial,
         rejected: report.rejected.into_iter().map(|(reason, count)| (reason.to_owned(), count)).collect(),
         last_error: report.last_error,
-    }
-}
-
-const fn connection_status(connection: Connection) -> ConnectionStatus {
-    match connection {
-        Connection::Connecting => ConnectionStatus::Connecting,
-        Connection::Connected => ConnectionStatus::Connected,
-        Connection::Disconnected => ConnectionStatus::Disconnected,
     }
 }

@@ -4,10 +4,11 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use crossbeam_channel::{Receiver, RecvTimeoutError};
-use flash_indexer_ingest::{Connection, Decoders, Delivery, DeliveryGate, Frames, Listener, log_listener};
+use flash_indexer_ingest::{Decoders, Delivery, DeliveryGate, Frames, Listener, log_listener};
 use flash_indexer_telemetry::clock::Clock;
 use flash_indexer_telemetry::metrics::{Limit, Metrics, PullOutcome};
 use flash_indexer_telemetry::supervision::Watch;
+use flash_indexer_types::ConnectionStatus;
 use flash_indexer_types::logs::Repeats;
 use flash_indexer_wire::{PullEventError, PullReader, PulledMessage, PulledMessages};
 
@@ -98,7 +99,7 @@ impl PullLoop {
         if is_new {
             self.connection = Some(response.connection);
             self.gate.pass(|| {
-                listener.set_connection(Connection::Connected);
+                listener.set_connection(ConnectionStatus::Connected);
                 decoders.deliver(listener, Delivery::Connected);
             });
         }

@@ -8,10 +8,10 @@ use prometheus_client::registry::Registry;
 use super::{Metrics, registered, resolved};
 
 flash_indexer_types::named_enum! {
-    /// What became of a span.
+    /// Outcome of a span.
     #[derive(Debug, Clone, Copy, PartialEq, Eq)]
     pub enum SpanOutcome {
-        /// The collector has it.
+        /// The collector accepted it.
         Exported = "exported",
         /// The collector refused it.
         Rejected = "rejected",
@@ -33,7 +33,7 @@ pub(super) struct SpanMetrics {
 
 impl SpanMetrics {
     pub(super) fn register(registry: &mut Registry) -> Self {
-        let help = "Spans of traced requests, by what became of them";
+        let help = "Spans of traced requests, by outcome";
         let family = registered(registry, "spans", help, Family::<Outcome, Counter>::default());
         let ended = resolved(&family, SpanOutcome::ALL, |outcome| Outcome { outcome: outcome.as_str() });
         let help = "Requests with spans that the collector did not receive or refused";
@@ -43,7 +43,7 @@ impl SpanMetrics {
 }
 
 impl Metrics {
-    /// Counts spans by what became of them.
+    /// Counts spans by outcome.
     pub fn spans_ended(&self, outcome: SpanOutcome, spans: u64) {
         self.spans.ended[outcome as usize].inc_by(spans);
     }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use flash_indexer_core::DpRank;
-use flash_indexer_types::{EngineKind, Removal};
+use flash_indexer_types::{ConnectionStatus, EngineKind, Removal};
 
 use super::super::finding::Verdict;
 use super::super::follower::StreamSummary;
