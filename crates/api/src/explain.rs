@@ -10,45 +10,34 @@ use serde::de::IgnoredAny;
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 
-use crate::ModelScope;
-use crate::scope::read_with_scope;
+use crate::scope::request_with_scope;
 
-/// Body of `POST /explain`: one of tokens and local hashes.
-#[derive(Debug, Clone, Default, Serialize, Deserialize, ToSchema)]
-#[serde(from = "ExplainRequestFields")]
-pub struct ExplainRequest {
-    /// The tokens of the prompt.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub token_ids: Option<Vec<u32>>,
-    /// The local hashes of the prompt's blocks.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub block_hashes: Option<Hashes>,
-    /// Model and tenant.
-    #[serde(flatten)]
-    pub scope: ModelScope,
-    /// The adapter, for `token_ids`.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub lora_name: Option<String>,
-    /// The cache salt, for `token_ids`.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub cache_salt: Option<String>,
-    /// The instance to explain; all if absent.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub instance_id: Option<GivenInstanceId>,
-    /// Not for this endpoint: a prompt is sent whole. Rejected, because a part of a prompt has another explanation.
-    #[serde(skip_serializing)]
-    #[schema(ignore)]
-    pub after: Option<IgnoredAny>,
+request_with_scope! {
+    /// Body of `POST /explain`: one of tokens and local hashes.
+    #[derive(Debug, Clone, Default, Serialize, Deserialize, ToSchema)]
+    #[serde(from = "ExplainRequestFields")]
+    pub struct ExplainRequest, read as ExplainRequestFields {
+        /// The tokens of the prompt.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        pub token_ids: Option<Vec<u32>>,
+        /// The local hashes of the prompt's blocks.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        pub block_hashes: Option<Hashes>,
+        /// The adapter, for `token_ids`.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        pub lora_name: Option<String>,
+        /// The cache salt, for `token_ids`.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        pub cache_salt: Option<String>,
+        /// The instance to explain; all if absent.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        pub instance_id: Option<GivenInstanceId>,
+        /// Not for this endpoint: a prompt is sent whole. Rejected, because a part of a prompt has another explanation.
+        #[serde(skip_serializing)]
+        #[schema(ignore)]
+        pub after: Option<IgnoredAny>,
+    }
 }
-
-read_with_scope!(ExplainRequestFields => ExplainRequest {
-    token_ids: Option<Vec<u32>>,
-    block_hashes: Option<Hashes>,
-    lora_name: Option<String>,
-    cache_salt: Option<String>,
-    instance_id: Option<GivenInstanceId>,
-    after: Option<IgnoredAny>,
-});
 
 /// List of local hashes.
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]

@@ -4,8 +4,8 @@ use flash_indexer_types::{InstanceId, Trust};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use crate::scope::read_with_scope;
-use crate::{ModelScope, PartialPrompt, StoreStatus};
+use crate::scope::request_with_scope;
+use crate::{PartialPrompt, StoreStatus};
 
 /// Response of `POST /pick`.
 #[derive(Debug, Serialize, Deserialize, ToSchema)]
@@ -76,25 +76,18 @@ pub struct PickWeights {
     pub requests: f64,
 }
 
-/// Body of `POST /done`.
-#[derive(Debug, Serialize, Deserialize, ToSchema)]
-#[serde(from = "DoneRequestFields")]
-pub struct DoneRequest {
-    /// The request, as `/pick` or `/predict` named it.
-    pub request_id: String,
-    /// Model and tenant.
-    #[serde(flatten)]
-    pub scope: ModelScope,
-    /// What has ended; the whole request if absent.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub phase: Option<RequestPhase>,
+request_with_scope! {
+    /// Body of `POST /done`.
+    #[derive(Debug, Serialize, Deserialize, ToSchema)]
+    #[serde(from = "DoneRequestFields")]
+    pub struct DoneRequest, read as DoneRequestFields {
+        /// The request, as `/pick` or `/predict` named it.
+        pub request_id: String,
+        /// What has ended; the whole request if absent.
+        #[serde(skip_serializing_if = "Option::is_none", default, deserialize_with = "crate::by_name::by_name")]
+        pub phase: Option<RequestPhase>,
+    }
 }
-
-read_with_scope!(DoneRequestFields => DoneRequest {
-    request_id: String,
-    #[serde(default, deserialize_with = "crate::by_name::by_name")]
-    phase: Option<RequestPhase>,
-});
 
 /// Part of a request that has ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, ToSchema)]

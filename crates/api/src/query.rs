@@ -8,75 +8,56 @@ use flash_indexer_types::{Trust, hashes};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use crate::scope::read_with_scope;
-use crate::{ByRank, ModelScope};
+use crate::ByRank;
+use crate::scope::request_with_scope;
 
-/// Body of `POST /query`.
-#[derive(Debug, Clone, Default, Serialize, Deserialize, ToSchema)]
-#[serde(from = "TokenQueryFields")]
-pub struct TokenQuery {
-    /// The tokens of the prompt.
-    pub token_ids: Vec<u32>,
-    /// Model and tenant.
-    #[serde(flatten)]
-    pub scope: ModelScope,
-    /// The adapter.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub lora_name: Option<String>,
-    /// The cache salt.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub cache_salt: Option<String>,
-    /// Number of ranks with the deepest match to return.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(value_type = Option<usize>, minimum = 1)]
-    pub top_k: Option<NonZeroUsize>,
-    /// Smallest match in device memory, in tokens, of a returned rank.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub min_score: Option<u64>,
-    /// Cursor of an earlier answer: the prompt continues the prefix that it names.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub after: Option<hashes::AnyHash>,
+request_with_scope! {
+    /// Body of `POST /query`.
+    #[derive(Debug, Clone, Default, Serialize, Deserialize, ToSchema)]
+    #[serde(from = "TokenQueryFields")]
+    pub struct TokenQuery, read as TokenQueryFields {
+        /// The tokens of the prompt.
+        pub token_ids: Vec<u32>,
+        /// The adapter.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        pub lora_name: Option<String>,
+        /// The cache salt.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        pub cache_salt: Option<String>,
+        /// Number of ranks with the deepest match to return.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        #[schema(value_type = Option<usize>, minimum = 1)]
+        pub top_k: Option<NonZeroUsize>,
+        /// Smallest match in device memory, in tokens, of a returned rank.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        pub min_score: Option<u64>,
+        /// Cursor of an earlier answer: the prompt continues the prefix that it names.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        pub after: Option<hashes::AnyHash>,
+    }
 }
 
-read_with_scope!(TokenQueryFields => TokenQuery {
-    token_ids: Vec<u32>,
-    lora_name: Option<String>,
-    cache_salt: Option<String>,
-    top_k: Option<NonZeroUsize>,
-    min_score: Option<u64>,
-    after: Option<hashes::AnyHash>,
-});
-
-/// Body of `POST /query_by_hash`.
-#[derive(Debug, Clone, Default, Serialize, Deserialize, ToSchema)]
-#[serde(from = "HashQueryFields")]
-pub struct HashQuery {
-    /// The local hashes of the prompt's blocks.
-    #[serde(with = "hashes::list")]
-    #[schema(value_type = Vec<hashes::AnyHash>)]
-    pub block_hashes: Vec<LocalHash>,
-    /// Model and tenant.
-    #[serde(flatten)]
-    pub scope: ModelScope,
-    /// Number of ranks with the deepest match to return.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(value_type = Option<usize>, minimum = 1)]
-    pub top_k: Option<NonZeroUsize>,
-    /// Smallest match in device memory, in tokens, of a returned rank.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub min_score: Option<u64>,
-    /// Cursor of an earlier answer: the prompt continues the prefix that it names.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub after: Option<hashes::AnyHash>,
+request_with_scope! {
+    /// Body of `POST /query_by_hash`.
+    #[derive(Debug, Clone, Default, Serialize, Deserialize, ToSchema)]
+    #[serde(from = "HashQueryFields")]
+    pub struct HashQuery, read as HashQueryFields {
+        /// The local hashes of the prompt's blocks.
+        #[serde(with = "hashes::list")]
+        #[schema(value_type = Vec<hashes::AnyHash>)]
+        pub block_hashes: Vec<LocalHash>,
+        /// Number of ranks with the deepest match to return.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        #[schema(value_type = Option<usize>, minimum = 1)]
+        pub top_k: Option<NonZeroUsize>,
+        /// Smallest match in device memory, in tokens, of a returned rank.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        pub min_score: Option<u64>,
+        /// Cursor of an earlier answer: the prompt continues the prefix that it names.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        pub after: Option<hashes::AnyHash>,
+    }
 }
-
-read_with_scope!(HashQueryFields => HashQuery {
-    #[serde(with = "hashes::list")]
-    block_hashes: Vec<LocalHash>,
-    top_k: Option<NonZeroUsize>,
-    min_score: Option<u64>,
-    after: Option<hashes::AnyHash>,
-});
 
 /// Response of a query. The service writes it without this type; a test compares both.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, ToSchema)]

@@ -24,15 +24,38 @@ pub struct ModelScope {
     pub routing_group: Option<String>,
 }
 
-/// Implements `From` for a request that has a scope, from a type that reads all of its fields in one object.
+/// Declares a request with a scope, and a type that reads all of its fields in one object.
 ///
 /// `serde` reads a flattened struct from a copy of all unknown fields. Without one, an unknown field may hold anything.
-macro_rules! read_with_scope {
-    ($fields:ident => $request:ident { $($(#[$attribute:meta])* $field:ident: $type:ty,)* }) => {
+macro_rules! request_with_scope {
+    (
+        $(#[$attribute:meta])*
+        pub struct $request:ident, read as $fields:ident {
+            $(
+                $(#[doc = $text:literal])*
+                $(#[serde($($serde:tt)*)])?
+                $(#[schema($($schema:tt)*)])?
+                pub $field:ident: $type:ty,
+            )*
+        }
+    ) => {
+        $(#[$attribute])*
+        pub struct $request {
+            $(
+                $(#[doc = $text])*
+                $(#[serde($($serde)*)])?
+                $(#[schema($($schema)*)])?
+                pub $field: $type,
+            )*
+            /// Model and tenant.
+            #[serde(flatten)]
+            pub scope: crate::ModelScope,
+        }
+
         #[derive(serde::Deserialize)]
         #[serde(expecting = "a JSON object")]
         struct $fields {
-            $($(#[$attribute])* $field: $type,)*
+            $($(#[serde($($serde)*)])? $field: $type,)*
             model_name: Option<String>,
             modelname: Option<String>,
             model: Option<String>,
@@ -44,13 +67,13 @@ macro_rules! read_with_scope {
             fn from(fields: $fields) -> Self {
                 let $fields { $($field,)* model_name, modelname, model, tenant_id, routing_group } = fields;
                 let scope = crate::ModelScope { model_name, modelname, model, tenant_id, routing_group };
-                Self { scope, $($field,)* }
+                Self { $($field,)* scope }
             }
         }
     };
 }
 
-pub(crate) use read_with_scope;
+pub(crate) use request_with_scope;
 
 impl ModelScope {
     /// The scope of a model, and of a tenant if it is given.

@@ -8,79 +8,58 @@ use flash_indexer_types::{ConnectionStatus, EngineKind, GivenInstanceId, Instanc
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use crate::scope::read_with_scope;
-use crate::{ByRank, ModelScope, SuccessStatus};
+use crate::scope::request_with_scope;
+use crate::{ByRank, SuccessStatus};
 
-/// Body of `POST /register`.
-#[derive(Debug, Serialize, Deserialize, ToSchema)]
-#[serde(from = "RegisterRequestFields")]
-pub struct RegisterRequest {
-    /// The router's name of the instance.
-    pub instance_id: GivenInstanceId,
-    /// Endpoint at which the engine publishes, or `bound`; `vllm://host:port` for the gRPC server of an engine of vLLM, which names
-    /// the endpoints of its ranks. Absent if `events` is `none`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub endpoint: Option<String>,
-    /// Source of the engine's events; `published` if absent.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub events: Option<Events>,
-    /// Blocks that the cache of an engine without events has room for.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schema(value_type = Option<usize>, minimum = 1)]
-    pub cache_blocks: Option<NonZeroUsize>,
-    /// Model and tenant.
-    #[serde(flatten)]
-    pub scope: ModelScope,
-    /// Tokens in a block. An engine of vLLM whose gRPC server is registered names them itself.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schema(minimum = 1)]
-    pub block_size: Option<u32>,
-    /// Data-parallel rank; 0 if absent.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub dp_rank: Option<u32>,
-    /// Endpoint at which the engine replays messages.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub replay_endpoint: Option<String>,
-    /// Adapter of events that name none.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub lora_name: Option<String>,
-    /// Kind of the engine; detected if absent.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub engine: Option<EngineKind>,
-    /// Meaning of the engine's removals.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub removal: Option<Removal>,
-    /// Whether requests use SGLang's `extra_key`.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub extra_keys: Option<bool>,
-    /// `node` or `pool` for a shared cache, whose id begins with the kind and a colon; `instance` if absent.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub kind: Option<WorkerKind>,
-    /// Ids of the shared caches from which the engine loads blocks.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schema(max_items = 8)]
-    pub shared_caches: Option<Vec<GivenInstanceId>>,
+request_with_scope! {
+    /// Body of `POST /register`.
+    #[derive(Debug, Serialize, Deserialize, ToSchema)]
+    #[serde(from = "RegisterRequestFields")]
+    pub struct RegisterRequest, read as RegisterRequestFields {
+        /// The router's name of the instance.
+        pub instance_id: GivenInstanceId,
+        /// Endpoint at which the engine publishes, or `bound`; `vllm://host:port` for the gRPC server of an engine of vLLM, which names
+        /// the endpoints of its ranks. Absent if `events` is `none`.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        pub endpoint: Option<String>,
+        /// Source of the engine's events; `published` if absent.
+        #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "crate::by_name::by_name")]
+        pub events: Option<Events>,
+        /// Blocks that the cache of an engine without events has room for.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        #[schema(value_type = Option<usize>, minimum = 1)]
+        pub cache_blocks: Option<NonZeroUsize>,
+        /// Tokens in a block. An engine of vLLM whose gRPC server is registered names them itself.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        #[schema(minimum = 1)]
+        pub block_size: Option<u32>,
+        /// Data-parallel rank; 0 if absent.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        pub dp_rank: Option<u32>,
+        /// Endpoint at which the engine replays messages.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        pub replay_endpoint: Option<String>,
+        /// Adapter of events that name none.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        pub lora_name: Option<String>,
+        /// Kind of the engine; detected if absent.
+        #[serde(skip_serializing_if = "Option::is_none", default, deserialize_with = "crate::by_name::by_name")]
+        pub engine: Option<EngineKind>,
+        /// Meaning of the engine's removals.
+        #[serde(skip_serializing_if = "Option::is_none", default, deserialize_with = "crate::by_name::by_name")]
+        pub removal: Option<Removal>,
+        /// Whether requests use SGLang's `extra_key`.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        pub extra_keys: Option<bool>,
+        /// `node` or `pool` for a shared cache, whose id begins with the kind and a colon; `instance` if absent.
+        #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "crate::by_name::by_name")]
+        pub kind: Option<WorkerKind>,
+        /// Ids of the shared caches from which the engine loads blocks.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        #[schema(max_items = 8)]
+        pub shared_caches: Option<Vec<GivenInstanceId>>,
+    }
 }
-
-read_with_scope!(RegisterRequestFields => RegisterRequest {
-    instance_id: GivenInstanceId,
-    endpoint: Option<String>,
-    #[serde(default, deserialize_with = "crate::by_name::by_name")]
-    events: Option<Events>,
-    cache_blocks: Option<NonZeroUsize>,
-    block_size: Option<u32>,
-    dp_rank: Option<u32>,
-    replay_endpoint: Option<String>,
-    lora_name: Option<String>,
-    #[serde(default, deserialize_with = "crate::by_name::by_name")]
-    engine: Option<EngineKind>,
-    #[serde(default, deserialize_with = "crate::by_name::by_name")]
-    removal: Option<Removal>,
-    extra_keys: Option<bool>,
-    #[serde(default, deserialize_with = "crate::by_name::by_name")]
-    kind: Option<WorkerKind>,
-    shared_caches: Option<Vec<GivenInstanceId>>,
-});
 
 /// Kind of a registration.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
@@ -114,24 +93,18 @@ pub enum Events {
     None,
 }
 
-/// Body of `POST /unregister`.
-#[derive(Debug, Serialize, Deserialize, ToSchema)]
-#[serde(from = "UnregisterRequestFields")]
-pub struct UnregisterRequest {
-    /// The instance.
-    pub instance_id: GivenInstanceId,
-    /// Model and tenant; all tenants of the model without one.
-    #[serde(flatten)]
-    pub scope: ModelScope,
-    /// Data-parallel rank; all ranks if absent.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub dp_rank: Option<u32>,
+request_with_scope! {
+    /// Body of `POST /unregister`.
+    #[derive(Debug, Serialize, Deserialize, ToSchema)]
+    #[serde(from = "UnregisterRequestFields")]
+    pub struct UnregisterRequest, read as UnregisterRequestFields {
+        /// The instance.
+        pub instance_id: GivenInstanceId,
+        /// Data-parallel rank; all ranks if absent.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        pub dp_rank: Option<u32>,
+    }
 }
-
-read_with_scope!(UnregisterRequestFields => UnregisterRequest {
-    instance_id: GivenInstanceId,
-    dp_rank: Option<u32>,
-});
 
 /// Response of `POST /unregister`.
 #[derive(Debug, Serialize, Deserialize, ToSchema)]
