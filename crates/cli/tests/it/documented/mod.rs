@@ -329,6 +329,7 @@ const FOREIGN_OPTIONS: &[(&str, &str)] = &[
     ("--completion-template", "SGLang"),
     ("--default-chat-template-kwargs", "vLLM"),
     ("--dry-run", "kubectl"),
+    ("--from-file", "kubectl"),
     ("--enable-prompt-tokens-details", "vLLM"),
     ("--kv-events-config", "vLLM, SGLang"),
     ("--lora-modules", "vLLM"),
