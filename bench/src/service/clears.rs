@@ -9,14 +9,15 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow, ensure};
 use flash_indexer_core::SequenceHash;
-use flash_indexer_wire::{BlockRemoved, BlockStored, Encoding, EngineEvent, TokenIds, encode_batch};
+use flash_indexer_wire::{BlockRemoved, EngineEvent};
 use serde::{Deserialize, Serialize};
-use serde_json::{Value, json};
+use serde_json::json;
 
 use super::Waits;
 use super::client::{Connection, Prepared, read_whole};
 use super::content::{BLOCK_TOKENS, cleared};
 use super::ingest::MODEL;
+use super::probe::{PATIENCE, PROBE, Probe, batch, register, stored};
 use super::program::Program;
 use super::sockets::LiveSockets;
 use super::waits::waits;
@@ -30,14 +31,10 @@ const CLEARED_IN_TURN: std::ops::Range<usize> = 1..251;
 const CLEARED_AT_ONCE: std::ops::Range<usize> = 251..501;
 const BETWEEN_CLEARS: Duration = Duration::from_millis(10);
 
-/// Pauses of the probe and of the scrapes, and the time for which a phase goes on after its last event.
-const BETWEEN_EVENTS: Duration = Duration::from_millis(5);
+/// Pause between two scrapes, and the time for which a phase goes on after its last event.
 const BETWEEN_SCRAPES: Duration = Duration::from_millis(100);
 const SETTLING: Duration = Duration::from_secs(3);
 const POLL: Duration = Duration::from_millis(200);
-const PATIENCE: Duration = Duration::from_secs(60);
-/// Instance of the probe.
-const PROBE: &str = "probe";
 
 const PHASES: [&str; 7] = [
     "nothing",
@@ -69,25 +66,20 @@ pub(crate) struct PhaseLine {
     pub(crate) scrapes: Waits,
 }
 
-/// Waits that were begun in each phase.
-type Taken = [Vec<Duration>; PHASES.len()];
-
 pub(super) fn measure(path: &Path) -> Result<ClearsReport> {
     eprintln!("service: clears of {RANKS} ranks");
     let program = Program::start(path)?;
     let mut connection = program.connect()?;
     let mut ranks = LiveSockets::bind(RANKS)?;
     for (rank, endpoint) in ranks.endpoints()?.into_iter().enumerate() {
-        register(&mut connection, &format!("rank-{rank}"), &endpoint)?;
+        register(&mut connection, MODEL, &format!("rank-{rank}"), &endpoint)?;
     }
-    let probe = LiveSockets::bind(1)?;
-    register(&mut connection, PROBE, &probe.endpoints()?[0])?;
+    let probe = Probe::register(&program, MODEL)?;
     ensure!(ranks.wait_for_subscribers(PATIENCE)? == RANKS, "not all ranks are connected");
-    ensure!(probe.wait_for_subscribers(PATIENCE)? == 1, "the probe is not connected");
 
     let (stop, phase) = (AtomicBool::new(false), AtomicUsize::new(0));
     let (events, scrapes, unregistered) = std::thread::scope(|scope| {
-        let events = scope.spawn(|| publish_until(probe, program.connect()?, &phase, &stop));
+        let events = scope.spawn(|| probe.publish_until(PHASES.len(), &phase, &stop));
         let scrapes = scope.spawn(|| scrape_until(&program, &phase, &stop));
         let history = play(&mut ranks, &mut connection, &phase);
         stop.store(true, Ordering::Relaxed);
@@ -100,14 +92,6 @@ pub(super) fn measure(path: &Path) -> Result<ClearsReport> {
         Ok(PhaseLine { phase: (*phase).to_owned(), events: waits(events), scrapes: waits(scrapes) })
     });
     Ok(ClearsReport { phases: lines.collect::<Result<_>>()?, unregistrations: waits(unregistered), end_seconds })
-}
-
-fn register(connection: &mut Connection, instance: &str, endpoint: &str) -> Result<()> {
-    let request = json!({
-        "instance_id": instance, "endpoint": endpoint, "model_name": MODEL, "block_size": BLOCK_TOKENS,
-    });
-    connection.send(&Prepared::post("/register", &request)?)?;
-    Ok(())
 }
 
 /// The history of the ranks. Returns how long each unregistration took.
@@ -185,25 +169,6 @@ fn prefix(rank: usize) -> EngineEvent<'static> {
     stored(prefix_hashes(rank), None, tokens)
 }
 
-fn stored(
-    block_hashes: Vec<SequenceHash>,
-    parent_block_hash: Option<SequenceHash>,
-    tokens: Vec<u32>,
-) -> EngineEvent<'static> {
-    EngineEvent::Stored(BlockStored {
-        block_hashes,
-        parent_block_hash,
-        token_ids: TokenIds::Plain(tokens),
-        block_size: BLOCK_TOKENS as u32,
-        medium: Some("GPU"),
-        ..BlockStored::default()
-    })
-}
-
-fn batch(events: &[EngineEvent<'_>]) -> Vec<u8> {
-    encode_batch(0.0, events, None, Encoding::Array)
-}
-
 /// The prefix and the blocks behind it, which no other rank has.
 fn fill(rank: usize) -> Vec<u8> {
     let children = (0..CHILDREN).map(|child| {
@@ -223,38 +188,9 @@ fn stored_prefix(rank: usize) -> Vec<u8> {
     batch(&[prefix(rank)])
 }
 
-/// Stores one block after the other, each with the time until queries see it.
-fn publish_until(
-    mut probe: LiveSockets,
-    mut connection: Connection,
-    phase: &AtomicUsize,
-    stop: &AtomicBool,
-) -> Result<Taken> {
-    let mut taken = Taken::default();
-    for at in 0.. {
-        if stop.load(Ordering::Relaxed) {
-            break;
-        }
-        let tokens = vec![u32::MAX - at; BLOCK_TOKENS];
-        let query = Prepared::post("/query", &json!({ "model_name": MODEL, "token_ids": tokens, "top_k": 1 }))?;
-        let stored = batch(&[stored(vec![own_hash(RANKS, at as usize)], None, tokens)]);
-        let (begun_in, published) = (phase.load(Ordering::Relaxed), Instant::now());
-        probe.publish_to(0, &[stored])?;
-        loop {
-            let answer: Value = serde_json::from_slice(connection.send(&query)?)?;
-            if answer["scores"][PROBE]["0"].as_u64().is_some_and(|found| found > 0) {
-                break;
-            }
-            ensure!(published.elapsed() < PATIENCE, "queries do not see the probe's event");
-        }
-        taken[begun_in].push(published.elapsed());
-        std::thread::sleep(BETWEEN_EVENTS);
-    }
-    Ok(taken)
-}
-
-fn scrape_until(program: &Program, phase: &AtomicUsize, stop: &AtomicBool) -> Result<Taken> {
-    let mut taken = Taken::default();
+/// The durations of the scrapes that were begun in each phase.
+fn scrape_until(program: &Program, phase: &AtomicUsize, stop: &AtomicBool) -> Result<Vec<Vec<Duration>>> {
+    let mut taken = vec![Vec::new(); PHASES.len()];
     while !stop.load(Ordering::Relaxed) {
         let (begun_in, sent) = (phase.load(Ordering::Relaxed), Instant::now());
         read_whole(program.address(), "/metrics")?;

@@ -5,6 +5,8 @@ mod client;
 mod compare;
 mod content;
 mod ingest;
+mod neighbours;
+mod probe;
 mod program;
 mod queries;
 mod sockets;
@@ -23,6 +25,7 @@ pub(crate) use self::clears::ClearsReport;
 pub(crate) use self::compare::{ComparedLine, Comparison, compare};
 pub(crate) use self::content::BLOCK_TOKENS;
 pub(crate) use self::ingest::ENGINES;
+pub(crate) use self::neighbours::NeighbourLine;
 pub(crate) use self::queries::{CONNECTIONS, PROMPT_TOKENS};
 
 /// Results of the service part; medians over rounds.
@@ -43,6 +46,9 @@ pub(crate) struct ServiceReport {
     /// Waits while ranks are cleared and unregistered.
     #[serde(default)]
     pub(crate) clears: Option<ClearsReport>,
+    /// Waits of events while other instances publish as fast as they can.
+    #[serde(default)]
+    pub(crate) neighbours: Vec<NeighbourLine>,
 }
 
 /// Ingest rate of batches of one shape.
@@ -148,7 +154,8 @@ pub(crate) fn measure(path: &Path, rounds: usize) -> Result<ServiceReport> {
     }
     let waits = waits::measure(path, rounds)?;
     let clears = Some(clears::measure(path)?);
-    Ok(ServiceReport { setting: setting(rounds), ingest, burst, queries, waits, clears })
+    let neighbours = neighbours::measure(path)?;
+    Ok(ServiceReport { setting: setting(rounds), ingest, burst, queries, waits, clears, neighbours })
 }
 
 /// Each round has a new service, whose index has to grow.

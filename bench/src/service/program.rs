@@ -14,6 +14,11 @@ use super::client::Connection;
 const START_DEADLINE: Duration = Duration::from_secs(30);
 const START_POLL: Duration = Duration::from_millis(20);
 
+/// A port on which no socket listens.
+pub(super) fn free_port() -> Result<u16> {
+    Ok(TcpListener::bind("127.0.0.1:0")?.local_addr()?.port())
+}
+
 /// A running service, `flash-indexer serve` or the peer's, killed on drop.
 pub(super) struct Program {
     child: Child,
@@ -23,8 +28,14 @@ pub(super) struct Program {
 impl Program {
     /// Starts the program with its defaults on a free port and waits until it logs its address.
     pub(super) fn start(path: &Path) -> Result<Self> {
+        Self::start_with(path, &[])
+    }
+
+    /// The same with options.
+    pub(super) fn start_with(path: &Path, options: &[&str]) -> Result<Self> {
         let mut child = Command::new(path)
             .args(["serve", "--port", "0"])
+            .args(options)
             .stderr(Stdio::piped())
             .spawn()
             .with_context(|| format!("failed to start {}", path.display()))?;
@@ -38,7 +49,7 @@ impl Program {
 
     /// Starts the peer's service on a free port, as a process of this program, and waits until it accepts connections.
     pub(super) fn start_dynamo() -> Result<Self> {
-        let port = TcpListener::bind("127.0.0.1:0")?.local_addr()?.port();
+        let port = free_port()?;
         let program = std::env::current_exe().context("failed to find this program, to start the peer's service")?;
         let child = Command::new(program).args(["dynamo-service", "--port", &port.to_string()]).spawn();
         let started =

@@ -1,0 +1,181 @@
+//! Waits of events while many instances of one model, or one engine, publish as fast as they can.
+//!
+//! One probe is an instance of the busy model, and one of another model.
+
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, anyhow, ensure};
+use flash_indexer_core::SequenceHash;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use super::Waits;
+use super::client::Connection;
+use super::content::BLOCK_TOKENS;
+use super::ingest::MODEL;
+use super::probe::{PATIENCE, PROBE, Probe, batch, stored};
+use super::program::{Program, free_port};
+use super::waits::waits;
+
+const INSTANCES: usize = 7_000;
+/// Connections of the instances: 7,000 sockets would be more files than a process may open.
+const CONNECTIONS: usize = 8;
+/// Blocks of the event that each instance publishes again and again, as 64 blocks of 16 tokens.
+const EVENT_BLOCKS: usize = 64;
+const ROUNDS: usize = 4;
+/// Single-block events of the flooding engine, and those of one batch.
+const FLOOD_EVENTS: usize = 1_000_000;
+const FLOOD_BATCH: usize = 8;
+const SETTLING: Duration = Duration::from_secs(3);
+const POLL: Duration = Duration::from_millis(20);
+const OTHER_MODEL: &str = "other";
+const UNSENT_MAX: i32 = 1 << 20;
+
+const PHASES: [&str; 3] = [
+    "nothing",
+    "7,000 instances store 256 blocks each, at once",
+    "one instance stores 1,000,000 blocks, one in an event",
+];
+
+/// Waits in one phase, from the publication of an event until queries see it.
+#[derive(Serialize, Deserialize)]
+pub(crate) struct NeighbourLine {
+    pub(crate) phase: String,
+    /// Time until queries see the last event of the busy model, in seconds.
+    pub(crate) seconds: f64,
+    pub(crate) other_model: Waits,
+    pub(crate) same_model: Waits,
+}
+
+/// Instances that connect, several on one socket, each under a topic of its own.
+struct Pods {
+    sockets: Vec<zmq::Socket>,
+    /// Messages that each pod has published.
+    published: Vec<u64>,
+}
+
+impl Pods {
+    fn connect(address: &str) -> Result<Self> {
+        let context = zmq::Context::new();
+        let mut sockets = Vec::new();
+        for _ in 0..CONNECTIONS {
+            // An XPUB receives the subscription as a message.
+            let socket = context.socket(zmq::XPUB)?;
+            socket.set_sndhwm(UNSENT_MAX)?;
+            socket.set_linger(0)?;
+            socket.connect(address)?;
+            sockets.push(socket);
+        }
+        for socket in &sockets {
+            let patience = i64::try_from(PATIENCE.as_millis()).unwrap_or(i64::MAX);
+            ensure!(socket.poll(zmq::POLLIN, patience)? > 0, "the service does not subscribe");
+        }
+        Ok(Self { sockets, published: vec![0; INSTANCES] })
+    }
+
+    fn publish(&mut self, pod: usize, payload: &[u8]) -> Result<()> {
+        let topic = format!("kv@pod-{pod}@{MODEL}");
+        let sequence = self.published[pod].to_be_bytes();
+        self.sockets[pod % CONNECTIONS].send_multipart([topic.as_bytes(), &sequence, payload], 0)?;
+        self.published[pod] += 1;
+        Ok(())
+    }
+}
+
+pub(super) fn measure(path: &Path) -> Result<Vec<NeighbourLine>> {
+    eprintln!("service: events beside {INSTANCES} instances");
+    let address = format!("tcp://127.0.0.1:{}", free_port()?);
+    let program = Program::start_with(path, &["--listen-events", &address, "--pods-max", "0"])?;
+    let mut pods = Pods::connect(&address)?;
+    for pod in 0..INSTANCES {
+        pods.publish(pod, &chain(pod, 0))?;
+    }
+    let mut connection = program.connect()?;
+    wait(&mut connection, &pods)?;
+    let (other, same) = (Probe::register(&program, OTHER_MODEL)?, Probe::register(&program, MODEL)?);
+
+    let (stop, phase) = (AtomicBool::new(false), AtomicUsize::new(0));
+    let (other, same, seconds) = std::thread::scope(|scope| {
+        let other = scope.spawn(|| other.publish_until(PHASES.len(), &phase, &stop));
+        let same = scope.spawn(|| same.publish_until(PHASES.len(), &phase, &stop));
+        let history = play(&mut pods, &mut connection, &phase);
+        stop.store(true, Ordering::Relaxed);
+        let panicked = |_| anyhow!("a thread of the client panicked");
+        anyhow::Ok((other.join().map_err(panicked)??, same.join().map_err(panicked)??, history?))
+    })?;
+    let lines = PHASES.iter().zip(seconds).zip(other).zip(same).map(|(((phase, seconds), other), same)| {
+        ensure!(!other.is_empty() && !same.is_empty(), "nothing was measured while {phase}");
+        let (other_model, same_model) = (waits(other), waits(same));
+        Ok(NeighbourLine { phase: (*phase).to_owned(), seconds, other_model, same_model })
+    });
+    lines.collect()
+}
+
+/// The history of the busy model. Returns the duration of each phase, without the time for which it settles.
+fn play(pods: &mut Pods, connection: &mut Connection, phase: &AtomicUsize) -> Result<Vec<f64>> {
+    let next = || _ = phase.fetch_add(1, Ordering::Relaxed);
+    std::thread::sleep(SETTLING);
+    let chains: Vec<_> =
+        (0..INSTANCES).map(|pod| (1..=ROUNDS).map(|round| chain(pod, round)).collect::<Vec<_>>()).collect();
+    next();
+    let begun = Instant::now();
+    for round in 0..ROUNDS {
+        for (pod, batches) in chains.iter().enumerate() {
+            pods.publish(pod, &batches[round])?;
+        }
+    }
+    wait(connection, pods)?;
+    let stored = begun.elapsed().as_secs_f64();
+    drop(chains);
+    let flood: Vec<_> = (0..FLOOD_EVENTS / FLOOD_BATCH).map(flood_batch).collect();
+    next();
+    let begun = Instant::now();
+    for payload in &flood {
+        pods.publish(0, payload)?;
+    }
+    wait(connection, pods)?;
+    Ok(vec![SETTLING.as_secs_f64(), stored, begun.elapsed().as_secs_f64()])
+}
+
+/// Waits until queries see the last message of every pod. Fails if a message was lost.
+fn wait(connection: &mut Connection, pods: &Pods) -> Result<()> {
+    let started = Instant::now();
+    loop {
+        let workers = connection.workers()?;
+        let workers = workers.as_array().context("workers are a list")?;
+        let of_pods = workers.iter().filter(|worker| worker["instance_id"] != PROBE);
+        let mut applied = 0;
+        for worker in of_pods {
+            let listener = &worker["listeners"]["0"];
+            let name = worker["instance_id"].as_str().context("a name")?;
+            let pod: usize = name.trim_start_matches("pod-").parse()?;
+            ensure!(listener["gaps"] == 0, "a stream has gaps: {listener}");
+            applied += usize::from(listener["last_seq"].as_u64().map(|last| last + 1) == Some(pods.published[pod]));
+        }
+        if applied == INSTANCES {
+            return Ok(());
+        }
+        ensure!(started.elapsed() < PATIENCE, "the service has applied all messages of {applied} instances only");
+        std::thread::sleep(POLL);
+    }
+}
+
+/// A chain of blocks that no other instance has.
+fn chain(pod: usize, round: usize) -> Vec<u8> {
+    let hash = |block: usize| SequenceHash(((pod as u64 + 1) << 32) | (round * EVENT_BLOCKS + block) as u64);
+    let mut tokens: Vec<u32> = (0..(EVENT_BLOCKS * BLOCK_TOKENS) as u32).collect();
+    tokens[..2].copy_from_slice(&[pod as u32, round as u32]);
+    batch(&[stored((0..EVENT_BLOCKS).map(hash).collect(), None, tokens)])
+}
+
+/// Events of one block each, all children of no block.
+fn flood_batch(at: usize) -> Vec<u8> {
+    let events = (at * FLOOD_BATCH..(at + 1) * FLOOD_BATCH).map(|block| {
+        let mut tokens = vec![1; BLOCK_TOKENS];
+        tokens[0] = block as u32;
+        stored(vec![SequenceHash((1 << 56) | block as u64)], None, tokens)
+    });
+    batch(&events.collect::<Vec<_>>())
+}
