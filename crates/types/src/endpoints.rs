@@ -31,12 +31,18 @@ impl RefusedAddress {
     }
 }
 
-/// IPv6 address of AWS's metadata service.
-const METADATA_V6: Ipv6Addr = Ipv6Addr::new(0xfd00, 0xec2, 0, 0, 0, 0, 0, 0x254);
-/// NAT64 prefix: the last 32 bits of such an address are the IPv4 address that is reached.
-const TRANSLATED: [u16; 6] = [0x64, 0xff9b, 0, 0, 0, 0];
+/// Addresses of metadata services that are not link-local: of Alibaba Cloud, Azure and Oracle Cloud.
+const METADATA_V4: [Ipv4Addr; 3] =
+    [Ipv4Addr::new(100, 100, 100, 200), Ipv4Addr::new(168, 63, 129, 16), Ipv4Addr::new(192, 0, 0, 192)];
+/// The same of AWS, Google Cloud, Oracle Cloud and Scaleway.
+const METADATA_V6: [Ipv6Addr; 4] = [
+    Ipv6Addr::new(0xfd00, 0xec2, 0, 0, 0, 0, 0, 0x254),
+    Ipv6Addr::new(0xfd20, 0xce, 0, 0, 0, 0, 0, 0x254),
+    Ipv6Addr::new(0xfd00, 0xc1, 0, 0, 0, 0, 0xa9fe, 0xa9fe),
+    Ipv6Addr::new(0xfd00, 0x42, 0, 0, 0, 0, 0, 0x42),
+];
 
-/// Rejects link-local, unspecified, multicast and broadcast addresses, in any notation.
+/// Rejects link-local, unspecified, multicast and broadcast addresses, and those of metadata services, in any notation.
 pub fn check_address(address: IpAddr) -> Result<(), RefusedAddress> {
     match kind(address) {
         None => Ok(()),
@@ -46,6 +52,7 @@ pub fn check_address(address: IpAddr) -> Result<(), RefusedAddress> {
 
 fn kind(address: IpAddr) -> Option<&'static str> {
     let of_v4 = |address: Ipv4Addr| match address {
+        _ if METADATA_V4.contains(&address) => Some(METADATA_SERVICE),
         _ if address.is_link_local() => Some("a link-local address"),
         _ if address.octets()[0] == 0 => Some("an unspecified address"),
         _ if address.is_multicast() => Some("a multicast address"),
@@ -58,12 +65,39 @@ fn kind(address: IpAddr) -> Option<&'static str> {
             _ if address.is_unicast_link_local() => Some("a link-local address"),
             _ if address.is_unspecified() => Some("an unspecified address"),
             _ if address.is_multicast() => Some("a multicast address"),
-            _ if address == METADATA_V6 => Some("the address of a metadata service"),
-            [head @ .., high, low] if head == TRANSLATED => {
-                of_v4(Ipv4Addr::from(u32::from(high) << 16 | u32::from(low)))
-            }
-            _ => None,
+            _ if METADATA_V6.contains(&address) => Some(METADATA_SERVICE),
+            _ => embedded(address).into_iter().find_map(of_v4),
         },
+    }
+}
+
+const METADATA_SERVICE: &str = "the address of a metadata service";
+
+/// IPv4 addresses that are reached through an IPv6 address: by 6to4, Teredo and NAT64. Of the local prefix of NAT64 its operator
+/// chooses the length, so an address of it stands for several. Those of its other lengths may be meaningless: of them only
+/// addresses that are link-local or of a metadata service are returned.
+fn embedded(address: Ipv6Addr) -> Vec<Ipv4Addr> {
+    let bits = u128::from(address);
+    // The IPv4 address whose last bit is this number of bits from the end.
+    let at = |shift: u32| Ipv4Addr::from((bits >> shift) as u32);
+    match address.segments() {
+        // 6to4, RFC 3056.
+        [0x2002, ..] => vec![at(80)],
+        // Teredo, RFC 4380: the server, and the inverted address of the client.
+        [0x2001, 0, ..] => vec![at(64), Ipv4Addr::from(!bits as u32)],
+        // NAT64, RFC 6052. `::a.b.c.d` is an old notation of the IPv4 address itself.
+        [0x64, 0xff9b, 0, 0, 0, 0, ..] => vec![at(0)],
+        [0, 0, 0, 0, 0, 0, high, _] if high != 0 => vec![at(0)],
+        // NAT64, RFC 8215: prefixes of 96, 64, 56 and 48 bits. Bits 64 to 71 are no part of the IPv4 address.
+        [0x64, 0xff9b, 1, ..] => {
+            let around_octet = |before: u32| {
+                let (high, low) = ((bits >> 64) as u32, (bits >> (24 + before)) as u32);
+                Ipv4Addr::from(high << (32 - before) | low & (u32::MAX >> before))
+            };
+            let is_dangerous = |address: &Ipv4Addr| address.is_link_local() || METADATA_V4.contains(address);
+            [at(0), at(24), around_octet(8), around_octet(16)].into_iter().filter(is_dangerous).collect()
+        }
+        _ => Vec::new(),
     }
 }
 
@@ -257,10 +291,43 @@ mod tests {
             "::ffff:169.254.169.254",
             "64:ff9b::169.254.169.254",
             "fd00:ec2::254",
+            "100.100.100.200",
+            "168.63.129.16",
+            "192.0.0.192",
+            "fd20:ce::254",
+            "fd00:c1::a9fe:a9fe",
+            "fd00:42::42",
+            "::ffff:100.100.100.200",
+            "::169.254.169.254",
+            "64:ff9b::100.100.100.200",
+            "64:ff9b:1::169.254.169.254",
+            "64:ff9b:1:7::100.100.100.200",
+            "64:ff9b:1:a9fe:a9:fe00::",
+            "64:ff9b:1:7a9:fe:a9fe::",
+            "64:ff9b:1:7:a9:fea9:fe00:0",
+            "2002:a9fe:a9fe::",
+            "2002:a9fe:1::1",
+            "2002:6464:64c8:1::9",
+            "2001:0:a9fe:a9fe::1",
+            "2001:0:808:808:0:1234:5601:5601",
         ] {
             assert!(check_address(address.parse().expect("an address")).is_err(), "{address}");
         }
-        for address in ["127.0.0.1", "10.0.0.1", "192.168.1.1", "8.8.8.8", "::1", "fd00::1", "2001:db8::1"] {
+        for address in [
+            "127.0.0.1",
+            "10.0.0.1",
+            "192.168.1.1",
+            "8.8.8.8",
+            "100.100.100.201",
+            "::1",
+            "fd00::1",
+            "2001:db8::1",
+            "2001:db8::a9fe:a9fe",
+            "2002:a00:1::1",
+            "64:ff9b::10.0.0.1",
+            "64:ff9b:1::10.0.0.1",
+            "2001:0:808:808:0:1234:f5ff:fffe",
+        ] {
             assert_eq!(check_address(address.parse().expect("an address")), Ok(()), "{address}");
         }
     }

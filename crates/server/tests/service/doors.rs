@@ -82,6 +82,8 @@ fn paths_and_addresses_of_one_machine_are_not_dialled() {
         ("tcp://[fe80::1]:5557", "link-local"),
         ("tcp://[fe80::1%eth0]:5557", "link-local"),
         ("tcp://[::ffff:169.254.169.254]:80", "link-local"),
+        ("tcp://[2002:a9fe:a9fe::]:80", "link-local"),
+        ("tcp://100.100.100.200:80", "metadata service"),
         ("tcp://0.0.0.0:5557", "unspecified"),
         ("tcp://[::]:5557", "unspecified"),
         ("tcp://224.0.0.1:5557", "multicast"),
@@ -106,12 +108,14 @@ fn paths_and_addresses_of_one_machine_are_not_dialled() {
             assert!(status == 400 && answer.to_string().contains(part), "{field} {endpoint}: {status} {answer}");
         }
     }
-    assert_eq!(bound(&service, "addresses"), 30.0, "each refused path and address is counted");
+    assert_eq!(bound(&service, "addresses"), 34.0, "each refused path and address is counted");
     assert_eq!(service.get("/workers").1, json!([]));
     for (url, part) in [
         ("http://169.254.169.254", "link-local"),
         ("http://[fe80::1]:8090", "link-local"),
         ("http://[::ffff:169.254.169.254]:80", "link-local"),
+        ("http://[2002:a9fe:a9fe::]:80", "link-local"),
+        ("http://100.100.100.200", "metadata service"),
         ("http://2852039166:80", "link-local"),
         ("http://0xa9fea9fe", "link-local"),
         ("http://0251.0376.0251.0376", "link-local"),
