@@ -50,7 +50,7 @@ pub use self::kubernetes::{KubernetesNamespace, KubernetesOptions, NamespaceErro
 pub use self::registrar::Registrar;
 use self::report::{Reporter, waker};
 use self::runner::{Runner, TrackedSource};
-pub use self::status::{DiscoveryStatus, SourceStatus, TargetStatus};
+pub use self::status::{CONNECT_PATIENCE, DiscoveryStatus, SourceStatus, TargetStatus};
 pub use self::template::EngineTemplate;
 pub use self::vllm::{VllmAddress, VllmAddressError, VllmEngine, VllmError, VllmOptions, VllmRank};
 use flash_indexer_telemetry::metrics::Metrics;

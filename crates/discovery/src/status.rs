@@ -8,8 +8,9 @@ use parking_lot::Mutex;
 
 use super::reconcile::TargetOutcome;
 
-/// How long readiness waits for the connections of the initially discovered engines.
-const CONNECT_PATIENCE: Duration = Duration::from_secs(10);
+/// Time for which readiness waits for connections to engines that were registered at the start, and not by the configuration:
+/// they may have ended.
+pub const CONNECT_PATIENCE: Duration = Duration::from_secs(10);
 
 /// Status of all sources and their targets.
 #[derive(Debug, Default)]

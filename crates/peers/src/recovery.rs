@@ -101,11 +101,13 @@ impl Recovery {
         match self.recover(watch, &client, reporter) {
             Ok((source, restored)) => {
                 self.release(watch, restored);
+                reporter.released(self.held);
                 self.indexer.metrics().recovered_from(source.label());
                 reporter.set(RecoveryState::Finished(source));
             }
             Err(error) => {
                 self.release(watch, BTreeMap::new());
+                reporter.released(self.held);
                 let error = error.to_string();
                 error!(error = error.as_str(), "failed to load the dump");
                 reporter.set(RecoveryState::Failed(error));

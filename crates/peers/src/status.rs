@@ -1,8 +1,11 @@
 //! Progress of recovery.
 
+use std::collections::BTreeSet;
 use std::fmt::{self, Display, Formatter};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
+use std::time::Instant;
 
+use flash_indexer_types::RankId;
 use tokio::sync::watch;
 
 /// State of recovery.
@@ -57,16 +60,36 @@ impl Display for RecoverySource {
 #[error("failed to load the dump: {0}")]
 pub struct RecoveryError(String);
 
+/// Ranks whose streams recovery has released.
+#[derive(Debug)]
+pub struct ReleasedRanks {
+    /// When the last one was released.
+    pub at: Instant,
+    /// Ranks of the configuration and of the source of the recovery.
+    pub ranks: BTreeSet<RankId>,
+}
+
 /// Read side of the recovery state.
 #[derive(Debug)]
-pub struct RecoveryStatus(watch::Receiver<RecoveryState>);
+pub struct RecoveryStatus {
+    state: watch::Receiver<RecoveryState>,
+    released: Arc<OnceLock<ReleasedRanks>>,
+}
 
 /// Write side of the recovery state, owned by the recovery thread.
-pub(super) struct Reporter(watch::Sender<RecoveryState>);
+pub(super) struct Reporter {
+    state: watch::Sender<RecoveryState>,
+    released: Arc<OnceLock<ReleasedRanks>>,
+}
 
 impl Reporter {
     pub(super) fn set(&self, state: RecoveryState) {
-        self.0.send_replace(state);
+        self.state.send_replace(state);
+    }
+
+    /// Records the released ranks, once, before the end of the recovery.
+    pub(super) fn released(&self, ranks: BTreeSet<RankId>) {
+        self.released.get_or_init(|| ReleasedRanks { at: Instant::now(), ranks });
     }
 }
 
@@ -74,18 +97,26 @@ impl RecoveryStatus {
     /// Status of a server without anything to recover from.
     #[must_use]
     pub fn finished() -> Arc<Self> {
-        Arc::new(Self(watch::channel(RecoveryState::Finished(RecoverySource::Engines)).1))
+        let (_, state) = watch::channel(RecoveryState::Finished(RecoverySource::Engines));
+        Arc::new(Self { state, released: Arc::default() })
     }
 
     pub(super) fn running() -> (Arc<Self>, Reporter) {
         let (sender, receiver) = watch::channel(RecoveryState::Running("starting".to_owned()));
-        (Arc::new(Self(receiver)), Reporter(sender))
+        let released = Arc::default();
+        (Arc::new(Self { state: receiver, released: Arc::clone(&released) }), Reporter { state: sender, released })
+    }
+
+    /// The ranks whose streams recovery has released; none before its end, or if there was nothing to recover from.
+    #[must_use]
+    pub fn released(&self) -> Option<&ReleasedRanks> {
+        self.released.get()
     }
 
     /// Current state.
     #[must_use]
     pub fn state(&self) -> RecoveryState {
-        self.0.borrow().clone()
+        self.state.borrow().clone()
     }
 
     /// Waits until recovery has ended.
@@ -94,7 +125,7 @@ impl RecoveryStatus {
     ///
     /// Fails if the configured dump cannot be used, or the recovery thread ended early.
     pub async fn end(&self) -> Result<(), RecoveryError> {
-        let mut states = self.0.clone();
+        let mut states = self.state.clone();
         let end = states.wait_for(|state| !matches!(state, RecoveryState::Running(_))).await;
         match end.as_deref() {
             Ok(RecoveryState::Failed(why)) => Err(RecoveryError(why.clone())),

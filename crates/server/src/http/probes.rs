@@ -10,6 +10,7 @@ use axum::http::HeaderMap;
 use axum::http::header::{ACCEPT, CONTENT_TYPE};
 use axum::response::IntoResponse;
 use flash_indexer_api::{Readiness, ReadyStatus, Success};
+use flash_indexer_discovery::CONNECT_PATIENCE;
 use flash_indexer_telemetry::metrics::TextFormat;
 use flash_indexer_types::RankId;
 
@@ -23,8 +24,9 @@ pub(super) async fn health() -> Json<Success> {
     Json(Success::default())
 }
 
-/// `GET /ready`: ready once recovery has finished, every configured listener has been connected at the same time, and
-/// every discovery source has listed its engines. The response includes panics since the start.
+/// `GET /ready`: ready once recovery has finished, every configured listener has been connected at the same time, every
+/// discovery source has listed its engines, and the earlier messages of the engines known by then are applied. The response
+/// includes panics since the start.
 pub(super) async fn ready(State(api): State<Arc<Api>>) -> Result<Json<Readiness>, ApiError> {
     let panics = api.indexer.metrics().panics();
     if let Some(reason) = unready_reason(&api) {
@@ -56,6 +58,9 @@ fn unready_reason(api: &Api) -> Option<String> {
         if let Some(missing) = api.discovery.as_ref().and_then(|discovery| discovery.not_ready_reason(unconnected)) {
             return Some(missing);
         }
+        if let Some(missing) = unconnected_after_recovery(api) {
+            return Some(missing);
+        }
         if let Some(behind) = catching_up(api) {
             return Some(behind);
         }
@@ -70,13 +75,29 @@ const CATCH_UP_DEADLINE: Duration = Duration::from_secs(120);
 /// Ranks that a readiness message lists.
 const NAMED_MAX: usize = 8;
 
+/// Restored ranks that are not connected, as a message. Their engines may have ended, so readiness waits for a limited time.
+fn unconnected_after_recovery(api: &Api) -> Option<String> {
+    let released = api.recovery.released().filter(|released| released.at.elapsed() < CONNECT_PATIENCE)?;
+    let missing = api.indexer.unconnected(&released.ranks);
+    let shown = missing.iter().take(NAMED_MAX).map(ToString::to_string).collect::<Vec<_>>().join(", ");
+    let patience = CONNECT_PATIENCE.as_secs();
+    match missing.len() {
+        0 => None,
+        count if count > NAMED_MAX => Some(format!(
+            "{count} restored ranks are not connected yet (waiting up to {patience} s): {shown}, and others"
+        )),
+        _ => Some(format!("restored, and not connected yet (waiting up to {patience} s): {shown}")),
+    }
+}
+
 /// Ranks known at the start whose replay is still being applied, as a message.
 fn catching_up(api: &Api) -> Option<String> {
     if api.started_at.elapsed() >= CATCH_UP_DEADLINE {
         return None;
     }
     let found = api.discovery.as_ref().map(|discovery| discovery.initial_ranks()).unwrap_or_default();
-    let ranks = api.configured.iter().cloned().chain(found).collect();
+    let restored = api.recovery.released().into_iter().flat_map(|released| &released.ranks);
+    let ranks = api.configured.iter().chain(restored).cloned().chain(found).collect();
     let behind = api.indexer.catching_up(&ranks);
     let shown = behind.iter().take(NAMED_MAX).map(|(rank, replay)| match replay {
         Some(progress) => format!("{rank}: {progress}"),

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use flash_indexer_server::{Server, ServerOptions, SnapshotOptions, StartError};
-use flash_indexer_sim::{Publisher, PublisherOptions};
+use flash_indexer_sim::{Publisher, PublisherOptions, ReplayLoss};
 use flash_indexer_test_support::wait_for;
 use flash_indexer_wire::{Encoding, encode_batch};
 use serde_json::json;
@@ -93,6 +93,51 @@ fn a_restart_continues_from_the_last_snapshot_and_replays_only_what_follows_it()
     let metrics = restarted.metrics();
     assert_eq!(metrics.value("flash_indexer_recovered_from_total", &[("source", "snapshot")]), 1.0);
     assert_eq!(metrics.value("flash_indexer_lost_messages_total", &[]), 0.0);
+}
+
+#[test]
+fn readiness_waits_for_the_history_of_a_restored_engine() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let service = Service::recovered(options(folder.path(), NEVER));
+    // A reply brings three messages and breaks off.
+    let publisher = PublisherOptions { replay_loss: ReplayLoss::RestAfter(3), ..PublisherOptions::on_loopback() };
+    let engine = Engine::with_replay(&service, json!(1), Publisher::bind(publisher).expect("free ports"));
+    publish(&engine, &service, 0..3);
+    drop(service.stop());
+    (3..8).for_each(|sequence| engine.publisher.keep(sequence, &chain(sequence)));
+    let restarted = Service::start_with(options(folder.path(), NEVER));
+    let reasons = std::cell::RefCell::new(String::new());
+    wait_for("readiness", PATIENCE, || {
+        let (status, answer) = restarted.get("/ready");
+        reasons.borrow_mut().push_str(&answer.to_string());
+        if status == 200 {
+            let listener = restarted.listener(&json!(1), 0);
+            assert_eq!(listener["last_seq"], json!(7), "{listener}");
+        }
+        (status == 200).then_some(())
+    });
+    let reasons = reasons.into_inner();
+    assert!(reasons.contains("catching up"), "{reasons}");
+}
+
+#[test]
+fn readiness_waits_for_a_restored_engine_that_has_ended_for_a_limited_time() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let service = Service::recovered(options(folder.path(), NEVER));
+    let engine = engine(&service);
+    publish(&engine, &service, 0..3);
+    drop(service.stop());
+    drop(engine);
+    let restarted = Service::start_with(options(folder.path(), NEVER));
+    let reasons = std::cell::RefCell::new(String::new());
+    wait_for("readiness", PATIENCE, || {
+        let (status, answer) = restarted.get("/ready");
+        reasons.borrow_mut().push_str(&answer.to_string());
+        (status == 200).then_some(())
+    });
+    let reasons = reasons.into_inner();
+    assert!(reasons.contains("restored, and not connected yet (waiting up to 10 s): instance 1"), "{reasons}");
+    assert_ne!(restarted.listener(&json!(1), 0)["status"], json!("connected"));
 }
 
 #[test]
