@@ -68,18 +68,18 @@ impl Instance {
                 let message = Message::of(payload);
                 if let Err(error) = &message.outline {
                     report.reject(error.reason(), error);
-                    stream.messages.tail_lost(now);
+                    stream.messages.tail_lost(sequence, now);
                 } else if let Some(number) = stream.number(sequence) {
                     stream.messages.live(number, message, now);
                 } else {
                     report
                         .reject("unnumbered", &"some messages of the stream have sequence numbers and some have none");
-                    stream.messages.tail_lost(now);
+                    stream.messages.tail_lost(None, now);
                 }
             }
             Input::BadFrames(error) => {
                 report.reject(error.reason(), &error);
-                stream.messages.tail_lost(now);
+                stream.messages.tail_lost(None, now);
             }
             Input::Replayed { attempt, reply } => match reply {
                 Ok(ReplayReply::Message { sequence, payload, .. }) => {

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::decoders::{Decoders, Delivery};
+use super::decoders::{Decoders, Delivery, last_number};
 use super::listener::Listener;
 use super::message::Frames;
 use flash_indexer_types::ConnectionStatus;
@@ -37,7 +37,7 @@ pub trait EngineSocket {
 ///
 /// Messages are read before the events, so messages read before a lost connection belong to that connection. If a new
 /// connection shows at the same time, the connection of each message is unknown. These messages are dropped, because
-/// messages of two epochs must not be merged.
+/// messages of two epochs must not be merged. The stream then counts them as messages of the lost connection.
 pub fn receive_from(socket: &mut impl EngineSocket, listener: &Arc<Listener>, decoders: &Decoders) {
     let mut read = Vec::new();
     let mut result = socket.read_messages(MESSAGES_PER_TURN_MAX, &mut |messages| read.push(messages));
@@ -58,11 +58,12 @@ pub fn receive_from(socket: &mut impl EngineSocket, listener: &Arc<Listener>, de
             decoders.deliver(listener, Delivery::Live(messages));
         }
     }
-    after.iter().for_each(|&event| apply_connection_event(event, listener, decoders));
     let dropped: usize = read.iter().map(Vec::len).sum();
     if dropped > 0 {
-        decoders.drop_live(listener, dropped, "connection_unclear", "messages were received around a reconnect");
+        let (last, why) = (last_number(read.iter().flatten()), "messages were received around a reconnect");
+        decoders.drop_live(listener, dropped, last, "connection_unclear", why);
     }
+    after.iter().for_each(|&event| apply_connection_event(event, listener, decoders));
 }
 
 fn apply_connection_event(event: ConnectionEvent, listener: &Arc<Listener>, decoders: &Decoders) {

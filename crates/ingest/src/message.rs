@@ -42,14 +42,17 @@ pub(super) struct Live {
     pub(super) message: Message,
 }
 
-/// Frames that are no valid live message. Their sequence number is ignored: if the engine sent it, the next message shows
-/// the gap.
+/// Frames that are no valid live message.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum LiveMessageError {
     #[error("{0}")]
     Frames(#[from] FrameError),
-    #[error("{0}")]
-    Batch(#[from] BatchError),
+    #[error("{error}")]
+    Batch {
+        /// Sequence number of the message, if its frames have one.
+        sequence: Option<u64>,
+        error: BatchError,
+    },
 }
 
 impl LiveMessageError {
@@ -57,7 +60,15 @@ impl LiveMessageError {
     pub(super) const fn reason(&self) -> &'static str {
         match self {
             Self::Frames(error) => error.reason(),
-            Self::Batch(error) => error.reason(),
+            Self::Batch { error, .. } => error.reason(),
+        }
+    }
+
+    /// Sequence number of the message, if it can be read.
+    pub(super) const fn sequence(&self) -> Option<u64> {
+        match self {
+            Self::Frames(_) => None,
+            Self::Batch { sequence, .. } => *sequence,
         }
     }
 }
@@ -73,7 +84,7 @@ impl Live {
         let message = Message::from_frames(frames);
         match &message.outline {
             Ok(_) => Ok(Self { sequence, message }),
-            Err(error) => Err(error.clone().into()),
+            Err(error) => Err(LiveMessageError::Batch { sequence, error: error.clone() }),
         }
     }
 

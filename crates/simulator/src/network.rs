@@ -4,7 +4,6 @@
 //! moves is a step of its own. Messages of one connection keep their order, as ZeroMQ does.
 
 use std::collections::{BTreeMap, VecDeque};
-use std::ops::Range;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -58,15 +57,8 @@ pub(crate) enum Reply {
     Message(SentMessage),
     /// Frames that are no message.
     Garbage,
-    /// The end, with the messages that the engine had published and the reply lacks at its end.
-    End(Option<DeniedMessages>),
-}
-
-/// The last messages of an epoch, of which a reply says that they do not exist.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct DeniedMessages {
-    pub(crate) epoch: usize,
-    pub(crate) sequences: Range<u64>,
+    /// The end.
+    End,
 }
 
 impl Reply {
@@ -74,7 +66,7 @@ impl Reply {
         match self {
             Self::Message(sent) => [vec![Vec::new()], sent.frames()].concat(),
             Self::Garbage => vec![b"?".to_vec()],
-            Self::End(_) => vec![Vec::new(), vec![0xff; 8], Vec::new()],
+            Self::End => vec![Vec::new(), vec![0xff; 8], Vec::new()],
         }
     }
 }
@@ -93,6 +85,10 @@ pub(crate) struct ReceivedMessages {
     pub(crate) epoch: Option<usize>,
     /// One more than the highest live sequence number read, by epoch.
     pub(crate) live_end: BTreeMap<usize, u64>,
+    /// The same of messages that are known to be of the current connection.
+    connection_end: BTreeMap<usize, u64>,
+    /// Whether messages that are read now may be of a lost connection.
+    is_connection_unclear: bool,
     /// Whether the last event of the connection was that it was lost, or none.
     pub(crate) is_lost: bool,
     /// Whether a message made a decoder panic.
@@ -104,18 +100,21 @@ pub(crate) struct ReceivedMessages {
 }
 
 impl ReceivedMessages {
-    /// Reads a part of a reply. The end of a reply is the engine's word on which messages exist: the service cannot know more
-    /// of messages that were dropped or damaged.
-    fn read_reply(&mut self, part: &Reply) {
-        self.has_queued_replies = true;
-        match part {
-            Reply::Message(sent) => self.epoch = self.epoch.max(Some(sent.epoch)),
-            Reply::End(Some(DeniedMessages { epoch, sequences })) => {
-                let end = self.live_end.get_mut(epoch).filter(|end| (sequences.start..=sequences.end).contains(*end));
-                end.into_iter().for_each(|end| *end = sequences.start);
-            }
-            Reply::End(None) | Reply::Garbage => {}
+    fn read(&mut self, sent: &SentMessage) {
+        self.epoch = self.epoch.max(Some(sent.epoch));
+        let ends = [Some(&mut self.live_end), (!self.is_connection_unclear).then_some(&mut self.connection_end)];
+        for ends in ends.into_iter().flatten() {
+            let end = ends.entry(sent.epoch).or_default();
+            *end = (*end).max(sent.sequence + 1);
         }
+        self.has_panicked |= matches!(sent.transit, Transit::PanicListener | Transit::PanicDecoder);
+        self.has_corrupt |= sent.transit == Transit::Corrupt;
+    }
+
+    /// Handles a request of messages from the start. Without a delivered message the service cannot compare the epoch of
+    /// messages that it has read on earlier connections: the end of the reply shows which messages there are.
+    fn start_over(&mut self) {
+        self.live_end = self.connection_end.clone();
     }
 }
 
@@ -258,13 +257,7 @@ impl EngineSocket for Link {
     fn read_messages(&mut self, messages_max: usize, deliver: &mut dyn FnMut(Vec<Vec<Vec<u8>>>)) -> Result<(), String> {
         let count = messages_max.min(self.socket.len());
         let read: Vec<SentMessage> = self.socket.drain(..count).collect();
-        for sent in &read {
-            self.known.epoch = self.known.epoch.max(Some(sent.epoch));
-            let end = self.known.live_end.entry(sent.epoch).or_default();
-            *end = (*end).max(sent.sequence + 1);
-            self.known.has_panicked |= matches!(sent.transit, Transit::PanicListener | Transit::PanicDecoder);
-            self.known.has_corrupt |= sent.transit == Transit::Corrupt;
-        }
+        read.iter().for_each(|sent| self.known.read(sent));
         read.chunks(MESSAGES_PER_DELIVERY).for_each(|batch| deliver(batch.iter().map(SentMessage::frames).collect()));
         Ok(())
     }
@@ -273,6 +266,11 @@ impl EngineSocket for Link {
         let events = std::mem::take(&mut self.events);
         if let Some(last) = events.last() {
             self.known.is_lost = *last == ConnectionEvent::Lost;
+        }
+        // What the service reads until it asks again may be of the lost connection.
+        self.known.is_connection_unclear = events.contains(&ConnectionEvent::Lost);
+        if self.known.is_connection_unclear {
+            self.known.connection_end.clear();
         }
         events
     }
@@ -368,6 +366,9 @@ impl SocketSteps {
                 if let Some(link) = links.iter_mut().find(|link| link.is_of(listener)) {
                     link.cancel();
                     link.request = Some(Request { attempt, from });
+                    if from == 0 {
+                        link.known.start_over();
+                    }
                 }
             }
             Command::Cancel(listener) => links.iter_mut().filter(|link| link.is_of(listener)).for_each(Link::cancel),
@@ -390,7 +391,12 @@ impl Link {
         let count = self.replayed.len().min(MESSAGES_PER_DELIVERY);
         let parts: Vec<_> = self.replayed.drain(..count).collect();
         let Some(&(attempt, _)) = parts.first() else { return is_ready };
-        parts.iter().for_each(|(_, part)| self.known.read_reply(part));
+        self.known.has_queued_replies = true;
+        for (_, part) in &parts {
+            if let Reply::Message(sent) = part {
+                self.known.epoch = self.known.epoch.max(Some(sent.epoch));
+            }
+        }
         let messages = parts.iter().map(|(_, part)| part.frames()).collect();
         decoders.deliver(&listener, Delivery::Replayed { attempt, messages });
         true

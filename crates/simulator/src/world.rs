@@ -6,7 +6,7 @@ use flash_indexer_sim::Random;
 use flash_indexer_telemetry::clock::SimulatedTime;
 
 use crate::engine::{Engine, EngineSpec};
-use crate::network::{DeniedMessages, Link, Reply, SentMessage, Transit};
+use crate::network::{Link, Reply, SentMessage, Transit};
 use crate::plan::{Action, Plan, ReplyKind, ServiceSpec};
 use crate::prompts::Prompt;
 use crate::service::Service;
@@ -234,12 +234,7 @@ impl World {
             }
             ReplyKind::Garbage => messages.insert(cut_at, Reply::Garbage),
         }
-        let sequence = |part: &Reply| if let Reply::Message(sent) = part { Some(sent.sequence) } else { None };
-        let end = messages.iter().filter_map(sequence).max().map_or(from, |last| last + 1);
-        let published = engine_state.current().messages.len() as u64;
-        let denied =
-            (end < published).then(|| DeniedMessages { epoch: engine_state.epoch(), sequences: end..published });
-        links[engine].answer(messages.into_iter().chain(has_end.then_some(Reply::End(denied))));
+        links[engine].answer(messages.into_iter().chain(has_end.then_some(Reply::End)));
     }
 
     fn restart_service(&mut self, number: usize, is_held: bool) {

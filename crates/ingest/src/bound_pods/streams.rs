@@ -221,13 +221,15 @@ impl PodStreams {
         (messages, is_tail_lost)
     }
 
-    /// Records that every rank of a pod may have lost messages. Returns the listeners of its ranks.
-    pub(crate) fn mark_tail_lost(&mut self, name: &PodName) -> Vec<Arc<Listener>> {
+    /// Records that every rank of a pod may have lost messages. Returns the listeners of its ranks, each with the connection of
+    /// its last message.
+    pub(crate) fn mark_tail_lost(&mut self, name: &PodName) -> Vec<(Arc<Listener>, Option<ConnectionId>)> {
         let mut listeners = Vec::new();
         for stream in self.streams.get_mut(name).into_iter().flat_map(BTreeMap::values_mut) {
             match &mut stream.state {
                 State::Registered(listener) => {
-                    listeners.extend([&*listener].into_iter().chain(&stream.shadow).map(Arc::clone));
+                    let of_rank = [&*listener].into_iter().chain(&stream.shadow);
+                    listeners.extend(of_rank.map(|listener| (Arc::clone(listener), stream.connection)));
                 }
                 State::Pending { is_tail_lost, .. } => *is_tail_lost = true,
                 State::Refused { .. } | State::Unregistered => {}

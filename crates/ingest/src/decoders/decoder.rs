@@ -136,7 +136,7 @@ impl Decoder {
                     self.route_messages(&pod, messages);
                 }
             }
-            Work::PodDropped { pod, runs } => self.record_dropped(&pod.name, &runs),
+            Work::PodDropped { pod, runs, last } => self.record_dropped(&pod.name, &runs, &last),
             Work::ConnectionLost(connection, pods) => self.disconnect_pods(connection, &pods),
             Work::Refused(name, dp_rank, refusal) => self.refuse(&name, dp_rank, &refusal),
         }
@@ -171,9 +171,9 @@ impl Decoder {
             Delivery::Live(messages) => {
                 self.decode_each(listener, messages, |decoder, frames| decoder.live(frames, now))
             }
-            Delivery::Dropped(run) => {
+            Delivery::Dropped { run, last } => {
                 listener.receive_notice(NoticeKind::Dropped, run);
-                self.with_decoder(listener, |decoder, _| decoder.dropped(run, now));
+                self.with_decoder(listener, |decoder, _| decoder.dropped(run, last, now));
             }
             Delivery::Replayed { attempt, messages } => {
                 self.decode_each(listener, messages, |decoder, frames| decoder.replayed(attempt, frames, now));

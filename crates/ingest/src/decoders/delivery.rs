@@ -1,10 +1,11 @@
 //! Work for a decoder thread: deliveries of listeners, messages of bound pods.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use crossbeam_channel::Sender;
 use flash_indexer_core::DpRank;
-use flash_indexer_wire::{Replay, StreamPosition};
+use flash_indexer_wire::{LiveMessage, Replay, StreamPosition};
 
 use crate::bound_pods::{ConnectionId, Pod, PodMessage, PodName, Refusal};
 use crate::listener::{Listener, NoticeKind};
@@ -27,8 +28,13 @@ pub type OnRetired = Box<dyn FnOnce(StreamPosition) + Send>;
 pub enum Delivery {
     /// Live messages.
     Live(Vec<Frames>),
-    /// Live messages after the last delivered one were dropped, in this run of drops.
-    Dropped(u64),
+    /// Live messages after the last delivered one were dropped.
+    Dropped {
+        /// Number of the run of drops.
+        run: u64,
+        /// The highest sequence number that was seen on one of them, if any.
+        last: Option<u64>,
+    },
     /// Messages of a replay.
     Replayed {
         /// Number of the replay request.
@@ -152,6 +158,7 @@ pub(super) enum Work {
     PodDropped {
         pod: Arc<Pod>,
         runs: Vec<(Arc<Listener>, u64)>,
+        last: LastNumbers,
     },
     /// A connection to the bound socket is lost.
     ConnectionLost(ConnectionId, PodScope),
@@ -175,6 +182,34 @@ impl PodScope {
     }
 }
 
+/// The highest sequence number of live messages, if any has one.
+pub(crate) fn last_number<'f>(messages: impl IntoIterator<Item = &'f Frames>) -> Option<u64> {
+    messages.into_iter().filter_map(|frames| LiveMessage::from_frames(frames).ok()?.sequence).max()
+}
+
+/// Connections of which one notice of dropped messages keeps the sequence numbers. Those of further ones count as unknown.
+const NOTICED_CONNECTIONS_MAX: usize = 64;
+
+/// The highest sequence number of dropped messages of each connection of a pod.
+#[derive(Default)]
+pub(super) struct LastNumbers(BTreeMap<ConnectionId, u64>);
+
+impl LastNumbers {
+    fn extend(&mut self, messages: &[PodMessage]) {
+        for PodMessage { connection, frames } in messages {
+            let Some(number) = last_number([frames]) else { continue };
+            if self.0.len() < NOTICED_CONNECTIONS_MAX || self.0.contains_key(connection) {
+                let last = self.0.entry(*connection).or_insert(number);
+                *last = number.max(*last);
+            }
+        }
+    }
+
+    pub(super) fn of(&self, connection: ConnectionId) -> Option<u64> {
+        self.0.get(&connection).copied()
+    }
+}
+
 /// Run of drops of a notice that a later notice of the same queue completes: acknowledging it has no effect.
 const RUN_CONTINUES: u64 = 0;
 
@@ -195,16 +230,22 @@ impl QueuedWork for Work {
         self.size().bytes > TURN_BYTES_MAX
     }
 
-    fn covers(&self, dropped: &Self) -> bool {
+    fn cover(&mut self, dropped: &Self) -> bool {
         match (self, dropped) {
             (Self::Delivery { delivery, .. }, Self::Delivery { delivery: dropped, .. }) => match (delivery, dropped) {
-                (Delivery::Dropped(_), Delivery::Live(_)) => true,
+                (Delivery::Dropped { last, .. }, Delivery::Live(messages)) => {
+                    *last = (*last).max(last_number(messages));
+                    true
+                }
                 (Delivery::ReplayFailed { attempt, .. }, Delivery::Replayed { attempt: dropped, .. }) => {
                     attempt == dropped
                 }
                 _ => false,
             },
-            (Self::PodDropped { .. }, Self::Pod { .. }) => true,
+            (Self::PodDropped { last, .. }, Self::Pod { messages, .. }) => {
+                last.extend(messages);
+                true
+            }
             _ => false,
         }
     }
@@ -216,19 +257,21 @@ impl QueuedWork for Work {
             NoticePosition::BeforeAnother => RUN_CONTINUES,
         };
         match self {
-            Self::Delivery { listener, delivery: Delivery::Live(_) } => {
-                let run = run(&listener);
-                Self::Delivery { listener, delivery: Delivery::Dropped(run) }
+            Self::Delivery { listener, delivery: Delivery::Live(messages) } => {
+                let (run, last) = (run(&listener), last_number(&messages));
+                Self::Delivery { listener, delivery: Delivery::Dropped { run, last } }
             }
             // The replay is incomplete: the stream has to request it again.
             Self::Delivery { listener, delivery: Delivery::Replayed { attempt, .. } } => {
                 let why = "replayed messages were dropped: the queue is full".to_owned();
                 Self::Delivery { listener, delivery: Delivery::ReplayFailed { attempt, why } }
             }
-            Self::Pod { pod, .. } => {
+            Self::Pod { pod, messages } => {
                 let runs =
                     pod.listeners().into_iter().map(|listener| (Arc::clone(&listener), run(&listener))).collect();
-                Self::PodDropped { pod, runs }
+                let mut last = LastNumbers::default();
+                last.extend(&messages);
+                Self::PodDropped { pod, runs, last }
             }
             other => other,
         }

@@ -15,6 +15,7 @@ use flash_indexer_wire::Replay;
 use parking_lot::Mutex;
 
 use self::decoder::Decoder;
+pub(crate) use self::delivery::last_number;
 pub use self::delivery::{Delivery, OnRetired};
 use self::delivery::{QueueKey, Work};
 use super::bound_pods::PendingRegistration;
@@ -132,11 +133,20 @@ impl Decoders {
         }
     }
 
-    /// Counts live messages of a listener that are dropped before they reach its decoder, and degrades its ranks.
-    pub fn drop_live(&self, listener: &Arc<Listener>, messages: usize, reason: &'static str, why: &str) {
+    /// Counts live messages of a listener that are dropped before they reach its decoder, and degrades its ranks. `last` is the
+    /// highest sequence number that was seen on one of them, if any.
+    pub fn drop_live(
+        &self,
+        listener: &Arc<Listener>,
+        messages: usize,
+        last: Option<u64>,
+        reason: &'static str,
+        why: &str,
+    ) {
         (0..messages).for_each(|_| self.metrics.rejected(reason));
         listener.reject(reason, why.to_owned());
-        self.deliver(listener, Delivery::Dropped(listener.send_notice(NoticeKind::Dropped)));
+        let run = listener.send_notice(NoticeKind::Dropped);
+        self.deliver(listener, Delivery::Dropped { run, last });
     }
 
     /// Records that the connection of a listener is lost. Its ranks are not exact from now on; its decoder receives the notice
@@ -195,7 +205,7 @@ impl Decoders {
     pub(crate) fn take_kinds(&self) -> Vec<&'static str> {
         let kind = |work| match work {
             Work::Delivery { delivery: Delivery::Live(_), .. } => "live",
-            Work::Delivery { delivery: Delivery::Dropped(_), .. } => "dropped",
+            Work::Delivery { delivery: Delivery::Dropped { .. }, .. } => "dropped",
             Work::Delivery { delivery: Delivery::Connected, .. } => "connected",
             Work::Delivery { delivery: Delivery::Disconnected(_), .. } => "disconnected",
             _ => "another",
@@ -215,7 +225,7 @@ mod tests {
     fn messages_dropped_at_the_tail_are_replayed_without_a_further_message() {
         let fixture = Fixture::start(2, true);
         fixture.engines[0].keep(1, &payload(2));
-        fixture.decoders.drop_live(&fixture.listener(0), 1, QUEUE_FULL, "for a test");
+        fixture.decoders.drop_live(&fixture.listener(0), 1, None, QUEUE_FULL, "for a test");
         fixture.wait(0, 1, Trust::Exact);
         assert_eq!(fixture.held_blocks(), 3);
     }
@@ -224,7 +234,7 @@ mod tests {
     fn messages_dropped_at_the_tail_without_replay_degrade_the_rank() {
         let fixture = Fixture::start(2, false);
         let listener = fixture.listener(0);
-        fixture.decoders.drop_live(&listener, 1, QUEUE_FULL, "for a test");
+        fixture.decoders.drop_live(&listener, 1, None, QUEUE_FULL, "for a test");
         assert_eq!(listener.trust(RANK), Trust::Degraded, "at once");
         fixture.engines[0].publish(2, &payload(2)).expect("published");
         fixture.wait(0, 2, Trust::Degraded);

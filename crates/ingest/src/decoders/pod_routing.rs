@@ -10,7 +10,7 @@ use flash_indexer_types::{ConnectionStatus, InstanceId};
 use flash_indexer_wire::Start;
 
 use super::decoder::Decoder;
-use super::delivery::{PodScope, QueueKey, Work};
+use super::delivery::{LastNumbers, PodScope, QueueKey, Work};
 use super::{Decoders, QUEUE_FULL};
 use crate::bound_pods::{
     ConnectionId, MessageOutcome, PendingRegistration, Pod, PodMessage, PodName, Refusal, Refused, RoutedMessage,
@@ -98,7 +98,8 @@ impl Decoder {
                     self.metrics.rejected(error.reason());
                     // Any rank of the pod may have lost its next message.
                     self.apply_routed(std::mem::take(&mut group), pod, now);
-                    self.mark_tail_lost(&pod.name, now);
+                    let last = |of| error.sequence().filter(|_| of == connection);
+                    self.mark_tail_lost(&pod.name, last, now);
                     continue;
                 }
             };
@@ -121,19 +122,21 @@ impl Decoder {
     }
 
     /// Records that messages of a pod were dropped before they reached the decoder.
-    pub(super) fn record_dropped(&mut self, name: &PodName, runs: &[(Arc<Listener>, u64)]) {
+    pub(super) fn record_dropped(&mut self, name: &PodName, runs: &[(Arc<Listener>, u64)], last: &LastNumbers) {
         let now = self.clock.now();
-        self.mark_tail_lost(name, now);
+        self.mark_tail_lost(name, |connection| last.of(connection), now);
         for (listener, run) in runs {
             listener.receive_notice(NoticeKind::Dropped, *run);
-            self.with_decoder(listener, |decoder, _| decoder.dropped(*run, now));
+            self.with_decoder(listener, |decoder, _| decoder.dropped(*run, None, now));
         }
     }
 
-    /// Records that every rank of a pod may have lost messages after its last one.
-    fn mark_tail_lost(&mut self, name: &PodName, now: Instant) {
-        for listener in self.pods.mark_tail_lost(name) {
-            self.with_decoder(&listener, |decoder, _| decoder.tail_lost(now));
+    /// Records that every rank of a pod may have lost messages after its last one. `last` is the highest sequence number that
+    /// was seen on a connection, if any: a rank publishes over one connection.
+    fn mark_tail_lost(&mut self, name: &PodName, last: impl Fn(ConnectionId) -> Option<u64>, now: Instant) {
+        for (listener, connection) in self.pods.mark_tail_lost(name) {
+            let last = connection.and_then(&last);
+            self.with_decoder(&listener, |decoder, _| decoder.tail_lost(last, now));
         }
     }
 
@@ -187,7 +190,7 @@ impl Decoder {
         }
         self.decode_each(listener, waiting, |decoder, (seen, live)| decoder.receive_routed(seen, live, now));
         if is_tail_lost {
-            self.with_decoder(listener, |decoder, _| decoder.tail_lost(now));
+            self.with_decoder(listener, |decoder, _| decoder.tail_lost(None, now));
         }
     }
 

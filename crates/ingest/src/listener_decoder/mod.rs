@@ -239,21 +239,22 @@ impl ListenerDecoder {
             Err(error) => {
                 self.reject(error.reason(), error.to_string());
                 // It may have been the stream's next message.
-                self.tail_lost(now);
+                self.tail_lost(error.sequence(), now);
             }
         }
     }
 
-    /// Records that messages after the last live one were lost before they were decoded.
-    pub(super) fn tail_lost(&mut self, now: Instant) {
-        self.stream.tail_lost(now);
+    /// Records that messages after the last live one were lost before they were decoded. `last` is the highest sequence
+    /// number that was seen on one of them, if any.
+    pub(super) fn tail_lost(&mut self, last: Option<u64>, now: Instant) {
+        self.stream.tail_lost(last, now);
         self.execute();
     }
 
     /// Records a run of messages that were dropped before they reached the decoder.
-    pub(super) fn dropped(&mut self, run: u64, now: Instant) {
+    pub(super) fn dropped(&mut self, run: u64, last: Option<u64>, now: Instant) {
         self.acknowledgements.push(Change::NoticesAcknowledged(NoticeKind::Dropped, run));
-        self.tail_lost(now);
+        self.tail_lost(last, now);
     }
 
     /// Handles the notice of a lost connection.
@@ -287,7 +288,7 @@ impl ListenerDecoder {
         let Some(sequence) = self.number(live.sequence) else {
             let why = "some messages of the stream have sequence numbers, and some have none";
             self.reject("bad_frames", why.to_owned());
-            self.tail_lost(now);
+            self.tail_lost(None, now);
             // Neither the next number nor a replay shows what it changed.
             return self.changes.push(Change::RecordLoss(None, why.to_owned()));
         };

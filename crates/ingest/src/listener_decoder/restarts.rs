@@ -55,7 +55,7 @@ impl ListenerDecoder {
         if held.listener.connection() == ConnectionStatus::Connected {
             held.stream.connected(now);
         }
-        held.tail_lost(now);
+        held.tail_lost(None, now);
         held.changes.push(Change::Pending(held.stream.pending()));
         held
     }
@@ -82,6 +82,9 @@ impl ListenerDecoder {
         restarted.forget_ranks();
         restarted.changes.push(Change::RecordLoss(None, why.to_owned()));
         restarted.stream.release(None, now);
+        if let (Replay::Available, last @ Some(_)) = (replay, self.stream.last_known()) {
+            restarted.stream.tail_lost(last, now);
+        }
         if restarted.listener.connection() == ConnectionStatus::Connected {
             restarted.stream.connected(now);
         }

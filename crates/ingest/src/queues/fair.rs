@@ -50,8 +50,9 @@ pub(crate) trait QueuedWork: Sized {
         false
     }
 
-    /// Whether it is a notice after which the drop of `dropped` needs no further one.
-    fn covers(&self, _dropped: &Self) -> bool {
+    /// Makes this notice, the last one before or the first one behind `dropped`, stand for its drop as well. Returns whether it
+    /// can: otherwise the drop needs a notice of its own.
+    fn cover(&mut self, _dropped: &Self) -> bool {
         false
     }
 
@@ -161,7 +162,8 @@ impl<K: Clone + Eq + Hash, T: QueuedWork> FairQueues<K, T> {
             return self.append(key, Entry { work, size, at, is_notice: false, is_rest: false, is_long });
         }
         on_drop(&work);
-        if self.queues[key].entries.back().is_none_or(|last| !last.work.covers(&work)) {
+        let last = self.queues.get_mut(key).and_then(|queue| queue.entries.back_mut());
+        if last.is_none_or(|last| !last.work.cover(&work)) {
             self.append(key, Entry::notice(work, NoticePosition::Last, at));
         }
     }
@@ -200,7 +202,7 @@ impl<K: Clone + Eq + Hash, T: QueuedWork> FairQueues<K, T> {
             freed += size.bytes;
             consumer.queued.messages -= size.messages;
             consumer.queued.bytes -= size.bytes;
-            if queue.entries.get(at).is_some_and(|next| next.work.covers(&work)) {
+            if queue.entries.get_mut(at).is_some_and(|next| next.work.cover(&work)) {
                 // The notice behind it is now in its place.
                 consumer.entries -= 1;
                 continue;

@@ -46,7 +46,7 @@ impl QueuedWork for Work {
         matches!(self, Self::Live { .. })
     }
 
-    fn covers(&self, dropped: &Self) -> bool {
+    fn cover(&mut self, dropped: &Self) -> bool {
         matches!(
             (self, dropped),
             (Self::Dropped(_), Self::Live { .. }) | (Self::ReplayFailed(_), Self::Replayed { .. })

@@ -75,6 +75,22 @@ fn an_unreadable_last_message_without_replay_leaves_a_doubt_until_the_next_one()
 }
 
 #[test]
+fn an_unreadable_last_message_that_no_replay_has_leaves_a_doubt() {
+    let service = Service::start();
+    let engine = Engine::with_replay(&service, json!(1), bind(PublisherOptions::on_loopback()));
+    engine.say(&service, 0, &[stored(None, &[1, 2])]);
+    wait_for_state(&engine, &service, 0, "exact");
+    // Replays end after message 0, as those of an engine whose socket lost the last message.
+    publish_unreadable(&engine, 1);
+    let listener = wait_for_state(&engine, &service, 0, "degraded");
+    assert!(listener["last_error"].as_str().expect("a reason").contains("could not be replayed"), "{listener}");
+    assert_eq!(service.score(&tokens(&[1, 2]), "1", 0), 8, "what was applied is answered");
+    engine.say(&service, 2, &[]);
+    let listener = wait_for_state(&engine, &service, 2, "degraded");
+    assert!(listener["last_error"].as_str().expect("a reason").contains("1 message was lost"), "{listener}");
+}
+
+#[test]
 fn a_replay_that_cannot_be_read_either_degrades_for_good() {
     let service = Service::start();
     let engine = Engine::with_replay(&service, json!(1), bind(PublisherOptions::on_loopback()));

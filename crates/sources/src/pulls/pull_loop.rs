@@ -135,7 +135,7 @@ impl PullLoop {
             send(&mut delivery);
         }
         if let Some(last) = unnumbered.last() {
-            self.gate.pass(|| decoders.drop_live(listener, unnumbered.len(), last.reason(), &last.to_string()));
+            self.gate.pass(|| decoders.drop_live(listener, unnumbered.len(), None, last.reason(), &last.to_string()));
         }
     }
 

@@ -4,7 +4,7 @@ use std::time::Instant;
 
 use super::action::{ReplayOutcome, StreamEvent};
 use super::delivered::Comparison;
-use super::{Connection, EpochCheck, Phase, Stream};
+use super::{Connection, EpochCheck, Phase, Replay, Stream};
 use crate::cursor::Cursor;
 
 /// Whether a live message belongs to the epoch of the delivered ones.
@@ -45,13 +45,13 @@ impl<P: AsRef<[u8]>> Stream<P> {
             }
             Continuity::Continues => {}
         }
-        if sequence >= self.next {
-            // Its sequence number shows how many messages before it are lost.
-            self.lost_tail = None;
-        }
         if is_step_back {
             // The next live message, or a replay, shows which epoch continues.
-            self.lost_tail = Some(self.attempts);
+            self.record_lost_tail(None);
+        } else if sequence >= self.next {
+            // Its sequence number shows how many messages before it are lost.
+            let repeats = self.options.replay == Replay::OnReconnect;
+            self.lost_tail.take_if(|lost| !lost.remains_after(sequence, repeats));
         }
         self.record_end(sequence);
         let expected = if self.has_live { self.live_floor } else { self.live_floor.max(self.next) };

@@ -27,7 +27,8 @@
 //!   none after it is known or suspected to be missing ([`Pending`]). Both are derived from the known losses. Every
 //!   loss goes through [`Stream::raise`] or [`Stream::tail_lost`].
 //! * Messages after the last live one that were dropped or could not be decoded are requested at once. Without a
-//!   replay endpoint the next live sequence number shows how many they were.
+//!   replay endpoint the next live sequence number shows how many they were. A number that was seen on one of them is
+//!   missing until it is delivered; the end of a reply before it proves nothing.
 //! * A live message that was received before, byte for byte, is ignored. A live message that differs from the delivered
 //!   one of its number starts a new epoch. If that one is not remembered, the first live message of a connection makes
 //!   the stream verify its epoch by a replay.
@@ -42,6 +43,7 @@ mod action;
 mod delivered;
 mod last_trust;
 mod live;
+mod lost_tail;
 mod numbering;
 mod options;
 mod recovery;
@@ -56,6 +58,7 @@ pub use self::action::{
 };
 use self::delivered::Delivered;
 pub use self::last_trust::{LastTrust, TrustBasis};
+use self::lost_tail::LostTail;
 pub use self::numbering::Numbering;
 pub use self::options::{Replay, Start, StreamLimits, StreamOptions};
 use self::reorder_buffer::ReorderBuffer;
@@ -87,8 +90,8 @@ pub struct Stream<P> {
     connection: Connection,
     /// Whether the publisher was reached since the stream began.
     is_contacted: bool,
-    /// Set while messages after the last live one are lost: the last request sent before the loss.
-    lost_tail: Option<u32>,
+    /// Messages after the last live one that are lost.
+    lost_tail: Option<LostTail>,
     /// Earliest time of a repair for a lost tail alone.
     tail_repair_at: Option<Instant>,
     /// A live message with a lower sequence number belongs to a new epoch.
@@ -288,13 +291,28 @@ impl<P: AsRef<[u8]>> Stream<P> {
     }
 
     /// Handles the loss of live messages after the last one: dropped before they reached the stream, or not
-    /// decodable. Their number is unknown. The stream is not exact until a replay or the next live message shows
-    /// which messages are missing.
-    pub fn tail_lost(&mut self, now: Instant) {
-        self.lost_tail = Some(self.attempts);
+    /// decodable. `last` is the highest sequence number that was seen on one of them, if any. The stream is not exact
+    /// until that message is delivered, or the next live messages show which ones are missing. Without a number, the end of
+    /// a reply that was requested afterwards shows it as well.
+    pub fn tail_lost(&mut self, last: Option<u64>, now: Instant) {
+        self.record_lost_tail(last);
         if let (Phase::Delivering, EpochCheck::Verified) = (&self.phase, self.epoch_check) {
             self.advance(now);
         }
+    }
+
+    fn record_lost_tail(&mut self, last: Option<u64>) {
+        self.lost_tail = Some(LostTail::with(self.lost_tail, last, self.attempts));
+    }
+
+    /// The highest sequence number that this connection has shown, of delivered, waiting and lost messages. A stream that
+    /// replaces this one is not exact before it has that message.
+    #[must_use]
+    pub fn last_known(&self) -> Option<u64> {
+        let is_current = self.epoch_check == EpochCheck::Verified && self.connection == Connection::Up;
+        let delivered = if is_current { self.next } else { 0 };
+        let lost = self.lost_tail.map_or(0, |lost| lost.connection_end());
+        self.live_end().unwrap_or_default().max(delivered).max(lost).checked_sub(1)
     }
 
     /// Handles a lost connection: the publisher may restart before the next one.
@@ -309,6 +327,9 @@ impl<P: AsRef<[u8]>> Stream<P> {
         (self.repairs_paused_until, self.tail_repair_at) = (None, None);
         // Without a cursor no message was delivered, so the epoch of the live messages does not matter.
         self.live_floor = self.cursor.map_or(self.next, |_| self.live_floor.max(self.next));
+        if let Some(lost) = &mut self.lost_tail {
+            lost.disconnect(self.cursor.is_some());
+        }
         // The waiting messages may belong to two epochs: they are requested again.
         self.waiting.clear();
         self.undelivered.clear();
@@ -330,7 +351,7 @@ impl<P: AsRef<[u8]>> Stream<P> {
                 // The live messages belong to a publisher that has not reached the imported position. A single one may
                 // have arrived late.
                 if self.waiting.len() == 1 {
-                    self.lost_tail = Some(self.attempts);
+                    self.record_lost_tail(None);
                 }
                 self.begin_epoch();
                 self.advance(now);

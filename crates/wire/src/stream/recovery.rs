@@ -112,6 +112,7 @@ impl<P: AsRef<[u8]>> Stream<P> {
         self.epoch_check = EpochCheck::Verified;
         self.earlier_cursor = None;
         self.epoch += 1;
+        self.forget_losses_of_earlier_connections();
         if !self.has_live {
             // The floor belongs to the previous epoch: live messages of the new one count from zero.
             self.live_floor = 0;
@@ -128,8 +129,15 @@ impl<P: AsRef<[u8]>> Stream<P> {
         self.delivered.clear();
         self.next = first;
         self.epoch_check = EpochCheck::Verified;
+        self.forget_losses_of_earlier_connections();
         self.raise(Degraded::EpochUnknown);
         self.actions.push_back(Action::Clear(ClearReason::EpochUnknown));
+    }
+
+    fn forget_losses_of_earlier_connections(&mut self) {
+        if let Some(lost) = &mut self.lost_tail {
+            lost.begin_epoch();
+        }
     }
 
     /// Compares an imported cursor with the waiting message of the same sequence number: either they are equal, or

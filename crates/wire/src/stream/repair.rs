@@ -89,13 +89,15 @@ impl<P: AsRef<[u8]>> Stream<P> {
             (None, Some(_)) => self.retry(now),
             _ if !self.is_behind_live() => {
                 self.record_end(self.next);
-                // The reply need not contain messages lost after the request was sent.
-                if self.lost_tail.is_some_and(|lost_at| lost_at < attempt) {
-                    self.lost_tail = None;
+                let next = self.next;
+                if self.lost_tail.take_if(|lost| lost.is_before(attempt) && next >= lost.end()).is_some() {
                     self.tail_repair_at = Some(now + self.options.limits.backoff_min);
                 }
                 match self.lost_tail {
                     None => self.end_whole_repair(),
+                    // The reply lacks a message that was seen.
+                    Some(lost) if lost.is_before(attempt) => self.retry(now),
+                    // The reply need not contain messages lost after the request was sent.
                     Some(_) => self.continue_repair(now),
                 }
             }
@@ -146,7 +148,7 @@ impl<P: AsRef<[u8]>> Stream<P> {
         self.tail_repair_at = self.repairs_paused_until;
         if !self.has_live {
             // No reply was complete, and no live message shows where it should have ended.
-            self.lost_tail = Some(self.attempts);
+            self.record_lost_tail(None);
         }
         self.end_repair(ReplayOutcome::GivenUp);
         self.advance_without_replay(now);

@@ -198,12 +198,103 @@ fn an_undecodable_message_without_a_sequence_number_of_its_own_is_no_loss() {
     world.connect();
     world.publish();
     world.deliver();
-    world.stream.tail_lost(world.now);
+    world.stream.tail_lost(None, world.now);
     world.run();
     assert_eq!(world.pending, Some(Pending::TailLost));
     world.publish();
     world.deliver();
     assert!(world.is_exact());
+}
+
+/// The bit of [`World::reply`] for the end marker.
+const END: u64 = 1 << 63;
+
+#[test]
+fn a_reply_that_ends_before_a_dropped_message_proves_nothing() {
+    let mut world = World::new(Replay::Available, Start::Immediate, 100);
+    world.connect();
+    world.reply(u64::MAX);
+    world.publish();
+    world.deliver();
+    (0..2).for_each(|_| world.publish());
+    (0..2).for_each(|_| world.drop_received());
+    // The reply has message 1, not message 2, and its end.
+    for _ in 0..2 {
+        assert_eq!(world.request.map(|(_, from)| from), Some(world.applied.len() as u64 - 1));
+        world.reply(END | 0b11);
+        assert!(!world.is_exact());
+    }
+    while world.request.is_some() || !matches!(world.pending, Some(Pending::TailLost)) {
+        world.pass_time();
+        world.reply(END | 0b11);
+        assert!(!world.is_exact());
+    }
+    assert!(world.stream.wakes_at().is_some(), "it is requested again after a pause");
+    world.pass_time();
+    world.reply(u64::MAX);
+    assert_eq!((world.applied.clone(), world.is_exact()), (world.whole_epoch(), true));
+}
+
+#[test]
+fn a_lost_message_of_an_earlier_connection_is_missing_in_the_same_epoch_only() {
+    for restarts in [false, true] {
+        let mut world = World::new(Replay::Available, Start::Immediate, 100);
+        world.connect();
+        world.reply(u64::MAX);
+        world.publish();
+        world.deliver();
+        (0..3).for_each(|_| world.publish());
+        (0..3).for_each(|_| world.drop_received());
+        if restarts {
+            world.restart();
+            world.publish();
+        } else {
+            world.disconnect();
+        }
+        world.connect();
+        // The replies end before message 3. A new epoch has none.
+        (0..2).for_each(|_| world.reply(END | 0b111));
+        assert_eq!(world.is_exact(), restarts);
+        world.settle();
+        assert_eq!((world.applied.clone(), world.is_exact()), (world.whole_epoch(), true));
+    }
+}
+
+#[test]
+fn a_damaged_number_ends_its_doubt_with_the_second_live_message_below_it() {
+    for replay in [Replay::Available, Replay::Unavailable] {
+        let mut world = World::new(replay, Start::Immediate, 100);
+        world.connect();
+        world.reply(u64::MAX);
+        world.publish();
+        world.deliver();
+        world.stream.tail_lost(Some(u64::MAX), world.now);
+        world.run();
+        assert!(!world.is_exact());
+        world.settle_until_pause();
+        assert_eq!(world.pending, Some(Pending::TailLost), "no reply has that number");
+        for expected in [false, true] {
+            world.publish();
+            world.deliver();
+            assert_eq!(world.is_exact(), expected);
+        }
+        assert_eq!(world.applied, world.whole_epoch());
+    }
+}
+
+#[test]
+fn two_messages_in_reverse_order_of_which_the_first_is_lost_leave_the_stream_inexact() {
+    let mut world = World::new(Replay::Unavailable, Start::Immediate, 0);
+    world.connect();
+    (0..3).for_each(|_| world.publish());
+    world.deliver();
+    world.in_flight.swap(0, 1);
+    world.drop_received();
+    world.deliver();
+    assert_eq!((world.applied.len(), world.pending), (2, Some(Pending::TailLost)), "message 2 is missing");
+    world.publish();
+    world.deliver();
+    assert_eq!((world.pending, degraded(world.trust)), (None, Some(Degraded::Lost { missed: 1, next: 3 })));
 }
 
 #[test]
@@ -249,7 +340,7 @@ fn a_flood_of_undecodable_messages_causes_one_request_for_each_backoff() {
     world.deliver();
     let requests = world.requests;
     for _ in 0..100 {
-        world.stream.tail_lost(world.now);
+        world.stream.tail_lost(None, world.now);
         world.run();
         world.reply(u64::MAX);
     }

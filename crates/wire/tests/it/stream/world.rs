@@ -176,7 +176,7 @@ impl World {
         if let Some((_, sequence)) = self.in_flight.pop_front() {
             self.known_end = self.known_end_with(sequence);
             self.last_received = Some(sequence);
-            self.stream.tail_lost(self.now);
+            self.stream.tail_lost(Some(sequence), self.now);
             self.run();
         }
     }
@@ -235,6 +235,10 @@ impl World {
     pub(crate) fn disconnect(&mut self) {
         if self.connected {
             self.connected = false;
+            if self.stream.position().cursor.is_none() {
+                // The received messages may be of another epoch than those of the next connection.
+                self.known_end = 0;
+            }
             self.in_flight.clear();
             self.received_live.clear();
             self.is_last_late = false;
@@ -264,11 +268,13 @@ impl World {
         }
         if kept >> 63 == 1 {
             let is_last_lost = first < self.published && kept >> ((self.published - 1) % 63) & 1 == 0;
-            if is_last_lost {
-                // The reply lost its last message and still ends: only the next live message can show the loss.
+            if is_last_lost && self.is_last_late {
+                // The late message looked like one of a new epoch, and the reply like all of that.
                 self.known_end = 0;
-                self.is_tail_lost_unseen = true;
             }
+            // The reply lost its last message and still ends. Unless the service received that message, only the next live
+            // message can show the loss.
+            self.is_tail_lost_unseen |= is_last_lost && self.known_end < self.published;
             self.stream.replay_ended(attempt, self.now);
             self.run();
         }
@@ -304,6 +310,16 @@ impl World {
             }
         }
         panic!("the stream does not settle: {:?}", self.stream);
+    }
+
+    /// Answers every request with all messages, until the stream pauses.
+    pub(crate) fn settle_until_pause(&mut self) {
+        while self.request.is_some() || matches!(self.pending, Some(Pending::Recovering { .. })) {
+            self.reply(u64::MAX);
+            if self.request.is_none() && matches!(self.pending, Some(Pending::Recovering { .. })) {
+                self.pass_time();
+            }
+        }
     }
 
     /// A settled exact stream has delivered all messages, unless the network dropped the last ones undetected.

@@ -1,0 +1,72 @@
+//! Losses after the last live message, and what ends the doubt that they cause.
+
+/// Messages that were received after the last live one and lost: dropped, or not decodable.
+///
+/// A sequence number that was seen on one of them is missing until one of these holds:
+///
+/// * it is delivered;
+/// * a live message with a higher number shows the gap;
+/// * another epoch begins, and the number was seen on an earlier connection;
+/// * two live messages with lower numbers follow it, in order, on its connection. A publisher counts upwards, so the number
+///   itself was damaged. One such message may have arrived late.
+///
+/// A reply that ends before the number ends no doubt: publishers lose messages of large replies and still mark the end.
+/// Without a number the next live message shows what is missing, or the end of a reply that was requested after the loss.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct LostTail {
+    /// The last request sent before the loss.
+    last_attempt: u32,
+    /// One more than the highest number seen on this connection; 0 if none was seen.
+    end: u64,
+    /// One more than the highest number seen on an earlier connection; 0 if none was seen.
+    earlier_end: u64,
+    /// Whether a live message with a lower number followed.
+    is_contradicted: bool,
+}
+
+impl LostTail {
+    /// The losses known so far, with one more. `last_attempt` is the last request sent.
+    pub(super) fn with(known: Option<Self>, number: Option<u64>, last_attempt: u32) -> Self {
+        let known = known.unwrap_or(Self { last_attempt, end: 0, earlier_end: 0, is_contradicted: false });
+        let end = number.map_or(0, |number| number.saturating_add(1));
+        let is_contradicted = known.is_contradicted && number.is_none();
+        Self { last_attempt, end: known.end.max(end), is_contradicted, ..known }
+    }
+
+    /// One more than the highest number seen; 0 if none was seen.
+    pub(super) fn end(&self) -> u64 {
+        self.end.max(self.earlier_end)
+    }
+
+    /// One more than the highest number seen on this connection; 0 if none was seen.
+    pub(super) fn connection_end(&self) -> u64 {
+        self.end
+    }
+
+    /// Whether the reply to a request has every message that was lost, if the publisher has lost none of the reply.
+    pub(super) fn is_before(&self, attempt: u32) -> bool {
+        self.last_attempt < attempt
+    }
+
+    /// Whether a live message, the next one of its epoch or a later one, leaves a doubt. `repeats` says that a connection
+    /// repeats messages of the one before it.
+    pub(super) fn remains_after(&mut self, sequence: u64, repeats: bool) -> bool {
+        let end = sequence.saturating_add(1);
+        if repeats && end < self.earlier_end {
+            return true;
+        }
+        end < self.end() && !std::mem::replace(&mut self.is_contradicted, true)
+    }
+
+    /// Handles the end of a connection. Without a delivered message the epoch of the numbers cannot be compared with a
+    /// later one.
+    pub(super) fn disconnect(&mut self, has_delivered: bool) {
+        self.earlier_end = if has_delivered { self.end() } else { 0 };
+        (self.end, self.is_contradicted) = (0, false);
+    }
+
+    /// Handles another epoch, or one that is not known to continue.
+    pub(super) fn begin_epoch(&mut self) {
+        self.earlier_end = 0;
+    }
+}
