@@ -57,8 +57,7 @@ pub struct PromptFields {
     #[schema(schema_with = crate::lax_schemas::lax_bool)]
     pub add_special_tokens: Option<Value>,
     /// Text behind the one that a completion fills in. vLLM makes another prompt with it, which is known to the engine only.
-    #[schema(value_type = Option<String>)]
-    pub suffix: Option<Value>,
+    pub suffix: Option<String>,
     /// The instances to score; absent or empty for all.
     #[serde(alias = "pod_identifiers")]
     pub pods: Option<Vec<GivenInstanceId>>,

@@ -41,11 +41,11 @@ pub(crate) async fn tokenize_openai(
     caller: Caller<'_>,
 ) -> Result<TokenizedPrompt, ApiError> {
     let parse = stage(Stage::Parse);
-    let (given, json) = match engine_fields(body) {
+    let (given, json) = match engine_fields(body, endpoint) {
         Ok(given) => (given, None),
         Err(error) => {
             let json = without_constants(body).ok_or(error)?;
-            (engine_fields(&json)?, Some(json))
+            (engine_fields(&json, endpoint)?, Some(json))
         }
     };
     drop(parse);
@@ -80,20 +80,16 @@ pub(crate) async fn tokenize_openai(
 }
 
 /// Fields of OpenAI requests that this service reads as engines do. Others of the same name have another meaning here, such as `top_k`.
-const ENGINE_FIELDS: [&str; 8] = [
-    "model",
-    "prompt",
-    "messages",
-    "cache_salt",
-    "truncate_prompt_tokens",
-    "truncation_side",
-    "add_special_tokens",
-    "suffix",
-];
+const ENGINE_FIELDS: [&str; 7] =
+    ["model", "prompt", "messages", "cache_salt", "truncate_prompt_tokens", "truncation_side", "add_special_tokens"];
 
-fn engine_fields(body: &[u8]) -> Result<PromptFields, ApiError> {
+/// A field of completions alone. In a chat, engines ignore it.
+const SUFFIX: &str = "suffix";
+
+fn engine_fields(body: &[u8], endpoint: OpenAiEndpoint) -> Result<PromptFields, ApiError> {
     let mut fields: BTreeMap<Cow<'_, str>, &RawValue> = parse(body)?;
-    fields.retain(|name, _| ENGINE_FIELDS.contains(&name.as_ref()));
+    let has_suffix = endpoint == OpenAiEndpoint::Completions;
+    fields.retain(|name, _| ENGINE_FIELDS.contains(&name.as_ref()) || has_suffix && name == SUFFIX);
     let kept = serde_json::to_vec(&fields).map_err(|error| unfit(&error))?;
     parse(&kept)
 }

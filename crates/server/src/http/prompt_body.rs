@@ -118,11 +118,6 @@ pub(super) async fn tokenize(
     // Checked where it has no effect too, as engines do.
     let _: Option<LaxInteger> = lax(fields.top_k, "top_k")?;
     let engine = chat_engine(api.indexer.engine_of(&key));
-    if engine == ChatEngine::Vllm && fields.prompt.is_some() && fields.suffix.is_some() {
-        return Err(ApiError::unsupported(
-            "failed to make the prompt of a completion with a suffix: only the engine knows its format; send token_ids",
-        ));
-    }
     // SGLang has none of these fields. Others are checked for tokens too, where one has no effect, as engines do.
     let is_known = engine != ChatEngine::Sglang || fields.token_ids.is_some();
     let keep_last = keep_last.filter(|_| is_known);
@@ -131,6 +126,11 @@ pub(super) async fn tokenize(
     let mut options = PromptOptions { engine: Some(engine), keep_last, truncation_side, ..PromptOptions::default() };
     let (mut text, mut chat, mut media) = (None, None, None);
     let prompt = lax(fields.prompt, "prompt")?.map(single).transpose()?;
+    if engine == ChatEngine::Vllm && prompt.is_some() && fields.suffix.is_some() {
+        return Err(ApiError::unsupported(
+            "failed to make the prompt of a completion with a suffix: only the engine knows its format; send token_ids",
+        ));
+    }
     let given = match (&fields.token_ids, &prompt) {
         (Some(tokens), _) | (None, Some(CompletionPrompt::Tokens(tokens))) => tokens.len(),
         _ => 0,

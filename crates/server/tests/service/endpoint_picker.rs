@@ -299,13 +299,17 @@ fn a_request_that_cannot_be_scored_goes_to_the_instance_of_least_load() {
     let large = completion(&(0..300).collect::<Vec<_>>());
     assert!((4 << 10..8 << 10).contains(&large.len()));
     let empty_chat = json!({ "model": "m", "messages": [] }).to_string();
+    let chat_with_suffix = json!({ "model": "m", "messages": [], "suffix": 5 }).to_string();
     for (path, body, outcome) in [
         (COMPLETIONS, &b"no JSON"[..], "invalid_body"),
         (COMPLETIONS, br#"{"model": "m"}"#, "invalid_body"),
         (COMPLETIONS, br#"{"prompt": [1]}"#, "invalid_body"),
         (COMPLETIONS, b"", "invalid_body"),
         (COMPLETIONS, br#"{"model": "m", "prompt": "a text without a tokenizer"}"#, "failed"),
+        (COMPLETIONS, br#"{"model": "m", "prompt": [1], "suffix": 5}"#, "invalid_body"),
         ("/v1/chat/completions?x=1", empty_chat.as_bytes(), "failed"),
+        // Engines ignore it in a chat.
+        ("/v1/chat/completions", chat_with_suffix.as_bytes(), "failed"),
         (COMPLETIONS, &large, "too_large"),
         ("/v1/embeddings", br#"{"model": "m", "input": "x"}"#, "no_prompt"),
     ] {

@@ -176,6 +176,16 @@ fn a_completion_has_the_prompt_that_its_engine_makes() {
     }
     assert_eq!(tokenize("vllm", "\"prompt\": \"one two three\", \"suffix\": null"), (200, whole.clone()));
     assert_eq!(tokenize("vllm", "\"token_ids\": [5, 6], \"suffix\": \"four\"").0, 200);
+    // Several prompts are refused as without it, and so is one that is no text.
+    assert_eq!(tokenize("vllm", "\"prompt\": [\"one\", \"two\"], \"suffix\": \"four\"").0, 422);
+    for prompt in ["\"prompt\": \"one two three\"", "\"token_ids\": [5, 6]"] {
+        for suffix in ["5", "true", "[]", "{}"] {
+            for engine in ["vllm", "sglang"] {
+                let (status, answer) = tokenize(engine, &format!("{prompt}, \"suffix\": {suffix}"));
+                assert_eq!(status, 422, "{engine} {prompt} {suffix}: {answer}");
+            }
+        }
+    }
     // SGLang's completions have no such fields.
     for fields in [
         "\"suffix\": \"four\"",
