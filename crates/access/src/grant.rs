@@ -5,8 +5,6 @@ use std::collections::BTreeSet;
 use flash_indexer_types::names::shortened;
 use serde::Deserialize;
 
-use crate::jwt::JwtError;
-
 /// Group of endpoints that a token may use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Deserialize)]
 #[serde(rename_all = "lowercase")]
@@ -20,47 +18,13 @@ pub enum Scope {
 }
 
 impl Scope {
-    pub(crate) const ALL: [Self; 3] = [Self::Query, Self::Events, Self::Admin];
-
-    /// Name of the scope in the token file, and in claims.
+    /// Name of the scope in the token file.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Query => "query",
             Self::Events => "events",
             Self::Admin => "admin",
-        }
-    }
-}
-
-/// Where the permissions of a token are written.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum GrantOrigin {
-    /// Its entry in the token file.
-    TokenFile,
-    /// Its claims.
-    Jwt,
-}
-
-impl GrantOrigin {
-    const fn scopes_remedy(self) -> &'static str {
-        match self {
-            Self::TokenFile => "add it to the token's `scopes` in the token file",
-            Self::Jwt => "have the issuer add it to the claim of --jwt-scopes-claim",
-        }
-    }
-
-    const fn tenants_remedy(self) -> &'static str {
-        match self {
-            Self::TokenFile => "add it to the token's `tenants` in the token file",
-            Self::Jwt => "have the issuer add it to the claim of --jwt-tenants-claim",
-        }
-    }
-
-    const fn all_tenants_remedy(self) -> &'static str {
-        match self {
-            Self::TokenFile => "use a token without `tenants`",
-            Self::Jwt => "have the issuer add `*` to the claim of --jwt-tenants-claim",
         }
     }
 }
@@ -72,15 +36,14 @@ pub struct Grant {
     pub(crate) scopes: BTreeSet<Scope>,
     /// None permits every tenant.
     pub(crate) tenants: Option<BTreeSet<String>>,
-    pub(crate) origin: GrantOrigin,
 }
 
 impl Grant {
     /// The grant of every request to a service without access control.
     #[must_use]
     pub fn unrestricted() -> Self {
-        let (scopes, origin) = (Scope::ALL.into(), GrantOrigin::TokenFile);
-        Self { name: "unrestricted".to_owned(), scopes, tenants: None, origin }
+        let scopes = [Scope::Query, Scope::Events, Scope::Admin].into();
+        Self { name: "unrestricted".to_owned(), scopes, tenants: None }
     }
 
     /// Name of the token, for logs and errors.
@@ -97,7 +60,7 @@ impl Grant {
     pub fn check(&self, scope: Scope) -> Result<(), Denied> {
         match self.scopes.contains(&scope) {
             true => Ok(()),
-            false => Err(Denied::Scope { token: self.name.clone(), scope, origin: self.origin }),
+            false => Err(Denied::Scope { token: self.name.clone(), scope }),
         }
     }
 
@@ -115,10 +78,7 @@ impl Grant {
     pub fn check_tenant(&self, tenant: &str) -> Result<(), Denied> {
         match self.permits_tenant(tenant) {
             true => Ok(()),
-            false => {
-                let (token, tenant) = (self.name.clone(), shortened(tenant).into_owned());
-                Err(Denied::Tenant { token, tenant, origin: self.origin })
-            }
+            false => Err(Denied::Tenant { token: self.name.clone(), tenant: shortened(tenant).into_owned() }),
         }
     }
 
@@ -130,7 +90,7 @@ impl Grant {
     pub fn check_all_tenants(&self) -> Result<(), Denied> {
         match self.tenants {
             None => Ok(()),
-            Some(_) => Err(Denied::AllTenants { token: self.name.clone(), origin: self.origin }),
+            Some(_) => Err(Denied::AllTenants { token: self.name.clone() }),
         }
     }
 }
@@ -144,38 +104,29 @@ pub enum Denied {
     /// The token file has no such token.
     #[error("the bearer token is unknown; use a token whose SHA-256 digest is in the service's token file")]
     UnknownToken,
-    /// The token is a JWT that cannot be accepted.
-    #[error(transparent)]
-    Jwt(#[from] JwtError),
     /// The token lacks the scope of the endpoint.
-    #[error("token {token:?} lacks the scope `{}`; {}", .scope.as_str(), .origin.scopes_remedy())]
+    #[error("token {token:?} lacks the scope `{}`; add it to the token's `scopes` in the token file", .scope.as_str())]
     Scope {
         /// Name of the token.
         token: String,
         /// The scope of the endpoint.
         scope: Scope,
-        /// Where the scopes are written.
-        origin: GrantOrigin,
     },
     /// The token is bound to other tenants.
-    #[error("token {token:?} does not permit tenant {tenant:?}; {}", .origin.tenants_remedy())]
+    #[error("token {token:?} does not permit tenant {tenant:?}; add it to the token's `tenants` in the token file")]
     Tenant {
         /// Name of the token.
         token: String,
         /// The tenant of the request.
         tenant: String,
-        /// Where the tenants are written.
-        origin: GrantOrigin,
     },
     /// The request concerns all tenants.
     #[error(
-        "token {token:?} is bound to tenants, and the request concerns all; name a tenant, or {}", .origin.all_tenants_remedy()
+        "token {token:?} is bound to tenants, and the request concerns all; name a tenant, or use a token without `tenants`"
     )]
     AllTenants {
         /// Name of the token.
         token: String,
-        /// Where the tenants are written.
-        origin: GrantOrigin,
     },
 }
 
@@ -186,7 +137,6 @@ impl Denied {
         match self {
             Self::NoToken => "no_token",
             Self::UnknownToken => "unknown_token",
-            Self::Jwt(error) => error.as_str(),
             Self::Scope { .. } => "scope",
             Self::Tenant { .. } | Self::AllTenants { .. } => "tenant",
         }
@@ -195,6 +145,6 @@ impl Denied {
     /// Whether the request lacks a known token, as opposed to a permission.
     #[must_use]
     pub const fn is_unauthenticated(&self) -> bool {
-        matches!(self, Self::NoToken | Self::UnknownToken | Self::Jwt(_))
+        matches!(self, Self::NoToken | Self::UnknownToken)
     }
 }

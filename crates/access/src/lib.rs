@@ -1,7 +1,7 @@
 //! Access control: bearer tokens with scopes and tenants, and limits of tenants.
 //!
 //! A token file holds the SHA-256 digests of tokens, never the tokens. Each token grants scopes, for some tenants or for
-//! all. JSON web tokens are verified with the keys of their issuer, and grant what they claim.
+//! all.
 //!
 //! ```
 //! use flash_indexer_access::{FileContent, NewToken, Scope, Tokens};
@@ -19,7 +19,6 @@
 //! |---|---|
 //! | `grant.rs` | what a token permits, and the reasons for which a request is denied |
 //! | `tokens.rs` | the token file's format, and the search for a token |
-//! | `jwt/` | verification of JSON web tokens, the issuer's keys, and the claims that become scopes and tenants |
 //! | `limits.rs` | limits of tenants, and the format of their file |
 //! | `rates.rs` | what tenants have recently used of their rates |
 //! | `config_file.rs` | a file on disk, read again when it changes |
@@ -27,18 +26,13 @@
 
 mod config_file;
 mod grant;
-mod jwt;
 mod limits;
 mod new_token;
 mod rates;
 mod tokens;
 
 pub use config_file::{ConfigFile, FileContent, LoadError};
-pub use grant::{Denied, Grant, GrantOrigin, Scope};
-pub use jwt::{
-    ClaimName, ClaimNameError, JWT_BYTES_MAX, JWT_KEYS_MAX, JWT_LEEWAY_S, JwtAlgorithm, JwtAlgorithmError, JwtError,
-    JwtKeyFile, JwtKeys, JwtKeysError, JwtOptions, JwtVerifier,
-};
+pub use grant::{Denied, Grant, Scope};
 pub use limits::{LimitExceeded, Limits, LimitsError, LimitsFile, TENANTS_MAX, TenantLimit, TenantLimits};
 pub use new_token::NewToken;
 pub use rates::TenantRates;

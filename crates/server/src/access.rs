@@ -4,9 +4,7 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use flash_indexer_access::{
-    Denied, Grant, JwtError, JwtVerifier, LimitExceeded, LimitsFile, Scope, TenantLimit, TenantRates, TokenFile,
-};
+use flash_indexer_access::{Denied, Grant, LimitExceeded, LimitsFile, Scope, TenantLimit, TenantRates, TokenFile};
 use flash_indexer_registry::Indexer;
 use flash_indexer_telemetry::metrics::Limit;
 use flash_indexer_types::ModelKey;
@@ -25,25 +23,20 @@ pub(crate) enum Permission {
     AllTenants(Scope),
 }
 
-/// Access control of a server. Without a token file and without an issuer of JWTs, every request is permitted.
+/// Access control of a server. Without a token file, every request is permitted.
 ///
-/// Consistency: a request is checked against the token file, or the issuer's keys, as they were at most about a second before.
+/// Consistency: a request is checked against the token file as it was at most about a second before.
 #[derive(Debug)]
 pub(crate) struct AccessControl {
     tokens: Option<Arc<TokenFile>>,
-    jwt: Option<JwtVerifier>,
     rates: Option<TenantRates>,
     unrestricted: Arc<Grant>,
 }
 
 impl AccessControl {
-    /// Access control by the tokens of a file, the JWTs of an issuer, and the limits of a file.
-    pub(crate) fn new(
-        tokens: Option<Arc<TokenFile>>,
-        jwt: Option<JwtVerifier>,
-        limits: Option<Arc<LimitsFile>>,
-    ) -> Self {
-        Self { tokens, jwt, rates: limits.map(TenantRates::new), unrestricted: Arc::new(Grant::unrestricted()) }
+    /// Access control by the tokens and the limits of these files.
+    pub(crate) fn new(tokens: Option<Arc<TokenFile>>, limits: Option<Arc<LimitsFile>>) -> Self {
+        Self { tokens, rates: limits.map(TenantRates::new), unrestricted: Arc::new(Grant::unrestricted()) }
     }
 
     /// Admits a query of a permitted tenant with this many prompt tokens.
@@ -65,30 +58,14 @@ impl AccessControl {
             Permission::Open => return Ok(Arc::clone(&self.unrestricted)),
             Permission::Tenant(scope) | Permission::AllTenants(scope) => scope,
         };
-        if self.tokens.is_none() && self.jwt.is_none() {
-            return Ok(Arc::clone(&self.unrestricted));
-        }
+        let Some(tokens) = &self.tokens else { return Ok(Arc::clone(&self.unrestricted)) };
         let token = bearer(authorization.ok_or(Denied::NoToken)?).ok_or(Denied::NoToken)?;
-        let grant = self.grant(token)?;
+        let grant = tokens.grant(token)?;
         grant.check(scope)?;
         if matches!(needed, Permission::AllTenants(_)) {
             grant.check_all_tenants()?;
         }
         Ok(grant)
-    }
-
-    /// The grant of a token of the file, or of a JWT.
-    fn grant(&self, token: &str) -> Result<Arc<Grant>, Denied> {
-        let unknown = match self.tokens.as_ref().map(|tokens| tokens.grant(token)) {
-            Some(Ok(grant)) => return Ok(grant),
-            Some(Err(denied)) => Some(denied),
-            None => None,
-        };
-        let Some(jwt) = &self.jwt else { return Err(unknown.unwrap_or(Denied::UnknownToken)) };
-        jwt.grant(token).map_err(|error| match (error, unknown) {
-            (JwtError::Malformed, Some(denied)) => denied,
-            (error, _) => error.into(),
-        })
     }
 }
 

@@ -4,7 +4,7 @@ use std::error::Error;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use flash_indexer_access::{JwtKeyFile, LimitsFile, TokenFile};
+use flash_indexer_access::{LimitsFile, TokenFile};
 use flash_indexer_credentials::ServerTls;
 use flash_indexer_registry::Indexer;
 use flash_indexer_telemetry::metrics::ReloadedFile;
@@ -26,16 +26,6 @@ pub(crate) trait Reload: Send + Sync {
 impl Reload for TokenFile {
     fn file(&self) -> ReloadedFile {
         ReloadedFile::Tokens
-    }
-
-    fn refresh(&self) -> Result<bool, Box<dyn Error + Send + Sync>> {
-        Ok(self.refresh()?)
-    }
-}
-
-impl Reload for JwtKeyFile {
-    fn file(&self) -> ReloadedFile {
-        ReloadedFile::JwtKeys
     }
 
     fn refresh(&self) -> Result<bool, Box<dyn Error + Send + Sync>> {

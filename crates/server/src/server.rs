@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use flash_indexer_access::{JwtKeyFile, JwtOptions, JwtVerifier, LimitsFile, LoadError, TokenFile};
+use flash_indexer_access::{LimitsFile, LoadError, TokenFile};
 use flash_indexer_credentials::{ClientCredentials, ClientFiles, CredentialsError, ServerTls, TlsFiles};
 use flash_indexer_dashboard::{LiveFigures, LiveGuard};
 use flash_indexer_discovery::{Discovery, DiscoveryOptions};
@@ -46,10 +46,8 @@ pub struct ServerOptions {
     pub grpc_port: Option<u16>,
     /// Endpoint picker for gateways; none disables it.
     pub endpoint_picker: Option<EndpointPickerOptions>,
-    /// File with the digests of bearer tokens. Without it and without [`ServerOptions::jwt`], every request is permitted.
+    /// File with the digests of bearer tokens; none permits every request.
     pub token_file: Option<PathBuf>,
-    /// File with the keys of an issuer of JWTs, and what its tokens must claim; none accepts no JWT.
-    pub jwt: Option<(PathBuf, JwtOptions)>,
     /// File with the limits of tenants; none limits no tenant.
     pub limits_file: Option<PathBuf>,
     /// Certificates of HTTP and gRPC; none serves both without encryption.
@@ -93,7 +91,6 @@ impl Default for ServerOptions {
             grpc_port: None,
             endpoint_picker: None,
             token_file: None,
-            jwt: None,
             limits_file: None,
             tls: None,
             body_bytes_max: 8 << 20,
@@ -129,7 +126,7 @@ pub enum StartError {
         /// The cause.
         source: io::Error,
     },
-    /// The token file, the key set of JWTs or the limits file cannot be read, or is invalid.
+    /// The token file or the limits file cannot be read, or is invalid.
     #[error(transparent)]
     Tokens(#[from] LoadError),
     /// The state directory cannot be used.
@@ -220,17 +217,8 @@ impl Server {
             info!(tokens = tokens.token_count(), "token file loaded");
             files.push(Arc::clone(tokens) as Arc<dyn Reload>);
         }
-        let jwt = match options.jwt {
-            None => None,
-            Some((path, options)) => {
-                let keys = Arc::new(JwtKeyFile::load(&path)?);
-                info!(keys = keys.key_count(), issuer = options.issuer, "key set of JWTs loaded");
-                files.push(Arc::clone(&keys) as Arc<dyn Reload>);
-                Some(JwtVerifier::new(keys, options))
-            }
-        };
         files.extend(limits.clone().map(|limits| limits as Arc<dyn Reload>));
-        let access = Arc::new(AccessControl::new(tokens, jwt, limits));
+        let access = Arc::new(AccessControl::new(tokens, limits));
         let tls = options.tls.map(ServerTls::load).transpose()?.map(Arc::new);
         files.extend(tls.clone().map(|tls| tls as Arc<dyn Reload>));
         let is_encrypted = tls.is_some();

@@ -108,7 +108,7 @@ mod tests {
     async fn an_explanation_beyond_the_limit_is_refused_and_counted() {
         let indexer = Arc::new(Indexer::start(IndexerOptions::default()).expect("threads"));
         let (peers, recovery) = (Arc::default(), RecoveryStatus::finished());
-        let access = Arc::new(AccessControl::new(None, None, None));
+        let access = Arc::new(AccessControl::new(None, None));
         let limits = BodyLimits::new((0, None), &PoolOptions::default(), indexer.metrics()).expect("threads");
         let api = Arc::new(Api::new(Arc::clone(&indexer), access, limits, Default::default(), peers, recovery, None));
         let explain_once = || {

@@ -18,7 +18,6 @@ mod groups;
 mod grpc;
 mod grpc_frames;
 mod heartbeats;
-mod jwt;
 mod kubernetes;
 mod limits;
 mod logs;
