@@ -85,7 +85,6 @@ pub enum OtlpError {
 /// A running export. Without [`Exporter::stop`], the spans that wait are dropped with it.
 #[derive(Debug)]
 pub struct Exporter {
-    endpoint: OtlpEndpoint,
     tracer: Tracer,
     stop: Sender<Instant>,
     /// Disconnected when the thread has ended.
@@ -119,7 +118,7 @@ impl Exporter {
             .with_resource(resource)
             .with_sampler(Sampler::ParentBased(Box::new(root)))
             .with_span_processor(queue);
-        Ok(Self { endpoint: options.endpoint.clone(), tracer: Tracer::new(&provider.build()), stop, ended })
+        Ok(Self { tracer: Tracer::new(&provider.build()), stop, ended })
     }
 
     /// The tracer whose spans are exported.
@@ -134,7 +133,7 @@ impl Exporter {
         // A thread that has ended by a panic receives nothing.
         let _ = self.stop.try_send(end);
         if self.ended.recv_deadline(end) == Err(RecvTimeoutError::Timeout) {
-            warn!(endpoint = %self.endpoint, ?deadline, "failed to export the last spans: the collector does not answer within the deadline");
+            warn!(?deadline, "failed to export the last spans: the collector does not answer within the deadline");
         }
     }
 }
