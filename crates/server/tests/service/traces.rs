@@ -307,7 +307,7 @@ fn a_collector_that_is_down_delays_no_request_and_costs_at_most_the_queue() {
         (is_complete && dropped == limit()).then_some(())
     });
     wait_for("the end of the outage", PATIENCE, || {
-        (logged(Level::INFO, "the collector takes spans again") == 1).then_some(())
+        (logged(Level::INFO, "the collector accepts spans again") == 1).then_some(())
     });
 }
 
