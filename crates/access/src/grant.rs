@@ -5,6 +5,8 @@ use std::collections::BTreeSet;
 use flash_indexer_types::names::shortened;
 use serde::Deserialize;
 
+use crate::jwt_error::JwtError;
+
 /// Group of endpoints that a token may use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Deserialize)]
 #[serde(rename_all = "lowercase")]
@@ -18,13 +20,47 @@ pub enum Scope {
 }
 
 impl Scope {
-    /// Name of the scope in the token file.
+    pub(crate) const ALL: [Self; 3] = [Self::Query, Self::Events, Self::Admin];
+
+    /// Name of the scope in the token file, and in claims.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Query => "query",
             Self::Events => "events",
             Self::Admin => "admin",
+        }
+    }
+}
+
+/// Where the permissions of a token are written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum GrantOrigin {
+    /// Its entry in the token file.
+    TokenFile,
+    /// Its claims.
+    Jwt,
+}
+
+impl GrantOrigin {
+    const fn scopes_remedy(self) -> &'static str {
+        match self {
+            Self::TokenFile => "add it to the token's `scopes` in the token file",
+            Self::Jwt => "have the issuer add it to the claim of --jwt-scopes-claim",
+        }
+    }
+
+    const fn tenants_remedy(self) -> &'static str {
+        match self {
+            Self::TokenFile => "add it to the token's `tenants` in the token file",
+            Self::Jwt => "have the issuer add it to the claim of --jwt-tenants-claim",
+        }
+    }
+
+    const fn all_tenants_remedy(self) -> &'static str {
+        match self {
+            Self::TokenFile => "use a token without `tenants`",
+            Self::Jwt => "have the issuer add `*` to the claim of --jwt-tenants-claim",
         }
     }
 }
@@ -36,14 +72,15 @@ pub struct Grant {
     pub(crate) scopes: BTreeSet<Scope>,
     /// None permits every tenant.
     pub(crate) tenants: Option<BTreeSet<String>>,
+    pub(crate) origin: GrantOrigin,
 }
 
 impl Grant {
     /// The grant of every request to a service without access control.
     #[must_use]
     pub fn unrestricted() -> Self {
-        let scopes = [Scope::Query, Scope::Events, Scope::Admin].into();
-        Self { name: "unrestricted".to_owned(), scopes, tenants: None }
+        let (scopes, origin) = (Scope::ALL.into(), GrantOrigin::TokenFile);
+        Self { name: "unrestricted".to_owned(), scopes, tenants: None, origin }
     }
 
     /// Name of the token, for logs and errors.
@@ -60,7 +97,7 @@ impl Grant {
     pub fn check(&self, scope: Scope) -> Result<(), Denied> {
         match self.scopes.contains(&scope) {
             true => Ok(()),
-            false => Err(Denied::Scope { token: self.name.clone(), scope }),
+            false => Err(Denied::Scope { token: self.name.clone(), scope, origin: self.origin }),
         }
     }
 
@@ -78,7 +115,10 @@ impl Grant {
     pub fn check_tenant(&self, tenant: &str) -> Result<(), Denied> {
         match self.permits_tenant(tenant) {
             true => Ok(()),
-            false => Err(Denied::Tenant { token: self.name.clone(), tenant: shortened(tenant).into_owned() }),
+            false => {
+                let (token, tenant) = (self.name.clone(), shortened(tenant).into_owned());
+                Err(Denied::Tenant { token, tenant, origin: self.origin })
+            }
         }
     }
 
@@ -90,7 +130,7 @@ impl Grant {
     pub fn check_all_tenants(&self) -> Result<(), Denied> {
         match self.tenants {
             None => Ok(()),
-            Some(_) => Err(Denied::AllTenants { token: self.name.clone() }),
+            Some(_) => Err(Denied::AllTenants { token: self.name.clone(), origin: self.origin }),
         }
     }
 }
@@ -104,29 +144,38 @@ pub enum Denied {
     /// The token file has no such token.
     #[error("the bearer token is unknown; use a token whose SHA-256 digest is in the service's token file")]
     UnknownToken,
+    /// The token is a JWT that cannot be accepted.
+    #[error(transparent)]
+    Jwt(#[from] JwtError),
     /// The token lacks the scope of the endpoint.
-    #[error("token {token:?} lacks the scope `{}`; add it to the token's `scopes` in the token file", .scope.as_str())]
+    #[error("token {token:?} lacks the scope `{}`; {}", .scope.as_str(), .origin.scopes_remedy())]
     Scope {
         /// Name of the token.
         token: String,
         /// The scope of the endpoint.
         scope: Scope,
+        /// Where the scopes are written.
+        origin: GrantOrigin,
     },
     /// The token is bound to other tenants.
-    #[error("token {token:?} does not permit tenant {tenant:?}; add it to the token's `tenants` in the token file")]
+    #[error("token {token:?} does not permit tenant {tenant:?}; {}", .origin.tenants_remedy())]
     Tenant {
         /// Name of the token.
         token: String,
         /// The tenant of the request.
         tenant: String,
+        /// Where the tenants are written.
+        origin: GrantOrigin,
     },
     /// The request concerns all tenants.
     #[error(
-        "token {token:?} is bound to tenants, and the request concerns all; name a tenant, or use a token without `tenants`"
+        "token {token:?} is bound to tenants, and the request concerns all; name a tenant, or {}", .origin.all_tenants_remedy()
     )]
     AllTenants {
         /// Name of the token.
         token: String,
+        /// Where the tenants are written.
+        origin: GrantOrigin,
     },
 }
 
@@ -137,6 +186,7 @@ impl Denied {
         match self {
             Self::NoToken => "no_token",
             Self::UnknownToken => "unknown_token",
+            Self::Jwt(error) => error.as_str(),
             Self::Scope { .. } => "scope",
             Self::Tenant { .. } | Self::AllTenants { .. } => "tenant",
         }
@@ -145,6 +195,6 @@ impl Denied {
     /// Whether the request lacks a known token, as opposed to a permission.
     #[must_use]
     pub const fn is_unauthenticated(&self) -> bool {
-        matches!(self, Self::NoToken | Self::UnknownToken)
+        matches!(self, Self::NoToken | Self::UnknownToken | Self::Jwt(_))
     }
 }

@@ -1,7 +1,7 @@
 //! Access control: bearer tokens with scopes and tenants, and limits of tenants.
 //!
 //! A token file holds the SHA-256 digests of tokens, never the tokens. Each token grants scopes, for some tenants or for
-//! all.
+//! all. JSON web tokens are verified with the keys of their issuer, and grant what they claim.
 //!
 //! ```
 //! use flash_indexer_access::{FileContent, NewToken, Scope, Tokens};
@@ -19,6 +19,9 @@
 //! |---|---|
 //! | `grant.rs` | what a token permits, and the reasons for which a request is denied |
 //! | `tokens.rs` | the token file's format, and the search for a token |
+//! | `jwt/` | verification of JSON web tokens, the issuer's keys, and the claims that become scopes and tenants |
+//! | `jwt_error.rs` | the reasons for which a JSON web token is refused |
+//! | `verifier.rs` | the search for a token in the file and among those of the issuer |
 //! | `limits.rs` | limits of tenants, and the format of their file |
 //! | `rates.rs` | what tenants have recently used of their rates |
 //! | `config_file.rs` | a file on disk, read again when it changes |
@@ -26,14 +29,23 @@
 
 mod config_file;
 mod grant;
+mod jwt;
+mod jwt_error;
 mod limits;
 mod new_token;
 mod rates;
 mod tokens;
+mod verifier;
 
 pub use config_file::{ConfigFile, FileContent, LoadError};
-pub use grant::{Denied, Grant, Scope};
+pub use grant::{Denied, Grant, GrantOrigin, Scope};
+pub use jwt::{
+    ClaimName, ClaimNameError, JWT_KEYS_MAX, JwtAlgorithm, JwtAlgorithmError, JwtKeyFile, JwtKeys, JwtKeysError,
+    JwtOptions, JwtVerifier,
+};
+pub use jwt_error::{JWT_BYTES_MAX, JWT_LEEWAY_S, JwtError};
 pub use limits::{LimitExceeded, Limits, LimitsError, LimitsFile, TENANTS_MAX, TenantLimit, TenantLimits};
 pub use new_token::NewToken;
 pub use rates::TenantRates;
 pub use tokens::{TOKEN_BYTES_MAX, TOKENS_MAX, TokenFile, Tokens, TokensError};
+pub use verifier::BearerVerifier;

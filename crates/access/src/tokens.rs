@@ -9,7 +9,7 @@ use sha2::{Digest, Sha256};
 use subtle::{ConditionallySelectable, ConstantTimeEq};
 
 use crate::config_file::{ConfigFile, FileContent};
-use crate::grant::{Denied, Grant, Scope};
+use crate::grant::{Denied, Grant, GrantOrigin, Scope};
 
 /// Limit of the tokens in a file.
 pub const TOKENS_MAX: usize = 1_024;
@@ -157,7 +157,7 @@ impl Entry {
         if tenants.as_ref().is_some_and(BTreeSet::is_empty) {
             return Err(TokensError::NoTenant { name });
         }
-        Ok((digest, Grant { name, scopes, tenants }))
+        Ok((digest, Grant { name, scopes, tenants, origin: GrantOrigin::TokenFile }))
     }
 }
 

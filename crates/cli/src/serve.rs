@@ -344,6 +344,7 @@ impl ServeArguments {
             pods: self.inbound.options(),
             registrations: registrations.collect::<Result<_>>()?,
             token_file: self.access.token_file.clone(),
+            jwt: self.access.jwt(),
             limits_file: self.access.limits_file.clone(),
             tls: self.access.tls(),
             peer_credentials: self.access.peer_credentials(),

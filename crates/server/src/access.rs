@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use flash_indexer_access::{Denied, Grant, LimitExceeded, LimitsFile, Scope, TenantLimit, TenantRates, TokenFile};
+use flash_indexer_access::{BearerVerifier, Denied, Grant, LimitExceeded, LimitsFile, Scope, TenantLimit, TenantRates};
 use flash_indexer_registry::Indexer;
 use flash_indexer_telemetry::metrics::Limit;
 use flash_indexer_types::ModelKey;
@@ -23,19 +23,19 @@ pub(crate) enum Permission {
     AllTenants(Scope),
 }
 
-/// Access control of a server. Without a token file, every request is permitted.
+/// Access control of a server. Without a verifier of tokens, every request is permitted.
 ///
-/// Consistency: a request is checked against the token file as it was at most about a second before.
+/// Consistency: a request is checked against the token file, or the issuer's keys, as they were at most about a second before.
 #[derive(Debug)]
 pub(crate) struct AccessControl {
-    tokens: Option<Arc<TokenFile>>,
+    tokens: Option<BearerVerifier>,
     rates: Option<TenantRates>,
     unrestricted: Arc<Grant>,
 }
 
 impl AccessControl {
-    /// Access control by the tokens and the limits of these files.
-    pub(crate) fn new(tokens: Option<Arc<TokenFile>>, limits: Option<Arc<LimitsFile>>) -> Self {
+    /// Access control by bearer tokens and the limits of a file.
+    pub(crate) fn new(tokens: Option<BearerVerifier>, limits: Option<Arc<LimitsFile>>) -> Self {
         Self { tokens, rates: limits.map(TenantRates::new), unrestricted: Arc::new(Grant::unrestricted()) }
     }
 

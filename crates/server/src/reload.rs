@@ -4,7 +4,7 @@ use std::error::Error;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use flash_indexer_access::{LimitsFile, TokenFile};
+use flash_indexer_access::{ConfigFile, FileContent};
 use flash_indexer_credentials::ServerTls;
 use flash_indexer_registry::Indexer;
 use flash_indexer_telemetry::metrics::ReloadedFile;
@@ -16,40 +16,26 @@ use tracing::{error, info};
 const REFRESH_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Content of one file or of several, replaced as a whole when it changes.
-pub(crate) trait Reload: Send + Sync {
-    fn file(&self) -> ReloadedFile;
-
-    /// Reads the file again. Returns whether the content has changed. After an error, the previous content stays in force.
-    fn refresh(&self) -> Result<bool, Box<dyn Error + Send + Sync>>;
+pub(crate) struct Reload {
+    file: ReloadedFile,
+    refresh: Box<Refresh>,
 }
 
-impl Reload for TokenFile {
-    fn file(&self) -> ReloadedFile {
-        ReloadedFile::Tokens
+/// Reads the file again. Returns whether the content has changed. After an error, the previous content stays in force.
+type Refresh = dyn Fn() -> Result<bool, Box<dyn Error + Send + Sync>> + Send + Sync;
+
+impl Reload {
+    pub(crate) fn config<T: FileContent + Send + Sync + 'static>(
+        file: ReloadedFile,
+        content: &Arc<ConfigFile<T>>,
+    ) -> Self {
+        let content = Arc::clone(content);
+        Self { file, refresh: Box::new(move || Ok(content.refresh()?)) }
     }
 
-    fn refresh(&self) -> Result<bool, Box<dyn Error + Send + Sync>> {
-        Ok(self.refresh()?)
-    }
-}
-
-impl Reload for ServerTls {
-    fn file(&self) -> ReloadedFile {
-        ReloadedFile::Certificates
-    }
-
-    fn refresh(&self) -> Result<bool, Box<dyn Error + Send + Sync>> {
-        Ok(self.refresh()?)
-    }
-}
-
-impl Reload for LimitsFile {
-    fn file(&self) -> ReloadedFile {
-        ReloadedFile::Limits
-    }
-
-    fn refresh(&self) -> Result<bool, Box<dyn Error + Send + Sync>> {
-        Ok(self.refresh()?)
+    pub(crate) fn certificates(tls: &Arc<ServerTls>) -> Self {
+        let tls = Arc::clone(tls);
+        Self { file: ReloadedFile::Certificates, refresh: Box::new(move || Ok(tls.refresh()?)) }
     }
 }
 
@@ -58,8 +44,8 @@ impl Reload for LimitsFile {
 pub(crate) struct PeriodicTasks(Vec<JoinHandle<()>>);
 
 impl PeriodicTasks {
-    pub(crate) fn start(files: Vec<Arc<dyn Reload>>, indexer: &Arc<Indexer>) -> Self {
-        let limits_tenants = files.iter().any(|file| file.file() == ReloadedFile::Limits);
+    pub(crate) fn start(files: Vec<Reload>, indexer: &Arc<Indexer>) -> Self {
+        let limits_tenants = files.iter().any(|reload| reload.file == ReloadedFile::Limits);
         let watch_file = |file| tokio::spawn(watch(file, Arc::clone(indexer)));
         let mut tasks: Vec<_> = files.into_iter().map(watch_file).collect();
         if limits_tenants {
@@ -87,14 +73,14 @@ impl Drop for PeriodicTasks {
     }
 }
 
-async fn watch(reloaded: Arc<dyn Reload>, indexer: Arc<Indexer>) {
-    let file = reloaded.file();
+async fn watch(Reload { file, refresh }: Reload, indexer: Arc<Indexer>) {
+    let refresh: Arc<Refresh> = refresh.into();
     let mut failures = Repeats::default();
     loop {
         tokio::time::sleep(REFRESH_INTERVAL).await;
-        let read = Arc::clone(&reloaded);
+        let read = Arc::clone(&refresh);
         // An error means that the runtime is shutting down.
-        let Ok(result) = tokio::task::spawn_blocking(move || read.refresh()).await else { break };
+        let Ok(result) = tokio::task::spawn_blocking(move || read()).await else { break };
         match result {
             Ok(true) => info!(file = file.as_str(), "file reloaded"),
             Ok(false) => {}

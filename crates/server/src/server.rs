@@ -8,13 +8,14 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use flash_indexer_access::{LimitsFile, LoadError, TokenFile};
+use flash_indexer_access::{BearerVerifier, JwtKeyFile, JwtOptions, JwtVerifier, LimitsFile, LoadError, TokenFile};
 use flash_indexer_credentials::{ClientCredentials, ClientFiles, CredentialsError, ServerTls, TlsFiles};
 use flash_indexer_dashboard::{LiveFigures, LiveGuard};
 use flash_indexer_discovery::{Discovery, DiscoveryOptions};
 use flash_indexer_otlp::{Exporter, OtlpError, OtlpOptions};
 use flash_indexer_registry::{Indexer, IndexerOptions, ListenError, PodOptions, PodsGuard, RegistrationError};
 use flash_indexer_snapshot::DirectoryError;
+use flash_indexer_telemetry::metrics::ReloadedFile;
 use flash_indexer_types::Registration;
 use flash_indexer_wire::Start;
 use tokio::net::TcpListener;
@@ -46,8 +47,10 @@ pub struct ServerOptions {
     pub grpc_port: Option<u16>,
     /// Endpoint picker for gateways; none disables it.
     pub endpoint_picker: Option<EndpointPickerOptions>,
-    /// File with the digests of bearer tokens; none permits every request.
+    /// File with the digests of bearer tokens. Without it and without [`ServerOptions::jwt`], every request is permitted.
     pub token_file: Option<PathBuf>,
+    /// File with the keys of an issuer of JWTs, and what its tokens must claim; none accepts no JWT.
+    pub jwt: Option<(PathBuf, JwtOptions)>,
     /// File with the limits of tenants; none limits no tenant.
     pub limits_file: Option<PathBuf>,
     /// Certificates of HTTP and gRPC; none serves both without encryption.
@@ -91,6 +94,7 @@ impl Default for ServerOptions {
             grpc_port: None,
             endpoint_picker: None,
             token_file: None,
+            jwt: None,
             limits_file: None,
             tls: None,
             body_bytes_max: 8 << 20,
@@ -126,7 +130,7 @@ pub enum StartError {
         /// The cause.
         source: io::Error,
     },
-    /// The token file or the limits file cannot be read, or is invalid.
+    /// The token file, the key set of JWTs or the limits file cannot be read, or is invalid.
     #[error(transparent)]
     Tokens(#[from] LoadError),
     /// The state directory cannot be used.
@@ -211,16 +215,25 @@ impl Server {
         let networks = indexer.engine_networks.clone();
         let tokenizer_pool = indexer.tokenization.pool.clone();
         let indexer = Arc::new(Indexer::start(indexer).map_err(StartError::Thread)?);
-        let mut files: Vec<Arc<dyn Reload>> = Vec::new();
+        let mut files = Vec::new();
         let tokens = options.token_file.as_deref().map(TokenFile::load).transpose()?.map(Arc::new);
         if let Some(tokens) = &tokens {
             info!(tokens = tokens.token_count(), "token file loaded");
-            files.push(Arc::clone(tokens) as Arc<dyn Reload>);
+            files.push(Reload::config(ReloadedFile::Tokens, tokens));
         }
-        files.extend(limits.clone().map(|limits| limits as Arc<dyn Reload>));
-        let access = Arc::new(AccessControl::new(tokens, limits));
+        let jwt = match options.jwt {
+            None => None,
+            Some((path, options)) => {
+                let keys = Arc::new(JwtKeyFile::load(&path)?);
+                info!(keys = keys.key_count(), issuer = options.issuer, "key set of JWTs loaded");
+                files.push(Reload::config(ReloadedFile::JwtKeys, &keys));
+                Some(JwtVerifier::new(keys, options))
+            }
+        };
+        files.extend(limits.as_ref().map(|limits| Reload::config(ReloadedFile::Limits, limits)));
+        let access = Arc::new(AccessControl::new(BearerVerifier::new(tokens, jwt), limits));
         let tls = options.tls.map(ServerTls::load).transpose()?.map(Arc::new);
-        files.extend(tls.clone().map(|tls| tls as Arc<dyn Reload>));
+        files.extend(tls.as_ref().map(Reload::certificates));
         let is_encrypted = tls.is_some();
         let credentials = ClientCredentials::load(&options.peer_credentials)?;
         let registers_pods = options.pods.is_some();

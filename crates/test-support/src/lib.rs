@@ -7,11 +7,13 @@
 //! | `redis.rs` | Redis servers: one, a cluster, or one with a replica and sentinels |
 //! | `hub.rs` | a stub of the Hugging Face hub |
 //! | `certificates.rs` | authorities and the certificates that they issue |
+//! | `jwt.rs` | signing keys of an issuer of JSON web tokens |
 //! | `lib.rs` | polling for a condition, and small parsers |
 
 mod certificates;
 mod event_vectors;
 mod hub;
+mod jwt;
 mod redis;
 mod testdata;
 
@@ -21,6 +23,7 @@ use std::time::{Duration, Instant};
 pub use self::certificates::{Authority, IssuedFiles};
 pub use self::event_vectors::{EventVector, EventVectorMessage, event_vectors};
 pub use self::hub::{HubStub, TINY_WORDS, tiny_tokenizer};
+pub use self::jwt::{JwtSigningKey, jwt_key_set, jwt_with_secret, unsigned_jwt};
 pub use self::redis::{
     ClusterSetup, RedisNode, RedisWithSentinels, find_redis_server, redis_cluster, redis_cluster_with, redis_server,
 };

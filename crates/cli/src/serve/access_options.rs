@@ -6,6 +6,8 @@ use std::sync::Arc;
 
 use anyhow::{Result, bail};
 use clap::Args;
+use clap::builder::NonEmptyStringValueParser;
+use flash_indexer_access::{ClaimName, JwtAlgorithm, JwtOptions};
 use flash_indexer_curve::{Curve, CurveFiles};
 use flash_indexer_server::{ClientFiles, KeyPairFiles, TlsFiles};
 
@@ -18,6 +20,51 @@ pub(super) struct AccessArguments {
     /// again when it changes.
     #[arg(long, env = "FLASH_INDEXER_TOKEN_FILE", value_name = "FILE")]
     pub(super) token_file: Option<PathBuf>,
+
+    /// JSON file with the keys (JWKS) of an issuer of JWTs. With it, a bearer token may be a JWT of the issuer, and every HTTP
+    /// and gRPC request needs a token, as with --token-file. The file is read again when it changes.
+    #[arg(long, env = "FLASH_INDEXER_JWT_KEYS", value_name = "FILE", requires_all = ["jwt_issuer", "jwt_audience"])]
+    jwt_keys: Option<PathBuf>,
+
+    /// Issuer of JWTs: the value of their claim iss.
+    #[arg(
+        long,
+        env = "FLASH_INDEXER_JWT_ISSUER",
+        value_name = "ISSUER",
+        requires = "jwt_keys",
+        value_parser = NonEmptyStringValueParser::new()
+    )]
+    jwt_issuer: Option<String>,
+
+    /// Audience of JWTs: the value of their claim aud, or one of its values.
+    #[arg(
+        long,
+        env = "FLASH_INDEXER_JWT_AUDIENCE",
+        value_name = "AUDIENCE",
+        requires = "jwt_keys",
+        value_parser = NonEmptyStringValueParser::new()
+    )]
+    jwt_audience: Option<String>,
+
+    /// Allowed algorithms of JWTs.
+    #[arg(
+        long,
+        env = "FLASH_INDEXER_JWT_ALGORITHMS",
+        value_name = "ALGORITHMS",
+        value_delimiter = ',',
+        default_value = "RS256,ES256,EdDSA"
+    )]
+    jwt_algorithms: Vec<JwtAlgorithm>,
+
+    /// Claim of JWTs with the scopes query, events and admin, as words of a text or as a list; other values in it have no effect.
+    /// A name that begins with / is a JSON pointer, such as /realm_access/roles.
+    #[arg(long, env = "FLASH_INDEXER_JWT_SCOPES_CLAIM", value_name = "CLAIM", default_value = "scope")]
+    jwt_scopes_claim: Option<ClaimName>,
+
+    /// Claim of JWTs with the tenants, as a text or a list; * permits all, and a JWT without the claim none. Without this option,
+    /// each JWT permits all tenants.
+    #[arg(long, env = "FLASH_INDEXER_JWT_TENANTS_CLAIM", value_name = "CLAIM", requires = "jwt_keys")]
+    jwt_tenants_claim: Option<ClaimName>,
 
     /// TOML file with limits of tenants: held_blocks, ranks, queries_per_second and prompt_tokens_per_second, under [default]
     /// and [tenants.NAME]. A request beyond a limit is answered with 429. The file is read again when it changes.
@@ -70,7 +117,7 @@ pub(super) struct AccessArguments {
     #[arg(long, env = "FLASH_INDEXER_CURVE_CLIENTS", value_name = "FILE", requires_all = ["curve_key", "listen_events"])]
     curve_clients: Option<PathBuf>,
 
-    /// Listen on an address that other hosts reach without --token-file and without --tls-client-ca. Every host that
+    /// Listen on an address that other hosts reach without --token-file, --jwt-keys and --tls-client-ca. Every host that
     /// reaches the port can then query, register engines and read dumps.
     #[arg(long, env = "FLASH_INDEXER_INSECURE")]
     insecure: bool,
@@ -79,12 +126,13 @@ pub(super) struct AccessArguments {
 impl AccessArguments {
     /// Refuses an address that other hosts reach, unless clients need credentials or the operator permits it.
     pub(super) fn check(&self, option: &str, host: &str) -> Result<()> {
-        let needs_credentials = self.token_file.is_some() || self.tls_client_ca.is_some();
+        let needs_token = self.token_file.is_some() || self.jwt_keys.is_some();
+        let needs_credentials = needs_token || self.tls_client_ca.is_some();
         if needs_credentials || self.insecure || is_loopback(host) {
             return Ok(());
         }
         bail!(
-            "{option} {host} is reached by other hosts, and clients need no credentials; give --token-file, --tls-client-ca, or \
+            "{option} {host} is reached by other hosts, and clients need no credentials; give --token-file, --jwt-keys, --tls-client-ca, or \
              --insecure if the network restricts who reaches the port"
         )
     }
@@ -103,6 +151,19 @@ impl AccessArguments {
         }
         let (servers, clients) = (self.curve_server_keys.clone(), self.curve_clients.clone());
         Ok(Some(Arc::new(Curve::load(&CurveFiles { key, servers, clients })?)))
+    }
+
+    /// The key set of JWTs and what they must claim, if they are used.
+    pub(super) fn jwt(&self) -> Option<(PathBuf, JwtOptions)> {
+        let keys = self.jwt_keys.clone()?;
+        let options = JwtOptions {
+            issuer: self.jwt_issuer.clone().expect("--jwt-keys requires it"),
+            audience: self.jwt_audience.clone().expect("--jwt-keys requires it"),
+            algorithms: self.jwt_algorithms.clone(),
+            scopes_claim: self.jwt_scopes_claim.clone().expect("it has a default"),
+            tenants_claim: self.jwt_tenants_claim.clone(),
+        };
+        Some((keys, options))
     }
 
     /// Files of the listeners' TLS, if it is used.
@@ -150,6 +211,8 @@ mod tests {
             assert!(check(host, None, true), "{host}");
             let mutual = AccessArguments { tls_client_ca: Some("ca.pem".into()), ..AccessArguments::default() };
             assert!(mutual.check("--host", host).is_ok(), "{host}");
+            let issuer = AccessArguments { jwt_keys: Some("jwks.json".into()), ..AccessArguments::default() };
+            assert!(issuer.check("--host", host).is_ok(), "{host}");
         }
     }
 }

@@ -299,7 +299,31 @@ fn invalid_limits_and_networks_are_refused_at_the_start() {
 fn an_address_that_other_hosts_reach_needs_credentials() {
     let output = run(&["serve", "--port", "0", "--host", "0.0.0.0"]);
     let error = text(&output.stderr);
-    assert!(!output.status.success() && error.contains("--token-file, --tls-client-ca, or --insecure"), "{error}");
+    assert!(
+        !output.status.success() && error.contains("--token-file, --jwt-keys, --tls-client-ca, or --insecure"),
+        "{error}"
+    );
+}
+
+#[test]
+fn jwts_need_a_key_set_an_issuer_and_an_audience() {
+    let folder = tempfile::tempdir().expect("a directory");
+    let keys = folder.path().join("jwks.json");
+    let keys = keys.to_str().expect("text");
+    let all = ["--jwt-keys", keys, "--jwt-issuer", "https://issuer.example", "--jwt-audience", "flash-indexer"];
+    let refused = |options: &[&str], part: &str| {
+        let output = run(&[&["serve", "--port", "0"], options].concat());
+        let error = text(&output.stderr);
+        assert!(!output.status.success() && error.contains(part), "{options:?}: {error}");
+    };
+    refused(&all[..2], "--jwt-issuer");
+    refused(&all[..4], "--jwt-audience");
+    refused(&all[2..4], "--jwt-keys");
+    refused(&[&all[..3], &["", "--jwt-audience", "a"]].concat(), "--jwt-issuer");
+    refused(&[&all[..], &["--jwt-algorithms", "RS256,HS256"]].concat(), "algorithm \"HS256\" is not supported");
+    refused(&all, "failed to load the key set of JWTs");
+    std::fs::write(keys, r#"{"keys": [{"kty": "oct", "kid": "a", "k": "c2VjcmV0"}]}"#).expect("a file");
+    refused(&all, "no key that verifies RS256, ES256 or EdDSA");
 }
 
 #[test]

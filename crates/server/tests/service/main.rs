@@ -18,6 +18,7 @@ mod groups;
 mod grpc;
 mod grpc_frames;
 mod heartbeats;
+mod jwt;
 mod kubernetes;
 mod limits;
 mod logs;

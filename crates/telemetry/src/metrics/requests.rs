@@ -65,6 +65,8 @@ flash_indexer_types::named_enum! {
         PeerCredentials = "peer_credentials",
         /// Limits of tenants.
         Limits = "limits",
+        /// Keys of the issuer of JWTs.
+        JwtKeys = "jwt_keys",
     }
 }
 

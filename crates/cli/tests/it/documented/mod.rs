@@ -89,6 +89,10 @@ const TREATMENTS: &[(&str, Treatment)] = &[
         Parses("its host is in no certificate; commands_reach_a_service_inside_tls runs it"),
     ),
     (
+        "flash-indexer serve --jwt-keys",
+        Parses("has no issuer; crates/server/tests/service/jwt.rs runs the service with one"),
+    ),
+    (
         "flash-indexer serve --tokenizer-hub",
         if cfg!(feature = "hub") { SERVE } else { NotRun("needs the feature hub") },
     ),
