@@ -9,7 +9,7 @@ use super::{cell, head};
 pub(super) fn page(document: &Value) -> String {
     let mut page = head("Endpoints", "the OpenAPI document");
     page.push_str(
-        "\nThe service has the whole document at `/openapi.json`. [HTTP API](../http-api.md) explains the endpoints.\n",
+        "\nThe service has the [whole document](openapi.json) at `/openapi.json`. [HTTP API](../http-api.md) explains the endpoints.\n",
     );
     page.push_str("\n| endpoint | purpose | body | answers |\n|---|---|---|---|\n");
     for (path, methods) in document["paths"].as_object().into_iter().flatten() {

@@ -25,9 +25,11 @@ pub(crate) struct ReferenceArguments {
 }
 
 pub(crate) fn run(arguments: &ReferenceArguments) -> Result<()> {
+    let openapi = flash_indexer_api::document();
     let pages = [
         ("commands.md", commands::page()),
-        ("endpoints.md", endpoints::page(&flash_indexer_api::document())),
+        ("endpoints.md", endpoints::page(&openapi)),
+        ("openapi.json", format!("{openapi:#}\n")),
         ("metrics.md", metrics::page()),
         ("reasons.md", reasons::page()),
     ];

@@ -403,7 +403,7 @@ fn the_reference_is_that_of_the_program() {
     let folder = tempfile::tempdir().expect("a folder");
     let output = run(&["reference", folder.path().to_str().expect("text")]);
     assert!(output.status.success(), "{}", text(&output.stderr));
-    for name in ["commands.md", "endpoints.md", "metrics.md", "reasons.md"] {
+    for name in ["commands.md", "endpoints.md", "openapi.json", "metrics.md", "reasons.md"] {
         let written = std::fs::read_to_string(folder.path().join(name)).expect("a page");
         let committed = std::fs::read_to_string(repository().join("docs/reference").join(name)).expect("a page");
         assert!(written == committed, "{name} is stale: run `flash-indexer reference docs/reference`");
