@@ -322,8 +322,8 @@ def test_the_dashboard_has_fields_that_grafana_knows() -> None:
 
 
 def test_expressions_name_documented_metrics() -> None:
-    documented = set(re.findall(r"`(\w+)`", (ROOT / "docs/operations.md").read_text()))
+    documented = set(re.findall(r"`(\w+)`", (ROOT / "docs/reference/metrics.md").read_text()))
     for name, expression in [*expressions(), *selectors()]:
         for metric in re.findall(r"flash_indexer_\w+", expression):
             plain = re.sub(r"_bucket$", "", metric.removeprefix("flash_indexer_"))
-            assert plain in documented, f"{name}: {metric} is not in docs/operations.md"
+            assert plain in documented, f"{name}: {metric} is not in docs/reference/metrics.md"

@@ -9,7 +9,6 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, anyhow, ensure};
 use flash_indexer_core::SequenceHash;
 use serde::{Deserialize, Serialize};
-use serde_json::Value;
 
 use super::Waits;
 use super::client::Connection;

@@ -12,12 +12,14 @@
 //! | `by_name.rs` | enums in requests |
 //! | `pick.rs` | picks and the ends of requests |
 //! | `openapi/` | the endpoints, and the document |
+//! | `token_list.rs`, `little_endian.rs` | fast parsing of lists of numbers: of tokens as JSON, of tokens and hashes as bytes |
 //! | `lax_schemas.rs` | schemas of fields that are read as engines read them |
 
 mod by_name;
 mod explain;
 mod fleet;
 mod lax_schemas;
+mod little_endian;
 mod openapi;
 mod pick;
 mod query;
@@ -25,6 +27,7 @@ mod scope;
 mod score;
 mod status;
 mod tiered_query;
+mod token_list;
 mod workers;
 
 use std::collections::BTreeMap;
@@ -37,6 +40,7 @@ pub use fleet::{
     DigestParameters, DiscoverySource, DiscoveryTarget, DumpParameters, PeerRequest, PublishedRank, StoreState,
     StoreStatus,
 };
+pub use little_endian::LittleEndian;
 pub use openapi::document;
 pub use pick::{DoneRequest, Load, Pick, PickCandidate, PickWeights, RequestPhase};
 pub use query::{HashQuery, InstanceScores, QueryResponse, TokenQuery};
@@ -46,6 +50,7 @@ pub use score::{
 };
 pub use status::{ErrorBody, Readiness, ReadyStatus, Success, SuccessStatus};
 pub use tiered_query::{DeviceMatches, TierExtensions, TieredMatches, TieredQueryResponse, WorkerRankId};
+pub use token_list::read_token_list;
 pub use workers::{
     BlocksByTier, Events, Listener, RegisterRequest, Replay, UnregisterRequest, Unregistration, Worker, WorkerKind,
 };

@@ -24,7 +24,7 @@ use flash_indexer_core::hashing::BlockSize;
 use flash_indexer_core::run::{RunIndex, RunLimits};
 use flash_indexer_server::{
     EngineNetwork, EngineNetworks, EngineTemplate, IndexerOptions, InstanceId, MetricNames, ModelKey, PeerUrl,
-    PredictionLimits, Registration, Server, ServerOptions, SnapshotOptions, TierWeights,
+    Registration, Server, ServerOptions, SnapshotOptions, TierWeights,
 };
 use tracing::{debug, info, warn};
 
@@ -200,25 +200,10 @@ pub(crate) struct ServeArguments {
     #[arg(long, env = "FLASH_INDEXER_PREDICTION_TTL_MS", default_value_t = 2_000, value_name = "MILLISECONDS")]
     prediction_ttl_ms: u64,
 
-    /// Predicted blocks that are kept at a time, about 60 bytes each; beyond that the ones that expire first are
-    /// dropped.
-    #[arg(long, env = "FLASH_INDEXER_PREDICTED_BLOCKS_MAX", default_value_t = 1 << 20)]
-    predicted_blocks_max: usize,
-
     /// Milliseconds for which an instance that is registered with `"events": "none"` is taken to hold a prompt that was routed to
     /// it, unless the request names another time
     #[arg(long, value_name = "MS", default_value_t = 120_000, value_parser = clap::value_parser!(u64).range(1..=3_600_000), env = "FLASH_INDEXER_ROUTED_TTL_MS")]
     routed_ttl_ms: u64,
-
-    /// Maximum number of blocks of all instances without events together, of about 100 bytes each besides the index. Beyond it,
-    /// the blocks of an instance that expire first are dropped
-    #[arg(long, value_name = "COUNT", default_value_t = 1 << 22, env = "FLASH_INDEXER_ROUTED_BLOCKS_MAX")]
-    routed_blocks_max: usize,
-
-    /// Maximum number of requests in flight that routers report with POST /pick or POST /predict. Beyond it, those that were
-    /// reported first are dropped
-    #[arg(long, value_name = "COUNT", default_value_t = 1 << 16, env = "FLASH_INDEXER_REQUESTS_IN_FLIGHT_MAX")]
-    requests_in_flight_max: usize,
 
     #[command(flatten)]
     tokenization: TokenizerArguments,
@@ -334,10 +319,7 @@ impl ServeArguments {
                 },
                 tier_weights: self.tier_weights,
                 prediction_ttl: Duration::from_millis(self.prediction_ttl_ms),
-                prediction_limits: PredictionLimits { blocks_max: self.predicted_blocks_max },
                 routed_ttl: Duration::from_millis(self.routed_ttl_ms),
-                routed_blocks_max: self.routed_blocks_max,
-                requests_in_flight_max: self.requests_in_flight_max,
                 tokenization: self.tokenization.options()?,
                 ..IndexerOptions::default()
             },

@@ -1,6 +1,7 @@
 //! Enums whose variants have names.
 
-/// Declares an enum without fields, with the name of each variant in metrics, JSON or on command lines.
+/// Declares an enum without fields, with the name of each variant in metrics, JSON or on command lines. A variant has no attributes but its
+/// documentation, which describes it in the reference as well, and `#[default]`.
 ///
 /// ```
 /// flash_indexer_core::named_enum! {
@@ -14,24 +15,30 @@
 ///     }
 /// }
 /// assert_eq!(Side::ALL.map(Side::as_str), ["left", "right"]);
+/// assert_eq!(Side::DESCRIPTIONS[0], ("left", "The left one."));
 /// ```
 #[macro_export]
 macro_rules! named_enum {
     (
         $(#[$attribute:meta])*
         $visibility:vis enum $Enum:ident {
-            $($(#[$variant_attribute:meta])* $Variant:ident = $name:literal,)+
+            $($(#[doc = $documentation:literal])* $(#[default $($none:tt)*])? $Variant:ident = $name:literal,)+
         }
     ) => {
         $(#[$attribute])*
         $visibility enum $Enum {
-            $($(#[$variant_attribute])* $Variant,)+
+            $($(#[doc = $documentation])* $(#[default $($none)*])? $Variant,)+
         }
 
         impl $Enum {
             /// All of them, in the order of their declaration.
             #[allow(dead_code, reason = "not every enum is listed")]
             $visibility const ALL: [Self; [$($name),+].len()] = [$(Self::$Variant),+];
+
+            /// Their names, each with the text of its documentation.
+            #[allow(dead_code, reason = "not every enum is described elsewhere")]
+            $visibility const DESCRIPTIONS: [(&'static str, &'static str); Self::ALL.len()] =
+                [$(($name, concat!($($documentation),*).trim_ascii())),+];
 
             /// Its name in metrics, JSON and on command lines.
             #[must_use]
@@ -40,6 +47,7 @@ macro_rules! named_enum {
                     $(Self::$Variant => $name,)+
                 }
             }
+
         }
     };
 }

@@ -10,6 +10,12 @@ from pathlib import Path
 
 import pytest
 from selenium import webdriver
+from selenium.common.exceptions import (
+    ElementClickInterceptedException,
+    ElementNotInteractableException,
+    NoSuchElementException,
+    StaleElementReferenceException,
+)
 from selenium.webdriver.common.by import By
 from selenium.webdriver.remote.webelement import WebElement
 from selenium.webdriver.support.wait import WebDriverWait
@@ -18,6 +24,14 @@ BINARY = Path(os.environ["FLASH_INDEXER_BINARY"])
 SCREENSHOTS = os.environ.get("DASHBOARD_SCREENSHOTS")
 # Longest wait for what a page shows, in seconds.
 PATIENCE = 60
+# What a condition raises while the page is not yet, or no longer, as the condition expects it.
+NOT_YET = (
+    ElementClickInterceptedException,
+    ElementNotInteractableException,
+    IndexError,
+    NoSuchElementException,
+    StaleElementReferenceException,
+)
 SIZES = {"laptop": (1366, 860), "phone": (390, 844)}
 
 
@@ -80,7 +94,7 @@ class Page:
             self.view(view)
 
     def view(self, view: str) -> None:
-        self.find(f'nav a[href="#{view}"]').click()
+        self.click(f'nav a[href="#{view}"]')
         self.until(lambda: self.find(f'nav a[href="#{view}"]').get_attribute("aria-current") == "page", view)
 
     def find(self, selector: str) -> WebElement:
@@ -89,8 +103,13 @@ class Page:
     def all(self, selector: str) -> list[WebElement]:
         return self.driver.find_elements(By.CSS_SELECTOR, selector)
 
-    def button(self, text: str) -> WebElement:
-        return self.driver.find_element(By.XPATH, f"//main//button[normalize-space()='{text}']")
+    def click(self, selector: str) -> None:
+        """Clicks an element once it is there; the page may replace it at any time."""
+        self.until(lambda: self.find(selector).click() is None, selector)
+
+    def click_button(self, text: str) -> None:
+        path = f"//main//button[normalize-space()='{text}']"
+        self.until(lambda: self.driver.find_element(By.XPATH, path).click() is None, text)
 
     def texts(self, selector: str) -> list[str]:
         """The texts of all elements at one moment; the page may replace them at any time."""
@@ -104,7 +123,7 @@ class Page:
         return self.driver.execute_script(script, *arguments)
 
     def until(self, condition, what: str):
-        waiting = WebDriverWait(self.driver, PATIENCE, poll_frequency=0.1)
+        waiting = WebDriverWait(self.driver, PATIENCE, poll_frequency=0.1, ignored_exceptions=NOT_YET)
         return waiting.until(lambda _: condition(), f"no {what}: {self.text('main')[:2000]}")
 
     def press(self, *keys: str) -> None:
@@ -142,12 +161,20 @@ def browser(size: str, scheme: str) -> webdriver.Chrome:
     return driver
 
 
-@pytest.fixture(params=["laptop-light", "phone-dark", "laptop-dark", "phone-light"])
-def page(request: pytest.FixtureRequest) -> Iterator[Page]:
-    """A page of each size in each colour scheme."""
+@pytest.fixture(scope="session", params=["laptop-light", "phone-dark", "laptop-dark", "phone-light"])
+def window(request: pytest.FixtureRequest) -> Iterator[Page]:
+    """A browser of each size in each colour scheme. Its start takes longer than most tests."""
     driver = browser(*request.param.split("-"))
     yield Page(driver, request.param)
     driver.quit()
+
+
+@pytest.fixture
+def page(window: Page) -> Page:
+    """A page of each size in each colour scheme, without the faults of the test before."""
+    window.driver.get("about:blank")
+    window.driver.get_log("browser")
+    return window
 
 
 @pytest.fixture

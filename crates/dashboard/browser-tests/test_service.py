@@ -38,7 +38,7 @@ def test_a_large_fleet_draws_only_the_rows_in_sight(laptop: Page) -> None:
     laptop.open(service)
     laptop.until(lambda: f"{MANY:,} ranks" in laptop.text("main"), "all ranks")
     assert len(lines(laptop)) < 60
-    laptop.find('[data-column="instance"]').click()
+    laptop.click('[data-column="instance"]')
     laptop.until(lambda: lines(laptop)[0][0] == "engine-0", "order by instance")
     laptop.run("document.querySelector('.grid .line[tabindex=\"0\"]').focus()")
     laptop.press(Keys.END)
@@ -64,7 +64,7 @@ def test_a_token_is_asked_for_and_kept_for_the_tab_only(laptop: Page, tmp_path: 
     laptop.until(lambda: "token" in laptop.text("main .problem").lower(), "the refused stream")
 
     def give(token: str) -> None:
-        laptop.find("#token-button").click()
+        laptop.click("#token-button")
         laptop.find("#token").send_keys(Keys.CONTROL, "a")
         laptop.find("#token").send_keys(token, Keys.ENTER)
 
@@ -79,8 +79,8 @@ def test_a_token_is_asked_for_and_kept_for_the_tab_only(laptop: Page, tmp_path: 
     assert secret not in laptop.run("return document.documentElement.outerHTML + location.href")
     laptop.view("live")
     laptop.until(lambda: "0 events" not in laptop.text("main") and laptop.all(".chart"), "charts")
-    laptop.find("#token-button").click()
-    laptop.find("#token-form [value=forget]").click()
+    laptop.click("#token-button")
+    laptop.click("#token-form [value=forget]")
     laptop.until(lambda: "requires a bearer token" in laptop.text("#problem"), "the request for a token")
     assert laptop.run("return sessionStorage.getItem('flash-indexer-token')") is None
     laptop.check()

@@ -40,15 +40,15 @@ def number(text: str) -> float:
 def test_fleet(page: Page, demo: Service) -> None:
     page.open(demo)
     page.until(lambda: len(lines(page)) == ENGINES, "ranks")
-    assert page.text("#ready") == "ready"
+    page.until(lambda: page.text("#ready") == "ready", "readiness")
     assert (luminance(page) < 0.3) == page.name.endswith("dark")
     page.until(lambda: number(page.texts(".card b")[4]) > 0, "events")
     page.until(lambda: column(page, "Trust") == ["exact"] * ENGINES, "exact ranks")
     page.shoot("fleet")
 
-    page.find('[data-column="instance"]').click()
+    page.click('[data-column="instance"]')
     page.until(lambda: column(page, "Instance") == ["1", "2", "3", "4"], "order by instance")
-    page.find('[data-column="instance"]').click()
+    page.click('[data-column="instance"]')
     page.until(lambda: column(page, "Instance") == ["4", "3", "2", "1"], "reverse order")
     assert page.find('.head [aria-sort="descending"]').text.startswith("Instance")
 
@@ -56,10 +56,10 @@ def test_fleet(page: Page, demo: Service) -> None:
     page.find("input[type=search]").send_keys(f"demo exact {endpoint}")
     page.until(lambda: "1 of 4 ranks" in page.text("main"), "one rank")
     page.find("input[type=search]").send_keys(Keys.CONTROL, "a", Keys.BACKSPACE)
-    degraded = page.find('[data-trust="degraded"]')
-    degraded.click()
+    degraded = '[data-trust="degraded"]'
+    page.click(degraded)
     page.until(lambda: lines(page) == [] and "0 of 4 ranks" in page.text("main"), "no degraded rank")
-    degraded.click()
+    page.click(degraded)
     page.until(lambda: len(lines(page)) == ENGINES, "all ranks")
 
     page.run("document.querySelector('.grid .line[tabindex=\"0\"]').focus()")
@@ -78,7 +78,7 @@ def test_live(page: Page, demo: Service) -> None:
 
     def shown(title: str) -> str:
         labels = page.run("return [...document.querySelectorAll('.chart canvas')].map((it) => it.ariaLabel)")
-        return next(label for label in labels if label.startswith(title))
+        return "".join(label for label in labels if label.startswith(title))
 
     for title in ["Events/s", "Queries/s"]:
         page.until(lambda title=title: re.search(r": [1-9]", shown(title)), title)
@@ -96,23 +96,23 @@ def test_query(page: Page, demo: Service) -> None:
     page.until(lambda: page.texts("option") and "demo" in page.texts("option"), "the model")
     prompt = page.find("textarea")
     prompt.send_keys("1, 2, three")
-    page.button("Query").click()
+    page.click_button("Query")
     page.until(lambda: '"three" is not a whole number' in page.text("main .problem"), "the error")
     prompt.send_keys(Keys.CONTROL, "a")
     prompt.send_keys(" ".join(str(token) for token in range(40)))
-    page.button("Query").click()
+    page.click_button("Query")
     answer = "40 tokens, 2 whole blocks of 16. No instance holds a prefix."
     page.until(lambda: answer in page.text("main"), "the answer")
     page.until(lambda: page.text("main").count("never seen") == ENGINES, "explanations")
     Select(page.all("select")[1]).select_by_value("text")
-    page.button("Query").click()
+    page.click_button("Query")
     page.until(lambda: "tokenizer" in page.text("main .problem"), "a missing tokenizer")
     page.check()
 
 
 def test_heat_map(page: Page, demo: Service) -> None:
     page.open(demo, "heat")
-    page.find("summary").click()
+    page.click("summary")
 
     def counts() -> list[int]:
         rows = page.run("return [...document.querySelectorAll('tbody tr')].map((row) => row.innerText.split('\\t')[1])")
@@ -129,7 +129,7 @@ def test_heat_map(page: Page, demo: Service) -> None:
     page.until(lambda: "0 ranks" in page.text("main"), "no rank")
     page.find("input[type=search]").send_keys(Keys.CONTROL, "a", Keys.BACKSPACE)
     page.until(lambda: "4 ranks, page 1 of 1" in page.text("main"), "all ranks")
-    page.find("summary").click()
+    page.click("summary")
     page.shoot("heat")
     page.check()
 
@@ -140,7 +140,7 @@ def test_prefixes_lead_to_their_query(page: Page, demo: Service) -> None:
     page.until(lambda: number(page.run("return String(flashIndexer.app.ranks.length)")) == ENGINES, "ranks")
 
     def shared() -> bool:
-        page.button("Read the index").click()
+        page.click_button("Read the index")
         page.until(lambda: "blocks of 4 ranks" in page.text("[role=status]"), "the blocks")
         return bool(page.all("tbody button"))
 
@@ -148,15 +148,15 @@ def test_prefixes_lead_to_their_query(page: Page, demo: Service) -> None:
     page.shoot("prefixes")
     frames = len(page.all("svg g"))
     assert frames > ENGINES
-    page.all("tbody button")[0].click()
+    page.click("tbody button")
     page.until(lambda: "Query this prefix" in page.text("main"), "the prefix")
     # A frame is a button for the keyboard too.
-    page.button("All prefixes").click()
+    page.click_button("All prefixes")
     page.until(lambda: len(page.all("svg g")) == frames, "all frames")
     page.run("document.querySelectorAll('svg g[tabindex=\"0\"]')[1].focus()")
     page.press(Keys.ENTER)
     page.until(lambda: "Up" in page.texts("main button"), "the frame")
-    page.button("Query this prefix").click()
+    page.click_button("Query this prefix")
     page.until(lambda: "whole block" in page.text("main") and "The deepest match has" in page.text("main"), "matches")
     page.until(lambda: "whole prompt" in page.text("main"), "explanations")
     assert len(page.all(".match .track")) == ENGINES
@@ -169,9 +169,9 @@ def test_health(page: Page, demo: Service) -> None:
     titles = ["Readiness", "Streams", "Drops by reason", "Limits reached", "Service"]
     titles += ["Peers", "Shared store", "Discovery"]
     page.until(lambda: page.texts(".panel h2") == titles, "the panels")
-    assert "No shared store is configured." in page.text("main")
+    page.until(lambda: "No shared store is configured." in page.text("main"), "the shared store")
     received = r"messages received\s+([\d,]+)"
-    first = re.search(received, page.text("main"))
+    first = page.until(lambda: re.search(received, page.text("main")), "figures")
     page.until(lambda: re.search(received, page.text("main"))[1] != first[1], "figures that follow the service")
     page.shoot("health")
     page.check()
@@ -181,7 +181,7 @@ def test_the_theme_and_the_keyboard(page: Page, demo: Service) -> None:
     page.open(demo)
     page.until(lambda: len(lines(page)) == ENGINES, "ranks")
     for theme, is_dark in [("light", False), ("dark", True), ("system", page.name.endswith("dark"))]:
-        page.find("#theme").click()
+        page.click("#theme")
         page.until(lambda theme=theme: page.find("#theme").accessible_name == f"Theme: {theme}", theme)
         assert (luminance(page) < 0.3) == is_dark
     page.open(demo)

@@ -25,6 +25,8 @@ const ANSWER_BYTES_MAX: u64 = 64 << 10;
 pub(crate) struct Collector {
     endpoint: OtlpEndpoint,
     agent: Agent,
+    /// Longest time for a request.
+    send_deadline: Duration,
     resource: ResourceAttributesWithSchema,
 }
 
@@ -40,7 +42,12 @@ pub(crate) enum Delivery {
 }
 
 impl Collector {
-    pub(crate) fn new(endpoint: &OtlpEndpoint, credentials: &ClientCredentials, resource: &Resource) -> Self {
+    pub(crate) fn new(
+        endpoint: &OtlpEndpoint,
+        send_deadline: Duration,
+        credentials: &ClientCredentials,
+        resource: &Resource,
+    ) -> Self {
         let config = credentials
             .apply(Agent::config_builder())
             .http_status_as_error(false)
@@ -48,7 +55,7 @@ impl Collector {
             .max_redirects(0)
             .timeout_connect(Some(CONNECT_DEADLINE))
             .build();
-        Self { endpoint: endpoint.clone(), agent: config.into(), resource: resource.into() }
+        Self { endpoint: endpoint.clone(), agent: config.into(), send_deadline, resource: resource.into() }
     }
 
     pub(crate) fn endpoint(&self) -> &OtlpEndpoint {
@@ -61,8 +68,9 @@ impl Collector {
         ExportTraceServiceRequest { resource_spans }.encode_to_vec()
     }
 
-    /// Sends a body, and waits for the answer until `deadline` has passed.
-    pub(crate) fn send(&self, body: &[u8], deadline: Duration) -> Delivery {
+    /// Sends a body, and waits for the answer, at most for `left`.
+    pub(crate) fn send(&self, body: &[u8], left: Option<Duration>) -> Delivery {
+        let deadline = left.map_or(self.send_deadline, |left| left.min(self.send_deadline));
         let request = self.agent.post(self.endpoint.as_str()).content_type("application/x-protobuf");
         let mut response = match request.config().timeout_global(Some(deadline)).build().send(body) {
             Ok(response) => response,

@@ -14,8 +14,6 @@ use crate::collector::{Collector, Delivery};
 const BATCH_SPANS_MAX: usize = 512;
 /// Longest time for which the first span of a batch waits for others.
 const BATCH_DELAY: Duration = Duration::from_secs(1);
-/// Longest time for a request to the collector.
-const SEND_DEADLINE: Duration = Duration::from_secs(5);
 /// Pauses between attempts double from the first to the last. A collector may ask for one as long as the last.
 const FIRST_PAUSE: Duration = Duration::from_millis(500);
 const LAST_PAUSE: Duration = Duration::from_secs(30);
@@ -107,7 +105,7 @@ impl Export {
             if left.is_some_and(|left| left.is_zero()) {
                 return self.drop_spans(spans);
             }
-            match self.collector.send(&body, left.unwrap_or(SEND_DEADLINE).min(SEND_DEADLINE)) {
+            match self.collector.send(&body, left) {
                 Delivery::Accepted { rejected, cause } => {
                     let rejected = rejected.min(spans as u64);
                     if rejected > 0 {

@@ -44,6 +44,8 @@ pub use self::ratio::{SampleRatio, SampleRatioError};
 
 /// Spans that wait to be sent, of about 1 KiB each. Further ones are dropped.
 const QUEUED_SPANS_MAX: usize = 8_192;
+/// Longest time for a request to the collector.
+const SEND_DEADLINE: Duration = Duration::from_secs(5);
 
 /// Options of the export.
 #[derive(Debug, Clone)]
@@ -56,6 +58,8 @@ pub struct OtlpOptions {
     pub credentials: ClientFiles,
     /// Limit of the spans that wait to be sent.
     pub queued_spans_max: usize,
+    /// Longest time for a request to the collector.
+    pub send_deadline: Duration,
 }
 
 impl OtlpOptions {
@@ -67,6 +71,7 @@ impl OtlpOptions {
             sample_ratio: SampleRatio::default(),
             credentials: ClientFiles::default(),
             queued_spans_max: QUEUED_SPANS_MAX,
+            send_deadline: SEND_DEADLINE,
         }
     }
 }
@@ -85,6 +90,7 @@ pub enum OtlpError {
 /// A running export. Without [`Exporter::stop`], the spans that wait are dropped with it.
 #[derive(Debug)]
 pub struct Exporter {
+    endpoint: OtlpEndpoint,
     tracer: Tracer,
     stop: Sender<Instant>,
     /// Disconnected when the thread has ended.
@@ -102,7 +108,7 @@ impl Exporter {
     pub fn start(options: &OtlpOptions, instance_id: &str, metrics: &Arc<Metrics>) -> Result<Self, OtlpError> {
         let credentials = ClientCredentials::load(&options.credentials)?;
         let resource = resource(instance_id);
-        let collector = Collector::new(&options.endpoint, &credentials, &resource);
+        let collector = Collector::new(&options.endpoint, options.send_deadline, &credentials, &resource);
         let (queue, spans) = SpanQueue::new(options.queued_spans_max, metrics);
         let (stop, stopped) = bounded(1);
         let (running, ended) = bounded(0);
@@ -118,7 +124,7 @@ impl Exporter {
             .with_resource(resource)
             .with_sampler(Sampler::ParentBased(Box::new(root)))
             .with_span_processor(queue);
-        Ok(Self { tracer: Tracer::new(&provider.build()), stop, ended })
+        Ok(Self { endpoint: options.endpoint.clone(), tracer: Tracer::new(&provider.build()), stop, ended })
     }
 
     /// The tracer whose spans are exported.
@@ -133,7 +139,7 @@ impl Exporter {
         // A thread that has ended by a panic receives nothing.
         let _ = self.stop.try_send(end);
         if self.ended.recv_deadline(end) == Err(RecvTimeoutError::Timeout) {
-            warn!(?deadline, "failed to export the last spans: the collector does not answer within the deadline");
+            warn!(endpoint = %self.endpoint, ?deadline, "failed to export the last spans: the collector does not answer within the deadline");
         }
     }
 }

@@ -15,7 +15,7 @@ use flash_indexer_registry::{Indexer, Shadow, ShadowError};
 use flash_indexer_snapshot::{DumpError, read_dump};
 use flash_indexer_telemetry::metrics::ReloadedFile;
 use flash_indexer_telemetry::supervision::{ThreadKind, Watch};
-use flash_indexer_types::{ConnectionStatus, InstanceId, ModelKey, RankId, Trust, log_rank};
+use flash_indexer_types::{ConnectionStatus, InstanceId, LossReason, ModelKey, RankId, Trust, log_rank};
 use parking_lot::Mutex;
 use tracing::{info, warn};
 
@@ -164,8 +164,7 @@ impl Check {
                         peer = url.as_str(),
                         "rank differs from a peer's, and both are exact; rebuilding"
                     );
-                    self.indexer
-                        .mark_degraded(rank, "it differs from the same rank of a peer, and both were exact".to_owned());
+                    self.indexer.mark_degraded(rank, LossReason::Dispute.to_string());
                     new_disputes.push(rank.clone());
                 }
             }

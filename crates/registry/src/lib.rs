@@ -74,4 +74,5 @@ pub use indexer::{
 };
 pub use score::{InstanceScore, ScoreOptions, Scores};
 pub use search::{Query, TokenPrompt};
+pub use state_metrics::{described_labels, described_sections};
 pub use tokenization::{TokenizationError, TokenizationOptions, TokenizerServiceOptions};

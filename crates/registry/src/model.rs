@@ -32,7 +32,7 @@ use flash_indexer_explain::{History, SeenVariants};
 use flash_indexer_ingest::{Decoders, Listener, MaintainedIndex, ModelSink, RankOwner};
 use flash_indexer_telemetry::metrics::{Metrics, ModelCounts, ModelState};
 use flash_indexer_telemetry::supervision::{ThreadKind, guarded};
-use flash_indexer_types::{ClearCause, EventContext, InstanceId, ModelKey, Ordinal, Trust};
+use flash_indexer_types::{ClearCause, EventContext, InstanceId, LossReason, ModelKey, Ordinal, Trust};
 use flash_indexer_wire::AdapterSalt;
 
 use crate::published_ranks::PublishedRanks;
@@ -237,11 +237,10 @@ impl Model {
     /// exact until its stream has republished its blocks. The stream of the listener `culprit`, whose event panicked,
     /// restarts without a replay, because a replay would repeat the event.
     pub(crate) fn replace_index(&self, failed: &Arc<GroupedIndex>, culprit: Option<u64>) {
-        let why = "a change of the index panicked, a fault of the program: the index starts over";
         let await_restarts = || {
             let mut listeners: BTreeMap<u64, Arc<Listener>> = BTreeMap::new();
             for listener in self.instances.read().values().flat_map(|instance| instance.listeners.values()) {
-                if listener.require_restart(why) {
+                if listener.require_restart(LossReason::IndexPanicked) {
                     listeners.insert(listener.id, Arc::clone(listener));
                 }
             }

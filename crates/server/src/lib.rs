@@ -25,7 +25,6 @@
 //! | `grpc/` | gRPC API |
 //! | `engines.rs` | the engine whose prompts a model's chats have |
 //! | `body_limits.rs` | limits of bodies and texts, shared by HTTP and gRPC |
-//! | `little_endian.rs` | lists of numbers as bytes |
 //! | `pick_options.rs` | options of a pick, over HTTP and gRPC |
 //! | `reload.rs` | files that are read again while the service runs |
 //! | `texts.rs` | texts that are tokenized, shared fairly between clients |
@@ -42,7 +41,6 @@ mod engines;
 mod failure_tests;
 mod grpc;
 mod http;
-mod little_endian;
 mod pick_options;
 mod registrar;
 mod reload;

@@ -1,6 +1,7 @@
 //! Spans of HTTP and gRPC requests, with the attributes that OpenTelemetry's conventions name.
 
 use std::sync::Arc;
+use std::time::SystemTime;
 
 use axum::extract::Request;
 use axum::http::{HeaderMap, Method, StatusCode};
@@ -62,7 +63,12 @@ impl RequestTracer {
 
     /// The span of a gRPC request to a method such as `flash_indexer.v1.RouterService/Query`, if it is sampled.
     pub(crate) fn rpc(&self, caller: &Caller, method: &str) -> Option<RequestSpan> {
-        let span = self.tracer.request(caller, Root::Sampled)?;
+        self.rpc_since(caller, method, None)
+    }
+
+    /// The span of a gRPC request that began at this time, or now.
+    pub(crate) fn rpc_since(&self, caller: &Caller, method: &str, since: Option<SystemTime>) -> Option<RequestSpan> {
+        let span = self.tracer.request_since(caller, Root::Sampled, since)?;
         let method = method.to_owned();
         span.begin(method.clone(), [KeyValue::new("rpc.system.name", "grpc"), KeyValue::new("rpc.method", method)]);
         Some(span)

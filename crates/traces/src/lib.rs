@@ -32,7 +32,9 @@ pub use opentelemetry::KeyValue;
 
 pub use self::caller::{Caller, outgoing_headers};
 pub use self::request::{RequestSpan, Root, Tracer};
-pub use self::stages::{CurrentGuard, CurrentRequest, Stage, StageSpan, current, describe, stage};
+pub use self::stages::{
+    CurrentGuard, CurrentRequest, Stage, StageSpan, current, describe, stage, stage_begin, stage_since,
+};
 
 /// Names of attributes.
 pub mod attribute {

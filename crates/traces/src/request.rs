@@ -2,6 +2,7 @@
 
 use std::borrow::Cow;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::SystemTime;
 
 use opentelemetry::context::{FutureExt, WithContext};
 use opentelemetry::trace::{Span as _, SpanKind, Status, TraceContextExt, Tracer as _, TracerProvider as _};
@@ -36,6 +37,12 @@ impl Tracer {
     /// Begins the span of a request: as a part of its caller's trace, or as a trace of its own. None if it is not sampled.
     #[must_use]
     pub fn request(&self, caller: &Caller, root: Root) -> Option<RequestSpan> {
+        self.request_since(caller, root, None)
+    }
+
+    /// The span of a request that began at this time, or now.
+    #[must_use]
+    pub fn request_since(&self, caller: &Caller, root: Root, since: Option<SystemTime>) -> Option<RequestSpan> {
         let none = Context::new();
         let parent = match (caller.context(), root) {
             (Some(parent), _) if !parent.span().span_context().is_sampled() => return None,
@@ -44,7 +51,9 @@ impl Tracer {
             (None, Root::Never) => return None,
         };
         // Attributes and a name are added if the request is sampled.
-        let span = self.0.build_with_context(self.0.span_builder("").with_kind(SpanKind::Server), parent);
+        let mut builder = self.0.span_builder("").with_kind(SpanKind::Server);
+        builder.start_time = since;
+        let span = self.0.build_with_context(builder, parent);
         let is_sampled = span.is_recording();
         is_sampled.then(|| RequestSpan {
             context: Context::new().with_value(self.0.clone()).with_span(span),

@@ -1,6 +1,7 @@
 //! Stages of the current request.
 
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::SystemTime;
 
 use opentelemetry::trace::{Span as _, SpanKind, TraceContextExt, Tracer as _};
 use opentelemetry::{Context, ContextGuard, KeyValue};
@@ -73,13 +74,26 @@ pub struct StageSpan(Option<Box<Span>>);
 /// Begins a stage of the current request.
 #[inline]
 pub fn stage(stage: Stage) -> StageSpan {
-    StageSpan(if is_enabled() { begin(stage) } else { None })
+    StageSpan(if is_enabled() { begin(stage, None) } else { None })
 }
 
-fn begin(stage: Stage) -> Option<Box<Span>> {
+/// The time at which a stage begins whose request is not known yet, for [`stage_since`]. None without a tracer in the process.
+#[inline]
+#[must_use]
+pub fn stage_begin() -> Option<SystemTime> {
+    is_enabled().then(SystemTime::now)
+}
+
+/// A stage of the current request that began before.
+pub fn stage_since(stage: Stage, since: SystemTime) -> StageSpan {
+    StageSpan(begin(stage, Some(since)))
+}
+
+fn begin(stage: Stage, since: Option<SystemTime>) -> Option<Box<Span>> {
     Context::map_current(|request| {
         let tracer = request.get::<SdkTracer>()?;
-        let builder = tracer.span_builder(stage.as_str()).with_kind(stage.kind());
+        let mut builder = tracer.span_builder(stage.as_str()).with_kind(stage.kind());
+        builder.start_time = since;
         Some(Box::new(tracer.build_with_context(builder, request)))
     })
 }

@@ -14,6 +14,7 @@
 //! | `registration`, `owner` | registrations of ranks ([`Registration`]) and their owners ([`Owner`]) |
 //! | `shared_cache` | caches of hosts and pools, and the ranks attached to them ([`SharedCaches`]) |
 //! | `trust` | trust states ([`Trust`]) |
+//! | `loss_reason` | reasons for which a rank is not exact ([`LossReason`]) |
 //! | `position` | position in the event stream of a rank ([`Position`]) |
 //! | `doubt` | gaps in the event stream of a rank ([`Doubt`]) |
 //! | `event_context` | time of an event and reason of a removal, for explanations ([`EventContext`]) |
@@ -42,6 +43,7 @@ mod hash_key;
 pub mod hashes;
 mod instance;
 pub mod logs;
+mod loss_reason;
 pub mod names;
 pub mod networks;
 mod owner;
@@ -61,6 +63,7 @@ pub use event_context::EventContext;
 pub use flash_indexer_core::named_enum;
 pub use hash_key::use_random_hash_key;
 pub use instance::{GivenInstanceId, InstanceId, InstanceIdError, ModelKey};
+pub use loss_reason::LossReason;
 pub use owner::{OwnedRank, Owner};
 pub use position::Position;
 pub use rank_id::RankId;

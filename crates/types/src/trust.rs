@@ -8,15 +8,16 @@ flash_indexer_core::named_enum! {
     #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema, PartialOrd, Ord)]
     #[serde(rename_all = "lowercase")]
     pub enum Trust {
-        /// Every change since a known empty cache was applied, and nothing is known to be missing.
+        /// The answer equals the engine's cache as of the last applied message, or, while a message is being applied, between the one before
+        /// and this one. No loss is known.
         Exact = "exact",
-        /// Registered, and no message received yet.
+        /// The answer is empty. No message was received since the registration.
         Cold = "cold",
-        /// All messages up to an earlier one were applied, and the messages after it are being replayed.
+        /// The answer is as of an earlier message. The messages after it are being replayed.
         Recovering = "recovering",
-        /// Changes were lost, or the cache was not empty when the first one was received.
+        /// The answer may be too long or too short. Changes were lost, or the cache was not empty when the first one was received.
         Degraded = "degraded",
-        /// The engine publishes no events: the index knows it from routing decisions alone.
+        /// The answer is what routers have reported. The engine publishes no events.
         Approximate = "approximate",
     }
 }

@@ -12,6 +12,9 @@ use flash_indexer_server::{
     VllmAddress, VllmOptions,
 };
 
+/// Longest time between two lookups of a name. A shorter time to live of its records takes precedence.
+const DNS_INTERVAL_MAX: Duration = Duration::from_secs(10);
+
 /// Discovery sources, and defaults for the engines that they list.
 #[derive(Args)]
 #[command(next_help_heading = "Discovery: engines that register and leave by themselves")]
@@ -39,10 +42,6 @@ pub(crate) struct DiscoveryArguments {
     /// Name server of --discovery-dns, such as Consul's; the system's by default.
     #[arg(long, env = "FLASH_INDEXER_DISCOVERY_DNS_SERVER", value_name = "ADDRESS:PORT")]
     discovery_dns_server: Option<SocketAddr>,
-
-    /// Longest time in seconds between two lookups of a name; a shorter time to live of the records takes precedence.
-    #[arg(long, env = "FLASH_INDEXER_DISCOVERY_DNS_INTERVAL_S", default_value_t = 10, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..=3_600))]
-    discovery_dns_interval_s: u64,
 
     /// Address of the gRPC server of an engine of vLLM, asked every 5 seconds where the engine's ranks publish their events, for
     /// its block size and for its model: an engine whose ports are chosen at its start needs no other option. The address is the
@@ -116,8 +115,8 @@ impl DiscoveryArguments {
     fn sources(&self) -> Vec<DiscoverySource> {
         let files = self.discovery_file.iter().cloned().map(DiscoverySource::File);
         let names = self.discovery_dns.iter().map(|name| {
-            let interval = Duration::from_secs(self.discovery_dns_interval_s);
-            DiscoverySource::Dns(DnsOptions { name: name.clone(), interval, server: self.discovery_dns_server })
+            let server = self.discovery_dns_server;
+            DiscoverySource::Dns(DnsOptions { name: name.clone(), interval: DNS_INTERVAL_MAX, server })
         });
         let pods = self.discovery_kubernetes.iter().map(|selector| {
             DiscoverySource::Kubernetes(KubernetesOptions {

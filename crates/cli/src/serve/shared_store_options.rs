@@ -38,11 +38,6 @@ pub(crate) struct SharedStoreArguments {
     #[arg(long, env = "FLASH_INDEXER_REDIS_TTL_MS", default_value_t = 3_000, value_parser = clap::value_parser!(u64).range(300..=600_000), value_name = "MS")]
     redis_ttl_ms: u64,
 
-    /// Seconds until the store drops keys that no replica has written again. Replicas write the keys of held blocks
-    /// three times in that time.
-    #[arg(long, env = "FLASH_INDEXER_REDIS_KEEP_S", default_value_t = 3_600, value_parser = clap::value_parser!(u64).range(60..=604_800), value_name = "SECONDS")]
-    redis_keep_s: u64,
-
     /// Deadline of a query's call to the store, in milliseconds; after it, the answer lacks other replicas' ranks.
     #[arg(long, env = "FLASH_INDEXER_REDIS_DEADLINE_MS", default_value_t = 50, value_parser = clap::value_parser!(u64).range(1..=60_000), value_name = "MS")]
     redis_deadline_ms: u64,
@@ -65,7 +60,6 @@ impl SharedStoreArguments {
             },
             namespace: self.redis_namespace.clone(),
             time_to_live: Duration::from_millis(self.redis_ttl_ms),
-            retention: Duration::from_secs(self.redis_keep_s),
             deadline: Duration::from_millis(self.redis_deadline_ms),
             ..StoreOptions::at(url)
         }))

@@ -12,6 +12,9 @@ use tracing::warn;
 
 use crate::parsers::byte_size;
 
+/// Deadline of a tokenizer service, for loading a model and for each prompt.
+const SERVICE_DEADLINE: Duration = Duration::from_secs(5);
+
 /// Sources of tokenizers, for prompts that are sent as text.
 #[derive(Args)]
 pub(crate) struct TokenizerArguments {
@@ -32,15 +35,6 @@ pub(crate) struct TokenizerArguments {
     #[arg(long, env = "FLASH_INDEXER_TOKENIZER_SERVICE", value_name = "ADDRESS")]
     tokenizer_service: Option<ServiceAddress>,
 
-    /// Deadline of that service, for loading a model and for each prompt.
-    #[arg(
-        long,
-        env = "FLASH_INDEXER_TOKENIZER_SERVICE_TIMEOUT_MS",
-        default_value_t = 5_000,
-        value_name = "MILLISECONDS"
-    )]
-    tokenizer_service_timeout_ms: u64,
-
     /// Date in prompts of gpt-oss, of engines that are started with it (VLLM_SYSTEM_START_DATE); else the current day in UTC.
     #[arg(long, env = "FLASH_INDEXER_GPT_OSS_DATE", value_name = "YYYY-MM-DD", value_parser = prompt_date)]
     gpt_oss_date: Option<Arc<str>>,
@@ -53,11 +47,7 @@ pub(crate) struct TokenizerArguments {
     #[arg(long, env = "FLASH_INDEXER_TOKENIZER_THREADS", default_value_t = 0, value_parser = clap::value_parser!(u16).range(..=1024))]
     tokenizer_threads: u16,
 
-    /// Texts and chats that may wait for those threads; further requests are answered with 503.
-    #[arg(long, env = "FLASH_INDEXER_TOKENIZER_QUEUE_MAX", default_value_t = 1_024)]
-    tokenizer_queue_max: usize,
-
-    /// Bytes of the texts and chats that may wait, those of one address as many as are free; further requests are answered
+    /// Bytes of the texts and chats that may wait for those threads, at most 1,024 of them; those of one address as many as are free; further requests are answered
     /// with 503.
     #[arg(long, env = "FLASH_INDEXER_TOKENIZER_QUEUE_BYTES_MAX", default_value = "64MiB", value_parser = byte_size, value_name = "BYTES")]
     tokenizer_queue_bytes_max: usize,
@@ -74,7 +64,6 @@ pub(crate) struct TokenizerArguments {
 impl TokenizerArguments {
     pub(crate) fn options(&self) -> Result<TokenizationOptions> {
         let mut pool = PoolOptions {
-            queued_prompts_max: self.tokenizer_queue_max,
             queued_bytes_max: self.tokenizer_queue_bytes_max,
             cached_bytes_max: self.tokenizer_cache_bytes,
             loaded_models_max: self.tokenizers_loaded_max,
@@ -83,8 +72,8 @@ impl TokenizerArguments {
         if self.tokenizer_threads > 0 {
             pool.workers = self.tokenizer_threads.into();
         }
-        let deadline = Duration::from_millis(self.tokenizer_service_timeout_ms);
-        let service = self.tokenizer_service.clone().map(|address| TokenizerServiceOptions { address, deadline });
+        let service = self.tokenizer_service.clone();
+        let service = service.map(|address| TokenizerServiceOptions { address, deadline: SERVICE_DEADLINE });
         Ok(TokenizationOptions {
             named: self.tokenizers.clone(),
             directory: self.tokenizer_dir.clone(),

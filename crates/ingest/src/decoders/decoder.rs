@@ -5,13 +5,14 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use crossbeam_channel::Sender;
+use flash_indexer_types::LossReason;
 use flash_indexer_wire::{StreamPosition, StreamTrust};
 use rustc_hash::FxHashMap;
 
 use super::delivery::{Delivery, QueueKey, TURN_BYTES_MAX, Work};
 use crate::bound_pods::{PendingRegistration, PodStreams};
 use crate::listener::{Listener, NoticeKind};
-use crate::listener_decoder::{DECODER_PANICKED, ListenerDecoder};
+use crate::listener_decoder::ListenerDecoder;
 use crate::queues::{Queues, TakenEntry};
 use crate::resume_point::{ReadAt, in_parts};
 use crate::writer::{Reservation, Writers};
@@ -280,7 +281,7 @@ impl Decoder {
         decoder.turn_bytes_left = self.turn_bytes_left;
         if guarded(&self.metrics, ThreadKind::Decoder, name, || work(&mut decoder, &out)).is_none() {
             log_listener!(error, **listener, "failed to decode a message: panic in the decoder; restarting the stream");
-            listener.require_restart(DECODER_PANICKED);
+            listener.require_restart(LossReason::DecoderPanicked);
             self.metrics.listener_restarted();
             decoder = decoder.after_panic(listener.model.ranks_of(listener), self.clock.now());
         }

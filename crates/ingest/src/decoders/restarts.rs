@@ -4,12 +4,13 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Instant;
 
+use flash_indexer_types::LossReason;
 use flash_indexer_wire::Replay;
 
 use super::decoder::Decoder;
 use crate::change::Change;
 use crate::listener::Listener;
-use crate::listener_decoder::{DECODER_PANICKED, ListenerDecoder};
+use crate::listener_decoder::ListenerDecoder;
 use crate::log_listener;
 
 impl Decoder {
@@ -34,7 +35,7 @@ impl Decoder {
         let listener_decoders: BTreeMap<u64, ListenerDecoder> =
             std::mem::take(&mut self.listener_decoders).into_iter().collect();
         if let Some(culprit) = &culprit {
-            culprit.reject("panicked", DECODER_PANICKED.to_owned());
+            culprit.reject("panicked", LossReason::DecoderPanicked.to_string());
         }
         let is_culprit = |listener: &Listener| culprit.as_ref().is_some_and(|culprit| culprit.id == listener.id);
         let listeners = listener_decoders.values().map(|decoder| decoder.listener());
@@ -42,7 +43,7 @@ impl Decoder {
             listeners.filter(|listener| !is_culprit(listener)).chain(&culprit).map(Arc::clone).collect();
         // All of them lose trust before the first one restarts.
         for listener in &listeners {
-            listener.require_restart(DECODER_PANICKED);
+            listener.require_restart(LossReason::DecoderPanicked);
         }
         self.timers = listener_decoders.iter().filter_map(|(&id, decoder)| Some((decoder.wakes_at()?, id))).collect();
         self.waiting_bytes = listener_decoders.values().map(ListenerDecoder::waiting_bytes).sum();
@@ -67,7 +68,7 @@ mod tests {
     use flash_indexer_core::groups::RankEvent;
     use flash_indexer_core::{Block, BlockEvent, DpRank, LocalHash, SequenceHash, Tier, WorkerRank};
     use flash_indexer_test_support::wait_for;
-    use flash_indexer_types::{Position, Trust};
+    use flash_indexer_types::{LossReason, Position, Trust};
     use flash_indexer_wire::{Cursor, Encoding, EngineEvent, encode_batch};
 
     use crate::tests::fixture::{Fixture, PATIENCE, RANK, payload};
@@ -93,7 +94,7 @@ mod tests {
         let [shared, alone] = [0, 1].map(|at| fixture.listener(at));
         assert_eq!(fixture.held_blocks(), 2);
         for listener in [&shared, &alone] {
-            listener.require_restart("another stream made the index start over");
+            listener.require_restart(LossReason::IndexStartedOver);
         }
         let (done, is_done) = bounded(1);
         let ignored = move || done.send(()).expect("the test waits");

@@ -29,7 +29,7 @@ pub use self::options::ListenerOptions;
 pub use self::report::{ListenerReport, ReplayProgress};
 pub use self::sink::{MaintainedIndex, ModelSink, RankOwner};
 use flash_indexer_types::names::shorten;
-use flash_indexer_types::{ConnectionStatus, Doubt, InstanceId, Trust};
+use flash_indexer_types::{ConnectionStatus, Doubt, InstanceId, LossReason, Trust};
 
 use self::status::{SharedStatus, Status};
 pub(crate) use self::trust::NoticeKind;
@@ -94,7 +94,7 @@ pub struct ListenerState {
 impl ListenerState {
     /// State of a listener that has received no message.
     pub fn new(options: &ListenerOptions) -> Self {
-        let never_exact = options.extra_keys.then_some(EXTRA_KEYS);
+        let never_exact = options.extra_keys.then_some(LossReason::ExtraKeys.as_str());
         Self {
             hold: Mutex::default(),
             replay_client: OnceLock::new(),
@@ -108,19 +108,11 @@ impl ListenerState {
     }
 }
 
-/// Reason why ranks of a stream without sequence numbers are never exact.
-const UNNUMBERED: &str =
-    "the engine's messages have no sequence numbers: lost messages and restarts between them are not noticed";
-
-/// Reason why ranks of an engine with extra keys are never exact.
-const EXTRA_KEYS: &str =
-    "the engine was registered with extra_keys, which its events do not carry: matches may be too long";
-
 impl Listener {
     /// Records that the messages of the stream have no sequence numbers. Its ranks are never exact, even if a later connection
     /// has numbers. Returns whether it was not recorded before.
     pub(super) fn set_unnumbered(&self) -> bool {
-        self.state.status.lock().trust.set_never_exact(UNNUMBERED)
+        self.state.status.lock().trust.set_never_exact(LossReason::Unnumbered.as_str())
     }
 
     /// Held ranks of the stream.

@@ -2,6 +2,7 @@
 
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Release};
 
+use flash_indexer_types::LossReason;
 use flash_indexer_wire::Replay;
 
 use super::Listener;
@@ -9,9 +10,9 @@ use super::Listener;
 impl Listener {
     /// Marks the stream's state as lost. Until the decoder restarts the stream, no rank of it is exact and its queued
     /// changes are discarded. Returns false if the state was lost already.
-    pub fn require_restart(&self, why: &str) -> bool {
+    pub fn require_restart(&self, why: LossReason) -> bool {
         let is_new = !self.state.needs_restart.swap(true, Release);
-        self.record_loss(None, why.to_owned());
+        self.record_loss(None, why.to_string());
         is_new
     }
 

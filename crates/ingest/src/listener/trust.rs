@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
 use flash_indexer_core::DpRank;
-use flash_indexer_types::{Doubt, Ordinal, Trust};
+use flash_indexer_types::{Doubt, LossReason, Ordinal, Trust};
 use flash_indexer_wire::{Pending, StreamTrust, TrustBasis};
 
 /// Trust in a rank as of the last applied message.
@@ -55,8 +55,7 @@ impl fmt::Display for TrustCause<'_> {
             Self::Lost(why) => f.write_str(why),
             Self::Pending(pending) => pending.fmt(f),
             Self::Parents(blocks) => {
-                write!(f, "{blocks} blocks follow a parent that the engine never published; the rank is exact again ")?;
-                f.write_str("when the parent is stored or the cache is cleared")
+                write!(f, "{blocks} {}", LossReason::Parents)
             }
         }
     }
@@ -97,14 +96,6 @@ impl TrustOfRanks {
         Some([Trust::Exact, Trust::Cold, Trust::Recovering, Trust::Degraded][bits as usize])
     }
 }
-
-const RESUMING: &str = "it was registered again, and its decoder has not resumed it yet";
-const CONTESTED: &str =
-    "batches of another endpoint of the instance name this rank as well; give each endpoint ranks of its own";
-const DISPLACED: &str = "the blocks of the rank's former endpoint are not removed yet";
-const REMOVED_LATE: &str =
-    "blocks of the rank may have been removed with those of its former endpoint; clear the engine's prefix cache";
-const DROPPED: &str = "messages of the engine were dropped because its decoder did not keep up";
 
 /// Notices of one kind, which the decoder receives behind the messages that were queued before them. Numbers count from 1.
 #[derive(Debug, Default)]
@@ -189,7 +180,7 @@ impl TrustLedger {
     /// Trust state of a rank, and what it is missing if it is not exact. Cost: one lookup.
     pub(super) fn rank_trust(&self, dp_rank: DpRank) -> (Trust, Option<TrustCause<'_>>) {
         if self.resuming.contains(&dp_rank) {
-            return (Trust::Degraded, Some(TrustCause::Lost(RESUMING)));
+            return (Trust::Degraded, Some(TrustCause::Lost(LossReason::Resuming.as_str())));
         }
         if let Some(why) = self.contest_of(dp_rank) {
             return (Trust::Degraded, Some(TrustCause::Lost(why)));
@@ -199,8 +190,8 @@ impl TrustLedger {
 
     fn contest_of(&self, dp_rank: DpRank) -> Option<&'static str> {
         let has = |ranks: &BTreeSet<_>| ranks.range((dp_rank, 0)..=(dp_rank, u64::MAX)).next().is_some();
-        let contested = has(&self.contested).then_some(CONTESTED);
-        contested.or_else(|| has(&self.displaced).then_some(DISPLACED))
+        let contested = has(&self.contested).then_some(LossReason::Contested.as_str());
+        contested.or_else(|| has(&self.displaced).then_some(LossReason::Displaced.as_str()))
     }
 
     /// Records that batches of another stream name a rank.
@@ -216,7 +207,7 @@ impl TrustLedger {
     /// Records that all blocks of a rank were removed with those of another stream.
     pub(super) fn removed_late(&mut self, dp_rank: DpRank, stream: u64, position: LossPosition) {
         self.displaced.remove(&(dp_rank, stream));
-        self.record_loss(Some(dp_rank), REMOVED_LATE.to_owned(), position);
+        self.record_loss(Some(dp_rank), LossReason::RemovedLate.to_string(), position);
     }
 
     /// Ends contests of ranks by streams.
@@ -229,7 +220,7 @@ impl TrustLedger {
         let degraded = |missing| (Trust::Degraded, Some(missing));
         match last.with_pending(self.missing_later()) {
             TrustBasis::Lost(doubt) => degraded(TrustCause::Lost(&doubt.why)),
-            _ if self.drops.is_open() => degraded(TrustCause::Lost(DROPPED)),
+            _ if self.drops.is_open() => degraded(TrustCause::Lost(LossReason::Dropped.as_str())),
             TrustBasis::Recovering(pending) => (Trust::Recovering, Some(TrustCause::Pending(pending))),
             TrustBasis::Degraded(pending) => degraded(TrustCause::Pending(pending)),
             TrustBasis::Cold => (Trust::Cold, None),
@@ -279,7 +270,7 @@ impl TrustLedger {
     pub(super) fn doubt(&self, dp_rank: DpRank, last: Option<u64>) -> Option<Doubt> {
         let (Trust::Recovering | Trust::Degraded, _) = self.rank_trust(dp_rank) else { return None };
         if self.drops.is_open() {
-            return Some(Doubt::after(DROPPED.to_owned(), last));
+            return Some(Doubt::after(LossReason::Dropped.to_string(), last));
         }
         if let Some(why) = self.contest_of(dp_rank) {
             return Some(Doubt::after(why.to_owned(), last));
@@ -490,9 +481,9 @@ mod tests {
         ledger.contest(RANK, 8);
         ledger.cleared(RANK);
         ledger.restarted();
-        assert_eq!(ledger.rank_trust(RANK), (Trust::Degraded, Some(TrustCause::Lost(CONTESTED))));
+        assert_eq!(ledger.rank_trust(RANK), (Trust::Degraded, Some(TrustCause::Lost(LossReason::Contested.as_str()))));
         assert_eq!((ledger.last_trust(RANK), ledger.rank_trust(DpRank(1)).0), (Trust::Degraded, Trust::Exact));
-        assert_eq!(ledger.doubt(RANK, Some(3)), Some(Doubt::after(CONTESTED.to_owned(), Some(3))));
+        assert_eq!(ledger.doubt(RANK, Some(3)), Some(Doubt::after(LossReason::Contested.to_string(), Some(3))));
         ledger.end_contests(|_, stream| stream == 7);
         assert_eq!(ledger.rank_trust(RANK).0, Trust::Degraded, "another stream names it still");
         ledger.end_contests(|_, stream| stream == 8);
@@ -506,7 +497,10 @@ mod tests {
         ledger.set_all(StreamTrust::Exact, AT_START);
         ledger.displace(RANK, 7);
         for _ in 0..2 {
-            assert_eq!(ledger.rank_trust(RANK), (Trust::Degraded, Some(TrustCause::Lost(DISPLACED))));
+            assert_eq!(
+                ledger.rank_trust(RANK),
+                (Trust::Degraded, Some(TrustCause::Lost(LossReason::Displaced.as_str())))
+            );
             assert_eq!(
                 (ledger.last_trust(RANK), ledger.of_first_ranks().get(RANK)),
                 (Trust::Degraded, Some(Trust::Degraded))
@@ -517,7 +511,10 @@ mod tests {
             ledger.end_contests(|_, _| true);
         }
         ledger.removed_late(RANK, 7, AT_START);
-        assert_eq!(ledger.rank_trust(RANK), (Trust::Degraded, Some(TrustCause::Lost(REMOVED_LATE))));
+        assert_eq!(
+            ledger.rank_trust(RANK),
+            (Trust::Degraded, Some(TrustCause::Lost(LossReason::RemovedLate.as_str())))
+        );
         ledger.cleared(RANK);
         assert_eq!(ledger.rank_trust(RANK), (Trust::Exact, None));
     }

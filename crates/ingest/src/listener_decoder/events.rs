@@ -3,7 +3,7 @@
 use flash_indexer_core::groups::RankEvent;
 use flash_indexer_core::{BlockEvent, DpRank};
 use flash_indexer_telemetry::metrics::Limit;
-use flash_indexer_types::SharedCacheKind;
+use flash_indexer_types::{LossReason, SharedCacheKind};
 use flash_indexer_wire::{
     Application, BatchOutline, BlockStored, EngineEvent, EventError, Events, RemovalReason, TranslateError, Translator,
     TranslatorOptions,
@@ -180,8 +180,7 @@ impl ListenerDecoder {
             groups_unknown.remove(&dp_rank);
         }
         if translator.is_hybrid() && groups_unknown.remove(&dp_rank) {
-            let why = "its state was imported without the secondary cache groups of the hybrid model";
-            self.changes.push(Change::RecordLoss(Some(dp_rank), why.to_owned()));
+            self.changes.push(Change::RecordLoss(Some(dp_rank), LossReason::ImportedWithoutGroups.to_string()));
         }
         let mut changes = match changes {
             Ok(changes) => changes,

@@ -4,7 +4,7 @@ use std::time::Instant;
 
 use flash_indexer_core::DpRank;
 use flash_indexer_telemetry::metrics::Limit;
-use flash_indexer_types::{Position, Trust};
+use flash_indexer_types::{LossReason, Position, Trust};
 use flash_indexer_wire::{StreamPosition, StreamTrust, TranslateError};
 
 use super::ListenerDecoder;
@@ -66,20 +66,20 @@ impl ListenerDecoder {
                 Some((_, position, cursor)) => {
                     self.imported.insert(dp_rank, cursor.sequence);
                     if position.trust == Trust::Degraded {
-                        let why = "its state was imported degraded: it was so there, or the engine cannot replay what it published since";
-                        self.changes_after_trust.push(Change::RecordLoss(Some(dp_rank), why.to_owned()));
+                        self.changes_after_trust
+                            .push(Change::RecordLoss(Some(dp_rank), LossReason::ImportedDegraded.to_string()));
                     }
                 }
                 None if position.is_some_and(lacks_position) => {
                     self.without_position.insert(dp_rank);
-                    let why = "its state was imported from a dump without a stream position";
-                    self.changes.push(Change::RecordLoss(Some(dp_rank), why.to_owned()));
-                    self.changes_after_trust.push(Change::RecordLoss(Some(dp_rank), why.to_owned()));
+                    let why = LossReason::ImportedWithoutPosition;
+                    self.changes.push(Change::RecordLoss(Some(dp_rank), why.to_string()));
+                    self.changes_after_trust.push(Change::RecordLoss(Some(dp_rank), why.to_string()));
                 }
                 None if from.is_some() => {
                     self.changes.push(Change::Forget(dp_rank));
-                    let why = "no state of the rank was imported";
-                    self.changes_after_trust.push(Change::RecordLoss(Some(dp_rank), why.to_owned()));
+                    self.changes_after_trust
+                        .push(Change::RecordLoss(Some(dp_rank), LossReason::NotImported.to_string()));
                 }
                 None => self.changes.push(Change::Forget(dp_rank)),
             }
@@ -96,12 +96,11 @@ impl ListenerDecoder {
         let mut not_held = self.listener.model.ranks_of(&self.listener);
         not_held.retain(|dp_rank| !released.contains(dp_rank));
         for dp_rank in not_held {
-            let why = "it was registered while another rank's state was imported, and its own was not";
-            self.changes_after_trust.push(Change::RecordLoss(Some(dp_rank), why.to_owned()));
+            self.changes_after_trust
+                .push(Change::RecordLoss(Some(dp_rank), LossReason::RegisteredDuringImport.to_string()));
         }
         if position.unlisted_degraded {
-            let why = "changes of the rank may be lost: the imported dump does not list it";
-            self.changes_after_trust.push(Change::RecordLossOfUnlisted(released, why.to_owned()));
+            self.changes_after_trust.push(Change::RecordLossOfUnlisted(released, LossReason::NotListed.to_string()));
         }
     }
 }

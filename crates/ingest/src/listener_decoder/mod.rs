@@ -15,7 +15,7 @@ use std::time::Instant;
 use flash_indexer_core::DpRank;
 use flash_indexer_telemetry::metrics::{Limit, Metrics};
 use flash_indexer_types::logs::Repeats;
-use flash_indexer_types::{ClearCause, ConnectionStatus, EngineKind};
+use flash_indexer_types::{ClearCause, ConnectionStatus, EngineKind, LossReason};
 use flash_indexer_wire::{
     Action, BatchOutline, ClearReason, EngineAdapter, Numbering, Replay, ReplayReply, Stream, StreamLimits,
     StreamOptions, StreamPosition, StreamTrust, TopicNames, Translator,
@@ -30,10 +30,6 @@ use super::change::Change;
 use super::listener::{Listener, NoticeKind};
 use super::message::{Live, Message};
 use crate::log_listener;
-
-/// Reason of a restart after a panic of the decoder.
-pub(super) const DECODER_PANICKED: &str =
-    "failed to decode a message: panic in the decoder, a fault of this program; the blocks of the stream are removed";
 
 /// Block size of the engine, compared with its registration.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -348,8 +344,7 @@ impl ListenerDecoder {
     /// Applies the events of an ignored rank again. The rank is degraded, because events were skipped.
     pub(super) fn resume_rank(&mut self, dp_rank: DpRank) {
         if self.ignored_ranks.remove(&dp_rank) {
-            let why = "it was unregistered for a while, and events published meanwhile were skipped";
-            self.changes.push(Change::RecordLoss(Some(dp_rank), why.to_owned()));
+            self.changes.push(Change::RecordLoss(Some(dp_rank), LossReason::Skipped.to_string()));
         }
         self.changes.push(Change::Resumed(dp_rank));
     }
@@ -474,7 +469,7 @@ mod tests {
         engine.publish_frames(&[FAULT, &1_u64.to_be_bytes(), &payload(2)]).expect("published");
         engine.publish(2, &payload(3)).expect("published");
         fixture.wait(0, 2, Trust::Degraded);
-        listener.require_restart("another stream made the index start over");
+        listener.require_restart(LossReason::IndexStartedOver);
         fixture.decoders.restart_streams([Arc::clone(&listener)], None);
         engine.publish(3, &payload(4)).expect("published");
         fixture.wait(0, 3, Trust::Degraded);

@@ -5,28 +5,24 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use flash_indexer_core::DpRank;
-use flash_indexer_types::ConnectionStatus;
+use flash_indexer_types::{ConnectionStatus, LossReason};
 use flash_indexer_wire::Replay;
 
-use super::{DECODER_PANICKED, ListenerDecoder};
+use super::ListenerDecoder;
 use crate::change::Change;
 use crate::listener::Listener;
-
-/// Reason why a restored rank is degraded after a panic.
-const HELD_STATE_LOST: &str =
-    "the decoder panicked while the rank was being restored, a fault of this program; clear its cache";
 
 impl ListenerDecoder {
     /// The decoder that replaces this one after a panic. It removes all blocks of the stream, whose ranks in the registry are
     /// `ranks`, and requests no replay, which would return the message that caused the panic. A held stream stays held.
     pub(crate) fn after_panic(mut self, ranks: Vec<DpRank>, now: Instant) -> Self {
-        self.listener.reject("panicked", DECODER_PANICKED.to_owned());
+        self.listener.reject("panicked", LossReason::DecoderPanicked.to_string());
         if self.listener.is_held() {
             return self.into_held(now);
         }
         self.ranks.extend(ranks);
         self.ranks.extend(self.listener.hold().ranks());
-        self.into_restarted(DECODER_PANICKED, Replay::Unavailable, now)
+        self.into_restarted(LossReason::DecoderPanicked, Replay::Unavailable, now)
     }
 
     /// Starts a held stream over after a panic, and keeps it held.
@@ -48,7 +44,8 @@ impl ListenerDecoder {
         for dp_rank in self.translators.into_keys().chain(released).collect::<BTreeSet<_>>() {
             // Its decoder state was restored before, and is lost.
             held.groups_unknown.insert(dp_rank);
-            held.changes_after_trust.push(Change::RecordLoss(Some(dp_rank), HELD_STATE_LOST.to_owned()));
+            held.changes_after_trust
+                .push(Change::RecordLoss(Some(dp_rank), LossReason::DecoderPanickedHeld.to_string()));
         }
         // Whether the connection was interrupted before is not known any more.
         held.stream.disconnected();
@@ -65,12 +62,11 @@ impl ListenerDecoder {
         let (listener, metrics) = (Arc::clone(&self.listener), Arc::clone(&self.metrics));
         let mut lost = std::mem::replace(self, Self::with_replay(listener, metrics, Replay::Unavailable));
         lost.ranks.extend(ranks);
-        *self =
-            lost.into_restarted("a thread of the service panicked; the blocks of the stream are removed", replay, now);
+        *self = lost.into_restarted(LossReason::ThreadPanicked, replay, now);
     }
 
     /// The decoder that replaces this one, whose state is lost.
-    fn into_restarted(self, why: &str, replay: Replay, now: Instant) -> Self {
+    fn into_restarted(self, why: LossReason, replay: Replay, now: Instant) -> Self {
         let replay = replay_after_restart(&self.listener, replay);
         let mut restarted = Self::with_replay(self.listener, self.metrics, replay);
         restarted.listener.cancel_replay();
@@ -80,7 +76,7 @@ impl ListenerDecoder {
         restarted.ranks = self.ranks;
         restarted.ignored_ranks = self.ignored_ranks;
         restarted.forget_ranks();
-        restarted.changes.push(Change::RecordLoss(None, why.to_owned()));
+        restarted.changes.push(Change::RecordLoss(None, why.to_string()));
         restarted.stream.release(None, now);
         if let (Replay::Available, last @ Some(_)) = (replay, self.stream.last_known()) {
             restarted.stream.tail_lost(last, now);

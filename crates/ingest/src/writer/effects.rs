@@ -6,7 +6,7 @@ use std::time::{Duration, Instant, SystemTime};
 use flash_indexer_core::groups::{GroupChange, GroupEvent, GroupedIndex, RankEvent};
 use flash_indexer_core::{Applied, Block, BlockEvent, DpRank, HeldBlock, SequenceHash, SharedIndex, Tier, WorkerRank};
 use flash_indexer_telemetry::metrics::Limit;
-use flash_indexer_types::{ClearCause, EventContext};
+use flash_indexer_types::{ClearCause, EventContext, LossReason};
 use flash_indexer_wire::ShownLoss;
 
 use super::Writer;
@@ -158,8 +158,7 @@ impl Writer {
             let refused = blocks.len() as u64;
             self.metrics.event_applied(event, &Applied { refused, ..Applied::default() });
             self.metrics.limit_reached_by(Limit::TenantHeldBlocks, refused);
-            let why = "the tenant holds as many blocks as its limit; raise held_blocks in the limits file";
-            return listener.record_loss(Some(dp_rank), why.to_owned());
+            return listener.record_loss(Some(dp_rank), LossReason::TenantHeldBlocks.to_string());
         }
         let applied = listener.model.write(index, rank, event, context);
         self.metrics.event_applied(event, &applied);
@@ -178,23 +177,17 @@ impl Writer {
     ) {
         let dp_rank = rank.dp_rank;
         let (bound, why) = match event {
-            RankEvent::Primary(_) if applied.moves_refused > 0 => {
-                (Limit::MovedBlocks, "the engine gave a sequence hash with many descendants other content")
-            }
-            RankEvent::Primary(_) if applied.twins_refused > 0 => {
-                (Limit::Twins, "the engine has too many sequence hashes for one prefix")
-            }
-            RankEvent::Primary(_) => (Limit::WaitingBlocks, "too many blocks wait for a parent that was never stored"),
-            RankEvent::Secondary(_) | RankEvent::ClearedScope(_) => {
-                (Limit::CacheGroups, "a hybrid model has more cache groups, or blocks in one, than are kept")
-            }
+            RankEvent::Primary(_) if applied.moves_refused > 0 => (Limit::MovedBlocks, LossReason::MovedBlocks),
+            RankEvent::Primary(_) if applied.twins_refused > 0 => (Limit::Twins, LossReason::Twins),
+            RankEvent::Primary(_) => (Limit::WaitingBlocks, LossReason::WaitingBlocks),
+            RankEvent::Secondary(_) | RankEvent::ClearedScope(_) => (Limit::CacheGroups, LossReason::CacheGroups),
         };
         if applied.refused > 0 {
             // A bounded index refuses blocks by design: its depths are too low then, and never wrong.
             let is_indexed = matches!(event, RankEvent::Primary(_));
             if !is_indexed || index.memory_limit().is_none() {
                 self.metrics.limit_reached_by(bound, applied.refused);
-                listener.record_loss(Some(dp_rank), why.to_owned());
+                listener.record_loss(Some(dp_rank), why.to_string());
             }
         }
         match event {
@@ -241,8 +234,7 @@ impl Writer {
         }
         let now = index.size(rank).waiting;
         if applied.waiting_removed > 0 {
-            let why = "a block was removed whose parent was never stored: the engine may hold the parent";
-            listener.record_loss(Some(dp_rank), why.to_owned());
+            listener.record_loss(Some(dp_rank), LossReason::ParentRemoved.to_string());
         }
         if now != before {
             listener.set_waiting(dp_rank, now);

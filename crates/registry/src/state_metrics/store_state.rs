@@ -28,10 +28,10 @@ impl StateSection for StoreState {
             invalid_values_removed,
             largest_step: _,
         } = report.published;
-        let help = "Whether the shared store is connected";
+        let help = "1 if the shared store can be read and written, otherwise 0";
         families.one("store_connected", help, &gauge(report.is_connected.into()))?;
         families.one("store_published_ranks", "Ranks that this replica publishes", &gauge(published_ranks))?;
-        let help = "Published ranks that are not written completely yet";
+        let help = "Published ranks that are not written completely yet; answers of other replicas lack them";
         families.one("store_unfinished_ranks", help, &gauge(unfinished_ranks))?;
         let help = "Changes pending to be written to the shared store";
         families.one("store_waiting_changes", help, &gauge(waiting_changes))?;

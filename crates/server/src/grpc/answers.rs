@@ -4,8 +4,9 @@ use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
+use std::time::SystemTime;
 
-use flash_indexer_traces::{Caller, RequestSpan};
+use flash_indexer_traces::{Caller, RequestSpan, Stage, stage_begin, stage_since};
 use futures_core::Stream;
 use prost::Message;
 use tonic::codec::{Codec, CompressionEncoding};
@@ -30,6 +31,8 @@ pub(super) struct Answers {
     pending: Option<Pin<Box<dyn Future<Output = QueryResponse> + Send>>>,
     /// Trace context of the stream's caller.
     caller: Caller,
+    /// Time of the last look for a message, if requests are traced.
+    parse_begin: Option<SystemTime>,
     stopped: Pin<Box<dyn Future<Output = ()> + Send>>,
     has_ended: bool,
 }
@@ -39,7 +42,28 @@ impl Answers {
         let authorization = authorization(metadata).map(Arc::from);
         let caller = shared.tracer.as_ref().map(|_| caller(metadata.as_ref())).unwrap_or_default();
         let stopped = Box::pin(until_true(shared.stopping.clone()));
-        Self { requests, authorization, shared: shared.clone(), pending: None, caller, stopped, has_ended: false }
+        Self {
+            requests,
+            authorization,
+            shared: shared.clone(),
+            pending: None,
+            caller,
+            parse_begin: None,
+            stopped,
+            has_ended: false,
+        }
+    }
+
+    /// Begins the span of the message that was decoded.
+    fn trace(&mut self) -> Option<RequestSpan> {
+        let tracer = self.shared.tracer.as_ref()?;
+        let parse_begin = self.requests.body.take_parse_begin().or(self.parse_begin);
+        let traced = tracer.rpc_since(&self.caller, METHOD, parse_begin)?;
+        if let Some(begin) = parse_begin {
+            let _request = traced.attach();
+            drop(stage_since(Stage::Parse, begin));
+        }
+        Some(traced)
     }
 
     fn poll_pending(&mut self, context: &mut Context<'_>) -> Poll<Option<QueryResponse>> {
@@ -64,6 +88,8 @@ impl Stream for Answers {
         if let Some(answer) = ready!(self.poll_pending(context)) {
             return Poll::Ready(Some(Ok(answer)));
         }
+        // A message that was received with the one before is decoded from here on.
+        self.parse_begin = self.shared.tracer.as_ref().and_then(|_| stage_begin());
         let request = match ready!(self.requests.poll_next(context)) {
             Some(Ok(request)) => request,
             end => {
@@ -72,7 +98,7 @@ impl Stream for Answers {
             }
         };
         let in_flight = self.shared.in_flight("QueryStream");
-        let traced = self.shared.tracer.as_ref().and_then(|tracer| tracer.rpc(&self.caller, METHOD));
+        let traced = self.trace();
         if !self.shared.indexer.is_shared() {
             let _request = traced.as_ref().map(RequestSpan::attach);
             let answer = self.shared.query_local(&request, self.authorization.as_deref());

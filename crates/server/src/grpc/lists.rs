@@ -2,9 +2,8 @@
 
 use std::borrow::Cow;
 
+use flash_indexer_api::LittleEndian;
 use tonic::Status;
-
-use crate::little_endian::LittleEndian;
 
 /// A list that a request may give in two forms.
 pub(super) struct List<'r, N: Clone> {

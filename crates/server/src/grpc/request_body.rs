@@ -6,12 +6,12 @@
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 use axum::body::Bytes;
 use flash_indexer_admission::{BodyBytes, ContentEncoding, LargeRequests};
 use flash_indexer_telemetry::metrics::Metrics;
-use flash_indexer_traces::{Stage, StageSpan, stage};
+use flash_indexer_traces::{Stage, StageSpan, stage, stage_begin};
 use http_body::{Frame, SizeHint};
 use parking_lot::Mutex;
 use tokio::time::{Sleep, sleep};
@@ -82,6 +82,8 @@ pub(super) struct RequestBody {
     has_ended_long_message: bool,
     /// Decoding of the message that has ended, until the body is polled again.
     parse: Option<StageSpan>,
+    /// Begin of the decoding of a stream's message, whose request is known when it is decoded.
+    parse_begin: Option<SystemTime>,
 }
 
 #[derive(Debug)]
@@ -112,6 +114,7 @@ impl RequestBody {
             waiting: None,
             has_ended_long_message: false,
             parse: None,
+            parse_begin: None,
         }
     }
 
@@ -119,6 +122,14 @@ impl RequestBody {
     fn release_decoded(&mut self) {
         if self.method.kind == MethodKind::Streaming {
             self.reserved.shrink(self.messages.unfinished_bytes() + self.received.len());
+        }
+    }
+
+    /// Begins the decoding of a message that has ended.
+    fn begin_parse(&mut self) {
+        match self.method.kind {
+            MethodKind::Unary => self.parse = Some(stage(Stage::Parse)),
+            MethodKind::Streaming => self.parse_begin = stage_begin(),
         }
     }
 
@@ -148,7 +159,9 @@ impl RequestBody {
             move_to_large_thread();
             return Poll::Pending;
         }
-        self.parse = has_ended_message.then(|| stage(Stage::Parse));
+        if has_ended_message {
+            self.begin_parse();
+        }
         self.has_ended_long_message |= ends_long;
         Poll::Ready(Some(Ok(Frame::data(bytes))))
     }
@@ -162,7 +175,7 @@ impl HttpBody for RequestBody {
         self.parse = None;
         if let Some(end) = self.kept_back.take() {
             self.has_ended_long_message = true;
-            self.parse = Some(stage(Stage::Parse));
+            self.begin_parse();
             return Poll::Ready(Some(Ok(Frame::data(end))));
         }
         self.release_decoded();
@@ -206,6 +219,11 @@ impl SharedBody {
     /// Whether a long message ended since the last call. If so, all received bytes are decoded once that message is.
     pub(super) fn take_ended_long_message(&self) -> bool {
         std::mem::take(&mut self.0.lock().has_ended_long_message)
+    }
+
+    /// Time at which the end of a message was handed out since the last call, if requests are traced.
+    pub(super) fn take_parse_begin(&self) -> Option<SystemTime> {
+        self.0.lock().parse_begin.take()
     }
 }
 

@@ -16,7 +16,6 @@
 //! | `openai_prompt.rs` | the prompt of a request that a gateway forwards to an engine |
 //! | `prompt_body.rs` | the fields of requests with a prompt, and its tokenization |
 //! | `prompt.rs` | requests with a prompt, as JSON or as a binary body |
-//! | `token_list.rs` | fast parsing of a list of tokens |
 //! | `error.rs` | mapping of errors to statuses |
 
 mod content;
@@ -43,7 +42,6 @@ mod render;
 mod score;
 mod shared_ranks;
 mod tiered_response;
-mod token_list;
 mod workers;
 
 use std::collections::BTreeSet;

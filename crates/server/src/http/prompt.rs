@@ -1,4 +1,4 @@
-//! Requests with a prompt: as JSON, whose list of tokens is parsed by [`token_list`], or as a binary body.
+//! Requests with a prompt: as JSON, whose list of tokens is parsed by [`read_token_list`], or as a binary body.
 //!
 //! A general JSON parser reads a long list digit by digit, which costs more than the rest of a query. The list is cut out of
 //! the body, and the parser reads what remains.
@@ -8,6 +8,7 @@ use std::sync::Arc;
 use axum::extract::{FromRequest, Query, Request};
 use axum::http::Uri;
 use axum::response::{IntoResponse, Response};
+use flash_indexer_api::{LittleEndian, read_token_list};
 use flash_indexer_core::LocalHash;
 use flash_indexer_traces::{Stage, stage};
 use memchr::{memchr, memmem};
@@ -18,8 +19,6 @@ use super::Api;
 use super::content::{Accepted, BodyForm};
 use super::error::ApiError;
 use super::extract::{self, ReceivedBody, parse, parse_lenient};
-use super::token_list;
-use crate::little_endian::LittleEndian;
 
 /// Request with a list of numbers that a binary body may have.
 pub(super) trait PromptRequest: DeserializeOwned {
@@ -181,7 +180,7 @@ impl BodyWithoutTokens {
         if memchr(b'\\', &body[..start]).is_some() {
             return None;
         }
-        let (tokens, end) = token_list::read(body, start)?;
+        let (tokens, end) = read_token_list(body, start)?;
         let rest = &body[end - 1..];
         if memchr(b'\\', rest).is_some() || memmem::find(rest, KEY).is_some() {
             return None;

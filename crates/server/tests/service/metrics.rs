@@ -1,8 +1,11 @@
 //! Every metric is well formed, and moves when what it counts happens.
 
+use std::collections::BTreeSet;
 use std::time::{Duration, SystemTime};
 
+use flash_indexer_registry::described_sections;
 use flash_indexer_server::{IndexerOptions, MetricNames, ServerOptions};
+use flash_indexer_telemetry::metrics::describe_metrics;
 use flash_indexer_test_support::wait_for;
 use flash_indexer_wire::{BlockStored, Encoding, EngineEvent, TokenIds, encode_batch};
 use serde_json::{Value, json};
@@ -216,20 +219,18 @@ fn the_process_tells_what_it_uses() {
 }
 
 #[test]
-fn every_metric_is_documented() {
+fn every_metric_is_in_the_reference() {
     let indexer = IndexerOptions { memory_max: Some(64 << 20), ..IndexerOptions::default() };
     let service = Service::start_with(ServerOptions { indexer, ..ServerOptions::default() });
     let engine = Engine::registered(&service, json!(1), 0, &json!({}));
     engine.say(&service, 0, &[stored(None, &[1])]);
     service.query(&json!({ "token_ids": tokens(&[1]), "model_name": "m" }));
-    let operations = std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/operations.md"));
-    let operations = operations.expect("the documentation");
-    let is_documented = |name: &str| {
-        let names = ["", "_total", "_info"].map(|ending| format!("`{name}{ending}`"));
-        names.iter().any(|name| operations.contains(name))
-    };
+    let described = describe_metrics(described_sections());
+    let names: BTreeSet<_> = described.iter().flat_map(|metric| metric.aliases.iter().chain([&metric.name])).collect();
+    let is_described =
+        |name: &str| ["", "_total", "_info"].iter().any(|ending| names.contains(&format!("{name}{ending}")));
     let metrics = service.metrics();
-    let own = metrics.families.iter().filter_map(|family| family.name.strip_prefix("flash_indexer_"));
-    let undocumented: Vec<&str> = own.filter(|name| !is_documented(name)).collect();
-    assert_eq!(undocumented, Vec::<&str>::new());
+    let own = metrics.families.iter().map(|family| family.name.trim_start_matches("flash_indexer_"));
+    let missing: Vec<&str> = own.filter(|name| !is_described(name)).collect();
+    assert_eq!(missing, Vec::<&str>::new());
 }

@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use flash_indexer_server::{ClientFiles, IndexerOptions, OtlpOptions, ServerOptions, TokenizationOptions};
 use flash_indexer_test_support::{Authority, RedisNode, redis_server, testdata, wait_for};
+use opentelemetry_proto::tonic::trace::v1::Span;
 use opentelemetry_proto::tonic::trace::v1::span::SpanKind;
 use opentelemetry_proto::tonic::trace::v1::status::StatusCode;
 use rustls::ServerConfig;
@@ -221,10 +222,19 @@ fn grpc_requests_continue_the_trace_in_their_metadata() {
         assert_eq!(span.name, "flash_indexer.v1.RouterService/QueryStream");
         assert_eq!(hex(&span.parent_span_id), PARENT);
         assert_eq!(attributes_of(span)["rpc.response.status_code"], json!(code));
+        let of_request = |stage: &Span| stage.parent_span_id == span.span_id;
+        let stages: Vec<_> = collector.spans().into_iter().filter(of_request).collect();
+        let names: Vec<_> = stages.iter().map(|stage| stage.name.as_str()).collect();
+        let expected: &[&str] = if code == "OK" { &["parse", "hash", "lookup", "answer"] } else { &["parse"] };
+        assert_eq!(names, expected);
+        for stage in &stages {
+            let (begin, end) = (stage.start_time_unix_nano, stage.end_time_unix_nano);
+            assert!(span.start_time_unix_nano <= begin && begin <= end && end <= span.end_time_unix_nano);
+        }
     }
 }
 
-fn attributes_of(span: &opentelemetry_proto::tonic::trace::v1::Span) -> std::collections::BTreeMap<String, Value> {
+fn attributes_of(span: &Span) -> std::collections::BTreeMap<String, Value> {
     attributes(&span.attributes)
 }
 
@@ -345,11 +355,18 @@ fn a_stop_sends_the_spans_that_wait() {
 fn a_stop_does_not_wait_for_a_silent_collector() {
     capture();
     let collector = FakeCollector::that_answers(Answers::Nothing);
-    let service = service(options(&collector, "0"));
+    // The request ends by its deadline long after this test.
+    let service = service(OtlpOptions { send_deadline: 100 * PATIENCE, ..options(&collector, "0") });
     post(&service, "/query", &[("traceparent", &sampled(TRACE))], &query(&[1]));
     wait_for("a request that is not answered", PATIENCE, || (collector.requests() > 0).then_some(()));
-    let _runtime = service.stop();
-    assert_eq!(collector.spans(), []);
+    let (ended, end) = std::sync::mpsc::channel();
+    // The runtime ends with the thread, and would wait as well.
+    std::thread::spawn(move || ended.send(service.stop()));
+    let runtime = end.recv_timeout(PATIENCE).expect("a stop that gives the collector up");
+    runtime.shutdown_background();
+    let has_given_up = |event: &LogEvent| event.message().contains("does not answer within the deadline");
+    let endpoint = format!("{}/v1/traces", collector.url());
+    assert!(logged("endpoint", &endpoint).iter().any(has_given_up), "it waits for the answer");
 }
 
 #[test]

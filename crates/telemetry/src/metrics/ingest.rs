@@ -14,64 +14,59 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::{Registry, Unit};
 
 use super::histogram::Histogram;
-use super::{Metrics, registered, resolved};
+use super::rejections::REASONS;
+use super::{LabelValue, LabelValues, Metrics, registered, resolved};
 
 /// Buckets of event lag, in seconds: from loopback latency to an engine that was paused.
 const LAGS: [f64; 16] =
     [0.5e-3, 1e-3, 2.5e-3, 5e-3, 10e-3, 25e-3, 50e-3, 100e-3, 250e-3, 500e-3, 1.0, 2.5, 5.0, 10.0, 60.0, 300.0];
 
-/// Outcomes of pulls, in the order of [`PullOutcome`].
-const PULL_OUTCOMES: [&str; 3] = ["events", "empty", "failed"];
-
-/// Outcomes of batches over gRPC, in the order of [`StreamedBatch`].
-const STREAMED_BATCHES: [&str; 6] = ["events", "empty", "load", "other_rank", "snapshot", "failed"];
-
-/// Outcome of a batch that an engine's server streamed over gRPC.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum StreamedBatch {
-    /// It has events.
-    Events,
-    /// It has no event.
-    Empty,
-    /// It has the engine's load only.
-    Load,
-    /// It is of a rank that another listener follows, or none.
-    OtherRank,
-    /// It is a part of a snapshot.
-    Snapshot,
-    /// The call failed in its place.
-    Failed,
+flash_indexer_types::named_enum! {
+    /// Outcome of a batch that an engine's server streamed over gRPC.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    pub enum StreamedBatch {
+        /// A batch with events.
+        Events = "events",
+        /// A batch without events.
+        Empty = "empty",
+        /// A batch with the engine's load only.
+        Load = "load",
+        /// A batch of a rank that another listener follows, or none; it is left out.
+        OtherRank = "other_rank",
+        /// A part of a snapshot.
+        Snapshot = "snapshot",
+        /// A call that failed.
+        Failed = "failed",
+    }
 }
 
-/// Outcome of a pull of an engine's events.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum PullOutcome {
-    /// It has returned events.
-    Events,
-    /// There were none.
-    Empty,
-    /// It has failed.
-    Failed,
+flash_indexer_types::named_enum! {
+    /// Outcome of a pull of an engine's events.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    pub enum PullOutcome {
+        /// The response has events.
+        Events = "events",
+        /// There were no events.
+        Empty = "empty",
+        /// The pull failed.
+        Failed = "failed",
+    }
 }
-
-const REPLAY_OUTCOMES: [ReplayOutcome; 4] =
-    [ReplayOutcome::Complete, ReplayOutcome::Truncated, ReplayOutcome::GivenUp, ReplayOutcome::Interrupted];
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct Kind {
     kind: &'static str,
 }
 
-/// Sockets of CURVE, in the order of [`CurveSocket`].
-const CURVE_SOCKETS: [&str; 2] = ["dialled", "bound"];
-
-/// Which socket a handshake of CURVE was of.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum CurveSocket {
-    /// The service connects to an engine.
-    Dialled,
-    /// An engine connects to the service.
-    Bound,
+flash_indexer_types::named_enum! {
+    /// Which socket a handshake of CURVE was of.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    pub enum CurveSocket {
+        /// The service connects to an engine.
+        Dialled = "dialled",
+        /// An engine connects to the service.
+        Bound = "bound",
+    }
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
@@ -99,9 +94,23 @@ struct EventType {
     event: &'static str,
 }
 
-const KINDS: [&str; 4] = ["stored", "copied", "removed", "cleared"];
+/// Kinds of applied events.
+const KINDS: [LabelValue; 4] = [
+    ("stored", "Blocks were stored."),
+    ("copied", "Blocks appeared in another tier."),
+    ("removed", "Blocks were removed."),
+    ("cleared", "A cache, or a part of it, was cleared."),
+];
 /// In the order of [`results`].
-const RESULTS: [&str; 7] = ["stored", "duplicate", "waiting", "moved", "refused", "removed", "unknown"];
+const RESULTS: [LabelValue; 7] = [
+    ("stored", "Added to the index."),
+    ("duplicate", "A further copy of a held block."),
+    ("waiting", "Stored, and its parent is not held; counted in `stored` too."),
+    ("moved", "Stored under a sequence hash that had other content; counted in `stored` too."),
+    ("refused", "Not stored, because of a limit."),
+    ("removed", "Removed from the index."),
+    ("unknown", "A removal of a block that is not held."),
+];
 
 const fn results(applied: &Applied) -> [u64; RESULTS.len()] {
     let Applied {
@@ -122,66 +131,6 @@ const fn results(applied: &Applied) -> [u64; RESULTS.len()] {
 /// Types of engine events.
 const EVENT_TYPES: [&str; 5] = ["BlockStored", "BlockRemoved", "BlockTransferred", "BlockInactive", "AllBlocksCleared"];
 
-/// Reasons for which a message or event is rejected or dropped.
-const REASONS: [&str; 56] = [
-    "bad_frames",
-    "malformed_batch",
-    "not_a_batch",
-    "malformed_event",
-    "not_an_event",
-    "unknown_event_type",
-    "missing_field",
-    "wrong_type",
-    "out_of_range",
-    "event_too_large",
-    "repeated_field",
-    "unknown_medium",
-    "block_size_mismatch",
-    "token_count_mismatch",
-    "no_token_ids",
-    "partial_entry",
-    "previous_block_unknown",
-    "adapter_name_too_long",
-    "adapter_name_control_character",
-    "salted_blocks",
-    "hash_inputs_unknown",
-    "chunk_size_unknown",
-    "ownership_unknown",
-    "components_unknown",
-    "moved_copies_unknown",
-    "hybrid_group",
-    "unnamed_group",
-    "bad_replay",
-    "duplicate_message",
-    "pull_failed",
-    "pull_too_large",
-    "events_missing",
-    "followed_blocks",
-    "stream_failed",
-    "stream_lost_data",
-    "stream_too_large",
-    "snapshot_incomplete",
-    "snapshot_too_large",
-    "connection_unclear",
-    "queue_full",
-    "waiting_full",
-    "too_many_ranks",
-    "topic_without_model",
-    "bad_topic",
-    "model_not_allowed",
-    "not_registered",
-    "registered_otherwise",
-    "unregistered",
-    "duplicate_pod",
-    "rank_of_other_stream",
-    "shared_cache_without_model",
-    "too_many_pods",
-    "too_many_pod_models",
-    "too_many_arrivals",
-    "too_little_memory",
-    "registration_failed",
-];
-
 #[derive(Debug)]
 pub(super) struct IngestMetrics {
     messages: Counter,
@@ -196,9 +145,9 @@ pub(super) struct IngestMetrics {
     pods_left: Counter,
     inactive_blocks: Counter,
     unnumbered_streams: Counter,
-    curve_handshakes_failed: [Counter; CURVE_SOCKETS.len()],
-    pulls: [Counter; PULL_OUTCOMES.len()],
-    streamed_batches: [Counter; STREAMED_BATCHES.len()],
+    curve_handshakes_failed: [Counter; CurveSocket::ALL.len()],
+    pulls: [Counter; PullOutcome::ALL.len()],
+    streamed_batches: [Counter; StreamedBatch::ALL.len()],
     partial_blocks: Counter,
     events: [Counter; KINDS.len()],
     blocks: [Counter; RESULTS.len()],
@@ -212,18 +161,23 @@ pub(super) struct IngestMetrics {
 
 impl IngestMetrics {
     pub(super) fn register(registry: &mut Registry) -> Self {
-        let events = registered(registry, "events", "Events applied, by kind", Family::default());
+        let events = registered(
+            registry,
+            "events",
+            "Events applied, by kind; an event of more than 4,096 blocks counts once for each part",
+            Family::default(),
+        );
         let help = "Blocks in applied events, by result; a stored block may also count as waiting or moved";
         let blocks = registered(registry, "blocks", help, Family::default());
-        let help = "Replay requests to engines, by outcome";
+        let help = "Replays requested from engines, by outcome";
         let replays: Family<Outcome, Counter> = registered(registry, "replays", help, Family::default());
         // Exported at zero, so that the first increment is visible as a rise.
-        for outcome in REPLAY_OUTCOMES {
+        for outcome in ReplayOutcome::ALL {
             drop(replays.get_or_create(&Outcome { outcome: outcome.as_str() }));
         }
         let help = "Messages and events that were rejected or dropped, by reason";
         let rejected: Family<Reason, Counter> = registered(registry, "rejected", help, Family::default());
-        for reason in REASONS {
+        for (reason, _) in REASONS {
             drop(rejected.get_or_create(&Reason { reason }));
         }
         let help = "Unknown fields of events, each counted once in a stream, by type of the event";
@@ -239,37 +193,47 @@ impl IngestMetrics {
         let help = "Handshakes of CURVE that failed, by socket";
         let handshakes = registered(registry, "curve_handshakes_failed", help, Family::default());
         let lag = Histogram::new(&LAGS);
-        let help = "Time from an engine's time stamp on a batch until the batch is visible to queries";
+        let help = "Time from an engine's time stamp on a batch until queries see the batch; a stamp in the future counts as 0";
         registry.register_with_unit("event_lag", help, Unit::Seconds, lag.clone());
         let clock_lead = Gauge::default();
         let help = "Largest lead of an engine's clock over this machine's clock, measured when a batch is applied";
         registry.register_with_unit("engine_clock_lead", help, Unit::Seconds, clock_lead.clone());
-        let help = "Memory of the copies of blocks whose events name a manager";
+        let help = "Memory of the copies of blocks whose events name a manager, which is not part of --memory-max";
         let managed_bytes = Gauge::default();
         registry.register_with_unit("managed_copies", help, Unit::Bytes, managed_bytes.clone());
         let mut counter = |name, help| registered(registry, name, help, Counter::default());
         Self {
             messages: counter("messages", "Messages received from engines"),
-            missed_messages: counter("missed_messages", "Published messages that were missing in a stream"),
-            gaps: counter("gaps", "Gaps in engine streams"),
-            restarts: counter("engine_restarts", "Engine restarts detected in their streams"),
+            missed_messages: counter("missed_messages", "Published messages that were missing in gaps"),
+            gaps: counter("gaps", "Gaps in the sequence numbers of live messages"),
+            restarts: counter(
+                "engine_restarts",
+                "Engine restarts detected in streams; the engines' blocks were cleared",
+            ),
             replayed_messages: counter("replayed_messages", "Missing messages received by replay"),
             lost_messages: counter("lost_messages", "Missing messages that no replay returned"),
-            listener_restarts: counter("listener_restarts", "Listeners restarted after a failure"),
-            pods_registered: counter("pods_registered", "Ranks registered because their engine connected"),
-            pods_left: counter("pods_left", "Self-registered ranks removed after their engine disconnected"),
+            listener_restarts: counter("listener_restarts", "Listeners that a fault of this program restarted"),
+            pods_registered: counter("pods_registered", "Ranks of pods that registered themselves by connecting"),
+            pods_left: counter("pods_left", "Ranks of pods that were unregistered after their connection was lost"),
             inactive_blocks: counter("inactive_blocks", "Blocks that no request of their engine uses any more"),
-            unnumbered_streams: counter("unnumbered_streams", "Streams whose messages have no sequence numbers"),
-            pulls: resolved(&pulls, PULL_OUTCOMES, |outcome| Outcome { outcome }),
-            streamed_batches: resolved(&streamed_batches, STREAMED_BATCHES, |outcome| Outcome { outcome }),
-            curve_handshakes_failed: resolved(&handshakes, CURVE_SOCKETS, |socket| SocketLabel { socket }),
+            unnumbered_streams: counter(
+                "unnumbered_streams",
+                "Streams whose messages have no sequence numbers; their ranks are never exact",
+            ),
+            pulls: resolved(&pulls, PullOutcome::ALL, |outcome| Outcome { outcome: outcome.as_str() }),
+            streamed_batches: resolved(&streamed_batches, StreamedBatch::ALL, |outcome| Outcome {
+                outcome: outcome.as_str(),
+            }),
+            curve_handshakes_failed: resolved(&handshakes, CurveSocket::ALL, |socket| SocketLabel {
+                socket: socket.as_str(),
+            }),
             partial_blocks: counter(
                 "partial_blocks",
                 "Pulled blocks with fewer tokens than a block, which no request matches",
             ),
             replays,
-            events: resolved(&events, KINDS, |kind| Kind { kind }),
-            blocks: resolved(&blocks, RESULTS, |result| BlockResult { result }),
+            events: resolved(&events, KINDS, |(kind, _)| Kind { kind }),
+            blocks: resolved(&blocks, RESULTS, |(result, _)| BlockResult { result }),
             lag,
             batches_from_the_future: counter(
                 "batches_from_the_future",
@@ -281,6 +245,19 @@ impl IngestMetrics {
             unknown_fields,
         }
     }
+}
+
+/// Values of the labels of these metrics.
+pub(super) fn label_values() -> Vec<LabelValues> {
+    vec![
+        LabelValues::of("replays_total", "outcome", &ReplayOutcome::DESCRIPTIONS),
+        LabelValues::of("rejected_total", "reason", &REASONS),
+        LabelValues::of("pulls_total", "outcome", &PullOutcome::DESCRIPTIONS),
+        LabelValues::of("streamed_batches_total", "outcome", &StreamedBatch::DESCRIPTIONS),
+        LabelValues::of("curve_handshakes_failed_total", "socket", &CurveSocket::DESCRIPTIONS),
+        LabelValues::of("events_total", "kind", &KINDS),
+        LabelValues::of("blocks_total", "result", &RESULTS),
+    ]
 }
 
 impl Metrics {
@@ -406,7 +383,10 @@ impl Metrics {
 
     /// Counts a rejected message or event.
     pub fn rejected(&self, reason: &'static str) {
-        debug_assert!(REASONS.contains(&reason), "add {reason} to REASONS, so that it is exported at zero");
+        debug_assert!(
+            REASONS.iter().any(|(known, _)| *known == reason),
+            "add {reason} to REASONS, so that it is exported at zero"
+        );
         self.ingest.rejected.get_or_create(&Reason { reason }).inc();
     }
 

@@ -8,23 +8,25 @@ use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::{MetricType, TypedMetric};
 use prometheus_client::registry::Registry;
 
-use super::{Metrics, registered, resolved};
+use super::{LabelValues, Metrics, registered, resolved};
 
 flash_indexer_types::named_enum! {
     /// Limit of a queue, a table or a request.
     #[derive(Debug, Clone, Copy, PartialEq, Eq)]
     pub enum Limit {
-        /// Bytes of messages that are received and not applied yet.
+        /// Bytes of messages that are received and not applied yet. The newest messages of the engine with the largest
+        /// queue were dropped, and must be replayed.
         Queue = "queue",
-        /// Pending registrations, and the messages that they keep.
+        /// Pods that wait for their registration, and the messages that they keep.
         PendingRegistrations = "arrivals",
-        /// Ranks registered because their engine connected.
+        /// Ranks that register themselves because their engine connected: `--pods-max`.
         Pods = "pods",
-        /// Models added by engines that connected.
+        /// Models that pods add by their topics: `--pod-models-max`.
         PodModels = "pod_models",
-        /// Bytes of one engine's messages that are decoded and not applied yet.
+        /// Bytes of one engine's messages that are decoded and not applied yet. Further messages waited undecoded.
         WriterQueue = "writer_queue",
-        /// Live messages kept back until a gap before them is repaired.
+        /// Live messages kept back until a gap before them is repaired. Further ones were dropped, and are replayed in
+        /// turn.
         WaitingMessages = "waiting_messages",
         /// Ranks in one stream.
         RanksPerListener = "ranks_per_listener",
@@ -32,89 +34,99 @@ flash_indexer_types::named_enum! {
         WaitingBlocks = "waiting_blocks",
         /// Sequence hashes of one prefix in one rank.
         Twins = "twins",
-        /// Blocks of a rank that a redefined sequence hash moves.
+        /// Blocks that a redefined sequence hash moves: thousands follow it. The index dropped what the rank held, and
+        /// the rank is `degraded`.
         MovedBlocks = "moved_blocks",
-        /// Salted blocks of a rank.
+        /// Salted blocks of a rank: 1,048,576, or one whose salt may be forgotten was stored. Such stores are left out,
+        /// and the rank is `degraded`.
         SaltedBlocks = "salted_blocks",
-        /// Blocks of a rank whose events name their manager.
+        /// Managers of a rank's copies: 8, 65,536 copies, and 256 MiB for a decoder. They were forgotten, or a clear of
+        /// one manager's blocks was rejected, because these are unknown.
         OwnedBlocks = "owned_blocks",
-        /// Unknown fields of events in one stream.
+        /// Unknown fields of the events of one stream: 64. Further ones are not logged.
         UnknownFields = "unknown_fields",
-        /// Cache groups of a rank, and blocks in one.
+        /// Cache groups of a rank, and blocks in one. The rank is `degraded`.
         CacheGroups = "cache_groups",
-        /// Shared caches that a rank is attached to.
+        /// Shared caches that a rank is attached to: 8. The registration is rejected.
         SharedCaches = "shared_caches",
-        /// Open HTTP connections.
+        /// Open connections: `--connections-max`. Idle and slow ones were closed for new ones.
         Connections = "connections",
-        /// Bytes of a request's body.
+        /// Bytes of a request's body: `--body-bytes-max`.
         BodyBytes = "body_bytes",
-        /// Bytes of all bodies that are received and not answered.
+        /// Bytes of all bodies that are received and not answered, or of those of one client. Requests were refused.
         BodyBytesTotal = "body_bytes_total",
-        /// Bytes of all answers that are not sent yet.
+        /// Bytes of all answers that clients have not read, or of those of one client. Requests were refused.
         AnswerBytesTotal = "answer_bytes_total",
-        /// Time without progress of answers that wait for their client to read.
+        /// Time in which a client reads nothing of its answers: 60 s. Its connection was closed.
         UnreadAnswers = "unread_answers",
-        /// Requests with large bodies that wait for a thread.
+        /// Requests with bodies above 256 KiB that wait for a thread, of all clients or of one. Further ones were
+        /// refused.
         LargeRequests = "large_requests",
-        /// Concurrent dumps.
+        /// Dumps at a time.
         Dumps = "dumps",
-        /// Concurrent digests.
+        /// Digests at a time.
         Digests = "digests",
         /// Registered peers.
         Peers = "peers",
-        /// Concurrent subscribers of the dashboard's live figures.
+        /// Subscribers of the dashboard's live figures: 16.
         DashboardSubscribers = "dashboard_subscribers",
-        /// Concurrent explanations.
+        /// Explanations at a time.
         Explanations = "explanations",
-        /// Model and tenant pairs.
+        /// Pairs of model and tenant.
         Models = "models",
         /// Registered ranks.
         Listeners = "listeners",
-        /// Blocks with a count of recent uses.
+        /// Blocks with a count of recent uses. Counts in `frequencies` are too low.
         RecentUses = "recent_uses",
-        /// Predicted blocks.
+        /// Predicted blocks: 1,048,576. Predictions were dropped before their time.
         PredictedBlocks = "predicted_blocks",
-        /// Blocks of instances without events.
+        /// Blocks of instances without events: 4,194,304. They were dropped before their time.
         RoutedBlocks = "routed_blocks",
-        /// Requests in flight that routers report.
+        /// Requests in flight that routers report: 65,536. The ones that were reported first were dropped.
         RequestsInFlight = "requests_in_flight",
-        /// Requests in flight of each instance that is ready, for the endpoint picker.
+        /// Requests in flight of each ready pod, for the endpoint picker: `--endpoint-picker-requests-max`. The client
+        /// gets 429.
         InstanceRequests = "instance_requests",
-        /// Concurrent tier lookups on writer threads, and their time.
+        /// Lookups of tiers on writer threads at a time, and their time. Scores were lower bounds.
         TierLookups = "tier_lookups",
-        /// Concurrent waits for writers that apply predictions, and their time.
+        /// Waits for writers that apply predictions, and their time. A prediction for an instance without events was
+        /// answered before its blocks counted.
         PredictionWaits = "prediction_waits",
-        /// Time that a registration or unregistration waits for other threads.
+        /// Time that a registration or its end waits for other threads, which continue after the answer.
         RegistrationWait = "registration_wait",
-        /// Ranks listed by one discovery source.
+        /// Ranks that one discovery source names: 16,384. The source fails.
         DiscoveryTargets = "discovery_targets",
-        /// Bytes of a name, an endpoint or a salt. Names with control characters also count.
+        /// Bytes of a name, an endpoint or a salt, from a client or from a replica through the shared store. Names with
+        /// control characters count too.
         Names = "names",
-        /// Addresses and paths that engines and peers must not use.
+        /// Addresses and paths to which the service may connect. A client, a discovery source or a DNS name gave another
+        /// one.
         Addresses = "addresses",
-        /// Engines whose events are pulled.
+        /// Engines registered with an HTTP endpoint: 256. Further ones are refused.
         PulledEngines = "pulled_engines",
-        /// Bytes of an engine's response to a pull.
+        /// Bytes of an engine's response to a pull: 64 MiB. Its events are lost.
         PulledBytes = "pulled_bytes",
-        /// Long responses to pulls that are received at a time.
+        /// Responses of more than 256 KiB that are received at a time: four. Further ones waited.
         LongPulls = "long_pulls",
-        /// Ranks whose events are streamed over gRPC.
+        /// Ranks registered with a gRPC endpoint: 256. Further ones are refused.
         StreamedRanks = "streamed_ranks",
-        /// Bytes of a batch that is streamed over gRPC.
+        /// Bytes of a batch over gRPC: 16 MiB. It is lost.
         StreamedBytes = "streamed_bytes",
-        /// Snapshots that are received over gRPC at a time, and their bytes.
+        /// Snapshots that are received over gRPC at a time: four, of which further ones waited; and their bytes: 64 MiB,
+        /// above which one is left out.
         Snapshots = "snapshots",
-        /// Blocks of a pulled engine outside device memory, and partial ones.
+        /// Blocks outside device memory, and partial ones, of an engine that is read over HTTP: 524,288. The event is
+        /// left out, and the rank is `degraded`.
         FollowedBlocks = "followed_blocks",
-        /// Blocks that a tenant's ranks hold.
+        /// Blocks that a tenant's ranks hold. Further ones are refused, and their rank is `degraded`.
         TenantHeldBlocks = "tenant_held_blocks",
-        /// Registered ranks of a tenant.
+        /// Registered ranks of a tenant. Further ones are refused.
         TenantRanks = "tenant_ranks",
-        /// Queries of a tenant.
+        /// Queries a second of a tenant; answered with 429.
         TenantQueries = "tenant_queries",
-        /// Prompt tokens of a tenant.
+        /// Prompt tokens a second of a tenant; answered with 429.
         TenantPromptTokens = "tenant_prompt_tokens",
-        /// Spans that wait to be sent to the collector.
+        /// Spans that wait for the collector: 8,192. Further ones were dropped.
         QueuedSpans = "queued_spans",
     }
 }
@@ -137,7 +149,7 @@ pub(super) struct LimitMetrics {
 
 impl LimitMetrics {
     pub(super) fn register(registry: &mut Registry) -> Self {
-        let help = "Times that a limit was reached, by limit";
+        let help = "Times that a limit was reached, by limit: something was refused, dropped or delayed";
         let family = registered(registry, "limit_reached", help, Family::<LimitLabel, Counter>::default());
         let reached = resolved(&family, Limit::ALL, |limit| LimitLabel { limit: limit.as_str() });
         registry.register("bounds_reached", "Alias of limit_reached until 1.0", BoundsReached(reached.clone()));
@@ -160,6 +172,11 @@ impl EncodeMetric for BoundsReached {
     fn metric_type(&self) -> MetricType {
         Counter::<u64>::TYPE
     }
+}
+
+/// Values of the label of this metric.
+pub(super) fn label_values() -> LabelValues {
+    LabelValues::of("limit_reached_total", "limit", &Limit::DESCRIPTIONS)
 }
 
 impl Metrics {

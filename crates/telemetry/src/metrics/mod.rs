@@ -5,13 +5,16 @@
 //!
 //! | file | role |
 //! |---|---|
+//! | `descriptions.rs` | descriptions of all metrics and of the values of their labels, for the documentation |
 //! | `discovery.rs` | discovery sources and the registrations that discovery makes |
 //! | `format.rs` | the classic and the OpenMetrics text format |
 //! | `histogram.rs` | a histogram without locks |
 //! | `ingest.rs` | messages, gaps, replays, events, blocks, rejections |
+//! | `label_values.rs` | values of labels, with their meanings |
 //! | `limits.rs` | limits that were reached |
 //! | `peers.rs` | recovery from peers and comparison with peers |
 //! | `process.rs` | the process as the operating system reports it |
+//! | `rejections.rs` | reasons for which messages and events are rejected |
 //! | `requests.rs`, `rpc.rs` | HTTP and gRPC requests |
 //! | `scores.rs` | scores, predictions and picks |
 //! | `spans.rs` | spans of traced requests |
@@ -20,13 +23,16 @@
 //! | `threads.rs` | panics and index replacements |
 //! | `tokenization.rs` | tokenization of prompts |
 
+mod descriptions;
 mod discovery;
 mod format;
 mod histogram;
 mod ingest;
+mod label_values;
 mod limits;
 mod peers;
 mod process;
+mod rejections;
 mod requests;
 mod rpc;
 mod scores;
@@ -44,8 +50,10 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::info::Info;
 use prometheus_client::registry::Registry;
 
+pub use self::descriptions::{MetricDescription, describe_labels, describe_metrics};
 pub use self::format::TextFormat;
 pub use self::ingest::{CurveSocket, PullOutcome, StreamedBatch};
+pub use self::label_values::{LabelValue, LabelValues};
 pub use self::limits::Limit;
 pub use self::requests::{Endpoint, Latencies, ReloadedFile};
 pub use self::scores::PickOutcome;
@@ -57,6 +65,7 @@ pub use self::tokenization::TokenizedPrompt;
 
 use self::discovery::DiscoveryMetrics;
 use self::ingest::IngestMetrics;
+use self::label_values::is_declared;
 use self::limits::LimitMetrics;
 use self::peers::PeerMetrics;
 use self::process::Process;

@@ -8,7 +8,7 @@ use prometheus_client::metrics::family::Family;
 use prometheus_client::registry::{Registry, Unit};
 
 use super::histogram::Histogram;
-use super::{Metrics, registered, resolved};
+use super::{LabelValue, LabelValues, Metrics, is_declared, registered, resolved};
 
 /// Buckets of request latency, in seconds: from a query of a small index to the first byte of a dump.
 pub(super) const DURATIONS: [f64; 17] = [
@@ -75,6 +75,43 @@ struct FileLabel {
     file: &'static str,
 }
 
+const STATUS_CLASSES: [LabelValue; 2] = [
+    ("4xx", "The client is to be corrected, as the answer says."),
+    ("5xx", "A limit was reached, or the service failed."),
+];
+const DENIALS: [LabelValue; 9] = [
+    ("no_token", "The request has no bearer token."),
+    ("unknown_token", "The token is not in the token file."),
+    ("scope", "The token lacks the scope that the request needs."),
+    ("tenant", "The token is not for the tenant of the request, or not for all tenants."),
+    ("jwt_expired", "The JWT has expired."),
+    ("jwt_unknown_key", "The key of the JWT is not in the key set."),
+    ("jwt_signature", "The signature of the JWT is not one of its key."),
+    ("jwt_claims", "The JWT is for another issuer, audience or time, or lacks a claim."),
+    ("jwt_form", "The token is no JWT, or its header is not accepted."),
+];
+const HANDSHAKE_FAILURES: [LabelValue; 9] = [
+    ("not_tls", "The client speaks plain HTTP or gRPC."),
+    ("refused_by_client", "The client does not trust the certificate."),
+    ("no_client_certificate", "The client shows no certificate."),
+    ("client_certificate", "The client's certificate has expired, or is of another authority."),
+    ("incompatible", "No TLS version, cipher or protocol in common; gRPC needs HTTP/2."),
+    ("timeout", "Not finished within 10 s."),
+    ("evicted", "Closed for a new connection, because `--connections-max` was reached."),
+    ("closed", "Closed by the client."),
+    ("protocol", "Any other violation of TLS."),
+];
+
+/// Values of the labels of these metrics.
+pub(super) fn label_values() -> Vec<LabelValues> {
+    vec![
+        LabelValues::of("errors_total", "status_class", &STATUS_CLASSES),
+        LabelValues::of("access_denied_total", "reason", &DENIALS),
+        LabelValues::of("tls_handshake_failures_total", "reason", &HANDSHAKE_FAILURES),
+        LabelValues::of("reload_failures_total", "file", &ReloadedFile::DESCRIPTIONS),
+    ]
+}
+
 /// Latencies of requests since the start.
 #[derive(Debug, Clone)]
 pub struct Latencies {
@@ -102,7 +139,7 @@ impl RequestMetrics {
             Family::new_with_constructor(|| Histogram::new(&DURATIONS));
         let errors = Family::<FailedLabels, Counter>::default();
         let register_both = |registry: &mut Registry| {
-            let help = "Time from an HTTP request's head to the head of its response";
+            let help = "Time from an HTTP request's head to the head of its response, without the body of a dump";
             registry.register_with_unit("request_duration", help, Unit::Seconds, durations.clone());
             registry.register("errors", "HTTP responses with a 4xx or 5xx status", errors.clone());
         };
@@ -129,11 +166,13 @@ impl RequestMetrics {
 impl Metrics {
     /// Counts a request that was denied.
     pub fn access_denied(&self, reason: &'static str) {
+        debug_assert!(is_declared(&DENIALS, reason));
         self.requests.denied.get_or_create(&ReasonLabel { reason }).inc();
     }
 
     /// Counts a TLS handshake that failed.
     pub fn tls_handshake_failed(&self, reason: &'static str) {
+        debug_assert!(is_declared(&HANDSHAKE_FAILURES, reason));
         self.requests.handshake_failures.get_or_create(&ReasonLabel { reason }).inc();
     }
 

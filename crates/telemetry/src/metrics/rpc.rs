@@ -9,7 +9,7 @@ use prometheus_client::registry::{Registry, Unit};
 
 use super::histogram::Histogram;
 use super::requests::DURATIONS;
-use super::{Metrics, registered};
+use super::{LabelValue, LabelValues, Metrics, is_declared, registered};
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct Method {
@@ -20,6 +20,27 @@ struct Method {
 struct MethodAndCode {
     method: &'static str,
     code: &'static str,
+}
+
+const CODES: [LabelValue; 13] = [
+    ("ok", "The request was answered."),
+    ("cancelled", "The client ended the call."),
+    ("deadline_exceeded", "The client's deadline ended the call, or a message did not arrive within 30 s."),
+    ("invalid_argument", "A field of the request is missing or wrong."),
+    ("not_found", "The model or the instance is not registered."),
+    ("resource_exhausted", "A limit was reached."),
+    ("unimplemented", "The service does not have the method, or cannot make the prompt."),
+    ("failed_precondition", "The cursor is unknown: the whole prompt is to be sent."),
+    ("internal", "A fault of this program."),
+    ("unavailable", "A part of the service cannot answer now."),
+    ("unauthenticated", "The call has no known bearer token."),
+    ("permission_denied", "The token does not permit the call."),
+    ("other", "Any other code."),
+];
+
+/// Values of the label of this metric.
+pub(super) fn label_values() -> LabelValues {
+    LabelValues::of("grpc_requests_total", "code", &CODES)
 }
 
 #[derive(Debug)]
@@ -54,6 +75,7 @@ impl RpcMetrics {
 impl Metrics {
     /// Counts a gRPC response and records its latency.
     pub fn rpc_answered(&self, method: &'static str, code: &'static str, took: Duration) {
+        debug_assert!(is_declared(&CODES, code));
         self.rpc.calls.get_or_create(&MethodAndCode { method, code }).inc();
         self.rpc.durations.get_or_create(&Method { method }).observe(took.as_secs_f64());
     }

@@ -5,7 +5,7 @@ use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::registry::Registry;
 
-use super::{Metrics, registered, resolved};
+use super::{LabelValues, Metrics, registered, resolved};
 
 flash_indexer_types::named_enum! {
     /// Inputs of a pick of the endpoint picker.
@@ -13,11 +13,11 @@ flash_indexer_types::named_enum! {
     pub enum PickOutcome {
         /// The prompt and the load.
         Scored = "scored",
-        /// The load alone: the request has no body, or another path.
+        /// The load alone: the request has no body, or its path is of no endpoint with a prompt.
         NoPrompt = "no_prompt",
         /// The load alone: the gateway has not sent the body yet. A choice by the body may follow.
         BodyNotSent = "body_not_sent",
-        /// The load alone: the body exceeds a limit.
+        /// The load alone: the body has more than `--body-bytes-max` bytes.
         TooLarge = "too_large",
         /// The load alone: the body did not arrive in time.
         TooSlow = "too_slow",
@@ -29,7 +29,7 @@ flash_indexer_types::named_enum! {
         Failed = "failed",
         /// No instance: none is ready.
         NotReady = "not_ready",
-        /// No instance: all have as many requests in flight as they may have.
+        /// No instance: each has `--endpoint-picker-requests-max` requests in flight.
         Full = "full",
     }
 }
@@ -55,7 +55,7 @@ impl ScoreMetrics {
         let endpoint_picks = resolved(&family, PickOutcome::ALL, |outcome| OutcomeLabel { outcome: outcome.as_str() });
         let mut counter = |name: &str, help: &str| registered(registry, name, help, Counter::default());
         Self {
-            scores: counter("scores", "Prompts scored"),
+            scores: counter("scores", "Prompts scored over HTTP or gRPC"),
             scored_pods: counter("scored_pods", "Instances with a score above zero, summed over scored prompts"),
             scored_predicted_blocks: counter(
                 "scored_predicted_blocks",
@@ -65,6 +65,11 @@ impl ScoreMetrics {
             endpoint_picks,
         }
     }
+}
+
+/// Values of the label of this metric.
+pub(super) fn label_values() -> LabelValues {
+    LabelValues::of("endpoint_picks_total", "outcome", &PickOutcome::DESCRIPTIONS)
 }
 
 impl Metrics {

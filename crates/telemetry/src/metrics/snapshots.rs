@@ -6,7 +6,7 @@ use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::Registry;
 
-use super::{Metrics, registered};
+use super::{LabelValue, LabelValues, Metrics, is_declared, registered};
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct Outcome {
@@ -25,8 +25,26 @@ pub(super) struct SnapshotMetrics {
     recovered_from: Family<Source, Counter>,
 }
 
-const OUTCOMES: [&str; 4] = ["written", "failed", "damaged", "refused"];
-const SOURCES: [&str; 4] = ["engines", "snapshot", "peer", "dump"];
+const OUTCOMES: [LabelValue; 4] = [
+    ("written", "A snapshot was written."),
+    ("failed", "A snapshot was not written; the former ones stay."),
+    ("damaged", "A snapshot was skipped at the start: it was cut off or changed."),
+    ("refused", "A snapshot was skipped at the start: its ranks contradict the registrations."),
+];
+const SOURCES: [LabelValue; 4] = [
+    ("engines", "Neither a snapshot, a peer nor a dump could be used: the index began empty."),
+    ("snapshot", "A snapshot of the state directory."),
+    ("peer", "A peer."),
+    ("dump", "The dump of `--load`."),
+];
+
+/// Values of the labels of these metrics.
+pub(super) fn label_values() -> Vec<LabelValues> {
+    vec![
+        LabelValues::of("snapshots_total", "outcome", &OUTCOMES),
+        LabelValues::of("recovered_from_total", "source", &SOURCES),
+    ]
+}
 
 impl SnapshotMetrics {
     pub(super) fn register(registry: &mut Registry) -> Self {
@@ -36,8 +54,8 @@ impl SnapshotMetrics {
         let help = "Starts, by the source from which the index was filled first";
         let recovered_from: Family<Source, Counter> = registered(registry, "recovered_from", help, Family::default());
         // Exported at zero, so that the first increment is visible as a rise.
-        OUTCOMES.iter().for_each(|outcome| drop(snapshots.get_or_create(&Outcome { outcome })));
-        SOURCES.iter().for_each(|source| drop(recovered_from.get_or_create(&Source { source })));
+        OUTCOMES.iter().for_each(|(outcome, _)| drop(snapshots.get_or_create(&Outcome { outcome })));
+        SOURCES.iter().for_each(|(source, _)| drop(recovered_from.get_or_create(&Source { source })));
         let bytes = registered(registry, "snapshot_bytes", "Size of the last written snapshot", Gauge::default());
         Self { snapshots, bytes, recovered_from }
     }
@@ -52,11 +70,13 @@ impl Metrics {
 
     /// Counts a snapshot: `failed` to be written, `damaged` or `refused` at the start.
     pub fn snapshot_ended(&self, outcome: &'static str) {
+        debug_assert!(is_declared(&OUTCOMES, outcome));
         self.snapshots.snapshots.get_or_create(&Outcome { outcome }).inc();
     }
 
     /// Counts the source from which the index was filled at the start.
     pub fn recovered_from(&self, source: &'static str) {
+        debug_assert!(is_declared(&SOURCES, source));
         self.snapshots.recovered_from.get_or_create(&Source { source }).inc();
     }
 }

@@ -5,7 +5,7 @@ use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::registry::Registry;
 
-use super::{Metrics, registered, resolved};
+use super::{LabelValues, Metrics, registered, resolved};
 
 flash_indexer_types::named_enum! {
     /// Outcome of a span.
@@ -36,10 +36,15 @@ impl SpanMetrics {
         let help = "Spans of traced requests, by outcome";
         let family = registered(registry, "spans", help, Family::<Outcome, Counter>::default());
         let ended = resolved(&family, SpanOutcome::ALL, |outcome| Outcome { outcome: outcome.as_str() });
-        let help = "Requests with spans that the collector did not receive or refused";
+        let help = "Batches of spans that the collector did not receive, or refused";
         let export_failures = registered(registry, "span_export_failures", help, Counter::default());
         Self { ended, export_failures }
     }
+}
+
+/// Values of the label of this metric.
+pub(super) fn label_values() -> LabelValues {
+    LabelValues::of("spans_total", "outcome", &SpanOutcome::DESCRIPTIONS)
 }
 
 impl Metrics {

@@ -4,13 +4,14 @@ use std::collections::BTreeMap;
 use std::fmt;
 
 use flash_indexer_core::{MemoryLimit, PerTier, RankSize, Tier};
-use flash_indexer_types::ModelKey;
+use flash_indexer_types::{ConnectionStatus, ModelKey, Trust};
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeLabelSet, EncodeMetric};
 use prometheus_client::metrics::counter::{ConstCounter, Counter};
 use prometheus_client::metrics::gauge::ConstGauge;
 use prometheus_client::registry::Unit;
 
+use super::LabelValues;
 use super::histogram::Histogram;
 
 /// Buckets of the hit ratio: the share of a query's blocks that were found.
@@ -181,20 +182,25 @@ impl Collector for State {
 
         let queues = || self.decoders.iter().enumerate().map(|(decoder, queue)| (Decoder { decoder }, queue));
         let messages = queues().map(|(decoder, queue)| (decoder, gauge(queue.messages)));
-        families.add("queued_messages", "Messages in each decoder's queue", None, messages)?;
+        families.add("queued_messages", "Messages that wait for a decoder; there are --decoders", None, messages)?;
         let bytes = queues().map(|(decoder, queue)| (decoder, gauge(queue.bytes)));
-        families.add("queued", "Bytes of the messages in each decoder's queue", Some(Unit::Bytes), bytes)?;
-        let help = "Bytes of messages that are received and not applied yet";
+        families.add("queued", "Bytes of the messages that wait for a decoder", Some(Unit::Bytes), bytes)?;
+        let help = "Bytes of messages that are received and not applied yet, in the queues of decoders and writers";
         families.one("ingest_queue_bytes", help, &gauge(self.ingest_queue.bytes))?;
-        let help = "Limit of the bytes of messages that are received and not applied yet";
+        let help = "Limit of ingest_queue_bytes: --ingest-queue-bytes";
         families.one("ingest_queue_max_bytes", help, &gauge(self.ingest_queue.bytes_max))?;
         let batches = || self.writers.iter().enumerate().map(|(writer, &batches)| (Writer { writer }, gauge(batches)));
-        families.add("queued_batches", "Batches in each writer's queue", None, batches())?;
+        families.add(
+            "queued_batches",
+            "Batches of changes that wait for a writer, each of one message or of several small ones",
+            None,
+            batches(),
+        )?;
         families.add("queued_lots", "Alias of queued_batches until 1.0", None, batches())?;
 
         let help = "Threads that ended by a panic, or made no progress for 5 s while work was queued";
         families.one("threads_not_moving", help, &gauge(self.threads_not_moving))?;
-        let help = "Predicted blocks that no event has stored yet";
+        let help = "Blocks that count at present because of predictions";
         families.one("predicted_blocks", help, &gauge(self.predicted_blocks))?;
         self.sections.iter().try_for_each(|section| section.encode(&mut families))?;
         self.encode_sizes(&mut families)?;
@@ -211,21 +217,27 @@ impl State {
         families.add("instances", "Registered instances by model", None, by_model(|model| model.instances))?;
         families.add(
             "shared_caches",
-            "Registered shared caches by model",
+            "Registered shared caches by model, which are no instances",
             None,
             by_model(|model| model.shared_caches),
         )?;
         families.add("ranks", "Ranks that hold at least one block", None, by_model(|model| model.ranks))?;
         let help = "Blocks held in any tier, summed over ranks";
         families.add("held_blocks", help, None, by_model(|model| model.size.blocks))?;
-        let help = "Held blocks whose parent has not been stored yet";
+        let help =
+            "Held blocks that count in no match because their parent has not been stored; their ranks are degraded";
         families.add("waiting_blocks", help, None, by_model(|model| model.size.waiting))?;
         let tiers = self.models.iter().flat_map(|model| {
             let ([name, tenant], PerTier(blocks)) = (model.labels(), model.size.by_tier);
             let tiers = Tier::ALL.into_iter().zip(blocks);
             tiers.map(move |(tier, blocks)| ([name, tenant, ("tier", tier.as_str())], gauge(blocks)))
         });
-        families.add("tier_blocks", "Blocks held in each tier, summed over ranks", None, tiers)?;
+        families.add(
+            "tier_blocks",
+            "Blocks held in each tier, summed over ranks; a block in two tiers counts in both",
+            None,
+            tiers,
+        )?;
         let bytes = self.models.iter().filter_map(|model| Some((model.labels(), gauge(model.bytes?))));
         families.add("index", "Memory of an index", Some(Unit::Bytes), bytes)?;
         self.encode_memory_limits(families)
@@ -243,7 +255,7 @@ impl State {
         families.add("index_max", help, Some(Unit::Bytes), gauges(|limit| limit.bytes_max))?;
         let help = "Highest memory of an index with a memory limit since it was created";
         families.add("index_highest", help, Some(Unit::Bytes), gauges(|limit| limit.bytes_highest))?;
-        let help = "Ranks of which an index with a memory limit evicted or refused blocks";
+        let help = "Ranks of which an index with a memory limit lacks blocks";
         families.add("partial_ranks", help, None, gauges(|limit| limit.partial_ranks.len()))?;
         let help = "Blocks that an index evicted to stay within its memory limit, counted once for each rank";
         families.add("forgotten_blocks", help, None, counters(|limit| limit.evicted_blocks))?;
@@ -269,6 +281,15 @@ impl State {
         let ratios = self.models.iter().map(|model| (model.labels(), model.counts.hit_ratio.clone()));
         families.add("query_hit_ratio", "Share of a query's blocks that were found", None, ratios)
     }
+}
+
+/// Values of the labels of these metrics.
+pub(super) fn label_values() -> Vec<LabelValues> {
+    vec![
+        LabelValues::of("listeners", "status", &ConnectionStatus::DESCRIPTIONS),
+        LabelValues::of("listeners", "trust", &Trust::DESCRIPTIONS),
+        LabelValues::of("tier_blocks", "tier", &Tier::DESCRIPTIONS),
+    ]
 }
 
 /// Encoder of whole metric families.

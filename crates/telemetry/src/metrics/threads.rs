@@ -7,7 +7,7 @@ use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::registry::Registry;
 
-use super::{Metrics, registered, resolved};
+use super::{LabelValues, Metrics, registered, resolved};
 use crate::thread_kind::ThreadKind;
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
@@ -26,9 +26,14 @@ impl ThreadMetrics {
         let help = "Panics of threads, by thread kind";
         let family = registered(registry, "thread_panics", help, Family::<ThreadLabel, Counter>::default());
         let panics = resolved(&family, ThreadKind::ALL, |kind| ThreadLabel { thread: kind.as_str() });
-        let help = "Indexes replaced by an empty index after a change panicked";
+        let help = "Indexes replaced by an empty index after a change panicked; their ranks were replayed";
         Self { panics, index_replacements: registered(registry, "index_replacements", help, Counter::default()) }
     }
+}
+
+/// Values of the label of this metric.
+pub(super) fn label_values() -> LabelValues {
+    LabelValues::of("thread_panics_total", "thread", &ThreadKind::DESCRIPTIONS)
 }
 
 impl Metrics {

@@ -8,7 +8,7 @@ use prometheus_client::metrics::family::Family;
 use prometheus_client::registry::{Registry, Unit};
 
 use super::histogram::Histogram;
-use super::{Metrics, registered};
+use super::{LabelValue, LabelValues, Metrics, is_declared, registered};
 
 /// Buckets of tokenization time, in seconds: from a short text to a long chat whose tokenizer is loaded first.
 const DURATIONS: [f64; 14] =
@@ -18,6 +18,35 @@ const DURATIONS: [f64; 14] =
 struct Outcome {
     kind: &'static str,
     outcome: &'static str,
+}
+
+const KINDS: [LabelValue; 2] = [("text", "A text."), ("chat", "A chat.")];
+const OUTCOMES: [LabelValue; 14] = [
+    ("done", "Tokenized."),
+    ("queue_full", "The queue was full, or one client's share of it."),
+    ("stopped", "The service is shutting down."),
+    ("withdrawn", "The client disconnected, or its deadline ended, before the prompt was tokenized."),
+    ("unknown_model", "No source has the model; the answer lists the sources."),
+    ("load_failed", "A source has the model, and its files cannot be loaded; the answer lists the sources."),
+    ("chat", "The chat cannot be rendered."),
+    (
+        "unsupported",
+        "The prompt of the chat is known to the engine only: a part of type `file` or `image`, or a family whose prompts are made by code.",
+    ),
+    ("tokenizer", "The tokenizer rejected the prompt."),
+    ("too_long", "More than 4 MiB of a text had no place where this tokenizer's texts can be cut."),
+    ("service_unreachable", "The tokenizer service did not respond."),
+    ("service_late", "The tokenizer service exceeded its deadline."),
+    ("service_refused", "The tokenizer service rejected the prompt."),
+    ("panicked", "The tokenizer panicked."),
+];
+
+/// Values of the labels of these metrics.
+pub(super) fn label_values() -> Vec<LabelValues> {
+    vec![
+        LabelValues::of("tokenizations_total", "kind", &KINDS),
+        LabelValues::of("tokenizations_total", "outcome", &OUTCOMES),
+    ]
 }
 
 #[derive(Debug)]
@@ -30,7 +59,7 @@ pub(super) struct TokenizationMetrics {
 
 impl TokenizationMetrics {
     pub(super) fn register(registry: &mut Registry) -> Self {
-        let help = "Prompts submitted for tokenization, by kind (text or chat) and outcome";
+        let help = "Prompts given to the pipeline, by kind and outcome";
         let prompts = registered(registry, "tokenizations", help, Family::default());
         let tokens = registered(registry, "tokenized_tokens", "Tokens of tokenized prompts", Counter::default());
         let mut duration = |name: &str, help: &str| {
@@ -69,6 +98,7 @@ impl Metrics {
             }
             Err(reason) => reason,
         };
+        debug_assert!(is_declared(&OUTCOMES, outcome) && is_declared(&KINDS, kind));
         metrics.prompts.get_or_create(&Outcome { kind, outcome }).inc();
     }
 }

@@ -79,6 +79,30 @@ pub enum Pending {
     Unverified,
 }
 
+impl Pending {
+    /// One of each, for the documentation.
+    pub const EACH: [Self; 4] = [Self::FirstContact, Self::Recovering { end: None }, Self::TailLost, Self::Unverified];
+
+    /// What it means, and what ends it.
+    #[must_use]
+    pub const fn description(self) -> &'static str {
+        match self {
+            Self::FirstContact => {
+                "No contact with the engine since the registration, or its history is about to be requested."
+            }
+            Self::Recovering { .. } => {
+                "A replay is running; `replay` in `/workers` has its progress. Ends with the replay."
+            }
+            Self::TailLost => {
+                "Ends when a replay returns them, or the number of the next message shows that none is missing. They are requested every 30 s."
+            }
+            Self::Unverified => {
+                "The rank keeps its blocks. Ends when a replay or the next message shows that the engine did not restart."
+            }
+        }
+    }
+}
+
 /// Trust in the messages delivered up to the cursor. Derived from the known losses, never set directly.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum StreamTrust {
@@ -118,6 +142,31 @@ pub enum Degraded {
     Inherited,
 }
 
+impl Degraded {
+    /// One of each, for the documentation.
+    pub const EACH: [Self; 5] = [
+        Self::StartUnknown { missed: 7 },
+        Self::Lost { missed: 7, next: 42 },
+        Self::Unverified,
+        Self::EpochUnknown,
+        Self::Inherited,
+    ];
+
+    /// What it means.
+    #[must_use]
+    pub const fn description(self) -> &'static str {
+        match self {
+            Self::StartUnknown { .. } => "The engine is older than the service, or than its own replay buffer.",
+            Self::Lost { .. } => {
+                "No replay returned them: the engine has no replay endpoint, or its replay buffer is smaller than the gap."
+            }
+            Self::Unverified => "The engine has no replay endpoint, so nothing shows whether it restarted.",
+            Self::EpochUnknown => "The service cleared the rank, and knows what was published since.",
+            Self::Inherited => "The peer, the dump or the snapshot had lost changes of it.",
+        }
+    }
+}
+
 /// Occurrence in a stream, for counters and logs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum StreamEvent {
@@ -155,29 +204,18 @@ pub enum StreamEvent {
     },
 }
 
-/// Outcome of a repair.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum ReplayOutcome {
-    /// All missing messages were replayed.
-    Complete,
-    /// The publisher's replay buffer no longer had all missing messages.
-    Truncated,
-    /// The replay endpoint did not respond, or its replies lacked the missing messages.
-    GivenUp,
-    /// The connection was lost or the publisher restarted before the end.
-    Interrupted,
-}
-
-impl ReplayOutcome {
-    /// Label for counters.
-    #[must_use]
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Complete => "complete",
-            Self::Truncated => "truncated",
-            Self::GivenUp => "given_up",
-            Self::Interrupted => "interrupted",
-        }
+flash_indexer_core::named_enum! {
+    /// Outcome of a repair.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    pub enum ReplayOutcome {
+        /// The engine replayed all requested messages.
+        Complete = "complete",
+        /// The engine no longer had all of them.
+        Truncated = "truncated",
+        /// The replay endpoint did not answer, or five requests in a row returned nothing new.
+        GivenUp = "given_up",
+        /// The connection was lost, or the engine restarted, before the end of the replay.
+        Interrupted = "interrupted",
     }
 }
 

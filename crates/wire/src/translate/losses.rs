@@ -1,5 +1,7 @@
 //! Application of an event's changes to an index, and losses that events show only together with the index.
 
+use std::fmt;
+
 use flash_indexer_core::RemovedCopies;
 
 use super::Translator;
@@ -29,29 +31,29 @@ impl Application {
     }
 }
 
-/// A loss that an event, the translator and the index show together.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-pub enum ShownLoss {
-    /// Blocks with a salt were stored while the index had blocks that wait for a parent.
-    #[error("salted blocks were stored while others waited for a parent: their salt may be the parent's")]
-    SaltedStore,
-    /// Blocks were stored again that the index does not hold, and their salts may be forgotten.
-    #[error("blocks were stored again by sequence hash alone, and their salts are forgotten")]
-    CopySalt,
-    /// Blocks follow a parent that the index does not hold, and its salt may be forgotten.
-    #[error("blocks follow a parent that is not held and whose salt is forgotten")]
-    ParentSalt,
-    /// Blocks with several copies were moved.
-    #[error(
-        "the engine has moved blocks of which it had stored several copies, and publishes the removal of the last one only"
-    )]
-    MovedCopies,
-    /// No primary group is known at the end of a batch.
-    #[error("no cache group with full attention has published its blocks: prefixes cannot be matched")]
-    PrimaryGroup,
-    /// The window of a cache group is not known at the end of a batch.
-    #[error("the engine does not publish the size of its sliding window: matches can be too long")]
-    Window,
+flash_indexer_core::named_enum! {
+    /// A loss that an event, the translator and the index show together. Its name is the text in `last_error`.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    pub enum ShownLoss {
+        /// A salt belongs to a whole prefix: these blocks may be children of the blocks that wait.
+        SaltedStore = "salted blocks were stored while others waited for a parent: their salt may be the parent's",
+        /// The limit `salted_blocks` was reached before.
+        CopySalt = "blocks were stored again by sequence hash alone, and their salts are forgotten",
+        /// The limit `salted_blocks` was reached before.
+        ParentSalt = "blocks follow a parent that is not held and whose salt is forgotten",
+        /// The engine is registered with `removal: last_copy`.
+        MovedCopies = "the engine has moved blocks of which it had stored several copies, and publishes the removal of the last one only",
+        /// All groups of a hybrid model that were published are secondary ones. Ends when the primary group publishes.
+        PrimaryGroup = "no cache group with full attention has published its blocks: prefixes cannot be matched",
+        /// The window of a cache group is not known at the end of a batch.
+        Window = "the engine does not publish the size of its sliding window: matches can be too long",
+    }
+}
+
+impl fmt::Display for ShownLoss {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
 }
 
 impl ShownLoss {

@@ -284,8 +284,10 @@ fn each_block_has_a_language() {
 #[test]
 fn table_cells_have_at_most_two_lines() {
     const CHARACTERS_MAX: usize = 200;
-    // The reference is generated from help texts.
-    for page in pages().iter().filter(|page| !page.path.starts_with("docs/reference/")) {
+    // Help texts and descriptions of fields are for other places as well.
+    let is_of_help =
+        |page: &&Page| ["docs/reference/commands.md", "docs/reference/endpoints.md"].contains(&&*page.path);
+    for page in pages().iter().filter(|page| !is_of_help(page)) {
         for (line, cell) in page.cells() {
             let count = cell.chars().count();
             assert!(count <= CHARACTERS_MAX, "{}:{line}: a cell has {count} characters: {cell}", page.path);
@@ -405,9 +407,26 @@ fn the_reference_is_that_of_the_program() {
     let folder = tempfile::tempdir().expect("a folder");
     let output = run(&["reference", folder.path().to_str().expect("text")]);
     assert!(output.status.success(), "{}", text(&output.stderr));
-    for name in ["commands.md", "endpoints.md"] {
+    for name in ["commands.md", "endpoints.md", "openapi.json", "metrics.md", "reasons.md"] {
         let written = std::fs::read_to_string(folder.path().join(name)).expect("a page");
         let committed = std::fs::read_to_string(repository().join("docs/reference").join(name)).expect("a page");
         assert!(written == committed, "{name} is stale: run `flash-indexer reference docs/reference`");
     }
+}
+
+#[test]
+fn operations_names_metrics_and_reasons_of_the_reference() {
+    let read = |path: &str| std::fs::read_to_string(repository().join(path)).expect("a page");
+    let reference = read("docs/reference/metrics.md") + &read("docs/reference/reasons.md");
+    let operations = read("docs/operations.md");
+    let tables = operations.split("\n## Metrics\n").nth(1).expect("the section");
+    let first_cells = tables.lines().filter(|line| line.starts_with("| `")).filter_map(|line| line.split(" | ").next());
+    let names: Vec<&str> = first_cells.flat_map(|cell| cell.split('`').skip(1).step_by(2)).collect();
+    assert!(names.len() > 100, "{names:?}");
+    let listed = |name: &str| {
+        let (label, value) = name.split_once('=').unwrap_or(("", name));
+        [label, value.trim_matches('"')].iter().all(|part| part.is_empty() || reference.contains(&format!("`{part}`")))
+    };
+    let unknown: Vec<_> = names.into_iter().filter(|name| !listed(name)).collect();
+    assert!(unknown.is_empty(), "neither a metric nor a reason: {unknown:?}");
 }

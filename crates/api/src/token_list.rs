@@ -14,7 +14,8 @@ const EACH: u64 = 0x0101_0101_0101_0101;
 
 /// Reads a list of tokens, from the byte after its opening bracket on. Returns the tokens and the position after the
 /// closing bracket; none unless all elements are numbers of 32 bits without sign, fraction, exponent or leading zeros.
-pub(super) fn read(bytes: &[u8], start: usize) -> Option<(Vec<u32>, usize)> {
+#[must_use]
+pub fn read_token_list(bytes: &[u8], start: usize) -> Option<(Vec<u32>, usize)> {
     // A token and its comma have at least two bytes, and typically six.
     let mut tokens = Vec::with_capacity((bytes.len() - start) / 6);
     let mut expects_number = true;
@@ -94,8 +95,6 @@ fn number_at_end(word: [u8; DIGITS_MAX], digits: usize) -> u32 {
 
 #[cfg(test)]
 mod tests {
-    use std::time::{Duration, Instant};
-
     use proptest::prelude::*;
 
     use super::*;
@@ -123,7 +122,7 @@ mod tests {
             let body = format!("{}{list}{after}", "x".repeat(before));
             let mut values = serde_json::Deserializer::from_str(&list).into_iter::<Vec<u32>>();
             let expected = values.next().and_then(Result::ok).map(|tokens| (tokens, before + values.byte_offset()));
-            prop_assert_eq!(read(body.as_bytes(), before + 1), expected, "{}", body);
+            prop_assert_eq!(read_token_list(body.as_bytes(), before + 1), expected, "{}", body);
         }
     }
 
@@ -146,27 +145,6 @@ mod tests {
             let text = format!("\u{ff}\u{ff},9:{token}");
             let word = text.as_bytes().last_chunk().map_or_else(|| panic!("{text} is too short"), |word| *word);
             assert_eq!(number_at_end(word, token.to_string().len()), token);
-        }
-    }
-
-    /// Prints the throughput: `cargo test --release -p flash-indexer-server --lib token_list -- --ignored --nocapture`.
-    #[test]
-    #[ignore = "a measurement"]
-    fn measure() {
-        for (separator, count) in [(",", 8_192), (", ", 8_192), (",", 131_072), (", ", 131_072)] {
-            let numbers = (0..count).scan(1_u32, |state, _| {
-                *state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
-                Some((*state >> 8).rem_euclid(128_256).to_string())
-            });
-            let list = format!("[{}]", numbers.collect::<Vec<_>>().join(separator));
-            let best = (0..200).fold(Duration::MAX, |best, _| {
-                let start = Instant::now();
-                std::hint::black_box(read(std::hint::black_box(list.as_bytes()), 1));
-                best.min(start.elapsed())
-            });
-            let (per_token, rate) =
-                (best.as_secs_f64() * 1e9 / f64::from(count), list.len() as f64 / best.as_secs_f64());
-            println!("{count} tokens, {separator:?}: {best:?}, {per_token:.2} ns a token, {:.2} GB/s", rate / 1e9);
         }
     }
 }

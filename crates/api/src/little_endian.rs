@@ -3,7 +3,7 @@
 use flash_indexer_core::LocalHash;
 
 /// Number with a fixed width.
-pub(crate) trait LittleEndian: Sized {
+pub trait LittleEndian: Sized {
     /// Bytes of a number.
     const BYTES: usize;
 

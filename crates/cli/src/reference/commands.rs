@@ -1,0 +1,67 @@
+//! Commands and their options.
+
+use std::fmt::Write as _;
+
+use clap::{Arg, ArgAction, Command, CommandFactory};
+
+use super::{cell, head};
+use crate::Arguments;
+
+/// Beginning of the options of the feature `hub`, which the pages leave out: a program is built with or without them.
+const HUB_OPTIONS: &str = "tokenizer-hub";
+
+pub(super) fn page() -> String {
+    let mut page = head("Commands and options", "the program's parser");
+    page.push_str(
+        "\nA program that is built with the feature `hub` also has `serve --tokenizer-hub` and its options, which its help lists. The \
+         sections of [Operations](../operations.md) say when to use an option.\n",
+    );
+    let mut program = Arguments::command();
+    program.build();
+    for command in program.get_subcommands() {
+        add_command(&mut page, command, "");
+    }
+    page
+}
+
+fn add_command(page: &mut String, command: &Command, before: &str) {
+    if command.is_hide_set() || command.get_name() == "help" {
+        return;
+    }
+    let name = format!("{before}{}", command.get_name());
+    let about = command.get_about().map(ToString::to_string).unwrap_or_default();
+    write!(page, "\n## {name}\n\n{about}\n").expect("a string takes all text");
+    if let Some(("config", _)) = name.split_once(' ') {
+        page.push_str("\nIt takes the options of [serve](#serve).\n");
+        return;
+    }
+    let mut args = command.get_arguments().filter(|arg| is_listed(arg)).peekable();
+    if args.peek().is_some() {
+        page.push_str("\n| option | default | variable | meaning |\n|---|---|---|---|\n");
+    }
+    args.for_each(|arg| add_option(page, arg));
+    for inner in command.get_subcommands() {
+        add_command(page, inner, &format!("{name} "));
+    }
+}
+
+fn is_listed(arg: &Arg) -> bool {
+    let is_about_program = matches!(arg.get_id().as_str(), "help" | "version");
+    !arg.is_hide_set() && !is_about_program && !arg.get_long().is_some_and(|name| name.starts_with(HUB_OPTIONS))
+}
+
+fn add_option(page: &mut String, arg: &Arg) {
+    let takes_value = !matches!(arg.get_action(), ArgAction::SetTrue);
+    let value = arg.get_value_names().map(|names| names.join(" ")).unwrap_or_default();
+    let name = match arg.get_long() {
+        Some(long) if takes_value => format!("--{long} {value}"),
+        Some(long) => format!("--{long}"),
+        None => value,
+    };
+    let defaults: Vec<_> = arg.get_default_values().iter().map(|value| value.to_string_lossy()).collect();
+    let default = if takes_value && !defaults.is_empty() { format!("`{}`", defaults.join(",")) } else { String::new() };
+    let variable = arg.get_env().map(|name| format!("`{}`", name.to_string_lossy())).unwrap_or_default();
+    let help = arg.get_long_help().or(arg.get_help()).map(ToString::to_string).unwrap_or_default();
+    writeln!(page, "| `{}` | {} | {variable} | {} |", cell(&name), cell(&default), cell(&help))
+        .expect("a string takes all text");
+}
