@@ -17,6 +17,11 @@ const TOPICS_MAX: usize = 1 << 15;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct ConnectionId(pub u64);
 
+impl ConnectionId {
+    /// A connection that ZeroMQ does not name. It is never reported as lost.
+    pub(crate) const UNKNOWN: Self = Self(0);
+}
+
 /// A bound pod, with its decoder.
 pub(crate) struct Pod {
     pub name: Arc<PodName>,

@@ -249,7 +249,7 @@ impl BoundLoop {
     /// Connection of a message.
     fn connection_of(&mut self, first: &mut zmq::Message) -> ConnectionId {
         let descriptor = first.gets(CONNECTION_PROPERTY).and_then(|descriptor| descriptor.parse().ok());
-        let Some(descriptor) = descriptor else { return ConnectionId(0) };
+        let Some(descriptor) = descriptor else { return ConnectionId::UNKNOWN };
         if let Some(connection) = self.connections.get(&descriptor) {
             return connection.id;
         }
@@ -260,7 +260,9 @@ impl BoundLoop {
 
     fn new_connection(&mut self) -> ConnectionId {
         self.connected += 1;
-        ConnectionId(self.connected)
+        let connection = ConnectionId(self.connected);
+        self.decoders.connection_opened(connection);
+        connection
     }
 
     fn deliver_sorted(&mut self) {
