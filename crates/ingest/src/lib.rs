@@ -26,7 +26,7 @@
 //! | `scoped_clear.rs` | clears of a part of a rank's cache |
 //! | `writer.rs`, `writer/effects.rs` | writer threads: turns of queued changes, and what each change does |
 //! | `waiting_ranks.rs` | ranks whose waiting blocks deferred work may index |
-//! | `bound_pods/` | pods that connect to the bound socket: topics, streams, pending registrations |
+//! | `bound_pods/` | pods that connect to the bound socket: connections, topics, streams, pending registrations |
 //! | `listener_decoder/` | decoder of one stream: events to changes, reads of a rank at a message, handover of a restored rank, logs and metrics |
 //! | `decoders/` | decoder threads: deliveries, timers, routing of bound pods, restarts |
 //! | `engine_socket.rs` | what a socket receives from an engine: messages, and the connections that they belong to |

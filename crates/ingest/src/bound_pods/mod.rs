@@ -10,13 +10,15 @@
 //! The FNV-1a hash of a pod's name chooses its decoder, so its messages stay in order. Each rank of a pod publishes a
 //! stream of its own, so each has a listener of its own, as a dialled rank has.
 
+mod connections;
 mod name;
 mod pending_registration;
 mod streams;
 mod topics;
 
+pub(super) use self::connections::{LossNotice, OpenConnections};
 pub(super) use self::name::queue_for;
 pub use self::name::{PodName, bound_endpoint, is_bound};
 pub use self::pending_registration::{PendingRegistration, Refusal};
-pub(super) use self::streams::{MessageOutcome, PodStreams, Refused, RoutedMessage, Seen};
+pub(super) use self::streams::{Attachment, MessageOutcome, PodStreams, Refused, RoutedMessage, Seen};
 pub(super) use self::topics::{ConnectionId, Pod, PodMessage, Topics};

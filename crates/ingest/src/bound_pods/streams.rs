@@ -8,7 +8,7 @@ use flash_indexer_core::DpRank;
 use flash_indexer_core::keyed::KeyedMap;
 use flash_indexer_types::ConnectionStatus;
 
-use super::{ConnectionId, PendingRegistration, PodName, Refusal};
+use super::{ConnectionId, OpenConnections, PendingRegistration, Pod, PodName, Refusal};
 use crate::listener::Listener;
 use crate::message::Live;
 
@@ -24,6 +24,7 @@ const REFUSED_FOR: Duration = Duration::from_secs(2);
 /// Streams of the pods of one decoder.
 #[derive(Default)]
 pub(crate) struct PodStreams {
+    connections: Arc<OpenConnections>,
     streams: KeyedMap<PodName, BTreeMap<DpRank, Stream>>,
     /// Streams without a listener.
     unregistered_ranks: usize,
@@ -45,6 +46,7 @@ enum State {
     Registered(Arc<Listener>),
     /// Its registration is requested, or will be once a message contains the block size.
     Pending {
+        pod: Arc<Pod>,
         is_requested: bool,
         waiting: VecDeque<(ConnectionId, Live)>,
         /// Whether messages after the waiting ones were dropped.
@@ -97,18 +99,35 @@ pub(crate) enum Refused {
     Dropped(usize),
 }
 
+/// Outcome of attaching a listener: the messages that waited for the registration of its rank.
+#[derive(Default)]
+pub(crate) struct Attachment {
+    pub messages: Vec<(Seen, Live)>,
+    /// Their pod; none without messages.
+    pub pod: Option<Arc<Pod>>,
+    /// Whether messages after them were dropped.
+    pub is_tail_lost: bool,
+    /// Whether the connection of the last one is lost.
+    pub is_lost: bool,
+}
+
 impl PodStreams {
+    pub(crate) fn new(connections: Arc<OpenConnections>) -> Self {
+        Self { connections, ..Self::default() }
+    }
+
     /// Routes a message to the listener of its rank, or keeps it for the rank's registration.
     pub(crate) fn route(
         &mut self,
-        name: &PodName,
+        pod: &Arc<Pod>,
         dp_rank: DpRank,
         connection: ConnectionId,
         live: Live,
         now: Instant,
     ) -> MessageOutcome {
+        let name = &*pod.name;
         let known = self.streams.get_mut(name).and_then(|ranks| ranks.get_mut(&dp_rank));
-        let Some(stream) = known else { return self.admit(name, dp_rank, connection, live, now) };
+        let Some(stream) = known else { return self.admit(pod, dp_rank, connection, live, now) };
         match &mut stream.state {
             State::Registered(listener) => {
                 let seen = match stream.connection {
@@ -118,13 +137,16 @@ impl PodStreams {
                     }
                     _ => Seen::Reconnected,
                 };
-                if seen != Seen::Duplicate {
-                    stream.connection = Some(connection);
+                if seen == Seen::Reconnected {
+                    let former = stream.connection.replace(connection);
+                    for listener in [&*listener].into_iter().chain(&stream.shadow) {
+                        self.connections.attach(listener, former, connection);
+                    }
                 }
                 let (listener, shadow) = (Arc::clone(listener), stream.shadow.clone());
                 MessageOutcome::Routed(RoutedMessage { listener, shadow, seen, live })
             }
-            State::Pending { is_requested, waiting, is_tail_lost } => {
+            State::Pending { is_requested, waiting, is_tail_lost, .. } => {
                 let bytes = live.message.payload.len();
                 if waiting.len() >= PENDING_MESSAGES_MAX || self.pending_bytes + bytes > PENDING_BYTES_MAX {
                     *is_tail_lost = true;
@@ -142,19 +164,20 @@ impl PodStreams {
             State::Unregistered if stream.connection.is_some_and(|last| connection <= last) => {
                 MessageOutcome::Dropped("unregistered")
             }
-            State::Refused { .. } | State::Unregistered => self.admit(name, dp_rank, connection, live, now),
+            State::Refused { .. } | State::Unregistered => self.admit(pod, dp_rank, connection, live, now),
         }
     }
 
     /// Keeps the first message of a rank that is unknown, or whose registration may be requested again.
     fn admit(
         &mut self,
-        name: &PodName,
+        pod: &Arc<Pod>,
         dp_rank: DpRank,
         connection: ConnectionId,
         live: Live,
         now: Instant,
     ) -> MessageOutcome {
+        let name = &*pod.name;
         let known = self.streams.get(name).and_then(|ranks| ranks.get(&dp_rank));
         let refused_before = match known.map(|stream| &stream.state) {
             Some(State::Refused { reason, .. }) => Some(*reason),
@@ -173,8 +196,8 @@ impl PodStreams {
         let block_size = live.block_size();
         self.pending_bytes += bytes;
         self.unregistered_ranks += usize::from(is_new);
-        let state =
-            State::Pending { is_requested: true, waiting: VecDeque::from([(connection, live)]), is_tail_lost: false };
+        let (pod, waiting) = (Arc::clone(pod), VecDeque::from([(connection, live)]));
+        let state = State::Pending { pod, is_requested: true, waiting, is_tail_lost: false };
         let ranks = self.streams.entry(name.clone()).or_default();
         ranks.insert(dp_rank, Stream { state, shadow: None, connection: None });
         MessageOutcome::Pending(Some(PendingRegistration { name: name.clone(), dp_rank, block_size, refused_before }))
@@ -198,16 +221,15 @@ impl PodStreams {
         self.unregistered_ranks = states.filter(|stream| !matches!(stream.state, State::Registered(_))).count();
     }
 
-    /// Attaches a listener to its rank. Returns the messages that waited for it, and whether messages after them were
-    /// dropped.
-    pub(crate) fn attach(&mut self, listener: &Arc<Listener>) -> (Vec<(Seen, Live)>, bool) {
+    /// Attaches a listener to its rank. Returns the messages that waited for it.
+    pub(crate) fn attach(&mut self, listener: &Arc<Listener>) -> Attachment {
         let stream = Stream { state: State::Registered(Arc::clone(listener)), shadow: None, connection: None };
         let ranks = self.streams.entry(listener.pod_name()).or_default();
         let before = ranks.insert(listener.dp_rank, stream).map(|stream| stream.state);
         if before.as_ref().is_some_and(|state| !matches!(state, State::Registered(_))) {
             self.unregistered_ranks -= 1;
         }
-        let Some(State::Pending { waiting, is_tail_lost, .. }) = before else { return (Vec::new(), false) };
+        let Some(State::Pending { pod, waiting, is_tail_lost, .. }) = before else { return Attachment::default() };
         self.pending_bytes -= waiting.iter().map(|(_, live)| live.message.payload.len()).sum::<usize>();
         let mut last = None;
         let messages = waiting.into_iter().map(|(connection, live)| {
@@ -215,10 +237,12 @@ impl PodStreams {
             (seen, live)
         });
         let messages = messages.collect();
+        // The decoder may have handled the loss of the connection before, when the rank had no listener.
+        let is_lost = last.is_some_and(|last| !self.connections.attach(listener, None, last));
         if let Some(stream) = self.stream_of(listener) {
-            stream.connection = last;
+            stream.connection = last.filter(|_| !is_lost);
         }
-        (messages, is_tail_lost)
+        Attachment { messages, pod: Some(pod), is_tail_lost, is_lost }
     }
 
     /// Records that every rank of a pod may have lost messages. Returns the listeners of its ranks, each with the connection of
@@ -242,9 +266,12 @@ impl PodStreams {
     pub(crate) fn attach_shadow(&mut self, shadow: &Arc<Listener>) -> Option<ConnectionStatus> {
         let stream = self.stream_of(shadow)?;
         let State::Registered(listener) = &stream.state else { return None };
-        let connection = listener.connection();
+        let (status, connection) = (listener.connection(), stream.connection);
         stream.shadow = Some(Arc::clone(shadow));
-        Some(connection)
+        if let Some(connection) = connection {
+            self.connections.attach(shadow, None, connection);
+        }
+        Some(status)
     }
 
     /// Replaces the listener of a rank by its shadow.

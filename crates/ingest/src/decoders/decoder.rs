@@ -9,7 +9,7 @@ use flash_indexer_wire::{StreamPosition, StreamTrust};
 use rustc_hash::FxHashMap;
 
 use super::delivery::{Delivery, QueueKey, TURN_BYTES_MAX, Work};
-use crate::bound_pods::{PendingRegistration, PodStreams};
+use crate::bound_pods::{OpenConnections, PendingRegistration, PodStreams};
 use crate::listener::{Listener, NoticeKind};
 use crate::listener_decoder::{DECODER_PANICKED, ListenerDecoder};
 use crate::queues::{Queues, TakenEntry};
@@ -60,6 +60,7 @@ impl Decoder {
         number: usize,
         queues: Arc<Queues<QueueKey, Work>>,
         registration_sender: Sender<PendingRegistration>,
+        connections: Arc<OpenConnections>,
         writers: Arc<Writers>,
         metrics: Arc<Metrics>,
         clock: Clock,
@@ -68,7 +69,7 @@ impl Decoder {
             number,
             queues,
             listener_decoders: FxHashMap::default(),
-            pods: PodStreams::default(),
+            pods: PodStreams::new(connections),
             registration_sender,
             timers: BTreeSet::new(),
             deferred_timers: FxHashMap::default(),
@@ -137,7 +138,7 @@ impl Decoder {
                 }
             }
             Work::PodDropped { pod, runs, last } => self.record_dropped(&pod.name, &runs, &last),
-            Work::ConnectionLost(connection, pods) => self.disconnect_pods(connection, &pods),
+            Work::ConnectionLost(connection, pods, notices) => self.disconnect_pods(connection, &pods, notices),
             Work::Refused(name, dp_rank, refusal) => self.refuse(&name, dp_rank, &refusal),
         }
     }

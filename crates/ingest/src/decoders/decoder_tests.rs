@@ -73,7 +73,8 @@ fn a_large_message_is_decoded_in_turns_between_those_of_other_engines() {
     let supervisor = Supervisor::start(&metrics).expect("a thread");
     let writers = Arc::new(Writers::start(1, &supervisor).expect("a thread"));
     let queues = Arc::new(Queues::new(1, usize::MAX, Clock::System));
-    let mut decoder = Decoder::new(0, Arc::clone(&queues), bounded(1).0, writers, metrics, Clock::System);
+    let mut decoder =
+        Decoder::new(0, Arc::clone(&queues), bounded(1).0, Arc::default(), writers, metrics, Clock::System);
     let [large, other] = [0, 1].map(|at| listener_of_first_decoder(&fixture.listener(at)));
     let decoded =
         |listener: &Listener| listener.report(RANK).rejected.get("unknown_event_type").copied().unwrap_or_default();
@@ -106,7 +107,8 @@ fn a_short_message_waits_for_one_turn_of_long_ones_however_many_engines_send_the
     let supervisor = Supervisor::start(&metrics).expect("a thread");
     let writers = Arc::new(Writers::start(1, &supervisor).expect("a thread"));
     let queues = Arc::new(Queues::new(1, usize::MAX, Clock::System));
-    let mut decoder = Decoder::new(0, Arc::clone(&queues), bounded(1).0, writers, metrics, Clock::System);
+    let mut decoder =
+        Decoder::new(0, Arc::clone(&queues), bounded(1).0, Arc::default(), writers, metrics, Clock::System);
     let events_max = (TURN_BYTES_MAX / EVENT.len()) as u32;
     let push = |events| {
         let listener = fixture.models[0].listener();
@@ -140,7 +142,7 @@ fn managers_above_the_limit_of_a_decoder_are_forgotten_and_counted() {
     let writers = Arc::new(Writers::start(1, &supervisor).expect("a thread"));
     let queues = Arc::new(Queues::new(1, usize::MAX, Clock::System));
     let (registrations, counted) = (bounded(1).0, Arc::clone(&metrics));
-    let mut decoder = Decoder::new(0, queues, registrations, writers, counted, Clock::System);
+    let mut decoder = Decoder::new(0, queues, registrations, Arc::default(), writers, counted, Clock::System);
     let listeners = [0, 1, 2].map(|at| listener_of_first_decoder(&fixture.listener(at)));
     let store = |decoder: &mut Decoder, at: usize, sequence: u64| {
         let stored = EngineEvent::Stored(BlockStored {
@@ -174,7 +176,7 @@ fn a_decoder_works_on_a_delivery_within_the_span_of_its_listener() {
     let supervisor = Supervisor::start(&metrics).expect("a thread");
     let writers = Arc::new(Writers::start(1, &supervisor).expect("a thread"));
     let queues = Arc::new(Queues::new(1, usize::MAX, Clock::System));
-    let mut decoder = Decoder::new(0, queues, bounded(1).0, writers, metrics, Clock::System);
+    let mut decoder = Decoder::new(0, queues, bounded(1).0, Arc::default(), writers, metrics, Clock::System);
     // Registers the span before the subscriber is installed: the span of another test's thread, which has no
     // subscriber, would otherwise register it as disabled meanwhile.
     decoder.with_decoder(&fixture.listener(0), |_, _| ());

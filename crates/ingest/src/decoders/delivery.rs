@@ -7,7 +7,7 @@ use crossbeam_channel::Sender;
 use flash_indexer_core::DpRank;
 use flash_indexer_wire::{LiveMessage, Replay, StreamPosition};
 
-use crate::bound_pods::{ConnectionId, Pod, PodMessage, PodName, Refusal};
+use crate::bound_pods::{ConnectionId, LossNotice, Pod, PodMessage, PodName, Refusal};
 use crate::listener::{Listener, NoticeKind};
 use crate::message::Frames;
 use crate::queues::{NoticePosition, QueuedSize, QueuedWork};
@@ -160,8 +160,8 @@ pub(super) enum Work {
         runs: Vec<(Arc<Listener>, u64)>,
         last: LastNumbers,
     },
-    /// A connection to the bound socket is lost.
-    ConnectionLost(ConnectionId, PodScope),
+    /// A connection to the bound socket is lost. The notices are those of listeners of these pods.
+    ConnectionLost(ConnectionId, PodScope, Vec<LossNotice>),
     /// The registration of a pod's rank is refused.
     Refused(PodName, DpRank, Refusal),
 }

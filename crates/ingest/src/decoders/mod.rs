@@ -18,7 +18,7 @@ use self::decoder::Decoder;
 pub(crate) use self::delivery::last_number;
 pub use self::delivery::{Delivery, OnRetired};
 use self::delivery::{QueueKey, Work};
-use super::bound_pods::PendingRegistration;
+use super::bound_pods::{OpenConnections, PendingRegistration};
 use super::listener::{Listener, NoticeKind};
 #[cfg(test)]
 use super::queues::TakenEntry;
@@ -44,6 +44,7 @@ pub struct Decoders {
     queues: Arc<Queues<QueueKey, Work>>,
     assigned: AtomicUsize,
     pending_registrations: Receiver<PendingRegistration>,
+    connections: Arc<OpenConnections>,
     threads: Mutex<Vec<SupervisedThread>>,
     writers: Arc<Writers>,
     metrics: Arc<Metrics>,
@@ -68,18 +69,20 @@ impl Decoders {
         let (registration_sender, pending_registrations) = bounded(PENDING_REGISTRATIONS_MAX);
         let clock = supervisor.clock();
         let queues = Arc::new(Queues::new(count, queue_bytes_max, clock.clone()));
+        let connections = Arc::new(OpenConnections::default());
         let mut threads = Vec::new();
         for number in 0..count {
-            let (registrations, writers) = (registration_sender.clone(), Arc::clone(writers));
+            let (registrations, connections) = (registration_sender.clone(), Arc::clone(&connections));
+            let writers = Arc::clone(writers);
             let (queues, metrics, clock) = (Arc::clone(&queues), Arc::clone(metrics), clock.clone());
             let ready = Arc::clone(&queues);
             let ready = move || ready.ready(number);
-            let decoder = Decoder::new(number, queues, registrations, writers, metrics, clock);
+            let decoder = Decoder::new(number, queues, registrations, connections, writers, metrics, clock);
             threads.push(supervisor.spawn_steps(ThreadKind::Decoder, Some(number), ready, decoder)?);
         }
         let (writers, metrics) = (Arc::clone(writers), Arc::clone(metrics));
         let (assigned, threads) = (AtomicUsize::new(0), Mutex::new(threads));
-        Ok(Self { queues, assigned, pending_registrations, threads, writers, metrics })
+        Ok(Self { queues, assigned, pending_registrations, connections, threads, writers, metrics })
     }
 
     /// Assigns a decoder to a new listener, round-robin.
@@ -187,6 +190,7 @@ impl Decoders {
             queues: Arc::new(Queues::new(1, queue_bytes_max, supervisor.clock().clone())),
             assigned: AtomicUsize::new(0),
             pending_registrations: bounded(1).1,
+            connections: Arc::default(),
             threads: Mutex::default(),
             writers: Arc::new(Writers::start(1, &supervisor).expect("a thread")),
             metrics,

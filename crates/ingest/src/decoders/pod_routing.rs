@@ -5,6 +5,7 @@ use std::time::Instant;
 
 use crossbeam_channel::Receiver;
 use flash_indexer_core::DpRank;
+use flash_indexer_core::keyed::KeyedMap;
 use flash_indexer_telemetry::metrics::{CurveSocket, Limit};
 use flash_indexer_types::{ConnectionStatus, InstanceId};
 use flash_indexer_wire::Start;
@@ -13,8 +14,8 @@ use super::decoder::Decoder;
 use super::delivery::{LastNumbers, PodScope, QueueKey, Work};
 use super::{Decoders, QUEUE_FULL};
 use crate::bound_pods::{
-    ConnectionId, MessageOutcome, PendingRegistration, Pod, PodMessage, PodName, Refusal, Refused, RoutedMessage,
-    queue_for,
+    Attachment, ConnectionId, LossNotice, MessageOutcome, PendingRegistration, Pod, PodMessage, PodName, Refusal,
+    Refused, RoutedMessage, queue_for,
 };
 use crate::listener::{Listener, NoticeKind};
 use crate::listener_decoder::ListenerDecoder;
@@ -43,10 +44,20 @@ impl Decoders {
         self.push(&key, pod.decoder, Work::Pod { pod: Arc::clone(pod), messages });
     }
 
-    /// Reports a lost connection of the bound socket, behind the messages received so far. A pod that reconnects may be
-    /// another engine.
+    /// Reports an accepted connection of the bound socket, before its messages.
+    pub(crate) fn connection_opened(&self, connection: ConnectionId) {
+        self.connections.open(connection);
+    }
+
+    /// Reports a lost connection of the bound socket. Its pods' ranks are not exact from now on; decoders receive the notice behind the
+    /// messages received so far. A pod that reconnects may be another engine.
     pub(crate) fn connection_lost(&self, connection: ConnectionId) {
-        for decoder in 0..self.queues.count() {
+        let mut notices: Vec<KeyedMap<PodName, Vec<LossNotice>>> = vec![KeyedMap::default(); self.queues.count()];
+        for (listener, number) in self.connections.close(connection) {
+            let of_pod = notices[listener.decoder].entry(listener.pod_name()).or_default();
+            of_pod.push((listener, number));
+        }
+        for (decoder, mut notices) in notices.into_iter().enumerate() {
             self.queues.push_behind_all(decoder, |with_work| {
                 let pods = with_work.into_iter().filter_map(|key| match key {
                     QueueKey::Pod(name) => Some(name),
@@ -54,11 +65,13 @@ impl Decoders {
                 });
                 let pods: Vec<_> = pods.collect();
                 let of_one = |name: &Arc<PodName>| {
-                    let scope = PodScope::One(Arc::clone(name));
-                    (QueueKey::Pod(Arc::clone(name)), Work::ConnectionLost(connection, scope))
+                    let (scope, notices) = (PodScope::One(Arc::clone(name)), notices.remove(&**name));
+                    let work = Work::ConnectionLost(connection, scope, notices.unwrap_or_default());
+                    (QueueKey::Pod(Arc::clone(name)), work)
                 };
                 let mut entries: Vec<_> = pods.iter().map(of_one).collect();
-                let others = Work::ConnectionLost(connection, PodScope::AllBut(pods));
+                let notices = notices.into_values().flatten().collect();
+                let others = Work::ConnectionLost(connection, PodScope::AllBut(pods), notices);
                 entries.push((QueueKey::Connections(decoder), others));
                 entries
             });
@@ -87,7 +100,7 @@ impl Decoders {
 
 impl Decoder {
     /// Routes messages of a pod to the listeners of its ranks. Consecutive messages of one rank are decoded together.
-    pub(super) fn route_messages(&mut self, pod: &Pod, messages: Vec<PodMessage>) {
+    pub(super) fn route_messages(&mut self, pod: &Arc<Pod>, messages: Vec<PodMessage>) {
         let now = self.clock.now();
         let mut group: Vec<RoutedMessage> = Vec::new();
         for PodMessage { connection, frames } in messages {
@@ -103,7 +116,7 @@ impl Decoder {
                     continue;
                 }
             };
-            match self.pods.route(&pod.name, live.dp_rank(), connection, live, now) {
+            match self.pods.route(pod, live.dp_rank(), connection, live, now) {
                 MessageOutcome::Routed(message) => {
                     if group.first().is_some_and(|first| !Arc::ptr_eq(&first.listener, &message.listener)) {
                         self.apply_routed(std::mem::take(&mut group), pod, now);
@@ -183,14 +196,18 @@ impl Decoder {
 
     /// Routes the messages of the listener's pod to the listener, beginning with those that waited for its registration.
     pub(super) fn attach(&mut self, listener: &Arc<Listener>, now: Instant) {
-        let (waiting, is_tail_lost) = self.pods.attach(listener);
-        if waiting.is_empty() && listener.start == Start::Immediate && listener.options.replay_endpoint.is_some() {
+        let Attachment { messages, pod, is_tail_lost, is_lost } = self.pods.attach(listener);
+        pod.iter().for_each(|pod| pod.add_listener(listener));
+        if messages.is_empty() && listener.start == Start::Immediate && listener.options.replay_endpoint.is_some() {
             // The replay need not wait for the pod's next message.
             self.with_decoder(listener, |decoder, _| decoder.connected(now));
         }
-        self.decode_each(listener, waiting, |decoder, (seen, live)| decoder.receive_routed(seen, live, now));
+        self.decode_each(listener, messages, |decoder, (seen, live)| decoder.receive_routed(seen, live, now));
         if is_tail_lost {
             self.with_decoder(listener, |decoder, _| decoder.tail_lost(None, now));
+        }
+        if is_lost {
+            self.disconnect(listener);
         }
     }
 
@@ -216,21 +233,41 @@ impl Decoder {
     }
 
     /// Disconnects the listeners whose pods publish over a lost connection.
-    pub(super) fn disconnect_pods(&mut self, connection: ConnectionId, pods: &PodScope) {
+    pub(super) fn disconnect_pods(&mut self, connection: ConnectionId, pods: &PodScope, notices: Vec<LossNotice>) {
         let listeners = self.pods.listeners_on(connection).into_iter();
         for listener in listeners.filter(|listener| pods.contains(&listener.pod_name())) {
-            let number = listener.send_notice(NoticeKind::Disconnected);
-            listener.receive_notice(NoticeKind::Disconnected, number);
-            listener.set_connection(ConnectionStatus::Disconnected);
-            self.with_decoder(&listener, |decoder, _| decoder.connection_lost(number));
+            self.disconnect(&listener);
         }
+        // The messages that were queued before may be of a later connection.
+        for (listener, number) in notices {
+            if self.listener_decoders.contains_key(&listener.id) {
+                listener.receive_notice(NoticeKind::Disconnected, number);
+                self.with_decoder(&listener, |decoder, _| decoder.former_connection_lost(number));
+            }
+        }
+    }
+
+    /// Disconnects a listener. The number of its notice is above those of all notices of the connection.
+    fn disconnect(&mut self, listener: &Arc<Listener>) {
+        let number = listener.send_notice(NoticeKind::Disconnected);
+        listener.receive_notice(NoticeKind::Disconnected, number);
+        listener.set_connection(ConnectionStatus::Disconnected);
+        self.with_decoder(listener, |decoder, _| decoder.connection_lost(number));
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use crossbeam_channel::bounded;
+    use flash_indexer_test_support::wait_for;
+    use flash_indexer_types::Trust;
+    use flash_indexer_wire::{Encoding, EngineEvent, encode_batch};
+
     use super::*;
+    use crate::Delivery;
     use crate::decoders::delivery::queued_bytes;
+    use crate::queues::{NoticePosition, QUEUE_BYTES_MIN, QueuedWork};
+    use crate::tests::fixture::{Fixture, PATIENCE, RANK, chain_payload, payload};
 
     fn pod(name: &str) -> Arc<Pod> {
         let name = PodName { instance: InstanceId::parse(name).expect("a name"), model_name: "m".to_owned() };
@@ -240,6 +277,119 @@ mod tests {
     fn messages(count: usize) -> Vec<PodMessage> {
         let message = || PodMessage { connection: ConnectionId(1), frames: vec![vec![0; 100]] };
         std::iter::repeat_with(message).take(count).collect()
+    }
+
+    const FIRST: ConnectionId = ConnectionId(1);
+    const SECOND: ConnectionId = ConnectionId(2);
+
+    /// A pod of one rank, which is not attached to its listener yet.
+    struct BoundPod {
+        fixture: Fixture,
+        listener: Arc<Listener>,
+        pod: Arc<Pod>,
+    }
+
+    impl BoundPod {
+        fn new() -> Self {
+            let fixture = Fixture::without_engines(1, QUEUE_BYTES_MIN, None);
+            let listener = fixture.unconnected("bound", None);
+            let pod = Arc::new(Pod::new(listener.pod_name(), 0));
+            [FIRST, SECOND].into_iter().for_each(|connection| fixture.decoders.connection_opened(connection));
+            Self { fixture, listener, pod }
+        }
+
+        fn publish(&self, connection: ConnectionId, sequence: u64, payload: Vec<u8>) {
+            let frames = vec![b"kv@1@m0".to_vec(), sequence.to_be_bytes().to_vec(), payload];
+            self.fixture.decoders.deliver_to_pod(&self.pod, vec![PodMessage { connection, frames }]);
+        }
+
+        /// Attaches the listener, and waits until all messages so far are applied.
+        fn attach(&self) {
+            self.fixture.decoders.deliver(&self.listener, Delivery::AttachToPod);
+            self.wait();
+        }
+
+        /// Waits until all deliveries so far are handled and applied.
+        fn wait(&self) {
+            let (done, is_done) = bounded(1);
+            let written = Delivery::Written(Box::new(move || done.send(()).expect("the test waits")));
+            self.fixture.decoders.deliver(&self.listener, written);
+            is_done.recv_timeout(PATIENCE).expect("all is written");
+        }
+
+        /// Publishes a message that fills what the pod may have unwritten, and one that waits behind it while the writer is
+        /// blocked.
+        fn publish_a_queue(&self, last: ConnectionId) {
+            self.publish(FIRST, 1, chain_payload(1 << 40, 40_000));
+            self.publish(last, 2, payload(2));
+        }
+
+        fn state(&self) -> (Option<u64>, Trust, ConnectionStatus) {
+            (self.listener.last_sequence(), self.listener.trust(RANK), self.listener.connection())
+        }
+    }
+
+    #[test]
+    fn a_rank_of_a_pod_is_degraded_from_a_lost_connection_on_whatever_is_queued_before() {
+        let bound = BoundPod::new();
+        bound.attach();
+        bound.publish(FIRST, 0, payload(1));
+        bound.wait();
+        assert_eq!(bound.state(), (Some(0), Trust::Exact, ConnectionStatus::Connected));
+        let gate = bound.fixture.models[0].gate.lock();
+        bound.publish_a_queue(FIRST);
+        bound.fixture.decoders.connection_lost(FIRST);
+        assert_eq!((bound.listener.last_sequence(), bound.listener.trust(RANK)), (Some(0), Trust::Degraded), "at once");
+        drop(gate);
+        bound.wait();
+        assert_eq!(bound.state(), (Some(2), Trust::Degraded, ConnectionStatus::Disconnected));
+        bound.publish(SECOND, 3, encode_batch(3.0, &[EngineEvent::Cleared], None, Encoding::Map));
+        bound.wait();
+        assert_eq!(bound.state(), (Some(3), Trust::Exact, ConnectionStatus::Connected));
+    }
+
+    #[test]
+    fn a_lost_connection_of_a_pod_that_publishes_over_another_one_leaves_no_lasting_doubt() {
+        let bound = BoundPod::new();
+        bound.attach();
+        bound.publish(FIRST, 0, payload(1));
+        bound.wait();
+        let gate = bound.fixture.models[0].gate.lock();
+        bound.publish_a_queue(SECOND);
+        bound.fixture.decoders.connection_lost(FIRST);
+        assert_eq!((bound.listener.last_sequence(), bound.listener.trust(RANK)), (Some(0), Trust::Degraded), "at once");
+        drop(gate);
+        bound.publish(SECOND, 3, encode_batch(3.0, &[EngineEvent::Cleared], None, Encoding::Map));
+        bound.wait();
+        assert_eq!(bound.state(), (Some(3), Trust::Exact, ConnectionStatus::Connected));
+    }
+
+    #[test]
+    fn a_rank_whose_connection_was_lost_before_its_registration_is_degraded() {
+        let bound = BoundPod::new();
+        bound.publish(FIRST, 0, payload(1));
+        let pending = bound.fixture.decoders.pending_registrations();
+        pending.recv_timeout(PATIENCE).expect("a pending registration");
+        bound.fixture.decoders.connection_lost(FIRST);
+        let queues = &bound.fixture.decoders.queues;
+        wait_for("the loss is taken", PATIENCE, || (queues.entries(0) == 0).then_some(()));
+        bound.attach();
+        assert_eq!(bound.state(), (Some(0), Trust::Degraded, ConnectionStatus::Disconnected));
+        bound.publish(SECOND, 1, encode_batch(1.0, &[EngineEvent::Cleared], None, Encoding::Map));
+        bound.wait();
+        assert_eq!(bound.state(), (Some(1), Trust::Exact, ConnectionStatus::Connected));
+    }
+
+    #[test]
+    fn messages_dropped_after_those_that_waited_for_the_registration_degrade_a_rank_at_once() {
+        let bound = BoundPod::new();
+        bound.publish(FIRST, 0, payload(1));
+        bound.attach();
+        assert_eq!(bound.state(), (Some(0), Trust::Exact, ConnectionStatus::Connected));
+        let dropped = Work::Pod { pod: Arc::clone(&bound.pod), messages: messages(1) };
+        let notice = dropped.into_notice(NoticePosition::Last);
+        assert!(matches!(notice, Work::PodDropped { .. }));
+        assert_eq!(bound.listener.trust(RANK), Trust::Degraded);
     }
 
     #[test]
@@ -279,7 +429,7 @@ mod tests {
         while let Some(work) = decoders.take_queued() {
             handled.push(match work {
                 Work::Pod { pod, .. } => (pod.name.instance.to_string(), "message"),
-                Work::ConnectionLost(ConnectionId(1), scope) => {
+                Work::ConnectionLost(ConnectionId(1), scope, _) => {
                     assert_ne!(scope.contains(&busy.name), scope.contains(&idle.name));
                     let of = if scope.contains(&busy.name) { &busy } else { &idle };
                     (of.name.instance.to_string(), "lost")

@@ -263,6 +263,12 @@ impl ListenerDecoder {
         self.disconnected();
     }
 
+    /// Handles the notice of a lost connection of the bound socket over which the engine does not publish any more.
+    pub(super) fn former_connection_lost(&mut self, number: u64) {
+        self.acknowledgements.push(Change::NoticesAcknowledged(NoticeKind::Disconnected, number));
+        self.execute();
+    }
+
     /// Decodes a live message of the bound socket, where only messages show whether the engine is connected.
     pub(super) fn receive_routed(&mut self, seen: Seen, live: Live, now: Instant) {
         match seen {

@@ -98,6 +98,8 @@ impl BoundThread {
         info!(endpoint = endpoints.join(", ").as_str(), curve = is_secure, "listening for engines");
         let topics = Topics::new(decoders.count());
         let connections = FxHashMap::default();
+        // That of messages whose connection ZeroMQ does not name.
+        decoders.connection_opened(ConnectionId(0));
         let bound = BoundLoop { socket, monitor, admission, decoders, topics, connections, connected: 0 };
         let run = move |watch: &Arc<Watch>| bound.run(watch);
         Ok(Self { endpoints, thread: supervisor.spawn(ThreadKind::BoundSocket, None, run)? })
@@ -260,7 +262,9 @@ impl BoundLoop {
 
     fn new_connection(&mut self) -> ConnectionId {
         self.connected += 1;
-        ConnectionId(self.connected)
+        let connection = ConnectionId(self.connected);
+        self.decoders.connection_opened(connection);
+        connection
     }
 
     fn deliver_sorted(&mut self) {
