@@ -11,6 +11,7 @@ pub const BLOCKING_BLOCK: u64 = 0xDEAD_0002;
 
 static WRITERS: Mutex<()> = Mutex::new(());
 static TIER_LOOKUPS: Mutex<()> = Mutex::new(());
+static CLEANUP_WAITS: Mutex<()> = Mutex::new(());
 
 /// Panics or blocks if the event stores one of the blocks above.
 pub(crate) fn apply(event: &RankEvent) {
@@ -36,4 +37,14 @@ pub fn block_tier_lookups() -> MutexGuard<'static, ()> {
 /// Blocks while the guard of [`block_tier_lookups`] is held.
 pub(crate) fn wait_for_tier_lookups() {
     drop(TIER_LOOKUPS.lock());
+}
+
+/// Blocks the waits of registrations for decoders and writers while the guard is held, as if these never ended their work.
+pub fn block_cleanup_waits() -> MutexGuard<'static, ()> {
+    CLEANUP_WAITS.lock()
+}
+
+/// Blocks while the guard of [`block_cleanup_waits`] is held.
+pub(crate) fn wait_for_cleanup_waits() {
+    drop(CLEANUP_WAITS.lock());
 }

@@ -428,10 +428,13 @@ fn a_registration_does_not_wait_for_an_unregistration_that_waits_for_a_writer() 
     service.register(1, "m", &wedged, false);
     let blocked = faults::block_writers();
     wedged.publish(0, &payload(None, faults::BLOCKING_BLOCK)).expect("published");
+    // The unregistration waits until the other call is answered.
+    let waiting = faults::block_cleanup_waits();
     std::thread::scope(|scope| {
         let unregistered = scope.spawn(|| service.post("/unregister", &json!({ "instance_id": 1, "model_name": "m" })));
         wait_for("the end of the registration", PATIENCE, || service.listener(1).is_null().then_some(()));
         service.register(2, "m", &other, false);
+        drop(waiting);
         assert_eq!(unregistered.join().expect("an answer").0, 200);
     });
     drop(blocked);

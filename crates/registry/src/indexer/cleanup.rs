@@ -36,6 +36,10 @@ impl PendingWork {
 
     /// Waits for all work for up to [`CLEANUP_WAIT`], and returns whether it is finished.
     pub(crate) fn wait(self, supervisor: &Supervisor) -> bool {
+        #[cfg(any(test, feature = "fault-injection"))]
+        if !self.0.is_empty() {
+            crate::faults::wait_for_cleanup_waits();
+        }
         self.wait_until(supervisor, Some(supervisor.clock().now() + CLEANUP_WAIT))
     }
 
