@@ -555,9 +555,7 @@ fn a_history_that_cannot_be_replayed_is_not_exact_and_is_requested_again() {
     let mut world = World::new(Replay::Available, Start::Immediate, 100);
     (0..3).for_each(|_| world.publish());
     world.connect();
-    while world.request.is_some() || !matches!(world.pending, Some(Pending::TailLost)) {
-        world.pass_time();
-    }
+    world.pass_time_until_given_up();
     assert_eq!(world.trust, StreamTrust::Cold, "no message was received");
     world.pass_time();
     world.reply(u64::MAX);
@@ -572,9 +570,7 @@ fn a_truncated_reply_is_not_exact_and_is_requested_again() {
     let (attempt, _) = world.request.expect("a request");
     world.stream.replayed(attempt, 0, payload(0, 0), world.now);
     world.run();
-    while world.request.is_some() || !matches!(world.pending, Some(Pending::TailLost)) {
-        world.pass_time();
-    }
+    world.pass_time_until_given_up();
     // The repair is retried after the pause even if no further message arrives.
     world.pass_time();
     world.reply(u64::MAX);
@@ -608,9 +604,7 @@ fn an_epoch_that_could_not_be_verified_is_verified_later_without_a_further_messa
     world.restart();
     (0..2).for_each(|_| world.publish());
     world.connect();
-    while world.request.is_some() || !matches!(world.pending, Some(Pending::TailLost)) {
-        world.pass_time();
-    }
+    world.pass_time_until_given_up();
     assert_eq!(degraded(world.trust), Some(Degraded::Unverified));
     world.pass_time();
     world.reply(u64::MAX);

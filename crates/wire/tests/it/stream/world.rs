@@ -9,6 +9,9 @@ use flash_indexer_wire::{
 };
 use proptest::prelude::*;
 
+/// Deadlines after which a repair has been given up: some five requests with their backoffs.
+const DEADLINES_MAX: usize = 100;
+
 pub(crate) type Payload = Vec<u8>;
 
 /// A message's payload: its epoch and its sequence number.
@@ -278,6 +281,17 @@ impl World {
             self.stream.replay_ended(attempt, self.now);
             self.run();
         }
+    }
+
+    /// Lets the deadlines pass until a repair is given up, and messages after the last one count as missing.
+    pub(crate) fn pass_time_until_given_up(&mut self) {
+        for _ in 0..DEADLINES_MAX {
+            if self.request.is_none() && matches!(self.pending, Some(Pending::TailLost)) {
+                return;
+            }
+            self.pass_time();
+        }
+        panic!("request {:?}, pending {:?} after {DEADLINES_MAX} deadlines", self.request, self.pending);
     }
 
     /// Advances the clock to the stream's next deadline.
