@@ -4,6 +4,7 @@ use flash_indexer_redis::StoreOptions;
 use flash_indexer_server::{DiscoveryOptions, DiscoverySource, IndexerOptions, ServerOptions};
 use flash_indexer_sim::{Publisher, PublisherOptions};
 use flash_indexer_test_support::wait_for;
+use flash_indexer_wire::{Encoding, encode_batch};
 use serde_json::json;
 use tracing::Level;
 
@@ -78,6 +79,32 @@ fn a_host_that_does_not_resolve_is_logged_with_its_endpoint() {
         (Level::WARN, "nowhere", "1")
     );
     assert!(event.fields["error"].contains(&host), "{event:?}");
+}
+
+#[test]
+fn a_replay_and_another_epoch_are_logged_with_their_positions() {
+    capture();
+    let service = Service::start();
+    let payload = |hash| encode_batch(1.0, &[stored(None, &[hash])], None, Encoding::Map);
+    let history = |first: u64| (0..3).map(|sequence| (sequence, payload(first + sequence))).collect::<Vec<_>>();
+    let options = PublisherOptions::on_loopback();
+    let publisher = Publisher::bind_with_history(options.clone(), history(1)).expect("free ports");
+    let (endpoint, replay_endpoint) = (publisher.endpoint().to_owned(), publisher.replay_endpoint().to_owned());
+    let Engine { publisher, instance, .. } = Engine::with_replay(&service, json!("replayed"), publisher);
+    let started = wait_for_event(&endpoint, "replay started");
+    assert_eq!((started.level, started.fields["from"].as_str()), (Level::INFO, "0"), "{started:?}");
+    let ended = wait_for_event(&endpoint, "replay ended");
+    let shown = (ended.level, ended.fields["seq"].as_str(), ended.fields["outcome"].as_str());
+    assert_eq!(shown, (Level::INFO, "2", "complete"), "{ended:?}");
+    // An engine of another epoch, at the same endpoints, has other messages of the same numbers.
+    drop(publisher);
+    wait_for("the loss of the connection", PATIENCE, || {
+        (service.listener(&instance, 0)["status"] != json!("connected")).then_some(())
+    });
+    let options = PublisherOptions { endpoint: endpoint.clone(), replay_endpoint, ..options };
+    let _publisher = Publisher::bind_with_history(options, history(10)).expect("its ports");
+    let differs = wait_for_event(&endpoint, "the engine's message differs");
+    assert_eq!((differs.level, differs.fields["seq"].as_str()), (Level::INFO, "2"), "{differs:?}");
 }
 
 #[test]
