@@ -16,60 +16,35 @@ pub(crate) type LossNotice = (Arc<Listener>, u64);
 ///
 /// Shared by the socket's thread and the decoders: ranks are degraded as soon as that thread reports a loss, whatever is queued
 /// before the notice for their decoder.
-pub(crate) struct OpenConnections {
-    connections: Mutex<FxHashMap<ConnectionId, FxHashMap<u64, Weak<Listener>>>>,
-}
-
-impl Default for OpenConnections {
-    fn default() -> Self {
-        let unknown = (ConnectionId::UNKNOWN, FxHashMap::default());
-        Self { connections: Mutex::new(FxHashMap::from_iter([unknown])) }
-    }
-}
+#[derive(Default)]
+pub(crate) struct OpenConnections(Mutex<FxHashMap<ConnectionId, FxHashMap<u64, Weak<Listener>>>>);
 
 impl OpenConnections {
     /// Adds an accepted connection.
     pub(crate) fn open(&self, connection: ConnectionId) {
-        self.connections.lock().insert(connection, FxHashMap::default());
+        self.0.lock().insert(connection, FxHashMap::default());
     }
 
     /// Removes a lost connection, and degrades the ranks that publish over it.
     pub(crate) fn close(&self, connection: ConnectionId) -> Vec<LossNotice> {
-        let listeners = self.connections.lock().remove(&connection).unwrap_or_default();
+        let listeners = self.0.lock().remove(&connection).unwrap_or_default();
         let listeners = listeners.into_values().filter_map(|listener| listener.upgrade());
         listeners.map(|listener| (Arc::clone(&listener), listener.send_notice(NoticeKind::Disconnected))).collect()
     }
 
     /// Moves a listener to the connection of its last message. If that is lost, its ranks are degraded at once: the decoder has not
-    /// handled the loss yet. Returns whether the connection is open.
-    pub(crate) fn attach(
-        &self,
-        listener: &Arc<Listener>,
-        former: Option<ConnectionId>,
-        connection: ConnectionId,
-    ) -> bool {
-        let mut connections = self.connections.lock();
-        remove(&mut connections, listener, former);
-        let Some(listeners) = connections.get_mut(&connection) else {
+    /// handled the loss yet. Returns whether the connection is open. Cost: linear in the connection's listeners.
+    pub(crate) fn attach(&self, listener: &Arc<Listener>, former: Option<ConnectionId>, to: ConnectionId) -> bool {
+        let mut connections = self.0.lock();
+        if let Some(former) = former.and_then(|former| connections.get_mut(&former)) {
+            former.remove(&listener.id);
+        }
+        let Some(listeners) = connections.get_mut(&to) else {
             listener.send_notice(NoticeKind::Disconnected);
             return false;
         };
+        listeners.retain(|_, known| known.strong_count() > 0);
         listeners.insert(listener.id, Arc::downgrade(listener));
         true
-    }
-
-    /// Removes a listener from its connection.
-    pub(crate) fn detach(&self, listener: &Listener, connection: Option<ConnectionId>) {
-        remove(&mut self.connections.lock(), listener, connection);
-    }
-}
-
-fn remove(
-    connections: &mut FxHashMap<ConnectionId, FxHashMap<u64, Weak<Listener>>>,
-    listener: &Listener,
-    connection: Option<ConnectionId>,
-) {
-    if let Some(listeners) = connection.and_then(|connection| connections.get_mut(&connection)) {
-        listeners.remove(&listener.id);
     }
 }

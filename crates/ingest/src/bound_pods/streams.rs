@@ -22,6 +22,7 @@ const PENDING_BYTES_MAX: usize = 64 << 20;
 const REFUSED_FOR: Duration = Duration::from_secs(2);
 
 /// Streams of the pods of one decoder.
+#[derive(Default)]
 pub(crate) struct PodStreams {
     connections: Arc<OpenConnections>,
     streams: KeyedMap<PodName, BTreeMap<DpRank, Stream>>,
@@ -98,9 +99,9 @@ pub(crate) enum Refused {
     Dropped(usize),
 }
 
-/// Messages that waited for the registration of their rank.
+/// Outcome of attaching a listener: the messages that waited for the registration of its rank.
 #[derive(Default)]
-pub(crate) struct AttachedMessages {
+pub(crate) struct Attachment {
     pub messages: Vec<(Seen, Live)>,
     /// Their pod; none without messages.
     pub pod: Option<Arc<Pod>>,
@@ -112,7 +113,7 @@ pub(crate) struct AttachedMessages {
 
 impl PodStreams {
     pub(crate) fn new(connections: Arc<OpenConnections>) -> Self {
-        Self { connections, streams: KeyedMap::default(), unregistered_ranks: 0, swept: None, pending_bytes: 0 }
+        Self { connections, ..Self::default() }
     }
 
     /// Routes a message to the listener of its rank, or keeps it for the rank's registration.
@@ -221,20 +222,14 @@ impl PodStreams {
     }
 
     /// Attaches a listener to its rank. Returns the messages that waited for it.
-    pub(crate) fn attach(&mut self, listener: &Arc<Listener>) -> AttachedMessages {
+    pub(crate) fn attach(&mut self, listener: &Arc<Listener>) -> Attachment {
         let stream = Stream { state: State::Registered(Arc::clone(listener)), shadow: None, connection: None };
         let ranks = self.streams.entry(listener.pod_name()).or_default();
-        let Some(before) = ranks.insert(listener.dp_rank, stream) else { return AttachedMessages::default() };
-        if let State::Registered(former) = &before.state {
-            for former in [former].into_iter().chain(&before.shadow) {
-                self.connections.detach(former, before.connection);
-            }
-            return AttachedMessages::default();
+        let before = ranks.insert(listener.dp_rank, stream).map(|stream| stream.state);
+        if before.as_ref().is_some_and(|state| !matches!(state, State::Registered(_))) {
+            self.unregistered_ranks -= 1;
         }
-        self.unregistered_ranks -= 1;
-        let State::Pending { pod, waiting, is_tail_lost, .. } = before.state else {
-            return AttachedMessages::default();
-        };
+        let Some(State::Pending { pod, waiting, is_tail_lost, .. }) = before else { return Attachment::default() };
         self.pending_bytes -= waiting.iter().map(|(_, live)| live.message.payload.len()).sum::<usize>();
         let mut last = None;
         let messages = waiting.into_iter().map(|(connection, live)| {
@@ -247,7 +242,7 @@ impl PodStreams {
         if let Some(stream) = self.stream_of(listener) {
             stream.connection = last.filter(|_| !is_lost);
         }
-        AttachedMessages { messages, pod: Some(pod), is_tail_lost, is_lost }
+        Attachment { messages, pod: Some(pod), is_tail_lost, is_lost }
     }
 
     /// Records that every rank of a pod may have lost messages. Returns the listeners of its ranks, each with the connection of
@@ -323,12 +318,10 @@ impl PodStreams {
         let Some(stream) = self.stream_of(listener) else { return };
         // Detaching a shadow leaves the listener of the rank attached.
         stream.shadow.take_if(|shadow| Arc::ptr_eq(shadow, listener));
-        let connection = stream.connection;
         if matches!(&stream.state, State::Registered(followed) if Arc::ptr_eq(followed, listener)) {
             stream.state = State::Unregistered;
             self.unregistered_ranks += 1;
         }
-        self.connections.detach(listener, connection);
     }
 
     /// Listeners of the ranks that publish over a connection.

@@ -14,7 +14,7 @@ use super::decoder::Decoder;
 use super::delivery::{LastNumbers, PodScope, QueueKey, Work};
 use super::{Decoders, QUEUE_FULL};
 use crate::bound_pods::{
-    AttachedMessages, ConnectionId, LossNotice, MessageOutcome, PendingRegistration, Pod, PodMessage, PodName, Refusal,
+    Attachment, ConnectionId, LossNotice, MessageOutcome, PendingRegistration, Pod, PodMessage, PodName, Refusal,
     Refused, RoutedMessage, queue_for,
 };
 use crate::listener::{Listener, NoticeKind};
@@ -196,10 +196,8 @@ impl Decoder {
 
     /// Routes the messages of the listener's pod to the listener, beginning with those that waited for its registration.
     pub(super) fn attach(&mut self, listener: &Arc<Listener>, now: Instant) {
-        let AttachedMessages { messages, pod, is_tail_lost, is_lost } = self.pods.attach(listener);
-        if let Some(pod) = pod {
-            pod.add_listener(listener);
-        }
+        let Attachment { messages, pod, is_tail_lost, is_lost } = self.pods.attach(listener);
+        pod.iter().for_each(|pod| pod.add_listener(listener));
         if messages.is_empty() && listener.start == Start::Immediate && listener.options.replay_endpoint.is_some() {
             // The replay need not wait for the pod's next message.
             self.with_decoder(listener, |decoder, _| decoder.connected(now));

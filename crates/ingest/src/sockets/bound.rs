@@ -98,6 +98,8 @@ impl BoundThread {
         info!(endpoint = endpoints.join(", ").as_str(), curve = is_secure, "listening for engines");
         let topics = Topics::new(decoders.count());
         let connections = FxHashMap::default();
+        // That of messages whose connection ZeroMQ does not name.
+        decoders.connection_opened(ConnectionId(0));
         let bound = BoundLoop { socket, monitor, admission, decoders, topics, connections, connected: 0 };
         let run = move |watch: &Arc<Watch>| bound.run(watch);
         Ok(Self { endpoints, thread: supervisor.spawn(ThreadKind::BoundSocket, None, run)? })
