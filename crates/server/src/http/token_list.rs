@@ -98,6 +98,7 @@ mod tests {
 
     use proptest::prelude::*;
 
+    use super::super::request_tests::check_list;
     use super::*;
 
     fn number() -> impl Strategy<Value = String> {
@@ -119,11 +120,7 @@ mod tests {
             after in prop_oneof![Just(""), Just("}"), Just(", \"a\": [1]}")],
         ) {
             let items: Vec<_> = items.iter().map(|(before, number, after)| format!("{before}{number}{after}")).collect();
-            let list = format!("[{}{end}", items.join(","));
-            let body = format!("{}{list}{after}", "x".repeat(before));
-            let mut values = serde_json::Deserializer::from_str(&list).into_iter::<Vec<u32>>();
-            let expected = values.next().and_then(Result::ok).map(|tokens| (tokens, before + values.byte_offset()));
-            prop_assert_eq!(read(body.as_bytes(), before + 1), expected, "{}", body);
+            check_list(format!("{}{end}{after}", items.join(",")).as_bytes(), before);
         }
     }
 
