@@ -120,10 +120,10 @@ fn removed_field_at(at: usize, reader: &Reader<'_>) -> Option<&'static str> {
     if is_list { Some("remaining_copy_counts") } else { REMOVED_FIELDS.get(at).copied() }
 }
 
-/// The field at a position of an array `AllBlocksCleared`. An engine without the medium has the manager in its place: a
-/// text that names no medium.
-fn cleared_field_at(at: usize, reader: &Reader<'_>) -> Option<&'static str> {
-    let is_manager = at == 0
+/// The field at a position of an array `AllBlocksCleared` of `len` fields. An engine without the medium has the manager in
+/// its place: a text that names no medium, and no field after it.
+fn cleared_field_at(at: usize, len: usize, reader: &Reader<'_>) -> Option<&'static str> {
+    let is_manager = len == 1
         && matches!(reader.clone().next(), Ok(Token::Text(text)) if !str::from_utf8(text).is_ok_and(is_known_medium));
     if is_manager { Some("ownership") } else { CLEARED_FIELDS.get(at).copied() }
 }
@@ -151,14 +151,14 @@ impl Kind {
         }
     }
 
-    /// Meaning of the field at a position of an array, counted from the field after the tag.
-    fn field_at(self, at: usize, adapter: EngineAdapter, reader: &Reader<'_>) -> StoredField {
+    /// Meaning of the field at a position of an array of `len` fields, counted from the field after the tag.
+    fn field_at(self, at: usize, len: usize, adapter: EngineAdapter, reader: &Reader<'_>) -> StoredField {
         let name = match self {
             Self::Stored => return adapter.stored_field(at, reader),
             Self::Removed => removed_field_at(at, reader),
             Self::Transferred => TRANSFERRED_FIELDS.get(at).copied(),
             Self::Inactive => INACTIVE_FIELDS.get(at).copied(),
-            Self::Cleared => cleared_field_at(at, reader),
+            Self::Cleared => cleared_field_at(at, len, reader),
         };
         name.map_or(StoredField::Skipped, StoredField::Named)
     }
@@ -180,7 +180,7 @@ fn from_array<'a>(
     }
     let mut event = kind.event();
     for at in 0..len {
-        match (kind.field_at(at, adapter, reader), &mut event) {
+        match (kind.field_at(at, len, adapter, reader), &mut event) {
             (StoredField::Named(field), event) => set_field(event, field.as_bytes(), reader, unknown)?,
             (StoredField::SaltMap, EngineEvent::Stored(stored)) => stored.cache_salt = salt_in_map(reader)?,
             (StoredField::SaltMap | StoredField::Skipped, _) => unknown.skip(at, reader)?,

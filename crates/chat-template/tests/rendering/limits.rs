@@ -1,8 +1,11 @@
 //! Templates that would block, exhaust or crash the process without limits.
 
+use std::fs;
+use std::path::Path;
+
 use chat_template::{ChatError, ChatRequest, Effort, Messages};
 
-use crate::templates_of;
+use crate::{any_bytes, templates_of};
 
 fn render(template: &str) -> Result<String, ChatError> {
     let request = ChatRequest {
@@ -38,6 +41,18 @@ fn work_is_limited() {
             &template[..60.min(template.len())]
         );
     }
+}
+
+/// The fuzz target `chat_templates` starts from these inputs.
+#[test]
+fn every_input_of_the_fuzz_target_is_rendered_within_the_limits() {
+    let corpus = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/corpus/chat_templates");
+    let mut inputs = 0;
+    for entry in fs::read_dir(corpus).expect("the corpus") {
+        any_bytes::play(&fs::read(entry.expect("an entry").path()).expect("an input"));
+        inputs += 1;
+    }
+    assert!(inputs > 10, "{inputs} inputs");
 }
 
 #[test]

@@ -1,5 +1,6 @@
 //! Renderings equal those of Python; the scripts beside this file generate the tables.
 
+mod any_bytes;
 mod chats;
 mod limits;
 mod models;

@@ -17,7 +17,7 @@ use super::error::ApiError;
 use super::explanation;
 use super::extract::{Access, Parameters};
 use super::fields::CheckedScope;
-use super::prompt::{ParsedRequest, PromptBody, PromptRequest};
+use super::prompt::{ParsedRequest, PromptBody};
 use super::{Api, blocking};
 use crate::access::tokens_of_blocks;
 
@@ -55,15 +55,6 @@ async fn answer(
         explanation.map(|explanation| Json(explanation::response(question, explanation, hashes)).into_response())
     });
     Ok(response.await??)
-}
-
-impl PromptRequest for ExplainRequest {
-    type Number = u32;
-    const LIST: &str = "token_ids";
-
-    fn list(&mut self) -> &mut Vec<u32> {
-        self.token_ids.get_or_insert_default()
-    }
 }
 
 fn question(request: ExplainRequest, grant: &Arc<Grant>) -> Result<ExplainQuestion, ApiError> {

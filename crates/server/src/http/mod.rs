@@ -15,7 +15,8 @@
 //! | `content.rs` | content types and encodings of bodies |
 //! | `openai_prompt.rs` | the prompt of a request that a gateway forwards to an engine |
 //! | `prompt_body.rs` | the fields of requests with a prompt, and its tokenization |
-//! | `prompt.rs` | requests with a prompt, as JSON or as a binary body |
+//! | `prompt.rs`, `prompt_request.rs` | requests with a prompt, as JSON or as a binary body: their extractor, and their parser |
+//! | `request_tests.rs` | what holds of every parsed request with a prompt, for tests |
 //! | `error.rs` | mapping of errors to statuses |
 
 mod content;
@@ -35,10 +36,13 @@ mod pick;
 mod probes;
 mod prompt;
 mod prompt_body;
+mod prompt_request;
 mod query;
 mod query_response;
 mod register;
 mod render;
+#[cfg(test)]
+mod request_tests;
 mod score;
 mod shared_ranks;
 mod tiered_response;

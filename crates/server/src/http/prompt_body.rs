@@ -18,7 +18,6 @@ use super::Api;
 use super::error::ApiError;
 use super::extract::unfit;
 use super::fields::CheckedScope;
-use super::prompt::PromptRequest;
 use crate::engines::{chat_engine, media_reason};
 
 /// The prompt of a completion, if there is one only.
@@ -36,15 +35,6 @@ fn single(prompt: CompletionPrompt) -> Result<CompletionPrompt, ApiError> {
     single.filter(|_| count == 1).ok_or_else(|| {
         ApiError::unprocessable(format!("the request does not fit: prompt has {count} prompts; send one at a time"))
     })
-}
-
-impl PromptRequest for PromptFields {
-    type Number = u32;
-    const LIST: &str = "token_ids";
-
-    fn list(&mut self) -> &mut Vec<u32> {
-        self.token_ids.get_or_insert_default()
-    }
 }
 
 /// Tokenized prompt with its model, tenant, adapter and salt.

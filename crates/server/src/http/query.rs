@@ -8,7 +8,6 @@ use axum::extract::State;
 use axum::response::Response;
 use flash_indexer_access::Grant;
 use flash_indexer_api::{HashQuery, TieredQueryResponse, TokenQuery};
-use flash_indexer_core::LocalHash;
 use flash_indexer_registry::{Answer, Query, QueryError, QueryOptions, TokenPrompt};
 use flash_indexer_types::ModelKey;
 use flash_indexer_types::hashes::AnyHash;
@@ -17,19 +16,10 @@ use super::Api;
 use super::error::ApiError;
 use super::extract::Access;
 use super::fields::CheckedScope;
-use super::prompt::{ParsedRequest, PromptBody, PromptRequest};
+use super::prompt::{ParsedRequest, PromptBody};
 use super::query_response::QueryResponse;
 use super::tiered_response::tiered_response;
 use crate::access::tokens_of_blocks;
-
-impl PromptRequest for TokenQuery {
-    type Number = u32;
-    const LIST: &str = "token_ids";
-
-    fn list(&mut self) -> &mut Vec<u32> {
-        &mut self.token_ids
-    }
-}
 
 pub(super) async fn by_tokens(
     State(api): State<Arc<Api>>,
@@ -47,15 +37,6 @@ async fn answer_tokens(api: &Api, grant: &Arc<Grant>, query: TokenQuery) -> Resu
     let prompt = Query::Tokens(TokenPrompt { tokens: &query.token_ids, lora_name, cache_salt });
     let answer = api.indexer.query(&key, prompt, options).await?;
     Ok(QueryResponse(answer))
-}
-
-impl PromptRequest for HashQuery {
-    type Number = LocalHash;
-    const LIST: &str = "block_hashes";
-
-    fn list(&mut self) -> &mut Vec<LocalHash> {
-        &mut self.block_hashes
-    }
 }
 
 pub(super) async fn by_hashes(

@@ -33,6 +33,8 @@ impl<P: AsRef<[u8]>> Stream<P> {
                 if self.cursor.is_some_and(|cursor| cursor.sequence == sequence) {
                     self.epoch_check = EpochCheck::Verified;
                 }
+                // A lower number on this connection arrives late.
+                self.has_live = true;
                 return;
             }
             Continuity::Duplicate => return self.record(StreamEvent::Duplicate),

@@ -4,6 +4,8 @@ use flash_indexer_test_support::event_vectors;
 use flash_indexer_wire::{EngineAdapter, EngineEvent, decode_batch};
 use rmpv::Value;
 
+use crate::messages::check_batch;
+
 /// A JSON value as MessagePack has it.
 fn value(json: &serde_json::Value) -> Value {
     match json {
@@ -41,6 +43,7 @@ fn every_event_of_a_vector_decodes() {
         for message in &vector.messages {
             let decoded = rmpv::decode::read_value(&mut &message.payload[..]).expect("MessagePack");
             assert_eq!(sorted(decoded), sorted(value(&message.batch)), "{} ({})", vector.name, vector.encoding);
+            check_batch(&message.payload);
             let mut events = decode_batch(&message.payload).expect("a batch").events;
             for event in events.by_ref() {
                 event.unwrap_or_else(|error| panic!("{} ({}): {error}", vector.name, vector.encoding));

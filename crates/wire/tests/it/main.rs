@@ -6,6 +6,8 @@ mod event_vectors;
 mod finer_groups;
 mod hashed_tokens;
 mod llm_d_vectors;
+#[path = "../support/messages.rs"]
+mod messages;
 mod pulled;
 mod recorded;
 mod shared_caches;

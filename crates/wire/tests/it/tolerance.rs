@@ -7,12 +7,14 @@ use flash_indexer_core::run::RunIndex;
 use flash_indexer_core::{DpRank, PrefixIndex, RemovedCopies, SequenceHash, WorkerId, WorkerRank};
 use flash_indexer_designs::RadixTree;
 use flash_indexer_wire::{
-    BATCH_EVENTS_MAX, BatchError, BatchOutline, Components, EngineAdapter, EngineEvent, EventError, ExtraKey,
-    FrameError, LiveMessage, RemovalReason, ReplayReply, ScopedClear, StoreOrigin, TokenIds, Translator,
-    TranslatorOptions, decode_batch,
+    BATCH_EVENTS_MAX, BatchError, Components, EngineAdapter, EngineEvent, EventError, ExtraKey, FrameError,
+    LiveMessage, RemovalReason, ReplayReply, ScopedClear, StoreOrigin, TokenIds, Translator, TranslatorOptions,
+    decode_batch,
 };
 use proptest::prelude::*;
 use rmpv::Value;
+
+use crate::messages::{check_batch, play};
 
 fn list(items: impl IntoIterator<Item = Value>) -> Value {
     Value::Array(items.into_iter().collect())
@@ -314,6 +316,8 @@ fn clears_are_read_in_every_form() {
         (named("medium", "cpu".into()), on_host),
         (named("medium", "".into()), ScopedClear { medium: Some(""), ..scope }),
         (cleared(&["cpu".into(), "kvcr".into()]), ScopedClear { ownership: Some("kvcr"), ..on_host }),
+        (cleared(&["tape".into(), Value::Nil, Value::Nil]), ScopedClear { medium: Some("tape"), ..scope }),
+        (cleared(&["tape".into(), "kvcr".into()]), ScopedClear { medium: Some("tape"), ..managed }),
         (cleared(&[Value::Nil, Value::Nil, 3.into()]), ScopedClear { group_idx: Some(3), ..scope }),
         (named("group_idx", 3.into()), ScopedClear { group_idx: Some(3), ..scope }),
     ];
@@ -400,12 +404,8 @@ fn any_value() -> impl Strategy<Value = Value> {
 
 /// Decodes, translates and indexes arbitrary bytes.
 fn decode_and_index(payload: &[u8]) {
+    check_batch(payload);
     let Ok(batch) = decode_batch(payload) else { return };
-    let outline = BatchOutline::of(payload).expect("a batch");
-    assert!(
-        outline.batch(payload, EngineAdapter::Detect).events.eq(batch.events.clone()),
-        "an outline yields the same events"
-    );
     let mut translator = Translator::new(TranslatorOptions {
         block_size: BlockSize::new(2).expect("two"),
         lora_name: None,
@@ -433,6 +433,12 @@ proptest! {
     #[test]
     fn arbitrary_bytes_cause_no_panic(bytes in prop::collection::vec(any::<u8>(), 0..300)) {
         decode_and_index(&bytes);
+    }
+
+    /// The same as the fuzz target `engine_messages`, without a fuzzer.
+    #[test]
+    fn messages_of_any_bytes_are_decoded_as_they_should_be(bytes in prop::collection::vec(any::<u8>(), 0..300)) {
+        play(&bytes);
     }
 
     #[test]

@@ -1,5 +1,6 @@
 //! Ordering and repair of a stream: a simulated engine publishes over channels that drop messages.
 
+mod histories;
 mod world;
 
 use flash_indexer_wire::{
@@ -7,7 +8,8 @@ use flash_indexer_wire::{
 };
 use proptest::prelude::*;
 
-use self::world::{World, degraded, limits, payload, replay, step, take};
+use self::histories::{HeldHistory, Step, check_followed, check_imported, play};
+use self::world::{World, degraded, limits, payload};
 
 #[test]
 fn a_replay_endpoint_that_does_not_respond_is_given_up_and_retried_after_a_pause() {
@@ -182,7 +184,7 @@ fn a_dropped_last_message_is_requested_without_a_further_message() {
         assert!(!world.is_exact(), "at once");
         world.settle();
         assert_eq!(world.pending, expected);
-        world.check_whole().expect("whole where it is exact");
+        world.check_whole();
         // The next message shows whether one is missing.
         world.publish();
         world.deliver();
@@ -389,7 +391,7 @@ fn a_late_message_of_the_connection_leaves_the_stream_inexact_until_a_later_one_
             }
             world.settle();
             assert_eq!(world.is_exact(), replay == Replay::Available);
-            world.check_whole().expect("whole where it is exact");
+            world.check_whole();
             world.publish();
             world.deliver();
             let lost = Degraded::Lost { missed: 300, next: 301 };
@@ -411,6 +413,21 @@ fn two_messages_in_reverse_order_leave_the_stream_inexact_although_the_first_one
     world.publish();
     world.deliver();
     assert_eq!((world.pending, degraded(world.trust)), (None, Some(Degraded::Lost { missed: 1, next: 3 })));
+}
+
+#[test]
+fn a_message_that_comes_late_after_the_one_that_a_connection_repeats_leaves_the_stream_inexact() {
+    let mut world = World::new(Replay::OnReconnect, Start::Immediate, 100);
+    (0..2).for_each(|_| world.publish());
+    world.connect();
+    world.publish();
+    world.deliver();
+    world.disconnect();
+    world.connect();
+    world.deliver();
+    assert_eq!(world.applied, [(0, 2)], "the first message of the connection is the last one of the connection before");
+    world.deliver_late(2);
+    assert_eq!(world.pending, Some(Pending::TailLost));
 }
 
 #[test]
@@ -699,6 +716,30 @@ fn an_imported_position_is_compared_with_the_waiting_messages() {
     assert_eq!((world.applied.clone(), world.trust), (world.whole_epoch(), StreamTrust::Exact));
 }
 
+fn step() -> impl Strategy<Value = Step> {
+    prop_oneof![
+        6 => (1..6_u8).prop_map(Step::Publish),
+        2 => (1..4_u8).prop_map(Step::Lose),
+        2 => (1..4_u8).prop_map(Step::Drop),
+        1 => (0..9_u8).prop_map(Step::Repeat),
+        1 => (0..40_u64).prop_map(Step::DeliverLate),
+        1 => (8..30_u8).prop_map(Step::Publish),
+        6 => (1..8_u8).prop_map(Step::Deliver),
+        4 => Just(Step::Connect),
+        1 => Just(Step::Disconnect),
+        1 => Just(Step::Restart),
+        3 => Just(Step::Reply(u64::MAX)),
+        2 => any::<u64>().prop_map(Step::Reply),
+        2 => Just(Step::PassTime),
+        1 => Just(Step::Shed),
+        1 => Just(Step::Malformed),
+    ]
+}
+
+fn replay() -> impl Strategy<Value = Replay> {
+    prop_oneof![3 => Just(Replay::Available), 2 => Just(Replay::OnReconnect), 1 => Just(Replay::Unavailable)]
+}
+
 /// Eight times the configured number of cases, because each case is cheap.
 fn cases() -> ProptestConfig {
     let usual = ProptestConfig::default();
@@ -712,48 +753,24 @@ proptest! {
     fn an_exact_stream_has_delivered_every_message(
         replay in replay(), buffer in 1..40_u64, steps in prop::collection::vec(step(), 0..60),
     ) {
-        let mut world = World::new(replay, Start::Immediate, buffer);
-        for step in steps {
-            take(&mut world, step);
-        }
-        world.settle();
-        world.check_whole()?;
-        world.settle_with_message();
-        prop_assert_eq!(world.applied.last().copied(), world.whole_epoch().last().copied(), "the last message is applied");
-        world.check_whole()?;
-        // A new epoch that is followed from its start is exact, also after a loss.
-        world.restart();
-        world.settle_with_message();
-        prop_assert!(world.is_exact());
-        prop_assert_eq!(&world.applied, &world.whole_epoch());
+        check_followed(replay, buffer, steps);
     }
 
     #[test]
     fn an_imported_state_continues_without_loss_or_duplicate(
         replay in replay(),
         buffer in 1..40_u64,
-        before in 0..30_u64,
-        held in prop::collection::vec(step(), 0..20),
+        published in 0..30_u64,
+        before in prop::collection::vec(step(), 0..20),
         between in prop::collection::vec(step(), 0..10),
         after in prop::collection::vec(step(), 0..20),
     ) {
-        let mut world = World::new(replay, Start::Held, buffer);
-        (0..before).for_each(|_| world.publish());
-        world.connect();
-        held.into_iter().for_each(|step| take(&mut world, step));
-        prop_assert!(world.applied.is_empty(), "no message is delivered before the release");
-        let position = world.true_position();
-        let state = world.whole_epoch();
-        between.into_iter().for_each(|step| take(&mut world, step));
-        prop_assert_eq!(&world.cleared, &[]);
-        world.applied = state;
-        world.stream.release(Some(position), world.now);
-        world.run();
-        after.into_iter().for_each(|step| take(&mut world, step));
-        world.settle();
-        world.check_whole()?;
-        world.settle_with_message();
-        prop_assert_eq!(world.applied.last().copied(), world.whole_epoch().last().copied());
-        world.check_whole()?;
+        check_imported(replay, buffer, HeldHistory { published, before, between, after });
+    }
+
+    /// The same as the fuzz target `stream_histories`, without a fuzzer.
+    #[test]
+    fn both_hold_for_histories_of_any_bytes(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
+        play(&bytes);
     }
 }

@@ -7,7 +7,6 @@ use flash_indexer_wire::{
     Action, ClearReason, Cursor, Degraded, Pending, Replay, Start, Stream, StreamEvent, StreamLimits, StreamOptions,
     StreamPosition, StreamTrust,
 };
-use proptest::prelude::*;
 
 /// Deadlines after which a repair has been given up: some five requests with their backoffs.
 const DEADLINES_MAX: usize = 100;
@@ -337,11 +336,10 @@ impl World {
     }
 
     /// A settled exact stream has delivered all messages, unless the network dropped the last ones undetected.
-    pub(crate) fn check_whole(&self) -> Result<(), TestCaseError> {
+    pub(crate) fn check_whole(&self) {
         if self.is_exact() && !self.is_tail_lost_unseen {
-            prop_assert_eq!(&self.applied, &self.whole_epoch());
+            assert_eq!(self.applied, self.whole_epoch());
         }
-        Ok(())
     }
 
     pub(crate) fn whole_epoch(&self) -> Vec<(u64, u64)> {
@@ -355,73 +353,6 @@ impl World {
         let trust = if last.is_some() { StreamTrust::Exact } else { StreamTrust::Cold };
         StreamPosition { cursor, epoch: self.epoch + 1, trust }
     }
-}
-
-#[derive(Debug, Clone)]
-pub(crate) enum Step {
-    Publish(u8),
-    Lose(u8),
-    Drop(u8),
-    Repeat(u8),
-    DeliverLate(u64),
-    Deliver(u8),
-    Connect,
-    Disconnect,
-    Restart,
-    Reply(u64),
-    PassTime,
-    Shed,
-    Malformed,
-}
-
-pub(crate) fn step() -> impl Strategy<Value = Step> {
-    prop_oneof![
-        6 => (1..6_u8).prop_map(Step::Publish),
-        2 => (1..4_u8).prop_map(Step::Lose),
-        2 => (1..4_u8).prop_map(Step::Drop),
-        1 => (0..9_u8).prop_map(Step::Repeat),
-        1 => (0..40_u64).prop_map(Step::DeliverLate),
-        1 => (8..30_u8).prop_map(Step::Publish),
-        6 => (1..8_u8).prop_map(Step::Deliver),
-        4 => Just(Step::Connect),
-        1 => Just(Step::Disconnect),
-        1 => Just(Step::Restart),
-        3 => Just(Step::Reply(u64::MAX)),
-        2 => any::<u64>().prop_map(Step::Reply),
-        2 => Just(Step::PassTime),
-        1 => Just(Step::Shed),
-        1 => Just(Step::Malformed),
-    ]
-}
-
-pub(crate) fn take(world: &mut World, step: Step) {
-    match step {
-        Step::Publish(count) => (0..count).for_each(|_| world.publish()),
-        Step::Lose(count) => (0..count).for_each(|_| world.lose()),
-        Step::Drop(count) => (0..count).for_each(|_| world.drop_received()),
-        Step::Repeat(later) => world.repeat(later),
-        Step::DeliverLate(later) => world.deliver_late(later),
-        Step::Deliver(count) => (0..count).for_each(|_| world.deliver()),
-        Step::Connect => world.connect(),
-        Step::Disconnect => world.disconnect(),
-        Step::Restart => world.restart(),
-        Step::Reply(kept) => world.reply(kept),
-        Step::PassTime => world.pass_time(),
-        Step::Shed => {
-            world.stream.shed(world.now);
-            world.run();
-        }
-        Step::Malformed => {
-            if let Some((attempt, _)) = world.request {
-                world.stream.replay_failed(attempt, world.now);
-                world.run();
-            }
-        }
-    }
-}
-
-pub(crate) fn replay() -> impl Strategy<Value = Replay> {
-    prop_oneof![3 => Just(Replay::Available), 2 => Just(Replay::OnReconnect), 1 => Just(Replay::Unavailable)]
 }
 
 pub(crate) fn degraded(trust: StreamTrust) -> Option<Degraded> {

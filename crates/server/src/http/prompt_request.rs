@@ -1,0 +1,236 @@
+//! Parsing of requests with a prompt: JSON, whose list of tokens is parsed by [`read_token_list`], or a binary body.
+//!
+//! A general JSON parser reads a long list digit by digit, which costs more than the rest of a query. The list is cut out of
+//! the body, and the parser reads what remains.
+
+use flash_indexer_api::{ExplainRequest, HashQuery, LittleEndian, PromptFields, TokenQuery, read_token_list};
+use flash_indexer_core::LocalHash;
+use memchr::{memchr, memmem};
+use serde::de::DeserializeOwned;
+use serde_json::{Map, Value};
+
+/// Request with a list of numbers that a binary body may have.
+pub(crate) trait PromptRequest: DeserializeOwned {
+    /// Type of the numbers.
+    type Number: PromptNumber;
+    /// Name of the list in JSON.
+    const LIST: &str;
+
+    /// The list, if the request has it.
+    fn list(&mut self) -> Option<&mut Vec<Self::Number>>;
+}
+
+/// Number of a prompt: a token or a local hash.
+pub(crate) trait PromptNumber: LittleEndian {
+    /// Parses a JSON body.
+    ///
+    /// # Errors
+    ///
+    /// Those of the general parser.
+    fn read_json<T: PromptRequest<Number = Self>>(body: &[u8]) -> serde_json::Result<T>;
+}
+
+impl PromptRequest for TokenQuery {
+    type Number = u32;
+    const LIST: &str = "token_ids";
+
+    fn list(&mut self) -> Option<&mut Vec<u32>> {
+        Some(&mut self.token_ids)
+    }
+}
+
+impl PromptRequest for HashQuery {
+    type Number = LocalHash;
+    const LIST: &str = "block_hashes";
+
+    fn list(&mut self) -> Option<&mut Vec<LocalHash>> {
+        Some(&mut self.block_hashes)
+    }
+}
+
+impl PromptRequest for ExplainRequest {
+    type Number = u32;
+    const LIST: &str = "token_ids";
+
+    fn list(&mut self) -> Option<&mut Vec<u32>> {
+        self.token_ids.as_mut()
+    }
+}
+
+impl PromptRequest for PromptFields {
+    type Number = u32;
+    const LIST: &str = "token_ids";
+
+    fn list(&mut self) -> Option<&mut Vec<u32>> {
+        self.token_ids.as_mut()
+    }
+}
+
+impl PromptNumber for u32 {
+    /// Parses a body as the general parser does: any unusual body is left to it, so every error is its own.
+    fn read_json<T: PromptRequest<Number = Self>>(body: &[u8]) -> serde_json::Result<T> {
+        if let Some(BodyWithoutTokens { tokens, rest }) = BodyWithoutTokens::of(body)
+            && let Ok(mut request) = serde_json::from_slice::<T>(&rest)
+            && let Some(list) = request.list()
+        {
+            *list = tokens;
+            return Ok(request);
+        }
+        serde_json::from_slice(body)
+    }
+}
+
+impl PromptNumber for LocalHash {
+    fn read_json<T: PromptRequest<Number = Self>>(body: &[u8]) -> serde_json::Result<T> {
+        serde_json::from_slice(body)
+    }
+}
+
+/// Reads a binary body and the other fields of the request, as a query string has them. The error is its message.
+pub(crate) fn read_binary<T: PromptRequest>(body: &[u8], pairs: Vec<(String, String)>) -> Result<T, String> {
+    let numbers = T::Number::read_list(body).ok_or_else(|| {
+        let (length, width, list) = (body.len(), T::Number::BYTES, T::LIST);
+        format!(
+            "the body has {length} bytes, which is not a multiple of {width}: send each of the {list} as {width} bytes, \
+             little-endian"
+        )
+    })?;
+    let mut fields = Map::new();
+    for (name, value) in pairs {
+        let value = json_value(&name, value).map_err(|cause| does_not_fit(&cause))?;
+        match (fields.get_mut(&name), value) {
+            (None, value) => _ = fields.insert(name, value),
+            (Some(Value::Array(list)), Value::Array(more)) => list.extend(more),
+            (Some(_), _) => return Err(does_not_fit(&format!("duplicate field `{name}`"))),
+        }
+    }
+    if fields.insert(T::LIST.to_owned(), Value::Array(Vec::new())).is_some() {
+        return Err(does_not_fit(&format!("{} is in the body: leave it out", T::LIST)));
+    }
+    let mut request: T = serde_json::from_value(fields.into()).map_err(|error| does_not_fit(&error.to_string()))?;
+    if let Some(list) = request.list() {
+        *list = numbers;
+    }
+    Ok(request)
+}
+
+/// Message about a query string.
+pub(crate) fn does_not_fit(cause: &str) -> String {
+    format!("the query string does not fit: {cause}")
+}
+
+/// The JSON value of a field in a query string. A list has one field for each of its elements.
+fn json_value(name: &str, value: String) -> Result<Value, String> {
+    // An absent field is left out of a query string.
+    let given = |value: Value| match value {
+        Value::Null => Err(format!("{name} has an invalid value")),
+        value => Ok(value),
+    };
+    match name {
+        "top_k" | "min_score" | "ttl_ms" | "detail" | "record" | "pick_temperature" | "pick_seed"
+        | "prefill_weight" | "active_weight" | "request_weight" => {
+            given(serde_json::from_str(&value).unwrap_or_default())
+        }
+        // Engines read numbers and truth values from texts too.
+        "truncate_prompt_tokens" | "add_special_tokens" => {
+            given(serde_json::from_str(&value).unwrap_or_else(|_| value.into()))
+        }
+        "pods" | "pod_identifiers" => Ok(Value::Array(vec![value.into()])),
+        _ => Ok(value.into()),
+    }
+}
+
+const KEY: &[u8] = b"\"token_ids\"";
+
+/// Body and the list of tokens that was cut out of it.
+#[derive(Debug, PartialEq)]
+struct BodyWithoutTokens {
+    tokens: Vec<u32>,
+    /// The body with an empty list.
+    rest: Vec<u8>,
+}
+
+impl BodyWithoutTokens {
+    /// Cuts the list out. Returns none unless the key occurs in the body exactly once, outside of a string with escapes,
+    /// and a list of nothing but tokens follows. If the key belongs to a nested object, the rest has no list, and the body is
+    /// parsed again as a whole.
+    fn of(body: &[u8]) -> Option<Self> {
+        let key = memmem::find(body, KEY)?;
+        let start = after(body, after(body, key + KEY.len(), b':')?, b'[')?;
+        if memchr(b'\\', &body[..start]).is_some() {
+            return None;
+        }
+        let (tokens, end) = read_token_list(body, start)?;
+        let rest = &body[end - 1..];
+        if memchr(b'\\', rest).is_some() || memmem::find(rest, KEY).is_some() {
+            return None;
+        }
+        Some(Self { tokens, rest: [&body[..start], rest].concat() })
+    }
+}
+
+/// The position after a byte that follows spaces; none if another byte follows them.
+fn after(body: &[u8], start: usize, wanted: u8) -> Option<usize> {
+    let spaces = body[start..].iter().take_while(|byte| matches!(byte, b' ' | b'\n' | b'\r' | b'\t')).count();
+    let position = start + spaces;
+    (*body.get(position)? == wanted).then_some(position + 1)
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::super::request_tests::{check_bodies, play};
+    use super::*;
+
+    fn number() -> impl Strategy<Value = String> {
+        let token = any::<u32>().prop_flat_map(|max| 0..=max).prop_map(|token| token.to_string());
+        let odd = ["-1", "01", "1.5", "1e3", "4294967296", "null", "\"1\"", "", "[1]", "1 2", "99999999", "0"];
+        prop_oneof![50 => token, 1 => prop::sample::select(odd.to_vec()).prop_map(str::to_owned)]
+    }
+
+    fn space() -> impl Strategy<Value = &'static str> {
+        prop_oneof![5 => Just(""), 3 => Just(" "), 1 => Just("\n\t ")]
+    }
+
+    fn list() -> impl Strategy<Value = String> {
+        let item = (space(), number(), space()).prop_map(|(before, number, after)| format!("{before}{number}{after}"));
+        prop::collection::vec(item, 0..20).prop_map(|items| format!("[{}]", items.join(",")))
+    }
+
+    fn member() -> impl Strategy<Value = String> {
+        prop_oneof![
+            4 => (space(), list()).prop_map(|(space, list)| format!("\"token_ids\"{space}:{space}{list}")),
+            2 => Just(r#""model":"n""#.to_owned()),
+            1 => Just(r#""model":"\"token_ids\":[1]""#.to_owned()),
+            1 => Just(r#""token\u005fids":[7]"#.to_owned()),
+            1 => list().prop_map(|list| format!(r#""other":{{"token_ids":{list}}}"#)),
+            1 => Just(r#""x\"token_ids":[1]"#.to_owned()),
+        ]
+    }
+
+    proptest! {
+        #[test]
+        fn every_body_is_parsed_as_the_general_parser_parses_it(
+            members in prop::collection::vec(member(), 0..4),
+            end in prop_oneof![9 => Just("}"), 1 => Just(""), 1 => Just("} x")],
+        ) {
+            let body = format!("{{{}{end}", members.join(","));
+            check_bodies(body.as_bytes());
+        }
+
+        /// The same as the fuzz target `http_bodies`, without a fuzzer.
+        #[test]
+        fn requests_of_any_bytes_are_parsed_as_they_should_be(bytes in prop::collection::vec(any::<u8>(), 0..100)) {
+            play(&bytes);
+        }
+    }
+
+    #[test]
+    fn the_token_list_of_a_usual_body_is_cut_out() {
+        let cut = BodyWithoutTokens::of(br#"{"name": "n", "token_ids": [1, 23,4294967295 ,128000], "top_k": 1}"#);
+        let rest = br#"{"name": "n", "token_ids": [], "top_k": 1}"#.to_vec();
+        assert_eq!(cut, Some(BodyWithoutTokens { tokens: vec![1, 23, u32::MAX, 128_000], rest }));
+        assert_eq!(BodyWithoutTokens::of(br#"{"token_ids":[]}"#).map(|cut| cut.tokens), Some(Vec::new()));
+    }
+}
