@@ -77,11 +77,6 @@ pub struct Holder {
     pub description: Vec<u8>,
 }
 
-/// A random id that is not zero, for replicas, sessions and epochs. Ids of different calls, in any process, differ.
-pub(crate) fn random_id() -> u64 {
-    getrandom::u64().expect("the operating system has a source of random numbers").max(1)
-}
-
 fn hash_of(parts: &[&str]) -> u64 {
     let mut hash = Xxh3::new();
     for part in parts {

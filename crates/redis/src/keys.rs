@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!  {fi:12}:BBBBBBBB    entries of one block: 9 bytes each, an epoch id and the slowest tier
-//!  {fi:12}.lives       epoch id → rank, session, whether the rank is written completely
+//!  {fi:12}.lives       epoch id → rank, session, whether the rank is written completely; session → no rank, session
 //!  {fi:12}.sessions    session → number of its last batch, valid until
 //!  {fi:12}.incomplete  rank whose epoch ended and that is not written again → until when this counts
 //!  {fi:list}.alive, .publishers, .descriptions, .states, .version    directory of ranks

@@ -50,8 +50,10 @@
 //! | `publisher` | leases, batches, confirmations, outages of single buckets |
 //! | `directory`, `query_response` | decoding of the directory of ranks and of the responses to queries |
 //! | `supervision` | restart of tasks that panic |
+//! | `environment` | random ids and blocking calls; the store of a simulation |
 
 mod directory;
+mod environment;
 mod identity;
 mod keys;
 mod link;
@@ -64,11 +66,13 @@ mod supervision;
 mod url;
 
 pub use directory::{Directory, ListedRank};
+pub use environment::{ScriptCall, SimulatedLink, SimulatedStore};
 pub use identity::{Holder, HolderId, PublisherId, Scope};
 pub use keys::{Namespace, NamespaceError};
 pub use link::{Credentials, StoreError};
 pub use publisher::{LocalRank, PublisherReport, RankRegistry, STEP_PREFIXES_MAX};
 pub use query_response::{FindError, FoundRanks, HolderDepth};
 pub use rank_prefixes::{RankPrefixes, WAITING_CHANGES_MAX, WithheldReason};
+pub use redis::Value;
 pub use store::{PublisherWaker, Store, StoreOptions, StoreReport};
 pub use url::{StoreUrl, StoreUrlError, Topology};

@@ -31,6 +31,8 @@ pub struct RankPrefixes {
 struct Inner {
     prefixes: HeldPrefixes,
     withheld: Option<WithheldReason>,
+    /// Whether the rank was removed from its index. The store then has no empty rank in its place.
+    is_removed: bool,
     /// Incremented when everything written so far becomes invalid.
     epoch: u64,
     /// Changes since they were last taken; none while the rank is not published.
@@ -77,11 +79,12 @@ impl RankPrefixes {
         }
     }
 
-    /// Removes all prefixes of the rank, as the index does.
-    pub fn clear(&self) {
+    /// Removes the rank, as the index does. It is not published any more: its publisher may list it until its next
+    /// heartbeat, and the store reports it as incomplete.
+    pub fn remove(&self) {
         let mut inner = self.inner.lock();
         inner.prefixes = HeldPrefixes::default();
-        inner.withheld = None;
+        (inner.withheld, inner.is_removed) = (None, true);
         inner.restart_epoch();
         drop(inner);
         self.changed.notify_one();
@@ -107,7 +110,7 @@ impl RankPrefixes {
     /// Starts recording changes for a publisher. Returns the epoch that they belong to.
     pub(crate) fn publish(&self) -> PublishedEpoch {
         let mut inner = self.inner.lock();
-        let is_withheld = inner.withheld.is_some();
+        let is_withheld = inner.withheld.is_some() || inner.is_removed;
         if !is_withheld {
             inner.waiting = Some(KeyedSet::default());
         }

@@ -4,6 +4,8 @@ use std::sync::LazyLock;
 
 use redis::Cmd;
 
+use crate::environment::ScriptCall;
+
 /// A script, called by its digest.
 pub(crate) struct Script {
     source: &'static str,
@@ -66,6 +68,11 @@ impl Call {
 
     pub(crate) fn first_key(&self) -> &str {
         self.keys.first().and_then(|key| str::from_utf8(key).ok()).unwrap_or_default()
+    }
+
+    /// The call as a simulation executes it.
+    pub(crate) fn script_call(&self) -> ScriptCall<'_> {
+        ScriptCall { source: self.script.source, keys: &self.keys, arguments: &self.arguments }
     }
 
     /// The command for a node that has cached the script.

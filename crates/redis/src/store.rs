@@ -12,7 +12,8 @@ use tokio::sync::{Notify, watch};
 use tokio::task::JoinHandle;
 
 use crate::directory::Directory;
-use crate::identity::{PublisherId, Scope, random_id};
+use crate::environment::{Environment, SimulatedStore};
+use crate::identity::{PublisherId, Scope};
 use crate::keys::{Keys, Namespace};
 use crate::link::{Credentials, Link, StoreError};
 use crate::publisher::{Publisher, PublisherCounters, PublisherReport, PublisherState, RankRegistry, Timing};
@@ -37,6 +38,8 @@ pub struct StoreOptions {
     pub retention: Duration,
     /// Deadline of a query.
     pub deadline: Duration,
+    /// The store of a simulation, in the place of the one at the address.
+    pub simulated: Option<Arc<dyn SimulatedStore>>,
 }
 
 impl StoreOptions {
@@ -50,6 +53,7 @@ impl StoreOptions {
             time_to_live: Duration::from_secs(3),
             retention: Duration::from_secs(3600),
             deadline: Duration::from_millis(50),
+            simulated: None,
         }
     }
 }
@@ -104,16 +108,22 @@ impl Store {
         ranks: Arc<dyn RankRegistry>,
         on: &Handle,
     ) -> Result<Self, StoreError> {
-        let buckets = match options.url.topology {
-            Topology::Cluster => CLUSTER_BUCKETS,
-            Topology::Single | Topology::Sentinel { .. } => 1,
+        let buckets = match (&options.simulated, &options.url.topology) {
+            (Some(store), _) => store.buckets(),
+            (None, Topology::Cluster) => CLUSTER_BUCKETS,
+            (None, Topology::Single | Topology::Sentinel { .. }) => 1,
         };
         let keys = Keys::new(options.namespace.clone(), buckets);
         let [.., probe_key] = keys.list();
-        let link = || Link::new(&options.url, &options.credentials, probe_key.clone()).map(Arc::new);
+        let link = || match &options.simulated {
+            Some(store) => Ok(Arc::new(Link::Simulated(store.connect()))),
+            None => Link::new(&options.url, &options.credentials, probe_key.clone()).map(Arc::new),
+        };
         let (write_link, query_link) = (link()?, link()?);
+        let environment = options.simulated.clone().map_or(Environment::System, Environment::Simulated);
         let shared = Arc::new(PublisherState {
-            id: PublisherId::from_number(random_id()),
+            id: PublisherId::from_number(environment.random_id()),
+            environment,
             keys,
             timing: Timing { time_to_live: options.time_to_live, retention: options.retention },
             link: write_link,
@@ -158,6 +168,11 @@ impl Store {
             self.shared.suspect(bucket, invalid);
         }
         Ok(found)
+    }
+
+    /// Runs a call that may block on a thread for such calls. None if it panics, or if the runtime is shutting down.
+    pub async fn run_blocking<T: Send + 'static>(&self, call: impl FnOnce() -> T + Send + 'static) -> Option<T> {
+        self.shared.environment.run_blocking(call).await
     }
 
     /// Waits until the directory is read again. For a single task.

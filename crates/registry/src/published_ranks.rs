@@ -35,20 +35,20 @@ impl PublishedRanks {
     pub(crate) fn clear(&self, rank: WorkerRank) {
         if let Some(cleared) = self.ranks.write().remove(&rank) {
             // The publisher may still hold a reference to it for a moment.
-            cleared.clear();
+            cleared.remove();
         }
     }
 
     /// Clears every rank, including ranks in which a change panicked.
     pub(crate) fn clear_all(&self) {
         let ranks = std::mem::take(&mut *self.ranks.write());
-        ranks.into_values().for_each(|rank| rank.clear());
+        ranks.into_values().for_each(|rank| rank.remove());
     }
 
     pub(crate) fn remove_worker(&self, worker: WorkerId) {
         self.ranks.write().retain(|rank, published| {
             if rank.worker == worker {
-                published.clear();
+                published.remove();
             }
             rank.worker != worker
         });

@@ -2,7 +2,6 @@
 
 use std::borrow::Cow;
 use std::sync::Arc;
-use std::time::Instant;
 
 use flash_indexer_core::cursor::PrefixCursor;
 use flash_indexer_core::hashing::{HashVariant, TokenWindow, local_hashes};
@@ -166,7 +165,7 @@ impl<'q> Search<'q> {
         let local_trust =
             |rank: &RemoteListedRank| self.local.as_ref().and_then(|model| model.trust(&rank.instance, rank.dp_rank));
         // After the query of the store: entries that were valid then are valid until the lease ends.
-        let now = Instant::now();
+        let now = tokio::time::Instant::now().into_std();
         let trust = |holder: HolderId, rank: &RemoteListedRank| match self.remote.incomplete.contains(&holder) {
             true => rank.trust_at(now).max(Trust::Degraded),
             false => rank.trust_at(now),
@@ -294,7 +293,7 @@ fn hash_variants(
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
+    use std::time::{Duration, Instant};
 
     use flash_indexer_core::hashing::{BlockSize, sequence_hashes};
     use flash_indexer_core::{Block, BlockEvent, DpRank, WorkerRank};

@@ -9,9 +9,9 @@ use flash_indexer_telemetry::metrics::TextFormat;
 use flash_indexer_types::{ConnectionStatus, ModelKey, RankId, Trust};
 use flash_indexer_wire::Pending;
 
+use crate::action::FaultKind;
 use crate::engine::Depths;
 use crate::network::ReceivedMessages;
-use crate::plan::FaultKind;
 use crate::prompts::block_size;
 use crate::service::Service;
 use crate::world::World;
@@ -32,6 +32,7 @@ impl World {
     pub(crate) fn check(&mut self, number: usize, is_settled: bool) -> Result<(), String> {
         let observed = self.observe(number, is_settled)?;
         let reports = reports(&self.services[number]);
+        self.record_positions(number, &reports);
         for (rank, observed) in &observed {
             let report = reports.get(rank).ok_or_else(|| format!("service {number}, {rank} has no listener"))?;
             self.coverage.answers += observed.depths.len() as u64;
@@ -314,7 +315,7 @@ fn is_between(depths: Depths, before: Option<Depths>, after: Depths) -> bool {
     (0..depths.len()).all(|tier| between(depths[tier], before[tier], after[tier]))
 }
 
-fn reports(service: &Service) -> BTreeMap<RankId, ListenerReport> {
+pub(crate) fn reports(service: &Service) -> BTreeMap<RankId, ListenerReport> {
     let mut reports = BTreeMap::new();
     for instance in service.indexer.instances(None, None) {
         for (dp_rank, report) in instance.listeners {

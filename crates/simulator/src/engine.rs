@@ -35,6 +35,8 @@ pub(crate) struct EngineSpec {
     pub(crate) has_array_events: bool,
     /// Messages that it has published before the services start.
     pub(crate) history: usize,
+    /// Numbers of the services that it is registered with at the start and at the end; none is all of them.
+    pub(crate) service: Option<usize>,
 }
 
 /// Fault of an engine: a message that its cache does not explain.

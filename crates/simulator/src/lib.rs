@@ -14,21 +14,29 @@
 //!
 //! | file | role |
 //! |---|---|
-//! | `plan.rs` | everything that a simulation does, generated from a seed |
+//! | `action.rs` | what can happen |
+//! | `plan.rs`, `plan_store.rs` | everything that a simulation does, generated from a seed |
 //! | `shrink.rs` | a smaller plan that fails as well |
 //! | `prompts.rs`, `engine.rs` | prompts, and engines with ground truth |
 //! | `network.rs` | messages, replays and connections between engines and one service |
 //! | `service.rs` | one replica of the service |
+//! | `store` | the store that services share: nodes with the scripts of the service, and links that lose calls |
+//! | `sharing.rs` | the runtime of the store's clients, and the history of the ranks that they publish |
 //! | `world.rs` | execution of a plan |
-//! | `check.rs` | what must hold |
+//! | `check.rs`, `check_shared.rs` | what must hold, and what must hold for ranks of other services |
 
+mod action;
 mod check;
+mod check_shared;
 mod engine;
 mod network;
 mod plan;
+mod plan_store;
 mod prompts;
 mod service;
+mod sharing;
 mod shrink;
+mod store;
 mod world;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};

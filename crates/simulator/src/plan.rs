@@ -4,63 +4,9 @@ use std::fmt;
 
 use flash_indexer_sim::Random;
 
+use crate::action::{Action, FaultKind, ReplyKind};
 use crate::engine::{EngineSpec, PublisherFault};
-
-/// Kinds of faults. A plan has a random subset of them.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum FaultKind {
-    /// The network, or a publisher whose queue is full, loses live messages.
-    Loss,
-    /// A live message arrives twice.
-    Duplicate,
-    /// A live message arrives damaged.
-    Damage,
-    /// Connections are lost and come back.
-    Disconnect,
-    /// An engine restarts.
-    EngineRestart,
-    /// A service restarts.
-    ServiceRestart,
-    /// Replay endpoints stay silent, answer partly, or answer what was not requested.
-    Replay,
-    /// An event is of an unknown type.
-    UnknownEvent,
-    /// A payload is no batch.
-    Unreadable,
-    /// A writer panics.
-    WriterPanic,
-    /// A decoder panics.
-    DecoderPanic,
-    /// Queues are small.
-    SmallQueue,
-    /// Messages have more blocks than a writer applies in one turn.
-    Large,
-    /// The wall clock is set forwards or backwards.
-    ClockStep,
-    /// Ranks are unregistered and registered again.
-    Churn,
-}
-
-impl FaultKind {
-    /// Every kind.
-    pub(crate) const ALL: [Self; 15] = [
-        Self::Loss,
-        Self::Duplicate,
-        Self::Damage,
-        Self::Disconnect,
-        Self::EngineRestart,
-        Self::ServiceRestart,
-        Self::Replay,
-        Self::UnknownEvent,
-        Self::Unreadable,
-        Self::WriterPanic,
-        Self::DecoderPanic,
-        Self::SmallQueue,
-        Self::Large,
-        Self::ClockStep,
-        Self::Churn,
-    ];
-}
+use crate::plan_store::{SHARING_SERVICES, SharingPlan};
 
 /// Options of a service.
 #[derive(Debug, Clone)]
@@ -73,100 +19,6 @@ pub(crate) struct ServiceSpec {
     pub(crate) decoders: usize,
     /// Limit of messages that are received and not applied yet, in bytes.
     pub(crate) queue_bytes_max: usize,
-}
-
-/// A reply to a replay request.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum ReplyKind {
-    /// Every message that the engine still has, and the end.
-    Whole,
-    /// Only the end.
-    Empty,
-    /// The first messages, without the end.
-    CutOff,
-    /// Messages are missing in the middle.
-    Gaps,
-    /// The last messages are missing, and the end is there.
-    NoTail,
-    /// The messages are in reverse order.
-    Reversed,
-    /// Each message is there twice.
-    Repeated,
-    /// Frames that are no message.
-    Garbage,
-    /// Messages from the start of the buffer on, regardless of the request.
-    FromStart,
-}
-
-impl ReplyKind {
-    /// Replies other than the whole one.
-    const FAULTS: [Self; 8] = [
-        Self::Empty,
-        Self::CutOff,
-        Self::Gaps,
-        Self::NoTail,
-        Self::Reversed,
-        Self::Repeated,
-        Self::Garbage,
-        Self::FromStart,
-    ];
-}
-
-/// One action of a plan. Engines and services are given by their numbers.
-#[derive(Debug, Clone, PartialEq)]
-pub(crate) enum Action {
-    /// An engine serves a prompt on a rank.
-    Serve { engine: usize, rank: usize, prompt: usize },
-    /// An engine serves many prompts.
-    Burst { engine: usize, prompts: usize },
-    /// An engine removes a block from the middle of a prompt.
-    Remove { engine: usize, rank: usize, prompt: usize, depth: usize },
-    /// An engine clears the cache of a rank.
-    Clear { engine: usize, rank: usize },
-    /// An engine publishes something odd.
-    Odd { engine: usize, rank: usize, prompt: usize, oddity: PublisherFault },
-    /// An engine restarts. This number of messages on their way arrives.
-    RestartEngine { engine: usize, kept: usize },
-    /// Live messages arrive at a service.
-    Deliver { service: usize, engine: usize, count: usize },
-    /// Live messages are lost on their way to a service.
-    Lose { service: usize, engine: usize, count: usize, is_newest: bool },
-    /// The next live message is repeated.
-    Duplicate { service: usize, engine: usize },
-    /// The next live message is cut off.
-    Corrupt { service: usize, engine: usize },
-    /// The next live message makes a decoder panic, or only its listener.
-    PanicDecoder { service: usize, engine: usize, is_whole_thread: bool },
-    /// A connection is lost. This number of messages on their way arrives.
-    Disconnect { service: usize, engine: usize, kept: usize },
-    /// A connection comes back.
-    Connect { service: usize, engine: usize },
-    /// An engine answers a service's replay request. `cut` chooses where the reply is incomplete.
-    Answer { service: usize, engine: usize, kind: ReplyKind, cut: u64 },
-    /// Parts of a reply arrive.
-    DeliverReply { service: usize, engine: usize, count: usize },
-    /// Threads of a service make steps.
-    Run { service: usize, steps: usize },
-    /// Threads of a service run until none has work.
-    Settle { service: usize },
-    /// Everything on its way arrives and is answered, and all threads run until none has work.
-    Flow,
-    /// Time passes.
-    PassTime { ms: u64 },
-    /// Time passes while all threads run. Engines are connected and silent: nothing arrives.
-    Silence { seconds: u64 },
-    /// The wall clock is set.
-    StepClock { ms: i64 },
-    /// A rank, or all ranks of an engine's instance, are unregistered.
-    Unregister { service: usize, engine: usize, rank: Option<usize> },
-    /// All ranks of an engine are registered.
-    Register { service: usize, engine: usize },
-    /// A service stops and starts, with its streams held if it is to recover from a peer.
-    RestartService { service: usize, is_held: bool },
-    /// A recovering service reads the dump of another one.
-    ReadDump { service: usize },
-    /// A recovering service restores the dump, or only a part of it, and releases its streams.
-    Recover { service: usize, is_cut: bool },
 }
 
 /// An action with the number that seeds its order of threads: removing other steps does not change it.
@@ -193,6 +45,8 @@ pub struct Plan {
     pub(crate) faults: Vec<FaultKind>,
     /// The steps.
     pub(crate) steps: Vec<PlannedStep>,
+    /// Number of nodes of the store that the services share; none without a store.
+    pub(crate) store_nodes: Option<usize>,
     /// Whether engines publish once more after the last step, before the first recovery is checked.
     pub(crate) publishes_at_end: bool,
 }
@@ -202,8 +56,10 @@ impl Plan {
     #[must_use]
     pub fn generate(seed: u64, steps: usize) -> Self {
         let mut random = Random::new(seed ^ 0x51f1_ed5e_ed00_0001);
-        let faults: Vec<_> = FaultKind::ALL.into_iter().filter(|_| random.one_in(3)).collect();
-        let engines = engines(&mut random);
+        let faults: Vec<_> =
+            FaultKind::ALL.into_iter().filter(|kind| !kind.has_own_sequence() && random.one_in(3)).collect();
+        let mut engines = engines(&mut random);
+        let mut sharing = SharingPlan::generate(seed, &mut engines);
         let service = |random: &mut Random| {
             let writers = random.within(1..4);
             let has_small_queue = faults.contains(&FaultKind::SmallQueue);
@@ -216,15 +72,19 @@ impl Plan {
             }
         };
         let count = 1 + usize::from(random.one_in(2));
+        let count = if sharing.store_nodes.is_some() { SHARING_SERVICES } else { count };
         let services: Vec<_> = (0..count).map(|_| service(&mut random)).collect();
         let mut generator = Generator { random, engines: &engines, services: services.len(), faults: &faults };
-        let steps = (0..steps as u64).map(|number| {
+        let steps = (0..steps as u64).flat_map(|number| {
             let (action, fault) = generator.action();
-            PlannedStep { number, action, fault }
+            let shared =
+                sharing.action().map(|(action, fault)| PlannedStep { number: number | 1 << 32, action, fault });
+            [Some(PlannedStep { number, action, fault }), shared]
         });
-        let steps = steps.collect();
+        let steps = steps.flatten().collect();
         let publishes_at_end = !generator.random.one_in(4);
-        Self { seed, engines, services, faults, steps, publishes_at_end }
+        let store_nodes = sharing.store_nodes;
+        Self { seed, engines, services, faults, steps, store_nodes, publishes_at_end }
     }
 }
 
@@ -267,6 +127,7 @@ fn engines(random: &mut Random) -> Vec<EngineSpec> {
             has_fixed_hashes,
             has_array_events,
             history,
+            service: None,
         };
         match random.within(0..4) {
             0 => engines.push(spec(vec![0, 1])),
@@ -381,6 +242,7 @@ impl Generator<'_> {
             FaultKind::Large if self.faults.contains(&FaultKind::SmallQueue) => self.regular(),
             FaultKind::Large => odd(PublisherFault::Large, self.prompt()),
             FaultKind::ClockStep => Action::StepClock { ms: self.random.within(0..200_000_000) as i64 - 100_000_000 },
+            FaultKind::Store => unreachable!("its steps have a sequence of their own"),
             FaultKind::Churn => match self.random.one_in(2) {
                 true => {
                     let is_whole = self.random.one_in(2);

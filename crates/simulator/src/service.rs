@@ -7,6 +7,7 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use flash_indexer_core::DpRank;
 use flash_indexer_core::hashing::BlockSize;
+use flash_indexer_redis::StoreOptions;
 use flash_indexer_registry::{Indexer, IndexerOptions, Restore, RestoredRank};
 use flash_indexer_sim::Random;
 use flash_indexer_snapshot::{DumpEntry, DumpForm, DumpSink, DumpWriter, RankName, RankRecord, Rejection, read_dump};
@@ -76,7 +77,12 @@ pub(crate) fn registrations(number: usize, spec: &EngineSpec) -> Vec<Registratio
 
 impl Service {
     /// Starts a service without registrations. `reachable` says which engines it can connect to.
-    pub(crate) fn start(spec: &ServiceSpec, time: &Arc<SimulatedTime>, reachable: impl Iterator<Item = bool>) -> Self {
+    pub(crate) fn start(
+        spec: &ServiceSpec,
+        time: &Arc<SimulatedTime>,
+        store: Option<StoreOptions>,
+        reachable: impl Iterator<Item = bool>,
+    ) -> Self {
         let links = reachable.map(Link::new);
         let links: Links = Arc::new(Mutex::new(links.collect()));
         let choice = Arc::new(AtomicU64::new(0));
@@ -93,6 +99,7 @@ impl Service {
             decoder_threads: Some(spec.decoders),
             ingest_queue_bytes_max: Some(spec.queue_bytes_max),
             history_blocks_max: HISTORY_BLOCKS,
+            store,
             ..IndexerOptions::default()
         };
         let indexer = Indexer::start_with(options, &supervisor, |decoders| {

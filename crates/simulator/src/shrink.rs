@@ -1,6 +1,7 @@
 //! Smaller plans that fail as well.
 
-use crate::plan::{Action, FaultKind, Plan};
+use crate::action::{Action, FaultKind};
+use crate::plan::Plan;
 use crate::run;
 
 /// Runs that the search for a smaller plan may take.
@@ -107,6 +108,7 @@ fn engine_mut(action: &mut Action) -> Option<&mut usize> {
         | Action::StepClock { .. }
         | Action::RestartService { .. }
         | Action::ReadDump { .. }
-        | Action::Recover { .. } => None,
+        | Action::Recover { .. }
+        | Action::Store(_) => None,
     }
 }

@@ -1,20 +1,25 @@
 //! The simulated world: engines, networks and services, and the execution of a plan.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use flash_indexer_sim::Random;
 use flash_indexer_telemetry::clock::SimulatedTime;
 
+use crate::action::{Action, ReplyKind};
 use crate::engine::{Engine, EngineSpec};
 use crate::network::{Link, Reply, SentMessage, Transit};
-use crate::plan::{Action, Plan, ReplyKind, ServiceSpec};
+use crate::plan::{Plan, ServiceSpec};
 use crate::prompts::Prompt;
 use crate::service::Service;
+use crate::sharing::Sharing;
 
 /// Start of the wall clock, in milliseconds since the Unix epoch.
 const SYSTEM_START_MS: u64 = 1_700_000_100_000;
 /// Rounds of [`World::flow`] after which messages that are still on their way are taken for a loop without end.
 const ROUNDS_MAX: usize = 10_000;
+/// Longest part in which time passes for the services and for the tasks of the store, one after the other.
+const SLICE_MS: u64 = 100;
 
 /// Counts of what a simulation did, to show that it did something.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -37,6 +42,12 @@ pub struct Coverage {
     pub replayed: u64,
     /// Recoveries from a peer's dump.
     pub imports: u64,
+    /// Answers about ranks of other services, found in the shared store.
+    pub remote_answers: u64,
+    /// Of these, answers of exact ranks.
+    pub exact_remote_answers: u64,
+    /// Ranks of other services that answers had to include as their engines hold them after the faults stopped, and did.
+    pub healed_remote_ranks: u64,
 }
 
 impl std::ops::AddAssign for Coverage {
@@ -50,6 +61,9 @@ impl std::ops::AddAssign for Coverage {
         self.dropped += other.dropped;
         self.replayed += other.replayed;
         self.imports += other.imports;
+        self.remote_answers += other.remote_answers;
+        self.exact_remote_answers += other.exact_remote_answers;
+        self.healed_remote_ranks += other.healed_remote_ranks;
     }
 }
 
@@ -62,6 +76,8 @@ pub(crate) struct World {
     pub(crate) random: Random,
     pub(crate) coverage: Coverage,
     pub(crate) plan: Plan,
+    /// The store that the services share.
+    pub(crate) sharing: Option<Sharing>,
     /// Whether to print each step.
     is_verbose: bool,
 }
@@ -73,10 +89,14 @@ impl World {
         let time = SimulatedTime::starting_at(SYSTEM_START_MS);
         let engine = |spec: &EngineSpec| Engine::new(spec.clone(), &prompts, random.next());
         let engines: Vec<_> = plan.engines.iter().map(engine).collect();
-        let service = |spec: &ServiceSpec| Service::start(spec, &time, engines.iter().map(|_| true));
-        let services = plan.services.iter().map(service).collect();
+        let services = plan.services.len();
+        let sharing = plan.store_nodes.map(|nodes| Sharing::new(nodes, services, random.next()));
+        let service =
+            |(number, spec)| start_service(number, spec, &time, sharing.as_ref(), engines.iter().map(|_| true));
+        let services = plan.services.iter().enumerate().map(service).collect();
         let coverage = Coverage::default();
-        let mut world = Self { engines, services, prompts, time, random, coverage, plan: plan.clone(), is_verbose };
+        let mut world =
+            Self { engines, services, prompts, time, random, coverage, plan: plan.clone(), sharing, is_verbose };
         for engine in 0..world.engines.len() {
             for prompt in 0..world.engines[engine].spec.history {
                 let rank = prompt % world.engines[engine].spec.dp_ranks.len();
@@ -84,7 +104,7 @@ impl World {
             }
         }
         for service in 0..world.services.len() {
-            for engine in 0..world.engines.len() {
+            for engine in world.engines_of(service) {
                 world.services[service].register(engine, &world.engines[engine].spec);
             }
         }
@@ -100,13 +120,14 @@ impl World {
             println!("{number:>4} at {:>6} ms: {action:?}", self.time.elapsed_ms());
         }
         let settled = self.act(action)?;
+        self.run_store(number);
         for service in 0..self.services.len() {
             self.check(service, settled == IdleServices::Service(service) || settled == IdleServices::All)?;
             if self.is_verbose {
                 self.print_state(service);
             }
         }
-        Ok(())
+        (0..self.services.len()).try_for_each(|service| self.check_shared(service))
     }
 
     fn act(&mut self, action: &Action) -> Result<IdleServices, String> {
@@ -163,10 +184,10 @@ impl World {
                 self.flow()?;
                 return Ok(IdleServices::All);
             }
-            Action::PassTime { ms } => self.time.advance_ms(ms),
+            Action::PassTime { ms } => self.pass(ms),
             Action::Silence { seconds } => {
                 for _ in 0..seconds {
-                    self.time.advance_ms(1_000);
+                    self.pass(1_000);
                     self.services.iter().try_for_each(Service::settle)?;
                 }
                 return Ok(IdleServices::All);
@@ -188,8 +209,51 @@ impl World {
                 }
             }
             Action::Recover { service, is_cut } => self.services[service].recover(is_cut)?,
+            Action::Store(fault) => {
+                if let Some(sharing) = &self.sharing {
+                    sharing.enter(|| sharing.store.suffer(fault));
+                }
+            }
         }
         Ok(IdleServices::None)
+    }
+
+    /// Lets time pass for all services, and for the tasks of the store.
+    pub(crate) fn pass(&mut self, ms: u64) {
+        let Some(sharing) = &self.sharing else {
+            self.time.advance_ms(ms);
+            return;
+        };
+        let mut left = ms;
+        while left > 0 {
+            let slice = left.min(SLICE_MS);
+            sharing.wait_for(async { tokio::time::sleep(Duration::from_millis(slice)).await });
+            self.synchronize();
+            left -= slice;
+        }
+    }
+
+    /// Runs the tasks of the store. The seed of the step decides how far.
+    pub(crate) fn run_store(&mut self, number: u64) {
+        if let Some(sharing) = &self.sharing {
+            let mut random = Random::new(self.plan.seed ^ number.rotate_left(17));
+            sharing.run_tasks(random.within(0..30));
+        }
+    }
+
+    /// Sets the clock of the services to that of the store's tasks, which passes while a query waits.
+    pub(crate) fn synchronize(&self) {
+        if let Some(sharing) = &self.sharing {
+            self.time.advance_ms(sharing.elapsed_ms().saturating_sub(self.time.elapsed_ms()));
+        }
+    }
+
+    /// Stops publishing before a service ends, as a service that is stopped does; one that is killed does not.
+    pub(crate) fn stop_sharing(&self, number: usize) {
+        if let Some(sharing) = &self.sharing {
+            sharing.wait_for(self.services[number].indexer.stop_shared_store());
+            self.synchronize();
+        }
     }
 
     /// An engine acts, and sends what it publishes to each service.
@@ -239,10 +303,18 @@ impl World {
 
     fn restart_service(&mut self, number: usize, is_held: bool) {
         let reachable: Vec<_> = self.services[number].links.lock().iter().map(|link| link.is_reachable).collect();
-        let mut restarted = Service::start(&self.plan.services[number], &self.time, reachable.into_iter());
+        if self.sharing.is_some() && self.random.one_in(2) {
+            self.stop_sharing(number);
+        }
+        if let Some(sharing) = &mut self.sharing {
+            sharing.restart(number);
+        }
+        let (spec, reachable) = (&self.plan.services[number], reachable.into_iter());
+        let mut restarted = start_service(number, spec, &self.time, self.sharing.as_ref(), reachable);
         restarted.seed(self.random.next());
         let is_held = is_held && self.services.len() > 1;
-        for (engine, Engine { spec, .. }) in self.engines.iter().enumerate() {
+        for engine in self.engines_of(number) {
+            let spec = &self.engines[engine].spec;
             if is_held { restarted.hold(engine, spec) } else { restarted.register(engine, spec) }
         }
         self.services[number] = restarted;
@@ -269,12 +341,21 @@ impl World {
         Err(format!("messages are still on their way after {ROUNDS_MAX} rounds"))
     }
 
+    /// Numbers of the engines that a service is registered with at the start and at the end.
+    fn engines_of(&self, number: usize) -> Vec<usize> {
+        let is_of = |engine: &Engine| engine.spec.service.is_none_or(|service| service == number);
+        (0..self.engines.len()).filter(|&engine| is_of(&self.engines[engine])).collect()
+    }
+
     /// Ends every fault: connections are up, and every recovery is finished.
     fn end_faults(&mut self) -> Result<(), String> {
+        if let Some(sharing) = &self.sharing {
+            sharing.store.recover();
+        }
         for number in 0..self.services.len() {
             self.services[number].links.lock().iter_mut().for_each(Link::connect);
             self.services[number].recover(false)?;
-            for engine in 0..self.engines.len() {
+            for engine in self.engines_of(number) {
                 self.services[number].register(engine, &self.engines[engine].spec);
             }
         }
@@ -293,7 +374,7 @@ impl World {
             if outcome.is_ok() {
                 return Ok(());
             }
-            self.time.advance_ms(1_000);
+            self.pass(1_000);
         }
         outcome.map_err(|missing| format!("after {seconds} s without faults: {missing}"))
     }
@@ -305,7 +386,7 @@ impl World {
         // retried later may return a message that makes a writer panic, and the messages after it are lost with it.
         for _ in 0..RETRIED_WITHIN_S {
             self.flow()?;
-            self.time.advance_ms(1_000);
+            self.pass(1_000);
         }
         let mut panics = self.panics();
         // A message that makes a service request one that panics in its index is lost with the index.
@@ -330,8 +411,19 @@ impl World {
         healed?;
         self.coverage.healed_ranks += self.must_be_exact().len() as u64;
         self.check_counters()?;
+        self.check_sharing()?;
         self.check_clears()?;
+        self.check_sharing()?;
         self.coverage.cleared_ranks += self.services.iter().map(|service| service.registered.len() as u64).sum::<u64>();
+        Ok(())
+    }
+
+    /// Checks that services answer about the ranks of each other.
+    fn check_sharing(&mut self) -> Result<(), String> {
+        if self.sharing.is_some() {
+            self.recover_within(SHARED_WITHIN_S, Self::check_store_healed)?;
+            self.coverage.healed_remote_ranks += self.shared_ranks().len() as u64;
+        }
         Ok(())
     }
 
@@ -371,6 +463,10 @@ impl World {
 /// takes 12 s if its request was lost.
 const HEALED_WITHIN_S: u64 = 120;
 
+/// Time within which the shared store has all of the ranks after the faults have ended: entries that a node has lost alone
+/// are written again after 20 s.
+const SHARED_WITHIN_S: u64 = 60;
+
 /// Time within which every repair is retried after the faults have ended.
 const RETRIED_WITHIN_S: u64 = 90;
 
@@ -380,6 +476,20 @@ enum IdleServices {
     None,
     Service(usize),
     All,
+}
+
+/// Starts a service, with the store that the services share.
+fn start_service(
+    number: usize,
+    spec: &ServiceSpec,
+    time: &Arc<SimulatedTime>,
+    sharing: Option<&Sharing>,
+    reachable: impl Iterator<Item = bool>,
+) -> Service {
+    match sharing {
+        Some(sharing) => sharing.enter(|| Service::start(spec, time, Some(sharing.options(number)), reachable)),
+        None => Service::start(spec, time, None, reachable),
+    }
 }
 
 fn sent(engine: &Engine, sequence: u64) -> SentMessage {

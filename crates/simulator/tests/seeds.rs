@@ -17,8 +17,10 @@ fn every_invariant_holds_for_every_seed() {
     }
     // The simulations reach what they are about.
     let Coverage { exact_answers, healed_ranks, cleared_ranks, panics, dropped, replayed, imports, .. } = coverage;
+    let Coverage { exact_remote_answers, healed_remote_ranks, .. } = coverage;
     let reached = [exact_answers, healed_ranks, cleared_ranks, panics, dropped, replayed, imports];
-    assert!(reached.iter().all(|&count| count > 0), "{coverage:?}");
+    let mut reached = reached.into_iter().chain([exact_remote_answers, healed_remote_ranks]);
+    assert!(reached.all(|count| count > 0), "{coverage:?}");
 }
 
 #[test]

@@ -14,6 +14,7 @@ use redis::{
 
 use self::cluster::ClusterLink;
 use self::node::{Dialler, NodeLink};
+use crate::environment::SimulatedLink;
 use crate::script::Call;
 use crate::url::{StoreUrl, Topology};
 
@@ -69,6 +70,8 @@ pub(crate) enum Link {
     Node(Arc<NodeLink>),
     /// Links to the nodes of a cluster.
     Cluster(Arc<ClusterLink>),
+    /// Link to the store of a simulation.
+    Simulated(Arc<dyn SimulatedLink>),
 }
 
 impl Link {
@@ -96,6 +99,8 @@ impl Link {
         match &*self {
             Self::Node(node) => Arc::clone(node).maintain().await,
             Self::Cluster(cluster) => Arc::clone(cluster).maintain().await,
+            // The simulation decides when it is connected.
+            Self::Simulated(_) => {}
         }
     }
 
@@ -104,6 +109,7 @@ impl Link {
         match self {
             Self::Node(node) => node.is_connected(),
             Self::Cluster(cluster) => cluster.is_connected(),
+            Self::Simulated(link) => link.is_connected(),
         }
     }
 
@@ -112,6 +118,7 @@ impl Link {
         match self {
             Self::Node(node) => node.is_connected(),
             Self::Cluster(cluster) => cluster.is_usable(),
+            Self::Simulated(link) => link.is_connected(),
         }
     }
 
@@ -119,6 +126,7 @@ impl Link {
         match self {
             Self::Node(node) => node.last_error(),
             Self::Cluster(cluster) => cluster.last_error(),
+            Self::Simulated(_) => "simulated".to_owned(),
         }
     }
 
@@ -127,6 +135,7 @@ impl Link {
         match self {
             Self::Node(node) => node.call(call, deadline).await,
             Self::Cluster(cluster) => cluster.call(call, deadline).await,
+            Self::Simulated(link) => link.call(call.script_call(), deadline).await,
         }
     }
 }

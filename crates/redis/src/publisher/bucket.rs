@@ -1,16 +1,16 @@
 //! Writer of one bucket: its session and its batches.
 
-use std::time::Instant;
-
 use flash_indexer_core::Tier;
 use flash_indexer_core::prefixes::Prefix;
 use redis::Value;
 use rustc_hash::{FxHashMap, FxHashSet};
+use tokio::time::Instant;
 
 use super::clock::StoreClock;
 use super::outage::Outage;
 use super::{PublisherState, Timing, WRITE_DEADLINE, millis};
-use crate::identity::{HolderId, random_id};
+use crate::environment::Environment;
+use crate::identity::HolderId;
 use crate::keys::Bucket;
 use crate::link::{Link, StoreError};
 use crate::script::WRITE;
@@ -79,6 +79,7 @@ pub(super) struct BucketWriter {
     tables: [String; 3],
     blocks: String,
     timing: Timing,
+    environment: Environment,
     session: u64,
     /// The previous session, to be ended.
     ended: Option<u64>,
@@ -103,7 +104,8 @@ impl BucketWriter {
             tables: shared.keys.bucket_tables(bucket),
             blocks: shared.keys.blocks(bucket),
             timing: shared.timing,
-            session: random_id(),
+            environment: shared.environment.clone(),
+            session: shared.environment.random_id(),
             ended: None,
             confirmed: 0,
             sent: 0,
@@ -173,7 +175,7 @@ impl BucketWriter {
 
     /// Discards the session. The whole bucket is written again in a new one; earlier entries no longer count.
     pub(super) fn restart(&mut self) {
-        self.ended = Some(std::mem::replace(&mut self.session, random_id()));
+        self.ended = Some(std::mem::replace(&mut self.session, self.environment.random_id()));
         (self.confirmed, self.sent) = (0, 0);
         (self.clock, self.valid_since, self.valid_until) = (None, None, None);
         self.starting.clear();

@@ -1,6 +1,8 @@
 //! Estimates of a node's clock, by which entries and leases expire.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
+
+use tokio::time::Instant;
 
 use super::millis;
 

@@ -2,12 +2,12 @@
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
-use std::time::Instant;
 
 use flash_indexer_core::keyed::KeyedMap;
 use flash_indexer_core::prefixes::Prefix;
 use redis::Value;
 use tokio::task::JoinSet;
+use tokio::time::Instant;
 use tracing::{info, warn};
 
 use super::bucket::{BucketWriter, Changes, Failure, Outcome};
@@ -68,11 +68,11 @@ impl Publisher {
         let (mut room, mut rest_room, mut is_complete) = (FLUSH_CHANGES_MAX, FLUSH_REST_MAX, true);
         let mut refreshing = self.ranks.values().any(|rank| !rank.is_whole());
         let shared = Arc::clone(&self.shared);
-        let PublisherState { keys, timing, counters, .. } = &*shared;
+        let PublisherState { keys, timing, counters, environment, .. } = &*shared;
         let mut budget = YieldBudget::default();
         for (&holder, rank) in &mut self.ranks {
             if rank.epoch != Some(rank.rank.epoch()) {
-                rank.start(holder, now, &mut self.buckets);
+                rank.start(holder, now, &mut self.buckets, environment);
                 budget.spend(self.buckets.len()).await;
             }
             if !refreshing && rank.written_at + timing.refresh() < now {
@@ -91,7 +91,7 @@ impl Publisher {
                 }
             }
             if rest_room > 0 {
-                budget.spend(rank.read_rest(keys).await).await;
+                budget.spend(rank.read_rest(keys, environment).await).await;
             }
             while rest_room > 0 {
                 let (rest, count) = rank.take_rest(rest_room.min(STEP_PREFIXES_MAX));
@@ -170,7 +170,7 @@ impl Publisher {
                 bucket.outage.record_success();
                 bucket.restart();
                 for (&holder, rank) in &mut self.ranks {
-                    rank.restart_bucket(holder, &mut bucket);
+                    rank.restart_bucket(holder, &mut bucket, &self.shared.environment);
                 }
                 self.shared.changed.notify_one();
                 None

@@ -1,10 +1,10 @@
 //! Directory of ranks: leases of the local ranks, and entries of the remote ones.
 
 use std::sync::Arc;
-use std::time::Instant;
 
 use flash_indexer_core::keyed::KeyedSet;
 use redis::Value;
+use tokio::time::Instant;
 use tracing::info;
 
 use super::bucket::BucketWriter;
@@ -21,8 +21,8 @@ impl Publisher {
     pub(super) async fn heartbeat(&mut self) -> Result<(), StoreError> {
         // Listing the ranks may block.
         let registry = Arc::clone(&self.registry);
-        let local = tokio::task::spawn_blocking(move || registry.ranks()).await;
-        let local = local.map_err(|_| StoreError::LocalRanks)?;
+        let local = self.shared.environment.run_blocking(move || registry.ranks()).await;
+        let local = local.ok_or(StoreError::LocalRanks)?;
         let known: KeyedSet<HolderId> = local.iter().map(|local| local.holder.id).collect();
         let removed: Vec<HolderId> = self.ranks.keys().filter(|id| !known.contains(id)).copied().collect();
         for id in &removed {
@@ -121,7 +121,7 @@ impl Publisher {
         let call = LIST.on(self.shared.keys.list()).argument(known.version.clone());
         let requested_at = Instant::now();
         let response = self.strip_invalid_count(self.shared.link.call(&call, WRITE_DEADLINE).await?);
-        self.shared.directory.store(Arc::new(known.next(response, requested_at)?));
+        self.shared.directory.store(Arc::new(known.next(response, requested_at.into_std())?));
         self.shared.listed.notify_one();
         Ok(())
     }

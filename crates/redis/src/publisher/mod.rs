@@ -17,18 +17,20 @@ mod yield_budget;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use flash_indexer_core::keyed::KeyedMap;
 use parking_lot::Mutex;
 use tokio::sync::{Notify, watch};
+use tokio::time::Instant;
 use tracing::{info, warn};
 
 use self::bucket::BucketWriter;
 use self::clock::StoreClock;
 use self::published_rank::PublishedRank;
 use crate::directory::Directory;
+use crate::environment::Environment;
 use crate::identity::{Holder, HolderId, PublisherId};
 use crate::keys::{Bucket, Keys};
 use crate::link::{Link, StoreError};
@@ -160,6 +162,7 @@ impl Timing {
 
 /// State that the publisher shares with queries and reports.
 pub(crate) struct PublisherState {
+    pub(crate) environment: Environment,
     pub(crate) id: PublisherId,
     pub(crate) keys: Keys,
     pub(crate) timing: Timing,
@@ -223,9 +226,11 @@ impl Publisher {
             let next_try = self.buckets.iter().filter_map(|bucket| bucket.outage.retry_at()).min();
             let wake_at = next_try.map_or(next_heartbeat, |at| at.min(next_heartbeat));
             tokio::select! {
-                () = shared.changed.notified() => {}
-                () = tokio::time::sleep_until(wake_at.into()) => {}
+                // A simulation repeats its choices.
+                biased;
                 _ = stop.wait_for(|&stop| stop) => break,
+                () = shared.changed.notified() => {}
+                () = tokio::time::sleep_until(wake_at) => {}
             }
             let now = Instant::now();
             let is_heartbeat = now >= next_heartbeat;
@@ -235,8 +240,9 @@ impl Publisher {
             if !self.shared.link.is_usable() {
                 self.update_gauges();
                 tokio::select! {
-                    () = tokio::time::sleep(PAUSE) => {}
+                    biased;
                     _ = stop.wait_for(|&stop| stop) => break,
+                    () = tokio::time::sleep(PAUSE) => {}
                 }
                 continue;
             }

@@ -3,10 +3,11 @@
 //! Buckets fail independently. The changes of an unavailable bucket leave the ranks, so the other buckets are written
 //! and confirmed without delay.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use flash_indexer_core::keyed::KeyedSet;
 use flash_indexer_core::prefixes::Prefix;
+use tokio::time::Instant;
 
 use crate::identity::HolderId;
 

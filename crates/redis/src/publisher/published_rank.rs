@@ -1,14 +1,15 @@
 //! One published rank: its epochs and what is left to write.
 
 use std::sync::Arc;
-use std::time::Instant;
 
 use flash_indexer_core::Tier;
 use flash_indexer_core::prefixes::Prefix;
+use tokio::time::Instant;
 
 use super::STEP_PREFIXES_MAX;
 use super::bucket::{BucketWriter, Change, Changes};
-use crate::identity::{HolderId, Scope, random_id};
+use crate::environment::Environment;
+use crate::identity::{HolderId, Scope};
 use crate::keys::{Bucket, Keys};
 use crate::rank_prefixes::{PrefixState, PublishedEpoch, RankPrefixes};
 
@@ -56,12 +57,18 @@ impl PublishedRank {
     }
 
     /// Starts new epochs and writes the rank completely, unless it is withheld.
-    pub(super) fn start(&mut self, holder: HolderId, now: Instant, buckets: &mut [BucketWriter]) {
+    pub(super) fn start(
+        &mut self,
+        holder: HolderId,
+        now: Instant,
+        buckets: &mut [BucketWriter],
+        environment: &Environment,
+    ) {
         let PublishedEpoch { epoch, is_withheld } = self.rank.publish();
         (self.epoch, self.is_withheld) = (Some(epoch), is_withheld);
         for (epoch, bucket) in self.epochs.iter_mut().zip(buckets) {
             bucket.end(*epoch, Some(holder));
-            *epoch = random_id();
+            *epoch = environment.random_id();
             bucket.start(*epoch, holder);
         }
         self.unfinished.fill(true);
@@ -76,11 +83,11 @@ impl PublishedRank {
     }
 
     /// Starts a new epoch in a bucket that lost writes.
-    pub(super) fn restart_bucket(&mut self, holder: HolderId, bucket: &mut BucketWriter) {
+    pub(super) fn restart_bucket(&mut self, holder: HolderId, bucket: &mut BucketWriter, environment: &Environment) {
         let Bucket(at) = bucket.bucket();
         let at = usize::from(at);
         bucket.report_incomplete(self.epochs[at], holder);
-        self.epochs[at] = random_id();
+        self.epochs[at] = environment.random_id();
         self.unfinished[at] = true;
         self.unread[at] = true;
         bucket.start(self.epochs[at], holder);
@@ -89,7 +96,7 @@ impl PublishedRank {
 
     /// Reads the prefixes for a complete write, if one is due. Returns the number of prefixes scanned. A rank of more
     /// than one step is read on a blocking thread.
-    pub(super) async fn read_rest(&mut self, keys: &Keys) -> usize {
+    pub(super) async fn read_rest(&mut self, keys: &Keys, environment: &Environment) -> usize {
         if !self.unread.contains(&true) {
             return 0;
         }
@@ -106,10 +113,10 @@ impl PublishedRank {
             self.rest = read();
             return held;
         }
-        match tokio::task::spawn_blocking(read).await {
-            Ok(rest) => self.rest = rest,
+        match environment.run_blocking(read).await {
+            Some(rest) => self.rest = rest,
             // The runtime is shutting down.
-            Err(_) => self.unread.fill(true),
+            None => self.unread.fill(true),
         }
         1
     }

@@ -41,7 +41,8 @@ end
 -- A new session is not valid yet, and must not be removed as expired.
 local valid_until = string.format('%d', now)
 if high > 0 then
-  if not record then return 0 end
+  -- The epochs may be evicted alone: their table has a field for each session.
+  if not record or redis.call('HEXISTS', epochs, session) == 0 then return 0 end
   local last, recorded_until = string.match(record, '^(%d+) (%d+)$')
   if not last then
     redis.call('DEL', sessions)
@@ -51,6 +52,8 @@ if high > 0 then
   -- A client that lost the response sends the same batch again.
   if last ~= number and (last < low or last > high) then return 0 end
   valid_until = recorded_until
+else
+  redis.call('HSET', epochs, session, string.rep('\0', 8) .. session .. '\0')
 end
 
 local function of_session(wanted)

@@ -48,6 +48,19 @@ fn a_store_that_restarts_empty_is_rewritten() {
 }
 
 #[test]
+fn epochs_that_are_evicted_alone_are_rewritten() {
+    let Some(redis) = redis_server() else { return };
+    let node = RedisNode::start(&redis, &[]);
+    let [a, b] = [(); 2].map(|()| Replica::start(options(&single_url(&node))));
+    let long = path(1, 10);
+    a.apply(rank(1), &stored(&long, Tier::Device));
+    b.wait_for_depth(&long, rank(1), 10);
+    assert_eq!(node.command(&["DEL", "{fi:0}.lives"]), "1");
+    b.wait_for_depth(&long, rank(1), 10);
+    assert!(a.store.report().published.rewrites > 0);
+}
+
+#[test]
 fn a_store_restored_from_a_snapshot_returns_no_outdated_answers() {
     let Some(redis) = redis_server() else { return };
     let mut node = RedisNode::start(&redis, &[]);

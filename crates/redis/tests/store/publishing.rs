@@ -166,7 +166,8 @@ fn a_rank_with_several_cache_groups_is_not_shared() {
         assert_ne!(state, b"later");
         (state == b"unfinished").then_some(())
     });
-    shared.clear();
+    shared.remove();
+    let shared = a.register(rank(1));
     shared.apply(&RankEvent::Primary(stored(&long[..3], Tier::Device)));
     b.wait_for_depth(&long, rank(1), 3);
 }

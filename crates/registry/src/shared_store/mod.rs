@@ -125,7 +125,7 @@ async fn refresh_fleet(store: Arc<Store>, fleet: Arc<ArcSwap<Fleet>>, metrics: A
     loop {
         store.listed().await;
         let (directory, publisher) = (store.directory(), store.publisher());
-        if let Ok(parsed) = tokio::task::spawn_blocking(move || Fleet::parse(directory.iter(), publisher)).await {
+        if let Some(parsed) = store.run_blocking(move || Fleet::parse(directory.iter(), publisher)).await {
             parsed.record_rejected(&fleet.load(), &metrics);
             fleet.store(Arc::new(parsed));
         }
