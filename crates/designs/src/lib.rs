@@ -29,7 +29,6 @@
 //! | `concurrent_radix_tree` | [`ConcurrentRadixTree`]: the same tree with a lock in each node |
 //! | `positional` | [`Positional`]: blocks by position; a query jumps from checkpoint to checkpoint |
 //! | `actor` | [`Actor`]: shares a single-threaded design by giving it to a thread |
-//! | `thread_pool` | [`ThreadPool`]: applies the events of a shared design on a pool of threads |
 //! | `active_ranks` | the ranks that hold every block of a query so far, and the depths of the ranks that dropped out |
 //! | `holders`, `rank_set` | the ranks that hold a block, tier by tier, as bitsets |
 //! | `rank_slots`, `rank_table` | slot numbers of ranks, and their snapshots for concurrent readers |
@@ -42,7 +41,6 @@ mod inverted;
 mod nested_map;
 mod positional;
 mod radix_tree;
-mod thread_pool;
 
 mod active_ranks;
 mod holders;
@@ -58,4 +56,3 @@ pub use self::inverted::Inverted;
 pub use self::nested_map::NestedMap;
 pub use self::positional::{DroppedRankSearch, Positional, PositionalOptions};
 pub use self::radix_tree::RadixTree;
-pub use self::thread_pool::{ThreadPool, ThreadPoolOptions};

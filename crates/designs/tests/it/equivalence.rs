@@ -6,10 +6,7 @@ mod checks;
 use std::num::NonZeroUsize;
 
 use flash_indexer_core::SharedIndex;
-use flash_indexer_designs::{
-    Actor, ConcurrentRadixTree, Design, DroppedRankSearch, Positional, PositionalOptions, RadixTree, ThreadPool,
-    ThreadPoolOptions,
-};
+use flash_indexer_designs::{Actor, Design, DroppedRankSearch, Positional, PositionalOptions, RadixTree};
 use proptest::collection::vec;
 use proptest::prelude::*;
 
@@ -36,11 +33,10 @@ equals_the_oracle! { 3000;
     positional_binary: jumping(3, DroppedRankSearch::Binary),
 }
 
-// Variants and wrappers of designs above, with fewer streams.
+// Variants of designs above, with fewer streams.
 equals_the_oracle! { 300;
     positional_by_name: Design::Positional.build(),
     positional_binary_by_name: Design::PositionalBinary.build(),
-    pooled: Box::new(ThreadPool::new(ConcurrentRadixTree::default(), pool())),
 }
 
 // Each request costs two thread switches, so there are few streams.
@@ -52,12 +48,4 @@ equals_the_oracle! { 30;
 fn jumping(jump_size: usize, dropped_rank_search: DroppedRankSearch) -> Box<dyn SharedIndex> {
     let jump_size = NonZeroUsize::new(jump_size).expect("not zero");
     Box::new(Positional::new(PositionalOptions { jump_size, dropped_rank_search, ..PositionalOptions::default() }))
-}
-
-fn pool() -> ThreadPoolOptions {
-    ThreadPoolOptions { threads: two(), queued_changes_max: NonZeroUsize::MIN }
-}
-
-fn two() -> NonZeroUsize {
-    NonZeroUsize::new(2).expect("two is not zero")
 }

@@ -8,9 +8,9 @@ use std::thread;
 use crate::support::{Step, check_equal, path, stream};
 use flash_indexer_core::oracle::Oracle;
 use flash_indexer_core::{
-    Applied, Block, BlockEvent, DpRank, LocalHash, Locked, SequenceHash, SharedIndex, Tier, WorkerId, WorkerRank,
+    Block, BlockEvent, DpRank, LocalHash, Locked, SequenceHash, SharedIndex, Tier, WorkerId, WorkerRank,
 };
-use flash_indexer_designs::{ConcurrentRadixTree, Positional, PositionalOptions, ThreadPool, ThreadPoolOptions};
+use flash_indexer_designs::{ConcurrentRadixTree, Positional, PositionalOptions};
 use proptest::collection::vec;
 use proptest::strategy::{Strategy, ValueTree};
 use proptest::test_runner::{Config, TestRunner};
@@ -62,9 +62,8 @@ fn read(index: &dyn SharedIndex, queries: &[Vec<LocalHash>], done: &AtomicBool) 
     }
 }
 
-/// Runs `write` with the streams of several writers on a thread each while other threads read. Compares the state after
-/// `finish` with the oracle.
-fn check_threads(index: &dyn SharedIndex, write: &(dyn Fn(&[Step]) + Sync), finish: &dyn Fn()) {
+/// Applies the streams of several writers on a thread each while other threads read. Compares the state with the oracle.
+fn check_threads(index: &dyn SharedIndex) {
     let mut runner = TestRunner::new(Config::default());
     let streams: Vec<Vec<Step>> = (0..WRITERS).map(|writer| steps_of(writer, &mut runner)).collect();
     let queries = vec(path(), 30).new_tree(&mut runner).expect("paths are not filtered").current();
@@ -78,11 +77,10 @@ fn check_threads(index: &dyn SharedIndex, write: &(dyn Fn(&[Step]) + Sync), fini
             scope.spawn(|| read(index, &queries, &done));
         }
         let _stops_readers = SetOnDrop(&done);
-        let writers: Vec<_> = streams.iter().map(|steps| scope.spawn(|| write(steps))).collect();
+        let writers: Vec<_> = streams.iter().map(|steps| scope.spawn(|| apply_all(index, steps))).collect();
         for writer in writers {
             writer.join().expect("writers do not fail");
         }
-        finish();
     });
 
     apply_all(&oracle, &streams.concat());
@@ -104,31 +102,6 @@ fn apply_all(index: &dyn SharedIndex, steps: &[Step]) {
     }
 }
 
-fn check_direct(index: &dyn SharedIndex) {
-    check_threads(index, &|steps| apply_all(index, steps), &|| {});
-}
-
-/// Submits events to the queues of a pool. Other changes wait for the changes queued before them.
-fn check_pooled<I: SharedIndex + 'static>(index: I) {
-    let (threads, queued) = (NonZeroUsize::new(3), NonZeroUsize::new(16));
-    let options =
-        ThreadPoolOptions { threads: threads.expect("not zero"), queued_changes_max: queued.expect("not zero") };
-    let pool = ThreadPool::new(index, options);
-    let write = |steps: &[Step]| {
-        for step in steps {
-            match step {
-                Step::Event(rank, event) => pool.submit(*rank, event.clone()),
-                Step::ClearRank(rank) => pool.clear_rank(*rank),
-                Step::RemoveWorker(worker) => pool.remove_worker(*worker),
-            }
-        }
-    };
-    let flush = || {
-        pool.flush();
-    };
-    check_threads(&pool, &write, &flush);
-}
-
 fn positional() -> Positional {
     let jump_size = NonZeroUsize::new(3).expect("not zero");
     Positional::new(PositionalOptions { jump_size, ..PositionalOptions::default() })
@@ -137,7 +110,7 @@ fn positional() -> Positional {
 #[test]
 fn concurrent_writers_leave_the_concurrent_radix_tree_equal_to_the_oracle() {
     let tree = ConcurrentRadixTree::default();
-    check_direct(&tree);
+    check_threads(&tree);
     for rank in tree.ranks() {
         tree.clear_rank(rank);
     }
@@ -145,23 +118,13 @@ fn concurrent_writers_leave_the_concurrent_radix_tree_equal_to_the_oracle() {
 }
 
 #[test]
-fn pooled_writers_leave_the_concurrent_radix_tree_equal_to_the_oracle() {
-    check_pooled(ConcurrentRadixTree::default());
-}
-
-#[test]
 fn concurrent_writers_leave_the_positional_index_equal_to_the_oracle() {
     let index = positional();
-    check_direct(&index);
+    check_threads(&index);
     for rank in index.ranks() {
         index.clear_rank(rank);
     }
     assert_eq!(index.entry_count(), 0);
-}
-
-#[test]
-fn pooled_writers_leave_the_positional_index_equal_to_the_oracle() {
-    check_pooled(positional());
 }
 
 /// Several workers store and clear the same chain repeatedly. Each finds its blocks while it holds them.
@@ -197,23 +160,4 @@ fn no_rank_joins_an_entry_during_its_removal() {
     let index = positional();
     check_joining_and_leaving(&index);
     assert_eq!(index.entry_count(), 0);
-}
-
-#[test]
-fn a_flush_returns_the_changes_of_submitted_events() {
-    let pool = ThreadPool::new(ConcurrentRadixTree::default(), ThreadPoolOptions::default());
-    let block = Block { sequence: SequenceHash(1), local: LocalHash(1) };
-    let stored = BlockEvent::Stored { tier: Tier::Device, parent: None, blocks: vec![block], copies: 1 };
-    let ranks = (0..10).map(|worker| WorkerRank { worker: WorkerId(worker), dp_rank: DpRank(0) });
-    for rank in ranks.clone() {
-        pool.submit(rank, stored.clone());
-        pool.submit(rank, stored.clone());
-    }
-    assert_eq!(pool.flush(), Applied { stored: 10, duplicate: 10, ..Applied::default() });
-    assert_eq!(pool.flush(), Applied::default());
-    assert_eq!(pool.find(&[LocalHash(1)]).ranks.len(), 10);
-    for rank in ranks {
-        pool.remove_worker(rank.worker);
-    }
-    assert!(pool.ranks().is_empty());
 }
