@@ -147,34 +147,18 @@ impl LocalHasher {
     /// Without items it is [`LocalHasher::tokens`]. One item appends its hash. Several items append hash and offset
     /// each, in order of offset, so that two swapped images inside one block give different hashes.
     pub fn multimodal(&mut self, variant: HashVariant, tokens: &[u32], items: &[MultimodalItem]) -> LocalHash {
+        self.load(tokens);
         match items {
-            [] => return self.tokens(variant, tokens),
-            [one] => return self.multimodal_unordered(variant, tokens, [one.hash]),
-            _ => {}
-        }
-        let mut items = items.to_vec();
-        items.sort_unstable();
-        self.load(tokens);
-        for item in items {
-            self.bytes.extend_from_slice(&item.hash.to_le_bytes());
-            self.bytes.extend_from_slice(&item.offset.to_le_bytes());
-        }
-        self.finish(variant)
-    }
-
-    /// The hash that clients of other indexers compute: the items' hashes appended in ascending order. It does not
-    /// distinguish swapped items of one block.
-    pub fn multimodal_unordered(
-        &mut self,
-        variant: HashVariant,
-        tokens: &[u32],
-        hashes: impl IntoIterator<Item = u64>,
-    ) -> LocalHash {
-        let mut hashes: Vec<u64> = hashes.into_iter().collect();
-        hashes.sort_unstable();
-        self.load(tokens);
-        for hash in hashes {
-            self.bytes.extend_from_slice(&hash.to_le_bytes());
+            // The hash that clients of other indexers compute, which have no offsets.
+            [one] => self.bytes.extend_from_slice(&one.hash.to_le_bytes()),
+            items => {
+                let mut items = items.to_vec();
+                items.sort_unstable();
+                for item in items {
+                    self.bytes.extend_from_slice(&item.hash.to_le_bytes());
+                    self.bytes.extend_from_slice(&item.offset.to_le_bytes());
+                }
+            }
         }
         self.finish(variant)
     }
@@ -265,16 +249,11 @@ mod tests {
         let (variant, tokens, mut hasher) = (HashVariant::default(), [1, 2, 3, 4], LocalHasher::default());
         let one = [MultimodalItem { offset: 1, hash: 42 }];
         assert_eq!(hasher.multimodal(variant, &tokens, &one).0, 14000361058806882387);
-        assert_eq!(hasher.multimodal_unordered(variant, &tokens, [42]).0, 14000361058806882387);
         let pair =
             |first, second| [MultimodalItem { offset: 0, hash: first }, MultimodalItem { offset: 2, hash: second }];
         assert_ne!(
             hasher.multimodal(variant, &tokens, &pair(42, 43)),
             hasher.multimodal(variant, &tokens, &pair(43, 42))
-        );
-        assert_eq!(
-            hasher.multimodal_unordered(variant, &tokens, [42, 43]),
-            hasher.multimodal_unordered(variant, &tokens, [43, 42])
         );
     }
 

@@ -20,7 +20,6 @@ const NEGATIVE: u8 = 1 << 5;
 const BYTES: u8 = 2 << 5;
 const TEXT: u8 = 3 << 5;
 const ARRAY: u8 = 4 << 5;
-const MAP: u8 = 5 << 5;
 
 /// Writes a non-negative integer.
 #[inline]
@@ -52,12 +51,6 @@ pub fn text(out: &mut impl Sink, value: &str) {
 /// Writes the head of an array; `items` items follow.
 pub fn array(out: &mut impl Sink, items: usize) {
     head(out, ARRAY, items as u64);
-}
-
-/// Writes the head of a map; `pairs` pairs of key and value follow. Shorter keys come first, keys of equal length in
-/// byte order.
-pub fn map(out: &mut impl Sink, pairs: usize) {
-    head(out, MAP, pairs as u64);
 }
 
 /// Writes null.

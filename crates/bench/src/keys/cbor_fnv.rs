@@ -2,26 +2,9 @@
 
 use flash_indexer_wire::cbor::{self, Sink};
 
-use super::{Extra, RequestKey, TokenProcessor};
+use super::{RequestKey, TokenProcessor};
 
-/// Input of the root key, the parent of a sequence's first block.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum RootKey<'a> {
-    /// Seed and model: keys of different models differ.
-    SeedAndModel {
-        /// The hash seed, as the engines' `PYTHONHASHSEED`.
-        hash_seed: &'a str,
-        /// The model, or the adapter that takes its place.
-        model: &'a str,
-    },
-    /// The seed alone: the older scheme, for a single model.
-    Seed {
-        /// The hash seed.
-        hash_seed: &'a str,
-    },
-}
-
-/// `K_i = FNV-1a-64(CBOR [K_{i-1}, tokens, extra])`, started from a [`RootKey`].
+/// `K_i = FNV-1a-64(CBOR [K_{i-1}, tokens, null])`, started from a root key of the hash seed and the model.
 ///
 /// The CBOR encoding is not stored: each byte goes straight into the hash. The cost is FNV's, about four cycles a byte.
 #[derive(Debug, Clone)]
@@ -30,43 +13,28 @@ pub struct CborFnvKeys {
 }
 
 impl CborFnvKeys {
-    /// A processor that starts from this root.
+    /// A processor for a hash seed, as the engines' `PYTHONHASHSEED`, and a model or the adapter that takes its place.
     #[must_use]
-    pub fn new(root: RootKey<'_>) -> Self {
-        let (RootKey::SeedAndModel { hash_seed, .. } | RootKey::Seed { hash_seed }) = root;
-        let mut seed = Fnv1a::default();
+    pub fn new(hash_seed: &str, model: &str) -> Self {
+        let (mut seed, mut root) = (Fnv1a::default(), Fnv1a::default());
         seed.put(hash_seed.as_bytes());
-        let root = match root {
-            RootKey::Seed { .. } => seed.0,
-            RootKey::SeedAndModel { model, .. } => {
-                let mut hash = Fnv1a::default();
-                cbor::array(&mut hash, 3);
-                cbor::unsigned(&mut hash, seed.0);
-                cbor::null(&mut hash);
-                cbor::text(&mut hash, model);
-                hash.0
-            }
-        };
-        Self { root: RequestKey(root) }
-    }
-
-    /// The root key, the parent of the first block.
-    #[must_use]
-    pub const fn root(&self) -> RequestKey {
-        self.root
+        cbor::array(&mut root, 3);
+        cbor::unsigned(&mut root, seed.0);
+        cbor::null(&mut root);
+        cbor::text(&mut root, model);
+        Self { root: RequestKey(root.0) }
     }
 }
 
 impl TokenProcessor for CborFnvKeys {
     type Key = RequestKey;
-    type Extra<'e> = Extra;
 
-    fn next(&mut self, parent: Option<RequestKey>, tokens: &[u32], extra: &Extra) -> RequestKey {
+    fn next(&mut self, parent: Option<RequestKey>, tokens: &[u32]) -> RequestKey {
         let mut hash = Fnv1a::default();
         cbor::array(&mut hash, 3);
         cbor::unsigned(&mut hash, parent.unwrap_or(self.root).0);
         cbor::tokens(&mut hash, tokens);
-        extra.encode(&mut hash);
+        cbor::null(&mut hash);
         RequestKey(hash.0)
     }
 }

@@ -1,18 +1,16 @@
 //! Token processors: a prompt's tokens to one key for each complete block.
 //!
-//! This project's index uses [`Xxh3Keys`]. The other processors compute the keys of other systems for the same blocks;
+//! This project's index uses [`Xxh3Keys`]. The other processors compute the keys of other systems for the same blocks of text;
 //! vLLM's own chain is [`Sha256CborChain`](flash_indexer_wire::Sha256CborChain).
 
 mod cbor_fnv;
-mod extra;
 mod vllm;
 mod xxh3;
 mod xxh64;
 
 use flash_indexer_core::hashing::BlockSize;
 
-pub use cbor_fnv::{CborFnvKeys, RootKey};
-pub use extra::Extra;
+pub use cbor_fnv::CborFnvKeys;
 pub use xxh3::Xxh3Keys;
 pub use xxh64::Xxh64Keys;
 
@@ -24,29 +22,14 @@ pub struct RequestKey(pub u64);
 pub trait TokenProcessor {
     /// Key of a block.
     type Key: Copy;
-    /// Extra input of a block's key besides its tokens; none by default.
-    type Extra<'e>: Default;
 
     /// The key of a block with these tokens after `parent`, or at the start of a sequence.
-    fn next(&mut self, parent: Option<Self::Key>, tokens: &[u32], extra: &Self::Extra<'_>) -> Self::Key;
+    fn next(&mut self, parent: Option<Self::Key>, tokens: &[u32]) -> Self::Key;
 
-    /// The keys of every complete block of `tokens` after `parent`; a partial last block has none. Blocks beyond the
-    /// end of `extras` have no extra keys.
-    fn keys<'e>(
-        &mut self,
-        parent: Option<Self::Key>,
-        tokens: &[u32],
-        block_size: BlockSize,
-        extras: &[Self::Extra<'e>],
-    ) -> Vec<Self::Key> {
-        let nothing = Self::Extra::<'e>::default();
+    /// The keys of every complete block of `tokens` after `parent`; a partial last block has none.
+    fn keys(&mut self, parent: Option<Self::Key>, tokens: &[u32], block_size: BlockSize) -> Vec<Self::Key> {
         let mut parent = parent;
-        let mut keys = Vec::with_capacity(tokens.len() / block_size.token_count());
-        for (at, block) in tokens.chunks_exact(block_size.token_count()).enumerate() {
-            let key = self.next(parent, block, extras.get(at).unwrap_or(&nothing));
-            keys.push(key);
-            parent = Some(key);
-        }
-        keys
+        let blocks = tokens.chunks_exact(block_size.token_count());
+        blocks.map(|block| *parent.insert(self.next(parent, block))).collect()
     }
 }

@@ -1,7 +1,7 @@
 //! This project's hashing contract: chained local hashes.
 
 use flash_indexer_core::SequenceHash;
-use flash_indexer_core::hashing::{HashVariant, LocalHasher, MultimodalItem, next_sequence_hash};
+use flash_indexer_core::hashing::{HashVariant, LocalHasher, next_sequence_hash};
 
 use super::TokenProcessor;
 
@@ -24,10 +24,8 @@ impl Xxh3Keys {
 
 impl TokenProcessor for Xxh3Keys {
     type Key = SequenceHash;
-    /// Multimodal items in the block.
-    type Extra<'e> = Vec<MultimodalItem>;
 
-    fn next(&mut self, parent: Option<SequenceHash>, tokens: &[u32], items: &Vec<MultimodalItem>) -> SequenceHash {
-        next_sequence_hash(parent, self.hasher.multimodal(self.variant, tokens, items))
+    fn next(&mut self, parent: Option<SequenceHash>, tokens: &[u32]) -> SequenceHash {
+        next_sequence_hash(parent, self.hasher.tokens(self.variant, tokens))
     }
 }

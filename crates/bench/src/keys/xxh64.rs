@@ -1,11 +1,10 @@
-//! `xxh64`: XXH64 over the parent, the tokens and the items of a block.
+//! `xxh64`: XXH64 over the parent and the tokens of a block.
 
 use xxhash_rust::xxh64::{Xxh64, xxh64};
 
 use super::{RequestKey, TokenProcessor};
 
-/// `K_i = XXH64(LE64 K_{i-1}, LE32 of each token, LE64 length and bytes of each item)`, started from the hash of the seed
-/// and the model.
+/// `K_i = XXH64(LE64 K_{i-1}, LE32 of each token)`, started from the hash of the seed and the model.
 #[derive(Debug, Clone)]
 pub struct Xxh64Keys {
     root: RequestKey,
@@ -26,18 +25,12 @@ impl Xxh64Keys {
 
 impl TokenProcessor for Xxh64Keys {
     type Key = RequestKey;
-    /// Hashes of the multimodal items in the block.
-    type Extra<'e> = Vec<String>;
 
-    fn next(&mut self, parent: Option<RequestKey>, tokens: &[u32], items: &Vec<String>) -> RequestKey {
+    fn next(&mut self, parent: Option<RequestKey>, tokens: &[u32]) -> RequestKey {
         let bytes = &mut self.bytes;
         bytes.clear();
         bytes.extend_from_slice(&parent.unwrap_or(self.root).0.to_le_bytes());
         tokens.iter().for_each(|token| bytes.extend_from_slice(&token.to_le_bytes()));
-        for item in items {
-            bytes.extend_from_slice(&(item.len() as u64).to_le_bytes());
-            bytes.extend_from_slice(item.as_bytes());
-        }
         RequestKey(xxh64(bytes, 0))
     }
 }
