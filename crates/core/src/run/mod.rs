@@ -16,7 +16,7 @@
 //! | `shared` | the index as a `SharedIndex` |
 //! | `limits` | limits of an index without a memory limit |
 //! | `bound`, `use_samples` | counters and use samples of an index with a memory limit |
-//! | `models`, `costs`, `compaction_tests`, `held_parts_tests`, `tails_tests` | loom models, step limits, compaction, reading in parts and tails against the oracle |
+//! | `models_tests`, `costs_tests`, `compaction_tests`, `held_parts_tests`, `tails_tests` | loom models, step limits, compaction, reading in parts and tails against the oracle |
 
 mod answers;
 mod bound;
@@ -25,7 +25,7 @@ mod branching;
 mod compaction_tests;
 mod comparison;
 #[cfg(all(test, not(loom)))]
-mod costs;
+mod costs_tests;
 mod effort;
 mod find;
 #[cfg(all(test, not(loom)))]
@@ -33,7 +33,7 @@ mod held_parts_tests;
 mod limits;
 mod matches;
 #[cfg(all(test, loom))]
-mod models;
+mod models_tests;
 mod prefix;
 mod published;
 mod scratch;
