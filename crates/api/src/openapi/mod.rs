@@ -10,6 +10,7 @@ mod limits;
 
 use flash_indexer_snapshot::RankRecord;
 use serde_json::Value;
+use utoipa::ToSchema;
 use utoipa::openapi::security::{HttpAuthScheme, HttpBuilder, SecurityScheme};
 use utoipa::openapi::{ComponentsBuilder, Info, OpenApiBuilder, PathItem, PathsBuilder};
 
@@ -63,10 +64,22 @@ const PREDICTION_TTL_MS_MAX: u64 = 600_000;
 /// Failures of requests with a prompt that may be a text.
 const PROMPT_FAILURES: [&str; 5] = ["404", "429", "500", "501", "502"];
 
+/// What a binary body has in the place of a list in JSON.
+const TOKENS: &str = "Tokens as little-endian 32-bit numbers; the other fields are in the query string.";
+const HASHES: &str = "Local hashes as little-endian 64-bit numbers; the other fields are in the query string.";
+
+/// An endpoint whose body names a model.
+fn of_model<T: ToSchema>(path: &'static str, summary: &'static str) -> Endpoint {
+    post(path, summary).takes::<T>().needs(AnyOf(&MODEL))
+}
+
+/// An endpoint whose body has a prompt, which may be a text.
+fn of_prompt(path: &'static str, summary: &'static str) -> Endpoint {
+    of_model::<PromptFields>(path, summary).needs(OneOf(&PROMPT)).fails(&PROMPT_FAILURES)
+}
+
 /// Every endpoint of the service.
 fn endpoints() -> Vec<Endpoint> {
-    let tokens = "Tokens as little-endian 32-bit numbers; the other fields are in the query string.";
-    let hashes = "Local hashes as little-endian 64-bit numbers; the other fields are in the query string.";
     vec![
         get("/health", "Whether the process runs.").open().answers::<Success>("The process runs."),
         get("/ready", "Whether the service is ready.")
@@ -83,89 +96,56 @@ fn endpoints() -> Vec<Endpoint> {
             .answers::<Success>("The rank was registered in the same way before.")
             .answers_with::<Success>("201", "The rank is registered.")
             .fails(&["409", "429"]),
-        post("/unregister", "Unregisters an instance or one of its ranks.")
-            .takes::<UnregisterRequest>()
-            .needs(AnyOf(&MODEL))
+        of_model::<UnregisterRequest>("/unregister", "Unregisters an instance or one of its ranks.")
             .answers::<Unregistration>("No answer has the ranks any more.")
             .fails(&["404"]),
         get("/workers", "Registered instances and their listeners.")
             .asks::<ModelScope>()
             .answers_list::<Worker>("The instances."),
-        post("/query", "The prefix of a prompt's tokens that each rank holds.")
-            .takes::<TokenQuery>()
-            .needs(AnyOf(&MODEL))
-            .takes_bytes(tokens)
+        of_model::<TokenQuery>("/query", "The prefix of a prompt's tokens that each rank holds.")
+            .takes_bytes(TOKENS)
             .answers::<QueryResponse>("The matches.")
             .fails(&["404", "409", "429"]),
-        post("/query_by_hash", "The prefix of a prompt's blocks that each rank holds.")
-            .takes::<HashQuery>()
-            .needs(AnyOf(&MODEL))
-            .takes_bytes(hashes)
+        of_model::<HashQuery>("/query_by_hash", "The prefix of a prompt's blocks that each rank holds.")
+            .takes_bytes(HASHES)
             .answers::<QueryResponse>("The matches.")
             .fails(&["404", "409", "429"]),
-        post("/query_tiered_by_hash", "The same by tier and in blocks, as Dynamo's selection service asks for it.")
-            .takes::<HashQuery>()
-            .needs(AnyOf(&MODEL))
-            .takes_bytes(hashes)
-            .answers::<TieredQueryResponse>("The matches.")
-            .fails(&["409", "429"]),
-        post("/score_completions", "Scores of instances for tokens or a text.")
-            .takes::<PromptFields>()
-            .needs(AnyOf(&MODEL))
-            .needs(OneOf(&PROMPT))
+        of_model::<HashQuery>(
+            "/query_tiered_by_hash",
+            "The same by tier and in blocks, as Dynamo's selection service asks for it.",
+        )
+        .takes_bytes(HASHES)
+        .answers::<TieredQueryResponse>("The matches.")
+        .fails(&["409", "429"]),
+        of_prompt("/score_completions", "Scores of instances for tokens or a text.")
             .needs(AnyOf(&["token_ids", "prompt"]))
-            .takes_bytes(tokens)
-            .answers::<PodScores>("The scores.")
-            .fails(&PROMPT_FAILURES),
-        post("/score_chat_completions", "Scores of instances for a chat.")
-            .takes::<PromptFields>()
-            .needs(AnyOf(&MODEL))
-            .needs(OneOf(&PROMPT))
+            .takes_bytes(TOKENS)
+            .answers::<PodScores>("The scores."),
+        of_prompt("/score_chat_completions", "Scores of instances for a chat.")
             .needs(AnyOf(&["messages"]))
-            .answers::<PodScores>("The scores.")
-            .fails(&PROMPT_FAILURES),
-        post("/predict", "Records the instance to which a prompt was sent.")
-            .takes::<PromptFields>()
-            .needs(AnyOf(&MODEL))
-            .needs(OneOf(&PROMPT))
+            .answers::<PodScores>("The scores."),
+        of_prompt("/predict", "Records the instance to which a prompt was sent.")
             .needs(AnyOf(&["pod"]))
             .needs(AtMost("ttl_ms", PREDICTION_TTL_MS_MAX))
-            .takes_bytes(tokens)
-            .answers::<Prediction>("The prediction is recorded.")
-            .fails(&PROMPT_FAILURES),
-        post("/pick", "Picks an instance for a prompt, by what it holds and by its load.")
-            .takes::<PromptFields>()
-            .needs(AnyOf(&MODEL))
-            .needs(OneOf(&PROMPT))
-            .takes_bytes(tokens)
-            .answers::<Pick>("The picked instance.")
-            .fails(&PROMPT_FAILURES),
-        post("/done", "Reports that a request in flight has finished.")
-            .takes::<DoneRequest>()
-            .needs(AnyOf(&MODEL))
+            .takes_bytes(TOKENS)
+            .answers::<Prediction>("The prediction is recorded."),
+        of_prompt("/pick", "Picks an instance for a prompt, by what it holds and by its load.")
+            .takes_bytes(TOKENS)
+            .answers::<Pick>("The picked instance."),
+        of_model::<DoneRequest>("/done", "Reports that a request in flight has finished.")
             .answers::<Success>("The request is no longer in flight, or its prompt is computed.")
             .fails(&["404"]),
-        post("/tokenize", "The tokens of a prompt, for debugging.")
-            .takes::<PromptFields>()
-            .needs(AnyOf(&MODEL))
-            .needs(OneOf(&PROMPT))
-            .takes_bytes(tokens)
-            .answers::<TokenizedPrompt>("The tokens.")
-            .fails(&PROMPT_FAILURES),
-        post("/render", "The chat that a template is given and the text that it makes of it, for debugging.")
-            .takes::<PromptFields>()
-            .needs(AnyOf(&MODEL))
-            .needs(OneOf(&PROMPT))
-            .takes_bytes(tokens)
-            .answers_other(JSON, "The rendering: see docs/http-api.md.")
-            .fails(&PROMPT_FAILURES),
-        post("/explain", "Reasons for which each rank's match ends where it does.")
+        of_prompt("/tokenize", "The tokens of a prompt, for debugging.")
+            .takes_bytes(TOKENS)
+            .answers::<TokenizedPrompt>("The tokens."),
+        of_prompt("/render", "The chat that a template is given and the text that it makes of it, for debugging.")
+            .takes_bytes(TOKENS)
+            .answers_other(JSON, "The rendering: see docs/http-api.md."),
+        of_model::<ExplainRequest>("/explain", "Reasons for which each rank's match ends where it does.")
             .asks::<ExplainParameters>()
-            .takes::<ExplainRequest>()
-            .needs(AnyOf(&MODEL))
             .needs(OneOf(&["token_ids", "block_hashes"]))
             .needs(Excludes("block_hashes", &["lora_name", "cache_salt"]))
-            .takes_bytes(tokens)
+            .takes_bytes(TOKENS)
             .answers::<Explanation>("The explanation.")
             .fails(&["404", "429"]),
         get("/dump", "Every held block as events, or in lines.")
