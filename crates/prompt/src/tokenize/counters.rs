@@ -1,12 +1,14 @@
 //! The counters of a pool.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::collections::BTreeMap;
+
+use parking_lot::Mutex;
 
 use super::error::FailureReason;
 use super::pieces::{Cutting, PieceStatistics};
 
 /// Counters and current sizes of a pool.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct PoolStatistics {
     /// Prompts in the queue now.
     pub queued: usize,
@@ -16,8 +18,8 @@ pub struct PoolStatistics {
     pub loaded: usize,
     /// Prompts that were tokenized.
     pub done: u64,
-    /// Prompts that failed, in the order of [`FailureReason::ALL`]. Includes prompts that the full queue rejected.
-    pub failed: [u64; FailureReason::ALL.len()],
+    /// Prompts that failed, by reason. Includes prompts that the full queue rejected.
+    pub failed: BTreeMap<FailureReason, u64>,
     /// Prompts whose tokenizer was loaded.
     pub cache_hits: u64,
     /// Prompts whose tokenizer was not loaded. Includes prompts that waited for another thread's load.
@@ -46,59 +48,13 @@ impl PoolStatistics {
     /// Number of prompts that failed for one reason.
     #[must_use]
     pub fn failed_for(&self, reason: FailureReason) -> u64 {
-        self.failed[reason as usize]
+        self.failed.get(&reason).copied().unwrap_or_default()
+    }
+
+    pub(super) fn count_failure(&mut self, reason: FailureReason) {
+        *self.failed.entry(reason).or_default() += 1;
     }
 }
 
-#[derive(Debug, Default)]
-pub(super) struct Counter(AtomicU64);
-
-impl Counter {
-    pub(super) fn add_one(&self) {
-        self.0.fetch_add(1, Ordering::Relaxed);
-    }
-
-    pub(super) fn get(&self) -> u64 {
-        self.0.load(Ordering::Relaxed)
-    }
-}
-
-/// The counters behind [`PoolStatistics`].
-#[derive(Debug, Default)]
-pub(super) struct Counters {
-    pub(super) done: Counter,
-    failed: [Counter; FailureReason::ALL.len()],
-    pub(super) cache_hits: Counter,
-    pub(super) cache_misses: Counter,
-    pub(super) cache_negative_hits: Counter,
-    pub(super) cache_evictions: Counter,
-    pub(super) cache_outdated: Counter,
-    pub(super) loads: Counter,
-    pub(super) loads_failed: Counter,
-    pub(super) callbacks_panicked: Counter,
-    pub(super) cuttings: [Counter; Cutting::ALL.len()],
-}
-
-impl Counters {
-    pub(super) fn failed(&self, reason: FailureReason) {
-        self.failed[reason as usize].add_one();
-    }
-
-    /// Reads the counters. The current sizes stay zero.
-    pub(super) fn read(&self) -> PoolStatistics {
-        PoolStatistics {
-            done: self.done.get(),
-            failed: std::array::from_fn(|reason| self.failed[reason].get()),
-            cache_hits: self.cache_hits.get(),
-            cache_misses: self.cache_misses.get(),
-            cache_negative_hits: self.cache_negative_hits.get(),
-            cache_evictions: self.cache_evictions.get(),
-            cache_outdated: self.cache_outdated.get(),
-            loads: self.loads.get(),
-            loads_failed: self.loads_failed.get(),
-            callbacks_panicked: self.callbacks_panicked.get(),
-            cuttings: std::array::from_fn(|cutting| self.cuttings[cutting].get()),
-            ..PoolStatistics::default()
-        }
-    }
-}
+/// The counters of a pool. Its current sizes stay zero here.
+pub(super) type Counters = Mutex<PoolStatistics>;

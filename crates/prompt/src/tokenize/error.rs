@@ -161,7 +161,7 @@ pub enum ServiceError {
 }
 
 /// Reasons of failures, for metrics.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum FailureReason {
     /// The queue was full.
     QueueFull,
@@ -192,23 +192,6 @@ pub enum FailureReason {
 }
 
 impl FailureReason {
-    /// All reasons.
-    pub const ALL: [Self; 13] = [
-        Self::QueueFull,
-        Self::Stopped,
-        Self::Withdrawn,
-        Self::UnknownModel,
-        Self::LoadFailed,
-        Self::Chat,
-        Self::Unsupported,
-        Self::Tokenizer,
-        Self::TooLong,
-        Self::ServiceUnreachable,
-        Self::ServiceTimedOut,
-        Self::ServiceRefused,
-        Self::Panicked,
-    ];
-
     /// The reason's name in metrics.
     #[must_use]
     pub const fn as_str(self) -> &'static str {

@@ -57,11 +57,11 @@ impl Job {
     /// Counts the result and calls the callback with it.
     pub(super) fn finish(on_done: OnDone, result: Result<Tokenized, TokenizeError>, counters: &Counters) {
         match &result {
-            Ok(_) => counters.done.add_one(),
-            Err(error) => counters.failed(error.reason()),
+            Ok(_) => counters.lock().done += 1,
+            Err(error) => counters.lock().count_failure(error.reason()),
         }
         if catch_unwind(AssertUnwindSafe(|| on_done(result))).is_err() {
-            counters.callbacks_panicked.add_one();
+            counters.lock().callbacks_panicked += 1;
         }
     }
 }

@@ -80,7 +80,8 @@ impl Models {
 
     /// Number of tokenizers that were loaded and dropped.
     pub(super) fn dropped(&self) -> u64 {
-        self.counters.cache_evictions.get() + self.counters.cache_outdated.get()
+        let counters = self.counters.lock();
+        counters.cache_evictions + counters.cache_outdated
     }
 
     pub(super) fn limits_reached(&self) -> u64 {
@@ -98,24 +99,24 @@ impl Models {
             match state.find(model, &self.options) {
                 Lookup::Loaded(loaded) => {
                     if !has_missed {
-                        self.counters.cache_hits.add_one();
+                        self.counters.lock().cache_hits += 1;
                     }
                     return Ok(loaded);
                 }
                 Lookup::Unchecked(loaded) => {
                     drop(state);
                     if loaded.tokenizer.is_current() {
-                        self.counters.cache_hits.add_one();
+                        self.counters.lock().cache_hits += 1;
                         return Ok(loaded);
                     }
                     state = self.state.lock();
                     if state.drop_outdated(model, &loaded) {
-                        self.counters.cache_outdated.add_one();
+                        self.counters.lock().cache_outdated += 1;
                     }
                 }
                 Lookup::Missing(why) => {
                     if !has_missed {
-                        self.counters.cache_negative_hits.add_one();
+                        self.counters.lock().cache_negative_hits += 1;
                     }
                     return Err(why.into());
                 }
@@ -138,7 +139,7 @@ impl Models {
 
     fn count_miss(&self, has_missed: &mut bool) {
         if !std::mem::replace(has_missed, true) {
-            self.counters.cache_misses.add_one();
+            self.counters.lock().cache_misses += 1;
         }
     }
 
@@ -167,7 +168,7 @@ impl Models {
     /// Counts where the tokenizer's texts are cut, and logs why they are not cut between words.
     fn report_cutting(&self, model: &str, tokenizer: &dyn ModelTokenizer) {
         let Some((cutting, why)) = tokenizer.cutting() else { return };
-        self.counters.cuttings[cutting as usize].add_one();
+        self.counters.lock().cuttings[cutting as usize] += 1;
         if let Some(reason) = why {
             info!(model, cuts = cutting.as_str(), reason, "prompts of this tokenizer are cut into fewer pieces");
         }
@@ -179,18 +180,18 @@ impl Models {
         state.loading.remove(model);
         match result {
             Ok(loaded) => {
-                self.counters.loads.add_one();
+                self.counters.lock().loads += 1;
                 state.missing.pop(model);
                 if state
                     .loaded
                     .push(model.to_owned(), CachedTokenizer { loaded: loaded.clone(), checked: now })
                     .is_some()
                 {
-                    self.counters.cache_evictions.add_one();
+                    self.counters.lock().cache_evictions += 1;
                 }
             }
             Err(why) => {
-                self.counters.loads_failed.add_one();
+                self.counters.lock().loads_failed += 1;
                 state.missing.push(model.to_owned(), CachedFailure { why: Arc::clone(why), since: now });
             }
         }

@@ -171,7 +171,10 @@ impl TokenizerPool {
         let state = JobState::Submitted { model: model.to_owned(), prompt, options, effort: Effort::Brief };
         let (submitted, worked) = (Instant::now(), Duration::ZERO);
         let job = Job { state, on_done: Box::new(on_done), submitted, worked, request: current() };
-        self.shared.queue.push(job, bytes).inspect_err(|error| self.shared.counters.failed(error.reason()))
+        self.shared
+            .queue
+            .push(job, bytes)
+            .inspect_err(|error| self.shared.counters.lock().count_failure(error.reason()))
     }
 
     /// Withdraws a prompt: it fails with [`TokenizeError::Withdrawn`], at once if it is queued, and else after the slice of work
@@ -192,7 +195,7 @@ impl TokenizerPool {
             loaded: self.shared.models.loaded(),
             limits_reached: self.shared.models.limits_reached(),
             pieces: self.shared.pieces.statistics(),
-            ..self.shared.counters.read()
+            ..self.shared.counters.lock().clone()
         }
     }
 

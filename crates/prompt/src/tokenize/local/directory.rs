@@ -4,6 +4,8 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
@@ -11,7 +13,6 @@ use parking_lot::Mutex;
 use super::files::tokenizer_in;
 use super::hub_layout;
 use super::tokenizer::FileTokenizer;
-use crate::tokenize::counters::Counter;
 use crate::tokenize::error::LoadError;
 use crate::tokenize::source::{ModelTokenizer, TokenizerSource};
 
@@ -47,7 +48,7 @@ pub struct ModelDirectory {
     root: PathBuf,
     options: ModelDirectoryOptions,
     searched: Mutex<Option<Search>>,
-    limits_reached: Counter,
+    limits_reached: AtomicU64,
 }
 
 /// The result of a search.
@@ -64,7 +65,7 @@ impl ModelDirectory {
     /// Creates the source. The first request for a model searches `root`.
     #[must_use]
     pub fn new(root: PathBuf, options: ModelDirectoryOptions) -> Self {
-        Self { root, options, searched: Mutex::new(None), limits_reached: Counter::default() }
+        Self { root, options, searched: Mutex::new(None), limits_reached: AtomicU64::new(0) }
     }
 
     /// The models and their folders. Searches if no search was done yet.
@@ -84,7 +85,7 @@ impl ModelDirectory {
         }
         let search = Search::run(&self.root, &self.options);
         if search.cut.is_some() {
-            self.limits_reached.add_one();
+            self.limits_reached.fetch_add(1, Relaxed);
         }
         read(searched.insert(search))
     }
@@ -105,7 +106,7 @@ impl TokenizerSource for ModelDirectory {
     }
 
     fn limits_reached(&self) -> u64 {
-        self.limits_reached.get()
+        self.limits_reached.load(Relaxed)
     }
 }
 
