@@ -46,7 +46,7 @@ pub(super) fn write_changes(
 
 /// Fails if the publisher rewrote a rank, which would distort the figures.
 pub(super) fn lost_nothing(report: PublisherReport) -> Result<()> {
-    match report.rewrites + report.overflows + report.failed_batches {
+    match report.rewrites + report.overflows() + report.failed_batches {
         0 => Ok(()),
         _ => bail!("ranks were rewritten, so the figures are invalid: {report:?}"),
     }

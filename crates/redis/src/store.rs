@@ -16,7 +16,7 @@ use crate::environment::{Environment, SimulatedStore};
 use crate::identity::{PublisherId, Scope};
 use crate::keys::{Keys, Namespace};
 use crate::link::{Credentials, Link, StoreError};
-use crate::publisher::{Publisher, PublisherCounters, PublisherReport, PublisherState, RankRegistry, Timing};
+use crate::publisher::{Publisher, PublisherReport, PublisherState, RankRegistry, Timing};
 use crate::query_response::{FindError, FoundRanks, QueryResponse, decode};
 use crate::rank_prefixes::RankPrefixes;
 use crate::script::FIND;
@@ -128,7 +128,7 @@ impl Store {
             timing: Timing { time_to_live: options.time_to_live, retention: options.retention },
             link: write_link,
             directory: ArcSwap::default(),
-            counters: Arc::new(PublisherCounters::default()),
+            report: Mutex::default(),
             changed: Arc::clone(&waker.changed),
             listed: Notify::new(),
             suspects: Mutex::default(),
@@ -210,7 +210,7 @@ impl Store {
                 .find(|link| !link.is_connected())
                 .map_or_else(String::new, |link| link.last_error()),
             publisher: self.shared.id,
-            published: self.shared.counters.report(),
+            published: *self.shared.report.lock(),
             task_panics: panic_count(),
         }
     }

@@ -1,10 +1,10 @@
 //! One flush: writes the waiting changes of every bucket and confirms the written state.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering::Relaxed;
 
 use flash_indexer_core::keyed::KeyedMap;
 use flash_indexer_core::prefixes::Prefix;
+use parking_lot::Mutex;
 use redis::Value;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
@@ -14,7 +14,7 @@ use super::bucket::{BucketWriter, Changes, Failure, Outcome};
 use super::outage::BufferOutcome;
 use super::yield_budget::YieldBudget;
 use super::{
-    FLUSH_CHANGES_MAX, FLUSH_REST_MAX, Publisher, PublisherCounters, PublisherState, STEP_PREFIXES_MAX,
+    FLUSH_CHANGES_MAX, FLUSH_REST_MAX, Publisher, PublisherReport, PublisherState, STEP_PREFIXES_MAX,
     UNWRITTEN_CHANGES_MAX, WRITE_DEADLINE,
 };
 use crate::identity::HolderId;
@@ -68,7 +68,7 @@ impl Publisher {
         let (mut room, mut rest_room, mut is_complete) = (FLUSH_CHANGES_MAX, FLUSH_REST_MAX, true);
         let mut refreshing = self.ranks.values().any(|rank| !rank.is_whole());
         let shared = Arc::clone(&self.shared);
-        let PublisherState { keys, timing, counters, environment, .. } = &*shared;
+        let PublisherState { keys, timing, report, environment, .. } = &*shared;
         let mut budget = YieldBudget::default();
         for (&holder, rank) in &mut self.ranks {
             if rank.epoch != Some(rank.rank.epoch()) {
@@ -107,7 +107,9 @@ impl Publisher {
         for (at, changes) in work.iter_mut().enumerate() {
             budget.spend(self.settle(at, changes, now)).await;
         }
-        counters.largest_step.fetch_max(budget.largest(), Relaxed);
+        let mut report = report.lock();
+        report.largest_step = report.largest_step.max(budget.largest());
+        drop(report);
         (work, is_complete)
     }
 
@@ -123,7 +125,7 @@ impl Publisher {
             let all = self.waiting();
             let bucket = &mut self.buckets[at];
             let others = all - bucket.outage.waiting();
-            buffer_for_bucket(bucket, waiting, others, &self.shared.counters);
+            buffer_for_bucket(bucket, waiting, others, &self.shared.report);
             return count;
         }
         let waited = outage.take();
@@ -147,16 +149,18 @@ impl Publisher {
 
     /// Takes a bucket back after a write.
     fn finish(&mut self, mut bucket: BucketWriter, outcome: Outcome) -> Option<StoreError> {
-        let counters = Arc::clone(&self.shared.counters);
-        counters.batches.fetch_add(outcome.batches, Relaxed);
-        counters.written.fetch_add(outcome.written, Relaxed);
+        let shared = Arc::clone(&self.shared);
+        let mut report = shared.report.lock();
+        report.batches += outcome.batches;
+        report.written += outcome.written;
+        drop(report);
         let error = match outcome.failed {
             None => {
                 bucket.outage.record_success();
                 None
             }
             Some(Failure::Store(error)) => {
-                counters.failed_batches.fetch_add(1, Relaxed);
+                shared.report.lock().failed_batches += 1;
                 bucket.outage.record_failure(Instant::now());
                 Some(error)
             }
@@ -166,7 +170,7 @@ impl Publisher {
                 } else {
                     info!(bucket = bucket.bucket().0, "store lost writes; rewriting bucket");
                 }
-                counters.rewrites.fetch_add(1, Relaxed);
+                shared.report.lock().rewrites += 1;
                 bucket.outage.record_success();
                 bucket.restart();
                 for (&holder, rank) in &mut self.ranks {
@@ -178,7 +182,7 @@ impl Publisher {
         };
         if error.is_some() {
             let waiting = self.waiting();
-            buffer_for_bucket(&mut bucket, outcome.unwritten, waiting, &counters);
+            buffer_for_bucket(&mut bucket, outcome.unwritten, waiting, &shared.report);
         }
         self.buckets.push(bucket);
         error
@@ -203,7 +207,7 @@ impl Publisher {
     }
 
     pub(super) fn log_removed(&self, removed: u64, key: &str) {
-        self.shared.counters.invalid_values_removed.fetch_add(removed, Relaxed);
+        self.shared.report.lock().invalid_values_removed += removed;
         warn!(removed, key, "removed invalid values from the shared store; rewriting the affected part");
     }
 }
@@ -213,7 +217,7 @@ fn buffer_for_bucket(
     bucket: &mut BucketWriter,
     prefixes: impl IntoIterator<Item = (HolderId, Prefix)>,
     others: usize,
-    counters: &PublisherCounters,
+    report: &Mutex<PublisherReport>,
 ) {
     let room = UNWRITTEN_CHANGES_MAX.saturating_sub(others);
     if bucket.outage.buffer(prefixes, room) == BufferOutcome::Overflowed {
@@ -221,6 +225,6 @@ fn buffer_for_bucket(
             bucket = bucket.bucket().0,
             "waiting changes of the shared store reached the limit; the bucket is rewritten later"
         );
-        counters.bucket_overflows.fetch_add(1, Relaxed);
+        report.lock().bucket_overflows += 1;
     }
 }

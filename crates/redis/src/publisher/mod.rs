@@ -16,7 +16,6 @@ mod yield_budget;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
@@ -72,8 +71,10 @@ pub struct PublisherReport {
     pub failed_batches: u64,
     /// Number of buckets rewritten because the store lacked writes of this replica.
     pub rewrites: u64,
-    /// How often the waiting changes of a rank or a bucket exceeded the limit, so that it was written as a whole.
-    pub overflows: u64,
+    /// Overflows of the waiting changes of ranks.
+    pub rank_overflows: u64,
+    /// Overflows of the waiting changes of buckets.
+    pub bucket_overflows: u64,
     /// Number of invalid values that queries of this replica found in the store.
     pub invalid_values_read: u64,
     /// Number of invalid values that this replica removed.
@@ -82,37 +83,11 @@ pub struct PublisherReport {
     pub largest_step: usize,
 }
 
-#[derive(Debug, Default)]
-pub(crate) struct PublisherCounters {
-    published_ranks: AtomicUsize,
-    unfinished_ranks: AtomicUsize,
-    waiting_changes: AtomicUsize,
-    written: AtomicU64,
-    batches: AtomicU64,
-    failed_batches: AtomicU64,
-    rewrites: AtomicU64,
-    overflows: AtomicU64,
-    bucket_overflows: AtomicU64,
-    pub(crate) invalid_values_read: AtomicU64,
-    invalid_values_removed: AtomicU64,
-    largest_step: AtomicUsize,
-}
-
-impl PublisherCounters {
-    pub(crate) fn report(&self) -> PublisherReport {
-        PublisherReport {
-            published_ranks: self.published_ranks.load(Relaxed),
-            unfinished_ranks: self.unfinished_ranks.load(Relaxed),
-            waiting_changes: self.waiting_changes.load(Relaxed),
-            written: self.written.load(Relaxed),
-            batches: self.batches.load(Relaxed),
-            failed_batches: self.failed_batches.load(Relaxed),
-            rewrites: self.rewrites.load(Relaxed),
-            overflows: self.overflows.load(Relaxed) + self.bucket_overflows.load(Relaxed),
-            invalid_values_read: self.invalid_values_read.load(Relaxed),
-            invalid_values_removed: self.invalid_values_removed.load(Relaxed),
-            largest_step: self.largest_step.load(Relaxed),
-        }
+impl PublisherReport {
+    /// How often the waiting changes of a rank or a bucket exceeded the limit, so that it was written as a whole.
+    #[must_use]
+    pub fn overflows(&self) -> u64 {
+        self.rank_overflows + self.bucket_overflows
     }
 }
 
@@ -168,7 +143,7 @@ pub(crate) struct PublisherState {
     pub(crate) timing: Timing,
     pub(crate) link: Arc<Link>,
     pub(crate) directory: ArcSwap<Directory>,
-    pub(crate) counters: Arc<PublisherCounters>,
+    pub(crate) report: Mutex<PublisherReport>,
     pub(crate) changed: Arc<Notify>,
     /// Notified when the directory was read.
     pub(crate) listed: Notify,
@@ -179,7 +154,7 @@ pub(crate) struct PublisherState {
 impl PublisherState {
     /// Records keys of a bucket with invalid values, for the publisher to remove.
     pub(crate) fn suspect(&self, bucket: Bucket, keys: Vec<Vec<u8>>) {
-        self.counters.invalid_values_read.fetch_add(keys.len() as u64, Relaxed);
+        self.report.lock().invalid_values_read += keys.len() as u64;
         let mut suspects = self.suspects.lock();
         let known = suspects.entry(bucket.0).or_default();
         for key in keys {
@@ -302,11 +277,11 @@ impl Publisher {
             overflows += exceeded;
         }
         waiting += self.waiting();
-        let counters = &self.shared.counters;
-        counters.published_ranks.store(self.ranks.len(), Relaxed);
-        counters.unfinished_ranks.store(self.ranks.values().filter(|rank| !rank.is_whole()).count(), Relaxed);
-        counters.waiting_changes.store(waiting, Relaxed);
-        counters.overflows.fetch_max(overflows, Relaxed);
+        let mut report = self.shared.report.lock();
+        report.published_ranks = self.ranks.len();
+        report.unfinished_ranks = self.ranks.values().filter(|rank| !rank.is_whole()).count();
+        report.waiting_changes = waiting;
+        report.rank_overflows = report.rank_overflows.max(overflows);
     }
 }
 

@@ -132,7 +132,7 @@ fn changes_beyond_the_limit_of_a_dead_master_do_not_affect_the_other_masters() {
         });
     }
     let after = a.store.report().published;
-    assert!(after.overflows <= before.overflows + 1, "the bucket was rewritten repeatedly: {after:?}");
+    assert!(after.overflows() <= before.overflows() + 1, "the bucket was rewritten repeatedly: {after:?}");
     nodes[2].restart();
     b.wait_for_depth(&more, rank(1), u32::try_from(more.len()).expect("a length"));
     for &path in &dead[1..] {

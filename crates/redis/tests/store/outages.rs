@@ -136,7 +136,7 @@ fn changes_beyond_the_limit_cause_a_rewrite_of_the_rank() {
     a.apply(rank(1), &stored(&many, Tier::Device));
     a.apply(rank(1), &removed(&many, 1_000));
     a.apply(rank(1), &removed(&long, 4));
-    wait_for("the overflow is counted", PATIENCE, || (a.store.report().published.overflows > 0).then_some(()));
+    wait_for("the overflow is counted", PATIENCE, || (a.store.report().published.overflows() > 0).then_some(()));
     assert_eq!(a.store.report().published.waiting_changes, 0, "no change waits");
     node.restart();
     b.wait_for_depth(&long, rank(1), 4);

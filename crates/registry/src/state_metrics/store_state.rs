@@ -23,7 +23,8 @@ impl StateSection for StoreState {
             batches,
             failed_batches,
             rewrites,
-            overflows,
+            rank_overflows: _,
+            bucket_overflows: _,
             invalid_values_read,
             invalid_values_removed,
             largest_step: _,
@@ -45,7 +46,7 @@ impl StateSection for StoreState {
         let help = "Buckets rewritten because the shared store had lost writes";
         families.one("store_rewrites", help, &ConstCounter::new(rewrites))?;
         let help = "Times that a rank or a bucket exceeded its limit of pending changes and was written completely";
-        families.one("store_overflows", help, &ConstCounter::new(overflows))?;
+        families.one("store_overflows", help, &ConstCounter::new(report.published.overflows()))?;
         let help =
             "Values in the shared store that no replica writes, each time a query read one; they count as missing";
         families.one("store_invalid_values_read", help, &ConstCounter::new(invalid_values_read))?;
