@@ -7,29 +7,17 @@ use serde::Deserialize;
 
 use crate::jwt_error::JwtError;
 
-/// Group of endpoints that a token may use.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Scope {
-    /// Queries, scores, predictions, explanations and lists of instances.
-    Query,
-    /// Registration of engines.
-    Events,
-    /// Dumps, digests, peers, and states of the whole service.
-    Admin,
-}
-
-impl Scope {
-    pub(crate) const ALL: [Self; 3] = [Self::Query, Self::Events, Self::Admin];
-
-    /// Name of the scope in the token file, and in claims.
-    #[must_use]
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Query => "query",
-            Self::Events => "events",
-            Self::Admin => "admin",
-        }
+flash_indexer_types::named_enum! {
+    /// Group of endpoints that a token may use.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Deserialize)]
+    #[serde(rename_all = "lowercase")]
+    pub enum Scope {
+        /// Queries, scores, predictions, explanations and lists of instances.
+        Query = "query",
+        /// Registration of engines.
+        Events = "events",
+        /// Dumps, digests, peers, and states of the whole service.
+        Admin = "admin",
     }
 }
 

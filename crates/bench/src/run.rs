@@ -61,7 +61,7 @@ pub enum BenchError {
     #[error("the trace has no request; give a trace with at least one")]
     Empty,
     /// A measuring process failed.
-    #[error("failed to measure {measure} of {contender}: {source}")]
+    #[error("failed to measure {} of {contender}: {source}", .measure.as_str())]
     Process {
         /// The measure.
         measure: Measure,

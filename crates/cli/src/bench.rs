@@ -146,10 +146,8 @@ impl BenchArguments {
 }
 
 fn measure_name() -> impl TypedValueParser<Value = Measure> {
-    PossibleValuesParser::new(Measure::ALL.map(Measure::as_str)).map(|name| {
-        let known = Measure::ALL.into_iter().find(|measure| measure.as_str() == name);
-        known.expect("only names of measures are possible")
-    })
+    let names = PossibleValuesParser::new(Measure::ALL.map(Measure::as_str));
+    names.map(|name| Measure::named(&name).expect("only names of measures are possible"))
 }
 
 /// Progress of the run, on standard error.

@@ -95,7 +95,7 @@ enum Command {
 /// Reads the name of an index design, and lists them all in the help.
 fn design_name() -> impl TypedValueParser<Value = Design> {
     let names = PossibleValuesParser::new(Design::ALL.map(Design::as_str));
-    names.map(|name| name.parse().expect("only names of designs are possible"))
+    names.map(|name| Design::named(&name).expect("only names of designs are possible"))
 }
 
 fn main() -> ExitCode {

@@ -16,6 +16,7 @@
 /// }
 /// assert_eq!(Side::ALL.map(Side::as_str), ["left", "right"]);
 /// assert_eq!(Side::DESCRIPTIONS[0], ("left", "The left one."));
+/// assert_eq!(Side::named("right"), Some(Side::Right));
 /// ```
 #[macro_export]
 macro_rules! named_enum {
@@ -48,6 +49,15 @@ macro_rules! named_enum {
                 }
             }
 
+            /// The one with this name.
+            #[allow(dead_code, reason = "not every enum is read")]
+            #[must_use]
+            $visibility fn named(name: &str) -> Option<Self> {
+                match name {
+                    $($name => Some(Self::$Variant),)+
+                    _ => None,
+                }
+            }
         }
     };
 }

@@ -1,8 +1,5 @@
 //! The index designs by their command-line names.
 
-use std::fmt;
-use std::str::FromStr;
-
 use flash_indexer_core::run::{MemoryTooSmall, RunIndex, RunLimits};
 use flash_indexer_core::{Locked, SharedIndex};
 
@@ -61,7 +58,7 @@ impl Design {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum BoundedError {
     /// The design does not support a memory limit.
-    #[error("index design {0} does not support a memory limit; choose {default}", default = Design::DEFAULT)]
+    #[error("index design {} does not support a memory limit; choose {}", .0.as_str(), Design::DEFAULT.as_str())]
     Unsupported(Design),
     /// The limit is below the minimum.
     #[error(transparent)]
@@ -79,25 +76,5 @@ impl Design {
             Self::Run => Ok(Box::new(RunIndex::bounded(RunLimits::default(), bytes_max)?)),
             other => Err(BoundedError::Unsupported(other)),
         }
-    }
-}
-
-impl fmt::Display for Design {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.as_str().fmt(f)
-    }
-}
-
-/// A name that is not the name of a design.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("unknown index design {0:?}; choose one of {names}", names = Design::ALL.map(Design::as_str).join(", "))]
-pub struct UnknownDesign(String);
-
-impl FromStr for Design {
-    type Err = UnknownDesign;
-
-    fn from_str(name: &str) -> Result<Self, UnknownDesign> {
-        let known = Self::ALL.into_iter().find(|design| design.as_str() == name);
-        known.ok_or_else(|| UnknownDesign(name.to_owned()))
     }
 }

@@ -51,7 +51,7 @@ mod rank_table;
 
 pub use self::actor::{ACTOR_REQUESTS_MAX, Actor};
 pub use self::concurrent_radix_tree::ConcurrentRadixTree;
-pub use self::design::{BoundedError, Design, UnknownDesign};
+pub use self::design::{BoundedError, Design};
 pub use self::inverted::Inverted;
 pub use self::nested_map::NestedMap;
 pub use self::positional::{DroppedRankSearch, Positional, PositionalOptions};

@@ -118,7 +118,7 @@ impl EngineTemplate {
                 model: ModelKey { model_name: model_name.clone(), tenant_id: tenant_id.clone() },
                 block_size,
                 lora_name: traits.lora_name.clone().filter(|name| !name.is_empty()),
-                engine: traits.engine.map(EngineKind::name),
+                engine: traits.engine.map(EngineKind::as_str),
                 removed_copies: traits.removal.unwrap_or_default().into(),
                 extra_keys: traits.extra_keys.unwrap_or_default(),
                 cache_blocks: None,

@@ -151,7 +151,7 @@ impl VllmRank {
         Registration {
             dp_rank: self.dp_rank,
             replay_endpoint: self.replay_endpoint,
-            engine: Some(EngineKind::Vllm.name()),
+            engine: Some(EngineKind::Vllm.as_str()),
             ..Registration::new(instance, model, self.endpoint, block_size)
         }
     }

@@ -19,7 +19,7 @@ pub(crate) fn engine_name(engine: ChatEngine) -> &'static str {
         ChatEngine::Sglang => EngineKind::Sglang,
         ChatEngine::TensorRtLlm => EngineKind::Trtllm,
     }
-    .name()
+    .as_str()
 }
 
 /// Why nothing is known of a prompt from the first content part with media on.

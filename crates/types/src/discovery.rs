@@ -22,8 +22,7 @@ impl SourceKind {
     /// Kind of the source with this name. None if a newer service named it.
     #[must_use]
     pub fn of_source(name: &str) -> Option<Self> {
-        let kind = name.split(':').next();
-        Self::ALL.into_iter().find(|known| kind == Some(known.as_str()))
+        Self::named(name.split(':').next()?)
     }
 }
 

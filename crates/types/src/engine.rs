@@ -5,31 +5,21 @@ use flash_indexer_wire::EngineAdapter;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-/// Kind of an engine.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-#[serde(rename_all = "lowercase")]
-pub enum EngineKind {
-    /// vLLM.
-    Vllm,
-    /// SGLang.
-    Sglang,
-    /// TensorRT-LLM.
-    Trtllm,
+flash_indexer_core::named_enum! {
+    /// Kind of an engine.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+    #[serde(rename_all = "lowercase")]
+    pub enum EngineKind {
+        /// vLLM.
+        Vllm = "vllm",
+        /// SGLang.
+        Sglang = "sglang",
+        /// TensorRT-LLM.
+        Trtllm = "trtllm",
+    }
 }
 
 impl EngineKind {
-    const ALL: [Self; 3] = [Self::Vllm, Self::Sglang, Self::Trtllm];
-
-    /// Name in requests and responses.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Vllm => "vllm",
-            Self::Sglang => "sglang",
-            Self::Trtllm => "trtllm",
-        }
-    }
-
     /// Adapter that decodes messages of this kind of engine. Without a kind, it is detected from the messages.
     pub fn adapter(kind: Option<Self>) -> EngineAdapter {
         match kind {
@@ -48,11 +38,6 @@ impl EngineKind {
         }
         let most = counts.into_iter().max().filter(|count| *count > 0)?;
         Self::ALL.into_iter().zip(counts).find(|(_, count)| *count == most).map(|(kind, _)| kind)
-    }
-
-    /// Kind of this name, if there is one.
-    pub fn named(name: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|kind| kind.name() == name)
     }
 }
 

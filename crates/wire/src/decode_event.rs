@@ -67,14 +67,16 @@ fn kind_of_map<'a>(reader: &mut Reader<'a>, len: u32) -> Result<MapKind<'a>, Eve
     Err(EventError::NotAnEvent)
 }
 
-/// Known types of events.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Kind {
-    Stored,
-    Removed,
-    Transferred,
-    Inactive,
-    Cleared,
+flash_indexer_core::named_enum! {
+    /// Known types of events.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    enum Kind {
+        Stored = "BlockStored",
+        Removed = "BlockRemoved",
+        Transferred = "BlockTransferred",
+        Inactive = "BlockInactive",
+        Cleared = "AllBlocksCleared",
+    }
 }
 
 impl Kind {
@@ -86,16 +88,6 @@ impl Kind {
             b"BlockInactive" => Ok(Self::Inactive),
             b"AllBlocksCleared" => Ok(Self::Cleared),
             kind => Err(EventError::unknown_type(kind)),
-        }
-    }
-
-    const fn as_str(self) -> &'static str {
-        match self {
-            Self::Stored => "BlockStored",
-            Self::Removed => "BlockRemoved",
-            Self::Transferred => "BlockTransferred",
-            Self::Inactive => "BlockInactive",
-            Self::Cleared => "AllBlocksCleared",
         }
     }
 }

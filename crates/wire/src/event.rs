@@ -137,7 +137,7 @@ flash_indexer_core::named_enum! {
 impl RemovalReason {
     /// Reason that an engine's text names; none for other texts.
     #[must_use]
-    pub fn named(text: &str) -> Option<Self> {
+    pub fn of_text(text: &str) -> Option<Self> {
         match text.to_ascii_lowercase().as_str() {
             "evicted" | "eviction" | "evict" | "capacity" | "capacity_eviction" => Some(Self::Evicted),
             "demoted" | "demotion" | "demote" | "offloaded" | "moved" => Some(Self::Demoted),

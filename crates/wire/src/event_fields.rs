@@ -120,7 +120,7 @@ fn removed_field<'a>(event: &mut BlockRemoved<'a>, field: &[u8], reader: &mut Re
         }
         b"reason" => {
             let text = fields::lenient(reader, fields::optional_text)?;
-            event.reason = text.and_then(RemovalReason::named);
+            event.reason = text.and_then(RemovalReason::of_text);
         }
         _ => return Ok(false),
     }

@@ -8,8 +8,6 @@ mod query;
 mod span;
 mod stalls;
 
-use std::fmt;
-
 use flash_indexer_sim::workload::{AgenticOptions, AgenticSessions, DocumentPrompts, GeneratedPrompt, MooncakeTrace};
 use flash_indexer_sim::{FleetOptions, HashSeeds, HoleShare, Routing};
 use serde::{Deserialize, Serialize};
@@ -270,11 +268,5 @@ impl Measure {
             Self::Stalls => Some(stalls::under_churn(contender, workload, clock)),
             Self::Memory | Self::MemoryWide | Self::MemorySame => None,
         }
-    }
-}
-
-impl fmt::Display for Measure {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.as_str().fmt(f)
     }
 }

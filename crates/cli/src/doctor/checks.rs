@@ -199,7 +199,7 @@ fn events(observation: &Observation) -> Option<Finding> {
 }
 
 fn engine_kind(observation: &Observation) -> Option<Finding> {
-    let registered = observation.stream.listener.engine?.name();
+    let registered = observation.stream.listener.engine?.as_str();
     let actual = observation.received.engine_of_fields?;
     Some(if registered == actual {
         Finding::ok("engine", format!("registered as {registered}, and the events have its fields"))

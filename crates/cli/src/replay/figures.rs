@@ -33,6 +33,7 @@ impl ReplayReport {
         let (stored, removed, queried) = (play.stored_blocks(), play.removed_blocks(), play.queried_blocks());
         let queries = self.queries.figures();
         let ingest_ns = self.ingest.as_nanos() as f64 / stored.max(1) as f64;
+        let design = design.as_str();
         println!("{design}: {} requests ({} refused), {} events", play.requests.len(), play.refused, play.events.len());
         println!("blocks: {stored} stored, {removed} removed, {queried} queried");
         println!("ingest: {} ns per stored block, removals included", short(ingest_ns));

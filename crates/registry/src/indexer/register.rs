@@ -135,7 +135,7 @@ impl Indexer {
             _ if !is_pulled(&registration.endpoint) => return Ok(()),
             (Some(_), _) => "events that are pulled over HTTP cannot be replayed; leave out replay_endpoint",
             (None, None) => return Ok(()),
-            (None, Some(engine)) if engine == EngineKind::Trtllm.name() => return Ok(()),
+            (None, Some(engine)) if engine == EngineKind::Trtllm.as_str() => return Ok(()),
             (None, Some(_)) => {
                 "events are pulled over HTTP from TensorRT-LLM only; give the ZeroMQ address of the engine, such as tcp://host:5557"
             }
@@ -204,7 +204,7 @@ impl Indexer {
             endpoint,
             replay_endpoint,
             lora_name: registration.lora_name.filter(|name| !name.is_empty()),
-            engine: registration.engine.or_else(|| is_trtllm.then(|| EngineKind::Trtllm.name())),
+            engine: registration.engine.or_else(|| is_trtllm.then(|| EngineKind::Trtllm.as_str())),
             // A routed prompt is stored again if the index may have lost it, and is then still one copy.
             removed_copies: if is_routed { RemovedCopies::All } else { registration.removed_copies },
             extra_keys: registration.extra_keys,

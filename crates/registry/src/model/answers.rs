@@ -331,7 +331,7 @@ mod tests {
         let block_size = BlockSize::new(16).expect("a size");
         let registration = Registration::new(name(instance), ModelKey::new("m", None), endpoint, block_size);
         // Some engines load blocks behind their own.
-        let engine = (instance == 2 || instance == 4).then(|| EngineKind::Sglang.name());
+        let engine = (instance == 2 || instance == 4).then(|| EngineKind::Sglang.as_str());
         Registration { dp_rank: DpRank(dp_rank), shared_caches: shared_caches(instance), engine, ..registration }
     }
 

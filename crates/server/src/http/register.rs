@@ -93,7 +93,7 @@ fn registration(request: RegisterRequest, grant: &Arc<Grant>) -> Result<Registra
         model: request.scope.key(grant)?,
         block_size,
         lora_name: request.lora_name,
-        engine: request.engine.map(EngineKind::name),
+        engine: request.engine.map(EngineKind::as_str),
         removed_copies: request.removal.unwrap_or_default().into(),
         extra_keys: request.extra_keys.unwrap_or_default(),
         cache_blocks: request.cache_blocks,
@@ -162,7 +162,7 @@ async fn ranks_of_vllm(
             dp_rank: rank.dp_rank,
             endpoint: rank.endpoint,
             replay_endpoint: rank.replay_endpoint,
-            engine: Some(EngineKind::Vllm.name()),
+            engine: Some(EngineKind::Vllm.as_str()),
             ..of_request.clone()
         })
         .collect();

@@ -33,26 +33,16 @@ pub enum Action<P> {
     Record(StreamEvent),
 }
 
-/// Reason why the state derived from a stream is cleared.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum ClearReason {
-    /// The publisher has restarted with an empty cache.
-    Restarted,
-    /// The publisher may have restarted during a disconnection, and its replay buffer no longer shows it.
-    EpochUnknown,
-    /// So much of the stream is lost that most of the derived state may be stale.
-    TooMuchLost,
-}
-
-impl ClearReason {
-    /// Name for logs.
-    #[must_use]
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Restarted => "engine_restarted",
-            Self::EpochUnknown => "epoch_unknown",
-            Self::TooMuchLost => "too_many_messages_lost",
-        }
+flash_indexer_core::named_enum! {
+    /// Reason why the state derived from a stream is cleared.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    pub enum ClearReason {
+        /// The publisher has restarted with an empty cache.
+        Restarted = "engine_restarted",
+        /// The publisher may have restarted during a disconnection, and its replay buffer no longer shows it.
+        EpochUnknown = "epoch_unknown",
+        /// So much of the stream is lost that most of the derived state may be stale.
+        TooMuchLost = "too_many_messages_lost",
     }
 }
 
