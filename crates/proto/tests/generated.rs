@@ -8,16 +8,23 @@ const UPDATE: &str = "FLASH_INDEXER_UPDATE_PROTO";
 
 /// Generates the code of all services into a folder.
 fn generate(folder: &Path) {
-    let mut compiler = protox::Compiler::new(["../../proto"]).expect("the folder of the definitions");
-    compiler.include_source_info(true).include_imports(true);
-    compiler.open_files(["indexer.proto", "router.proto"]).expect("valid definitions");
+    let mut compiler = compiler(&["indexer.proto", "router.proto"]);
     fs::write(folder.join("descriptors.bin"), compiler.encode_file_descriptor_set()).expect("written");
-    // The program calls the tokenizer service and the servers of engines, and Envoy the endpoint picker. None is described.
+    // The program calls the tokenizer service and the servers of engines. Neither is described.
     compiler
-        .open_files(["tokenization.proto", "ext_proc.proto", "engine_events.proto", "vllm_control.proto"])
+        .open_files(["tokenization.proto", "engine_events.proto", "vllm_control.proto"])
         .expect("valid definitions");
-    let builder = tonic_prost_build::configure().build_client(true).build_server(true).build_transport(false);
-    builder.out_dir(folder).compile_fds(compiler.file_descriptor_set()).expect("generated");
+    let builder = || tonic_prost_build::configure().build_transport(false).out_dir(folder);
+    builder().compile_fds(compiler.file_descriptor_set()).expect("generated");
+    // Only Envoy calls the endpoint picker.
+    let called_by_envoy = self::compiler(&["ext_proc.proto"]).file_descriptor_set();
+    builder().build_client(false).compile_fds(called_by_envoy).expect("generated");
+}
+
+fn compiler(files: &[&str]) -> protox::Compiler {
+    let mut compiler = protox::Compiler::new(["../../proto"]).expect("the folder of the definitions");
+    compiler.include_source_info(true).include_imports(true).open_files(files).expect("valid definitions");
+    compiler
 }
 
 #[test]

@@ -2,10 +2,9 @@
 
 use flash_indexer_access::{NewToken, Scope};
 use flash_indexer_proto::ext_proc::body_mutation::Mutation;
-use flash_indexer_proto::ext_proc::external_processor_client::ExternalProcessorClient;
 use flash_indexer_proto::ext_proc::processing_mode::BodySendMode;
 use flash_indexer_proto::ext_proc::processing_request::Request;
-use flash_indexer_proto::ext_proc::processing_response::Response;
+use flash_indexer_proto::ext_proc::processing_response::Response as Part;
 use flash_indexer_proto::ext_proc::{
     CommonResponse, HeaderMap, HeaderMutation, HeaderValue, HttpBody, HttpHeaders, HttpTrailers, Metadata,
     ProcessingRequest, ProcessingResponse, ProtocolConfiguration,
@@ -16,8 +15,11 @@ use flash_indexer_server::{EndpointPickerOptions, OtlpOptions, ServerOptions};
 use flash_indexer_test_support::wait_for;
 use serde_json::json;
 use tokio::sync::mpsc;
+use tonic::client::Grpc;
+use tonic::codegen::http::uri::PathAndQuery;
 use tonic::transport::Channel;
-use tonic::{Code, Streaming};
+use tonic::{Code, Status, Streaming};
+use tonic_prost::ProstCodec;
 
 use crate::grpc::Sent;
 use crate::support::fake_collector::{FakeCollector, hex};
@@ -52,6 +54,17 @@ fn register(service: &Service, instance: &str, model: &str) {
     assert_eq!(service.post("/register", &body).0, 201);
 }
 
+/// Calls the picker as Envoy does.
+async fn process(
+    channel: Channel,
+    request: tonic::Request<Sent<ProcessingRequest>>,
+) -> Result<Streaming<ProcessingResponse>, Status> {
+    let mut client = Grpc::new(channel);
+    client.ready().await.map_err(|error| Status::unknown(error.to_string()))?;
+    let path = PathAndQuery::from_static("/envoy.service.ext_proc.v3.ExternalProcessor/Process");
+    client.streaming(request, path, ProstCodec::default()).await.map(tonic::Response::into_inner)
+}
+
 /// One HTTP request at a gateway.
 struct Exchange<'s> {
     service: &'s Service,
@@ -70,7 +83,7 @@ impl<'s> Exchange<'s> {
         let (requests, sent) = mpsc::channel(64);
         let responses = service.block_on(async {
             let channel = endpoint.connect().await.expect("a connection");
-            ExternalProcessorClient::new(channel).process(Sent(sent)).await.expect("a stream").into_inner()
+            process(channel, tonic::Request::new(Sent(sent))).await.expect("a stream")
         });
         let config = ProtocolConfiguration { request_body_mode: request.into(), response_body_mode: response.into() };
         Self { service, requests, responses, config: Some(config), metadata: None, trace_parent: None }
@@ -120,14 +133,14 @@ impl<'s> Exchange<'s> {
         self.service.block_on(next).expect("no error")
     }
 
-    fn response(&mut self) -> Response {
+    fn response(&mut self) -> Part {
         self.next().expect("a response").response.expect("a part")
     }
 
     /// The address in the answer to the request's headers.
     fn destination(&mut self) -> String {
         let answer = self.next().expect("a response");
-        let Some(Response::RequestHeaders(headers)) = &answer.response else { panic!("{answer:?}") };
+        let Some(Part::RequestHeaders(headers)) = &answer.response else { panic!("{answer:?}") };
         destination(&answer, headers.response.as_ref())
     }
 
@@ -135,7 +148,7 @@ impl<'s> Exchange<'s> {
     fn returned_body(&mut self) -> Vec<u8> {
         let mut returned = Vec::new();
         loop {
-            let Response::RequestBody(body) = self.response() else { panic!("a part of the body") };
+            let Part::RequestBody(body) = self.response() else { panic!("a part of the body") };
             let (chunk, is_end) = streamed(body.response);
             returned.extend(chunk);
             if is_end {
@@ -247,9 +260,9 @@ fn a_streamed_body_goes_to_the_instance_that_holds_its_prefix() {
     with_trailers.send_body(&completion(&[1, 2, 3]), false);
     with_trailers.send(Request::RequestTrailers(HttpTrailers::default()));
     assert_eq!(with_trailers.destination(), address_of(&holder));
-    let Response::RequestBody(sent_back) = with_trailers.response() else { panic!("the body") };
+    let Part::RequestBody(sent_back) = with_trailers.response() else { panic!("the body") };
     assert_eq!(streamed(sent_back.response), (completion(&[1, 2, 3]), false));
-    assert!(matches!(with_trailers.response(), Response::RequestTrailers(_)));
+    assert!(matches!(with_trailers.response(), Part::RequestTrailers(_)));
 
     // What is in flight with the holder outweighs a single block.
     let other = Exchange::duplex(&service).complete(&completion(&[1]));
@@ -263,11 +276,11 @@ fn a_buffered_body_is_answered_with_the_destination() {
     holder.say(&service, 0, &[stored(None, &[1, 2, 3])]);
     let mut exchange = Exchange::new(&service, BodySendMode::Buffered, BodySendMode::None);
     exchange.send_headers(COMPLETIONS, false);
-    let Response::RequestHeaders(headers) = exchange.response() else { panic!("an answer to the headers") };
+    let Part::RequestHeaders(headers) = exchange.response() else { panic!("an answer to the headers") };
     assert_eq!(headers.response, Some(CommonResponse::default()), "it continues");
     exchange.send_body(&completion(&[1, 2, 3]), true);
     let answer = exchange.next().expect("an answer");
-    let Some(Response::RequestBody(body)) = &answer.response else { panic!("{answer:?}") };
+    let Some(Part::RequestBody(body)) = &answer.response else { panic!("{answer:?}") };
     assert_eq!(destination(&answer, body.response.as_ref()), address_of(&holder));
 }
 
@@ -279,13 +292,13 @@ fn a_gateway_that_sends_no_body_is_asked_for_it_and_has_a_destination_without_it
     let mut exchange = Exchange::new(&service, BodySendMode::None, BodySendMode::None);
     exchange.send_headers(COMPLETIONS, false);
     let answer = exchange.next().expect("an answer");
-    let Some(Response::RequestHeaders(headers)) = &answer.response else { panic!("{answer:?}") };
+    let Some(Part::RequestHeaders(headers)) = &answer.response else { panic!("{answer:?}") };
     destination(&answer, headers.response.as_ref());
     assert_eq!(answer.mode_override.expect("another mode").request_body_mode(), BodySendMode::Buffered);
     assert_eq!((picks(&service, "body_not_sent"), in_flight(&service)), (1.0, 1));
     exchange.send_body(&completion(&[1, 2, 3]), true);
     let answer = exchange.next().expect("an answer");
-    let Some(Response::RequestBody(body)) = &answer.response else { panic!("{answer:?}") };
+    let Some(Part::RequestBody(body)) = &answer.response else { panic!("{answer:?}") };
     assert_eq!(destination(&answer, body.response.as_ref()), address_of(&holder));
     assert_eq!(in_flight(&service), 1, "the first choice is no load any more");
 }
@@ -332,10 +345,10 @@ fn a_request_that_cannot_be_scored_goes_to_the_instance_of_least_load() {
     // A buffered body arrives in one message.
     let mut buffered = Exchange::new(&service, BodySendMode::Buffered, BodySendMode::None);
     buffered.send_headers(COMPLETIONS, false);
-    assert!(matches!(buffered.response(), Response::RequestHeaders(_)));
+    assert!(matches!(buffered.response(), Part::RequestHeaders(_)));
     buffered.send_body(&large, true);
     let answer = buffered.next().expect("an answer");
-    let Some(Response::RequestBody(body)) = &answer.response else { panic!("{answer:?}") };
+    let Some(Part::RequestBody(body)) = &answer.response else { panic!("{answer:?}") };
     destination(&answer, body.response.as_ref());
     assert_eq!(picks(&service, "too_large"), 2.0);
 }
@@ -375,7 +388,7 @@ fn a_subset_limits_the_choice() {
 
 /// The status with which the client is answered, after which the stream ends.
 fn refusal(exchange: &mut Exchange<'_>) -> i32 {
-    let Response::ImmediateResponse(refusal) = exchange.response() else { panic!("a refusal") };
+    let Part::ImmediateResponse(refusal) = exchange.response() else { panic!("a refusal") };
     let error: serde_json::Value = serde_json::from_slice(&refusal.body).expect("JSON");
     let code = refusal.status.expect("a status").code;
     assert_eq!(error["error"]["code"], code);
@@ -429,12 +442,12 @@ fn a_response_is_passed_on_as_it_comes_and_its_end_ends_the_load() {
     let mut exchange = Exchange::duplex(&service);
     exchange.complete(&completion(&[1, 2]));
     exchange.send(Request::ResponseHeaders(HttpHeaders::default()));
-    assert!(matches!(exchange.response(), Response::ResponseHeaders(_)));
+    assert!(matches!(exchange.response(), Part::ResponseHeaders(_)));
     assert_eq!(prefill(), 2);
     for (part, is_end) in [("data: 1\n\n", false), ("data: 2\n\n", false), ("", true)] {
         assert_eq!(in_flight(&service), 1);
         exchange.send(Request::ResponseBody(HttpBody { body: part.as_bytes().to_vec(), end_of_stream: is_end }));
-        let Response::ResponseBody(body) = exchange.response() else { panic!("a part of the body") };
+        let Part::ResponseBody(body) = exchange.response() else { panic!("a part of the body") };
         assert_eq!(streamed(body.response), (part.as_bytes().to_vec(), is_end));
         assert_eq!(prefill(), 0, "the first token has arrived");
     }
@@ -451,7 +464,7 @@ fn a_response_is_passed_on_as_it_comes_and_its_end_ends_the_load() {
     assert_eq!(mode.response_body_mode(), BodySendMode::None);
     assert_eq!(in_flight(&service), 1);
     buffered.send(Request::ResponseTrailers(HttpTrailers::default()));
-    assert!(matches!(buffered.response(), Response::ResponseTrailers(_)));
+    assert!(matches!(buffered.response(), Part::ResponseTrailers(_)));
     assert_eq!(in_flight(&service), 0);
 }
 
@@ -497,7 +510,7 @@ fn a_stream_needs_a_permitted_token() {
         service.block_on(async {
             let channel = Channel::from_shared(format!("http://{address}")).expect("an address");
             let channel = channel.connect().await.expect("a connection");
-            ExternalProcessorClient::new(channel).process(request).await.map(|_| ()).map_err(|status| status.code())
+            process(channel, request).await.map(|_| ()).map_err(|status| status.code())
         })
     };
     assert_eq!(open(None), Err(Code::Unauthenticated));
