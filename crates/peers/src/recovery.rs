@@ -328,7 +328,7 @@ impl DumpLoader<'_> {
             None => self.recovery.indexer.instances(Some(&record.model_name), Some(&record.tenant_id)).iter().any(
                 |report| {
                     report.instance == record.instance_id
-                        && report.listeners.values().any(|listener| listener.replay_endpoint.is_some())
+                        && report.listeners.values().any(|listener| listener.options.replay_endpoint.is_some())
                 },
             ),
         };

@@ -2,14 +2,14 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::num::NonZeroUsize;
 
 use flash_indexer_core::{DpRank, WorkerRank};
-use flash_indexer_types::{ConnectionStatus, Removal, SharedCaches, Trust};
+use flash_indexer_types::{ConnectionStatus, Trust};
 use flash_indexer_wire::{Pending, plural};
 
 use super::Listener;
 use super::activity::RankActivity;
+use super::options::ListenerOptions;
 
 /// Progress of a running replay.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -42,16 +42,8 @@ pub struct CatchingUp {
 pub struct ListenerReport {
     /// The discovery source that owns the registration; none for a manual one.
     pub source: Option<String>,
-    /// Endpoint of the event stream.
-    pub endpoint: String,
-    /// Endpoint that replays messages.
-    pub replay_endpoint: Option<String>,
-    /// Kind of the engine, if it is registered.
-    pub engine: Option<&'static str>,
-    /// LoRA adapter of blocks that name none.
-    pub lora_name: Option<String>,
-    /// Copies that one removal event of the engine removes.
-    pub removal: Removal,
+    /// Options that the listener is registered with.
+    pub options: ListenerOptions,
     /// State of the connection.
     pub status: ConnectionStatus,
     /// Sequence number of the last applied message.
@@ -68,12 +60,6 @@ pub struct ListenerReport {
     pub trust: Trust,
     /// Progress of a running replay; absent while none runs.
     pub replay: Option<ReplayProgress>,
-    /// Whether the engine is registered with extra keys; absent if not.
-    pub extra_keys: bool,
-    /// Blocks that the cache of an engine without events has room for, if they are registered.
-    pub cache_blocks: Option<NonZeroUsize>,
-    /// Caches of hosts and pools that the rank is attached to.
-    pub shared_caches: SharedCaches,
     /// Whether the rank holds more blocks than its bounded index keeps; absent if not.
     pub partial: bool,
     /// Rejected messages and events, by reason.
@@ -90,11 +76,7 @@ impl Listener {
         let elapsed = status.last_message.map(|at| at.elapsed().as_millis());
         ListenerReport {
             source: None,
-            endpoint: self.options.endpoint.clone(),
-            replay_endpoint: self.options.replay_endpoint.clone(),
-            engine: self.options.engine,
-            lora_name: self.options.lora_name.clone(),
-            removal: self.options.removed_copies.into(),
+            options: self.options.clone(),
             status: status.connection,
             last_seq: status.last_sequence,
             received_seq: self.state.activity.last_received(),
@@ -103,9 +85,6 @@ impl Listener {
             gaps: status.gaps,
             trust,
             replay: status.progress(),
-            extra_keys: self.options.extra_keys,
-            cache_blocks: self.options.cache_blocks,
-            shared_caches: self.options.shared_caches.clone(),
             partial: self.model.is_partial(WorkerRank { worker: self.worker, dp_rank }),
             rejected: status.rejected.clone(),
             last_error: match self.options.is_pulled() || self.options.is_streamed() {

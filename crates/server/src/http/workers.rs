@@ -56,7 +56,8 @@ pub(super) async fn list(
         // An instance that is known only from a dump has no listener.
         let status = unconnected.or_else(|| states().next()).unwrap_or(ConnectionStatus::Disconnected);
         let (instance_id, block_size) = (report.instance, report.block_size.tokens());
-        let endpoints = report.listeners.iter().map(|(rank, listener)| (rank.0, listener.endpoint.clone())).collect();
+        let endpoints =
+            report.listeners.iter().map(|(rank, listener)| (rank.0, listener.options.endpoint.clone())).collect();
         let sizes = report.sizes;
         let listeners = report
             .listeners
@@ -79,13 +80,14 @@ pub(super) async fn list(
 }
 
 fn listener(report: ListenerReport, size: RankSize) -> Listener {
+    let options = report.options;
     Listener {
         source: report.source,
-        endpoint: report.endpoint,
-        replay_endpoint: report.replay_endpoint,
-        engine: report.engine.and_then(EngineKind::named),
-        lora_name: report.lora_name,
-        removal: report.removal,
+        endpoint: options.endpoint,
+        replay_endpoint: options.replay_endpoint,
+        engine: options.engine.and_then(EngineKind::named),
+        lora_name: options.lora_name,
+        removal: options.removed_copies.into(),
         status: report.status,
         last_seq: report.last_seq,
         last_event_ms_ago: report.last_event_ms_ago,
@@ -97,9 +99,9 @@ fn listener(report: ListenerReport, size: RankSize) -> Listener {
         gaps: report.gaps,
         trust: report.trust,
         replay: report.replay.map(|ReplayProgress { applied, published }| Replay { applied, published }),
-        extra_keys: report.extra_keys,
-        cache_blocks: report.cache_blocks,
-        shared_caches: report.shared_caches.ids().to_vec(),
+        extra_keys: options.extra_keys,
+        cache_blocks: options.cache_blocks,
+        shared_caches: options.shared_caches.ids().to_vec(),
         partial: report.partial,
         rejected: report.rejected.into_iter().map(|(reason, count)| (reason.to_owned(), count)).collect(),
         last_error: report.last_error,
