@@ -73,6 +73,11 @@ impl ApiError {
         Self::new(StatusCode::UNPROCESSABLE_ENTITY, message)
     }
 
+    /// The error for a request without a field, or without any of several alternatives.
+    pub(super) fn missing_field(names: &str) -> Self {
+        Self::unprocessable(format!("the request does not fit: missing field {names}"))
+    }
+
     /// The error for `after` in a request whose prompt is sent whole.
     pub(super) fn whole_prompt_needed() -> Self {
         Self::unprocessable("the request does not fit: `after` is for queries; send the whole prompt")

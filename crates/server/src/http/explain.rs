@@ -73,11 +73,7 @@ fn question(request: ExplainRequest, grant: &Arc<Grant>) -> Result<ExplainQuesti
         (Some(_), Some(_)) => {
             return Err(ApiError::bad_request("token_ids and block_hashes are two forms of one prompt: give one"));
         }
-        (None, None) => {
-            return Err(ApiError::unprocessable(
-                "the request does not fit: missing field `token_ids`, or `block_hashes`",
-            ));
-        }
+        (None, None) => return Err(ApiError::missing_field("`token_ids`, or `block_hashes`")),
     };
     let instance = request.instance_id.map(GivenInstanceId::checked).transpose()?;
     Ok(ExplainQuestion { key: request.scope.key(grant)?, prompt, instance })

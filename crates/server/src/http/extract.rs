@@ -58,15 +58,20 @@ impl FromRequestParts<Arc<Api>> for Access {
     }
 }
 
-/// Extractor of a client's address; none in tests without a socket.
-pub(super) struct Client(pub(super) Option<IpAddr>);
+/// Extractor of the service, the grant of a request's token, and the address of its client, which tests without a socket lack.
+pub(crate) struct Caller {
+    pub(crate) api: Arc<Api>,
+    pub(crate) grant: Arc<Grant>,
+    pub(crate) client: Option<IpAddr>,
+}
 
-impl<S: Send + Sync> FromRequestParts<S> for Client {
+impl FromRequestParts<Arc<Api>> for Caller {
     type Rejection = ApiError;
 
-    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, ApiError> {
+    async fn from_request_parts(parts: &mut Parts, api: &Arc<Api>) -> Result<Self, ApiError> {
+        let Access(grant) = Access::from_request_parts(parts, api).await?;
         let connection = parts.extensions.get::<ConnectInfo<ConnectionHandle>>();
-        Ok(Self(connection.map(|info| info.0.client())))
+        Ok(Self { api: Arc::clone(api), grant, client: connection.map(|info| info.0.client()) })
     }
 }
 

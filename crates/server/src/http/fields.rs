@@ -36,7 +36,7 @@ pub(crate) trait CheckedScope: Sized {
 }
 
 fn required(model: Option<String>) -> Result<String, ApiError> {
-    let model = model.ok_or_else(|| ApiError::unprocessable("the request does not fit: missing field `model_name`"))?;
+    let model = model.ok_or_else(|| ApiError::missing_field("`model_name`"))?;
     match model.is_empty() {
         // Most likely an unset shell variable.
         true => Err(ApiError::unprocessable("model_name must not be empty: give the name that routers ask for")),

@@ -73,6 +73,7 @@ use tracing::{Instrument, debug, debug_span, field};
 pub(crate) use self::dashboard::sample;
 pub(crate) use self::error::ApiError;
 use self::error::DeniedReason;
+pub(crate) use self::extract::Caller;
 pub(crate) use self::openai_prompt::{OpenAiEndpoint, tokenize_openai};
 pub(crate) use self::pick::{NOT_IN_FLIGHT, none_ready};
 pub(crate) use self::prompt_body::TokenizedPrompt;

@@ -10,8 +10,8 @@ use flash_indexer_types::ModelKey;
 use serde_json::value::RawValue;
 
 use super::error::ApiError;
-use super::extract::{parse, unfit};
-use super::prompt_body::{Caller, PromptOutput, TokenizedPrompt, tokenize};
+use super::extract::{Caller, parse, unfit};
+use super::prompt_body::{PromptOutput, TokenizedPrompt, tokenize};
 
 /// Endpoint of an engine whose requests have a prompt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -38,7 +38,7 @@ pub(crate) async fn tokenize_openai(
     (endpoint, body): (OpenAiEndpoint, &[u8]),
     tenant_id: &str,
     base_model: Option<&ModelKey>,
-    caller: Caller<'_>,
+    caller: &Caller,
 ) -> Result<TokenizedPrompt, ApiError> {
     let parse = stage(Stage::Parse);
     let (given, json) = match engine_fields(body, endpoint) {
@@ -50,15 +50,15 @@ pub(crate) async fn tokenize_openai(
     };
     drop(parse);
     let body = json.as_deref().unwrap_or(body);
-    let missing = |field| ApiError::unprocessable(format!("the request does not fit: missing field `{field}`"));
     let (prompt, messages) = match endpoint {
-        OpenAiEndpoint::ChatCompletions => (None, Some(given.messages.ok_or_else(|| missing("messages"))?)),
-        OpenAiEndpoint::Completions => (Some(given.prompt.ok_or_else(|| missing("prompt"))?), None),
+        OpenAiEndpoint::ChatCompletions => {
+            (None, Some(given.messages.ok_or_else(|| ApiError::missing_field("`messages`"))?))
+        }
+        OpenAiEndpoint::Completions => (Some(given.prompt.ok_or_else(|| ApiError::missing_field("`prompt`"))?), None),
     };
-    let model = given.model.ok_or_else(|| missing("model"))?;
+    let model = given.model.ok_or_else(|| ApiError::missing_field("`model`"))?;
     let key = ModelKey::new(model, Some(tenant_id.to_owned()));
-    let (api, ..) = caller;
-    let is_registered = api.indexer.block_size_of(&key).is_some();
+    let is_registered = caller.api.indexer.block_size_of(&key).is_some();
     let (model_name, lora_name) = match base_model.filter(|_| !is_registered) {
         Some(base) => (base.model_name.clone(), Some(key.model_name)),
         None => (key.model_name, None),

@@ -13,10 +13,10 @@ use flash_indexer_types::GivenInstanceId;
 
 use super::Api;
 use super::error::ApiError;
-use super::extract::{Access, Body, Client};
+use super::extract::{Access, Body, Caller};
 use super::fields::{CheckedScope, store_status};
 use super::prompt::{ParsedRequest, PromptBody};
-use super::prompt_body::{Caller, PromptOutput, tokenize};
+use super::prompt_body::{PromptOutput, tokenize};
 use crate::pick_options::{GivenPickOptions, PickOptionsError};
 
 /// Error of the end of a request that is not in flight.
@@ -36,22 +36,16 @@ impl From<PickOptionsError> for ApiError {
     }
 }
 
-pub(super) async fn pick(
-    State(api): State<Arc<Api>>,
-    Access(grant): Access,
-    Client(client): Client,
-    body: PromptBody,
-) -> Result<Response, ApiError> {
-    body.answer(async move |prompted| pick_instance((&api, &grant, client), prompted).await).await
+pub(super) async fn pick(caller: Caller, body: PromptBody) -> Result<Response, ApiError> {
+    body.answer(async move |prompted| pick_instance(&caller, prompted).await).await
 }
 
 async fn pick_instance(
-    caller: Caller<'_>,
+    caller: &Caller,
     ParsedRequest { mut request, json }: ParsedRequest<PromptFields>,
 ) -> Result<Json<Pick>, ApiError> {
     if !request.has_prompt() {
-        let missing = "the request does not fit: missing field `token_ids`, `prompt` or `messages`";
-        return Err(ApiError::unprocessable(missing));
+        return Err(ApiError::missing_field("`token_ids`, `prompt` or `messages`"));
     }
     let pods = request.pods.take().unwrap_or_default().into_iter().map(GivenInstanceId::checked);
     let pods = InstanceFilter::of(pods.collect::<Result<Vec<_>, _>>()?.iter().map(|pod| pod.as_key().to_owned()));
@@ -65,8 +59,7 @@ async fn pick_instance(
     let options = options.checked()?;
     let (request_id, detail) = (request.request_id.take(), request.detail == Some(true));
     let prompt = tokenize(request, caller, &json, PromptOutput::Tokens).await?;
-    let (api, ..) = caller;
-    let picked = api.indexer.pick(&prompt.key, prompt.as_prompt(), pods, options, request_id.as_deref()).await?;
+    let picked = caller.api.indexer.pick(&prompt.key, prompt.as_prompt(), pods, options, request_id.as_deref()).await?;
     let weights = options.weights;
     let shown = |candidate: &Candidate| PickCandidate {
         pod: candidate.instance.clone(),

@@ -1,10 +1,8 @@
 //! The body of requests with a prompt: tokens, a text or a chat.
 
-use std::net::IpAddr;
 use std::sync::{Arc, OnceLock};
 use std::time::SystemTime;
 
-use flash_indexer_access::Grant;
 use flash_indexer_api::{ModelScope, PartialPrompt, PromptFields};
 use flash_indexer_engine_chats::{Chat, ChatEngine, CompletionPrompt, LaxBool, LaxInteger, Rendering, TruncationSide};
 use flash_indexer_prompt::tokenize::{Prompt, PromptOptions, SpecialTokens};
@@ -14,9 +12,8 @@ use flash_indexer_types::ModelKey;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
-use super::Api;
 use super::error::ApiError;
-use super::extract::unfit;
+use super::extract::{Caller, unfit};
 use super::fields::CheckedScope;
 use crate::engines::{chat_engine, media_reason};
 
@@ -71,9 +68,6 @@ impl TokenizedPrompt {
     }
 }
 
-/// The service, the grant of a request's token, and the address of its client.
-pub(crate) type Caller<'c> = (&'c Api, &'c Arc<Grant>, Option<IpAddr>);
-
 /// A value as the engines' request models read it.
 pub(super) fn lax<T: DeserializeOwned>(value: Option<Value>, field: &str) -> Result<Option<T>, ApiError> {
     let read = |value| T::deserialize(value);
@@ -85,7 +79,7 @@ pub(super) fn lax<T: DeserializeOwned>(value: Option<Value>, field: &str) -> Res
 /// Tokenizes a prompt. `body` is the body of the fields; a chat is parsed from it.
 pub(super) async fn tokenize(
     fields: PromptFields,
-    (api, grant, client): Caller<'_>,
+    Caller { api, grant, client }: &Caller,
     body: &[u8],
     output: PromptOutput,
 ) -> Result<TokenizedPrompt, ApiError> {
@@ -141,7 +135,7 @@ pub(super) async fn tokenize(
             }
             text = (output == PromptOutput::Rendering).then(|| given.clone());
             let model = (&*api.indexer, &*key.model_name);
-            let ids = api.texts.tokenize(model, client, Prompt::Text(given), options).await?.ids;
+            let ids = api.texts.tokenize(model, *client, Prompt::Text(given), options).await?.ids;
             api.access.charge(&key, ids.len());
             ids
         }
@@ -156,7 +150,7 @@ pub(super) async fn tokenize(
                 chat = Some((engine, slot));
             }
             let model = (&*api.indexer, &*key.model_name);
-            let tokenized = api.texts.tokenize(model, client, Prompt::Chat(Box::new(prompt)), options).await?;
+            let tokenized = api.texts.tokenize(model, *client, Prompt::Chat(Box::new(prompt)), options).await?;
             api.access.charge(&key, tokenized.ids.len());
             media = tokenized.media;
             tokenized.ids

@@ -58,11 +58,8 @@ pub(super) async fn register(
 
 /// The registration of a request. Its endpoint is the one that the request names.
 fn registration(request: RegisterRequest, grant: &Arc<Grant>) -> Result<Registration, ApiError> {
-    let block_size = request.block_size.ok_or_else(|| {
-        ApiError::unprocessable(
-            "the request does not fit: missing field `block_size`: give the engine's block size in tokens",
-        )
-    })?;
+    let missing = || ApiError::missing_field("`block_size`: give the engine's block size in tokens");
+    let block_size = request.block_size.ok_or_else(missing)?;
     let block_size = BlockSize::new(block_size).ok_or_else(|| {
         ApiError::unprocessable("block_size must be at least 1: give the engine's block size in tokens")
     })?;
@@ -70,8 +67,8 @@ fn registration(request: RegisterRequest, grant: &Arc<Grant>) -> Result<Registra
         (Some(endpoint), Events::Published) => endpoint,
         (None, Events::None) => NO_EVENTS.to_owned(),
         (None, Events::Published) => {
-            let error = "missing field `endpoint`: give the endpoint of the engine's events, or \"events\": \"none\"";
-            return Err(ApiError::unprocessable(format!("the request does not fit: {error}")));
+            let missing = "`endpoint`: give the endpoint of the engine's events, or \"events\": \"none\"";
+            return Err(ApiError::missing_field(missing));
         }
         (Some(_), Events::None) => {
             let error =

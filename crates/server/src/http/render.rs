@@ -1,30 +1,21 @@
 //! `/render` and `/tokenize`: the rendering and the tokens of a prompt, for debugging.
 
-use std::sync::Arc;
-
 use axum::Json;
-use axum::extract::State;
 use axum::response::Response;
 use chat_template::Json as TemplateJson;
 use flash_indexer_api::{self as api, PromptFields};
 use flash_indexer_engine_chats::{ContentFormat, PreparedChat};
 use serde::Serialize;
 
-use super::Api;
 use super::error::ApiError;
-use super::extract::{Access, Client};
+use super::extract::Caller;
 use super::prompt::{ParsedRequest, PromptBody};
-use super::prompt_body::{self, Caller, PromptOutput, TokenizedPrompt};
+use super::prompt_body::{self, PromptOutput, TokenizedPrompt};
 use crate::engines::engine_name;
 
-pub(super) async fn tokenize(
-    State(server): State<Arc<Api>>,
-    Access(grant): Access,
-    Client(client): Client,
-    body: PromptBody,
-) -> Result<Response, ApiError> {
+pub(super) async fn tokenize(caller: Caller, body: PromptBody) -> Result<Response, ApiError> {
     let answer = async move |prompted| {
-        let prompt = read((&server, &grant, client), prompted, PromptOutput::Tokens).await?;
+        let prompt = read(&caller, prompted, PromptOutput::Tokens).await?;
         let partial = prompt.partial(None);
         Ok(Json(api::TokenizedPrompt { count: prompt.tokens.len(), tokens: prompt.tokens, partial }))
     };
@@ -53,17 +44,12 @@ pub(super) struct RenderResponse {
     partial: Option<api::PartialPrompt>,
 }
 
-pub(super) async fn render(
-    State(server): State<Arc<Api>>,
-    Access(grant): Access,
-    Client(client): Client,
-    body: PromptBody,
-) -> Result<Response, ApiError> {
-    body.answer(async move |prompted| answer_rendering((&server, &grant, client), prompted).await).await
+pub(super) async fn render(caller: Caller, body: PromptBody) -> Result<Response, ApiError> {
+    body.answer(async move |prompted| answer_rendering(&caller, prompted).await).await
 }
 
 async fn answer_rendering(
-    caller: Caller<'_>,
+    caller: &Caller,
     prompted: ParsedRequest<PromptFields>,
 ) -> Result<Json<RenderResponse>, ApiError> {
     let prompt = read(caller, prompted, PromptOutput::Rendering).await?;
@@ -92,13 +78,12 @@ fn shown(values: &[TemplateJson]) -> Vec<TemplateJson> {
 }
 
 async fn read(
-    caller: Caller<'_>,
+    caller: &Caller,
     ParsedRequest { request, json }: ParsedRequest<PromptFields>,
     output: PromptOutput,
 ) -> Result<TokenizedPrompt, ApiError> {
     if !request.has_prompt() {
-        let missing = "the request does not fit: missing field `messages`, `prompt` or `token_ids`";
-        return Err(ApiError::unprocessable(missing));
+        return Err(ApiError::missing_field("`messages`, `prompt` or `token_ids`"));
     }
     prompt_body::tokenize(request, caller, &json, output).await
 }

@@ -1,11 +1,10 @@
 //! `/score_completions`, `/score_chat_completions` and `/predict`: scores of instances, and predictions from routers.
 
 use std::num::NonZeroUsize;
-use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Json;
-use axum::extract::{Request, State};
+use axum::extract::Request;
 use axum::http::{HeaderName, HeaderValue};
 use axum::response::{IntoResponse, Response};
 use flash_indexer_api::{PartialPrompt, PodDetail, PodScores, Prediction, PromptFields, StoreStatus, SuccessStatus};
@@ -14,53 +13,42 @@ use flash_indexer_registry::{InstanceFilter, InstanceScore, ScoreOptions};
 use flash_indexer_traces::{Stage, stage};
 use flash_indexer_types::{GivenInstanceId, InstanceId};
 
-use super::Api;
 use super::content::Accepted;
 use super::error::ApiError;
-use super::extract::{self, Access, Client, parse, parse_lenient};
+use super::extract::{self, Caller, parse, parse_lenient};
 use super::fields::store_status;
 use super::prompt::{ParsedRequest, PromptBody};
-use super::prompt_body::{Caller, PromptOutput, lax, tokenize};
+use super::prompt_body::{PromptOutput, lax, tokenize};
 
-pub(super) async fn completions(
-    State(api): State<Arc<Api>>,
-    Access(grant): Access,
-    Client(client): Client,
-    body: PromptBody,
-) -> Result<Response, ApiError> {
+pub(super) async fn completions(caller: Caller, body: PromptBody) -> Result<Response, ApiError> {
     let answer = async move |ParsedRequest { request, json }: ParsedRequest<PromptFields>| {
         if request.token_ids.is_none() && request.prompt.is_none() {
-            return Err(ApiError::unprocessable("the request does not fit: missing field `prompt`, or `token_ids`"));
+            return Err(ApiError::missing_field("`prompt`, or `token_ids`"));
         }
-        score((&api, &grant, client), request, &json).await
+        score(&caller, request, &json).await
     };
     body.answer(answer).await
 }
 
-pub(super) async fn chat_completions(
-    State(api): State<Arc<Api>>,
-    Access(grant): Access,
-    Client(client): Client,
-    request: Request,
-) -> Result<Response, ApiError> {
-    let body = extract::receive(request, &api, Accepted::Json).await?;
+pub(super) async fn chat_completions(caller: Caller, request: Request) -> Result<Response, ApiError> {
+    let body = extract::receive(request, &caller.api, Accepted::Json).await?;
     let answer = async move |_, body: Vec<u8>| {
         let (request, body): (PromptFields, _) = {
             let _parse = stage(Stage::Parse);
             parse_lenient(body, |json| parse(json))?
         };
         if request.messages.is_none() {
-            return Err(ApiError::unprocessable("the request does not fit: missing field `messages`"));
+            return Err(ApiError::missing_field("`messages`"));
         }
-        let scores = score((&api, &grant, client), request, &body).await?;
+        let scores = score(&caller, request, &body).await?;
         let _answer = stage(Stage::Answer);
         Ok(scores.into_response())
     };
     body.process(answer).await
 }
 
-async fn score(caller: Caller<'_>, mut request: PromptFields, body: &[u8]) -> Result<ScoreResponse, ApiError> {
-    let (api, ..) = caller;
+async fn score(caller: &Caller, mut request: PromptFields, body: &[u8]) -> Result<ScoreResponse, ApiError> {
+    let indexer = &caller.api.indexer;
     let pods = request.pods.take().unwrap_or_default().into_iter().map(GivenInstanceId::checked);
     let pods = pods.collect::<Result<Vec<_>, _>>()?;
     let instances = InstanceFilter::of(pods.iter().map(|pod| pod.as_key().to_owned()));
@@ -69,12 +57,12 @@ async fn score(caller: Caller<'_>, mut request: PromptFields, body: &[u8]) -> Re
     let options = ScoreOptions { instances, top_k };
     let (detail, record) = (request.detail, request.record == Some(true));
     let prompt = tokenize(request, caller, body, PromptOutput::Tokens).await?;
-    let scores = api.indexer.score(&prompt.key, prompt.as_prompt(), &options).await?;
+    let scores = indexer.score(&prompt.key, prompt.as_prompt(), &options).await?;
     // Of equal scores, the first by name.
     let best = scores.instances.iter().rev().max_by(|a, b| a.score.total_cmp(&b.score)).filter(|_| record);
     let recorded = best.map(|best| best.instance.clone());
     if let Some(recorded) = &recorded {
-        api.indexer.predict(&prompt.key, prompt.as_prompt(), recorded, None).await?;
+        indexer.predict(&prompt.key, prompt.as_prompt(), recorded, None).await?;
     }
     let store = store_status(scores.store);
     let partial = prompt.partial(Some(scores.blocks));
@@ -130,32 +118,26 @@ fn pod_detail(pod: &InstanceScore) -> PodDetail {
     PodDetail { score, held_blocks, predicted_blocks, trust, partial, shared_caches }
 }
 
-pub(super) async fn predict(
-    State(api): State<Arc<Api>>,
-    Access(grant): Access,
-    Client(client): Client,
-    body: PromptBody,
-) -> Result<Response, ApiError> {
-    body.answer(async move |prompted| record_prediction((&api, &grant, client), prompted).await).await
+pub(super) async fn predict(caller: Caller, body: PromptBody) -> Result<Response, ApiError> {
+    body.answer(async move |prompted| record_prediction(&caller, prompted).await).await
 }
 
 async fn record_prediction(
-    caller: Caller<'_>,
+    caller: &Caller,
     ParsedRequest { mut request, json }: ParsedRequest<PromptFields>,
 ) -> Result<Json<Prediction>, ApiError> {
-    let missing = |field| ApiError::unprocessable(format!("the request does not fit: missing field {field}"));
     if !request.has_prompt() {
-        return Err(missing("`token_ids`, `prompt` or `messages`"));
+        return Err(ApiError::missing_field("`token_ids`, `prompt` or `messages`"));
     }
-    let pod = request.pod.take().ok_or_else(|| missing("`pod`"))?.checked()?;
+    let pod = request.pod.take().ok_or_else(|| ApiError::missing_field("`pod`"))?.checked()?;
     let (ttl, request_id) = (request.ttl_ms.map(Duration::from_millis), request.request_id.take());
     let prompt = tokenize(request, caller, &json, PromptOutput::Tokens).await?;
-    let (api, ..) = caller;
+    let indexer = &caller.api.indexer;
     if let Some(request_id) = request_id {
         // Before the prediction, after which no block would have to be computed.
-        api.indexer.begin_request(&prompt.key, prompt.as_prompt(), &pod, &request_id).await?;
+        indexer.begin_request(&prompt.key, prompt.as_prompt(), &pod, &request_id).await?;
     }
-    let predicted = api.indexer.predict(&prompt.key, prompt.as_prompt(), &pod, ttl).await?;
+    let predicted = indexer.predict(&prompt.key, prompt.as_prompt(), &pod, ttl).await?;
     let partial = prompt.partial(Some(predicted.blocks));
     Ok(Json(Prediction { status: SuccessStatus::Ok, blocks: predicted.blocks, partial }))
 }

@@ -15,7 +15,7 @@ use tracing::debug;
 
 use super::EndpointPickerOptions;
 use super::messages::Subset;
-use crate::http::{Api, ApiError, OpenAiEndpoint, TokenizedPrompt, tokenize_openai};
+use crate::http::{Api, ApiError, Caller, OpenAiEndpoint, TokenizedPrompt, tokenize_openai};
 
 /// Longest time for the prompt of a request to be tokenized. Then the instance of least load is picked.
 const TOKENIZE_DEADLINE: Duration = Duration::from_secs(5);
@@ -165,8 +165,8 @@ impl Picker {
     ) -> Result<TokenizedPrompt, PickOutcome> {
         let (endpoint, body) = body?;
         let base_model = self.base_model();
-        let caller = (&*self.api, grant, *client);
-        let prompt = tokenize_openai((endpoint, &body), self.tenant_id(), base_model.as_ref(), caller);
+        let caller = Caller { api: Arc::clone(&self.api), grant: Arc::clone(grant), client: *client };
+        let prompt = tokenize_openai((endpoint, &body), self.tenant_id(), base_model.as_ref(), &caller);
         match tokio::time::timeout(TOKENIZE_DEADLINE, prompt).await {
             Ok(prompt) => prompt.map_err(|error| failure(&self.api, &error)),
             Err(_) => Err(PickOutcome::Failed),
