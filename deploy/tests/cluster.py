@@ -10,13 +10,12 @@ import subprocess
 import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
 import yaml
 
-from support import BINARY, CHART, check, free_port, run, running, wait_for
+from support import BINARY, CHART, Handler, check, free_port, run, running, serving, wait_for
 
 RELEASE, NAMESPACE = "test", "indexing"
 # Versions of Kubernetes that objects must fit: the oldest that the chart admits, and the newest known one.
@@ -48,41 +47,21 @@ def container(objects: list[dict[str, Any]]) -> dict[str, Any]:
     return one
 
 
-class Kubernetes(BaseHTTPRequestHandler):
-    """An API server of a cluster without pods."""
-
-    def do_GET(self) -> None:
-        if "watch=" in self.path:
-            self.send_response(200)
-            self.end_headers()
-            self.server.stopping.wait()  # type: ignore[attr-defined]
-            return
-        pods = {"kind": "PodList", "apiVersion": "v1", "metadata": {"resourceVersion": "1"}, "items": []}
-        body = json.dumps(pods).encode()
-        self.send_response(200)
-        self.send_header("content-type", "application/json")
-        self.send_header("content-length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
-
-    def log_message(self, format: str, *arguments: object) -> None:
-        pass
-
-
 @contextmanager
 def kubernetes() -> Iterator[str]:
-    """The address of such an API server."""
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Kubernetes)
-    server.stopping = threading.Event()  # type: ignore[attr-defined]
-    serving = threading.Thread(target=server.serve_forever)
-    serving.start()
-    try:
-        yield f"http://127.0.0.1:{server.server_port}"
-    finally:
-        server.stopping.set()  # type: ignore[attr-defined]
-        server.shutdown()
-        serving.join()
-        server.server_close()
+    """The address of an API server of a cluster without pods."""
+
+    class Pods(Handler):
+        def do_GET(self) -> None:
+            if "watch=" in self.path:
+                self.send_response(200)
+                self.end_headers()
+                stopping.wait()
+                return
+            self.answer(200, {"kind": "PodList", "apiVersion": "v1", "metadata": {"resourceVersion": "1"}, "items": []})
+
+    with serving(Pods) as (address, stopping):
+        yield address
 
 
 @contextmanager

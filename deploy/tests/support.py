@@ -1,12 +1,15 @@
 """Running programs, and what the programs of these tests share."""
 
+import json
 import os
 import re
 import socket
 import subprocess
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
@@ -59,3 +62,36 @@ def running(log: Path, *command: object, env: dict[str, str] | None = None) -> I
         finally:
             process.terminate()
             process.wait(PATIENCE_S)
+
+
+class Handler(BaseHTTPRequestHandler):
+    """Answers of a server that stands in for another one."""
+
+    def answer(self, status: int, body: object) -> None:
+        """Sends bytes, or anything else as JSON."""
+        is_encoded = isinstance(body, bytes)
+        encoded = body if is_encoded else json.dumps(body).encode()
+        self.send_response(status)
+        self.send_header("content-type", "application/octet-stream" if is_encoded else "application/json")
+        self.send_header("content-length", str(len(encoded)))
+        self.end_headers()
+        self.wfile.write(encoded)
+
+    def log_message(self, format: str, *arguments: object) -> None:
+        pass
+
+
+@contextmanager
+def serving(handler: Callable[..., Handler]) -> Iterator[tuple[str, threading.Event]]:
+    """The address of an HTTP server on loopback, and an event that is set when it stops."""
+    stopping = threading.Event()
+    server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{server.server_port}", stopping
+    finally:
+        stopping.set()
+        server.shutdown()
+        thread.join()
+        server.server_close()

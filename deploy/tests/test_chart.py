@@ -3,6 +3,8 @@
 import json
 import os
 import re
+import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +12,7 @@ import kubernetes_validate
 import pytest
 import yaml
 
+from api_server import api_server
 from cluster import KUBERNETES, NAMESPACE, RELEASE, container, of_kind, rendered, statefulset, template
 from support import CHART, ROOT, VALUES, check, run, serve_options
 
@@ -52,6 +55,19 @@ REFUSED = [
 @pytest.fixture(params=VALUES, ids=lambda path: path.stem)
 def values(request: pytest.FixtureRequest) -> Path:
     return request.param
+
+
+@pytest.fixture(scope="module")
+def api() -> Iterator[str]:
+    with api_server(KUBERNETES[0]) as address:
+        yield address
+
+
+def applied(api: str, home: Path, objects: list[dict[str, Any]]) -> subprocess.CompletedProcess:
+    """`kubectl apply --dry-run=client` of objects; kubectl caches what the server offers in `home`."""
+    command = ("kubectl", "apply", "--dry-run=client", "--server", api, "--filename", "-")
+    environment = {"PATH": os.environ["PATH"], "HOME": str(home)}
+    return run(*command, input=yaml.safe_dump_all(objects), env=environment)
 
 
 @pytest.mark.parametrize("settings, error", REFUSED, ids=[settings for settings, _ in REFUSED])
@@ -106,6 +122,33 @@ def test_objects_are_valid(values: Path) -> None:
             kubernetes_validate.validate(one, version, strict=True)
     names = [(one["kind"], one["metadata"].get("namespace"), one["metadata"]["name"]) for one in objects]
     assert len(set(names)) == len(names), "two objects have one name"
+
+
+def test_kubectl_would_create_every_object(values: Path, api: str, tmp_path: Path) -> None:
+    objects = rendered(values)
+    result = applied(api, tmp_path, objects)
+    assert result.returncode == 0, result.stderr
+    groups = [one["apiVersion"].rpartition("/")[0] for one in objects]
+    expected = [
+        f"{one['kind'].lower()}{group and '.'}{group}/{one['metadata']['name']} created (dry run)"
+        for one, group in zip(objects, groups, strict=True)
+    ]
+    assert result.stdout.splitlines() == expected
+
+
+def test_kubectl_refuses_objects_that_the_server_does_not_know(api: str, tmp_path: Path) -> None:
+    service = {"apiVersion": "v1", "kind": "Service", "metadata": {"name": "one"}, "spec": {"ports": [{"port": 80}]}}
+    assert applied(api, tmp_path, [service]).returncode == 0
+    for wrong, error in [
+        ({"kind": "Servise"}, 'no matches for kind "Servise" in version "v1"'),
+        ({"apiVersion": "v2"}, 'no matches for kind "Service" in version "v2"'),
+        ({"spec": {"port": 80}}, 'unknown field "port"'),
+        ({"spec": {"ports": [{"name": "http"}]}}, 'missing required field "port"'),
+        ({"spec": {"ports": 80}}, "invalid type for io.k8s.api.core.v1.ServiceSpec.ports"),
+    ]:
+        result = applied(api, tmp_path, [service | wrong])
+        assert result.returncode != 0 and error in result.stderr, result.stderr
+        assert "dry run" not in result.stdout
 
 
 def test_names_of_ports_labels_and_roles_lead_somewhere(values: Path) -> None:

@@ -88,28 +88,25 @@ mod tests {
     use super::*;
 
     const PATIENCE: Duration = Duration::from_secs(60);
-    /// Variable that makes the test program hang, by the named cause.
-    const HANGS_BY: &str = "FLASH_INDEXER_TEST_HANGS_BY";
+    /// Variable that makes a test the process that hangs.
+    const HANGS: &str = "FLASH_INDEXER_TEST_HANGS";
 
-    #[test]
-    #[ignore = "it is the process that the other tests start"]
-    fn a_process_that_hangs() {
-        let Ok(cause) = std::env::var(HANGS_BY) else { return };
-        log::start(log::LogFormat::Text).expect("a filter");
-        end_within(Duration::ZERO).expect("a thread");
-        let _log = (cause == "log").then(|| std::io::stderr().lock());
-        let pid = std::process::id().to_string();
-        assert!(Command::new("kill").args(["-TERM", &pid]).status().expect("kill runs").success());
-        loop {
-            std::thread::park();
+    /// Output of a process that runs this test alone, in which `hang` starts its cause, and that receives SIGTERM. In that process itself,
+    /// it does not return.
+    fn output_of_process_that_hangs<T>(test: &str, hang: impl FnOnce() -> T) -> Output {
+        if std::env::var_os(HANGS).is_some() {
+            log::start(log::LogFormat::Text).expect("a filter");
+            end_within(Duration::ZERO).expect("a thread");
+            let _cause = hang();
+            let pid = std::process::id().to_string();
+            assert!(Command::new("kill").args(["-TERM", &pid]).status().expect("kill runs").success());
+            loop {
+                std::thread::park();
+            }
         }
-    }
-
-    /// Output of a process that hangs by this cause and receives SIGTERM.
-    fn end_of_process_that_hangs_by(cause: &str) -> Output {
         let mut process = Command::new(std::env::current_exe().expect("this program"))
-            .args(["--exact", "stop::tests::a_process_that_hangs", "--ignored", "--nocapture"])
-            .env(HANGS_BY, cause)
+            .args(["--exact", &format!("stop::tests::{test}"), "--nocapture"])
+            .env(HANGS, "")
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
@@ -127,7 +124,7 @@ mod tests {
 
     #[test]
     fn a_process_whose_stop_hangs_exits_with_1_and_logs_it() {
-        let output = end_of_process_that_hangs_by("thread");
+        let output = output_of_process_that_hangs("a_process_whose_stop_hangs_exits_with_1_and_logs_it", || {});
         let log = String::from_utf8_lossy(&output.stderr);
         assert_eq!(output.status.code(), Some(NOT_ENDED), "{output:?}");
         assert!(log.contains("ERROR") && log.contains("failed to stop within the deadline"), "{log}");
@@ -135,7 +132,8 @@ mod tests {
 
     #[test]
     fn a_process_whose_log_blocks_exits_with_1() {
-        let output = end_of_process_that_hangs_by("log");
+        let output =
+            output_of_process_that_hangs("a_process_whose_log_blocks_exits_with_1", || std::io::stderr().lock());
         assert_eq!(output.status.code(), Some(NOT_ENDED), "{output:?}");
     }
 }

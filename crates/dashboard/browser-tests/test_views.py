@@ -94,6 +94,9 @@ def test_live(page: Page, demo: Service) -> None:
 def test_query(page: Page, demo: Service) -> None:
     page.open(demo, "query")
     page.until(lambda: page.texts("option") and "demo" in page.texts("option"), "the model")
+    # Labels of one line are at one height, whatever their fields are.
+    heights = page.run("return [...document.querySelectorAll('form .row label')].map((label) => label.offsetHeight)")
+    assert len(heights) == 4 and len(set(heights)) == 1, heights
     prompt = page.find("textarea")
     prompt.send_keys("1, 2, three")
     page.click_button("Query")
