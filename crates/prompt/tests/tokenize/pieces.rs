@@ -4,8 +4,7 @@ use std::fs;
 use std::path::Path;
 
 use flash_indexer_prompt::tokenize::{
-    Cutting, FailureReason, ModelDirectory, ModelDirectoryOptions, PoolOptions, PromptOptions, SpecialTokens,
-    TokenizerPool, UNCUT_BYTES_MAX,
+    Cutting, FailureReason, PoolOptions, PromptOptions, SpecialTokens, TokenizerPool, UNCUT_BYTES_MAX,
 };
 use flash_indexer_test_support::testdata;
 use serde_json::{Value, json};
@@ -376,23 +375,6 @@ fn committed_texts_have_the_same_ids_in_pieces() {
     }
     let pool = pool_in(&folder);
     compare("test-model", &pool, "test-model", &reference, &texts);
-}
-
-/// `TOKENIZERS=MODELS cargo test -p flash-indexer-prompt real_tokenizers -- --ignored`, with a directory as for `--tokenizer-dir`.
-#[test]
-#[ignore = "needs a directory of real tokenizers in TOKENIZERS"]
-fn real_tokenizers_have_the_same_ids_in_pieces() {
-    let root = std::path::PathBuf::from(std::env::var_os("TOKENIZERS").expect("a directory in TOKENIZERS"));
-    let models = ModelDirectory::new(root.clone(), ModelDirectoryOptions::default()).models();
-    for (number, (model, folder)) in models.into_iter().enumerate() {
-        let pool = pool_in(&root);
-        let reference = reference(&fs::read(folder.join("tokenizer.json")).expect("a tokenizer"));
-        let mut next = random_numbers(number as u64);
-        let mut texts: Vec<String> = (0..400).map(|_| random_text(&mut next, 60)).collect();
-        texts.extend((0..20).map(|_| random_text(&mut next, 20_000)));
-        compare(&model, &pool, &model, &reference, &texts);
-        println!("{model}: {:?}", pool.statistics().pieces);
-    }
 }
 
 #[test]
