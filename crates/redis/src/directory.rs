@@ -5,8 +5,8 @@ use std::time::{Duration, Instant};
 use flash_indexer_core::keyed::KeyedMap;
 use redis::Value;
 
+use crate::error::StoreError;
 use crate::identity::{HolderId, PublisherId, Scope};
-use crate::link::StoreError;
 
 /// One rank of the directory.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use redis::Value;
 
-use crate::link::StoreError;
+use crate::error::StoreError;
 
 /// The store of a simulation, which runs all replicas in one thread.
 pub trait SimulatedStore: fmt::Debug + Send + Sync {

@@ -50,10 +50,12 @@
 //! | `publisher` | leases, batches, confirmations, outages of single buckets |
 //! | `directory`, `query_response` | decoding of the directory of ranks and of the responses to queries |
 //! | `supervision` | restart of tasks that panic |
+//! | `error` | failures of calls |
 //! | `environment` | random ids and blocking calls; the store of a simulation |
 
 mod directory;
 mod environment;
+mod error;
 mod identity;
 mod keys;
 mod link;
@@ -67,9 +69,10 @@ mod url;
 
 pub use directory::{Directory, ListedRank};
 pub use environment::{ScriptCall, SimulatedLink, SimulatedStore};
+pub use error::StoreError;
 pub use identity::{Holder, HolderId, PublisherId, Scope};
 pub use keys::{Namespace, NamespaceError};
-pub use link::{Credentials, StoreError};
+pub use link::Credentials;
 pub use publisher::{LocalRank, PublisherReport, RankRegistry, STEP_PREFIXES_MAX};
 pub use query_response::{FindError, FoundRanks, HolderDepth};
 pub use rank_prefixes::{RankPrefixes, WAITING_CHANGES_MAX, WithheldReason};

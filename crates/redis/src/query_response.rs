@@ -4,8 +4,8 @@ use flash_indexer_core::keyed::KeyedMap;
 use flash_indexer_core::{PerTier, Tier};
 use redis::Value;
 
+use crate::error::StoreError;
 use crate::identity::HolderId;
-use crate::link::StoreError;
 
 /// Depths of one rank for a query's prefix.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

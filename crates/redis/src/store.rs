@@ -13,9 +13,10 @@ use tokio::task::JoinHandle;
 
 use crate::directory::Directory;
 use crate::environment::{Environment, SimulatedStore};
+use crate::error::StoreError;
 use crate::identity::{PublisherId, Scope};
 use crate::keys::{Keys, Namespace};
-use crate::link::{Credentials, Link, StoreError};
+use crate::link::{Credentials, Link};
 use crate::publisher::{Publisher, PublisherReport, PublisherState, RankRegistry, Timing};
 use crate::query_response::{FindError, FoundRanks, QueryResponse, decode};
 use crate::rank_prefixes::RankPrefixes;

@@ -122,7 +122,12 @@ impl Listener {
 
     /// Trust state of a rank. Takes no lock for ranks below 32.
     pub fn trust(&self, dp_rank: DpRank) -> Trust {
-        match self.state.status.trust(dp_rank) {
+        self.trust_of_engine(self.state.status.trust(dp_rank))
+    }
+
+    /// The trust state that follows from that of the stream.
+    fn trust_of_engine(&self, of_stream: Trust) -> Trust {
+        match of_stream {
             _ if !self.options.has_events() => Trust::Approximate,
             Trust::Exact if self.needs_restart() => Trust::Degraded,
             trust => trust,

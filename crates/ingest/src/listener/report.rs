@@ -71,8 +71,9 @@ pub struct ListenerReport {
 impl Listener {
     /// State of the listener, with the trust state of `dp_rank`.
     pub fn report(&self, dp_rank: DpRank) -> ListenerReport {
-        let trust = self.trust(dp_rank);
         let status = self.state.status.lock();
+        // Under one lock with the rest: a message that is reported as applied has the doubt that it raised.
+        let trust = self.trust_of_engine(status.trust.rank_trust(dp_rank).0);
         let elapsed = status.last_message.map(|at| at.elapsed().as_millis());
         ListenerReport {
             source: None,

@@ -11,9 +11,10 @@ use tokio::sync::Notify;
 use tokio::task::JoinHandle;
 use tracing::{info, warn};
 
+use super::Settings;
 use super::node::{Dialler, NodeLink};
 use super::slots::{Address, Slots};
-use super::{Settings, StoreError};
+use crate::error::StoreError;
 use crate::script::Call;
 use crate::supervision::{RESTART_PAUSE, supervise};
 

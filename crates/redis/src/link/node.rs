@@ -10,7 +10,7 @@ use redis::{AsyncConnectionConfig, Client, Cmd, ErrorKind, RedisError, RedisResu
 use tokio::sync::Notify;
 use tracing::{info, warn};
 
-use super::StoreError;
+use crate::error::StoreError;
 use crate::script::Call;
 
 /// Deadline of a connection attempt.

@@ -10,9 +10,10 @@ use super::clock::StoreClock;
 use super::outage::Outage;
 use super::{PublisherState, Timing, WRITE_DEADLINE, millis};
 use crate::environment::Environment;
+use crate::error::StoreError;
 use crate::identity::HolderId;
 use crate::keys::Bucket;
-use crate::link::{Link, StoreError};
+use crate::link::Link;
 use crate::script::WRITE;
 
 /// Changes in one batch. The store executes it in one or two milliseconds.

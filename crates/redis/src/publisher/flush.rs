@@ -17,9 +17,9 @@ use super::{
     FLUSH_CHANGES_MAX, FLUSH_REST_MAX, Publisher, PublisherReport, PublisherState, STEP_PREFIXES_MAX,
     UNWRITTEN_CHANGES_MAX, WRITE_DEADLINE,
 };
+use crate::error::StoreError;
 use crate::identity::HolderId;
 use crate::keys::Bucket;
-use crate::link::StoreError;
 use crate::script::REMOVE_INVALID;
 
 impl Publisher {

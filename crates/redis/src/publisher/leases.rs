@@ -12,8 +12,8 @@ use super::clock::StoreClock;
 use super::published_rank::PublishedRank;
 use super::{HOLDERS_PER_CALL_MAX, LocalRank, Publisher, PublisherState, WRITE_DEADLINE, millis};
 use crate::directory::with_scope;
+use crate::error::StoreError;
 use crate::identity::HolderId;
-use crate::link::StoreError;
 use crate::script::{LIST, RELEASE, RENEW};
 
 impl Publisher {

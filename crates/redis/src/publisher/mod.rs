@@ -30,9 +30,10 @@ use self::clock::StoreClock;
 use self::published_rank::PublishedRank;
 use crate::directory::Directory;
 use crate::environment::Environment;
+use crate::error::StoreError;
 use crate::identity::{Holder, HolderId, PublisherId};
 use crate::keys::{Bucket, Keys};
-use crate::link::{Link, StoreError};
+use crate::link::Link;
 use crate::rank_prefixes::RankPrefixes;
 
 /// A rank that this replica listens to.
