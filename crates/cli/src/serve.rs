@@ -64,7 +64,7 @@ pub(crate) struct ServeArguments {
     #[arg(long, env = "FLASH_INDEXER_CONFIG", value_name = "FILE")]
     config: Option<PathBuf>,
 
-    /// Address to listen on; 0.0.0.0 for all. An address that other hosts reach needs --token-file, --tls-client-ca or
+    /// Address to listen on; 0.0.0.0 for all. An address that other hosts reach needs --token-file, --jwt-keys, --tls-client-ca or
     /// --insecure.
     #[arg(long, env = "FLASH_INDEXER_HOST", default_value = "127.0.0.1")]
     host: String,

@@ -9,7 +9,7 @@ use flash_indexer_server::EndpointPickerOptions;
 #[command(next_help_heading = "Endpoint picker")]
 pub(super) struct EndpointPickerArguments {
     /// Address and port at which gateways ask for the endpoint of a request: Envoy's external processing, as an InferencePool
-    /// of the Kubernetes Gateway API uses it. An address that other hosts reach needs --token-file, --tls-client-ca or
+    /// of the Kubernetes Gateway API uses it. An address that other hosts reach needs --token-file, --jwt-keys, --tls-client-ca or
     /// --insecure. Without this option there is no endpoint picker.
     #[arg(long, env = "FLASH_INDEXER_ENDPOINT_PICKER_BIND", value_name = "ADDRESS:PORT")]
     endpoint_picker_bind: Option<SocketAddr>,
