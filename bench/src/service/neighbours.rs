@@ -24,6 +24,8 @@ const CONNECTIONS: usize = 8;
 /// Blocks of the event that each instance publishes again and again, as 64 blocks of 16 tokens.
 const EVENT_BLOCKS: usize = 64;
 const ROUNDS: usize = 4;
+/// Instances that connect at once: the service lets a limited number wait for their registration.
+const CONNECTED_AT_ONCE: usize = 500;
 /// Single-block events of the flooding engine, and those of one batch.
 const FLOOD_EVENTS: usize = 1_000_000;
 const FLOOD_BATCH: usize = 8;
@@ -86,13 +88,16 @@ impl Pods {
 pub(super) fn measure(path: &Path) -> Result<Vec<NeighbourLine>> {
     eprintln!("service: events beside {INSTANCES} instances");
     let address = format!("tcp://127.0.0.1:{}", free_port()?);
-    let program = Program::start_with(path, &["--listen-events", &address, "--pods-max", "0"])?;
+    let program = Program::start_with(path, &["--listen-events", &address, "--pods-max", &INSTANCES.to_string()])?;
     let mut pods = Pods::connect(&address)?;
-    for pod in 0..INSTANCES {
-        pods.publish(pod, &chain(pod, 0))?;
-    }
     let mut connection = program.connect()?;
-    wait(&mut connection, &pods)?;
+    for first in (0..INSTANCES).step_by(CONNECTED_AT_ONCE) {
+        let last = (first + CONNECTED_AT_ONCE).min(INSTANCES);
+        for pod in first..last {
+            pods.publish(pod, &chain(pod, 0))?;
+        }
+        wait(&mut connection, &pods, last)?;
+    }
     let (other, same) = (Probe::register(&program, OTHER_MODEL)?, Probe::register(&program, MODEL)?);
 
     let (stop, phase) = (AtomicBool::new(false), AtomicUsize::new(0));
@@ -125,7 +130,7 @@ fn play(pods: &mut Pods, connection: &mut Connection, phase: &AtomicUsize) -> Re
             pods.publish(pod, &batches[round])?;
         }
     }
-    wait(connection, pods)?;
+    wait(connection, pods, INSTANCES)?;
     let stored = begun.elapsed().as_secs_f64();
     drop(chains);
     let flood: Vec<_> = (0..FLOOD_EVENTS / FLOOD_BATCH).map(flood_batch).collect();
@@ -134,12 +139,12 @@ fn play(pods: &mut Pods, connection: &mut Connection, phase: &AtomicUsize) -> Re
     for payload in &flood {
         pods.publish(0, payload)?;
     }
-    wait(connection, pods)?;
+    wait(connection, pods, INSTANCES)?;
     Ok(vec![SETTLING.as_secs_f64(), stored, begun.elapsed().as_secs_f64()])
 }
 
-/// Waits until queries see the last message of every pod. Fails if a message was lost.
-fn wait(connection: &mut Connection, pods: &Pods) -> Result<()> {
+/// Waits until queries see the last message of this many pods. Fails if a message was lost.
+fn wait(connection: &mut Connection, pods: &Pods, instances: usize) -> Result<()> {
     let started = Instant::now();
     loop {
         let workers = connection.workers()?;
@@ -153,7 +158,7 @@ fn wait(connection: &mut Connection, pods: &Pods) -> Result<()> {
             ensure!(listener["gaps"] == 0, "a stream has gaps: {listener}");
             applied += usize::from(listener["last_seq"].as_u64().map(|last| last + 1) == Some(pods.published[pod]));
         }
-        if applied == INSTANCES {
+        if applied == instances {
             return Ok(());
         }
         ensure!(started.elapsed() < PATIENCE, "the service has applied all messages of {applied} instances only");
