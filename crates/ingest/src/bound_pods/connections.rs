@@ -33,7 +33,7 @@ impl OpenConnections {
     }
 
     /// Moves a listener to the connection of its last message. If that is lost, its ranks are degraded at once: the decoder has not
-    /// handled the loss yet. Returns whether the connection is open. Cost: linear in the connection's listeners.
+    /// handled the loss yet. Returns whether the connection is open. Cost: amortized constant.
     pub(crate) fn attach(&self, listener: &Arc<Listener>, former: Option<ConnectionId>, to: ConnectionId) -> bool {
         let mut connections = self.0.lock();
         if let Some(former) = former.and_then(|former| connections.get_mut(&former)) {
@@ -43,7 +43,11 @@ impl OpenConnections {
             listener.send_notice(NoticeKind::Disconnected);
             return false;
         };
-        listeners.retain(|_, known| known.strong_count() > 0);
+        // Listeners that are gone are removed before the table grows. The room for as many again spreads that cost.
+        if listeners.len() == listeners.capacity() {
+            listeners.retain(|_, known| known.strong_count() > 0);
+            listeners.reserve(listeners.len() + 1);
+        }
         listeners.insert(listener.id, Arc::downgrade(listener));
         true
     }
