@@ -16,7 +16,7 @@ flash_indexer_core::named_enum! {
         Contested = "batches of another endpoint of the instance name this rank as well; give each endpoint ranks of its own",
         /// The rank moved to another endpoint a moment ago. Ends with the removal of its former blocks.
         Displaced = "the blocks of the rank's former endpoint are not removed yet",
-        /// The removal of the former endpoint's blocks came after first blocks of the new one.
+        /// The removal of the former endpoint's blocks followed the first blocks of the new one.
         RemovedLate = "blocks of the rank may have been removed with those of its former endpoint; clear the engine's prefix cache",
         /// The text begins with the number of blocks.
         Parents = "blocks follow a parent that the engine never published; the rank is exact again when the parent is stored or the cache is cleared",
