@@ -21,7 +21,7 @@ use self::effects::Context;
 use super::change::Change;
 use super::event_parts::{EVENT_BLOCKS_MAX, block_count};
 use super::listener::{Listener, MaintainedIndex};
-use super::queues::{QueuedWork, Queues, TakenEntry};
+use super::queues::{QueueClass, QueueKey, QueuedWork, Queues, TakenEntry};
 use super::resume_point::ReadInParts;
 use super::scoped_clear::{ClearPart, PART_BLOCKS_MAX, ScopedClear};
 use super::waiting_ranks::WaitingRanks;
@@ -50,6 +50,19 @@ pub(crate) type Job = Box<dyn FnOnce() + Send>;
 
 /// Bytes of the ingest budget that changes stem from, released when it is dropped.
 pub(super) type Reservation = Arc<dyn Send + Sync>;
+
+/// Key of a worker's queue.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+struct WorkerQueue {
+    class: QueueClass,
+    worker: WorkerId,
+}
+
+impl QueueKey for WorkerQueue {
+    fn class(&self) -> QueueClass {
+        self.class
+    }
+}
 
 enum Work {
     Changes(Arc<Listener>, ChangeBatch, Option<Reservation>),
@@ -98,10 +111,10 @@ impl ChangeBatch {
 
 /// A fixed number of writer threads. Each shard of a model's index is assigned to one.
 ///
-/// Each instance has a queue of its own, and a writer applies a bounded part of a batch of each in turn
+/// Each instance has a queue of its own. Models take turns, and so do the instances of a model: a turn is a bounded part of a batch
 /// ([`TURN_BLOCKS_MAX`]). Queueing never blocks: the byte budget of the decoders bounds what is queued.
 pub struct Writers {
-    queues: Arc<Queues<WorkerId, Work>>,
+    queues: Arc<Queues<WorkerQueue, Work>>,
     /// Indexes of each writer.
     indexes_by_writer: Vec<MaintainedIndexes>,
     threads: Mutex<Vec<SupervisedThread>>,
@@ -200,7 +213,8 @@ impl Writers {
     }
 
     fn push(&self, listener: &Listener, work: Work) {
-        self.queues.push(&listener.worker, listener.model.writer(listener.worker), work, |_| {});
+        let key = WorkerQueue { class: listener.model.key().into(), worker: listener.worker };
+        self.queues.push(&key, listener.model.writer(listener.worker), work, |_| {});
     }
 
     /// Discards all changes from now on.
@@ -239,7 +253,7 @@ fn read_part(watch: &Watch, reading: &mut ReadInParts) -> Turn {
 /// State of a writer thread.
 struct Writer {
     number: usize,
-    queues: Arc<Queues<WorkerId, Work>>,
+    queues: Arc<Queues<WorkerQueue, Work>>,
     indexes: MaintainedIndexes,
     stopping: Arc<AtomicBool>,
     metrics: Arc<Metrics>,
@@ -280,7 +294,7 @@ impl Steps for Writer {
 
 impl Writer {
     /// Does a bounded part of an entry of the queues.
-    fn take_turn(&mut self, watch: &Watch, worker: &WorkerId, work: Work) {
+    fn take_turn(&mut self, watch: &Watch, key: &WorkerQueue, work: Work) {
         self.work_since_maintenance += 1;
         if self.work_since_maintenance >= WORK_BETWEEN_MAINTENANCE {
             self.work_since_maintenance = 0;
@@ -300,7 +314,7 @@ impl Writer {
                         self.uncounted_blocks = 0;
                     }
                     if turn == Turn::More {
-                        self.queues.put_back(worker, self.number, Work::Changes(listener, batch, reservation));
+                        self.queues.put_back(key, self.number, Work::Changes(listener, batch, reservation));
                     }
                 }
             }
@@ -308,7 +322,7 @@ impl Writer {
                 watch.begin(None);
                 self.turn_blocks = READ_PART_BLOCKS;
                 if read_part(watch, &mut reading) == Turn::More {
-                    self.queues.put_back(worker, self.number, Work::Read(reading));
+                    self.queues.put_back(key, self.number, Work::Read(reading));
                 }
             }
             Work::Job(job) => {

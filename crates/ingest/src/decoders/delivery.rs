@@ -5,18 +5,23 @@ use std::sync::Arc;
 
 use crossbeam_channel::Sender;
 use flash_indexer_core::DpRank;
+use flash_indexer_types::ModelKey;
 use flash_indexer_wire::{LiveMessage, Replay, StreamPosition};
 
 use crate::bound_pods::{ConnectionId, LossNotice, Pod, PodMessage, PodName, Refusal};
 use crate::listener::{Listener, NoticeKind};
 use crate::message::Frames;
-use crate::queues::{NoticePosition, QueuedSize, QueuedWork};
+use crate::queues::{NoticePosition, QueueClass, QueuedSize, QueuedWork};
 use crate::resume_point::{DecoderState, DecoderStateDetail, RankReader, ReadAt};
 use crate::writer::Reservation;
 
 /// Bytes of events that a decoder decodes before other queues take their turns, and the rest of one event. A delivery of at most
 /// as many waits for such deliveries before it: with 1,000 of them, for some 30 ms.
 pub(super) const TURN_BYTES_MAX: usize = 16 << 10;
+
+/// A delivery of more bytes is long: it waits for the shorter ones of other queues. A message of one block, as engines publish while they
+/// decode, is below.
+const SHORT_BYTES_MAX: usize = 2 << 10;
 
 /// Bytes that a queued message takes besides its frames: their allocations and its slot in the queue.
 const MESSAGE_OVERHEAD_BYTES: usize = 256;
@@ -121,7 +126,7 @@ pub(super) fn queued_bytes(frames: &Frames) -> usize {
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(super) enum QueueKey {
     /// Deliveries of a listener that dials its engine, given by its id.
-    Listener(u64),
+    Listener { id: u64, class: QueueClass },
     /// Messages of a pod, and deliveries of its listeners.
     Pod(Arc<PodName>),
     /// Lost connections of the bound socket, for pods without an entry in their queues.
@@ -133,7 +138,17 @@ impl QueueKey {
     pub(super) fn of(listener: &Listener) -> Self {
         match listener.options.is_bound() {
             true => Self::Pod(Arc::new(listener.pod_name())),
-            false => Self::Listener(listener.id),
+            false => Self::Listener { id: listener.id, class: listener.model.key().into() },
+        }
+    }
+}
+
+impl crate::queues::QueueKey for QueueKey {
+    fn class(&self) -> QueueClass {
+        match self {
+            Self::Listener { class, .. } => *class,
+            Self::Pod(name) => QueueClass::of_model(&name.model_name, ModelKey::DEFAULT_TENANT),
+            Self::Connections(_) => QueueClass::NO_MODEL,
         }
     }
 }
@@ -227,7 +242,7 @@ impl QueuedWork for Work {
     }
 
     fn is_long(&self) -> bool {
-        self.size().bytes > TURN_BYTES_MAX
+        self.size().bytes > SHORT_BYTES_MAX
     }
 
     fn cover(&mut self, dropped: &Self) -> bool {

@@ -61,7 +61,7 @@ impl Decoders {
             self.queues.push_behind_all(decoder, |with_work| {
                 let pods = with_work.into_iter().filter_map(|key| match key {
                     QueueKey::Pod(name) => Some(name),
-                    QueueKey::Listener(_) | QueueKey::Connections(_) => None,
+                    QueueKey::Listener { .. } | QueueKey::Connections(_) => None,
                 });
                 let pods: Vec<_> = pods.collect();
                 let of_one = |name: &Arc<PodName>| {

@@ -1,12 +1,12 @@
 //! Fair queues: pure state, without threads or clocks.
 
 use std::collections::VecDeque;
-use std::hash::Hash;
 use std::time::Instant;
 
 use flash_indexer_telemetry::metrics::QueueState;
 use rustc_hash::FxHashMap;
 
+use super::class::QueueKey;
 use super::turns::Turns;
 
 /// Bytes that one queue may have taken and not written. Beyond it the queue is parked: its messages wait undecoded.
@@ -45,7 +45,7 @@ pub(crate) trait QueuedWork: Sized {
         false
     }
 
-    /// Whether it is more than a consumer does in one turn.
+    /// Whether it waits for short work of other queues.
     fn is_long(&self) -> bool {
         false
     }
@@ -66,8 +66,8 @@ pub(crate) trait QueuedWork: Sized {
 ///
 /// # Order
 ///
-/// Each queue is first in, first out, and belongs to one consumer. A consumer takes one entry of each of its queues in turn.
-/// Long work and rests of taken work have as much of its time as short work, and one turn in each round of it ([`Turns`]).
+/// Each queue is first in, first out, and belongs to one consumer. A consumer takes one entry of each class in turn, and of each
+/// queue of a class. Long work and rests of taken work have as much done as short work ([`Turns`]).
 ///
 /// # Budget
 ///
@@ -116,7 +116,7 @@ struct Entry<T> {
     is_notice: bool,
     /// Whether it is the rest of taken work.
     is_rest: bool,
-    /// Whether it is more than a consumer does in one turn, or the rest of such work.
+    /// Whether it waits for short work of other queues, or is the rest of taken work.
     is_long: bool,
 }
 
@@ -139,7 +139,7 @@ pub(super) struct TakenWork<K, T> {
     pub(super) bytes: usize,
 }
 
-impl<K: Clone + Eq + Hash, T: QueuedWork> FairQueues<K, T> {
+impl<K: QueueKey, T: QueuedWork> FairQueues<K, T> {
     pub(super) fn new(consumers: usize, bytes_max: usize) -> Self {
         let consumer = || Consumer { turns: Turns::default(), queued: QueuedSize::default(), entries: 0 };
         Self {
@@ -230,12 +230,17 @@ impl<K: Clone + Eq + Hash, T: QueuedWork> FairQueues<K, T> {
             is_rest: true,
             is_long: true,
         });
-        let consumer = &mut self.consumers[queue.consumer];
-        consumer.entries += 1;
-        if queue.turn == Turn::Idle {
-            queue.turn = Turn::Ready;
-            consumer.turns.push(key.clone());
-        }
+        self.consumers[queue.consumer].entries += 1;
+        self.make_ready(key, Turn::Idle);
+    }
+
+    /// Gives a queue its place among the turns of its consumer, if its state is `from`. Returns the consumer if so.
+    fn make_ready(&mut self, key: &K, from: Turn) -> Option<usize> {
+        let queue = self.queues.get_mut(key).filter(|queue| queue.turn == from)?;
+        queue.turn = Turn::Ready;
+        let consumer = queue.consumer;
+        self.consumers[consumer].turns.push(key.class(), key.clone());
+        Some(consumer)
     }
 
     fn append(&mut self, key: &K, entry: Entry<T>) {
@@ -248,10 +253,7 @@ impl<K: Clone + Eq + Hash, T: QueuedWork> FairQueues<K, T> {
         queue.bytes += entry.size.bytes;
         queue.notices += usize::from(entry.is_notice);
         queue.entries.push_back(entry);
-        if queue.turn == Turn::Idle {
-            queue.turn = Turn::Ready;
-            consumer.turns.push(key.clone());
-        }
+        self.make_ready(key, Turn::Idle);
     }
 
     /// Takes the next work of a consumer, which has done this much work in its last turn, in a unit of its own. Calls `on_park`
@@ -285,7 +287,7 @@ impl<K: Clone + Eq + Hash, T: QueuedWork> FairQueues<K, T> {
                 queue.turn = Turn::Idle;
                 self.remove_if_unused(&key);
             } else {
-                consumer.turns.push(key.clone());
+                consumer.turns.push(key.class(), key.clone());
             }
             return Some(TakenWork { key, work, bytes: size.bytes });
         }
@@ -299,9 +301,7 @@ impl<K: Clone + Eq + Hash, T: QueuedWork> FairQueues<K, T> {
         self.unwritten -= bytes;
         self.bytes -= bytes;
         if queue.turn == Turn::Parked && queue.unwritten <= UNWRITTEN_BYTES_MAX / 2 {
-            queue.turn = Turn::Ready;
-            self.consumers[queue.consumer].turns.push(key.clone());
-            return Some(queue.consumer);
+            return self.make_ready(key, Turn::Parked);
         }
         self.remove_if_unused(key);
         None

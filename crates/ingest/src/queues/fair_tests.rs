@@ -6,7 +6,15 @@ use std::time::Instant;
 use proptest::collection::vec;
 use proptest::prelude::*;
 
+use super::class::{QueueClass, QueueKey};
 use super::fair::{FairQueues, NoticePosition, QueuedSize, QueuedWork, UNWRITTEN_BYTES_MAX};
+
+impl QueueKey for u8 {
+    /// Three queues in turn are of one class.
+    fn class(&self) -> QueueClass {
+        QueueClass(u64::from(self / 3))
+    }
+}
 
 /// Work of a queue, numbered in the order in which it was pushed.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -218,6 +226,10 @@ fn queues_are_taken_in_turn() {
         queues.push(&queue, 0, live(1), Instant::now(), |_| {});
     }
     assert_eq!(take_all(&mut queues, 0), [0, 1, 2, 0, 2, 0]);
+    for queue in [0, 0, 1, 1, 2, 2, 3, 3] {
+        queues.push(&queue, 0, live(1), Instant::now(), |_| {});
+    }
+    assert_eq!(take_all(&mut queues, 0), [0, 3, 1, 3, 2, 0, 1, 2], "classes take turns");
 }
 
 #[test]
@@ -242,7 +254,7 @@ fn unwritten_bytes_of_many_queues_leave_room_for_messages() {
     for queue in [0, 0, 1, 1, 2, 2, 3, 3] {
         queues.push(&queue, 0, live(bytes), Instant::now(), |_| {});
     }
-    assert_eq!(take_all(&mut queues, 0), [0, 1, 2, 3], "half of the budget is unwritten");
+    assert_eq!(take_all(&mut queues, 0), [0, 3, 1, 3, 2], "half of the budget is unwritten");
     let mut dropped = Vec::new();
     queues.push(&4, 0, live(bytes), Instant::now(), |work| dropped.push(work.number()));
     assert_eq!(queues.queue_bytes(&4), 0, "the other queues are as large as this one");
@@ -257,7 +269,7 @@ fn unwritten_bytes_of_many_queues_leave_room_for_messages() {
 fn the_rest_of_work_is_taken_before_all_else_of_its_queue_and_after_the_other_queues() {
     let mut queues = FairQueues::new(1, usize::MAX);
     let now = Instant::now();
-    for (key, number) in [('a', 1), ('a', 2), ('b', 3), ('b', 4)] {
+    for (key, number) in [(0, 1), (0, 2), (1, 3), (1, 4)] {
         queues.push(&key, 0, Work::Control(number), now, |_| {});
     }
     let mut taken = Vec::new();

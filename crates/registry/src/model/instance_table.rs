@@ -48,7 +48,8 @@ impl InstanceTable {
     }
 
     pub(crate) fn write(&self) -> ChangingInstances<'_> {
-        ChangingInstances { instances: self.instances.write(), generation: &self.generation }
+        let Self { instances, generation, listed } = self;
+        ChangingInstances { instances: instances.write(), generation, listed }
     }
 
     /// The ranks as of now. Costs their number after a change, and two loads otherwise.
@@ -102,6 +103,7 @@ impl ListedRanks {
 pub(crate) struct ChangingInstances<'a> {
     instances: RwLockWriteGuard<'a, BTreeMap<InstanceId, Instance>>,
     generation: &'a AtomicU64,
+    listed: &'a ArcSwap<ListedRanks>,
 }
 
 impl Deref for ChangingInstances<'_> {
@@ -121,5 +123,35 @@ impl Drop for ChangingInstances<'_> {
     fn drop(&mut self) {
         // Before the lock is released: a list of the new instances never has the old generation.
         self.generation.fetch_add(1, Release);
+        if self.instances.is_empty() {
+            // A removed model is not listed again, and its listeners would keep it in memory.
+            self.listed.store(Arc::default());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use flash_indexer_core::hashing::BlockSize;
+    use flash_indexer_test_support::wait_for;
+    use flash_indexer_types::{ModelKey, Registration};
+
+    use super::*;
+    use crate::{Indexer, IndexerOptions};
+
+    #[test]
+    fn a_model_whose_ranks_were_listed_is_freed_with_its_last_instance() {
+        let indexer = Indexer::start(IndexerOptions::default()).expect("it starts");
+        let name = InstanceId::parse("1").expect("a name");
+        let (key, block_size) = (ModelKey::new("m", None), BlockSize::new(16).expect("a size"));
+        let endpoint = "tcp://127.0.0.1:1".to_owned();
+        indexer.register(Registration::new(name.clone(), key.clone(), endpoint, block_size)).expect("it is registered");
+        let model = indexer.model(&key).expect("it exists");
+        assert_eq!(model.instances.listed().ranks.len(), 1);
+        let model = Arc::downgrade(&model);
+        indexer.unregister(&name, "m", None, None);
+        wait_for("the model to be freed", Duration::from_secs(10), || model.upgrade().is_none().then_some(()));
     }
 }

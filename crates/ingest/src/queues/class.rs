@@ -1,0 +1,32 @@
+//! Classes of queues.
+
+use std::hash::{BuildHasher, Hash};
+
+use flash_indexer_core::keyed::KeyedState;
+use flash_indexer_types::ModelKey;
+
+/// Queues of one model. Classes take turns, so that a model with many instances does not slow another one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) struct QueueClass(pub(super) u64);
+
+impl QueueClass {
+    /// Class of queues of no model.
+    pub(crate) const NO_MODEL: Self = Self(0);
+
+    /// Class of a model of a tenant. Clients choose the names, and cannot find two of one class.
+    pub(crate) fn of_model(model_name: &str, tenant_id: &str) -> Self {
+        Self(KeyedState::default().hash_one((model_name, tenant_id)))
+    }
+}
+
+impl From<&ModelKey> for QueueClass {
+    fn from(key: &ModelKey) -> Self {
+        Self::of_model(&key.model_name, &key.tenant_id)
+    }
+}
+
+/// Key of a queue.
+pub(crate) trait QueueKey: Clone + Eq + Hash {
+    /// The queue's class.
+    fn class(&self) -> QueueClass;
+}
