@@ -148,9 +148,10 @@ mod tests {
         let (key, block_size) = (ModelKey::new("m", None), BlockSize::new(16).expect("a size"));
         let endpoint = "tcp://127.0.0.1:1".to_owned();
         indexer.register(Registration::new(name.clone(), key.clone(), endpoint, block_size)).expect("it is registered");
-        let model = indexer.model(&key).expect("it exists");
-        assert_eq!(model.instances.listed().ranks.len(), 1);
-        let model = Arc::downgrade(&model);
+        let listed = indexer.model(&key).expect("it exists");
+        assert_eq!(listed.instances.listed().ranks.len(), 1);
+        let model = Arc::downgrade(&listed);
+        drop(listed);
         indexer.unregister(&name, "m", None, None);
         wait_for("the model to be freed", Duration::from_secs(10), || model.upgrade().is_none().then_some(()));
     }
