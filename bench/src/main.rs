@@ -55,6 +55,8 @@ enum Part {
     Memory(MemoryArguments),
     /// Measure the service over real sockets, beside Dynamo's; writes comparison.json and service.json.
     Service(ServiceArguments),
+    /// Measure ingest by the number of writers, beside Dynamo's; writes scaling.json.
+    Scaling(ServiceArguments),
     /// Measure the prompt pipeline, from a chat to scored pods; writes prompt.json.
     Prompt(PromptArguments),
     /// Compare the shared store on a Redis server with the index in memory; writes redis.json.
@@ -160,6 +162,13 @@ struct ServiceArguments {
     setting: Vec<String>,
 }
 
+impl ServiceArguments {
+    fn settings(&self) -> Vec<(String, String)> {
+        let given = self.setting.iter().filter_map(|setting| setting.split_once('='));
+        given.map(|(name, text)| (name.to_owned(), text.to_owned())).collect()
+    }
+}
+
 #[derive(Args)]
 struct PromptArguments {
     /// A directory of models, of which the first is used [default: that of testdata/].
@@ -222,15 +231,18 @@ fn main() -> Result<()> {
         Part::Density(arguments) => density(&arguments),
         Part::Memory(arguments) => memory(&arguments),
         Part::Service(arguments) => {
-            let results = Results::new(&arguments.results);
-            let given = arguments.setting.iter().filter_map(|setting| setting.split_once('='));
-            let given: Vec<_> = given.map(|(name, text)| (name.to_owned(), text.to_owned())).collect();
+            let (results, given) = (Results::new(&arguments.results), arguments.settings());
             let mut comparison = service::compare(&arguments.program, arguments.repeats)?;
             comparison.setting.extend(given.clone());
             results.write_comparison(&comparison)?;
             let mut report = service::measure(&arguments.program, arguments.repeats)?;
             report.setting.extend(given);
             results.write_service(&report)
+        }
+        Part::Scaling(arguments) => {
+            let mut scaling = service::measure_scaling(&arguments.program, arguments.repeats)?;
+            scaling.setting.extend(arguments.settings());
+            Results::new(&arguments.results).write_scaling(&scaling)
         }
         Part::Prompt(arguments) => {
             let report = prompt::measure(

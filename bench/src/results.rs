@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use crate::memory::MemoryReport;
 use crate::prompt::PromptReport;
 use crate::redis::RedisReport;
-use crate::service::{Comparison, ServiceReport};
+use crate::service::{Comparison, Scaling, ServiceReport};
 
 /// The folder of results.
 pub(crate) struct Results {
@@ -86,6 +86,14 @@ impl Results {
 
     pub(crate) fn comparison(&self) -> Result<Option<Comparison>> {
         self.read("comparison.json")
+    }
+
+    pub(crate) fn write_scaling(&self, scaling: &Scaling) -> Result<()> {
+        self.write("scaling.json", scaling)
+    }
+
+    pub(crate) fn scaling(&self) -> Result<Option<Scaling>> {
+        self.read("scaling.json")
     }
 
     pub(crate) fn memory_plot(&self) -> PathBuf {

@@ -50,18 +50,20 @@ impl ComparedLine {
 
 /// A service that is compared.
 #[derive(Clone, Copy)]
-enum Service<'a> {
+pub(super) enum Service<'a> {
     FlashIndexer(&'a Path),
+    /// With this number of writers.
+    Writers(&'a Path, usize),
     Dynamo,
 }
 
 /// Engines and their sequences.
 #[derive(Clone, Copy)]
-struct Load {
-    engines: usize,
-    shape: Shape,
+pub(super) struct Load {
+    pub(super) engines: usize,
+    pub(super) shape: Shape,
     /// Whether all engines have the same sequences.
-    is_shared: bool,
+    pub(super) is_shared: bool,
 }
 
 /// A service with connected engines.
@@ -71,7 +73,7 @@ struct Running {
     sockets: LiveSockets,
 }
 
-const DYNAMO: &str = "Dynamo's service";
+pub(super) const DYNAMO: &str = "Dynamo's service";
 /// Time for engines to be connected, and for messages to be applied.
 const PATIENCE: Duration = Duration::from_secs(60);
 const POLL: Duration = Duration::from_millis(10);
@@ -214,12 +216,13 @@ fn rounds_of<const N: usize>(
 
 impl Service<'_> {
     fn is_ours(self) -> bool {
-        matches!(self, Self::FlashIndexer(_))
+        !matches!(self, Self::Dynamo)
     }
 
     fn start(self) -> Result<Program> {
         match self {
             Self::FlashIndexer(path) => Program::start(path),
+            Self::Writers(path, writers) => Program::start_with(path, &["--threads", &writers.to_string()]),
             Self::Dynamo => Program::start_dynamo(),
         }
     }
@@ -231,7 +234,7 @@ impl Load {
     }
 
     /// Batches of each engine.
-    fn batches(self) -> Vec<Vec<Vec<u8>>> {
+    pub(super) fn batches(self) -> Vec<Vec<Vec<u8>>> {
         let stored = |engine, number| self.sequence(engine, number).stored(self.shape);
         let of_engine = |engine| (0..self.shape.sequences).flat_map(|number| stored(engine, number)).collect();
         (0..self.engines).map(of_engine).collect()
@@ -245,10 +248,9 @@ impl Load {
     }
 
     /// Starts a service and registers the engines.
-    fn register(self, service: Service<'_>) -> Result<Running> {
+    fn register(self, service: Service<'_>, sockets: LiveSockets) -> Result<Running> {
         let program = service.start()?;
         let mut connection = program.connect()?;
-        let sockets = LiveSockets::bind(self.engines)?;
         for (engine, endpoint) in sockets.endpoints()?.into_iter().enumerate() {
             let registration = json!({
                 "instance_id": engine + 1,
@@ -265,7 +267,7 @@ impl Load {
 
     /// Starts a service whose engines hold all sequences.
     fn fill(self, service: Service<'_>) -> Result<Running> {
-        let mut running = self.register(service)?;
+        let mut running = self.register(service, LiveSockets::bind(self.engines)?)?;
         running.sockets.publish(&self.batches())?;
         running.wait(self)?;
         Ok(running)
@@ -274,9 +276,23 @@ impl Load {
     /// The time from the first of the batches, which are published at once, until queries see the last one of each engine.
     /// Fails if one of the sequences that are checked lacks a block.
     fn ingest(self, service: Service<'_>, batches: &[Vec<Vec<u8>>]) -> Result<Duration> {
-        let mut running = self.register(service)?;
+        let running = self.register(service, LiveSockets::bind(self.engines)?)?;
+        self.ingest_into(running, |sockets| sockets.publish(batches))
+    }
+
+    /// The same, where each engine publishes with threads of its own.
+    pub(super) fn ingest_side_by_side(self, service: Service<'_>, batches: &[Vec<Vec<u8>>]) -> Result<Duration> {
+        let running = self.register(service, LiveSockets::bind_apart(self.engines)?)?;
+        self.ingest_into(running, |sockets| sockets.publish_side_by_side(batches))
+    }
+
+    fn ingest_into(
+        self,
+        mut running: Running,
+        publish: impl FnOnce(&mut LiveSockets) -> Result<()>,
+    ) -> Result<Duration> {
         let started = Instant::now();
-        running.sockets.publish(batches)?;
+        publish(&mut running.sockets)?;
         running.wait(self)?;
         let took = started.elapsed();
         for engine in 0..self.engines {

@@ -9,6 +9,7 @@ mod neighbours;
 mod probe;
 mod program;
 mod queries;
+mod scaling;
 mod sockets;
 mod waits;
 
@@ -27,6 +28,7 @@ pub(crate) use self::content::BLOCK_TOKENS;
 pub(crate) use self::ingest::ENGINES;
 pub(crate) use self::neighbours::NeighbourLine;
 pub(crate) use self::queries::{CONNECTIONS, PROMPT_TOKENS};
+pub(crate) use self::scaling::{Scaling, measure as measure_scaling};
 
 /// Results of the service part; medians over rounds.
 #[derive(Serialize, Deserialize)]

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use anyhow::Result;
+use anyhow::{Result, anyhow};
 
 /// Sockets of one context; ZeroMQ allows 1,023.
 const CONTEXT_SOCKETS: usize = 500;
@@ -17,10 +17,19 @@ pub(super) struct LiveSockets {
 
 impl LiveSockets {
     pub(super) fn bind(engines: usize) -> Result<Self> {
+        Self::bind_in_contexts(engines, CONTEXT_SOCKETS)
+    }
+
+    /// Binds a socket for each engine that has a thread of ZeroMQ of its own.
+    pub(super) fn bind_apart(engines: usize) -> Result<Self> {
+        Self::bind_in_contexts(engines, 1)
+    }
+
+    fn bind_in_contexts(engines: usize, context_sockets: usize) -> Result<Self> {
         let mut sockets = Vec::with_capacity(engines);
         let mut context = zmq::Context::new();
         for engine in 0..engines {
-            if engine % CONTEXT_SOCKETS == 0 {
+            if engine % context_sockets == 0 {
                 context = zmq::Context::new();
             }
             // An XPUB receives subscriptions as messages.
@@ -61,13 +70,25 @@ impl LiveSockets {
         Ok(())
     }
 
+    /// Publishes the batches of all engines at once, each on a thread of its own.
+    pub(super) fn publish_side_by_side<'b>(&mut self, batches: &'b [Vec<Vec<u8>>]) -> Result<()> {
+        std::thread::scope(|scope| {
+            let publishing = |(socket, batches): (_, &'b Vec<_>)| scope.spawn(move || publish(socket, batches));
+            let threads: Vec<_> = self.sockets.iter_mut().zip(batches).map(publishing).collect();
+            threads.into_iter().try_for_each(|thread| thread.join().map_err(|_| anyhow!("a thread panicked"))?)
+        })
+    }
+
     /// Publishes batches of one engine.
     pub(super) fn publish_to(&mut self, engine: usize, batches: &[Vec<u8>]) -> Result<()> {
-        let (socket, published) = &mut self.sockets[engine];
-        for batch in batches {
-            socket.send_multipart([b"kv-events".as_slice(), &published.to_be_bytes(), batch], 0)?;
-            *published += 1;
-        }
-        Ok(())
+        publish(&mut self.sockets[engine], batches)
     }
+}
+
+fn publish((socket, published): &mut (zmq::Socket, u64), batches: &[Vec<u8>]) -> Result<()> {
+    for batch in batches {
+        socket.send_multipart([b"kv-events".as_slice(), &published.to_be_bytes(), batch], 0)?;
+        *published += 1;
+    }
+    Ok(())
 }
