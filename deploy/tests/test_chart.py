@@ -210,7 +210,7 @@ def test_pods_have_no_rights_that_they_do_not_need(values: Path) -> None:
         "readOnlyRootFilesystem": True,
         "capabilities": {"drop": ["ALL"]},
     }
-    # Kubernetes would set FLASH_INDEXER_PORT=tcp://… for a Service named flash-indexer, which `serve` reads as --port.
+    # Kubernetes would set FLASH_INDEXER_PORT=tcp://… for a Service named flash-indexer, the name of --port's.
     assert pod["enableServiceLinks"] is False
     finds_pods = any(one["kind"].endswith("RoleBinding") for one in objects)
     assert pod["automountServiceAccountToken"] is finds_pods

@@ -20,6 +20,7 @@
 //! | file | role |
 //! |---|---|
 //! | `server.rs` | options, start and stop of the whole service ([`Server`]) |
+//! | `checked_options.rs` | the check of options before anything is bound, and their files |
 //! | `access.rs` | checks of bearer tokens |
 //! | `http/` | HTTP API: the table of endpoints and their handlers |
 //! | `grpc/` | gRPC API |
@@ -36,6 +37,7 @@
 
 mod access;
 mod body_limits;
+mod checked_options;
 mod engines;
 #[cfg(test)]
 mod failure_tests;

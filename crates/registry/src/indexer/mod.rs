@@ -15,6 +15,7 @@ mod queries;
 mod rank_records;
 mod readings;
 mod register;
+mod registration_check;
 mod registration_error;
 mod reports;
 mod restore;
