@@ -302,7 +302,7 @@ impl Families<'_> {
     ///
     /// Returns the error of the text writer.
     pub fn one(&mut self, name: &str, help: &str, metric: &impl EncodeMetric) -> fmt::Result {
-        metric.encode(self.0.encode_descriptor(name, help, None, metric.metric_type())?)
+        metric.encode(self.0.encode_descriptor(name, &sentence(help), None, metric.metric_type())?)
     }
 
     /// Encodes a family of metrics with labels. An empty family is left out.
@@ -315,6 +315,11 @@ impl Families<'_> {
         name: &str,
         help: &str,
         unit: Option<Unit>,
+/// A help text with the full stop that the library adds to those of registered metrics only.
+pub(super) fn sentence(help: &str) -> String {
+    format!("{help}.")
+}
+
         metrics: impl IntoIterator<Item = (L, M)>,
     ) -> fmt::Result {
         let mut metrics = metrics.into_iter().peekable();
@@ -323,7 +328,7 @@ impl Families<'_> {
             // Without a metric there is no metric type to declare.
             None => return Ok(()),
         };
-        let mut family = self.0.encode_descriptor(name, help, unit.as_ref(), kind)?;
+        let mut family = self.0.encode_descriptor(name, &sentence(help), unit.as_ref(), kind)?;
         for (labels, metric) in metrics {
             metric.encode(family.encode_family(&labels)?)?;
         }
