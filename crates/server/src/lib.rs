@@ -61,8 +61,8 @@ pub use flash_indexer_peers::{PeerDeadlines, PeerUrl, PeerUrlError, RecoveryErro
 pub use flash_indexer_registry::{
     Answer, Indexer, IndexerOptions, InstanceFilter, InstanceScore, ListenError, PodOptions, PredictError,
     PredictedBlocks, PredictionLimits, Query, QueryError, QueryOptions, RankAnswer, RecordedPrediction,
-    RegistrationError, ScoreOptions, Scores, StoreAnswer, TierWeights, TierWeightsError, TokenPrompt,
-    TokenizationError, TokenizationOptions, TokenizerServiceOptions, UnregisterOutcome,
+    RegistrationError, ReportedHits, ReportedHitsError, ScoreOptions, Scores, StoreAnswer, TierWeights,
+    TierWeightsError, TokenPrompt, TokenizationError, TokenizationOptions, TokenizerServiceOptions, UnregisterOutcome,
 };
 pub use flash_indexer_telemetry::metrics::MetricNames;
 pub use flash_indexer_types::names::{

@@ -40,7 +40,7 @@ use self::cleanup::{Cleanup, Sweeps};
 pub use self::explanations::{ExplainQuestion, Explanation, Prompt};
 pub use self::options::IndexerOptions;
 use self::owners::Owners;
-pub use self::picking::{PickResult, RequestPhase};
+pub use self::picking::{PickResult, ReportedHits, ReportedHitsError, RequestPhase};
 pub use self::pod_options::PodOptions;
 use self::pod_registration::PodSocket;
 pub use self::pod_registration::{ListenError, PodsGuard};
