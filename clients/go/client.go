@@ -168,6 +168,10 @@ func (client *Client) Done(ctx context.Context, model, requestID string, options
 	if options.Phase != "" {
 		body["phase"] = options.Phase
 	}
+	if options.Hits != nil {
+		body["prompt_tokens"] = options.Hits.PromptTokens
+		body["cached_tokens"] = options.Hits.CachedTokens
+	}
 	return client.send(ctx, call{path: "/done", body: body})
 }
 

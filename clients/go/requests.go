@@ -89,6 +89,14 @@ type DoneOptions struct {
 	TenantID string
 	// Phase has ended; Finished if empty.
 	Phase RequestPhase
+	// Hits are reported with the end; none if nil.
+	Hits *ReportedHits
+}
+
+// ReportedHits are the tokens of a prompt, and those of them that the engine had cached, as its answer says in the usage.
+type ReportedHits struct {
+	PromptTokens int
+	CachedTokens int
 }
 
 // Registration is a rank of an instance. The fields after BlockSize are optional. An engine of vLLM whose Endpoint is

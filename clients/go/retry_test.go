@@ -220,7 +220,7 @@ func TestRequestsHaveTheFieldsOfTheAPI(t *testing.T) {
 			return client.Done(ctx(), "m", "r", DoneOptions{})
 		}, sent{"/done", "", `{"model_name":"m","request_id":"r"}`, text, ""}},
 		{func() error {
-			return client.Done(ctx(), "m", "r", DoneOptions{"t", Prefill})
+			return client.Done(ctx(), "m", "r", DoneOptions{TenantID: "t", Phase: Prefill})
 		}, sent{"/done", "", `{"model_name":"m","phase":"prefill","request_id":"r","tenant_id":"t"}`, text, ""}},
 		{func() error {
 			_, err := client.Explain(ctx(), "m", nil, "a", PromptOptions{})

@@ -159,11 +159,12 @@ func TestAPickCountsWhatIsHeldAndInFlight(t *testing.T) {
 	equal(t, again.Load.Requests, 1)
 	equal(t, again.Cost > picked.Cost, true)
 	check(t, client.Done(ctx(), model, "r1", DoneOptions{Phase: Prefill}))
-	check(t, client.Done(ctx(), model, "r1", DoneOptions{}))
+	var failed *APIError
+	equal(t, errors.As(client.Done(ctx(), model, "r1", DoneOptions{Hits: &ReportedHits{8, 9}}), &failed) && failed.Status == 422, true)
+	check(t, client.Done(ctx(), model, "r1", DoneOptions{Hits: &ReportedHits{8, 4}}))
 	last, err := client.Pick(ctx(), model, prompt, PickOptions{})
 	check(t, err)
 	equal(t, last.Load.Requests, 0)
-	var failed *APIError
 	equal(t, errors.As(client.Done(ctx(), model, "r1", DoneOptions{}), &failed) && failed.Status == 404, true)
 }
 

@@ -1,5 +1,6 @@
 """A StatefulSet without a cluster: its containers as processes on loopback, with their files and their probes."""
 
+import base64
 import http.client
 import json
 import os
@@ -8,6 +9,7 @@ import socket
 import ssl
 import subprocess
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -92,8 +94,12 @@ def name_server() -> Iterator[str]:
         server.close()
 
 
+def _base64url(data: bytes) -> str:
+    return base64.urlsafe_b64encode(data).rstrip(b"=").decode()
+
+
 class Secrets:
-    """The contents of every Secret that a value file may name: certificates, tokens, a password, keys of CURVE."""
+    """The contents of every Secret that a value file may name: certificates, tokens, a password, keys."""
 
     def __init__(self, folder: Path, scopes: str = "query,admin") -> None:
         self.folder = folder
@@ -116,6 +122,19 @@ class Secrets:
         engine = check(BINARY, "curve-key", "engine", cwd=folder).split()[0]
         (folder / "clients").write_text(f"{engine}\n")
         (folder / "server-keys").write_text(f"{engine} *\n")
+        check("openssl", "genrsa", "-out", "issuer.key", 2048, cwd=folder)
+        modulus = check("openssl", "rsa", "-in", "issuer.key", "-noout", "-modulus", cwd=folder).strip().split("=")[1]
+        key = {"kty": "RSA", "kid": "1", "alg": "RS256", "n": _base64url(bytes.fromhex(modulus)), "e": "AQAB"}
+        (folder / "jwks.json").write_text(json.dumps({"keys": [key]}))
+
+    def use_jwt(self, claims: dict[str, Any]) -> None:
+        """Replaces the token by a JWT of the issuer with these claims."""
+        parts = [{"alg": "RS256", "kid": "1"}, {"sub": "replica", "exp": int(time.time()) + 3600, **claims}]
+        signed = ".".join(_base64url(json.dumps(part).encode()) for part in parts)
+        (self.folder / "signed").write_text(signed)
+        check("openssl", "dgst", "-sha256", "-sign", "issuer.key", "-out", "signature", "signed", cwd=self.folder)
+        self.token = f"{signed}.{_base64url((self.folder / 'signature').read_bytes())}"
+        (self.folder / "token").write_text(self.token)
 
     def client(self) -> ssl.SSLContext:
         """Settings of a client with a certificate."""
@@ -175,6 +194,12 @@ def statefulset(objects: list[dict[str, Any]], folder: Path) -> Iterator[list[Re
         spec = container(objects)
         wanted = of_kind(objects, "StatefulSet")
         secrets = Secrets(folder / "secrets")
+        options = dict(argument.partition("=")[::2] for argument in spec["args"])
+        if "--jwt-keys" in options and "--token-file" not in options:
+            claims = {"iss": options["--jwt-issuer"], "aud": options["--jwt-audience"]}
+            claims[options["--jwt-scopes-claim"]] = ["query", "admin"]
+            claims[options["--jwt-tenants-claim"]] = "*"
+            secrets.use_jwt(claims)
         api, names = stack.enter_context(kubernetes()), stack.enter_context(name_server())
         replicas = [
             Replica(spec, {port["name"]: free_port() for port in spec["ports"]}, secrets, folder / f"{number}.log")
@@ -228,15 +253,12 @@ def _volumes(objects: list[dict[str, Any]], spec: dict[str, Any], secrets: Secre
         at = folder / mount["mountPath"].lstrip("/")
         at.mkdir(parents=True)
         source = sources.get(mount["name"], {}) if mount["name"] not in claims else {}
-        if "secret" in source:
+        rendered_maps = {one["metadata"]["name"]: one for one in objects if one["kind"] == "ConfigMap"}
+        config = rendered_maps.get(source["configMap"]["name"]) if "configMap" in source else None
+        if "secret" in source or ("configMap" in source and config is None):
             for file in secrets.folder.iterdir():
                 (at / file.name).write_bytes(file.read_bytes())
-        if "configMap" in source:
-            (config,) = [
-                one
-                for one in objects
-                if one["kind"] == "ConfigMap" and one["metadata"]["name"] == source["configMap"]["name"]
-            ]
+        if config is not None:
             for file, text in config["data"].items():
                 (at / file).write_text(text)
 

@@ -32,9 +32,20 @@ REFUSED = [
     ("extraArgs={-v}", "extraArgs.0"),
     ("discovery.engines[0].instance_id=1", "endpoint is required"),
     ("discovery.engines[0].instance_id=1,discovery.engines[0].endpoint=ipc:///x", "discovery.engines.0.endpoint"),
-    ("access.insecure=false", "set access.tokenSecret, tls.clientAuth or access.insecure"),
+    ("access.insecure=false", "set access.tokenSecret, access.jwt, tls.clientAuth or access.insecure"),
     ("access.insecure=false,tls.clientAuth=true", "set tls.secret"),
     ("access.tokenSecret=t", "set peers.tokenSecret"),
+    ("access.jwt.keysSecret=k", "set access.jwt.issuer and access.jwt.audience"),
+    ("access.jwt.keysSecret=k,access.jwt.keysConfigMap=k", "set access.jwt.keysSecret or access.jwt.keysConfigMap"),
+    ("access.jwt.issuer=i", "set access.jwt.keysSecret or access.jwt.keysConfigMap"),
+    ("access.jwt.tenantsClaim=t", "set access.jwt.keysSecret or access.jwt.keysConfigMap"),
+    ("access.jwt.keys=k", "keys is not allowed"),
+    ("access.jwt.algorithms={RS 256}", "access.jwt.algorithms.0"),
+    ("access.jwt.keysSecret=k,access.jwt.issuer=i,access.jwt.audience=a", "set peers.tokenSecret"),
+    (
+        "access.jwt.keysSecret=k,access.jwt.issuer=i,access.jwt.audience=a,peers.enabled=false,serviceMonitor.enabled=true",
+        "set serviceMonitor.tokenSecret",
+    ),
     ("access.tokenSecret=t,peers.enabled=false,serviceMonitor.enabled=true", "set serviceMonitor.tokenSecret"),
     ("tls.secret=t,serviceMonitor.enabled=true", "set serviceMonitor.tlsServerName"),
     (
@@ -199,7 +210,7 @@ def test_pods_have_no_rights_that_they_do_not_need(values: Path) -> None:
         "readOnlyRootFilesystem": True,
         "capabilities": {"drop": ["ALL"]},
     }
-    # Kubernetes would set FLASH_INDEXER_PORT=tcp://… for a Service named flash-indexer, which `serve` reads as --port.
+    # Kubernetes would set FLASH_INDEXER_PORT=tcp://… for a Service named flash-indexer, the name of --port's.
     assert pod["enableServiceLinks"] is False
     finds_pods = any(one["kind"].endswith("RoleBinding") for one in objects)
     assert pod["automountServiceAccountToken"] is finds_pods
@@ -222,7 +233,7 @@ def test_the_service_gets_ready_with_the_rendered_arguments(values: Path, tmp_pa
     with statefulset(objects, tmp_path) as replicas:
         for number, replica in enumerate(replicas):
             assert replica.passes("livenessProbe") and replica.passes("startupProbe")
-            assert replica.get("/workers")[0] == (401 if "--token-file" in options else 200)
+            assert replica.get("/workers")[0] == (401 if options & {"--token-file", "--jwt-keys"} else 200)
             assert replica.get("/workers", replica.secrets.token)[0] == 200
             if "--redis" in options:
                 assert replica.get("/store")[1]["status"] == "ok"

@@ -157,7 +157,8 @@ pub(crate) fn write(results: &Results, to: &Path) -> Result<()> {
         neighbours(&mut text, &service.neighbours)?;
     }
     // Measured by an example of the crate, which needs a tokenizer that the repository does not have.
-    text.push_str(include_str!("../../../docs/benchmarks/turns.md"));
+    let turns = include_str!("../../../docs/benchmarks/turns.md");
+    text.push_str(&turns.replace("](details.md", "](docs/benchmarks/details.md"));
     text.push_str("\n## Where we lose\n\n");
     if let Some(comparison) = results.comparison()? {
         service_losses(&mut text, &comparison)?;

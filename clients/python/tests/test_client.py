@@ -77,7 +77,10 @@ def test_a_pick_counts_what_is_held_and_in_flight(client: Client, engine: Engine
     again = client.pick("m", prompt)
     assert (again.load.requests, again.cost > picked.cost) == (1, True)
     client.done("m", "r1", phase="prefill")
-    client.done("m", "r1")
+    with pytest.raises(ApiError) as raised:
+        client.done("m", "r1", prompt_tokens=8)
+    assert raised.value.status == 422
+    client.done("m", "r1", prompt_tokens=8, cached_tokens=4)
     assert client.pick("m", prompt).load.requests == 0
 
 

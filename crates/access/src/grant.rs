@@ -123,6 +123,14 @@ impl Grant {
     }
 }
 
+/// A token in errors: by its name, if it has one.
+fn named(token: &str) -> String {
+    match token {
+        "" => "the JWT, which has no claim `sub` to name it by,".to_owned(),
+        name => format!("token {name:?}"),
+    }
+}
+
 /// Reason for which a request is denied.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Denied {
@@ -136,7 +144,7 @@ pub enum Denied {
     #[error(transparent)]
     Jwt(#[from] JwtError),
     /// The token lacks the scope of the endpoint.
-    #[error("token {token:?} lacks the scope `{}`; {}", .scope.as_str(), .origin.scopes_remedy())]
+    #[error("{} lacks the scope `{}`; {}", named(.token), .scope.as_str(), .origin.scopes_remedy())]
     Scope {
         /// Name of the token.
         token: String,
@@ -146,7 +154,7 @@ pub enum Denied {
         origin: GrantOrigin,
     },
     /// The token is bound to other tenants.
-    #[error("token {token:?} does not permit tenant {tenant:?}; {}", .origin.tenants_remedy())]
+    #[error("{} does not permit tenant {tenant:?}; {}", named(.token), .origin.tenants_remedy())]
     Tenant {
         /// Name of the token.
         token: String,
@@ -157,7 +165,7 @@ pub enum Denied {
     },
     /// The request concerns all tenants.
     #[error(
-        "token {token:?} is bound to tenants, and the request concerns all; name a tenant, or {}", .origin.all_tenants_remedy()
+        "{} is bound to tenants, and the request concerns all; name a tenant, or {}", named(.token), .origin.all_tenants_remedy()
     )]
     AllTenants {
         /// Name of the token.

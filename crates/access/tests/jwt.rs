@@ -127,6 +127,11 @@ fn claims_become_scopes_and_tenants() {
     assert!(grant(json!({ "tenants": "*" })).check_all_tenants().is_ok());
     assert!(grant(json!({ "tenants": null })).check_tenant("default").is_err());
     assert!(grant(json!({ "scope": null })).check(Scope::Query).is_err());
+    let unnamed = grant(json!({ "sub": null })).check(Scope::Admin).expect_err("it lacks the scope").to_string();
+    assert!(
+        unnamed.starts_with("the JWT, which has no claim `sub` to name it by, lacks the scope `admin`"),
+        "{unnamed}"
+    );
     assert!(grant(json!({ "aud": ["other", AUDIENCE] })).check(Scope::Query).is_ok());
 }
 

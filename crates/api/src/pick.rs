@@ -78,7 +78,7 @@ pub struct PickWeights {
 
 request_with_scope! {
     /// Body of `POST /done`.
-    #[derive(Debug, Serialize, Deserialize, ToSchema)]
+    #[derive(Debug, Default, Serialize, Deserialize, ToSchema)]
     #[serde(from = "DoneRequestFields")]
     pub struct DoneRequest, read as DoneRequestFields {
         /// The request, as `/pick` or `/predict` named it.
@@ -86,6 +86,12 @@ request_with_scope! {
         /// What has ended; the whole request if absent.
         #[serde(skip_serializing_if = "Option::is_none", default, deserialize_with = "crate::by_name::by_name")]
         pub phase: Option<RequestPhase>,
+        /// Tokens of the prompt, as the instance reports them in the usage of the request. With `cached_tokens`, or neither.
+        #[serde(skip_serializing_if = "Option::is_none", default)]
+        pub prompt_tokens: Option<u64>,
+        /// Of these, tokens that the instance had cached, such as `usage.prompt_tokens_details.cached_tokens` of its answer.
+        #[serde(skip_serializing_if = "Option::is_none", default)]
+        pub cached_tokens: Option<u64>,
     }
 }
 

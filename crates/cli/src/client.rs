@@ -31,6 +31,24 @@ const RESPONSE_BYTES_MAX: u64 = 256 << 20;
 /// Environment variable with the bearer token for the service.
 pub(crate) const TOKEN_VARIABLE: &str = "FLASH_INDEXER_TOKEN";
 
+/// The service, as an argument or as an option.
+#[derive(Args)]
+pub(crate) struct ServiceUrl {
+    /// URL of the service, in the place of --url.
+    #[arg(value_name = "URL")]
+    service_url: Option<String>,
+
+    /// URL of the service.
+    #[arg(long, env = "FLASH_INDEXER_URL", default_value = "http://127.0.0.1:8090")]
+    url: String,
+}
+
+impl ServiceUrl {
+    pub(crate) fn as_str(&self) -> &str {
+        self.service_url.as_deref().unwrap_or(&self.url)
+    }
+}
+
 /// Certificates of a client of the service.
 #[derive(Args)]
 pub(crate) struct TlsArguments {

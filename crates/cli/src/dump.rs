@@ -9,7 +9,7 @@ use clap::Args;
 use flash_indexer_snapshot::{DumpEntry, DumpSink, RankName, RankRecord, Rejection, read_dump};
 use indicatif::{ProgressBar, ProgressStyle};
 
-use crate::client::{DumpEncoding, TlsArguments};
+use crate::client::{DumpEncoding, ServiceUrl, TlsArguments};
 
 /// Save the state of a running service: every held block, all registrations, and the position of each stream.
 ///
@@ -23,9 +23,8 @@ use crate::client::{DumpEncoding, TlsArguments};
   flash-indexer serve --load fleet.zst
   flash-indexer diff fleet.zst http://indexer:8090")]
 pub(crate) struct DumpArguments {
-    /// The service.
-    #[arg(env = "FLASH_INDEXER_URL", default_value = "http://127.0.0.1:8090")]
-    url: String,
+    #[command(flatten)]
+    service: ServiceUrl,
 
     #[command(flatten)]
     tls: TlsArguments,
@@ -47,10 +46,10 @@ pub(crate) fn run(arguments: &DumpArguments) -> Result<()> {
     let to_stdout = arguments.output.as_os_str() == "-";
     let compressed = arguments.output.extension().is_some_and(|extension| extension == "zst");
     let encoding = if compressed { DumpEncoding::Compressed } else { DumpEncoding::Plain };
-    let client = arguments.tls.client(&arguments.url)?;
+    let client = arguments.tls.client(arguments.service.as_str())?;
     let dump = client.dump(arguments.model_name.as_deref(), arguments.tenant_id.as_deref(), encoding)?;
     if compressed && !dump.is_compressed {
-        bail!("{} sends uncompressed dumps only; choose a file name without .zst", arguments.url);
+        bail!("{} sends uncompressed dumps only; choose a file name without .zst", arguments.service.as_str());
     }
     if to_stdout {
         return copy(dump.bytes, io::stdout().lock());

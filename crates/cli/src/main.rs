@@ -7,6 +7,7 @@
 //! | `relay` | a relay beside an engine, which publishes hashes in the place of tokens |
 //! | `query`, `explain`, `prompt` | ask a service about a prompt |
 //! | `config/*` | the configuration file of `serve`, checked and printed |
+//! | `environment` | variables of the environment that look like settings and have no effect |
 //! | `token`, `curve_key` | make bearer tokens, and key pairs of CURVE |
 //! | `manual` | manual pages and completions of shells |
 //! | `reference` | reference pages of the documentation |
@@ -23,6 +24,7 @@ mod curve_key;
 mod diff;
 mod doctor;
 mod dump;
+mod environment;
 mod explain;
 mod log;
 mod manual;
@@ -41,8 +43,9 @@ mod trace;
 use std::process::ExitCode;
 
 use clap::builder::{PossibleValuesParser, TypedValueParser};
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory, Parser, Subcommand};
 use flash_indexer_designs::Design;
+use tracing::warn;
 
 use crate::config::Parsed;
 use crate::trace::trace_file;
@@ -118,7 +121,12 @@ fn main() -> ExitCode {
 
 fn run(Parsed { arguments, matches, file }: Parsed) -> ExitCode {
     let result = match arguments.command {
-        Command::Serve(arguments) => serve::run(*arguments),
+        Command::Serve(arguments) => {
+            for variable in environment::ignored_variables(&Arguments::command()) {
+                warn!("{variable}");
+            }
+            serve::run(*arguments)
+        }
         Command::Simulate(arguments) => simulate::run(&arguments),
         Command::Relay(arguments) => relay::run(&arguments),
         Command::Query(arguments) => query::run(&arguments),

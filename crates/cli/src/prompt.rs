@@ -7,7 +7,7 @@ use anyhow::{Context, Result, bail};
 use clap::Args;
 use flash_indexer_api::{ModelScope, TokenQuery};
 
-use crate::client::{IndexerClient, TlsArguments};
+use crate::client::{IndexerClient, ServiceUrl, TlsArguments};
 
 /// A prompt, its model and tenant, and the service to query.
 #[derive(Args)]
@@ -36,9 +36,8 @@ pub(crate) struct PromptArguments {
     #[arg(long)]
     cache_salt: Option<String>,
 
-    /// URL of the service.
-    #[arg(long, env = "FLASH_INDEXER_URL", default_value = "http://127.0.0.1:8090")]
-    pub(crate) url: String,
+    #[command(flatten)]
+    pub(crate) service: ServiceUrl,
 
     #[command(flatten)]
     tls: TlsArguments,
@@ -51,7 +50,7 @@ pub(crate) struct PromptArguments {
 impl PromptArguments {
     /// Client of the service to query.
     pub(crate) fn client(&self) -> Result<IndexerClient> {
-        self.tls.client(&self.url)
+        self.tls.client(self.service.as_str())
     }
 
     /// The prompt's tokens, from the command line or the file.

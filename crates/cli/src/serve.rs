@@ -283,6 +283,13 @@ fn raise_open_files_limit() {
 const OPEN_FILES_WANTED: u64 = 1 << 17;
 
 impl ServeArguments {
+    /// Checks everything that the start checks before it binds an address, and warns of what it warns of.
+    pub(crate) fn check(&self) -> Result<()> {
+        self.options()?.check()?;
+        self.tokenization.warn_of_missing_paths();
+        Ok(())
+    }
+
     /// The server's options; fails if a value is wrong.
     pub(crate) fn options(&self) -> Result<ServerOptions> {
         let registrations = self.workers.iter().map(|worker| self.registration(worker));

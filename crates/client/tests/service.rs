@@ -166,7 +166,7 @@ async fn scores_and_picks_count_what_is_held_predicted_and_in_flight() {
     client.register(&RegisterRequest { events: Some(Events::None), ..rank("gpu-2") }).await.expect("a registration");
     let named = PromptOptions { request_id: Some("r".to_owned()), pick_seed: Some(1), ..PromptOptions::default() };
     let picked = client.pick(prompt, &named).await.expect("an answer");
-    let done = DoneRequest { request_id: "r".to_owned(), scope: scope(), phase: None };
+    let done = DoneRequest { request_id: "r".to_owned(), scope: scope(), ..DoneRequest::default() };
     assert_eq!((picked.blocks, picked.seed), (20, 1));
     client.done(&done).await.expect("it was picked");
     let explained = ExplainRequest { token_ids: Some(tokens(101)), scope: scope(), ..ExplainRequest::default() };

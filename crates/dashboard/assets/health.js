@@ -41,7 +41,8 @@ export const health = {
   },
 
   async poll(shown) {
-    const parts = await Promise.all([this.readiness(), this.metrics(), this.peers(), this.store(), this.discovery()]);
+    const metrics = this.metrics();
+    const parts = await Promise.all([this.readiness(), metrics.then(({ panels }) => panels), this.peers(), this.store(metrics), this.discovery()]);
     if (this.shown !== shown) return;
     this.panels.replaceChildren(...parts.flat().map(([title, ...content]) => el("div", { class: "panel" }, el("h2", {}, title), content)));
     setTimeout(() => this.shown === shown && this.poll(shown), POLL_MS);
@@ -62,7 +63,7 @@ export const health = {
     try {
       found = samples(await text("metrics"));
     } catch (error) {
-      return [["Metrics", el("p", { class: "problem" }, shownError(error))]];
+      return { panels: [["Metrics", el("p", { class: "problem" }, shownError(error))]], hasStore: true };
     }
     const all = (name) => found.get(PREFIX + name) ?? [];
     const total = (name) => all(name).reduce((sum, sample) => sum + sample.value, 0);
@@ -82,20 +83,23 @@ export const health = {
     const replays = by("replays_total", "outcome").map(([outcome, count]) => `${outcome.replaceAll("_", " ")} ${whole(count)}`);
     const listeners = by("listeners", "trust").length > 0 ? all("listeners") : [];
     const memory = (found.get("process_resident_memory_bytes") ?? [])[0]?.value;
-    return [
+    const panels = [
       ["Streams", facts([...STREAMS.map(([name, title]) => [title, whole(total(name))]), ["replays", replays.join(", ") || "none"],
         ...listeners.filter((sample) => sample.value > 0).map((sample) => [`ranks ${sample.labels.status}, ${sample.labels.trust}`, whole(sample.value)])])],
       ["Drops by reason", counts("rejected_total", "reason", "Nothing was rejected or dropped.")],
       ["Limits reached", counts("limit_reached_total", "limit", "No limit was reached.")],
       ["Service", facts([...SERVICE.map(([name, title]) => [title, whole(total(name))]), ...(memory ? [["resident memory", `${short(memory / 1048576)} MiB`]] : [])])],
     ];
+    return { panels, hasStore: all("store_connected").length > 0 };
   },
 
   async peers() {
     return part("Peers", "peers", (peers) => (peers.length === 0 ? el("p", { class: "muted" }, "No peers are known.") : el("ul", {}, peers.map((url) => el("li", { class: "mono" }, url)))));
   },
 
-  async store() {
+  /** Without a store, the service answers with 404, which the browser would log as an error. */
+  async store(metrics) {
+    if (!(await metrics).hasStore) return [["Shared store", el("p", { class: "muted" }, "No shared store is configured.")]];
     return part("Shared store", "store", (store) => facts([["State", pill(store.status)], ["Address", el("span", { class: "mono" }, store.url)], ["Last error", store.last_error ?? "none"],
       ["This replica", store.publisher], ["Published ranks", whole(store.published_ranks)], ["Unfinished ranks", whole(store.unfinished_ranks)], ["Waiting changes", whole(store.waiting_changes)],
       ["Ranks of all replicas", whole(store.ranks.length)]]), "No shared store is configured.");

@@ -31,13 +31,16 @@ export const live = {
       events: lineChart({ title: "Events/s", series: [{ name: "events" }], format: rate }),
       queries: lineChart({ title: "Queries/s", series: [{ name: "queries" }], format: rate }),
       latency: lineChart({ title: "Query latency", series: [{ name: "p50" }, { name: "p90" }, { name: "p99" }], format: duration, from: 1e-5 }),
-      hits: lineChart({ title: "Hit rate", series: [{ name: "predicted" }], format: percent, max: 100 }),
+      hits: lineChart({ title: "Hit rate", series: [{ name: "predicted" }, { name: "reported" }], format: percent, max: 100 }),
     };
+    this.unreported = el("p", { class: "muted small", hidden: true },
+      "No hits were reported in these minutes: a router reports them with prompt_tokens and cached_tokens in POST /done.");
     this.problem = el("p", { class: "problem", role: "status", hidden: true });
     return el("section", { "aria-label": "Live" }, this.problem,
       el("div", { class: "panels charts" }, Object.values(this.charts).map((chart) => chart.element)),
       el("p", { class: "muted small" },
-        "The last three minutes, all models and tenants. Latency: requests over HTTP and gRPC, over five seconds. Hit rate: blocks of queried prompts that the rank with the deepest match held."));
+        "The last three minutes, all models and tenants. Latency: requests over HTTP and gRPC, over five seconds. Hit rates, over five seconds: predicted are blocks of queried prompts that the rank with the deepest match holds; reported are tokens of finished requests that their engines had cached."),
+      this.unreported);
   },
 
   show() {
@@ -77,8 +80,11 @@ export const live = {
       const counts = sample.latencies.map((count, bucket) => count - far.latencies[bucket]);
       points.latency.push({ at: time, values: [0.5, 0.9, 0.99].map((share) => percentile(counts, sample.bounds_s, share)) });
       const queried = since("queried_blocks", far);
-      points.hits.push({ at: time, values: [queried > 0 ? (100 * since("found_blocks", far)) / queried : NaN] });
+      const reported = since("reported_prompt_tokens", far);
+      points.hits.push({ at: time, values: [queried > 0 ? (100 * since("found_blocks", far)) / queried : NaN,
+        reported > 0 ? (100 * since("reported_cached_tokens", far)) / reported : NaN] });
     });
+    this.unreported.hidden = points.hits.length === 0 || points.hits.some(({ values }) => Number.isFinite(values[1]));
     for (const [name, chart] of Object.entries(this.charts)) chart.set(points[name], WINDOW_S);
   },
 };

@@ -25,6 +25,7 @@ def test_names_of_users_are_shown_as_text(laptop: Page) -> None:
     laptop.press(Keys.ESCAPE)
     for view in ["query", "prefixes", "heat", "health", "live"]:
         laptop.view(view)
+    laptop.until(lambda: "No hits were reported in these minutes" in laptop.text("main"), "the missing reports")
     assert laptop.run("return document.title") == "Flash Indexer"
     assert laptop.run("return document.querySelectorAll('main img, main script').length") == 0
     laptop.check()

@@ -37,6 +37,10 @@ pub struct Sample {
     pub queried_blocks: u64,
     /// Of these, leading blocks that the rank with the deepest match held.
     pub found_blocks: u64,
+    /// Prompt tokens of requests whose cached tokens were reported.
+    pub reported_prompt_tokens: u64,
+    /// Of these, tokens that the engine had cached.
+    pub reported_cached_tokens: u64,
     /// Upper bounds of the buckets of `latencies`, in seconds.
     #[serde(skip)]
     pub latency_bounds_s: &'static [f64],

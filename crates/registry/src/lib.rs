@@ -69,8 +69,8 @@ pub use flash_indexer_routing::{
 };
 pub use indexer::{
     DigestError, ExplainQuestion, Explanation, Indexer, IndexerOptions, InstanceReport, ListenError, PickResult,
-    PodOptions, PodsGuard, PredictError, Prompt, QueryError, RegistrationError, RequestPhase, Restore, RestoredRank,
-    Shadow, ShadowError, UnregisterOutcome,
+    PodOptions, PodsGuard, PredictError, Prompt, QueryError, RegistrationError, ReportedHits, ReportedHitsError,
+    RequestPhase, Restore, RestoredRank, Shadow, ShadowError, UnregisterOutcome,
 };
 pub use score::{InstanceScore, ScoreOptions, Scores};
 pub use search::{Query, TokenPrompt};

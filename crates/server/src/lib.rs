@@ -20,6 +20,7 @@
 //! | file | role |
 //! |---|---|
 //! | `server.rs` | options, start and stop of the whole service ([`Server`]) |
+//! | `checked_options.rs` | the check of options before anything is bound, and their files |
 //! | `access.rs` | checks of bearer tokens |
 //! | `http/` | HTTP API: the table of endpoints and their handlers |
 //! | `grpc/` | gRPC API |
@@ -36,6 +37,7 @@
 
 mod access;
 mod body_limits;
+mod checked_options;
 mod engines;
 #[cfg(test)]
 mod failure_tests;
@@ -59,8 +61,8 @@ pub use flash_indexer_peers::{PeerDeadlines, PeerUrl, PeerUrlError, RecoveryErro
 pub use flash_indexer_registry::{
     Answer, Indexer, IndexerOptions, InstanceFilter, InstanceScore, ListenError, PodOptions, PredictError,
     PredictedBlocks, PredictionLimits, Query, QueryError, QueryOptions, RankAnswer, RecordedPrediction,
-    RegistrationError, ScoreOptions, Scores, StoreAnswer, TierWeights, TierWeightsError, TokenPrompt,
-    TokenizationError, TokenizationOptions, TokenizerServiceOptions, UnregisterOutcome,
+    RegistrationError, ReportedHits, ReportedHitsError, ScoreOptions, Scores, StoreAnswer, TierWeights,
+    TierWeightsError, TokenPrompt, TokenizationError, TokenizationOptions, TokenizerServiceOptions, UnregisterOutcome,
 };
 pub use flash_indexer_telemetry::metrics::MetricNames;
 pub use flash_indexer_types::names::{

@@ -8,8 +8,8 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use flash_indexer_access::{BearerVerifier, JwtKeyFile, JwtOptions, JwtVerifier, LimitsFile, LoadError, TokenFile};
-use flash_indexer_credentials::{ClientCredentials, ClientFiles, CredentialsError, ServerTls, TlsFiles};
+use flash_indexer_access::{BearerVerifier, JwtOptions, JwtVerifier, LoadError};
+use flash_indexer_credentials::{ClientFiles, CredentialsError, TlsFiles};
 use flash_indexer_dashboard::{LiveFigures, LiveGuard};
 use flash_indexer_discovery::{Discovery, DiscoveryOptions};
 use flash_indexer_otlp::{Exporter, OtlpError, OtlpOptions};
@@ -133,6 +133,14 @@ pub enum StartError {
     /// The token file, the key set of JWTs or the limits file cannot be read, or is invalid.
     #[error(transparent)]
     Tokens(#[from] LoadError),
+    /// The only source of the recovery, a dump, cannot be opened.
+    #[error("failed to open {path}: {source}; check --load")]
+    Load {
+        /// The dump.
+        path: String,
+        /// The cause.
+        source: io::Error,
+    },
     /// The state directory cannot be used.
     #[error(transparent)]
     StateDirectory(#[from] DirectoryError),
@@ -197,8 +205,9 @@ impl Server {
     ///
     /// # Errors
     ///
-    /// Fails if an address cannot be bound, a thread cannot be started, or a registration is rejected.
+    /// Fails as [`ServerOptions::check`], or if an address cannot be bound, a thread cannot be started, or a registration is rejected.
     pub async fn start(options: ServerOptions) -> Result<Self, StartError> {
+        let loaded = options.checked()?;
         let ServerOptions { host, port, body_bytes_max, body_bytes_total_max, connections_max, .. } = options;
         let ServerOptions { indexer, registrations, .. } = options;
         let (listener, address) = bind(&host, port).await?;
@@ -210,32 +219,26 @@ impl Server {
             None => None,
             Some(picker) => Some((bind(&picker.address.ip().to_string(), picker.address.port()).await?, picker)),
         };
-        let limits = options.limits_file.as_deref().map(LimitsFile::load).transpose()?.map(Arc::new);
+        let (limits, tokens) = (loaded.limits, loaded.tokens);
         let indexer = IndexerOptions { tenant_limits: limits.clone(), ..indexer };
         let networks = indexer.engine_networks.clone();
         let tokenizer_pool = indexer.tokenization.pool.clone();
         let indexer = Arc::new(Indexer::start(indexer).map_err(StartError::Thread)?);
         let mut files = Vec::new();
-        let tokens = options.token_file.as_deref().map(TokenFile::load).transpose()?.map(Arc::new);
         if let Some(tokens) = &tokens {
             info!(tokens = tokens.token_count(), "token file loaded");
             files.push(Reload::config(ReloadedFile::Tokens, tokens));
         }
-        let jwt = match options.jwt {
-            None => None,
-            Some((path, options)) => {
-                let keys = Arc::new(JwtKeyFile::load(&path)?);
-                info!(keys = keys.key_count(), issuer = options.issuer, "key set of JWTs loaded");
-                files.push(Reload::config(ReloadedFile::JwtKeys, &keys));
-                Some(JwtVerifier::new(keys, options))
-            }
-        };
+        let jwt = loaded.jwt_keys.zip(options.jwt).map(|(keys, (_, options))| {
+            info!(keys = keys.key_count(), issuer = options.issuer, "key set of JWTs loaded");
+            files.push(Reload::config(ReloadedFile::JwtKeys, &keys));
+            JwtVerifier::new(keys, options)
+        });
         files.extend(limits.as_ref().map(|limits| Reload::config(ReloadedFile::Limits, limits)));
         let access = Arc::new(AccessControl::new(BearerVerifier::new(tokens, jwt), limits));
-        let tls = options.tls.map(ServerTls::load).transpose()?.map(Arc::new);
+        let tls = loaded.tls;
         files.extend(tls.as_ref().map(Reload::certificates));
         let is_encrypted = tls.is_some();
-        let credentials = ClientCredentials::load(&options.peer_credentials)?;
         let registers_pods = options.pods.is_some();
         if let Some(pods) = options.pods {
             indexer.listen_for_pods(pods)?;
@@ -262,7 +265,7 @@ impl Server {
                     indexer,
                     peers,
                     deadlines: options.peer_deadlines,
-                    credentials,
+                    credentials: loaded.peer_credentials,
                     snapshots: snapshots.clone(),
                     load: options.load,
                     held,

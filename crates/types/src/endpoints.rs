@@ -248,6 +248,21 @@ pub(crate) fn dialled_address(endpoint: &str) -> Option<&str> {
     endpoint.strip_prefix("tcp://").or_else(|| streamed_address(endpoint)).or_else(|| pulled_address(endpoint))
 }
 
+/// Rejects an endpoint that no socket can be bound to on any machine, with the reason. It is `tcp://` with an address of the machine or
+/// `*`, and a port or `*`, or `ipc://` with a path.
+pub fn check_bound_endpoint(endpoint: &str) -> Result<(), &'static str> {
+    if let Some(path) = endpoint.strip_prefix("ipc://") {
+        return if path.is_empty() { Err("the path is empty") } else { Ok(()) };
+    }
+    let address = endpoint.strip_prefix("tcp://").ok_or("it starts with neither tcp:// nor ipc://")?;
+    match address.rsplit_once(':') {
+        None => Err("there is no port"),
+        Some(("", _)) => Err("the address is missing; * stands for all of the machine"),
+        Some((_, port)) if port == "*" || port.parse::<u16>().is_ok() => Ok(()),
+        Some(_) => Err("the port is neither a number up to 65535 nor *"),
+    }
+}
+
 /// Rejects an endpoint that ZeroMQ accepts without an error and never connects, and an endpoint with a refused address.
 pub fn check_endpoint(endpoint: &str) -> Result<(), EndpointError> {
     let invalid = |why| Err(EndpointError::Malformed { endpoint: endpoint.to_owned(), why });

@@ -222,10 +222,10 @@ def pick(model_name: str, prompt: str | Collection[int] | Mapping[str, Any], opt
     return _json("/pick", _PICK, {"model_name": model_name, "token_ids": list(prompt), **options})
 
 
-def done(model_name: str, request_id: str, phase: str, tenant_id: str | None) -> Call[dict[str, Any]]:
+def done(model_name: str, request_id: str, phase: str, **options: str | int | None) -> Call[dict[str, Any]]:
     """Reports the end of a request in flight, or of its prefill."""
-    body = {"model_name": model_name, "request_id": request_id, "phase": phase}
-    return _json("/done", _OBJECT, body if tenant_id is None else {**body, "tenant_id": tenant_id})
+    given = {name: value for name, value in options.items() if value is not None}
+    return _json("/done", _OBJECT, {"model_name": model_name, "request_id": request_id, "phase": phase, **given})
 
 
 def explain(

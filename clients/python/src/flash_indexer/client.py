@@ -189,9 +189,15 @@ class Client:
         *,
         phase: Literal["prefill", "finished"] = "finished",
         tenant_id: str | None = None,
+        prompt_tokens: int | None = None,
+        cached_tokens: int | None = None,
     ) -> None:
-        """Reports that a request that `pick` or `predict` named has ended, or its prefill."""
-        self._send(calls.done(model_name, request_id, phase, tenant_id))
+        """Reports that a request that `pick` or `predict` named has ended, or its prefill.
+
+        `prompt_tokens` and `cached_tokens` are those of the usage in the engine's answer, both or neither.
+        """
+        hits = {"prompt_tokens": prompt_tokens, "cached_tokens": cached_tokens}
+        self._send(calls.done(model_name, request_id, phase, tenant_id=tenant_id, **hits))
 
     def explain(
         self,
@@ -341,9 +347,12 @@ class AsyncClient:
         *,
         phase: Literal["prefill", "finished"] = "finished",
         tenant_id: str | None = None,
+        prompt_tokens: int | None = None,
+        cached_tokens: int | None = None,
     ) -> None:
         """See `Client.done`."""
-        await self._send(calls.done(model_name, request_id, phase, tenant_id))
+        hits = {"prompt_tokens": prompt_tokens, "cached_tokens": cached_tokens}
+        await self._send(calls.done(model_name, request_id, phase, tenant_id=tenant_id, **hits))
 
     async def explain(
         self,

@@ -164,7 +164,7 @@ impl JwtVerifier {
 
 impl JwtOptions {
     fn grant(&self, claims: &Value) -> Grant {
-        let name = claims.get("sub").and_then(Value::as_str).unwrap_or("without the claim sub");
+        let name = claims.get("sub").and_then(Value::as_str).unwrap_or_default();
         let scopes = claims::scopes(self.scopes_claim.value(claims));
         let tenants = match &self.tenants_claim {
             None => None,

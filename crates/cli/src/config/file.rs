@@ -8,8 +8,7 @@ use clap::error::{ContextKind, ContextValue};
 use clap::{Arg, ArgAction, Command, Error};
 use toml::{Table, Value};
 
-/// Similarity of two names from which one is suggested for the other, as `clap` does for options.
-const SUGGESTED_FROM: f64 = 0.7;
+use crate::environment::nearest;
 
 /// Settings of a file, as options of the command line.
 pub(crate) struct ConfigFile {
@@ -20,6 +19,8 @@ pub(crate) struct ConfigFile {
 struct Setting {
     id: String,
     option: String,
+    /// Where it is in the file, from 1.
+    line: usize,
     /// What follows the option, once each. A flag that is on has one entry without a value, and one that is off has none.
     values: Vec<Option<String>>,
 }
@@ -34,7 +35,10 @@ impl ConfigFile {
     pub(crate) fn read(path: &Path, serve: &Command) -> Result<Self> {
         let text = std::fs::read_to_string(path).context("failed to read the file")?;
         let table: Table = text.parse().context("failed to parse the file")?;
-        let settings = table.iter().map(|(name, value)| Setting::new(name, value, serve));
+        let settings = table.iter().map(|(name, value)| {
+            let line = line_of(&text, name);
+            Setting::new(name, value, line, serve).with_context(|| format!("line {line}"))
+        });
         Ok(Self { path: path.to_owned(), settings: settings.collect::<Result<_>>()? })
     }
 
@@ -63,21 +67,22 @@ impl ConfigFile {
             Some(ContextValue::String(option)) => option.split([' ', '=']).next().unwrap_or_default(),
             _ => return error,
         };
-        if !self.settings.iter().any(|setting| setting.option == option) {
+        let Some(Setting { line, .. }) = self.settings.iter().find(|setting| setting.option == option) else {
             return error;
-        }
+        };
         let text = error.render().to_string();
-        let cause = text.lines().next().unwrap_or_default().trim_start_matches("error: ");
-        command.error(error.kind(), format!("--config {}: {cause}", self.path.display()))
+        // The error, and the possible values; the usage follows.
+        let cause: Vec<_> = text.lines().map(str::trim).take_while(|line| !line.is_empty()).collect();
+        let cause = cause.join(" ");
+        let cause = cause.trim_start_matches("error: ");
+        command.error(error.kind(), format!("--config {}: line {line}: {cause}", self.path.display()))
     }
 }
 
 impl Setting {
-    fn new(name: &str, value: &Value, serve: &Command) -> Result<Self> {
+    fn new(name: &str, value: &Value, line: usize, serve: &Command) -> Result<Self> {
         let Some(arg) = settable(serve).find(|arg| arg.get_long() == Some(name)) else {
-            let similarity = |arg: &&Arg| strsim::jaro(arg.get_long().unwrap_or_default(), name);
-            let nearest = settable(serve).max_by(|a, b| similarity(a).total_cmp(&similarity(b)));
-            match nearest.filter(|arg| similarity(arg) >= SUGGESTED_FROM).and_then(Arg::get_long) {
+            match nearest(name, settable(serve).filter_map(Arg::get_long)) {
                 Some(nearest) => bail!("there is no setting {name:?}; did you mean {nearest:?}?"),
                 None => bail!("there is no setting {name:?}; see flash-indexer serve --help"),
             }
@@ -90,7 +95,7 @@ impl Setting {
             }
             (_, value) => vec![Some(scalar(name, value)?)],
         };
-        Ok(Self { id: arg.get_id().to_string(), option: format!("--{name}"), values })
+        Ok(Self { id: arg.get_id().to_string(), option: format!("--{name}"), line, values })
     }
 
     fn options(&self) -> impl Iterator<Item = OsString> {
@@ -99,6 +104,16 @@ impl Setting {
             None => self.option.clone().into(),
         })
     }
+}
+
+/// The line of a key or a table at the top level of a file, from 1.
+fn line_of(text: &str, name: &str) -> usize {
+    let is_named = |line: &str| {
+        let key = line.trim_start().trim_start_matches(['[', '"', '\'']);
+        let rest = key.strip_prefix(name).map(|rest| rest.trim_start_matches(['"', '\'']).trim_start());
+        rest.is_some_and(|rest| rest.starts_with(['=', '.', ']']))
+    };
+    text.lines().position(is_named).map_or(1, |before| before + 1)
 }
 
 /// Options that a file may have.

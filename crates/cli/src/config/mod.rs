@@ -11,7 +11,7 @@ mod file;
 use std::ffi::OsString;
 use std::path::PathBuf;
 
-use anyhow::Result;
+use anyhow::{Result, bail};
 use clap::error::ErrorKind;
 use clap::parser::ValueSource;
 use clap::{ArgMatches, Args, Command, CommandFactory, Error, FromArgMatches, Subcommand};
@@ -19,12 +19,13 @@ use clap::{ArgMatches, Args, Command, CommandFactory, Error, FromArgMatches, Sub
 use self::effective::effective_settings;
 pub(crate) use self::file::ConfigFile;
 use crate::Arguments;
+use crate::environment::{IgnoredVariable, ignored_variables, without_service_links};
 use crate::serve::ServeArguments;
 
 /// Check or print the configuration of `serve`.
 #[derive(Args)]
 #[command(after_help = "Examples:
-  flash-indexer config check --config fleet.toml
+  flash-indexer config check fleet.toml
   flash-indexer config print --config fleet.toml --port 9000
   flash-indexer config print > fleet.toml
 
@@ -42,10 +43,21 @@ pub(crate) struct ConfigArguments {
 
 #[derive(Subcommand)]
 enum Action {
-    /// Report the first error of the options, the environment and the file.
-    Check(Box<ServeArguments>),
+    /// Report the first error with which `serve` would refuse the options, the environment and the file, before it binds an
+    /// address. Files that settings name are read.
+    Check(Box<Checked>),
     /// Print the settings that `serve` would use with these options, and where each is from, as a file for --config.
-    Print(Box<ServeArguments>),
+    Print(Box<Checked>),
+}
+
+#[derive(Args)]
+struct Checked {
+    #[command(flatten)]
+    serve: ServeArguments,
+
+    /// The file, in the place of --config.
+    #[arg(value_name = "FILE")]
+    config_file: Option<PathBuf>,
 }
 
 /// The arguments of the program, with the settings of a configuration file.
@@ -61,12 +73,16 @@ pub(crate) struct Parsed {
 ///
 /// The file cannot be read, or an option, a variable or a setting of the file is wrong.
 pub(crate) fn parse(mut command_line: Vec<OsString>) -> Result<Parsed, Error> {
-    let mut command = Arguments::command();
+    let mut command = without_service_links(Arguments::command());
     // An error may be that the command line lacks what the file has.
     let given = command.clone().ignore_errors(true).try_get_matches_from(&command_line)?;
     let (depth, given) = innermost(&given);
     let mut file = None;
-    if let Ok(Some(path)) = given.try_get_one::<PathBuf>("config") {
+    let positional = given.try_get_one::<PathBuf>("config_file").ok().flatten();
+    if positional.is_some() && given.value_source("config") == Some(ValueSource::CommandLine) {
+        return Err(command.error(ErrorKind::ArgumentConflict, "give the file once: FILE or --config FILE"));
+    }
+    if let Some(path) = positional.or_else(|| given.try_get_one::<PathBuf>("config").ok().flatten()) {
         let mut read = ConfigFile::read(path, serve_command(&mut Arguments::command())).map_err(|error| {
             command.error(ErrorKind::InvalidValue, format!("--config {}: {error:#}", path.display()))
         })?;
@@ -105,11 +121,18 @@ fn serve_command(program: &mut Command) -> &Command {
 ///
 /// # Errors
 ///
-/// [`Action::Check`]: a setting has the right form and a wrong value, such as a file that does not exist.
+/// [`Action::Check`]: a setting has the right form and a wrong value, such as a file that does not exist, or a variable has the
+/// name of no setting.
 pub(crate) fn run(arguments: &ConfigArguments, matches: &ArgMatches, file: Option<&ConfigFile>) -> Result<()> {
     match &arguments.action {
-        Action::Check(serve) => {
-            serve.options()?;
+        Action::Check(checked) => {
+            checked.serve.check()?;
+            let ignored = ignored_variables(&Arguments::command()).into_iter();
+            let unknown = ignored.filter(|variable| matches!(variable, IgnoredVariable::Unknown { .. }));
+            let unknown: Vec<_> = unknown.map(|variable| variable.to_string()).collect();
+            if !unknown.is_empty() {
+                bail!("{}", unknown.join("\n"));
+            }
             match file {
                 Some(file) => println!("{}: no error", file.path().display()),
                 None => println!("no error"),

@@ -34,7 +34,7 @@ use flash_indexer_api::Worker;
 use self::finding::{Finding, Verdict};
 use self::probe::{Observation, Stream};
 use self::report::{Report, Subject};
-use crate::client::{IndexerClient, TlsArguments};
+use crate::client::{IndexerClient, ServiceUrl, TlsArguments};
 use crate::simulate::progress;
 use crate::with_causes;
 
@@ -60,9 +60,8 @@ const NOT_CHECKED: u8 = 2;
 
 Run it where the service runs: only there it takes the same network path to the engines.")]
 pub(crate) struct DoctorArguments {
-    /// The service to check.
-    #[arg(env = "FLASH_INDEXER_URL", default_value = "http://127.0.0.1:8090")]
-    url: String,
+    #[command(flatten)]
+    service: ServiceUrl,
 
     #[command(flatten)]
     tls: TlsArguments,
@@ -114,7 +113,7 @@ pub(crate) fn run(arguments: &DoctorArguments) -> ExitCode {
 }
 
 fn examine(arguments: &DoctorArguments) -> Result<Vec<Report>> {
-    let client = arguments.tls.client(&arguments.url)?;
+    let client = arguments.tls.client(arguments.service.as_str())?;
     client.health()?;
     let ready = client.ready().map_err(|error| format!("{error:#}"));
     let workers = client.all_workers()?;
@@ -129,7 +128,7 @@ fn examine(arguments: &DoctorArguments) -> Result<Vec<Report>> {
         findings.push(prompts::check(&client, engine_url, &request));
     }
     if streams.is_empty() {
-        let none = format!("no such engine is registered with {}", arguments.url);
+        let none = format!("no such engine is registered with {}", arguments.service.as_str());
         let fix = "see GET /workers, and POST /register";
         // A finding about the service may be the reason.
         if arguments.engine_url.is_none() && findings.iter().all(|finding| finding.verdict == Verdict::Ok) {
@@ -137,7 +136,7 @@ fn examine(arguments: &DoctorArguments) -> Result<Vec<Report>> {
         }
         findings.push(Finding::problem("engines", none, fix));
     }
-    let mut reports = vec![Report { subject: Subject::Service(arguments.url.clone()), findings }];
+    let mut reports = vec![Report { subject: Subject::Service(arguments.service.as_str().to_owned()), findings }];
     reports.extend(observe_all(arguments, &client, &streams).iter().map(|observation| Report {
         subject: Subject::Stream(Box::new(observation.stream.clone())),
         findings: checks::check_stream(observation),

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::fmt::Write as _;
 use std::io::Write as _;
 use std::ops::RangeInclusive;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{SyncSender, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -13,15 +13,16 @@ use anyhow::{Context, Result};
 use clap::Args;
 use flash_indexer_core::hashing::BlockSize;
 use flash_indexer_core::{DpRank, Tier};
-use flash_indexer_server::{Indexer, InstanceId, ModelKey, Query, QueryOptions, Registration, Server, TokenPrompt};
+use flash_indexer_server::{
+    Indexer, InstanceId, ModelKey, Query, QueryOptions, Registration, ReportedHits, Server, TokenPrompt,
+};
 use flash_indexer_sim::workload::{ConversationOptions, Conversations};
 use flash_indexer_sim::{EngineOptions, Publisher, PublisherOptions, Request, SimulatedEngine};
+use flash_indexer_telemetry::metrics::QueryTotals;
 use flash_indexer_wire::Encoding;
 use hdrhistogram::Histogram;
 use serde_json::json;
 use ureq::Agent;
-
-use crate::simulate::reusable_tokens;
 
 const MODEL: &str = "demo";
 const BLOCK_TOKENS: u32 = 16;
@@ -30,14 +31,16 @@ const BLOCKS_PER_ENGINE: usize = 8_192;
 const REQUEST_INTERVAL: Duration = Duration::from_millis(5);
 /// Time between queries that run beside them.
 const QUERY_INTERVAL: Duration = Duration::from_micros(200);
+/// Conversations that are open at the same time. Their blocks fit into the engines' caches, which are full of ended ones.
+const OPEN_CONVERSATIONS: usize = 64;
 /// Requests of which one goes to an engine without regard to its blocks.
-const BUSY_EVERY: usize = 16;
+const BUSY_EVERY: usize = 64;
 /// Tokens of a prompt that the first engine keeps cached, so that a first query finds it: 1 to 64.
 const FIRST_PROMPT: RangeInclusive<u32> = 1..=64;
 /// Requests between two of this prompt.
 const FIRST_PROMPT_EVERY: usize = 64;
-/// Prompts that queries are chosen from.
-const RECENT_PROMPTS_MAX: usize = 64;
+/// Next requests that queries are chosen from.
+const NEXT_REQUESTS: usize = 2;
 /// Longest wait for the service to listen to an engine.
 const CONNECT_DEADLINE: Duration = Duration::from_secs(10);
 /// Time between queries over HTTP.
@@ -45,6 +48,8 @@ const HTTP_INTERVAL: Duration = Duration::from_millis(10);
 /// Longest wait for an answer over HTTP. The demo does not end before it.
 const HTTP_TIMEOUT: Duration = Duration::from_secs(2);
 const HEADER_EVERY_ROWS: u32 = 20;
+/// Rows of one second whose hit rates are shown together, as in the dashboard.
+const SMOOTHED_ROWS: usize = 5;
 
 /// Options of the demo.
 #[derive(Args)]
@@ -79,9 +84,6 @@ struct DemoEngine {
 /// Counters of the demo's threads since the last row.
 #[derive(Default)]
 struct DemoCounters {
-    prompt_tokens: AtomicU64,
-    predicted_tokens: AtomicU64,
-    cached_tokens: AtomicU64,
     query_ns: Mutex<Vec<u64>>,
 }
 
@@ -116,22 +118,22 @@ pub(crate) async fn run(arguments: &DemoArguments, server: &Server, stopped: imp
     println!("dashboard: {dashboard}");
 
     let counters = Arc::new(DemoCounters::default());
-    let recent = Arc::new(Mutex::new(VecDeque::new()));
+    let next = Arc::new(Mutex::new(Vec::new()));
     let stop = Arc::new(AtomicBool::new(false));
     let serving = std::thread::spawn({
-        let (indexer, counters, recent, stop) =
-            (Arc::clone(&indexer), Arc::clone(&counters), Arc::clone(&recent), Arc::clone(&stop));
-        move || serve_requests(&indexer, engines, &counters, &recent, &stop)
+        let (indexer, counters, next, stop) =
+            (Arc::clone(&indexer), Arc::clone(&counters), Arc::clone(&next), Arc::clone(&stop));
+        move || serve_requests(&indexer, engines, &counters, &next, &stop)
     });
     let querying = std::thread::spawn({
-        let (indexer, counters, recent, stop) =
-            (Arc::clone(&indexer), Arc::clone(&counters), Arc::clone(&recent), Arc::clone(&stop));
-        move || ask_queries(&indexer, &counters, &recent, &stop)
+        let (indexer, counters, next, stop) =
+            (Arc::clone(&indexer), Arc::clone(&counters), Arc::clone(&next), Arc::clone(&stop));
+        move || ask_queries(&indexer, &counters, &next, &stop)
     });
     let url = format!("{}/query", server.url());
     let asking = std::thread::spawn({
         let stop = Arc::clone(&stop);
-        move || ask_over_http(&url, &recent, &stop)
+        move || ask_over_http(&url, &next, &stop)
     });
 
     let mut second = tokio::time::interval(Duration::from_secs(1));
@@ -161,6 +163,16 @@ fn block_size() -> BlockSize {
     BlockSize::new(BLOCK_TOKENS).expect("sixteen is not zero")
 }
 
+fn engine_options() -> EngineOptions {
+    EngineOptions {
+        block_size: block_size(),
+        blocks: BLOCKS_PER_ENGINE,
+        dp_rank: DpRank(0),
+        hash_seed: "0".to_owned(),
+        encoding: Encoding::Map,
+    }
+}
+
 fn start_engines(indexer: &Indexer, count: u64) -> Result<Vec<DemoEngine>> {
     let block_size = block_size();
     let mut engines = Vec::new();
@@ -173,35 +185,37 @@ fn start_engines(indexer: &Indexer, count: u64) -> Result<Vec<DemoEngine>> {
             ..Registration::new(instance.clone(), ModelKey::new(MODEL, None), publisher.endpoint(), block_size)
         })?;
         anyhow::ensure!(publisher.wait_for_subscriber(CONNECT_DEADLINE)?, "engine {number} was not listened to");
-        let engine = SimulatedEngine::new(EngineOptions {
-            block_size,
-            blocks: BLOCKS_PER_ENGINE,
-            dp_rank: DpRank(0),
-            hash_seed: "0".to_owned(),
-            encoding: Encoding::Map,
-        });
+        let engine = SimulatedEngine::new(engine_options());
         engines.push(DemoEngine { instance, engine, publisher });
     }
     Ok(engines)
 }
 
-/// Sends each request to the engine with the longest matching prefix, as a router would, and counts the predicted and
-/// the cached tokens. One request of [`BUSY_EVERY`] goes to the next engine in turn, as if the other were busy. The first engine
-/// also serves [`FIRST_PROMPT`] again and again, which no figure counts.
+/// Sends each request to the engine with the longest matching prefix, as a router would, and reports the cached tokens. One
+/// request of [`BUSY_EVERY`] goes to the next engine in turn, as if the other were busy. The first engine also serves
+/// [`FIRST_PROMPT`] again and again, which no figure counts. `next` gets the prompts of the requests that follow, without those for
+/// a busy engine: a query of them finds what their engine will have cached.
 fn serve_requests(
     indexer: &Indexer,
     mut engines: Vec<DemoEngine>,
     counters: &DemoCounters,
-    recent: &Mutex<VecDeque<Vec<u32>>>,
+    next: &Mutex<Vec<Vec<u32>>>,
     stop: &AtomicBool,
 ) -> Result<()> {
     let key = ModelKey::new(MODEL, None);
-    let options = ConversationOptions { open_conversations: 192, ..ConversationOptions::default() };
+    let options = ConversationOptions { open_conversations: OPEN_CONVERSATIONS, ..ConversationOptions::default() };
+    let mut requests = Conversations::new(options, 1).enumerate();
+    let mut following: VecDeque<_> = requests.by_ref().take(NEXT_REQUESTS).collect();
     let mut due = Instant::now();
-    for (number, request) in Conversations::new(options, 1).enumerate() {
+    for ahead in requests {
+        following.push_back(ahead);
+        let (number, request) = following.pop_front().expect("there are requests that follow");
         if stop.load(Ordering::Relaxed) {
             break;
         }
+        let asked = following.iter().filter(|(number, _)| !number.is_multiple_of(BUSY_EVERY));
+        let asked = asked.map(|(_, request)| request.prompt.clone()).collect();
+        *next.lock().unwrap_or_else(PoisonError::into_inner) = asked;
         if number.is_multiple_of(FIRST_PROMPT_EVERY) {
             let first = Request { prompt: FIRST_PROMPT.collect(), output: Vec::new(), at_ms: request.at_ms };
             engines[0].serve(&first)?;
@@ -218,17 +232,11 @@ fn serve_requests(
         };
         let order = (0..engines.len()).map(|step| (turn + step) % engines.len());
         let deepest = order.rev().max_by_key(|&at| matched(at)).expect("there are engines");
-        let chosen = if number % BUSY_EVERY == 0 { number / BUSY_EVERY % engines.len() } else { deepest };
-        let predicted = matched(chosen).min(reusable_tokens(request.prompt.len(), block_size()));
+        let is_busy = number.is_multiple_of(BUSY_EVERY);
+        let chosen = if is_busy { number / BUSY_EVERY % engines.len() } else { deepest };
         let cached = engines[chosen].serve(&request)?;
-        counters.prompt_tokens.fetch_add(request.prompt.len() as u64, Ordering::Relaxed);
-        counters.predicted_tokens.fetch_add(predicted, Ordering::Relaxed);
-        counters.cached_tokens.fetch_add(cached, Ordering::Relaxed);
-        let mut recent = recent.lock().unwrap_or_else(PoisonError::into_inner);
-        recent.push_back(request.prompt);
-        if recent.len() > RECENT_PROMPTS_MAX {
-            recent.pop_front();
-        }
+        let hits = ReportedHits::of(Some(request.prompt.len() as u64), Some(cached))?;
+        hits.into_iter().for_each(|hits| indexer.report_hits(&key, hits));
     }
     Ok(())
 }
@@ -245,8 +253,8 @@ impl DemoEngine {
     }
 }
 
-/// Queries recent prompts, one every [`QUERY_INTERVAL`].
-fn ask_queries(indexer: &Indexer, counters: &DemoCounters, recent: &Mutex<VecDeque<Vec<u32>>>, stop: &AtomicBool) {
+/// Queries prompts of the next requests, one every [`QUERY_INTERVAL`].
+fn ask_queries(indexer: &Indexer, counters: &DemoCounters, next: &Mutex<Vec<Vec<u32>>>, stop: &AtomicBool) {
     let key = ModelKey::new(MODEL, None);
     let mut due = Instant::now();
     for number in 0usize.. {
@@ -255,11 +263,11 @@ fn ask_queries(indexer: &Indexer, counters: &DemoCounters, recent: &Mutex<VecDeq
         }
         wait_until(&mut due, QUERY_INTERVAL);
         let asked = {
-            let recent = recent.lock().unwrap_or_else(PoisonError::into_inner);
-            if recent.is_empty() {
+            let next = next.lock().unwrap_or_else(PoisonError::into_inner);
+            if next.is_empty() {
                 continue;
             }
-            recent[number % recent.len()].clone()
+            next[number % next.len()].clone()
         };
         let start = Instant::now();
         if indexer.query_local(&key, prompt(&asked), QueryOptions::default()).is_ok() {
@@ -268,15 +276,15 @@ fn ask_queries(indexer: &Indexer, counters: &DemoCounters, recent: &Mutex<VecDeq
     }
 }
 
-/// Queries recent prompts over HTTP, one every [`HTTP_INTERVAL`], so that the service has latencies to show. A service with
+/// Queries prompts of the next requests over HTTP, one every [`HTTP_INTERVAL`], so that the service has latencies to show. A service with
 /// tokens or TLS refuses them.
-fn ask_over_http(url: &str, recent: &Mutex<VecDeque<Vec<u32>>>, stop: &AtomicBool) {
+fn ask_over_http(url: &str, next: &Mutex<Vec<Vec<u32>>>, stop: &AtomicBool) {
     let agent: Agent =
         Agent::config_builder().timeout_global(Some(HTTP_TIMEOUT)).http_status_as_error(false).build().into();
     let mut due = Instant::now();
     while !stop.load(Ordering::Relaxed) {
         wait_until(&mut due, HTTP_INTERVAL);
-        let tokens = recent.lock().unwrap_or_else(PoisonError::into_inner).back().cloned();
+        let tokens = next.lock().unwrap_or_else(PoisonError::into_inner).last().cloned();
         let Some(tokens) = tokens else { continue };
         match agent.post(url).send_json(json!({ "model_name": MODEL, "token_ids": tokens })) {
             // The connection is reused after the whole body was read.
@@ -309,11 +317,20 @@ struct LiveTable {
     rows: u32,
     since: Instant,
     events: u64,
+    /// Those of the last rows, of which the first is the beginning.
+    totals: VecDeque<QueryTotals>,
 }
 
 impl LiveTable {
     fn new(indexer: &Indexer, engines: u64, dashboard: String) -> Self {
-        Self { engines, dashboard, rows: 0, since: Instant::now(), events: indexer.events_applied() }
+        Self {
+            engines,
+            dashboard,
+            rows: 0,
+            since: Instant::now(),
+            events: indexer.events_applied(),
+            totals: [indexer.query_totals()].into(),
+        }
     }
 
     /// The next row; every [`HEADER_EVERY_ROWS`] rows with the address of the dashboard and a header.
@@ -328,14 +345,19 @@ impl LiveTable {
             query_ns.record(nanoseconds)?;
         }
         let microseconds = |quantile| query_ns.value_at_quantile(quantile) as f64 / 1e3;
-        let take = |counter: &AtomicU64| counter.swap(0, Ordering::Relaxed) as f64;
-        let prompt = take(&counters.prompt_tokens).max(1.0);
-        let percent = |tokens: f64| 100.0 * tokens / prompt;
-        let (predicted, cached) = (take(&counters.predicted_tokens), take(&counters.cached_tokens));
+        self.totals.push_back(indexer.query_totals());
+        if self.totals.len() > SMOOTHED_ROWS + 1 {
+            self.totals.pop_front();
+        }
+        let (first, last) = (self.totals[0], self.totals[self.totals.len() - 1]);
+        let percent = |part: u64, whole: u64| 100.0 * part as f64 / whole.max(1) as f64;
+        let predicted = percent(last.found_blocks - first.found_blocks, last.queried_blocks - first.queried_blocks);
+        let prompt_tokens = last.reported_prompt_tokens - first.reported_prompt_tokens;
+        let reported = percent(last.reported_cached_tokens - first.reported_cached_tokens, prompt_tokens);
 
         let mut out = String::new();
         if self.rows.is_multiple_of(HEADER_EVERY_ROWS) {
-            let title = "workers  blocks held  events/s  queries/s  query p50 µs  p99 µs  hit predicted  hit real";
+            let title = "workers  blocks held  events/s  queries/s  query p50 µs  p99 µs  hit predicted  hit reported";
             if self.rows > 0 {
                 writeln!(out, "dashboard: {}", self.dashboard)?;
             }
@@ -344,15 +366,15 @@ impl LiveTable {
         self.rows += 1;
         writeln!(
             out,
-            "{:>7}  {:>11}  {:>8.0}  {:>9.0}  {:>12.1}  {:>6.1}  {:>12.2}%  {:>7.2}%",
+            "{:>7}  {:>11}  {:>8.0}  {:>9.0}  {:>12.1}  {:>6.1}  {:>12.1}%  {:>11.1}%",
             self.engines,
             indexer.held_blocks(),
             new_events as f64 / seconds,
             taken.len() as f64 / seconds,
             microseconds(0.5),
             microseconds(0.99),
-            percent(predicted),
-            percent(cached),
+            predicted,
+            reported,
         )?;
         Ok(out)
     }
@@ -374,4 +396,40 @@ fn print_in_background() -> SyncSender<String> {
         }
     });
     rows
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A conversation stays with its engine, as the demo routes it. Open conversations must fit into the caches, or the demo would
+    /// show the hit rate of caches that are too small.
+    #[test]
+    fn open_conversations_stay_cached_while_ended_ones_are_evicted() {
+        const REQUESTS: usize = 4_000;
+        let options = ConversationOptions { open_conversations: OPEN_CONVERSATIONS, ..ConversationOptions::default() };
+        let mut engines: Vec<_> = (0..4).map(|_| SimulatedEngine::new(engine_options())).collect();
+        let mut served: VecDeque<(Vec<u32>, usize)> = VecDeque::new();
+        let (mut prompt_tokens, mut cached_tokens) = (0, 0);
+        for (number, request) in Conversations::new(options, 1).take(REQUESTS).enumerate() {
+            let continued = served.iter().position(|(text, _)| request.prompt.starts_with(text));
+            let engine =
+                continued.and_then(|at| served.remove(at)).map_or(number % engines.len(), |(_, engine)| engine);
+            let cached = engines[engine].serve(&request, 0.0).expect("it fits").cached_tokens;
+            // The caches are full in the second half.
+            if number >= REQUESTS / 2 {
+                prompt_tokens += request.prompt.len();
+                cached_tokens += cached;
+            }
+            served.push_back(([request.prompt, request.output].concat(), engine));
+            if served.len() > 8 * OPEN_CONVERSATIONS {
+                served.pop_front();
+            }
+        }
+        let percent = 100 * cached_tokens / prompt_tokens;
+        assert!(percent >= 85, "{percent} %");
+        let full =
+            engines.iter().map(SimulatedEngine::cache).all(|cache| cache.cached_blocks() > cache.capacity() * 9 / 10);
+        assert!(full, "nothing is evicted");
+    }
 }

@@ -8,6 +8,7 @@ use anyhow::Result;
 use clap::Args;
 use flash_indexer_prompt::tokenize::{PoolOptions, ServiceAddress, Transformers};
 use flash_indexer_server::{TokenizationOptions, TokenizerServiceOptions};
+use toml::value::Datetime;
 use tracing::warn;
 
 use crate::parsers::byte_size;
@@ -101,11 +102,11 @@ fn byte_size_or_zero(text: &str) -> Result<usize, &'static str> {
     if text == "0" { Ok(0) } else { byte_size(text) }
 }
 
-/// Parses `--gpt-oss-date`. An engine takes any text.
+/// Parses `--gpt-oss-date`. An engine takes any text, but prompts have a date.
 fn prompt_date(text: &str) -> Result<Arc<str>, &'static str> {
-    match text.is_empty() || text.chars().any(char::is_control) {
-        true => Err("expected the date that the engines are started with, such as 2026-11-23"),
-        false => Ok(text.into()),
+    match text.parse::<Datetime>() {
+        Ok(Datetime { date: Some(_), time: None, offset: None }) => Ok(text.into()),
+        _ => Err("expected the date that the engines are started with, such as 2026-11-23"),
     }
 }
 

@@ -14,7 +14,6 @@ use flash_indexer_wire::Encoding;
 use indicatif::{ProgressBar, ProgressStyle};
 
 use self::service::Service;
-pub(crate) use self::workload::reusable_tokens;
 use crate::client::TlsArguments;
 use crate::stop::StopFlag;
 

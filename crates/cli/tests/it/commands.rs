@@ -92,7 +92,7 @@ fn prompts_of_gpt_oss_have_the_date_that_is_configured() {
     let (status, answer) = serve.post("/render", &request);
     let prompt = answer["prompt"].as_str().unwrap_or_default();
     assert!(status == 200 && prompt.contains("\nCurrent date: 2026-01-02\n"), "{status} {answer}");
-    let output = run(&["serve", "--port", "0", "--gpt-oss-date", ""]);
+    let output = run(&["serve", "--port", "0", "--gpt-oss-date", "x"]);
     assert_eq!(output.status.code(), Some(2));
     assert!(text(&output.stderr).contains("such as 2026-11-23"), "{}", text(&output.stderr));
 }
@@ -346,7 +346,7 @@ fn a_new_token_fits_its_entry() {
 fn an_error_is_printed_once() {
     let cases: [(&[&str], &str); 4] = [
         (&["serve", "--port", "0", "--block-size", "16", "--workers", "1=127.0.0.1:9"], "invalid endpoint"),
-        (&["serve", "--port", "0", "--listen-events", "nonsense"], "failed to bind nonsense for engines"),
+        (&["serve", "--port", "0", "--listen-events", "nonsense"], "failed to bind \"nonsense\" for engines"),
         (&["serve", "--port", "0", "--insecure", "--host", "203.0.113.1"], "annot assign requested address"),
         (&["replay", "/nonexistent"], "No such file"),
     ];

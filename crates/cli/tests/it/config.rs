@@ -87,6 +87,13 @@ fn a_wrong_setting_is_an_error_that_names_the_file_and_the_fix() {
         ("otlp-endpoint = \"collector:4318\"", "expected one such as http://collector:4318"),
         ("otlp-endpoint = \"grpc://collector:4317\"", "usually 4318"),
         ("otlp-endpoint = \"http://c:1\"\notlp-sample-ratio = 1.5", "a number from 0 to 1"),
+        (
+            "host = \"::1\"\nlog-format = \"xml\"",
+            "line 2: invalid value 'xml' for '--log-format <LOG_FORMAT>' [possible values: text, json]",
+        ),
+        ("\n\n\"prot\" = 1", "line 3: there is no setting"),
+        ("gpt-oss-date = \"x\"", "such as 2026-11-23"),
+        ("gpt-oss-date = \"2026-02-30\"", "such as 2026-11-23"),
         ("workers = [\"a=tcp://h:1\"]", "--block-size"),
     ] {
         let output = checked(settings);
@@ -101,6 +108,114 @@ fn a_wrong_setting_is_an_error_that_names_the_file_and_the_fix() {
     let output = run(&["serve", "--config", "/does/not/exist.toml"]);
     assert_eq!(output.status.code(), Some(2));
     assert!(text(&output.stderr).contains("/does/not/exist.toml"), "{}", text(&output.stderr));
+}
+
+/// What `serve` refuses before it binds an address, the check refuses with the same words.
+#[test]
+fn the_check_finds_what_the_start_would_refuse() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = |name: &str| folder.path().join(name).to_str().expect("text").to_owned();
+    for (name, text) in
+        [("empty.toml", ""), ("keys.json", "{}"), ("no.pem", "no PEM"), ("limits.toml", "[default]\nrank = 1\n")]
+    {
+        std::fs::write(path(name), text).expect("a file");
+    }
+    let missing = |option: &str| format!("{option} = {:?}", path("missing"));
+    let jwt = |file: &str| format!("jwt-keys = {:?}\njwt-issuer = \"i\"\njwt-audience = \"a\"", path(file));
+    let tls = |certificate: &str| format!("tls-cert = {:?}\ntls-key = {:?}", path(certificate), path("missing"));
+    for (settings, expected) in [
+        ("listen-events = \"foo\"".to_owned(), "failed to bind \"foo\" for engines: it starts with neither"),
+        ("listen-events = \"tcp://0.0.0.0:x\"".to_owned(), "give --listen-events an address such as"),
+        ("block-size = 16\nworkers = \"a=foo\"".to_owned(), "failed to register instance a: invalid endpoint \"foo\""),
+        (
+            "block-size = 16\nworkers = [\"a=tcp://h:1\", \"a=tcp://h:2\"]".to_owned(),
+            "is already registered with tcp://h:1",
+        ),
+        ("grpc-port = 8090".to_owned(), "failed to listen on 127.0.0.1:8090: two options give this address"),
+        (missing("token-file"), "failed to load the token file"),
+        (format!("token-file = {:?}", path("empty.toml")), "failed to load the token file"),
+        (missing("limits"), "missing: No such file"),
+        (format!("limits = {:?}", path("limits.toml")), "rank"),
+        (jwt("missing"), "missing: No such file"),
+        (jwt("keys.json"), "keys.json: "),
+        (tls("missing"), "failed to load the certificate"),
+        (tls("no.pem"), "failed to load the certificate"),
+        (missing("peer-token-file"), "failed to load the bearer token"),
+        (missing("peer-ca"), "failed to load the certificate authorities"),
+        (missing("otlp-ca") + "\notlp-endpoint = \"https://c:1\"", "failed to load the certificate authorities"),
+        (missing("load"), "check --load"),
+        (format!("state-dir = {:?}", path("no.pem")), "failed to open the state directory"),
+    ] {
+        let file = file(&settings);
+        let checked = run(&["config", "check", &file.path]);
+        let error = text(&checked.stderr);
+        assert_eq!(checked.status.code(), Some(1), "{settings}: {error}");
+        assert!(error.contains(expected), "{settings}: {error}");
+        let served = run(&["serve", "--config", &file.path]);
+        let refused = text(&served.stderr);
+        assert_eq!(
+            (served.status.code(), refused.lines().last()),
+            (Some(1), error.lines().last()),
+            "{settings}: {refused}"
+        );
+    }
+    // A replica with snapshots or peers starts without the dump that it once began with.
+    let kept = format!("{}\nstate-dir = {:?}", missing("load"), path("state"));
+    assert!(checked(&kept).status.success(), "{}", text(&checked(&kept).stderr));
+    assert!(!folder.path().join("state").exists(), "the check creates nothing");
+}
+
+#[test]
+fn the_file_is_an_argument_or_an_option() {
+    let file = file("port = 1\n");
+    for arguments in [vec!["check", &file.path], vec!["check", "--config", &file.path], vec!["print", &file.path]] {
+        let output = run(&[vec!["config"], arguments].concat());
+        let printed = text(&output.stdout);
+        assert!(output.status.success(), "{}", text(&output.stderr));
+        assert!(printed.contains(&format!("{}: no error", file.path)) || line(&printed, "port") == "port = 1  # file");
+    }
+    let output = run(&["config", "check", &file.path, "--config", &file.path]);
+    assert_eq!(output.status.code(), Some(2));
+    assert!(text(&output.stderr).contains("FILE or --config FILE"), "{}", text(&output.stderr));
+}
+
+#[test]
+fn a_misspelt_variable_is_an_error_of_the_check_and_a_warning_of_the_service() {
+    let misspelt = "there is no setting FLASH_INDEXER_BLOK_SIZE; did you mean FLASH_INDEXER_BLOCK_SIZE?";
+    let mut check = flash_indexer(&["config", "check"]);
+    let output = check.env("FLASH_INDEXER_BLOK_SIZE", "16").output().expect("it runs");
+    assert_eq!(output.status.code(), Some(1));
+    assert!(text(&output.stderr).contains(misspelt), "{}", text(&output.stderr));
+    let mut serve = flash_indexer(&["serve", "--load", "/does/not/exist"]);
+    let output = serve.env("FLASH_INDEXER_BLOK_SIZE", "16").output().expect("it runs");
+    assert!(text(&output.stderr).contains(misspelt), "{}", text(&output.stderr));
+}
+
+/// In a namespace with a Service named flash-indexer, Kubernetes sets these in every pod with service links.
+#[test]
+fn service_links_of_kubernetes_are_no_settings() {
+    let links = |command: &mut Command| {
+        for (name, value) in [
+            ("FLASH_INDEXER_PORT", "tcp://10.0.0.1:8090"),
+            ("FLASH_INDEXER_SERVICE_HOST", "10.0.0.1"),
+            ("FLASH_INDEXER_SERVICE_PORT_HTTP", "8090"),
+            ("FLASH_INDEXER_PORT_8090_TCP_ADDR", "10.0.0.1"),
+            ("FLASH_INDEXER_PEERS_SERVICE_PORT", "8090"),
+        ] {
+            command.env(name, value);
+        }
+    };
+    let mut check = flash_indexer(&["config", "check"]);
+    links(&mut check);
+    let output = check.output().expect("it runs");
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    let mut serve = flash_indexer(&["serve", "--load", "/does/not/exist"]);
+    links(&mut serve);
+    let output = serve.output().expect("it runs");
+    let log = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "the dump alone is wrong: {log}");
+    assert!(log.contains("ignoring FLASH_INDEXER_PORT") && log.contains("enableServiceLinks: false"), "{log}");
+    assert!(!log.contains("there is no setting"), "{log}");
 }
 
 #[test]

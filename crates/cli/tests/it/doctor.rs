@@ -225,6 +225,12 @@ fn stopped_dead_and_unreachable_services_have_different_errors() {
 
 #[test]
 fn a_failed_check_exits_with_2() {
+    for url in [&["http://127.0.0.1:9"][..], &["--url", "http://127.0.0.1:9"]] {
+        for command in [&["doctor"][..], &["dump"], &["query", "--tokens", "1"]] {
+            let output = run(&[command, url].concat());
+            assert!(text(&output.stderr).contains("http://127.0.0.1:9 refuses"), "{}", text(&output.stderr));
+        }
+    }
     let output = run(&["doctor", "http://127.0.0.1:9"]);
     assert_eq!(output.status.code(), Some(2));
     assert!(text(&output.stderr).contains("flash-indexer serve"), "{}", text(&output.stderr));

@@ -236,6 +236,12 @@ pub struct DoneRequest {
     /// What has ended.
     #[prost(enumeration = "RequestPhase", tag = "4")]
     pub phase: i32,
+    /// Tokens of the prompt, and those of them that the instance had cached, as it reports them in the usage of the request. Both or
+    /// neither.
+    #[prost(uint64, optional, tag = "5")]
+    pub prompt_tokens: ::core::option::Option<u64>,
+    #[prost(uint64, optional, tag = "6")]
+    pub cached_tokens: ::core::option::Option<u64>,
 }
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct DoneResponse {}

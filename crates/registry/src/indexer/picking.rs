@@ -38,6 +38,37 @@ pub enum RequestPhase {
     Finished,
 }
 
+/// Part of a prompt that an engine had cached, as it reports with the usage of a request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ReportedHits {
+    prompt_tokens: u64,
+    cached_tokens: u64,
+}
+
+/// Numbers of tokens that no engine reports.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "prompt_tokens and cached_tokens are given together, and no more tokens are cached than the prompt has; send both as the engine reports them, or neither"
+)]
+pub struct ReportedHitsError;
+
+impl ReportedHits {
+    /// The report of a request, if it has one.
+    ///
+    /// # Errors
+    ///
+    /// If one number is missing, or more tokens are cached than the prompt has.
+    pub fn of(prompt_tokens: Option<u64>, cached_tokens: Option<u64>) -> Result<Option<Self>, ReportedHitsError> {
+        match (prompt_tokens, cached_tokens) {
+            (None, None) => Ok(None),
+            (Some(prompt_tokens), Some(cached_tokens)) if cached_tokens <= prompt_tokens => {
+                Ok(Some(Self { prompt_tokens, cached_tokens }))
+            }
+            _ => Err(ReportedHitsError),
+        }
+    }
+}
+
 impl Indexer {
     /// Picks an instance for a prompt: the one of the lowest cost, or by a random choice that `options` describe. With a
     /// `request_id` the request is in flight with that instance from then on, and its prompt is predicted ([`Indexer::predict`]).
@@ -126,15 +157,34 @@ impl Indexer {
     /// # Errors
     ///
     /// If the request's name is too long, or has a control character.
-    pub fn report_request(&self, key: &ModelKey, request_id: &str, phase: RequestPhase) -> Result<bool, QueryError> {
+    pub fn report_request(
+        &self,
+        key: &ModelKey,
+        request_id: &str,
+        phase: RequestPhase,
+        hits: Option<ReportedHits>,
+    ) -> Result<bool, QueryError> {
         check_request_id(Some(request_id))?;
         let request = request_key(key, request_id);
-        let mut in_flight = self.in_flight.lock();
-        in_flight.expire(self.elapsed());
-        Ok(match phase {
-            RequestPhase::PrefillEnded => in_flight.end_prefill(&request),
-            RequestPhase::Finished => in_flight.end(&request),
-        })
+        let was_in_flight = {
+            let mut in_flight = self.in_flight.lock();
+            in_flight.expire(self.elapsed());
+            match phase {
+                RequestPhase::PrefillEnded => in_flight.end_prefill(&request),
+                RequestPhase::Finished => in_flight.end(&request),
+            }
+        };
+        if let Some(hits) = hits.filter(|_| was_in_flight) {
+            self.report_hits(key, hits);
+        }
+        Ok(was_in_flight)
+    }
+
+    /// Counts a request whose engine had a part of the prompt cached, if the model is registered with this replica.
+    pub fn report_hits(&self, key: &ModelKey, hits: ReportedHits) {
+        if let Ok(model) = self.model(key) {
+            model.counts.hits_reported(hits.prompt_tokens, hits.cached_tokens);
+        }
     }
 
     pub(super) fn scoring(&self) -> Scoring<'_> {

@@ -13,6 +13,7 @@ use flash_indexer_ingest::{
 };
 use flash_indexer_telemetry::metrics::Limit;
 use flash_indexer_telemetry::supervision::{ThreadKind, Watch};
+use flash_indexer_types::endpoints::check_bound_endpoint;
 use flash_indexer_types::{
     ConnectionStatus, EmptyModelPolicy, InstanceId, ModelKey, Owner, RankId, Registration, RegistrationOutcome,
 };
@@ -27,8 +28,34 @@ const DISCONNECT_CHECK_INTERVAL: Duration = Duration::from_secs(1);
 
 /// The socket for pods cannot be bound.
 #[derive(Debug, thiserror::Error)]
-#[error("{0}")]
-pub struct ListenError(#[from] BindError);
+pub enum ListenError {
+    /// An address is one of no machine.
+    #[error(
+        "failed to bind {endpoint:?} for engines: {why}; give --listen-events an address such as tcp://0.0.0.0:5557"
+    )]
+    Endpoint {
+        /// The address.
+        endpoint: String,
+        /// What is wrong with it.
+        why: &'static str,
+    },
+    /// An address cannot be bound on this machine.
+    #[error(transparent)]
+    Bind(#[from] BindError),
+}
+
+impl PodOptions {
+    /// Checks the addresses without binding them.
+    ///
+    /// # Errors
+    ///
+    /// An address is one of no machine.
+    pub fn check(&self) -> Result<(), ListenError> {
+        self.endpoints.iter().try_for_each(|endpoint| {
+            check_bound_endpoint(endpoint).map_err(|why| ListenError::Endpoint { endpoint: endpoint.clone(), why })
+        })
+    }
+}
 
 /// The bound socket that pods connect to.
 pub(super) struct PodSocket {

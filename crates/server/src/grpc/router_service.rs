@@ -7,7 +7,8 @@ use std::time::Duration;
 use flash_indexer_access::Grant;
 use flash_indexer_core::{LocalHash, Tier};
 use flash_indexer_registry::{
-    Answer, Candidate, CostWeights, Indexer, InstanceFilter, Query, QueryOptions, RankAnswer, RequestPhase, TokenPrompt,
+    Answer, Candidate, CostWeights, Indexer, InstanceFilter, Query, QueryOptions, RankAnswer, ReportedHits,
+    RequestPhase, TokenPrompt,
 };
 use flash_indexer_traces::{Stage, stage};
 use flash_indexer_types::names::{NameField, check_names};
@@ -168,7 +169,9 @@ impl GrpcState {
                 return Err(Status::invalid_argument(message).into());
             }
         };
-        match self.indexer.report_request(&key, &request.request_id, phase)? {
+        let hits = ReportedHits::of(request.prompt_tokens, request.cached_tokens);
+        let hits = hits.map_err(|error| Status::invalid_argument(error.to_string()))?;
+        match self.indexer.report_request(&key, &request.request_id, phase, hits)? {
             true => Ok(DoneResponse {}),
             false => Err(Status::not_found(NOT_IN_FLIGHT).into()),
         }

@@ -49,6 +49,8 @@ pub(crate) fn sample(indexer: &Indexer) -> Sample {
         queries: queries.queries,
         queried_blocks: queries.queried_blocks,
         found_blocks: queries.found_blocks,
+        reported_prompt_tokens: queries.reported_prompt_tokens,
+        reported_cached_tokens: queries.reported_cached_tokens,
         latency_bounds_s: latencies.bounds_s,
         latencies: latencies.counts,
     }

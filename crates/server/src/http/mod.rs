@@ -55,10 +55,10 @@ use std::time::Instant;
 
 use axum::Router;
 use axum::extract::{MatchedPath, Request, State};
-use axum::http::header::AUTHORIZATION;
+use axum::http::header::{ACCEPT, AUTHORIZATION};
 use axum::http::{HeaderValue, Method, StatusCode};
 use axum::middleware::{self, Next};
-use axum::response::{IntoResponse, Response};
+use axum::response::{IntoResponse, Redirect, Response};
 use axum::routing::{MethodRouter, get, post};
 use flash_indexer_access::Scope;
 use flash_indexer_admission::{BodyBudget, LargeRequests, count_answer};
@@ -206,8 +206,16 @@ pub(crate) fn router(api: Arc<Api>) -> Router {
         .with_state(api)
 }
 
-async fn unknown_path(request: Request) -> ApiError {
-    ApiError::not_found(format!("unknown path {}; see docs/http-api.md for the endpoints", request.uri().path()))
+/// A browser at `/` is sent to the dashboard, relative to the path under which a proxy publishes the service.
+async fn unknown_path(request: Request) -> Response {
+    let accepts = request.headers().get(ACCEPT).and_then(|accepted| accepted.to_str().ok()).unwrap_or_default();
+    match (request.uri().path(), request.method() == Method::GET && accepts.contains("text/html")) {
+        ("/", true) => Redirect::temporary("ui").into_response(),
+        (path, _) => {
+            let error = format!("unknown path {path}; see /openapi.json for the endpoints, and /ui for the dashboard");
+            ApiError::not_found(error).into_response()
+        }
+    }
 }
 
 async fn wrong_method(request: Request) -> ApiError {

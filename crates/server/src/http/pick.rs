@@ -8,7 +8,7 @@ use axum::response::Response;
 use flash_indexer_api::{
     DoneRequest, Load, Pick, PickCandidate, PickWeights, PromptFields, RequestPhase as ApiPhase, Success,
 };
-use flash_indexer_registry::{Candidate, InstanceFilter, RequestPhase};
+use flash_indexer_registry::{Candidate, InstanceFilter, ReportedHits, RequestPhase};
 use flash_indexer_types::GivenInstanceId;
 
 use super::Api;
@@ -101,7 +101,9 @@ pub(super) async fn done(
         ApiPhase::Prefill => RequestPhase::PrefillEnded,
         ApiPhase::Finished => RequestPhase::Finished,
     };
-    match api.indexer.report_request(&key, &request.request_id, phase)? {
+    let hits = ReportedHits::of(request.prompt_tokens, request.cached_tokens);
+    let hits = hits.map_err(|error| ApiError::unprocessable(error.to_string()))?;
+    match api.indexer.report_request(&key, &request.request_id, phase, hits)? {
         true => Ok(Json(Success::default())),
         false => Err(ApiError::not_found(NOT_IN_FLIGHT)),
     }

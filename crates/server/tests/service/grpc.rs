@@ -147,6 +147,8 @@ fn instances_are_picked_as_over_http_and_ends_of_requests_are_reported() {
     assert_eq!(report(done.clone()), Ok(()));
     assert_eq!(http(json!({}))["load"], json!({ "requests": 1, "prefill_blocks": 0, "active_blocks": 4 }));
     let finished = DoneRequest { phase: RequestPhase::Finished.into(), ..done.clone() };
+    let unlikely = DoneRequest { prompt_tokens: Some(1), cached_tokens: Some(2), ..finished.clone() };
+    assert_eq!(report(unlikely), Err(Code::InvalidArgument));
     assert_eq!(report(finished.clone()), Ok(()));
     assert_eq!(report(finished.clone()), Err(Code::NotFound), "it has finished");
     assert_eq!(report(DoneRequest { phase: 2, ..finished }), Err(Code::InvalidArgument));

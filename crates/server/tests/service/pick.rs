@@ -47,6 +47,24 @@ fn a_seed_repeats_a_pick_and_equal_costs_are_spread() {
     assert_eq!(pick(&service, &[1, 2], json!({ "pick_seed": again["seed"] }))["pod"], again["pod"], "a random seed");
 }
 
+/// The instance reports what it had cached with the usage of a request, and the router passes it on.
+fn reported_hits_are_counted_once(service: &Service) {
+    let reported = || {
+        let metrics = service.metrics();
+        let labels = [("model_name", "m")];
+        ["prompt", "cached"].map(|kind| metrics.value(&format!("flash_indexer_reported_{kind}_tokens_total"), &labels))
+    };
+    pick(service, &[8, 9], json!({ "request_id": "hits" }));
+    for wrong in [json!({ "prompt_tokens": 7 }), json!({ "prompt_tokens": 7, "cached_tokens": 8 })] {
+        assert_eq!(done(service, "hits", wrong), 422);
+    }
+    assert_eq!(reported(), [0.0, 0.0]);
+    let hits = json!({ "prompt_tokens": 7, "cached_tokens": 4 });
+    assert_eq!(done(service, "hits", hits.clone()), 200, "a report without sense ends no request");
+    assert_eq!(done(service, "hits", hits), 404);
+    assert_eq!(reported(), [7.0, 4.0]);
+}
+
 #[test]
 fn an_instance_is_picked_by_what_it_holds_and_by_its_load_until_the_request_is_done() {
     let service = service_with(&["busy"]);
@@ -74,6 +92,7 @@ fn an_instance_is_picked_by_what_it_holds_and_by_its_load_until_the_request_is_d
     assert_eq!(done(&service, "r2", json!({ "tenant_id": "other" })), 404);
     assert_eq!(done(&service, "r2", json!({})), 200);
     assert_eq!(done(&service, "r2", json!({})), 404, "it has finished");
+    reported_hits_are_counted_once(&service);
     assert_eq!(load("busy"), idle);
 
     // A router that picks by itself reports its choice.

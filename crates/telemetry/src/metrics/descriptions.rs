@@ -147,8 +147,7 @@ fn read(text: &str) -> Vec<MetricDescription> {
                 name: name.to_owned(),
                 kind: String::new(),
                 labels: Vec::new(),
-                // The encoder adds the full stop to registered metrics only.
-                help: format!("{}.", help.trim_end_matches('.')),
+                help: help.to_owned(),
                 aliases: Vec::new(),
             });
             continue;

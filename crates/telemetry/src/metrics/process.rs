@@ -10,6 +10,8 @@ use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::metrics::gauge::ConstGauge;
 use prometheus_client::registry::Unit;
 
+use super::state::sentence;
+
 /// Clock ticks per second in `/proc/self/stat`; Linux fixes this value for user space.
 const TICKS_PER_SECOND: f64 = 100.0;
 
@@ -28,7 +30,7 @@ impl Process {
 impl Collector for Process {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
         let mut add = |name, help, unit: Option<Unit>, metric: &dyn EncodeMetric| {
-            metric.encode(encoder.encode_descriptor(name, help, unit.as_ref(), metric.metric_type())?)
+            metric.encode(encoder.encode_descriptor(name, &sentence(help), unit.as_ref(), metric.metric_type())?)
         };
         let started = self.started.duration_since(SystemTime::UNIX_EPOCH).as_ref().map_or(0.0, Duration::as_secs_f64);
         let help = "Start time of the process since the Unix epoch";

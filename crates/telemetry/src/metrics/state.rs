@@ -104,6 +104,8 @@ pub struct ModelCounts {
     queries: Counter,
     queried_blocks: Counter,
     found_blocks: Counter,
+    reported_prompt_tokens: Counter,
+    reported_cached_tokens: Counter,
     hit_ratio: Histogram,
 }
 
@@ -113,6 +115,8 @@ impl Default for ModelCounts {
             queries: Counter::default(),
             queried_blocks: Counter::default(),
             found_blocks: Counter::default(),
+            reported_prompt_tokens: Counter::default(),
+            reported_cached_tokens: Counter::default(),
             hit_ratio: Histogram::new(&HIT_RATIOS),
         }
     }
@@ -124,6 +128,14 @@ impl ModelCounts {
         totals.queries += self.queries.get();
         totals.queried_blocks += self.queried_blocks.get();
         totals.found_blocks += self.found_blocks.get();
+        totals.reported_prompt_tokens += self.reported_prompt_tokens.get();
+        totals.reported_cached_tokens += self.reported_cached_tokens.get();
+    }
+
+    /// Counts a request of `prompt_tokens`, of which its engine had `cached_tokens`.
+    pub fn hits_reported(&self, prompt_tokens: u64, cached_tokens: u64) {
+        self.reported_prompt_tokens.inc_by(prompt_tokens);
+        self.reported_cached_tokens.inc_by(cached_tokens);
     }
 
     /// Counts a query of `queried` blocks. `found` is the prefix length of the rank with the deepest match in any tier.
@@ -146,6 +158,10 @@ pub struct QueryTotals {
     pub queried_blocks: u64,
     /// Of these, leading blocks that the rank with the deepest match held.
     pub found_blocks: u64,
+    /// Prompt tokens of requests whose cached tokens were reported.
+    pub reported_prompt_tokens: u64,
+    /// Of these, tokens that the engine had cached.
+    pub reported_cached_tokens: u64,
 }
 
 impl State {
@@ -278,6 +294,10 @@ impl State {
         families.add("queried_blocks", help, None, by_model(|counts| counts.queried_blocks.get()))?;
         let help = "Queried blocks held in any tier by the rank with the deepest match";
         families.add("found_blocks", help, None, by_model(|counts| counts.found_blocks.get()))?;
+        let help = "Prompt tokens of finished requests for which routers reported the cached tokens";
+        families.add("reported_prompt_tokens", help, None, by_model(|counts| counts.reported_prompt_tokens.get()))?;
+        let help = "Prompt tokens that engines had cached, as routers reported them";
+        families.add("reported_cached_tokens", help, None, by_model(|counts| counts.reported_cached_tokens.get()))?;
         let ratios = self.models.iter().map(|model| (model.labels(), model.counts.hit_ratio.clone()));
         families.add("query_hit_ratio", "Share of a query's blocks that were found", None, ratios)
     }
@@ -295,6 +315,11 @@ pub(super) fn label_values() -> Vec<LabelValues> {
 /// Encoder of whole metric families.
 pub struct Families<'a>(DescriptorEncoder<'a>);
 
+/// A help text with the full stop that the library adds to those of registered metrics only.
+pub(super) fn sentence(help: &str) -> String {
+    format!("{help}.")
+}
+
 impl Families<'_> {
     /// Encodes a family of one metric without labels.
     ///
@@ -302,7 +327,7 @@ impl Families<'_> {
     ///
     /// Returns the error of the text writer.
     pub fn one(&mut self, name: &str, help: &str, metric: &impl EncodeMetric) -> fmt::Result {
-        metric.encode(self.0.encode_descriptor(name, help, None, metric.metric_type())?)
+        metric.encode(self.0.encode_descriptor(name, &sentence(help), None, metric.metric_type())?)
     }
 
     /// Encodes a family of metrics with labels. An empty family is left out.
@@ -323,7 +348,7 @@ impl Families<'_> {
             // Without a metric there is no metric type to declare.
             None => return Ok(()),
         };
-        let mut family = self.0.encode_descriptor(name, help, unit.as_ref(), kind)?;
+        let mut family = self.0.encode_descriptor(name, &sentence(help), unit.as_ref(), kind)?;
         for (labels, metric) in metrics {
             metric.encode(family.encode_family(&labels)?)?;
         }

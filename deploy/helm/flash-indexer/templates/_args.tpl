@@ -49,6 +49,22 @@
 {{- if $v.access.tokenSecret }}
 - --token-file=/etc/flash-indexer/tokens/tokens.toml
 {{- end }}
+{{- if include "flash-indexer.hasJwt" . }}
+{{- with $v.access.jwt }}
+- --jwt-keys=/etc/flash-indexer/jwt/jwks.json
+- {{ printf "--jwt-issuer=%s" .issuer | quote }}
+- {{ printf "--jwt-audience=%s" .audience | quote }}
+{{- with .algorithms }}
+- --jwt-algorithms={{ join "," . }}
+{{- end }}
+{{- with .scopesClaim }}
+- {{ printf "--jwt-scopes-claim=%s" . | quote }}
+{{- end }}
+{{- with .tenantsClaim }}
+- {{ printf "--jwt-tenants-claim=%s" . | quote }}
+{{- end }}
+{{- end }}
+{{- end }}
 {{- if $v.access.limits }}
 - --limits=/etc/flash-indexer/config/limits.toml
 {{- end }}
@@ -59,7 +75,7 @@
 - --tls-client-ca=/etc/flash-indexer/tls/ca.crt
 {{- end }}
 {{- end }}
-{{- if and $v.access.insecure (not $v.access.tokenSecret) (not $v.tls.clientAuth) }}
+{{- if and $v.access.insecure (not (include "flash-indexer.needsToken" .)) (not $v.tls.clientAuth) }}
 - --insecure
 {{- end }}
 {{- if $v.curve.keySecret }}

@@ -45,6 +45,15 @@ helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version }}
 {{- if or .Values.discovery.engines .Values.access.limits -}}true{{- end -}}
 {{- end -}}
 
+{{- define "flash-indexer.hasJwt" -}}
+{{- if or .Values.access.jwt.keysSecret .Values.access.jwt.keysConfigMap -}}true{{- end -}}
+{{- end -}}
+
+{{- /* Whether clients need a bearer token: one of the token file, or a JWT. */ -}}
+{{- define "flash-indexer.needsToken" -}}
+{{- if or .Values.access.tokenSecret (include "flash-indexer.hasJwt" .) -}}true{{- end -}}
+{{- end -}}
+
 {{- /* URLs of all replicas. The list is the same in every pod, so it has the pod itself, whose dump is refused while the pod
 recovers. */ -}}
 {{- define "flash-indexer.peerUrls" -}}
@@ -60,16 +69,28 @@ recovers. */ -}}
 {{- /* Combinations of values that the service would refuse, or that would be silently unsafe. */ -}}
 {{- define "flash-indexer.check" -}}
 {{- $v := .Values -}}
-{{- if not (or $v.access.tokenSecret $v.tls.clientAuth $v.access.insecure) -}}
-{{- fail "failed to render the chart: any host could use the service; set access.tokenSecret, tls.clientAuth or access.insecure" -}}
+{{- $jwt := $v.access.jwt -}}
+{{- $hasJwt := include "flash-indexer.hasJwt" . -}}
+{{- $needsToken := include "flash-indexer.needsToken" . -}}
+{{- if and $jwt.keysSecret $jwt.keysConfigMap -}}
+{{- fail "failed to render the chart: JWTs have one key set; set access.jwt.keysSecret or access.jwt.keysConfigMap" -}}
+{{- end -}}
+{{- if and $hasJwt (not (and $jwt.issuer $jwt.audience)) -}}
+{{- fail "failed to render the chart: JWTs of every issuer and audience would be admitted; set access.jwt.issuer and access.jwt.audience" -}}
+{{- end -}}
+{{- if and (not $hasJwt) (or $jwt.issuer $jwt.audience $jwt.algorithms $jwt.scopesClaim $jwt.tenantsClaim) -}}
+{{- fail "failed to render the chart: JWTs have no keys; set access.jwt.keysSecret or access.jwt.keysConfigMap" -}}
+{{- end -}}
+{{- if not (or $needsToken $v.tls.clientAuth $v.access.insecure) -}}
+{{- fail "failed to render the chart: any host could use the service; set access.tokenSecret, access.jwt, tls.clientAuth or access.insecure" -}}
 {{- end -}}
 {{- if and $v.tls.clientAuth (not $v.tls.secret) -}}
 {{- fail "failed to render the chart: tls.clientAuth has no certificates; set tls.secret" -}}
 {{- end -}}
-{{- if and $v.access.tokenSecret (include "flash-indexer.hasPeers" .) (not $v.peers.tokenSecret) -}}
+{{- if and $needsToken (include "flash-indexer.hasPeers" .) (not $v.peers.tokenSecret) -}}
 {{- fail "failed to render the chart: replicas would refuse each other without a token; set peers.tokenSecret, or peers.enabled=false" -}}
 {{- end -}}
-{{- if and $v.access.tokenSecret $v.serviceMonitor.enabled (not $v.serviceMonitor.tokenSecret) -}}
+{{- if and $needsToken $v.serviceMonitor.enabled (not $v.serviceMonitor.tokenSecret) -}}
 {{- fail "failed to render the chart: the service would refuse scrapes without a token; set serviceMonitor.tokenSecret" -}}
 {{- end -}}
 {{- if and $v.tls.secret $v.serviceMonitor.enabled (not $v.serviceMonitor.tlsServerName) -}}

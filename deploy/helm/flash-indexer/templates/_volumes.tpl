@@ -6,6 +6,12 @@
 {{- if .Values.access.tokenSecret }}
 - {name: tokens, secret: {secretName: {{ .Values.access.tokenSecret }}}}
 {{- end }}
+{{- with .Values.access.jwt.keysSecret }}
+- {name: jwt, secret: {secretName: {{ . }}}}
+{{- end }}
+{{- with .Values.access.jwt.keysConfigMap }}
+- {name: jwt, configMap: {name: {{ . }}}}
+{{- end }}
 {{- if .Values.tls.secret }}
 - {name: tls, secret: {secretName: {{ .Values.tls.secret }}}}
 {{- end }}
@@ -34,6 +40,9 @@
 - name: tokenizers
   {{- toYaml . | nindent 2 }}
 {{- end }}
+{{- with .Values.extraVolumes }}
+{{ toYaml . }}
+{{- end }}
 {{- end -}}
 
 {{- define "flash-indexer.volumeMounts" -}}
@@ -45,6 +54,9 @@
 {{- end }}
 {{- if .Values.access.tokenSecret }}
 - {name: tokens, mountPath: /etc/flash-indexer/tokens, readOnly: true}
+{{- end }}
+{{- if include "flash-indexer.hasJwt" . }}
+- {name: jwt, mountPath: /etc/flash-indexer/jwt, readOnly: true}
 {{- end }}
 {{- if .Values.tls.secret }}
 - {name: tls, mountPath: /etc/flash-indexer/tls, readOnly: true}
@@ -72,5 +84,8 @@
 {{- end }}
 {{- if .Values.tokenizers.volume }}
 - {name: tokenizers, mountPath: /var/lib/tokenizers, readOnly: true}
+{{- end }}
+{{- with .Values.extraVolumeMounts }}
+{{ toYaml . }}
 {{- end }}
 {{- end -}}

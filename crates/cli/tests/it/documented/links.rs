@@ -5,8 +5,8 @@ use std::path::{Component, Path, PathBuf};
 
 use super::pages::{Page, pages, repository};
 
-/// A page that is a part of another one, whose links are relative to that one.
-const INCLUDED: (&str, &str) = ("docs/benchmarks/turns.md", "BENCHMARKS.md");
+/// A page that is a part of another one, and has no place of its own in the book.
+const INCLUDED: &str = "docs/benchmarks/turns.md";
 
 /// The anchors of a page's headings, as git hosts and mdBook make them.
 fn anchors(page: &Page) -> BTreeSet<String> {
@@ -46,15 +46,14 @@ fn links_lead_to_files_and_headings() {
     let anchors_of: BTreeMap<&str, _> = pages.iter().map(|page| (page.path.as_str(), anchors(page))).collect();
     let (mut broken, mut followed) = (Vec::new(), 0);
     for page in &pages {
-        let place = if page.path == INCLUDED.0 { INCLUDED.1 } else { &page.path };
-        let folder = Path::new(place).parent().expect("a folder");
+        let folder = Path::new(&page.path).parent().expect("a folder");
         for target in targets(page) {
             if target.contains("://") || target.chars().any(char::is_whitespace) {
                 continue;
             }
             followed += 1;
             let (path, anchor) = target.split_once('#').unwrap_or((&target, ""));
-            let path = if path.is_empty() { PathBuf::from(place) } else { normal(&folder.join(path)) };
+            let path = if path.is_empty() { PathBuf::from(&page.path) } else { normal(&folder.join(path)) };
             let path = path.to_str().expect("text");
             let has_anchor = || anchors_of.get(path).is_some_and(|anchors| anchors.contains(anchor));
             if !root.join(path).exists() || !(anchor.is_empty() || has_anchor()) {
@@ -72,7 +71,7 @@ fn the_book_has_each_page_of_its_folder() {
     let summary = pages.iter().find(|page| page.path == "docs/SUMMARY.md").expect("the contents of the book");
     let listed: BTreeSet<PathBuf> =
         targets(summary).iter().map(|target| normal(&Path::new("docs").join(target))).collect();
-    let is_left_out = |path: &str| path == summary.path || path == INCLUDED.0;
+    let is_left_out = |path: &str| path == summary.path || path == INCLUDED;
     let of_folder = pages.iter().map(|page| page.path.as_str()).filter(|path| path.starts_with("docs/"));
     let missing: Vec<_> = of_folder.filter(|path| !is_left_out(path) && !listed.contains(Path::new(path))).collect();
     assert!(missing.is_empty(), "add these pages to docs/SUMMARY.md: {missing:?}");

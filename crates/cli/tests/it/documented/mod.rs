@@ -298,6 +298,7 @@ fn table_cells_have_at_most_two_lines() {
 #[test]
 fn examples_of_the_help_parse() {
     let world = World::new(&pages());
+    world.run("touch fleet.zst").expect("a file");
     let mut wrong = Vec::new();
     for command in COMMANDS {
         let help = text(&run(&[command, "--help"]).stdout);

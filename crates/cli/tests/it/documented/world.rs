@@ -10,7 +10,9 @@ use std::sync::mpsc;
 
 use flash_indexer_core::SequenceHash;
 use flash_indexer_sim::{Publisher, PublisherOptions};
-use flash_indexer_test_support::{Authority, RedisNode, find_redis_server, tiny_tokenizer, wait_for};
+use flash_indexer_test_support::{
+    Authority, JwtSigningKey, RedisNode, find_redis_server, jwt_key_set, tiny_tokenizer, wait_for,
+};
 use flash_indexer_wire::{BlockStored, Encoding, EngineEvent, TokenIds, encode_batch};
 use serde_json::{Value, json};
 use tempfile::TempDir;
@@ -267,6 +269,7 @@ fn write_files(folder: &Path, pages: &[Page]) {
         blocks.find(|text| text.starts_with(start)).unwrap_or_else(|| panic!("no block that starts with {start:?}"))
     };
     write("engines.json", &shown("docs/operations.md", "[{\"instance_id\": \"gpu-1\""));
+    write("jwks.json", &jwt_key_set(&[&JwtSigningKey::ed25519("e")]));
     write("limits.toml", &shown("docs/operations.md", "# flash-indexer serve --limits"));
     write("fleet.toml", &shown("docs/operations.md", "block-size = 16"));
     write("prompt.txt", &(1..=HELD_TOKENS).map(|token| token.to_string()).collect::<Vec<_>>().join(" "));

@@ -77,7 +77,7 @@ impl InFlight {
 
     fn report(&self, phase: RequestPhase) {
         // The request may have been dropped because of its age or the limit. Its name is valid.
-        let _ = self.picker.api.indexer.report_request(&self.key, &self.request_id, phase);
+        let _ = self.picker.api.indexer.report_request(&self.key, &self.request_id, phase, None);
     }
 }
 

@@ -44,7 +44,8 @@ impl Exposition {
             let comment = line.strip_prefix("# ").map(|comment| comment.splitn(3, ' ').collect::<Vec<_>>());
             match comment.as_deref() {
                 Some(["HELP", name, help]) => {
-                    assert!(!help.is_empty() && families.iter().all(|known| known.name != *name), "{line}");
+                    assert!(help.ends_with('.') && !help.ends_with(".."), "it is no sentence: {line}");
+                    assert!(families.iter().all(|known| known.name != *name), "{line}");
                     unit = None;
                     families.push(Family { name: (*name).to_owned(), kind: String::new(), samples: Vec::new() });
                 }

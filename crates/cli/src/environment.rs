@@ -1,0 +1,104 @@
+//! Variables of the environment whose names begin as those of settings.
+
+use std::ffi::OsStr;
+use std::fmt;
+
+use clap::builder::Resettable;
+use clap::{Arg, Command};
+
+const PREFIX: &str = "FLASH_INDEXER_";
+
+/// Variables that no option reads: the log's filter, secrets that no command line has, and the program that tests of packages run.
+const WITHOUT_OPTION: [&str; 4] = ["LOG", "REDIS_PASSWORD", "TOKENIZER_HUB_TOKEN", "BINARY"];
+
+/// Similarity of two names from which one is suggested for the other, as `clap` does for options.
+const SUGGESTED_FROM: f64 = 0.7;
+
+/// The name that is most similar to a wrong one, if it is similar enough to be meant.
+pub(crate) fn nearest<'a>(wrong: &str, names: impl Iterator<Item = &'a str>) -> Option<&'a str> {
+    let similar =
+        names.map(|name| (strsim::jaro(name, wrong), name)).filter(|(similarity, _)| *similarity >= SUGGESTED_FROM);
+    similar.max_by(|(a, _), (b, _)| a.total_cmp(b)).map(|(_, name)| name)
+}
+
+/// A variable that looks like a setting and has no effect.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum IgnoredVariable {
+    /// No setting has the name.
+    Unknown { name: String, nearest: Option<String> },
+    /// Kubernetes has set it for a Service, and a setting has the same name.
+    ServiceLink { name: String },
+}
+
+impl fmt::Display for IgnoredVariable {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Unknown { name, nearest: Some(nearest) } => {
+                write!(f, "there is no setting {name}; did you mean {nearest}?")
+            }
+            Self::Unknown { name, nearest: None } => {
+                write!(f, "there is no setting {name}; see flash-indexer serve --help")
+            }
+            Self::ServiceLink { name } => write!(
+                f,
+                "ignoring {name}, which Kubernetes has set for a Service; set enableServiceLinks: false in the pod"
+            ),
+        }
+    }
+}
+
+/// The variables that have no effect, by name.
+pub(crate) fn ignored_variables(program: &Command) -> Vec<IgnoredVariable> {
+    let variables = std::env::vars_os()
+        .filter_map(|(name, value)| Some((name.into_string().ok()?, value.to_string_lossy().into_owned())));
+    ignored_of(program, variables)
+}
+
+fn ignored_of(program: &Command, variables: impl Iterator<Item = (String, String)>) -> Vec<IgnoredVariable> {
+    let mut settings: Vec<String> = WITHOUT_OPTION.map(|name| format!("{PREFIX}{name}")).into();
+    add_variables(program, &mut settings);
+    let mut ignored: Vec<(String, IgnoredVariable)> = variables
+        .filter(|(name, _)| name.starts_with(PREFIX))
+        .filter_map(|(name, value)| {
+            let is_setting = settings.contains(&name);
+            let problem = match is_service_link(&name, &value) {
+                true if is_setting => IgnoredVariable::ServiceLink { name: name.clone() },
+                false if !is_setting => {
+                    let names = settings.iter().filter_map(|setting| setting.strip_prefix(PREFIX));
+                    let nearest = nearest(&name[PREFIX.len()..], names).map(|nearest| format!("{PREFIX}{nearest}"));
+                    IgnoredVariable::Unknown { name: name.clone(), nearest }
+                }
+                _ => return None,
+            };
+            Some((name, problem))
+        })
+        .collect();
+    ignored.sort_by(|(a, _), (b, _)| a.cmp(b));
+    ignored.into_iter().map(|(_, problem)| problem).collect()
+}
+
+/// The program without the variables that Kubernetes has set for a Service: a Service named flash-indexer makes a
+/// `FLASH_INDEXER_PORT` of the form `tcp://10.0.0.1:8090` in every pod of its namespace.
+pub(crate) fn without_service_links(program: Command) -> Command {
+    let is_link = |arg: &Arg| {
+        let name = arg.get_env().and_then(OsStr::to_str);
+        name.is_some_and(|name| std::env::var(name).is_ok_and(|value| is_service_link(name, &value)))
+    };
+    let program = program.mut_args(|arg| if is_link(&arg) { arg.env(Resettable::Reset) } else { arg });
+    program.mut_subcommands(without_service_links)
+}
+
+/// Whether a variable is one that Kubernetes sets in pods for a Service, such as `NAME_PORT_8090_TCP_ADDR`.
+fn is_service_link(name: &str, value: &str) -> bool {
+    let after_port = name.split_once("_PORT_").map(|(_, rest)| rest);
+    name.ends_with("_SERVICE_HOST")
+        || name.contains("_SERVICE_PORT")
+        || after_port.is_some_and(|rest| rest.starts_with(|character: char| character.is_ascii_digit()))
+        || name.ends_with("_PORT") && ["tcp://", "udp://", "sctp://"].iter().any(|scheme| value.starts_with(scheme))
+}
+
+/// Adds the variables of the options of a command and of its subcommands.
+fn add_variables(command: &Command, names: &mut Vec<String>) {
+    names.extend(command.get_arguments().filter_map(|arg| Some(arg.get_env()?.to_str()?.to_owned())));
+    command.get_subcommands().for_each(|inner| add_variables(inner, names));
+}

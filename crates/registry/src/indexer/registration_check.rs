@@ -1,0 +1,109 @@
+//! Checks of registrations against the options alone.
+
+use flash_indexer_ingest::is_bound;
+use flash_indexer_types::endpoints::{EndpointError, NO_EVENTS, is_ipc, is_pulled, is_streamed};
+use flash_indexer_types::{EngineKind, Registration};
+
+use super::{IndexerOptions, RegistrationError};
+
+/// Whether a registration may name an `ipc://` endpoint, a path of this machine.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum IpcPaths {
+    /// It may: the operator named it on the command line.
+    Allowed,
+    /// Only if the options allow it.
+    AsConfigured,
+}
+
+impl IndexerOptions {
+    /// Checks a registration that the operator names on the command line, as
+    /// [`Indexer::register_configured`](super::Indexer::register_configured) does before it compares it with others.
+    ///
+    /// # Errors
+    ///
+    /// If a name, an endpoint or a combination of fields is invalid.
+    pub fn check_configured(&self, registration: &Registration) -> Result<(), RegistrationError> {
+        self.check(registration, IpcPaths::Allowed)
+    }
+
+    pub(super) fn check(&self, registration: &Registration, ipc: IpcPaths) -> Result<(), RegistrationError> {
+        registration.check_names()?;
+        check_shared_cache(registration)?;
+        self.check_endpoints(registration, ipc)
+    }
+
+    /// Rejects what an engine whose events are pulled cannot have.
+    fn check_pulled(registration: &Registration) -> Result<(), RegistrationError> {
+        let error = match (&registration.replay_endpoint, registration.engine) {
+            (Some(replay_endpoint), _) if is_pulled(replay_endpoint) => {
+                "replay_endpoint is an address of ZeroMQ, such as tcp://host:6557: events that are pulled over HTTP cannot be replayed"
+            }
+            _ if !is_pulled(&registration.endpoint) => return Ok(()),
+            (Some(_), _) => "events that are pulled over HTTP cannot be replayed; leave out replay_endpoint",
+            (None, None) => return Ok(()),
+            (None, Some(engine)) if engine == EngineKind::Trtllm.as_str() => return Ok(()),
+            (None, Some(_)) => {
+                "events are pulled over HTTP from TensorRT-LLM only; give the ZeroMQ address of the engine, such as tcp://host:5557"
+            }
+        };
+        Err(RegistrationError::Endpoint(error.to_owned()))
+    }
+
+    /// Rejects what an engine whose events are streamed over gRPC cannot have.
+    fn check_streamed(registration: &Registration) -> Result<(), RegistrationError> {
+        let error = match &registration.replay_endpoint {
+            Some(replay_endpoint) if is_streamed(replay_endpoint) => {
+                "replay_endpoint is an address of ZeroMQ, such as tcp://host:6557; leave it out, or give the ZeroMQ endpoint as well"
+            }
+            Some(_) if is_streamed(&registration.endpoint) => {
+                "events over gRPC are replayed over the same address; leave out replay_endpoint"
+            }
+            _ => return Ok(()),
+        };
+        Err(RegistrationError::Endpoint(error.to_owned()))
+    }
+
+    /// Rejects endpoints that must not be dialled.
+    fn check_endpoints(&self, registration: &Registration, ipc: IpcPaths) -> Result<(), RegistrationError> {
+        let Registration { endpoint, replay_endpoint, cache_blocks, .. } = registration;
+        match (endpoint == NO_EVENTS, replay_endpoint, cache_blocks) {
+            (true, Some(_), _) => {
+                let error = "an instance without events has no replay_endpoint; leave it out, or give the endpoint of its events";
+                return Err(RegistrationError::Endpoint(error.to_owned()));
+            }
+            (false, _, Some(_)) => {
+                let error = "cache_blocks is for instances without events: an engine that publishes events needs none";
+                return Err(RegistrationError::Endpoint(error.to_owned()));
+            }
+            (true, None, _) => return Ok(()),
+            (false, _, None) => {}
+        }
+        Self::check_pulled(registration)?;
+        Self::check_streamed(registration)?;
+        let dialled = Some(endpoint).filter(|endpoint| !is_bound(endpoint)).into_iter().chain(replay_endpoint);
+        for endpoint in dialled {
+            let is_allowed = !is_ipc(endpoint) || ipc == IpcPaths::Allowed || self.allow_ipc;
+            let checked = self.engine_networks.check_endpoint(endpoint).and_then(|()| match is_allowed {
+                true => Ok(()),
+                false => Err(EndpointError::Ipc { endpoint: endpoint.clone() }),
+            });
+            checked?;
+        }
+        Ok(())
+    }
+}
+
+/// Rejects a shared cache with fields that only instances have.
+fn check_shared_cache(registration: &Registration) -> Result<(), RegistrationError> {
+    let error = match () {
+        _ if registration.instance.shared_cache().is_none() => return Ok(()),
+        _ if !registration.shared_caches.ids().is_empty() => {
+            "a shared cache is attached to no other one: give shared_caches to the instances"
+        }
+        _ if registration.endpoint == NO_EVENTS => {
+            "a shared cache is known from its events only: give the endpoint at which it publishes them"
+        }
+        _ => return Ok(()),
+    };
+    Err(RegistrationError::SharedCache(error))
+}
