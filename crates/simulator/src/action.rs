@@ -38,11 +38,13 @@ pub(crate) enum FaultKind {
     Churn,
     /// The shared store loses calls, entries or nodes.
     Store,
+    /// Engines move, and the lists of discovery sources change.
+    Discovery,
 }
 
 impl FaultKind {
     /// Every kind.
-    pub(crate) const ALL: [Self; 16] = [
+    pub(crate) const ALL: [Self; 17] = [
         Self::Loss,
         Self::Duplicate,
         Self::Damage,
@@ -59,11 +61,12 @@ impl FaultKind {
         Self::ClockStep,
         Self::Churn,
         Self::Store,
+        Self::Discovery,
     ];
 
     /// Whether its steps have a random sequence of their own, which leaves the other steps of a seed as they are.
     pub(crate) fn has_own_sequence(self) -> bool {
-        matches!(self, Self::Store)
+        matches!(self, Self::Store | Self::Discovery)
     }
 }
 
@@ -102,6 +105,19 @@ impl ReplyKind {
         Self::Garbage,
         Self::FromStart,
     ];
+}
+
+/// A change of what discovery sources name, or of where engines are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum DiscoveryChange {
+    /// The source of a service names an engine at its present address.
+    Name { service: usize, engine: usize },
+    /// The source of a service no longer names an engine.
+    LeaveOut { service: usize, engine: usize },
+    /// An engine moves to another address, with or without its caches.
+    Move { engine: usize, restarts: bool },
+    /// The source of a service fails until its next report.
+    Fail { service: usize },
 }
 
 /// One action of a plan. Engines and services are given by their numbers.
@@ -161,4 +177,6 @@ pub(crate) enum Action {
     Recover { service: usize, is_cut: bool },
     /// The shared store fails.
     Store(StoreFault),
+    /// A discovery source reports, or an engine moves.
+    Discovery(DiscoveryChange),
 }

@@ -125,6 +125,8 @@ pub(crate) struct Link {
     pub(crate) listener: Option<ListenerHandle>,
     /// Whether the network lets connections through.
     pub(crate) is_reachable: bool,
+    /// Present address of the engine: a listener of another one does not connect.
+    pub(crate) host: usize,
     is_connected: bool,
     /// Live messages on their way.
     pub(crate) in_flight: VecDeque<SentMessage>,
@@ -151,8 +153,13 @@ impl std::fmt::Debug for ListenerHandle {
 
 impl Link {
     /// The link of a service that has not opened its socket.
-    pub(crate) fn new(is_reachable: bool) -> Self {
-        Self { is_reachable, ..Self::default() }
+    pub(crate) fn new(is_reachable: bool, host: usize) -> Self {
+        Self { is_reachable, host, ..Self::default() }
+    }
+
+    /// Whether its listener has the engine's present address, and the network lets it through.
+    pub(crate) fn is_open(&self) -> bool {
+        self.is_reachable && self.listener.as_ref().is_some_and(|ListenerHandle(open)| host_of(open) == self.host)
     }
 
     /// An engine publishes a message to the subscription.
@@ -191,7 +198,7 @@ impl Link {
 
     pub(crate) fn connect(&mut self) {
         self.is_reachable = true;
-        if self.listener.is_some() && !self.is_connected {
+        if self.is_open() && !self.is_connected {
             self.is_connected = true;
             self.events.push(ConnectionEvent::Connected);
         }
@@ -210,9 +217,17 @@ impl Link {
         }
     }
 
+    /// Moves the engine to another address. What is on its way is lost.
+    pub(crate) fn move_to(&mut self, host: usize) {
+        let is_reachable = self.is_reachable;
+        self.disconnect(0);
+        (self.is_reachable, self.host) = (is_reachable, host);
+    }
+
     /// Answers the open request with these parts.
     pub(crate) fn answer(&mut self, parts: impl IntoIterator<Item = Reply>) {
-        if let Some(request) = self.request.take_if(|_| self.is_reachable) {
+        let is_open = self.is_open();
+        if let Some(request) = self.request.take_if(|_| is_open) {
             self.reply.extend(parts.into_iter().map(|part| (request.attempt, part)));
         }
     }
@@ -234,8 +249,8 @@ impl Link {
     }
 
     fn open(&mut self, listener: Arc<Listener>) {
-        let is_reachable = self.is_reachable;
-        *self = Self { listener: Some(ListenerHandle(listener)), is_reachable, ..Self::default() };
+        let (is_reachable, host) = (self.is_reachable, self.host);
+        *self = Self { listener: Some(ListenerHandle(listener)), ..Self::new(is_reachable, host) };
         self.known.is_lost = true;
         if is_reachable {
             self.connect();
@@ -243,7 +258,7 @@ impl Link {
     }
 
     fn close(&mut self) {
-        *self = Self::new(self.is_reachable);
+        *self = Self::new(self.is_reachable, self.host);
     }
 
     fn cancel(&mut self) {
@@ -345,18 +360,24 @@ pub(crate) struct SocketSteps {
 /// Port of the first engine. The number of an engine's port is the engine's number.
 pub(crate) const FIRST_PORT: usize = 5_000;
 
-/// Number of the engine of a listener.
-fn engine_of(listener: &Listener) -> usize {
-    let port = listener.options.endpoint.rsplit(':').next().and_then(|port| port.parse::<usize>().ok());
+/// Last part of the address of a listener's endpoint.
+fn host_of(listener: &Listener) -> usize {
+    let address = listener.options.endpoint.rsplit(':').nth(1).and_then(|address| address.rsplit('.').next());
+    address.and_then(|host| host.parse().ok()).expect("an endpoint of the simulation has an address")
+}
+
+/// Number of the engine at an endpoint.
+pub(crate) fn engine_at(endpoint: &str) -> usize {
+    let port = endpoint.rsplit(':').next().and_then(|port| port.parse::<usize>().ok());
     port.expect("an endpoint of the simulation has a port") - FIRST_PORT
 }
 
 impl SocketSteps {
     fn execute(&self, links: &mut [Link], command: Command) {
         match command {
-            Command::Open(listener) => links[engine_of(&listener)].open(listener),
+            Command::Open(listener) => links[engine_at(&listener.options.endpoint)].open(listener),
             Command::Close(listener, retired) => {
-                let link = &mut links[engine_of(&listener)];
+                let link = &mut links[engine_at(&listener.options.endpoint)];
                 if link.is_of(listener.id) {
                     link.close();
                 }

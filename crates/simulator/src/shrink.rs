@@ -1,6 +1,6 @@
 //! Smaller plans that fail as well.
 
-use crate::action::{Action, FaultKind};
+use crate::action::{Action, DiscoveryChange, FaultKind};
 use crate::plan::Plan;
 use crate::run;
 
@@ -99,7 +99,12 @@ fn engine_mut(action: &mut Action) -> Option<&mut usize> {
         | Action::Answer { engine, .. }
         | Action::DeliverReply { engine, .. }
         | Action::Unregister { engine, .. }
-        | Action::Register { engine, .. } => Some(engine),
+        | Action::Register { engine, .. }
+        | Action::Discovery(
+            DiscoveryChange::Name { engine, .. }
+            | DiscoveryChange::LeaveOut { engine, .. }
+            | DiscoveryChange::Move { engine, .. },
+        ) => Some(engine),
         Action::Run { .. }
         | Action::Settle { .. }
         | Action::Flow
@@ -109,6 +114,7 @@ fn engine_mut(action: &mut Action) -> Option<&mut usize> {
         | Action::RestartService { .. }
         | Action::ReadDump { .. }
         | Action::Recover { .. }
+        | Action::Discovery(DiscoveryChange::Fail { .. })
         | Action::Store(_) => None,
     }
 }
