@@ -2,8 +2,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
-use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::{AtomicBool, AtomicU64};
 
 use flash_indexer_core::DpRank;
 use flash_indexer_core::hashing::BlockSize;
@@ -24,6 +24,7 @@ use crate::engine::EngineSpec;
 use crate::network::{FIRST_PORT, Link, Links, engine_at, transport};
 use crate::plan::ServiceSpec;
 use crate::prompts::block_size;
+use crate::repair::Repair;
 
 /// Steps after which threads that still have work are taken for a loop without end.
 const STEPS_MAX: usize = 200_000;
@@ -44,7 +45,11 @@ pub(crate) struct Service {
     /// State of the random choice of threads.
     choice: Arc<AtomicU64>,
     pub(crate) links: Links,
+    /// Whether listeners that are opened are of an instance that is rebuilt.
+    pub(crate) opens_shadows: Arc<AtomicBool>,
     recovery: Option<Recovery>,
+    /// The instance that is being rebuilt.
+    pub(crate) repair: Option<Repair>,
     /// Discovery of its engines; none if they are registered manually.
     pub(crate) discovery: Option<ServiceDiscovery>,
     /// Registered ranks, with the number of their engine.
@@ -93,6 +98,7 @@ impl Service {
             let number = Random::new(chosen.fetch_add(1, Relaxed)).next();
             (number % count as u64) as usize
         };
+        let opens_shadows = Arc::new(AtomicBool::new(false));
         let metrics = Arc::new(Metrics::new(MetricNames::Own));
         let supervisor = Supervisor::simulated(&metrics, Arc::clone(time), Box::new(choose));
         let options = IndexerOptions {
@@ -105,7 +111,7 @@ impl Service {
             ..IndexerOptions::default()
         };
         let indexer = Indexer::start_with(options, &supervisor, |decoders| {
-            let (transport, steps) = transport(&links, decoders);
+            let (transport, steps) = transport(&links, decoders, &opens_shadows);
             // The end of a simulated thread is not waited for.
             drop(supervisor.spawn_steps(ThreadKind::EngineSockets, None, || 0, steps)?);
             Ok(Box::new(transport))
@@ -115,7 +121,9 @@ impl Service {
             supervisor,
             choice,
             links,
+            opens_shadows,
             recovery: None,
+            repair: None,
             discovery: None,
             registered: BTreeMap::new(),
             has_imported: false,
@@ -243,7 +251,7 @@ impl Service {
         }
     }
 
-    fn dump(&self) -> Vec<u8> {
+    pub(crate) fn dump(&self) -> Vec<u8> {
         let mut writer = DumpWriter::start(Vec::new(), DumpForm::Lines, HashForm::Number).expect("a vector");
         for (key, block_size) in self.indexer.matching_models(None, None) {
             writer.model(&key, block_size.tokens()).expect("a vector");
@@ -319,6 +327,7 @@ impl Drop for Service {
         if std::thread::panicking() {
             return;
         }
+        self.repair = None;
         if self.discovery.take().is_some() {
             // Its thread ends with a step, and the registry is dropped with it.
             let _ = self.settle();

@@ -1,6 +1,6 @@
 //! Smaller plans that fail as well.
 
-use crate::action::{Action, DiscoveryChange, FaultKind};
+use crate::action::{Action, DiscoveryChange, FaultKind, RepairStep};
 use crate::plan::Plan;
 use crate::run;
 
@@ -104,8 +104,10 @@ fn engine_mut(action: &mut Action) -> Option<&mut usize> {
             DiscoveryChange::Name { engine, .. }
             | DiscoveryChange::LeaveOut { engine, .. }
             | DiscoveryChange::Move { engine, .. },
-        ) => Some(engine),
-        Action::Run { .. }
+        )
+        | Action::Repair(RepairStep::Begin { engine, .. }) => Some(engine),
+        Action::Repair(RepairStep::Fill { .. } | RepairStep::Exchange { .. })
+        | Action::Run { .. }
         | Action::Settle { .. }
         | Action::Flow
         | Action::PassTime { .. }

@@ -49,6 +49,8 @@ pub struct Coverage {
     pub exact_remote_answers: u64,
     /// Ranks of other services that answers had to include as their engines hold them after the faults stopped, and did.
     pub healed_remote_ranks: u64,
+    /// Instances that were rebuilt.
+    pub rebuilds: u64,
     /// Ranks that discovery unregistered, because they moved or their source no longer named them.
     pub discovered_leaves: u64,
 }
@@ -67,6 +69,7 @@ impl std::ops::AddAssign for Coverage {
         self.remote_answers += other.remote_answers;
         self.exact_remote_answers += other.exact_remote_answers;
         self.healed_remote_ranks += other.healed_remote_ranks;
+        self.rebuilds += other.rebuilds;
         self.discovered_leaves += other.discovered_leaves;
     }
 }
@@ -213,6 +216,7 @@ impl World {
                 }
             }
             Action::Discovery(change) => self.change_discovery(change),
+            Action::Repair(step) => self.repair(step)?,
         }
         Ok(IdleServices::None)
     }
@@ -269,14 +273,18 @@ impl World {
         }
     }
 
-    /// An engine answers the open request of a service.
+    /// An engine answers the open requests of a service.
     fn answer(&self, service: usize, engine: usize, kind: ReplyKind, cut: u64) {
         let mut links = self.services[service].links.lock();
-        let Some(request) = links[engine].request else { return };
-        let engine_state = &self.engines[engine];
-        let from = if kind == ReplyKind::FromStart { 0 } else { request.from };
+        links[engine].answer(|from| self.reply(engine, from, kind, cut));
+    }
+
+    /// An engine's reply to a request of its messages from `from` on.
+    fn reply(&self, engine: usize, from: u64, kind: ReplyKind, cut: u64) -> Vec<Reply> {
+        let engine = &self.engines[engine];
+        let from = if kind == ReplyKind::FromStart { 0 } else { from };
         let mut messages: Vec<_> =
-            engine_state.replayable(from).map(|sequence| Reply::Message(sent(engine_state, sequence))).collect();
+            engine.replayable(from).map(|sequence| Reply::Message(sent(engine, sequence))).collect();
         let cut_at = (cut % (messages.len() as u64 + 1)) as usize;
         let mut has_end = true;
         match kind {
@@ -297,7 +305,8 @@ impl World {
             }
             ReplyKind::Garbage => messages.insert(cut_at, Reply::Garbage),
         }
-        links[engine].answer(messages.into_iter().chain(has_end.then_some(Reply::End)));
+        messages.extend(has_end.then_some(Reply::End));
+        messages
     }
 
     fn restart_service(&mut self, number: usize, is_held: bool) {
@@ -337,7 +346,8 @@ impl World {
     fn restart_engine(&mut self, engine: usize, kept: usize) {
         for service in &mut self.services {
             service.links.lock()[engine].disconnect(kept);
-            service.engine_restarts += 1;
+            // Both copies of an instance that is rebuilt count the restart.
+            service.engine_restarts += 1 + u64::from(service.repair.is_some());
         }
         self.engines[engine].restart();
     }
@@ -378,7 +388,7 @@ impl World {
                 }
                 self.services[service].settle()?;
             }
-            let is_busy = |service: &Service| service.links.lock().iter().any(|link| link.is_open() && link.is_busy());
+            let is_busy = |service: &Service| service.links.lock().iter().any(Link::is_busy);
             if !self.services.iter().any(is_busy) {
                 return Ok(());
             }
@@ -398,6 +408,7 @@ impl World {
             sharing.store.recover();
         }
         for number in 0..self.services.len() {
+            self.services[number].repair = None;
             self.services[number].links.lock().iter_mut().for_each(Link::connect);
             self.services[number].recover(false)?;
             self.register_engines(number);
