@@ -10,19 +10,11 @@ use flash_indexer_types::{ConnectionStatus, InstanceId, ModelKey, Trust};
 
 use crate::action::{RepairSource, RepairStep};
 use crate::check::reports;
-use crate::service::{Service, model};
+use crate::service::{Repair, Service, model};
 use crate::world::World;
 
 /// Longest wait for the message of a digest. In a simulation it has passed once no thread has work.
 const DIGEST_DEADLINE: Duration = Duration::from_secs(5);
-
-/// An instance that is being rebuilt.
-pub(crate) struct Repair {
-    shadow: Shadow,
-    source: RepairSource,
-    /// Whether its streams continue from the restored state, or from the start.
-    is_resumed: bool,
-}
 
 impl World {
     /// Makes one step of a rebuild.

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64};
 use flash_indexer_core::DpRank;
 use flash_indexer_core::hashing::BlockSize;
 use flash_indexer_redis::StoreOptions;
-use flash_indexer_registry::{Indexer, IndexerOptions, Restore, RestoredRank};
+use flash_indexer_registry::{Indexer, IndexerOptions, Restore, RestoredRank, Shadow};
 use flash_indexer_sim::Random;
 use flash_indexer_snapshot::{DumpEntry, DumpForm, DumpSink, DumpWriter, RankName, RankRecord, Rejection, read_dump};
 use flash_indexer_telemetry::clock::SimulatedTime;
@@ -19,12 +19,12 @@ use flash_indexer_types::{InstanceId, ModelKey, Owner, RankId, Registration, Reg
 use flash_indexer_wire::Start;
 use parking_lot::Mutex;
 
+use crate::action::RepairSource;
 use crate::discovery::ServiceDiscovery;
 use crate::engine::EngineSpec;
 use crate::network::{FIRST_PORT, Link, Links, engine_at, transport};
 use crate::plan::ServiceSpec;
 use crate::prompts::block_size;
-use crate::repair::Repair;
 
 /// Steps after which threads that still have work are taken for a loop without end.
 const STEPS_MAX: usize = 200_000;
@@ -36,6 +36,14 @@ const HISTORY_BLOCKS: usize = 256;
 struct Recovery {
     held: BTreeSet<RankId>,
     dump: Option<Vec<u8>>,
+}
+
+/// An instance that is being rebuilt.
+pub(crate) struct Repair {
+    pub(crate) shadow: Shadow,
+    pub(crate) source: RepairSource,
+    /// Whether its streams continue from the restored state, or from the start.
+    pub(crate) is_resumed: bool,
 }
 
 /// One replica of the service.
