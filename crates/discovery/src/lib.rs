@@ -48,8 +48,9 @@ use tokio::task::JoinSet;
 pub use self::dns::{DnsName, DnsNameError, DnsOptions};
 pub use self::kubernetes::{KubernetesNamespace, KubernetesOptions, NamespaceError};
 pub use self::registrar::Registrar;
+pub use self::report::ReportedSource;
 use self::report::{Reporter, waker};
-use self::runner::{Runner, TrackedSource};
+use self::runner::{Runner, TrackedSource, Wakes};
 pub use self::status::{CONNECT_PATIENCE, DiscoveryStatus, SourceStatus, TargetStatus};
 pub use self::template::EngineTemplate;
 pub use self::vllm::{VllmAddress, VllmAddressError, VllmEngine, VllmError, VllmOptions, VllmRank};
@@ -205,21 +206,49 @@ impl Discovery {
     pub fn start(options: DiscoveryOptions, registrar: Arc<dyn Registrar>) -> io::Result<Self> {
         let (stop, stopped) = bounded(0);
         let (wake, woken) = waker();
-        let status = Arc::new(DiscoveryStatus::default());
         let (mut tracked, mut tasks) = (Vec::new(), JoinSet::new());
         for source in options.sources {
             let (reporter, inbox) = Reporter::new(&wake);
             tracked.push(TrackedSource::new(source.name().into(), inbox));
             source.start(options.template.clone(), reporter, stopped.clone(), &mut tasks, &*registrar)?;
         }
-        let runner = Runner::new(tracked, options.grace, Arc::clone(&registrar), &status);
-        let run = move |watch: &Arc<Watch>| runner.run(watch, &woken, &stopped);
-        registrar.supervisor().spawn(ThreadKind::Discovery, None, run)?;
+        let status = run(tracked, options.grace, registrar, Wakes { woken, stopped })?;
         Ok(Self { status, _stop: stop, _tasks: tasks })
+    }
+
+    /// Starts the runner with one source of this name, which the caller reports for.
+    ///
+    /// # Errors
+    ///
+    /// When the system refuses a thread.
+    pub fn start_reported(
+        name: &str,
+        grace: Duration,
+        registrar: Arc<dyn Registrar>,
+    ) -> io::Result<(Self, ReportedSource)> {
+        let (stop, stopped) = bounded(0);
+        let (wake, woken) = waker();
+        let (reporter, inbox) = Reporter::new(&wake);
+        let tracked = vec![TrackedSource::new(name.into(), inbox)];
+        let status = run(tracked, grace, registrar, Wakes { woken, stopped })?;
+        Ok((Self { status, _stop: stop, _tasks: JoinSet::new() }, ReportedSource(reporter)))
     }
 
     /// State of the sources and their targets.
     pub fn status(&self) -> &Arc<DiscoveryStatus> {
         &self.status
     }
+}
+
+/// Starts the runner of some sources.
+fn run(
+    sources: Vec<TrackedSource>,
+    grace: Duration,
+    registrar: Arc<dyn Registrar>,
+    wakes: Wakes,
+) -> io::Result<Arc<DiscoveryStatus>> {
+    let status = Arc::new(DiscoveryStatus::default());
+    let runner = Runner::new(sources, grace, Arc::clone(&registrar), &status, wakes);
+    registrar.supervisor().spawn_steps(ThreadKind::Discovery, None, || 0, runner)?;
+    Ok(status)
 }

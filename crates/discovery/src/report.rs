@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use crossbeam_channel::{Receiver, Sender, bounded};
+use flash_indexer_types::Registration;
 use flash_indexer_types::names::shorten;
 use parking_lot::Mutex;
 
@@ -63,6 +64,23 @@ impl Failure {
 pub(super) struct Reporter {
     reports: Arc<Mutex<PendingReports>>,
     wake: Sender<()>,
+}
+
+/// A source that the caller reports for, as a simulation does.
+#[derive(Debug)]
+pub struct ReportedSource(pub(super) Reporter);
+
+impl ReportedSource {
+    /// Reports all ranks that exist.
+    pub fn found(&self, registrations: impl IntoIterator<Item = Registration>) {
+        let targets = registrations.into_iter().map(|registration| (registration.rank_id(), registration));
+        self.0.found(DiscoveredTargets::new(targets.collect(), Vec::new()));
+    }
+
+    /// Reports that the source failed: the cause and what to do.
+    pub fn failed(&self, failure: String) {
+        self.0.failed(failure);
+    }
 }
 
 /// Receives the reports of one source.

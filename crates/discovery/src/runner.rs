@@ -5,8 +5,9 @@ use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
 use crossbeam_channel::{Receiver, TryRecvError, select};
+use flash_indexer_telemetry::clock::Clock;
 use flash_indexer_telemetry::metrics::Limit;
-use flash_indexer_telemetry::supervision::Watch;
+use flash_indexer_telemetry::supervision::{Step as ThreadStep, Steps, Watch};
 use flash_indexer_types::{
     EmptyModelPolicy, Owner, RankId, Registration, RegistrationOutcome, SourceState, TargetState, log_rank,
 };
@@ -54,6 +55,18 @@ pub(super) struct Runner {
     status: Arc<DiscoveryStatus>,
     /// [`Registrar::registrations_version`] at which no step was left.
     reconciled_at: Option<u64>,
+    wakes: Wakes,
+    /// When deadlines are checked without reports.
+    poll_at: Instant,
+}
+
+/// Channels by which a runner is woken.
+#[derive(Debug)]
+pub(super) struct Wakes {
+    /// Receives a message after a report.
+    pub(super) woken: Receiver<()>,
+    /// Disconnected when the runner is to stop.
+    pub(super) stopped: Receiver<()>,
 }
 
 impl Runner {
@@ -62,31 +75,17 @@ impl Runner {
         grace: Duration,
         registrar: Arc<dyn Registrar>,
         status: &Arc<DiscoveryStatus>,
+        wakes: Wakes,
     ) -> Self {
         let reconciler = Reconciler::new(grace, sources.iter().map(|source| Arc::clone(&source.name)));
-        let runner = Self { sources, reconciler, registrar, status: Arc::clone(status), reconciled_at: None };
+        let (status, poll_at) = (Arc::clone(status), registrar.supervisor().clock().now());
+        let runner = Self { sources, reconciler, registrar, status, reconciled_at: None, wakes, poll_at };
         runner.publish();
         runner
     }
 
-    pub(super) fn run(mut self, watch: &Watch, woken: &Receiver<()>, stopped: &Receiver<()>) {
-        while !self.registrar.is_stopping() {
-            watch.begin(None);
-            // After a panic the next poll carries out the remaining steps.
-            watch.attempt(|| self.poll());
-            watch.end();
-            select! {
-                recv(stopped) -> _ => return,
-                recv(woken) -> wake => if wake.is_err() {
-                    // No source is left.
-                    if stopped.try_recv() == Err(TryRecvError::Empty) {
-                        error!("all discovery sources ended by a fault of this program; registrations stay, restart the service");
-                    }
-                    return;
-                },
-                default(TICK) => {}
-            }
-        }
+    fn now(&self) -> Instant {
+        self.registrar.supervisor().clock().now()
     }
 
     fn poll(&mut self) {
@@ -108,7 +107,7 @@ impl Runner {
 
     /// Receives the reports of sources. Returns whether any of them changed.
     fn receive_reports(&mut self) -> bool {
-        let now = Instant::now();
+        let now = self.now();
         let mut is_changed = false;
         for (number, source) in self.sources.iter_mut().enumerate() {
             let PendingReports { found, failure } = source.inbox.take();
@@ -153,7 +152,7 @@ impl Runner {
 
     /// Carries out the reconciler's steps.
     fn reconcile(&mut self) -> Registrations {
-        let now = Instant::now();
+        let now = self.now();
         let steps = self.reconciler.steps(&self.registrar.registrations(), now);
         let registrations = if steps.is_empty() { Registrations::Unchanged } else { Registrations::Changed };
         let registered = |step: &Step| match step {
@@ -257,5 +256,37 @@ impl Runner {
             }
             source.logged_states = logged_states;
         }
+    }
+}
+
+impl Steps for Runner {
+    /// Waits for a report or the next check of the deadlines, then reconciles.
+    fn step(&mut self, watch: &Arc<Watch>) -> ThreadStep {
+        if self.registrar.is_stopping() {
+            return ThreadStep::Ended;
+        }
+        let pause = match self.registrar.supervisor().clock() {
+            Clock::System => self.poll_at.saturating_duration_since(self.now()),
+            Clock::Simulated(_) => Duration::ZERO,
+        };
+        select! {
+            recv(self.wakes.stopped) -> _ => return ThreadStep::Ended,
+            recv(self.wakes.woken) -> wake => if wake.is_err() {
+                // No source is left.
+                if self.wakes.stopped.try_recv() == Err(TryRecvError::Empty) {
+                    error!("all discovery sources ended by a fault of this program; registrations stay, restart the service");
+                }
+                return ThreadStep::Ended;
+            },
+            default(pause) => if self.now() < self.poll_at {
+                return ThreadStep::Idle;
+            }
+        }
+        watch.begin(None);
+        // After a panic the next poll carries out the remaining steps.
+        watch.attempt(|| self.poll());
+        watch.end();
+        self.poll_at = self.now() + TICK;
+        ThreadStep::Worked
     }
 }

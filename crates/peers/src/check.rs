@@ -28,7 +28,7 @@ use super::comparison::{
 use super::status::{RecoveryState, RecoveryStatus};
 use super::url::PeerUrl;
 
-/// Longest wait for both sides to reach the message at which they digest.
+/// Longest wait for both sides to reach the message at which they digest, and for a rebuilt instance to reach the registered one.
 const DIGEST_DEADLINE: Duration = Duration::from_secs(5);
 /// Longest wait for an engine to replay its whole stream.
 const REBUILD_DEADLINE: Duration = Duration::from_secs(30);
@@ -281,6 +281,7 @@ impl Check {
         let repaired = Shadow::of(&self.indexer, model, instance).map_err(RepairError::from).and_then(|mut shadow| {
             wait_until(self.deadlines.connect, || shadow.is_connected());
             fill(&mut shadow)?;
+            wait_until(DIGEST_DEADLINE, || !shadow.is_behind());
             Ok(shadow.exchange()?)
         });
         match repaired {

@@ -38,11 +38,15 @@ pub(crate) enum FaultKind {
     Churn,
     /// The shared store loses calls, entries or nodes.
     Store,
+    /// Engines move, and the lists of discovery sources change.
+    Discovery,
+    /// Instances are rebuilt, by a peer's state or the engine's replay, beside the registered ones.
+    Repair,
 }
 
 impl FaultKind {
     /// Every kind.
-    pub(crate) const ALL: [Self; 16] = [
+    pub(crate) const ALL: [Self; 18] = [
         Self::Loss,
         Self::Duplicate,
         Self::Damage,
@@ -59,11 +63,13 @@ impl FaultKind {
         Self::ClockStep,
         Self::Churn,
         Self::Store,
+        Self::Discovery,
+        Self::Repair,
     ];
 
     /// Whether its steps have a random sequence of their own, which leaves the other steps of a seed as they are.
     pub(crate) fn has_own_sequence(self) -> bool {
-        matches!(self, Self::Store)
+        matches!(self, Self::Store | Self::Discovery | Self::Repair)
     }
 }
 
@@ -102,6 +108,39 @@ impl ReplyKind {
         Self::Garbage,
         Self::FromStart,
     ];
+}
+
+/// A change of what discovery sources name, or of where engines are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum DiscoveryChange {
+    /// The source of a service names an engine at its present address.
+    Name { service: usize, engine: usize },
+    /// The source of a service no longer names an engine.
+    LeaveOut { service: usize, engine: usize },
+    /// An engine moves to another address, with or without its caches.
+    Move { engine: usize, restarts: bool },
+    /// The source of a service fails until its next report.
+    Fail { service: usize },
+}
+
+/// Origin of the blocks of a rebuilt instance.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum RepairSource {
+    /// The dump of the other service.
+    Peer,
+    /// The engine's replay.
+    Engine,
+}
+
+/// A step of rebuilding an instance.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum RepairStep {
+    /// A service compares an engine's instance with its peer's, and opens a second copy of it.
+    Begin { service: usize, engine: usize, source: RepairSource },
+    /// The copy receives its blocks.
+    Fill { service: usize },
+    /// The copy replaces the registered instance.
+    Exchange { service: usize },
 }
 
 /// One action of a plan. Engines and services are given by their numbers.
@@ -161,4 +200,8 @@ pub(crate) enum Action {
     Recover { service: usize, is_cut: bool },
     /// The shared store fails.
     Store(StoreFault),
+    /// A discovery source reports, or an engine moves.
+    Discovery(DiscoveryChange),
+    /// An instance is rebuilt.
+    Repair(RepairStep),
 }

@@ -30,6 +30,8 @@ struct RankObservation {
 impl World {
     /// Checks the answers of a service. `is_settled` says that its threads have no work left.
     pub(crate) fn check(&mut self, number: usize, is_settled: bool) -> Result<(), String> {
+        let discovered = self.services[number].read_discovered(is_settled);
+        discovered.map_err(|broken| format!("service {number}: {broken}"))?;
         let observed = self.observe(number, is_settled)?;
         let reports = reports(&self.services[number]);
         self.record_positions(number, &reports);
@@ -280,6 +282,7 @@ impl World {
             self.coverage.panics += service.panics();
             self.coverage.dropped += Service::metric(&text, "rejected_total", "queue_full");
             self.coverage.replayed += Service::metric(&text, "replayed_messages_total", "");
+            self.coverage.discovered_leaves += Service::metric(&text, "discovery_changes_total", "unregistered");
             self.coverage.imports += u64::from(service.has_imported);
             let links = service.links.lock();
             for (engine, _) in links.iter().enumerate().filter(|(_, link)| link.known.has_corrupt) {

@@ -105,10 +105,10 @@ impl World {
             let depths = truths.iter().map(move |depths| depths[tier]);
             (depths.clone().min().unwrap_or_default(), depths.max().unwrap_or_default())
         };
-        let has_lost = sharing.store.has_lost_since(since - TIME_TO_LIVE);
+        let may_lack = sharing.store.may_lack_since(since - TIME_TO_LIVE);
         for (tier, &depth) in found.iter().enumerate() {
             let (least, most) = bound(tier);
-            if depth > most || (depth < least && !has_lost) {
+            if depth > most || (depth < least && !may_lack) {
                 return Err(format!(
                     "exact with {found:?} blocks of prompt {prompt}; in the last {window:?} it held {truths:?}: {recent:?}"
                 ));

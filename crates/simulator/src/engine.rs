@@ -19,6 +19,8 @@ pub(crate) struct EngineSpec {
     pub(crate) instance: u64,
     /// Number of its model.
     pub(crate) model: usize,
+    /// Last part of its present address.
+    pub(crate) host: usize,
     /// Ranks that its stream names.
     pub(crate) dp_ranks: Vec<u32>,
     /// Whether it has a replay endpoint.

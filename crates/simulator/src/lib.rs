@@ -15,24 +15,30 @@
 //! | file | role |
 //! |---|---|
 //! | `action.rs` | what can happen |
-//! | `plan.rs`, `plan_store.rs` | everything that a simulation does, generated from a seed |
+//! | `plan.rs`, `plan_discovery.rs`, `plan_repair.rs`, `plan_store.rs` | everything that a simulation does, generated from a seed |
 //! | `shrink.rs` | a smaller plan that fails as well |
 //! | `prompts.rs`, `engine.rs` | prompts, and engines with ground truth |
 //! | `network.rs` | messages, replays and connections between engines and one service |
 //! | `service.rs` | one replica of the service |
+//! | `discovery.rs` | its discovery, with a source that the simulation reports for |
 //! | `store` | the store that services share: nodes with the scripts of the service, and links that lose calls |
 //! | `sharing.rs` | the runtime of the store's clients, and the history of the ranks that they publish |
+//! | `repair.rs` | comparison with a peer, and rebuilding of instances |
 //! | `world.rs` | execution of a plan |
 //! | `check.rs`, `check_shared.rs` | what must hold, and what must hold for ranks of other services |
 
 mod action;
 mod check;
 mod check_shared;
+mod discovery;
 mod engine;
 mod network;
 mod plan;
+mod plan_discovery;
+mod plan_repair;
 mod plan_store;
 mod prompts;
+mod repair;
 mod service;
 mod sharing;
 mod shrink;

@@ -5,6 +5,8 @@
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::sync::atomic::Ordering::Relaxed;
 use std::time::Instant;
 
 use crossbeam_channel::{Receiver, Sender, unbounded};
@@ -111,6 +113,15 @@ impl ReceivedMessages {
         self.has_corrupt |= sent.transit == Transit::Corrupt;
     }
 
+    /// Takes over what the service has read by the subscription that this one replaces.
+    fn inherit(&mut self, former: Self) {
+        self.epoch = self.epoch.max(former.epoch);
+        for (epoch, end) in former.live_end {
+            let own = self.live_end.entry(epoch).or_default();
+            *own = (*own).max(end);
+        }
+    }
+
     /// Handles a request of messages from the start. Without a delivered message the service cannot compare the epoch of
     /// messages that it has read on earlier connections: the end of the reply shows which messages there are.
     fn start_over(&mut self) {
@@ -125,6 +136,8 @@ pub(crate) struct Link {
     pub(crate) listener: Option<ListenerHandle>,
     /// Whether the network lets connections through.
     pub(crate) is_reachable: bool,
+    /// Present address of the engine: a listener of another one does not connect.
+    pub(crate) host: usize,
     is_connected: bool,
     /// Live messages on their way.
     pub(crate) in_flight: VecDeque<SentMessage>,
@@ -137,6 +150,8 @@ pub(crate) struct Link {
     /// Parts of the reply that the service can read.
     replayed: VecDeque<(u32, Reply)>,
     pub(crate) known: ReceivedMessages,
+    /// A second subscription, while the instance is rebuilt.
+    shadow: Option<Box<Link>>,
 }
 
 /// A listener, without its state in debugging output.
@@ -151,12 +166,20 @@ impl std::fmt::Debug for ListenerHandle {
 
 impl Link {
     /// The link of a service that has not opened its socket.
-    pub(crate) fn new(is_reachable: bool) -> Self {
-        Self { is_reachable, ..Self::default() }
+    pub(crate) fn new(is_reachable: bool, host: usize) -> Self {
+        Self { is_reachable, host, ..Self::default() }
+    }
+
+    /// Whether its listener has the engine's present address, and the network lets it through.
+    pub(crate) fn is_open(&self) -> bool {
+        self.is_reachable && self.listener.as_ref().is_some_and(|ListenerHandle(open)| host_of(open) == self.host)
     }
 
     /// An engine publishes a message to the subscription.
     pub(crate) fn publish(&mut self, sent: SentMessage) {
+        if let Some(shadow) = &mut self.shadow {
+            shadow.publish(sent.clone());
+        }
         if self.is_connected {
             self.in_flight.push_back(sent);
         }
@@ -164,6 +187,7 @@ impl Link {
 
     /// Moves live messages into the socket of the service.
     pub(crate) fn deliver(&mut self, count: usize) {
+        self.shadow.iter_mut().for_each(|shadow| shadow.deliver(count));
         let count = count.min(self.in_flight.len());
         self.socket.extend(self.in_flight.drain(..count));
     }
@@ -191,7 +215,8 @@ impl Link {
 
     pub(crate) fn connect(&mut self) {
         self.is_reachable = true;
-        if self.listener.is_some() && !self.is_connected {
+        self.shadow.iter_mut().for_each(|shadow| shadow.connect());
+        if self.is_open() && !self.is_connected {
             self.is_connected = true;
             self.events.push(ConnectionEvent::Connected);
         }
@@ -199,6 +224,7 @@ impl Link {
 
     /// Ends the connection after `kept` more of the live messages on their way.
     pub(crate) fn disconnect(&mut self, kept: usize) {
+        self.shadow.iter_mut().for_each(|shadow| shadow.disconnect(kept));
         self.is_reachable = false;
         self.request = None;
         self.reply.clear();
@@ -210,15 +236,28 @@ impl Link {
         }
     }
 
-    /// Answers the open request with these parts.
-    pub(crate) fn answer(&mut self, parts: impl IntoIterator<Item = Reply>) {
-        if let Some(request) = self.request.take_if(|_| self.is_reachable) {
-            self.reply.extend(parts.into_iter().map(|part| (request.attempt, part)));
+    /// Moves the engine to another address. What is on its way is lost.
+    pub(crate) fn move_to(&mut self, host: usize) {
+        self.shadow.iter_mut().for_each(|shadow| shadow.move_to(host));
+        let is_reachable = self.is_reachable;
+        self.disconnect(0);
+        (self.is_reachable, self.host) = (is_reachable, host);
+    }
+
+    /// Answers the open requests with the parts that follow from their first message.
+    pub(crate) fn answer(&mut self, reply: impl Fn(u64) -> Vec<Reply>) {
+        if let Some(shadow) = &mut self.shadow {
+            shadow.answer(&reply as &dyn Fn(u64) -> Vec<Reply>);
+        }
+        let is_open = self.is_open();
+        if let Some(request) = self.request.take_if(|_| is_open) {
+            self.reply.extend(reply(request.from).into_iter().map(|part| (request.attempt, part)));
         }
     }
 
     /// Moves parts of the reply into the replay socket of the service.
     pub(crate) fn deliver_reply(&mut self, count: usize) {
+        self.shadow.iter_mut().for_each(|shadow| shadow.deliver_reply(count));
         let count = count.min(self.reply.len());
         self.replayed.extend(self.reply.drain(..count));
     }
@@ -228,22 +267,46 @@ impl Link {
         self.request.is_some() || !self.reply.is_empty()
     }
 
-    /// Whether anything is on its way.
+    /// Whether anything is on its way, and can arrive.
     pub(crate) fn is_busy(&self) -> bool {
-        self.is_awaiting_reply() || !self.in_flight.is_empty()
+        let is_busy = self.is_awaiting_reply() || !self.in_flight.is_empty();
+        (self.is_open() && is_busy) || self.shadow.as_ref().is_some_and(|shadow| shadow.is_busy())
     }
 
     fn open(&mut self, listener: Arc<Listener>) {
-        let is_reachable = self.is_reachable;
-        *self = Self { listener: Some(ListenerHandle(listener)), is_reachable, ..Self::default() };
+        let (is_reachable, host) = (self.is_reachable, self.host);
+        let shadow = self.shadow.take();
+        *self = Self { listener: Some(ListenerHandle(listener)), shadow, ..Self::new(is_reachable, host) };
         self.known.is_lost = true;
         if is_reachable {
             self.connect();
         }
     }
 
-    fn close(&mut self) {
-        *self = Self::new(self.is_reachable);
+    fn open_shadow(&mut self, listener: Arc<Listener>) {
+        let shadow = self.shadow.insert(Box::new(Self::new(self.is_reachable, self.host)));
+        shadow.open(listener);
+    }
+
+    /// Closes a listener. A second one is the only one from then on.
+    fn close(&mut self, listener: u64) {
+        if self.is_of(listener) {
+            let former = std::mem::replace(self, Self::new(self.is_reachable, self.host));
+            if let Some(shadow) = former.shadow {
+                *self = *shadow;
+                self.known.inherit(former.known);
+            }
+        } else {
+            self.shadow.take_if(|shadow| shadow.is_of(listener));
+        }
+    }
+
+    /// The subscription of a listener.
+    fn of_listener(&mut self, listener: u64) -> Option<&mut Self> {
+        if self.is_of(listener) {
+            return Some(self);
+        }
+        self.shadow.as_deref_mut().filter(|shadow| shadow.is_of(listener))
     }
 
     fn cancel(&mut self) {
@@ -281,7 +344,7 @@ pub(crate) type Links = Arc<Mutex<Vec<Link>>>;
 
 /// A command to the socket thread.
 enum Command {
-    Open(Arc<Listener>),
+    Open { listener: Arc<Listener>, is_shadow: bool },
     Close(Arc<Listener>, OnRetired),
     Request { listener: u64, attempt: u32, from: u64 },
     Cancel(u64),
@@ -290,12 +353,22 @@ enum Command {
 /// The connections of one service, as its registry uses them.
 pub(crate) struct SimulatedTransport {
     commands: Sender<Command>,
+    opens_shadows: Arc<AtomicBool>,
 }
 
-/// Creates the transport of a service, and the thread that owns its sockets.
-pub(crate) fn transport(links: &Links, decoders: Arc<Decoders>) -> (SimulatedTransport, SocketSteps) {
+/// Creates the transport of a service, and the thread that owns its sockets. `opens_shadows` says whether listeners that are
+/// opened are of an instance that is rebuilt.
+pub(crate) fn transport(
+    links: &Links,
+    decoders: Arc<Decoders>,
+    opens_shadows: &Arc<AtomicBool>,
+) -> (SimulatedTransport, SocketSteps) {
     let (sender, commands) = unbounded();
-    (SimulatedTransport { commands: sender }, SocketSteps { commands, links: Arc::clone(links), decoders })
+    let opens_shadows = Arc::clone(opens_shadows);
+    (
+        SimulatedTransport { commands: sender, opens_shadows },
+        SocketSteps { commands, links: Arc::clone(links), decoders },
+    )
 }
 
 impl Transport for SimulatedTransport {
@@ -305,7 +378,8 @@ impl Transport for SimulatedTransport {
 
     fn open(&self, listener: Arc<Listener>) -> Result<(), ConnectError> {
         listener.set_replay_client(Box::new(Requests { commands: self.commands.clone() }));
-        self.commands.send(Command::Open(listener)).map_err(|_| ConnectError::Stopping)
+        let is_shadow = self.opens_shadows.load(Relaxed);
+        self.commands.send(Command::Open { listener, is_shadow }).map_err(|_| ConnectError::Stopping)
     }
 
     fn close(&self, listener: &Arc<Listener>, retired: OnRetired) -> bool {
@@ -345,25 +419,31 @@ pub(crate) struct SocketSteps {
 /// Port of the first engine. The number of an engine's port is the engine's number.
 pub(crate) const FIRST_PORT: usize = 5_000;
 
-/// Number of the engine of a listener.
-fn engine_of(listener: &Listener) -> usize {
-    let port = listener.options.endpoint.rsplit(':').next().and_then(|port| port.parse::<usize>().ok());
+/// Last part of the address of a listener's endpoint.
+fn host_of(listener: &Listener) -> usize {
+    let address = listener.options.endpoint.rsplit(':').nth(1).and_then(|address| address.rsplit('.').next());
+    address.and_then(|host| host.parse().ok()).expect("an endpoint of the simulation has an address")
+}
+
+/// Number of the engine at an endpoint.
+pub(crate) fn engine_at(endpoint: &str) -> usize {
+    let port = endpoint.rsplit(':').next().and_then(|port| port.parse::<usize>().ok());
     port.expect("an endpoint of the simulation has a port") - FIRST_PORT
 }
 
 impl SocketSteps {
     fn execute(&self, links: &mut [Link], command: Command) {
         match command {
-            Command::Open(listener) => links[engine_of(&listener)].open(listener),
+            Command::Open { listener, is_shadow } => {
+                let link = &mut links[engine_at(&listener.options.endpoint)];
+                if is_shadow { link.open_shadow(listener) } else { link.open(listener) }
+            }
             Command::Close(listener, retired) => {
-                let link = &mut links[engine_of(&listener)];
-                if link.is_of(listener.id) {
-                    link.close();
-                }
+                links[engine_at(&listener.options.endpoint)].close(listener.id);
                 self.decoders.deliver(&listener, Delivery::Retire(retired));
             }
             Command::Request { listener, attempt, from } => {
-                if let Some(link) = links.iter_mut().find(|link| link.is_of(listener)) {
+                if let Some(link) = links.iter_mut().find_map(|link| link.of_listener(listener)) {
                     link.cancel();
                     link.request = Some(Request { attempt, from });
                     if from == 0 {
@@ -371,7 +451,9 @@ impl SocketSteps {
                     }
                 }
             }
-            Command::Cancel(listener) => links.iter_mut().filter(|link| link.is_of(listener)).for_each(Link::cancel),
+            Command::Cancel(listener) => {
+                links.iter_mut().filter_map(|link| link.of_listener(listener)).for_each(Link::cancel);
+            }
         }
     }
 }
@@ -383,14 +465,15 @@ impl Link {
 
     /// Reads what can be read. Returns whether there was anything.
     fn read(&mut self, decoders: &Decoders) -> bool {
-        let Some(ListenerHandle(listener)) = self.listener.clone() else { return false };
+        let has_read = self.shadow.as_mut().is_some_and(|shadow| shadow.read(decoders));
+        let Some(ListenerHandle(listener)) = self.listener.clone() else { return has_read };
         let is_ready = !self.socket.is_empty() || !self.events.is_empty();
         if is_ready {
             receive_from(self, &listener, decoders);
         }
         let count = self.replayed.len().min(MESSAGES_PER_DELIVERY);
         let parts: Vec<_> = self.replayed.drain(..count).collect();
-        let Some(&(attempt, _)) = parts.first() else { return is_ready };
+        let Some(&(attempt, _)) = parts.first() else { return is_ready || has_read };
         self.known.has_queued_replies = true;
         for (_, part) in &parts {
             if let Reply::Message(sent) = part {

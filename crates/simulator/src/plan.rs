@@ -6,6 +6,8 @@ use flash_indexer_sim::Random;
 
 use crate::action::{Action, FaultKind, ReplyKind};
 use crate::engine::{EngineSpec, PublisherFault};
+use crate::plan_discovery::DiscoveryPlan;
+use crate::plan_repair::RepairPlan;
 use crate::plan_store::{SHARING_SERVICES, SharingPlan};
 
 /// Options of a service.
@@ -47,6 +49,8 @@ pub struct Plan {
     pub(crate) steps: Vec<PlannedStep>,
     /// Number of nodes of the store that the services share; none without a store.
     pub(crate) store_nodes: Option<usize>,
+    /// Whether the services discover their engines.
+    pub(crate) has_discovery: bool,
     /// Whether engines publish once more after the last step, before the first recovery is checked.
     pub(crate) publishes_at_end: bool,
 }
@@ -74,17 +78,24 @@ impl Plan {
         let count = 1 + usize::from(random.one_in(2));
         let count = if sharing.store_nodes.is_some() { SHARING_SERVICES } else { count };
         let services: Vec<_> = (0..count).map(|_| service(&mut random)).collect();
+        let (mut discovery, mut repair) = (DiscoveryPlan::generate(seed), RepairPlan::generate(seed));
         let mut generator = Generator { random, engines: &engines, services: services.len(), faults: &faults };
         let steps = (0..steps as u64).flat_map(|number| {
             let (action, fault) = generator.action();
             let shared =
                 sharing.action().map(|(action, fault)| PlannedStep { number: number | 1 << 32, action, fault });
-            [Some(PlannedStep { number, action, fault }), shared]
+            let discovered = discovery.action(services.len(), engines.len());
+            let discovered = discovered.map(|(action, fault)| PlannedStep { number: number | 1 << 33, action, fault });
+            let repaired = repair.action(services.len(), engines.len());
+            let repaired = repaired.map(|(action, fault)| PlannedStep { number: number | 1 << 34, action, fault });
+            // What is registered manually is not discovered.
+            let is_kept = !discovery.is_used || fault != Some(FaultKind::Churn);
+            [is_kept.then_some(PlannedStep { number, action, fault }), shared, discovered, repaired]
         });
         let steps = steps.flatten().collect();
         let publishes_at_end = !generator.random.one_in(4);
-        let store_nodes = sharing.store_nodes;
-        Self { seed, engines, services, faults, steps, store_nodes, publishes_at_end }
+        let (store_nodes, has_discovery) = (sharing.store_nodes, discovery.is_used);
+        Self { seed, engines, services, faults, steps, store_nodes, has_discovery, publishes_at_end }
     }
 }
 
@@ -119,6 +130,7 @@ fn engines(random: &mut Random) -> Vec<EngineSpec> {
         let spec = |dp_ranks| EngineSpec {
             instance,
             model,
+            host: 1,
             dp_ranks,
             has_replay,
             buffer_messages,
@@ -242,7 +254,9 @@ impl Generator<'_> {
             FaultKind::Large if self.faults.contains(&FaultKind::SmallQueue) => self.regular(),
             FaultKind::Large => odd(PublisherFault::Large, self.prompt()),
             FaultKind::ClockStep => Action::StepClock { ms: self.random.within(0..200_000_000) as i64 - 100_000_000 },
-            FaultKind::Store => unreachable!("its steps have a sequence of their own"),
+            FaultKind::Store | FaultKind::Discovery | FaultKind::Repair => {
+                unreachable!("its steps have a sequence of their own")
+            }
             FaultKind::Churn => match self.random.one_in(2) {
                 true => {
                     let is_whole = self.random.one_in(2);

@@ -2,13 +2,13 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
-use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::{AtomicBool, AtomicU64};
 
 use flash_indexer_core::DpRank;
 use flash_indexer_core::hashing::BlockSize;
 use flash_indexer_redis::StoreOptions;
-use flash_indexer_registry::{Indexer, IndexerOptions, Restore, RestoredRank};
+use flash_indexer_registry::{Indexer, IndexerOptions, Restore, RestoredRank, Shadow};
 use flash_indexer_sim::Random;
 use flash_indexer_snapshot::{DumpEntry, DumpForm, DumpSink, DumpWriter, RankName, RankRecord, Rejection, read_dump};
 use flash_indexer_telemetry::clock::SimulatedTime;
@@ -19,8 +19,10 @@ use flash_indexer_types::{InstanceId, ModelKey, Owner, RankId, Registration, Reg
 use flash_indexer_wire::Start;
 use parking_lot::Mutex;
 
+use crate::action::RepairSource;
+use crate::discovery::ServiceDiscovery;
 use crate::engine::EngineSpec;
-use crate::network::{FIRST_PORT, Link, Links, transport};
+use crate::network::{FIRST_PORT, Link, Links, engine_at, transport};
 use crate::plan::ServiceSpec;
 use crate::prompts::block_size;
 
@@ -36,6 +38,14 @@ struct Recovery {
     dump: Option<Vec<u8>>,
 }
 
+/// An instance that is being rebuilt.
+pub(crate) struct Repair {
+    pub(crate) shadow: Shadow,
+    pub(crate) source: RepairSource,
+    /// Whether its streams continue from the restored state, or from the start.
+    pub(crate) is_resumed: bool,
+}
+
 /// One replica of the service.
 pub(crate) struct Service {
     pub(crate) indexer: Arc<Indexer>,
@@ -43,7 +53,13 @@ pub(crate) struct Service {
     /// State of the random choice of threads.
     choice: Arc<AtomicU64>,
     pub(crate) links: Links,
+    /// Whether listeners that are opened are of an instance that is rebuilt.
+    pub(crate) opens_shadows: Arc<AtomicBool>,
     recovery: Option<Recovery>,
+    /// The instance that is being rebuilt.
+    pub(crate) repair: Option<Repair>,
+    /// Discovery of its engines; none if they are registered manually.
+    pub(crate) discovery: Option<ServiceDiscovery>,
     /// Registered ranks, with the number of their engine.
     pub(crate) registered: BTreeMap<RankId, usize>,
     /// Whether any rank was restored from a peer.
@@ -63,7 +79,7 @@ pub(crate) fn model(spec: &EngineSpec) -> ModelKey {
 
 /// Registrations of an engine's ranks.
 pub(crate) fn registrations(number: usize, spec: &EngineSpec) -> Vec<Registration> {
-    let (instance, host) = (InstanceId::number(spec.instance), "tcp://10.0.0.1");
+    let (instance, host) = (InstanceId::number(spec.instance), format!("tcp://10.0.0.{}", spec.host));
     let registration = |&dp_rank| {
         let endpoint = format!("{host}:{}", FIRST_PORT + number);
         Registration {
@@ -76,21 +92,21 @@ pub(crate) fn registrations(number: usize, spec: &EngineSpec) -> Vec<Registratio
 }
 
 impl Service {
-    /// Starts a service without registrations. `reachable` says which engines it can connect to.
+    /// Starts a service without registrations, with these links to the engines.
     pub(crate) fn start(
         spec: &ServiceSpec,
         time: &Arc<SimulatedTime>,
         store: Option<StoreOptions>,
-        reachable: impl Iterator<Item = bool>,
+        links: Vec<Link>,
     ) -> Self {
-        let links = reachable.map(Link::new);
-        let links: Links = Arc::new(Mutex::new(links.collect()));
+        let links: Links = Arc::new(Mutex::new(links));
         let choice = Arc::new(AtomicU64::new(0));
         let chosen = Arc::clone(&choice);
         let choose = move |count: usize| {
             let number = Random::new(chosen.fetch_add(1, Relaxed)).next();
             (number % count as u64) as usize
         };
+        let opens_shadows = Arc::new(AtomicBool::new(false));
         let metrics = Arc::new(Metrics::new(MetricNames::Own));
         let supervisor = Supervisor::simulated(&metrics, Arc::clone(time), Box::new(choose));
         let options = IndexerOptions {
@@ -103,7 +119,7 @@ impl Service {
             ..IndexerOptions::default()
         };
         let indexer = Indexer::start_with(options, &supervisor, |decoders| {
-            let (transport, steps) = transport(&links, decoders);
+            let (transport, steps) = transport(&links, decoders, &opens_shadows);
             // The end of a simulated thread is not waited for.
             drop(supervisor.spawn_steps(ThreadKind::EngineSockets, None, || 0, steps)?);
             Ok(Box::new(transport))
@@ -113,7 +129,10 @@ impl Service {
             supervisor,
             choice,
             links,
+            opens_shadows,
             recovery: None,
+            repair: None,
+            discovery: None,
             registered: BTreeMap::new(),
             has_imported: false,
             ignored: BTreeSet::new(),
@@ -164,6 +183,35 @@ impl Service {
         }
     }
 
+    /// Lets the service discover its engines from now on. If it is to recover from a peer, discovery waits for that.
+    pub(crate) fn discover(&mut self, is_held: bool) {
+        let discovery = self.discovery.insert(ServiceDiscovery::start(&self.indexer));
+        if is_held {
+            self.recovery = Some(Recovery::default());
+            discovery.set_recovering(true);
+        }
+    }
+
+    /// The service's discovery source names an engine at its present address.
+    pub(crate) fn name(&mut self, number: usize, spec: &EngineSpec) {
+        if let Some(discovery) = &mut self.discovery {
+            discovery.name(number, registrations(number, spec));
+        }
+    }
+
+    /// Reads the registrations that discovery has changed, and checks them if the threads have no work left.
+    pub(crate) fn read_discovered(&mut self, is_settled: bool) -> Result<(), String> {
+        let Some(discovery) = &mut self.discovery else { return Ok(()) };
+        let owned = self.indexer.owned_ranks();
+        self.registered =
+            owned.iter().map(|(rank, owned)| (rank.clone(), engine_at(&owned.registration.endpoint))).collect();
+        // The ranks of a stream are registered one after the other, and its events of the later ones may be ignored.
+        let of_engine = |engine: usize| self.registered.values().filter(|&&of| of == engine).count();
+        let shared = self.registered.values().copied().filter(|&engine| of_engine(engine) > 1);
+        self.ignored.extend(shared);
+        if is_settled { discovery.check(&owned) } else { Ok(()) }
+    }
+
     /// Registers ranks before the service reads a peer's dump, as a starting service does.
     pub(crate) fn hold(&mut self, number: usize, spec: &EngineSpec) {
         let recovery = self.recovery.get_or_insert_default();
@@ -211,7 +259,7 @@ impl Service {
         }
     }
 
-    fn dump(&self) -> Vec<u8> {
+    pub(crate) fn dump(&self) -> Vec<u8> {
         let mut writer = DumpWriter::start(Vec::new(), DumpForm::Lines, HashForm::Number).expect("a vector");
         for (key, block_size) in self.indexer.matching_models(None, None) {
             writer.model(&key, block_size.tokens()).expect("a vector");
@@ -226,6 +274,9 @@ impl Service {
     /// streams stay held: a starting service then asks the next peer.
     pub(crate) fn recover(&mut self, is_cut: bool) -> Result<(), String> {
         let Some(Recovery { held, dump }) = self.recovery.take() else { return Ok(()) };
+        if let Some(discovery) = &mut self.discovery {
+            discovery.set_recovering(false);
+        }
         let mut loader = DumpLoader {
             indexer: Arc::clone(&self.indexer),
             restore: Restore::new(Arc::clone(&self.indexer), held.clone()),
@@ -245,6 +296,9 @@ impl Service {
                     drop(restore);
                     self.registered.extend(registered);
                     self.recovery = Some(Recovery { held, dump: None });
+                    if let Some(discovery) = &mut self.discovery {
+                        discovery.set_recovering(true);
+                    }
                     return Ok(());
                 }
                 (Ok(_), true) => return Err("a dump that was cut off was restored".to_owned()),
@@ -281,6 +335,11 @@ impl Drop for Service {
         if std::thread::panicking() {
             return;
         }
+        self.repair = None;
+        if self.discovery.take().is_some() {
+            // Its thread ends with a step, and the registry is dropped with it.
+            let _ = self.settle();
+        }
         let instances: BTreeSet<_> =
             self.registered.keys().map(|rank| (rank.instance.clone(), rank.model.clone())).collect();
         for (instance, key) in instances {
@@ -311,9 +370,8 @@ impl DumpSink for DumpLoader {
                 )
             };
             let rank = registration.rank_id();
-            let port = engine.endpoint.rsplit(':').next().and_then(|port| port.parse::<usize>().ok());
-            let number = port.ok_or_else(|| Rejection("no port".to_owned()))? - FIRST_PORT;
-            let registered = self.indexer.register_from_peer(registration, Owner::recovered(None));
+            let number = engine_at(&engine.endpoint);
+            let registered = self.indexer.register_from_peer(registration, Owner::recovered(engine.source.as_deref()));
             if registered.map_err(|error| Rejection(error.to_string()))? == RegistrationOutcome::New {
                 self.registered.insert(rank.clone(), number);
                 if self.indexer.is_held(&rank) {

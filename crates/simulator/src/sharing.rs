@@ -10,12 +10,10 @@ use flash_indexer_types::{RankId, Trust};
 use tokio::runtime::{Builder, Runtime};
 use tokio::time::Instant;
 
-use crate::store::Store;
+use crate::store::{RETENTION, Store};
 
 /// Validity of entries in the store.
 pub(crate) const TIME_TO_LIVE: Duration = Duration::from_secs(3);
-/// Retention of blocks, of which a third passes until they are written again.
-const RETENTION: Duration = Duration::from_secs(60);
 /// Deadline of a query of the store.
 const DEADLINE: Duration = Duration::from_millis(50);
 /// Time in which an answer was true: entries are valid for their time to live when a query reads them.

@@ -1,6 +1,6 @@
 //! Smaller plans that fail as well.
 
-use crate::action::{Action, FaultKind};
+use crate::action::{Action, DiscoveryChange, FaultKind, RepairStep};
 use crate::plan::Plan;
 use crate::run;
 
@@ -99,8 +99,15 @@ fn engine_mut(action: &mut Action) -> Option<&mut usize> {
         | Action::Answer { engine, .. }
         | Action::DeliverReply { engine, .. }
         | Action::Unregister { engine, .. }
-        | Action::Register { engine, .. } => Some(engine),
-        Action::Run { .. }
+        | Action::Register { engine, .. }
+        | Action::Discovery(
+            DiscoveryChange::Name { engine, .. }
+            | DiscoveryChange::LeaveOut { engine, .. }
+            | DiscoveryChange::Move { engine, .. },
+        )
+        | Action::Repair(RepairStep::Begin { engine, .. }) => Some(engine),
+        Action::Repair(RepairStep::Fill { .. } | RepairStep::Exchange { .. })
+        | Action::Run { .. }
         | Action::Settle { .. }
         | Action::Flow
         | Action::PassTime { .. }
@@ -109,6 +116,7 @@ fn engine_mut(action: &mut Action) -> Option<&mut usize> {
         | Action::RestartService { .. }
         | Action::ReadDump { .. }
         | Action::Recover { .. }
+        | Action::Discovery(DiscoveryChange::Fail { .. })
         | Action::Store(_) => None,
     }
 }

@@ -6,7 +6,8 @@ use std::time::Duration;
 use flash_indexer_sim::Random;
 use flash_indexer_telemetry::clock::SimulatedTime;
 
-use crate::action::{Action, ReplyKind};
+use crate::action::{Action, DiscoveryChange, ReplyKind};
+use crate::discovery::ServiceDiscovery;
 use crate::engine::{Engine, EngineSpec};
 use crate::network::{Link, Reply, SentMessage, Transit};
 use crate::plan::{Plan, ServiceSpec};
@@ -48,6 +49,10 @@ pub struct Coverage {
     pub exact_remote_answers: u64,
     /// Ranks of other services that answers had to include as their engines hold them after the faults stopped, and did.
     pub healed_remote_ranks: u64,
+    /// Instances that were rebuilt.
+    pub rebuilds: u64,
+    /// Ranks that discovery unregistered, because they moved or their source no longer named them.
+    pub discovered_leaves: u64,
 }
 
 impl std::ops::AddAssign for Coverage {
@@ -64,6 +69,8 @@ impl std::ops::AddAssign for Coverage {
         self.remote_answers += other.remote_answers;
         self.exact_remote_answers += other.exact_remote_answers;
         self.healed_remote_ranks += other.healed_remote_ranks;
+        self.rebuilds += other.rebuilds;
+        self.discovered_leaves += other.discovered_leaves;
     }
 }
 
@@ -91,8 +98,7 @@ impl World {
         let engines: Vec<_> = plan.engines.iter().map(engine).collect();
         let services = plan.services.len();
         let sharing = plan.store_nodes.map(|nodes| Sharing::new(nodes, services, random.next()));
-        let service =
-            |(number, spec)| start_service(number, spec, &time, sharing.as_ref(), engines.iter().map(|_| true));
+        let service = |(number, spec)| start_service(number, spec, &time, sharing.as_ref(), links(&engines, |_| true));
         let services = plan.services.iter().enumerate().map(service).collect();
         let coverage = Coverage::default();
         let mut world =
@@ -104,9 +110,10 @@ impl World {
             }
         }
         for service in 0..world.services.len() {
-            for engine in world.engines_of(service) {
-                world.services[service].register(engine, &world.engines[engine].spec);
+            if world.plan.has_discovery {
+                world.services[service].discover(false);
             }
+            world.register_engines(service);
         }
         world
     }
@@ -148,13 +155,7 @@ impl World {
             Action::Odd { engine, rank, prompt, oddity } => {
                 self.publish_by(engine, |engine| engine.publish_odd(rank, prompt, oddity));
             }
-            Action::RestartEngine { engine, kept } => {
-                for service in &mut self.services {
-                    service.links.lock()[engine].disconnect(kept);
-                    service.engine_restarts += 1;
-                }
-                self.engines[engine].restart();
-            }
+            Action::RestartEngine { engine, kept } => self.restart_engine(engine, kept),
             Action::Deliver { service, engine, count } => self.services[service].links.lock()[engine].deliver(count),
             Action::Lose { service, engine, count, is_newest } => {
                 self.services[service].links.lock()[engine].lose(count, is_newest);
@@ -214,6 +215,8 @@ impl World {
                     sharing.enter(|| sharing.store.suffer(fault));
                 }
             }
+            Action::Discovery(change) => self.change_discovery(change),
+            Action::Repair(step) => self.repair(step)?,
         }
         Ok(IdleServices::None)
     }
@@ -270,14 +273,18 @@ impl World {
         }
     }
 
-    /// An engine answers the open request of a service.
+    /// An engine answers the open requests of a service.
     fn answer(&self, service: usize, engine: usize, kind: ReplyKind, cut: u64) {
         let mut links = self.services[service].links.lock();
-        let Some(request) = links[engine].request else { return };
-        let engine_state = &self.engines[engine];
-        let from = if kind == ReplyKind::FromStart { 0 } else { request.from };
+        links[engine].answer(|from| self.reply(engine, from, kind, cut));
+    }
+
+    /// An engine's reply to a request of its messages from `from` on.
+    fn reply(&self, engine: usize, from: u64, kind: ReplyKind, cut: u64) -> Vec<Reply> {
+        let engine = &self.engines[engine];
+        let from = if kind == ReplyKind::FromStart { 0 } else { from };
         let mut messages: Vec<_> =
-            engine_state.replayable(from).map(|sequence| Reply::Message(sent(engine_state, sequence))).collect();
+            engine.replayable(from).map(|sequence| Reply::Message(sent(engine, sequence))).collect();
         let cut_at = (cut % (messages.len() as u64 + 1)) as usize;
         let mut has_end = true;
         match kind {
@@ -298,26 +305,75 @@ impl World {
             }
             ReplyKind::Garbage => messages.insert(cut_at, Reply::Garbage),
         }
-        links[engine].answer(messages.into_iter().chain(has_end.then_some(Reply::End)));
+        messages.extend(has_end.then_some(Reply::End));
+        messages
     }
 
     fn restart_service(&mut self, number: usize, is_held: bool) {
-        let reachable: Vec<_> = self.services[number].links.lock().iter().map(|link| link.is_reachable).collect();
+        let former = Arc::clone(&self.services[number].links);
+        let links = links(&self.engines, |engine| former.lock()[engine].is_reachable);
         if self.sharing.is_some() && self.random.one_in(2) {
             self.stop_sharing(number);
         }
         if let Some(sharing) = &mut self.sharing {
             sharing.restart(number);
         }
-        let (spec, reachable) = (&self.plan.services[number], reachable.into_iter());
-        let mut restarted = start_service(number, spec, &self.time, self.sharing.as_ref(), reachable);
+        let spec = &self.plan.services[number];
+        let mut restarted = start_service(number, spec, &self.time, self.sharing.as_ref(), links);
         restarted.seed(self.random.next());
         let is_held = is_held && self.services.len() > 1;
-        for engine in self.engines_of(number) {
-            let spec = &self.engines[engine].spec;
-            if is_held { restarted.hold(engine, spec) } else { restarted.register(engine, spec) }
+        if self.plan.has_discovery {
+            restarted.discover(is_held);
         }
         self.services[number] = restarted;
+        if self.plan.has_discovery || !is_held {
+            self.register_engines(number);
+        } else {
+            self.engines_of(number).into_iter().for_each(|engine| {
+                self.services[number].hold(engine, &self.engines[engine].spec);
+            });
+        }
+    }
+
+    /// Registers the engines of a service, or lets its discovery source name them.
+    fn register_engines(&mut self, number: usize) {
+        for engine in self.engines_of(number) {
+            let (service, spec) = (&mut self.services[number], &self.engines[engine].spec);
+            if self.plan.has_discovery { service.name(engine, spec) } else { service.register(engine, spec) }
+        }
+    }
+
+    fn restart_engine(&mut self, engine: usize, kept: usize) {
+        for service in &mut self.services {
+            service.links.lock()[engine].disconnect(kept);
+            // Both copies of an instance that is rebuilt count the restart.
+            service.engine_restarts += 1 + u64::from(service.repair.is_some());
+        }
+        self.engines[engine].restart();
+    }
+
+    fn change_discovery(&mut self, change: DiscoveryChange) {
+        match change {
+            DiscoveryChange::Name { service, engine } if self.engines_of(service).contains(&engine) => {
+                self.services[service].name(engine, &self.engines[engine].spec);
+            }
+            DiscoveryChange::Name { .. } => {}
+            DiscoveryChange::LeaveOut { service, engine } => {
+                self.services[service].discovery.iter_mut().for_each(|discovery| discovery.leave_out(engine));
+            }
+            DiscoveryChange::Move { engine, restarts } => {
+                let host = &mut self.engines[engine].spec.host;
+                *host += 1;
+                self.services.iter().for_each(|service| service.links.lock()[engine].move_to(*host));
+                if restarts {
+                    self.restart_engine(engine, 0);
+                    self.services.iter().for_each(|service| service.links.lock()[engine].connect());
+                }
+            }
+            DiscoveryChange::Fail { service } => {
+                self.services[service].discovery.iter_mut().for_each(ServiceDiscovery::fail);
+            }
+        }
     }
 
     /// Lets everything that is on its way arrive, answers every request, and runs all threads until none has work.
@@ -332,8 +388,7 @@ impl World {
                 }
                 self.services[service].settle()?;
             }
-            let is_busy =
-                |service: &Service| service.links.lock().iter().any(|link| link.is_reachable && link.is_busy());
+            let is_busy = |service: &Service| service.links.lock().iter().any(Link::is_busy);
             if !self.services.iter().any(is_busy) {
                 return Ok(());
             }
@@ -353,11 +408,10 @@ impl World {
             sharing.store.recover();
         }
         for number in 0..self.services.len() {
+            self.services[number].repair = None;
             self.services[number].links.lock().iter_mut().for_each(Link::connect);
             self.services[number].recover(false)?;
-            for engine in self.engines_of(number) {
-                self.services[number].register(engine, &self.engines[engine].spec);
-            }
+            self.register_engines(number);
         }
         Ok(())
     }
@@ -484,12 +538,17 @@ fn start_service(
     spec: &ServiceSpec,
     time: &Arc<SimulatedTime>,
     sharing: Option<&Sharing>,
-    reachable: impl Iterator<Item = bool>,
+    links: Vec<Link>,
 ) -> Service {
     match sharing {
-        Some(sharing) => sharing.enter(|| Service::start(spec, time, Some(sharing.options(number)), reachable)),
-        None => Service::start(spec, time, None, reachable),
+        Some(sharing) => sharing.enter(|| Service::start(spec, time, Some(sharing.options(number)), links)),
+        None => Service::start(spec, time, None, links),
     }
+}
+
+/// Links of a service without listeners.
+fn links(engines: &[Engine], is_reachable: impl Fn(usize) -> bool) -> Vec<Link> {
+    engines.iter().enumerate().map(|(at, engine)| Link::new(is_reachable(at), engine.spec.host)).collect()
 }
 
 fn sent(engine: &Engine, sequence: u64) -> SentMessage {

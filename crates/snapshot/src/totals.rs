@@ -44,8 +44,11 @@ impl ReceivedTotals {
             (Some(ReadGroup { group, needs, block_size, blocks: hashes, links }), _) => {
                 let size = block_size.map(|tokens| read_size(group, tokens, registered)).transpose()?;
                 let total = self.groups.entry(group).or_default();
-                total.add_sequence_hashes(tier, copies, &hashes);
-                total.add_links(&links);
+                // An event has blocks or links. Blocks beside links are not read, so a record that counts them is not met.
+                match links.is_empty() {
+                    true => total.add_sequence_hashes(tier, copies, &hashes),
+                    false => total.add_links(&links),
+                }
                 let group = SecondaryGroup {
                     id: GroupId(group),
                     window: needs.into(),
@@ -97,5 +100,40 @@ impl ReceivedTotals {
                 Err(DumpError::Incomplete { of: of_group(group), declared: Tally::default(), received })
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use flash_indexer_core::groups::BlockLink;
+
+    use super::*;
+    use crate::groups::WindowRecord;
+
+    #[test]
+    fn blocks_beside_links_are_neither_read_nor_counted() {
+        let links = vec![BlockLink { block: SequenceHash(3), before: Some(SequenceHash(2)) }];
+        let stored = StoredFields {
+            parent_hash: None,
+            copies: None,
+            salt: None,
+            blocks: Vec::new(),
+            remembered: None,
+            group: Some(ReadGroup {
+                group: 1,
+                needs: WindowRecord::LastBlocks(2),
+                block_size: None,
+                blocks: vec![SequenceHash(7)],
+                links: links.clone(),
+            }),
+            gone: None,
+            kept: None,
+        };
+        let mut totals = ReceivedTotals::default();
+        let entry = totals.count(None, stored, BlockSize::new(16).expect("a size")).expect("the registered size");
+        assert!(matches!(entry, DumpEntry::Links(_)), "{entry:?}");
+        let mut read = Tally::default();
+        read.add_links(&links);
+        assert_eq!(totals.groups[&1], read);
     }
 }

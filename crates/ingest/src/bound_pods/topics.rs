@@ -10,7 +10,7 @@ use super::name::{TopicError, is_too_long, queue_for};
 use crate::listener::Listener;
 use crate::message::Frames;
 
-/// Limit of cached topics. The cache is cleared when it is full.
+/// Limit of cached topics. When it is reached, topics of pods without listeners are removed.
 const TOPICS_MAX: usize = 1 << 15;
 
 /// A connection of an engine. Later connections have larger numbers.
@@ -45,6 +45,11 @@ impl Pod {
         }
     }
 
+    /// Whether a rank of the pod is registered and has received messages.
+    fn has_listeners(&self) -> bool {
+        self.listeners.lock().iter().any(|known| known.strong_count() > 0)
+    }
+
     /// Listeners of the pod's ranks that have received messages.
     pub(crate) fn listeners(&self) -> Vec<Arc<Listener>> {
         self.listeners.lock().iter().filter_map(Weak::upgrade).collect()
@@ -71,11 +76,13 @@ pub(crate) struct Topics {
     topics: Vec<Topic>,
     /// Topics with messages since the last drain.
     waiting: Vec<usize>,
+    /// Number of topics at which those of pods without listeners are removed.
+    full_at: usize,
 }
 
 impl Topics {
     pub(crate) fn new(decoders: usize) -> Self {
-        Self { decoders, known: KeyedMap::default(), topics: Vec::new(), waiting: Vec::new() }
+        Self { decoders, known: KeyedMap::default(), topics: Vec::new(), waiting: Vec::new(), full_at: TOPICS_MAX }
     }
 
     /// Adds a message to its pod's messages.
@@ -104,9 +111,8 @@ impl Topics {
     }
 
     fn add_topic(&mut self, topic: Vec<u8>) -> usize {
-        if self.topics.len() >= TOPICS_MAX && self.waiting.is_empty() {
-            self.known.clear();
-            self.topics.clear();
+        if self.topics.len() >= self.full_at && self.waiting.is_empty() {
+            self.remove_unregistered();
         }
         let pod = PodName::from_topic(&topic).map(|name| {
             let decoder = queue_for(&name.instance, self.decoders);
@@ -117,6 +123,21 @@ impl Topics {
         self.topics.len() - 1
     }
 
+    /// Removes the topics of pods without listeners. The others stay, because a message that is dropped degrades the listeners
+    /// of its topic's pod. Registrations bound their number.
+    fn remove_unregistered(&mut self) {
+        let mut topics: Vec<_> = std::mem::take(&mut self.topics).into_iter().map(Some).collect();
+        for (name, at) in std::mem::take(&mut self.known) {
+            let is_registered = |topic: &mut Topic| topic.pod.as_ref().is_ok_and(|pod| pod.has_listeners());
+            if let Some(topic) = topics[at].take_if(is_registered) {
+                self.known.insert(name, self.topics.len());
+                self.topics.push(topic);
+            }
+        }
+        // At least as many topics are added as are looked at the next time.
+        self.full_at = TOPICS_MAX.max(2 * self.topics.len());
+    }
+
     /// Removes the sorted messages, and calls `deliver` for each pod that has some.
     pub(crate) fn drain(&mut self, mut deliver: impl FnMut(&Arc<Pod>, Vec<PodMessage>)) {
         for at in self.waiting.drain(..) {
@@ -125,5 +146,41 @@ impl Topics {
                 deliver(pod, std::mem::take(&mut topic.messages));
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::queues::QUEUE_BYTES_MIN;
+    use crate::tests::fixture::Fixture;
+
+    fn message(topic: &str) -> PodMessage {
+        PodMessage { connection: ConnectionId(1), frames: vec![topic.as_bytes().to_vec()] }
+    }
+
+    /// The pods of messages that are sorted together.
+    fn sorted(topics: &mut Topics, messages: impl IntoIterator<Item = String>) -> Vec<Arc<Pod>> {
+        messages.into_iter().for_each(|topic| topics.sort(message(&topic)).expect("a pod's topic"));
+        let mut pods = Vec::new();
+        topics.drain(|pod, _| pods.push(Arc::clone(pod)));
+        pods
+    }
+
+    #[test]
+    fn a_pod_with_listeners_stays_when_the_topics_of_many_other_pods_arrive() {
+        let fixture = Fixture::without_engines(1, QUEUE_BYTES_MIN, None);
+        let listener = fixture.unconnected("bound", None);
+        let mut topics = Topics::new(1);
+        let registered = sorted(&mut topics, ["kv@registered@m".to_owned()]).remove(0);
+        registered.add_listener(&listener);
+        let unregistered = sorted(&mut topics, ["kv@unregistered@m".to_owned()]).remove(0);
+        for number in 0..TOPICS_MAX {
+            sorted(&mut topics, [format!("kv@pod-{number}@m")]);
+        }
+        let again = |topics: &mut Topics, topic: &str| sorted(topics, [topic.to_owned()]).remove(0);
+        assert!(Arc::ptr_eq(&again(&mut topics, "kv@registered@m"), &registered));
+        assert!(!Arc::ptr_eq(&again(&mut topics, "kv@unregistered@m"), &unregistered));
+        assert!(topics.topics.len() < TOPICS_MAX, "{} topics", topics.topics.len());
     }
 }

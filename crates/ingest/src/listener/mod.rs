@@ -179,6 +179,11 @@ impl Listener {
         self.state.status.lock().last_sequence
     }
 
+    /// Sequence number of the last message that was applied, or of the last live one if that was received and is higher.
+    pub fn last_known_sequence(&self) -> Option<u64> {
+        self.last_sequence().max(self.state.activity.last_received())
+    }
+
     /// Counts an applied event of a rank. Only the writer calls it.
     pub(super) fn record_activity(&self, dp_rank: DpRank, event: &RankEvent, applied: &Applied) {
         self.state.activity.add(self.dp_rank, dp_rank, event, applied);

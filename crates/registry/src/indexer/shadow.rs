@@ -43,6 +43,9 @@ pub enum ShadowError {
     /// Its last messages were lost. A second subscription does not receive them, and so would not know of the loss.
     #[error("failed to rebuild instance {0}: its last messages were lost; the engine's next message shows how many")]
     TailLost(InstanceId),
+    /// The registered instance has received later messages. They were published before the second subscription began.
+    #[error("failed to rebuild instance {0}: its rebuilt copy lacks messages that were received meanwhile; retry")]
+    Behind(InstanceId),
     /// Its engine does not accept a second subscription.
     #[error("{0}")]
     Listen(#[from] RegistrationError),
@@ -130,6 +133,15 @@ impl Shadow {
         self.listeners.iter().all(|(&dp_rank, listener)| listener.trust(dp_rank) == Trust::Exact)
     }
 
+    /// Whether the registered instance has received messages that this copy lacks. It gets them by a dump or a replay, if they
+    /// were published before its subscriptions began.
+    pub fn is_behind(&self) -> bool {
+        self.listeners.iter().any(|(dp_rank, own)| {
+            let replaced = self.replaced.get(dp_rank);
+            replaced.is_some_and(|replaced| replaced.last_known_sequence() > own.last_known_sequence())
+        })
+    }
+
     /// Whether its engine has a replay endpoint for every rank.
     pub fn can_replay(&self) -> bool {
         self.listeners.values().all(|listener| listener.options.replay_endpoint.is_some())
@@ -169,6 +181,9 @@ impl Shadow {
             }
             if self.replaced.values().any(|listener| listener.has_lost_tail()) {
                 return Err(ShadowError::TailLost(self.instance.clone()));
+            }
+            if self.is_behind() {
+                return Err(ShadowError::Behind(self.instance.clone()));
             }
             for listener in self.listeners.values().filter(|listener| listener.options.is_bound()) {
                 indexer.decoders.deliver(listener, Delivery::PromoteShadow);

@@ -20,6 +20,8 @@ use self::tables::Tables;
 
 /// Clock of every node at the start, in milliseconds since the Unix epoch.
 const START_MS: u64 = 1_700_000_000_000;
+/// Retention of blocks, of which a third passes until they are written again.
+pub(crate) const RETENTION: Duration = Duration::from_secs(60);
 /// Pause after which a link that was lost connects again.
 const RECONNECT: Duration = Duration::from_millis(50);
 
@@ -83,8 +85,8 @@ struct State {
     start: Instant,
     /// Number of executed scripts.
     executed: u64,
-    /// Moment of the last fault after which the store may lack confirmed entries.
-    lost_at: Option<Instant>,
+    /// Last moment at which the store may lack confirmed entries without their publisher being able to notice.
+    lacks_until: Option<Instant>,
     /// Sum of the steps by which clocks were set back.
     set_back: Duration,
 }
@@ -117,7 +119,7 @@ impl Store {
             random: Random::new(seed),
             start: Instant::now(),
             executed: 0,
-            lost_at: None,
+            lacks_until: None,
             set_back: Duration::ZERO,
         })))
     }
@@ -130,7 +132,7 @@ impl Store {
     pub(crate) fn suffer(&self, fault: StoreFault) {
         let mut state = self.0.lock();
         let State { nodes, routes, random, .. } = &mut *state;
-        let mut has_lost = false;
+        let mut lacks_for = None;
         match fault {
             StoreFault::Calls { service, fate, count } => routes[service].fates.extend(vec![fate; count]),
             StoreFault::Partition { service, is_reachable } => routes[service].is_partitioned = !is_reachable,
@@ -139,26 +141,27 @@ impl Store {
             StoreFault::Replicate { node } => nodes[node].replica = nodes[node].tables.clone(),
             StoreFault::FailOver { node } => {
                 nodes[node].tables = nodes[node].replica.clone();
-                has_lost = true;
+                lacks_for = Some(Duration::ZERO);
             }
             StoreFault::Empty { node } => {
                 (nodes[node].tables, nodes[node].replica) = Default::default();
-                has_lost = true;
+                lacks_for = Some(Duration::ZERO);
             }
             StoreFault::Evict { node, keys } => {
                 nodes[node].tables.evict(keys, random);
-                has_lost = true;
+                // Only the tables of the bucket show a loss: without a block alone, the answer is too small.
+                lacks_for = Some(RETENTION / 3);
             }
             StoreFault::StepClock { node, ms } => {
                 nodes[node].clock_step_ms += ms;
                 if ms < 0 {
                     state.set_back += Duration::from_millis(ms.unsigned_abs());
                 }
-                has_lost = true;
+                lacks_for = Some(Duration::ZERO);
             }
         }
-        if has_lost {
-            state.lost_at = Some(Instant::now());
+        if let Some(lacks_for) = lacks_for {
+            state.lacks_until = state.lacks_until.max(Some(Instant::now() + lacks_for));
         }
     }
 
@@ -178,9 +181,9 @@ impl Store {
         }
     }
 
-    /// Whether the store may lack entries that were confirmed since a moment.
-    pub(crate) fn has_lost_since(&self, moment: Instant) -> bool {
-        self.0.lock().lost_at.is_some_and(|lost_at| lost_at >= moment)
+    /// Whether the store may lack entries, since a moment, without their publisher being able to notice.
+    pub(crate) fn may_lack_since(&self, moment: Instant) -> bool {
+        self.0.lock().lacks_until.is_some_and(|until| until >= moment)
     }
 
     /// Sum of the steps by which clocks were set back. Entries may be valid for longer by it.
