@@ -62,7 +62,7 @@ pub(crate) struct Service {
     pub(crate) discovery: Option<ServiceDiscovery>,
     /// Registered ranks, with the number of their engine.
     pub(crate) registered: BTreeMap<RankId, usize>,
-    /// Engines of which a dump that was cut off has registered a rank. Their streams name the other ranks too.
+    /// Engines of which a dump has registered a rank. Their streams may name ranks that the dump lacks.
     pub(crate) partly_registered: BTreeSet<usize>,
     /// Whether any rank was restored from a peer.
     pub(crate) has_imported: bool,
@@ -251,7 +251,7 @@ impl Service {
         }
     }
 
-    /// Adds a rank that the stream of an engine has named, if a dump that was cut off has registered another one of it.
+    /// Adds a rank that the stream of an engine has named, if a dump has registered another one of it.
     pub(crate) fn add_named(&mut self, rank: &RankId, engines: &[Engine]) {
         let is_of = |&engine: &usize| {
             let spec = &engines[engine].spec;
@@ -323,6 +323,7 @@ impl Service {
                 (Err(error), false) => return Err(format!("failed to restore a whole dump: {error}")),
             }
         }
+        self.partly_registered.extend(loader.registered.values());
         self.registered.extend(loader.registered);
         for rank in loader.held {
             let position = restored.remove(&rank);
