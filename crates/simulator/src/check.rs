@@ -77,6 +77,8 @@ impl World {
                 }
             }
         }
+        let service = &mut self.services[number];
+        observed.keys().for_each(|rank| service.add_named(rank, &self.engines));
         if !observed.keys().eq(service.registered.keys()) {
             let (listed, registered) = (observed.keys(), service.registered.keys());
             let extra: Vec<_> = listed.filter(|rank| !service.registered.contains_key(rank)).collect();

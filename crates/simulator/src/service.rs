@@ -21,7 +21,7 @@ use parking_lot::Mutex;
 
 use crate::action::RepairSource;
 use crate::discovery::ServiceDiscovery;
-use crate::engine::EngineSpec;
+use crate::engine::{Engine, EngineSpec};
 use crate::network::{FIRST_PORT, Link, Links, engine_at, transport};
 use crate::plan::ServiceSpec;
 use crate::prompts::block_size;
@@ -62,6 +62,8 @@ pub(crate) struct Service {
     pub(crate) discovery: Option<ServiceDiscovery>,
     /// Registered ranks, with the number of their engine.
     pub(crate) registered: BTreeMap<RankId, usize>,
+    /// Engines of which a dump has registered a rank. Their streams may name ranks that the dump lacks.
+    pub(crate) partly_registered: BTreeSet<usize>,
     /// Whether any rank was restored from a peer.
     pub(crate) has_imported: bool,
     /// Engines of which a rank was ignored for a while.
@@ -134,6 +136,7 @@ impl Service {
             repair: None,
             discovery: None,
             registered: BTreeMap::new(),
+            partly_registered: BTreeSet::new(),
             has_imported: false,
             ignored: BTreeSet::new(),
             engine_restarts: 0,
@@ -234,7 +237,10 @@ impl Service {
             rank.instance == instance && rank.model == key && dp_rank.is_none_or(|dp_rank| dp_rank == rank.dp_rank)
         };
         let expected = self.registered.keys().filter(|rank| of(rank)).count();
-        self.registered.retain(|rank, _| !of(rank));
+        let unregistered = self.registered.extract_if(.., |rank, _| of(rank));
+        for (_, engine) in unregistered {
+            self.partly_registered.remove(&engine);
+        }
         if let Some(recovery) = &mut self.recovery {
             recovery.held.retain(|rank| !of(rank));
         }
@@ -242,6 +248,17 @@ impl Service {
         match unregistered.ranks == expected && unregistered.is_forgotten {
             true => Ok(()),
             false => Err(format!("unregistering {expected} ranks of instance {instance} returned {unregistered:?}")),
+        }
+    }
+
+    /// Adds a rank that the stream of an engine has named, if a dump has registered another one of it.
+    pub(crate) fn add_named(&mut self, rank: &RankId, engines: &[Engine]) {
+        let is_of = |&engine: &usize| {
+            let spec = &engines[engine].spec;
+            InstanceId::number(spec.instance) == rank.instance && spec.dp_ranks.contains(&rank.dp_rank.0)
+        };
+        if let Some(engine) = self.partly_registered.iter().copied().find(is_of) {
+            self.registered.entry(rank.clone()).or_insert(engine);
         }
     }
 
@@ -294,6 +311,7 @@ impl Service {
                 (Err(_), true) => {
                     let DumpLoader { restore, held, registered, .. } = loader;
                     drop(restore);
+                    self.partly_registered.extend(registered.values());
                     self.registered.extend(registered);
                     self.recovery = Some(Recovery { held, dump: None });
                     if let Some(discovery) = &mut self.discovery {
@@ -305,6 +323,7 @@ impl Service {
                 (Err(error), false) => return Err(format!("failed to restore a whole dump: {error}")),
             }
         }
+        self.partly_registered.extend(loader.registered.values());
         self.registered.extend(loader.registered);
         for rank in loader.held {
             let position = restored.remove(&rank);
