@@ -1,7 +1,7 @@
 //! ZeroMQ sockets to engines. No other module of this crate knows ZeroMQ.
 //!
-//! A socket thread owns the subscriptions of up to 256 listeners, and their replay sockets. There is one for each four processors, and
-//! more if there are more listeners. One further thread owns the bound socket, which engines connect to.
+//! A socket thread owns the subscriptions of up to 256 listeners, and their replay sockets. One further thread owns the
+//! bound socket, which engines connect to.
 
 mod bound;
 mod replay;
@@ -29,8 +29,6 @@ use super::listener::Listener;
 
 /// Limit of listeners of one thread: with their monitors they stay below the socket limit of a ZeroMQ context.
 const LISTENERS_PER_THREAD_MAX: usize = 256;
-/// Processors for each socket thread: it and ZeroMQ's thread receive what four threads decode and write.
-const PROCESSORS_PER_THREAD: usize = 4;
 /// Bytes of messages that fill a delivery. A decoder takes one delivery of each engine in turn.
 const BYTES_PER_DELIVERY: usize = 64 << 10;
 /// Sockets have no receive limit: they are read at once, and the queues of [`Decoders`] have a byte budget. With a limit, ZeroMQ
@@ -49,8 +47,6 @@ type OpenResult = Receiver<Result<(), ConnectError>>;
 /// All subscriptions, with their threads.
 pub struct Sockets {
     threads: Mutex<Vec<SocketThread>>,
-    /// Threads among which listeners are spread before any is full.
-    spread_over: usize,
     bound: Mutex<Option<BoundThread>>,
     resolver: Resolver,
     curve: Option<Arc<Curve>>,
@@ -73,8 +69,7 @@ impl Sockets {
     ) -> std::io::Result<Self> {
         let (threads, bound) = (Mutex::default(), Mutex::default());
         let resolver = Resolver::start(networks, supervisor)?;
-        let spread_over = std::thread::available_parallelism().map_or(1, usize::from).div_ceil(PROCESSORS_PER_THREAD);
-        Ok(Self { threads, spread_over, bound, resolver, curve, decoders, supervisor: Arc::clone(supervisor) })
+        Ok(Self { threads, bound, resolver, curve, decoders, supervisor: Arc::clone(supervisor) })
     }
 
     /// Binds a socket that engines connect to. Returns its addresses, with the actual ports.
@@ -89,13 +84,12 @@ impl Sockets {
         Ok(endpoints)
     }
 
-    /// Sends the command to subscribe to the thread with the fewest listeners, or a new one. The lock is not held while the thread subscribes.
+    /// Sends the command to subscribe to a thread with room. The lock is not held while the thread subscribes.
     fn send_open(&self, listener: &Arc<Listener>) -> Result<OpenResult, ConnectError> {
         let mut threads = self.threads.lock();
-        let listeners = |&at: &usize| threads[at].listeners.len();
-        let max = if threads.len() < self.spread_over { 1 } else { LISTENERS_PER_THREAD_MAX };
-        let at = (0..threads.len()).min_by_key(listeners).filter(|at| listeners(at) < max).unwrap_or(threads.len());
-        if at == threads.len() {
+        let room = threads.iter().position(|thread| thread.listeners.len() < LISTENERS_PER_THREAD_MAX);
+        let at = room.unwrap_or(threads.len());
+        if room.is_none() {
             let (decoders, resolver, curve) = (Arc::clone(&self.decoders), self.resolver.clone(), self.curve.clone());
             threads.push(SocketThread::start(at, decoders, resolver, curve, &self.supervisor)?);
         }
