@@ -15,7 +15,7 @@ impl QueueClass {
 
     /// Class of a model of a tenant. Clients choose the names, and cannot find two of one class.
     pub(crate) fn of_model(model_name: &str, tenant_id: &str) -> Self {
-        Self(KeyedState::default().hash_one((model_name, tenant_id)))
+        Self(KeyedState.hash_one((model_name, tenant_id)))
     }
 }
 
