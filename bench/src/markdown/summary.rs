@@ -54,11 +54,14 @@ const INDEX: &str = "\
 const SCALING: &str = "\
 `bench/run scaling`: sixteen engines of one model, each with a thread and a ZeroMQ context of its own, publish 14.3 M blocks at once, as
 64-block events in batches of 4. They share the cores with the service, which has the named number of writers (`--threads`) and eight
-decoders. A socket thread and a thread of ZeroMQ receive for each four processors.
+decoders. One socket thread and one thread of ZeroMQ receive the messages of up to 256 engines.
 ";
 
 /// What a query pays for shards, and what bounds the table of [`Scaling`].
 const SHARDS: &str = "\
+* **Bound**: beyond eight writers the two threads that receive are busy all the time. A socket thread and a thread of ZeroMQ for each four
+  engines made it slower: 12.2 M blocks/s with the defaults, 14.0 M with sixteen writers (three rounds, commit c5446dcf; Dynamo's service
+  8.3 M again). All threads of ingestion share the lock of the queues, which is the probable cause. So it was not kept.
 * **Shards** (`bench/run measures --measures ingest,query,agentic --contenders \"run;run-2-shards;…;run-16-shards\"`): one thread that
   applies all events takes the same time for each block with any number of shards, 41 to 46 ns on the trace and 57 to 67 ns in agents'
   sessions. Prefixes that workers of several shards hold are stored in each, and smaller tables are faster; the two cancel. Shards
@@ -84,6 +87,14 @@ const CLEARS: &str = "\
 `bench/run service`: 1,000 ranks store one prefix of 128 blocks, each under sequence hashes of its own, 500 blocks behind it, and the
 prefix a second time. Meanwhile another rank stores a block every five milliseconds and something more, which counts until a query sees
 it, and `/metrics` is read ten times a second. Times in milliseconds.
+";
+
+/// Follows the table of neighbours.
+const NEIGHBOURS_BOUNDS: &str = "\
+Models take turns at decoders and writers, so an event of another model waits for one message of the 7,000 instances. On two cores the
+client's and the service's threads take turns of some 3 ms, which is nearly all of the wait. With sixteen cores (one round, commit
+c5446dcf) an event of the other model waits 5.4 ms at p99 and 12.5 at most while 7,000 instances store, one of the same model 5.2 and
+7.1; beside the flooding instance 4.6 and 21, and 4.4 and 23.
 ";
 
 const NEIGHBOURS: &str = "\
@@ -269,7 +280,8 @@ fn neighbours(text: &mut String, lines: &[NeighbourLine]) -> Result<()> {
     lines.iter().try_for_each(|line| {
         let figures = of(&line.other_model).into_iter().chain(of(&line.same_model));
         row(text, [line.phase.clone(), short(line.seconds)].into_iter().chain(figures))
-    })
+    })?;
+    Ok(write!(text, "\n{NEIGHBOURS_BOUNDS}")?)
 }
 
 /// Lists the rows of the services that miss their goals.
