@@ -59,9 +59,10 @@ decoders. One socket thread and one thread of ZeroMQ receive the messages of up 
 
 /// What a query pays for shards, and what bounds the table of [`Scaling`].
 const SHARDS: &str = "\
-* **Bound**: beyond eight writers the two threads that receive are busy all the time. A socket thread and a thread of ZeroMQ for each four
-  engines made it slower: 12.2 M blocks/s with the defaults, 14.0 M with sixteen writers (three rounds, commit c5446dcf; Dynamo's service
-  8.3 M again). All threads of ingestion share the lock of the queues, which is the probable cause. So it was not kept.
+* **Bound**: no profile was taken. More than four writers gain little, so the two threads that receive, or the lock of the queues that all
+  threads of ingestion share, are the probable bounds. Four pairs of receiving threads instead of one made it slower: 12.2 M blocks/s
+  with the defaults, 14.0 M with sixteen writers (three rounds, commit c5446dcf, cores kept awake; Dynamo's service 8.3 M again). They were not
+  kept.
 * **Shards** (`bench/run measures --measures ingest,query,agentic --contenders \"run;run-2-shards;…;run-16-shards\"`): one thread that
   applies all events takes the same time for each block with any number of shards, 41 to 46 ns on the trace and 57 to 67 ns in agents'
   sessions. Prefixes that workers of several shards hold are stored in each, and smaller tables are faster; the two cancel. Shards
@@ -91,8 +92,8 @@ it, and `/metrics` is read ten times a second. Times in milliseconds.
 
 /// Follows the table of neighbours.
 const NEIGHBOURS_BOUNDS: &str = "\
-Models take turns at decoders and writers, so an event of another model waits for one message of the 7,000 instances. On two cores the
-client's and the service's threads take turns of some 3 ms, which is nearly all of the wait. With sixteen cores (one round, commit
+Models take turns at decoders and writers, so an event of another model waits for one message of the 7,000 instances. On two cores
+some ten threads of client and service take turns of some 3 ms, which is probably nearly all of the wait. With sixteen cores (one round, commit
 c5446dcf) an event of the other model waits 5.4 ms at p99 and 12.5 at most while 7,000 instances store, one of the same model 5.2 and
 7.1; beside the flooding instance 4.6 and 21, and 4.4 and 23.
 ";
