@@ -86,11 +86,13 @@ request_with_scope! {
         /// What has ended; the whole request if absent.
         #[serde(skip_serializing_if = "Option::is_none", default, deserialize_with = "crate::by_name::by_name")]
         pub phase: Option<RequestPhase>,
-        /// Tokens of the prompt, as the instance reports them in the usage of the request. With `cached_tokens`, or neither.
+        /// Tokens of the prompt, as the instance reports them in the usage of the finished request. With `cached_tokens`, or neither.
         #[serde(skip_serializing_if = "Option::is_none", default)]
+        #[schema(maximum = 4_294_967_295_u64)]
         pub prompt_tokens: Option<u64>,
         /// Of these, tokens that the instance had cached, such as `usage.prompt_tokens_details.cached_tokens` of its answer.
         #[serde(skip_serializing_if = "Option::is_none", default)]
+        #[schema(maximum = 4_294_967_295_u64)]
         pub cached_tokens: Option<u64>,
     }
 }

@@ -9,15 +9,24 @@ use clap::{Arg, Command};
 const PREFIX: &str = "FLASH_INDEXER_";
 
 /// Variables that no option reads: the log's filter, secrets that no command line has, and the program that tests of packages run.
-const WITHOUT_OPTION: [&str; 4] = ["LOG", "REDIS_PASSWORD", "TOKENIZER_HUB_TOKEN", "BINARY"];
+const WITHOUT_OPTION: [&str; 5] = ["LOG", "REDIS_PASSWORD", "TOKEN", "TOKENIZER_HUB_TOKEN", "BINARY"];
 
 /// Similarity of two names from which one is suggested for the other, as `clap` does for options.
 const SUGGESTED_FROM: f64 = 0.7;
 
+/// Changed letters up to which a name is suggested before one that is similar in another way: one in this number.
+const LETTERS_FOR_A_CHANGE: usize = 3;
+
 /// The name that is most similar to a wrong one, if it is similar enough to be meant.
 pub(crate) fn nearest<'a>(wrong: &str, names: impl Iterator<Item = &'a str>) -> Option<&'a str> {
-    let similar =
-        names.map(|name| (strsim::jaro(name, wrong), name)).filter(|(similarity, _)| *similarity >= SUGGESTED_FROM);
+    let names: Vec<_> = names.collect();
+    let changed = names.iter().map(|name| (strsim::damerau_levenshtein(name, wrong), *name));
+    let changed = changed.filter(|(changes, name)| changes * LETTERS_FOR_A_CHANGE <= name.len());
+    if let Some((_, name)) = changed.min() {
+        return Some(name);
+    }
+    let similar = names.into_iter().map(|name| (strsim::jaro(name, wrong), name));
+    let similar = similar.filter(|(similarity, _)| *similarity >= SUGGESTED_FROM);
     similar.max_by(|(a, _), (b, _)| a.total_cmp(b)).map(|(_, name)| name)
 }
 
@@ -101,4 +110,17 @@ fn is_service_link(name: &str, value: &str) -> bool {
 fn add_variables(command: &Command, names: &mut Vec<String>) {
     names.extend(command.get_arguments().filter_map(|arg| Some(arg.get_env()?.to_str()?.to_owned())));
     command.get_subcommands().for_each(|inner| add_variables(inner, names));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_with_changed_letters_is_nearer_than_a_longer_one() {
+        let names = ["LOG", "JWT_ALGORITHMS", "TOKEN", "TOKEN_FILE", "STATE_INTERVAL_S"];
+        let of = |wrong| nearest(wrong, names.into_iter());
+        assert_eq!([of("LGO"), of("TOKN"), of("TOKENFILE")], [Some("LOG"), Some("TOKEN"), Some("TOKEN_FILE")]);
+        assert_eq!([of("STATE_INTERVAL"), of("ANOTHER_PROGRAM")], [Some("STATE_INTERVAL_S"), None]);
+    }
 }

@@ -7,6 +7,7 @@ use std::time::Duration;
 use clap::ValueEnum;
 use flash_indexer_telemetry::log::{WorkerGuard, log_panics, start_writer};
 use tracing_subscriber::EnvFilter;
+use tracing_subscriber::filter::LevelFilter;
 
 /// Longest time for the last log lines to be written: a log that is not read blocks its writer.
 const END_DEADLINE: Duration = Duration::from_secs(2);
@@ -54,13 +55,44 @@ pub(crate) fn finish() {
     let _ = end.recv_timeout(END_DEADLINE);
 }
 
-fn filter() -> Result<EnvFilter, String> {
+/// What `FLASH_INDEXER_LOG` selects, by default level info and above.
+///
+/// # Errors
+///
+/// The variable is not a filter.
+pub(crate) fn filter() -> Result<EnvFilter, String> {
     match std::env::var("FLASH_INDEXER_LOG") {
-        Ok(filter) if !filter.is_empty() => EnvFilter::try_new(&filter).map_err(|error| {
+        Ok(filter) if !filter.is_empty() => parsed(&filter).map_err(|error| {
             format!(
                 "FLASH_INDEXER_LOG={filter}: {error}; give a level such as debug, or target=level, separated by commas"
             )
         }),
         _ => Ok(EnvFilter::new("info")),
+    }
+}
+
+fn parsed(filter: &str) -> Result<EnvFilter, String> {
+    // The library takes a single word that is no level for a target, so that a misspelt level would select no line at all.
+    let is_misspelt = |word: &&str| !word.contains(['=', '[']) && word.parse::<LevelFilter>().is_err();
+    match filter.split(',').map(str::trim).filter(|word| !word.is_empty()).find(is_misspelt) {
+        Some(word) => Err(format!("{word} is no level")),
+        None => EnvFilter::try_new(filter).map_err(|error| error.to_string()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_word_that_is_no_level_is_refused() {
+        for filter in
+            ["debug", "INFO", "warn,flash_indexer_server=trace", "off", "flash_indexer_ingest[listener]=debug"]
+        {
+            assert!(parsed(filter).is_ok(), "{filter}");
+        }
+        for filter in ["inof", "info,flash_indexer", "x=verbose"] {
+            assert!(parsed(filter).is_err(), "{filter}");
+        }
     }
 }

@@ -294,6 +294,12 @@ impl ServeArguments {
     pub(crate) fn options(&self) -> Result<ServerOptions> {
         let registrations = self.workers.iter().map(|worker| self.registration(worker));
         self.access.check("--host", &self.host)?;
+        if self.body_bytes_total_max.is_some_and(|total| total / 2 < self.body_bytes_max.get()) {
+            bail!(
+                "--body-bytes-total-max: give at least twice --body-bytes-max, {} bytes",
+                2 * self.body_bytes_max.get()
+            );
+        }
         let endpoint_picker = self.endpoint_picker.options(self.model_name(), &self.tenant_id);
         if let Some(picker) = &endpoint_picker {
             self.access.check("--endpoint-picker-bind", &picker.address.ip().to_string())?;

@@ -61,7 +61,7 @@ pub use flash_indexer_peers::{PeerDeadlines, PeerUrl, PeerUrlError, RecoveryErro
 pub use flash_indexer_registry::{
     Answer, Indexer, IndexerOptions, InstanceFilter, InstanceScore, ListenError, PodOptions, PredictError,
     PredictedBlocks, PredictionLimits, Query, QueryError, QueryOptions, RankAnswer, RecordedPrediction,
-    RegistrationError, ReportedHits, ReportedHitsError, ScoreOptions, Scores, StoreAnswer, TierWeights,
+    RegistrationError, ReportedHits, ReportedHitsError, RequestPhase, ScoreOptions, Scores, StoreAnswer, TierWeights,
     TierWeightsError, TokenPrompt, TokenizationError, TokenizationOptions, TokenizerServiceOptions, UnregisterOutcome,
 };
 pub use flash_indexer_telemetry::metrics::MetricNames;

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use utoipa::openapi::path::{HttpMethod, OperationBuilder, Parameter, ParameterBuilder, ParameterIn};
 use utoipa::openapi::request_body::RequestBodyBuilder;
-use utoipa::openapi::schema::{ArrayBuilder, Object, ObjectBuilder, Type};
+use utoipa::openapi::schema::{ArrayBuilder, Object, ObjectBuilder, SchemaType, Type};
 use utoipa::openapi::{Content, Ref, RefOr, Required, ResponseBuilder, Schema, SecurityRequirement};
 use utoipa::{IntoParams, ToSchema};
 
@@ -143,7 +143,9 @@ impl Endpoint {
 
     /// Adds a binary body.
     pub(super) fn takes_bytes(mut self, description: &str) -> Self {
-        let content = Content::builder().description(Some(description)).build();
+        // A media type has no description of its own. Its schema has no type: the body is not JSON.
+        let schema = ObjectBuilder::new().schema_type(SchemaType::AnyValue).description(Some(description));
+        let content = Content::builder().schema(Some(Schema::Object(schema.build()))).build();
         self.body = self.body.content(OCTET_STREAM, content);
         self.takes_bytes = true;
         self

@@ -127,6 +127,7 @@ pub(crate) fn run(arguments: &ConfigArguments, matches: &ArgMatches, file: Optio
     match &arguments.action {
         Action::Check(checked) => {
             checked.serve.check()?;
+            crate::log::filter().map_err(anyhow::Error::msg)?;
             let ignored = ignored_variables(&Arguments::command()).into_iter();
             let unknown = ignored.filter(|variable| matches!(variable, IgnoredVariable::Unknown { .. }));
             let unknown: Vec<_> = unknown.map(|variable| variable.to_string()).collect();

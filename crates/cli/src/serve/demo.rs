@@ -14,7 +14,7 @@ use clap::Args;
 use flash_indexer_core::hashing::BlockSize;
 use flash_indexer_core::{DpRank, Tier};
 use flash_indexer_server::{
-    Indexer, InstanceId, ModelKey, Query, QueryOptions, Registration, ReportedHits, Server, TokenPrompt,
+    Indexer, InstanceId, ModelKey, Query, QueryOptions, Registration, ReportedHits, RequestPhase, Server, TokenPrompt,
 };
 use flash_indexer_sim::workload::{ConversationOptions, Conversations};
 use flash_indexer_sim::{EngineOptions, Publisher, PublisherOptions, Request, SimulatedEngine};
@@ -235,7 +235,7 @@ fn serve_requests(
         let is_busy = number.is_multiple_of(BUSY_EVERY);
         let chosen = if is_busy { number / BUSY_EVERY % engines.len() } else { deepest };
         let cached = engines[chosen].serve(&request)?;
-        let hits = ReportedHits::of(Some(request.prompt.len() as u64), Some(cached))?;
+        let hits = ReportedHits::of(RequestPhase::Finished, Some(request.prompt.len() as u64), Some(cached))?;
         hits.into_iter().for_each(|hits| indexer.report_hits(&key, hits));
     }
     Ok(())

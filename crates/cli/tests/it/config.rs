@@ -131,6 +131,7 @@ fn the_check_finds_what_the_start_would_refuse() {
             "block-size = 16\nworkers = [\"a=tcp://h:1\", \"a=tcp://h:2\"]".to_owned(),
             "is already registered with tcp://h:1",
         ),
+        ("body-bytes-total-max = 1".to_owned(), "give at least twice --body-bytes-max"),
         ("grpc-port = 8090".to_owned(), "failed to listen on 127.0.0.1:8090: two options give this address"),
         (missing("token-file"), "failed to load the token file"),
         (format!("token-file = {:?}", path("empty.toml")), "failed to load the token file"),

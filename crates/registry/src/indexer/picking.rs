@@ -45,26 +45,44 @@ pub struct ReportedHits {
     cached_tokens: u64,
 }
 
-/// Numbers of tokens that no engine reports.
+/// Numbers of tokens that are not counted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error(
-    "prompt_tokens and cached_tokens are given together, and no more tokens are cached than the prompt has; send both as the engine reports them, or neither"
-)]
-pub struct ReportedHitsError;
+pub enum ReportedHitsError {
+    /// One number is missing, or no engine reports them.
+    #[error(
+        "prompt_tokens and cached_tokens are given together, and no more tokens are cached than the prompt has, which are {PROMPT_TOKENS_MAX} at most; send both as the engine reports them, or neither"
+    )]
+    Numbers,
+    /// The request has not finished, and would be counted twice.
+    #[error(
+        "prompt_tokens and cached_tokens are counted once, for a finished request; leave them out of phase prefill"
+    )]
+    Unfinished,
+}
+
+/// Limit of the tokens that one report counts: far above any prompt, and so low that sums of reports do not overflow.
+const PROMPT_TOKENS_MAX: u64 = u32::MAX as u64;
 
 impl ReportedHits {
-    /// The report of a request, if it has one.
+    /// The report of a request of which this part has ended, if it has one.
     ///
     /// # Errors
     ///
-    /// If one number is missing, or more tokens are cached than the prompt has.
-    pub fn of(prompt_tokens: Option<u64>, cached_tokens: Option<u64>) -> Result<Option<Self>, ReportedHitsError> {
+    /// [`ReportedHitsError`] says which numbers are refused.
+    pub fn of(
+        phase: RequestPhase,
+        prompt_tokens: Option<u64>,
+        cached_tokens: Option<u64>,
+    ) -> Result<Option<Self>, ReportedHitsError> {
         match (prompt_tokens, cached_tokens) {
             (None, None) => Ok(None),
-            (Some(prompt_tokens), Some(cached_tokens)) if cached_tokens <= prompt_tokens => {
+            _ if phase != RequestPhase::Finished => Err(ReportedHitsError::Unfinished),
+            (Some(prompt_tokens), Some(cached_tokens))
+                if cached_tokens <= prompt_tokens && prompt_tokens <= PROMPT_TOKENS_MAX =>
+            {
                 Ok(Some(Self { prompt_tokens, cached_tokens }))
             }
-            _ => Err(ReportedHitsError),
+            _ => Err(ReportedHitsError::Numbers),
         }
     }
 }

@@ -169,7 +169,7 @@ impl GrpcState {
                 return Err(Status::invalid_argument(message).into());
             }
         };
-        let hits = ReportedHits::of(request.prompt_tokens, request.cached_tokens);
+        let hits = ReportedHits::of(phase, request.prompt_tokens, request.cached_tokens);
         let hits = hits.map_err(|error| Status::invalid_argument(error.to_string()))?;
         match self.indexer.report_request(&key, &request.request_id, phase, hits)? {
             true => Ok(DoneResponse {}),

@@ -101,7 +101,7 @@ pub(super) async fn done(
         ApiPhase::Prefill => RequestPhase::PrefillEnded,
         ApiPhase::Finished => RequestPhase::Finished,
     };
-    let hits = ReportedHits::of(request.prompt_tokens, request.cached_tokens);
+    let hits = ReportedHits::of(phase, request.prompt_tokens, request.cached_tokens);
     let hits = hits.map_err(|error| ApiError::unprocessable(error.to_string()))?;
     match api.indexer.report_request(&key, &request.request_id, phase, hits)? {
         true => Ok(Json(Success::default())),

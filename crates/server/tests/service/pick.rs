@@ -55,7 +55,11 @@ fn reported_hits_are_counted_once(service: &Service) {
         ["prompt", "cached"].map(|kind| metrics.value(&format!("flash_indexer_reported_{kind}_tokens_total"), &labels))
     };
     pick(service, &[8, 9], json!({ "request_id": "hits" }));
-    for wrong in [json!({ "prompt_tokens": 7 }), json!({ "prompt_tokens": 7, "cached_tokens": 8 })] {
+    let tokens = |prompt: u64, cached: u64| json!({ "prompt_tokens": prompt, "cached_tokens": cached });
+    let too_early = json!({ "phase": "prefill", "prompt_tokens": 7, "cached_tokens": 4 });
+    for wrong in
+        [json!({ "prompt_tokens": 7 }), tokens(7, 8), tokens(u64::MAX, u64::MAX), tokens(1 << 32, 0), too_early]
+    {
         assert_eq!(done(service, "hits", wrong), 422);
     }
     assert_eq!(reported(), [0.0, 0.0]);

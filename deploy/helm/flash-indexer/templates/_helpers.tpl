@@ -54,8 +54,8 @@ helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version }}
 {{- if or .Values.access.tokenSecret (include "flash-indexer.hasJwt" .) -}}true{{- end -}}
 {{- end -}}
 
-{{- /* URLs of all replicas. The list is the same in every pod, so it has the pod itself, whose dump is refused while the pod
-recovers. */ -}}
+{{- /* URLs of all replicas. The list is the same in every pod, so it has the pod itself, which
+skips itself. */ -}}
 {{- define "flash-indexer.peerUrls" -}}
 {{- $urls := list -}}
 {{- $name := include "flash-indexer.fullname" . -}}
