@@ -153,6 +153,7 @@ impl Shadow {
         for (&dp_rank, listener) in &self.listeners {
             match self.restored.remove(&dp_rank) {
                 Some(mut restored) => {
+                    restored.remove_kept(&self.model, WorkerRank { worker: self.worker, dp_rank });
                     if self.lists_other_ranks {
                         restored.degrade_unlisted();
                     }

@@ -307,6 +307,29 @@ fn what_one_replica_has_missed_it_takes_from_another() {
     wait_for_metric(&late, "peer_checks", "equal");
 }
 
+/// A dump has the blocks that an engine has removed below held ones, so that the held ones have parents. They are not held.
+#[test]
+fn blocks_that_an_engine_removed_below_held_ones_are_not_held_after_a_rebuild_from_a_peer() {
+    let (whole, late) = (Service::start(), checking());
+    let engine = Engine::registered(&whole, json!(1), 0, &json!({}));
+    engine.say(&whole, 0, &[stored(None, &[1, 2, 3, 4, 5, 6])]);
+    engine.say(&whole, 1, &[removed(&[2, 4])]);
+    let prompt = tokens(&[1, 2, 3, 4, 5, 6]);
+    assert_eq!((whole.score(&prompt, "1", 0), blocks_held(&whole)), (4, 4));
+    let register = json!({
+        "instance_id": 1, "endpoint": engine.publisher.endpoint(), "model_name": "m", "block_size": BLOCK_TOKENS,
+    });
+    assert_eq!(late.post("/register", &register).0, 201);
+    assert_eq!(late.post("/register_peer", &json!({ "url": whole.url("") })).0, 201);
+    engine.wait(&late, "the rebuild", |listener| listener["trust"] == json!("exact"));
+    assert_eq!((late.score(&prompt, "1", 0), blocks_held(&late)), (4, 4));
+    same_answers(&whole, &late);
+    // The blocks that are held have their parents.
+    engine.say(&whole, 2, &[stored(Some(1), &[2])]);
+    engine.wait(&late, "the next message", |listener| listener["last_seq"] == json!(2));
+    assert_eq!((late.score(&prompt, "1", 0), blocks_held(&late)), (12, 5));
+}
+
 #[test]
 fn a_peer_that_has_missed_the_last_message_as_well_ends_no_doubt() {
     let (peer, replica) = (Service::start(), checking());
