@@ -314,20 +314,23 @@ fn blocks_that_an_engine_removed_below_held_ones_are_not_held_after_a_rebuild_fr
     let engine = Engine::registered(&whole, json!(1), 0, &json!({}));
     engine.say(&whole, 0, &[stored(None, &[1, 2, 3, 4, 5, 6])]);
     engine.say(&whole, 1, &[removed(&[2, 4])]);
-    let prompt = tokens(&[1, 2, 3, 4, 5, 6]);
-    assert_eq!((whole.score(&prompt, "1", 0), blocks_held(&whole)), (4, 4));
+    let found = |service: &Service| {
+        let answer = service.query(&json!({ "model_name": "m", "token_ids": tokens(&[1, 2, 3, 4, 5, 6]) }));
+        [&answer["scores"], &answer["tree_sizes"]].map(|of| of["1"]["0"].clone())
+    };
+    assert_eq!(found(&whole), [json!(4), json!(4)]);
     let register = json!({
         "instance_id": 1, "endpoint": engine.publisher.endpoint(), "model_name": "m", "block_size": BLOCK_TOKENS,
     });
     assert_eq!(late.post("/register", &register).0, 201);
     assert_eq!(late.post("/register_peer", &json!({ "url": whole.url("") })).0, 201);
     engine.wait(&late, "the rebuild", |listener| listener["trust"] == json!("exact"));
-    assert_eq!((late.score(&prompt, "1", 0), blocks_held(&late)), (4, 4));
+    assert_eq!(found(&late), [json!(4), json!(4)]);
     same_answers(&whole, &late);
     // The blocks that are held have their parents.
     engine.say(&whole, 2, &[stored(Some(1), &[2])]);
     engine.wait(&late, "the next message", |listener| listener["last_seq"] == json!(2));
-    assert_eq!((late.score(&prompt, "1", 0), blocks_held(&late)), (12, 5));
+    assert_eq!(found(&late), [json!(12), json!(5)]);
 }
 
 #[test]
