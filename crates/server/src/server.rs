@@ -134,7 +134,7 @@ pub enum StartError {
     #[error(transparent)]
     Tokens(#[from] LoadError),
     /// The only source of the recovery, a dump, cannot be opened.
-    #[error("failed to open {path}: {source}; check --load")]
+    #[error("failed to load the dump {path}: {source}; check --load")]
     Load {
         /// The dump.
         path: String,

@@ -262,9 +262,17 @@ def with_known_values(path: str, fields: dict[str, Any]) -> dict[str, Any]:
     if path == "/done" and is_known:
         # The end of its prefill leaves the request in flight.
         fields |= {"request_id": RUN["request_id"], "phase": "prefill"}
+    if path == "/done":
+        # Both numbers or neither, of a finished request, and no more tokens cached than the prompt has.
+        hits = [fields.get(name) for name in ("prompt_tokens", "cached_tokens")]
+        if fields.get("phase") == "prefill" or None in hits or sorted(hits, reverse=True) != hits:
+            for name in ("prompt_tokens", "cached_tokens"):
+                fields.pop(name, None)
     if path == "/register":
         # The id and the kind of a shared cache belong together.
         fields.pop("kind", None)
+        # Only some endpoints tell the block size.
+        fields["block_size"] = fields.get("block_size") or 16
         if fields.get("shared_caches") is not None:
             fields["shared_caches"] = ["node:a", "pool:b"][: len(fields["shared_caches"])]
     if path == "/register" and fields.get("events") == "none":
@@ -275,7 +283,7 @@ def with_known_values(path: str, fields: dict[str, Any]) -> dict[str, Any]:
         fields["endpoint"] = choice.choice(["tcp://127.0.0.1:9", "tcp://localhost:9"])
         if fields.get("replay_endpoint") is not None:
             fields["replay_endpoint"] = "tcp://127.0.0.1:9"
-        fields["block_size"] = choice.choice([16, 16, 16, fields.get("block_size", 16)])
+        fields["block_size"] = choice.choice([16, 16, 16, fields["block_size"]])
     if "url" in fields:
         fields["url"] = choice.choice(["http://127.0.0.1:9", "http://localhost:9/a", "https://127.0.0.1:9"])
     if path == "/digest":
