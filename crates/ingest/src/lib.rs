@@ -55,7 +55,7 @@ mod transport;
 mod waiting_ranks;
 mod writer;
 
-pub use bound_pods::{PendingRegistration, PodName, Refusal, bound_endpoint, is_bound};
+pub use bound_pods::{PendingRegistration, Refusal};
 pub use decoders::{Decoders, Delivery, OnRetired};
 pub use engine_socket::{ConnectionEvent, EngineSocket, receive_from};
 pub use event_source::{ConnectError, EventSource};

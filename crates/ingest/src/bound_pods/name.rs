@@ -1,82 +1,9 @@
-//! Names of bound pods, from topics; endpoints of bound pods.
-
-use std::fmt;
+//! Bound pods as listeners name them, and their queues.
 
 use flash_indexer_types::InstanceId;
-use flash_indexer_types::names::{NameField, check_name};
-use flash_indexer_wire::EngineAdapter;
+use flash_indexer_types::pods::{PodName, is_bound};
 
 use crate::listener::{Listener, ListenerOptions};
-
-/// Longest topic that is parsed, in bytes.
-const TOPIC_BYTES_MAX: usize = 1 << 10;
-
-/// A pod and the model that it serves.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub struct PodName {
-    /// The instance.
-    pub instance: InstanceId,
-    /// The model.
-    pub model_name: String,
-}
-
-/// A topic that names no pod and model.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum TopicError {
-    #[error("invalid topic {topic:?}: it names no model; give the engine the topic kv@<pod>@<model>")]
-    NoModel { topic: String },
-    #[error("invalid topic of {bytes} bytes: it is malformed or too long; give the engine the topic kv@<pod>@<model>")]
-    NoName { bytes: usize },
-}
-
-impl TopicError {
-    /// Reason label of the metric.
-    pub const fn reason(&self) -> &'static str {
-        match self {
-            Self::NoModel { .. } => "topic_without_model",
-            Self::NoName { .. } => "bad_topic",
-        }
-    }
-}
-
-impl PodName {
-    /// Parses the pod and model of a topic.
-    ///
-    /// # Errors
-    ///
-    /// When the topic names none, or a name is too long.
-    pub fn from_topic(topic: &[u8]) -> Result<Self, TopicError> {
-        let no_name = || TopicError::NoName { bytes: topic.len() };
-        if is_too_long(topic) {
-            return Err(no_name());
-        }
-        // All engines use one form of topic.
-        let names = EngineAdapter::Detect.names(topic).map_err(|_| no_name())?;
-        let shown = || names.pod.chars().take(TOPIC_CHARS_MAX).collect();
-        let model_name = names.model.ok_or_else(|| TopicError::NoModel { topic: shown() })?;
-        check_name(NameField::ModelName, model_name).map_err(|_| no_name())?;
-        let instance = InstanceId::parse(names.pod).map_err(|_| no_name())?;
-        Ok(Self { instance, model_name: model_name.to_owned() })
-    }
-}
-
-/// Whether a topic is too long to be parsed and cached.
-pub(crate) const fn is_too_long(topic: &[u8]) -> bool {
-    topic.len() > TOPIC_BYTES_MAX
-}
-
-/// Prefix of the endpoint of a bound pod. The socket's addresses may follow, for display.
-const BOUND: &str = "bound";
-
-/// Whether an endpoint is that of a bound pod.
-pub fn is_bound(endpoint: &str) -> bool {
-    endpoint.strip_prefix(BOUND).is_some_and(|rest| rest.is_empty() || rest.starts_with(':'))
-}
-
-/// Endpoint of a bound pod whose messages arrive over these addresses, for display.
-pub fn bound_endpoint(addresses: &[String]) -> String {
-    format!("{BOUND}:{}", addresses.join(","))
-}
 
 impl ListenerOptions {
     /// Whether the messages arrive over the bound socket.
@@ -97,15 +24,6 @@ impl Listener {
     }
 }
 
-/// Longest part of a topic in an error, in characters.
-const TOPIC_CHARS_MAX: usize = 64;
-
-impl fmt::Display for PodName {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "pod {} of model {:?}", self.instance, self.model_name)
-    }
-}
-
 /// Queue of a pod, out of `queues`: FNV-1a of its name.
 pub(crate) fn queue_for(instance: &InstanceId, queues: usize) -> usize {
     let hash = fnv_1a(instance.as_key().as_bytes());
@@ -119,8 +37,6 @@ fn fnv_1a(bytes: &[u8]) -> u64 {
 
 #[cfg(test)]
 mod tests {
-    use flash_indexer_types::names::NAME_BYTES_MAX;
-
     use super::*;
 
     #[test]
@@ -135,18 +51,5 @@ mod tests {
         let mut counts = [0; 8];
         pods.for_each(|pod| counts[queue_for(&pod, 8)] += 1);
         assert!(counts.iter().all(|&count| count > 80), "{counts:?}");
-    }
-
-    #[test]
-    fn invalid_topics_are_counted_by_reason() {
-        let reason =
-            |topic: &[u8]| PodName::from_topic(topic).map(|name| name.to_string()).map_err(|error| error.reason());
-        assert_eq!(reason(b"kv@7@org/m"), Ok("pod 7 of model \"org/m\"".to_owned()));
-        assert_eq!(reason(b"kv-events"), Err("topic_without_model"));
-        assert_eq!(reason(b"kv@pod@org/m@rev"), Err("topic_without_model"));
-        assert_eq!(reason(b"kv@\xff@m"), Err("bad_topic"));
-        assert_eq!(reason(format!("kv@{}@m", "p".repeat(257)).as_bytes()), Err("bad_topic"));
-        assert_eq!(reason(format!("kv@p@{}", "m".repeat(NAME_BYTES_MAX + 1)).as_bytes()), Err("bad_topic"));
-        assert_eq!(reason(format!("kv@p@{}", "m".repeat(TOPIC_BYTES_MAX)).as_bytes()), Err("bad_topic"));
     }
 }

@@ -2,7 +2,7 @@
 
 use flash_indexer_core::DpRank;
 
-use super::PodName;
+use flash_indexer_types::pods::PodName;
 
 /// A request to register a rank of a pod, or to register it again with another block size.
 #[derive(Debug, Clone)]

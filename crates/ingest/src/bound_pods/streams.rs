@@ -7,8 +7,9 @@ use std::time::{Duration, Instant};
 use flash_indexer_core::DpRank;
 use flash_indexer_core::keyed::KeyedMap;
 use flash_indexer_types::ConnectionStatus;
+use flash_indexer_types::pods::PodName;
 
-use super::{ConnectionId, OpenConnections, PendingRegistration, Pod, PodName, Refusal};
+use super::{ConnectionId, OpenConnections, PendingRegistration, Pod, Refusal};
 use crate::listener::Listener;
 use crate::message::Live;
 

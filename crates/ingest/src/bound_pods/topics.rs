@@ -5,10 +5,10 @@ use std::sync::{Arc, Weak};
 use flash_indexer_core::keyed::KeyedMap;
 use parking_lot::Mutex;
 
-use super::PodName;
-use super::name::{TopicError, is_too_long, queue_for};
+use super::name::queue_for;
 use crate::listener::Listener;
 use crate::message::Frames;
+use flash_indexer_types::pods::{PodName, TopicError, is_too_long};
 
 /// Limit of cached topics. When it is reached, topics of pods without listeners are removed.
 const TOPICS_MAX: usize = 1 << 15;

@@ -6,9 +6,10 @@ use std::sync::Arc;
 use crossbeam_channel::Sender;
 use flash_indexer_core::DpRank;
 use flash_indexer_types::ModelKey;
+use flash_indexer_types::pods::PodName;
 use flash_indexer_wire::{LiveMessage, Replay, StreamPosition};
 
-use crate::bound_pods::{ConnectionId, LossNotice, Pod, PodMessage, PodName, Refusal};
+use crate::bound_pods::{ConnectionId, LossNotice, Pod, PodMessage, Refusal};
 use crate::listener::{Listener, NoticeKind};
 use crate::message::Frames;
 use crate::queues::{NoticePosition, QueueClass, QueuedSize, QueuedWork};

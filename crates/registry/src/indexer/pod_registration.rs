@@ -8,12 +8,12 @@ use crossbeam_channel::{Receiver, Sender, TryRecvError, bounded};
 use flash_indexer_core::DpRank;
 use flash_indexer_core::hashing::BlockSize;
 use flash_indexer_ingest::{
-    BindError, BoundOptions, Listener, ListenerOptions, PendingRegistration, Refusal, bound_endpoint, is_bound,
-    log_listener,
+    BindError, BoundOptions, Listener, ListenerOptions, PendingRegistration, Refusal, log_listener,
 };
 use flash_indexer_telemetry::metrics::Limit;
 use flash_indexer_telemetry::supervision::{ThreadKind, Watch};
 use flash_indexer_types::endpoints::check_bound_endpoint;
+use flash_indexer_types::pods::{bound_endpoint, is_bound};
 use flash_indexer_types::{
     ConnectionStatus, EmptyModelPolicy, InstanceId, ModelKey, Owner, RankId, Registration, RegistrationOutcome,
 };

@@ -132,7 +132,7 @@ def before_call(context: HookContext, case: Case, kwargs: dict[str, Any]) -> Non
         return
     for names in ALIASES:
         for alias in names[1:]:
-            if names[0] in fields:
+            if fields.get(names[0]) is not None:
                 fields.pop(alias, None)
 
 
@@ -176,6 +176,11 @@ def blamed_fields(case: Case) -> set[str]:
 def with_one_fault(case: Case, fields: dict[str, Any], blamed: str) -> dict[str, Any]:
     """The fields of an invalid request, whose other fields are valid and known, so that nothing else refuses it."""
     fields = {name: known_value(case.path, name, value) for name, value in fields.items()}
+    if case.path == "/register":
+        # Only some endpoints tell the model and the block size.
+        for name, value in (("block_size", 16), ("model_name", CHURNED_MODEL)):
+            if name != blamed and fields.get(name) is None:
+                fields[name] = value
     if not blamed or not isinstance(case.body, dict):
         return fields
     if blamed != "after":
@@ -271,8 +276,10 @@ def with_known_values(path: str, fields: dict[str, Any]) -> dict[str, Any]:
     if path == "/register":
         # The id and the kind of a shared cache belong together.
         fields.pop("kind", None)
-        # Only some endpoints tell the block size.
+        # Only some endpoints tell the model and the block size.
         fields["block_size"] = fields.get("block_size") or 16
+        if all(fields.get(name) is None for name in ALIASES[0]):
+            fields["model_name"] = CHURNED_MODEL
         if fields.get("shared_caches") is not None:
             fields["shared_caches"] = ["node:a", "pool:b"][: len(fields["shared_caches"])]
     if path == "/register" and fields.get("events") == "none":
