@@ -716,6 +716,15 @@ fn an_imported_position_is_compared_with_the_waiting_messages() {
     assert_eq!((world.applied.clone(), world.trust), (world.whole_epoch(), StreamTrust::Exact));
 }
 
+/// The number of a dropped message of the epoch before, and a restart that no reply shows: the publisher's buffer has one message.
+#[test]
+fn a_number_that_the_publisher_never_reaches_again_is_doubted_until_two_live_messages_follow() {
+    use Step::{Connect, Deliver, Disconnect, Drop, Lose, Publish, Restart, Shed};
+    let before = [Connect, Publish(1), Deliver(1), Publish(8), Disconnect, Connect, Publish(1), Drop(1), Restart];
+    let after = [Publish(1), Connect, Publish(4), Lose(3), Shed, Deliver(1)];
+    check_followed(Replay::Available, 1, before.into_iter().chain(after).collect());
+}
+
 fn step() -> impl Strategy<Value = Step> {
     prop_oneof![
         6 => (1..6_u8).prop_map(Step::Publish),

@@ -10,6 +10,8 @@ use flash_indexer_wire::{
 
 /// Deadlines after which a repair has been given up: some five requests with their backoffs.
 const DEADLINES_MAX: usize = 100;
+/// Pauses after which a repair that was given up each time has settled.
+const PAUSES_MAX: usize = 3;
 
 pub(crate) type Payload = Vec<u8>;
 
@@ -309,15 +311,21 @@ impl World {
         self.settle();
     }
 
-    /// Delivers all messages until no request is open.
+    /// Delivers all messages until no request is open. A number that the publisher never reaches again, after a restart that no reply
+    /// shows, leaves a doubt that only live messages end: the repair is given up and begun again after each pause.
     pub(crate) fn settle(&mut self) {
         self.connect();
+        let mut pauses = 0;
         for _ in 0..2_000 {
             self.deliver();
             self.reply(u64::MAX);
             if self.in_flight.is_empty() && self.request.is_none() {
-                if self.stream.wakes_at().is_none() {
-                    return;
+                let Some(wake) = self.stream.wakes_at() else { return };
+                if matches!(self.pending, Some(Pending::TailLost)) && wake >= self.now + self.limits.repair_pause / 2 {
+                    pauses += 1;
+                    if pauses == PAUSES_MAX {
+                        return;
+                    }
                 }
                 self.pass_time();
             }
