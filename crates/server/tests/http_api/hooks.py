@@ -181,6 +181,8 @@ def with_one_fault(case: Case, fields: dict[str, Any], blamed: str) -> dict[str,
         for name, value in (("block_size", 16), ("model_name", CHURNED_MODEL)):
             if name != blamed and fields.get(name) is None:
                 fields[name] = value
+        if blamed != "kind":
+            fields.pop("kind", None)
     if not blamed or not isinstance(case.body, dict):
         return fields
     if blamed != "after":
