@@ -93,7 +93,7 @@ it, and `/metrics` is read ten times a second. Times in milliseconds.
 /// Follows the table of neighbours.
 const NEIGHBOURS_BOUNDS: &str = "\
 Models take turns at decoders and writers, so an event of another model waits for one message of the 7,000 instances. On two cores
-some ten threads of client and service take turns of some 3 ms, which is probably nearly all of the wait. With sixteen cores (one round, commit
+some ten threads of client and service share the processors. With sixteen cores (one round, commit
 c5446dcf) an event of the other model waits 5.4 ms at p99 and 12.5 at most while 7,000 instances store, one of the same model 5.2 and
 7.1; beside the flooding instance 4.6 and 21, and 4.4 and 23.
 ";

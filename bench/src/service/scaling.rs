@@ -41,7 +41,7 @@ pub(crate) fn measure(path: &Path, rounds: usize) -> Result<Scaling> {
     let blocks = ENGINES * SEQUENCES * SEQUENCE_BLOCKS;
     let writers = WRITERS.into_iter().filter(|&writers| writers <= cores);
     let mut services: Vec<_> =
-        writers.map(|writers| (format!("{writers} writers"), Service::Writers(path, writers))).collect();
+        writers.map(|writers| (format!("--threads {writers}"), Service::Writers(path, writers))).collect();
     services.push(("defaults".to_owned(), Service::FlashIndexer(path)));
     services.push((DYNAMO.to_owned(), Service::Dynamo));
     let mut seconds = vec![Vec::new(); services.len()];

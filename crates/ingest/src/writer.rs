@@ -21,7 +21,7 @@ use self::effects::Context;
 use super::change::Change;
 use super::event_parts::{EVENT_BLOCKS_MAX, block_count};
 use super::listener::{Listener, MaintainedIndex};
-use super::queues::{QueueClass, QueueKey, QueuedWork, Queues, TakenEntry};
+use super::queues::{ClassedKey, QueueClass, QueuedWork, Queues, TakenEntry};
 use super::resume_point::ReadInParts;
 use super::scoped_clear::{ClearPart, PART_BLOCKS_MAX, ScopedClear};
 use super::waiting_ranks::WaitingRanks;
@@ -58,7 +58,7 @@ struct WorkerQueue {
     worker: WorkerId,
 }
 
-impl QueueKey for WorkerQueue {
+impl ClassedKey for WorkerQueue {
     fn class(&self) -> QueueClass {
         self.class
     }
@@ -213,7 +213,7 @@ impl Writers {
     }
 
     fn push(&self, listener: &Listener, work: Work) {
-        let key = WorkerQueue { class: listener.model.key().into(), worker: listener.worker };
+        let key = WorkerQueue { class: listener.queue_class(), worker: listener.worker };
         self.queues.push(&key, listener.model.writer(listener.worker), work, |_| {});
     }
 

@@ -248,6 +248,21 @@ pub(crate) fn dialled_address(endpoint: &str) -> Option<&str> {
     endpoint.strip_prefix("tcp://").or_else(|| streamed_address(endpoint)).or_else(|| pulled_address(endpoint))
 }
 
+/// Prefix of the endpoint of a bound pod. The socket's addresses may follow, for display.
+const BOUND: &str = "bound";
+
+/// Whether an endpoint is that of a bound pod.
+#[must_use]
+pub fn is_bound(endpoint: &str) -> bool {
+    endpoint.strip_prefix(BOUND).is_some_and(|rest| rest.is_empty() || rest.starts_with(':'))
+}
+
+/// Endpoint of a bound pod whose messages arrive over these addresses, for display.
+#[must_use]
+pub fn bound_endpoint(addresses: &[String]) -> String {
+    format!("{BOUND}:{}", addresses.join(","))
+}
+
 /// Rejects an endpoint that no socket can be bound to on any machine, with the reason. It is `tcp://` with an address of the machine or
 /// `*`, and a port or `*`, or `ipc://` with a path.
 pub fn check_bound_endpoint(endpoint: &str) -> Result<(), &'static str> {

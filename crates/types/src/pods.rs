@@ -1,4 +1,4 @@
-//! Names of bound pods, from topics; endpoints of bound pods.
+//! Names of bound pods, from topics.
 
 use std::fmt;
 
@@ -72,21 +72,6 @@ impl PodName {
 #[must_use]
 pub const fn is_too_long(topic: &[u8]) -> bool {
     topic.len() > TOPIC_BYTES_MAX
-}
-
-/// Prefix of the endpoint of a bound pod. The socket's addresses may follow, for display.
-const BOUND: &str = "bound";
-
-/// Whether an endpoint is that of a bound pod.
-#[must_use]
-pub fn is_bound(endpoint: &str) -> bool {
-    endpoint.strip_prefix(BOUND).is_some_and(|rest| rest.is_empty() || rest.starts_with(':'))
-}
-
-/// Endpoint of a bound pod whose messages arrive over these addresses, for display.
-#[must_use]
-pub fn bound_endpoint(addresses: &[String]) -> String {
-    format!("{BOUND}:{}", addresses.join(","))
 }
 
 /// Longest part of a topic in an error, in characters.

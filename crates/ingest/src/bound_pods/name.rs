@@ -1,7 +1,8 @@
 //! Bound pods as listeners name them, and their queues.
 
 use flash_indexer_types::InstanceId;
-use flash_indexer_types::pods::{PodName, is_bound};
+use flash_indexer_types::endpoints::is_bound;
+use flash_indexer_types::pods::PodName;
 
 use crate::listener::{Listener, ListenerOptions};
 

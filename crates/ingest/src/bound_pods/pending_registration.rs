@@ -1,7 +1,6 @@
 //! Pending registrations: ranks of pods that published and are not registered yet.
 
 use flash_indexer_core::DpRank;
-
 use flash_indexer_types::pods::PodName;
 
 /// A request to register a rank of a pod, or to register it again with another block size.

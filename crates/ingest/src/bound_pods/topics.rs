@@ -3,12 +3,13 @@
 use std::sync::{Arc, Weak};
 
 use flash_indexer_core::keyed::KeyedMap;
+use flash_indexer_types::pods::{PodName, TopicError, is_too_long};
 use parking_lot::Mutex;
 
 use super::name::queue_for;
 use crate::listener::Listener;
 use crate::message::Frames;
-use flash_indexer_types::pods::{PodName, TopicError, is_too_long};
+use crate::queues::QueueClass;
 
 /// Limit of cached topics. When it is reached, topics of pods without listeners are removed.
 const TOPICS_MAX: usize = 1 << 15;
@@ -25,6 +26,8 @@ impl ConnectionId {
 /// A bound pod, with its decoder.
 pub(crate) struct Pod {
     pub name: Arc<PodName>,
+    /// Class of its queue.
+    pub class: QueueClass,
     /// Number of its decoder.
     pub decoder: usize,
     /// Listeners of the pod's ranks: their ranks are degraded at once when a message is dropped.
@@ -33,7 +36,7 @@ pub(crate) struct Pod {
 
 impl Pod {
     pub(crate) fn new(name: PodName, decoder: usize) -> Self {
-        Self { name: Arc::new(name), decoder, listeners: Mutex::default() }
+        Self { class: QueueClass::of_pod(&name), name: Arc::new(name), decoder, listeners: Mutex::default() }
     }
 
     /// Adds a listener of a rank of the pod. Cost: linear in the pod's ranks.

@@ -5,19 +5,17 @@ use std::sync::Arc;
 
 use crossbeam_channel::Sender;
 use flash_indexer_core::DpRank;
-use flash_indexer_types::ModelKey;
 use flash_indexer_types::pods::PodName;
 use flash_indexer_wire::{LiveMessage, Replay, StreamPosition};
 
 use crate::bound_pods::{ConnectionId, LossNotice, Pod, PodMessage, Refusal};
 use crate::listener::{Listener, NoticeKind};
 use crate::message::Frames;
-use crate::queues::{NoticePosition, QueueClass, QueuedSize, QueuedWork};
+use crate::queues::{ClassedKey, NoticePosition, QueueClass, QueuedSize, QueuedWork};
 use crate::resume_point::{DecoderState, DecoderStateDetail, RankReader, ReadAt};
 use crate::writer::Reservation;
 
-/// Bytes of events that a decoder decodes before other queues take their turns, and the rest of one event. A delivery of at most
-/// as many waits for such deliveries before it: with 1,000 of them, for some 30 ms.
+/// Bytes of events that a decoder decodes before other queues take their turns, and the rest of one event.
 pub(super) const TURN_BYTES_MAX: usize = 16 << 10;
 
 /// A delivery of more bytes is long: it waits for the shorter ones of other queues. A message of one block, as engines publish while they
@@ -129,7 +127,7 @@ pub(super) enum QueueKey {
     /// Deliveries of a listener that dials its engine, given by its id.
     Listener { id: u64, class: QueueClass },
     /// Messages of a pod, and deliveries of its listeners.
-    Pod(Arc<PodName>),
+    Pod { name: Arc<PodName>, class: QueueClass },
     /// Lost connections of the bound socket, for pods without an entry in their queues.
     Connections(usize),
 }
@@ -138,17 +136,22 @@ impl QueueKey {
     /// Queue of a listener's deliveries.
     pub(super) fn of(listener: &Listener) -> Self {
         match listener.options.is_bound() {
-            true => Self::Pod(Arc::new(listener.pod_name())),
-            false => Self::Listener { id: listener.id, class: listener.model.key().into() },
+            true => Self::of_pod(Arc::new(listener.pod_name())),
+            false => Self::Listener { id: listener.id, class: listener.queue_class() },
         }
+    }
+
+    /// Queue of a pod.
+    pub(super) fn of_pod(name: Arc<PodName>) -> Self {
+        let class = QueueClass::of_pod(&name);
+        Self::Pod { name, class }
     }
 }
 
-impl crate::queues::QueueKey for QueueKey {
+impl ClassedKey for QueueKey {
     fn class(&self) -> QueueClass {
         match self {
-            Self::Listener { class, .. } => *class,
-            Self::Pod(name) => QueueClass::of_model(&name.model_name, ModelKey::DEFAULT_TENANT),
+            Self::Listener { class, .. } | Self::Pod { class, .. } => *class,
             Self::Connections(_) => QueueClass::NO_MODEL,
         }
     }

@@ -36,8 +36,8 @@ const PENDING_REGISTRATIONS_MAX: usize = 1 << 10;
 /// bound pod is assigned by the hash of the pod's name.
 ///
 /// Delivering never blocks. If a socket thread blocked, ZeroMQ would stop reading the connection, miss its heartbeats and
-/// close it. Each engine has a queue of its own. Models take turns at a decoder, and so do the engines of a model; a turn is one entry. A decoder never waits for a
-/// writer: an engine whose changes are not written yet is passed over, and its messages stay in its queue. All queues share
+/// close it. Each engine has a queue of its own. Models take turns at a decoder, and so do the engines of a model; a turn is one
+/// entry. A decoder never waits for a writer: an engine whose changes are not written yet is passed over, and its messages stay in its queue. All queues share
 /// one byte budget. When it is full, the largest queue loses its newest messages, and every message that follows until
 /// the queue has drained; then one replay returns them.
 pub struct Decoders {

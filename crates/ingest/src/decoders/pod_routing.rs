@@ -41,7 +41,7 @@ impl Decoders {
     /// Queues messages of a pod for its decoder. Never blocks. When the budget is full, messages of the largest queue are
     /// dropped.
     pub(crate) fn deliver_to_pod(&self, pod: &Arc<Pod>, messages: Vec<PodMessage>) {
-        let key = QueueKey::Pod(Arc::clone(&pod.name));
+        let key = QueueKey::Pod { name: Arc::clone(&pod.name), class: pod.class };
         self.push(&key, pod.decoder, Work::Pod { pod: Arc::clone(pod), messages });
     }
 
@@ -61,14 +61,14 @@ impl Decoders {
         for (decoder, mut notices) in notices.into_iter().enumerate() {
             self.queues.push_behind_all(decoder, |with_work| {
                 let pods = with_work.into_iter().filter_map(|key| match key {
-                    QueueKey::Pod(name) => Some(name),
+                    QueueKey::Pod { name, .. } => Some(name),
                     QueueKey::Listener { .. } | QueueKey::Connections(_) => None,
                 });
                 let pods: Vec<_> = pods.collect();
                 let of_one = |name: &Arc<PodName>| {
                     let (scope, notices) = (PodScope::One(Arc::clone(name)), notices.remove(&**name));
                     let work = Work::ConnectionLost(connection, scope, notices.unwrap_or_default());
-                    (QueueKey::Pod(Arc::clone(name)), work)
+                    (QueueKey::of_pod(Arc::clone(name)), work)
                 };
                 let mut entries: Vec<_> = pods.iter().map(of_one).collect();
                 let notices = notices.into_values().flatten().collect();
@@ -83,7 +83,7 @@ impl Decoders {
     pub fn refuse(&self, pending: PendingRegistration, refusal: Refusal) {
         let PendingRegistration { name, dp_rank, .. } = pending;
         let decoder = self.for_pod(&name.instance);
-        let key = QueueKey::Pod(Arc::new(name.clone()));
+        let key = QueueKey::of_pod(Arc::new(name.clone()));
         self.push(&key, decoder, Work::Refused(name, dp_rank, refusal));
     }
 

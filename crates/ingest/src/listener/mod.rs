@@ -35,6 +35,7 @@ use self::status::{SharedStatus, Status};
 pub(crate) use self::trust::NoticeKind;
 use self::trust::TrustLedger;
 use crate::log_listener;
+use crate::queues::QueueClass;
 
 /// Sends replay requests of listeners from the thread that owns their sockets.
 pub trait ReplayClient: Send + Sync {
@@ -89,6 +90,8 @@ pub struct ListenerState {
     has_waiting: AtomicBool,
     activity: StreamActivity,
     status: SharedStatus,
+    /// Class of its queues, once it is known.
+    class: OnceLock<QueueClass>,
 }
 
 impl ListenerState {
@@ -104,6 +107,7 @@ impl ListenerState {
             has_waiting: AtomicBool::new(false),
             activity: StreamActivity::default(),
             status: SharedStatus::new(Status::new(never_exact)),
+            class: OnceLock::new(),
         }
     }
 }
@@ -113,6 +117,11 @@ impl Listener {
     /// has numbers. Returns whether it was not recorded before.
     pub(super) fn set_unnumbered(&self) -> bool {
         self.state.status.lock().trust.set_never_exact(LossReason::Unnumbered.as_str())
+    }
+
+    /// Class of its queues, which every message asks for.
+    pub(super) fn queue_class(&self) -> QueueClass {
+        *self.state.class.get_or_init(|| self.model.key().into())
     }
 
     /// Held ranks of the stream.

@@ -6,7 +6,7 @@ use std::time::Instant;
 use flash_indexer_telemetry::metrics::QueueState;
 use rustc_hash::FxHashMap;
 
-use super::class::QueueKey;
+use super::class::ClassedKey;
 use super::turns::Turns;
 
 /// Bytes that one queue may have taken and not written. Beyond it the queue is parked: its messages wait undecoded.
@@ -139,7 +139,7 @@ pub(super) struct TakenWork<K, T> {
     pub(super) bytes: usize,
 }
 
-impl<K: QueueKey, T: QueuedWork> FairQueues<K, T> {
+impl<K: ClassedKey, T: QueuedWork> FairQueues<K, T> {
     pub(super) fn new(consumers: usize, bytes_max: usize) -> Self {
         let consumer = || Consumer { turns: Turns::default(), queued: QueuedSize::default(), entries: 0 };
         Self {

@@ -6,10 +6,10 @@ use std::time::Instant;
 use proptest::collection::vec;
 use proptest::prelude::*;
 
-use super::class::{QueueClass, QueueKey};
+use super::class::{ClassedKey, QueueClass};
 use super::fair::{FairQueues, NoticePosition, QueuedSize, QueuedWork, UNWRITTEN_BYTES_MAX};
 
-impl QueueKey for u8 {
+impl ClassedKey for u8 {
     /// Three queues in turn are of one class.
     fn class(&self) -> QueueClass {
         QueueClass(u64::from(self / 3))

@@ -9,6 +9,6 @@ mod shared;
 mod turns;
 
 pub use self::budget::{QUEUE_BYTES_MIN, default_queue_bytes};
-pub(crate) use self::class::{QueueClass, QueueKey};
+pub(crate) use self::class::{ClassedKey, QueueClass};
 pub(crate) use self::fair::{NoticePosition, QueuedSize, QueuedWork};
 pub(crate) use self::shared::{Queues, TakenEntry};

@@ -7,7 +7,7 @@ use flash_indexer_telemetry::clock::Clock;
 use flash_indexer_telemetry::metrics::QueueState;
 use parking_lot::{Condvar, Mutex};
 
-use super::class::QueueKey;
+use super::class::ClassedKey;
 use super::fair::{FairQueues, QueuedWork, TakenWork};
 
 /// [`FairQueues`] behind one lock, which is held for one entry at a time.
@@ -39,13 +39,13 @@ pub(crate) enum TakenEntry<K, T> {
 }
 
 /// Bytes of taken messages, released when it is dropped.
-struct Reservation<K: QueueKey, T: QueuedWork> {
+struct Reservation<K: ClassedKey, T: QueuedWork> {
     queues: Arc<Queues<K, T>>,
     key: K,
     bytes: usize,
 }
 
-impl<K: QueueKey, T: QueuedWork> Drop for Reservation<K, T> {
+impl<K: ClassedKey, T: QueuedWork> Drop for Reservation<K, T> {
     fn drop(&mut self) {
         let unparked = self.queues.state.lock().queues.release(&self.key, self.bytes);
         if let Some(consumer) = unparked {
@@ -56,7 +56,7 @@ impl<K: QueueKey, T: QueuedWork> Drop for Reservation<K, T> {
 
 impl<K, T> Queues<K, T>
 where
-    K: QueueKey + Send + Sync + 'static,
+    K: ClassedKey + Send + Sync + 'static,
     T: QueuedWork + Send + 'static,
 {
     pub(crate) fn new(consumers: usize, bytes_max: usize, clock: Clock) -> Self {

@@ -35,17 +35,19 @@ struct ByClass<K> {
     /// Those classes, each once.
     classes: VecDeque<QueueClass>,
     len: usize,
+    /// The room of the last class that had no queue left: most classes have one queue, which comes and goes with each entry.
+    spare: VecDeque<K>,
 }
 
 impl<K> Default for ByClass<K> {
     fn default() -> Self {
-        Self { queues: FxHashMap::default(), classes: VecDeque::new(), len: 0 }
+        Self { queues: FxHashMap::default(), classes: VecDeque::new(), len: 0, spare: VecDeque::new() }
     }
 }
 
 impl<K> ByClass<K> {
     fn push(&mut self, class: QueueClass, key: K) {
-        let queues = self.queues.entry(class).or_default();
+        let queues = self.queues.entry(class).or_insert_with(|| std::mem::take(&mut self.spare));
         if queues.is_empty() {
             self.classes.push_back(class);
         }
@@ -59,7 +61,7 @@ impl<K> ByClass<K> {
         let key = queues.pop_front()?;
         self.len -= 1;
         if queues.is_empty() {
-            self.queues.remove(&class);
+            self.spare = self.queues.remove(&class).unwrap_or_default();
         } else {
             self.classes.push_back(class);
         }

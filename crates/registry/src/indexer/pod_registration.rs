@@ -12,8 +12,7 @@ use flash_indexer_ingest::{
 };
 use flash_indexer_telemetry::metrics::Limit;
 use flash_indexer_telemetry::supervision::{ThreadKind, Watch};
-use flash_indexer_types::endpoints::check_bound_endpoint;
-use flash_indexer_types::pods::{bound_endpoint, is_bound};
+use flash_indexer_types::endpoints::{bound_endpoint, check_bound_endpoint, is_bound};
 use flash_indexer_types::{
     ConnectionStatus, EmptyModelPolicy, InstanceId, ModelKey, Owner, RankId, Registration, RegistrationOutcome,
 };

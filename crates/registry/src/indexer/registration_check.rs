@@ -1,7 +1,6 @@
 //! Checks of registrations against the options alone.
 
-use flash_indexer_types::endpoints::{EndpointError, NO_EVENTS, is_ipc, is_pulled, is_streamed};
-use flash_indexer_types::pods::is_bound;
+use flash_indexer_types::endpoints::{EndpointError, NO_EVENTS, is_bound, is_ipc, is_pulled, is_streamed};
 use flash_indexer_types::{EngineKind, Registration};
 
 use super::{IndexerOptions, RegistrationError};

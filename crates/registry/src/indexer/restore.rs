@@ -62,10 +62,7 @@ impl Restore {
                 let has_ranks_not_held = ranks.keys().any(|&dp_rank| !self.held.contains(&id(dp_rank)));
                 for (dp_rank, target) in ranks {
                     if let RestoreTarget::Rank(mut restored) = target {
-                        restored.restored.remove_kept(&restored.model, restored.rank);
-                        if has_ranks_not_held {
-                            restored.restored.degrade_unlisted();
-                        }
+                        restored.restored.complete(&restored.model, restored.rank, has_ranks_not_held);
                         all.insert(id(dp_rank), restored);
                     }
                 }

@@ -55,8 +55,17 @@ impl RestoredState {
         }
     }
 
+    /// Completes the restored rank, once all entries of the dump are applied. `lists_other_ranks` says that the dump lists ranks of
+    /// the instance whose state does not continue from it.
+    pub(super) fn complete(&mut self, model: &Model, rank: WorkerRank, lists_other_ranks: bool) {
+        self.remove_kept(model, rank);
+        if lists_other_ranks && let Some(stream) = &mut self.stream {
+            stream.unlisted_degraded = true;
+        }
+    }
+
     /// Removes the blocks that are not held, now that all of their descendants are restored. The index keeps them as it did before.
-    pub(super) fn remove_kept(&mut self, model: &Model, rank: WorkerRank) {
+    fn remove_kept(&mut self, model: &Model, rank: WorkerRank) {
         for blocks in std::mem::take(&mut self.kept).chunks(EVENT_BLOCKS_MAX) {
             let removed =
                 BlockEvent::Removed { tier: Tier::Device, blocks: blocks.to_vec(), copies: RemovedCopies::One };
@@ -109,13 +118,6 @@ impl RestoredState {
                 rank,
                 SecondaryBlocks { group, tier: Tier::Device, copies: 1, hashes: Vec::new() },
             );
-        }
-    }
-
-    /// Records that the dump lists ranks of the instance whose state does not continue from it.
-    pub(super) fn degrade_unlisted(&mut self) {
-        if let Some(stream) = &mut self.stream {
-            stream.unlisted_degraded = true;
         }
     }
 

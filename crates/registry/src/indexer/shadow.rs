@@ -153,10 +153,8 @@ impl Shadow {
         for (&dp_rank, listener) in &self.listeners {
             match self.restored.remove(&dp_rank) {
                 Some(mut restored) => {
-                    restored.remove_kept(&self.model, WorkerRank { worker: self.worker, dp_rank });
-                    if self.lists_other_ranks {
-                        restored.degrade_unlisted();
-                    }
+                    let rank = WorkerRank { worker: self.worker, dp_rank };
+                    restored.complete(&self.model, rank, self.lists_other_ranks);
                     self.indexer.resume_from_restored(listener, dp_rank, restored, &mut pending);
                 }
                 None => drop(self.indexer.release_hold(listener, dp_rank, None, &mut pending)),

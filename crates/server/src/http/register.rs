@@ -11,8 +11,7 @@ use flash_indexer_core::DpRank;
 use flash_indexer_core::hashing::BlockSize;
 use flash_indexer_discovery::{VllmAddress, VllmEngine, VllmError};
 use flash_indexer_telemetry::metrics::Limit;
-use flash_indexer_types::endpoints::NO_EVENTS;
-use flash_indexer_types::pods::is_bound;
+use flash_indexer_types::endpoints::{NO_EVENTS, is_bound};
 use flash_indexer_types::{EngineKind, InstanceId, Registration, RegistrationOutcome, SharedCaches};
 
 use super::error::ApiError;

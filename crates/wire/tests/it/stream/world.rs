@@ -324,6 +324,11 @@ impl World {
                 if matches!(self.pending, Some(Pending::TailLost)) && wake >= self.now + self.limits.repair_pause / 2 {
                     pauses += 1;
                     if pauses == PAUSES_MAX {
+                        assert_eq!(
+                            self.applied.last(),
+                            self.whole_epoch().last(),
+                            "the publisher has no later message"
+                        );
                         return;
                     }
                 }
