@@ -218,6 +218,26 @@ pub enum EndpointError {
     },
 }
 
+/// A host name that has to be resolved, with its port.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct HostName {
+    /// The name.
+    pub host: String,
+    /// The port.
+    pub port: u16,
+}
+
+impl HostName {
+    /// The host name of a TCP endpoint; none for an address or another transport.
+    #[must_use]
+    pub fn from_endpoint(endpoint: &str) -> Option<Self> {
+        let (host, port) = endpoint.strip_prefix("tcp://")?.rsplit_once(':')?;
+        let is_name = host.parse::<IpAddr>().is_err()
+            && host.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-._".contains(&byte));
+        Some(Self { host: host.to_owned(), port: port.parse().ok()? }).filter(|_| is_name)
+    }
+}
+
 /// Whether an endpoint is a path of this machine.
 pub fn is_ipc(endpoint: &str) -> bool {
     endpoint.starts_with("ipc://")
@@ -304,6 +324,15 @@ pub fn check_endpoint(endpoint: &str) -> Result<(), EndpointError> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn host_names_are_distinguished_from_addresses() {
+        let name = |host: &str, port| Some(HostName { host: host.to_owned(), port });
+        assert_eq!(HostName::from_endpoint("tcp://gpu-1.fleet:5557"), name("gpu-1.fleet", 5557));
+        for other in ["tcp://10.0.0.1:5557", "tcp://[::1]:5557", "tcp://::1:5557", "ipc:///tmp/a:1", "tcp://a;b:1"] {
+            assert_eq!(HostName::from_endpoint(other), None, "{other}");
+        }
+    }
 
     #[test]
     fn addresses_of_one_network_segment_are_refused_in_any_notation() {

@@ -25,7 +25,7 @@
 //! | `schema` | JSON schemas of types that serialize themselves |
 //! | [`names`] | limits of names that clients, engines and peers choose |
 //! | [`endpoints`] | checks of endpoints and addresses to which the service connects |
-//! | [`pods`] | names of bound pods, from topics |
+//! | [`pods`] | names of bound pods, from topics, and the choice of their queues |
 //! | [`networks`] | allow-list of the networks to which the service connects |
 //! | [`hashes`] | 64-bit hashes in JSON |
 //! | `hash_key` | random key of the process's hash tables |

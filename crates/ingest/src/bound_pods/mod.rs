@@ -17,7 +17,6 @@ mod streams;
 mod topics;
 
 pub(super) use self::connections::{LossNotice, OpenConnections};
-pub(super) use self::name::queue_for;
 pub use self::pending_registration::{PendingRegistration, Refusal};
 pub(super) use self::streams::{Attachment, MessageOutcome, PodStreams, Refused, RoutedMessage, Seen};
 pub(super) use self::topics::{ConnectionId, Pod, PodMessage, Topics};

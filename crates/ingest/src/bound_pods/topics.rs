@@ -3,10 +3,9 @@
 use std::sync::{Arc, Weak};
 
 use flash_indexer_core::keyed::KeyedMap;
-use flash_indexer_types::pods::{PodName, TopicError, is_too_long};
+use flash_indexer_types::pods::{PodName, TopicError, is_too_long, queue_for};
 use parking_lot::Mutex;
 
-use super::name::queue_for;
 use crate::listener::Listener;
 use crate::message::Frames;
 use crate::queues::QueueClass;

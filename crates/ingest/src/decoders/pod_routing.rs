@@ -7,7 +7,7 @@ use crossbeam_channel::Receiver;
 use flash_indexer_core::DpRank;
 use flash_indexer_core::keyed::KeyedMap;
 use flash_indexer_telemetry::metrics::{CurveSocket, Limit};
-use flash_indexer_types::pods::PodName;
+use flash_indexer_types::pods::{PodName, queue_for};
 use flash_indexer_types::{ConnectionStatus, InstanceId};
 use flash_indexer_wire::Start;
 
@@ -16,7 +16,7 @@ use super::delivery::{LastNumbers, PodScope, QueueKey, Work};
 use super::{Decoders, QUEUE_FULL};
 use crate::bound_pods::{
     Attachment, ConnectionId, LossNotice, MessageOutcome, PendingRegistration, Pod, PodMessage, Refusal, Refused,
-    RoutedMessage, queue_for,
+    RoutedMessage,
 };
 use crate::listener::{Listener, NoticeKind};
 use crate::listener_decoder::ListenerDecoder;

@@ -35,19 +35,17 @@ struct ByClass<K> {
     /// Those classes, each once.
     classes: VecDeque<QueueClass>,
     len: usize,
-    /// The room of the last class that had no queue left: most classes have one queue, which comes and goes with each entry.
-    spare: VecDeque<K>,
 }
 
 impl<K> Default for ByClass<K> {
     fn default() -> Self {
-        Self { queues: FxHashMap::default(), classes: VecDeque::new(), len: 0, spare: VecDeque::new() }
+        Self { queues: FxHashMap::default(), classes: VecDeque::new(), len: 0 }
     }
 }
 
 impl<K> ByClass<K> {
     fn push(&mut self, class: QueueClass, key: K) {
-        let queues = self.queues.entry(class).or_insert_with(|| std::mem::take(&mut self.spare));
+        let queues = self.queues.entry(class).or_default();
         if queues.is_empty() {
             self.classes.push_back(class);
         }
@@ -61,7 +59,7 @@ impl<K> ByClass<K> {
         let key = queues.pop_front()?;
         self.len -= 1;
         if queues.is_empty() {
-            self.spare = self.queues.remove(&class).unwrap_or_default();
+            self.queues.remove(&class);
         } else {
             self.classes.push_back(class);
         }

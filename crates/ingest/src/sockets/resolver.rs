@@ -5,28 +5,11 @@ use std::sync::Arc;
 
 use crossbeam_channel::{Receiver, Sender, unbounded};
 use flash_indexer_telemetry::supervision::{Supervisor, ThreadKind, Watch};
-use flash_indexer_types::endpoints::RefusedAddress;
+use flash_indexer_types::endpoints::{HostName, RefusedAddress};
 use flash_indexer_types::networks::EngineNetworks;
 
 /// Concurrent lookups. A name server that does not respond blocks one of them for seconds.
 const THREADS: usize = 4;
-
-/// A host name that has to be resolved, with its port.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct HostName {
-    host: String,
-    port: u16,
-}
-
-impl HostName {
-    /// The host name of a TCP endpoint; none for an address or another transport.
-    pub(super) fn from_endpoint(endpoint: &str) -> Option<Self> {
-        let (host, port) = endpoint.strip_prefix("tcp://")?.rsplit_once(':')?;
-        let is_name = host.parse::<std::net::IpAddr>().is_err()
-            && host.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-._".contains(&byte));
-        Some(Self { host: host.to_owned(), port: port.parse().ok()? }).filter(|_| is_name)
-    }
-}
 
 /// Result of a lookup: addresses as endpoints.
 pub(super) type Addresses = Result<Vec<String>, LookupError>;
@@ -130,15 +113,6 @@ fn endpoints(found: Vec<SocketAddr>) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn host_names_are_distinguished_from_addresses() {
-        let name = |host: &str, port| Some(HostName { host: host.to_owned(), port });
-        assert_eq!(HostName::from_endpoint("tcp://gpu-1.fleet:5557"), name("gpu-1.fleet", 5557));
-        for other in ["tcp://10.0.0.1:5557", "tcp://[::1]:5557", "tcp://::1:5557", "ipc:///tmp/a:1", "tcp://a;b:1"] {
-            assert_eq!(HostName::from_endpoint(other), None, "{other}");
-        }
-    }
 
     #[test]
     fn a_name_that_resolves_to_a_refused_address_is_not_dialled() {

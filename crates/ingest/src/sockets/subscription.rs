@@ -6,10 +6,11 @@ use std::time::{Duration, Instant};
 use flash_indexer_curve::Curve;
 use flash_indexer_telemetry::metrics::{CurveSocket, Limit};
 use flash_indexer_types::ConnectionStatus;
+use flash_indexer_types::endpoints::HostName;
 use flash_indexer_types::logs::Repeats;
 use tracing::warn;
 
-use super::resolver::{Addresses, HostName, LookupError};
+use super::resolver::{Addresses, LookupError};
 use super::{BYTES_PER_DELIVERY, CONNECT_TIMEOUT_MS, MESSAGE_BYTES_MAX, RECEIVE_QUEUE_UNBOUNDED};
 use crate::decoders::Decoders;
 use crate::engine_socket::{ConnectionEvent, EngineSocket, MESSAGES_PER_TURN_MAX, receive_from};

@@ -10,12 +10,13 @@ use flash_indexer_curve::Curve;
 use flash_indexer_telemetry::metrics::Limit;
 use flash_indexer_telemetry::supervision::{SupervisedThread, Supervisor, ThreadKind, Watch};
 use flash_indexer_types::ConnectionStatus;
+use flash_indexer_types::endpoints::HostName;
 use parking_lot::Mutex;
 use tracing::{debug, warn};
 
 use super::MESSAGE_BYTES_MAX;
 use super::replay::ReplaySocket;
-use super::resolver::{Addresses, HostName, LookupError, Resolver};
+use super::resolver::{Addresses, LookupError, Resolver};
 use super::subscription::Subscription;
 use crate::decoders::{Decoders, Delivery, OnRetired};
 use crate::event_source::ConnectError;
