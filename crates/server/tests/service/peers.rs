@@ -85,13 +85,13 @@ fn a_server_starts_from_its_peer_while_engines_publish() {
 
     let stop = AtomicBool::new(false);
     // ZeroMQ reports a connection before the publisher has processed its subscription. The messages between are lost to the
-    // subscriber, so the dump is taken after the subscription.
+    // subscriber, so the dump is taken after the subscription, and after the survivor has applied what was published before it.
     let (subscribed, allowed) = channel();
     let relayed = FakeDump::Relayed { url: survivor.url(""), allowed: Arc::new(Mutex::new(allowed)) };
     let relay = FakePeer::start(survivor.get("/workers").1, relayed);
     // The engine stays connected: a rank without a connection is not exact.
     let (_engine, started) = std::thread::scope(|scope| {
-        let stop = &stop;
+        let (stop, survivor) = (&stop, &survivor);
         let publishing = scope.spawn(move || {
             let mut sequence = 0;
             while !stop.load(Ordering::Relaxed) {
@@ -104,6 +104,7 @@ fn a_server_starts_from_its_peer_while_engines_publish() {
                 let payload = encode_batch(sequence as f64, &events, None, Encoding::Map);
                 engine.publisher.publish(sequence, &payload).expect("published");
                 if engine.publisher.wait_for_subscriber(Duration::ZERO).expect("a socket") {
+                    engine.wait(survivor, "the last message", |listener| listener["last_seq"] == json!(sequence));
                     subscribed.send(()).expect("the peer waits for it");
                 }
                 std::thread::sleep(Duration::from_micros(200));
@@ -118,7 +119,7 @@ fn a_server_starts_from_its_peer_while_engines_publish() {
         });
         stop.store(true, Ordering::Relaxed);
         let (engine, last) = publishing.join().expect("it publishes");
-        for service in [&survivor, &started] {
+        for service in [survivor, &started] {
             engine.wait(service, "the last message", |listener| listener["last_seq"] == json!(last));
         }
         // What follows a salted block inherits its salt; what is held twice is held once when one copy is removed.
@@ -126,7 +127,7 @@ fn a_server_starts_from_its_peer_while_engines_publish() {
         let payload = encode_batch(0.5, &events, None, Encoding::Map);
         engine.publisher.publish(last + 1, &payload).expect("published");
         other.publisher.publish(1, &encode_batch(0.5, &[removed(&[2])], None, Encoding::Map)).expect("published");
-        for service in [&survivor, &started] {
+        for service in [survivor, &started] {
             engine.wait(service, "the last message", |listener| listener["last_seq"] == json!(last + 1));
             other.wait(service, "the last message", |listener| listener["last_seq"] == json!(1));
         }
