@@ -43,6 +43,8 @@ flash_indexer_core::named_enum! {
         EpochUnknown = "epoch_unknown",
         /// So much of the stream is lost that most of the derived state may be stale.
         TooMuchLost = "too_many_messages_lost",
+        /// The publisher replays its whole history, after messages were lost.
+        Replayed = "history_replayed",
     }
 }
 
@@ -148,7 +150,7 @@ impl Degraded {
         match self {
             Self::StartUnknown { .. } => "The engine is older than the service, or than its own replay buffer.",
             Self::Lost { .. } => {
-                "No replay returned them: the engine has no replay endpoint, or its replay buffer is smaller than the gap."
+                "No replay returned them: the engine has no replay endpoint, it did not respond, or its replay buffer is smaller than the gap. After a replay that was given up, the whole history is requested every 30 s until a reply arrives."
             }
             Self::Unverified => "The engine has no replay endpoint, so nothing shows whether it restarted.",
             Self::EpochUnknown => "The service cleared the rank, and knows what was published since.",

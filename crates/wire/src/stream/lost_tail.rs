@@ -1,5 +1,9 @@
 //! Losses after the last live message, and what ends the doubt that they cause.
 
+use std::time::Instant;
+
+use super::{Connection, EpochCheck, Phase, Stream};
+
 /// Messages that were received after the last live one and lost: dropped, or not decodable.
 ///
 /// A sequence number that was seen on one of them is missing until one of these holds:
@@ -68,5 +72,32 @@ impl LostTail {
     /// Handles another epoch, or one that is not known to continue.
     pub(super) fn begin_epoch(&mut self) {
         self.earlier_end = 0;
+    }
+}
+
+impl<P: AsRef<[u8]>> Stream<P> {
+    /// Handles the loss of live messages after the last one: dropped before they reached the stream, or not
+    /// decodable. `last` is the highest sequence number that was seen on one of them, if any. The stream is not exact
+    /// until that message is delivered, or the next live messages show which ones are missing. Without a number, the end of
+    /// a reply that was requested afterwards shows it as well.
+    pub fn tail_lost(&mut self, last: Option<u64>, now: Instant) {
+        self.record_lost_tail(last);
+        if let (Phase::Delivering, EpochCheck::Verified) = (&self.phase, self.epoch_check) {
+            self.advance(now);
+        }
+    }
+
+    pub(super) fn record_lost_tail(&mut self, last: Option<u64>) {
+        self.lost_tail = Some(LostTail::with(self.lost_tail, last, self.attempts));
+    }
+
+    /// The highest sequence number that this connection has shown, of delivered, waiting and lost messages. A stream that
+    /// replaces this one is not exact before it has that message.
+    #[must_use]
+    pub fn last_known(&self) -> Option<u64> {
+        let is_current = self.epoch_check == EpochCheck::Verified && self.connection == Connection::Up;
+        let delivered = if is_current { self.next } else { 0 };
+        let lost = self.lost_tail.map_or(0, |lost| lost.connection_end());
+        self.live_end().unwrap_or_default().max(delivered).max(lost).checked_sub(1)
     }
 }

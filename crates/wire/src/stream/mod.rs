@@ -36,11 +36,13 @@
 //!   epoch. Another message there is compared and judged as without a replay endpoint.
 //! * A live number below the last one of the same connection is of an engine that restarted behind a forwarder, or of a
 //!   message that arrived late. The stream is not exact until a replay or the next live message shows which.
-//! * A loss degrades the stream until the publisher restarts. The derived state is kept if few messages are lost and
-//!   the epoch is verified; otherwise it is cleared.
+//! * A loss degrades the stream until the publisher restarts, or until its whole history is replayed: after a repair that was
+//!   given up, all messages from zero on are requested again and again. Nothing is cleared before a reply begins with message 0.
+//!   The derived state is kept if few messages are lost and the epoch is verified; otherwise it is cleared.
 
 mod action;
 mod delivered;
+mod history;
 mod last_trust;
 mod live;
 mod lost_tail;
@@ -57,6 +59,7 @@ pub use self::action::{
     Action, ClearReason, Degraded, Pending, ReplayOutcome, StreamEvent, StreamPosition, StreamTrust, plural,
 };
 use self::delivered::Delivered;
+use self::history::History;
 pub use self::last_trust::{LastTrust, TrustBasis};
 use self::lost_tail::LostTail;
 pub use self::numbering::Numbering;
@@ -100,6 +103,7 @@ pub struct Stream<P> {
     has_live: bool,
     /// Earliest time of the next repair.
     repairs_paused_until: Option<Instant>,
+    history: History,
     attempts: u32,
     /// Cursor of an earlier listener of this publisher, until it is compared: shows whether its epoch continues.
     earlier_cursor: Option<Cursor>,
@@ -162,6 +166,7 @@ impl<P: AsRef<[u8]>> Stream<P> {
             live_floor: 0,
             has_live: false,
             repairs_paused_until: None,
+            history: History::Unneeded,
             attempts: 0,
             earlier_cursor: None,
         }
@@ -194,10 +199,11 @@ impl<P: AsRef<[u8]>> Stream<P> {
     pub fn wakes_at(&self) -> Option<Instant> {
         match &self.phase {
             Phase::Held(_) => None,
-            Phase::Delivering if self.lost_tail.is_some() && self.connection == Connection::Up => {
-                self.tail_repair_at.filter(|_| self.options.replay == Replay::Available)
+            Phase::Delivering if self.options.replay != Replay::Available || self.connection == Connection::Down => None,
+            Phase::Delivering => {
+                let tail = self.tail_repair_at.filter(|_| self.lost_tail.is_some());
+                [tail, self.history_due_at()].into_iter().flatten().min()
             }
-            Phase::Delivering => None,
             Phase::Overlapping { until } => Some(*until),
             Phase::Repairing(repair) => Some(repair.wakes_at()),
         }
@@ -290,31 +296,6 @@ impl<P: AsRef<[u8]>> Stream<P> {
         self.options.replay == Replay::OnReconnect && self.epoch_check == EpochCheck::Disconnected
     }
 
-    /// Handles the loss of live messages after the last one: dropped before they reached the stream, or not
-    /// decodable. `last` is the highest sequence number that was seen on one of them, if any. The stream is not exact
-    /// until that message is delivered, or the next live messages show which ones are missing. Without a number, the end of
-    /// a reply that was requested afterwards shows it as well.
-    pub fn tail_lost(&mut self, last: Option<u64>, now: Instant) {
-        self.record_lost_tail(last);
-        if let (Phase::Delivering, EpochCheck::Verified) = (&self.phase, self.epoch_check) {
-            self.advance(now);
-        }
-    }
-
-    fn record_lost_tail(&mut self, last: Option<u64>) {
-        self.lost_tail = Some(LostTail::with(self.lost_tail, last, self.attempts));
-    }
-
-    /// The highest sequence number that this connection has shown, of delivered, waiting and lost messages. A stream that
-    /// replaces this one is not exact before it has that message.
-    #[must_use]
-    pub fn last_known(&self) -> Option<u64> {
-        let is_current = self.epoch_check == EpochCheck::Verified && self.connection == Connection::Up;
-        let delivered = if is_current { self.next } else { 0 };
-        let lost = self.lost_tail.map_or(0, |lost| lost.connection_end());
-        self.live_end().unwrap_or_default().max(delivered).max(lost).checked_sub(1)
-    }
-
     /// Handles a lost connection: the publisher may restart before the next one.
     pub fn disconnected(&mut self) {
         if let Phase::Held(uninterrupted) = &mut self.phase {
@@ -358,6 +339,9 @@ impl<P: AsRef<[u8]>> Stream<P> {
             }
             Phase::Repairing(repair) if now >= repair.wakes_at() => self.repair_overdue(now),
             Phase::Delivering if self.wakes_at().is_some_and(|at| now >= at) => {
+                if self.history_due_at().is_some_and(|at| now >= at) {
+                    return self.request_history(now);
+                }
                 self.tail_repair_at = None;
                 self.advance(now);
             }

@@ -3,6 +3,7 @@
 use std::time::Instant;
 
 use super::action::{Action, ClearReason, Degraded, ReplayOutcome, StreamEvent};
+use super::history::History;
 use super::{Connection, EpochCheck, Phase, Replay, Stream};
 use crate::cursor::Cursor;
 
@@ -112,6 +113,7 @@ impl<P: AsRef<[u8]>> Stream<P> {
         self.epoch_check = EpochCheck::Verified;
         self.earlier_cursor = None;
         self.epoch += 1;
+        self.history = History::Unneeded;
         self.forget_losses_of_earlier_connections();
         if !self.has_live {
             // The floor belongs to the previous epoch: live messages of the new one count from zero.

@@ -15,6 +15,8 @@ pub(super) struct Repair {
     failed_requests: u32,
     /// The publisher's replay buffer no longer had all missing messages.
     is_truncated: bool,
+    /// The whole history is requested, and no message of it has arrived.
+    awaits_history: bool,
     request: Request,
 }
 
@@ -35,6 +37,17 @@ enum Request {
 }
 
 impl Repair {
+    /// A repair that requests the messages after the cursor.
+    fn of_gap(now: Instant) -> Self {
+        let request = Request::BackingOff { until: now };
+        Self { attempt: 0, requests: 0, failed_requests: 0, is_truncated: false, awaits_history: false, request }
+    }
+
+    /// A repair that requests all messages.
+    pub(super) fn of_history(now: Instant) -> Self {
+        Self { awaits_history: true, ..Self::of_gap(now) }
+    }
+
     pub(super) fn wakes_at(&self) -> Instant {
         match self.request {
             Request::Sent { deadline, .. } => deadline,
@@ -62,6 +75,9 @@ impl<P: AsRef<[u8]>> Stream<P> {
         }
         *deadline = now + reply_deadline;
         let (is_first, check) = (last.replace(sequence).is_none(), *check);
+        if self.take_awaits_history() && self.begin_history(sequence, now).is_err() {
+            return;
+        }
         if is_first && let FirstReply::Handled = self.handle_first(check, sequence, &payload, now) {
             return;
         }
@@ -79,7 +95,11 @@ impl<P: AsRef<[u8]>> Stream<P> {
     /// Handles the end of a reply, as the publisher marks it.
     pub fn replay_ended(&mut self, attempt: u32, now: Instant) {
         let Some(Request::Sent { check, last, .. }) = self.request(attempt) else { return };
-        match (*last, *check) {
+        let (last, check) = (*last, *check);
+        if self.awaits_history() {
+            return self.fail_history(now);
+        }
+        match (last, check) {
             // The publisher has published fewer messages in this epoch. If the connection was never lost, the epoch
             // continues and its replay buffer is empty.
             (None, Some(_)) if self.epoch_check != EpochCheck::Verified => {
@@ -113,10 +133,12 @@ impl<P: AsRef<[u8]>> Stream<P> {
     }
 
     pub(super) fn start_repair(&mut self, now: Instant) {
-        let request = Request::BackingOff { until: now };
-        let repair = Repair { attempt: 0, requests: 0, failed_requests: 0, is_truncated: false, request };
+        self.start(Repair::of_gap(now), now);
+    }
+
+    pub(super) fn start(&mut self, repair: Repair, now: Instant) {
+        let from = self.cursor.filter(|_| !repair.awaits_history).map_or(0, |cursor| cursor.sequence);
         self.phase = Phase::Repairing(repair);
-        let from = self.cursor.map_or(0, |cursor| cursor.sequence);
         self.record(StreamEvent::ReplayStarted { from, end: self.live_end() });
         self.send_request(now);
     }
@@ -132,7 +154,7 @@ impl<P: AsRef<[u8]>> Stream<P> {
 
     pub(super) fn finish_if_caught_up(&mut self) {
         let is_whole = self.epoch_check == EpochCheck::Verified && self.has_live && !self.is_behind();
-        if matches!(self.phase, Phase::Repairing(_)) && is_whole {
+        if matches!(self.phase, Phase::Repairing(_)) && !self.awaits_history() && is_whole {
             self.end_whole_repair();
         }
     }
@@ -146,6 +168,7 @@ impl<P: AsRef<[u8]>> Stream<P> {
     pub(super) fn give_up(&mut self, now: Instant) {
         self.repairs_paused_until = Some(now + self.options.limits.repair_pause);
         self.tail_repair_at = self.repairs_paused_until;
+        self.plan_history(now);
         if !self.has_live {
             // No reply was complete, and no live message shows where it should have ended.
             self.record_lost_tail(None);
@@ -164,6 +187,17 @@ impl<P: AsRef<[u8]>> Stream<P> {
         match &mut self.phase {
             Phase::Repairing(repair) if repair.attempt == attempt => Some(&mut repair.request),
             _ => None,
+        }
+    }
+
+    fn awaits_history(&self) -> bool {
+        matches!(self.phase, Phase::Repairing(Repair { awaits_history: true, .. }))
+    }
+
+    fn take_awaits_history(&mut self) -> bool {
+        match &mut self.phase {
+            Phase::Repairing(repair) => std::mem::take(&mut repair.awaits_history),
+            _ => false,
         }
     }
 
@@ -237,6 +271,9 @@ impl<P: AsRef<[u8]>> Stream<P> {
     /// Requests the rest after an incomplete reply.
     fn retry(&mut self, now: Instant) {
         let limits = self.options.limits;
+        if self.awaits_history() {
+            return self.fail_history(now);
+        }
         let Phase::Repairing(repair) = &mut self.phase else { return };
         let made_progress = matches!(repair.request, Request::Sent { made_progress: true, .. });
         repair.failed_requests = if made_progress { 0 } else { repair.failed_requests + 1 };
@@ -253,7 +290,7 @@ impl<P: AsRef<[u8]>> Stream<P> {
 
     fn send_request(&mut self, now: Instant) {
         let deadline = now + self.options.limits.reply_deadline;
-        let check = self.cursor;
+        let check = self.cursor.filter(|_| !self.awaits_history());
         let from = check.map_or(0, |cursor| cursor.sequence);
         let Phase::Repairing(repair) = &mut self.phase else { return };
         self.attempts += 1;

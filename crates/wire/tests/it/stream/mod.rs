@@ -25,7 +25,7 @@ fn a_replay_endpoint_that_does_not_respond_is_given_up_and_retried_after_a_pause
     world.publish();
     world.deliver();
     assert_eq!(world.request, Some((2, 0)), "the request starts at the cursor");
-    while world.stream.wakes_at().is_some() {
+    while world.request.is_some() || matches!(world.pending, Some(Pending::Recovering { .. })) {
         assert_eq!(world.stream.waiting_messages(), 1);
         world.pass_time();
     }
@@ -49,6 +49,64 @@ fn a_replay_endpoint_that_does_not_respond_is_given_up_and_retried_after_a_pause
     assert_eq!(world.requests, requests + 1, "the endpoint is tried again after the pause");
     world.reply(u64::MAX);
     assert_eq!(world.applied, [(0, 0), (0, 2), (0, 4), (0, 5), (0, 6)]);
+}
+
+/// A stream that lost one message of five, because its replay endpoint did not respond.
+fn degraded_by_silence(buffer_max: u64) -> World {
+    let mut world = World::new(Replay::Available, Start::Immediate, buffer_max);
+    world.connect();
+    world.reply(u64::MAX);
+    (0..5).for_each(|_| world.publish());
+    world.deliver();
+    world.lose();
+    (0..3).for_each(|_| world.deliver());
+    while world.request.is_some() || matches!(world.pending, Some(Pending::Recovering { .. })) {
+        world.pass_time();
+    }
+    assert_eq!(degraded(world.trust), Some(Degraded::Lost { missed: 1, next: 2 }));
+    world
+}
+
+#[test]
+fn messages_that_a_silent_endpoint_did_not_replay_come_with_the_whole_history_later() {
+    let mut world = degraded_by_silence(100);
+    let (given_up_at, kept) = (world.now, world.applied.clone());
+    world.pass_time();
+    assert_eq!(world.now, given_up_at + world.limits.repair_pause);
+    assert_eq!(world.request.map(|(_, from)| from), Some(0), "the whole history is requested");
+    world.publish();
+    world.deliver();
+    assert_eq!(world.applied, [kept, vec![(0, 5)]].concat(), "live messages do not wait for it");
+    world.pass_time();
+    assert_eq!((world.request, world.cleared.as_slice()), (None, &[][..]), "no reply changes nothing");
+    world.pass_time();
+    world.reply(u64::MAX);
+    assert_eq!((world.cleared.as_slice(), world.is_exact()), (&[ClearReason::Replayed][..], true));
+    assert_eq!(world.applied, world.whole_epoch());
+    assert_eq!((world.stream.wakes_at(), world.stream.position().epoch), (None, 1), "nothing is left to request");
+}
+
+#[test]
+fn an_incomplete_reply_with_the_history_is_continued() {
+    let mut world = degraded_by_silence(100);
+    world.pass_time();
+    // Message 0 alone, and no end.
+    world.reply(1);
+    assert_eq!((world.cleared.as_slice(), world.is_exact()), (&[ClearReason::Replayed][..], false));
+    world.pass_time();
+    world.reply(u64::MAX);
+    assert_eq!((world.applied.clone(), world.is_exact()), (world.whole_epoch(), true));
+}
+
+#[test]
+fn a_history_without_its_first_message_leaves_the_state_as_it_is() {
+    let mut world = degraded_by_silence(4);
+    let kept = world.applied.clone();
+    world.pass_time();
+    world.reply(u64::MAX);
+    assert_eq!((&world.applied, world.cleared.as_slice(), world.request), (&kept, &[][..], None));
+    assert_eq!(degraded(world.trust), Some(Degraded::Lost { missed: 1, next: 2 }));
+    assert_eq!(world.stream.wakes_at(), None, "it is not requested again");
 }
 
 #[test]

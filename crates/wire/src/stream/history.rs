@@ -1,0 +1,65 @@
+//! Repair of a stream that lost messages for which no repair is left: its whole history, applied to a cleared state.
+
+use std::time::Instant;
+
+use super::action::{Action, ClearReason, ReplayOutcome};
+use super::repair::Repair;
+use super::{EpochCheck, Phase, Stream};
+
+/// Whether the whole history of a stream is to be requested.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum History {
+    /// No repair was given up in this epoch, as far as the state has not been rebuilt since.
+    Unneeded,
+    /// A repair was given up. If messages are lost then, the history is requested at this time.
+    RequestedAt(Instant),
+    /// The publisher's replay buffer no longer has the first message of this epoch.
+    Gone,
+}
+
+impl<P: AsRef<[u8]>> Stream<P> {
+    /// Time of the next request for the whole history, if messages are lost that it may return.
+    pub(super) fn history_due_at(&self) -> Option<Instant> {
+        match self.history {
+            History::RequestedAt(at) if self.loss.is_some() && self.epoch_check == EpochCheck::Verified => Some(at),
+            _ => None,
+        }
+    }
+
+    /// Lets the whole history be requested after a pause, if messages are lost then.
+    pub(super) fn plan_history(&mut self, now: Instant) {
+        if self.history != History::Gone {
+            self.history = History::RequestedAt(now + self.options.limits.repair_pause);
+        }
+    }
+
+    /// Requests the whole history. Until its first message arrives, the stream keeps its state and delivers live messages.
+    pub(super) fn request_history(&mut self, now: Instant) {
+        self.plan_history(now);
+        self.start(Repair::of_history(now), now);
+    }
+
+    /// Handles the first message of a reply to a request for the whole history: `Ok` if the state is rebuilt from it.
+    pub(super) fn begin_history(&mut self, sequence: u64, now: Instant) -> Result<(), ()> {
+        if sequence > 0 {
+            self.history = History::Gone;
+            self.end_repair(ReplayOutcome::Truncated);
+            self.advance(now);
+            return Err(());
+        }
+        self.history = History::Unneeded;
+        self.cursor = None;
+        self.delivered.clear();
+        self.next = 0;
+        self.loss = None;
+        self.actions.push_back(Action::Clear(ClearReason::Replayed));
+        self.announce_trust();
+        Ok(())
+    }
+
+    /// Ends a request for the whole history that no message has answered.
+    pub(super) fn fail_history(&mut self, now: Instant) {
+        self.end_repair(ReplayOutcome::GivenUp);
+        self.advance(now);
+    }
+}
