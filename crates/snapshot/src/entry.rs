@@ -135,6 +135,8 @@ pub struct KeptBlocks {
     pub parent: Option<SequenceHash>,
     /// The blocks.
     pub blocks: Vec<Block>,
+    /// Salt that later blocks inherit.
+    pub salt: Option<Salt>,
 }
 
 /// Chain of blocks that a rank does not hold, and that its engine may name again by sequence hash alone.

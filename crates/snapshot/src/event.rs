@@ -247,6 +247,8 @@ pub(super) struct StoredFields {
 #[derive(Deserialize)]
 pub(super) struct KeptFields {
     pub(super) parent_hash: Option<AnyHash>,
+    #[serde(default, deserialize_with = "salt")]
+    pub(super) salt: Option<Salt>,
     #[serde(deserialize_with = "blocks")]
     pub(super) blocks: Vec<Block>,
 }

@@ -37,8 +37,8 @@ impl ReceivedTotals {
         let StoredFields { parent_hash, copies, salt, blocks, remembered, group, gone, kept } = stored;
         let copies = copies.unwrap_or(1);
         let sequence = |hash: AnyHash| SequenceHash(hash.0);
-        if let Some(KeptFields { parent_hash, blocks }) = kept {
-            return Ok(DumpEntry::Kept(KeptBlocks { parent: parent_hash.map(sequence), blocks }));
+        if let Some(KeptFields { parent_hash, salt, blocks }) = kept {
+            return Ok(DumpEntry::Kept(KeptBlocks { parent: parent_hash.map(sequence), blocks, salt }));
         }
         Ok(match (group, gone) {
             (Some(ReadGroup { group, needs, block_size, blocks: hashes, links }), _) => {

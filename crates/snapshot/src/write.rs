@@ -112,7 +112,8 @@ impl<W: Write> DumpWriter<W> {
         for event in &dump.events {
             let (tier, parent, blocks, copies) = stored(event);
             if copies == 0 {
-                for run in runs(parent, blocks, |_, _| BlockAnnotations::default()) {
+                for run in runs(parent, blocks, |_, block| BlockAnnotations { salt: salt_of(block), remembered: None })
+                {
                     self.event(&record, &key, tier, Stored::kept(run, self.hashes))?;
                 }
                 continue;

@@ -47,7 +47,8 @@ impl RestoredState {
                 self.record_salt(gone.salt, SaltedCopies::default(), &gone.blocks);
                 self.record_contents(Some(gone.age), gone.parent, &gone.blocks);
             }
-            DumpEntry::Kept(KeptBlocks { parent, blocks }) => {
+            DumpEntry::Kept(KeptBlocks { parent, blocks, salt }) => {
+                self.record_salt(salt, SaltedCopies::default(), &blocks);
                 self.kept.extend(blocks.iter().map(|block| block.sequence));
                 let stored = BlockEvent::Stored { tier: Tier::Device, parent, blocks, copies: 1 };
                 model.restore_without_history(rank, stored);

@@ -236,7 +236,9 @@ fn shown_clear(cause: ClearCause, ago: Duration) -> String {
             format!("the index dropped it {ago} ago, because too many messages of the engine were lost")
         }
         ClearCause::Stream(ClearReason::Replayed) => {
-            format!("the index dropped it {ago} ago, when the engine replayed its whole history, in which it is not held")
+            format!(
+                "the index dropped it {ago} ago, when the engine replayed its whole history, in which it is not held"
+            )
         }
         ClearCause::Service => {
             format!("the index dropped it {ago} ago: the rank was unregistered, or its state was invalid")

@@ -334,6 +334,27 @@ fn blocks_that_an_engine_removed_below_held_ones_are_not_held_after_a_rebuild_fr
     assert_eq!(found(&late), [json!(12), json!(5)]);
 }
 
+/// Later blocks inherit the salt of a block that their engine has removed.
+#[test]
+fn a_removed_block_below_held_ones_leaves_its_salt_to_a_replica() {
+    let survivor = Service::start();
+    let engine = Engine::registered(&survivor, json!(1), 0, &json!({}));
+    let keys = vec![Some(vec![ExtraKey::Text("s")]), None, None];
+    let salted = BlockStored { extra_keys: Some(keys), ..store(None, &[1, 2, 3]) };
+    engine.say(&survivor, 0, &[EngineEvent::Stored(salted), removed(&[2])]);
+    let started = Service::from_peer(&survivor.url(""));
+    assert!(engine.publisher.wait_for_subscriber(PATIENCE).expect("a socket"), "no listener subscribes");
+    let payload = encode_batch(0.5, &[stored(Some(2), &[4]), stored(Some(1), &[2])], None, Encoding::Map);
+    engine.publisher.publish(1, &payload).expect("published");
+    for service in [&survivor, &started] {
+        engine.wait(service, "the next message", |listener| listener["last_seq"] == json!(1));
+        let query = json!({ "model_name": "m", "token_ids": tokens(&[1, 2, 4]), "cache_salt": "s" });
+        let (_, answer) = service.post("/query", &query);
+        assert_eq!(answer["instances"]["1"]["longest_matched"], json!(12), "{answer}");
+        assert_eq!(answer["instances"]["1"]["trust"], json!("exact"), "{answer}");
+    }
+}
+
 #[test]
 fn a_peer_that_has_missed_the_last_message_as_well_ends_no_doubt() {
     let (peer, replica) = (Service::start(), checking());

@@ -153,7 +153,7 @@ impl Content {
                 }
                 for (parent, block) in linked(*parent, blocks) {
                     match copies {
-                        0 => content.push(rank, ("kept", parent, block)),
+                        0 => content.push(rank, ("kept", parent, block, dump.salts.get(&block.sequence))),
                         _ => content.push_held(rank, *tier, *copies, parent, block, salt_of(&block)),
                     }
                 }
@@ -242,7 +242,7 @@ impl DumpSink for Content {
             }
             DumpEntry::Kept(kept) => {
                 for (parent, block) in linked(kept.parent, &kept.blocks) {
-                    self.push(rank, ("kept", parent, block));
+                    self.push(rank, ("kept", parent, block, kept.salt.as_ref()));
                 }
             }
             DumpEntry::Secondary(stored) => {

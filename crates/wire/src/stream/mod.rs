@@ -199,7 +199,9 @@ impl<P: AsRef<[u8]>> Stream<P> {
     pub fn wakes_at(&self) -> Option<Instant> {
         match &self.phase {
             Phase::Held(_) => None,
-            Phase::Delivering if self.options.replay != Replay::Available || self.connection == Connection::Down => None,
+            Phase::Delivering if self.options.replay != Replay::Available || self.connection == Connection::Down => {
+                None
+            }
             Phase::Delivering => {
                 let tail = self.tail_repair_at.filter(|_| self.lost_tail.is_some());
                 [tail, self.history_due_at()].into_iter().flatten().min()
