@@ -1,7 +1,7 @@
 """A router without a service: follows the engines itself, and prints the engine for each prompt.
 
-    pip install flash-indexer-native pyzmq
-    python router.py --block-size 16 1=tcp://gpu-1:5557,tcp://gpu-1:6557 2=tcp://gpu-2:5557
+    pip install target/wheels/flash_indexer_native-*.whl pyzmq
+    python clients/python-native/examples/router.py --block-size 16 1=tcp://gpu-1:5557,tcp://gpu-1:6557 2=tcp://gpu-2:5557
 
 An engine is its number, the endpoint of its events, and of its replays if it has one (vLLM's `replay_endpoint`).
 Prompts are lines of token ids on the standard input. One thread follows the engines; queries run beside it.

@@ -1,7 +1,7 @@
 """A router for OpenAI-style back ends: sends each chat to the engine that has computed most of it.
 
-    pip install flash-indexer starlette uvicorn
-    python router.py --indexer http://127.0.0.1:8090 gpu-1=http://gpu-1:8000 gpu-2=http://gpu-2:8000
+    pip install ./clients/python starlette uvicorn
+    python clients/python/examples/router.py --indexer http://127.0.0.1:8090 gpu-1=http://gpu-1:8000 gpu-2=http://gpu-2:8000
 
 The service knows the engines under the same names (`register`) and has the model's tokenizer (`--tokenizer-dir`). An
 engine's score is the number of prompt blocks that it need not compute. The router subtracts the requests that it has

@@ -23,6 +23,8 @@ const app = {
   /** Ranks of all instances, with rates since the previous poll. */
   ranks: [],
   models: [],
+  /** Whether the service has answered with its ranks, so that none is a fact. */
+  isRead: false,
   /** Opens a view; `given` goes to its `take`. */
   open(name, given) {
     location.hash = name;
@@ -34,7 +36,7 @@ const app = {
 let current;
 
 function show(name) {
-  const view = VIEWS[name] ?? fleet;
+  const view = VIEWS[name];
   if (current === view) return;
   current?.hide?.();
   showTip("");
@@ -92,11 +94,12 @@ async function poll() {
       const now = performance.now();
       const before = new Map(app.ranks.map((rank) => [rank.key, rank]));
       app.ranks = ranksOf(workers, before, polledAt > 0 ? (now - polledAt) / 1000 : 0);
+      recordActivity(app.ranks, polledAt, now);
       polledAt = now;
       const models = new Map(workers.map(({ model_name, tenant_id }) =>
         [JSON.stringify([model_name, tenant_id]), { model_name, tenant_id }]));
       app.models = [...models.values()];
-      recordActivity(app.ranks);
+      app.isRead = true;
       report(null);
       current?.update?.(app);
     } catch (error) {
@@ -161,9 +164,23 @@ dialog.addEventListener("close", () => {
   if (dialog.returnValue === "save" || dialog.returnValue === "forget") location.reload();
 });
 
-addEventListener("hashchange", () => show(location.hash.slice(1)));
+// The skip link's target is no view, so the address keeps its name.
+document.querySelector(".skip").addEventListener("click", (event) => {
+  event.preventDefault();
+  main.focus();
+});
+
+/** Shows the view that the address names, or Fleet. An unknown name leaves the view, and the address gets its name again. */
+function follow() {
+  const name = location.hash.slice(1) || "fleet";
+  if (Object.hasOwn(VIEWS, name)) return show(name);
+  if (!current) show("fleet");
+  history.replaceState(null, "", `#${Object.keys(VIEWS).find((known) => VIEWS[known] === current)}`);
+}
+
+addEventListener("hashchange", follow);
 addEventListener("resize", () => current?.repaint?.(app));
-show(location.hash.slice(1) || "fleet");
+follow();
 poll();
 
 // For tests, and for people at the console.

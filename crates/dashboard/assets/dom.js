@@ -88,6 +88,14 @@ export function modelSelect(label) {
   };
 }
 
+const code = (text) => el("code", {}, text);
+
+/** What an operator can do whose service has no engine. */
+export const noEngine = () => [
+  "No engine is registered. Register one with ", code("POST /register"), ", name a discovery source (", code("serve --discovery-kubernetes"), ", ", code("--discovery-dns"), ", ",
+  code("--discovery-file"), "), or start ", code("serve --demo"), " for simulated engines.",
+];
+
 const tip = el("div", { class: "tip", hidden: true, role: "tooltip" });
 
 /** Shows a text beside the pointer; hides it without one. */

@@ -1,6 +1,6 @@
 // Fleet: every rank, its blocks, its trust and why.
 
-import { TIERS, TIER_NAMES, compareNames, duration, el, pill, plural, rate, setText, short, tierLegend, whole } from "./dom.js";
+import { TIERS, TIER_NAMES, compareNames, duration, el, noEngine, pill, plural, rate, setText, short, tierLegend, whole } from "./dom.js";
 
 const ROW_PX = 38;
 /** Rows drawn above and below the visible ones. */
@@ -12,10 +12,10 @@ const ago = (rank) => rank.listener.last_event_ms_ago;
 
 /** Columns: name, width, value to sort by, and content of a cell. Those with a `narrow` width are shown on a phone. */
 const COLUMNS = [
-  { id: "instance", name: "Instance", width: "minmax(90px, 1.5fr)", narrow: "minmax(56px, 1fr)", by: (r) => r.instance, show: (r) => el("b", { title: r.instance }, r.instance) },
+  { id: "instance", name: "Instance", width: "minmax(90px, 1.5fr)", narrow: "minmax(52px, 1fr)", by: (r) => r.instance, show: (r) => el("b", { title: r.instance }, r.instance) },
   { id: "rank", name: "Rank", width: "40px", narrow: "38px", number: true, by: (r) => r.rank, show: (r) => String(r.rank) },
   { id: "model", name: "Model", width: "minmax(80px, 1.2fr)", by: (r) => `${r.model}\u0000${r.tenant}`, show: (r) => (r.tenant === "default" ? r.model : `${r.model} · ${r.tenant}`) },
-  { id: "trust", name: "Trust", width: "96px", narrow: "88px", by: (r) => TRUST_ORDER[r.trust] ?? 9, show: (r) => pill(r.trust) },
+  { id: "trust", name: "Trust", width: "116px", narrow: "96px", by: (r) => TRUST_ORDER[r.trust] ?? 9, show: (r) => pill(r.trust) },
   { id: "blocks", name: "Blocks", width: "minmax(66px, 1fr)", narrow: "62px", number: true, down: true, by: (r) => r.total, show: blocksCell },
   ...TIERS.map((tier) => ({ id: tier, name: TIER_NAMES[tier], width: "66px", number: true, down: true, tier, by: (r) => r.listener.blocks[tier], show: (r) => short(r.listener.blocks[tier]) })),
   { id: "lag", name: "Lag", width: "56px", number: true, down: true, by: (r) => r.lag, show: (r) => short(r.lag) },
@@ -68,6 +68,7 @@ export const fleet = {
     this.sizer = el("div", { class: "sizer" });
     this.scroll = el("div", { class: "scroll", role: "rowgroup", onscroll: () => this.draw(), onkeydown: (event) => this.key(event) }, this.sizer);
     this.grid = el("div", { class: "grid", role: "grid", "aria-label": "Ranks" }, this.head, this.scroll);
+    this.none = el("p", { class: "panel", hidden: true }, noEngine());
     this.detail = el("dialog", { "aria-label": "Rank", onclick: (event) => event.target === this.detail && this.detail.close() });
     this.lines = new Map();
     this.rows = [];
@@ -75,11 +76,13 @@ export const fleet = {
       el("div", { class: "cards" }, card("instances", "instances"), card("ranks", "ranks"), card("exact", "of ranks exact"), card("blocks", "blocks held"), card("events", "events/s"), card("lag", "messages behind")),
       el("div", { class: "row" }, el("label", { class: "wide" }, "Search", this.search), this.filters),
       el("div", { class: "row" }, this.shown, el("span", { class: "grow" }), (this.legend = el("div", {}))),
-      this.grid, this.detail);
+      this.none, this.grid, this.detail);
   },
 
   update(app) {
     const { ranks } = app;
+    this.none.hidden = !app.isRead || ranks.length > 0;
+    this.grid.hidden = !this.none.hidden;
     largest = ranks.reduce((most, rank) => Math.max(most, rank.total), 1);
     const sum = (value) => ranks.reduce((total, rank) => total + value(rank), 0);
     const exact = ranks.filter((rank) => rank.trust === "exact").length;
@@ -128,6 +131,8 @@ export const fleet = {
     }
     this.grid.setAttribute("aria-rowcount", this.rows.length + 1);
     this.sizer.style.height = `${this.rows.length * ROW_PX}px`;
+    // Columns of the head end where those of the rows do.
+    this.head.style.scrollbarGutter = this.scroll.scrollHeight > this.scroll.clientHeight ? "stable" : "auto";
     this.draw(true);
   },
 

@@ -2,9 +2,10 @@
 
 import { colour, compareNames, el, fitted, plural, rate, setText, showTip, whole } from "./dom.js";
 
-/** Columns of the ring, and time of each. */
+/** Columns that are drawn, and time of each. The ring has one more: the column that is not over yet. */
 const COLUMNS = 150;
 const COLUMN_MS = 2000;
+const RING = COLUMNS + 1;
 /** Ranks that are recorded, and ranks on a page. */
 const RANKS_MAX = 8192;
 const PAGE_ROWS = 40;
@@ -14,30 +15,40 @@ const AXIS_PX = 22;
 
 /** By rank, the blocks stored and removed in each column; the column of a time is its number modulo the ring. */
 const rings = new Map();
-let newest = 0;
-let begun = 0;
+/** The last column that is over, and the column of the first poll. */
+let newest = -1;
+let begun = -1;
 
-/** Adds what each rank stored and removed since the previous poll. */
-export function recordActivity(ranks) {
-  const column = Math.floor(Date.now() / COLUMN_MS);
-  if (newest === 0) begun = column;
-  // Columns without a poll are empty.
-  for (let empty = Math.max(newest + 1, column - COLUMNS + 1); empty <= column; empty += 1) {
-    for (const ring of rings.values()) ring.stored[empty % COLUMNS] = ring.removed[empty % COLUMNS] = 0;
+/**
+ * Adds what each rank stored and removed between two times in milliseconds: the previous poll and this one. Nothing is known of
+ * the time between, so each column gets the share of its part of that time.
+ */
+export function recordActivity(ranks, since, now) {
+  const column = Math.floor(now / COLUMN_MS);
+  if (begun < 0) begun = column;
+  for (let empty = Math.max(newest + 2, column - COLUMNS); empty <= column; empty += 1) {
+    for (const ring of rings.values()) ring.stored[empty % RING] = ring.removed[empty % RING] = 0;
   }
-  newest = column;
+  newest = column - 1;
+  const parts = [];
+  for (let at = Math.max(Math.floor(since / COLUMN_MS), column - COLUMNS); at <= column; at += 1) {
+    const covered = Math.min(now, (at + 1) * COLUMN_MS) - Math.max(since, at * COLUMN_MS);
+    parts.push([at % RING, covered / (now - since)]);
+  }
   const present = new Set();
   for (const rank of ranks) {
     let ring = rings.get(rank.key);
     if (!ring && rings.size < RANKS_MAX) {
-      ring = { rank, stored: new Uint32Array(COLUMNS), removed: new Uint32Array(COLUMNS) };
+      ring = { rank, stored: new Float32Array(RING), removed: new Float32Array(RING) };
       rings.set(rank.key, ring);
     }
     if (!ring) continue;
     present.add(rank.key);
     ring.rank = rank;
-    ring.stored[column % COLUMNS] += rank.stored;
-    ring.removed[column % COLUMNS] += rank.removed;
+    for (const [at, part] of parts) {
+      ring.stored[at] += rank.stored * part;
+      ring.removed[at] += rank.removed * part;
+    }
   }
   for (const key of rings.keys()) if (!present.has(key)) rings.delete(key);
 }
@@ -62,7 +73,7 @@ export const heat = {
       el("div", { class: "panel heat" },
         el("div", { class: "legend" }, el("span", {}, el("i", { class: "stored" }), "stored"), el("span", {}, el("i", { class: "removed" }), "removed"), this.most),
         this.canvas),
-      el("p", { class: "muted small" }, `Blocks in each ${COLUMN_MS / 1000} seconds, on a logarithmic scale; the upper half of a row has stores, the lower half removals. This tab records the last ${(COLUMNS * COLUMN_MS) / 60000} minutes of at most ${whole(RANKS_MAX)} ranks while it is in sight.`),
+      el("p", { class: "muted small" }, `Blocks in each ${COLUMN_MS / 1000} seconds, on a logarithmic scale; the upper half of a row has stores, the lower half removals. This tab records the last ${(COLUMNS * COLUMN_MS) / 60000} minutes of at most ${whole(RANKS_MAX)} ranks. What happened between two polls, or while the tab was out of sight, is spread evenly over that time.`),
       el("details", { class: "panel" }, el("summary", {}, "As a table"),
         el("table", {}, el("thead", {}, el("tr", {}, ["Rank", "Stored", "Removed"].map((name, at) => el("th", { class: at > 0 && "number" }, name)))), this.table)));
   },
@@ -102,7 +113,7 @@ export const heat = {
     this.label = label;
     const [text, empty, stored, removed] = ["muted", "raised", "stored", "removed"].map(colour);
     const most = this.rows.reduce((top, { ring }) => Math.max(top, ...ring.stored, ...ring.removed), 1);
-    setText(this.most, `full colour: ${plural(most, "block")}, ${rate((most * 1000) / COLUMN_MS)}/s`);
+    setText(this.most, `full colour: ${plural(Math.round(most), "block")}, ${rate((most * 1000) / COLUMN_MS)}/s`);
     context.font = "12px system-ui, sans-serif";
     const half = (ROW_PX - 4) / 2;
     this.rows.forEach(({ ring, name }, at) => {
@@ -118,7 +129,7 @@ export const heat = {
       [[ring.stored, stored, top + 1], [ring.removed, removed, top + 1 + half]].forEach(([values, fill, y]) => {
         context.fillStyle = fill;
         for (let column = 0; column < COLUMNS; column += 1) {
-          const value = values[(newest + 1 + column) % COLUMNS];
+          const value = values[(newest - COLUMNS + 1 + column + RING) % RING];
           if (value === 0) continue;
           context.globalAlpha = 0.18 + 0.82 * (Math.log1p(value) / Math.log1p(most));
           context.fillRect(label + column * this.cell, y, Math.ceil(this.cell), half);
@@ -144,6 +155,6 @@ export const heat = {
     const at = newest - COLUMNS + 1 + column;
     if (at < begun) return showTip(`${row.name}\nbefore this tab was opened`, event.clientX, event.clientY);
     const seconds = ((newest - at) * COLUMN_MS) / 1000;
-    showTip(`${row.name}, ${seconds} s ago\nstored ${whole(row.ring.stored[at % COLUMNS])}, removed ${whole(row.ring.removed[at % COLUMNS])}`, event.clientX, event.clientY);
+    showTip(`${row.name}, ${seconds} s ago\nstored ${whole(row.ring.stored[at % RING])}, removed ${whole(row.ring.removed[at % RING])}`, event.clientX, event.clientY);
   },
 };

@@ -1,7 +1,7 @@
 // Prefixes: the largest shared prefixes of a model, from its dump.
 
 import { ApiError, lines } from "./api.js";
-import { el, modelSelect, plural, setText, short, showTip, svg, whole } from "./dom.js";
+import { el, modelSelect, noEngine, plural, setText, short, showTip, svg, whole } from "./dom.js";
 
 /** Blocks that are read of a dump, over all ranks. */
 const BLOCKS_MAX = 300_000;
@@ -110,7 +110,8 @@ export const prefixes = {
         this.flame, this.crumbs),
       this.detail,
       el("div", { class: "panel" }, el("h2", {}, "Largest shared prefixes"),
-        el("div", { class: "scroll-x" }, el("table", {}, el("thead", {}, el("tr", {}, ["Blocks", "Tokens", "Holders", "Shared blocks", ""].map((name, at) => el("th", { class: at < 4 && "number" }, name)))), this.list))));
+        el("p", { class: "muted small" }, "Shared blocks are those that the holders after the first have again: blocks × (holders − 1)."),
+        el("div", { class: "scroll-x" }, el("table", {}, el("thead", {}, el("tr", {}, ["", "Blocks", "Tokens", "Holders", "Shared blocks", "Last local hash"].map((name, at) => el("th", { class: at > 0 && "number" }, name)))), this.list))));
     return el("section", { "aria-label": "Prefixes" },
       el("div", { class: "row" }, this.model.element, this.button, this.status),
       el("p", { class: "muted small" }, `This reads /dump, which needs the scope admin; writers hand out each rank in bounded parts. At most ${whole(BLOCKS_MAX)} blocks are read. The index has hashes, no text.`),
@@ -123,7 +124,7 @@ export const prefixes = {
 
   async read() {
     const model = this.model.value();
-    if (model === null) return setText(this.status, "No model is registered.");
+    if (model === null) return this.status.replaceChildren(...noEngine());
     this.button.disabled = true;
     this.status.className = "muted small";
     try {
@@ -151,9 +152,10 @@ export const prefixes = {
     const shared = (run) => depthOf(run) * (run.holders.length - 1);
     const found = all.filter((run) => run.holders.length > 1).sort((a, b) => shared(b) - shared(a)).slice(0, LISTED_MAX);
     this.list.replaceChildren(...found.map((run) => el("tr", {},
+      el("td", {}, el("button", { type: "button", onclick: () => this.choose(run) }, "Show")),
       [depthOf(run), depthOf(run) * this.blockSize, run.holders.length, shared(run)].map((value) => el("td", { class: "number" }, whole(value))),
-      el("td", {}, el("button", { type: "button", onclick: () => this.choose(run) }, "Show")))));
-    if (found.length === 0) this.list.append(el("tr", {}, el("td", { colspan: 5, class: "muted" }, "No two ranks hold the same prefix.")));
+      el("td", { class: "number mono" }, run.hashes.at(-1)))));
+    if (found.length === 0) this.list.append(el("tr", {}, el("td", { colspan: 6, class: "muted" }, "No two ranks hold the same prefix.")));
   },
 
   choose(run) {

@@ -1,7 +1,7 @@
 // Query: where the instances hold a prompt, and why each match ends.
 
 import { ApiError, post } from "./api.js";
-import { TIER_NAMES, compareNames, el, modelSelect, pill, plural, setText, tierLegend, whole } from "./dom.js";
+import { TIER_NAMES, compareNames, el, modelSelect, noEngine, pill, plural, setText, tierLegend, whole } from "./dom.js";
 
 /** Instances whose matches are drawn. */
 const SHOWN_MAX = 50;
@@ -9,18 +9,26 @@ const SHOWN_MAX = 50;
 const EXPLAINED_MAX = 32;
 const ENDS = { device: "gpu", host_pinned: "cpu", disk: "disk", external: "longest_matched" };
 
+const TOKEN_MAX = 2n ** 32n - 1n;
+/** Engines write a local hash with or without a sign. */
+const HASH_MIN = -(2n ** 63n);
+const HASH_MAX = 2n ** 64n - 1n;
+
 /** The whole numbers of a text, as texts, with any separators; `0x` numbers too. */
-function numbers(text) {
+function numbers(text, least, most) {
   const found = text.split(/[\s,;[\]]+/).filter(Boolean);
-  const wrong = found.find((number) => !/^-?(0[xX][0-9a-fA-F]+|\d+)$/.test(number));
-  if (wrong !== undefined) throw new ApiError(0, `"${wrong}" is not a whole number`);
+  for (const number of found) {
+    if (!/^(-?\d+|0[xX][0-9a-fA-F]+)$/.test(number)) throw new ApiError(0, `"${number}" is not a whole number`);
+    const value = BigInt(number);
+    if (value < least || value > most) throw new ApiError(0, `"${number}" is not between ${least} and ${most}`);
+  }
   return found;
 }
 
 const FORMS = {
   text: { hint: "The text of a prompt. The service needs a tokenizer for the model.", read: (text) => ({ prompt: text }) },
-  tokens: { hint: "Token ids, separated by commas or spaces. A partial last block never counts.", read: (text) => ({ token_ids: numbers(text).map(Number) }) },
-  hashes: { hint: "Local hashes of the prompt's blocks, decimal or 0x, separated by commas or spaces.", read: (text) => ({ block_hashes: numbers(text) }) },
+  tokens: { hint: "Token ids, separated by commas or spaces. A partial last block never counts.", read: (text) => ({ token_ids: numbers(text, 0n, TOKEN_MAX).map(Number) }) },
+  hashes: { hint: "Local hashes of the prompt's blocks, decimal or 0x, separated by commas or spaces.", read: (text) => ({ block_hashes: numbers(text, HASH_MIN, HASH_MAX) }) },
 };
 
 export const query = {
@@ -35,7 +43,8 @@ export const query = {
     this.button = el("button", { class: "primary" }, "Query");
     this.summary = el("p", { role: "status" });
     this.results = el("div", {});
-    this.panel = el("div", { class: "panel", hidden: true }, this.summary, tierLegend(), this.results);
+    this.legend = tierLegend();
+    this.panel = el("div", { class: "panel", hidden: true }, this.summary, this.legend, this.results);
     const onsubmit = (event) => {
       event.preventDefault();
       this.run(app);
@@ -76,9 +85,10 @@ export const query = {
     setText(this.summary, "querying");
     this.summary.className = "";
     this.results.replaceChildren();
+    this.legend.hidden = true;
     try {
       const model = this.model.value();
-      if (model === null) throw new ApiError(0, "no model is registered");
+      if (model === null) return this.summary.replaceChildren(...noEngine());
       let prompt = FORMS[this.form.value].read(this.text.value);
       const scope = { ...model, lora_name: this.adapter.value || null, cache_salt: this.salt.value || null };
       if ("prompt" in prompt) {
@@ -108,6 +118,7 @@ export const query = {
       (best > 0 ? `The deepest match has ${plural(best, "token")}.` : "No instance holds a prefix."));
     const shown = found.slice(0, SHOWN_MAX).map(({ instance, match }) => this.match(instance, match, blocks, blockSize));
     this.results.replaceChildren(...shown.map(({ element }) => element));
+    this.legend.hidden = this.results.querySelector(".track i") === null;
     if (found.length > SHOWN_MAX) this.results.append(el("p", { class: "muted" }, `${whole(found.length - SHOWN_MAX)} further instances hold no more.`));
 
     const explain = async (instance_id) => post("explain?hashes=string", { ...scope, ...prompt, instance_id }, signal);

@@ -32,6 +32,38 @@ def test_names_of_users_are_shown_as_text(laptop: Page) -> None:
     assert service.stop() == 0
 
 
+def test_a_service_without_engines_says_what_to_do(page: Page) -> None:
+    service = Service()
+    page.open(service)
+    page.until(lambda: "POST /register" in page.text("main"), "the next step")
+    page.shoot("empty-fleet")
+    for view, button in [("query", "Query"), ("prefixes", "Read the index")]:
+        page.view(view)
+        if view == "query":
+            page.find("textarea").send_keys("1")
+        page.click_button(button)
+        page.until(lambda: "POST /register" in page.text("main [role=status]"), "the next step")
+        page.shoot(f"empty-{view}")
+    page.check()
+    assert service.stop() == 0
+
+
+def test_each_trust_state_has_its_room(page: Page) -> None:
+    service = Service()
+    service.post("/register", {"instance_id": "pod", "model_name": "m", "block_size": 16, "events": "none"})
+    page.open(service)
+    page.until(lambda: page.texts(".line .pill") == ["approximate"], "the rank")
+    page.shoot("approximate")
+    cut = """return [...document.querySelectorAll('.line > *')]
+        .filter((it) => it.scrollWidth > it.clientWidth).map((it) => it.innerText)"""
+    assert page.run(cut) == []
+    # Rows reach the edge of the table, also without a scroll bar.
+    widths = "return ['.line', '.grid .scroll'].map((it) => document.querySelector(it).getBoundingClientRect().width)"
+    assert len(set(page.run(widths))) == 1
+    page.check()
+    assert service.stop() == 0
+
+
 def test_a_large_fleet_draws_only_the_rows_in_sight(laptop: Page) -> None:
     service = Service()
     for number in range(MANY):

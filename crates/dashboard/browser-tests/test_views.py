@@ -108,6 +108,12 @@ def test_query(page: Page, demo: Service) -> None:
     page.click_button("Query")
     page.until(lambda: '"three" is not a whole number' in page.text("main .problem"), "the error")
     prompt.send_keys(Keys.CONTROL, "a")
+    prompt.send_keys("1 99999999999")
+    page.click_button("Query")
+    refused = '"99999999999" is not between 0 and 4294967295'
+    page.until(lambda: refused in page.text("main .problem"), "the number that is no token")
+    assert "Device" not in page.text("main"), "a legend without bars"
+    prompt.send_keys(Keys.CONTROL, "a")
     prompt.send_keys(" ".join(str(token) for token in range(40)))
     page.click_button("Query")
     answer = "40 tokens, 2 whole blocks of 16. No instance holds a prefix."
@@ -141,6 +147,34 @@ def test_heat_map(page: Page, demo: Service) -> None:
     page.click("summary")
     page.shoot("heat")
     page.check()
+
+
+def test_the_heat_map_spreads_what_a_late_poll_found(page: Page, demo: Service) -> None:
+    page.open(demo, "heat")
+    # Each poll takes longer than a column.
+    page.run("""const real = fetch;
+        window.fetch = async (path, ...rest) => {
+            if (path === 'workers') await new Promise((done) => setTimeout(done, 700));
+            return real(path, ...rest);
+        }""")
+    texts = """const canvas = document.querySelector('canvas');
+        const { left, top, right } = canvas.getBoundingClientRect();
+        const found = [];
+        for (let x = right - 1; x > left; x -= 1) {
+            canvas.dispatchEvent(new PointerEvent('pointermove', { clientX: x, clientY: top + 5 }));
+            const text = document.querySelector('.tip').textContent;
+            if (text && text !== found.at(-1)) found.push(text);
+        }
+        return found"""
+
+    def stored() -> list[int]:
+        """Blocks of the first row in each column, from the newest to the column of the first poll."""
+        columns = [re.search(r"stored ([\d,]+)", text) for text in page.run(texts)]
+        return [int(column[1].replace(",", "")) for column in columns if column][:-1]
+
+    columns = page.until(lambda: len(found := stored()) > 8 and found, "columns")
+    # The simulated engines have much the same to do all the time.
+    assert min(columns[:-2]) > 0.4 * max(columns), columns
 
 
 def test_prefixes_lead_to_their_query(page: Page, demo: Service) -> None:
@@ -201,8 +235,14 @@ def test_the_theme_and_the_keyboard(page: Page, demo: Service) -> None:
     assert page.driver.switch_to.active_element.text == "Live"
     page.press(Keys.ENTER)
     page.until(lambda: page.all(".chart"), "the view")
+    page.find(".skip").send_keys(Keys.ENTER)
+    assert page.driver.switch_to.active_element.get_attribute("id") == "main"
     page.driver.back()
     page.until(lambda: page.all(".grid"), "the view before")
+    page.view("live")
+    page.run("location.hash = 'nothing'")
+    page.until(lambda: page.driver.current_url.endswith("#live"), "the address of the view")
+    assert page.all(".chart"), "the view stays"
     # Everything comes from the service itself.
     hosts = page.run("return performance.getEntriesByType('resource').map((it) => new URL(it.name).origin)")
     assert set(hosts) == {demo.url}

@@ -133,7 +133,8 @@ fn print_blocks(of: &str, difference: &BlockDifference, blocks_shown: usize) {
         if !blocks.is_empty() {
             let shown: Vec<String> = blocks.iter().take(blocks_shown).map(ToString::to_string).collect();
             let more = if blocks.len() > shown.len() { ", …" } else { "" };
-            println!("  {} blocks {of}{what}: {}{more}", blocks.len(), shown.join(", "));
+            let noun = if blocks.len() == 1 { "block" } else { "blocks" };
+            println!("  {} {noun} {of}{what}: {}{more}", blocks.len(), shown.join(", "));
         }
     }
 }

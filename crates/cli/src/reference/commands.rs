@@ -14,7 +14,8 @@ pub(super) fn page() -> String {
     let mut page = head("Commands and options", "the program's parser");
     page.push_str(
         "\nA program that is built with the feature `hub` also has `serve --tokenizer-hub` and its options, which its help lists. The \
-         sections of [Operations](../operations.md) say when to use an option.\n",
+         sections of [Operations](../operations.md) say when to use an option. Below an option are its default and the environment \
+         variable that has the same effect.\n",
     );
     let mut program = Arguments::command();
     program.build();
@@ -37,7 +38,7 @@ fn add_command(page: &mut String, command: &Command, before: &str) {
     }
     let mut args = command.get_arguments().filter(|arg| is_listed(arg)).peekable();
     if args.peek().is_some() {
-        page.push_str("\n| option | default | variable | meaning |\n|---|---|---|---|\n");
+        page.push_str("\n| option | meaning |\n|---|---|\n");
     }
     args.for_each(|arg| add_option(page, arg));
     for inner in command.get_subcommands() {
@@ -59,9 +60,9 @@ fn add_option(page: &mut String, arg: &Arg) {
         None => value,
     };
     let defaults: Vec<_> = arg.get_default_values().iter().map(|value| value.to_string_lossy()).collect();
-    let default = if takes_value && !defaults.is_empty() { format!("`{}`", defaults.join(",")) } else { String::new() };
-    let variable = arg.get_env().map(|name| format!("`{}`", name.to_string_lossy())).unwrap_or_default();
+    let default = (takes_value && !defaults.is_empty()).then(|| format!("<br>default `{}`", cell(&defaults.join(","))));
+    let variable = arg.get_env().map(|name| format!("<br>`{}`", name.to_string_lossy()));
     let help = arg.get_long_help().or(arg.get_help()).map(ToString::to_string).unwrap_or_default();
-    writeln!(page, "| `{}` | {} | {variable} | {} |", cell(&name), cell(&default), cell(&help))
-        .expect("a string takes all text");
+    let (default, variable) = (default.unwrap_or_default(), variable.unwrap_or_default());
+    writeln!(page, "| `{}`{default}{variable} | {} |", cell(&name), cell(&help)).expect("a string takes all text");
 }

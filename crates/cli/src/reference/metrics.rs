@@ -16,7 +16,7 @@ pub(super) fn page() -> String {
          \n\
          An alias that begins with `dynamo_kvindexer_` needs `serve --compat-metrics`, and may have fewer labels. The others stay until 1.0.\n\
          \n\
-         | metric | type | labels | meaning | aliases |\n|---|---|---|---|---|\n",
+         | metric | labels | meaning |\n|---|---|---|\n",
     );
     let valued: BTreeSet<_> =
         describe_labels(described_labels()).iter().map(|values| (values.metric, values.label)).collect();
@@ -26,8 +26,8 @@ pub(super) fn page() -> String {
             false => format!("`{label}`"),
         });
         let labels = labels.collect::<Vec<_>>().join(", ");
-        let aliases = aliases.iter().map(|alias| format!("`{alias}`")).collect::<Vec<_>>().join(", ");
-        writeln!(page, "| `{name}` | {kind} | {labels} | {} | {aliases} |", cell(&help))
+        let aliases: String = aliases.iter().map(|alias| format!("<br>alias `{alias}`")).collect();
+        writeln!(page, "| `{name}`<br>{kind}{aliases} | {labels} | {} |", cell(&help))
             .expect("a string takes all text");
     }
     page

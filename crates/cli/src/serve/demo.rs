@@ -84,6 +84,7 @@ struct DemoEngine {
 /// Counters of the demo's threads since the last row.
 #[derive(Default)]
 struct DemoCounters {
+    /// Times of queries by tokens inside the process: hashing the prompt, searching the index, making the answer.
     query_ns: Mutex<Vec<u64>>,
 }
 

@@ -71,7 +71,7 @@ fn a_dump_is_saved_and_compared() {
     let output = run(&["diff", path(&plain), path(&changed)]);
     let shown = text(&output.stdout);
     assert_eq!(output.status.code(), Some(1), "{shown}{}", text(&output.stderr));
-    assert!(shown.contains("1 blocks only in A: device "), "{shown}");
+    assert!(shown.contains("1 block only in A: device "), "{shown}");
     assert!(shown.contains("\n1 of 2 ranks differ\n"), "{shown}");
     drop(engines);
 }
@@ -141,8 +141,8 @@ fn diff_lists_differences_of_one_cache_group() {
     let output = run(&["diff", path(&a), path(&b)]);
     let shown = text(&output.stdout);
     assert_eq!(output.status.code(), Some(1), "{shown}{}", text(&output.stderr));
-    assert!(shown.contains("1 blocks of cache group 4 only in A: device 11\n"), "{shown}");
-    assert!(shown.contains("1 blocks of cache group 4 only in B: device 13\n"), "{shown}");
+    assert!(shown.contains("1 block of cache group 4 only in A: device 11\n"), "{shown}");
+    assert!(shown.contains("1 block of cache group 4 only in B: device 13\n"), "{shown}");
 }
 
 #[test]
@@ -156,7 +156,7 @@ fn diff_compares_hybrid_services_by_cache_group() {
     let other = run(&["diff", &a.url, &c.url]);
     let shown = text(&other.stdout);
     assert_eq!(other.status.code(), Some(1), "{shown}{}", text(&other.stderr));
-    assert!(shown.contains("1 blocks of cache group 0 only in A: device 2\n"), "{shown}");
+    assert!(shown.contains("1 block of cache group 0 only in A: device 2\n"), "{shown}");
     assert!(!shown.contains("only in B"), "{shown}");
     let query = json!({ "model_name": "m", "token_ids": [1, 0, 2, 0, 3, 0, 7] });
     let score = |serve: &Serve| -> Value { serve.post("/query", &query).1["scores"]["1"]["0"].clone() };

@@ -111,6 +111,7 @@ const TREATMENTS: &[(&str, Treatment)] = &[
     ("target/fuzz/*/release/stream_histories", NotRun("scripts/fuzz builds it")),
     ("python3 -m venv .venv", NotRun("scripts/test-python makes one")),
     (".venv/bin/pip install ./clients/python", NotRun("scripts/test-python does it")),
+    ("pip install ./clients/python", NotRun("scripts/test-python does it")),
     (".venv/bin/python clients/python/examples/first_score.py", NotRun("clients/python/tests/test_readme.py runs it")),
     ("vllm serve", GPU),
     ("python -m sglang.launch_server", GPU),
