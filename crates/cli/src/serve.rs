@@ -23,8 +23,8 @@ use flash_indexer_core::DpRank;
 use flash_indexer_core::hashing::BlockSize;
 use flash_indexer_core::run::{RunIndex, RunLimits};
 use flash_indexer_server::{
-    EngineNetwork, EngineNetworks, EngineTemplate, IndexerOptions, InstanceId, MetricNames, ModelKey, PeerUrl,
-    Registration, Server, ServerOptions, SnapshotOptions, TierWeights,
+    EngineNetwork, EngineNetworks, EngineTemplate, IndexerOptions, InstanceId, ListenerOptions, MetricNames, ModelKey,
+    PeerUrl, Registration, Server, ServerOptions, SnapshotOptions, TierWeights,
 };
 use tracing::{debug, info, warn};
 
@@ -402,10 +402,15 @@ impl ServeArguments {
         let instance = InstanceId::parse(instance).with_context(|| format!("--workers {worker:?}"))?;
         let model = ModelKey::new(self.model_name().to_owned(), Some(self.tenant_id.clone()));
         Ok(Registration {
+            instance,
             dp_rank: DpRank(dp_rank),
-            replay_endpoint: replay.map(str::to_owned),
-            extra_keys,
-            ..Registration::new(instance, model, endpoint, block_size)
+            model,
+            block_size,
+            options: ListenerOptions {
+                replay_endpoint: replay.map(str::to_owned),
+                extra_keys,
+                ..ListenerOptions::new(endpoint)
+            },
         })
     }
 }

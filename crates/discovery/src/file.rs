@@ -8,9 +8,7 @@ use flash_indexer_core::DpRank;
 use flash_indexer_core::hashing::BlockSize;
 use flash_indexer_types::endpoints::{EndpointError, check_endpoint};
 use flash_indexer_types::names::shorten;
-use flash_indexer_types::{
-    EngineKind, GivenInstanceId, InstanceId, ModelKey, RankId, Registration, Removal, SharedCaches, SharedCachesError,
-};
+use flash_indexer_types::{EngineKind, GivenInstanceId, InstanceId, RankId, Removal, SharedCaches, SharedCachesError};
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
@@ -111,7 +109,7 @@ fn ranks(entry: &Entry, template: &EngineTemplate) -> Result<Targets, EntryError
     let shared_caches = SharedCaches::new(entry.shared_caches.iter().flatten().cloned())?;
     let mut targets = unattached_ranks(entry, template)?;
     for registration in targets.values_mut() {
-        registration.shared_caches = shared_caches.clone();
+        registration.options.shared_caches = shared_caches.clone();
     }
     Ok(targets)
 }
@@ -124,6 +122,16 @@ fn unattached_ranks(entry: &Entry, template: &EngineTemplate) -> Result<Targets,
     for endpoint in [Some(&entry.endpoint), entry.replay_endpoint.as_ref()].into_iter().flatten() {
         check_endpoint(endpoint)?;
     }
+    let traits = EngineTraits {
+        model_name: entry.model_name.clone(),
+        tenant_id: entry.tenant_id.clone(),
+        block_size,
+        lora_name: entry.lora_name.clone(),
+        engine: entry.engine,
+        removal: entry.removal,
+        extra_keys: entry.extra_keys,
+        ..EngineTraits::default()
+    };
     if let Some(size) = entry.data_parallel_size {
         if entry.dp_rank.is_some() {
             return Err(EntryError::RankAndRanks);
@@ -134,41 +142,16 @@ fn unattached_ranks(entry: &Entry, template: &EngineTemplate) -> Result<Targets,
         if replay.is_some_and(|(replay_host, _)| replay_host != host) {
             return Err(EntryError::TwoHosts);
         }
-        let traits = EngineTraits {
-            model_name: entry.model_name.clone(),
-            tenant_id: entry.tenant_id.clone(),
-            block_size,
-            port: Some(port),
-            replay_port: replay.map(|(_, port)| port),
-            data_parallel_size: Some(size),
-            lora_name: entry.lora_name.clone(),
-            engine: entry.engine,
-            removal: entry.removal,
-            extra_keys: entry.extra_keys,
-        };
+        let replay_port = replay.map(|(_, port)| port);
+        let traits = EngineTraits { port: Some(port), replay_port, data_parallel_size: Some(size), ..traits };
         // An entry with endpoints has no replay port from the template.
         let template = EngineTemplate { replay_port: None, ..template.clone() };
         template.add_ranks(&mut targets, &entry.instance_id, host, &traits)?;
         return Ok(targets);
     }
-    let registration = Registration {
-        instance: entry.instance_id.clone(),
-        dp_rank: DpRank(entry.dp_rank.unwrap_or_default()),
-        endpoint: entry.endpoint.clone(),
-        replay_endpoint: entry.replay_endpoint.clone(),
-        model: ModelKey {
-            model_name: entry.model_name.clone().unwrap_or_else(|| template.model_name().to_owned()),
-            tenant_id: entry.tenant_id.clone().unwrap_or_else(|| template.tenant_id.clone()),
-        },
-        block_size: block_size.or(template.block_size).ok_or(EngineTraitsError::BlockSize)?,
-        lora_name: entry.lora_name.clone().filter(|name| !name.is_empty()),
-        engine: entry.engine.map(EngineKind::as_str),
-        removed_copies: entry.removal.unwrap_or_default().into(),
-        extra_keys: entry.extra_keys.unwrap_or_default(),
-        cache_blocks: None,
-        shared_caches: SharedCaches::default(),
-    };
-    registration.check_names().map_err(EngineTraitsError::from)?;
+    let dp_rank = DpRank(entry.dp_rank.unwrap_or_default());
+    let endpoints = (entry.endpoint.clone(), entry.replay_endpoint.clone());
+    let registration = template.registration(&entry.instance_id, dp_rank, endpoints, &traits)?;
     targets.insert(registration.rank_id(), registration);
     Ok(targets)
 }

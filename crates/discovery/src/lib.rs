@@ -111,32 +111,25 @@ impl DiscoverySource {
         registrar: &dyn Registrar,
     ) -> io::Result<()> {
         let supervisor = registrar.supervisor();
+        let metrics = Arc::clone(supervisor.metrics());
         match self {
-            Self::File(path) => spawn(supervisor, stopped, reporter.clone(), move |stopped| {
-                file::watch(path.clone(), template.clone(), &reporter, stopped);
+            Self::File(path) => spawn(supervisor, stopped, reporter, move |reporter, stopped| {
+                file::watch(path.clone(), template.clone(), reporter, stopped);
+            }),
+            Self::Kubernetes(options) => spawn(supervisor, stopped, reporter, move |reporter, stopped| {
+                kubernetes::watch(&options, template.clone(), reporter, stopped);
             }),
             Self::Dns(options) => {
-                let metrics = Arc::clone(supervisor.metrics());
-                let poll = {
-                    let reporter = reporter.clone();
-                    move || dns::watch(options.clone(), template.clone(), reporter.clone())
-                };
+                let poll = move |reporter| dns::watch(options.clone(), template.clone(), reporter);
                 tasks.spawn(watch_in_task(poll, reporter, metrics));
                 Ok(())
             }
             Self::Vllm(options) => {
-                let metrics = Arc::clone(supervisor.metrics());
-                let poll = {
-                    let reporter = reporter.clone();
-                    let registrar = (registrar.engine_networks().clone(), Arc::clone(&metrics));
-                    move || vllm::watch(options.clone(), template.clone(), registrar.clone(), reporter.clone())
-                };
+                let registrar = (registrar.engine_networks().clone(), Arc::clone(&metrics));
+                let poll = move |reporter| vllm::watch(options.clone(), template.clone(), registrar.clone(), reporter);
                 tasks.spawn(watch_in_task(poll, reporter, metrics));
                 Ok(())
             }
-            Self::Kubernetes(options) => spawn(supervisor, stopped, reporter.clone(), move |stopped| {
-                kubernetes::watch(&options, template.clone(), &reporter, stopped);
-            }),
         }
     }
 }
@@ -152,10 +145,10 @@ fn spawn(
     supervisor: &Supervisor,
     stopped: Receiver<()>,
     reporter: Reporter,
-    watch_source: impl Fn(&Receiver<()>) + Send + 'static,
+    watch_source: impl Fn(&Reporter, &Receiver<()>) + Send + 'static,
 ) -> io::Result<()> {
     let work = move |watch: &Arc<Watch>| {
-        while watch.guarded(|| watch_source(&stopped)).is_none() {
+        while watch.guarded(|| watch_source(&reporter, &stopped)).is_none() {
             reporter.failed(PANICKED.to_owned());
             if stopped.recv_timeout(PANIC_PAUSE) != Err(RecvTimeoutError::Timeout) {
                 return;
@@ -167,14 +160,14 @@ fn spawn(
 
 /// Polls a source in a task, and restarts it after a panic.
 async fn watch_in_task<F: Future<Output = ()> + Send + 'static>(
-    poll: impl Fn() -> F,
+    poll: impl Fn(Reporter) -> F,
     reporter: Reporter,
     metrics: Arc<Metrics>,
 ) {
     loop {
         // The inner task is aborted with this one.
         let mut polling = JoinSet::new();
-        polling.spawn(poll());
+        polling.spawn(poll(reporter.clone()));
         match polling.join_next().await {
             Some(Err(error)) if error.is_panic() => {
                 record_panic(&metrics, ThreadKind::Discovery, "discovery", &*error.into_panic());

@@ -198,7 +198,7 @@ impl Reconciler {
         {
             return TargetOutcome::Overruled {
                 by: Arc::clone(&by.name),
-                endpoint: winner.registration.endpoint.clone(),
+                endpoint: winner.registration.options.endpoint.clone(),
             };
         }
         if owned.is_some_and(|owned| owned.registration == desired_rank.registration) {
@@ -265,13 +265,15 @@ impl Reconciler {
         let present = self.sources.iter().flat_map(|source| source.desired.values());
         let present = present.filter(|desired_rank| desired_rank.absent_since.is_none());
         let endpoints: BTreeMap<String, RankId> = present
-            .map(|desired_rank| (desired_rank.registration.endpoint.clone(), desired_rank.registration.rank_id()))
+            .map(|desired_rank| {
+                (desired_rank.registration.options.endpoint.clone(), desired_rank.registration.rank_id())
+            })
             .collect();
         for source in self.sources.iter_mut().filter(|source| source.state == SourceState::Reporting) {
             source.desired.retain(|rank, desired_rank| {
                 let Some(since) = desired_rank.absent_since else { return true };
                 let is_reassigned =
-                    endpoints.get(&desired_rank.registration.endpoint).is_some_and(|other| other != rank);
+                    endpoints.get(&desired_rank.registration.options.endpoint).is_some_and(|other| other != rank);
                 !is_reassigned && now.saturating_duration_since(since) < self.grace
             });
         }

@@ -18,7 +18,7 @@ const PROBLEMS_MAX: usize = 64;
 #[derive(Debug, Clone, Default)]
 pub(super) struct DiscoveredTargets {
     pub(super) targets: Arc<Targets>,
-    /// TranslateError entries with their reasons, up to [`PROBLEMS_MAX`].
+    /// Unusable entries with their reasons, up to [`PROBLEMS_MAX`].
     pub(super) problems: Arc<Vec<String>>,
 }
 

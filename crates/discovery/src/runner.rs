@@ -188,7 +188,7 @@ impl Runner {
 
     fn register(&mut self, registration: Registration, source: &Arc<str>, now: Instant) {
         let rank = registration.rank_id();
-        let endpoint = registration.endpoint.clone();
+        let endpoint = registration.options.endpoint.clone();
         // A test injects a panic by this model name.
         #[cfg(any(test, feature = "fault-injection"))]
         assert!(rank.model.model_name != "runner-fault", "a test asked for a failure");

@@ -34,7 +34,7 @@ pub struct SourceStatus {
     pub answered_at: Option<Instant>,
     /// Its current failure.
     pub error: Option<String>,
-    /// TranslateError entries of its last response.
+    /// Unusable entries of its last response.
     pub problems: Vec<String>,
     /// Ranks that it names.
     pub targets: Vec<TargetStatus>,
@@ -91,7 +91,7 @@ impl TargetStatus {
     pub(super) fn new(registration: &Registration, outcome: &TargetOutcome) -> Self {
         Self {
             rank: registration.rank_id(),
-            endpoint: registration.endpoint.clone(),
+            endpoint: registration.options.endpoint.clone(),
             state: outcome.state(),
             reason: outcome.reason(),
         }

@@ -4,8 +4,8 @@ use std::num::NonZeroU16;
 
 use flash_indexer_core::DpRank;
 use flash_indexer_core::hashing::BlockSize;
-use flash_indexer_types::names::{NameError, NameField, check_names};
-use flash_indexer_types::{EngineKind, InstanceId, ModelKey, Registration, Removal, SharedCaches};
+use flash_indexer_types::names::NameError;
+use flash_indexer_types::{EngineKind, InstanceId, ListenerOptions, ModelKey, Registration, Removal};
 
 use super::reconcile::Targets;
 
@@ -94,39 +94,47 @@ impl EngineTemplate {
         let ranks = traits.data_parallel_size.unwrap_or(self.data_parallel_size).get();
         let port = traits.port.unwrap_or(self.port);
         let replay_port = traits.replay_port.or(self.replay_port);
-        let block_size = traits.block_size.or(self.block_size).ok_or(EngineTraitsError::BlockSize)?;
         for first in [Some(port), replay_port].into_iter().flatten() {
             first.checked_add(ranks - 1).ok_or(EngineTraitsError::Ports { port: first, ranks })?;
         }
         if let Some(replay_port) = replay_port.filter(|replay_port| replay_port.abs_diff(port) < ranks) {
             return Err(EngineTraitsError::Overlap { port, replay_port, ranks });
         }
-        // Checked before the names are copied for each rank.
-        check_names([
-            (NameField::ModelName, traits.model_name.as_deref()),
-            (NameField::TenantId, traits.tenant_id.as_deref()),
-            (NameField::LoraName, traits.lora_name.as_deref()),
-        ])?;
-        let model_name = traits.model_name.clone().unwrap_or_else(|| self.model_name().to_owned());
-        let tenant_id = traits.tenant_id.clone().unwrap_or_else(|| self.tenant_id.clone());
         for rank in 0..ranks {
-            let registration = Registration {
-                instance: instance.clone(),
-                dp_rank: DpRank(rank.into()),
-                endpoint: format!("tcp://{host}:{}", port + rank),
-                replay_endpoint: replay_port.map(|replay_port| format!("tcp://{host}:{}", replay_port + rank)),
-                model: ModelKey { model_name: model_name.clone(), tenant_id: tenant_id.clone() },
-                block_size,
-                lora_name: traits.lora_name.clone().filter(|name| !name.is_empty()),
-                engine: traits.engine.map(EngineKind::as_str),
-                removed_copies: traits.removal.unwrap_or_default().into(),
-                extra_keys: traits.extra_keys.unwrap_or_default(),
-                cache_blocks: None,
-                shared_caches: SharedCaches::default(),
-            };
-            registration.check_names()?;
+            let at = |port| format!("tcp://{host}:{}", port + rank);
+            let endpoints = (at(port), replay_port.map(at));
+            let registration = self.registration(instance, DpRank(rank.into()), endpoints, traits)?;
             targets.insert(registration.rank_id(), registration);
         }
         Ok(())
+    }
+
+    /// Registration of one rank at its endpoint and replay endpoint.
+    pub(super) fn registration(
+        &self,
+        instance: &InstanceId,
+        dp_rank: DpRank,
+        (endpoint, replay_endpoint): (String, Option<String>),
+        traits: &EngineTraits,
+    ) -> Result<Registration, EngineTraitsError> {
+        let registration = Registration {
+            instance: instance.clone(),
+            dp_rank,
+            model: ModelKey {
+                model_name: traits.model_name.clone().unwrap_or_else(|| self.model_name().to_owned()),
+                tenant_id: traits.tenant_id.clone().unwrap_or_else(|| self.tenant_id.clone()),
+            },
+            block_size: traits.block_size.or(self.block_size).ok_or(EngineTraitsError::BlockSize)?,
+            options: ListenerOptions {
+                replay_endpoint,
+                lora_name: traits.lora_name.clone().filter(|name| !name.is_empty()),
+                engine: traits.engine,
+                removed_copies: traits.removal.unwrap_or_default().into(),
+                extra_keys: traits.extra_keys.unwrap_or_default(),
+                ..ListenerOptions::new(endpoint)
+            },
+        };
+        registration.check_names()?;
+        Ok(registration)
     }
 }

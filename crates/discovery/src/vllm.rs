@@ -13,13 +13,13 @@ use flash_indexer_proto::vllm_control::KvEventSource;
 use flash_indexer_telemetry::metrics::{Limit, Metrics};
 use flash_indexer_types::endpoints::{HostError, check_host};
 use flash_indexer_types::networks::EngineNetworks;
-use flash_indexer_types::{EngineKind, InstanceId, ModelKey, Registration};
+use flash_indexer_types::{EngineKind, InstanceId};
 
 pub use self::control::VllmError;
 use self::control::{EngineDescription, describe};
 use super::reconcile::Targets;
 use super::report::{DiscoveredTargets, Reporter};
-use super::template::EngineTemplate;
+use super::template::{EngineTemplate, EngineTraits};
 
 /// Hosts of a publisher that binds every address.
 const WILDCARDS: [&str; 4] = ["*", "0.0.0.0", "[::]", "::"];
@@ -144,19 +144,6 @@ impl VllmEngine {
     }
 }
 
-impl VllmRank {
-    /// The registration of the rank as one of an instance.
-    #[must_use]
-    pub fn registration(self, instance: InstanceId, model: ModelKey, block_size: BlockSize) -> Registration {
-        Registration {
-            dp_rank: self.dp_rank,
-            replay_endpoint: self.replay_endpoint,
-            engine: Some(EngineKind::Vllm.as_str()),
-            ..Registration::new(instance, model, self.endpoint, block_size)
-        }
-    }
-}
-
 /// Polls the server, and reports the engine's ranks.
 pub(super) async fn watch(
     VllmOptions { address, interval }: VllmOptions,
@@ -188,14 +175,16 @@ fn targets(address: &VllmAddress, engine: VllmEngine, template: &EngineTemplate)
     let VllmEngine { ranks, model_name, block_size, mut problems } = engine;
     let unknown = || "its server does not name the size of its blocks: give --block-size".to_owned();
     let block_size = block_size.or(template.block_size).ok_or_else(unknown)?;
-    let model_name = template.model_name.clone().or(model_name);
-    let model_name = model_name.unwrap_or_else(|| EngineTemplate::MODEL_NAME.to_owned());
-    let model = ModelKey { model_name, tenant_id: template.tenant_id.clone() };
+    let traits = EngineTraits {
+        model_name: template.model_name.clone().or(model_name),
+        block_size: Some(block_size),
+        engine: Some(EngineKind::Vllm),
+        ..EngineTraits::default()
+    };
     let mut targets = Targets::new();
-    for rank in ranks {
-        let registration = rank.registration(address.instance.clone(), model.clone(), block_size);
-        match registration.check_names() {
-            Ok(()) => drop(targets.insert(registration.rank_id(), registration)),
+    for VllmRank { dp_rank, endpoint, replay_endpoint } in ranks {
+        match template.registration(&address.instance, dp_rank, (endpoint, replay_endpoint), &traits) {
+            Ok(registration) => drop(targets.insert(registration.rank_id(), registration)),
             Err(error) => problems.push(format!("{address}: {error}")),
         }
     }
@@ -278,13 +267,14 @@ mod tests {
         let found = found_from(&response.sources);
         assert_eq!(found.problems.len(), 0, "{found:?}");
         let ranks: Vec<_> = found.targets.values().collect();
-        let endpoints = ranks.iter().map(|rank| (rank.dp_rank.0, &*rank.endpoint, rank.replay_endpoint.as_deref()));
+        let endpoints =
+            ranks.iter().map(|rank| (rank.dp_rank.0, &*rank.options.endpoint, rank.options.replay_endpoint.as_deref()));
         assert_eq!(
             endpoints.collect::<Vec<_>>(),
             [(0, "tcp://gpu-1:41001", Some("tcp://gpu-1:41002")), (1, "tcp://10.0.0.2:41003", None)],
             "a wildcard is the host of the gRPC server"
         );
-        assert!(ranks.iter().all(|rank| rank.instance.to_string() == "gpu-1:50051" && rank.engine == Some("vllm")));
+        assert!(ranks.iter().all(|rank| rank.instance.to_string() == "gpu-1:50051" && rank.options.engine == Some(EngineKind::Vllm)));
     }
 
     #[test]

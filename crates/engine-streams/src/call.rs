@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use flash_indexer_proto::engine_events::{KvEventBatch, SubscribeKvEventsRequest};
 use flash_indexer_telemetry::metrics::{Limit, Metrics};
+use flash_indexer_types::EngineKind;
 use flash_indexer_types::endpoints::{RefusedAddress, streamed_address};
 use flash_indexer_types::names::shorten;
 use flash_indexer_types::networks::EngineNetworks;
@@ -24,12 +25,12 @@ const KEEP_ALIVE: Duration = Duration::from_secs(5);
 /// Limit of a batch, in bytes.
 pub(crate) const BATCH_BYTES_MAX: usize = 16 << 20;
 
-/// Services that have the call, with the engines that they belong to. Their paths differ only in the name of the service.
-const SERVICES: [(&str, &str); 4] = [
-    ("vllm", "/vllm.grpc.engine.VllmEngine/SubscribeKvEvents"),
-    ("sglang", "/sglang.grpc.scheduler.SglangScheduler/SubscribeKvEvents"),
-    ("trtllm", "/trtllm.TrtllmService/SubscribeKvEvents"),
-    ("tokenspeed", "/tokenspeed.grpc.scheduler.TokenSpeedScheduler/SubscribeKvEvents"),
+/// Services that have the call, with the engines that they belong to, if registrations name them. Their paths differ only in the name of the service.
+const SERVICES: [(Option<EngineKind>, &str); 4] = [
+    (Some(EngineKind::Vllm), "/vllm.grpc.engine.VllmEngine/SubscribeKvEvents"),
+    (Some(EngineKind::Sglang), "/sglang.grpc.scheduler.SglangScheduler/SubscribeKvEvents"),
+    (Some(EngineKind::Trtllm), "/trtllm.TrtllmService/SubscribeKvEvents"),
+    (None, "/tokenspeed.grpc.scheduler.TokenSpeedScheduler/SubscribeKvEvents"),
 ];
 
 /// A call that has ended.
@@ -94,8 +95,8 @@ pub(crate) struct Client {
 
 impl Client {
     /// A client of the server at this endpoint, which belongs to this engine if it is known.
-    pub(crate) fn new(endpoint: &str, engine: Option<&str>, networks: EngineNetworks) -> Self {
-        let of_engine = SERVICES.iter().filter(|(name, _)| engine.is_none_or(|engine| engine == *name));
+    pub(crate) fn new(endpoint: &str, engine: Option<EngineKind>, networks: EngineNetworks) -> Self {
+        let of_engine = SERVICES.iter().filter(|(kind, _)| engine.is_none() || *kind == engine);
         let services = of_engine.map(|&(_, path)| path).collect();
         Self { endpoint: endpoint.to_owned(), networks, services, service: 0 }
     }

@@ -20,7 +20,7 @@
 //! | `message.rs` | frames of a message, and the outline of its batch |
 //! | `queues/` | fair queues within one byte budget |
 //! | `resume_point.rs` | position and decoder state of a rank |
-//! | `listener/` | a listener: options, status, trust, held ranks, report, logs; the [`ModelSink`] that it writes into |
+//! | `listener/` | a listener: status, trust, held ranks, report, logs; the [`ModelSink`] that it writes into |
 //! | `change.rs` | changes that decoders send to writers |
 //! | `event_parts.rs` | division of large events |
 //! | `scoped_clear.rs` | clears of a part of a rank's cache |
@@ -59,7 +59,7 @@ pub use bound_pods::{PendingRegistration, Refusal};
 pub use decoders::{Decoders, Delivery, OnRetired};
 pub use engine_socket::{ConnectionEvent, EngineSocket, receive_from};
 pub use event_source::{ConnectError, EventSource};
-pub use listener::{Listener, ListenerOptions, ListenerReport, ListenerState};
+pub use listener::{Listener, ListenerReport, ListenerState};
 pub use listener::{MaintainedIndex, ModelSink, RankActivity, RankOwner, ReleaseOutcome, ReplayClient, ReplayProgress};
 pub use message::Frames;
 pub use queues::{QUEUE_BYTES_MIN, default_queue_bytes};

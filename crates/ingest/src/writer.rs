@@ -164,9 +164,9 @@ impl Writers {
 
     /// Adds a shard of an index to a writer, which maintains it until the index is dropped.
     pub fn add_index(&self, writer: usize, index: Weak<dyn MaintainedIndex>, shard: usize) {
-        let mut indexes_by_writer = self.indexes_by_writer[writer].lock();
-        indexes_by_writer.retain(|(index, _)| index.strong_count() > 0);
-        indexes_by_writer.push((index, shard));
+        let mut indexes = self.indexes_by_writer[writer].lock();
+        indexes.retain(|(index, _)| index.strong_count() > 0);
+        indexes.push((index, shard));
     }
 
     /// Number of queued batches of each writer.

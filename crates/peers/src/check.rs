@@ -10,7 +10,7 @@ use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, bounded, unbounded};
 use flash_indexer_api::Worker;
 use flash_indexer_core::DpRank;
 use flash_indexer_credentials::{ClientCredentials, ClientFiles};
-use flash_indexer_ingest::{ListenerReport, ReadAt};
+use flash_indexer_ingest::ReadAt;
 use flash_indexer_registry::{Indexer, Shadow, ShadowError};
 use flash_indexer_snapshot::{DumpError, read_dump};
 use flash_indexer_telemetry::metrics::ReloadedFile;
@@ -25,7 +25,7 @@ use super::comparison::{
     COMPARED_AT_ONCE_MAX, Candidate, Outcome, RankComparison, ReportedPosition, SAMPLE_INTERVAL, compare_digests,
     pause_after,
 };
-use super::status::{RecoveryState, RecoveryStatus};
+use super::status::RecoveryStatus;
 use super::url::PeerUrl;
 
 /// Longest wait for both sides to reach the message at which they digest, and for a rebuilt instance to reach the registered one.
@@ -91,7 +91,7 @@ impl Check {
         let mut latest = None;
         let mut disputed = BTreeSet::new();
         while dropped.recv_timeout(self.interval) == Err(RecvTimeoutError::Timeout) {
-            if let RecoveryState::Running(_) = self.recovery.state() {
+            if self.recovery.is_running() {
                 continue;
             }
             let Some(client) = self.client(&mut latest) else { continue };
@@ -284,17 +284,14 @@ impl Check {
             wait_until(DIGEST_DEADLINE, || !shadow.is_behind());
             Ok(shadow.exchange()?)
         });
+        let (model, tenant, instance) = (model.model_name.as_str(), model.tenant_id.as_str(), instance.to_string());
         match repaired {
             Ok(()) => {
                 self.indexer.metrics().peer_repair("complete");
-                let (model, tenant, instance) =
-                    (model.model_name.as_str(), model.tenant_id.as_str(), instance.to_string());
                 info!(model, tenant, instance = instance.as_str(), "rebuilt an instance");
             }
             Err(error) => {
                 self.indexer.metrics().peer_repair("failed");
-                let (model, tenant, instance) =
-                    (model.model_name.as_str(), model.tenant_id.as_str(), instance.to_string());
                 warn!(model, tenant, instance = instance.as_str(), %error, "failed to rebuild an instance; it stays unchanged");
             }
         }
@@ -304,14 +301,10 @@ impl Check {
     fn local_positions(&self) -> BTreeMap<RankId, ReportedPosition> {
         let reports = self.indexer.instances(None, None).into_iter();
         let positions = reports.flat_map(|report| {
-            // Evicted blocks are no drift, and a rank without a connection may only be behind.
-            // Routers send each replica other decisions.
-            let is_settled = |listener: &ListenerReport| {
-                !matches!(listener.trust, Trust::Recovering | Trust::Approximate) && !listener.partial
-            };
-            let comparable =
-                move |listener: &ListenerReport| is_settled(listener) && listener.status == ConnectionStatus::Connected;
-            let comparable = report.listeners.into_iter().filter(move |(_, listener)| comparable(listener));
+            // A rank without a connection may only be behind.
+            let comparable = report.listeners.into_iter().filter(|(_, listener)| {
+                is_comparable(listener.trust, listener.partial) && listener.status == ConnectionStatus::Connected
+            });
             comparable.map(move |(dp_rank, listener)| {
                 let rank = RankId { model: report.model.clone(), instance: report.instance.clone(), dp_rank };
                 (rank, ReportedPosition { last: listener.last_seq, trust: listener.trust })
@@ -330,18 +323,22 @@ fn rebuild(shadow: &mut Shadow) -> Result<(), RepairError> {
     }
 }
 
+/// Whether two replicas hold the same blocks of a rank. Evicted blocks are no drift, and routers send each replica other decisions.
+const fn is_comparable(trust: Trust, is_partial: bool) -> bool {
+    !matches!(trust, Trust::Recovering | Trust::Approximate) && !is_partial
+}
+
 /// Positions of a peer's ranks that can be compared.
 fn peer_positions(workers: Vec<Worker>) -> BTreeMap<RankId, ReportedPosition> {
     let mut positions = BTreeMap::new();
     for worker in workers {
         let model = ModelKey::new(worker.model_name, Some(worker.tenant_id));
         for (dp_rank, listener) in worker.listeners {
-            let trust = listener.trust;
-            if matches!(trust, Trust::Recovering | Trust::Approximate) || listener.partial {
+            if !is_comparable(listener.trust, listener.partial) {
                 continue;
             }
             let (model, instance) = (model.clone(), worker.instance_id.clone());
-            let position = ReportedPosition { last: listener.last_seq, trust };
+            let position = ReportedPosition { last: listener.last_seq, trust: listener.trust };
             positions.insert(RankId { model, instance, dp_rank: DpRank(dp_rank) }, position);
         }
     }

@@ -12,13 +12,11 @@ use flash_indexer_core::DpRank;
 use flash_indexer_core::hashing::BlockSize;
 use flash_indexer_credentials::ClientCredentials;
 use flash_indexer_registry::{Indexer, Restore, RestoredRank};
-use flash_indexer_snapshot::{
-    DumpEntry, DumpError, DumpSink, DumpSummary, EngineKind, RankName, RankRecord, Rejection, read_dump,
-};
+use flash_indexer_snapshot::{DumpEntry, DumpError, DumpSink, DumpSummary, RankName, RankRecord, Rejection, read_dump};
 use flash_indexer_telemetry::supervision::{ThreadKind, Watch};
-use flash_indexer_types::endpoints::is_pulled;
 use flash_indexer_types::{
-    InstanceId, ModelKey, Owner, RankId, Registration, RegistrationOutcome, SharedCaches, Trust, log_rank,
+    InstanceId, ListenerOptions, ModelKey, Owner, RankId, Registration, RegistrationOutcome, SharedCaches, Trust,
+    log_rank,
 };
 use tracing::{error, info, warn};
 
@@ -48,6 +46,9 @@ pub struct Recovery {
     /// Ranks whose streams are held until recovery ends.
     pub held: BTreeSet<RankId>,
 }
+
+/// The ranks of a dump, and its size.
+type Restored = (BTreeMap<RankId, RestoredRank>, DumpSummary);
 
 /// Source of a recovery, and the restored ranks.
 type RecoveredRanks = (RecoverySource, BTreeMap<RankId, RestoredRank>);
@@ -196,11 +197,7 @@ impl Recovery {
         Ok((RecoverySource::Dump(source_name), restored))
     }
 
-    fn recover_from(
-        &mut self,
-        client: &PeerClient,
-        url: &PeerUrl,
-    ) -> Result<(BTreeMap<RankId, RestoredRank>, DumpSummary), SourceError> {
+    fn recover_from(&mut self, client: &PeerClient, url: &PeerUrl) -> Result<Restored, SourceError> {
         // Listeners connect before the dump is read, so that every later change arrives in a stream.
         let PeerWorkers { process, workers } = client.workers(url)?;
         if self.peers.check_own(url, process.as_deref()) {
@@ -209,7 +206,7 @@ impl Recovery {
         let mut pulled = BTreeSet::new();
         for worker in workers {
             for (registration, owner) in registrations(&worker) {
-                if is_pulled(&registration.endpoint) {
+                if registration.options.is_pulled() {
                     // A second reader would take its events away from the peer.
                     pulled.insert((registration.model, registration.instance));
                 } else {
@@ -222,11 +219,7 @@ impl Recovery {
         self.restore(url.as_str(), dump, DumpTime::Now, pulled)
     }
 
-    fn restore_file(
-        &mut self,
-        source_name: &str,
-        path: &Path,
-    ) -> Result<(BTreeMap<RankId, RestoredRank>, DumpSummary), SourceError> {
+    fn restore_file(&mut self, source_name: &str, path: &Path) -> Result<Restored, SourceError> {
         let file = File::open(path).map_err(|source| SourceError::Open { path: source_name.to_owned(), source })?;
         self.restore(source_name, file, DumpTime::Earlier, PulledInstances::new())
     }
@@ -238,7 +231,7 @@ impl Recovery {
         dump: impl Read,
         time: DumpTime,
         pulled: PulledInstances,
-    ) -> Result<(BTreeMap<RankId, RestoredRank>, DumpSummary), SourceError> {
+    ) -> Result<Restored, SourceError> {
         let restore = Restore::new(Arc::clone(&self.indexer), self.held.clone());
         let mut loader = DumpLoader { recovery: self, restore, time, pulled };
         let summary = read_dump(dump, &mut loader).map_err(|source| dump_error(source_name, source))?;
@@ -375,16 +368,18 @@ fn registration(record: &RankRecord) -> Option<(Registration, Owner)> {
     let registration = Registration {
         instance: record.instance_id.clone(),
         dp_rank: DpRank(record.dp_rank),
-        endpoint: engine.endpoint.clone(),
-        replay_endpoint: engine.replay_endpoint.clone(),
         model: record.key(),
         block_size: BlockSize::new(record.block_size)?,
-        lora_name: engine.lora_name.clone(),
-        engine: engine.engine.map(EngineKind::as_str),
-        removed_copies: engine.removal.into(),
-        extra_keys: engine.extra_keys,
-        cache_blocks: engine.cache_blocks,
-        shared_caches: shared_caches(&engine.shared_caches),
+        options: ListenerOptions {
+            endpoint: engine.endpoint.clone(),
+            replay_endpoint: engine.replay_endpoint.clone(),
+            lora_name: engine.lora_name.clone(),
+            engine: engine.engine,
+            removed_copies: engine.removal.into(),
+            extra_keys: engine.extra_keys,
+            cache_blocks: engine.cache_blocks,
+            shared_caches: shared_caches(&engine.shared_caches),
+        },
     };
     Some((registration, Owner::recovered(engine.source.as_deref())))
 }
@@ -402,16 +397,18 @@ fn registrations(worker: &Worker) -> Vec<(Registration, Owner)> {
         let registration = Registration {
             instance: worker.instance_id.clone(),
             dp_rank: DpRank(dp_rank),
-            endpoint,
-            replay_endpoint: listener.replay_endpoint.clone(),
             model: ModelKey::new(worker.model_name.clone(), Some(worker.tenant_id.clone())),
             block_size,
-            lora_name: listener.lora_name.clone(),
-            engine: listener.engine.map(EngineKind::as_str),
-            removed_copies: listener.removal.into(),
-            extra_keys: listener.extra_keys,
-            cache_blocks: listener.cache_blocks,
-            shared_caches: shared_caches(&listener.shared_caches),
+            options: ListenerOptions {
+                endpoint,
+                replay_endpoint: listener.replay_endpoint.clone(),
+                lora_name: listener.lora_name.clone(),
+                engine: listener.engine,
+                removed_copies: listener.removal.into(),
+                extra_keys: listener.extra_keys,
+                cache_blocks: listener.cache_blocks,
+                shared_caches: shared_caches(&listener.shared_caches),
+            },
         };
         Some((registration, Owner::recovered(listener.source.as_deref())))
     });

@@ -15,7 +15,7 @@ use flash_indexer_types::{InstanceId, ModelKey};
 use parking_lot::Mutex;
 use tracing::{info, warn};
 
-use crate::status::{RecoveryState, RecoveryStatus};
+use crate::status::RecoveryStatus;
 
 /// Longest time that the last snapshot may take, before the service stops without it.
 const LAST_DEADLINE: Duration = Duration::from_secs(5);
@@ -73,7 +73,7 @@ impl Snapshots {
         let supervisor = Arc::clone(self.indexer.supervisor());
         supervisor.spawn(ThreadKind::Snapshots, None, move |watch| {
             while snapshots.waits_for_next(&dropped) {
-                if !matches!(recovery.state(), RecoveryState::Running(_)) {
+                if !recovery.is_running() {
                     // After a panic, the next snapshot is written at the next interval.
                     watch.guarded(|| snapshots.write(None));
                 }

@@ -119,6 +119,12 @@ impl RecoveryStatus {
         self.state.borrow().clone()
     }
 
+    /// Whether recovery has not ended: the index is partial.
+    #[must_use]
+    pub fn is_running(&self) -> bool {
+        matches!(*self.state.borrow(), RecoveryState::Running(_))
+    }
+
     /// Waits until recovery has ended.
     ///
     /// # Errors

@@ -4,8 +4,7 @@ use std::collections::VecDeque;
 
 use flash_indexer_core::DpRank;
 use flash_indexer_core::keyed::KeyedMap;
-use flash_indexer_ingest::ListenerOptions;
-use flash_indexer_types::{InstanceId, ModelKey};
+use flash_indexer_types::{InstanceId, ListenerOptions, ModelKey};
 use flash_indexer_wire::StreamPosition;
 
 /// Positions kept after their streams were unregistered. The oldest ones are dropped.

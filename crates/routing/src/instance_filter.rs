@@ -2,20 +2,22 @@
 
 use std::collections::BTreeSet;
 
+use flash_indexer_types::InstanceId;
+
 /// The instances that a request scores. An empty list means all.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct InstanceFilter(BTreeSet<String>);
 
 impl InstanceFilter {
-    /// Creates a filter of these instances. Without any, it admits all.
-    #[must_use]
-    pub fn of(instances: impl IntoIterator<Item = String>) -> Self {
-        Self(instances.into_iter().collect())
-    }
-
     /// Whether the request scores this instance.
     #[must_use]
     pub fn admits(&self, instance: &str) -> bool {
         self.0.is_empty() || self.0.contains(instance)
+    }
+}
+
+impl FromIterator<InstanceId> for InstanceFilter {
+    fn from_iter<I: IntoIterator<Item = InstanceId>>(instances: I) -> Self {
+        Self(instances.into_iter().map(|instance| instance.as_key().to_owned()).collect())
     }
 }

@@ -10,6 +10,7 @@ use flash_indexer_core::{
 use flash_indexer_designs::Design;
 use flash_indexer_routing::{InstanceFilter, PredictedBlocks, PredictionLimits, TierWeights};
 use flash_indexer_test_support::testdata;
+use flash_indexer_types::InstanceId;
 use proptest::collection::vec;
 use proptest::prelude::*;
 use proptest::sample::subsequence;
@@ -45,7 +46,8 @@ fn check(case: &Value, weights: TierWeights, index: &dyn SharedIndex) {
     let pods = filled(case, index);
     let query: Vec<LocalHash> = numbers(&case["keys"]).into_iter().map(LocalHash).collect();
     let filter = case["pods"].as_array().into_iter().flatten();
-    let filter = InstanceFilter::of(filter.map(|pod| pod.as_str().expect("a pod").to_owned()));
+    let filter =
+        filter.map(|pod| InstanceId::parse(pod.as_str().expect("a pod")).expect("a name")).collect::<InstanceFilter>();
     let found = index.find(&query).ranks;
     let tiers = index.fastest_tiers(&query, &found);
     let mut scores = BTreeMap::new();

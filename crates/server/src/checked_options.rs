@@ -80,7 +80,7 @@ impl ServerOptions {
             let checked =
                 self.indexer.check_configured(registration).and_then(|()| match ranks.insert(rank, registration) {
                     Some(first) if first != registration => {
-                        let (instance, existing) = (instance.clone(), first.endpoint.clone());
+                        let (instance, existing) = (instance.clone(), first.options.endpoint.clone());
                         Err(RegistrationError::Rank { instance, dp_rank, existing })
                     }
                     _ => Ok(()),

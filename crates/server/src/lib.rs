@@ -70,8 +70,8 @@ pub use flash_indexer_types::names::{
 };
 pub use flash_indexer_types::networks::{EngineNetwork, EngineNetworkError, EngineNetworks};
 pub use flash_indexer_types::{
-    ConnectionStatus, InstanceId, InstanceIdError, ModelKey, Position, RankId, Registration, RegistrationOutcome,
-    Trust, use_random_hash_key,
+    ConnectionStatus, EngineKind, InstanceId, InstanceIdError, ListenerOptions, ModelKey, Position, RankId,
+    Registration, RegistrationOutcome, Trust, use_random_hash_key,
 };
 pub use grpc::EndpointPickerOptions;
 pub use server::{Server, ServerOptions, StartError};

@@ -10,7 +10,7 @@ use flash_indexer_telemetry::supervision::Supervisor;
 use flash_indexer_types::networks::EngineNetworks;
 use flash_indexer_types::{EmptyModelPolicy, OwnedRank, Owner, RankId, Registration, RegistrationOutcome};
 
-use flash_indexer_peers::{RecoveryState, RecoveryStatus};
+use flash_indexer_peers::RecoveryStatus;
 
 /// Registrar over the indexer's registry and the state of recovery.
 pub(crate) struct DiscoveryRegistrar {
@@ -24,7 +24,7 @@ impl Registrar for DiscoveryRegistrar {
     }
 
     fn is_recovering(&self) -> bool {
-        matches!(self.recovery.state(), RecoveryState::Running(_))
+        self.recovery.is_running()
     }
 
     fn registrations(&self) -> BTreeMap<RankId, OwnedRank> {

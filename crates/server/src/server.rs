@@ -31,9 +31,7 @@ use crate::registrar::DiscoveryRegistrar;
 use crate::reload::{PeriodicTasks, Reload};
 use crate::traced::RequestTracer;
 use flash_indexer_connections::{BoundedListener, ConnectionHandle, Protocol};
-use flash_indexer_peers::{
-    Check, CheckGuard, PeerDeadlines, PeerUrl, Peers, Recovery, RecoveryError, RecoveryState, RecoveryStatus,
-};
+use flash_indexer_peers::{Check, CheckGuard, PeerDeadlines, PeerUrl, Peers, Recovery, RecoveryError, RecoveryStatus};
 use flash_indexer_peers::{SnapshotOptions, Snapshots, SnapshotsGuard};
 
 /// Configuration of a server.
@@ -283,7 +281,7 @@ impl Server {
         let pods = registers_pods.then(|| {
             // Blocks of a pod are recovered from a peer only before the pod's own stream is followed.
             let recovery = Arc::clone(&recovery);
-            indexer.start_pod_registrar(move || !matches!(recovery.state(), RecoveryState::Running(_)))
+            indexer.start_pod_registrar(move || !recovery.is_running())
         });
         let pods = pods.transpose().map_err(StartError::Thread)?;
         let check = options.peer_check_interval.map(|interval| {
@@ -325,14 +323,16 @@ impl Server {
         };
         let api = Arc::new(api);
         let router = http::router(Arc::clone(&api));
-        let endpoint_picker = endpoint_picker.map(|((listener, address), picker)| {
+        let bounded = |listener, protocol| {
             let metrics = Arc::clone(indexer.metrics());
-            let listener = BoundedListener::new(listener, Protocol::Grpc, tls.clone(), connections_max, metrics);
+            BoundedListener::new(listener, protocol, tls.clone(), connections_max, metrics)
+        };
+        let endpoint_picker = endpoint_picker.map(|((listener, address), picker)| {
+            let listener = bounded(listener, Protocol::Grpc);
             (address, GrpcServer::start_endpoint_picker(listener, api, &bodies, picker))
         });
         let grpc = grpc.map(|(listener, address)| {
-            let metrics = Arc::clone(indexer.metrics());
-            let listener = BoundedListener::new(listener, Protocol::Grpc, tls.clone(), connections_max, metrics);
+            let listener = bounded(listener, Protocol::Grpc);
             let server = GrpcServer::start(
                 listener,
                 (Arc::clone(&indexer), Arc::clone(&access)),
@@ -344,9 +344,7 @@ impl Server {
         });
         let grpc = grpc.transpose().map_err(StartError::Grpc)?;
         let (stop, stopped) = oneshot::channel::<()>();
-        let metrics = Arc::clone(indexer.metrics());
-        let listener = BoundedListener::new(listener, Protocol::Http, tls, connections_max, metrics);
-        let serving = tokio::spawn(serve(listener, router, async {
+        let serving = tokio::spawn(serve(bounded(listener, Protocol::Http), router, async {
             // Dropping the server drops the sender, which also stops it.
             let _ = stopped.await;
         }));
@@ -432,7 +430,7 @@ impl Server {
         }
         if let Some((snapshots, guard)) = self.snapshots {
             drop(guard);
-            let recovered = !matches!(self.recovery.state(), RecoveryState::Running(_));
+            let recovered = !self.recovery.is_running();
             // A partial index must not pass for a whole one.
             if recovered && tokio::task::spawn_blocking(move || snapshots.write_last()).await.is_err() {
                 warn!("failed to write the last snapshot: the write panicked; the former ones stay");

@@ -7,7 +7,7 @@ use axum::extract::Request;
 use axum::http::{HeaderMap, Method, StatusCode};
 use flash_indexer_otlp::{Exporter, OtlpError, OtlpOptions};
 use flash_indexer_telemetry::metrics::{Endpoint, Metrics};
-use flash_indexer_traces::{Caller, KeyValue, RequestSpan, Root, Tracer, attribute, describe};
+use flash_indexer_traces::{KeyValue, RequestSpan, Root, TraceParent, Tracer, attribute, describe};
 use flash_indexer_types::ModelKey;
 use flash_indexer_types::names::shortened;
 use tonic::Code;
@@ -41,7 +41,7 @@ impl RequestTracer {
     ) -> Option<RequestSpan> {
         // Scrapes and probes begin no traces.
         let root = if request.method() == Method::POST { Root::Sampled } else { Root::Never };
-        let span = self.tracer.request(&caller(request.headers()), root)?;
+        let span = self.tracer.request(&trace_parent(request.headers()), root)?;
         let (name, method) = match endpoint.method {
             "other" => ("HTTP", "_OTHER"),
             method => (method, method),
@@ -62,13 +62,18 @@ impl RequestTracer {
     }
 
     /// The span of a gRPC request to a method such as `flash_indexer.v1.RouterService/Query`, if it is sampled.
-    pub(crate) fn rpc(&self, caller: &Caller, method: &str) -> Option<RequestSpan> {
-        self.rpc_since(caller, method, None)
+    pub(crate) fn rpc(&self, parent: &TraceParent, method: &str) -> Option<RequestSpan> {
+        self.rpc_since(parent, method, None)
     }
 
     /// The span of a gRPC request that began at this time, or now.
-    pub(crate) fn rpc_since(&self, caller: &Caller, method: &str, since: Option<SystemTime>) -> Option<RequestSpan> {
-        let span = self.tracer.request_since(caller, Root::Sampled, since)?;
+    pub(crate) fn rpc_since(
+        &self,
+        parent: &TraceParent,
+        method: &str,
+        since: Option<SystemTime>,
+    ) -> Option<RequestSpan> {
+        let span = self.tracer.request_since(parent, Root::Sampled, since)?;
         let method = method.to_owned();
         span.begin(method.clone(), [KeyValue::new("rpc.system.name", "grpc"), KeyValue::new("rpc.method", method)]);
         Some(span)
@@ -76,8 +81,8 @@ impl RequestTracer {
 }
 
 /// The trace context in the headers of a request.
-pub(crate) fn caller(headers: &HeaderMap) -> Caller {
-    Caller::read(|name| headers.get_all(name).iter().filter_map(|value| value.to_str().ok()))
+pub(crate) fn trace_parent(headers: &HeaderMap) -> TraceParent {
+    TraceParent::read(|name| headers.get_all(name).iter().filter_map(|value| value.to_str().ok()))
 }
 
 /// Ends the span of an HTTP request.

@@ -112,7 +112,9 @@ impl ServiceDiscovery {
         for (rank, registration) in &named {
             match owned.get(rank) {
                 Some(owned) if owned.registration == **registration && owned.owner == Owner::Source(SOURCE.into()) => {}
-                other => return Err(format!("its source names {rank} at {}: {other:?}", registration.endpoint)),
+                other => {
+                    return Err(format!("its source names {rank} at {}: {other:?}", registration.options.endpoint));
+                }
             }
         }
         self.absent.retain(|rank, _| owned.contains_key(rank));

@@ -84,11 +84,10 @@ pub(crate) fn registrations(number: usize, spec: &EngineSpec) -> Vec<Registratio
     let (instance, host) = (InstanceId::number(spec.instance), format!("tcp://10.0.0.{}", spec.host));
     let registration = |&dp_rank| {
         let endpoint = format!("{host}:{}", FIRST_PORT + number);
-        Registration {
-            dp_rank: DpRank(dp_rank),
-            replay_endpoint: spec.has_replay.then(|| format!("{host}:{}", 2 * FIRST_PORT + number)),
-            ..Registration::new(instance.clone(), model(spec), endpoint, block_size())
-        }
+        let mut registration = Registration::new(instance.clone(), model(spec), endpoint, block_size());
+        registration.dp_rank = DpRank(dp_rank);
+        registration.options.replay_endpoint = spec.has_replay.then(|| format!("{host}:{}", 2 * FIRST_PORT + number));
+        registration
     };
     spec.dp_ranks.iter().map(registration).collect()
 }
@@ -207,7 +206,7 @@ impl Service {
         let Some(discovery) = &mut self.discovery else { return Ok(()) };
         let owned = self.indexer.owned_ranks();
         self.registered =
-            owned.iter().map(|(rank, owned)| (rank.clone(), engine_at(&owned.registration.endpoint))).collect();
+            owned.iter().map(|(rank, owned)| (rank.clone(), engine_at(&owned.registration.options.endpoint))).collect();
         // The ranks of a stream are registered one after the other, and its events of the later ones may be ignored.
         let of_engine = |engine: usize| self.registered.values().filter(|&&of| of == engine).count();
         let shared = self.registered.values().copied().filter(|&engine| of_engine(engine) > 1);
@@ -378,16 +377,14 @@ struct DumpLoader {
 impl DumpSink for DumpLoader {
     fn rank(&mut self, record: RankRecord) -> Result<(), Rejection> {
         if let Some(engine) = &record.engine {
-            let registration = Registration {
-                dp_rank: DpRank(record.dp_rank),
-                replay_endpoint: engine.replay_endpoint.clone(),
-                ..Registration::new(
-                    record.instance_id.clone(),
-                    record.key(),
-                    engine.endpoint.clone(),
-                    BlockSize::new(record.block_size).ok_or_else(|| Rejection("invalid block size 0".to_owned()))?,
-                )
-            };
+            let mut registration = Registration::new(
+                record.instance_id.clone(),
+                record.key(),
+                engine.endpoint.clone(),
+                BlockSize::new(record.block_size).ok_or_else(|| Rejection("invalid block size 0".to_owned()))?,
+            );
+            registration.dp_rank = DpRank(record.dp_rank);
+            registration.options.replay_endpoint = engine.replay_endpoint.clone();
             let rank = registration.rank_id();
             let number = engine_at(&engine.endpoint);
             let registered = self.indexer.register_from_peer(registration, Owner::recovered(engine.source.as_deref()));

@@ -20,21 +20,21 @@
 //!
 //! | file | role |
 //! |---|---|
-//! | `caller.rs` | the trace context that a caller sends, and the one that is sent on |
+//! | `trace_parent.rs` | the trace context that a caller sends, and the one that is sent on |
 //! | `request.rs` | the span of a request |
 //! | `stages.rs` | stages of the current request |
 
-mod caller;
 mod request;
 mod stages;
+mod trace_parent;
 
 pub use opentelemetry::KeyValue;
 
-pub use self::caller::{Caller, outgoing_headers};
 pub use self::request::{RequestSpan, Root, Tracer};
 pub use self::stages::{
     CurrentGuard, CurrentRequest, Stage, StageSpan, current, describe, stage, stage_begin, stage_since,
 };
+pub use self::trace_parent::{TraceParent, outgoing_headers};
 
 /// Names of attributes.
 pub mod attribute {

@@ -9,8 +9,8 @@ use opentelemetry::trace::{Span as _, SpanKind, Status, TraceContextExt, Tracer 
 use opentelemetry::{Context, InstrumentationScope, KeyValue};
 use opentelemetry_sdk::trace::{SdkTracer, SdkTracerProvider};
 
-use crate::caller::Caller;
 use crate::stages;
+use crate::trace_parent::TraceParent;
 
 /// Creates the spans of requests. Clones share its exporter.
 #[derive(Debug, Clone)]
@@ -36,15 +36,15 @@ impl Tracer {
 
     /// Begins the span of a request: as a part of its caller's trace, or as a trace of its own. None if it is not sampled.
     #[must_use]
-    pub fn request(&self, caller: &Caller, root: Root) -> Option<RequestSpan> {
-        self.request_since(caller, root, None)
+    pub fn request(&self, parent: &TraceParent, root: Root) -> Option<RequestSpan> {
+        self.request_since(parent, root, None)
     }
 
     /// The span of a request that began at this time, or now.
     #[must_use]
-    pub fn request_since(&self, caller: &Caller, root: Root, since: Option<SystemTime>) -> Option<RequestSpan> {
+    pub fn request_since(&self, parent: &TraceParent, root: Root, since: Option<SystemTime>) -> Option<RequestSpan> {
         let none = Context::new();
-        let parent = match (caller.context(), root) {
+        let parent = match (parent.context(), root) {
             (Some(parent), _) if !parent.span().span_context().is_sampled() => return None,
             (Some(parent), _) => parent,
             (None, Root::Sampled) => &none,

@@ -12,6 +12,7 @@
 //! | `instance` | identity of an instance ([`InstanceId`]) and of a model of a tenant ([`ModelKey`]) |
 //! | `rank_id` | identity of a rank in a fleet ([`RankId`]) |
 //! | `registration`, `owner` | registrations of ranks ([`Registration`]) and their owners ([`Owner`]) |
+//! | `listener_options` | how the listener to a rank's stream is registered ([`ListenerOptions`]) |
 //! | `shared_cache` | caches of hosts and pools, and the ranks attached to them ([`SharedCaches`]) |
 //! | `trust` | trust states ([`Trust`]) |
 //! | `loss_reason` | reasons for which a rank is not exact ([`LossReason`]) |
@@ -43,6 +44,7 @@ mod event_context;
 mod hash_key;
 pub mod hashes;
 mod instance;
+mod listener_options;
 pub mod logs;
 mod loss_reason;
 pub mod names;
@@ -65,6 +67,7 @@ pub use event_context::EventContext;
 pub use flash_indexer_core::named_enum;
 pub use hash_key::use_random_hash_key;
 pub use instance::{GivenInstanceId, InstanceId, InstanceIdError, ModelKey};
+pub use listener_options::ListenerOptions;
 pub use loss_reason::LossReason;
 pub use owner::{OwnedRank, Owner};
 pub use position::Position;

@@ -18,8 +18,8 @@ pub(super) fn page() -> String {
          \n\
          | metric | labels | meaning |\n|---|---|---|\n",
     );
-    let valued: BTreeSet<_> =
-        describe_labels(described_labels()).iter().map(|values| (values.metric, values.label)).collect();
+    let values = describe_labels(described_labels());
+    let valued: BTreeSet<_> = values.iter().map(|values| (&*values.metric, values.label)).collect();
     for MetricDescription { name, kind, labels, help, aliases } in describe_metrics(described_sections()) {
         let labels = labels.iter().map(|label| match valued.contains(&(&*name, &**label)) {
             true => format!("[`{label}`](reasons.md#{name})"),

@@ -28,11 +28,11 @@ pub(super) fn page() -> String {
     add_table(&mut page, "text", losses.map(|(text, about)| (text.to_owned(), about)));
     page.push_str("\nA message or an event was rejected: the reasons of [rejected_total](#rejected_total) say where the rank is `degraded`.\n");
     page.push_str("\n## Values of labels\n");
-    let mut metric_before = "";
+    let mut metric_before = String::new();
     for LabelValues { metric, label, values } in describe_labels(described_labels()) {
         if metric != metric_before {
             write!(page, "\n### {metric}\n").expect("a string takes all text");
-            metric_before = metric;
+            metric_before.clone_from(&metric);
         }
         if metric == "/workers" {
             page.push_str("\nOf connections, beyond the reasons of [rejected_total](#rejected_total):\n");

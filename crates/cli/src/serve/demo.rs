@@ -14,7 +14,8 @@ use clap::Args;
 use flash_indexer_core::hashing::BlockSize;
 use flash_indexer_core::{DpRank, Tier};
 use flash_indexer_server::{
-    Indexer, InstanceId, ModelKey, Query, QueryOptions, Registration, ReportedHits, RequestPhase, Server, TokenPrompt,
+    EngineKind, Indexer, InstanceId, ModelKey, Query, QueryOptions, Registration, ReportedHits, RequestPhase, Server,
+    TokenPrompt,
 };
 use flash_indexer_sim::workload::{ConversationOptions, Conversations};
 use flash_indexer_sim::{EngineOptions, Publisher, PublisherOptions, Request, SimulatedEngine};
@@ -180,11 +181,11 @@ fn start_engines(indexer: &Indexer, count: u64) -> Result<Vec<DemoEngine>> {
     for number in 1..=count {
         let publisher = Publisher::bind(PublisherOptions::on_loopback())?;
         let instance = InstanceId::number(number);
-        indexer.register(Registration {
-            replay_endpoint: Some(publisher.replay_endpoint().to_owned()),
-            engine: Some("vllm"),
-            ..Registration::new(instance.clone(), ModelKey::new(MODEL, None), publisher.endpoint(), block_size)
-        })?;
+        let mut registration =
+            Registration::new(instance.clone(), ModelKey::new(MODEL, None), publisher.endpoint(), block_size);
+        registration.options.replay_endpoint = Some(publisher.replay_endpoint().to_owned());
+        registration.options.engine = Some(EngineKind::Vllm);
+        indexer.register(registration)?;
         anyhow::ensure!(publisher.wait_for_subscriber(CONNECT_DEADLINE)?, "engine {number} was not listened to");
         let engine = SimulatedEngine::new(engine_options());
         engines.push(DemoEngine { instance, engine, publisher });

@@ -1,3 +1,6 @@
+use flash_indexer_core::RemovedCopies;
+use flash_indexer_types::{ListenerOptions, ModelKey, Registration};
+
 use super::*;
 
 fn template() -> EngineTemplate {
@@ -7,8 +10,8 @@ fn template() -> EngineTemplate {
 fn ranks_of(text: &str) -> Vec<(String, u32, String, Option<String>)> {
     let targets = parse(text, &template()).expect("a valid file").into_values();
     let named = targets.map(|registration| {
-        let Registration { instance, dp_rank, endpoint, replay_endpoint, .. } = registration;
-        (instance.to_string(), dp_rank.0, endpoint, replay_endpoint)
+        let Registration { instance, dp_rank, options, .. } = registration;
+        (instance.to_string(), dp_rank.0, options.endpoint, options.replay_endpoint)
     });
     named.collect()
 }
@@ -21,8 +24,15 @@ fn an_entry_has_the_fields_of_a_registration() {
     let targets: Vec<Registration> = parse(text, &template()).expect("a valid file").into_values().collect();
     let whole = targets.iter().find(|target| target.instance.as_key() == "a").expect("in the file");
     assert_eq!(whole.model, ModelKey::new("x", Some("t".to_owned())));
-    assert_eq!((whole.block_size.tokens(), whole.dp_rank, whole.engine), (32, DpRank(3), Some("vllm")));
-    assert_eq!((whole.replay_endpoint.as_deref(), whole.lora_name.as_deref()), (Some("tcp://h:2"), Some("l")));
+    assert_eq!((whole.block_size.tokens(), whole.dp_rank), (32, DpRank(3)));
+    let expected = ListenerOptions {
+        replay_endpoint: Some("tcp://h:2".to_owned()),
+        lora_name: Some("l".to_owned()),
+        engine: Some(EngineKind::Vllm),
+        removed_copies: RemovedCopies::All,
+        ..ListenerOptions::new("tcp://h:1")
+    };
+    assert_eq!(whole.options, expected);
     let short = targets.iter().find(|target| target.instance.as_key() == "7").expect("in the file");
     assert_eq!((short.model.clone(), short.block_size.tokens()), (ModelKey::new("m", None), 16));
     assert_eq!(parse("[]", &template()), Ok(Targets::new()));
@@ -33,8 +43,10 @@ fn an_entry_attaches_all_of_its_ranks_to_shared_caches() {
     let text = r#"[{"instance_id": 1, "endpoint": "tcp://h:5557", "data_parallel_size": 2, "shared_caches": ["pool:p", "node:n"]},
         {"instance_id": "node:n", "endpoint": "tcp://n:5557"}]"#;
     let targets = parse(text, &template()).expect("a valid file");
-    let attached: Vec<Vec<&str>> =
-        targets.values().map(|target| target.shared_caches.ids().iter().map(InstanceId::as_key).collect()).collect();
+    let attached: Vec<Vec<&str>> = targets
+        .values()
+        .map(|target| target.options.shared_caches.ids().iter().map(InstanceId::as_key).collect())
+        .collect();
     assert_eq!(attached, [vec!["node:n", "pool:p"], vec!["node:n", "pool:p"], vec![]]);
     let wrong = text.replace("pool:p", "pod-1");
     let error = parse(&wrong, &template()).expect_err("an instance").to_string();

@@ -71,7 +71,7 @@ impl Registry {
     }
 
     fn endpoint(&self, number: u64) -> Option<&str> {
-        self.owned.get(&rank(number)).map(|owned| owned.registration.endpoint.as_str())
+        self.owned.get(&rank(number)).map(|owned| owned.registration.options.endpoint.as_str())
     }
 }
 

@@ -11,7 +11,6 @@
 //! stream of its own, so each has a listener of its own, as a dialled rank has.
 
 mod connections;
-mod name;
 mod pending_registration;
 mod streams;
 mod topics;

@@ -3,7 +3,6 @@
 mod activity;
 mod held_ranks;
 mod log;
-mod options;
 mod report;
 mod restart;
 mod sink;
@@ -25,15 +24,15 @@ pub use self::activity::RankActivity;
 use self::activity::StreamActivity;
 use self::held_ranks::HeldRanks;
 pub use self::held_ranks::ReleaseOutcome;
-pub use self::options::ListenerOptions;
 pub use self::report::{ListenerReport, ReplayProgress};
 pub use self::sink::{MaintainedIndex, ModelSink, RankOwner};
 use flash_indexer_types::names::shorten;
-use flash_indexer_types::{ConnectionStatus, Doubt, InstanceId, LossReason, Trust};
+use flash_indexer_types::pods::PodName;
+use flash_indexer_types::{ConnectionStatus, Doubt, InstanceId, ListenerOptions, LossReason, Trust};
 
 use self::status::{SharedStatus, Status};
 pub(crate) use self::trust::NoticeKind;
-use self::trust::TrustLedger;
+use self::trust::{LossPosition, TrustLedger};
 use crate::log_listener;
 use crate::queues::QueueClass;
 
@@ -117,6 +116,11 @@ impl Listener {
     /// has numbers. Returns whether it was not recorded before.
     pub(super) fn set_unnumbered(&self) -> bool {
         self.state.status.lock().trust.set_never_exact(LossReason::Unnumbered.as_str())
+    }
+
+    /// Name of the listener's pod, if its messages arrive over the bound socket.
+    pub(crate) fn pod_name(&self) -> PodName {
+        PodName { instance: self.instance.clone(), model_name: self.model.key().model_name.clone() }
     }
 
     /// Class of its queues, which every message asks for.
@@ -240,6 +244,14 @@ impl Listener {
         }
     }
 
+    /// Changes the trust in ranks of the stream as of the last applied message.
+    fn change_trust(&self, change: impl FnOnce(&mut TrustLedger, LossPosition)) {
+        let last_event = self.model.last_event();
+        let mut status = self.state.status.lock();
+        let position = status.position(last_event);
+        change(&mut status.trust, position);
+    }
+
     /// Records that the cache of a rank is empty.
     pub(super) fn cleared(&self, dp_rank: DpRank) {
         self.state.status.lock().trust.cleared(dp_rank);
@@ -270,10 +282,7 @@ impl Listener {
     /// Records that the blocks of a displaced rank were removed with those of another stream, and possibly blocks of this one
     /// with them. Only the writer calls it.
     pub fn removed_late(&self, dp_rank: DpRank, former: u64) {
-        let last_event = self.model.last_event();
-        let mut status = self.state.status.lock();
-        let position = status.position(last_event);
-        status.trust.removed_late(dp_rank, former, position);
+        self.change_trust(|trust, position| trust.removed_late(dp_rank, former, position));
     }
 
     /// Records that another stream of the instance is unregistered.
@@ -304,11 +313,10 @@ impl Listener {
         if blocks == 0 && !self.state.has_waiting.load(Relaxed) {
             return;
         }
-        let last_event = self.model.last_event();
-        let mut status = self.state.status.lock();
-        let position = status.position(last_event);
-        let has_waiting = status.trust.set_waiting(dp_rank, blocks, position);
-        self.state.has_waiting.store(has_waiting, Relaxed);
+        self.change_trust(|trust, position| {
+            let has_waiting = trust.set_waiting(dp_rank, blocks, position);
+            self.state.has_waiting.store(has_waiting, Relaxed);
+        });
     }
 
     /// Sets what is missing after the last applied message.
@@ -318,18 +326,12 @@ impl Listener {
 
     /// Records a lost change that no replay can return, of one rank or of any rank of the stream.
     pub fn record_loss(&self, dp_rank: Option<DpRank>, why: String) {
-        let last_event = self.model.last_event();
-        let mut status = self.state.status.lock();
-        let position = status.position(last_event);
-        status.trust.record_loss(dp_rank, shorten(why), position);
+        self.change_trust(|trust, position| trust.record_loss(dp_rank, shorten(why), position));
     }
 
     /// Records a lost change of ranks other than these, which are registered or named in batches.
     pub(super) fn record_loss_of_unlisted(&self, listed: Vec<DpRank>, why: String) {
-        let last_event = self.model.last_event();
-        let mut status = self.state.status.lock();
-        let position = status.position(last_event);
-        status.trust.record_loss_of_unlisted(listed, shorten(why), position);
+        self.change_trust(|trust, position| trust.record_loss_of_unlisted(listed, shorten(why), position));
     }
 
     /// Degrades all ranks of the stream for what the decoder does not know yet, until it acknowledges this notice. Returns the

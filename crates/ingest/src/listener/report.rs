@@ -4,12 +4,11 @@ use std::collections::BTreeMap;
 use std::fmt;
 
 use flash_indexer_core::{DpRank, WorkerRank};
-use flash_indexer_types::{ConnectionStatus, Trust};
+use flash_indexer_types::{ConnectionStatus, ListenerOptions, Trust};
 use flash_indexer_wire::{Pending, plural};
 
 use super::Listener;
 use super::activity::RankActivity;
-use super::options::ListenerOptions;
 
 /// Progress of a running replay.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

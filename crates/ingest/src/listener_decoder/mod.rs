@@ -120,9 +120,7 @@ impl ListenerDecoder {
         stream.continue_attempts(listener.last_attempt());
         Self {
             // The service makes the messages of an engine of any kind without events.
-            adapter: EngineKind::adapter(
-                listener.options.engine.filter(|_| listener.options.has_events()).and_then(EngineKind::named),
-            ),
+            adapter: EngineKind::adapter(listener.options.engine.filter(|_| listener.options.has_events())),
             listener,
             metrics,
             stream,

@@ -142,10 +142,8 @@ impl EventSource for Sockets {
             // It fails only if the thread has ended already.
             let _ = thread.mailbox.send(Command::Stop);
         }
-        for mut thread in threads.drain(..) {
-            if let Some(thread) = thread.thread.take() {
-                thread.join_by(deadline);
-            }
+        for thread in threads.drain(..) {
+            thread.thread.join_by(deadline);
         }
     }
 }

@@ -53,7 +53,7 @@ pub(super) enum Command {
 pub(super) struct SocketThread {
     pub(super) mailbox: Mailbox,
     pub(super) listeners: Vec<u64>,
-    pub(super) thread: Option<SupervisedThread>,
+    pub(super) thread: SupervisedThread,
 }
 
 /// Sends commands to a socket thread. The queue is bounded by the listeners: a stream has one request at a time.
@@ -129,7 +129,7 @@ impl SocketThread {
         let run = move |watch: &Arc<Watch>| sockets.run(watch);
         let thread = supervisor.spawn(ThreadKind::EngineSockets, Some(number), run);
         let thread = thread.map_err(|error| failed(error.to_string()))?;
-        Ok(Self { mailbox, listeners: Vec::new(), thread: Some(thread) })
+        Ok(Self { mailbox, listeners: Vec::new(), thread })
     }
 }
 
@@ -233,7 +233,7 @@ impl SocketLoop {
             Command::Close(listener, done) => {
                 self.open.remove(&listener.id);
                 self.cancel_replay(listener.id);
-                self.reopen_queue.retain(|reopen_queue| reopen_queue.id != listener.id);
+                self.reopen_queue.retain(|queued| queued.id != listener.id);
                 self.decoders.deliver(&listener, Delivery::Retire(done));
             }
             Command::RequestReplay { listener, attempt, from } => {

@@ -13,13 +13,13 @@ use flash_indexer_telemetry::metrics::{MetricNames, Metrics};
 use flash_indexer_telemetry::supervision::Supervisor;
 use flash_indexer_test_support::wait_for;
 use flash_indexer_types::networks::EngineNetworks;
-use flash_indexer_types::{ClearCause, EventContext, InstanceId, ModelKey, Ordinal, SharedCaches, Trust};
+use flash_indexer_types::{ClearCause, EventContext, InstanceId, ListenerOptions, ModelKey, Ordinal, Trust};
 use flash_indexer_wire::{AdapterSalt, BlockStored, Encoding, EngineEvent, Start, TokenIds, encode_batch};
 use parking_lot::Mutex;
 
 use crate::{
-    Decoders, EventSource, Listener, ListenerOptions, ListenerState, MaintainedIndex, ModelSink, QUEUE_BYTES_MIN,
-    RankOwner, Sockets, Writers,
+    Decoders, EventSource, Listener, ListenerState, MaintainedIndex, ModelSink, QUEUE_BYTES_MIN, RankOwner, Sockets,
+    Writers,
 };
 
 pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
@@ -83,16 +83,7 @@ impl TestModel {
 }
 
 fn options(endpoint: &str, replay_endpoint: Option<String>, removed_copies: RemovedCopies) -> ListenerOptions {
-    ListenerOptions {
-        endpoint: endpoint.to_owned(),
-        replay_endpoint,
-        lora_name: None,
-        engine: None,
-        removed_copies,
-        extra_keys: false,
-        cache_blocks: None,
-        shared_caches: SharedCaches::default(),
-    }
+    ListenerOptions { replay_endpoint, removed_copies, ..ListenerOptions::new(endpoint) }
 }
 
 impl MaintainedIndex for TestModel {

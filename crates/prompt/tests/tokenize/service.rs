@@ -8,7 +8,7 @@ use flash_indexer_prompt::tokenize::{
     FailureReason, Prompt, PromptOptions, ServiceAddress, SpecialTokens, TokenizeError, TokenizerPool, TokenizerService,
 };
 use flash_indexer_test_support::wait_for;
-use flash_indexer_traces::{Caller, Root, Tracer};
+use flash_indexer_traces::{Root, TraceParent, Tracer};
 use opentelemetry_sdk::trace::SdkTracerProvider;
 use serde_json::{Value, json};
 use tempfile::tempdir;
@@ -82,7 +82,7 @@ fn a_call_continues_the_trace_of_its_request() {
     ids(&pool, "one").expect("tokens");
     let tracer = Tracer::new(&SdkTracerProvider::builder().build());
     let parent = format!("00-{TRACE}-00f067aa0ba902b7-01");
-    let caller = Caller::read(|name| (name == "traceparent").then_some(parent.as_str()).into_iter());
+    let caller = TraceParent::read(|name| (name == "traceparent").then_some(parent.as_str()).into_iter());
     let request = tracer.request(&caller, Root::Never).expect("its caller is sampled");
     {
         let _request = request.attach();

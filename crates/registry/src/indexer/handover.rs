@@ -94,7 +94,7 @@ impl Indexer {
         key: &ModelKey,
         instance: Option<&InstanceId>,
     ) -> impl Iterator<Item = RankDump> + use<'i> {
-        let model = self.models.read().get(key).cloned();
+        let model = self.find_model(key);
         let mut ranks = model.as_ref().map(|model| model.ranks()).unwrap_or_default();
         ranks.retain(|(of, _)| instance.is_none_or(|wanted| wanted == of));
         let mut listed: BTreeMap<u64, BTreeSet<DpRank>> = BTreeMap::new();
@@ -175,7 +175,7 @@ impl Indexer {
     /// Positions of the streams of a model's ranks.
     #[must_use]
     pub fn positions(&self, key: &ModelKey) -> Vec<(InstanceId, DpRank, Position)> {
-        let Some(model) = self.models.read().get(key).cloned() else { return Vec::new() };
+        let Some(model) = self.find_model(key) else { return Vec::new() };
         let ranks = model.ranks().into_iter();
         let positions = ranks.filter_map(|(instance, rank)| {
             let listener = model.listener(&instance, rank.dp_rank)?;

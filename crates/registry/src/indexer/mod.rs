@@ -212,24 +212,28 @@ impl Indexer {
         wanted.cloned().collect()
     }
 
+    pub(crate) fn find_model(&self, key: &ModelKey) -> Option<Arc<Model>> {
+        self.models.read().get(key).cloned()
+    }
+
     pub(crate) fn model(&self, key: &ModelKey) -> Result<Arc<Model>, QueryError> {
-        self.models.read().get(key).cloned().ok_or_else(|| QueryError::UnknownModel(key.clone()))
+        self.find_model(key).ok_or_else(|| QueryError::UnknownModel(key.clone()))
     }
 
     /// The kind of engine that a model's registrations name. Of several kinds, the one that most ranks name. `None` if none
     /// is named, and for an unknown model.
     pub fn engine_of(&self, key: &ModelKey) -> Option<EngineKind> {
-        let model = self.model(key).ok()?;
+        let model = self.find_model(key)?;
         let instances = model.instances.read();
         let targets = instances.iter().filter(|(name, _)| name.shared_cache().is_none());
         let named = targets.flat_map(|(_, instance)| instance.listeners.values());
-        let kinds = named.filter_map(|listener| EngineKind::named(listener.options.engine?));
+        let kinds = named.filter_map(|listener| listener.options.engine);
         EngineKind::most_frequent(kinds)
     }
 
     /// The block size of a model that is registered with this replica.
     pub fn block_size_of(&self, key: &ModelKey) -> Option<BlockSize> {
-        Some(self.model(key).ok()?.block_size)
+        Some(self.find_model(key)?.block_size)
     }
 
     /// The tokens of a text or a chat, by the model's tokenizer and chat template. Of a chat with media, those before them.

@@ -19,7 +19,7 @@ impl Indexer {
     /// The model with this key, or a new one that is not in the registry yet. An existing model of another block size
     /// is replaced if no instance is registered for it.
     pub(super) fn model_for(&self, key: &ModelKey, block_size: BlockSize) -> Result<Arc<Model>, RegistrationError> {
-        let known = self.models.read().get(key).cloned();
+        let known = self.find_model(key);
         if let Some(model) = known.filter(|model| model.block_size != block_size) {
             self.remove_model_if_empty(&model);
         }

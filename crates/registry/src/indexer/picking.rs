@@ -156,7 +156,7 @@ impl Indexer {
     ) -> Result<(), PredictError> {
         check_request_id(Some(request_id))?;
         let search = self.search_fleet(key, Query::Tokens(prompt)).await?;
-        let filter = InstanceFilter::of([instance.as_key().to_owned()]);
+        let filter = InstanceFilter::from_iter([instance.clone()]);
         let scored = self.scoring().score_all(&search, &filter).await;
         let unknown = || PredictError::UnknownInstance { instance: instance.clone(), key: key.clone() };
         let ScoredInstance { worker, score } = scored.into_iter().next().ok_or_else(unknown)?;

@@ -7,14 +7,13 @@ use std::time::{Duration, Instant};
 use crossbeam_channel::{Receiver, Sender, TryRecvError, bounded};
 use flash_indexer_core::DpRank;
 use flash_indexer_core::hashing::BlockSize;
-use flash_indexer_ingest::{
-    BindError, BoundOptions, Listener, ListenerOptions, PendingRegistration, Refusal, log_listener,
-};
+use flash_indexer_ingest::{BindError, BoundOptions, Listener, PendingRegistration, Refusal, log_listener};
 use flash_indexer_telemetry::metrics::Limit;
 use flash_indexer_telemetry::supervision::{ThreadKind, Watch};
 use flash_indexer_types::endpoints::{bound_endpoint, check_bound_endpoint, is_bound};
 use flash_indexer_types::{
-    ConnectionStatus, EmptyModelPolicy, InstanceId, ModelKey, Owner, RankId, Registration, RegistrationOutcome,
+    ConnectionStatus, EmptyModelPolicy, InstanceId, ListenerOptions, ModelKey, Owner, RankId, Registration,
+    RegistrationOutcome,
 };
 use parking_lot::Mutex;
 use tracing::{info, warn};
@@ -250,7 +249,7 @@ impl Indexer {
     /// Whether every rank of a model has lost its connection. A newly registered rank is connecting and has not lost
     /// it.
     fn is_disconnected(&self, key: &ModelKey) -> bool {
-        let Some(model) = self.models.read().get(key).cloned() else { return false };
+        let Some(model) = self.find_model(key) else { return false };
         let instances = model.instances.read();
         let mut listeners = instances.values().flat_map(|instance| instance.listeners.values());
         listeners.all(|listener| listener.connection() == ConnectionStatus::Disconnected)
@@ -275,7 +274,7 @@ impl Indexer {
 
     /// Unregisters a rank that registered itself, if a manual registration differs from its own.
     pub(super) fn replace_pod_registration(&self, registration: &Registration) {
-        if !is_bound(&registration.endpoint) {
+        if !registration.options.is_bound() {
             return;
         }
         let listeners = self.listeners_of_pod(&registration.model, &registration.instance, registration.dp_rank);
@@ -350,16 +349,12 @@ const BEGIN_CHECK_INTERVAL: Duration = Duration::from_millis(10);
 
 /// Whether a pod's own registration equals another one.
 fn is_same_registration(listener: &Listener, registration: &Registration) -> bool {
-    let ListenerOptions { replay_endpoint, lora_name, engine, removed_copies, extra_keys, shared_caches, .. } =
-        &listener.options;
+    let own = &listener.options;
+    // The listener's endpoint is the bound one, and a pod has events.
+    let (endpoint, cache_blocks) = (own.endpoint.clone(), own.cache_blocks);
     *listener.model.key() == registration.model
         && listener.model.block_size() == registration.block_size
-        && *replay_endpoint == registration.replay_endpoint
-        && *lora_name == registration.lora_name
-        && *engine == registration.engine
-        && *removed_copies == registration.removed_copies
-        && *extra_keys == registration.extra_keys
-        && *shared_caches == registration.shared_caches
+        && *own == ListenerOptions { endpoint, cache_blocks, ..registration.options.clone() }
 }
 
 /// Reason label of a failed registration.

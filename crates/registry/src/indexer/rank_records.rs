@@ -7,7 +7,7 @@ use flash_indexer_core::hashing::BlockSize;
 use flash_indexer_core::{Block, DpRank, HeldBlock, WorkerRank};
 use flash_indexer_ingest::{DecoderStateDetail, Listener, ReadAt, ResumePoint};
 use flash_indexer_snapshot::{EngineRecord, GroupRecord, RankDump, RankRecord, StreamRecord, Tally};
-use flash_indexer_types::{EngineKind, InstanceId, ModelKey, Position, RankId};
+use flash_indexer_types::{InstanceId, ModelKey, Position, RankId};
 
 use super::Indexer;
 use super::readings::{in_parts, reading_of};
@@ -46,7 +46,7 @@ impl Indexer {
         key: &ModelKey,
         instance: Option<&InstanceId>,
     ) -> impl Iterator<Item = (RankRecord, RankDump)> + use<'i> {
-        let model = self.models.read().get(key).cloned();
+        let model = self.find_model(key);
         self.dump_instance(key, instance).filter_map(move |rank| {
             let model = model.as_ref()?;
             let groups =
@@ -65,7 +65,7 @@ impl Indexer {
     /// Meanwhile the messages of its instance wait, and those of other instances are applied.
     pub fn digest(&self, rank: &RankId, at: ReadAt, patience: Duration) -> Result<RankRecord, DigestError> {
         let unknown = || DigestError::Unknown(rank.clone());
-        let model = self.models.read().get(&rank.model).cloned().ok_or_else(unknown)?;
+        let model = self.find_model(&rank.model).ok_or_else(unknown)?;
         let listener = model.listener(&rank.instance, rank.dp_rank).ok_or_else(unknown)?;
         let patience = (at != ReadAt::Now).then_some(patience + READ_WAIT_MAX);
         let read = self.read(&listener, rank.dp_rank, (at, DecoderStateDetail::Brief), patience, {
@@ -128,7 +128,7 @@ fn engine_record(listener: &Listener) -> EngineRecord {
         endpoint: options.endpoint.clone(),
         replay_endpoint: options.replay_endpoint.clone(),
         lora_name: options.lora_name.clone(),
-        engine: options.engine.and_then(EngineKind::named),
+        engine: options.engine,
         removal: options.removed_copies.into(),
         extra_keys: options.extra_keys,
         cache_blocks: options.cache_blocks,

@@ -4,11 +4,11 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use flash_indexer_core::{DpRank, RemovedCopies, WorkerId};
-use flash_indexer_ingest::{ConnectError, Delivery, Listener, ListenerOptions, ListenerState};
+use flash_indexer_ingest::{ConnectError, Delivery, Listener, ListenerState};
 use flash_indexer_telemetry::metrics::Limit;
-use flash_indexer_types::endpoints::{NO_EVENTS, is_pulled};
 use flash_indexer_types::{
-    ConnectionStatus, EngineKind, InstanceId, Owner, Position, Registration, RegistrationOutcome, log_rank,
+    ConnectionStatus, EngineKind, InstanceId, ListenerOptions, Owner, Position, Registration, RegistrationOutcome,
+    log_rank,
 };
 use flash_indexer_wire::Start;
 
@@ -44,7 +44,7 @@ impl Indexer {
         let mut pending = PendingWork::default();
         {
             let _registering = self.registering.lock();
-            let model = self.models.read().get(&registration.model).cloned();
+            let model = self.find_model(&registration.model);
             if let Some(model) = model {
                 self.remove_ranks(&model, &registration.instance, Some(registration.dp_rank), &mut pending);
             }
@@ -109,7 +109,7 @@ impl Indexer {
             log_registration(&registration, &owner, &registered);
             if registered.is_ok() {
                 self.owners.record(owner, registration);
-            } else if let Some(model) = { self.models.read().get(&registration.model).cloned() } {
+            } else if let Some(model) = self.find_model(&registration.model) {
                 // The model may have been created for this rank only.
                 self.remove_model_if_empty(&model);
             }
@@ -127,21 +127,17 @@ impl Indexer {
         start: Start,
         pending: &mut PendingWork,
     ) -> Result<RegistrationOutcome, RegistrationError> {
-        let Registration { instance, dp_rank, endpoint, replay_endpoint, model: key, block_size, .. } = registration;
-        let is_routed = endpoint == NO_EVENTS;
-        let endpoint = self.resolve_endpoint(endpoint)?;
-        let is_trtllm = registration.engine.is_none() && is_pulled(&endpoint);
-        let options = ListenerOptions {
-            endpoint,
-            replay_endpoint,
-            lora_name: registration.lora_name.filter(|name| !name.is_empty()),
-            engine: registration.engine.or_else(|| is_trtllm.then(|| EngineKind::Trtllm.as_str())),
+        let Registration { instance, dp_rank, model: key, block_size, mut options } = registration;
+        options.endpoint = self.resolve_endpoint(options.endpoint)?;
+        options.lora_name.take_if(|name| name.is_empty());
+        if options.is_pulled() {
+            options.engine.get_or_insert(EngineKind::Trtllm);
+        }
+        let is_routed = !options.has_events();
+        if is_routed {
             // A routed prompt is stored again if the index may have lost it, and is then still one copy.
-            removed_copies: if is_routed { RemovedCopies::All } else { registration.removed_copies },
-            extra_keys: registration.extra_keys,
-            cache_blocks: registration.cache_blocks,
-            shared_caches: registration.shared_caches,
-        };
+            options.removed_copies = RemovedCopies::All;
+        }
         if options.is_bound() {
             self.check_one_tenant(&key, &instance, dp_rank)?;
         }
@@ -280,11 +276,11 @@ fn log_registration(
     registered: &Result<RegistrationOutcome, RegistrationError>,
 ) {
     let rank = registration.rank_id();
-    let (endpoint, owner) = (registration.endpoint.as_str(), owner.as_str());
+    let (endpoint, owner) = (registration.options.endpoint.as_str(), owner.as_str());
     match registered {
         Ok(RegistrationOutcome::New) => {
             let (replay_endpoint, block_size) =
-                (registration.replay_endpoint.as_deref(), registration.block_size.tokens());
+                (registration.options.replay_endpoint.as_deref(), registration.block_size.tokens());
             log_rank!(info, rank, endpoint, replay_endpoint, block_size, owner, "rank registered");
         }
         Ok(RegistrationOutcome::Already) => log_rank!(debug, rank, endpoint, owner, "rank is already registered"),

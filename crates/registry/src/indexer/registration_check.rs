@@ -1,7 +1,7 @@
 //! Checks of registrations against the options alone.
 
-use flash_indexer_types::endpoints::{EndpointError, NO_EVENTS, is_bound, is_ipc, is_pulled, is_streamed};
-use flash_indexer_types::{EngineKind, Registration};
+use flash_indexer_types::endpoints::{EndpointError, is_ipc, is_pulled, is_streamed};
+use flash_indexer_types::{EngineKind, ListenerOptions, Registration};
 
 use super::{IndexerOptions, RegistrationError};
 
@@ -28,19 +28,18 @@ impl IndexerOptions {
     pub(super) fn check(&self, registration: &Registration, ipc: IpcPaths) -> Result<(), RegistrationError> {
         registration.check_names()?;
         check_shared_cache(registration)?;
-        self.check_endpoints(registration, ipc)
+        self.check_endpoints(&registration.options, ipc)
     }
 
     /// Rejects what an engine whose events are pulled cannot have.
-    fn check_pulled(registration: &Registration) -> Result<(), RegistrationError> {
-        let error = match (&registration.replay_endpoint, registration.engine) {
+    fn check_pulled(options: &ListenerOptions) -> Result<(), RegistrationError> {
+        let error = match (&options.replay_endpoint, options.engine) {
             (Some(replay_endpoint), _) if is_pulled(replay_endpoint) => {
                 "replay_endpoint is an address of ZeroMQ, such as tcp://host:6557: events that are pulled over HTTP cannot be replayed"
             }
-            _ if !is_pulled(&registration.endpoint) => return Ok(()),
+            _ if !options.is_pulled() => return Ok(()),
             (Some(_), _) => "events that are pulled over HTTP cannot be replayed; leave out replay_endpoint",
-            (None, None) => return Ok(()),
-            (None, Some(engine)) if engine == EngineKind::Trtllm.as_str() => return Ok(()),
+            (None, None | Some(EngineKind::Trtllm)) => return Ok(()),
             (None, Some(_)) => {
                 "events are pulled over HTTP from TensorRT-LLM only; give the ZeroMQ address of the engine, such as tcp://host:5557"
             }
@@ -49,12 +48,12 @@ impl IndexerOptions {
     }
 
     /// Rejects what an engine whose events are streamed over gRPC cannot have.
-    fn check_streamed(registration: &Registration) -> Result<(), RegistrationError> {
-        let error = match &registration.replay_endpoint {
+    fn check_streamed(options: &ListenerOptions) -> Result<(), RegistrationError> {
+        let error = match &options.replay_endpoint {
             Some(replay_endpoint) if is_streamed(replay_endpoint) => {
                 "replay_endpoint is an address of ZeroMQ, such as tcp://host:6557; leave it out, or give the ZeroMQ endpoint as well"
             }
-            Some(_) if is_streamed(&registration.endpoint) => {
+            Some(_) if options.is_streamed() => {
                 "events over gRPC are replayed over the same address; leave out replay_endpoint"
             }
             _ => return Ok(()),
@@ -63,23 +62,23 @@ impl IndexerOptions {
     }
 
     /// Rejects endpoints that must not be dialled.
-    fn check_endpoints(&self, registration: &Registration, ipc: IpcPaths) -> Result<(), RegistrationError> {
-        let Registration { endpoint, replay_endpoint, cache_blocks, .. } = registration;
-        match (endpoint == NO_EVENTS, replay_endpoint, cache_blocks) {
-            (true, Some(_), _) => {
+    fn check_endpoints(&self, options: &ListenerOptions, ipc: IpcPaths) -> Result<(), RegistrationError> {
+        let ListenerOptions { endpoint, replay_endpoint, cache_blocks, .. } = options;
+        match (options.has_events(), replay_endpoint, cache_blocks) {
+            (false, Some(_), _) => {
                 let error = "an instance without events has no replay_endpoint; leave it out, or give the endpoint of its events";
                 return Err(RegistrationError::Endpoint(error.to_owned()));
             }
-            (false, _, Some(_)) => {
+            (true, _, Some(_)) => {
                 let error = "cache_blocks is for instances without events: an engine that publishes events needs none";
                 return Err(RegistrationError::Endpoint(error.to_owned()));
             }
-            (true, None, _) => return Ok(()),
-            (false, _, None) => {}
+            (false, None, _) => return Ok(()),
+            (true, _, None) => {}
         }
-        Self::check_pulled(registration)?;
-        Self::check_streamed(registration)?;
-        let dialled = Some(endpoint).filter(|endpoint| !is_bound(endpoint)).into_iter().chain(replay_endpoint);
+        Self::check_pulled(options)?;
+        Self::check_streamed(options)?;
+        let dialled = Some(endpoint).filter(|_| !options.is_bound()).into_iter().chain(replay_endpoint);
         for endpoint in dialled {
             let is_allowed = !is_ipc(endpoint) || ipc == IpcPaths::Allowed || self.allow_ipc;
             let checked = self.engine_networks.check_endpoint(endpoint).and_then(|()| match is_allowed {
@@ -96,10 +95,10 @@ impl IndexerOptions {
 fn check_shared_cache(registration: &Registration) -> Result<(), RegistrationError> {
     let error = match () {
         _ if registration.instance.shared_cache().is_none() => return Ok(()),
-        _ if !registration.shared_caches.ids().is_empty() => {
+        _ if !registration.options.shared_caches.ids().is_empty() => {
             "a shared cache is attached to no other one: give shared_caches to the instances"
         }
-        _ if registration.endpoint == NO_EVENTS => {
+        _ if !registration.options.has_events() => {
             "a shared cache is known from its events only: give the endpoint at which it publishes them"
         }
         _ => return Ok(()),

@@ -200,7 +200,7 @@ impl Indexer {
 
     /// Whether a rank was unregistered while other ranks of its instance keep its stream.
     fn is_unregistered(&self, rank: &RankId) -> bool {
-        let Some(model) = self.models.read().get(&rank.model).cloned() else { return false };
+        let Some(model) = self.find_model(&rank.model) else { return false };
         let instances = model.instances.read();
         let known = instances.get(&rank.instance);
         known.is_some_and(|known| known.unregistered.iter().any(|&(_, dp_rank)| dp_rank == rank.dp_rank))
@@ -251,7 +251,7 @@ impl Indexer {
         let mut pending = PendingWork::default();
         {
             let _registering = self.registering.lock();
-            let model = self.models.read().get(&rank.model).cloned();
+            let model = self.find_model(&rank.model);
             if let (Some(model), Some(listener)) = (model, self.listener_of(rank)) {
                 model.clear_restored(WorkerRank { worker: listener.worker, dp_rank: rank.dp_rank });
                 self.release_hold(&listener, rank.dp_rank, None, &mut pending);

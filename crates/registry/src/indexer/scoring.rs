@@ -63,7 +63,7 @@ impl Indexer {
         Ok(scores)
     }
 
-    /// Records that a router sends a prompt to a instance of any replica. The prompt's blocks count for the instance in this
+    /// Records that a router sends a prompt to an instance of any replica. The prompt's blocks count for the instance in this
     /// replica's scores until events confirm them or the time to live has passed. Without a `ttl`, the default of the
     /// options applies.
     ///

@@ -55,7 +55,7 @@ impl Shadow {
     /// Opens a second subscription to every stream of an instance.
     pub fn of(indexer: &Arc<Indexer>, key: &ModelKey, instance: &InstanceId) -> Result<Self, ShadowError> {
         let _registering = indexer.registering.lock();
-        let model = indexer.models.read().get(key).cloned();
+        let model = indexer.find_model(key);
         let model = model.ok_or_else(|| ShadowError::Changed(instance.clone()))?;
         let replaced = model.instances.read().get(instance).map(|found| found.listeners.clone());
         let replaced = replaced.ok_or_else(|| ShadowError::Changed(instance.clone()))?;

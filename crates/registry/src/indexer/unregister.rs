@@ -69,7 +69,7 @@ impl Indexer {
 
     fn unregister_unless_manual(&self, rank: &RankId, emptied: EmptyModelPolicy, pending: &mut PendingWork) -> usize {
         let _registering = self.registering.lock();
-        let model = self.models.read().get(&rank.model).cloned();
+        let model = self.find_model(&rank.model);
         let Some(model) = model.filter(|_| self.owners.owner(rank).is_some_and(|owner| owner != Owner::Manual)) else {
             return 0;
         };

@@ -329,10 +329,12 @@ mod tests {
     fn registration(instance: u32, dp_rank: u32) -> Registration {
         let endpoint = format!("tcp://127.0.0.1:{}", 1 + instance * RANKS + dp_rank);
         let block_size = BlockSize::new(16).expect("a size");
-        let registration = Registration::new(name(instance), ModelKey::new("m", None), endpoint, block_size);
+        let mut registration = Registration::new(name(instance), ModelKey::new("m", None), endpoint, block_size);
+        registration.dp_rank = DpRank(dp_rank);
+        registration.options.shared_caches = shared_caches(instance);
         // Some engines load blocks behind their own.
-        let engine = (instance == 2 || instance == 4).then(|| EngineKind::Sglang.as_str());
-        Registration { dp_rank: DpRank(dp_rank), shared_caches: shared_caches(instance), engine, ..registration }
+        registration.options.engine = (instance == 2 || instance == 4).then_some(EngineKind::Sglang);
+        registration
     }
 
     fn take(model: &Model, step: Step, indexer: &Indexer) {

@@ -106,7 +106,7 @@ impl ListedCaches {
 /// Whether the engine looks blocks up in shared caches behind those that it holds itself, as SGLang's HiCache does. Others look
 /// the prompt up from its start, as the connectors of LMCache and of Mooncake's store in vLLM do.
 fn loads_behind_its_own(rank: &ListedRank) -> bool {
-    rank.listener.options.engine == Some(EngineKind::Sglang.as_str())
+    rank.listener.options.engine == Some(EngineKind::Sglang)
 }
 
 impl Model {

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use std::time::SystemTime;
 
-use flash_indexer_traces::{Caller, RequestSpan, Stage, stage_begin, stage_since};
+use flash_indexer_traces::{RequestSpan, Stage, TraceParent, stage_begin, stage_since};
 use futures_core::Stream;
 use prost::Message;
 use tonic::codec::{Codec, CompressionEncoding};
@@ -18,7 +18,7 @@ use super::proto::{Error, QueryRequest, QueryResponse};
 use super::request_body::SharedBody;
 use super::status::authorization;
 use super::{GrpcState, until_true};
-use crate::traced::{caller, finish_rpc};
+use crate::traced::{finish_rpc, trace_parent};
 
 /// Responses to a stream of requests, in their order. A request is read only after the response before it was taken, so a
 /// client that does not read its responses is back-pressured.
@@ -30,7 +30,7 @@ pub(super) struct Answers {
     /// Response that is waiting for the shared store.
     pending: Option<Pin<Box<dyn Future<Output = QueryResponse> + Send>>>,
     /// Trace context of the stream's caller.
-    caller: Caller,
+    trace_parent: TraceParent,
     /// Time of the last look for a message, if requests are traced.
     parse_begin: Option<SystemTime>,
     stopped: Pin<Box<dyn Future<Output = ()> + Send>>,
@@ -40,14 +40,14 @@ pub(super) struct Answers {
 impl Answers {
     pub(super) fn to(requests: Requests<QueryRequest>, metadata: &MetadataMap, shared: &GrpcState) -> Self {
         let authorization = authorization(metadata).map(Arc::from);
-        let caller = shared.tracer.as_ref().map(|_| caller(metadata.as_ref())).unwrap_or_default();
+        let trace_parent = shared.tracer.as_ref().map(|_| trace_parent(metadata.as_ref())).unwrap_or_default();
         let stopped = Box::pin(until_true(shared.stopping.clone()));
         Self {
             requests,
             authorization,
             shared: shared.clone(),
             pending: None,
-            caller,
+            trace_parent,
             parse_begin: None,
             stopped,
             has_ended: false,
@@ -58,7 +58,7 @@ impl Answers {
     fn trace(&mut self) -> Option<RequestSpan> {
         let tracer = self.shared.tracer.as_ref()?;
         let parse_begin = self.requests.body.take_parse_begin().or(self.parse_begin);
-        let traced = tracer.rpc_since(&self.caller, METHOD, parse_begin)?;
+        let traced = tracer.rpc_since(&self.trace_parent, METHOD, parse_begin)?;
         if let Some(begin) = parse_begin {
             let _request = traced.attach();
             drop(stage_since(Stage::Parse, begin));

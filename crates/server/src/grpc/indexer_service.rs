@@ -8,7 +8,7 @@ use std::time::SystemTime;
 use flash_indexer_connections::ConnectionHandle;
 use flash_indexer_engine_chats::Chat;
 use flash_indexer_prompt::tokenize::{Prompt, PromptOptions, Tokenized};
-use flash_indexer_registry::{InstanceFilter, ScoreOptions, TokenPrompt};
+use flash_indexer_registry::ScoreOptions;
 use flash_indexer_traces::{Stage, stage};
 use flash_indexer_types::InstanceId;
 use flash_indexer_types::names::shorten;
@@ -18,7 +18,7 @@ use super::GrpcState;
 use super::lists::List;
 use super::proto::indexer_service_server::IndexerService;
 use super::proto::{GetPodScoresRequest, GetPodScoresResponse, PartialPrompt, PodScore};
-use super::router_service::{given, model_key};
+use super::router_service::{model_key, token_prompt};
 use super::status::{RpcError, authorization, within_deadline};
 use crate::engines::{chat_engine, media_reason};
 
@@ -72,17 +72,9 @@ impl Scores {
             }
             None => (given_tokens, None),
         };
-        let prompt = TokenPrompt {
-            tokens: &tokens,
-            lora_name: given(&request.lora_name),
-            cache_salt: given(&request.cache_salt),
-        };
-        let pods = request.pod_identifiers.iter().map(|pod| InstanceId::parse(pod));
-        let pods = pods.collect::<Result<Vec<_>, _>>()?;
-        let options = ScoreOptions {
-            instances: InstanceFilter::of(pods.iter().map(|pod| pod.as_key().to_owned())),
-            top_k: NonZeroUsize::new(request.top_k as usize),
-        };
+        let prompt = token_prompt(&tokens, &request.lora_name, &request.cache_salt);
+        let instances = request.pod_identifiers.iter().map(|pod| InstanceId::parse(pod)).collect::<Result<_, _>>()?;
+        let options = ScoreOptions { instances, top_k: NonZeroUsize::new(request.top_k as usize) };
         let scores = indexer.score(&key, prompt, &options).await?;
         let _answer = stage(Stage::Answer);
         let pods = scores.instances.into_iter().map(|pod| PodScore {

@@ -23,7 +23,7 @@ use super::request_body::{Method, MethodKind, RequestBody, SharedBody};
 use super::status::{CallDeadline, code_label, exhausted};
 use super::thread_moves::poll_here;
 use crate::body_limits::BodyLimits;
-use crate::traced::{RequestTracer, caller, finish_rpc};
+use crate::traced::{RequestTracer, finish_rpc, trace_parent};
 use flash_indexer_admission::{
     AnswerBytes, BodyBytes, ContentEncoding, LargeRequestError, LargeRequests, READ_DEADLINE,
 };
@@ -109,7 +109,7 @@ impl<S> LargeMessages<S> {
     fn span<B>(&self, method: Method, request: &http::Request<B>) -> Option<RequestSpan> {
         let tracer = self.tracer.as_ref().filter(|_| method.kind == MethodKind::Unary)?;
         let name = if method.name == "other" { "_OTHER" } else { request.uri().path().trim_start_matches('/') };
-        tracer.rpc(&caller(request.headers()), name)
+        tracer.rpc(&trace_parent(request.headers()), name)
     }
 }
 

@@ -216,7 +216,7 @@ async fn report_health(
         }
     };
     report(ServingStatus::NotServing).await;
-    // An unreadable dump stops the program. TranslateError peers do not.
+    // An unreadable dump stops the program. Unusable peers do not.
     if recovery.end().await.is_ok() {
         let mut was_healthy = false;
         loop {

@@ -7,8 +7,7 @@ use std::time::Duration;
 use flash_indexer_access::Grant;
 use flash_indexer_core::{LocalHash, Tier};
 use flash_indexer_registry::{
-    Answer, Candidate, CostWeights, Indexer, InstanceFilter, Query, QueryOptions, RankAnswer, ReportedHits,
-    RequestPhase, TokenPrompt,
+    Answer, Candidate, CostWeights, Indexer, Query, QueryOptions, RankAnswer, ReportedHits, RequestPhase, TokenPrompt,
 };
 use flash_indexer_traces::{Stage, stage};
 use flash_indexer_types::names::{NameField, check_names};
@@ -106,11 +105,7 @@ impl GrpcState {
         let ttl = (request.ttl_ms > 0).then(|| Duration::from_millis(request.ttl_ms.into()));
         let tokens = List::of_tokens(&request.token_ids, &request.token_bytes).read()?;
         self.access.admit_query(&key, tokens.len())?;
-        let prompt = TokenPrompt {
-            tokens: &tokens,
-            lora_name: given(&request.lora_name),
-            cache_salt: given(&request.cache_salt),
-        };
+        let prompt = token_prompt(&tokens, &request.lora_name, &request.cache_salt);
         if let Some(request_id) = given(&request.request_id) {
             // Before the prediction, after which no block would have to be computed.
             self.indexer.begin_request(&key, prompt, &pod, request_id).await?;
@@ -122,8 +117,7 @@ impl GrpcState {
     async fn pick(&self, request: PickRequest, authorization: Option<&[u8]>) -> Result<PickResponse, RpcError> {
         let grant = self.admit(authorization)?;
         let key = model_key(&request.model_name, &request.tenant_id, &grant)?;
-        let pods = request.pods.iter().map(|pod| InstanceId::parse(pod)).collect::<Result<Vec<_>, _>>()?;
-        let pods = InstanceFilter::of(pods.iter().map(|pod| pod.as_key().to_owned()));
+        let pods = request.pods.iter().map(|pod| InstanceId::parse(pod)).collect::<Result<_, _>>()?;
         let options = GivenPickOptions {
             prefill_weight: request.prefill_weight,
             active_weight: request.active_weight,
@@ -134,11 +128,7 @@ impl GrpcState {
         let options = options.checked()?;
         let tokens = List::of_tokens(&request.token_ids, &request.token_bytes).read()?;
         self.access.admit_query(&key, tokens.len())?;
-        let prompt = TokenPrompt {
-            tokens: &tokens,
-            lora_name: given(&request.lora_name),
-            cache_salt: given(&request.cache_salt),
-        };
+        let prompt = token_prompt(&tokens, &request.lora_name, &request.cache_salt);
         let picked = self.indexer.pick(&key, prompt, pods, options, given(&request.request_id)).await?;
         let _answer = stage(Stage::Answer);
         let shown = |candidate: &Candidate| candidate_message(candidate, picked.blocks, options.weights);
@@ -193,10 +183,10 @@ impl<'r> QueryInput<'r> {
             min_score: (request.min_score > 0).then_some(request.min_score),
             after: request.after,
         };
-        let (lora_name, cache_salt) = (given(&request.lora_name), given(&request.cache_salt));
+        let QueryRequest { lora_name, cache_salt, .. } = request;
         let query = match prompt {
-            PromptInput::Tokens(tokens) => Query::Tokens(TokenPrompt { tokens, lora_name, cache_salt }),
-            PromptInput::Hashes(_) if lora_name.is_some() || cache_salt.is_some() => {
+            PromptInput::Tokens(tokens) => Query::Tokens(token_prompt(tokens, lora_name, cache_salt)),
+            PromptInput::Hashes(_) if !lora_name.is_empty() || !cache_salt.is_empty() => {
                 let message =
                     "block_hashes already include the adapter and the salt: leave out lora_name and cache_salt";
                 return Err(Status::invalid_argument(message).into());
@@ -293,7 +283,12 @@ pub(super) fn model_key(model_name: &str, tenant_id: &str, grant: &Grant) -> Res
     Ok(key)
 }
 
+/// A prompt of tokens, with the adapter and the salt of its request.
+pub(super) fn token_prompt<'r>(tokens: &'r [u32], lora_name: &'r str, cache_salt: &'r str) -> TokenPrompt<'r> {
+    TokenPrompt { tokens, lora_name: given(lora_name), cache_salt: given(cache_salt) }
+}
+
 /// Value of a text field; none if it is empty, as an absent field is.
-pub(super) fn given(text: &str) -> Option<&str> {
+fn given(text: &str) -> Option<&str> {
     (!text.is_empty()).then_some(text)
 }

@@ -28,7 +28,6 @@ use super::Api;
 use super::error::ApiError;
 use super::extract::{Access, Parameters};
 use super::fields::CheckedScope;
-use flash_indexer_peers::RecoveryState;
 use flash_indexer_peers::write_models;
 
 /// Size of a chunk.
@@ -47,7 +46,7 @@ pub(super) async fn dump(
     headers: HeaderMap,
     Parameters(parameters): Parameters<DumpParameters>,
 ) -> Result<Response, ApiError> {
-    if let RecoveryState::Running(_) = api.recovery.state() {
+    if api.recovery.is_running() {
         // A partial index must not pass for a whole one.
         return Err(ApiError::unavailable(
             "failed to write a dump: this indexer is recovering; ask another one, or retry later",

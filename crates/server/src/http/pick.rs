@@ -8,7 +8,7 @@ use axum::response::Response;
 use flash_indexer_api::{
     DoneRequest, Load, Pick, PickCandidate, PickWeights, PromptFields, RequestPhase as ApiPhase, Success,
 };
-use flash_indexer_registry::{Candidate, InstanceFilter, ReportedHits, RequestPhase};
+use flash_indexer_registry::{Candidate, ReportedHits, RequestPhase};
 use flash_indexer_types::GivenInstanceId;
 
 use super::Api;
@@ -48,7 +48,7 @@ async fn pick_instance(
         return Err(ApiError::missing_field("`token_ids`, `prompt` or `messages`"));
     }
     let pods = request.pods.take().unwrap_or_default().into_iter().map(GivenInstanceId::checked);
-    let pods = InstanceFilter::of(pods.collect::<Result<Vec<_>, _>>()?.iter().map(|pod| pod.as_key().to_owned()));
+    let pods = pods.collect::<Result<_, _>>()?;
     let options = GivenPickOptions {
         prefill_weight: request.prefill_weight,
         active_weight: request.active_weight,

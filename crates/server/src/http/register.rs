@@ -12,7 +12,7 @@ use flash_indexer_core::hashing::BlockSize;
 use flash_indexer_discovery::{VllmAddress, VllmEngine, VllmError};
 use flash_indexer_telemetry::metrics::Limit;
 use flash_indexer_types::endpoints::{NO_EVENTS, is_bound};
-use flash_indexer_types::{EngineKind, InstanceId, Registration, RegistrationOutcome, SharedCaches};
+use flash_indexer_types::{EngineKind, InstanceId, ListenerOptions, Registration, RegistrationOutcome, SharedCaches};
 
 use super::error::ApiError;
 use super::extract::{Access, Body};
@@ -84,16 +84,18 @@ fn registration(request: RegisterRequest, grant: &Arc<Grant>) -> Result<Registra
     Ok(Registration {
         instance,
         dp_rank: DpRank(request.dp_rank.unwrap_or_default()),
-        endpoint,
-        replay_endpoint: request.replay_endpoint,
         model: request.scope.key(grant)?,
         block_size,
-        lora_name: request.lora_name,
-        engine: request.engine.map(EngineKind::as_str),
-        removed_copies: request.removal.unwrap_or_default().into(),
-        extra_keys: request.extra_keys.unwrap_or_default(),
-        cache_blocks: request.cache_blocks,
-        shared_caches: SharedCaches::new(request.shared_caches.into_iter().flatten())?,
+        options: ListenerOptions {
+            endpoint,
+            replay_endpoint: request.replay_endpoint,
+            lora_name: request.lora_name,
+            engine: request.engine,
+            removed_copies: request.removal.unwrap_or_default().into(),
+            extra_keys: request.extra_keys.unwrap_or_default(),
+            cache_blocks: request.cache_blocks,
+            shared_caches: SharedCaches::new(request.shared_caches.into_iter().flatten())?,
+        },
     })
 }
 
@@ -156,9 +158,12 @@ async fn ranks_of_vllm(
     let ranks: Vec<_> = ranks
         .map(|rank| Registration {
             dp_rank: rank.dp_rank,
-            endpoint: rank.endpoint,
-            replay_endpoint: rank.replay_endpoint,
-            engine: Some(EngineKind::Vllm.as_str()),
+            options: ListenerOptions {
+                endpoint: rank.endpoint,
+                replay_endpoint: rank.replay_endpoint,
+                engine: Some(EngineKind::Vllm),
+                ..of_request.options.clone()
+            },
             ..of_request.clone()
         })
         .collect();

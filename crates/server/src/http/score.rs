@@ -9,7 +9,7 @@ use axum::http::{HeaderName, HeaderValue};
 use axum::response::{IntoResponse, Response};
 use flash_indexer_api::{PartialPrompt, PodDetail, PodScores, Prediction, PromptFields, StoreStatus, SuccessStatus};
 use flash_indexer_engine_chats::LaxInteger;
-use flash_indexer_registry::{InstanceFilter, InstanceScore, ScoreOptions};
+use flash_indexer_registry::{InstanceScore, ScoreOptions};
 use flash_indexer_traces::{Stage, stage};
 use flash_indexer_types::{GivenInstanceId, InstanceId};
 
@@ -50,8 +50,7 @@ pub(super) async fn chat_completions(caller: Caller, request: Request) -> Result
 async fn score(caller: &Caller, mut request: PromptFields, body: &[u8]) -> Result<ScoreResponse, ApiError> {
     let indexer = &caller.api.indexer;
     let pods = request.pods.take().unwrap_or_default().into_iter().map(GivenInstanceId::checked);
-    let pods = pods.collect::<Result<Vec<_>, _>>()?;
-    let instances = InstanceFilter::of(pods.iter().map(|pod| pod.as_key().to_owned()));
+    let instances = pods.collect::<Result<_, _>>()?;
     let top_k = lax(request.top_k.take(), "top_k")?;
     let top_k = top_k.and_then(|LaxInteger(count)| NonZeroUsize::new(usize::try_from(count).ok()?));
     let options = ScoreOptions { instances, top_k };

@@ -8,7 +8,7 @@ use axum::http::HeaderName;
 use flash_indexer_api::{Listener, ModelScope, Replay, SuccessStatus, UnregisterRequest, Unregistration, Worker};
 use flash_indexer_core::{DpRank, RankSize};
 use flash_indexer_ingest::{ListenerReport, ReplayProgress};
-use flash_indexer_types::{ConnectionStatus, EngineKind};
+use flash_indexer_types::ConnectionStatus;
 
 use super::error::ApiError;
 use super::extract::{Access, Body, Parameters};
@@ -85,7 +85,7 @@ fn listener(report: ListenerReport, size: RankSize) -> Listener {
         source: report.source,
         endpoint: options.endpoint,
         replay_endpoint: options.replay_endpoint,
-        engine: options.engine.and_then(EngineKind::named),
+        engine: options.engine,
         lora_name: options.lora_name,
         removal: options.removed_copies.into(),
         status: report.status,

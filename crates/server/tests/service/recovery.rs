@@ -294,10 +294,10 @@ fn ranks_that_only_batches_name_are_listed_and_unregistered_one_by_one() {
 
 fn registration(engine: &Publisher) -> Registration {
     let (instance, model) = (InstanceId::number(1), ModelKey::new("m", None));
-    Registration {
-        replay_endpoint: Some(engine.replay_endpoint().to_owned()),
-        ..Registration::new(instance, model, engine.endpoint(), BlockSize::new(BLOCK_TOKENS).expect("four"))
-    }
+    let block_size = BlockSize::new(BLOCK_TOKENS).expect("four");
+    let mut registration = Registration::new(instance, model, engine.endpoint(), block_size);
+    registration.options.replay_endpoint = Some(engine.replay_endpoint().to_owned());
+    registration
 }
 
 #[test]

@@ -200,10 +200,9 @@ fn readiness_waits_for_the_history_of_engines_asked_for_at_the_start() {
     let publisher = bind(options);
     (0..6).for_each(|sequence| publisher.keep(sequence, &batch(1.0, &[stored(None, &[sequence + 1])])));
     let (instance, model) = (InstanceId::number(1), ModelKey::new("m", None));
-    let registration = Registration {
-        replay_endpoint: Some(publisher.replay_endpoint().to_owned()),
-        ..Registration::new(instance, model, publisher.endpoint(), BlockSize::new(BLOCK_TOKENS).expect("four"))
-    };
+    let block_size = BlockSize::new(BLOCK_TOKENS).expect("four");
+    let mut registration = Registration::new(instance, model, publisher.endpoint(), block_size);
+    registration.options.replay_endpoint = Some(publisher.replay_endpoint().to_owned());
     let service = Service::start_with(ServerOptions { registrations: vec![registration], ..ServerOptions::default() });
     let reasons = std::cell::RefCell::new(String::new());
     wait_for("readiness", PATIENCE, || {

@@ -11,8 +11,7 @@ use super::label_values::LabelValues;
 use super::rejections::CONNECTION_REASONS;
 use super::{
     COMPAT_PREFIX, Endpoint, IngestQueueState, ListenerState, MetricNames, Metrics, ModelCounts, ModelState, PREFIX,
-    QueueState, State, StateSection, discovery, ingest, limits, peers, requests, rpc, scores, snapshots, spans, state,
-    threads, tokenization,
+    QueueState, State, StateSection, state,
 };
 
 /// A metric as `/metrics` describes it.
@@ -33,26 +32,11 @@ pub struct MetricDescription {
 /// The values of all labels that have a fixed set of them. `others` are those of the parts of the service that encode metrics of their own.
 #[must_use]
 pub fn describe_labels(others: Vec<LabelValues>) -> Vec<LabelValues> {
-    let many = [
-        state::label_values(),
-        ingest::label_values(),
-        peers::label_values(),
-        snapshots::label_values(),
-        discovery::label_values(),
-        requests::label_values(),
-        tokenization::label_values(),
-        others,
-    ];
-    let single = [
-        limits::label_values(),
-        threads::label_values(),
-        scores::label_values(),
-        rpc::label_values(),
-        spans::label_values(),
-        LabelValues::of("/workers", "rejected", &CONNECTION_REASONS),
-    ];
-    let mut all: Vec<_> = many.into_iter().flatten().chain(single).collect();
-    all.sort_by_key(|values| (values.metric, values.label));
+    let mut all = Metrics::new(MetricNames::Own).declarations.label_values;
+    all.extend(state::label_values());
+    all.extend(others);
+    all.push(LabelValues::of("/workers", "rejected", &CONNECTION_REASONS));
+    all.sort_by(|a, b| (&a.metric, a.label).cmp(&(&b.metric, b.label)));
     all
 }
 

@@ -9,9 +9,10 @@ use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
-use prometheus_client::registry::{Registry, Unit};
+use prometheus_client::registry::Unit;
 
-use super::{LabelValue, LabelValues, Metrics, is_declared, registered};
+use super::declarations::{Declarations, NamedCounters, is_declared};
+use super::{LabelValue, LabelValues, Metrics};
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct PollLabels {
@@ -30,11 +31,6 @@ struct Targets {
     state: &'static str,
 }
 
-#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct Change {
-    change: &'static str,
-}
-
 const OUTCOMES: [LabelValue; 2] =
     [("ok", "The source reported its engines."), ("failed", "The source failed; its last report stays in force.")];
 const CHANGES: [LabelValue; 3] = [
@@ -43,34 +39,28 @@ const CHANGES: [LabelValue; 3] = [
     ("refused", "A registration failed; it is tried again every few seconds."),
 ];
 
-/// Values of the labels of these metrics.
-pub(super) fn label_values() -> Vec<LabelValues> {
-    vec![
-        LabelValues::of("discovery_looks_total", "outcome", &OUTCOMES),
-        LabelValues::of("discovery_targets", "state", &TargetState::DESCRIPTIONS),
-        LabelValues::of("discovery_changes_total", "change", &CHANGES),
-    ]
-}
-
 #[derive(Debug)]
 pub(super) struct DiscoveryMetrics {
     polls: Family<PollLabels, Counter>,
     targets: Family<Targets, Gauge>,
-    changes: Family<Change, Counter>,
+    changes: NamedCounters,
     last_success: Family<Source, Gauge<f64, AtomicU64>>,
 }
 
 impl DiscoveryMetrics {
-    pub(super) fn register(registry: &mut Registry) -> Self {
+    pub(super) fn declare(declarations: &mut Declarations) -> Self {
         let help = "Polls of a discovery source, by outcome";
-        let polls = registered(registry, "discovery_looks", help, Family::default());
+        let polls = declarations.add("discovery_looks", help, Family::default());
+        declarations.describe("discovery_looks", "outcome", &OUTCOMES);
         let help = "Ranks that a discovery source names, by state";
-        let targets = registered(registry, "discovery_targets", help, Family::default());
+        let targets = declarations.add("discovery_targets", help, Family::default());
+        let states = LabelValues::of("discovery_targets", "state", &TargetState::DESCRIPTIONS);
+        declarations.label_values.push(states);
         let help = "Registration changes made by discovery";
-        let changes = registered(registry, "discovery_changes", help, Family::default());
-        let last_success: Family<Source, Gauge<f64, AtomicU64>> = Family::default();
+        let changes = declarations.counters_on_demand("discovery_changes", help, "change", &CHANGES);
         let help = "Unix time of the last successful poll of a discovery source";
-        registry.register_with_unit("discovery_last_success_timestamp", help, Unit::Seconds, last_success.clone());
+        let last_success =
+            declarations.add_with_unit("discovery_last_success_timestamp", help, Unit::Seconds, Family::default());
         Self { polls, targets, changes, last_success }
     }
 }
@@ -91,8 +81,7 @@ impl Metrics {
 
     /// Counts a registration that discovery made, removed, or failed to make.
     pub fn discovery_change(&self, change: &'static str) {
-        debug_assert!(is_declared(&CHANGES, change));
-        self.discovery.changes.get_or_create(&Change { change }).inc();
+        self.discovery.changes.inc(change);
     }
 
     /// Sets how many of a source's ranks are in each registration state.

@@ -11,11 +11,12 @@ use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
-use prometheus_client::registry::{Registry, Unit};
+use prometheus_client::registry::Unit;
 
+use super::declarations::{Declarations, NamedCounters};
 use super::histogram::Histogram;
 use super::rejections::REASONS;
-use super::{LabelValue, LabelValues, Metrics, registered, resolved};
+use super::{LabelValue, Metrics};
 
 /// Buckets of event lag, in seconds: from loopback latency to an engine that was paused.
 const LAGS: [f64; 16] =
@@ -53,11 +54,6 @@ flash_indexer_types::named_enum! {
     }
 }
 
-#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct Kind {
-    kind: &'static str,
-}
-
 flash_indexer_types::named_enum! {
     /// Which socket a handshake of CURVE was of.
     #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -67,26 +63,6 @@ flash_indexer_types::named_enum! {
         /// An engine connects to the service.
         Bound = "bound",
     }
-}
-
-#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct SocketLabel {
-    socket: &'static str,
-}
-
-#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct Outcome {
-    outcome: &'static str,
-}
-
-#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct BlockResult {
-    result: &'static str,
-}
-
-#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct Reason {
-    reason: &'static str,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
@@ -139,7 +115,7 @@ pub(super) struct IngestMetrics {
     restarts: Counter,
     replayed_messages: Counter,
     lost_messages: Counter,
-    replays: Family<Outcome, Counter>,
+    replays: [Counter; ReplayOutcome::ALL.len()],
     listener_restarts: Counter,
     pods_registered: Counter,
     pods_left: Counter,
@@ -151,7 +127,7 @@ pub(super) struct IngestMetrics {
     partial_blocks: Counter,
     events: [Counter; KINDS.len()],
     blocks: [Counter; RESULTS.len()],
-    rejected: Family<Reason, Counter>,
+    rejected: NamedCounters,
     unknown_fields: Family<EventType, Counter>,
     lag: Histogram,
     batches_from_the_future: Counter,
@@ -160,48 +136,34 @@ pub(super) struct IngestMetrics {
 }
 
 impl IngestMetrics {
-    pub(super) fn register(registry: &mut Registry) -> Self {
-        let events = registered(
-            registry,
-            "events",
-            "Events applied, by kind; an event of more than 4,096 blocks counts once for each part",
-            Family::default(),
-        );
-        let help = "Blocks in applied events, by result; a stored block may also count as waiting or moved";
-        let blocks = registered(registry, "blocks", help, Family::default());
-        let help = "Replays requested from engines, by outcome";
-        let replays: Family<Outcome, Counter> = registered(registry, "replays", help, Family::default());
-        // Exported at zero, so that the first increment is visible as a rise.
-        for outcome in ReplayOutcome::ALL {
-            drop(replays.get_or_create(&Outcome { outcome: outcome.as_str() }));
-        }
-        let help = "Messages and events that were rejected or dropped, by reason";
-        let rejected: Family<Reason, Counter> = registered(registry, "rejected", help, Family::default());
-        for (reason, _) in REASONS {
-            drop(rejected.get_or_create(&Reason { reason }));
-        }
+    pub(super) fn declare(declarations: &mut Declarations) -> Self {
         let help = "Unknown fields of events, each counted once in a stream, by type of the event";
-        let unknown_fields: Family<EventType, Counter> =
-            registered(registry, "unknown_fields", help, Family::default());
+        let unknown_fields: Family<EventType, Counter> = declarations.add("unknown_fields", help, Family::default());
         for event in EVENT_TYPES {
             drop(unknown_fields.get_or_create(&EventType { event }));
         }
-        let help = "Pulls of engines' events over HTTP, by outcome";
-        let pulls = registered(registry, "pulls", help, Family::default());
-        let help = "Batches of engines' events over gRPC, by outcome";
-        let streamed_batches = registered(registry, "streamed_batches", help, Family::default());
-        let help = "Handshakes of CURVE that failed, by socket";
-        let handshakes = registered(registry, "curve_handshakes_failed", help, Family::default());
-        let lag = Histogram::new(&LAGS);
         let help = "Time from an engine's time stamp on a batch until queries see the batch; a stamp in the future counts as 0";
-        registry.register_with_unit("event_lag", help, Unit::Seconds, lag.clone());
-        let clock_lead = Gauge::default();
+        let lag = declarations.durations("event_lag", help, &LAGS);
         let help = "Largest lead of an engine's clock over this machine's clock, measured when a batch is applied";
-        registry.register_with_unit("engine_clock_lead", help, Unit::Seconds, clock_lead.clone());
+        let clock_lead = declarations.add_with_unit("engine_clock_lead", help, Unit::Seconds, Gauge::default());
         let help = "Memory of the copies of blocks whose events name a manager, which is not part of --memory-max";
-        let managed_bytes = Gauge::default();
-        registry.register_with_unit("managed_copies", help, Unit::Bytes, managed_bytes.clone());
-        let mut counter = |name, help| registered(registry, name, help, Counter::default());
+        let managed_bytes = declarations.add_with_unit("managed_copies", help, Unit::Bytes, Gauge::default());
+        let help = "Events applied, by kind; an event of more than 4,096 blocks counts once for each part";
+        let events = declarations.counters("events", help, "kind", &KINDS);
+        let help = "Blocks in applied events, by result; a stored block may also count as waiting or moved";
+        let blocks = declarations.counters("blocks", help, "result", &RESULTS);
+        let help = "Replays requested from engines, by outcome";
+        let replays = declarations.counters("replays", help, "outcome", &ReplayOutcome::DESCRIPTIONS);
+        let help = "Messages and events that were rejected or dropped, by reason";
+        let rejected = declarations.named_counters("rejected", help, "reason", &REASONS);
+        let help = "Pulls of engines' events over HTTP, by outcome";
+        let pulls = declarations.counters("pulls", help, "outcome", &PullOutcome::DESCRIPTIONS);
+        let help = "Batches of engines' events over gRPC, by outcome";
+        let streamed_batches = declarations.counters("streamed_batches", help, "outcome", &StreamedBatch::DESCRIPTIONS);
+        let help = "Handshakes of CURVE that failed, by socket";
+        let curve_handshakes_failed =
+            declarations.counters("curve_handshakes_failed", help, "socket", &CurveSocket::DESCRIPTIONS);
+        let mut counter = |name, help| declarations.counter(name, help);
         Self {
             messages: counter("messages", "Messages received from engines"),
             missed_messages: counter("missed_messages", "Published messages that were missing in gaps"),
@@ -220,20 +182,16 @@ impl IngestMetrics {
                 "unnumbered_streams",
                 "Streams whose messages have no sequence numbers; their ranks are never exact",
             ),
-            pulls: resolved(&pulls, PullOutcome::ALL, |outcome| Outcome { outcome: outcome.as_str() }),
-            streamed_batches: resolved(&streamed_batches, StreamedBatch::ALL, |outcome| Outcome {
-                outcome: outcome.as_str(),
-            }),
-            curve_handshakes_failed: resolved(&handshakes, CurveSocket::ALL, |socket| SocketLabel {
-                socket: socket.as_str(),
-            }),
+            pulls,
+            streamed_batches,
+            curve_handshakes_failed,
             partial_blocks: counter(
                 "partial_blocks",
                 "Pulled blocks with fewer tokens than a block, which no request matches",
             ),
             replays,
-            events: resolved(&events, KINDS, |(kind, _)| Kind { kind }),
-            blocks: resolved(&blocks, RESULTS, |(result, _)| BlockResult { result }),
+            events,
+            blocks,
             lag,
             batches_from_the_future: counter(
                 "batches_from_the_future",
@@ -245,19 +203,6 @@ impl IngestMetrics {
             unknown_fields,
         }
     }
-}
-
-/// Values of the labels of these metrics.
-pub(super) fn label_values() -> Vec<LabelValues> {
-    vec![
-        LabelValues::of("replays_total", "outcome", &ReplayOutcome::DESCRIPTIONS),
-        LabelValues::of("rejected_total", "reason", &REASONS),
-        LabelValues::of("pulls_total", "outcome", &PullOutcome::DESCRIPTIONS),
-        LabelValues::of("streamed_batches_total", "outcome", &StreamedBatch::DESCRIPTIONS),
-        LabelValues::of("curve_handshakes_failed_total", "socket", &CurveSocket::DESCRIPTIONS),
-        LabelValues::of("events_total", "kind", &KINDS),
-        LabelValues::of("blocks_total", "result", &RESULTS),
-    ]
 }
 
 impl Metrics {
@@ -346,7 +291,7 @@ impl Metrics {
 
     /// Counts a replay that ended.
     pub fn replay_ended(&self, outcome: ReplayOutcome) {
-        self.ingest.replays.get_or_create(&Outcome { outcome: outcome.as_str() }).inc();
+        self.ingest.replays[outcome as usize].inc();
     }
 
     /// Counts an applied event and the result of each of its blocks.
@@ -383,11 +328,7 @@ impl Metrics {
 
     /// Counts a rejected message or event.
     pub fn rejected(&self, reason: &'static str) {
-        debug_assert!(
-            REASONS.iter().any(|(known, _)| *known == reason),
-            "add {reason} to REASONS, so that it is exported at zero"
-        );
-        self.ingest.rejected.get_or_create(&Reason { reason }).inc();
+        self.ingest.rejected.inc(reason);
     }
 
     /// Counts an unknown field that a stream has for the first time.

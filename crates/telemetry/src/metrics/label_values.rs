@@ -7,7 +7,7 @@ pub type LabelValue = (&'static str, &'static str);
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LabelValues {
     /// Name of the metric's samples, without the prefix of the service.
-    pub metric: &'static str,
+    pub metric: String,
     /// The label.
     pub label: &'static str,
     /// The values.
@@ -17,12 +17,7 @@ pub struct LabelValues {
 impl LabelValues {
     /// The values of a label of a metric.
     #[must_use]
-    pub fn of(metric: &'static str, label: &'static str, values: &[LabelValue]) -> Self {
-        Self { metric, label, values: values.to_vec() }
+    pub fn of(metric: impl Into<String>, label: &'static str, values: &[LabelValue]) -> Self {
+        Self { metric: metric.into(), label, values: values.to_vec() }
     }
-}
-
-/// Whether a table has a value.
-pub(super) fn is_declared(values: &[LabelValue], value: &str) -> bool {
-    values.iter().any(|(known, _)| *known == value)
 }

@@ -2,13 +2,12 @@
 
 use std::fmt;
 
-use prometheus_client::encoding::{EncodeLabelSet, EncodeMetric, MetricEncoder};
+use prometheus_client::encoding::{EncodeMetric, MetricEncoder};
 use prometheus_client::metrics::counter::Counter;
-use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::{MetricType, TypedMetric};
-use prometheus_client::registry::Registry;
 
-use super::{LabelValues, Metrics, registered, resolved};
+use super::Metrics;
+use super::declarations::Declarations;
 
 flash_indexer_types::named_enum! {
     /// Limit of a queue, a table or a request.
@@ -131,28 +130,17 @@ flash_indexer_types::named_enum! {
     }
 }
 
-#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct LimitLabel {
-    limit: &'static str,
-}
-
-/// Label of the deprecated metric name.
-#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct BoundLabel {
-    bound: &'static str,
-}
-
 #[derive(Debug)]
 pub(super) struct LimitMetrics {
     reached: [Counter; Limit::ALL.len()],
 }
 
 impl LimitMetrics {
-    pub(super) fn register(registry: &mut Registry) -> Self {
+    pub(super) fn declare(declarations: &mut Declarations) -> Self {
         let help = "Times that a limit was reached, by limit: something was refused, dropped or delayed";
-        let family = registered(registry, "limit_reached", help, Family::<LimitLabel, Counter>::default());
-        let reached = resolved(&family, Limit::ALL, |limit| LimitLabel { limit: limit.as_str() });
-        registry.register("bounds_reached", "Alias of limit_reached until 1.0", BoundsReached(reached.clone()));
+        let reached = declarations.counters("limit_reached", help, "limit", &Limit::DESCRIPTIONS);
+        let alias = BoundsReached(reached.clone());
+        declarations.registry.register("bounds_reached", "Alias of limit_reached until 1.0", alias);
         Self { reached }
     }
 }
@@ -164,7 +152,7 @@ struct BoundsReached([Counter; Limit::ALL.len()]);
 impl EncodeMetric for BoundsReached {
     fn encode(&self, mut encoder: MetricEncoder<'_>) -> fmt::Result {
         for (limit, counter) in Limit::ALL.into_iter().zip(&self.0) {
-            counter.encode(encoder.encode_family(&BoundLabel { bound: limit.as_str() })?)?;
+            counter.encode(encoder.encode_family(&[("bound", limit.as_str())])?)?;
         }
         Ok(())
     }
@@ -172,11 +160,6 @@ impl EncodeMetric for BoundsReached {
     fn metric_type(&self) -> MetricType {
         Counter::<u64>::TYPE
     }
-}
-
-/// Values of the label of this metric.
-pub(super) fn label_values() -> LabelValues {
-    LabelValues::of("limit_reached_total", "limit", &Limit::DESCRIPTIONS)
 }
 
 impl Metrics {
@@ -210,7 +193,7 @@ mod tests {
         metrics.limit_reached(Limit::Dumps);
         metrics.limit_reached_by(Limit::Dumps, 2);
         let mut text = String::new();
-        encode_registry(&mut text, &metrics.registry).expect("writing to a String cannot fail");
+        encode_registry(&mut text, &metrics.declarations.registry).expect("writing to a String cannot fail");
         for line in [
             "# TYPE flash_indexer_limit_reached counter",
             "flash_indexer_limit_reached_total{limit=\"dumps\"} 3",

@@ -5,6 +5,7 @@
 //!
 //! | file | role |
 //! |---|---|
+//! | `declarations.rs` | declaration of a metric: its name, its help, and the values of its labels |
 //! | `descriptions.rs` | descriptions of all metrics and of the values of their labels, for the documentation |
 //! | `discovery.rs` | discovery sources and the registrations that discovery makes |
 //! | `format.rs` | the classic and the OpenMetrics text format |
@@ -23,6 +24,7 @@
 //! | `threads.rs` | panics and index replacements |
 //! | `tokenization.rs` | tokenization of prompts |
 
+mod declarations;
 mod descriptions;
 mod discovery;
 mod format;
@@ -42,10 +44,8 @@ mod state;
 mod threads;
 mod tokenization;
 
-use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::encoding::text::encode_registry;
 use prometheus_client::metrics::counter::ConstCounter;
-use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::info::Info;
 use prometheus_client::registry::Registry;
@@ -63,9 +63,9 @@ pub use self::state::{
 };
 pub use self::tokenization::TokenizedPrompt;
 
+use self::declarations::Declarations;
 use self::discovery::DiscoveryMetrics;
 use self::ingest::IngestMetrics;
-use self::label_values::is_declared;
 use self::limits::LimitMetrics;
 use self::peers::PeerMetrics;
 use self::process::Process;
@@ -85,7 +85,7 @@ const COMPAT_PREFIX: &str = "dynamo_kvindexer";
 /// All counters and histograms of one service.
 #[derive(Debug)]
 pub struct Metrics {
-    registry: Registry,
+    declarations: Declarations,
     /// A subset of the metrics under [`COMPAT_PREFIX`].
     compat: Option<Registry>,
     process: Process,
@@ -111,30 +111,26 @@ pub enum MetricNames {
     OwnAndCompat,
 }
 
-#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct Build {
-    version: &'static str,
-}
-
 impl Metrics {
     /// Creates metrics under these names, all zero.
     pub fn new(names: MetricNames) -> Self {
-        let mut registry = Registry::with_prefix(PREFIX);
+        let mut declarations = Declarations::new(PREFIX);
         let mut compat = (names == MetricNames::OwnAndCompat).then(|| Registry::with_prefix(COMPAT_PREFIX));
-        registry.register("build", "Version of the service", Info::new(Build { version: env!("CARGO_PKG_VERSION") }));
-        let requests = RequestMetrics::register(&mut registry, compat.as_mut());
-        let ingest = IngestMetrics::register(&mut registry);
-        let peers = PeerMetrics::register(&mut registry);
-        let snapshots = SnapshotMetrics::register(&mut registry);
-        let spans = SpanMetrics::register(&mut registry);
-        let scores = ScoreMetrics::register(&mut registry);
-        let tokenization = TokenizationMetrics::register(&mut registry);
-        let rpc = RpcMetrics::register(&mut registry);
-        let discovery = DiscoveryMetrics::register(&mut registry);
-        let limits = LimitMetrics::register(&mut registry);
-        let threads = ThreadMetrics::register(&mut registry);
+        let build = Info::new([("version", env!("CARGO_PKG_VERSION"))]);
+        declarations.registry.register("build", "Version of the service", build);
+        let requests = RequestMetrics::declare(&mut declarations, compat.as_mut());
+        let ingest = IngestMetrics::declare(&mut declarations);
+        let peers = PeerMetrics::declare(&mut declarations);
+        let snapshots = SnapshotMetrics::declare(&mut declarations);
+        let spans = SpanMetrics::declare(&mut declarations);
+        let scores = ScoreMetrics::declare(&mut declarations);
+        let tokenization = TokenizationMetrics::declare(&mut declarations);
+        let rpc = RpcMetrics::declare(&mut declarations);
+        let discovery = DiscoveryMetrics::declare(&mut declarations);
+        let limits = LimitMetrics::declare(&mut declarations);
+        let threads = ThreadMetrics::declare(&mut declarations);
         Self {
-            registry,
+            declarations,
             compat,
             process: Process::new(),
             requests,
@@ -155,7 +151,7 @@ impl Metrics {
     pub fn encode(&self, state: State, format: TextFormat) -> String {
         let mut text = String::new();
         let gauges = self.gauges(state);
-        let registries = [Some(&self.registry), self.compat.as_ref()].into_iter().flatten();
+        let registries = [Some(&self.declarations.registry), self.compat.as_ref()].into_iter().flatten();
         for registry in registries.chain(&gauges) {
             encode_registry(&mut text, registry).expect("writing to a String cannot fail");
         }
@@ -185,23 +181,4 @@ impl Metrics {
         }
         registries
     }
-}
-
-/// Registers a metric and returns a handle to it.
-fn registered<M>(registry: &mut Registry, name: &str, help: &str, metric: M) -> M
-where
-    M: prometheus_client::registry::Metric + Clone,
-{
-    registry.register(name, help, metric.clone());
-    metric
-}
-
-/// Resolves one handle for each of a fixed set of labels: counting needs no lookup and no lock, and every series is
-/// exported from the start.
-fn resolved<L, M, T: Copy, const N: usize>(family: &Family<L, M>, all: [T; N], label: impl Fn(T) -> L) -> [M; N]
-where
-    L: Clone + std::hash::Hash + Eq,
-    M: Clone + Default,
-{
-    all.map(|one| family.get_or_create_owned(&label(one)))
 }

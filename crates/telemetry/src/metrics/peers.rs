@@ -1,22 +1,13 @@
 //! Counters of recovery from peers and of comparison with peers.
 
-use prometheus_client::encoding::EncodeLabelSet;
-use prometheus_client::metrics::counter::Counter;
-use prometheus_client::metrics::family::Family;
-use prometheus_client::registry::Registry;
-
-use super::{LabelValue, LabelValues, Metrics, is_declared, registered};
-
-#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct Outcome {
-    outcome: &'static str,
-}
+use super::declarations::{Declarations, NamedCounters};
+use super::{LabelValue, Metrics};
 
 #[derive(Debug)]
 pub(super) struct PeerMetrics {
-    recoveries: Family<Outcome, Counter>,
-    checks: Family<Outcome, Counter>,
-    repairs: Family<Outcome, Counter>,
+    recoveries: NamedCounters,
+    checks: NamedCounters,
+    repairs: NamedCounters,
 }
 
 const RECOVERIES: [LabelValue; 6] = [
@@ -41,29 +32,13 @@ const CHECKS: [LabelValue; 7] = [
 ];
 const REPAIRS: [LabelValue; 2] = [("complete", "The rank was replaced."), ("failed", "The rank was not replaced.")];
 
-/// Values of the labels of these metrics.
-pub(super) fn label_values() -> Vec<LabelValues> {
-    vec![
-        LabelValues::of("recoveries_total", "outcome", &RECOVERIES),
-        LabelValues::of("peer_checks_total", "outcome", &CHECKS),
-        LabelValues::of("peer_repairs_total", "outcome", &REPAIRS),
-    ]
-}
-
 impl PeerMetrics {
-    pub(super) fn register(registry: &mut Registry) -> Self {
-        let mut family = |name, help, outcomes: &[LabelValue]| {
-            let family: Family<Outcome, Counter> = registered(registry, name, help, Family::default());
-            for &(outcome, _) in outcomes {
-                // Exported at zero, so that the first increment is visible as a rise.
-                drop(family.get_or_create(&Outcome { outcome }));
-            }
-            family
-        };
+    pub(super) fn declare(declarations: &mut Declarations) -> Self {
+        let mut counters = |name, help, outcomes| declarations.named_counters(name, help, "outcome", outcomes);
         Self {
-            recoveries: family("recoveries", "Attempts to start from a peer or a dump, by outcome", &RECOVERIES),
-            checks: family("peer_checks", "Comparisons of a rank with the same rank of a peer, by outcome", &CHECKS),
-            repairs: family(
+            recoveries: counters("recoveries", "Attempts to start from a peer or a dump, by outcome", &RECOVERIES),
+            checks: counters("peer_checks", "Comparisons of a rank with the same rank of a peer, by outcome", &CHECKS),
+            repairs: counters(
                 "peer_repairs",
                 "Instances rebuilt from a peer's dump or the engine's replay, by outcome",
                 &REPAIRS,
@@ -75,19 +50,16 @@ impl PeerMetrics {
 impl Metrics {
     /// Counts an attempt to recover from a peer.
     pub fn recovery_ended(&self, outcome: &'static str) {
-        debug_assert!(is_declared(&RECOVERIES, outcome));
-        self.peers.recoveries.get_or_create(&Outcome { outcome }).inc();
+        self.peers.recoveries.inc(outcome);
     }
 
     /// Counts a comparison of a rank with the same rank of a peer.
     pub fn peer_check(&self, outcome: &'static str) {
-        debug_assert!(is_declared(&CHECKS, outcome));
-        self.peers.checks.get_or_create(&Outcome { outcome }).inc();
+        self.peers.checks.inc(outcome);
     }
 
     /// Counts a rebuild of an instance.
     pub fn peer_repair(&self, outcome: &'static str) {
-        debug_assert!(is_declared(&REPAIRS, outcome));
-        self.peers.repairs.get_or_create(&Outcome { outcome }).inc();
+        self.peers.repairs.inc(outcome);
     }
 }

@@ -7,8 +7,9 @@ use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::registry::{Registry, Unit};
 
+use super::declarations::{Declarations, NamedCounters};
 use super::histogram::Histogram;
-use super::{LabelValue, LabelValues, Metrics, is_declared, registered, resolved};
+use super::{LabelValue, Metrics};
 
 /// Buckets of request latency, in seconds: from a query of a small index to the first byte of a dump.
 pub(super) const DURATIONS: [f64; 17] = [
@@ -48,11 +49,6 @@ struct FailedLabels {
     status_class: &'static str,
 }
 
-#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct ReasonLabel {
-    reason: &'static str,
-}
-
 flash_indexer_types::named_enum! {
     /// File that is read again while the service runs.
     #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -68,11 +64,6 @@ flash_indexer_types::named_enum! {
         /// Keys of the issuer of JWTs.
         JwtKeys = "jwt_keys",
     }
-}
-
-#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct FileLabel {
-    file: &'static str,
 }
 
 const STATUS_CLASSES: [LabelValue; 2] = [
@@ -102,16 +93,6 @@ const HANDSHAKE_FAILURES: [LabelValue; 9] = [
     ("protocol", "Any other violation of TLS."),
 ];
 
-/// Values of the labels of these metrics.
-pub(super) fn label_values() -> Vec<LabelValues> {
-    vec![
-        LabelValues::of("errors_total", "status_class", &STATUS_CLASSES),
-        LabelValues::of("access_denied_total", "reason", &DENIALS),
-        LabelValues::of("tls_handshake_failures_total", "reason", &HANDSHAKE_FAILURES),
-        LabelValues::of("reload_failures_total", "file", &ReloadedFile::DESCRIPTIONS),
-    ]
-}
-
 /// Latencies of requests since the start.
 #[derive(Debug, Clone)]
 pub struct Latencies {
@@ -126,15 +107,15 @@ pub(super) struct RequestMetrics {
     durations: Family<Path, Histogram, fn() -> Histogram>,
     requests: Family<ResponseLabels, Counter>,
     errors: Family<FailedLabels, Counter>,
-    denied: Family<ReasonLabel, Counter>,
-    handshake_failures: Family<ReasonLabel, Counter>,
+    denied: NamedCounters,
+    handshake_failures: NamedCounters,
     reload_failures: [Counter; ReloadedFile::ALL.len()],
     /// `requests` with the labels of the compatible indexer.
     requests_by_method: Option<Family<PathAndMethod, Counter>>,
 }
 
 impl RequestMetrics {
-    pub(super) fn register(registry: &mut Registry, compat: Option<&mut Registry>) -> Self {
+    pub(super) fn declare(declarations: &mut Declarations, compat: Option<&mut Registry>) -> Self {
         let durations: Family<Path, Histogram, fn() -> Histogram> =
             Family::new_with_constructor(|| Histogram::new(&DURATIONS));
         let errors = Family::<FailedLabels, Counter>::default();
@@ -143,22 +124,25 @@ impl RequestMetrics {
             registry.register_with_unit("request_duration", help, Unit::Seconds, durations.clone());
             registry.register("errors", "HTTP responses with a 4xx or 5xx status", errors.clone());
         };
-        register_both(registry);
-        let requests = registered(registry, "requests", "HTTP responses", Family::default());
+        register_both(&mut declarations.registry);
+        declarations.describe("errors", "status_class", &STATUS_CLASSES);
+        let requests = declarations.add("requests", "HTTP responses", Family::default());
         let requests_by_method = compat.map(|compat| {
             register_both(compat);
-            registered(compat, "requests", "HTTP responses", Family::default())
+            let requests = Family::default();
+            compat.register("requests", "HTTP responses", Family::clone(&requests));
+            requests
         });
         let help = "HTTP and gRPC requests without a known bearer token, or without the permission that they need";
-        let denied = registered(registry, "access_denied", help, Family::default());
+        let denied = declarations.counters_on_demand("access_denied", help, "reason", &DENIALS);
         let help = "TLS handshakes that failed, of HTTP and gRPC";
-        let handshake_failures = registered(registry, "tls_handshake_failures", help, Family::default());
+        let handshake_failures =
+            declarations.counters_on_demand("tls_handshake_failures", help, "reason", &HANDSHAKE_FAILURES);
         let help =
             "Failed reads of a file that is read again while the service runs; the previous content stays in force";
-        let family = registered(registry, "reload_failures", help, Family::<FileLabel, Counter>::default());
-        let reload_failures = resolved(&family, ReloadedFile::ALL, |file| FileLabel { file: file.as_str() });
+        let reload_failures = declarations.counters("reload_failures", help, "file", &ReloadedFile::DESCRIPTIONS);
         let help = "Alias of reload_failures of the token file until 1.0";
-        registry.register("token_file_failures", help, reload_failures[ReloadedFile::Tokens as usize].clone());
+        declarations.add("token_file_failures", help, reload_failures[ReloadedFile::Tokens as usize].clone());
         Self { durations, requests, errors, denied, handshake_failures, reload_failures, requests_by_method }
     }
 }
@@ -166,14 +150,12 @@ impl RequestMetrics {
 impl Metrics {
     /// Counts a request that was denied.
     pub fn access_denied(&self, reason: &'static str) {
-        debug_assert!(is_declared(&DENIALS, reason));
-        self.requests.denied.get_or_create(&ReasonLabel { reason }).inc();
+        self.requests.denied.inc(reason);
     }
 
     /// Counts a TLS handshake that failed.
     pub fn tls_handshake_failed(&self, reason: &'static str) {
-        debug_assert!(is_declared(&HANDSHAKE_FAILURES, reason));
-        self.requests.handshake_failures.get_or_create(&ReasonLabel { reason }).inc();
+        self.requests.handshake_failures.inc(reason);
     }
 
     /// Counts a failed read of a file whose previous content stays in force.

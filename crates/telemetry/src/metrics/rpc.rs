@@ -5,11 +5,12 @@ use std::time::Duration;
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
-use prometheus_client::registry::{Registry, Unit};
+use prometheus_client::registry::Unit;
 
+use super::declarations::{Declarations, is_declared};
 use super::histogram::Histogram;
 use super::requests::DURATIONS;
-use super::{LabelValue, LabelValues, Metrics, is_declared, registered};
+use super::{LabelValue, Metrics};
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct Method {
@@ -38,11 +39,6 @@ const CODES: [LabelValue; 13] = [
     ("other", "Any other code."),
 ];
 
-/// Values of the label of this metric.
-pub(super) fn label_values() -> LabelValues {
-    LabelValues::of("grpc_requests_total", "code", &CODES)
-}
-
 #[derive(Debug)]
 pub(super) struct RpcMetrics {
     calls: Family<MethodAndCode, Counter>,
@@ -50,13 +46,14 @@ pub(super) struct RpcMetrics {
 }
 
 impl RpcMetrics {
-    pub(super) fn register(registry: &mut Registry) -> Self {
+    pub(super) fn declare(declarations: &mut Declarations) -> Self {
         let help = "gRPC responses by method and status code; each request of a stream counts";
-        let calls = registered(registry, "grpc_requests", help, Family::default());
+        let calls = declarations.add("grpc_requests", help, Family::default());
+        declarations.describe("grpc_requests", "code", &CODES);
         let durations: Family<Method, Histogram, fn() -> Histogram> =
             Family::new_with_constructor(|| Histogram::new(&DURATIONS));
         let help = "Time from a gRPC request to its response";
-        registry.register_with_unit("grpc_request_duration", help, Unit::Seconds, durations.clone());
+        let durations = declarations.add_with_unit("grpc_request_duration", help, Unit::Seconds, durations);
         Self { calls, durations }
     }
 }

@@ -1,11 +1,9 @@
 //! Counters of scores, predictions and picks.
 
-use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::counter::Counter;
-use prometheus_client::metrics::family::Family;
-use prometheus_client::registry::Registry;
 
-use super::{LabelValues, Metrics, registered, resolved};
+use super::Metrics;
+use super::declarations::Declarations;
 
 flash_indexer_types::named_enum! {
     /// Inputs of a pick of the endpoint picker.
@@ -34,11 +32,6 @@ flash_indexer_types::named_enum! {
     }
 }
 
-#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct OutcomeLabel {
-    outcome: &'static str,
-}
-
 #[derive(Debug)]
 pub(super) struct ScoreMetrics {
     scores: Counter,
@@ -49,11 +42,10 @@ pub(super) struct ScoreMetrics {
 }
 
 impl ScoreMetrics {
-    pub(super) fn register(registry: &mut Registry) -> Self {
+    pub(super) fn declare(declarations: &mut Declarations) -> Self {
         let help = "Choices of the endpoint picker, by what they depended on";
-        let family = registered(registry, "endpoint_picks", help, Family::<OutcomeLabel, Counter>::default());
-        let endpoint_picks = resolved(&family, PickOutcome::ALL, |outcome| OutcomeLabel { outcome: outcome.as_str() });
-        let mut counter = |name: &str, help: &str| registered(registry, name, help, Counter::default());
+        let endpoint_picks = declarations.counters("endpoint_picks", help, "outcome", &PickOutcome::DESCRIPTIONS);
+        let mut counter = |name: &str, help: &str| declarations.counter(name, help);
         Self {
             scores: counter("scores", "Prompts scored over HTTP or gRPC"),
             scored_pods: counter("scored_pods", "Instances with a score above zero, summed over scored prompts"),
@@ -65,11 +57,6 @@ impl ScoreMetrics {
             endpoint_picks,
         }
     }
-}
-
-/// Values of the label of this metric.
-pub(super) fn label_values() -> LabelValues {
-    LabelValues::of("endpoint_picks_total", "outcome", &PickOutcome::DESCRIPTIONS)
 }
 
 impl Metrics {

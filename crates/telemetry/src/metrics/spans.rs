@@ -1,11 +1,9 @@
 //! Counters of the spans of traced requests.
 
-use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::counter::Counter;
-use prometheus_client::metrics::family::Family;
-use prometheus_client::registry::Registry;
 
-use super::{LabelValues, Metrics, registered, resolved};
+use super::Metrics;
+use super::declarations::Declarations;
 
 flash_indexer_types::named_enum! {
     /// Outcome of a span.
@@ -20,11 +18,6 @@ flash_indexer_types::named_enum! {
     }
 }
 
-#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct Outcome {
-    outcome: &'static str,
-}
-
 #[derive(Debug)]
 pub(super) struct SpanMetrics {
     ended: [Counter; SpanOutcome::ALL.len()],
@@ -32,19 +25,13 @@ pub(super) struct SpanMetrics {
 }
 
 impl SpanMetrics {
-    pub(super) fn register(registry: &mut Registry) -> Self {
+    pub(super) fn declare(declarations: &mut Declarations) -> Self {
         let help = "Spans of traced requests, by outcome";
-        let family = registered(registry, "spans", help, Family::<Outcome, Counter>::default());
-        let ended = resolved(&family, SpanOutcome::ALL, |outcome| Outcome { outcome: outcome.as_str() });
+        let ended = declarations.counters("spans", help, "outcome", &SpanOutcome::DESCRIPTIONS);
         let help = "Batches of spans that the collector did not receive, or refused";
-        let export_failures = registered(registry, "span_export_failures", help, Counter::default());
+        let export_failures = declarations.counter("span_export_failures", help);
         Self { ended, export_failures }
     }
-}
-
-/// Values of the label of this metric.
-pub(super) fn label_values() -> LabelValues {
-    LabelValues::of("spans_total", "outcome", &SpanOutcome::DESCRIPTIONS)
 }
 
 impl Metrics {

@@ -2,18 +2,11 @@
 
 use std::collections::BTreeMap;
 
-use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::counter::Counter;
-use prometheus_client::metrics::family::Family;
-use prometheus_client::registry::Registry;
 
-use super::{LabelValues, Metrics, registered, resolved};
+use super::Metrics;
+use super::declarations::Declarations;
 use crate::thread_kind::ThreadKind;
-
-#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct ThreadLabel {
-    thread: &'static str,
-}
 
 #[derive(Debug)]
 pub(super) struct ThreadMetrics {
@@ -22,18 +15,12 @@ pub(super) struct ThreadMetrics {
 }
 
 impl ThreadMetrics {
-    pub(super) fn register(registry: &mut Registry) -> Self {
+    pub(super) fn declare(declarations: &mut Declarations) -> Self {
         let help = "Panics of threads, by thread kind";
-        let family = registered(registry, "thread_panics", help, Family::<ThreadLabel, Counter>::default());
-        let panics = resolved(&family, ThreadKind::ALL, |kind| ThreadLabel { thread: kind.as_str() });
+        let panics = declarations.counters("thread_panics", help, "thread", &ThreadKind::DESCRIPTIONS);
         let help = "Indexes replaced by an empty index after a change panicked; their ranks were replayed";
-        Self { panics, index_replacements: registered(registry, "index_replacements", help, Counter::default()) }
+        Self { panics, index_replacements: declarations.counter("index_replacements", help) }
     }
-}
-
-/// Values of the label of this metric.
-pub(super) fn label_values() -> LabelValues {
-    LabelValues::of("thread_panics_total", "thread", &ThreadKind::DESCRIPTIONS)
 }
 
 impl Metrics {

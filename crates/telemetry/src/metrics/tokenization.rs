@@ -5,10 +5,10 @@ use std::time::Duration;
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
-use prometheus_client::registry::{Registry, Unit};
 
+use super::declarations::{Declarations, is_declared};
 use super::histogram::Histogram;
-use super::{LabelValue, LabelValues, Metrics, is_declared, registered};
+use super::{LabelValue, Metrics};
 
 /// Buckets of tokenization time, in seconds: from a short text to a long chat whose tokenizer is loaded first.
 const DURATIONS: [f64; 14] =
@@ -41,14 +41,6 @@ const OUTCOMES: [LabelValue; 14] = [
     ("panicked", "The tokenizer panicked."),
 ];
 
-/// Values of the labels of these metrics.
-pub(super) fn label_values() -> Vec<LabelValues> {
-    vec![
-        LabelValues::of("tokenizations_total", "kind", &KINDS),
-        LabelValues::of("tokenizations_total", "outcome", &OUTCOMES),
-    ]
-}
-
 #[derive(Debug)]
 pub(super) struct TokenizationMetrics {
     prompts: Family<Outcome, Counter>,
@@ -58,18 +50,16 @@ pub(super) struct TokenizationMetrics {
 }
 
 impl TokenizationMetrics {
-    pub(super) fn register(registry: &mut Registry) -> Self {
+    pub(super) fn declare(declarations: &mut Declarations) -> Self {
         let help = "Prompts given to the pipeline, by kind and outcome";
-        let prompts = registered(registry, "tokenizations", help, Family::default());
-        let tokens = registered(registry, "tokenized_tokens", "Tokens of tokenized prompts", Counter::default());
-        let mut duration = |name: &str, help: &str| {
-            let histogram = Histogram::new(&DURATIONS);
-            registry.register_with_unit(name, help, Unit::Seconds, histogram.clone());
-            histogram
-        };
-        let waited = duration("tokenization_wait", "Time that a prompt spends in the tokenization queue");
+        let prompts = declarations.add("tokenizations", help, Family::default());
+        declarations.describe("tokenizations", "kind", &KINDS);
+        declarations.describe("tokenizations", "outcome", &OUTCOMES);
+        let tokens = declarations.counter("tokenized_tokens", "Tokens of tokenized prompts");
+        let help = "Time that a prompt spends in the tokenization queue";
+        let waited = declarations.durations("tokenization_wait", help, &DURATIONS);
         let help = "Time to render and tokenize a prompt, including loading its tokenizer";
-        let worked = duration("tokenization_work", help);
+        let worked = declarations.durations("tokenization_work", help, &DURATIONS);
         Self { prompts, tokens, waited, worked }
     }
 }

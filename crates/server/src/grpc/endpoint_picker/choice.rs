@@ -253,8 +253,7 @@ impl Picker {
     ) -> (Option<InstanceFilter>, Vec<(InstanceId, SocketAddr)>) {
         let mut addresses = self.api.indexer.addresses(key, self.options.target_port);
         addresses.retain(|(_, address)| subset.is_none_or(|subset| subset.admits(*address)));
-        let names = addresses.iter().map(|(instance, _)| instance.as_key().to_owned());
-        let filter = (!addresses.is_empty()).then(|| InstanceFilter::of(names));
+        let filter = (!addresses.is_empty()).then(|| addresses.iter().map(|(instance, _)| instance.clone()).collect());
         (filter, addresses)
     }
 }

@@ -21,7 +21,7 @@ use flash_indexer_proto::ext_proc::{
     CommonResponse, HttpBody, HttpHeaders, ProcessingMode, ProcessingRequest, ProcessingResponse,
 };
 use flash_indexer_telemetry::metrics::{Limit, PickOutcome};
-use flash_indexer_traces::Caller;
+use flash_indexer_traces::TraceParent;
 use tokio::time::Instant;
 use tonic::{Code, Status};
 
@@ -46,7 +46,7 @@ pub(super) struct Exchange {
     picker: Arc<Picker>,
     client: (Arc<Grant>, Option<IpAddr>),
     /// Trace context of the gateway's call, or of its client's request.
-    caller: Caller,
+    trace_parent: TraceParent,
     modes: Modes,
     subset: Option<Subset>,
     endpoint: Option<OpenAiEndpoint>,
@@ -97,13 +97,13 @@ impl Exchange {
         requests: Requests<ProcessingRequest>,
         picker: Arc<Picker>,
         client: (Arc<Grant>, Option<IpAddr>),
-        caller: Caller,
+        trace_parent: TraceParent,
     ) -> Self {
         Self {
             requests,
             picker,
             client,
-            caller,
+            trace_parent,
             modes: Modes { request: BodySendMode::None, response: BodySendMode::None },
             subset: None,
             endpoint: None,
@@ -191,8 +191,8 @@ impl Exchange {
     async fn process_headers(&mut self, headers: &HttpHeaders) {
         self.endpoint = header(headers.headers.as_ref(), ":path").and_then(OpenAiEndpoint::of);
         if self.picker.api().tracer.is_some() {
-            let of_client = Caller::read(|name| header(headers.headers.as_ref(), name).into_iter());
-            self.caller = std::mem::take(&mut self.caller).or(of_client);
+            let of_client = TraceParent::read(|name| header(headers.headers.as_ref(), name).into_iter());
+            self.trace_parent = std::mem::take(&mut self.trace_parent).or(of_client);
         }
         if headers.end_of_stream {
             return self.answer_headers(Err(PickOutcome::NoPrompt), None).await;
@@ -312,7 +312,7 @@ impl Exchange {
         self.in_flight = None;
         let input = PickInput { body, subset: self.subset.clone(), client: self.client.clone() };
         let tracer = self.picker.api().tracer.as_ref();
-        let traced = tracer.and_then(|tracer| tracer.rpc(&self.caller, METHOD));
+        let traced = tracer.and_then(|tracer| tracer.rpc(&self.trace_parent, METHOD));
         let choice = Arc::clone(&self.picker).choose(input);
         let chosen = match &traced {
             None => choice.await,

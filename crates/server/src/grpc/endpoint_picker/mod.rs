@@ -27,7 +27,7 @@ use self::exchange::Exchange;
 use super::answers::Requests;
 use super::status::{RpcError, authorization, finished};
 use crate::access::Permission;
-use crate::traced::caller;
+use crate::traced::trace_parent;
 
 /// Options of the endpoint picker.
 #[derive(Debug, Clone)]
@@ -63,8 +63,8 @@ impl ExternalProcessor for EndpointPicker {
             Ok(grant)
         });
         let grant = finished(&api.indexer, "Process", grant)?;
-        let caller = api.tracer.as_ref().map(|_| caller(metadata.as_ref())).unwrap_or_default();
-        let exchange = Exchange::new(requests, Arc::clone(&self.picker), (grant, client), caller);
+        let parent = api.tracer.as_ref().map(|_| trace_parent(metadata.as_ref())).unwrap_or_default();
+        let exchange = Exchange::new(requests, Arc::clone(&self.picker), (grant, client), parent);
         Ok(Response::new(Exchanges { state: State::Idle(Box::new(exchange)) }))
     }
 }

@@ -15,9 +15,9 @@ const TRACE_STATE_BYTES_MAX: usize = 512;
 
 /// The span of a caller, in which a request takes part; none if the caller sent none.
 #[derive(Debug, Clone, Default)]
-pub struct Caller(Option<Context>);
+pub struct TraceParent(Option<Context>);
 
-impl Caller {
+impl TraceParent {
     /// Reads the context of a caller from headers. `headers` gives all values of a header. A context that is not valid, or that is
     /// given twice, counts as none.
     pub fn read<'h, V: Iterator<Item = &'h str>>(headers: impl Fn(&'static str) -> V) -> Self {
@@ -37,7 +37,7 @@ impl Caller {
         self.0.as_ref()
     }
 
-    /// This caller, or another one if it sent no context.
+    /// This parent, or another one if there is none.
     #[must_use]
     pub fn or(self, other: Self) -> Self {
         Self(self.0.or(other.0))
@@ -106,7 +106,7 @@ mod tests {
 
     fn read(parents: &[&str], states: &[&str]) -> Option<(String, bool, String)> {
         let headers = |name| if name == TRACE_PARENT { parents } else { states };
-        let context = Caller::read(|name| headers(name).iter().copied()).0?;
+        let context = TraceParent::read(|name| headers(name).iter().copied()).0?;
         let span = context.span();
         let span = span.span_context();
         Some((format!("{}-{}", span.trace_id(), span.span_id()), span.is_sampled(), span.trace_state().header()))
