@@ -178,18 +178,17 @@ impl World {
         }
     }
 
-    /// Ranks that must be exact again without a clear: nothing that they missed is lost for good.
+    /// Ranks that must be exact again without a clear: their engines can replay all messages. A reply that seemed to lack the first
+    /// one ended the requests.
     pub(crate) fn must_be_exact(&self) -> Vec<(usize, RankId)> {
         let mut ranks = Vec::new();
         for (number, service) in self.services.iter().enumerate() {
             let text = metrics_text(service);
-            let lost = [
-                Service::metric(&text, "lost_messages_total", ""),
-                Service::metric(&text, "replays_total", "given_up"),
+            let truncated = [
                 Service::metric(&text, "replays_total", "truncated"),
                 Service::metric(&text, "limit_reached_total", "waiting_messages"),
             ];
-            if service.has_imported || lost.iter().any(|&count| count > 0) {
+            if service.has_imported || truncated.iter().any(|&count| count > 0) {
                 continue;
             }
             let links = service.links.lock();

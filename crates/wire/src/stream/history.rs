@@ -4,7 +4,7 @@ use std::time::Instant;
 
 use super::action::{Action, ClearReason, ReplayOutcome};
 use super::repair::Repair;
-use super::{EpochCheck, Phase, Stream};
+use super::{EpochCheck, Stream};
 
 /// Whether the whole history of a stream is to be requested.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
