@@ -15,8 +15,8 @@ import (
 // connection that fails and an answer of 429 or 503 are tried again, after the service's Retry-After or a growing pause.
 // All calls can be repeated without harm.
 //
-// A call fails with an [*APIError] for a refused request, a [*ConnectionError], or an error that wraps the one of the
-// context.
+// A call fails with an [*APIError] for a refused request, a [*ConnectionError], a [*URLError], or an error that wraps the one
+// of the context.
 type Client struct {
 	url      string
 	token    string
@@ -45,7 +45,7 @@ func WithHTTPClient(client *http.Client) Option {
 	return func(made *Client) { made.http = client }
 }
 
-// New returns a client of the service at a URL such as http://127.0.0.1:8090.
+// New returns a client of the service at a URL such as http://127.0.0.1:8090. With another text, each call fails with a [*URLError].
 func New(url string, options ...Option) *Client {
 	transport := http.DefaultTransport.(*http.Transport).Clone()
 	transport.Proxy = nil

@@ -32,6 +32,13 @@ func (failed *ConnectionError) Error() string {
 
 func (failed *ConnectionError) Unwrap() error { return failed.Err }
 
+// URLError is a text that is no URL of HTTP, given to [New].
+type URLError struct{ URL string }
+
+func (wrong *URLError) Error() string {
+	return fmt.Sprintf("%q is no URL of a service; give one such as http://127.0.0.1:8090", wrong.URL)
+}
+
 // IsUnknownCursor returns whether no engine of the service holds the prefix of a cursor. The caller then sends the whole
 // prompt.
 func IsUnknownCursor(err error) bool {

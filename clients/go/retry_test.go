@@ -112,6 +112,18 @@ func TestAServiceThatIsNotThereIsAConnectionError(t *testing.T) {
 	}
 }
 
+func TestATextThatIsNoURLOfHTTPIsAnErrorOfItsOwn(t *testing.T) {
+	for _, wrong := range []string{"localhost:8090", "localhost", "", "http://", "http:localhost:8090", "ftp://a", "http://["} {
+		var failed *URLError
+		if err := query(New(wrong)); !errors.As(err, &failed) || !strings.Contains(err.Error(), "such as http://127.0.0.1:8090") {
+			t.Errorf("%q: expected a wrong URL, got %v", wrong, err)
+		}
+		if err := New(wrong).Dump(ctx(), Filter{}, nil); !errors.As(err, &failed) {
+			t.Errorf("%q: expected a wrong URL, got %v", wrong, err)
+		}
+	}
+}
+
 func TestADumpThatIsCutOffOrStandsStillIsAnError(t *testing.T) {
 	lines := 0
 	count := func(json.RawMessage) error { lines++; return nil }

@@ -36,6 +36,9 @@ type call struct {
 
 // Makes the attempts of a call, all before its deadline.
 func (client *Client) send(ctx context.Context, call call) error {
+	if err := client.checkURL(); err != nil {
+		return err
+	}
 	ctx, cancel := context.WithTimeout(ctx, client.deadline)
 	defer cancel()
 	if call.body != nil {
@@ -79,6 +82,14 @@ func (client *Client) send(ctx context.Context, call call) error {
 			return unanswered(ctx, call)
 		}
 	}
+}
+
+func (client *Client) checkURL() error {
+	parsed, err := url.Parse(client.url)
+	if err != nil || parsed.Host == "" || (parsed.Scheme != "http" && parsed.Scheme != "https") {
+		return &URLError{client.url}
+	}
+	return nil
 }
 
 func unanswered(ctx context.Context, call call) error {

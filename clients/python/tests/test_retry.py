@@ -7,7 +7,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
-from flash_indexer import ApiError, Client, ConnectionFailed, DeadlineExceeded, DumpCutOff
+from flash_indexer import ApiError, AsyncClient, Client, ConnectionFailed, DeadlineExceeded, DumpCutOff
 
 MATCHES = b'{"scores": {}, "instances": {}}'
 Answer = Callable[[BaseHTTPRequestHandler, int], None]
@@ -90,6 +90,15 @@ def test_a_silent_service_ends_at_the_deadline() -> None:
 def test_a_service_that_is_not_there_is_a_failed_connection() -> None:
     with Client("http://127.0.0.1:1", deadline_s=30) as client, pytest.raises(ConnectionFailed, match="is it running"):
         client.query("m", [1])
+
+
+@pytest.mark.parametrize("client", [Client, AsyncClient])
+@pytest.mark.parametrize(
+    "url", ["localhost:8090", "localhost", "", "http://", "http:localhost:8090", "ftp://a", "http://h:x"]
+)
+def test_a_text_that_is_no_url_of_http_is_refused_at_once(client: type[Client] | type[AsyncClient], url: str) -> None:
+    with pytest.raises(ValueError, match=r"no URL of a service; give one such as http://127\.0\.0\.1:8090"):
+        client(url)
 
 
 def test_a_dump_that_is_cut_off_is_an_error() -> None:

@@ -41,6 +41,13 @@ def _headers(call: Call[Any]) -> dict[str, str]:
 def _settings(url: str, token: str | None, tls: ssl.SSLContext | None) -> dict[str, Any]:
     """Settings of an `httpx` client. Redirects are not followed, and proxies of the environment not used."""
     headers = {"authorization": f"Bearer {token}"} if token is not None else {}
+    try:
+        parsed = httpx.URL(url)
+        is_of_http = parsed.scheme in ("http", "https") and parsed.host != ""
+    except httpx.InvalidURL:
+        is_of_http = False
+    if not is_of_http:
+        raise ValueError(f"{url!r} is no URL of a service; give one such as http://127.0.0.1:8090")
     return {"base_url": url, "headers": headers, "verify": tls if tls is not None else True, "trust_env": False}
 
 
