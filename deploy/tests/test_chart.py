@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shutil
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -253,3 +254,53 @@ def test_the_chart_is_packaged_with_its_rules(tmp_path: Path) -> None:
     (package,) = tmp_path.glob("*.tgz")
     shown = run("helm", "template", RELEASE, package, "--kube-version", KUBERNETES[0], "--set", settings)
     assert shown.returncode == 0 and "IndexerDown" in shown.stdout, shown.stderr
+
+
+def notes(folder: Path, *settings: str) -> str:
+    """What `helm install` prints. `helm template` omits it, so a copy of the chart has it in an object."""
+    chart = shutil.copytree(CHART, folder / "chart")
+    text = (chart / "templates/NOTES.txt").read_text()
+    (chart / "templates/notes.yaml").write_text(
+        f'{{{{- define "notes" }}}}{text}{{{{ end }}}}\nnotes: {{{{ include "notes" . | toJson }}}}'
+    )
+    options = [option for setting in settings for option in ("--set", setting)]
+    shown = ("--kube-version", KUBERNETES[0], "--show-only", "templates/notes.yaml")
+    return yaml.safe_load(check("helm", "template", RELEASE, chart, *shown, *options))["notes"]
+
+
+TOKENS = ("access.tokenSecret=t", "peers.tokenSecret=p")
+EVERY_HOST = "Every host that reaches the port"
+NO_SOURCE = "No discovery source is set"
+
+
+@pytest.mark.parametrize(
+    ("settings", "present", "absent"),
+    [
+        (
+            ("access.insecure=true",),
+            [
+                "doctor http://127.0.0.1:8090\n",
+                EVERY_HOST,
+                f"{NO_SOURCE}: register each engine with POST /register at every",
+            ],
+            ["TOKEN", "tls"],
+        ),
+        (("access.insecure=true", "redis.url=redis://r"), ["at a replica"], []),
+        (("access.insecure=true", "extraArgs={--discovery-vllm=a:1}"), [], [NO_SOURCE]),
+        (("access.insecure=true", *TOKENS), ["FLASH_INDEXER_TOKEN"], [EVERY_HOST]),
+        (
+            ("tls.secret=s", *TOKENS),
+            ["doctor https://127.0.0.1:8090 --tls-ca ca.crt\n", "FLASH_INDEXER_TOKEN", "certificate needs"],
+            [EVERY_HOST],
+        ),
+        (
+            ("tls.secret=s", "tls.clientAuth=true"),
+            ["--tls-ca ca.crt --tls-cert tls.crt --tls-key tls.key\n"],
+            ["TOKEN", EVERY_HOST],
+        ),
+    ],
+)
+def test_the_notes_are_true(tmp_path: Path, settings: tuple[str, ...], present: list[str], absent: list[str]) -> None:
+    text = notes(tmp_path, *settings)
+    assert [part for part in present if part not in text] == [], text
+    assert [part for part in absent if part in text] == [], text
