@@ -44,8 +44,10 @@ function show(name) {
   view.element ??= view.build(app);
   main.replaceChildren(view.element);
   for (const link of document.querySelectorAll("nav a")) {
-    if (VIEWS[link.hash.slice(1)] === view) link.setAttribute("aria-current", "page");
-    else link.removeAttribute("aria-current");
+    if (VIEWS[link.hash.slice(1)] === view) {
+      link.setAttribute("aria-current", "page");
+      link.scrollIntoView({ block: "nearest", inline: "nearest" });
+    } else link.removeAttribute("aria-current");
   }
   view.show?.(app);
   view.update?.(app);

@@ -32,7 +32,7 @@ NOT_YET = (
     NoSuchElementException,
     StaleElementReferenceException,
 )
-SIZES = {"laptop": (1366, 860), "phone": (390, 844)}
+SIZES = {"laptop": (1366, 860), "phone": (390, 844), "smallphone": (360, 640)}
 
 
 class Service:
@@ -138,6 +138,11 @@ class Page:
         """Nothing is wider than the window, and the browser reported no fault."""
         wide = self.run("return document.documentElement.scrollWidth - document.documentElement.clientWidth")
         assert wide <= 0, f"the page is {wide} pixels too wide"
+        cut = self.run(
+            "return [...document.querySelectorAll('nav, .grid .head, .grid .line')]"
+            ".filter((part) => part.scrollWidth > part.clientWidth).map((part) => part.textContent)"
+        )
+        assert cut == [], f"the window cuts off: {cut}"
         # A button of a table that has no room wraps between its letters.
         heights = self.run("return [...document.querySelectorAll('td button')].map((button) => button.offsetHeight)")
         assert all(height <= 48 for height in heights), f"buttons are squeezed: {heights}"
@@ -154,7 +159,7 @@ def browser(size: str, scheme: str) -> webdriver.Chrome:
     width, height = SIZES[size]
     for argument in ["--headless=new", "--no-sandbox", "--disable-dev-shm-usage", f"--window-size={width},{height}"]:
         options.add_argument(argument)
-    if size == "phone":
+    if size.endswith("phone"):
         metrics = {"width": width, "height": height, "pixelRatio": 2, "touch": True}
         options.add_experimental_option("mobileEmulation", {"deviceMetrics": metrics})
     options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
@@ -164,7 +169,7 @@ def browser(size: str, scheme: str) -> webdriver.Chrome:
     return driver
 
 
-@pytest.fixture(scope="session", params=["laptop-light", "phone-dark", "laptop-dark", "phone-light"])
+@pytest.fixture(scope="session", params=["laptop-light", "phone-dark", "laptop-dark", "smallphone-light"])
 def window(request: pytest.FixtureRequest) -> Iterator[Page]:
     """A browser of each size in each colour scheme. Its start takes longer than most tests."""
     driver = browser(*request.param.split("-"))
