@@ -1,5 +1,6 @@
 """Retries and deadlines against a service that misbehaves."""
 
+import asyncio
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -7,7 +8,15 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
-from flash_indexer import ApiError, AsyncClient, Client, ConnectionFailed, DeadlineExceeded, DumpCutOff
+from flash_indexer import (
+    ApiError,
+    AsyncClient,
+    Client,
+    ConnectionFailed,
+    DeadlineExceeded,
+    DumpCutOff,
+    UnexpectedAnswer,
+)
 
 MATCHES = b'{"scores": {}, "instances": {}}'
 Answer = Callable[[BaseHTTPRequestHandler, int], None]
@@ -99,6 +108,42 @@ def test_a_service_that_is_not_there_is_a_failed_connection() -> None:
 def test_a_text_that_is_no_url_of_http_is_refused_at_once(client: type[Client] | type[AsyncClient], url: str) -> None:
     with pytest.raises(ValueError, match=r"no URL of a service; give one such as http://127\.0\.0\.1:8090"):
         client(url)
+
+
+@pytest.mark.parametrize(
+    "body", [b"<html>", b"[]", b'{"status": "ok"}', b'{"scores": [], "instances": {}}', b'"\xff"', b""]
+)
+def test_an_answer_of_another_service_is_an_error_of_the_package(body: bytes) -> None:
+    async def ask(url: str) -> None:
+        async with AsyncClient(url, deadline_s=30) as client:
+            await client.query("m", [1])
+
+    with fake(lambda handler, _: respond(handler, 200, body)) as (url, asked), Client(url, deadline_s=30) as client:
+        with pytest.raises(UnexpectedAnswer, match=r"/query: .*; is the URL a Flash Indexer's"):
+            client.query("m", [1])
+        with pytest.raises(UnexpectedAnswer, match=r"/query: .*; is the URL a Flash Indexer's"):
+            asyncio.run(ask(url))
+    assert len(asked) == 2
+
+
+def test_a_dump_or_readiness_of_another_service_is_an_error_of_the_package() -> None:
+    with fake(lambda handler, _: respond(handler, 200, b"<html>")) as (url, _), Client(url, deadline_s=30) as client:
+        with pytest.raises(UnexpectedAnswer, match="/dump"):
+            list(client.dump())
+        with pytest.raises(UnexpectedAnswer, match="/ready"):
+            client.ready()
+    encoded = {"content-encoding": "gzip"}
+    with fake(lambda handler, _: respond(handler, 200, b"<html>", encoded)) as (url, _):
+        with Client(url, deadline_s=30) as client, pytest.raises(UnexpectedAnswer, match="/workers"):
+            client.workers()
+
+
+@pytest.mark.parametrize("body", [b'{"error": 5}', b'{"error": {"message": "later"}}', b"[]"])
+def test_a_refusal_of_another_service_is_quoted(body: bytes) -> None:
+    with fake(lambda handler, _: respond(handler, 409, body)) as (url, _), Client(url, deadline_s=30) as client:
+        with pytest.raises(ApiError) as refused:
+            client.query("m", [1])
+    assert (type(refused.value), refused.value.message) == (ApiError, body.decode())
 
 
 def test_a_dump_that_is_cut_off_is_an_error() -> None:

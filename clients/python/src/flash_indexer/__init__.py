@@ -19,7 +19,15 @@
 
 from .client import AsyncClient, Client
 from .conversation import AsyncConversation, Conversation
-from .errors import ApiError, ConnectionFailed, DeadlineExceeded, DumpCutOff, FlashIndexerError, UnknownCursor
+from .errors import (
+    ApiError,
+    ConnectionFailed,
+    DeadlineExceeded,
+    DumpCutOff,
+    FlashIndexerError,
+    UnexpectedAnswer,
+    UnknownCursor,
+)
 from .hashing import local_hashes
 from .models import Candidate, Explanation, InstanceMatch, Load, Matches, Partial, Pick, PodScore, Readiness, Scores
 
@@ -43,6 +51,7 @@ __all__ = [
     "PodScore",
     "Readiness",
     "Scores",
+    "UnexpectedAnswer",
     "UnknownCursor",
     "local_hashes",
 ]

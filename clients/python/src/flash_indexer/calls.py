@@ -6,7 +6,7 @@ from typing import Any, Generic, TypedDict, TypeVar
 
 import msgspec
 
-from .errors import ApiError, UnknownCursor
+from .errors import ApiError, UnexpectedAnswer, UnknownCursor
 from .hashing import token_bytes
 from .models import Explanation, Matches, Pick, Readiness, Scores
 
@@ -109,12 +109,28 @@ class Call(Generic[Answer]):
     content: bytes | None = None
     content_type: str | None = None
 
+    def answer(self, status: int, body: bytes) -> Answer:
+        """The decoded answer. Raises `ApiError` for a refusal, and `UnexpectedAnswer` for a body of another kind."""
+        try:
+            return self.decode(status, body)
+        except msgspec.DecodeError as error:
+            raise unexpected(self.path, error) from error
+
+
+class _Refusal(msgspec.Struct):
+    error: str
+
+
+def unexpected(path: str, cause: Exception) -> UnexpectedAnswer:
+    """The error of an answer that the endpoint does not give."""
+    return UnexpectedAnswer(f"failed to read the answer of {path}: {cause}; is the URL a Flash Indexer's?")
+
 
 def error_of(status: int, body: bytes) -> ApiError:
     """The error of an answer that is not a success."""
     try:
-        message = msgspec.json.decode(body, type=dict[str, Any])["error"]
-    except (msgspec.DecodeError, KeyError):
+        message = msgspec.json.decode(body, type=_Refusal).error
+    except msgspec.DecodeError:
         message = body[:200].decode(errors="replace")
     kind = UnknownCursor if status == 409 and "unknown cursor" in message else ApiError
     return kind(status, message)

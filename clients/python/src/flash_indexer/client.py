@@ -23,6 +23,7 @@ from .calls import (
     ScoreOptions,
     UnregisterOptions,
     error_of,
+    unexpected,
 )
 from .conversation import AsyncConversation, Conversation
 from .errors import ConnectionFailed, DeadlineExceeded, DumpCutOff
@@ -73,16 +74,20 @@ def _reading_dump(deadline_s: float) -> Iterator[_DumpLines]:
         raise DeadlineExceeded(f"the dump stood still for {deadline_s} s; raise deadline_s") from error
     except httpx.RemoteProtocolError as error:
         raise DumpCutOff(f"the dump is cut off: {error}; read it again") from error
+    except (httpx.DecodingError, msgspec.DecodeError) as error:
+        raise unexpected("/dump", error) from error
     except httpx.TransportError as error:
         raise ConnectionFailed(f"failed to read the dump: {error}; is the service running?") from error
     if not lines.is_whole:
         raise DumpCutOff("the dump has no last line: the service or the connection ended; read it again")
 
 
-def _pause_after_failure(error: httpx.TransportError, call: Call[Any], attempts: Attempts, url: httpx.URL) -> float:
+def _pause_after_failure(error: httpx.RequestError, call: Call[Any], attempts: Attempts, url: httpx.URL) -> float:
     """Seconds to wait before the next attempt. Raises the error of the call if there is none."""
     if isinstance(error, httpx.TimeoutException):
         raise DeadlineExceeded(f"{call.path} was not answered within {attempts.deadline_s} s") from error
+    if isinstance(error, httpx.DecodingError):
+        raise unexpected(call.path, error) from error
     pause = attempts.pause_before_next()
     if pause is None:
         raise ConnectionFailed(f"failed to reach {url}: {error}; is it running?") from error
@@ -101,7 +106,8 @@ class Client:
 
     Each call ends within `deadline_s` seconds, with up to `attempts` attempts: a connection that fails and an answer of
     429 or 503 are tried again, after the service's `Retry-After` or a growing pause. All calls can be repeated without
-    harm. A call raises `ApiError` for a refused request, `ConnectionFailed` and `DeadlineExceeded`.
+    harm. A call raises `ApiError` for a refused request, `ConnectionFailed`, `DeadlineExceeded`, and
+    `UnexpectedAnswer` for an answer of another service.
 
     `token` is sent as a bearer token. `tls` verifies the service and has the client's certificate, if it needs one.
     """
@@ -255,12 +261,12 @@ class Client:
                     headers=_headers(call),
                     timeout=timeout,
                 )
-            except httpx.TransportError as error:
+            except httpx.RequestError as error:
                 time.sleep(_pause_after_failure(error, call, attempts, self._http.base_url))
                 continue
             pause = _pause_after_answer(answer, attempts)
             if pause is None:
-                return call.decode(answer.status_code, answer.content)
+                return call.answer(answer.status_code, answer.content)
             time.sleep(pause)
 
 
@@ -411,10 +417,10 @@ class AsyncClient:
                     headers=_headers(call),
                     timeout=timeout,
                 )
-            except httpx.TransportError as error:
+            except httpx.RequestError as error:
                 await asyncio.sleep(_pause_after_failure(error, call, attempts, self._http.base_url))
                 continue
             pause = _pause_after_answer(answer, attempts)
             if pause is None:
-                return call.decode(answer.status_code, answer.content)
+                return call.answer(answer.status_code, answer.content)
             await asyncio.sleep(pause)

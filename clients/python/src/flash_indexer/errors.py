@@ -13,6 +13,10 @@ class DeadlineExceeded(FlashIndexerError):
     """No attempt was answered before the deadline of the call."""
 
 
+class UnexpectedAnswer(FlashIndexerError):
+    """A success whose body is no answer of the endpoint. The URL is probably that of another service."""
+
+
 class DumpCutOff(FlashIndexerError):
     """The dump ended without its last line. What was read is incomplete."""
 
