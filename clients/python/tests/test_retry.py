@@ -1,10 +1,16 @@
 """Retries and deadlines against a service that misbehaves."""
 
 import asyncio
+import math
+import socket
+import ssl
+import subprocess
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -144,6 +150,102 @@ def test_a_refusal_of_another_service_is_quoted(body: bytes) -> None:
         with pytest.raises(ApiError) as refused:
             client.query("m", [1])
     assert (type(refused.value), refused.value.message) == (ApiError, body.decode())
+
+
+@contextmanager
+def answering_bytes(answer: bytes) -> Iterator[int]:
+    """The port of a server that answers each connection with these bytes, whatever it is sent."""
+    stopped = threading.Event()
+
+    def serve() -> None:
+        while not stopped.is_set():
+            with suppress(OSError):
+                connection, _ = server.accept()
+                with connection:
+                    connection.recv(4096)
+                    connection.sendall(answer)
+
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        server.settimeout(0.1)
+        serving = threading.Thread(target=serve)
+        serving.start()
+        yield server.getsockname()[1]
+        stopped.set()
+        serving.join()
+
+
+def test_a_url_without_tls_for_a_port_with_tls_and_the_reverse_name_the_right_scheme() -> None:
+    tls_alert = b"\x15\x03\x03\x00\x02\x02\x46"
+    with answering_bytes(tls_alert) as port, Client(f"http://127.0.0.1:{port}", deadline_s=30) as client:
+        with pytest.raises(ConnectionFailed, match="give an https:// URL"):
+            client.query("m", [1])
+    with answering_bytes(b"HTTP/1.1 400 Bad Request\r\n\r\n") as port:
+        with Client(f"https://127.0.0.1:{port}", deadline_s=30) as client:
+            with pytest.raises(ConnectionFailed, match="give an http:// URL"):
+                client.query("m", [1])
+
+
+def test_a_certificate_of_an_unknown_authority_names_the_setting(tmp_path: Path) -> None:
+    pair = ["-keyout", str(tmp_path / "key"), "-out", str(tmp_path / "crt")]
+    new = ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes"]
+    subprocess.run([*new, *pair, "-subj", "/CN=localhost"], check=True, capture_output=True)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(tmp_path / "crt", tmp_path / "key")
+    with socket.create_server(("127.0.0.1", 0)) as plain, context.wrap_socket(plain, server_side=True) as server:
+        refusals: list[OSError] = []
+
+        def serve() -> None:
+            try:
+                server.accept()
+            except OSError as error:
+                refusals.append(error)
+
+        serving = threading.Thread(target=serve)
+        serving.start()
+        with Client(f"https://localhost:{server.getsockname()[1]}", deadline_s=30, attempts=1) as client:
+            with pytest.raises(ConnectionFailed, match=r"tls=ssl\.create_default_context\(cafile=\.\.\.\)"):
+                client.query("m", [1])
+        serving.join()
+    assert len(refusals) == 1
+
+
+@pytest.mark.parametrize("client", [Client, AsyncClient])
+def test_a_deadline_that_is_no_number_of_seconds_is_refused_at_once(client: type[Client] | type[AsyncClient]) -> None:
+    other_types: tuple[Any, ...] = ("2", None, True)
+    for wrong in other_types:
+        with pytest.raises(TypeError, match="deadline_s is"):
+            client("http://127.0.0.1:1", deadline_s=wrong)
+    for seconds in (-1, 0, math.nan, math.inf):
+        with pytest.raises(ValueError, match="deadline_s is"):
+            client("http://127.0.0.1:1", deadline_s=seconds)
+
+
+@pytest.mark.parametrize(
+    ("call", "arguments"),
+    [
+        ("register", ("a", "none", "m", 16)),
+        ("unregister", ("a", "m")),
+        ("query", ("m", [1])),
+        ("query_by_hash", ("m", [1])),
+        ("conversation", ("m",)),
+        ("score", ("m", [1])),
+        ("score_chat", ({},)),
+        ("predict", ("m", "a", [1])),
+        ("pick", ("m", [1])),
+        ("explain", ("m", [1])),
+    ],
+)
+def test_a_misspelt_option_is_an_error_that_names_it(call: str, arguments: tuple[object, ...]) -> None:
+    async def ask() -> None:
+        async with AsyncClient("http://127.0.0.1:1") as client:
+            answer = getattr(client, call)(*arguments, tenantid="t")
+            await answer
+
+    with Client("http://127.0.0.1:1") as client:
+        with pytest.raises(TypeError, match="unexpected keyword argument 'tenantid'; did you mean 'tenant_id'"):
+            getattr(client, call)(*arguments, tenantid="t")
+    with pytest.raises(TypeError, match="unexpected keyword argument 'tenantid'; did you mean 'tenant_id'"):
+        asyncio.run(ask())
 
 
 def test_a_dump_that_is_cut_off_is_an_error() -> None:

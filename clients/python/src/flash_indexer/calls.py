@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
+from difflib import get_close_matches
 from typing import Any, Generic, TypedDict, TypeVar
 
 import msgspec
@@ -98,6 +99,13 @@ class UnregisterOptions(TypedDict, total=False):
     dp_rank: int
 
 
+def check_options(options: Mapping[str, Any], names: Collection[str]) -> None:
+    """Raises `TypeError` for a keyword argument that a call does not have. Python takes any for `**options`."""
+    for unknown in options.keys() - names:
+        hint = "".join(f"; did you mean {near!r}?" for near in get_close_matches(unknown, names, 1))
+        raise TypeError(f"unexpected keyword argument {unknown!r}{hint or f'; the options are {sorted(names)}'}")
+
+
 @dataclass(frozen=True, slots=True)
 class Call(Generic[Answer]):
     """A request, and how its answer is decoded."""
@@ -179,6 +187,7 @@ def register(
     options: RegisterOptions,
 ) -> Call[dict[str, Any]]:
     """Registers a rank of an instance."""
+    check_options(options, RegisterOptions.__optional_keys__)
     named = {"instance_id": instance_id, "endpoint": endpoint, "model_name": model_name, "block_size": block_size}
     given = {name: value for name, value in named.items() if value is not None}
     return _json("/register", _OBJECT, {**given, **options})
@@ -186,11 +195,13 @@ def register(
 
 def unregister(instance_id: int | str, model_name: str, options: UnregisterOptions) -> Call[dict[str, Any]]:
     """Unregisters ranks of an instance."""
+    check_options(options, UnregisterOptions.__optional_keys__)
     return _json("/unregister", _OBJECT, {"instance_id": instance_id, "model_name": model_name, **options})
 
 
 def query(model_name: str, token_ids: Collection[int], options: QueryOptions) -> Call[Matches]:
     """Asks for the matches of tokens, as a binary body."""
+    check_options(options, QueryOptions.__optional_keys__)
     return query_bytes(model_name, token_bytes(token_ids), options)
 
 
@@ -201,11 +212,13 @@ def query_bytes(model_name: str, tokens: bytes, options: QueryOptions) -> Call[M
 
 def query_by_hash(model_name: str, block_hashes: Iterable[int], options: HashQueryOptions) -> Call[Matches]:
     """Asks for the matches of local hashes."""
+    check_options(options, HashQueryOptions.__optional_keys__)
     return _json("/query_by_hash", _MATCHES, {"model_name": model_name, "block_hashes": list(block_hashes), **options})
 
 
 def score(model_name: str, prompt: str | Collection[int], options: ScoreOptions) -> Call[Scores]:
     """Asks for the scores of a text or of tokens."""
+    check_options(options, ScoreOptions.__optional_keys__)
     if isinstance(prompt, str):
         body = {"model_name": model_name, "prompt": prompt, **options, "detail": True}
         return _json("/score_completions", _SCORES, body)
@@ -215,6 +228,7 @@ def score(model_name: str, prompt: str | Collection[int], options: ScoreOptions)
 
 def score_chat(request: Mapping[str, Any], options: ScoreOptions) -> Call[Scores]:
     """Asks for the scores of an OpenAI chat request, which is sent unchanged."""
+    check_options(options, ScoreOptions.__optional_keys__)
     return _json("/score_chat_completions", _SCORES, {**request, **options, "detail": True})
 
 
@@ -222,6 +236,7 @@ def predict(
     model_name: str, pod: str, prompt: str | Collection[int] | Mapping[str, Any], options: PredictOptions
 ) -> Call[dict[str, Any]]:
     """Reports the pod that gets a prompt: a text, tokens, or an OpenAI chat request."""
+    check_options(options, PredictOptions.__optional_keys__)
     if isinstance(prompt, str):
         return _json("/predict", _OBJECT, {"model_name": model_name, "pod": pod, "prompt": prompt, **options})
     if isinstance(prompt, Mapping):
@@ -231,6 +246,7 @@ def predict(
 
 def pick(model_name: str, prompt: str | Collection[int] | Mapping[str, Any], options: PickOptions) -> Call[Pick]:
     """Asks which pod gets a prompt: a text, tokens, or an OpenAI chat request."""
+    check_options(options, PickOptions.__optional_keys__)
     if isinstance(prompt, str):
         return _json("/pick", _PICK, {"model_name": model_name, "prompt": prompt, **options})
     if isinstance(prompt, Mapping):
@@ -248,6 +264,7 @@ def explain(
     model_name: str, token_ids: Collection[int], instance_id: int | str | None, options: PromptOptions
 ) -> Call[Explanation]:
     """Asks where each rank's match ends, and why."""
+    check_options(options, PromptOptions.__optional_keys__)
     params = _params(model_name, options)
     if instance_id is not None:
         params["instance_id"] = str(instance_id)

@@ -1,10 +1,12 @@
 """The clients: connections, deadlines and retries around the calls."""
 
 import asyncio
+import math
 import ssl
 import time
 from collections.abc import AsyncIterator, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from numbers import Real
 from types import TracebackType
 from typing import Any, Literal, Self, TypeVar, Unpack
 
@@ -77,9 +79,32 @@ def _reading_dump(deadline_s: float) -> Iterator[_DumpLines]:
     except (httpx.DecodingError, msgspec.DecodeError) as error:
         raise unexpected("/dump", error) from error
     except httpx.TransportError as error:
-        raise ConnectionFailed(f"failed to read the dump: {error}; is the service running?") from error
+        raise ConnectionFailed(f"failed to read the dump: {error}; {_remedy(error)}") from error
     if not lines.is_whole:
         raise DumpCutOff("the dump has no last line: the service or the connection ended; read it again")
+
+
+def _remedy(error: httpx.RequestError) -> str:
+    """What to do about a failed connection. `httpx` passes the cause on as text."""
+    text = str(error)
+    if "CERTIFICATE_VERIFY_FAILED" in text:
+        return (
+            "give tls=ssl.create_default_context(cafile=...) with the authority of the service's certificate, "
+            "and a URL with a host that the certificate names"
+        )
+    if error.request.url.scheme == "https" and "[SSL" in text:
+        return "if this port has no TLS, give an http:// URL"
+    if error.request.url.scheme == "http" and isinstance(error, httpx.RemoteProtocolError):
+        return "is it a Flash Indexer? If this port has TLS, give an https:// URL"
+    return "is it running?"
+
+
+def _checked_deadline(seconds: object) -> float:
+    if isinstance(seconds, bool) or not isinstance(seconds, Real):
+        raise TypeError(f"deadline_s is {seconds!r}; give a number of seconds")
+    if not 0 < float(seconds) < math.inf:
+        raise ValueError(f"deadline_s is {seconds!r}; give a number of seconds above 0")
+    return float(seconds)
 
 
 def _pause_after_failure(error: httpx.RequestError, call: Call[Any], attempts: Attempts, url: httpx.URL) -> float:
@@ -90,7 +115,7 @@ def _pause_after_failure(error: httpx.RequestError, call: Call[Any], attempts: A
         raise unexpected(call.path, error) from error
     pause = attempts.pause_before_next()
     if pause is None:
-        raise ConnectionFailed(f"failed to reach {url}: {error}; is it running?") from error
+        raise ConnectionFailed(f"failed to reach {url}: {error}; {_remedy(error)}") from error
     return pause
 
 
@@ -121,8 +146,8 @@ class Client:
         attempts: int = 3,
         tls: ssl.SSLContext | None = None,
     ) -> None:
+        self._deadline_s = _checked_deadline(deadline_s)
         self._http = httpx.Client(**_settings(url, token, tls))
-        self._deadline_s = deadline_s
         self._attempts = attempts
 
     def __enter__(self) -> Self:
@@ -282,8 +307,8 @@ class AsyncClient:
         attempts: int = 3,
         tls: ssl.SSLContext | None = None,
     ) -> None:
+        self._deadline_s = _checked_deadline(deadline_s)
         self._http = httpx.AsyncClient(**_settings(url, token, tls))
-        self._deadline_s = deadline_s
         self._attempts = attempts
 
     async def __aenter__(self) -> Self:

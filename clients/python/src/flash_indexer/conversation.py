@@ -24,6 +24,7 @@ class _Turns:
     """What the service is known to hold: a cursor and the tokens that it covers, as bytes."""
 
     def __init__(self, model_name: str, options: PromptOptions) -> None:
+        calls.check_options(options, PromptOptions.__optional_keys__)
         self._model_name = model_name
         self._options = options
         self._cursor: str | None = None
