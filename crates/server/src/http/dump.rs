@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use axum::body::{Body, Bytes};
 use axum::extract::State;
-use axum::http::header::{ACCEPT, ACCEPT_ENCODING, CONTENT_ENCODING, CONTENT_TYPE, HeaderName, VARY};
+use axum::http::header::{ACCEPT, ACCEPT_ENCODING, CONTENT_ENCODING, CONTENT_TYPE, VARY};
 use axum::http::{HeaderMap, HeaderValue};
 use axum::response::{IntoResponse, Response};
 use flash_indexer_api::DumpParameters;
@@ -25,6 +25,7 @@ use tokio::sync::mpsc;
 use tracing::{debug, warn};
 
 use super::Api;
+use super::accept::weight;
 use super::error::ApiError;
 use super::extract::{Access, Parameters};
 use super::fields::CheckedScope;
@@ -61,8 +62,9 @@ pub(super) async fn dump(
     let selection = scope.selection(&grant)?;
     let mut models = api.indexer.matching_models(selection.model.as_deref(), selection.tenant.as_deref());
     models.retain(|(model, _)| selection.permits(model));
-    let form = if accepts(&headers, &ACCEPT, NDJSON) { DumpForm::Lines } else { DumpForm::Object };
-    let compression = if accepts(&headers, &ACCEPT_ENCODING, ZSTD) { Compression::Zstd } else { Compression::None };
+    let accepts = |header, name| weight(&headers, header, name) > Some(0.0);
+    let form = if accepts(&ACCEPT, NDJSON) { DumpForm::Lines } else { DumpForm::Object };
+    let compression = if accepts(&ACCEPT_ENCODING, ZSTD) { Compression::Zstd } else { Compression::None };
     let (chunks, receiver) = mpsc::channel(CHUNKS_QUEUED_MAX);
     let complete = Arc::new(AtomicBool::new(false));
     let body = Body::from_stream(DumpBody { chunks: receiver, complete: Arc::clone(&complete) });
@@ -89,16 +91,6 @@ pub(super) async fn dump(
         response.headers_mut().insert(CONTENT_ENCODING, HeaderValue::from_static(ZSTD));
     }
     Ok(response)
-}
-
-/// Whether a header lists this value with a weight above 0.
-fn accepts(headers: &HeaderMap, header: &HeaderName, wanted: &str) -> bool {
-    let lists = headers.get_all(header).iter().filter_map(|list| list.to_str().ok());
-    lists.flat_map(|list| list.split(',')).any(|entry| {
-        let (name, parameters) = entry.split_once(';').unwrap_or((entry, ""));
-        let forbidden = parameters.split_once("q=").is_some_and(|(_, weight)| weight.trim().parse() == Ok(0.0));
-        name.trim().eq_ignore_ascii_case(wanted) && !forbidden
-    })
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]

@@ -12,6 +12,7 @@
 //! | `query_response.rs`, `explanation.rs` | JSON of an answer to a query and of an explanation |
 //! | `fields.rs` | checks of request fields that several endpoints share |
 //! | `extract.rs` | extractors of bodies and query strings |
+//! | `accept.rs` | headers of the `Accept` family |
 //! | `content.rs` | content types and encodings of bodies |
 //! | `openai_prompt.rs` | the prompt of a request that a gateway forwards to an engine |
 //! | `prompt_body.rs` | the fields of requests with a prompt, and its tokenization |
@@ -19,6 +20,7 @@
 //! | `request_tests.rs` | what holds of every parsed request with a prompt, for tests |
 //! | `error.rs` | mapping of errors to statuses |
 
+mod accept;
 mod content;
 mod dashboard;
 mod digest;
@@ -70,6 +72,7 @@ use flash_indexer_types::RankId;
 use tokio::sync::Semaphore;
 use tracing::{Instrument, debug, debug_span, field};
 
+use self::accept::weight;
 pub(crate) use self::dashboard::sample;
 pub(crate) use self::error::ApiError;
 use self::error::DeniedReason;
@@ -208,9 +211,11 @@ pub(crate) fn router(api: Arc<Api>) -> Router {
 
 /// A browser at `/` is sent to the dashboard, relative to the path under which a proxy publishes the service.
 async fn unknown_path(request: Request) -> Response {
-    let accepts = request.headers().get(ACCEPT).and_then(|accepted| accepted.to_str().ok()).unwrap_or_default();
-    match (request.uri().path(), request.method() == Method::GET && accepts.contains("text/html")) {
-        ("/", true) => Redirect::temporary("ui").into_response(),
+    let weight = |name| weight(request.headers(), &ACCEPT, name);
+    // Programs such as curl accept */*, and get the error.
+    let accepts_page = weight("text/html").or_else(|| weight("text/*")) > Some(0.0);
+    match (request.uri().path(), request.method()) {
+        ("/", &(Method::GET | Method::HEAD)) if accepts_page => Redirect::temporary("ui").into_response(),
         (path, _) => {
             let error = format!("unknown path {path}; see /openapi.json for the endpoints, and /ui for the dashboard");
             ApiError::not_found(error).into_response()

@@ -63,22 +63,32 @@ impl Streamed {
 #[test]
 fn a_browser_at_the_root_is_sent_to_the_dashboard_and_a_program_learns_the_endpoints() {
     let service = Service::start();
-    let get = |accept: &str| {
+    let ask = |method: &str, accept: &str| {
         let mut socket = TcpStream::connect(service.server().address()).expect("a connection");
         socket.set_read_timeout(Some(PATIENCE)).expect("a deadline");
-        let request = format!("GET / HTTP/1.1\r\nhost: localhost\r\naccept: {accept}\r\nconnection: close\r\n\r\n");
+        let request =
+            format!("{method} / HTTP/1.1\r\nhost: localhost\r\naccept: {accept}\r\nconnection: close\r\n\r\n");
         socket.write_all(request.as_bytes()).expect("sent");
         let mut answer = String::new();
         socket.read_to_string(&mut answer).expect("an answer");
         answer.to_lowercase()
     };
-    let page = get("text/html,application/xhtml+xml,*/*;q=0.8");
-    assert!(page.starts_with("http/1.1 307") && page.contains("location: ui\r\n"), "{page}");
-    let program = get("*/*");
-    assert!(
-        program.starts_with("http/1.1 404") && program.contains("/openapi.json") && program.contains("/ui"),
-        "{program}"
-    );
+    for accept in ["text/html,application/xhtml+xml,*/*;q=0.8", "Text/HTML", "text/*", "x/y\r\naccept: text/html;q=0.1"]
+    {
+        for method in ["GET", "HEAD"] {
+            let page = ask(method, accept);
+            assert!(page.starts_with("http/1.1 307") && page.contains("location: ui\r\n"), "{method} {accept}: {page}");
+        }
+    }
+    for accept in ["*/*", "text/html;q=0, */*", "text/html;q=0, text/*", "text/*;q=0", "text/html-sandboxed"] {
+        let program = ask("GET", accept);
+        assert!(
+            program.starts_with("http/1.1 404") && program.contains("/openapi.json") && program.contains("/ui"),
+            "{accept}: {program}"
+        );
+        assert!(ask("HEAD", accept).starts_with("http/1.1 404"), "{accept}");
+    }
+    assert!(ask("POST", "text/html").starts_with("http/1.1 404"));
 }
 
 #[test]
