@@ -1,7 +1,7 @@
 //! `flash-indexer dump`: saves a service's index and registrations.
 
 use std::fs::File;
-use std::io::{self, BufWriter, Read, Write};
+use std::io::{self, BufWriter, ErrorKind, Read, Write};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
@@ -52,7 +52,11 @@ pub(crate) fn run(arguments: &DumpArguments) -> Result<()> {
         bail!("{} sends uncompressed dumps only; choose a file name without .zst", arguments.service.as_str());
     }
     if to_stdout {
-        return copy(dump.bytes, io::stdout().lock());
+        return copy(dump.bytes, io::stdout().lock()).or_else(|error| match error.downcast_ref::<io::Error>() {
+            // The reader has read enough, as `| head` does.
+            Some(written) if written.kind() == ErrorKind::BrokenPipe => Ok(()),
+            _ => Err(error),
+        });
     }
     // In the same directory, so that it can be renamed.
     let unfinished = arguments.output.with_added_extension("part");
@@ -73,11 +77,13 @@ fn create(path: &Path) -> Result<BufWriter<File>> {
 
 /// Copies a dump; fails unless it is complete and valid.
 fn copy(dump: impl Read, output: impl Write) -> Result<()> {
-    let mut output = output;
     let mut progress = Progress::new();
     let bar = progress.bar.clone();
-    let summary = read_dump(Tee { dump: bar.wrap_read(dump), output: &mut output }, &mut progress)?;
-    output.flush().context("failed to write the dump")?;
+    let mut tee = Tee { dump: bar.wrap_read(dump), output, write_error: None };
+    let summary = read_dump(&mut tee, &mut progress);
+    let written = tee.write_error.map_or_else(|| tee.output.flush(), Err);
+    written.context("failed to write the dump")?;
+    let summary = summary?;
     bar.finish_and_clear();
     eprintln!("{} ranks, {} blocks, {} bytes", summary.ranks, summary.holds.blocks, bar.position());
     Ok(())
@@ -87,12 +93,18 @@ fn copy(dump: impl Read, output: impl Write) -> Result<()> {
 struct Tee<R, W> {
     dump: R,
     output: W,
+    /// Why the last read failed, if that was because the bytes could not be written.
+    write_error: Option<io::Error>,
 }
 
 impl<R: Read, W: Write> Read for Tee<R, W> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         let bytes = self.dump.read(buffer)?;
-        self.output.write_all(&buffer[..bytes])?;
+        self.output.write_all(&buffer[..bytes]).map_err(|error| {
+            let kind = error.kind();
+            self.write_error = Some(error);
+            kind
+        })?;
         Ok(bytes)
     }
 }

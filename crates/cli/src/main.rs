@@ -15,7 +15,11 @@
 //! | `doctor/*` | checks a service and its engines end to end |
 //! | `replay/*`, `bench` | measure index designs without a service |
 //! | `client` | the service's HTTP API as the commands use it |
-//! | `log`, `stop`, `parsers`, `trace` | log, signals, option values, the trace file |
+//! | `log`, `output`, `stop`, `parsers`, `trace` | log, standard output, signals, option values, the trace file |
+
+// First, because its macros replace those of the standard library in the modules below.
+#[macro_use]
+mod output;
 
 mod bench;
 mod client;

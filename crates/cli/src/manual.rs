@@ -37,7 +37,8 @@ pub(crate) fn complete(arguments: &CompletionsArguments) -> Result<()> {
         let text = String::from_utf8(script).context("failed to read the script")?;
         script = text.replace(&NAME.replace('-', "__subcmd__"), &program).into_bytes();
     }
-    std::io::Write::write_all(&mut std::io::stdout(), &script).context("failed to print the script")
+    print!("{}", String::from_utf8_lossy(&script));
+    Ok(())
 }
 
 pub(crate) fn write_pages(arguments: &ManArguments) -> Result<()> {

@@ -1,0 +1,29 @@
+//! Standard output, which its reader may close early, as `flash-indexer config print | head` does.
+
+use std::fmt::Arguments;
+use std::io::{self, ErrorKind, Write};
+
+/// Prints as the macro of the standard library does, which panics when the reader has closed the pipe.
+macro_rules! print {
+    ($($text:tt)*) => { $crate::output::print(format_args!($($text)*)) };
+}
+
+/// Prints a line, like [`print!`].
+macro_rules! println {
+    ($($text:tt)*) => { print!("{}\n", format_args!($($text)*)) };
+}
+
+/// Writes text to standard output. Without a reader, the text is discarded and the command goes on, so its exit code stays right.
+/// Another failure ends the process with code 1.
+pub(crate) fn print(text: Arguments<'_>) {
+    let mut out = io::stdout();
+    if let Err(error) = unless_closed(out.write_fmt(text).and_then(|()| out.flush())) {
+        eprintln!("flash-indexer: failed to write to standard output: {error}");
+        std::process::exit(1);
+    }
+}
+
+/// The result of a write, without the failure that the reader has closed the pipe.
+pub(crate) fn unless_closed(written: io::Result<()>) -> io::Result<()> {
+    written.or_else(|error| if error.kind() == ErrorKind::BrokenPipe { Ok(()) } else { Err(error) })
+}
