@@ -34,7 +34,7 @@ pub(crate) const TOKEN_VARIABLE: &str = "FLASH_INDEXER_TOKEN";
 /// The service, as an argument or as an option.
 #[derive(Args)]
 pub(crate) struct ServiceUrl {
-    /// URL of the service, in the place of --url.
+    /// URL of the service, in the place of --url. It precedes FLASH_INDEXER_URL.
     #[arg(value_name = "URL")]
     service_url: Option<String>,
 
@@ -237,7 +237,7 @@ impl IndexerClient {
     /// The response, if its status is a success.
     fn check_status(&self, response: Result<Response<Body>, ureq::Error>) -> Result<Response<Body>> {
         let mut response =
-            response.map_err(|error| match self.url.parse::<Uri>().is_ok_and(|url| url.scheme().is_some()) {
+            response.map_err(|error| match self.url.parse::<Uri>().is_ok_and(|url| is_of_http(&url)) {
                 true => connection_error(&self.url, self.server, error),
                 false => anyhow!(error)
                     .context(format!("invalid URL {:?}; expected one such as http://127.0.0.1:8090", self.url)),
@@ -261,6 +261,10 @@ impl IndexerClient {
             None => bail!("{} answered {status}", self.url),
         }
     }
+}
+
+fn is_of_http(url: &Uri) -> bool {
+    matches!(url.scheme_str(), Some("http" | "https"))
 }
 
 fn without_slash(url: &str) -> String {

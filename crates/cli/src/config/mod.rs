@@ -43,8 +43,10 @@ pub(crate) struct ConfigArguments {
 
 #[derive(Subcommand)]
 enum Action {
-    /// Report the first error with which `serve` would refuse the options, the environment and the file, before it binds an
-    /// address. Files that settings name are read.
+    /// Report the first error with which `serve` would refuse the options, the environment and the file.
+    ///
+    /// Files that settings name are read. No host name is resolved, no address is bound and no connection is made: errors of
+    /// these appear when the service starts.
     Check(Box<Checked>),
     /// Print the settings that `serve` would use with these options, and where each is from, as a file for --config.
     Print(Box<Checked>),
@@ -67,6 +69,12 @@ pub(crate) struct Parsed {
     pub(crate) file: Option<ConfigFile>,
 }
 
+/// Values that are an argument or an option: their ids, and the error for both.
+const GIVEN_ONCE: [[&str; 3]; 2] = [
+    ["config_file", "config", "give the file once: FILE or --config FILE"],
+    ["service_url", "url", "give the URL of the service once: URL or --url URL"],
+];
+
 /// Parses a command line with the environment, and with the file that `--config` or `FLASH_INDEXER_CONFIG` names.
 ///
 /// # Errors
@@ -79,8 +87,12 @@ pub(crate) fn parse(mut command_line: Vec<OsString>) -> Result<Parsed, Error> {
     let (depth, given) = innermost(&given);
     let mut file = None;
     let positional = given.try_get_one::<PathBuf>("config_file").ok().flatten();
-    if positional.is_some() && given.value_source("config") == Some(ValueSource::CommandLine) {
-        return Err(command.error(ErrorKind::ArgumentConflict, "give the file once: FILE or --config FILE"));
+    let is_on_command_line =
+        |id: &str| given.try_contains_id(id).is_ok() && given.value_source(id) == Some(ValueSource::CommandLine);
+    for [positional, option, error] in GIVEN_ONCE {
+        if is_on_command_line(positional) && is_on_command_line(option) {
+            return Err(command.error(ErrorKind::ArgumentConflict, error));
+        }
     }
     if let Some(path) = positional.or_else(|| given.try_get_one::<PathBuf>("config").ok().flatten()) {
         let mut read = ConfigFile::read(path, serve_command(&mut Arguments::command())).map_err(|error| {

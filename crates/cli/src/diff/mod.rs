@@ -98,13 +98,16 @@ fn compare(arguments: &DiffArguments) -> Result<bool> {
 
 fn read(arguments: &DiffArguments, source: &str) -> Result<DumpContents> {
     let mut contents = DumpContents::new(Progress::new());
-    let bytes: Box<dyn Read> = if source.starts_with("http://") || source.starts_with("https://") {
-        let client = arguments.tls.client(source)?;
-        let (model_name, tenant_id) = (arguments.model_name.as_deref(), arguments.tenant_id.as_deref());
-        client.dump(model_name, tenant_id, DumpEncoding::Compressed)?.bytes
-    } else {
-        Box::new(File::open(source).with_context(|| format!("failed to open {source}"))?)
-    };
+    let bytes: Box<dyn Read> =
+        if source.starts_with("http://") || source.starts_with("https://") {
+            let client = arguments.tls.client(source)?;
+            let (model_name, tenant_id) = (arguments.model_name.as_deref(), arguments.tenant_id.as_deref());
+            client.dump(model_name, tenant_id, DumpEncoding::Compressed)?.bytes
+        } else {
+            Box::new(File::open(source).with_context(|| {
+                format!("failed to open {source}; give a file, or a URL such as http://127.0.0.1:8090")
+            })?)
+        };
     contents.select(arguments.model_name.as_deref(), arguments.tenant_id.as_deref());
     let bytes = contents.progress.bar.wrap_read(bytes);
     read_dump(bytes, &mut contents).with_context(|| source.to_owned())?;

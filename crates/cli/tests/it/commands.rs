@@ -225,7 +225,7 @@ fn tokens_are_read_from_a_file_in_several_formats() {
 
 #[test]
 fn errors_of_the_command_line_name_their_fix() {
-    let cases: [(&[&str], &str); 13] = [
+    let cases: [(&[&str], &str); 15] = [
         (&["serve", "--workers", "1=tcp://127.0.0.1:9"], "--block-size"),
         (&["serve", "--port", "0", "--block-size", "16", "--workers", "nonsense"], "instance_id[:dp_rank]=zmq_address"),
         (&["serve", "--port", "0", "--block-size", "16", "--workers", "1:x=tcp://127.0.0.1:9"], "not a rank"),
@@ -236,6 +236,8 @@ fn errors_of_the_command_line_name_their_fix() {
         (&["simulate", "--speed=-1"], "--speed"),
         (&["query", "--tokens", "1", "--url", "http://127.0.0.1:9"], "flash-indexer serve"),
         (&["query", "--tokens", "1", "--url", "localhost"], "http://127.0.0.1:8090"),
+        (&["query", "--tokens", "1", "--url", "ftp://127.0.0.1:9"], "such as http://127.0.0.1:8090"),
+        (&["diff", "localhost:8090", "http://127.0.0.1:9"], "such as http://127.0.0.1:8090"),
         (&["serve", "--port", "0", "--model-name", ""], "--model-name"),
         (&["serve", "--port", "0", "--connections-max", "0"], "give a whole number of at least 1"),
         (&["serve", "--port", "0", "--body-bytes-max", "0"], "give a whole number of at least 1"),
@@ -250,6 +252,46 @@ fn errors_of_the_command_line_name_their_fix() {
     let output = output.expect("the program runs");
     assert_eq!(output.status.code(), Some(2));
     assert!(text(&output.stderr).contains("FLASH_INDEXER_LOG=info=debug=x"), "{}", text(&output.stderr));
+}
+
+#[test]
+fn the_url_of_the_service_is_given_once_and_precedes_the_environment() {
+    let serve = Serve::start(&[]);
+    for command in [&["query", "--tokens", "1"] as &[_], &["explain", "--tokens", "1"], &["dump"], &["doctor"]] {
+        let output = run(&[command, &[&serve.url, "--url", "http://127.0.0.1:9"]].concat());
+        assert_eq!(output.status.code(), Some(2), "{command:?}");
+        assert!(text(&output.stderr).contains("once: URL or --url URL"), "{command:?}: {}", text(&output.stderr));
+    }
+    for url in [&[&*serve.url] as &[_], &["--url", &serve.url]] {
+        let output = flash_indexer(&[&["dump"], url].concat()).env("FLASH_INDEXER_URL", "http://127.0.0.1:9").output();
+        let output = output.expect("the program runs");
+        assert!(output.status.success(), "{url:?}: {}", text(&output.stderr));
+    }
+}
+
+#[test]
+fn a_reader_that_closes_the_pipe_is_no_error() {
+    let serve = Serve::start(&[]);
+    let without_reader = |arguments: &[&str]| {
+        let (reader, writer) = std::io::pipe().expect("a pipe");
+        drop(reader);
+        flash_indexer(arguments).stdout(writer).output().expect("the program runs")
+    };
+    let healthy: [&[&str]; 5] = [
+        &["completions", "bash"],
+        &["config", "print"],
+        &["dump", &serve.url],
+        &["diff", &serve.url, &serve.url],
+        &["config", "check"],
+    ];
+    for arguments in healthy {
+        let output = without_reader(arguments);
+        assert_eq!((output.status.code(), &*text(&output.stderr)), (Some(0), ""), "{arguments:?}");
+    }
+    let full = std::fs::File::create("/dev/full").expect("a device");
+    let output = flash_indexer(&["config", "print"]).stdout(full).output().expect("the program runs");
+    assert_eq!(output.status.code(), Some(1));
+    assert!(text(&output.stderr).contains("failed to write to standard output"), "{}", text(&output.stderr));
 }
 
 #[test]
