@@ -1,7 +1,7 @@
 //! Findings about one observed stream. Pure.
 
 use flash_indexer_api::Listener;
-use flash_indexer_types::{ConnectionStatus, Trust};
+use flash_indexer_types::{ConnectionStatus, SourceKind, Trust};
 use flash_indexer_wire::plural;
 
 use super::finding::Finding;
@@ -12,8 +12,6 @@ use super::sockets::ConnectError;
 const CLOCK_LEAD_MAX_S: f64 = 1.0;
 /// Age of an arriving batch that is tolerated, in seconds; an older one was delayed, or clocks differ.
 const LAG_MAX_S: f64 = 5.0;
-
-const REGISTER_AGAIN: &str = "unregister it and register it again with";
 
 /// All checks of one stream, from the connection to the answers.
 pub(super) fn check_stream(observation: &Observation) -> Vec<Finding> {
@@ -31,6 +29,17 @@ impl Observation {
     /// The listener of the rank with the lowest trust.
     fn least_trusted(&self) -> &Listener {
         self.after.iter().max_by_key(|listener| listener.trust).unwrap_or(&self.stream.listener)
+    }
+
+    /// The fix for a registration that lacks `value`.
+    fn register_again(&self, value: &str) -> String {
+        match self.listener().source.as_deref().filter(|source| SourceKind::of_source(source).is_some()) {
+            // The source would register it as before.
+            Some(source) => {
+                format!("give its entry in the discovery source {source} {value} (docs/operations.md, Discovery)")
+            }
+            None => format!("unregister it (POST /unregister) and register it again (POST /register) with {value}"),
+        }
     }
 
     fn rejected(&self, reason: &str) -> u64 {
@@ -59,12 +68,12 @@ fn connection(observation: &Observation) -> Option<Finding> {
         (status, EndpointStatus::Bound) => Finding::problem(
             "connection",
             format!("the engine is {}: it does not connect to the service", status.as_str()),
-            "start the engine with the address of --listen-events as its endpoint and the topic kv@<pod>@<model>, or unregister it",
+            "start the engine with the address of --listen-events as its endpoint and the topic kv@<pod>@<model>, or unregister it (POST /unregister)",
         ),
         (status, EndpointStatus::Pulled | EndpointStatus::Streamed) => Finding::problem(
             "connection",
             format!("the service is {}: it cannot read the engine's events", status.as_str()),
-            "start the engine's server, or register its right address; last_error in /workers has the cause",
+            "start the engine's server, or register its right address (POST /register); last_error in GET /workers has the cause",
         ),
         // The check of the endpoint reports the reason.
         _ => return None,
@@ -95,17 +104,17 @@ fn endpoint(observation: &Observation) -> Option<Finding> {
         EndpointStatus::Unreachable(ConnectError::Refused) => Finding::problem(
             "endpoint",
             format!("{address} refuses connections, also the service's: the host is up, and no process listens there"),
-            "start the engine with KV events and an endpoint with *, register its right port, or unregister it",
+            "start the engine with KV events and, as the endpoint in its --kv-events-config, * and a port (tcp://*:5557); or register its right port (POST /register), or unregister it (POST /unregister)",
         ),
         EndpointStatus::Unreachable(why @ ConnectError::TimedOut(_)) => Finding::problem(
             "endpoint",
             format!("{address} answers no connection attempt, also none of the service's: {why}"),
-            "check that the host is up and that network policies and firewalls let its port through, or unregister it",
+            "check that the host is up and that network policies and firewalls let its port through, or unregister it (POST /unregister)",
         ),
         EndpointStatus::Unreachable(why @ ConnectError::Other(_)) => Finding::problem(
             "endpoint",
             format!("{address} does not answer the service either: {why}"),
-            "register the engine's right address",
+            observation.register_again("the engine's right address"),
         ),
         EndpointStatus::Unresponsive => Finding::problem(
             "endpoint",
@@ -115,7 +124,7 @@ fn endpoint(observation: &Observation) -> Option<Finding> {
         EndpointStatus::NotPublisher => Finding::problem(
             "endpoint",
             format!("{address} accepts connections, but is not a publisher"),
-            format!("{REGISTER_AGAIN} the port of the engine's events, not of its API or replay"),
+            observation.register_again("the port of the engine's events, not of its API or replay"),
         ),
     })
 }
@@ -132,7 +141,7 @@ fn sequence(observation: &Observation) -> Option<Finding> {
         Finding::problem(
             "sequence",
             format!("the engine is at message {last}, the service at {taken}"),
-            "the service is overloaded or disconnected: see queued_messages and bounds_reached_total in /metrics",
+            "the service is overloaded or disconnected: see flash_indexer_queued_messages and flash_indexer_limit_reached_total in /metrics, and docs/operations.md, Full queues",
         )
     } else if service_gaps > 0 {
         Finding::warning(
@@ -141,7 +150,7 @@ fn sequence(observation: &Observation) -> Option<Finding> {
                 "{service_gaps} {} in the service's stream while doctor listened",
                 plural(service_gaps, "gap", "gaps")
             ),
-            "see bounds_reached_total{bound=\"queue\"} in /metrics, and the network to the engine",
+            "see flash_indexer_limit_reached_total{limit=\"queue\"} in /metrics, and the network to the engine",
         )
     } else if received.restarts > 0 {
         let fix = "look for crashes in the engine's log; the service indexes the new stream";
@@ -166,16 +175,24 @@ fn block_size(observation: &Observation) -> Option<Finding> {
         (Some(actual), _) => Finding::problem(
             "block size",
             format!("the engine's blocks have {actual} tokens, but {registered} are registered"),
-            format!("unregister every instance of the model and register them with block_size {actual}"),
+            register_model_again(&format!("block_size {actual}")),
         ),
         (None, 0) if rejected > 0 => Finding::problem(
             "block size",
             format!("the service rejected {rejected} events whose block size is not {registered}"),
-            "unregister every instance of the model and register them with the engine's block size",
+            register_model_again("the engine's block_size"),
         ),
         (None, 0) => Finding::ok("block size", format!("{registered} tokens are registered; no store was received")),
         (None, stores) => Finding::ok("block size", format!("{registered} tokens in each of {stores} stores")),
     })
+}
+
+/// The fix for a wrong block size, which all instances of a model share.
+fn register_model_again(value: &str) -> String {
+    format!(
+        "unregister every instance of the model (POST /unregister), and register them with {value}: POST /register, or \
+         --block-size and the entries of discovery sources"
+    )
 }
 
 fn events(observation: &Observation) -> Option<Finding> {
@@ -185,7 +202,7 @@ fn events(observation: &Observation) -> Option<Finding> {
     let received = &observation.received;
     if !counts.is_empty() {
         let last = listener.last_error.as_deref().unwrap_or("the cause is no longer known");
-        let fix = "see rejected_total in docs/operations.md for each reason";
+        let fix = "see docs/operations.md, Reasons of rejected_total";
         return Some(Finding::warning(
             "events",
             format!("rejected since the registration: {} ({last})", counts.join(", ")),
@@ -193,7 +210,7 @@ fn events(observation: &Observation) -> Option<Finding> {
         ));
     }
     let last = received.last_unusable.as_deref()?;
-    let fix = "check that only the engine publishes there, and that its release is supported";
+    let fix = "check that only the engine publishes there, and that its release is supported (docs/engines.md)";
     let seen = format!("doctor rejected {} messages or events, the last: {last}", received.unusable);
     Some(Finding::warning("events", seen, fix))
 }
@@ -205,7 +222,7 @@ fn engine_kind(observation: &Observation) -> Option<Finding> {
         Finding::ok("engine", format!("registered as {registered}, and the events have its fields"))
     } else {
         let seen = format!("registered as {registered}, but the events have fields of {actual}");
-        Finding::warning("engine", seen, format!("{REGISTER_AGAIN} \"engine\": \"{actual}\""))
+        Finding::warning("engine", seen, observation.register_again(&format!("\"engine\": \"{actual}\"")))
     })
 }
 
@@ -256,31 +273,31 @@ fn answers(observation: &Observation) -> Option<Finding> {
 fn replay(observation: &Observation) -> Option<Finding> {
     const CHECK: &str = "replay";
     let is_degraded = observation.least_trusted().trust == Trust::Degraded;
-    const SLOW_REPLAY: &str = "engines drop replayed messages that are not received fast enough; the service asks again, a smaller buffer_steps helps";
+    const SLOW_REPLAY: &str = "engines drop replayed messages that are not received fast enough; the service asks again, and a smaller buffer_steps in the engine's --kv-events-config helps";
     Some(match &observation.replay {
         // Events that are pulled over HTTP cannot be replayed.
         ReplayStatus::NotRegistered if observation.endpoint == EndpointStatus::Pulled && !is_degraded => return None,
         ReplayStatus::NotRegistered if observation.endpoint == EndpointStatus::Pulled => Finding::problem(
             CHECK,
             "events are missing, and events that are pulled over HTTP cannot be replayed",
-            "let one replica read the engine, and restart it",
+            "let only one replica read the engine, and restart the engine",
         ),
         // A server replays missing batches by itself, if it has them.
         ReplayStatus::NotRegistered if observation.endpoint == EndpointStatus::Streamed && !is_degraded => return None,
         ReplayStatus::NotRegistered if observation.endpoint == EndpointStatus::Streamed => Finding::problem(
             CHECK,
             "events are missing, and the engine's server has not replayed them",
-            "use a server with a history, or restart the engine; last_error in /workers has the cause",
+            "use a server with a history, or restart the engine; last_error in GET /workers has the cause",
         ),
         ReplayStatus::NotRegistered if is_degraded => Finding::problem(
             CHECK,
             "there is no replay endpoint, so missed messages cannot be requested",
-            format!("give the engine a replay_endpoint, {REGISTER_AGAIN} that"),
+            format!("give the engine a replay_endpoint (--kv-events-config), {}", observation.register_again("that")),
         ),
         ReplayStatus::NotRegistered => Finding::warning(
             CHECK,
             "there is no replay endpoint: the first missed message makes the rank degraded",
-            format!("give the engine a replay_endpoint, {REGISTER_AGAIN} that"),
+            format!("give the engine a replay_endpoint (--kv-events-config), {}", observation.register_again("that")),
         ),
         ReplayStatus::Unreachable(why @ ConnectError::TimedOut(_))
             if observation.endpoint == EndpointStatus::Publisher =>
@@ -295,7 +312,7 @@ fn replay(observation: &Observation) -> Option<Finding> {
             Finding::problem(
                 CHECK,
                 format!("the replay endpoint does not answer: {why}"),
-                format!("{REGISTER_AGAIN} the engine's replay_endpoint, its port plus the rank"),
+                observation.register_again("the engine's replay_endpoint, its port plus the rank"),
             )
         }
         // The check of the endpoint reports an unreachable or stopped engine.
@@ -304,7 +321,7 @@ fn replay(observation: &Observation) -> Option<Finding> {
         ReplayStatus::Unresponsive => Finding::problem(
             CHECK,
             "the replay endpoint accepts the request and does not respond",
-            format!("{REGISTER_AGAIN} the port of the engine's replay, not of its events"),
+            observation.register_again("the port of the engine's replay, not of its events"),
         ),
         ReplayStatus::Answered { has_end: false, messages: count, .. } => Finding::warning(
             CHECK,
@@ -354,17 +371,17 @@ fn trust(observation: &Observation) -> Option<Finding> {
         }
         Trust::Cold => Finding::ok("trust", "cold: the engine has published nothing yet"),
         _ if observation.received.mismatched_block_size.is_some() => {
-            Finding::warning("trust", format!("degraded: {why}"), "see block size")
+            Finding::warning("trust", format!("degraded: {why}"), "see the check block size")
         }
         _ if has_replay => Finding::warning(
             "trust",
             format!("degraded: {why}"),
-            "reset the engine's prefix cache or restart it when answers must be exact; give it a larger buffer_steps",
+            "reset the engine's prefix cache or restart it when answers must be exact; give it a larger buffer_steps (--kv-events-config)",
         ),
         _ => Finding::warning(
             "trust",
             format!("degraded: {why}"),
-            "see replay; the rank becomes exact again when the engine's cache is reset or the engine restarts",
+            "see the checks replay and endpoint; the rank becomes exact again when the engine's cache is reset or the engine restarts",
         ),
     })
 }

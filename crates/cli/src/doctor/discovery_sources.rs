@@ -65,7 +65,7 @@ fn fix(name: &str) -> &'static str {
             "check that the name resolves where the service runs, and that the name server's port is open"
         }
         Some(SourceKind::Kubernetes) => {
-            "check that the service account may list and watch pods (docs/operations.md, Discovery)"
+            "check that the service account may get, list and watch pods (docs/operations.md, Discovery)"
         }
         Some(SourceKind::Vllm) => {
             "check that the engine runs, and that the service reaches the port of its gRPC server (docs/operations.md, Discovery)"

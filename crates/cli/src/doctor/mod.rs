@@ -129,7 +129,8 @@ fn examine(arguments: &DoctorArguments) -> Result<Vec<Report>> {
     }
     if streams.is_empty() {
         let none = format!("no such engine is registered with {}", arguments.service.as_str());
-        let fix = "see GET /workers, and POST /register";
+        let fix =
+            "see GET /workers, or register one: POST /register or a discovery source (docs/operations.md, Registering)";
         // A finding about the service may be the reason.
         if arguments.engine_url.is_none() && findings.iter().all(|finding| finding.verdict == Verdict::Ok) {
             bail!("{none}: {fix}");

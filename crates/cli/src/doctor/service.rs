@@ -18,7 +18,11 @@ pub(super) type PeerInstances = Result<Instances, String>;
 pub(super) fn readiness(ready: Result<(), String>) -> Finding {
     match ready {
         Ok(()) => Finding::ok("ready", "the service is ready"),
-        Err(why) => Finding::problem("ready", why, "routers that poll /ready wait until this is done"),
+        Err(why) => Finding::problem(
+            "ready",
+            why,
+            "wait until this is done, as routers that poll /ready do; if it persists, see GET /workers and GET /discovery",
+        ),
     }
 }
 
@@ -54,7 +58,9 @@ fn check_peer(url: &str, ours: &Instances, peer: &PeerInstances) -> Finding {
         Ok(theirs) => theirs,
         Err(why) => {
             // The error itself names the fix for a dead, stopped or unreachable peer.
-            let fix = format!("if it is gone for good, POST /deregister_peer with {url}");
+            let fix = format!(
+                "if it is gone for good, remove it from --peers and POST {{\"url\": {url:?}}} to /deregister_peer"
+            );
             return Finding::problem("peers", format!("{url}: {why}"), fix);
         }
     };
@@ -67,7 +73,9 @@ fn check_peer(url: &str, ours: &Instances, peer: &PeerInstances) -> Finding {
         Some(key) => Finding::warning(
             "peers",
             format!("{url} has other instances registered for {}", differing(key)),
-            "register every engine with every replica; flash-indexer diff shows what differs",
+            format!(
+                "register every engine with every replica (POST /register, or the same discovery options); flash-indexer diff URL {url} shows what differs"
+            ),
         ),
     }
 }

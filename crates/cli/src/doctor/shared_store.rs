@@ -22,14 +22,14 @@ fn check_status(store: &StoreState) -> Finding {
         return Finding::problem(
             CHECK,
             format!("{url}: unavailable: {why}; answers lack remote ranks"),
-            "start the store, or correct --redis, its password and the network to it; the service reconnects by itself",
+            "start the store, or correct the network to it, --redis or --redis-password-file; the service reconnects by itself",
         );
     }
     if *unfinished_ranks > 0 {
         return Finding::warning(
             CHECK,
             format!("{url}: {unfinished_ranks} of {published_ranks} ranks are not completely written yet"),
-            "run doctor again; if this persists, see store_waiting_changes and store_rewrites_total in /metrics",
+            "run doctor again; if this persists, see flash_indexer_store_waiting_changes and flash_indexer_store_rewrites_total in /metrics",
         );
     }
     Finding::ok(CHECK, format!("{url}: this replica publishes {published_ranks} of {} ranks", ranks.len()))

@@ -4,6 +4,8 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use flash_indexer_core::DpRank;
+use flash_indexer_registry::described_sections;
+use flash_indexer_telemetry::metrics::describe_metrics;
 use flash_indexer_types::{ConnectionStatus, EngineKind, Removal};
 
 use super::super::finding::Verdict;
@@ -162,6 +164,37 @@ fn stopped_dead_and_unreachable_engines_have_different_fixes() {
     }
     let replay = ReplayStatus::Unreachable(ConnectError::TimedOut(Duration::from_secs(3)));
     assert!(fix(|observation| observation.replay = replay).contains("firewalls"));
+}
+
+#[test]
+fn a_discovered_engine_is_corrected_at_its_source() {
+    let wrong = |source: Option<&str>| {
+        fix(|observation| {
+            observation.after[0].source = source.map(str::to_owned);
+            observation.endpoint = EndpointStatus::NotPublisher;
+        })
+    };
+    for by_request in [None, Some("peer")] {
+        let fix = wrong(by_request);
+        assert!(fix.contains("POST /unregister") && fix.contains("POST /register"), "{by_request:?}: {fix}");
+    }
+    let fix = wrong(Some("file:engines.json"));
+    assert!(fix.contains("source file:engines.json") && !fix.contains("POST"), "{fix}");
+}
+
+#[test]
+fn metrics_that_a_fix_names_exist() {
+    let described = describe_metrics(described_sections());
+    for fix in
+        [fix(|observation| observation.received.last = Some(10)), fix(|observation| observation.after[0].gaps = 1)]
+    {
+        let words = fix.split(|letter: char| !letter.is_ascii_alphanumeric() && letter != '_');
+        let names: Vec<&str> = words.filter_map(|word| word.strip_prefix("flash_indexer_")).collect();
+        assert!(!names.is_empty(), "{fix}");
+        for name in names {
+            assert!(described.iter().any(|metric| metric.name == name), "{name}: {fix}");
+        }
+    }
 }
 
 #[test]
