@@ -9,6 +9,12 @@ use flash_indexer_types::InstanceId;
 pub struct InstanceFilter(BTreeSet<String>);
 
 impl InstanceFilter {
+    /// The first of the instances; none if the filter admits all.
+    #[must_use]
+    pub fn first(&self) -> Option<&str> {
+        self.0.first().map(String::as_str)
+    }
+
     /// Whether the request scores this instance.
     #[must_use]
     pub fn admits(&self, instance: &str) -> bool {

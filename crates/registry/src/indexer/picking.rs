@@ -96,7 +96,7 @@ impl Indexer {
     ///
     /// # Errors
     ///
-    /// If no instance is registered for the model and tenant with any replica, or if a name is too long.
+    /// If no instance of the filter is registered for the model and tenant with any replica, or if a name is too long.
     pub async fn pick(
         &self,
         key: &ModelKey,
@@ -108,6 +108,11 @@ impl Indexer {
         check_request_id(request_id)?;
         let search = self.search_fleet(key, Query::Tokens(prompt)).await?;
         let scored = self.scoring().score_all(&search, &filter).await;
+        if scored.is_empty()
+            && let Some(Ok(instance)) = filter.first().map(InstanceId::parse)
+        {
+            return Err(PredictError::UnknownInstance { instance, key: key.clone() });
+        }
         let blocks = search.blocks();
         let picked = {
             let now = self.elapsed();

@@ -127,6 +127,11 @@ fn an_instance_that_is_not_connected_is_never_picked() {
     let only = json!({ "model": "m", "token_ids": tokens(&[1]), "pods": ["down"] });
     let (status, error) = service.post("/pick", &only);
     assert_eq!(status, 503, "{error}");
+    let unknown = |pods: Value| json!({ "model": "m", "token_ids": tokens(&[1]), "pods": pods });
+    let (status, error) = service.post("/pick", &unknown(json!(["typo", "other"])));
+    assert_eq!(status, 404, "{error}");
+    assert!(error["error"].as_str().is_some_and(|error| error.contains("instance other is not registered")), "{error}");
+    assert_eq!(service.post("/pick", &unknown(json!(["typo", "ready"]))).1["pod"], "ready");
     let (status, _) = service.post("/pick", &json!({ "model": "unknown", "token_ids": tokens(&[1]) }));
     assert_eq!(status, 404);
 }
