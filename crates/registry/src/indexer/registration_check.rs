@@ -73,6 +73,10 @@ impl IndexerOptions {
                 let error = "cache_blocks is for instances without events: an engine that publishes events needs none";
                 return Err(RegistrationError::Endpoint(error.to_owned()));
             }
+            (true, Some(replay_endpoint), None) if replay_endpoint == endpoint => {
+                let error = "replay_endpoint is the endpoint of the events; give the engine's address for replays, such as tcp://host:6557, or leave it out";
+                return Err(RegistrationError::Endpoint(error.to_owned()));
+            }
             (false, None, _) => return Ok(()),
             (true, _, None) => {}
         }

@@ -74,7 +74,9 @@ pub enum RegistrationError {
 impl From<EndpointError> for RegistrationError {
     fn from(error: EndpointError) -> Self {
         match error {
-            EndpointError::Malformed { .. } => Self::Endpoint(error.to_string()),
+            EndpointError::Malformed { .. } => Self::Endpoint(format!(
+                "{error}; POST /register also takes vllm://host:port, the gRPC server of an engine of vLLM"
+            )),
             EndpointError::Address { .. } | EndpointError::Ipc { .. } => Self::Address(error.to_string()),
         }
     }
