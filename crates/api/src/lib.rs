@@ -10,6 +10,7 @@
 //! | `status.rs` | health, readiness, success and errors |
 //! | `scope.rs` | model and tenant of a request |
 //! | `by_name.rs` | enums in requests |
+//! | `misfit.rs` | why JSON does not fit a request |
 //! | `pick.rs` | picks and the ends of requests |
 //! | `openapi/` | the endpoints, and the document |
 //! | `token_list.rs`, `little_endian.rs` | fast parsing of lists of numbers: of tokens as JSON, of tokens and hashes as bytes |
@@ -20,6 +21,7 @@ mod explain;
 mod fleet;
 mod lax_schemas;
 mod little_endian;
+mod misfit;
 mod openapi;
 mod pick;
 mod query;
@@ -41,6 +43,7 @@ pub use fleet::{
     StoreStatus,
 };
 pub use little_endian::LittleEndian;
+pub use misfit::{body_misfit, field_misfit, misfit};
 pub use openapi::document;
 pub use pick::{DoneRequest, Load, Pick, PickCandidate, PickWeights, RequestPhase};
 pub use query::{HashQuery, InstanceScores, QueryResponse, TokenQuery};

@@ -14,11 +14,11 @@ use axum::http::request::Parts;
 use chat_template::without_constants;
 use flash_indexer_access::Grant;
 use flash_indexer_admission::{BodyBytes, ContentEncoding, LARGE_BYTES, READ_DEADLINE};
+use flash_indexer_api::body_misfit;
 use flash_indexer_traces::{Stage, stage};
 use futures_core::Stream;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
-use serde_json::error::Category;
 
 use super::Api;
 use super::content::{Accepted, BodyForm};
@@ -149,7 +149,7 @@ fn within(body: Vec<u8>, bytes_max: usize) -> Result<Vec<u8>, ApiError> {
 
 /// Parses a JSON body.
 pub(super) fn parse<'b, T: Deserialize<'b>>(body: &'b [u8]) -> Result<T, ApiError> {
-    serde_json::from_slice(body).map_err(|error| unfit(&error))
+    serde_json::from_slice(body).map_err(|error| unfit(&error, &body_misfit::<T>(&error, body)))
 }
 
 /// Parses a JSON body, which may have the constants that the engines' parser takes besides JSON. They are replaced in the body then.
@@ -166,20 +166,11 @@ pub(super) fn parse_lenient<T>(
     }
 }
 
-/// The response to a body that cannot be parsed.
-pub(super) fn unfit(error: &serde_json::Error) -> ApiError {
-    match error.classify() {
-        Category::Data => ApiError::unprocessable(format!("the request does not fit: {error}")),
-        Category::Syntax | Category::Eof | Category::Io => {
-            // What serde_json says of half a surrogate pair names no surrogate.
-            let hint = match error.to_string().contains("hex escape") {
-                true => {
-                    "; a text has a lone surrogate, such as \\ud800, or an incomplete escape: send pairs of surrogates"
-                }
-                false => "",
-            };
-            ApiError::bad_request(format!("the body is not JSON: {error}{hint}"))
-        }
+/// The response to a body that cannot be parsed. `misfit` names the cause.
+pub(super) fn unfit(error: &serde_json::Error, misfit: &str) -> ApiError {
+    match error.is_data() {
+        true => ApiError::unprocessable(format!("the request does not fit: {misfit}")),
+        false => ApiError::bad_request(format!("the body is not JSON: {misfit}")),
     }
 }
 

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use axum::extract::{FromRequest, Query, Request};
 use axum::http::Uri;
 use axum::response::{IntoResponse, Response};
+use flash_indexer_api::body_misfit;
 use flash_indexer_traces::{Stage, stage};
 
 use super::Api;
@@ -52,7 +53,9 @@ impl PromptBody {
             let parse = stage(Stage::Parse);
             let prompted = match form {
                 BodyForm::Json => {
-                    let read = |json: &[u8]| T::Number::read_json(json).map_err(|error| unfit(&error));
+                    let read = |json: &[u8]| {
+                        T::Number::read_json(json).map_err(|error| unfit(&error, &body_misfit::<T>(&error, json)))
+                    };
                     let (request, json) = parse_lenient(body, read)?;
                     ParsedRequest { request, json }
                 }

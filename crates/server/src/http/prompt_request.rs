@@ -3,7 +3,9 @@
 //! A general JSON parser reads a long list digit by digit, which costs more than the rest of a query. The list is cut out of
 //! the body, and the parser reads what remains.
 
-use flash_indexer_api::{ExplainRequest, HashQuery, LittleEndian, PromptFields, TokenQuery, read_token_list};
+use flash_indexer_api::{
+    ExplainRequest, HashQuery, LittleEndian, PromptFields, TokenQuery, field_misfit, read_token_list,
+};
 use flash_indexer_core::LocalHash;
 use memchr::{memchr, memmem};
 use serde::de::DeserializeOwned;
@@ -107,7 +109,8 @@ pub(crate) fn read_binary<T: PromptRequest>(body: &[u8], pairs: Vec<(String, Str
     if fields.insert(T::LIST.to_owned(), Value::Array(Vec::new())).is_some() {
         return Err(does_not_fit(&format!("{} is in the body: leave it out", T::LIST)));
     }
-    let mut request: T = serde_json::from_value(fields.into()).map_err(|error| does_not_fit(&error.to_string()))?;
+    let fields = Value::from(fields);
+    let mut request = T::deserialize(&fields).map_err(|error| does_not_fit(&field_misfit::<T>(&error, &fields)))?;
     if let Some(list) = request.list() {
         *list = numbers;
     }

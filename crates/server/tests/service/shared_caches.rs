@@ -355,7 +355,7 @@ fn wrong_registrations_are_rejected() {
     rejected(&json!({ "kind": "pool" }), 400, "name a shared cache node:NAME or pool:NAME");
     rejected(&json!({ "kind": "host" }), 422, "unknown variant `host`");
     rejected(&json!({ "shared_caches": ["b"] }), 400, "invalid id b in shared_caches");
-    rejected(&json!({ "shared_caches": "node:h" }), 422, "expected a sequence");
+    rejected(&json!({ "shared_caches": "node:h" }), 422, "shared_caches: expected a list, got the string \"node:h\"");
     let many: Vec<String> = (0..9).map(|number| format!("node:{number}")).collect();
     rejected(&json!({ "shared_caches": many }), 400, "shared_caches has 9 ids; at most 8 are allowed");
     assert_eq!(service.metrics().value("flash_indexer_limit_reached_total", &[("limit", "shared_caches")]), 1.0);
