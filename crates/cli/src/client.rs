@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow, bail};
-use clap::Args;
+use clap::{Args, Command};
 use flash_indexer_api::{
     DiscoverySource, ExplainRequest, HashQuery, ModelScope, QueryResponse, Readiness, RegisterRequest, StoreState,
     Success, TokenQuery, TokenizedPrompt, UnregisterRequest, Unregistration, Worker,
@@ -27,6 +27,9 @@ const HEALTH_TIMEOUT: Duration = Duration::from_secs(10);
 const TIMEOUT: Duration = Duration::from_secs(30);
 /// Largest response that is read, in bytes.
 const RESPONSE_BYTES_MAX: u64 = 256 << 20;
+
+/// The program of the service.
+const SERVICE: &str = "`flash-indexer serve`";
 
 /// Environment variable with the bearer token for the service.
 pub(crate) const TOKEN_VARIABLE: &str = "FLASH_INDEXER_TOKEN";
@@ -80,6 +83,14 @@ impl TlsArguments {
     }
 }
 
+/// Meaning of [`TOKEN_VARIABLE`].
+pub(crate) const TOKEN_HELP: &str = "Bearer token for a service that needs one.";
+
+/// Whether a command sends [`TOKEN_VARIABLE`]: it has [`TlsArguments`].
+pub(crate) fn sends_token(command: &Command) -> bool {
+    command.get_arguments().any(|arg| arg.get_id() == "tls_ca")
+}
+
 /// Client of the service at a URL; connections are kept open between requests.
 pub(crate) struct IndexerClient {
     url: String,
@@ -99,7 +110,7 @@ impl IndexerClient {
         let config = ureq::Agent::config_builder().http_status_as_error(false).max_redirects(0);
         let config = config.timeout_connect(Some(CONNECT_TIMEOUT)).timeout_global(Some(TIMEOUT));
         let config = credentials.apply(config).build();
-        Self { url: without_slash(url), server: "`flash-indexer serve`", agent: config.into() }
+        Self { url: without_slash(url), server: SERVICE, agent: config.into() }
     }
 
     /// Client of another service with the same credentials.
@@ -257,6 +268,10 @@ impl IndexerClient {
         // Engines have an object with a message.
         let error = error.as_ref().map(|error| &error["error"]);
         match error.and_then(|error| error.as_str().or_else(|| error["message"].as_str())) {
+            // The service names the header, which commands have no option for.
+            Some(error) if status == StatusCode::UNAUTHORIZED && self.server == SERVICE => {
+                Err(anyhow!("{error}; this command takes the token from {TOKEN_VARIABLE}"))
+            }
             Some(error) => Err(anyhow!("{error}")),
             None => bail!("{} answered {status}", self.url),
         }
@@ -289,6 +304,9 @@ fn connection_error(url: &str, server: &str, error: ureq::Error) -> anyhow::Erro
         }
         error => match tls_remedy(error) {
             Some(remedy) => format!("failed to secure the connection to {url}; {remedy}"),
+            None if matches!(error, ureq::Error::Protocol(_)) && url.starts_with("http://") => format!(
+                "{url} does not answer with HTTP; if this port has TLS, give an https:// URL, else check that {server} runs there"
+            ),
             None => format!("no response from {url}; check that {server} runs there"),
         },
     };

@@ -51,6 +51,7 @@ use clap::{CommandFactory, Parser, Subcommand};
 use flash_indexer_designs::Design;
 use tracing::warn;
 
+use crate::client::{TOKEN_HELP, TOKEN_VARIABLE, sends_token};
 use crate::config::Parsed;
 use crate::trace::trace_file;
 
@@ -103,6 +104,17 @@ enum Command {
 fn design_name() -> impl TypedValueParser<Value = Design> {
     let names = PossibleValuesParser::new(Design::ALL.map(Design::as_str));
     names.map(|name| Design::named(&name).expect("only names of designs are possible"))
+}
+
+/// The parser of the program. The help of commands that send a token names its variable.
+fn program() -> clap::Command {
+    Arguments::command().mut_subcommands(|command| {
+        if !sends_token(&command) {
+            return command;
+        }
+        let examples = command.get_after_help().map(ToString::to_string).unwrap_or_default();
+        command.after_help(format!("{examples}\n\nEnvironment:\n  {TOKEN_VARIABLE}  {TOKEN_HELP}"))
+    })
 }
 
 fn main() -> ExitCode {

@@ -3,10 +3,10 @@
 use std::path::PathBuf;
 
 use anyhow::{Context, Result};
-use clap::{Args, CommandFactory};
+use clap::Args;
 use clap_complete::Shell;
 
-use crate::Arguments;
+use crate::program;
 
 /// Print a completion script for a shell.
 #[derive(Args)]
@@ -30,7 +30,7 @@ pub(crate) struct ManArguments {
 
 pub(crate) fn complete(arguments: &CompletionsArguments) -> Result<()> {
     let mut script = Vec::new();
-    clap_complete::generate(arguments.shell, &mut Arguments::command(), NAME, &mut script);
+    clap_complete::generate(arguments.shell, &mut program(), NAME, &mut script);
     if arguments.shell == Shell::Bash {
         // clap_complete 4.6.11 takes the hyphen in the program's name for the start of a subcommand in half of the script.
         let program = NAME.replace('-', "__");
@@ -44,7 +44,7 @@ pub(crate) fn complete(arguments: &CompletionsArguments) -> Result<()> {
 pub(crate) fn write_pages(arguments: &ManArguments) -> Result<()> {
     let directory = arguments.directory.display();
     std::fs::create_dir_all(&arguments.directory).with_context(|| format!("failed to make {directory}"))?;
-    let command = Arguments::command();
+    let command = program();
     clap_mangen::generate_to(command, &arguments.directory)
         .with_context(|| format!("failed to write pages to {directory}"))
 }

@@ -6,6 +6,7 @@ use clap::{Arg, ArgAction, Command, CommandFactory};
 
 use super::{cell, head};
 use crate::Arguments;
+use crate::client::{TOKEN_HELP, TOKEN_VARIABLE, sends_token};
 
 /// Beginning of the options of the feature `hub`, which the pages leave out: a program is built with or without them.
 const HUB_OPTIONS: &str = "tokenizer-hub";
@@ -41,6 +42,9 @@ fn add_command(page: &mut String, command: &Command, before: &str) {
         page.push_str("\n| option | meaning |\n|---|---|\n");
     }
     args.for_each(|arg| add_option(page, arg));
+    if sends_token(command) {
+        writeln!(page, "| |  | `{TOKEN_VARIABLE}` | {TOKEN_HELP} |").expect("a string takes all text");
+    }
     for inner in command.get_subcommands() {
         add_command(page, inner, &format!("{name} "));
     }

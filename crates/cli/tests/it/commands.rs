@@ -317,6 +317,8 @@ fn commands_reach_a_service_inside_tls() {
         let refused = query(options);
         assert!(refused.contains("give the authority of the server's certificate"), "{refused}");
     }
+    let plain = run(&["query", "--url", &serve.url.replace("https", "http"), "--tokens", "1"]);
+    assert!(text(&plain.stderr).contains("give an https:// URL"), "{}", text(&plain.stderr));
     let refused = query(&["--tls-ca", &ca]);
     assert!(!refused.contains("no instance is registered"), "{refused}");
     let mixed = query(&["--tls-ca", &ca, "--tls-cert", &client[0], "--tls-key", &server[1]]);
@@ -380,8 +382,21 @@ fn a_new_token_fits_its_entry() {
     let file = flash_indexer_access::TokenFile::load(&path).expect("a token file");
     let grant = file.grant(secret.trim()).expect("the token");
     assert!(grant.permits_tenant("b") && !grant.permits_tenant("c"));
+    let serve = Serve::start(&["--token-file", path.to_str().expect("text")]);
+    let refused = text(&run(&["query", "--url", &serve.url, "--tokens", "1"]).stderr);
+    assert!(refused.contains("takes the token from FLASH_INDEXER_TOKEN"), "{refused}");
     let unfit = run(&["token", "router\n", "--scope", "query"]);
     assert!(text(&unfit.stderr).contains("control character"), "{}", text(&unfit.stderr));
+}
+
+#[test]
+fn the_help_of_commands_that_send_a_token_names_its_variable() {
+    for command in ["query", "explain", "doctor", "dump", "diff", "simulate"] {
+        let help = text(&run(&[command, "--help"]).stdout);
+        assert!(help.contains("Examples:") || help.contains("Example:"), "{help}");
+        assert!(help.contains("FLASH_INDEXER_TOKEN  "), "{help}");
+    }
+    assert!(!text(&run(&["serve", "--help"]).stdout).contains("FLASH_INDEXER_TOKEN  "));
 }
 
 #[test]
