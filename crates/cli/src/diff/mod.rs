@@ -22,7 +22,7 @@ use crate::with_causes;
 #[derive(Args)]
 #[command(after_help = "Examples:
   flash-indexer diff http://replica-a:8090 http://replica-b:8090
-  flash-indexer diff yesterday.zst http://replica-a:8090 --model-name llama-3-8b && echo the same")]
+  flash-indexer diff yesterday.zst http://replica-a:8090 --model llama-3-8b && echo the same")]
 pub(crate) struct DiffArguments {
     /// URL of a service, or file with a dump in any form.
     a: String,
@@ -31,7 +31,7 @@ pub(crate) struct DiffArguments {
     b: String,
 
     /// Only this model.
-    #[arg(long)]
+    #[arg(long = "model", visible_alias = "model-name", value_name = "MODEL")]
     model_name: Option<String>,
 
     /// Only this tenant.

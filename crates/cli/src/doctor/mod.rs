@@ -55,7 +55,7 @@ const NOT_CHECKED: u8 = 2;
 #[command(after_help = "Examples:
   flash-indexer doctor http://127.0.0.1:8090
   flash-indexer doctor http://indexer:8090 --instance gpu-1 --listen-s 20
-  flash-indexer doctor http://indexer:8090 --engine-url http://gpu-1:8000 --model-name llama-3-8b
+  flash-indexer doctor http://indexer:8090 --engine-url http://gpu-1:8000 --model llama-3-8b
   flash-indexer doctor http://indexer:8090 --json | jq '.[].findings[] | select(.verdict != \"ok\")'
 
 Run it where the service runs: only there it takes the same network path to the engines.")]
@@ -71,7 +71,7 @@ pub(crate) struct DoctorArguments {
     instance: Option<String>,
 
     /// Only engines of this model.
-    #[arg(long, alias = "model")]
+    #[arg(long = "model", visible_alias = "model-name", value_name = "MODEL")]
     model_name: Option<String>,
 
     /// Seconds to listen to each engine. One is enough for busy engines; more find rarer faults.
@@ -86,7 +86,7 @@ pub(crate) struct DoctorArguments {
     #[arg(long, value_name = "URL")]
     engine_url: Option<String>,
 
-    /// JSON file with the request to compare, as a client sends it; without it, a chat with tools for --model-name.
+    /// JSON file with the request to compare, as a client sends it; without it, a chat with tools for --model.
     #[arg(long, value_name = "FILE", requires = "engine_url")]
     request: Option<PathBuf>,
 

@@ -49,6 +49,15 @@ fn a_dump_is_saved_and_compared() {
     let sizes = [&packed, &plain].map(|file| file.metadata().expect("a file").len());
     assert!(sizes[0] < sizes[1], "it is compressed: {sizes:?}");
     let to_stdout = run(&["dump", &serve.url, "--model-name", "m"]);
+    assert_eq!(run(&["dump", &serve.url, "--model", "m"]).stdout, to_stdout.stdout);
+    let typo = folder.path().join("typo.zst");
+    let output = run(&["dump", &serve.url, "--model", "typo", "-o", path(&typo)]);
+    assert_eq!((output.status.code(), typo.exists()), (Some(1), false));
+    let error = text(&output.stderr);
+    assert!(
+        error.contains("no instance of model \"typo\"") && error.contains("its models: \"m\" of tenant"),
+        "{error}"
+    );
     assert_eq!(text(&to_stdout.stdout), std::fs::read_to_string(&plain).expect("text"));
 
     for (a, b) in [(path(&packed), path(&plain)), (path(&packed), &serve.url), (&serve.url, &serve.url)] {
