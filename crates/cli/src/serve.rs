@@ -11,6 +11,7 @@ mod shared_store_options;
 mod tokenizer_options;
 mod trace_options;
 
+use std::net::IpAddr;
 use std::num::{NonZeroU64, NonZeroUsize};
 use std::path::PathBuf;
 use std::pin::pin;
@@ -282,6 +283,19 @@ fn raise_open_files_limit() {
 
 const OPEN_FILES_WANTED: u64 = 1 << 17;
 
+/// Rejects a text that can be neither an address nor a name. Whether a name resolves is known when the service starts.
+fn check_host(option: &str, host: &str) -> Result<()> {
+    let (address, _zone) = host.split_once('%').unwrap_or((host, ""));
+    let is_address = address.parse::<IpAddr>().is_ok();
+    let is_name = host.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte)) && !host.is_empty();
+    if is_address || is_name {
+        return Ok(());
+    }
+    bail!(
+        "{option} {host:?} is neither an address nor the name of a host; give one such as 127.0.0.1, or 0.0.0.0 for all"
+    )
+}
+
 impl ServeArguments {
     /// Checks everything that the start checks before it binds an address, and warns of what it warns of.
     pub(crate) fn check(&self) -> Result<()> {
@@ -293,6 +307,7 @@ impl ServeArguments {
     /// The server's options; fails if a value is wrong.
     pub(crate) fn options(&self) -> Result<ServerOptions> {
         let registrations = self.workers.iter().map(|worker| self.registration(worker));
+        check_host("--host", &self.host)?;
         self.access.check("--host", &self.host)?;
         if self.body_bytes_total_max.is_some_and(|total| total / 2 < self.body_bytes_max.get()) {
             bail!(

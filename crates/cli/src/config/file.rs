@@ -4,7 +4,7 @@ use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, anyhow, bail};
-use clap::error::{ContextKind, ContextValue};
+use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{Arg, ArgAction, Command, Error};
 use toml::{Table, Value};
 
@@ -62,20 +62,29 @@ impl ConfigFile {
     }
 
     /// An error that names the file, if one of its settings is wrong.
-    pub(super) fn name_in(&self, error: Error, command: &mut Command) -> Error {
-        let option = match error.get(ContextKind::InvalidArg) {
-            Some(ContextValue::String(option)) => option.split([' ', '=']).next().unwrap_or_default(),
+    pub(super) fn name_in(&self, error: Error, serve: &Command) -> Error {
+        let (setting, cause) = match error.get(ContextKind::InvalidArg) {
+            Some(ContextValue::String(option)) => {
+                let option = option.split([' ', '=']).next().unwrap_or_default();
+                let setting = self.settings.iter().find(|setting| setting.option == option);
+                let text = error.render().to_string();
+                // The error, and the possible values; the usage follows.
+                let cause: Vec<_> = text.lines().map(str::trim).take_while(|line| !line.is_empty()).collect();
+                (setting, cause.join(" ").trim_start_matches("error: ").to_owned())
+            }
+            Some(ContextValue::Strings(missing)) if error.kind() == ErrorKind::MissingRequiredArgument => {
+                let setting = self.settings.iter().find(|setting| setting.lacks(missing, serve));
+                let name = setting.map(|setting| setting.option.trim_start_matches('-')).unwrap_or_default();
+                (setting, format!("{name} has no effect without {}", missing.join(" and ")))
+            }
             _ => return error,
         };
-        let Some(Setting { line, .. }) = self.settings.iter().find(|setting| setting.option == option) else {
-            return error;
-        };
-        let text = error.render().to_string();
-        // The error, and the possible values; the usage follows.
-        let cause: Vec<_> = text.lines().map(str::trim).take_while(|line| !line.is_empty()).collect();
-        let cause = cause.join(" ");
-        let cause = cause.trim_start_matches("error: ");
-        command.error(error.kind(), format!("--config {}: line {line}: {cause}", self.path.display()))
+        match setting {
+            Some(Setting { line, .. }) => {
+                Error::raw(error.kind(), format!("--config {}: line {line}: {cause}\n", self.path.display()))
+            }
+            None => error,
+        }
     }
 }
 
@@ -96,6 +105,13 @@ impl Setting {
             (_, value) => vec![Some(scalar(name, value)?)],
         };
         Ok(Self { id: arg.get_id().to_string(), option: format!("--{name}"), line, values })
+    }
+
+    /// Whether this setting alone requires others, of which these are absent.
+    fn lacks(&self, missing: &[String], serve: &Command) -> bool {
+        let alone = serve.clone().try_get_matches_from([OsString::from("serve")].into_iter().chain(self.options()));
+        let required = alone.err().and_then(|error| error.get(ContextKind::InvalidArg).cloned());
+        matches!(required, Some(ContextValue::Strings(required)) if missing.iter().all(|option| required.contains(option)))
     }
 
     fn options(&self) -> impl Iterator<Item = OsString> {

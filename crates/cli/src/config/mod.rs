@@ -18,9 +18,9 @@ use clap::{ArgMatches, Args, Command, CommandFactory, Error, FromArgMatches, Sub
 
 use self::effective::effective_settings;
 pub(crate) use self::file::ConfigFile;
-use crate::Arguments;
 use crate::environment::{IgnoredVariable, ignored_variables, without_service_links};
 use crate::serve::ServeArguments;
+use crate::{Arguments, program};
 
 /// Check or print the configuration of `serve`.
 #[derive(Args)]
@@ -81,7 +81,7 @@ const GIVEN_ONCE: [[&str; 3]; 2] = [
 ///
 /// The file cannot be read, or an option, a variable or a setting of the file is wrong.
 pub(crate) fn parse(mut command_line: Vec<OsString>) -> Result<Parsed, Error> {
-    let mut command = without_service_links(Arguments::command());
+    let mut command = without_service_links(program());
     // An error may be that the command line lacks what the file has.
     let given = command.clone().ignore_errors(true).try_get_matches_from(&command_line)?;
     let (depth, given) = innermost(&given);
@@ -96,7 +96,7 @@ pub(crate) fn parse(mut command_line: Vec<OsString>) -> Result<Parsed, Error> {
     }
     if let Some(path) = positional.or_else(|| given.try_get_one::<PathBuf>("config").ok().flatten()) {
         let mut read = ConfigFile::read(path, serve_command(&mut Arguments::command())).map_err(|error| {
-            command.error(ErrorKind::InvalidValue, format!("--config {}: {error:#}", path.display()))
+            Error::raw(ErrorKind::InvalidValue, format!("--config {}: {error:#}\n", path.display()))
         })?;
         let precedes_file =
             |id: &str| matches!(given.value_source(id), Some(ValueSource::CommandLine | ValueSource::EnvVariable));
@@ -110,7 +110,7 @@ pub(crate) fn parse(mut command_line: Vec<OsString>) -> Result<Parsed, Error> {
     match matches.and_then(|matches| Ok((Arguments::from_arg_matches(&matches)?, matches))) {
         Ok((arguments, matches)) => Ok(Parsed { arguments, matches, file }),
         Err(error) => Err(match &file {
-            Some(file) => file.name_in(error, &mut command),
+            Some(file) => file.name_in(error, serve_command(&mut program())),
             None => error,
         }),
     }

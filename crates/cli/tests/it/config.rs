@@ -94,13 +94,15 @@ fn a_wrong_setting_is_an_error_that_names_the_file_and_the_fix() {
         ("\n\n\"prot\" = 1", "line 3: there is no setting"),
         ("gpt-oss-date = \"x\"", "such as 2026-11-23"),
         ("gpt-oss-date = \"2026-02-30\"", "such as 2026-11-23"),
-        ("workers = [\"a=tcp://h:1\"]", "--block-size"),
+        ("port = 9\nworkers = [\"1=gpu\"]", "line 2: workers has no effect without --block-size"),
+        ("jwt-keys = \"keys.json\"", "line 1: jwt-keys has no effect without --jwt-issuer"),
     ] {
         let output = checked(settings);
         let error = text(&output.stderr);
         assert_eq!(output.status.code(), Some(2), "{settings}: {error}");
         assert!(error.contains(expected), "{settings}: {error}");
-        assert!(error.contains("fleet.toml") || settings.starts_with("workers"), "{settings}: {error}");
+        assert!(error.contains("fleet.toml"), "{settings}: {error}");
+        assert!(!error.contains("Usage:") && !error.contains("--help'"), "{settings}: {error}");
     }
     let output = checked("block-size = 16\nworkers = [\"a\"]");
     assert_eq!(output.status.code(), Some(1));
@@ -131,6 +133,8 @@ fn the_check_finds_what_the_start_would_refuse() {
             "block-size = 16\nworkers = [\"a=tcp://h:1\", \"a=tcp://h:2\"]".to_owned(),
             "is already registered with tcp://h:1",
         ),
+        ("host = \"foo bar\"".to_owned(), "--host \"foo bar\" is neither an address nor the name of a host"),
+        ("host = \"localhost:8090\"\ninsecure = true".to_owned(), "is neither an address nor the name of a host"),
         ("body-bytes-total-max = 1".to_owned(), "give at least twice --body-bytes-max"),
         ("grpc-port = 8090".to_owned(), "failed to listen on 127.0.0.1:8090: two options give this address"),
         (missing("token-file"), "failed to load the token file"),
