@@ -84,7 +84,7 @@ impl TlsArguments {
 }
 
 /// Meaning of [`TOKEN_VARIABLE`].
-pub(crate) const TOKEN_HELP: &str = "Bearer token for a service that needs one.";
+pub(crate) const TOKEN_HELP: &str = "Bearer token for a service that needs one";
 
 /// Whether a command sends [`TOKEN_VARIABLE`]: it has [`TlsArguments`].
 pub(crate) fn sends_token(command: &Command) -> bool {

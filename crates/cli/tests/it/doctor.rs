@@ -17,6 +17,7 @@ use serde_json::{Value, json};
 const BLOCK_SIZE: u32 = 16;
 /// An endpoint on which no process listens.
 const CLOSED_ENDPOINT: &str = "tcp://127.0.0.1:9";
+const CLOSED_REPLAY: &str = "tcp://127.0.0.1:11";
 
 /// An engine that has served a few requests and can replay all of them, with its next batches.
 struct Engine {
@@ -134,7 +135,7 @@ fn each_fault_is_found_at_its_instance() {
     healthy_engine.register(&serve, "healthy", BLOCK_SIZE, healthy_engine.publisher.replay_endpoint());
     misregistered.register(&serve, "misregistered", BLOCK_SIZE * 2, misregistered.publisher.replay_endpoint());
     replayless.register(&serve, "replayless", BLOCK_SIZE, CLOSED_ENDPOINT);
-    register(&serve, "gone", BLOCK_SIZE, CLOSED_ENDPOINT, CLOSED_ENDPOINT);
+    register(&serve, "gone", BLOCK_SIZE, CLOSED_ENDPOINT, CLOSED_REPLAY);
     misregistered.publish_next();
     healthy_engine.wait_until_applied(&serve, "healthy");
     misregistered.wait_until_applied(&serve, "misregistered");
@@ -183,13 +184,14 @@ impl FullListener {
 fn stopped_dead_and_unreachable_engines_have_different_findings() {
     let serve = Serve::start(&[]);
     // The kernel accepts connections for a process that does not run.
-    let stopped = TcpListener::bind("127.0.0.1:0").expect("a free port");
-    let stopped_endpoint = format!("tcp://{}", stopped.local_addr().expect("an address"));
-    let full = FullListener::bind();
-    let full_endpoint = format!("tcp://{}", full.address);
-    register(&serve, "stopped", BLOCK_SIZE, &stopped_endpoint, &stopped_endpoint);
-    register(&serve, "dead", BLOCK_SIZE, CLOSED_ENDPOINT, CLOSED_ENDPOINT);
-    register(&serve, "unreachable", BLOCK_SIZE, &full_endpoint, &full_endpoint);
+    let stopped = [(); 2].map(|()| TcpListener::bind("127.0.0.1:0").expect("a free port"));
+    let [stopped_endpoint, stopped_replay] =
+        stopped.each_ref().map(|socket| format!("tcp://{}", socket.local_addr().expect("an address")));
+    let full = [(); 2].map(|()| FullListener::bind());
+    let [full_endpoint, full_replay] = full.each_ref().map(|listener| format!("tcp://{}", listener.address));
+    register(&serve, "stopped", BLOCK_SIZE, &stopped_endpoint, &stopped_replay);
+    register(&serve, "dead", BLOCK_SIZE, CLOSED_ENDPOINT, CLOSED_REPLAY);
+    register(&serve, "unreachable", BLOCK_SIZE, &full_endpoint, &full_replay);
     let output = doctor(&serve, &["--json"]);
     let shown = text(&output.stdout);
     assert_eq!(output.status.code(), Some(1), "{shown}{}", text(&output.stderr));
