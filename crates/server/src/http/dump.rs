@@ -12,6 +12,7 @@ use axum::extract::State;
 use axum::http::header::{ACCEPT, ACCEPT_ENCODING, CONTENT_ENCODING, CONTENT_TYPE, VARY};
 use axum::http::{HeaderMap, HeaderValue};
 use axum::response::{IntoResponse, Response};
+use flash_indexer_admission::accepted_weight;
 use flash_indexer_api::DumpParameters;
 use flash_indexer_core::hashing::BlockSize;
 use flash_indexer_registry::Indexer;
@@ -25,7 +26,6 @@ use tokio::sync::mpsc;
 use tracing::{debug, warn};
 
 use super::Api;
-use super::accept::weight;
 use super::error::ApiError;
 use super::extract::{Access, Parameters};
 use super::fields::CheckedScope;
@@ -62,7 +62,7 @@ pub(super) async fn dump(
     let selection = scope.selection(&grant)?;
     let mut models = api.indexer.matching_models(selection.model.as_deref(), selection.tenant.as_deref());
     models.retain(|(model, _)| selection.permits(model));
-    let accepts = |header, name| weight(&headers, header, name) > Some(0.0);
+    let accepts = |header, name| accepted_weight(&headers, header, name) > Some(0.0);
     let form = if accepts(&ACCEPT, NDJSON) { DumpForm::Lines } else { DumpForm::Object };
     let compression = if accepts(&ACCEPT_ENCODING, ZSTD) { Compression::Zstd } else { Compression::None };
     let (chunks, receiver) = mpsc::channel(CHUNKS_QUEUED_MAX);

@@ -12,7 +12,6 @@
 //! | `query_response.rs`, `explanation.rs` | JSON of an answer to a query and of an explanation |
 //! | `fields.rs` | checks of request fields that several endpoints share |
 //! | `extract.rs` | extractors of bodies and query strings |
-//! | `accept.rs` | headers of the `Accept` family |
 //! | `content.rs` | content types and encodings of bodies |
 //! | `openai_prompt.rs` | the prompt of a request that a gateway forwards to an engine |
 //! | `prompt_body.rs` | the fields of requests with a prompt, and its tokenization |
@@ -20,7 +19,6 @@
 //! | `request_tests.rs` | what holds of every parsed request with a prompt, for tests |
 //! | `error.rs` | mapping of errors to statuses |
 
-mod accept;
 mod content;
 mod dashboard;
 mod digest;
@@ -63,7 +61,7 @@ use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Redirect, Response};
 use axum::routing::{MethodRouter, get, post};
 use flash_indexer_access::Scope;
-use flash_indexer_admission::{BodyBudget, LargeRequests, count_answer};
+use flash_indexer_admission::{BodyBudget, LargeRequests, accepted_weight, count_answer};
 use flash_indexer_dashboard::LiveFigures;
 use flash_indexer_discovery::DiscoveryStatus;
 use flash_indexer_registry::Indexer;
@@ -72,7 +70,6 @@ use flash_indexer_types::RankId;
 use tokio::sync::Semaphore;
 use tracing::{Instrument, debug, debug_span, field};
 
-use self::accept::weight;
 pub(crate) use self::dashboard::sample;
 pub(crate) use self::error::ApiError;
 use self::error::DeniedReason;
@@ -211,7 +208,7 @@ pub(crate) fn router(api: Arc<Api>) -> Router {
 
 /// A browser at `/` is sent to the dashboard, relative to the path under which a proxy publishes the service.
 async fn unknown_path(request: Request) -> Response {
-    let weight = |name| weight(request.headers(), &ACCEPT, name);
+    let weight = |name| accepted_weight(request.headers(), &ACCEPT, name);
     // Programs such as curl accept */*, and get the error.
     let accepts_page = weight("text/html").or_else(|| weight("text/*")) > Some(0.0);
     match (request.uri().path(), request.method()) {

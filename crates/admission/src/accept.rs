@@ -5,7 +5,8 @@ use axum::http::header::HeaderName;
 
 /// The greatest weight of the entries with this name, from 0 (refused) to 1; none if no entry has the name. Wildcards are names of
 /// their own.
-pub(super) fn weight(headers: &HeaderMap, header: &HeaderName, wanted: &str) -> Option<f32> {
+#[must_use]
+pub fn accepted_weight(headers: &HeaderMap, header: &HeaderName, wanted: &str) -> Option<f32> {
     let lists = headers.get_all(header).iter().filter_map(|list| list.to_str().ok());
     let weights = lists.flat_map(|list| list.split(',')).filter_map(|entry| {
         let mut parts = entry.split(';').map(str::trim);
@@ -29,7 +30,7 @@ mod tests {
     fn a_name_has_the_greatest_weight_of_its_entries_in_all_lines() {
         let weight = |lines: &[&'static str], wanted| {
             let lines = lines.iter().map(|line| (ACCEPT, HeaderValue::from_static(line)));
-            weight(&lines.collect(), &ACCEPT, wanted)
+            accepted_weight(&lines.collect(), &ACCEPT, wanted)
         };
         for (lines, expected) in [
             (&["text/html"] as &[_], Some(1.0)),
