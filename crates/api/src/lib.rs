@@ -13,6 +13,7 @@
 //! | `pick.rs` | picks and the ends of requests |
 //! | `openapi/` | the endpoints, and the document |
 //! | `token_list.rs`, `little_endian.rs` | fast parsing of lists of numbers: of tokens as JSON, of tokens and hashes as bytes |
+//! | `prompt_request.rs` | parsing of requests with a prompt, as JSON or as bytes |
 //! | `lax_schemas.rs` | schemas of fields that are read as engines read them |
 
 mod by_name;
@@ -22,6 +23,7 @@ mod lax_schemas;
 mod little_endian;
 mod openapi;
 mod pick;
+mod prompt_request;
 mod query;
 mod scope;
 mod score;
@@ -43,6 +45,7 @@ pub use fleet::{
 pub use little_endian::LittleEndian;
 pub use openapi::document;
 pub use pick::{DoneRequest, Load, Pick, PickCandidate, PickWeights, RequestPhase};
+pub use prompt_request::{PromptNumber, PromptRequest, does_not_fit, read_binary};
 pub use query::{HashQuery, InstanceScores, QueryResponse, TokenQuery};
 pub use scope::ModelScope;
 pub use score::{

@@ -15,8 +15,7 @@
 //! | `content.rs` | content types and encodings of bodies |
 //! | `openai_prompt.rs` | the prompt of a request that a gateway forwards to an engine |
 //! | `prompt_body.rs` | the fields of requests with a prompt, and its tokenization |
-//! | `prompt.rs`, `prompt_request.rs` | requests with a prompt, as JSON or as a binary body: their extractor, and their parser |
-//! | `request_tests.rs` | what holds of every parsed request with a prompt, for tests |
+//! | `prompt.rs` | requests with a prompt, as JSON or as a binary body: their extractor |
 //! | `error.rs` | mapping of errors to statuses |
 
 mod content;
@@ -36,13 +35,10 @@ mod pick;
 mod probes;
 mod prompt;
 mod prompt_body;
-mod prompt_request;
 mod query;
 mod query_response;
 mod register;
 mod render;
-#[cfg(test)]
-mod request_tests;
 mod score;
 mod shared_ranks;
 mod tiered_response;
