@@ -10,6 +10,7 @@
 //! | `status.rs` | health, readiness, success and errors |
 //! | `scope.rs` | model and tenant of a request |
 //! | `by_name.rs` | enums in requests |
+//! | `prefix_text.rs` | the text of a prefix |
 //! | `pick.rs` | picks and the ends of requests |
 //! | `openapi/` | the endpoints, and the document |
 //! | `token_list.rs`, `little_endian.rs` | fast parsing of lists of numbers: of tokens as JSON, of tokens and hashes as bytes |
@@ -23,6 +24,7 @@ mod lax_schemas;
 mod little_endian;
 mod openapi;
 mod pick;
+mod prefix_text;
 mod prompt_request;
 mod query;
 mod scope;
@@ -45,6 +47,7 @@ pub use fleet::{
 pub use little_endian::LittleEndian;
 pub use openapi::document;
 pub use pick::{DoneRequest, Load, Pick, PickCandidate, PickWeights, RequestPhase};
+pub use prefix_text::{PrefixText, PrefixTextQuery};
 pub use prompt_request::{PromptNumber, PromptRequest, does_not_fit, read_binary};
 pub use query::{HashQuery, InstanceScores, QueryResponse, TokenQuery};
 pub use scope::ModelScope;
