@@ -11,9 +11,11 @@
 //! | `scope.rs` | model and tenant of a request |
 //! | `by_name.rs` | enums in requests |
 //! | `misfit.rs` | why JSON does not fit a request |
+//! | `prefix_text.rs` | the text of a prefix |
 //! | `pick.rs` | picks and the ends of requests |
 //! | `openapi/` | the endpoints, and the document |
 //! | `token_list.rs`, `little_endian.rs` | fast parsing of lists of numbers: of tokens as JSON, of tokens and hashes as bytes |
+//! | `prompt_request.rs` | parsing of requests with a prompt, as JSON or as bytes |
 //! | `lax_schemas.rs` | schemas of fields that are read as engines read them |
 
 mod by_name;
@@ -24,6 +26,8 @@ mod little_endian;
 mod misfit;
 mod openapi;
 mod pick;
+mod prefix_text;
+mod prompt_request;
 mod query;
 mod scope;
 mod score;
@@ -46,6 +50,8 @@ pub use little_endian::LittleEndian;
 pub use misfit::{body_misfit, field_misfit, misfit};
 pub use openapi::document;
 pub use pick::{DoneRequest, Load, Pick, PickCandidate, PickWeights, RequestPhase};
+pub use prefix_text::{PrefixText, PrefixTextQuery};
+pub use prompt_request::{PromptNumber, PromptRequest, does_not_fit, read_binary};
 pub use query::{HashQuery, InstanceScores, QueryResponse, TokenQuery};
 pub use scope::ModelScope;
 pub use score::{

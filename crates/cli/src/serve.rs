@@ -349,6 +349,7 @@ impl ServeArguments {
                 prediction_ttl: Duration::from_millis(self.prediction_ttl_ms),
                 routed_ttl: Duration::from_millis(self.routed_ttl_ms),
                 tokenization: self.tokenization.options()?,
+                prompt_text_bytes: self.tokenization.prompt_text_bytes,
                 ..IndexerOptions::default()
             },
             pods: self.inbound.options(),

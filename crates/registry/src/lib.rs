@@ -32,7 +32,7 @@
 //! | `indexer/owners` | owners of registered ranks |
 //! | `indexer/pod_options`, `pod_registration` | pods that register themselves over the bound socket |
 //! | `indexer/handover`, `restore`, `restored_state`, `shadow`, `rank_records` | dumps, restores, rebuilding an instance, and digests |
-//! | `indexer/queries`, `scoring`, `explanations` | entry points of queries, scores, predictions and explanations |
+//! | `indexer/queries`, `scoring`, `explanations`, `prefix_text` | entry points of queries, scores, predictions, explanations, and of the text of prefixes |
 //! | `model` | one model of one tenant: its index, its instances, and the sink that ingestion writes into |
 //! | `model/answers`, `variant_matches`, `shared_caches` | answers of the index, and what shared caches add to them |
 //! | `model/instance`, `instance_table`, `replaceable_index` | instances, the list of ranks that queries read, replacing a failed index |
@@ -69,8 +69,8 @@ pub use flash_indexer_routing::{
 };
 pub use indexer::{
     DigestError, ExplainQuestion, Explanation, Indexer, IndexerOptions, InstanceReport, ListenError, PickResult,
-    PodOptions, PodsGuard, PredictError, Prompt, QueryError, RegistrationError, ReportedHits, ReportedHitsError,
-    RequestPhase, Restore, RestoredRank, Shadow, ShadowError, UnregisterOutcome,
+    PodOptions, PodsGuard, PredictError, PrefixText, PrefixTextError, Prompt, QueryError, RegistrationError,
+    ReportedHits, ReportedHitsError, RequestPhase, Restore, RestoredRank, Shadow, ShadowError, UnregisterOutcome,
 };
 pub use score::{InstanceScore, ScoreOptions, Scores};
 pub use search::{Query, TokenPrompt};

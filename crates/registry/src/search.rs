@@ -4,9 +4,10 @@ use std::borrow::Cow;
 use std::sync::Arc;
 
 use flash_indexer_core::cursor::PrefixCursor;
-use flash_indexer_core::hashing::{HashVariant, TokenWindow, local_hashes};
+use flash_indexer_core::hashing::{BlockSize, HashVariant, TokenWindow, local_hashes};
 use flash_indexer_core::{LocalHash, MatchScores, PerTier, SharedIndex, Tier, WorkerId};
 use flash_indexer_redis::HolderId;
+use flash_indexer_routing::RecentPrompts;
 use flash_indexer_traces::{KeyValue, Stage, attribute, describe, stage};
 use flash_indexer_types::names::{NameError, NameField, check_names};
 use flash_indexer_types::{InstanceId, ModelKey, Trust};
@@ -66,6 +67,8 @@ pub(crate) struct Search<'q> {
     hashed_with: Vec<(HashVariant, TokenWindow)>,
     /// Number of tokens of the prompt; none if it was given as local hashes.
     tokens: Option<usize>,
+    /// The tokens that were given.
+    given: &'q [u32],
     remote: StoreMatches,
     pub store: StoreAnswer,
 }
@@ -83,7 +86,7 @@ pub(crate) struct RemoteRank<'s> {
 impl<'q> Search<'q> {
     /// Creates a search in a local model, a listed model or both. It has not queried the store yet.
     pub(crate) fn new(local: Option<Arc<Model>>, listed: Option<Arc<FleetModel>>, query: Query<'q>) -> Self {
-        let (mut variants, mut hashed_with, mut tokens) = (Vec::new(), Vec::new(), None);
+        let (mut variants, mut hashed_with, mut tokens, mut given) = (Vec::new(), Vec::new(), None, &[] as &[u32]);
         match query {
             Query::Tokens(prompt) => {
                 let mut hashing = stage(Stage::Hash);
@@ -92,12 +95,12 @@ impl<'q> Search<'q> {
                     variants.push(locals);
                     hashed_with.push((variant, window));
                 }
-                tokens = Some(prompt.tokens.len());
+                (tokens, given) = (Some(prompt.tokens.len()), prompt.tokens);
             }
             Query::Hashes(locals) => variants.push(locals),
         }
         let (remote, store) = (StoreMatches::default(), StoreAnswer::None);
-        Self { local, listed, variants, hashed_with, tokens, remote, store }
+        Self { local, listed, variants, hashed_with, tokens, given, remote, store }
     }
 
     /// Puts the prefix with this cursor before the prompt. Called before the store is queried. False if this replica's
@@ -122,6 +125,18 @@ impl<'q> Search<'q> {
         let (cursor, blocks) = PrefixCursor::last_of(variant)?;
         let tokens = blocks as u64 * u64::from(model.block_size.tokens());
         Some(AnswerCursor { cursor: bound(&self.hashed_with, cursor).0, tokens })
+    }
+
+    /// Records the prompt in each of its hash variants. Called unless the prompt continues a prefix.
+    pub(crate) fn keep_prompt(&self, key: &ModelKey, kept: &RecentPrompts) {
+        if let Some(block_size) = self.block_size().filter(|_| self.tokens.is_some()) {
+            self.variants.iter().for_each(|variant| kept.record(key, block_size, self.given, variant));
+        }
+    }
+
+    fn block_size(&self) -> Option<BlockSize> {
+        let listed = || self.listed.as_ref().map(|listed| listed.block_size);
+        self.local.as_ref().map(|model| model.block_size).or_else(listed)
     }
 
     /// Complete blocks of the prompt.
@@ -231,9 +246,7 @@ impl<'q> Search<'q> {
 
     /// Adds to an answer what does not depend on its ranks.
     fn complete(&self, answer: Answer) -> Answer {
-        let listed = || self.listed.as_ref().map(|listed| listed.block_size);
-        let block_size = self.local.as_ref().map(|model| model.block_size).or_else(listed);
-        let block_tokens = block_size.map_or(0, |size| size.tokens());
+        let block_tokens = self.block_size().map_or(0, |size| size.tokens());
         Answer { block_tokens, store: self.store, cursor: self.cursor(), ..answer }
     }
 }
@@ -295,7 +308,7 @@ fn hash_variants(
 mod tests {
     use std::time::{Duration, Instant};
 
-    use flash_indexer_core::hashing::{BlockSize, sequence_hashes};
+    use flash_indexer_core::hashing::sequence_hashes;
     use flash_indexer_core::{Block, BlockEvent, DpRank, WorkerRank};
     use flash_indexer_types::Registration;
 

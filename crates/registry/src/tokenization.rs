@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use flash_indexer_engine_chats::ChatEngine;
 #[cfg(feature = "hub")]
 use flash_indexer_prompt::tokenize::{Hub, HubOptions};
 use flash_indexer_prompt::tokenize::{
@@ -117,6 +118,17 @@ impl Tokenization {
         };
         pending.finish(result.as_ref());
         Ok(result?)
+    }
+
+    /// The text of an engine's tokens in two parts, see [`TokenizerPool::decode`].
+    pub(crate) fn decode(
+        &self,
+        model: &str,
+        engine: ChatEngine,
+        tokens: (&[u32], usize),
+    ) -> Result<(String, String), TokenizationError> {
+        let pool = self.pool.as_ref().ok_or(TokenizationError::NotConfigured)?;
+        Ok(pool.decode(model, Some(engine), tokens)?)
     }
 
     pub(crate) fn statistics(&self) -> Option<PoolStatistics> {

@@ -8,6 +8,7 @@
 //! | `in_flight.rs` | requests in flight: the load of each instance |
 //! | `predictions.rs`, `predicted_blocks.rs` | blocks that routers predict, behind one lock and by themselves |
 //! | `routed_blocks.rs` | blocks that an engine without events is taken to hold |
+//! | `recent_prompts.rs` | the last prompts as tokens, for the text of prefixes |
 //! | `recent_uses.rs` | recent uses of blocks by queries |
 //! | `tier_weights.rs` | weights of blocks by tier |
 //! | `instance_filter.rs` | the pods that a request scores |
@@ -17,6 +18,7 @@ mod instance_filter;
 mod pick;
 mod predicted_blocks;
 mod predictions;
+mod recent_prompts;
 mod recent_uses;
 mod routed_blocks;
 mod tier_weights;
@@ -26,6 +28,7 @@ pub use instance_filter::InstanceFilter;
 pub use pick::{Candidate, CostWeights, PickOptions, WEIGHT_MAX, pick};
 pub use predicted_blocks::{PredictedBlocks, PredictionLimits, RecordedPrediction};
 pub use predictions::{PredictionView, Predictions};
+pub use recent_prompts::{PROMPTS_MAX, RecentPrompt, RecentPrompts};
 pub use recent_uses::{RecentUses, Uses};
 pub use routed_blocks::{RecordedPrompt, RoutedBlocks};
 pub use tier_weights::{TierWeights, TierWeightsError};

@@ -18,9 +18,9 @@ use self::endpoint::Requirement::{AnyOf, AtMost, Excludes, OneOf};
 use self::endpoint::{BEARER, Endpoint, add_schemas, get, post};
 use crate::{
     DigestParameters, DiscoverySource, DoneRequest, DumpParameters, ErrorBody, ExplainParameters, ExplainRequest,
-    Explanation, HashQuery, ModelScope, PeerRequest, Pick, PodScores, Prediction, PromptFields, QueryResponse,
-    Readiness, RegisterRequest, StoreState, Success, TieredQueryResponse, TokenQuery, TokenizedPrompt,
-    UnregisterRequest, Unregistration, Worker,
+    Explanation, HashQuery, ModelScope, PeerRequest, Pick, PodScores, Prediction, PrefixText, PrefixTextQuery,
+    PromptFields, QueryResponse, Readiness, RegisterRequest, StoreState, Success, TieredQueryResponse, TokenQuery,
+    TokenizedPrompt, UnregisterRequest, Unregistration, Worker,
 };
 
 const JSON: &str = "application/json";
@@ -148,6 +148,9 @@ fn endpoints() -> Vec<Endpoint> {
             .takes_bytes(TOKENS)
             .answers::<Explanation>("The explanation.")
             .fails(&["404", "429"]),
+        of_model::<PrefixTextQuery>("/text_by_hash", "The text of a prefix, if a kept prompt begins with its blocks.")
+            .answers::<PrefixText>("The text.")
+            .fails(&["404", "409", "501"]),
         get("/dump", "Every held block as events, or in lines.")
             .asks::<ModelScope>()
             .asks::<DumpParameters>()

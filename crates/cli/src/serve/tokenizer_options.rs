@@ -57,6 +57,11 @@ pub(crate) struct TokenizerArguments {
     #[arg(long, env = "FLASH_INDEXER_TOKENIZER_CACHE_BYTES", default_value = "128MiB", value_parser = byte_size_or_zero, value_name = "BYTES")]
     tokenizer_cache_bytes: usize,
 
+    /// Memory for the last prompts that clients ask about, such as 64MiB: clients with the scope admin see the text of prefixes in the
+    /// dashboard. At most 1,024 prompts are kept, in memory only; 0 keeps none.
+    #[arg(long, env = "FLASH_INDEXER_PROMPT_TEXT_BYTES", default_value = "0", value_parser = byte_size_or_zero, value_name = "BYTES")]
+    pub(super) prompt_text_bytes: usize,
+
     /// Tokenizers in memory; the least recently used one is evicted.
     #[arg(long, env = "FLASH_INDEXER_TOKENIZERS_LOADED_MAX", default_value_t = 16)]
     tokenizers_loaded_max: usize,

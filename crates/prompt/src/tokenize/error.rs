@@ -57,6 +57,9 @@ pub enum TokenizeError {
     /// The tokenizer rejected the prompt.
     #[error("failed to tokenize the prompt: {0}")]
     Tokenizer(String),
+    /// The tokenizer cannot make text of tokens.
+    #[error("failed to make text of tokens: {0}")]
+    Decode(String),
     /// A text without places where it can be cut is too long.
     #[error(
         "failed to tokenize the prompt: {bytes} bytes of it have no place where this tokenizer's texts can be cut, and at most {UNCUT_BYTES_MAX} are tokenized at once; send token_ids"
@@ -84,7 +87,7 @@ impl TokenizeError {
             Self::ModelName { .. } | Self::UnknownModel(_) => FailureReason::UnknownModel,
             Self::LoadFailed(_) | Self::BrokenChatTemplates(_) => FailureReason::LoadFailed,
             Self::Chat(_) => FailureReason::Chat,
-            Self::Unsupported(_) => FailureReason::Unsupported,
+            Self::Unsupported(_) | Self::Decode(_) => FailureReason::Unsupported,
             Self::Tokenizer(_) => FailureReason::Tokenizer,
             Self::Uncut { .. } => FailureReason::TooLong,
             Self::Service(ServiceError::Unreachable { .. }) => FailureReason::ServiceUnreachable,

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use chat_template::Effort;
 use crossbeam_channel::bounded;
+use flash_indexer_engine_chats::ChatEngine;
 use flash_indexer_traces::{KeyValue, Stage, attribute, current, stage};
 use parking_lot::Mutex;
 
@@ -138,6 +139,28 @@ impl TokenizerPool {
             let _ = sender.send(tokenized);
         })?;
         result.recv().unwrap_or(Err(TokenizeError::Stopped))
+    }
+
+    /// The text of an engine's tokens in two parts, of which the second begins with the token `at`, with special tokens. A character whose
+    /// bytes are in both parts is in the second. Works on the calling thread, which it may block for long, to load the tokenizer.
+    ///
+    /// # Errors
+    ///
+    /// If no source has the model, or its source makes no text of tokens.
+    pub fn decode(
+        &self,
+        model: &str,
+        engine: Option<ChatEngine>,
+        (tokens, at): (&[u32], usize),
+    ) -> Result<(String, String), TokenizeError> {
+        let tokenizer = self.shared.models.get(model)?.tokenizer;
+        let mut whole = tokenizer.decode(tokens, engine)?;
+        let before = tokenizer.decode(&tokens[..at.min(tokens.len())], engine)?;
+        // Decoders look at neighbouring tokens, so the text of a part is not always a part of the text.
+        let common = whole.chars().zip(before.chars()).take_while(|(of_whole, of_before)| of_whole == of_before);
+        let bytes = common.map(|(character, _)| character.len_utf8()).sum();
+        let second = whole.split_off(bytes);
+        Ok((whole, second))
     }
 
     /// Queues a prompt to be tokenized as engines do, and returns at once. `on_done` is called exactly once: by a worker, or

@@ -4,6 +4,8 @@ use std::sync::Arc;
 
 use chat_template::Effort;
 
+use flash_indexer_engine_chats::ChatEngine;
+
 use super::error::{LoadError, TokenizeError};
 use super::pieces::{Cutting, PieceCache};
 use super::prompt::{Prompt, PromptOptions};
@@ -44,6 +46,19 @@ pub trait ModelTokenizer: Send + Sync {
         pieces: &Arc<PieceCache>,
         effort: Effort,
     ) -> Result<Tokenization, TokenizeError>;
+
+    /// The text of tokens of an engine, with special tokens. Tokens that the tokenizer does not have are left out; bytes that are no
+    /// text are U+FFFD.
+    ///
+    /// # Errors
+    ///
+    /// If the source makes no text of tokens.
+    fn decode(&self, _tokens: &[u32], _engine: Option<ChatEngine>) -> Result<String, TokenizeError> {
+        Err(TokenizeError::Decode(
+            "the source of the model's tokenizer makes no text of tokens; give the tokenizer's files with --tokenizer or --tokenizer-dir"
+                .to_owned(),
+        ))
+    }
 
     /// Where the tokenizer's texts are cut into pieces, and why not at more places. `None` if the source tokenizes as a whole.
     fn cutting(&self) -> Option<(Cutting, Option<&str>)> {

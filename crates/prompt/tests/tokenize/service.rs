@@ -58,6 +58,11 @@ fn prompts_are_tokenized_over_a_unix_socket_and_over_tcp() {
     for running in [&over_unix, &over_tcp] {
         let pool = pool_with(&running.address, DEADLINE);
         let tokenized = pool.tokenize("model", text("one two")).expect("tokens");
+        let error = pool.decode("model", None, (&tokenized.ids, 0)).expect_err("the protocol has no text of tokens");
+        assert!(
+            error.reason() == FailureReason::Unsupported && error.to_string().contains("--tokenizer-dir"),
+            "{error}"
+        );
         assert_eq!(tokenized.ids, [0, 3, 4]);
         assert_eq!(&*tokenized.source, format!("tokenizer service {}", running.address));
         let with = |special_tokens, keep_last| {

@@ -57,6 +57,8 @@ fn texts_have_the_ids_of_mistrals_library() {
     let pool = pool_in(root.path());
     for (text, expected) in &expected {
         assert_eq!(plain_ids(&pool, text), *expected, "{text:?}");
+        let decoded = pool.decode("org/model", Some(ChatEngine::Vllm), (expected, 0)).expect("a text");
+        assert_eq!(decoded, (String::new(), text.clone()));
     }
     for (token, id) in &special {
         assert_eq!(plain_ids(&pool, token), [*id], "{token}");

@@ -1,5 +1,7 @@
 //! Token ids of texts.
 
+use std::path::Path;
+
 use flash_indexer_prompt::tokenize::{PromptOptions, SpecialTokens, TokenizerPool};
 use serde_json::json;
 use tempfile::tempdir;
@@ -51,4 +53,25 @@ fn truncation_and_padding_of_the_file_are_not_applied() {
                                   "pad_type_id": 0, "pad_token": "</s>"});
     write_model(&root.path().join("model"), &tokenizer);
     assert_eq!(ids(&pool_in(root.path()), "model", "one two three four"), [0, 3, 4, 5, 6]);
+}
+
+#[test]
+fn the_text_of_tokens_is_cut_between_characters() {
+    let models = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/tokenize/models");
+    let pool = pool_in(&models);
+    let omitted = PromptOptions { special_tokens: SpecialTokens::Omitted, ..PromptOptions::default() };
+    for model in ["byte_level", "sentence_pieces"] {
+        let prompt = "One two,\n three: é 語 🙂 end";
+        let ids = pool.tokenize_with(model, text(prompt), omitted).expect("tokens").ids;
+        let (_, whole) = pool.decode(model, None, (&ids, 0)).expect("a text");
+        assert_eq!(whole.trim_start(), prompt, "{model}");
+        for at in 0..=ids.len() + 1 {
+            let (before, own) = pool.decode(model, None, (&ids, at)).expect("a text");
+            assert_eq!(before.clone() + &own, whole, "{model}, {at}");
+            assert!(!before.contains('\u{fffd}') && (at < ids.len() || own.is_empty()), "{model}, {at}: {before:?}");
+        }
+        let (_, end) = pool.decode(model, None, (&ids[ids.len() - 1..], 0)).expect("a text");
+        assert!(!end.is_empty() && whole.ends_with(&end), "{model}: {end:?}");
+    }
+    assert!(pool.decode("unknown", None, (&[1], 0)).is_err());
 }

@@ -11,6 +11,7 @@ mod owners;
 mod picking;
 mod pod_options;
 mod pod_registration;
+mod prefix_text;
 mod queries;
 mod rank_records;
 mod readings;
@@ -32,7 +33,7 @@ use std::time::{Duration, Instant};
 
 use flash_indexer_prompt::tokenize::{Prompt as TextPrompt, PromptOptions, Tokenized};
 use flash_indexer_redis::PublisherWaker;
-use flash_indexer_routing::{InFlight, Predictions, RecentUses};
+use flash_indexer_routing::{InFlight, Predictions, RecentPrompts, RecentUses};
 use flash_indexer_sources::Sources;
 use parking_lot::Mutex;
 
@@ -44,6 +45,7 @@ pub use self::picking::{PickResult, ReportedHits, ReportedHitsError, RequestPhas
 pub use self::pod_options::PodOptions;
 use self::pod_registration::PodSocket;
 pub use self::pod_registration::{ListenError, PodsGuard};
+pub use self::prefix_text::{PrefixText, PrefixTextError};
 pub use self::queries::QueryError;
 pub use self::rank_records::DigestError;
 pub use self::registration_error::RegistrationError;
@@ -91,6 +93,8 @@ pub struct Indexer {
     writers: Arc<Writers>,
     metrics: Arc<Metrics>,
     recent_uses: Option<Arc<RecentUses>>,
+    /// The last prompts, if operators may see the text of prefixes.
+    recent_prompts: Option<RecentPrompts>,
     predictions: Predictions,
     routed: Arc<RoutedInstances>,
     /// Requests in flight, as routers report them. Locked for a pass over the instances of one model at most.
@@ -152,6 +156,7 @@ impl Indexer {
         let shared_store =
             shared_store.map(|(store, maker)| SharedStore::start(store, maker, &models, &metrics)).transpose()?;
         let recent_uses = options.use_window.map(|window| Arc::new(RecentUses::new(window, Instant::now())));
+        let recent_prompts = (options.prompt_text_bytes > 0).then(|| RecentPrompts::new(options.prompt_text_bytes));
         let shards = options.shards();
         let writers = Arc::new(Writers::start(options.writer_threads.max(1), supervisor)?);
         let queue_bytes_max = options.ingest_queue_bytes_max.unwrap_or_else(default_queue_bytes);
@@ -183,6 +188,7 @@ impl Indexer {
             writers,
             metrics,
             recent_uses,
+            recent_prompts,
             tombstones: Tombstones::default(),
             owners: Owners::default(),
             rank_maker,

@@ -59,6 +59,8 @@ pub struct IndexerOptions {
     pub routed_blocks_max: usize,
     /// Limit of the requests in flight that routers report.
     pub requests_in_flight_max: usize,
+    /// Limit of the bytes of the last prompts, which are kept for the text of prefixes; zero keeps none.
+    pub prompt_text_bytes: usize,
     /// Sources of tokenizers.
     pub tokenization: TokenizationOptions,
 }
@@ -87,6 +89,7 @@ impl Default for IndexerOptions {
             routed_ttl: Duration::from_secs(120),
             routed_blocks_max: 1 << 22,
             requests_in_flight_max: 1 << 16,
+            prompt_text_bytes: 0,
             tokenization: TokenizationOptions::default(),
         }
     }

@@ -46,7 +46,7 @@ impl Indexer {
     /// store.
     pub async fn query(&self, key: &ModelKey, query: Query<'_>, options: QueryOptions) -> Result<Answer, QueryError> {
         let mut search = self.search(key, query)?;
-        continue_after(&mut search, options)?;
+        self.continue_or_keep(key, &mut search, options)?;
         self.query_store(&mut search).await;
         Ok(search.answer(options))
     }
@@ -59,15 +59,32 @@ impl Indexer {
     pub fn query_local(&self, key: &ModelKey, query: Query<'_>, options: QueryOptions) -> Result<Answer, QueryError> {
         query.check(key)?;
         let mut search = Search::new(Some(self.model(key)?), None, query);
-        continue_after(&mut search, options)?;
+        self.continue_or_keep(key, &mut search, options)?;
         Ok(search.answer(options))
     }
 
     /// A search that has queried the shared store, if one is configured.
     pub(super) async fn search_fleet<'q>(&self, key: &ModelKey, query: Query<'q>) -> Result<Search<'q>, QueryError> {
         let mut search = self.search(key, query)?;
+        self.keep_prompt(key, &search);
         self.query_store(&mut search).await;
         Ok(search)
+    }
+
+    /// Completes a query that continues a prefix, or keeps its prompt.
+    fn continue_or_keep(
+        &self,
+        key: &ModelKey,
+        search: &mut Search<'_>,
+        options: QueryOptions,
+    ) -> Result<(), QueryError> {
+        match options.after {
+            Some(cursor) => search.continue_after(cursor).then_some(()).ok_or(QueryError::UnknownCursor),
+            None => {
+                self.keep_prompt(key, search);
+                Ok(())
+            }
+        }
     }
 
     async fn query_store(&self, search: &mut Search<'_>) {
@@ -117,10 +134,4 @@ impl Indexer {
             shared_store.stop().await;
         }
     }
-}
-
-/// Completes a query that continues a prefix.
-fn continue_after(search: &mut Search<'_>, options: QueryOptions) -> Result<(), QueryError> {
-    let is_known = options.after.is_none_or(|cursor| search.continue_after(cursor));
-    is_known.then_some(()).ok_or(QueryError::UnknownCursor)
 }

@@ -85,6 +85,9 @@ impl Indexer {
         }
         if let Some(listener) = self.listener_without_events(key, instance) {
             Query::Tokens(prompt).check(key).map_err(QueryError::from)?;
+            if self.recent_prompts.is_some() {
+                self.keep_prompt(key, &self.search(key, Query::Tokens(prompt))?);
+            }
             let times = (self.supervisor.clock().now(), ttl.unwrap_or(self.options.routed_ttl));
             let blocks = self.routed.record(&listener, prompt, times, (&self.decoders, &self.metrics));
             self.metrics.predicted();
@@ -93,6 +96,7 @@ impl Indexer {
         }
         let ttl = ttl.unwrap_or(self.options.prediction_ttl);
         let search = self.search(key, Query::Tokens(prompt))?;
+        self.keep_prompt(key, &search);
         let worker = search
             .worker(instance)
             .ok_or_else(|| PredictError::UnknownInstance { instance: instance.clone(), key: key.clone() })?;

@@ -10,7 +10,9 @@ use flash_indexer_access::{Denied, LimitExceeded};
 use flash_indexer_admission::{BodyBudgetReached, ENCODINGS, LargeRequestError, UnknownEncoding};
 use flash_indexer_api::ErrorBody;
 use flash_indexer_prompt::tokenize::FailureReason;
-use flash_indexer_registry::{DigestError, PredictError, QueryError, RegistrationError, TokenizationError};
+use flash_indexer_registry::{
+    DigestError, PredictError, PrefixTextError, QueryError, RegistrationError, TokenizationError,
+};
 use flash_indexer_telemetry::metrics::Limit;
 use flash_indexer_types::names::{NameError, shorten, shortened};
 use flash_indexer_types::{InstanceIdError, SharedCachesError};
@@ -288,6 +290,18 @@ impl From<TokenizationError> for ApiError {
         };
         let retry_after_s = (status == StatusCode::SERVICE_UNAVAILABLE).then_some(1);
         Self { retry_after_s, ..Self::new(status, error.to_string()) }
+    }
+}
+
+impl From<PrefixTextError> for ApiError {
+    fn from(error: PrefixTextError) -> Self {
+        let status = match error {
+            PrefixTextError::NotKept => StatusCode::CONFLICT,
+            PrefixTextError::UnknownPrompt => StatusCode::NOT_FOUND,
+            PrefixTextError::NoTokenizers => StatusCode::NOT_IMPLEMENTED,
+            PrefixTextError::Tokenizer(error) => return error.into(),
+        };
+        Self::new(status, error.to_string())
     }
 }
 

@@ -13,10 +13,10 @@
 //! | `fields.rs` | checks of request fields that several endpoints share |
 //! | `extract.rs` | extractors of bodies and query strings |
 //! | `content.rs` | content types and encodings of bodies |
+//! | `prefix_text.rs` | handler of the text of a prefix |
 //! | `openai_prompt.rs` | the prompt of a request that a gateway forwards to an engine |
 //! | `prompt_body.rs` | the fields of requests with a prompt, and its tokenization |
-//! | `prompt.rs`, `prompt_request.rs` | requests with a prompt, as JSON or as a binary body: their extractor, and their parser |
-//! | `request_tests.rs` | what holds of every parsed request with a prompt, for tests |
+//! | `prompt.rs` | requests with a prompt, as JSON or as a binary body: their extractor |
 //! | `error.rs` | mapping of errors to statuses |
 
 mod content;
@@ -33,16 +33,14 @@ mod openai_prompt;
 mod openapi;
 mod peers;
 mod pick;
+mod prefix_text;
 mod probes;
 mod prompt;
 mod prompt_body;
-mod prompt_request;
 mod query;
 mod query_response;
 mod register;
 mod render;
-#[cfg(test)]
-mod request_tests;
 mod score;
 mod shared_ranks;
 mod tiered_response;
@@ -107,6 +105,7 @@ pub(crate) struct Api {
     pub(crate) dumps: Arc<Semaphore>,
     pub(crate) explanations: Arc<Semaphore>,
     pub(crate) digests: Arc<Semaphore>,
+    pub(crate) prefix_texts: Arc<Semaphore>,
     pub(crate) peers: Arc<Peers>,
     pub(crate) recovery: Arc<RecoveryStatus>,
     /// Live figures for dashboards.
@@ -131,6 +130,7 @@ impl Api {
         let dumps = Arc::new(Semaphore::new(DUMPS_MAX));
         let explanations = Arc::new(Semaphore::new(EXPLANATIONS_MAX));
         let digests = Arc::new(Semaphore::new(DIGESTS_MAX));
+        let prefix_texts = Arc::new(Semaphore::new(1));
         let was_ready = AtomicBool::new(false);
         Self {
             indexer,
@@ -146,6 +146,7 @@ impl Api {
             dumps,
             explanations,
             digests,
+            prefix_texts,
             peers,
             recovery,
             live: Arc::default(),
@@ -159,7 +160,7 @@ impl Api {
 type Route = fn() -> MethodRouter<Arc<Api>>;
 
 /// Every endpoint: its path, the permission that it needs, and the methods with their handlers.
-const ROUTES: [(&str, Permission, Route); 29] = [
+const ROUTES: [(&str, Permission, Route); 30] = [
     ("/health", Permission::Open, || get(probes::health)),
     ("/ready", Permission::Open, || get(probes::ready)),
     ("/metrics", Permission::AllTenants(Scope::Query), || get(probes::metrics)),
@@ -178,6 +179,7 @@ const ROUTES: [(&str, Permission, Route); 29] = [
     ("/tokenize", Permission::Tenant(Scope::Query), || post(render::tokenize)),
     ("/render", Permission::Tenant(Scope::Query), || post(render::render)),
     ("/explain", Permission::Tenant(Scope::Query), || post(explain::explain)),
+    ("/text_by_hash", Permission::Tenant(Scope::Admin), || post(prefix_text::text)),
     ("/dump", Permission::Tenant(Scope::Admin), || get(dump::dump)),
     ("/digest", Permission::Tenant(Scope::Admin), || get(digest::digest)),
     ("/store", Permission::AllTenants(Scope::Admin), || get(shared_ranks::show)),

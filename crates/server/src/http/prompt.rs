@@ -5,14 +5,13 @@ use std::sync::Arc;
 use axum::extract::{FromRequest, Query, Request};
 use axum::http::Uri;
 use axum::response::{IntoResponse, Response};
-use flash_indexer_api::body_misfit;
+use flash_indexer_api::{PromptNumber, PromptRequest, body_misfit, does_not_fit, read_binary};
 use flash_indexer_traces::{Stage, stage};
 
 use super::Api;
 use super::content::{Accepted, BodyForm};
 use super::error::ApiError;
 use super::extract::{self, ReceivedBody, parse_lenient, unfit};
-use super::prompt_request::{PromptNumber, PromptRequest, does_not_fit, read_binary};
 
 /// Extractor of a request with a prompt, which is not parsed yet.
 pub(super) struct PromptBody {

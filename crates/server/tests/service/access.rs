@@ -92,7 +92,7 @@ fn every_endpoint_but_probes_and_the_document_needs_a_token_with_its_scope() {
         [("/health", 200), ("/openapi.json", 200), ("/ready", 200), ("/ui", 200), ("/ui/", 200), ("/ui/{file}", 404)];
     assert_eq!(open, expected);
     let denied = |reason| service.metrics().value("flash_indexer_access_denied_total", &[("reason", reason)]);
-    assert_eq!([denied("no_token"), denied("unknown_token"), denied("scope")], [23.0, 23.0, 46.0]);
+    assert_eq!([denied("no_token"), denied("unknown_token"), denied("scope")], [24.0, 24.0, 48.0]);
 }
 
 #[test]
@@ -124,6 +124,7 @@ fn a_token_of_a_tenant_sees_and_changes_that_tenant_only() {
         }
         let hashes = json!({ "model_name": "m", "block_hashes": [1], "tenant_id": tenant });
         assert_eq!(service.post_with(as_a, "/query_by_hash", &hashes).0, 403);
+        assert_eq!(service.post_with(as_a, "/text_by_hash", &hashes).0, 403);
         let chat = json!({ "model": "m", "messages": [], "tenant_id": tenant });
         assert_eq!(service.post_with(as_a, "/score_chat_completions", &chat).0, 403);
         let mut prediction = body.clone();

@@ -31,6 +31,7 @@ mod peer_checks;
 mod peers;
 mod pick;
 mod pods;
+mod prefix_texts;
 mod pulls;
 mod recorded_scores;
 mod recovery;

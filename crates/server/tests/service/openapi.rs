@@ -160,6 +160,7 @@ fn every_endpoint_answers_as_the_document_says() {
             ),
             200,
         ),
+        (post("/text_by_hash", json!({ "block_hashes": ["1"], "model_name": "m" }), declared::<api::ErrorBody>), 409),
         (get("/dump", "", undeclared), 200),
         (get("/digest", "?model_name=m&instance_id=pod-a", declared::<RankRecord>), 200),
         (get("/store", "", declared::<api::ErrorBody>), 404),

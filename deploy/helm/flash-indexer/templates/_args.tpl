@@ -136,6 +136,9 @@
 {{- if $v.tokenizers.volume }}
 - --tokenizer-dir=/var/lib/tokenizers
 {{- end }}
+{{- with $v.tokenizers.promptTextBytes }}
+- --prompt-text-bytes={{ . }}
+{{- end }}
 {{- with $v.threads }}
 - --threads={{ . }}
 {{- end }}

@@ -144,6 +144,7 @@ fn build(
     let letters = ByteLevel::new(false, true, false);
     let steps = vec![PreTokenizerWrapper::from(words), PreTokenizerWrapper::from(letters)];
     tokenizer.with_pre_tokenizer(Some(Sequence::new(steps)));
+    tokenizer.with_decoder(Some(letters));
     if let Some(begin) = begin {
         let template = TemplateProcessing::builder()
             .try_single(format!("{BEGIN} $A").as_str())?

@@ -289,6 +289,11 @@ impl ModelTokenizer for FileTokenizer {
         })))
     }
 
+    fn decode(&self, tokens: &[u32], engine: Option<ChatEngine>) -> Result<String, TokenizeError> {
+        // The pipelines of engines differ in how they make tokens, not in the text of a token.
+        self.tekken_of(engine).unwrap_or(&self.tokenizer).decode(tokens)
+    }
+
     fn cutting(&self) -> Option<(Cutting, Option<&str>)> {
         Some(self.tokenizer_of(Some(ChatEngine::default()), Transformers::default()).cutting())
     }

@@ -57,6 +57,11 @@ impl PieceTokenizer {
         self.tokenizer.token_to_id(token)
     }
 
+    /// The text of tokens, with special tokens.
+    pub(in crate::tokenize) fn decode(&self, tokens: &[u32]) -> Result<String, TokenizeError> {
+        self.tokenizer.decode(tokens, false).map_err(|error| TokenizeError::Decode(error.to_string()))
+    }
+
     /// Whether a text spells out an added token.
     pub(in crate::tokenize) fn has_added_token(&self, text: &str) -> bool {
         match &self.way {

@@ -9,10 +9,11 @@
 
 use std::fmt::Debug;
 
-use flash_indexer_api::{ExplainRequest, HashQuery, LittleEndian, PromptFields, TokenQuery, read_token_list};
+use flash_indexer_api::{
+    ExplainRequest, HashQuery, LittleEndian, PromptFields, PromptNumber, PromptRequest, TokenQuery, read_binary,
+    read_token_list,
+};
 use serde::Serialize;
-
-use super::prompt_request::{PromptNumber, PromptRequest, read_binary};
 
 /// Parses bytes as a request; panics if it is not parsed as it should be.
 pub(crate) fn play(bytes: &[u8]) {

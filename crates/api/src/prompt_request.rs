@@ -3,16 +3,15 @@
 //! A general JSON parser reads a long list digit by digit, which costs more than the rest of a query. The list is cut out of
 //! the body, and the parser reads what remains.
 
-use flash_indexer_api::{
-    ExplainRequest, HashQuery, LittleEndian, PromptFields, TokenQuery, field_misfit, read_token_list,
-};
 use flash_indexer_core::LocalHash;
 use memchr::{memchr, memmem};
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
 
+use crate::{ExplainRequest, HashQuery, LittleEndian, PromptFields, TokenQuery, field_misfit, read_token_list};
+
 /// Request with a list of numbers that a binary body may have.
-pub(crate) trait PromptRequest: DeserializeOwned {
+pub trait PromptRequest: DeserializeOwned {
     /// Type of the numbers.
     type Number: PromptNumber;
     /// Name of the list in JSON.
@@ -23,7 +22,7 @@ pub(crate) trait PromptRequest: DeserializeOwned {
 }
 
 /// Number of a prompt: a token or a local hash.
-pub(crate) trait PromptNumber: LittleEndian {
+pub trait PromptNumber: LittleEndian {
     /// Parses a JSON body.
     ///
     /// # Errors
@@ -89,7 +88,7 @@ impl PromptNumber for LocalHash {
 }
 
 /// Reads a binary body and the other fields of the request, as a query string has them. The error is its message.
-pub(crate) fn read_binary<T: PromptRequest>(body: &[u8], pairs: Vec<(String, String)>) -> Result<T, String> {
+pub fn read_binary<T: PromptRequest>(body: &[u8], pairs: Vec<(String, String)>) -> Result<T, String> {
     let numbers = T::Number::read_list(body).ok_or_else(|| {
         let (length, width, list) = (body.len(), T::Number::BYTES, T::LIST);
         format!(
@@ -118,7 +117,7 @@ pub(crate) fn read_binary<T: PromptRequest>(body: &[u8], pairs: Vec<(String, Str
 }
 
 /// Message about a query string.
-pub(crate) fn does_not_fit(cause: &str) -> String {
+pub fn does_not_fit(cause: &str) -> String {
     format!("the query string does not fit: {cause}")
 }
 
@@ -181,53 +180,7 @@ fn after(body: &[u8], start: usize, wanted: u8) -> Option<usize> {
 
 #[cfg(test)]
 mod tests {
-    use proptest::prelude::*;
-
-    use super::super::request_tests::{check_bodies, play};
     use super::*;
-
-    fn number() -> impl Strategy<Value = String> {
-        let token = any::<u32>().prop_flat_map(|max| 0..=max).prop_map(|token| token.to_string());
-        let odd = ["-1", "01", "1.5", "1e3", "4294967296", "null", "\"1\"", "", "[1]", "1 2", "99999999", "0"];
-        prop_oneof![50 => token, 1 => prop::sample::select(odd.to_vec()).prop_map(str::to_owned)]
-    }
-
-    fn space() -> impl Strategy<Value = &'static str> {
-        prop_oneof![5 => Just(""), 3 => Just(" "), 1 => Just("\n\t ")]
-    }
-
-    fn list() -> impl Strategy<Value = String> {
-        let item = (space(), number(), space()).prop_map(|(before, number, after)| format!("{before}{number}{after}"));
-        prop::collection::vec(item, 0..20).prop_map(|items| format!("[{}]", items.join(",")))
-    }
-
-    fn member() -> impl Strategy<Value = String> {
-        prop_oneof![
-            4 => (space(), list()).prop_map(|(space, list)| format!("\"token_ids\"{space}:{space}{list}")),
-            2 => Just(r#""model":"n""#.to_owned()),
-            1 => Just(r#""model":"\"token_ids\":[1]""#.to_owned()),
-            1 => Just(r#""token\u005fids":[7]"#.to_owned()),
-            1 => list().prop_map(|list| format!(r#""other":{{"token_ids":{list}}}"#)),
-            1 => Just(r#""x\"token_ids":[1]"#.to_owned()),
-        ]
-    }
-
-    proptest! {
-        #[test]
-        fn every_body_is_parsed_as_the_general_parser_parses_it(
-            members in prop::collection::vec(member(), 0..4),
-            end in prop_oneof![9 => Just("}"), 1 => Just(""), 1 => Just("} x")],
-        ) {
-            let body = format!("{{{}{end}", members.join(","));
-            check_bodies(body.as_bytes());
-        }
-
-        /// The same as the fuzz target `http_bodies`, without a fuzzer.
-        #[test]
-        fn requests_of_any_bytes_are_parsed_as_they_should_be(bytes in prop::collection::vec(any::<u8>(), 0..100)) {
-            play(&bytes);
-        }
-    }
 
     #[test]
     fn the_token_list_of_a_usual_body_is_cut_out() {
