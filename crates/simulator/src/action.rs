@@ -42,11 +42,13 @@ pub(crate) enum FaultKind {
     Discovery,
     /// Instances are rebuilt, by a peer's state or the engine's replay, beside the registered ones.
     Repair,
+    /// Limits of tenants change.
+    Limits,
 }
 
 impl FaultKind {
     /// Every kind.
-    pub(crate) const ALL: [Self; 18] = [
+    pub(crate) const ALL: [Self; 19] = [
         Self::Loss,
         Self::Duplicate,
         Self::Damage,
@@ -65,11 +67,12 @@ impl FaultKind {
         Self::Store,
         Self::Discovery,
         Self::Repair,
+        Self::Limits,
     ];
 
     /// Whether its steps have a random sequence of their own, which leaves the other steps of a seed as they are.
     pub(crate) fn has_own_sequence(self) -> bool {
-        matches!(self, Self::Store | Self::Discovery | Self::Repair)
+        matches!(self, Self::Store | Self::Discovery | Self::Repair | Self::Limits)
     }
 }
 
@@ -126,8 +129,10 @@ pub(crate) enum DiscoveryChange {
 /// Origin of the blocks of a rebuilt instance.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum RepairSource {
-    /// The dump of the other service.
+    /// The dump of the other service, if a comparison finds a rank better there.
     Peer,
+    /// The dump of the other service, which may have become worse since a comparison.
+    UncomparedPeer,
     /// The engine's replay.
     Engine,
 }
@@ -135,12 +140,32 @@ pub(crate) enum RepairSource {
 /// A step of rebuilding an instance.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum RepairStep {
-    /// A service compares an engine's instance with its peer's, and opens a second copy of it.
+    /// A service opens a second copy of an engine's instance.
     Begin { service: usize, engine: usize, source: RepairSource },
     /// The copy receives its blocks.
     Fill { service: usize },
     /// The copy replaces the registered instance.
     Exchange { service: usize },
+}
+
+/// Limits of a tenant; none is no limit.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct Quotas {
+    /// Blocks that its ranks hold together.
+    pub(crate) held_blocks: Option<usize>,
+    /// Registered ranks.
+    pub(crate) ranks: Option<usize>,
+}
+
+/// A step of changing the limits of the tenant.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum LimitsStep {
+    /// The limits file of a service is written; none is an invalid file.
+    Write { service: usize, quotas: Option<Quotas> },
+    /// A service reads its file again.
+    Reload { service: usize },
+    /// A service compares the held blocks with their limit.
+    Compare { service: usize },
 }
 
 /// One action of a plan. Engines and services are given by their numbers.
@@ -152,6 +177,8 @@ pub(crate) enum Action {
     Burst { engine: usize, prompts: usize },
     /// An engine removes a block from the middle of a prompt.
     Remove { engine: usize, rank: usize, prompt: usize, depth: usize },
+    /// An engine removes a block and keeps the next one. `choice` chooses the block.
+    RemoveFollowed { engine: usize, choice: u64 },
     /// An engine clears the cache of a rank.
     Clear { engine: usize, rank: usize },
     /// An engine publishes something odd.
@@ -204,4 +231,6 @@ pub(crate) enum Action {
     Discovery(DiscoveryChange),
     /// An instance is rebuilt.
     Repair(RepairStep),
+    /// Limits change.
+    Limits(LimitsStep),
 }

@@ -13,7 +13,7 @@ use crate::action::FaultKind;
 use crate::engine::Depths;
 use crate::network::ReceivedMessages;
 use crate::prompts::block_size;
-use crate::service::Service;
+use crate::service::{Service, reports};
 use crate::world::World;
 
 /// Prompts that are asked for after each step; all of them once the threads have no work.
@@ -108,16 +108,23 @@ impl World {
         // Equals the engine after a message; while threads have work also between it and the next one.
         let equals_after = |epoch: usize, last: Option<u64>| {
             observed.depths.iter().all(|&(prompt, found)| {
-                let (before, next) = (depth(epoch, last, prompt), Some(last.map_or(0, |last| last + 1)));
-                let is_next = || depth(epoch, next, prompt).is_some_and(|after| is_between(found, before, after));
+                let (before, next) = (depth(epoch, last, prompt), last.map_or(0, |last| last + 1));
+                let is_next = || {
+                    let least = self.engines[engine].least_depth(epoch, next, rank, prompt);
+                    let after = depth(epoch, Some(next), prompt);
+                    least
+                        .zip(after)
+                        .is_some_and(|(least, after)| is_between(found, least, [before.unwrap_or_default(), after]))
+                };
                 before == Some(found) || (!is_settled && is_next())
             })
         };
         let at = report.last_seq;
         let equals = |epoch: usize| {
             // The ranks of a stream are restored at different positions, and the stream continues from the first of them.
-            let later = at.map_or(0, |at| at + 1)..self.engines[engine].epochs[epoch].messages.len() as u64;
-            let later = later.filter(|_| self.services[service].has_imported);
+            let imported = self.services[service].imported.get(&engine).map_or(0, |last| last + 1);
+            let end = imported.min(self.engines[engine].epochs[epoch].messages.len() as u64);
+            let later = at.map_or(0, |at| at + 1)..end;
             equals_after(epoch, at) || later.map(Some).any(|last| equals_after(epoch, last))
         };
         match observed.trust {
@@ -187,6 +194,7 @@ impl World {
             let truncated = [
                 Service::metric(&text, "replays_total", "truncated"),
                 Service::metric(&text, "limit_reached_total", "waiting_messages"),
+                Service::metric(&text, "limit_reached_total", "tenant_held_blocks"),
             ];
             if service.has_imported || truncated.iter().any(|&count| count > 0) {
                 continue;
@@ -280,6 +288,13 @@ impl World {
                 let real = service.engine_restarts;
                 return Err(format!("service {number} counts {restarts} restarts of engines, and there were {real}"));
             }
+            let refused = Service::metric(&text, "limit_reached_total", "tenant_ranks");
+            if refused != service.refused_ranks {
+                let real = service.refused_ranks;
+                return Err(format!("service {number} counts {refused} refused ranks, and there were {real}"));
+            }
+            self.coverage.refused_ranks += refused;
+            self.coverage.refused_blocks += Service::metric(&text, "limit_reached_total", "tenant_held_blocks");
             self.coverage.panics += service.panics();
             self.coverage.dropped += Service::metric(&text, "rejected_total", "queue_full");
             self.coverage.replayed += Service::metric(&text, "replayed_messages_total", "");
@@ -312,22 +327,9 @@ impl World {
     }
 }
 
-/// Whether depths are those of one of two messages, or between them.
-fn is_between(depths: Depths, before: Option<Depths>, after: Depths) -> bool {
-    let between = |depth: u16, before: u16, after: u16| (before.min(after)..=before.max(after)).contains(&depth);
-    let before = before.unwrap_or_default();
-    (0..depths.len()).all(|tier| between(depths[tier], before[tier], after[tier]))
-}
-
-pub(crate) fn reports(service: &Service) -> BTreeMap<RankId, ListenerReport> {
-    let mut reports = BTreeMap::new();
-    for instance in service.indexer.instances(None, None) {
-        for (dp_rank, report) in instance.listeners {
-            let rank = RankId { model: instance.model.clone(), instance: instance.instance.clone(), dp_rank };
-            reports.insert(rank, report);
-        }
-    }
-    reports
+/// Whether depths are at least some, and at most those before or after a message.
+fn is_between(depths: Depths, least: Depths, [before, after]: [Depths; 2]) -> bool {
+    (0..depths.len()).all(|tier| (least[tier]..=before[tier].max(after[tier])).contains(&depths[tier]))
 }
 
 fn metrics_text(service: &Service) -> String {

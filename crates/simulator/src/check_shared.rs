@@ -7,10 +7,9 @@ use flash_indexer_ingest::ListenerReport;
 use flash_indexer_registry::{Answer, Query, QueryOptions, TokenPrompt};
 use flash_indexer_types::{InstanceId, ModelKey, RankId, Trust};
 
-use crate::check::reports;
 use crate::engine::{Depths, Engine};
 use crate::prompts::block_size;
-use crate::service::model;
+use crate::service::{model, reports};
 use crate::sharing::{Span, TIME_TO_LIVE};
 use crate::world::World;
 
@@ -177,11 +176,15 @@ struct RemoteObservation {
     depths: Depths,
 }
 
-/// Depths of a prompt after each message of a span.
+/// Depths of a prompt while and after each message of a span is applied.
 fn depths_in(engine: &Engine, span: Span, rank: usize, prompt: usize) -> Vec<Depths> {
     let end = engine.epochs[span.epoch].messages.len() as u64;
     let first = span.first.unwrap_or_default();
-    let after = (first..=span.last.min(end)).filter_map(|last| engine.depth(span.epoch, Some(last), rank, prompt));
+    let of_message = |number| {
+        let least = engine.least_depth(span.epoch, number, rank, prompt);
+        [least, engine.depth(span.epoch, Some(number), rank, prompt)].into_iter().flatten()
+    };
+    let after = (first..=span.last.min(end)).flat_map(of_message);
     let empty = span.first.is_none().then_some([0; 2]);
     empty.into_iter().chain(after).collect()
 }

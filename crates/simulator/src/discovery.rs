@@ -69,7 +69,8 @@ impl ServiceDiscovery {
         self.report();
     }
 
-    fn report(&mut self) {
+    /// The source reports the engines that it names.
+    pub(crate) fn report(&mut self) {
         self.is_failing = false;
         self.kept.clear();
         self.source.found(self.named.values().flatten().cloned());

@@ -63,6 +63,10 @@ pub(crate) struct Message {
     pub(crate) payload: Arc<[u8]>,
     /// Leading blocks that each rank holds of each prompt after it.
     depths: Vec<Vec<Depths>>,
+    /// The rank whose cache it changes.
+    rank: usize,
+    /// Blocks of each prompt before the first one that it removes. It may store that block again.
+    kept: Vec<u16>,
 }
 
 /// One life of an engine's caches.
@@ -136,6 +140,15 @@ impl Engine {
         Some(message.depths[rank][prompt])
     }
 
+    /// Leading blocks of a prompt that a rank holds while a message is applied, at least.
+    pub(crate) fn least_depth(&self, epoch: usize, number: u64, rank: usize, prompt: usize) -> Option<Depths> {
+        let before = self.depth(epoch, number.checked_sub(1), rank, prompt)?;
+        let after = self.depth(epoch, Some(number), rank, prompt)?;
+        let message = &self.epochs[epoch].messages[number as usize];
+        let kept = if message.rank == rank { message.kept[prompt] } else { u16::MAX };
+        Some([0, 1].map(|tier: usize| before[tier].min(after[tier]).min(kept)))
+    }
+
     /// Messages of the current epoch that the replay endpoint still has, from `from` on.
     pub(crate) fn replayable(&self, from: u64) -> std::ops::Range<u64> {
         let end = self.current().messages.len() as u64;
@@ -198,6 +211,21 @@ impl Engine {
         }
     }
 
+    /// Removes a block of which a rank keeps the next one, if there is any. `choice` chooses among them.
+    pub(crate) fn remove_followed(&mut self, choice: u64) {
+        let mut followed = Vec::new();
+        for (rank, caches) in self.caches.iter().enumerate() {
+            for (number, prompt) in self.prompts.iter().enumerate() {
+                let held = caches.device.hit(&prompt.hashes(self.current().hash_seed));
+                followed.extend((1..held).map(|next| (rank, number, next - 1)));
+            }
+        }
+        if !followed.is_empty() {
+            let (rank, prompt, depth) = followed[(choice % followed.len() as u64) as usize];
+            self.remove(rank, prompt, depth);
+        }
+    }
+
     fn drop_block(&mut self, rank: usize, prompt: usize, depth: usize) -> Option<(SequenceHash, usize)> {
         let prompt = &self.prompts[prompt % self.prompts.len()];
         let hash = prompt.hashes(self.current().hash_seed)[depth % prompt.blocks()];
@@ -215,14 +243,14 @@ impl Engine {
                 let at = payload.windows(known.len()).position(|window| window == known).expect("its type");
                 payload[at..at + unknown.len()].copy_from_slice(unknown);
                 self.taint();
-                self.publish(payload);
+                self.publish(rank, payload, &[]);
             }
             PublisherFault::Unreadable => {
                 self.drop_block(rank, prompt, 0);
                 self.taint();
                 // No two messages are equal.
                 let number = self.messages() as u64;
-                self.publish([&[0xc1_u8][..], &number.to_be_bytes()].concat());
+                self.publish(rank, [&[0xc1_u8][..], &number.to_be_bytes()].concat(), &[]);
             }
             PublisherFault::Panic => {
                 self.taint();
@@ -267,17 +295,24 @@ impl Engine {
     }
 
     fn publish_events(&mut self, rank: usize, events: &[EngineEvent<'_>]) {
+        let removed = events.iter().filter_map(|event| match event {
+            EngineEvent::Removed(removed) => Some(&removed.block_hashes),
+            _ => None,
+        });
+        let removed: Vec<SequenceHash> = removed.flatten().copied().collect();
         let payload = self.encode(rank, events);
-        self.publish(payload);
+        self.publish(rank, payload, &removed);
     }
 
-    fn publish(&mut self, payload: Vec<u8>) {
+    fn publish(&mut self, rank: usize, payload: Vec<u8>, removed: &[SequenceHash]) {
         let hash_seed = self.current().hash_seed;
         let hashes: Vec<_> = self.prompts.iter().map(|prompt| prompt.hashes(hash_seed)).collect();
         let depths = self.caches.iter().map(|caches| hashes.iter().map(|hashes| caches.depths(hashes)).collect());
         let depths = depths.collect();
+        let kept = |hashes: &Vec<SequenceHash>| hashes.iter().take_while(|hash| !removed.contains(hash)).count() as u16;
+        let kept = hashes.iter().map(kept).collect();
         let epoch = self.epochs.last_mut().expect("an engine has an epoch");
-        epoch.messages.push(Message { payload: payload.into(), depths });
+        epoch.messages.push(Message { payload: payload.into(), depths, rank, kept });
     }
 }
 

@@ -15,7 +15,7 @@
 //! | file | role |
 //! |---|---|
 //! | `action.rs` | what can happen |
-//! | `plan.rs`, `plan_discovery.rs`, `plan_repair.rs`, `plan_store.rs` | everything that a simulation does, generated from a seed |
+//! | `plan.rs`, `plan_discovery.rs`, `plan_limits.rs`, `plan_repair.rs`, `plan_store.rs` | everything that a simulation does, generated from a seed |
 //! | `shrink.rs` | a smaller plan that fails as well |
 //! | `prompts.rs`, `engine.rs` | prompts, and engines with ground truth |
 //! | `network.rs` | messages, replays and connections between engines and one service |
@@ -24,17 +24,23 @@
 //! | `store` | the store that services share: nodes with the scripts of the service, and links that lose calls |
 //! | `sharing.rs` | the runtime of the store's clients, and the history of the ranks that they publish |
 //! | `repair.rs` | comparison with a peer, and rebuilding of instances |
+//! | `limits.rs`, `limits_file.rs` | limits files of services, and their reload |
 //! | `world.rs` | execution of a plan |
+//! | `coverage.rs` | counts of what simulations did |
 //! | `check.rs`, `check_shared.rs` | what must hold, and what must hold for ranks of other services |
 
 mod action;
 mod check;
 mod check_shared;
+mod coverage;
 mod discovery;
 mod engine;
+mod limits;
+mod limits_file;
 mod network;
 mod plan;
 mod plan_discovery;
+mod plan_limits;
 mod plan_repair;
 mod plan_store;
 mod prompts;
@@ -47,9 +53,9 @@ mod world;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
+pub use coverage::Coverage;
 pub use plan::Plan;
 pub use shrink::shrunk;
-pub use world::Coverage;
 use world::World;
 
 /// A broken invariant.

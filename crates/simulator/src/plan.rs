@@ -7,6 +7,7 @@ use flash_indexer_sim::Random;
 use crate::action::{Action, FaultKind, ReplyKind};
 use crate::engine::{EngineSpec, PublisherFault};
 use crate::plan_discovery::DiscoveryPlan;
+use crate::plan_limits::LimitsPlan;
 use crate::plan_repair::RepairPlan;
 use crate::plan_store::{SHARING_SERVICES, SharingPlan};
 
@@ -51,6 +52,8 @@ pub struct Plan {
     pub(crate) store_nodes: Option<usize>,
     /// Whether the services discover their engines.
     pub(crate) has_discovery: bool,
+    /// Whether the services have limits files.
+    pub(crate) has_limits: bool,
     /// Whether engines publish once more after the last step, before the first recovery is checked.
     pub(crate) publishes_at_end: bool,
 }
@@ -78,7 +81,10 @@ impl Plan {
         let count = 1 + usize::from(random.one_in(2));
         let count = if sharing.store_nodes.is_some() { SHARING_SERVICES } else { count };
         let services: Vec<_> = (0..count).map(|_| service(&mut random)).collect();
-        let (mut discovery, mut repair) = (DiscoveryPlan::generate(seed), RepairPlan::generate(seed));
+        let mut discovery = DiscoveryPlan::generate(seed);
+        // Discovery registers refused ranks later.
+        let mut limits = LimitsPlan::generate(seed, !discovery.is_used);
+        let mut repair = RepairPlan::generate(seed, faults.contains(&FaultKind::ServiceRestart));
         let mut generator = Generator { random, engines: &engines, services: services.len(), faults: &faults };
         let steps = (0..steps as u64).flat_map(|number| {
             let (action, fault) = generator.action();
@@ -88,14 +94,18 @@ impl Plan {
             let discovered = discovered.map(|(action, fault)| PlannedStep { number: number | 1 << 33, action, fault });
             let repaired = repair.action(services.len(), engines.len());
             let repaired = repaired.map(|(action, fault)| PlannedStep { number: number | 1 << 34, action, fault });
+            let removal = repair.removal(engines.len());
+            let removal = removal.map(|action| PlannedStep { number: number | 1 << 35, action, fault: None });
+            let limited = limits.action(services.len());
+            let limited = limited.map(|(action, fault)| PlannedStep { number: number | 1 << 36, action, fault });
             // What is registered manually is not discovered.
             let is_kept = !discovery.is_used || fault != Some(FaultKind::Churn);
-            [is_kept.then_some(PlannedStep { number, action, fault }), shared, discovered, repaired]
+            [is_kept.then_some(PlannedStep { number, action, fault }), shared, discovered, repaired, removal, limited]
         });
         let steps = steps.flatten().collect();
         let publishes_at_end = !generator.random.one_in(4);
-        let (store_nodes, has_discovery) = (sharing.store_nodes, discovery.is_used);
-        Self { seed, engines, services, faults, steps, store_nodes, has_discovery, publishes_at_end }
+        let (store_nodes, has_discovery, has_limits) = (sharing.store_nodes, discovery.is_used, limits.is_used);
+        Self { seed, engines, services, faults, steps, store_nodes, has_discovery, has_limits, publishes_at_end }
     }
 }
 
@@ -254,7 +264,7 @@ impl Generator<'_> {
             FaultKind::Large if self.faults.contains(&FaultKind::SmallQueue) => self.regular(),
             FaultKind::Large => odd(PublisherFault::Large, self.prompt()),
             FaultKind::ClockStep => Action::StepClock { ms: self.random.within(0..200_000_000) as i64 - 100_000_000 },
-            FaultKind::Store | FaultKind::Discovery | FaultKind::Repair => {
+            FaultKind::Store | FaultKind::Discovery | FaultKind::Repair | FaultKind::Limits => {
                 unreachable!("its steps have a sequence of their own")
             }
             FaultKind::Churn => match self.random.one_in(2) {

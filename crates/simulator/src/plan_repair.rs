@@ -8,14 +8,29 @@ use crate::action::{Action, FaultKind, RepairSource, RepairStep};
 pub(crate) struct RepairPlan {
     random: Random,
     is_used: bool,
+    /// A sequence of its own, which leaves the steps of rebuilds as they are.
+    removals: Random,
+    has_removals: bool,
+    /// Whether dumps of peers are restored regardless of comparisons.
+    is_uncompared: bool,
 }
 
 impl RepairPlan {
-    /// Decides whether the services of a seed rebuild instances.
-    pub(crate) fn generate(seed: u64) -> Self {
+    /// Decides whether the services of a seed rebuild instances. `restores` says that they restore dumps when they start.
+    pub(crate) fn generate(seed: u64, restores: bool) -> Self {
         let mut random = Random::new(seed ^ 0x51f1_ed5e_ed00_0004);
         let is_used = random.one_in(4);
-        Self { random, is_used }
+        let mut removals = Random::new(seed ^ 0x51f1_ed5e_ed00_0005);
+        let is_uncompared = removals.one_in(2);
+        Self { random, is_used, removals, has_removals: is_used || restores, is_uncompared }
+    }
+
+    /// A removal of a block whose next one stays, if there is one. A restored rank must not hold it.
+    pub(crate) fn removal(&mut self, engines: usize) -> Option<Action> {
+        (self.has_removals && self.removals.one_in(8)).then(|| {
+            let (engine, choice) = (self.removals.within(0..engines), self.removals.next());
+            Action::RemoveFollowed { engine, choice }
+        })
     }
 
     /// The next step, if there is one.
@@ -26,7 +41,11 @@ impl RepairPlan {
         let (service, engine) = (self.random.within(0..services), self.random.within(0..engines));
         let step = match self.random.within(0..6) {
             0..2 => {
-                let source = if self.random.one_in(3) { RepairSource::Engine } else { RepairSource::Peer };
+                let source = match self.random.one_in(3) {
+                    true => RepairSource::Engine,
+                    false if self.is_uncompared => RepairSource::UncomparedPeer,
+                    false => RepairSource::Peer,
+                };
                 RepairStep::Begin { service, engine, source }
             }
             2..4 => RepairStep::Fill { service },

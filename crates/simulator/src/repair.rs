@@ -1,5 +1,6 @@
 //! Comparison of ranks with a peer's, and rebuilding of instances beside the registered ones.
 
+use std::collections::BTreeMap;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
@@ -9,8 +10,7 @@ use flash_indexer_snapshot::read_dump;
 use flash_indexer_types::{ConnectionStatus, InstanceId, ModelKey, Trust};
 
 use crate::action::{RepairSource, RepairStep};
-use crate::check::reports;
-use crate::service::{Repair, Service, model};
+use crate::service::{Repair, Service, model, reports};
 use crate::world::World;
 
 /// Longest wait for the message of a digest. In a simulation it has passed once no thread has work.
@@ -32,7 +32,7 @@ impl World {
         }
     }
 
-    /// Opens a second copy of an engine's instance; if a peer is to fill it, only if the peer's is better.
+    /// Opens a second copy of an engine's instance.
     fn begin_repair(&mut self, number: usize, engine: usize, source: RepairSource) -> Result<(), String> {
         let service = &self.services[number];
         if service.repair.is_some() || service.is_recovering() {
@@ -48,7 +48,7 @@ impl World {
         service.opens_shadows.store(true, Relaxed);
         let shadow = Shadow::of(&service.indexer, &key, &instance).ok();
         service.opens_shadows.store(false, Relaxed);
-        service.repair = shadow.map(|shadow| Repair { shadow, source, is_resumed: false });
+        service.repair = shadow.map(|shadow| Repair { shadow, source, is_resumed: false, last: BTreeMap::new() });
         Ok(())
     }
 
@@ -101,11 +101,9 @@ impl World {
         let peer = self.services.len() - 1 - number;
         let dump = (peer != number && !self.services[peer].is_recovering()).then(|| self.services[peer].dump());
         let Some(mut repair) = self.services[number].repair.take_if(|repair| !repair.is_resumed) else { return };
-        if repair.source == RepairSource::Peer {
-            let is_read = dump.is_some_and(|dump| read_dump(&dump[..], &mut repair.shadow).is_ok());
-            if !is_read {
-                return;
-            }
+        if repair.source != RepairSource::Engine {
+            let Some(dump) = dump.filter(|dump| read_dump(&dump.bytes[..], &mut repair.shadow).is_ok()) else { return };
+            repair.last = dump.last;
         }
         repair.shadow.resume();
         repair.is_resumed = true;
@@ -114,14 +112,17 @@ impl World {
 
     /// Replaces the registered instance by its copy, unless the engine was to fill it and has not.
     fn exchange_repaired(&mut self, number: usize) {
-        let Some(Repair { shadow, source, .. }) = self.services[number].repair.take_if(|repair| repair.is_resumed)
+        let Some(Repair { shadow, source, last, .. }) =
+            self.services[number].repair.take_if(|repair| repair.is_resumed)
         else {
             return;
         };
-        let is_filled = source == RepairSource::Peer || (shadow.can_replay() && shadow.is_exact());
+        let is_filled = source != RepairSource::Engine || (shadow.can_replay() && shadow.is_exact());
         // It fails if the registration changed meanwhile.
         if is_filled && shadow.exchange().is_ok() {
-            self.services[number].has_imported |= source == RepairSource::Peer;
+            if source != RepairSource::Engine {
+                self.services[number].record_import(&last);
+            }
             self.coverage.rebuilds += 1;
         }
     }

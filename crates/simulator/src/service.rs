@@ -7,8 +7,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64};
 
 use flash_indexer_core::DpRank;
 use flash_indexer_core::hashing::BlockSize;
-use flash_indexer_redis::StoreOptions;
-use flash_indexer_registry::{Indexer, IndexerOptions, Restore, RestoredRank, Shadow};
+use flash_indexer_ingest::ListenerReport;
+use flash_indexer_registry::{Indexer, IndexerOptions, RegistrationError, Restore, RestoredRank, Shadow};
 use flash_indexer_sim::Random;
 use flash_indexer_snapshot::{DumpEntry, DumpForm, DumpSink, DumpWriter, RankName, RankRecord, Rejection, read_dump};
 use flash_indexer_telemetry::clock::SimulatedTime;
@@ -35,7 +35,14 @@ const HISTORY_BLOCKS: usize = 256;
 #[derive(Default)]
 struct Recovery {
     held: BTreeSet<RankId>,
-    dump: Option<Vec<u8>>,
+    dump: Option<PeerDump>,
+}
+
+/// A dump of a service.
+pub(crate) struct PeerDump {
+    pub(crate) bytes: Vec<u8>,
+    /// Number of the last message that a rank in it may include, by the engine's number.
+    pub(crate) last: BTreeMap<usize, u64>,
 }
 
 /// An instance that is being rebuilt.
@@ -44,6 +51,8 @@ pub(crate) struct Repair {
     pub(crate) source: RepairSource,
     /// Whether its streams continue from the restored state, or from the start.
     pub(crate) is_resumed: bool,
+    /// Number of the last message that a rank of the peer's dump may include, by the engine's number.
+    pub(crate) last: BTreeMap<usize, u64>,
 }
 
 /// One replica of the service.
@@ -66,12 +75,18 @@ pub(crate) struct Service {
     pub(crate) partly_registered: BTreeSet<usize>,
     /// Whether any rank was restored from a peer.
     pub(crate) has_imported: bool,
+    /// Number of the last message that a rank restored from a peer may include, by the engine's number.
+    pub(crate) imported: BTreeMap<usize, u64>,
     /// Engines of which a rank was ignored for a while.
     pub(crate) ignored: BTreeSet<usize>,
     /// Restarts of engines since the service started.
     pub(crate) engine_restarts: u64,
     /// Deliveries of each rank's stream that were dropped because a queue was full, as of the last check.
     pub(crate) drops: BTreeMap<RankId, u64>,
+    /// Limit of the registered ranks.
+    pub(crate) ranks_max: Option<usize>,
+    /// Registrations that the limit refused.
+    pub(crate) refused_ranks: u64,
 }
 
 /// The key of a model.
@@ -93,11 +108,11 @@ pub(crate) fn registrations(number: usize, spec: &EngineSpec) -> Vec<Registratio
 }
 
 impl Service {
-    /// Starts a service without registrations, with these links to the engines.
+    /// Starts a service without registrations, with these links to the engines. The specification completes `options`.
     pub(crate) fn start(
         spec: &ServiceSpec,
         time: &Arc<SimulatedTime>,
-        store: Option<StoreOptions>,
+        options: IndexerOptions,
         links: Vec<Link>,
     ) -> Self {
         let links: Links = Arc::new(Mutex::new(links));
@@ -116,8 +131,7 @@ impl Service {
             decoder_threads: Some(spec.decoders),
             ingest_queue_bytes_max: Some(spec.queue_bytes_max),
             history_blocks_max: HISTORY_BLOCKS,
-            store,
-            ..IndexerOptions::default()
+            ..options
         };
         let indexer = Indexer::start_with(options, &supervisor, |decoders| {
             let (transport, steps) = transport(&links, decoders, &opens_shadows);
@@ -137,9 +151,12 @@ impl Service {
             registered: BTreeMap::new(),
             partly_registered: BTreeSet::new(),
             has_imported: false,
+            imported: BTreeMap::new(),
             ignored: BTreeSet::new(),
             engine_restarts: 0,
             drops: BTreeMap::new(),
+            ranks_max: None,
+            refused_ranks: 0,
         }
     }
 
@@ -175,14 +192,41 @@ impl Service {
             let rank = registration.rank_id();
             let is_new = !self.registered.contains_key(&rank);
             let shares_stream = self.registered.values().any(|&engine| engine == number);
-            let registered = self.indexer.register(registration).expect("the registration is valid");
-            assert_eq!(registered == RegistrationOutcome::New, is_new, "{rank} was registered before, or not");
+            let refuses = self.refuses_ranks();
+            let registered = self.indexer.register(registration);
+            if self.is_refused(registered.as_ref().err(), is_new && refuses, number) {
+                continue;
+            }
+            let is_registered_now = registered.is_ok_and(|outcome| outcome == RegistrationOutcome::New);
+            assert_eq!(is_registered_now, is_new, "{rank} was registered before, or not");
             if is_new && shares_stream {
                 // It may have been unregistered for a while, and its events were ignored.
                 self.ignored.insert(number);
             }
             self.registered.insert(rank, number);
         }
+    }
+
+    /// Whether the service has as many ranks as its limit.
+    fn refuses_ranks(&self) -> bool {
+        self.ranks_max.is_some_and(|max| reports(self).len() >= max)
+    }
+
+    /// Whether the registration of an engine's rank was refused, as it must be.
+    fn is_refused(&mut self, error: Option<&RegistrationError>, must_be: bool, engine: usize) -> bool {
+        let is_refused = matches!(error, Some(RegistrationError::Tenant(_)));
+        assert!(is_refused == error.is_some() && is_refused == must_be, "refused is {must_be}: {error:?}");
+        if is_refused {
+            self.record_refused(&[engine]);
+        }
+        is_refused
+    }
+
+    /// Records that ranks of these engines were refused. Their streams may name these ranks.
+    fn record_refused(&mut self, engines: &[usize]) {
+        self.refused_ranks += engines.len() as u64;
+        self.partly_registered.extend(engines);
+        self.ignored.extend(engines);
     }
 
     /// Lets the service discover its engines from now on. If it is to recover from a peer, discovery waits for that.
@@ -216,12 +260,15 @@ impl Service {
 
     /// Registers ranks before the service reads a peer's dump, as a starting service does.
     pub(crate) fn hold(&mut self, number: usize, spec: &EngineSpec) {
-        let recovery = self.recovery.get_or_insert_default();
+        self.recovery.get_or_insert_default();
         for registration in registrations(number, spec) {
             let rank = registration.rank_id();
+            let refuses = self.refuses_ranks();
             let registered = self.indexer.register_configured(registration, Start::Held);
-            registered.expect("the registration is valid");
-            if self.indexer.is_held(&rank) {
+            if self.is_refused(registered.err().as_ref(), refuses, number) {
+                continue;
+            }
+            if let Some(recovery) = self.recovery.as_mut().filter(|_| self.indexer.is_held(&rank)) {
                 recovery.held.insert(rank.clone());
             }
             self.registered.insert(rank, number);
@@ -275,7 +322,7 @@ impl Service {
         }
     }
 
-    pub(crate) fn dump(&self) -> Vec<u8> {
+    pub(crate) fn dump(&self) -> PeerDump {
         let mut writer = DumpWriter::start(Vec::new(), DumpForm::Lines, HashForm::Number).expect("a vector");
         for (key, block_size) in self.indexer.matching_models(None, None) {
             writer.model(&key, block_size.tokens()).expect("a vector");
@@ -283,7 +330,21 @@ impl Service {
                 writer.rank(record, &rank).expect("a vector");
             }
         }
-        writer.finish().expect("a vector")
+        let bytes = writer.finish().expect("a vector");
+        // Messages were applied while the ranks were read one after the other.
+        let mut dump = PeerDump { bytes, last: self.imported.clone() };
+        for (rank, report) in reports(self) {
+            if let (Some(&engine), Some(last)) = (self.registered.get(&rank), report.last_seq) {
+                include(&mut dump.last, engine, last);
+            }
+        }
+        dump
+    }
+
+    /// Records that ranks were restored from a peer's dump.
+    pub(crate) fn record_import(&mut self, last: &BTreeMap<usize, u64>) {
+        self.has_imported = true;
+        last.iter().for_each(|(&engine, &last)| include(&mut self.imported, engine, last));
     }
 
     /// Restores the dump that was read, and releases the held streams. A dump that is cut off is not restored, and the
@@ -298,14 +359,19 @@ impl Service {
             restore: Restore::new(Arc::clone(&self.indexer), held.clone()),
             held,
             registered: BTreeMap::new(),
+            refused: Vec::new(),
         };
         let mut restored: BTreeMap<RankId, RestoredRank> = BTreeMap::new();
-        if let Some(dump) = dump {
-            let length = if is_cut { dump.len() * 2 / 3 } else { dump.len() };
-            match (read_dump(&dump[..length], &mut loader), is_cut) {
+        if let Some(PeerDump { bytes, last }) = dump {
+            let length = if is_cut { bytes.len() * 2 / 3 } else { bytes.len() };
+            let read = read_dump(&bytes[..length], &mut loader);
+            self.record_refused(&loader.refused);
+            match (read, is_cut) {
                 (Ok(_), false) => {
                     restored = loader.restore.commit();
-                    self.has_imported |= !restored.is_empty();
+                    if !restored.is_empty() {
+                        self.record_import(&last);
+                    }
                 }
                 (Err(_), true) => {
                     let DumpLoader { restore, held, registered, .. } = loader;
@@ -358,12 +424,29 @@ impl Drop for Service {
             // Its thread ends with a step, and the registry is dropped with it.
             let _ = self.settle();
         }
-        let instances: BTreeSet<_> =
-            self.registered.keys().map(|rank| (rank.instance.clone(), rank.model.clone())).collect();
-        for (instance, key) in instances {
-            self.indexer.unregister(&instance, &key.model_name, Some(&key.tenant_id), None);
+        // The last steps of discovery may have registered some.
+        for report in self.indexer.instances(None, None) {
+            let ModelKey { model_name, tenant_id } = &report.model;
+            self.indexer.unregister(&report.instance, model_name, Some(tenant_id), None);
         }
     }
+}
+
+/// State of each registered rank.
+pub(crate) fn reports(service: &Service) -> BTreeMap<RankId, ListenerReport> {
+    let mut reports = BTreeMap::new();
+    for instance in service.indexer.instances(None, None) {
+        for (dp_rank, report) in instance.listeners {
+            let rank = RankId { model: instance.model.clone(), instance: instance.instance.clone(), dp_rank };
+            reports.insert(rank, report);
+        }
+    }
+    reports
+}
+
+/// Records a message that a rank of an engine may include.
+fn include(all: &mut BTreeMap<usize, u64>, engine: usize, last: u64) {
+    all.entry(engine).and_modify(|known| *known = last.max(*known)).or_insert(last);
 }
 
 /// Restores a dump, and registers the ranks in it that are not registered yet.
@@ -372,6 +455,8 @@ struct DumpLoader {
     restore: Restore,
     held: BTreeSet<RankId>,
     registered: BTreeMap<RankId, usize>,
+    /// Engines of the ranks that a limit refused.
+    refused: Vec<usize>,
 }
 
 impl DumpSink for DumpLoader {
@@ -388,7 +473,9 @@ impl DumpSink for DumpLoader {
             let rank = registration.rank_id();
             let number = engine_at(&engine.endpoint);
             let registered = self.indexer.register_from_peer(registration, Owner::recovered(engine.source.as_deref()));
-            if registered.map_err(|error| Rejection(error.to_string()))? == RegistrationOutcome::New {
+            if let Err(RegistrationError::Tenant(_)) = registered {
+                self.refused.push(number);
+            } else if registered.map_err(|error| Rejection(error.to_string()))? == RegistrationOutcome::New {
                 self.registered.insert(rank.clone(), number);
                 if self.indexer.is_held(&rank) {
                     self.held.insert(rank.clone());

@@ -86,6 +86,7 @@ fn engine_mut(action: &mut Action) -> Option<&mut usize> {
         Action::Serve { engine, .. }
         | Action::Burst { engine, .. }
         | Action::Remove { engine, .. }
+        | Action::RemoveFollowed { engine, .. }
         | Action::Clear { engine, .. }
         | Action::Odd { engine, .. }
         | Action::RestartEngine { engine, .. }
@@ -117,6 +118,7 @@ fn engine_mut(action: &mut Action) -> Option<&mut usize> {
         | Action::ReadDump { .. }
         | Action::Recover { .. }
         | Action::Discovery(DiscoveryChange::Fail { .. })
+        | Action::Limits(_)
         | Action::Store(_) => None,
     }
 }

@@ -3,12 +3,15 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use flash_indexer_registry::IndexerOptions;
 use flash_indexer_sim::Random;
 use flash_indexer_telemetry::clock::SimulatedTime;
 
 use crate::action::{Action, DiscoveryChange, ReplyKind};
+use crate::coverage::Coverage;
 use crate::discovery::ServiceDiscovery;
 use crate::engine::{Engine, EngineSpec};
+use crate::limits_file::LimitsOfService;
 use crate::network::{Link, Reply, SentMessage, Transit};
 use crate::plan::{Plan, ServiceSpec};
 use crate::prompts::Prompt;
@@ -22,58 +25,6 @@ const ROUNDS_MAX: usize = 10_000;
 /// Longest part in which time passes for the services and for the tasks of the store, one after the other.
 const SLICE_MS: u64 = 100;
 
-/// Counts of what a simulation did, to show that it did something.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Coverage {
-    /// Answers compared with the engine.
-    pub answers: u64,
-    /// Of these, answers of exact ranks.
-    pub exact_answers: u64,
-    /// Messages that engines published.
-    pub messages: u64,
-    /// Ranks that had to be exact without a clear after the faults stopped, and were.
-    pub healed_ranks: u64,
-    /// Ranks that were exact after a clear.
-    pub cleared_ranks: u64,
-    /// Indexes replaced after a panic.
-    pub panics: u64,
-    /// Messages dropped because a queue was full.
-    pub dropped: u64,
-    /// Messages returned by replays.
-    pub replayed: u64,
-    /// Recoveries from a peer's dump.
-    pub imports: u64,
-    /// Answers about ranks of other services, found in the shared store.
-    pub remote_answers: u64,
-    /// Of these, answers of exact ranks.
-    pub exact_remote_answers: u64,
-    /// Ranks of other services that answers had to include as their engines hold them after the faults stopped, and did.
-    pub healed_remote_ranks: u64,
-    /// Instances that were rebuilt.
-    pub rebuilds: u64,
-    /// Ranks that discovery unregistered, because they moved or their source no longer named them.
-    pub discovered_leaves: u64,
-}
-
-impl std::ops::AddAssign for Coverage {
-    fn add_assign(&mut self, other: Self) {
-        self.answers += other.answers;
-        self.exact_answers += other.exact_answers;
-        self.messages += other.messages;
-        self.healed_ranks += other.healed_ranks;
-        self.cleared_ranks += other.cleared_ranks;
-        self.panics += other.panics;
-        self.dropped += other.dropped;
-        self.replayed += other.replayed;
-        self.imports += other.imports;
-        self.remote_answers += other.remote_answers;
-        self.exact_remote_answers += other.exact_remote_answers;
-        self.healed_remote_ranks += other.healed_remote_ranks;
-        self.rebuilds += other.rebuilds;
-        self.discovered_leaves += other.discovered_leaves;
-    }
-}
-
 /// Engines, networks and services.
 pub(crate) struct World {
     pub(crate) engines: Vec<Engine>,
@@ -85,6 +36,8 @@ pub(crate) struct World {
     pub(crate) plan: Plan,
     /// The store that the services share.
     pub(crate) sharing: Option<Sharing>,
+    /// Limits files of the services, by the service's number; empty if they have none.
+    pub(crate) limits: Vec<LimitsOfService>,
     /// Whether to print each step.
     is_verbose: bool,
 }
@@ -98,11 +51,25 @@ impl World {
         let engines: Vec<_> = plan.engines.iter().map(engine).collect();
         let services = plan.services.len();
         let sharing = plan.store_nodes.map(|nodes| Sharing::new(nodes, services, random.next()));
-        let service = |(number, spec)| start_service(number, spec, &time, sharing.as_ref(), links(&engines, |_| true));
+        let limits: Vec<_> = (0..if plan.has_limits { services } else { 0 }).map(|_| LimitsOfService::new()).collect();
+        let service = |(number, spec)| {
+            let limits = limits.get(number);
+            start_service(number, spec, &time, (sharing.as_ref(), limits), links(&engines, |_| true))
+        };
         let services = plan.services.iter().enumerate().map(service).collect();
         let coverage = Coverage::default();
-        let mut world =
-            Self { engines, services, prompts, time, random, coverage, plan: plan.clone(), sharing, is_verbose };
+        let mut world = Self {
+            engines,
+            services,
+            prompts,
+            time,
+            random,
+            coverage,
+            plan: plan.clone(),
+            sharing,
+            limits,
+            is_verbose,
+        };
         for engine in 0..world.engines.len() {
             for prompt in 0..world.engines[engine].spec.history {
                 let rank = prompt % world.engines[engine].spec.dp_ranks.len();
@@ -150,6 +117,9 @@ impl World {
             }
             Action::Remove { engine, rank, prompt, depth } => {
                 self.publish_by(engine, |engine| engine.remove(rank, prompt, depth));
+            }
+            Action::RemoveFollowed { engine, choice } => {
+                self.publish_by(engine, |engine| engine.remove_followed(choice));
             }
             Action::Clear { engine, rank } => self.publish_by(engine, |engine| engine.clear(rank)),
             Action::Odd { engine, rank, prompt, oddity } => {
@@ -217,6 +187,7 @@ impl World {
             }
             Action::Discovery(change) => self.change_discovery(change),
             Action::Repair(step) => self.repair(step)?,
+            Action::Limits(step) => self.change_limits(step)?,
         }
         Ok(IdleServices::None)
     }
@@ -319,7 +290,9 @@ impl World {
             sharing.restart(number);
         }
         let spec = &self.plan.services[number];
-        let mut restarted = start_service(number, spec, &self.time, self.sharing.as_ref(), links);
+        let files = (self.sharing.as_ref(), self.limits.get(number));
+        let mut restarted = start_service(number, spec, &self.time, files, links);
+        restarted.ranks_max = self.services[number].ranks_max;
         restarted.seed(self.random.next());
         let is_held = is_held && self.services.len() > 1;
         if self.plan.has_discovery {
@@ -340,6 +313,9 @@ impl World {
         for engine in self.engines_of(number) {
             let (service, spec) = (&mut self.services[number], &self.engines[engine].spec);
             if self.plan.has_discovery { service.name(engine, spec) } else { service.register(engine, spec) }
+        }
+        if self.engines_of(number).is_empty() {
+            self.services[number].discovery.iter_mut().for_each(ServiceDiscovery::report);
         }
     }
 
@@ -407,6 +383,7 @@ impl World {
         if let Some(sharing) = &self.sharing {
             sharing.store.recover();
         }
+        self.end_limits()?;
         for number in 0..self.services.len() {
             self.services[number].repair = None;
             self.services[number].links.lock().iter_mut().for_each(Link::connect);
@@ -532,17 +509,20 @@ enum IdleServices {
     All,
 }
 
-/// Starts a service, with the store that the services share.
+/// Starts a service, with the store that the services share, and with its limits file.
 fn start_service(
     number: usize,
     spec: &ServiceSpec,
     time: &Arc<SimulatedTime>,
-    sharing: Option<&Sharing>,
+    (sharing, limits): (Option<&Sharing>, Option<&LimitsOfService>),
     links: Vec<Link>,
 ) -> Service {
+    let tenant_limits = limits.map(LimitsOfService::content);
+    let store = sharing.map(|sharing| sharing.options(number));
+    let options = IndexerOptions { store, tenant_limits, ..IndexerOptions::default() };
     match sharing {
-        Some(sharing) => sharing.enter(|| Service::start(spec, time, Some(sharing.options(number)), links)),
-        None => Service::start(spec, time, None, links),
+        Some(sharing) => sharing.enter(|| Service::start(spec, time, options, links)),
+        None => Service::start(spec, time, options, links),
     }
 }
 

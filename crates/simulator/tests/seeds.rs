@@ -18,8 +18,10 @@ fn every_invariant_holds_for_every_seed() {
     // The simulations reach what they are about.
     let Coverage { exact_answers, healed_ranks, cleared_ranks, panics, dropped, replayed, imports, .. } = coverage;
     let Coverage { exact_remote_answers, healed_remote_ranks, discovered_leaves, .. } = coverage;
+    let Coverage { rebuilds, refused_ranks, refused_blocks, .. } = coverage;
     let reached = [exact_answers, healed_ranks, cleared_ranks, panics, dropped, replayed, imports];
-    let mut reached = reached.into_iter().chain([exact_remote_answers, healed_remote_ranks, discovered_leaves]);
+    let reached = reached.into_iter().chain([exact_remote_answers, healed_remote_ranks, discovered_leaves]);
+    let mut reached = reached.chain([rebuilds, refused_ranks, refused_blocks]);
     assert!(reached.all(|count| count > 0), "{coverage:?}");
 }
 

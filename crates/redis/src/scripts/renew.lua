@@ -29,5 +29,6 @@ for i = 4, #ARGV, 4 do
     granted[#granted + 1] = 1
   end
 end
-if is_changed then redis.call('SET', version, time[1] .. '.' .. time[2]) end
+-- A replica that has read nothing has the version of a directory without one.
+if is_changed or not redis.call('GET', version) then redis.call('SET', version, time[1] .. '.' .. time[2]) end
 return granted

@@ -61,6 +61,21 @@ fn epochs_that_are_evicted_alone_are_rewritten() {
 }
 
 #[test]
+fn a_directory_whose_version_was_evicted_alone_is_read_by_a_replica_that_starts_later() {
+    let Some(redis) = redis_server() else { return };
+    let node = RedisNode::start(&redis, &[]);
+    let a = Replica::start(options(&single_url(&node)));
+    let long = path(1, 10);
+    a.apply(rank(1), &stored(&long, Tier::Device));
+    wait_for("the rank is written", PATIENCE, || {
+        a.store.directory().get(holder(rank(1))).is_some_and(|listed| listed.state == b"fine").then_some(())
+    });
+    assert_eq!(node.command(&["DEL", "{fi:list}.version"]), "1");
+    let b = Replica::start(options(&single_url(&node)));
+    wait_for("the rank is listed", PATIENCE, || b.store.directory().get(holder(rank(1))).map(|_| ()));
+}
+
+#[test]
 fn a_store_restored_from_a_snapshot_returns_no_outdated_answers() {
     let Some(redis) = redis_server() else { return };
     let mut node = RedisNode::start(&redis, &[]);

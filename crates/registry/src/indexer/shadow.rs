@@ -254,3 +254,55 @@ impl Drop for Shadow {
         pending.wait(&self.indexer.supervisor);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use flash_indexer_core::hashing::BlockSize;
+    use flash_indexer_test_support::wait_for;
+    use flash_indexer_types::Registration;
+    use flash_indexer_wire::{Encoding, EngineEvent, encode_batch};
+
+    use super::*;
+    use crate::IndexerOptions;
+
+    const PATIENCE: Duration = Duration::from_secs(10);
+
+    /// A listener receives the live message 0, as its socket's thread delivers it.
+    fn receive(indexer: &Indexer, listener: &Arc<Listener>) {
+        let payload = encode_batch(1.0, &[EngineEvent::Cleared], None, Encoding::Map);
+        let frames = vec![b"kv-events".to_vec(), 0_u64.to_be_bytes().to_vec(), payload];
+        indexer.decoders.deliver(listener, Delivery::Live(vec![frames]));
+        wait_for("the message", PATIENCE, || listener.last_known_sequence());
+    }
+
+    #[test]
+    fn a_copy_without_a_message_that_the_registered_instance_has_received_does_not_replace_it() {
+        let indexer = Arc::new(Indexer::start(IndexerOptions::default()).expect("it starts"));
+        let (key, instance) = (ModelKey::new("m", None), InstanceId::number(1));
+        let (endpoint, block_size) = ("tcp://127.0.0.1:9", BlockSize::new(4).expect("a size"));
+        indexer
+            .register(Registration::new(instance.clone(), key.clone(), endpoint, block_size))
+            .expect("it is registered");
+        let registered = || {
+            let model = indexer.model(&key).expect("it is registered");
+            model.listener(&instance, DpRank(0)).expect("it is registered")
+        };
+        let original = registered();
+        receive(&indexer, &original);
+
+        // Its subscription begins after the message, and its engine has no replay endpoint.
+        let mut late = Shadow::of(&indexer, &key, &instance).expect("a copy");
+        late.resume();
+        assert!(matches!(late.exchange(), Err(ShadowError::Behind(_))));
+        assert_eq!(registered().id, original.id);
+
+        let mut whole = Shadow::of(&indexer, &key, &instance).expect("a copy");
+        let copy = Arc::clone(&whole.listeners[&DpRank(0)]);
+        whole.resume();
+        receive(&indexer, &copy);
+        whole.exchange().expect("it has the message");
+        assert_eq!(registered().id, copy.id);
+    }
+}
