@@ -16,8 +16,8 @@ use crate::support::{Engine, Exposition, PATIENCE, Service, removed, store, stor
 const UNMOVED: [&str; 31] = [
     "flash_indexer_reload_failures",
     "flash_indexer_token_file_failures",
-    "flash_indexer_unknown_fields",
     "flash_indexer_replays",
+    "flash_indexer_unknown_fields",
     // `pulls.rs` has the tests of this and of `partial_blocks`.
     "flash_indexer_pulls",
     // `engine_streams.rs` has its test.

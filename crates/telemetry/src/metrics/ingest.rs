@@ -137,17 +137,6 @@ pub(super) struct IngestMetrics {
 
 impl IngestMetrics {
     pub(super) fn declare(declarations: &mut Declarations) -> Self {
-        let help = "Unknown fields of events, each counted once in a stream, by type of the event";
-        let unknown_fields: Family<EventType, Counter> = declarations.add("unknown_fields", help, Family::default());
-        for event in EVENT_TYPES {
-            drop(unknown_fields.get_or_create(&EventType { event }));
-        }
-        let help = "Time from an engine's time stamp on a batch until queries see the batch; a stamp in the future counts as 0";
-        let lag = declarations.durations("event_lag", help, &LAGS);
-        let help = "Largest lead of an engine's clock over this machine's clock, measured when a batch is applied";
-        let clock_lead = declarations.add_with_unit("engine_clock_lead", help, Unit::Seconds, Gauge::default());
-        let help = "Memory of the copies of blocks whose events name a manager, which is not part of --memory-max";
-        let managed_bytes = declarations.add_with_unit("managed_copies", help, Unit::Bytes, Gauge::default());
         let help = "Events applied, by kind; an event of more than 4,096 blocks counts once for each part";
         let events = declarations.counters("events", help, "kind", &KINDS);
         let help = "Blocks in applied events, by result; a stored block may also count as waiting or moved";
@@ -156,6 +145,11 @@ impl IngestMetrics {
         let replays = declarations.counters("replays", help, "outcome", &ReplayOutcome::DESCRIPTIONS);
         let help = "Messages and events that were rejected or dropped, by reason";
         let rejected = declarations.named_counters("rejected", help, "reason", &REASONS);
+        let help = "Unknown fields of events, each counted once in a stream, by type of the event";
+        let unknown_fields: Family<EventType, Counter> = declarations.add("unknown_fields", help, Family::default());
+        for event in EVENT_TYPES {
+            drop(unknown_fields.get_or_create(&EventType { event }));
+        }
         let help = "Pulls of engines' events over HTTP, by outcome";
         let pulls = declarations.counters("pulls", help, "outcome", &PullOutcome::DESCRIPTIONS);
         let help = "Batches of engines' events over gRPC, by outcome";
@@ -163,6 +157,12 @@ impl IngestMetrics {
         let help = "Handshakes of CURVE that failed, by socket";
         let curve_handshakes_failed =
             declarations.counters("curve_handshakes_failed", help, "socket", &CurveSocket::DESCRIPTIONS);
+        let help = "Time from an engine's time stamp on a batch until queries see the batch; a stamp in the future counts as 0";
+        let lag = declarations.durations("event_lag", help, &LAGS);
+        let help = "Largest lead of an engine's clock over this machine's clock, measured when a batch is applied";
+        let clock_lead = declarations.add_with_unit("engine_clock_lead", help, Unit::Seconds, Gauge::default());
+        let help = "Memory of the copies of blocks whose events name a manager, which is not part of --memory-max";
+        let managed_bytes = declarations.add_with_unit("managed_copies", help, Unit::Bytes, Gauge::default());
         let mut counter = |name, help| declarations.counter(name, help);
         Self {
             messages: counter("messages", "Messages received from engines"),
