@@ -50,12 +50,17 @@ fn split(error: &Error) -> (String, String) {
         Some(cause) => (cause, position),
         None => (&*text, String::new()),
     };
+    // Readers of several forms name their field themselves.
+    let (field, cause, position) = match cause.split_once(": ") {
+        Some((field, cause)) if !field.contains(' ') => (format!("{field}: "), cause, String::new()),
+        _ => (String::new(), cause, position),
+    };
     let types = cause.strip_prefix("invalid type: ").or_else(|| cause.strip_prefix("invalid value: "));
     let cause = match types.and_then(|types| types.rsplit_once(", expected ")) {
         Some((given, expected)) => format!("expected {}, got {}", type_of_json(expected), given_value(given)),
         None => cause.to_owned(),
     };
-    (cause, position)
+    (field + &cause, position)
 }
 
 /// What `serde` expects, in the terms of JSON.

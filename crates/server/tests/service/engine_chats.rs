@@ -256,7 +256,7 @@ fn values_are_read_as_python_reads_them() {
     for field in ["add_generation_prompt", "continue_final_message"] {
         let (status, answer) = render(&format!("{user}, \"{field}\": \"perhaps\""));
         assert!(
-            status == 422 && answer["error"].as_str().expect("a text").contains("true or false"),
+            status == 422 && answer["error"].as_str().expect("a text").contains("expected true or false"),
             "{status} {answer}"
         );
     }

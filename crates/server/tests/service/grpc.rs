@@ -167,7 +167,7 @@ fn instances_are_picked_as_over_http_and_ends_of_requests_are_reported() {
     let mut code = |request: PickRequest| service.block_on(router.pick(request)).expect_err("no pick").code();
     assert_eq!(code(PickRequest { pick_temperature: -1.0, ..request.clone() }), Code::InvalidArgument);
     assert_eq!(code(PickRequest { prefill_weight: Some(f64::NAN), ..request.clone() }), Code::InvalidArgument);
-    assert_eq!(code(PickRequest { pods: vec!["unknown".to_owned()], ..request.clone() }), Code::Unavailable);
+    assert_eq!(code(PickRequest { pods: vec!["unknown".to_owned()], ..request.clone() }), Code::NotFound);
     assert_eq!(code(PickRequest { model_name: "unknown".to_owned(), ..request }), Code::NotFound);
 }
 

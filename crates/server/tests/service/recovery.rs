@@ -371,8 +371,8 @@ fn host_names_are_looked_up_and_one_that_is_unknown_says_so() {
             "model_name": "m", "block_size": BLOCK_TOKENS,
         })
     };
-    let nowhere = "tcp://no-such-host.invalid:5557".to_owned();
-    assert_eq!(service.post("/register", &request(2, nowhere.clone(), nowhere)).0, 201);
+    let [nowhere, replays] = [5557, 6557].map(|port| format!("tcp://no-such-host.invalid:{port}"));
+    assert_eq!(service.post("/register", &request(2, nowhere, replays)).0, 201);
     let here = request(1, by_name(engine.publisher.endpoint()), by_name(engine.publisher.replay_endpoint()));
     assert_eq!(service.post("/register", &here).0, 201);
     engine.wait_for(&service, 2, "exact");
