@@ -1,6 +1,6 @@
-// Prefixes: the largest shared prefixes of a model, from its dump.
+// Prefixes: the largest shared prefixes of a model, from its dump, and their text where the service keeps prompts.
 
-import { ApiError, lines } from "./api.js";
+import { ApiError, lines, post } from "./api.js";
 import { el, modelSelect, noEngine, plural, setText, short, showTip, svg, whole } from "./dom.js";
 
 /** Blocks that are read of a dump, over all ranks. */
@@ -12,6 +12,10 @@ const NARROW_PX = 3;
 const LISTED_MAX = 20;
 const BLOCKS_LISTED_MAX = 256;
 const HOLDERS_LISTED_MAX = 64;
+/** Statuses of a prefix that has no text: prompts are not kept, none has it, or the model has no tokenizer. */
+const WITHOUT_TEXT = [404, 409, 501];
+/** Space above the marked text, where it is scrolled to. */
+const ABOVE_PX = 64;
 
 const node = (hash) => ({ hash, children: new Map(), holders: [] });
 
@@ -114,7 +118,7 @@ export const prefixes = {
         el("div", { class: "scroll-x" }, el("table", {}, el("thead", {}, el("tr", {}, ["", "Blocks", "Tokens", "Holders", "Shared blocks", "Last local hash"].map((name, at) => el("th", { class: at > 0 && "number" }, name)))), this.list))));
     return el("section", { "aria-label": "Prefixes" },
       el("div", { class: "row" }, this.model.element, this.button, this.status),
-      el("p", { class: "muted small" }, `This reads /dump, which needs the scope admin; writers hand out each rank in bounded parts. At most ${whole(BLOCKS_MAX)} blocks are read. The index has hashes, no text.`),
+      el("p", { class: "muted small" }, `This reads /dump, which needs the scope admin; writers hand out each rank in bounded parts. At most ${whole(BLOCKS_MAX)} blocks are read. The index has hashes only; the text of a prefix is shown if the service keeps prompts (--prompt-text-bytes).`),
       this.result);
   },
 
@@ -222,15 +226,41 @@ export const prefixes = {
     const first = run.holders.slice(0, HOLDERS_LISTED_MAX).map((rank) => this.read_.ranks[rank]).join(", ");
     const rest = run.holders.length - HOLDERS_LISTED_MAX;
     const hashes = run.hashes.slice(0, BLOCKS_LISTED_MAX);
+    const text = el("div", { class: "text", "aria-live": "off" });
     this.detail.hidden = false;
     this.detail.replaceChildren(
       el("h2", {}, `Blocks ${run.from} to ${depthOf(run) - 1}`),
       el("dl", {}, el("dt", {}, "Prefix"), el("dd", {}, `${plural(depthOf(run), "block")}, ${plural(depthOf(run) * this.blockSize, "token")}`),
         el("dt", {}, "Holders"), el("dd", {}, `${run.holders.length}: ${first}${rest > 0 ? ` and ${rest} others` : ""}`),
         el("dt", {}, "Continued by"), el("dd", {}, plural(run.children.length, "different block"))),
+      text,
       el("div", { class: "actions" }, el("button", { type: "button", class: "primary", onclick: () => this.app.open("query", { model: this.of, hashes: pathOf(run) }) }, "Query this prefix")),
       el("details", {}, el("summary", {}, `Local hashes of ${plural(run.hashes.length, "block")}`),
         el("table", {}, el("tbody", {}, hashes.map((hash, at) => el("tr", {}, el("td", { class: "number" }, run.from + at), el("td", { class: "mono" }, hash))))),
         run.hashes.length > hashes.length ? el("p", { class: "muted" }, `The first ${BLOCKS_LISTED_MAX} are listed.`) : null));
+    this.showText(run, text);
+  },
+
+  /** Shows the text of a run after that of its ancestors, or why it has none. */
+  async showText(run, place) {
+    this.reading?.abort();
+    const { signal } = (this.reading = new AbortController());
+    try {
+      const found = await post("text_by_hash", { ...this.of, block_hashes: pathOf(run), from_block: run.from }, signal);
+      const own = el("mark", {}, found.text, found.text_cut ? "…" : null);
+      const name = `Text of blocks ${run.from} to ${depthOf(run) - 1}`;
+      const shown = el("pre", { class: "prompt", tabindex: "0", role: "region", "aria-label": name },
+        found.before ? el("span", {}, found.before_cut ? "…" : null, found.before) : null, own);
+      place.replaceChildren(shown, el("p", { class: "muted small" },
+        `From a prompt that this replica was asked about. The text of these blocks is marked${run.from > 0 ? ", that of the blocks before them is not" : ""}.` +
+        (found.before_cut || found.text_cut ? " … stands for text that is left out." : "")));
+      shown.scrollTop = own.offsetTop - ABOVE_PX;
+    } catch (error) {
+      if (error.name === "AbortError") return;
+      if (!(error instanceof ApiError)) throw error;
+      // Options are names that are not broken between lines.
+      const why = error.message.split(/(--[a-z-]+)/).map((part, at) => (at % 2 === 1 ? el("code", {}, part) : part));
+      place.replaceChildren(WITHOUT_TEXT.includes(error.status) ? el("p", { class: "muted" }, "No text: ", why) : el("p", { class: "problem" }, why));
+    }
   },
 };

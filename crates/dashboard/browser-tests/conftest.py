@@ -3,9 +3,12 @@
 import json
 import os
 import subprocess
+import threading
 import urllib.request
+import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
@@ -22,6 +25,8 @@ from selenium.webdriver.support.wait import WebDriverWait
 
 BINARY = Path(os.environ["FLASH_INDEXER_BINARY"])
 SCREENSHOTS = os.environ.get("DASHBOARD_SCREENSHOTS")
+# Tokens of a block of the engines that a test registers.
+BLOCK_TOKENS = 16
 # Longest wait for what a page shows, in seconds.
 PATIENCE = 60
 # What a condition raises while the page is not yet, or no longer, as the condition expects it.
@@ -33,6 +38,19 @@ NOT_YET = (
     StaleElementReferenceException,
 )
 SIZES = {"laptop": (1366, 860), "phone": (390, 844), "smallphone": (360, 640)}
+
+
+def byte_tokenizer(path: Path) -> Path:
+    """Writes a tokenizer whose tokens are the bytes of a text."""
+    printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+    others = [byte for byte in range(256) if byte not in printable]
+    letters = {byte: chr(byte) for byte in printable} | {byte: chr(256 + at) for at, byte in enumerate(others)}
+    steps = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": False}
+    vocabulary = {letter: byte for byte, letter in letters.items()}
+    model = {"type": "BPE", "vocab": vocabulary, "merges": []}
+    tokenizer = {"version": "1.0", "added_tokens": [], "pre_tokenizer": steps, "decoder": steps, "model": model}
+    path.write_text(json.dumps(tokenizer))
+    return path
 
 
 class Service:
@@ -65,13 +83,59 @@ class Service:
 
     def register(self, instance: object, token: str | None = None, **more: object) -> None:
         """Registers a rank whose engine never answers."""
-        body = {"instance_id": instance, "endpoint": "tcp://127.0.0.1:9", "model_name": "m", "block_size": 16}
+        body = {"instance_id": instance, "endpoint": "tcp://127.0.0.1:9", "model_name": "m", "block_size": BLOCK_TOKENS}
         self.post("/register", {**body, **more}, token)
 
     def stop(self) -> int:
         self.process.terminate()
         self.process.stderr.close()
         return self.process.wait(timeout=PATIENCE)
+
+
+class Engine:
+    """An engine whose events are pulled, as TensorRT-LLM publishes them. It holds a prompt, whose tokens are bytes."""
+
+    def __init__(self, prompt: str) -> None:
+        tokens = list(prompt.encode())
+        ends = range(BLOCK_TOKENS, len(tokens) + 1, BLOCK_TOKENS)
+        blocks = [
+            {
+                "type": "stored_block",
+                "block_hash": zlib.crc32(bytes(tokens[:end])),
+                "tokens": [
+                    {"type": "unique_token", "token_id": token, "token_extra_id": 0}
+                    for token in tokens[end - BLOCK_TOKENS : end]
+                ],
+                "cache_level": 0,
+                "priority": 35,
+            }
+            for end in ends
+        ]
+        data = [
+            {"type": "created", "num_blocks_per_cache_level": [4096]},
+            {"type": "stored", "parent_hash": None, "blocks": blocks},
+        ]
+        events = [{"event_id": number, "window_size": 65536, "data": event} for number, event in enumerate(data)]
+        answers = [json.dumps(events).encode()]
+
+        class Handler(BaseHTTPRequestHandler):
+            # A closed connection would put the engine's events in doubt.
+            protocol_version = "HTTP/1.1"
+
+            def do_POST(self) -> None:
+                self.rfile.read(int(self.headers.get("content-length", 0)))
+                body = answers.pop() if answers else b"[]"
+                self.send_response(200)
+                self.send_header("content-length", str(len(body)))
+                self.end_headers()
+                self.wfile.write(body)
+
+            def log_message(self, *_: object) -> None:
+                pass
+
+        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        threading.Thread(target=self.server.serve_forever, daemon=True).start()
+        self.endpoint = f"http://127.0.0.1:{self.server.server_port}"
 
 
 @pytest.fixture(scope="session")
@@ -134,8 +198,8 @@ class Page:
             Path(SCREENSHOTS).mkdir(parents=True, exist_ok=True)
             self.driver.save_screenshot(str(Path(SCREENSHOTS) / f"{self.name}-{view}.png"))
 
-    def check(self) -> None:
-        """Nothing is wider than the window, and the browser reported no fault."""
+    def check(self, *refused: str) -> None:
+        """Nothing is wider than the window, and the browser reported no fault but responses with these statuses."""
         wide = self.run("return document.documentElement.scrollWidth - document.documentElement.clientWidth")
         assert wide <= 0, f"the page is {wide} pixels too wide"
         cut = self.run(
@@ -147,7 +211,7 @@ class Page:
         heights = self.run("return [...document.querySelectorAll('td button')].map((button) => button.offsetHeight)")
         assert all(height <= 48 for height in heights), f"buttons are squeezed: {heights}"
         # Requests without a token are refused.
-        expected = ("status of 401", "status of 403", "status of 501")
+        expected = ("status of 401", "status of 403", "status of 501", *refused)
         faults = [entry["message"] for entry in self.driver.get_log("browser") if entry["level"] == "SEVERE"]
         faults = [fault for fault in faults if not any(text in fault for text in expected)]
         assert faults == []

@@ -1,11 +1,12 @@
 """Every view, by clicks and keys, on a laptop and a phone, light and dark."""
 
 import re
+from pathlib import Path
 
 from selenium.webdriver.common.keys import Keys
 from selenium.webdriver.support.select import Select
 
-from conftest import Page, Service
+from conftest import BLOCK_TOKENS, Engine, Page, Service, byte_tokenizer
 
 ENGINES = 4
 
@@ -193,6 +194,8 @@ def test_prefixes_lead_to_their_query(page: Page, demo: Service) -> None:
     assert frames > ENGINES
     page.click("tbody button")
     page.until(lambda: "Query this prefix" in page.text("main"), "the prefix")
+    page.until(lambda: "No text: this service keeps no prompts" in page.text("main .panel p"), "why it has no text")
+    assert not page.all("main .problem:not([hidden])")
     # A frame is a button for the keyboard too.
     page.click_button("All prefixes")
     page.until(lambda: len(page.all("svg g")) == frames, "all frames")
@@ -204,7 +207,65 @@ def test_prefixes_lead_to_their_query(page: Page, demo: Service) -> None:
     page.until(lambda: "whole prompt" in page.text("main"), "explanations")
     assert len(page.all(".match .track")) == ENGINES
     page.shoot("query")
+    page.check("status of 409")
+
+
+SYSTEM = (
+    "You are a careful assistant.\n\n* Answer in <b>one</b> sentence.\n*\tSay so if you do not know.\n" + "Rule. " * 600
+)
+QUESTIONS = ["What is a prefix cache? 🙂", "<img src=x onerror=\"document.title='run'\">"]
+
+
+def filled(question: str) -> str:
+    """The question with whole blocks, enough of them for a frame on a phone."""
+    return question + "." * (64 * BLOCK_TOKENS - len(question.encode()))
+
+
+def test_prefixes_show_their_text(page: Page, tmp_path: Path) -> None:
+    tokenizer = byte_tokenizer(tmp_path / "tokenizer.json")
+    service = Service("--tokenizer", f"m={tokenizer}", "--prompt-text-bytes", "1MiB")
+    system = SYSTEM[: len(SYSTEM) // BLOCK_TOKENS * BLOCK_TOKENS]
+    prompts = [system + filled(question) for question in QUESTIONS]
+    for number, prompt in enumerate(prompts):
+        service.register(number, endpoint=Engine(prompt).endpoint)
+        service.post("/score_completions", {"model_name": "m", "prompt": prompt})
+    page.open(service, "prefixes")
+    page.until(lambda: page.texts("option") == ["m"], "the model")
+    page.until(lambda: page.run("return flashIndexer.app.ranks.map((it) => it.trust)") == ["exact"] * 2, "both engines")
+    page.click_button("Read the index")
+    page.click("tbody button")
+    marked = "return document.querySelector('.prompt mark')?.textContent ?? ''"
+    page.until(lambda: page.run(marked) == system, "the text of the shared prefix")
+    assert not page.all(".prompt span")
+    page.shoot("text")
+
+    page.run("[...document.querySelectorAll('svg g')].at(-1).focus()")
+    page.press(Keys.ENTER)
+    page.until(lambda: page.run(marked) in map(filled, QUESTIONS), "the text of a question")
+    assert page.run("return document.querySelector('.prompt span').textContent") == system
+    # The marked text is in sight, and the rest is reached by the keyboard.
+    page.run("document.querySelector('.prompt').focus()")
+    scrolled = page.run("return document.querySelector('.prompt').scrollTop")
+    visible = page.run("""const [box, mark] = ['.prompt', '.prompt mark']
+            .map((it) => document.querySelector(it).getBoundingClientRect());
+        return mark.top >= box.top && mark.top < box.bottom""")
+    assert visible and scrolled > 0
+    page.press(Keys.HOME)
+    page.until(lambda: page.run("return document.querySelector('.prompt').scrollTop") == 0, "the beginning")
+    page.run("document.querySelector('.prompt').scrollTop = 1e6")
+    page.shoot("text-continued")
+    assert page.run("return document.title") == "Flash Indexer"
+    assert page.run("return document.querySelectorAll('main img, main b').length") == 0
     page.check()
+
+    # Newer prompts have taken the place of the old one.
+    for number in range(40):
+        service.post("/score_completions", {"model_name": "m", "prompt": f"{number} " * 20_000})
+    page.click_button("All prefixes")
+    page.click("tbody button")
+    page.until(lambda: "No text: no kept prompt" in page.text("main .panel p"), "that the prompt was dropped")
+    page.check("status of 404")
+    assert service.stop() == 0
 
 
 def test_health(page: Page, demo: Service) -> None:

@@ -31,7 +31,7 @@ pub struct PrefixText {
 pub enum PrefixTextError {
     /// Prompts are not kept.
     #[error(
-        "this service keeps no prompts, so prefixes have no text; to see it, start the service with --prompt-text-bytes, such as 64MiB"
+        "this service keeps no prompts; to see the text of prefixes, start it with --prompt-text-bytes, such as 64MiB"
     )]
     NotKept,
     /// No kept prompt begins with the blocks.
@@ -42,7 +42,7 @@ pub enum PrefixTextError {
     UnknownPrompt,
     /// The service has no tokenizers.
     #[error(
-        "this service has no tokenizers, so prefixes have no text; start it with --tokenizer-dir or --tokenizer as well"
+        "this service has no tokenizers; to see the text of prefixes, start it with --tokenizer-dir or --tokenizer as well"
     )]
     NoTokenizers,
     /// The model's tokenizer cannot be loaded, or makes no text.
