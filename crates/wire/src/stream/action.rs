@@ -150,7 +150,7 @@ impl Degraded {
         match self {
             Self::StartUnknown { .. } => "The engine is older than the service, or than its own replay buffer.",
             Self::Lost { .. } => {
-                "No replay returned them: the engine has no replay endpoint, it did not respond, or its replay buffer is smaller than the gap. After a replay that was given up, the whole history is requested every 30 s until a reply arrives."
+                "No replay returned them: there is no replay endpoint, or its buffer is smaller than the gap. If it did not respond, the whole history is requested every 30 s."
             }
             Self::Unverified => "The engine has no replay endpoint, so nothing shows whether it restarted.",
             Self::EpochUnknown => "The service cleared the rank, and knows what was published since.",
