@@ -120,8 +120,8 @@ class Report:
         """Messages that were received before, byte for byte, and ignored."""
     @property
     def cleared(self) -> str | None:
-        """Why all blocks of the stream's ranks were dropped first, if they were: `engine_restarted`, `epoch_unknown`
-        or `too_many_messages_lost`."""
+        """Why all blocks of the stream's ranks were dropped first, if they were: `engine_restarted`, `epoch_unknown`,
+        `too_many_messages_lost` or `history_replayed`."""
     @property
     def replay(self) -> ReplayRequest | None:
         """What to request from the engine now. A later request replaces an earlier one."""
