@@ -228,7 +228,7 @@ impl<'s> RemoteRanks<'s> {
     fn instances(&self, local: Option<&Model>, filter: &InstanceFilter) -> BTreeMap<WorkerId, ListedInstance> {
         let mut instances = local.map(|model| self.local_instances(model, filter)).unwrap_or_default();
         for (rank, RemoteRank { rank: listed, trust, .. }) in &self.ranks {
-            if filter.admits(listed.instance.as_key()) {
+            if filter.admits(&listed.instance) {
                 let new = || ListedInstance {
                     name: listed.instance.clone(),
                     trust: None,
@@ -248,7 +248,7 @@ impl<'s> RemoteRanks<'s> {
         let partial: FxHashSet<WorkerId> = partial.map(|rank| rank.worker).collect();
         let instances = model.instances.read();
         let targets = instances.iter().filter(|(name, _)| name.shared_cache().is_none());
-        let admitted = targets.filter(|(name, _)| filter.admits(name.as_key()));
+        let admitted = targets.filter(|(name, _)| filter.admits(name));
         let listed = admitted.map(|(name, instance)| {
             let counts = |dp_rank| !self.ranks.contains_key(&WorkerRank { worker: instance.worker, dp_rank });
             let trust = instance.worst_trust(counts);

@@ -6,24 +6,24 @@ use flash_indexer_types::InstanceId;
 
 /// The instances that a request scores. An empty list means all.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct InstanceFilter(BTreeSet<String>);
+pub struct InstanceFilter(BTreeSet<InstanceId>);
 
 impl InstanceFilter {
     /// The first of the instances; none if the filter admits all.
     #[must_use]
-    pub fn first(&self) -> Option<&str> {
-        self.0.first().map(String::as_str)
+    pub fn first(&self) -> Option<&InstanceId> {
+        self.0.first()
     }
 
     /// Whether the request scores this instance.
     #[must_use]
-    pub fn admits(&self, instance: &str) -> bool {
+    pub fn admits(&self, instance: &InstanceId) -> bool {
         self.0.is_empty() || self.0.contains(instance)
     }
 }
 
 impl FromIterator<InstanceId> for InstanceFilter {
     fn from_iter<I: IntoIterator<Item = InstanceId>>(instances: I) -> Self {
-        Self(instances.into_iter().map(|instance| instance.as_key().to_owned()).collect())
+        Self(instances.into_iter().collect())
     }
 }

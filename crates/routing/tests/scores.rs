@@ -45,15 +45,15 @@ fn filled<'c>(case: &'c Value, index: &dyn SharedIndex) -> BTreeMap<&'c str, Wor
 fn check(case: &Value, weights: TierWeights, index: &dyn SharedIndex) {
     let pods = filled(case, index);
     let query: Vec<LocalHash> = numbers(&case["keys"]).into_iter().map(LocalHash).collect();
+    let instance = |pod: &str| InstanceId::parse(pod).expect("a name");
     let filter = case["pods"].as_array().into_iter().flatten();
-    let filter =
-        filter.map(|pod| InstanceId::parse(pod.as_str().expect("a pod")).expect("a name")).collect::<InstanceFilter>();
+    let filter: InstanceFilter = filter.map(|pod| instance(pod.as_str().expect("a pod"))).collect();
     let found = index.find(&query).ranks;
     let tiers = index.fastest_tiers(&query, &found);
     let mut scores = BTreeMap::new();
     for (found, tiers) in found.iter().zip(&tiers) {
         let pod = pods.iter().find(|&(_, rank)| *rank == found.rank).expect("a pod of the case").0;
-        if filter.admits(pod) {
+        if filter.admits(&instance(pod)) {
             scores.insert(*pod, weights.score(tiers));
         }
     }

@@ -109,7 +109,7 @@ impl Indexer {
         let search = self.search_fleet(key, Query::Tokens(prompt)).await?;
         let scored = self.scoring().score_all(&search, &filter).await;
         if scored.is_empty()
-            && let Some(Ok(instance)) = filter.first().map(InstanceId::parse)
+            && let Some(instance) = filter.first().cloned()
         {
             return Err(PredictError::UnknownInstance { instance, key: key.clone() });
         }

@@ -39,13 +39,13 @@ impl<P: AsRef<[u8]>> Stream<P> {
         self.start(Repair::of_history(now), now);
     }
 
-    /// Handles the first message of a reply to a request for the whole history: `Ok` if the state is rebuilt from it.
-    pub(super) fn begin_history(&mut self, sequence: u64, now: Instant) -> Result<(), ()> {
+    /// Handles the first message of a reply to a request for the whole history. Returns whether the state is rebuilt from it.
+    pub(super) fn begin_history(&mut self, sequence: u64, now: Instant) -> bool {
         if sequence > 0 {
             self.history = History::Gone;
             self.end_repair(ReplayOutcome::Truncated);
             self.advance(now);
-            return Err(());
+            return false;
         }
         self.history = History::Unneeded;
         self.cursor = None;
@@ -54,7 +54,7 @@ impl<P: AsRef<[u8]>> Stream<P> {
         self.loss = None;
         self.actions.push_back(Action::Clear(ClearReason::Replayed));
         self.announce_trust();
-        Ok(())
+        true
     }
 
     /// Ends a request for the whole history that no message has answered.

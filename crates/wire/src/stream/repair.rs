@@ -75,7 +75,7 @@ impl<P: AsRef<[u8]>> Stream<P> {
         }
         *deadline = now + reply_deadline;
         let (is_first, check) = (last.replace(sequence).is_none(), *check);
-        if self.take_awaits_history() && self.begin_history(sequence, now).is_err() {
+        if self.take_awaits_history() && !self.begin_history(sequence, now) {
             return;
         }
         if is_first && let FirstReply::Handled = self.handle_first(check, sequence, &payload, now) {

@@ -25,7 +25,7 @@ fn a_replay_endpoint_that_does_not_respond_is_given_up_and_retried_after_a_pause
     world.publish();
     world.deliver();
     assert_eq!(world.request, Some((2, 0)), "the request starts at the cursor");
-    while world.request.is_some() || matches!(world.pending, Some(Pending::Recovering { .. })) {
+    while world.is_repairing() {
         assert_eq!(world.stream.waiting_messages(), 1);
         world.pass_time();
     }
@@ -60,7 +60,7 @@ fn degraded_by_silence(buffer_max: u64) -> World {
     world.deliver();
     world.lose();
     (0..3).for_each(|_| world.deliver());
-    while world.request.is_some() || matches!(world.pending, Some(Pending::Recovering { .. })) {
+    while world.is_repairing() {
         world.pass_time();
     }
     assert_eq!(degraded(world.trust), Some(Degraded::Lost { missed: 1, next: 2 }));

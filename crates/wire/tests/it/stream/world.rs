@@ -338,11 +338,16 @@ impl World {
         panic!("the stream does not settle: {:?}", self.stream);
     }
 
+    /// Whether a request is open, or follows after a backoff.
+    pub(crate) fn is_repairing(&self) -> bool {
+        self.request.is_some() || matches!(self.pending, Some(Pending::Recovering { .. }))
+    }
+
     /// Answers every request with all messages, until the stream pauses.
     pub(crate) fn settle_until_pause(&mut self) {
-        while self.request.is_some() || matches!(self.pending, Some(Pending::Recovering { .. })) {
+        while self.is_repairing() {
             self.reply(u64::MAX);
-            if self.request.is_none() && matches!(self.pending, Some(Pending::Recovering { .. })) {
+            if self.request.is_none() && self.is_repairing() {
                 self.pass_time();
             }
         }
