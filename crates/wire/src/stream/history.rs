@@ -47,6 +47,12 @@ impl<P: AsRef<[u8]>> Stream<P> {
             self.advance(now);
             return false;
         }
+        if self.cursor.is_none() && !self.has_live {
+            // No message shows that the live ones of an earlier connection belong to this epoch.
+            self.live_floor = 0;
+        } else {
+            self.record_cleared();
+        }
         self.history = History::Unneeded;
         self.cursor = None;
         self.delivered.clear();

@@ -14,6 +14,8 @@ use super::{Connection, EpochCheck, Phase, Stream};
 /// * two live messages with lower numbers follow it, in order, on its connection. A publisher counts upwards, so the number
 ///   itself was damaged. One such message may have arrived late.
 ///
+/// The number of a message that was delivered before its state was cleared is not damaged, so the last rule leaves it.
+///
 /// A reply that ends before the number ends no doubt: publishers lose messages of large replies and still mark the end.
 /// Without a number the next live message shows what is missing, or the end of a reply that was requested after the loss.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -24,14 +26,21 @@ pub(super) struct LostTail {
     end: u64,
     /// One more than the highest number seen on an earlier connection; 0 if none was seen.
     earlier_end: u64,
+    /// One more than the highest number delivered on this connection to a state that was cleared; 0 if there is none.
+    cleared_end: u64,
     /// Whether a live message with a lower number followed.
     is_contradicted: bool,
 }
 
 impl LostTail {
+    /// No loss yet, before the next request.
+    fn before(last_attempt: u32) -> Self {
+        Self { last_attempt, end: 0, earlier_end: 0, cleared_end: 0, is_contradicted: false }
+    }
+
     /// The losses known so far, with one more. `last_attempt` is the last request sent.
     pub(super) fn with(known: Option<Self>, number: Option<u64>, last_attempt: u32) -> Self {
-        let known = known.unwrap_or(Self { last_attempt, end: 0, earlier_end: 0, is_contradicted: false });
+        let known = known.unwrap_or(Self::before(last_attempt));
         let end = number.map_or(0, |number| number.saturating_add(1));
         let is_contradicted = known.is_contradicted && number.is_none();
         Self { last_attempt, end: known.end.max(end), is_contradicted, ..known }
@@ -39,12 +48,12 @@ impl LostTail {
 
     /// One more than the highest number seen; 0 if none was seen.
     pub(super) fn end(&self) -> u64 {
-        self.end.max(self.earlier_end)
+        self.end.max(self.earlier_end).max(self.cleared_end)
     }
 
     /// One more than the highest number seen on this connection; 0 if none was seen.
     pub(super) fn connection_end(&self) -> u64 {
-        self.end
+        self.end.max(self.cleared_end)
     }
 
     /// Whether the reply to a request has every message that was lost, if the publisher has lost none of the reply.
@@ -56,7 +65,7 @@ impl LostTail {
     /// repeats messages of the one before it.
     pub(super) fn remains_after(&mut self, sequence: u64, repeats: bool) -> bool {
         let end = sequence.saturating_add(1);
-        if repeats && end < self.earlier_end {
+        if end < self.cleared_end || (repeats && end < self.earlier_end) {
             return true;
         }
         end < self.end() && !std::mem::replace(&mut self.is_contradicted, true)
@@ -66,12 +75,12 @@ impl LostTail {
     /// later one.
     pub(super) fn disconnect(&mut self, has_delivered: bool) {
         self.earlier_end = if has_delivered { self.end() } else { 0 };
-        (self.end, self.is_contradicted) = (0, false);
+        (self.end, self.cleared_end, self.is_contradicted) = (0, 0, false);
     }
 
     /// Handles another epoch, or one that is not known to continue.
     pub(super) fn begin_epoch(&mut self) {
-        self.earlier_end = 0;
+        (self.earlier_end, self.cleared_end) = (0, 0);
     }
 }
 
@@ -89,6 +98,15 @@ impl<P: AsRef<[u8]>> Stream<P> {
 
     pub(super) fn record_lost_tail(&mut self, last: Option<u64>) {
         self.lost_tail = Some(LostTail::with(self.lost_tail, last, self.attempts));
+    }
+
+    /// Records the messages that a state has before it is cleared and rebuilt from a replay: a reply may have brought messages
+    /// that no live one has shown, and the next reply may lack them.
+    pub(super) fn record_cleared(&mut self) {
+        if self.next > self.live_floor {
+            let lost = self.lost_tail.unwrap_or(LostTail::before(self.attempts - 1));
+            self.lost_tail = Some(LostTail { cleared_end: lost.cleared_end.max(self.next), ..lost });
+        }
     }
 
     /// The highest sequence number that this connection has shown, of delivered, waiting and lost messages. A stream that

@@ -20,6 +20,8 @@
 //!   from the cursor's message on. That message comes first in the reply. If it differs from the one received before,
 //!   the epoch has changed.
 //! * Live messages wait during a repair, up to a limit of messages and bytes.
+//! * An empty reply is of a publisher that has restarted, or of one that lost the reply. All messages are requested then, and compared
+//!   with the delivered ones; if none of them is in that reply either, a new epoch begins.
 //! * A reply with gaps is requested again from the first gap. A request without progress is repeated with backoff up
 //!   to a limit; then the missing messages are lost.
 //! * A reply that starts above the requested number means that the replay buffer no longer has the earlier messages.

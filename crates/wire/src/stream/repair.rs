@@ -3,6 +3,7 @@
 use std::time::Instant;
 
 use super::action::{Action, ReplayOutcome, StreamEvent};
+use super::delivered::Comparison;
 use super::{EpochCheck, Phase, Stream};
 use crate::cursor::Cursor;
 
@@ -17,6 +18,8 @@ pub(super) struct Repair {
     is_truncated: bool,
     /// The whole history is requested, and no message of it has arrived.
     awaits_history: bool,
+    /// A reply was empty: all messages are requested, to be compared with the delivered ones before the state is cleared.
+    compares_epoch: bool,
     request: Request,
 }
 
@@ -40,7 +43,8 @@ impl Repair {
     /// A repair that requests the messages after the cursor.
     fn of_gap(now: Instant) -> Self {
         let request = Request::BackingOff { until: now };
-        Self { attempt: 0, requests: 0, failed_requests: 0, is_truncated: false, awaits_history: false, request }
+        let (is_truncated, awaits_history, compares_epoch) = (false, false, false);
+        Self { attempt: 0, requests: 0, failed_requests: 0, is_truncated, awaits_history, compares_epoch, request }
     }
 
     /// A repair that requests all messages.
@@ -56,8 +60,8 @@ impl Repair {
     }
 }
 
-/// Result of comparing the first message of a reply with the cursor.
-enum FirstReply {
+/// Result of comparing a message of a reply with the delivered ones.
+enum Compared {
     /// The message is to be applied like any other.
     Apply,
     /// The message needs no further handling.
@@ -78,7 +82,12 @@ impl<P: AsRef<[u8]>> Stream<P> {
         if self.take_awaits_history() && !self.begin_history(sequence, now) {
             return;
         }
-        if is_first && let FirstReply::Handled = self.handle_first(check, sequence, &payload, now) {
+        if self.compares_epoch()
+            && let Compared::Handled = self.compare_epoch(sequence, &payload, now)
+        {
+            return;
+        }
+        if is_first && let Compared::Handled = self.handle_first(check, sequence, &payload, now) {
             return;
         }
         if sequence == self.next {
@@ -100,10 +109,14 @@ impl<P: AsRef<[u8]>> Stream<P> {
             return self.fail_history(now);
         }
         match (last, check) {
-            // The publisher has published fewer messages in this epoch. If the connection was never lost, the epoch
-            // continues and its replay buffer is empty.
+            // Either the publisher has published fewer messages in this epoch, or it lost the whole reply. If the connection was
+            // never lost, the epoch continues and its replay buffer is empty.
             (None, Some(_)) if self.epoch_check != EpochCheck::Verified => {
-                self.begin_epoch();
+                self.set_compares_epoch(true);
+                self.continue_repair(now);
+            }
+            _ if self.compares_epoch() => {
+                self.begin_compared_epoch();
                 self.continue_repair(now);
             }
             (None, Some(_)) => self.retry(now),
@@ -201,6 +214,48 @@ impl<P: AsRef<[u8]>> Stream<P> {
         }
     }
 
+    fn compares_epoch(&self) -> bool {
+        matches!(self.phase, Phase::Repairing(Repair { compares_epoch: true, .. }))
+    }
+
+    fn set_compares_epoch(&mut self, value: bool) {
+        if let Phase::Repairing(repair) = &mut self.phase {
+            repair.compares_epoch = value;
+        }
+    }
+
+    fn begin_compared_epoch(&mut self) {
+        self.set_compares_epoch(false);
+        self.begin_epoch();
+    }
+
+    /// Compares a message of a reply that shows whether the epoch continues.
+    fn compare_epoch(&mut self, sequence: u64, payload: &P, now: Instant) -> Compared {
+        self.verify_overlap();
+        if self.epoch_check == EpochCheck::Verified {
+            self.set_compares_epoch(false);
+            return Compared::Apply;
+        }
+        match self.delivered.compare(sequence, payload.as_ref()) {
+            Comparison::Unknown => return Compared::Handled,
+            Comparison::Same => {
+                self.set_compares_epoch(false);
+                self.epoch_check = EpochCheck::Verified;
+                self.drain();
+                self.finish_if_caught_up();
+                return Compared::Handled;
+            }
+            Comparison::Different => {}
+        }
+        self.record(StreamEvent::Mismatch { sequence });
+        self.begin_compared_epoch();
+        if sequence == 0 {
+            return Compared::Apply;
+        }
+        self.continue_repair(now);
+        Compared::Handled
+    }
+
     fn record_progress(&mut self) {
         if let Phase::Repairing(Repair { request: Request::Sent { made_progress, .. }, .. }) = &mut self.phase {
             *made_progress = true;
@@ -208,11 +263,11 @@ impl<P: AsRef<[u8]>> Stream<P> {
     }
 
     /// Compares the first message of a reply with the cursor.
-    fn handle_first(&mut self, check: Option<Cursor>, sequence: u64, payload: &P, now: Instant) -> FirstReply {
+    fn handle_first(&mut self, check: Option<Cursor>, sequence: u64, payload: &P, now: Instant) -> Compared {
         self.verify_overlap();
         if check.is_some() && self.cursor.is_none() {
             self.continue_repair(now);
-            return FirstReply::Handled;
+            return Compared::Handled;
         }
         match check {
             Some(check) if sequence == check.sequence => {
@@ -232,7 +287,7 @@ impl<P: AsRef<[u8]>> Stream<P> {
                     self.begin_epoch();
                     self.continue_repair(now);
                 }
-                FirstReply::Handled
+                Compared::Handled
             }
             _ => {
                 let first = self.waiting.first().map_or(sequence, |waiting| waiting.min(sequence));
@@ -244,7 +299,7 @@ impl<P: AsRef<[u8]>> Stream<P> {
                     self.record_loss_before(first);
                 }
                 self.drain();
-                FirstReply::Apply
+                Compared::Apply
             }
         }
     }
@@ -290,7 +345,7 @@ impl<P: AsRef<[u8]>> Stream<P> {
 
     fn send_request(&mut self, now: Instant) {
         let deadline = now + self.options.limits.reply_deadline;
-        let check = self.cursor.filter(|_| !self.awaits_history());
+        let check = self.cursor.filter(|_| !self.awaits_history() && !self.compares_epoch());
         let from = check.map_or(0, |cursor| cursor.sequence);
         let Phase::Repairing(repair) = &mut self.phase else { return };
         self.attempts += 1;

@@ -110,6 +110,50 @@ fn a_history_without_its_first_message_leaves_the_state_as_it_is() {
 }
 
 #[test]
+fn a_history_that_lacks_a_message_of_an_earlier_reply_is_not_whole() {
+    let mut world = degraded_by_silence(100);
+    world.publish();
+    world.drop_received();
+    world.pass_time();
+    // No reply has the history; the one to the next request has the dropped message.
+    world.pass_time();
+    world.reply(u64::MAX);
+    assert_eq!(world.applied.last(), Some(&(0, 5)));
+    world.pass_time();
+    assert_eq!(world.request.map(|(_, from)| from), Some(0), "the whole history is requested");
+    world.reply(!(1 << 5));
+    assert_eq!((world.applied.last(), world.is_exact()), (Some(&(0, 4)), false), "message 5 is known");
+    world.settle();
+    assert_eq!((world.applied.clone(), world.is_exact()), (world.whole_epoch(), true));
+}
+
+#[test]
+fn an_empty_reply_is_no_proof_of_a_restart() {
+    let mut world = World::new(Replay::Available, Start::Immediate, 100);
+    world.connect();
+    (0..5).for_each(|_| world.publish());
+    (0..5).for_each(|_| world.deliver());
+    world.disconnect();
+    world.connect();
+    assert_eq!(world.request.map(|(_, from)| from), Some(4));
+    // Only the end of the reply arrives, and then the first message and the end.
+    world.reply(1 << 63);
+    assert_eq!(world.request.map(|(_, from)| from), Some(0), "all messages are requested and compared");
+    assert!(!world.is_exact());
+    world.reply(1 << 63 | 1);
+    assert_eq!((world.applied.clone(), world.cleared.len()), (world.whole_epoch(), 0));
+    world.settle();
+    assert!(world.is_exact());
+
+    // The same requests show an engine that has restarted and stored less.
+    world.restart();
+    world.publish();
+    world.settle();
+    assert_eq!((world.cleared.as_slice(), world.applied.as_slice()), (&[ClearReason::Restarted][..], &[(1, 0)][..]));
+    assert!(world.is_exact());
+}
+
+#[test]
 fn a_connection_that_begins_with_the_last_message_continues_the_epoch() {
     let mut world = World::new(Replay::OnReconnect, Start::Immediate, 100);
     world.connect();
