@@ -148,6 +148,11 @@ impl Decoders {
     ) {
         (0..messages).for_each(|_| self.metrics.rejected(reason));
         listener.reject(reason, why.to_owned());
+        self.lose_tail(listener, last);
+    }
+
+    /// Records that live messages after the last delivered one are missing. The ranks are not exact from now on.
+    pub fn lose_tail(&self, listener: &Arc<Listener>, last: Option<u64>) {
         let run = listener.send_notice(NoticeKind::Dropped);
         self.deliver(listener, Delivery::Dropped { run, last });
     }

@@ -166,7 +166,7 @@ impl Shadow {
     /// Replaces the registered instance by this one.
     pub fn exchange(mut self) -> Result<(), ShadowError> {
         let indexer = Arc::clone(&self.indexer);
-        let _registering = indexer.registering.lock();
+        let registering = indexer.registering.lock();
         {
             let mut instances = self.model.instances.write();
             let changed = || ShadowError::Changed(self.instance.clone());
@@ -190,12 +190,41 @@ impl Shadow {
             let unregistered = self.own_ranks(&original.unregistered).into_iter();
             *original = Instance {
                 unregistered: unregistered.map(|(listener, dp_rank)| (listener.id, dp_rank)).collect(),
-                listeners: std::mem::take(&mut self.listeners),
+                listeners: self.listeners.clone(),
                 ..Instance::new(self.worker)
             };
         }
-        std::mem::swap(&mut self.listeners, &mut self.replaced);
+        drop(registering);
+        let replaced = std::mem::take(&mut self.replaced);
+        let own = std::mem::take(&mut self.listeners);
+        self.close(replaced.values());
+        Self::compare_received(&indexer, &replaced, &own);
         Ok(())
+    }
+
+    /// Compares what the replaced listeners had received when they were closed with what their successors have. A message may have
+    /// been queued when the instance was exchanged, and lost on the other connection.
+    fn compare_received(
+        indexer: &Indexer,
+        replaced: &BTreeMap<DpRank, Arc<Listener>>,
+        own: &BTreeMap<DpRank, Arc<Listener>>,
+    ) {
+        for (dp_rank, own) in own {
+            let last = replaced.get(dp_rank).and_then(|replaced| replaced.last_known_sequence());
+            if last > own.last_known_sequence() {
+                indexer.decoders.lose_tail(own, last);
+            }
+        }
+    }
+
+    /// Closes listeners, and removes their blocks.
+    fn close<'a>(&self, listeners: impl Iterator<Item = &'a Arc<Listener>>) {
+        let closed: BTreeMap<u64, _> = listeners.map(|listener| (listener.id, listener)).collect();
+        let mut pending = PendingWork::default();
+        for listener in closed.into_values() {
+            self.indexer.retire(listener, Some(listener.worker), |_| {}, &mut pending);
+        }
+        pending.wait(&self.indexer.supervisor);
     }
 
     /// Whether a rank of the registered instance has secondary cache groups.
@@ -242,16 +271,8 @@ impl DumpSink for Shadow {
 
 impl Drop for Shadow {
     fn drop(&mut self) {
-        // Its own listeners, or after the exchange those that it replaced.
-        let mut closed = BTreeMap::new();
-        for listener in std::mem::take(&mut self.listeners).into_values() {
-            closed.insert(listener.id, listener);
-        }
-        let mut pending = PendingWork::default();
-        for listener in closed.into_values() {
-            self.indexer.retire(&listener, Some(listener.worker), |_| {}, &mut pending);
-        }
-        pending.wait(&self.indexer.supervisor);
+        let own = std::mem::take(&mut self.listeners);
+        self.close(own.values());
     }
 }
 
@@ -304,5 +325,29 @@ mod tests {
         receive(&indexer, &copy);
         whole.exchange().expect("it has the message");
         assert_eq!(registered().id, copy.id);
+    }
+    #[test]
+    fn a_message_that_the_replaced_instance_had_queued_is_missing_until_its_successor_has_it() {
+        let indexer = Arc::new(Indexer::start(IndexerOptions::default()).expect("it starts"));
+        let (key, instance) = (ModelKey::new("m", None), InstanceId::number(1));
+        let (endpoint, block_size) = ("tcp://127.0.0.1:9", BlockSize::new(4).expect("a size"));
+        indexer
+            .register(Registration::new(instance.clone(), key.clone(), endpoint, block_size))
+            .expect("it is registered");
+        let mut shadow = Shadow::of(&indexer, &key, &instance).expect("a copy");
+        shadow.resume();
+        let (replaced, own) = (shadow.replaced.clone(), shadow.listeners.clone());
+        shadow.exchange().expect("neither has a message");
+        let successor = &own[&DpRank(0)];
+        let exactness = || (successor.drop_runs(), successor.trust(DpRank(0)));
+
+        Shadow::compare_received(&indexer, &replaced, &own);
+        assert_eq!(exactness(), (0, Trust::Cold), "nothing is missing");
+        receive(&indexer, &replaced[&DpRank(0)]);
+        Shadow::compare_received(&indexer, &replaced, &own);
+        assert_eq!(successor.drop_runs(), 1);
+        wait_for("the loss", PATIENCE, || successor.has_lost_tail().then_some(()));
+        receive(&indexer, successor);
+        wait_for("the message", PATIENCE, || (successor.trust(DpRank(0)) == Trust::Exact).then_some(()));
     }
 }

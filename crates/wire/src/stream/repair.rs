@@ -113,7 +113,7 @@ impl<P: AsRef<[u8]>> Stream<P> {
             // never lost, the epoch continues and its replay buffer is empty.
             (None, Some(_)) if self.epoch_check != EpochCheck::Verified => {
                 self.set_compares_epoch(true);
-                self.continue_repair(now);
+                self.request_more(now);
             }
             _ if self.compares_epoch() => {
                 self.begin_compared_epoch();
@@ -314,6 +314,11 @@ impl<P: AsRef<[u8]>> Stream<P> {
     fn continue_repair(&mut self, now: Instant) {
         self.drain();
         self.finish_if_caught_up();
+        self.request_more(now);
+    }
+
+    /// Sends the next request of a repair that has not ended, if it may send one.
+    fn request_more(&mut self, now: Instant) {
         if let Phase::Repairing(repair) = &self.phase {
             if repair.requests >= self.options.limits.requests_max {
                 self.give_up(now);
