@@ -50,8 +50,9 @@ impl<P: AsRef<[u8]>> Stream<P> {
         if is_step_back {
             // The next live message, or a replay, shows which epoch continues.
             self.record_lost_tail(None);
-        } else if sequence >= self.next {
-            // Its sequence number shows how many messages before it are lost.
+        } else if sequence >= self.next || matches!(self.epoch_check, EpochCheck::Imported(_)) {
+            // Its sequence number shows how many messages before it are lost. Below an imported position none is, or it is of another
+            // epoch, and the waiting messages show the gap.
             let repeats = self.options.replay == Replay::OnReconnect;
             self.lost_tail.take_if(|lost| !lost.remains_after(sequence, repeats));
         }

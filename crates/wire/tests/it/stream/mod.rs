@@ -154,6 +154,26 @@ fn an_empty_reply_is_no_proof_of_a_restart() {
 }
 
 #[test]
+fn messages_of_a_restarted_engine_end_the_doubt_of_a_loss_before_them() {
+    let mut world = World::new(Replay::Unavailable, Start::Held, 100);
+    (0..11).for_each(|_| world.publish());
+    world.connect();
+    let position = world.true_position();
+    world.stream.tail_lost(None, world.now);
+    world.run();
+    // The engine restarts behind a forwarder, which keeps the connection.
+    (world.epoch, world.published) = (1, 0);
+    world.applied = (0..11).map(|sequence| (0, sequence)).collect();
+    world.stream.release(Some(position), world.now);
+    world.run();
+    (0..2).for_each(|_| world.publish());
+    (0..2).for_each(|_| world.deliver());
+    assert!(!world.is_exact(), "they may be late messages of the imported epoch");
+    world.pass_time();
+    assert_eq!((world.applied.as_slice(), world.is_exact()), (&[(1, 0), (1, 1)][..], true));
+}
+
+#[test]
 fn a_connection_that_begins_with_the_last_message_continues_the_epoch() {
     let mut world = World::new(Replay::OnReconnect, Start::Immediate, 100);
     world.connect();
