@@ -25,21 +25,28 @@ have blocks of 16 tokens.
 
 /// What bounds the service's rows.
 const SERVICE_BOUNDS: &str = "\
-What bounds these rows, by profiles of commit 25dbdd3 (service, engines and client share two cores, so each takes from the others):
+The processors decide the times, less so the ratios: with commit c032c9fc, on another machine of the same kind, the burst took 4.48 s
+(Dynamo's service 6.03 s), 64-block events 3.11 M blocks/s (0.92), 8,192 tokens 128 us (382), 131,072 tokens 1,982 us (5,277) and `after`
+a cursor 52.5 us.
+
+What bounds these rows (service, engines and client share two cores, so each takes from the others; profiles of commit 878fe2b1 where no
+other commit is named):
 
 * **The floor of a request** is a `GET /health` on the same connection: 22 us while another process keeps both cores awake, 82 to
   100 us on the otherwise idle machine, whose virtual cores sleep between two messages. Dynamo's service pays the same. With cores
   awake, 8,192 tokens take 70 to 76 us as JSON and 34 to 47 us as `application/octet-stream`; a fifth of Dynamo's time is 48 us.
 * **131,072 tokens** take 740 to 1,100 us as JSON and 190 to 300 us as bytes: the goal is met with bytes. Of the service's processor
-  time 37% parse the list of tokens (eight digits at once, no branch for a digit), 27% are system calls, 3% hash blocks, 2% search
-  the index.
-* **Burst** (profile of commit 3b64b6d7): the service takes 1.8 us of a core for an event, 4.2 s in all: the decoders 35%, the writer
-  27%, the socket thread 20% and ZeroMQ's I/O thread 18%. Of both last ones the kernel takes half to clear the pages for 448 MB of
-  waiting messages: once where ZeroMQ receives them and once where they are queued. Publishing takes another 0.6 to 1.3 s of a core,
+  time 35% parse the list of tokens (eight digits at once, no branch for a digit), 34% are the kernel's, 4% copy, 5% hash blocks and
+  look them up. With 8,192 tokens they are 33%, 36%, 4% and 5%. What is left to gain in the service is less than the floor.
+* **Burst**: of the service's time the decoders take 39%, the writer 31%, the threads of the sockets 16% and the queries that await the
+  events 14%. Of the decoders' time a half decodes MessagePack and a sixth allocates; of the writer's a quarter waits for memory. With commit
+  3b64b6d7 the service took 1.8 us of a core for an event, 4.2 s in all. Of the sockets' time the kernel takes half to clear the pages for
+  448 MB of waiting messages: once where ZeroMQ receives them and once where they are queued. Publishing takes another 0.6 to 1.3 s of a core,
   and the kernel's copies between the sockets. A quarter of Dynamo's time is 1.2 s, in which two
   cores have 2.4 s: publishing, receiving and one copy of the messages take that alone.
 * **Block events**: engines publish in the client's process. Of the cores' time the engines take a quarter, the decoders a
-  quarter (half of it decoding MessagePack, a seventh allocating), the writer a fifth and ZeroMQ's sockets a twentieth. A service that
+  quarter (half of it decoding MessagePack, a seventh allocating), the writer a fifth (a seventh of it clearing pages, another waiting for memory)
+  and ZeroMQ's sockets a twentieth (commit 25dbdd3; in the profile of 878fe2b1 decoders take 37% and the writer 32% of the service's time). A service that
   took no time at all would reach about three times the rate.
 * **Allocator**: mimalloc in `serve` was measured in two rounds each: 3.7 and 3.9 M block changes a second instead of 5.3, and no
   faster query. Decoders allocate what writers free. The program uses the system's allocator.
