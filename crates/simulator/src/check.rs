@@ -333,5 +333,5 @@ fn is_between(depths: Depths, least: Depths, [before, after]: [Depths; 2]) -> bo
 }
 
 fn metrics_text(service: &Service) -> String {
-    service.indexer.metrics_text(TextFormat::accepted_by(""))
+    service.indexer.metrics_text(TextFormat::Classic)
 }

@@ -9,6 +9,7 @@ use axum::extract::State;
 use axum::http::HeaderMap;
 use axum::http::header::{ACCEPT, CONTENT_TYPE};
 use axum::response::IntoResponse;
+use flash_indexer_admission::accepted_weight;
 use flash_indexer_api::{Readiness, ReadyStatus, Success};
 use flash_indexer_discovery::CONNECT_PATIENCE;
 use flash_indexer_telemetry::metrics::TextFormat;
@@ -111,12 +112,37 @@ fn catching_up(api: &Api) -> Option<String> {
     }
 }
 
+/// The format of metrics for a request: OpenMetrics if the client accepts it at least as much as plain text.
+fn accepted_format(headers: &HeaderMap) -> TextFormat {
+    let weight = |name| accepted_weight(headers, &ACCEPT, name).unwrap_or_default();
+    let open_metrics = weight("application/openmetrics-text");
+    let is_preferred = open_metrics > 0.0 && open_metrics >= weight("text/plain");
+    if is_preferred { TextFormat::OpenMetrics } else { TextFormat::Classic }
+}
+
 /// `GET /metrics`: in OpenMetrics for clients that accept it, else in the classic text format.
 pub(super) async fn metrics(State(api): State<Arc<Api>>, headers: HeaderMap) -> Result<impl IntoResponse, ApiError> {
-    let accept = headers.get_all(ACCEPT).iter().filter_map(|accept| accept.to_str().ok());
-    let format = TextFormat::accepted_by(&accept.collect::<Vec<_>>().join(","));
+    let format = accepted_format(&headers);
     let indexer = Arc::clone(&api.indexer);
     // An index may wait for its writer before it reports its size.
     let text = blocking(move || indexer.metrics_text(format)).await?;
     Ok(([(CONTENT_TYPE, format.content_type())], text))
+}
+
+#[cfg(test)]
+mod tests {
+    use axum::http::HeaderValue;
+
+    use super::*;
+
+    #[test]
+    fn openmetrics_is_sent_only_to_clients_that_prefer_it() {
+        let format = |accept| accepted_format(&[(ACCEPT, HeaderValue::from_static(accept))].into_iter().collect());
+        assert_eq!(accepted_format(&HeaderMap::new()), TextFormat::Classic);
+        assert_eq!(format("text/plain;version=0.0.4, */*"), TextFormat::Classic);
+        assert_eq!(format("application/openmetrics-text;q=0, text/plain"), TextFormat::Classic);
+        assert_eq!(format("application/openmetrics-text;q=0.2, text/plain;q=0.5"), TextFormat::Classic);
+        let prometheus = "application/openmetrics-text;version=1.0.0;q=0.5,text/plain;version=0.0.4;q=0.3";
+        assert_eq!(format(prometheus), TextFormat::OpenMetrics);
+    }
 }

@@ -12,11 +12,6 @@ pub enum TextFormat {
 }
 
 impl TextFormat {
-    /// The format for a request with this `Accept` header.
-    pub fn accepted_by(accept: &str) -> Self {
-        if accept.contains("application/openmetrics-text") { Self::OpenMetrics } else { Self::Classic }
-    }
-
     /// The format's `Content-Type`.
     pub const fn content_type(self) -> &'static str {
         match self {
@@ -88,13 +83,5 @@ mod tests {
             # HELP c_info C.\n# TYPE c_info gauge\nc_info{v=\"1\"} 1\n";
         assert_eq!(TextFormat::Classic.finish(metrics.to_owned()), expected);
         assert_eq!(TextFormat::OpenMetrics.finish(metrics.to_owned()), format!("{metrics}# EOF\n"));
-    }
-
-    #[test]
-    fn openmetrics_is_sent_only_to_clients_that_accept_it() {
-        assert_eq!(TextFormat::accepted_by(""), TextFormat::Classic);
-        assert_eq!(TextFormat::accepted_by("text/plain;version=0.0.4, */*"), TextFormat::Classic);
-        let prometheus = "application/openmetrics-text;version=1.0.0;q=0.5,text/plain;version=0.0.4;q=0.3";
-        assert_eq!(TextFormat::accepted_by(prometheus), TextFormat::OpenMetrics);
     }
 }
