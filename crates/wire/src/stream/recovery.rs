@@ -71,6 +71,10 @@ impl<P: AsRef<[u8]>> Stream<P> {
             // The last waiting messages were dropped.
             self.record_loss_before(self.live_floor);
         }
+        if self.history == History::Unneeded {
+            // Repairs are paused since one of an earlier epoch was given up, so none of this epoch is.
+            self.plan_history(now);
+        }
     }
 
     /// Records the undelivered messages before `first` as lost.

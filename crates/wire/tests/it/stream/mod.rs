@@ -87,6 +87,28 @@ fn messages_that_a_silent_endpoint_did_not_replay_come_with_the_whole_history_la
 }
 
 #[test]
+fn messages_lost_in_the_pause_after_a_repair_of_an_earlier_epoch_come_with_the_whole_history_later() {
+    let mut world = World::new(Replay::Available, Start::Immediate, 100);
+    world.connect();
+    world.reply(u64::MAX);
+    (0..2).for_each(|_| world.publish());
+    (0..2).for_each(|_| world.deliver());
+    world.restart();
+    world.publish();
+    world.connect();
+    while world.is_repairing() {
+        world.pass_time();
+    }
+    world.publish();
+    world.deliver();
+    assert_eq!(degraded(world.trust), Some(Degraded::StartUnknown { missed: 1 }));
+    world.pass_time();
+    assert_eq!(world.request.map(|(_, from)| from), Some(0), "the whole history is requested");
+    world.reply(u64::MAX);
+    assert_eq!((world.applied.clone(), world.is_exact()), (world.whole_epoch(), true));
+}
+
+#[test]
 fn an_incomplete_reply_with_the_history_is_continued() {
     let mut world = degraded_by_silence(100);
     world.pass_time();
