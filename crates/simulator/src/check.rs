@@ -193,7 +193,7 @@ impl World {
         for (number, service) in self.services.iter().enumerate() {
             let text = metrics_text(service);
             let has_reached = |limit| Service::metric(&text, "limit_reached_total", limit) > 0;
-            if service.has_imported || has_reached("waiting_messages") || has_reached("tenant_held_blocks") {
+            if has_reached("waiting_messages") || has_reached("tenant_held_blocks") {
                 continue;
             }
             let has_dropped_ranks = has_reached("moved_blocks");

@@ -117,7 +117,7 @@ impl<P: AsRef<[u8]>> Stream<P> {
         self.epoch_check = EpochCheck::Verified;
         self.earlier_cursor = None;
         self.epoch += 1;
-        self.history = History::Unneeded;
+        (self.history, self.has_inexact_rank) = (History::Unneeded, false);
         self.forget_losses_of_earlier_connections();
         if !self.has_live {
             // The floor belongs to the previous epoch: live messages of the new one count from zero.
