@@ -186,26 +186,27 @@ impl World {
     }
 
     /// Ranks that must be exact again without a clear: their engines can replay all messages. A reply that seemed to lack the first
-    /// one ended the requests.
+    /// one ended the requests, also if its repair was interrupted and is not counted. A rank above 4,096 blocks is dropped for good
+    /// if a rank with the same sequence hashes has other content for one that it stores.
     pub(crate) fn must_be_exact(&self) -> Vec<(usize, RankId)> {
         let mut ranks = Vec::new();
         for (number, service) in self.services.iter().enumerate() {
             let text = metrics_text(service);
-            let truncated = [
-                Service::metric(&text, "replays_total", "truncated"),
-                Service::metric(&text, "limit_reached_total", "waiting_messages"),
-                Service::metric(&text, "limit_reached_total", "tenant_held_blocks"),
-            ];
-            if service.has_imported || truncated.iter().any(|&count| count > 0) {
+            let has_reached = |limit| Service::metric(&text, "limit_reached_total", limit) > 0;
+            if has_reached("waiting_messages") || has_reached("tenant_held_blocks") {
                 continue;
             }
+            let has_dropped_ranks = has_reached("moved_blocks");
             let links = service.links.lock();
             for (rank, &engine) in &service.registered {
                 let (state, known) = (&self.engines[engine], &links[engine].known);
                 let is_whole = state.spec.has_replay && state.replayable(0).start == 0;
                 let is_damaged = state.epochs.iter().any(|epoch| epoch.is_tainted) || known.has_panicked;
-                if is_whole && !is_damaged && !service.ignored.contains(&engine) && !state.current().messages.is_empty()
-                {
+                let is_truncated = known.truncated_epoch == Some(state.epoch());
+                let shares_hashes = state.spec.has_fixed_hashes || state.spec.dp_ranks.len() > 1;
+                let may_be_dropped = has_dropped_ranks && shares_hashes;
+                let is_excepted = is_damaged || is_truncated || may_be_dropped || service.ignored.contains(&engine);
+                if is_whole && !is_excepted && !state.current().messages.is_empty() {
                     ranks.push((number, rank.clone()));
                 }
             }

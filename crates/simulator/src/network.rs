@@ -99,6 +99,8 @@ pub(crate) struct ReceivedMessages {
     pub(crate) has_corrupt: bool,
     /// Whether parts of replies may be queued.
     pub(crate) has_queued_replies: bool,
+    /// Newest epoch of which a reply began above the requested number: the service takes the messages before it for gone.
+    pub(crate) truncated_epoch: Option<usize>,
 }
 
 impl ReceivedMessages {
@@ -145,6 +147,8 @@ pub(crate) struct Link {
     socket: VecDeque<SentMessage>,
     events: Vec<ConnectionEvent>,
     pub(crate) request: Option<Request>,
+    /// The last request, until a message of its reply is read.
+    unanswered: Option<Request>,
     /// Parts of the reply on their way, with the number of their request.
     reply: VecDeque<(u32, Reply)>,
     /// Parts of the reply that the service can read.
@@ -446,6 +450,7 @@ impl SocketSteps {
                 if let Some(link) = links.iter_mut().find_map(|link| link.of_listener(listener)) {
                     link.cancel();
                     link.request = Some(Request { attempt, from });
+                    link.unanswered = link.request;
                     if from == 0 {
                         link.known.start_over();
                     }
@@ -478,6 +483,10 @@ impl Link {
         for (_, part) in &parts {
             if let Reply::Message(sent) = part {
                 self.known.epoch = self.known.epoch.max(Some(sent.epoch));
+                let answered = self.unanswered.take_if(|request| request.attempt == attempt);
+                if answered.is_some_and(|request| request.from < sent.sequence) {
+                    self.known.truncated_epoch = self.known.truncated_epoch.max(Some(sent.epoch));
+                }
             }
         }
         let messages = parts.iter().map(|(_, part)| part.frames()).collect();

@@ -9,9 +9,9 @@ use super::{EpochCheck, Stream};
 /// Whether the whole history of a stream is to be requested.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum History {
-    /// No repair was given up in this epoch, as far as the state has not been rebuilt since.
+    /// No repair was given up in this epoch, and none left out in a pause, as far as the state has not been rebuilt since.
     Unneeded,
-    /// A repair was given up. If messages are lost then, the history is requested at this time.
+    /// A repair was given up or left out. If messages are lost then, the history is requested at this time.
     RequestedAt(Instant),
     /// The publisher's replay buffer no longer has the first message of this epoch.
     Gone,
@@ -21,9 +21,20 @@ impl<P: AsRef<[u8]>> Stream<P> {
     /// Time of the next request for the whole history, if messages are lost that it may return.
     pub(super) fn history_due_at(&self) -> Option<Instant> {
         match self.history {
-            History::RequestedAt(at) if self.loss.is_some() && self.epoch_check == EpochCheck::Verified => Some(at),
+            History::RequestedAt(at) if self.is_inexact() && self.epoch_check == EpochCheck::Verified => Some(at),
             _ => None,
         }
+    }
+
+    fn is_inexact(&self) -> bool {
+        self.loss.is_some() || self.has_inexact_rank
+    }
+
+    /// Lets the whole history be requested after a pause: the state of a rank lacks changes, although the stream delivered every
+    /// message after it.
+    pub fn record_inexact_rank(&mut self, now: Instant) {
+        self.has_inexact_rank = true;
+        self.plan_history(now);
     }
 
     /// Lets the whole history be requested after a pause, if messages are lost then.
@@ -53,7 +64,7 @@ impl<P: AsRef<[u8]>> Stream<P> {
         } else {
             self.record_cleared();
         }
-        self.history = History::Unneeded;
+        (self.history, self.has_inexact_rank) = (History::Unneeded, false);
         self.cursor = None;
         self.delivered.clear();
         self.next = 0;

@@ -39,7 +39,8 @@
 //! * A live number below the last one of the same connection is of an engine that restarted behind a forwarder, or of a
 //!   message that arrived late. The stream is not exact until a replay or the next live message shows which.
 //! * A loss degrades the stream until the publisher restarts, or until its whole history is replayed: after a repair that was
-//!   given up, all messages from zero on are requested again and again. Nothing is cleared before a reply begins with message 0.
+//!   given up or left out, all messages from zero on are requested again and again. Nothing is cleared before a reply begins with message 0.
+//!   The same holds for a stream of which the imported state of a rank lacks changes ([`Stream::record_inexact_rank`]).
 //!   The derived state is kept if few messages are lost and the epoch is verified; otherwise it is cleared.
 
 mod action;
@@ -106,6 +107,8 @@ pub struct Stream<P> {
     /// Earliest time of the next repair.
     repairs_paused_until: Option<Instant>,
     history: History,
+    /// Whether the imported state of a rank lacks changes.
+    has_inexact_rank: bool,
     attempts: u32,
     /// Cursor of an earlier listener of this publisher, until it is compared: shows whether its epoch continues.
     earlier_cursor: Option<Cursor>,
@@ -169,6 +172,7 @@ impl<P: AsRef<[u8]>> Stream<P> {
             has_live: false,
             repairs_paused_until: None,
             history: History::Unneeded,
+            has_inexact_rank: false,
             attempts: 0,
             earlier_cursor: None,
         }

@@ -71,6 +71,10 @@ impl<P: AsRef<[u8]>> Stream<P> {
             // The last waiting messages were dropped.
             self.record_loss_before(self.live_floor);
         }
+        if self.history == History::Unneeded {
+            // Repairs are paused since one of an earlier epoch was given up, so none of this epoch is.
+            self.plan_history(now);
+        }
     }
 
     /// Records the undelivered messages before `first` as lost.
@@ -113,7 +117,7 @@ impl<P: AsRef<[u8]>> Stream<P> {
         self.epoch_check = EpochCheck::Verified;
         self.earlier_cursor = None;
         self.epoch += 1;
-        self.history = History::Unneeded;
+        (self.history, self.has_inexact_rank) = (History::Unneeded, false);
         self.forget_losses_of_earlier_connections();
         if !self.has_live {
             // The floor belongs to the previous epoch: live messages of the new one count from zero.

@@ -87,6 +87,47 @@ fn messages_that_a_silent_endpoint_did_not_replay_come_with_the_whole_history_la
 }
 
 #[test]
+fn messages_lost_in_the_pause_after_a_repair_of_an_earlier_epoch_come_with_the_whole_history_later() {
+    let mut world = World::new(Replay::Available, Start::Immediate, 100);
+    world.connect();
+    world.reply(u64::MAX);
+    (0..2).for_each(|_| world.publish());
+    (0..2).for_each(|_| world.deliver());
+    world.restart();
+    world.publish();
+    world.connect();
+    while world.is_repairing() {
+        world.pass_time();
+    }
+    world.publish();
+    world.deliver();
+    assert_eq!(degraded(world.trust), Some(Degraded::StartUnknown { missed: 1 }));
+    world.pass_time();
+    assert_eq!(world.request.map(|(_, from)| from), Some(0), "the whole history is requested");
+    world.reply(u64::MAX);
+    assert_eq!((world.applied.clone(), world.is_exact()), (world.whole_epoch(), true));
+}
+
+#[test]
+fn the_whole_history_is_requested_for_an_imported_rank_that_lacks_changes() {
+    let mut world = World::new(Replay::Available, Start::Held, 100);
+    world.connect();
+    (0..3).for_each(|_| world.publish());
+    (0..3).for_each(|_| world.deliver());
+    world.applied = vec![(0, 0), (0, 1)];
+    let cursor = Some(Cursor::new(1, &payload(0, 1)));
+    world.stream.release(Some(StreamPosition { cursor, epoch: 1, trust: StreamTrust::Exact }), world.now);
+    world.stream.record_inexact_rank(world.now);
+    world.run();
+    assert_eq!((world.applied.clone(), world.request), (world.whole_epoch(), None), "the stream itself lacks nothing");
+    world.pass_time();
+    assert_eq!(world.request.map(|(_, from)| from), Some(0), "the whole history is requested");
+    world.reply(u64::MAX);
+    assert_eq!((world.cleared.as_slice(), world.is_exact()), (&[ClearReason::Replayed][..], true));
+    assert_eq!((world.applied.clone(), world.stream.wakes_at()), (world.whole_epoch(), None), "it is requested once");
+}
+
+#[test]
 fn an_incomplete_reply_with_the_history_is_continued() {
     let mut world = degraded_by_silence(100);
     world.pass_time();
