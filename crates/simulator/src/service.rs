@@ -459,6 +459,15 @@ struct DumpLoader {
     refused: Vec<usize>,
 }
 
+impl DumpLoader {
+    /// Whether a rank is registered at another address of the same engine.
+    fn has_moved(&self, rank: &RankId, endpoint: &str) -> bool {
+        let owned = self.indexer.owned_ranks();
+        let registered = owned.get(rank).map(|owned| owned.registration.options.endpoint.as_str());
+        registered.is_some_and(|known| known != endpoint && engine_at(known) == engine_at(endpoint))
+    }
+}
+
 impl DumpSink for DumpLoader {
     fn rank(&mut self, record: RankRecord) -> Result<(), Rejection> {
         if let Some(engine) = &record.engine {
@@ -472,14 +481,23 @@ impl DumpSink for DumpLoader {
             registration.options.replay_endpoint = engine.replay_endpoint.clone();
             let rank = registration.rank_id();
             let number = engine_at(&engine.endpoint);
-            let registered = self.indexer.register_from_peer(registration, Owner::recovered(engine.source.as_deref()));
-            if let Err(RegistrationError::Tenant(_)) = registered {
-                self.refused.push(number);
-            } else if registered.map_err(|error| Rejection(error.to_string()))? == RegistrationOutcome::New {
-                self.registered.insert(rank.clone(), number);
-                if self.indexer.is_held(&rank) {
-                    self.held.insert(rank.clone());
-                    self.restore.hold(rank);
+            match self.indexer.register_from_peer(registration, Owner::recovered(engine.source.as_deref())) {
+                Ok(RegistrationOutcome::New) => {
+                    self.registered.insert(rank.clone(), number);
+                    if self.indexer.is_held(&rank) {
+                        self.held.insert(rank.clone());
+                        self.restore.hold(rank);
+                    }
+                }
+                Ok(RegistrationOutcome::Already) => {}
+                Err(error) => {
+                    match &error {
+                        RegistrationError::Tenant(_) => self.refused.push(number),
+                        // The engine moved after an earlier dump, which was cut off, had registered the rank.
+                        RegistrationError::Rank { .. } if self.has_moved(&rank, &engine.endpoint) => {}
+                        other => return Err(Rejection(other.to_string())),
+                    }
+                    self.restore.skip_refused(&rank, &error)?;
                 }
             }
         }
