@@ -190,6 +190,10 @@ impl Service {
     pub(crate) fn register(&mut self, number: usize, spec: &EngineSpec) {
         for registration in registrations(number, spec) {
             let rank = registration.rank_id();
+            // Its stream may have named it since the last check: the release of another rank applies messages.
+            if self.partly_registered.contains(&number) && reports(self).contains_key(&rank) {
+                self.registered.entry(rank.clone()).or_insert(number);
+            }
             let is_new = !self.registered.contains_key(&rank);
             let shares_stream = self.registered.values().any(|&engine| engine == number);
             let refuses = self.refuses_ranks();
