@@ -11,7 +11,7 @@ use flash_indexer_api::Worker;
 use flash_indexer_core::DpRank;
 use flash_indexer_core::hashing::BlockSize;
 use flash_indexer_credentials::ClientCredentials;
-use flash_indexer_registry::{Indexer, Restore, RestoredRank};
+use flash_indexer_registry::{Indexer, RegistrationError, Restore, RestoredRank};
 use flash_indexer_snapshot::{DumpEntry, DumpError, DumpSink, DumpSummary, RankName, RankRecord, Rejection, read_dump};
 use flash_indexer_telemetry::supervision::{ThreadKind, Watch};
 use flash_indexer_types::{
@@ -210,7 +210,8 @@ impl Recovery {
                     // A second reader would take its events away from the peer.
                     pulled.insert((registration.model, registration.instance));
                 } else {
-                    self.hold(registration, owner);
+                    // The record in the dump is refused again, unless there is room by then.
+                    let _ = self.hold(registration, owner);
                 }
             }
         }
@@ -238,22 +239,22 @@ impl Recovery {
         Ok((loader.restore.commit(), summary))
     }
 
-    /// Registers a rank and holds its stream. Returns none if the rank is registered already, or is rejected.
-    fn hold(&mut self, registration: Registration, owner: Owner) -> Option<RankId> {
+    /// Registers a rank and holds its stream. Returns none if the rank is registered already.
+    fn hold(&mut self, registration: Registration, owner: Owner) -> Result<Option<RankId>, RegistrationError> {
         let rank = registration.rank_id();
         if self.held.contains(&rank) && !self.indexer.is_held(&rank) {
             // It was unregistered since recovery began.
-            return None;
+            return Ok(None);
         }
         match self.indexer.register_from_peer(registration, owner) {
             Ok(RegistrationOutcome::New) if self.indexer.is_held(&rank) => {
                 self.held.insert(rank.clone());
-                Some(rank)
+                Ok(Some(rank))
             }
-            Ok(RegistrationOutcome::New | RegistrationOutcome::Already) => None,
+            Ok(RegistrationOutcome::New | RegistrationOutcome::Already) => Ok(None),
             Err(error) => {
-                log_rank!(warn, rank, %error, "failed to register a rank of the recovery source");
-                None
+                log_rank!(warn, rank, %error, "failed to register a rank of the recovery source; its blocks are not restored");
+                Err(error)
             }
         }
     }
@@ -340,10 +341,12 @@ impl DumpSink for DumpLoader<'_> {
         if self.pulled.contains(&(record.key(), record.instance_id.clone())) {
             return Ok(());
         }
-        if let Some((registration, owner)) = registration(&record)
-            && let Some(rank) = self.recovery.hold(registration, owner)
-        {
-            self.restore.hold(rank);
+        if let Some((registration, owner)) = registration(&record) {
+            let rank = registration.rank_id();
+            match self.recovery.hold(registration, owner) {
+                Ok(held) => held.into_iter().for_each(|rank| self.restore.hold(rank)),
+                Err(error) => self.restore.skip_refused(&rank, &error)?,
+            }
         }
         if self.is_unverifiable(&record)
             && let Some(stream) = &mut record.stream

@@ -341,6 +341,15 @@ impl Model {
         self.instances.read().get(instance).map(|instance| instance.worker)
     }
 
+    /// Whether the index may have a rank that is not listed: it was restored from a dump, and not unregistered.
+    pub(crate) fn is_restored(&self, instance: &InstanceId, rank: WorkerRank) -> bool {
+        let instances = self.instances.read();
+        instances.get(instance).is_some_and(|known| {
+            let mut unregistered = known.removals.iter().chain(&known.unregistered);
+            known.worker == rank.worker && unregistered.all(|&(_, dp_rank)| dp_rank != rank.dp_rank)
+        })
+    }
+
     /// Trust in a rank that is registered or holds blocks.
     pub(crate) fn trust(&self, instance: &InstanceId, dp_rank: DpRank) -> Option<Trust> {
         let instances = self.instances.read();

@@ -190,6 +190,10 @@ impl Service {
     pub(crate) fn register(&mut self, number: usize, spec: &EngineSpec) {
         for registration in registrations(number, spec) {
             let rank = registration.rank_id();
+            // Its stream may have named it since the last check: the release of another rank applies messages.
+            if self.partly_registered.contains(&number) && reports(self).contains_key(&rank) {
+                self.registered.entry(rank.clone()).or_insert(number);
+            }
             let is_new = !self.registered.contains_key(&rank);
             let shares_stream = self.registered.values().any(|&engine| engine == number);
             let refuses = self.refuses_ranks();
@@ -459,6 +463,15 @@ struct DumpLoader {
     refused: Vec<usize>,
 }
 
+impl DumpLoader {
+    /// Whether a rank is registered at another address of the same engine.
+    fn has_moved(&self, rank: &RankId, endpoint: &str) -> bool {
+        let owned = self.indexer.owned_ranks();
+        let registered = owned.get(rank).map(|owned| owned.registration.options.endpoint.as_str());
+        registered.is_some_and(|known| known != endpoint && engine_at(known) == engine_at(endpoint))
+    }
+}
+
 impl DumpSink for DumpLoader {
     fn rank(&mut self, record: RankRecord) -> Result<(), Rejection> {
         if let Some(engine) = &record.engine {
@@ -472,14 +485,23 @@ impl DumpSink for DumpLoader {
             registration.options.replay_endpoint = engine.replay_endpoint.clone();
             let rank = registration.rank_id();
             let number = engine_at(&engine.endpoint);
-            let registered = self.indexer.register_from_peer(registration, Owner::recovered(engine.source.as_deref()));
-            if let Err(RegistrationError::Tenant(_)) = registered {
-                self.refused.push(number);
-            } else if registered.map_err(|error| Rejection(error.to_string()))? == RegistrationOutcome::New {
-                self.registered.insert(rank.clone(), number);
-                if self.indexer.is_held(&rank) {
-                    self.held.insert(rank.clone());
-                    self.restore.hold(rank);
+            match self.indexer.register_from_peer(registration, Owner::recovered(engine.source.as_deref())) {
+                Ok(RegistrationOutcome::New) => {
+                    self.registered.insert(rank.clone(), number);
+                    if self.indexer.is_held(&rank) {
+                        self.held.insert(rank.clone());
+                        self.restore.hold(rank);
+                    }
+                }
+                Ok(RegistrationOutcome::Already) => {}
+                Err(error) => {
+                    match &error {
+                        RegistrationError::Tenant(_) => self.refused.push(number),
+                        // The engine moved after an earlier dump, which was cut off, had registered the rank.
+                        RegistrationError::Rank { .. } if self.has_moved(&rank, &engine.endpoint) => {}
+                        other => return Err(Rejection(other.to_string())),
+                    }
+                    self.restore.skip_refused(&rank, &error)?;
                 }
             }
         }

@@ -85,15 +85,15 @@ impl Indexer {
     /// Dumps the ranks of a model, one at a time. Each dump is consistent and has the position in the rank's stream at
     /// which it is valid. One dump is in memory at a time.
     pub fn dump(&self, key: &ModelKey) -> impl Iterator<Item = RankDump> + use<'_> {
-        self.dump_instance(key, None)
+        self.dump_instance(key, None).map(|(dump, _)| dump)
     }
 
-    /// [`Indexer::dump`] of one instance or of all.
+    /// [`Indexer::dump`] of one instance or of all, with the listener of each rank.
     pub(super) fn dump_instance<'i>(
         &'i self,
         key: &ModelKey,
         instance: Option<&InstanceId>,
-    ) -> impl Iterator<Item = RankDump> + use<'i> {
+    ) -> impl Iterator<Item = (RankDump, Option<Arc<Listener>>)> + use<'i> {
         let model = self.find_model(key);
         let mut ranks = model.as_ref().map(|model| model.ranks()).unwrap_or_default();
         ranks.retain(|(of, _)| instance.is_none_or(|wanted| wanted == of));
@@ -103,24 +103,47 @@ impl Indexer {
                 listed.entry(listener.id).or_default().insert(rank.dp_rank);
             }
         }
-        ranks
-            .into_iter()
-            .filter_map(move |(instance, rank)| Some(self.dump_rank(model.as_ref()?, instance, rank, &listed)))
+        ranks.into_iter().filter_map(move |(instance, rank)| self.dump_rank(model.as_ref()?, &instance, rank, &listed))
     }
 
-    /// Dumps one rank. `listed` are the ranks of each listener in the dump.
+    /// Dumps one rank, with its listener. `listed` are the ranks of each listener in the dump. None if the rank was unregistered
+    /// meanwhile: without its registration, a replica would restore it as one that is known from a dump alone.
     fn dump_rank(
         &self,
         model: &Arc<Model>,
-        instance: InstanceId,
+        instance: &InstanceId,
         rank: WorkerRank,
         listed: &BTreeMap<u64, BTreeSet<DpRank>>,
+    ) -> Option<(RankDump, Option<Arc<Listener>>)> {
+        let restored = || dump_of_index(model, instance, rank);
+        let holds_blocks = |dump: &RankDump| !dump.events.is_empty() || !dump.secondary.is_empty();
+        loop {
+            let listener = model.listener(instance, rank.dp_rank);
+            let dump = match &listener {
+                Some(listener) => Some(self.dump_listed(model, listener, rank.dp_rank, listed)),
+                None => model.is_restored(instance, rank).then(restored).filter(holds_blocks),
+            };
+            // A stream that the rank left while it was read has a position, and none of the rank's blocks.
+            let id = |listener: &Option<Arc<Listener>>| listener.as_ref().map(|listener| listener.id);
+            if id(&model.listener(instance, rank.dp_rank)) == id(&listener) {
+                return Some((dump?, listener));
+            }
+        }
+    }
+
+    /// Dumps one rank of a stream.
+    fn dump_listed(
+        &self,
+        model: &Arc<Model>,
+        listener: &Arc<Listener>,
+        dp_rank: DpRank,
+        listed: &BTreeMap<u64, BTreeSet<DpRank>>,
     ) -> RankDump {
-        let dp_rank = rank.dp_rank;
-        if !model.has_events(&instance, dp_rank) {
+        let instance = &listener.instance;
+        if !listener.options.has_events() {
             // The registration alone: times to live do not outlive the process.
             return RankDump {
-                instance,
+                instance: instance.clone(),
                 dp_rank,
                 position: None,
                 events: Vec::new(),
@@ -130,45 +153,30 @@ impl Indexer {
                 contents: None,
             };
         }
-        let read = model.listener(&instance, dp_rank).and_then(|listener| {
-            let model = Arc::clone(model);
-            // The instance may have been registered again since the ranks were listed, under another worker.
-            let rank = WorkerRank { worker: listener.worker, dp_rank };
-            let mut read_part = in_parts(Arc::clone(&model), reading_of(&model, rank).with_kept());
-            let read = self.read(&listener, dp_rank, (ReadAt::Now, DecoderStateDetail::Full), None, move || {
-                Some((read_part()?, model.is_partial(rank)))
-            });
-            read.map(|read| (listener.id, read))
+        let rank = WorkerRank { worker: listener.worker, dp_rank };
+        let of_part = Arc::clone(model);
+        let mut read_part = in_parts(Arc::clone(model), reading_of(model, rank).with_kept());
+        let read = self.read(listener, dp_rank, (ReadAt::Now, DecoderStateDetail::Full), None, move || {
+            Some((read_part()?, of_part.is_partial(rank)))
         });
-        match read {
-            Some((listener_id, (ResumePoint { mut position, named_ranks, decoder_state }, (reading, is_partial)))) => {
-                RankDump {
-                    dp_rank,
-                    position: Some({
-                        // A rank that was named after the ranks were listed, is unregistered here, or belongs to another stream.
-                        let is_listed = listed.get(&listener_id).is_some_and(|listed| named_ranks.is_subset(listed));
-                        position.unlisted_degraded |= !is_listed;
-                        // A reader must not take a partial dump for an exact one.
-                        if is_partial { position.degraded() } else { position }
-                    }),
-                    instance,
-                    secondary: reading.secondary_stores(),
-                    events: stored_events(reading.held.into_blocks_and_kept()),
-                    named_groups: decoder_state.groups,
-                    salts: decoder_state.block_state.salts.iter().map(|block| (block.sequence, block.salt)).collect(),
-                    contents: decoder_state.block_state.contents,
-                }
-            }
-            None => RankDump {
-                instance,
-                dp_rank,
-                position: None,
-                events: model.index().dump(rank),
-                secondary: model.index().secondary_stores(rank),
-                named_groups: Some(Vec::new()),
-                salts: KeyedMap::default(),
-                contents: None,
-            },
+        let Some((ResumePoint { mut position, named_ranks, decoder_state }, (reading, is_partial))) = read else {
+            return dump_of_index(model, instance, rank);
+        };
+        RankDump {
+            instance: instance.clone(),
+            dp_rank,
+            position: Some({
+                // A rank that was named after the ranks were listed, is unregistered here, or belongs to another stream.
+                let is_listed = listed.get(&listener.id).is_some_and(|listed| named_ranks.is_subset(listed));
+                position.unlisted_degraded |= !is_listed;
+                // A reader must not take a partial dump for an exact one.
+                if is_partial { position.degraded() } else { position }
+            }),
+            secondary: reading.secondary_stores(),
+            events: stored_events(reading.held.into_blocks_and_kept()),
+            named_groups: decoder_state.groups,
+            salts: decoder_state.block_state.salts.iter().map(|block| (block.sequence, block.salt)).collect(),
+            contents: decoder_state.block_state.contents,
         }
     }
 
@@ -184,5 +192,19 @@ impl Indexer {
             Some((instance, rank.dp_rank, point.position))
         });
         positions.collect()
+    }
+}
+
+/// Dumps one rank without its stream: it has no listener, or its decoder does not read it any more.
+fn dump_of_index(model: &Model, instance: &InstanceId, rank: WorkerRank) -> RankDump {
+    RankDump {
+        instance: instance.clone(),
+        dp_rank: rank.dp_rank,
+        position: None,
+        events: model.index().dump(rank),
+        secondary: model.index().secondary_stores(rank),
+        named_groups: Some(Vec::new()),
+        salts: KeyedMap::default(),
+        contents: None,
     }
 }

@@ -47,12 +47,12 @@ impl Indexer {
         instance: Option<&InstanceId>,
     ) -> impl Iterator<Item = (RankRecord, RankDump)> + use<'i> {
         let model = self.find_model(key);
-        self.dump_instance(key, instance).filter_map(move |rank| {
+        self.dump_instance(key, instance).filter_map(move |(rank, listener)| {
             let model = model.as_ref()?;
             let groups =
                 rank.named_groups.as_ref().map(|named| GroupRecord::all(model.block_size, named, &rank.secondary));
             let of = (&rank.instance, rank.dp_rank);
-            let mut record = record(model, of, rank.position, (Tally::default(), groups));
+            let mut record = record(model, of, listener.as_deref(), rank.position, (Tally::default(), groups));
             if let Some(engine) = &mut record.engine {
                 let of = RankId { model: model.key.clone(), instance: rank.instance.clone(), dp_rank: rank.dp_rank };
                 engine.source = self.owners.source(&of);
@@ -86,7 +86,7 @@ impl Indexer {
         let groups =
             decoder_state.groups.map(|named| GroupRecord::all(model.block_size, &named, &reading.secondary_stores()));
         let holds = tally(&reading.held.into_blocks());
-        Ok(record(&model, (&rank.instance, rank.dp_rank), Some(position), (holds, groups)))
+        Ok(record(&model, (&rank.instance, rank.dp_rank), Some(&listener), Some(position), (holds, groups)))
     }
 }
 
@@ -103,17 +103,17 @@ fn tally(held: &[HeldBlock]) -> Tally {
 fn record(
     model: &Model,
     (instance, dp_rank): (&InstanceId, DpRank),
+    listener: Option<&Listener>,
     position: Option<Position>,
     (holds, groups): (Tally, Option<Vec<GroupRecord>>),
 ) -> RankRecord {
-    let listener = model.listener(instance, dp_rank);
     RankRecord {
         model_name: model.key.model_name.clone(),
         tenant_id: model.key.tenant_id.clone(),
         block_size: model.block_size.tokens(),
         instance_id: instance.clone(),
         dp_rank: dp_rank.0,
-        engine: listener.map(|listener| engine_record(&listener)),
+        engine: listener.map(engine_record),
         stream: position.map(stream_record),
         windows: model.windows.in_use().map(Into::into).collect(),
         holds,
@@ -140,4 +140,32 @@ fn engine_record(listener: &Listener) -> EngineRecord {
 fn stream_record(position: Position) -> StreamRecord {
     let Position { cursor, epoch, trust, unlisted_degraded } = position;
     StreamRecord { cursor: cursor.map(Into::into), epoch, trust, unlisted_degraded }
+}
+
+#[cfg(test)]
+mod tests {
+    use flash_indexer_types::Registration;
+
+    use super::*;
+    use crate::IndexerOptions;
+
+    #[test]
+    fn a_rank_that_is_unregistered_while_a_dump_is_written_is_not_in_it() {
+        let indexer = Indexer::start(IndexerOptions::default()).expect("it starts");
+        let (key, size) = (ModelKey::new("m", None), BlockSize::new(1).expect("a size"));
+        for (instance, dp_rank) in [(1, 0), (1, 1), (2, 0)] {
+            let endpoint = format!("tcp://127.0.0.1:{instance}");
+            let registration = Registration::new(InstanceId::number(instance), key.clone(), endpoint, size);
+            let dp_rank = DpRank(dp_rank);
+            indexer.register(Registration { dp_rank, ..registration }).expect("it is registered");
+        }
+
+        let mut records = indexer.records(&key, None).map(|(record, _)| record);
+        let first = records.next().expect("the first rank");
+        assert!(first.engine.is_some() && first.stream.is_some(), "{first:?}");
+        indexer.unregister(&InstanceId::number(1), "m", None, Some(DpRank(1)));
+        indexer.unregister(&InstanceId::number(2), "m", None, None);
+        let others: Vec<_> = records.collect();
+        assert!(others.is_empty(), "{others:?}");
+    }
 }

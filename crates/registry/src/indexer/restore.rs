@@ -30,7 +30,7 @@ pub struct Restore {
 /// Destination of the blocks of one rank.
 enum RestoreTarget {
     Rank(RestoredRank),
-    /// The rank's own stream is applied already.
+    /// The rank's own stream is applied already, or its registration was refused.
     Skipped,
 }
 
@@ -50,6 +50,23 @@ impl Restore {
     /// Adds a rank whose stream is held.
     pub fn hold(&mut self, rank: RankId) {
         self.held.insert(rank);
+    }
+
+    /// Skips a rank of the dump whose registration was refused. Restored without a listener it would answer as of the dump for good.
+    /// Restored under another registration of the rank it would continue from a position in another stream.
+    ///
+    /// # Errors
+    ///
+    /// If no rank of its model can be registered: the dump does not fit the configuration.
+    pub fn skip_refused(&mut self, rank: &RankId, error: &RegistrationError) -> Result<(), Rejection> {
+        if let RegistrationError::BlockSize { .. }
+        | RegistrationError::Memory { .. }
+        | RegistrationError::TooMany { what: "models", .. } = error
+        {
+            return Err(Rejection(error.to_string()));
+        }
+        self.set_target(&rank.model, &rank.instance, rank.dp_rank, RestoreTarget::Skipped);
+        Ok(())
     }
 
     /// Keeps the restored blocks, and returns the state from which each stream continues.
@@ -86,19 +103,23 @@ impl Restore {
             Some(_) => None,
         };
         if let Some(target) = target {
-            let instances = self.targets.entry(key.clone()).or_default();
-            let replaced = instances.entry(instance.clone()).or_default().insert(dp_rank, target);
-            if let Some(RestoreTarget::Rank(orphan)) = replaced {
-                // An entry may have been applied after the blocks of the unregistered rank were removed.
-                let rank = RankId { model: key.clone(), instance: instance.clone(), dp_rank };
-                self.indexer.release_restored(&rank, Some(orphan));
-            }
+            self.set_target(key, instance, dp_rank, target);
         }
         let instances = self.targets.get_mut(key).and_then(|instances| instances.get_mut(instance)?.get_mut(&dp_rank));
         Ok(instances.and_then(|target| match target {
             RestoreTarget::Rank(restored) => Some(restored),
             RestoreTarget::Skipped => None,
         }))
+    }
+
+    fn set_target(&mut self, key: &ModelKey, instance: &InstanceId, dp_rank: DpRank, target: RestoreTarget) {
+        let instances = self.targets.entry(key.clone()).or_default();
+        let replaced = instances.entry(instance.clone()).or_default().insert(dp_rank, target);
+        if let Some(RestoreTarget::Rank(orphan)) = replaced {
+            // An entry may have been applied after the blocks of the unregistered rank were removed.
+            let rank = RankId { model: key.clone(), instance: instance.clone(), dp_rank };
+            self.indexer.release_restored(&rank, Some(orphan));
+        }
     }
 
     /// Ranks of an instance whose streams were held when the restore began.
@@ -302,7 +323,7 @@ impl Indexer {
 #[cfg(test)]
 mod tests {
     use flash_indexer_core::{Block, LocalHash, SequenceHash, SharedIndex, Tier};
-    use flash_indexer_snapshot::StoredBlocks;
+    use flash_indexer_snapshot::{KeptBlocks, StoredBlocks};
     use flash_indexer_types::Registration;
 
     use super::*;
@@ -340,5 +361,21 @@ mod tests {
         restore.entry(name, entry(2)).expect("skipped");
         assert_eq!(model.index().size(rank).blocks, 0);
         assert!(!restore.commit().contains_key(&id(DpRank(1))));
+    }
+
+    #[test]
+    fn a_refused_rank_is_not_restored_and_a_refused_model_rejects_the_dump() {
+        let indexer = Arc::new(Indexer::start(IndexerOptions::default()).expect("it starts"));
+        let (key, size) = (ModelKey::new("m", None), BlockSize::new(1).expect("a size"));
+        let rank = RankId { model: key.clone(), instance: InstanceId::number(1), dp_rank: DpRank(0) };
+        let mut restore = Restore::new(Arc::clone(&indexer), BTreeSet::new());
+        let model_refused = RegistrationError::BlockSize { model: key.clone(), existing: 1, asked: 2 };
+        restore.skip_refused(&rank, &model_refused).expect_err("the dump does not fit");
+        let refused = RegistrationError::TooMany { what: "ranks", max: 0 };
+        restore.skip_refused(&rank, &refused).expect("the rank alone is skipped");
+        let name = RankName { key: &key, block_size: size, instance: &rank.instance, dp_rank: rank.dp_rank };
+        let kept = KeptBlocks { parent: None, blocks: Vec::new(), salt: None };
+        restore.entry(name, DumpEntry::Kept(kept)).expect("skipped");
+        assert!(restore.commit().is_empty() && indexer.matching_models(None, None).is_empty());
     }
 }

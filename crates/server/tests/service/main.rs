@@ -35,6 +35,7 @@ mod prefix_texts;
 mod pulls;
 mod recorded_scores;
 mod recovery;
+mod refused_ranks;
 mod scores;
 mod shards;
 mod shared_caches;
