@@ -227,8 +227,10 @@ impl World {
                 if report.trust == Trust::Recovering {
                     return Err(state());
                 }
-                // The network may have lost the only messages of an idle engine, which no replay is requested for.
-                let is_unaware = report.trust == Trust::Cold && !has_published;
+                // The network may have lost the only messages of an idle engine, which no replay is requested for. A stream that was
+                // restarted for a panic of another one on its thread is degraded until its first message.
+                let has_no_message = report.trust == Trust::Cold || (report.last_seq.is_none() && service.panics() > 0);
+                let is_unaware = has_no_message && !has_published;
                 let must_be_exact = must_be_exact.contains(&(number, rank.clone()));
                 if must_be_exact && report.trust != Trust::Exact && !is_unaware {
                     return Err(format!("{}; its engine can replay everything", state()));

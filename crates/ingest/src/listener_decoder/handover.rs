@@ -87,7 +87,7 @@ impl ListenerDecoder {
         self.changes.extend(from.map(|cursor| Change::PositionImported(cursor.sequence)));
         let position = epoch.map(|epoch| StreamPosition { cursor: from, epoch, trust: StreamTrust::Exact });
         self.stream.release(position, now);
-        if from.is_some() && !self.changes_after_trust.is_empty() {
+        if !self.changes_after_trust.is_empty() {
             self.stream.record_inexact_rank(now);
         }
         self.execute();

@@ -210,7 +210,12 @@ impl Shadow {
         own: &BTreeMap<DpRank, Arc<Listener>>,
     ) {
         for (dp_rank, own) in own {
-            let last = replaced.get(dp_rank).and_then(|replaced| replaced.last_known_sequence());
+            let Some(replaced) = replaced.get(dp_rank) else { continue };
+            if replaced.connection() == ConnectionStatus::Disconnected {
+                // Its messages may be of an earlier epoch. The other connection is lost as well, and its epoch is verified.
+                continue;
+            }
+            let last = replaced.last_known_sequence();
             if last > own.last_known_sequence() {
                 indexer.decoders.lose_tail(own, last);
             }

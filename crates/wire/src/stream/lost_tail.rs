@@ -78,7 +78,7 @@ impl LostTail {
         (self.end, self.cleared_end, self.is_contradicted) = (0, 0, false);
     }
 
-    /// Handles another epoch, or one that is not known to continue.
+    /// Handles another epoch.
     pub(super) fn begin_epoch(&mut self) {
         (self.earlier_end, self.cleared_end) = (0, 0);
     }

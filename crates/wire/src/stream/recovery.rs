@@ -135,7 +135,7 @@ impl<P: AsRef<[u8]>> Stream<P> {
         self.delivered.clear();
         self.next = first;
         self.epoch_check = EpochCheck::Verified;
-        self.forget_losses_of_earlier_connections();
+        // The numbers of lost messages stay known: the epoch may be the same.
         self.raise(Degraded::EpochUnknown);
         self.actions.push_back(Action::Clear(ClearReason::EpochUnknown));
     }
