@@ -34,6 +34,11 @@ impl HeldRanks {
         self.held.contains(&dp_rank)
     }
 
+    /// Whether a rank is held, whichever it is.
+    pub(crate) fn holds_any(&self) -> bool {
+        !self.held.is_empty()
+    }
+
     /// All ranks that are or were held.
     pub(crate) fn ranks(&self) -> impl Iterator<Item = DpRank> {
         self.held.iter().copied().chain(self.released.iter().map(|(dp_rank, _)| *dp_rank))

@@ -35,7 +35,11 @@ impl Listener {
 
     /// Whether ranks of the stream wait for their state to be restored.
     pub(crate) fn is_held(&self) -> bool {
-        self.model.ranks_of(self).iter().any(|&dp_rank| self.hold().holds(dp_rank))
+        match self.model.ranks_of(self).as_slice() {
+            // Not registered yet: it is about to replace a registered one.
+            [] => self.hold().holds_any(),
+            ranks => ranks.iter().any(|&dp_rank| self.hold().holds(dp_rank)),
+        }
     }
 
     /// Whether the state is lost and the stream has not restarted yet.
