@@ -6,7 +6,7 @@ use flash_indexer_core::Tier;
 use flash_indexer_ingest::ListenerReport;
 use flash_indexer_registry::{Query, QueryOptions, TokenPrompt};
 use flash_indexer_telemetry::metrics::TextFormat;
-use flash_indexer_types::{ConnectionStatus, ModelKey, RankId, Trust};
+use flash_indexer_types::{ConnectionStatus, LossReason, ModelKey, RankId, Trust};
 use flash_indexer_wire::Pending;
 
 use crate::action::FaultKind;
@@ -229,7 +229,8 @@ impl World {
                 }
                 // The network may have lost the only messages of an idle engine, which no replay is requested for. A stream that was
                 // restarted for a panic of another one on its thread is degraded until its first message.
-                let has_no_message = report.trust == Trust::Cold || (report.last_seq.is_none() && service.panics() > 0);
+                let thread_panicked = report.last_error == Some(LossReason::ThreadPanicked.to_string());
+                let has_no_message = report.trust == Trust::Cold || (report.last_seq.is_none() && thread_panicked);
                 let is_unaware = has_no_message && !has_published;
                 let must_be_exact = must_be_exact.contains(&(number, rank.clone()));
                 if must_be_exact && report.trust != Trust::Exact && !is_unaware {
