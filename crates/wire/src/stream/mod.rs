@@ -39,9 +39,10 @@
 //! * A live number below the last one of the same connection is of an engine that restarted behind a forwarder, or of a
 //!   message that arrived late. The stream is not exact until a replay or the next live message shows which.
 //! * A loss degrades the stream until the publisher restarts, or until its whole history is replayed: after a repair that was
-//!   given up or left out, all messages from zero on are requested again and again. Nothing is cleared before a reply begins with message 0.
-//!   The same holds for a stream of which the imported state of a rank lacks changes ([`Stream::record_inexact_rank`]).
-//!   The derived state is kept if few messages are lost and the epoch is verified; otherwise it is cleared.
+//!   given up or left out, all messages from zero on are requested again and again. Nothing is cleared before a reply begins
+//!   with message 0. The same holds for a stream of which the imported state of a rank lacks changes
+//!   ([`Stream::record_inexact_rank`]). The derived state is kept if few messages are lost and the epoch is verified;
+//!   otherwise it is cleared.
 
 mod action;
 mod delivered;

@@ -16,11 +16,19 @@ pub(super) struct Repair {
     failed_requests: u32,
     /// The publisher's replay buffer no longer had all missing messages.
     is_truncated: bool,
-    /// The whole history is requested, and no message of it has arrived.
-    awaits_history: bool,
-    /// A reply was empty: all messages are requested, to be compared with the delivered ones before the state is cleared.
-    compares_epoch: bool,
+    purpose: Purpose,
     request: Request,
+}
+
+/// What the requests of a repair are for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Purpose {
+    /// The messages after the cursor.
+    Gap,
+    /// The whole history, of which no message has arrived.
+    History,
+    /// All messages, after an empty reply: they are compared with the delivered ones before the state is cleared.
+    Epoch,
 }
 
 #[derive(Debug)]
@@ -43,13 +51,12 @@ impl Repair {
     /// A repair that requests the messages after the cursor.
     fn of_gap(now: Instant) -> Self {
         let request = Request::BackingOff { until: now };
-        let (is_truncated, awaits_history, compares_epoch) = (false, false, false);
-        Self { attempt: 0, requests: 0, failed_requests: 0, is_truncated, awaits_history, compares_epoch, request }
+        Self { attempt: 0, requests: 0, failed_requests: 0, is_truncated: false, purpose: Purpose::Gap, request }
     }
 
     /// A repair that requests all messages.
     pub(super) fn of_history(now: Instant) -> Self {
-        Self { awaits_history: true, ..Self::of_gap(now) }
+        Self { purpose: Purpose::History, ..Self::of_gap(now) }
     }
 
     pub(super) fn wakes_at(&self) -> Instant {
@@ -79,10 +86,13 @@ impl<P: AsRef<[u8]>> Stream<P> {
         }
         *deadline = now + reply_deadline;
         let (is_first, check) = (last.replace(sequence).is_none(), *check);
-        if self.take_awaits_history() && !self.begin_history(sequence, now) {
-            return;
+        if self.has_purpose(Purpose::History) {
+            self.set_purpose(Purpose::Gap);
+            if !self.begin_history(sequence, now) {
+                return;
+            }
         }
-        if self.compares_epoch()
+        if self.has_purpose(Purpose::Epoch)
             && let Compared::Handled = self.compare_epoch(sequence, &payload, now)
         {
             return;
@@ -105,17 +115,17 @@ impl<P: AsRef<[u8]>> Stream<P> {
     pub fn replay_ended(&mut self, attempt: u32, now: Instant) {
         let Some(Request::Sent { check, last, .. }) = self.request(attempt) else { return };
         let (last, check) = (*last, *check);
-        if self.awaits_history() {
+        if self.has_purpose(Purpose::History) {
             return self.fail_history(now);
         }
         match (last, check) {
             // Either the publisher has published fewer messages in this epoch, or it lost the whole reply. If the connection was
             // never lost, the epoch continues and its replay buffer is empty.
             (None, Some(_)) if self.epoch_check != EpochCheck::Verified => {
-                self.set_compares_epoch(true);
+                self.set_purpose(Purpose::Epoch);
                 self.request_more(now);
             }
-            _ if self.compares_epoch() => {
+            _ if self.has_purpose(Purpose::Epoch) => {
                 self.begin_compared_epoch();
                 self.continue_repair(now);
             }
@@ -150,7 +160,7 @@ impl<P: AsRef<[u8]>> Stream<P> {
     }
 
     pub(super) fn start(&mut self, repair: Repair, now: Instant) {
-        let from = self.cursor.filter(|_| !repair.awaits_history).map_or(0, |cursor| cursor.sequence);
+        let from = self.cursor.filter(|_| repair.purpose == Purpose::Gap).map_or(0, |cursor| cursor.sequence);
         self.phase = Phase::Repairing(repair);
         self.record(StreamEvent::ReplayStarted { from, end: self.live_end() });
         self.send_request(now);
@@ -167,7 +177,7 @@ impl<P: AsRef<[u8]>> Stream<P> {
 
     pub(super) fn finish_if_caught_up(&mut self) {
         let is_whole = self.epoch_check == EpochCheck::Verified && self.has_live && !self.is_behind();
-        if matches!(self.phase, Phase::Repairing(_)) && !self.awaits_history() && is_whole {
+        if matches!(self.phase, Phase::Repairing(_)) && !self.has_purpose(Purpose::History) && is_whole {
             self.end_whole_repair();
         }
     }
@@ -203,29 +213,18 @@ impl<P: AsRef<[u8]>> Stream<P> {
         }
     }
 
-    fn awaits_history(&self) -> bool {
-        matches!(self.phase, Phase::Repairing(Repair { awaits_history: true, .. }))
+    fn has_purpose(&self, purpose: Purpose) -> bool {
+        matches!(&self.phase, Phase::Repairing(repair) if repair.purpose == purpose)
     }
 
-    fn take_awaits_history(&mut self) -> bool {
-        match &mut self.phase {
-            Phase::Repairing(repair) => std::mem::take(&mut repair.awaits_history),
-            _ => false,
-        }
-    }
-
-    fn compares_epoch(&self) -> bool {
-        matches!(self.phase, Phase::Repairing(Repair { compares_epoch: true, .. }))
-    }
-
-    fn set_compares_epoch(&mut self, value: bool) {
+    fn set_purpose(&mut self, purpose: Purpose) {
         if let Phase::Repairing(repair) = &mut self.phase {
-            repair.compares_epoch = value;
+            repair.purpose = purpose;
         }
     }
 
     fn begin_compared_epoch(&mut self) {
-        self.set_compares_epoch(false);
+        self.set_purpose(Purpose::Gap);
         self.begin_epoch();
     }
 
@@ -233,13 +232,13 @@ impl<P: AsRef<[u8]>> Stream<P> {
     fn compare_epoch(&mut self, sequence: u64, payload: &P, now: Instant) -> Compared {
         self.verify_overlap();
         if self.epoch_check == EpochCheck::Verified {
-            self.set_compares_epoch(false);
+            self.set_purpose(Purpose::Gap);
             return Compared::Apply;
         }
         match self.delivered.compare(sequence, payload.as_ref()) {
             Comparison::Unknown => return Compared::Handled,
             Comparison::Same => {
-                self.set_compares_epoch(false);
+                self.set_purpose(Purpose::Gap);
                 self.epoch_check = EpochCheck::Verified;
                 self.drain();
                 self.finish_if_caught_up();
@@ -331,7 +330,7 @@ impl<P: AsRef<[u8]>> Stream<P> {
     /// Requests the rest after an incomplete reply.
     fn retry(&mut self, now: Instant) {
         let limits = self.options.limits;
-        if self.awaits_history() {
+        if self.has_purpose(Purpose::History) {
             return self.fail_history(now);
         }
         let Phase::Repairing(repair) = &mut self.phase else { return };
@@ -350,7 +349,7 @@ impl<P: AsRef<[u8]>> Stream<P> {
 
     fn send_request(&mut self, now: Instant) {
         let deadline = now + self.options.limits.reply_deadline;
-        let check = self.cursor.filter(|_| !self.awaits_history() && !self.compares_epoch());
+        let check = self.cursor.filter(|_| self.has_purpose(Purpose::Gap));
         let from = check.map_or(0, |cursor| cursor.sequence);
         let Phase::Repairing(repair) = &mut self.phase else { return };
         self.attempts += 1;
