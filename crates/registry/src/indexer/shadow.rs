@@ -295,6 +295,17 @@ mod tests {
 
     const PATIENCE: Duration = Duration::from_secs(10);
 
+    /// An indexer with one instance, which has one rank and no replay endpoint.
+    fn registered() -> (Arc<Indexer>, ModelKey, InstanceId) {
+        let indexer = Arc::new(Indexer::start(IndexerOptions::default()).expect("it starts"));
+        let (key, instance) = (ModelKey::new("m", None), InstanceId::number(1));
+        let (endpoint, block_size) = ("tcp://127.0.0.1:9", BlockSize::new(4).expect("a size"));
+        indexer
+            .register(Registration::new(instance.clone(), key.clone(), endpoint, block_size))
+            .expect("it is registered");
+        (indexer, key, instance)
+    }
+
     /// A listener receives the live message 0, as its socket's thread delivers it.
     fn receive(indexer: &Indexer, listener: &Arc<Listener>) {
         let payload = encode_batch(1.0, &[EngineEvent::Cleared], None, Encoding::Map);
@@ -305,40 +316,31 @@ mod tests {
 
     #[test]
     fn a_copy_without_a_message_that_the_registered_instance_has_received_does_not_replace_it() {
-        let indexer = Arc::new(Indexer::start(IndexerOptions::default()).expect("it starts"));
-        let (key, instance) = (ModelKey::new("m", None), InstanceId::number(1));
-        let (endpoint, block_size) = ("tcp://127.0.0.1:9", BlockSize::new(4).expect("a size"));
-        indexer
-            .register(Registration::new(instance.clone(), key.clone(), endpoint, block_size))
-            .expect("it is registered");
-        let registered = || {
+        let (indexer, key, instance) = registered();
+        let present = || {
             let model = indexer.model(&key).expect("it is registered");
             model.listener(&instance, DpRank(0)).expect("it is registered")
         };
-        let original = registered();
+        let original = present();
         receive(&indexer, &original);
 
         // Its subscription begins after the message, and its engine has no replay endpoint.
         let mut late = Shadow::of(&indexer, &key, &instance).expect("a copy");
         late.resume();
         assert!(matches!(late.exchange(), Err(ShadowError::Behind(_))));
-        assert_eq!(registered().id, original.id);
+        assert_eq!(present().id, original.id);
 
         let mut whole = Shadow::of(&indexer, &key, &instance).expect("a copy");
         let copy = Arc::clone(&whole.listeners[&DpRank(0)]);
         whole.resume();
         receive(&indexer, &copy);
         whole.exchange().expect("it has the message");
-        assert_eq!(registered().id, copy.id);
+        assert_eq!(present().id, copy.id);
     }
+
     #[test]
     fn a_message_that_the_replaced_instance_had_queued_is_missing_until_its_successor_has_it() {
-        let indexer = Arc::new(Indexer::start(IndexerOptions::default()).expect("it starts"));
-        let (key, instance) = (ModelKey::new("m", None), InstanceId::number(1));
-        let (endpoint, block_size) = ("tcp://127.0.0.1:9", BlockSize::new(4).expect("a size"));
-        indexer
-            .register(Registration::new(instance.clone(), key.clone(), endpoint, block_size))
-            .expect("it is registered");
+        let (indexer, key, instance) = registered();
         let mut shadow = Shadow::of(&indexer, &key, &instance).expect("a copy");
         shadow.resume();
         let (replaced, own) = (shadow.replaced.clone(), shadow.listeners.clone());
