@@ -303,9 +303,7 @@ fn connection_error(url: &str, server: &str, error: ureq::Error) -> anyhow::Erro
             format!("{url} refuses connections: start {server} there, or give its right port")
         }
         error => match tls_remedy(error) {
-            Some(remedy) => format!(
-                "failed to secure the connection to {url}; {remedy} (options --tls-ca, --tls-cert and --tls-key)"
-            ),
+            Some(remedy) => format!("failed to secure the connection to {url}; {remedy}"),
             None if matches!(error, ureq::Error::Protocol(_)) && url.starts_with("http://") => format!(
                 "{url} does not answer with HTTP; if this port has TLS, give an https:// URL, else check that {server} runs there"
             ),
