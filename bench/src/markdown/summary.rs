@@ -25,7 +25,7 @@ have blocks of 16 tokens.
 
 /// What bounds the service's rows.
 const SERVICE_BOUNDS: &str = "\
-The processors decide the times, less so the ratios: with commit c032c9fc, on another machine of the same kind, the burst took 4.48 s
+The processors decide the times, less so the ratios: with commit c032c9fc, on two cores of another machine with sixteen, the burst took 4.48 s
 (Dynamo's service 6.03 s), 64-block events 3.11 M blocks/s (0.92), 8,192 tokens 128 us (382), 131,072 tokens 1,982 us (5,277) and `after`
 a cursor 52.5 us.
 
@@ -39,15 +39,15 @@ other commit is named):
   time 35% parse the list of tokens (eight digits at once, no branch for a digit), 34% are the kernel's, 4% copy, 5% hash blocks and
   look them up. With 8,192 tokens they are 33%, 36%, 4% and 5%.
 * **Burst**: of the service's time the decoders take 39%, the writer 31%, the threads of the sockets 16% and the queries that await the
-  events 14%. Of the decoders' time two fifths decode MessagePack and a sixth allocates; of the writer's a quarter waits for memory. With commit
+  events 14%. Of the decoders' time two fifths decode MessagePack and a ninth allocates; of the writer's a quarter waits for memory. With commit
   3b64b6d7 the service took 1.8 us of a core for an event, 4.2 s in all. Of the sockets' time the kernel takes half to clear the pages for
   448 MB of waiting messages: once where ZeroMQ receives them and once where they are queued. Publishing takes another 0.6 to 1.3 s of a core,
   and the kernel's copies between the sockets. A quarter of Dynamo's time is 1.2 s, in which two
   cores have 2.4 s: publishing, receiving and one copy of the messages take that alone.
 * **Block events**: engines publish in the client's process. Of the cores' time the engines take a quarter, the decoders a
-  quarter (half of it decoding MessagePack, a seventh allocating), the writer a fifth (a seventh of it clearing pages, another waiting for memory)
-  and ZeroMQ's sockets a twentieth (commit 25dbdd3; in the profile of 878fe2b1 decoders take 37% and the writer 32% of the service's time). A service that
-  took no time at all would reach about three times the rate.
+  quarter (half of it decoding MessagePack, a seventh allocating), the writer a fifth and ZeroMQ's sockets a twentieth (commit 25dbdd3). A
+  service that took no time at all would reach about three times the rate. With 878fe2b1 the decoders take 37% of the service's time and the
+  writer 32%: a seventh of that clears pages, and another seventh waits for memory.
 * **Allocator**: mimalloc in `serve` was measured in two rounds each: 3.7 and 3.9 M block changes a second instead of 5.3, and no
   faster query. Decoders allocate what writers free. The program uses the system's allocator.
 ";
