@@ -346,6 +346,8 @@ mod tests {
         let (replaced, own) = (shadow.replaced.clone(), shadow.listeners.clone());
         shadow.exchange().expect("neither has a message");
         let successor = &own[&DpRank(0)];
+        // Before the first contact a lost message is no other doubt.
+        indexer.decoders.deliver(successor, Delivery::Connected);
         let exactness = || (successor.drop_runs(), successor.trust(DpRank(0)));
 
         Shadow::compare_received(&indexer, &replaced, &own);
