@@ -25,6 +25,7 @@ impl<P: AsRef<[u8]>> Stream<P> {
     pub fn live(&mut self, sequence: u64, payload: P, now: Instant) {
         self.connection = Connection::Up;
         self.is_contacted = true;
+        self.compare_earlier_epoch(sequence, &payload);
         // An engine that restarts closes its connection, unless a forwarder keeps it. Otherwise the message arrives late.
         let is_step_back = self.has_live && sequence < self.live_floor;
         let continuity = self.continuity(sequence, &payload);
@@ -38,7 +39,10 @@ impl<P: AsRef<[u8]>> Stream<P> {
                 return;
             }
             Continuity::Duplicate => return self.record(StreamEvent::Duplicate),
-            Continuity::NewEpoch => self.start_epoch_from_live(),
+            Continuity::NewEpoch => {
+                self.start_epoch_from_live(is_step_back);
+                self.compare_earlier_epoch(sequence, &payload);
+            }
             Continuity::Unknown => {
                 if let Phase::Repairing(_) = self.phase {
                     self.end_repair(ReplayOutcome::Interrupted);

@@ -21,7 +21,8 @@
 //!   the epoch has changed.
 //! * Live messages wait during a repair, up to a limit of messages and bytes.
 //! * An empty reply is of a publisher that has restarted, or of one that lost the reply. All messages are requested then, and compared
-//!   with the delivered ones; if none of them is in that reply either, a new epoch begins.
+//!   with the delivered ones; if none of them is in that reply either, a new epoch begins. The publisher may have lost messages of both
+//!   replies, so the stream is not exact until a message differs from the delivered one of its number, or a live one ends the doubt.
 //! * A reply with gaps is requested again from the first gap. A request without progress is repeated with backoff up
 //!   to a limit; then the missing messages are lost.
 //! * A reply that starts above the requested number means that the replay buffer no longer has the earlier messages.
@@ -84,6 +85,8 @@ pub struct Stream<P> {
     /// Cursor of the last message delivered.
     cursor: Option<Cursor>,
     delivered: Delivered,
+    /// Messages delivered in the epoch before, if only the end of a reply without them shows that it has ended.
+    earlier_epoch: Delivered,
     /// Live messages of this connection that were not delivered when they arrived.
     undelivered: Delivered,
     /// Next sequence number to deliver.
@@ -159,6 +162,7 @@ impl<P: AsRef<[u8]>> Stream<P> {
             phase,
             cursor: None,
             delivered: Delivered::default(),
+            earlier_epoch: Delivered::default(),
             undelivered: Delivered::default(),
             next: 0,
             loss: None,
@@ -312,13 +316,18 @@ impl<P: AsRef<[u8]>> Stream<P> {
             self.epoch_check = EpochCheck::Disconnected;
         }
         self.connection = Connection::Down;
+        let is_verified = self.epoch_check == EpochCheck::Verified;
+        if !is_verified && self.has_live {
+            // If another epoch is found to have begun, the live messages of this connection may be of it.
+            self.record_lost_tail(self.live_floor.checked_sub(1));
+        }
         self.has_live = false;
         // The next connection permits a new replay at once.
         (self.repairs_paused_until, self.tail_repair_at) = (None, None);
         // Without a cursor no message was delivered, so the epoch of the live messages does not matter.
         self.live_floor = self.cursor.map_or(self.next, |_| self.live_floor.max(self.next));
         if let Some(lost) = &mut self.lost_tail {
-            lost.disconnect(self.cursor.is_some());
+            lost.disconnect(self.cursor.is_some(), is_verified);
         }
         // The waiting messages may belong to two epochs: they are requested again.
         self.waiting.clear();

@@ -3,6 +3,7 @@
 use std::time::Instant;
 
 use super::action::{Action, ClearReason, Degraded, ReplayOutcome, StreamEvent};
+use super::delivered::Comparison;
 use super::history::History;
 use super::{Connection, EpochCheck, Phase, Replay, Stream};
 use crate::cursor::Cursor;
@@ -92,8 +93,9 @@ impl<P: AsRef<[u8]>> Stream<P> {
         self.next = first;
     }
 
-    /// Handles a live message of a later epoch.
-    pub(super) fn start_epoch_from_live(&mut self) {
+    /// Handles a live message of a later epoch. `is_step_back` says that it may as well be a late one of the same epoch.
+    pub(super) fn start_epoch_from_live(&mut self, is_step_back: bool) {
+        let known_end = if is_step_back { self.live_floor } else { 0 };
         self.waiting.clear();
         self.undelivered.clear();
         self.live_floor = 0;
@@ -106,19 +108,27 @@ impl<P: AsRef<[u8]>> Stream<P> {
             self.end_repair(ReplayOutcome::Interrupted);
         }
         self.phase = Phase::Delivering;
-        self.begin_epoch();
+        if is_step_back {
+            self.begin_unproven_epoch(known_end);
+            self.record_contradiction();
+        } else {
+            self.begin_epoch();
+        }
     }
 
     /// Clears the state of the previous epoch: the waiting and coming messages belong to a new one.
     pub(super) fn begin_epoch(&mut self) {
         self.cursor = None;
         self.delivered.clear();
+        self.earlier_epoch.clear();
         self.next = 0;
+        if let Some(lost) = &mut self.lost_tail {
+            lost.begin_epoch(self.epoch_check == EpochCheck::Verified);
+        }
         self.epoch_check = EpochCheck::Verified;
         self.earlier_cursor = None;
         self.epoch += 1;
         (self.history, self.has_inexact_rank) = (History::Unneeded, false);
-        self.forget_losses_of_earlier_connections();
         if !self.has_live {
             // The floor belongs to the previous epoch: live messages of the new one count from zero.
             self.live_floor = 0;
@@ -127,6 +137,26 @@ impl<P: AsRef<[u8]>> Stream<P> {
         self.actions.push_back(Action::Clear(ClearReason::Restarted));
         self.loss = None;
         self.announce_trust();
+    }
+
+    /// Begins a new epoch because messages seem to be of one. They may be of the same, so the numbers of the delivered messages and
+    /// those before `known_end` stay known.
+    pub(super) fn begin_unproven_epoch(&mut self, known_end: u64) {
+        let delivered = std::mem::take(&mut self.delivered);
+        let end = self.lost_tail.map_or(0, |lost| lost.end()).max(self.next).max(known_end);
+        self.begin_epoch();
+        self.earlier_epoch = delivered;
+        self.record_unproven_epoch(end);
+    }
+
+    /// Forgets the epoch before if a message differs from the one that was delivered in it: it has ended.
+    pub(super) fn compare_earlier_epoch(&mut self, sequence: u64, payload: &P) {
+        if self.earlier_epoch.compare(sequence, payload.as_ref()) == Comparison::Different {
+            self.earlier_epoch.clear();
+            if let Some(lost) = &mut self.lost_tail {
+                lost.end_earlier_epoch();
+            }
+        }
     }
 
     /// Clears the state because the replay buffer no longer shows whether the cursor's epoch continues.
@@ -138,12 +168,6 @@ impl<P: AsRef<[u8]>> Stream<P> {
         // The numbers of lost messages stay known: the epoch may be the same.
         self.raise(Degraded::EpochUnknown);
         self.actions.push_back(Action::Clear(ClearReason::EpochUnknown));
-    }
-
-    fn forget_losses_of_earlier_connections(&mut self) {
-        if let Some(lost) = &mut self.lost_tail {
-            lost.begin_epoch();
-        }
     }
 
     /// Compares an imported cursor with the waiting message of the same sequence number: either they are equal, or

@@ -86,6 +86,7 @@ impl<P: AsRef<[u8]>> Stream<P> {
         }
         *deadline = now + reply_deadline;
         let (is_first, check) = (last.replace(sequence).is_none(), *check);
+        self.compare_earlier_epoch(sequence, &payload);
         if self.has_purpose(Purpose::History) {
             self.set_purpose(Purpose::Gap);
             if !self.begin_history(sequence, now) {
@@ -126,7 +127,8 @@ impl<P: AsRef<[u8]>> Stream<P> {
                 self.request_more(now);
             }
             _ if self.has_purpose(Purpose::Epoch) => {
-                self.begin_compared_epoch();
+                self.set_purpose(Purpose::Gap);
+                self.begin_unproven_epoch(self.live_floor);
                 self.continue_repair(now);
             }
             (None, Some(_)) => self.retry(now),

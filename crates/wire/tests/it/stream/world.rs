@@ -272,10 +272,6 @@ impl World {
         }
         if kept >> 63 == 1 {
             let is_last_lost = first < self.published && kept >> ((self.published - 1) % 63) & 1 == 0;
-            if is_last_lost && self.is_last_late {
-                // The late message looked like one of a new epoch, and the reply like all of that.
-                self.known_end = 0;
-            }
             // The reply lost its last message and still ends. Unless the service received that message, only the next live
             // message can show the loss.
             self.is_tail_lost_unseen |= is_last_lost && self.known_end < self.published;
