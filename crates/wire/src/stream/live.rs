@@ -26,6 +26,12 @@ impl<P: AsRef<[u8]>> Stream<P> {
         self.connection = Connection::Up;
         self.is_contacted = true;
         self.compare_earlier_epoch(sequence, &payload);
+        if !self.has_live
+            && self.options.replay != Replay::OnReconnect
+            && let Some(lost) = &mut self.lost_tail
+        {
+            lost.begin_connection(sequence);
+        }
         // An engine that restarts closes its connection, unless a forwarder keeps it. Otherwise the message arrives late.
         let is_step_back = self.has_live && sequence < self.live_floor;
         let continuity = self.continuity(sequence, &payload);

@@ -11,6 +11,7 @@ use super::{Connection, EpochCheck, Phase, Stream};
 /// * it is delivered;
 /// * a live message with a higher number shows the gap;
 /// * another epoch begins, and the number was seen on an earlier connection of the epoch before;
+/// * the first live message of a later connection has a lower number;
 /// * two live messages with lower numbers follow it, in order, on its connection. A publisher counts upwards, so the number
 ///   itself was damaged. One such message may have arrived late.
 ///
@@ -94,6 +95,14 @@ impl LostTail {
     pub(super) fn begin_epoch(&mut self, was_verified: bool) {
         self.earlier_end = if was_verified { 0 } else { self.unverified_end };
         (self.unverified_end, self.cleared_end, self.unproven_end) = (0, 0, 0);
+    }
+
+    /// Handles the first live message of a connection that repeats none: a publisher counts upwards, so higher numbers of earlier
+    /// connections are of an epoch that has ended, or were damaged.
+    pub(super) fn begin_connection(&mut self, sequence: u64) {
+        if sequence < self.earlier_end.max(self.unverified_end).max(self.unproven_end) {
+            (self.earlier_end, self.unverified_end, self.unproven_end) = (0, 0, 0);
+        }
     }
 
     /// Handles the proof that the epoch before has ended.

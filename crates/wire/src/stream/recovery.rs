@@ -100,19 +100,22 @@ impl<P: AsRef<[u8]>> Stream<P> {
         self.undelivered.clear();
         self.live_floor = 0;
         self.has_live = false;
-        if let Phase::Held(_) = self.phase {
-            // No message of the previous epoch was delivered.
-            return;
-        }
         if let Phase::Repairing(_) = self.phase {
             self.end_repair(ReplayOutcome::Interrupted);
         }
-        self.phase = Phase::Delivering;
+        let is_held = matches!(self.phase, Phase::Held(_));
+        if !is_held {
+            self.phase = Phase::Delivering;
+        }
+        match (is_step_back, is_held) {
+            (true, true) => self.record_unproven_epoch(known_end),
+            (true, false) => self.begin_unproven_epoch(known_end),
+            // No message of the previous epoch was delivered.
+            (false, true) => {}
+            (false, false) => self.begin_epoch(),
+        }
         if is_step_back {
-            self.begin_unproven_epoch(known_end);
             self.record_contradiction();
-        } else {
-            self.begin_epoch();
         }
     }
 
