@@ -66,7 +66,8 @@ pub enum Pending {
         "the last messages were dropped, could not be decoded, could not be replayed or arrived out of order; the next message shows how many are missing"
     )]
     TailLost,
-    /// The connection was lost and the publisher's epoch is not verified since.
+    /// The connection was lost and the publisher's epoch is not verified since, or the publisher seems to have restarted and no message
+    /// proves it yet.
     #[error("the connection was lost, and the engine may have restarted meanwhile")]
     Unverified,
 }
@@ -89,7 +90,7 @@ impl Pending {
                 "Ends when a replay returns them, or the number of the next message shows that none is missing. They are requested every 30 s."
             }
             Self::Unverified => {
-                "The rank keeps its blocks. Ends when a replay or the next message shows that the engine did not restart."
+                "The rank keeps its blocks. Ends when a replay or the next message shows whether the engine restarted."
             }
         }
     }

@@ -25,16 +25,12 @@ impl<P: AsRef<[u8]>> Stream<P> {
     pub fn live(&mut self, sequence: u64, payload: P, now: Instant) {
         self.connection = Connection::Up;
         self.is_contacted = true;
-        self.compare_earlier_epoch(sequence, &payload);
-        if !self.has_live
-            && self.options.replay != Replay::OnReconnect
-            && let Some(lost) = &mut self.lost_tail
-        {
-            lost.begin_connection(sequence);
-        }
         // An engine that restarts closes its connection, unless a forwarder keeps it. Otherwise the message arrives late.
         let is_step_back = self.has_live && sequence < self.live_floor;
         let continuity = self.continuity(sequence, &payload);
+        if continuity != Continuity::Duplicate && !is_step_back {
+            (self.earlier_epoch, self.unverified) = (None, None);
+        }
         match continuity {
             Continuity::Duplicate if self.is_resuming() => {
                 if self.cursor.is_some_and(|cursor| cursor.sequence == sequence) {
@@ -45,10 +41,7 @@ impl<P: AsRef<[u8]>> Stream<P> {
                 return;
             }
             Continuity::Duplicate => return self.record(StreamEvent::Duplicate),
-            Continuity::NewEpoch => {
-                self.start_epoch_from_live(is_step_back);
-                self.compare_earlier_epoch(sequence, &payload);
-            }
+            Continuity::NewEpoch => self.start_epoch_from_live(is_step_back),
             Continuity::Unknown => {
                 if let Phase::Repairing(_) = self.phase {
                     self.end_repair(ReplayOutcome::Interrupted);
@@ -58,6 +51,7 @@ impl<P: AsRef<[u8]>> Stream<P> {
             Continuity::Continues => {}
         }
         if is_step_back {
+            self.compare_earlier_epoch(sequence, &payload);
             // The next live message, or a replay, shows which epoch continues.
             self.record_lost_tail(None);
         } else if sequence >= self.next || matches!(self.epoch_check, EpochCheck::Imported(_)) {

@@ -10,8 +10,7 @@ use super::{Connection, EpochCheck, Phase, Stream};
 ///
 /// * it is delivered;
 /// * a live message with a higher number shows the gap;
-/// * another epoch begins, and the number was seen on an earlier connection of the epoch before;
-/// * the first live message of a later connection has a lower number;
+/// * another epoch begins, and the number was seen on an earlier connection;
 /// * two live messages with lower numbers follow it, in order, on its connection. A publisher counts upwards, so the number
 ///   itself was damaged. One such message may have arrived late.
 ///
@@ -27,12 +26,8 @@ pub(super) struct LostTail {
     end: u64,
     /// One more than the highest number seen on an earlier connection; 0 if none was seen.
     earlier_end: u64,
-    /// The same of earlier connections on which the epoch was not verified: the number may be of the next epoch as well.
-    unverified_end: u64,
     /// One more than the highest number delivered on this connection to a state that was cleared; 0 if there is none.
     cleared_end: u64,
-    /// One more than the highest number known of the epoch before, while it is not proven that this one has ended; otherwise 0.
-    unproven_end: u64,
     /// Whether a live message with a lower number followed.
     is_contradicted: bool,
 }
@@ -40,7 +35,7 @@ pub(super) struct LostTail {
 impl LostTail {
     /// No loss yet, before the next request.
     fn before(last_attempt: u32) -> Self {
-        Self { last_attempt, end: 0, earlier_end: 0, unverified_end: 0, cleared_end: 0, unproven_end: 0, is_contradicted: false }
+        Self { last_attempt, end: 0, earlier_end: 0, cleared_end: 0, is_contradicted: false }
     }
 
     /// The losses known so far, with one more. `last_attempt` is the last request sent.
@@ -53,8 +48,7 @@ impl LostTail {
 
     /// One more than the highest number seen; 0 if none was seen.
     pub(super) fn end(&self) -> u64 {
-        let ends = [self.end, self.earlier_end, self.unverified_end, self.cleared_end, self.unproven_end];
-        ends.into_iter().max().unwrap_or_default()
+        self.end.max(self.earlier_end).max(self.cleared_end)
     }
 
     /// One more than the highest number seen on this connection; 0 if none was seen.
@@ -78,36 +72,15 @@ impl LostTail {
     }
 
     /// Handles the end of a connection. Without a delivered message the epoch of the numbers cannot be compared with a
-    /// later one. `is_verified` says that the connection was of the epoch of the delivered messages.
-    pub(super) fn disconnect(&mut self, has_delivered: bool, is_verified: bool) {
-        let end = self.connection_end();
+    /// later one.
+    pub(super) fn disconnect(&mut self, has_delivered: bool) {
+        self.earlier_end = if has_delivered { self.end() } else { 0 };
         (self.end, self.cleared_end, self.is_contradicted) = (0, 0, false);
-        if !has_delivered {
-            (self.earlier_end, self.unverified_end) = (0, 0);
-        } else if is_verified {
-            (self.earlier_end, self.unverified_end) = (self.earlier_end.max(self.unverified_end).max(end), 0);
-        } else {
-            self.unverified_end = self.unverified_end.max(end);
-        }
     }
 
-    /// Handles another epoch. `was_verified` says that the epoch before was verified on this connection.
-    pub(super) fn begin_epoch(&mut self, was_verified: bool) {
-        self.earlier_end = if was_verified { 0 } else { self.unverified_end };
-        (self.unverified_end, self.cleared_end, self.unproven_end) = (0, 0, 0);
-    }
-
-    /// Handles the first live message of a connection that repeats none: a publisher counts upwards, so higher numbers of earlier
-    /// connections are of an epoch that has ended, or were damaged.
-    pub(super) fn begin_connection(&mut self, sequence: u64) {
-        if sequence < self.earlier_end.max(self.unverified_end).max(self.unproven_end) {
-            (self.earlier_end, self.unverified_end, self.unproven_end) = (0, 0, 0);
-        }
-    }
-
-    /// Handles the proof that the epoch before has ended.
-    pub(super) fn end_earlier_epoch(&mut self) {
-        self.unproven_end = 0;
+    /// Handles another epoch.
+    pub(super) fn begin_epoch(&mut self) {
+        (self.earlier_end, self.cleared_end) = (0, 0);
     }
 }
 
@@ -133,19 +106,6 @@ impl<P: AsRef<[u8]>> Stream<P> {
         if self.next > self.live_floor {
             let lost = self.lost_tail.unwrap_or(LostTail::before(self.attempts - 1));
             self.lost_tail = Some(LostTail { cleared_end: lost.cleared_end.max(self.next), ..lost });
-        }
-    }
-
-    /// Records the numbers known of the epoch before, which has not ended for certain.
-    pub(super) fn record_unproven_epoch(&mut self, end: u64) {
-        let lost = self.lost_tail.unwrap_or(LostTail::before(self.attempts));
-        self.lost_tail = Some(LostTail { unproven_end: end, ..lost });
-    }
-
-    /// Records that the last live message has a lower number than one before it.
-    pub(super) fn record_contradiction(&mut self) {
-        if let Some(lost) = &mut self.lost_tail {
-            lost.is_contradicted = true;
         }
     }
 

@@ -47,6 +47,7 @@
 
 mod action;
 mod delivered;
+mod earlier_epoch;
 mod history;
 mod last_trust;
 mod live;
@@ -64,6 +65,7 @@ pub use self::action::{
     Action, ClearReason, Degraded, Pending, ReplayOutcome, StreamEvent, StreamPosition, StreamTrust, plural,
 };
 use self::delivered::Delivered;
+use self::earlier_epoch::EarlierEpoch;
 use self::history::History;
 pub use self::last_trust::{LastTrust, TrustBasis};
 use self::lost_tail::LostTail;
@@ -85,8 +87,10 @@ pub struct Stream<P> {
     /// Cursor of the last message delivered.
     cursor: Option<Cursor>,
     delivered: Delivered,
-    /// Messages delivered in the epoch before, if only the end of a reply without them shows that it has ended.
-    earlier_epoch: Delivered,
+    /// An epoch before, if it is not proven that it has ended.
+    earlier_epoch: Option<EarlierEpoch>,
+    /// Live messages of earlier connections on which the cursor's epoch was not verified: they may be of a later one.
+    unverified: Option<EarlierEpoch>,
     /// Live messages of this connection that were not delivered when they arrived.
     undelivered: Delivered,
     /// Next sequence number to deliver.
@@ -162,7 +166,8 @@ impl<P: AsRef<[u8]>> Stream<P> {
             phase,
             cursor: None,
             delivered: Delivered::default(),
-            earlier_epoch: Delivered::default(),
+            earlier_epoch: None,
+            unverified: None,
             undelivered: Delivered::default(),
             next: 0,
             loss: None,
@@ -214,7 +219,7 @@ impl<P: AsRef<[u8]>> Stream<P> {
                 None
             }
             Phase::Delivering => {
-                let tail = self.tail_repair_at.filter(|_| self.lost_tail.is_some());
+                let tail = self.tail_repair_at.filter(|_| self.lacks_tail());
                 [tail, self.history_due_at()].into_iter().flatten().min()
             }
             Phase::Overlapping { until } => Some(*until),
@@ -262,7 +267,7 @@ impl<P: AsRef<[u8]>> Stream<P> {
             Phase::Repairing(_) | Phase::Overlapping { .. } => Some(Pending::Recovering { end: self.live_end() }),
             _ if !self.is_contacted => Some(Pending::FirstContact),
             _ if self.lost_tail.is_some() => Some(Pending::TailLost),
-            _ if self.is_epoch_unverified() => Some(Pending::Unverified),
+            _ if self.is_epoch_unverified() || self.may_lack_earlier_messages() => Some(Pending::Unverified),
             Phase::Delivering => None,
         }
     }
@@ -281,7 +286,12 @@ impl<P: AsRef<[u8]>> Stream<P> {
 
     /// Whether a message after the cursor is known to be missing.
     fn is_behind(&self) -> bool {
-        self.is_behind_live() || self.lost_tail.is_some()
+        self.is_behind_live() || self.lacks_tail()
+    }
+
+    /// Whether messages after the last live one are known to be missing, or may be.
+    fn lacks_tail(&self) -> bool {
+        self.lost_tail.is_some() || self.may_lack_earlier_messages()
     }
 
     /// Whether the publisher may have changed its epoch since the cursor's message.
@@ -316,18 +326,14 @@ impl<P: AsRef<[u8]>> Stream<P> {
             self.epoch_check = EpochCheck::Disconnected;
         }
         self.connection = Connection::Down;
-        let is_verified = self.epoch_check == EpochCheck::Verified;
-        if !is_verified && self.has_live {
-            // If another epoch is found to have begun, the live messages of this connection may be of it.
-            self.record_lost_tail(self.live_floor.checked_sub(1));
-        }
+        self.keep_unverified();
         self.has_live = false;
         // The next connection permits a new replay at once.
         (self.repairs_paused_until, self.tail_repair_at) = (None, None);
         // Without a cursor no message was delivered, so the epoch of the live messages does not matter.
         self.live_floor = self.cursor.map_or(self.next, |_| self.live_floor.max(self.next));
         if let Some(lost) = &mut self.lost_tail {
-            lost.disconnect(self.cursor.is_some(), is_verified);
+            lost.disconnect(self.cursor.is_some());
         }
         // The waiting messages may belong to two epochs: they are requested again.
         self.waiting.clear();

@@ -3,7 +3,6 @@
 use std::time::Instant;
 
 use super::action::{Action, ClearReason, Degraded, ReplayOutcome, StreamEvent};
-use super::delivered::Comparison;
 use super::history::History;
 use super::{Connection, EpochCheck, Phase, Replay, Stream};
 use crate::cursor::Cursor;
@@ -19,7 +18,7 @@ impl<P: AsRef<[u8]>> Stream<P> {
                 return;
             }
         }
-        if let (Some(at), true) = (self.tail_repair_at, self.lost_tail.is_some() && !self.is_behind_live())
+        if let (Some(at), true) = (self.tail_repair_at, self.lacks_tail() && !self.is_behind_live())
             && now < at
         {
             // The backoff limits a flood of undecodable messages to one repair at a time.
@@ -107,28 +106,24 @@ impl<P: AsRef<[u8]>> Stream<P> {
         if !is_held {
             self.phase = Phase::Delivering;
         }
-        match (is_step_back, is_held) {
-            (true, true) => self.record_unproven_epoch(known_end),
-            (true, false) => self.begin_unproven_epoch(known_end),
-            // No message of the previous epoch was delivered.
-            (false, true) => {}
-            (false, false) => self.begin_epoch(),
+        let earlier = is_step_back.then(|| self.take_epoch(known_end));
+        // While the stream is held, no message of the previous epoch was delivered.
+        if !is_held {
+            self.begin_epoch();
         }
-        if is_step_back {
-            self.record_contradiction();
-        }
+        self.earlier_epoch = earlier;
     }
 
     /// Clears the state of the previous epoch: the waiting and coming messages belong to a new one.
     pub(super) fn begin_epoch(&mut self) {
         self.cursor = None;
         self.delivered.clear();
-        self.earlier_epoch.clear();
         self.next = 0;
         if let Some(lost) = &mut self.lost_tail {
-            lost.begin_epoch(self.epoch_check == EpochCheck::Verified);
+            lost.begin_epoch();
         }
         self.epoch_check = EpochCheck::Verified;
+        self.earlier_epoch = self.unverified.take();
         self.earlier_cursor = None;
         self.epoch += 1;
         (self.history, self.has_inexact_rank) = (History::Unneeded, false);
@@ -142,33 +137,18 @@ impl<P: AsRef<[u8]>> Stream<P> {
         self.announce_trust();
     }
 
-    /// Begins a new epoch because messages seem to be of one. They may be of the same, so the numbers of the delivered messages and
-    /// those before `known_end` stay known.
-    pub(super) fn begin_unproven_epoch(&mut self, known_end: u64) {
-        let delivered = std::mem::take(&mut self.delivered);
-        let end = self.lost_tail.map_or(0, |lost| lost.end()).max(self.next).max(known_end);
-        self.begin_epoch();
-        self.earlier_epoch = delivered;
-        self.record_unproven_epoch(end);
-    }
-
-    /// Forgets the epoch before if a message differs from the one that was delivered in it: it has ended.
-    pub(super) fn compare_earlier_epoch(&mut self, sequence: u64, payload: &P) {
-        if self.earlier_epoch.compare(sequence, payload.as_ref()) == Comparison::Different {
-            self.earlier_epoch.clear();
-            if let Some(lost) = &mut self.lost_tail {
-                lost.end_earlier_epoch();
-            }
-        }
-    }
-
     /// Clears the state because the replay buffer no longer shows whether the cursor's epoch continues.
     pub(super) fn discard_unknown_epoch(&mut self, first: u64) {
+        self.earlier_epoch = Some(self.take_epoch(self.live_floor));
         self.cursor = None;
-        self.delivered.clear();
         self.next = first;
+        if let Some(lost) = &mut self.lost_tail {
+            lost.begin_epoch();
+        }
+        if !self.has_live {
+            self.live_floor = 0;
+        }
         self.epoch_check = EpochCheck::Verified;
-        // The numbers of lost messages stay known: the epoch may be the same.
         self.raise(Degraded::EpochUnknown);
         self.actions.push_back(Action::Clear(ClearReason::EpochUnknown));
     }

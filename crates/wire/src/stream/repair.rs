@@ -128,7 +128,9 @@ impl<P: AsRef<[u8]>> Stream<P> {
             }
             _ if self.has_purpose(Purpose::Epoch) => {
                 self.set_purpose(Purpose::Gap);
-                self.begin_unproven_epoch(self.live_floor);
+                let earlier = self.take_epoch(self.live_floor);
+                self.begin_epoch();
+                self.earlier_epoch = Some(earlier);
                 self.continue_repair(now);
             }
             (None, Some(_)) => self.retry(now),
@@ -139,7 +141,13 @@ impl<P: AsRef<[u8]>> Stream<P> {
                     self.tail_repair_at = Some(now + self.options.limits.backoff_min);
                 }
                 match self.lost_tail {
-                    None => self.end_whole_repair(),
+                    None => {
+                        if self.may_lack_earlier_messages() {
+                            // Another reply may have the messages that this one has lost.
+                            self.tail_repair_at = Some(now + self.options.limits.repair_pause);
+                        }
+                        self.end_whole_repair();
+                    }
                     // The reply lacks a message that was seen.
                     Some(lost) if lost.is_before(attempt) => self.retry(now),
                     // The reply need not contain messages lost after the request was sent.

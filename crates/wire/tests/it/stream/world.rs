@@ -318,7 +318,7 @@ impl World {
             self.reply(u64::MAX);
             if self.in_flight.is_empty() && self.request.is_none() {
                 let Some(wake) = self.stream.wakes_at() else { return };
-                if matches!(self.pending, Some(Pending::TailLost) | None)
+                if matches!(self.pending, Some(Pending::TailLost | Pending::Unverified) | None)
                     && wake >= self.now + self.limits.repair_pause / 2
                 {
                     pauses += 1;

@@ -1,0 +1,77 @@
+//! Epochs that seem to have ended: what is known of one, until it is proven that it has.
+
+use super::delivered::{Comparison, Delivered};
+use super::{EpochCheck, Stream};
+
+/// An epoch that a new one seems to follow, because a reply has none of its messages or a live message has a lower number. The
+/// publisher may as well have lost messages of the reply, or the message have arrived late. Then the known messages are missing.
+///
+/// A delivered stream is not exact until one of these holds:
+///
+/// * a message differs from the one of this epoch with its number;
+/// * a live message follows: a publisher counts upwards, so its number shows which messages are missing, or is of a new epoch;
+/// * the known messages are delivered again.
+#[derive(Debug)]
+pub(super) struct EarlierEpoch {
+    /// Messages received of it, or of an epoch before it if there is none: what differs from those follows it as well.
+    messages: Delivered,
+    /// One more than the highest number known.
+    end: u64,
+}
+
+impl EarlierEpoch {
+    /// What is known of this epoch and of one before it, which may be the same.
+    fn after(mut self, before: Self) -> Self {
+        self.end = self.end.max(before.end);
+        if self.messages.is_empty() {
+            self.messages = before.messages;
+        }
+        self
+    }
+}
+
+impl<P: AsRef<[u8]>> Stream<P> {
+    /// Takes what is known of the current epoch, before another one that seems to follow begins: its messages, and the numbers before
+    /// `known_end`.
+    pub(super) fn take_epoch(&mut self, known_end: u64) -> EarlierEpoch {
+        let messages = std::mem::take(&mut self.delivered);
+        let lost = self.lost_tail.map_or(0, |lost| lost.end());
+        let mut known = EarlierEpoch { messages, end: known_end.max(self.next).max(lost) };
+        if let Some(before) = self.earlier_epoch.take() {
+            known = known.after(before);
+        }
+        match self.unverified.take() {
+            Some(unverified) => unverified.after(known),
+            None => known,
+        }
+    }
+
+    /// Keeps what the live messages of a connection show that ends, if the cursor's epoch was not verified on it.
+    pub(super) fn keep_unverified(&mut self) {
+        if self.epoch_check == EpochCheck::Verified || self.cursor.is_none() {
+            self.unverified = None;
+            return;
+        }
+        let lost = self.lost_tail.map_or(0, |lost| lost.connection_end());
+        let end = self.live_end().unwrap_or_default().max(lost);
+        if end > 0 {
+            let known = EarlierEpoch { messages: std::mem::take(&mut self.undelivered), end };
+            self.unverified = Some(match self.unverified.take() {
+                Some(before) => known.after(before),
+                None => known,
+            });
+        }
+    }
+
+    /// Forgets the earlier epoch if a message differs from its message of that number.
+    pub(super) fn compare_earlier_epoch(&mut self, sequence: u64, payload: &P) {
+        self.earlier_epoch
+            .take_if(|earlier| earlier.messages.compare(sequence, payload.as_ref()) == Comparison::Different);
+    }
+
+    /// Whether messages are known that are missing if the earlier epoch has not ended. Without a delivered message there is nothing to
+    /// doubt: the stream is not exact.
+    pub(super) fn may_lack_earlier_messages(&self) -> bool {
+        self.cursor.is_some() && self.earlier_epoch.as_ref().is_some_and(|earlier| self.next < earlier.end)
+    }
+}
