@@ -231,7 +231,9 @@ impl World {
                 // restarted for a panic of another one on its thread is degraded until its first message.
                 let thread_panicked = report.last_error == Some(LossReason::ThreadPanicked.to_string());
                 let has_no_message = report.trust == Trust::Cold || (report.last_seq.is_none() && thread_panicked);
-                let is_unaware = has_no_message && !has_published;
+                // Numbers of dropped messages do not show which epoch they are of: after a restart the next live message does.
+                let is_unproven = report.last_error == Some(Pending::Unverified.to_string()) && engine.epoch() > 0;
+                let is_unaware = (has_no_message || is_unproven) && !has_published;
                 let must_be_exact = must_be_exact.contains(&(number, rank.clone()));
                 if must_be_exact && report.trust != Trust::Exact && !is_unaware {
                     return Err(format!("{}; its engine can replay everything", state()));

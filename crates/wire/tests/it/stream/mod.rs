@@ -711,6 +711,54 @@ fn a_restart_that_a_replay_shows_while_connected_is_followed_from_the_start() {
     assert_eq!((world.applied.clone(), world.is_exact()), (world.whole_epoch(), true));
 }
 
+/// A reply that has none of the messages and is marked as whole.
+const EMPTY: u64 = 1 << 63;
+
+#[test]
+fn replies_that_lose_messages_in_a_row_do_not_make_an_epoch_that_goes_on_exact() {
+    let mut world = replayed_idle_engine(20);
+    world.disconnect();
+    world.connect();
+    (0..2).for_each(|_| world.reply(EMPTY));
+    assert_eq!(world.cleared, [ClearReason::Restarted], "a new epoch seems to have begun");
+    world.reply(EMPTY | 0b111);
+    assert_eq!((world.applied.len(), world.pending), (3, Some(Pending::Unverified)));
+    world.pass_time();
+    world.reply(u64::MAX);
+    assert_eq!((world.applied.clone(), world.is_exact()), (world.whole_epoch(), true));
+}
+
+#[test]
+fn an_epoch_that_only_missing_messages_show_is_exact_with_its_first_message() {
+    let mut world = replayed_idle_engine(300);
+    world.restart();
+    (0..3).for_each(|_| world.publish());
+    world.connect();
+    (0..2).for_each(|_| world.reply(EMPTY));
+    world.reply(u64::MAX);
+    assert_eq!((world.applied.clone(), world.is_exact()), (world.whole_epoch(), true));
+}
+
+#[test]
+fn a_live_message_of_a_connection_without_a_verified_epoch_is_known_in_the_epoch_that_a_reply_shows() {
+    let mut world = replayed_idle_engine(5);
+    world.restart();
+    world.connect();
+    (0..7).for_each(|_| world.publish());
+    (0..5).for_each(|_| world.lose());
+    (0..2).for_each(|_| world.deliver());
+    world.disconnect();
+    world.connect();
+    world.reply(u64::MAX);
+    assert_eq!(world.cleared, [ClearReason::Restarted], "the last message of the epoch before differs");
+    // The reply has lost all messages but the first.
+    world.reply(EMPTY | 1);
+    assert_eq!((world.applied.clone(), world.is_exact()), (vec![(1, 0)], false));
+    world.pass_time();
+    world.reply(u64::MAX);
+    assert_eq!((world.applied.clone(), world.is_exact()), (world.whole_epoch(), true));
+}
+
 #[test]
 fn a_restart_detected_by_a_replay_is_counted_once() {
     let mut world = World::new(Replay::Available, Start::Immediate, 100);
