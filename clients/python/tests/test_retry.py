@@ -21,6 +21,7 @@ from flash_indexer import (
     ConnectionFailed,
     DeadlineExceeded,
     DumpCutOff,
+    InvalidToken,
     UnexpectedAnswer,
 )
 
@@ -105,6 +106,32 @@ def test_a_silent_service_ends_at_the_deadline() -> None:
 def test_a_service_that_is_not_there_is_a_failed_connection() -> None:
     with Client("http://127.0.0.1:1", deadline_s=30) as client, pytest.raises(ConnectionFailed, match="is it running"):
         client.query("m", [1])
+
+
+@pytest.mark.parametrize("client", [Client, AsyncClient])
+@pytest.mark.parametrize("token", ["", " ", "\n", "fidx_secret\nx", "fidx_secret\u00e9", "fidx secret"])
+def test_a_token_that_cannot_be_sent_is_an_error_that_does_not_show_it(client: type, token: str) -> None:
+    with pytest.raises(InvalidToken) as raised:
+        client("http://127.0.0.1:1", token=token)
+    assert "secret" not in str(raised.value)
+
+
+def test_a_token_from_a_file_is_sent_without_its_last_line_break() -> None:
+    sent: list[str] = []
+
+    def answer(handler: BaseHTTPRequestHandler, _: int) -> None:
+        sent.append(handler.headers["authorization"])
+        respond(handler, 200, MATCHES)
+
+    with fake(answer) as (url, _), Client(url, token="fidx_1\n") as client:
+        client.query("m", [1])
+    assert sent == ["Bearer fidx_1"]
+
+
+def test_a_refusal_without_json_asks_whether_the_url_is_right() -> None:
+    with fake(lambda handler, _: respond(handler, 404, b"")) as (url, _), Client(url) as client:
+        with pytest.raises(ApiError, match="404: no text; is the URL"):
+            client.query("m", [1])
 
 
 @pytest.mark.parametrize("client", [Client, AsyncClient])

@@ -16,7 +16,7 @@ flash_indexer_types::named_enum! {
         Query = "query",
         /// Registration of engines.
         Events = "events",
-        /// Dumps, digests, peers, and states of the whole service.
+        /// Dumps, digests, peers, states of the whole service, and the text of prompts that it keeps.
         Admin = "admin",
     }
 }

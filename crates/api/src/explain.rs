@@ -150,7 +150,7 @@ pub struct MatchEnd {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum EndReason {
-    /// Every block is held.
+    /// Every block is held, or the prompt has no complete block.
     WholePrompt,
     /// It is held in a slower tier.
     OtherTier,

@@ -31,7 +31,7 @@ pub struct PromptFields {
     /// The messages of an OpenAI chat request, whose other prompt fields may be beside it. Presence only: a chat is parsed
     /// from the whole body.
     #[schema(value_type = Option<Vec<ChatMessage>>)]
-    pub messages: Option<IgnoredAny>,
+    pub messages: Option<Vec<IgnoredAny>>,
     /// The model.
     pub model_name: Option<String>,
     /// Alias of `model_name`.

@@ -141,7 +141,7 @@ fn run(Parsed { arguments, matches, file }: Parsed) -> ExitCode {
             for variable in environment::ignored_variables(&Arguments::command()) {
                 warn!("{variable}");
             }
-            serve::run(*arguments)
+            serve::run(*arguments).map_err(|error| config::located(file.as_ref(), error))
         }
         Command::Simulate(arguments) => simulate::run(&arguments),
         Command::Relay(arguments) => relay::run(&arguments),

@@ -33,7 +33,7 @@ enum ScopeName {
     Query,
     /// Registration of engines.
     Events,
-    /// Dumps, digests, peers, and states of the whole service.
+    /// Dumps, digests, peers, states of the whole service, and the text of prompts that it keeps.
     Admin,
 }
 

@@ -25,6 +25,7 @@ from .errors import (
     DeadlineExceeded,
     DumpCutOff,
     FlashIndexerError,
+    InvalidToken,
     UnexpectedAnswer,
     UnknownCursor,
 )
@@ -44,6 +45,7 @@ __all__ = [
     "Explanation",
     "FlashIndexerError",
     "InstanceMatch",
+    "InvalidToken",
     "Load",
     "Matches",
     "Partial",

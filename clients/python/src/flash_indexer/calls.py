@@ -139,7 +139,8 @@ def error_of(status: int, body: bytes) -> ApiError:
     try:
         message = msgspec.json.decode(body, type=_Refusal).error
     except msgspec.DecodeError:
-        message = body[:200].decode(errors="replace")
+        text = body[:200].decode(errors="replace").strip()
+        message = f"{text or 'no text'}; is the URL a Flash Indexer's?"
     kind = UnknownCursor if status == 409 and "unknown cursor" in message else ApiError
     return kind(status, message)
 
@@ -233,7 +234,7 @@ def score_chat(request: Mapping[str, Any], options: ScoreOptions) -> Call[Scores
 
 
 def predict(
-    model_name: str, pod: str, prompt: str | Collection[int] | Mapping[str, Any], options: PredictOptions
+    model_name: str, pod: int | str, prompt: str | Collection[int] | Mapping[str, Any], options: PredictOptions
 ) -> Call[dict[str, Any]]:
     """Reports the pod that gets a prompt: a text, tokens, or an OpenAI chat request."""
     check_options(options, PredictOptions.__optional_keys__)

@@ -28,7 +28,7 @@ from .calls import (
     unexpected,
 )
 from .conversation import AsyncConversation, Conversation
-from .errors import ConnectionFailed, DeadlineExceeded, DumpCutOff
+from .errors import ConnectionFailed, DeadlineExceeded, DumpCutOff, InvalidToken
 from .models import Explanation, Matches, Pick, Readiness, Scores
 from .retry import Attempts, is_refused_for_now
 
@@ -43,7 +43,7 @@ def _headers(call: Call[Any]) -> dict[str, str]:
 
 def _settings(url: str, token: str | None, tls: ssl.SSLContext | None) -> dict[str, Any]:
     """Settings of an `httpx` client. Redirects are not followed, and proxies of the environment not used."""
-    headers = {"authorization": f"Bearer {token}"} if token is not None else {}
+    headers = {"authorization": f"Bearer {_checked_token(token)}"} if token is not None else {}
     try:
         parsed = httpx.URL(url)
         is_of_http = parsed.scheme in ("http", "https") and parsed.host != ""
@@ -52,6 +52,14 @@ def _settings(url: str, token: str | None, tls: ssl.SSLContext | None) -> dict[s
     if not is_of_http:
         raise ValueError(f"{url!r} is no URL of a service; give one such as http://127.0.0.1:8090")
     return {"base_url": url, "headers": headers, "verify": tls if tls is not None else True, "trust_env": False}
+
+
+def _checked_token(token: str) -> str:
+    """The token without the white space around it, as a file has it. An error never shows a token."""
+    token = token.strip()
+    if not token or not all("!" <= character <= "~" for character in token):
+        raise InvalidToken("token: it is empty or has a character that a header cannot have")
+    return token
 
 
 class _DumpLines:
@@ -207,7 +215,7 @@ class Client:
     def predict(
         self,
         model_name: str,
-        pod: str,
+        pod: int | str,
         prompt: str | Collection[int] | Mapping[str, Any],
         **options: Unpack[PredictOptions],
     ) -> dict[str, Any]:
@@ -365,7 +373,7 @@ class AsyncClient:
     async def predict(
         self,
         model_name: str,
-        pod: str,
+        pod: int | str,
         prompt: str | Collection[int] | Mapping[str, Any],
         **options: Unpack[PredictOptions],
     ) -> dict[str, Any]:

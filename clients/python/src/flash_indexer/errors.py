@@ -5,6 +5,10 @@ class FlashIndexerError(Exception):
     """Base of all errors of this package."""
 
 
+class InvalidToken(FlashIndexerError, ValueError):
+    """The token cannot be sent: it is empty or has a character that a header cannot have."""
+
+
 class ConnectionFailed(FlashIndexerError):
     """The service could not be reached, or closed the connection, in every attempt before the deadline."""
 

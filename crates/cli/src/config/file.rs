@@ -9,6 +9,10 @@ use clap::{Arg, ArgAction, Command, Error};
 use toml::{Table, Value};
 
 use crate::environment::nearest;
+use crate::with_causes;
+
+/// Characters of a value that an error is searched for.
+const PART_MIN: usize = 3;
 
 /// Settings of a file, as options of the command line.
 pub(crate) struct ConfigFile {
@@ -59,6 +63,19 @@ impl ConfigFile {
     /// The settings as options.
     pub(super) fn options(&self) -> impl Iterator<Item = OsString> {
         self.settings.iter().flat_map(Setting::options)
+    }
+
+    /// An error about a value, with the file and the line that it is from if the error names the option or the value.
+    pub(crate) fn locate(&self, error: anyhow::Error) -> anyhow::Error {
+        let text = with_causes(&error);
+        let by_option = self.settings.iter().find(|setting| has_word(&text, &setting.option));
+        let values =
+            || self.settings.iter().flat_map(|setting| setting.parts().map(move |part| (part.len(), setting, part)));
+        let by_value = || values().filter(|(_, _, part)| has_word(&text, part)).max_by_key(|&(length, ..)| length);
+        match by_option.or_else(|| by_value().map(|(_, setting, _)| setting)) {
+            Some(Setting { line, .. }) => anyhow!("--config {}: line {line}: {text}", self.path.display()),
+            None => error,
+        }
     }
 
     /// An error that names the file, if one of its settings is wrong.
@@ -114,12 +131,25 @@ impl Setting {
         matches!(required, Some(ContextValue::Strings(required)) if missing.iter().all(|option| required.contains(option)))
     }
 
+    /// The values, and the parts of those that have some, such as an endpoint. Short ones are in many texts by chance.
+    fn parts(&self) -> impl Iterator<Item = &str> {
+        let values = self.values.iter().flatten();
+        values.flat_map(|value| value.split(['=', '|']).chain([value.as_str()])).filter(|part| part.len() >= PART_MIN)
+    }
+
     fn options(&self) -> impl Iterator<Item = OsString> {
         self.values.iter().map(|value| match value {
             Some(value) => format!("{}={value}", self.option).into(),
             None => self.option.clone().into(),
         })
     }
+}
+
+/// Whether a text has these characters, and not as a part of a longer name.
+fn has_word(text: &str, word: &str) -> bool {
+    let is_of_name = |character: char| character.is_alphanumeric() || matches!(character, '-' | '_');
+    text.match_indices(word)
+        .any(|(at, _)| !text[..at].ends_with(is_of_name) && !text[at + word.len()..].starts_with(is_of_name))
 }
 
 /// The line of a key or a table at the top level of a file, from 1.

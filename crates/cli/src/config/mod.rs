@@ -129,6 +129,14 @@ fn serve_command(program: &mut Command) -> &Command {
     program.find_subcommand_mut("serve").expect("the program has the command serve")
 }
 
+/// An error of the options, with the place in the file that it is from, if it is known.
+pub(crate) fn located(file: Option<&ConfigFile>, error: anyhow::Error) -> anyhow::Error {
+    match file {
+        Some(file) => file.locate(error),
+        None => error,
+    }
+}
+
 /// Runs `config`.
 ///
 /// # Errors
@@ -138,7 +146,7 @@ fn serve_command(program: &mut Command) -> &Command {
 pub(crate) fn run(arguments: &ConfigArguments, matches: &ArgMatches, file: Option<&ConfigFile>) -> Result<()> {
     match &arguments.action {
         Action::Check(checked) => {
-            checked.serve.check()?;
+            checked.serve.check().map_err(|error| located(file, error))?;
             crate::log::filter().map_err(anyhow::Error::msg)?;
             let ignored = ignored_variables(&Arguments::command()).into_iter();
             let unknown = ignored.filter(|variable| matches!(variable, IgnoredVariable::Unknown { .. }));

@@ -6,7 +6,7 @@ use std::fs::File;
 use std::io::Read;
 use std::process::ExitCode;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use clap::Args;
 use flash_indexer_snapshot::{RankRecord, read_dump};
 
@@ -72,6 +72,9 @@ fn compare(arguments: &DiffArguments) -> Result<bool> {
     let mut keys: Vec<&RankKey> = a.ranks().chain(b.ranks()).collect();
     keys.sort_unstable();
     keys.dedup();
+    if keys.is_empty() && (arguments.model_name.is_some() || arguments.tenant_id.is_some()) {
+        bail!("neither A nor B has a rank of this model and tenant: check --model and --tenant-id, or leave them out");
+    }
     let mut different = 0;
     for &key in &keys {
         let difference = match (a.rank(key), b.rank(key)) {

@@ -30,6 +30,8 @@ use std::time::Duration;
 use anyhow::{Result, bail};
 use clap::Args;
 use flash_indexer_api::Worker;
+use flash_indexer_types::endpoints::NO_EVENTS;
+use flash_indexer_wire::plural;
 
 use self::finding::{Finding, Verdict};
 use self::probe::{Observation, Stream};
@@ -117,7 +119,7 @@ fn examine(arguments: &DoctorArguments) -> Result<Vec<Report>> {
     client.health()?;
     let ready = client.ready().map_err(|error| format!("{error:#}"));
     let workers = client.all_workers()?;
-    let streams = streams_of(&workers, arguments);
+    let (streams, without_events) = streams_of(&workers, arguments);
     let mut findings = vec![service::readiness(ready)];
     findings.extend(service::peers(&client, &workers));
     findings.extend(discovery_sources::check(&client));
@@ -127,7 +129,11 @@ fn examine(arguments: &DoctorArguments) -> Result<Vec<Report>> {
         let request = prompts::request(arguments.request.as_deref(), model.map_or("default", String::as_str))?;
         findings.push(prompts::check(&client, engine_url, &request));
     }
-    if streams.is_empty() {
+    if without_events > 0 {
+        let are = plural(without_events as u64, "instance is", "instances are");
+        let why = format!("{without_events} {are} registered without events: nothing to check there");
+        findings.push(Finding::ok("engines", why));
+    } else if streams.is_empty() {
         let none = format!("no such engine is registered with {}", arguments.service.as_str());
         let fix =
             "see GET /workers, or register one: POST /register or a discovery source (docs/operations.md, Registering)";
@@ -146,15 +152,19 @@ fn examine(arguments: &DoctorArguments) -> Result<Vec<Report>> {
 }
 
 /// The registered streams of instances that the options select. Ranks of an instance at one endpoint share a stream, unless they
-/// connect to the service.
-fn streams_of(workers: &[Worker], arguments: &DoctorArguments) -> Vec<Stream> {
-    let mut streams = Vec::new();
+/// connect to the service. Also counts the selected instances that are registered without events.
+fn streams_of(workers: &[Worker], arguments: &DoctorArguments) -> (Vec<Stream>, usize) {
+    let (mut streams, mut without_events) = (Vec::new(), 0);
     for worker in workers {
         let instance = worker.instance_id.to_string();
         // No answer has a shared cache by itself, to be compared with its stream.
         let is_selected = worker.kind.is_none()
             && arguments.instance.as_ref().is_none_or(|selected| *selected == instance)
             && arguments.model_name.as_ref().is_none_or(|selected| *selected == worker.model_name);
+        if is_selected && worker.listeners.values().any(|listener| listener.endpoint == NO_EVENTS) {
+            without_events += 1;
+            continue;
+        }
         let mut by_endpoint: BTreeMap<(&str, Option<u32>), Stream> = BTreeMap::new();
         for (&rank, listener) in worker.listeners.iter().filter(|_| is_selected) {
             let name = (listener.endpoint.as_str(), probe::is_bound(&listener.endpoint).then_some(rank));
@@ -170,7 +180,7 @@ fn streams_of(workers: &[Worker], arguments: &DoctorArguments) -> Vec<Stream> {
         }
         streams.extend(by_endpoint.into_values());
     }
-    streams
+    (streams, without_events)
 }
 
 /// Observes all streams, [`PROBES_MAX`] at a time, with a progress bar on standard error.

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::Result;
+use anyhow::{Result, bail};
 use clap::Args;
 use flash_indexer_prompt::tokenize::{PoolOptions, ServiceAddress, Transformers};
 use flash_indexer_server::{TokenizationOptions, TokenizerServiceOptions};
@@ -77,6 +77,15 @@ impl TokenizerArguments {
         };
         if self.tokenizer_threads > 0 {
             pool.workers = self.tokenizer_threads.into();
+        }
+        #[cfg(feature = "hub")]
+        let has_hub = self.hub.options()?.is_some();
+        #[cfg(not(feature = "hub"))]
+        let has_hub = false;
+        if self.prompt_text_bytes > 0 && self.tokenizers.is_empty() && self.tokenizer_dir.is_none() && !has_hub {
+            bail!(
+                "--prompt-text-bytes has no effect without --tokenizer-dir or --tokenizer, which make text of tokens"
+            );
         }
         let service = self.tokenizer_service.clone();
         let service = service.map(|address| TokenizerServiceOptions { address, deadline: SERVICE_DEADLINE });

@@ -107,6 +107,19 @@ fn a_wrong_setting_is_an_error_that_names_the_file_and_the_fix() {
     let output = checked("block-size = 16\nworkers = [\"a\"]");
     assert_eq!(output.status.code(), Some(1));
     assert!(text(&output.stderr).contains("expected instance_id"), "{}", text(&output.stderr));
+    // Errors that the options alone do not show.
+    for (settings, expected) in [
+        (
+            "block-size = 16\nworkers = [\"1=tcp://h:1\", \"2=foo\"]",
+            "fleet.toml: line 2: failed to register instance 2",
+        ),
+        ("host = \"0.0.0.0\"", "fleet.toml: line 1: --host 0.0.0.0 is reached"),
+        ("port = 9000\ntoken-file = \"nope\"", "fleet.toml: line 2: failed to load"),
+        ("prompt-text-bytes = \"1MiB\"", "fleet.toml: line 1: --prompt-text-bytes has no effect without"),
+    ] {
+        let error = text(&checked(settings).stderr).to_owned();
+        assert!(error.contains(expected), "{settings}: {error}");
+    }
     let output = run(&["serve", "--config", "/does/not/exist.toml"]);
     assert_eq!(output.status.code(), Some(2));
     assert!(text(&output.stderr).contains("/does/not/exist.toml"), "{}", text(&output.stderr));

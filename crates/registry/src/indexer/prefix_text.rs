@@ -4,7 +4,7 @@ use flash_indexer_core::LocalHash;
 use flash_indexer_engine_chats::ChatEngine;
 use flash_indexer_types::ModelKey;
 
-use super::Indexer;
+use super::{Indexer, QueryError};
 use crate::search::Search;
 use crate::tokenization::TokenizationError;
 
@@ -34,6 +34,9 @@ pub enum PrefixTextError {
         "this service keeps no prompts; to see the text of prefixes, start it with --prompt-text-bytes, such as 64MiB"
     )]
     NotKept,
+    /// The model is not registered.
+    #[error(transparent)]
+    UnknownModel(#[from] QueryError),
     /// No kept prompt begins with the blocks.
     #[error(
         "no kept prompt begins with these blocks: this replica was not asked about it since it started, or newer prompts have replaced it; \
@@ -59,7 +62,7 @@ impl Indexer {
     ///
     /// # Errors
     ///
-    /// If prompts are not kept, if none of them has these blocks, or if the model has no tokenizer that makes text of tokens.
+    /// If prompts are not kept, if the model is not registered, if none of them has these blocks, or if the model has no tokenizer that makes text of tokens.
     pub fn prefix_text(
         &self,
         key: &ModelKey,
@@ -68,6 +71,7 @@ impl Indexer {
         engine: ChatEngine,
     ) -> Result<PrefixText, PrefixTextError> {
         let kept = self.recent_prompts.as_ref().ok_or(PrefixTextError::NotKept)?;
+        self.model(key)?;
         let prompt = kept.find(key, blocks).ok_or(PrefixTextError::UnknownPrompt)?;
         let (before, own) = (prompt.tokens(0..from.min(blocks.len())), prompt.tokens(from..blocks.len()));
         let decoded_before = &before[before.len().saturating_sub(TOKENS_MAX)..];

@@ -89,9 +89,24 @@ impl IndexerOptions {
                 true => Ok(()),
                 false => Err(EndpointError::Ipc { endpoint: endpoint.clone() }),
             });
-            checked?;
+            checked.map_err(|error| match replay_endpoint {
+                Some(replay) if std::ptr::eq(replay, endpoint) => replay_error(error),
+                _ => error.into(),
+            })?;
         }
         Ok(())
+    }
+}
+
+/// The error for a replay endpoint, which is reached over ZeroMQ alone.
+fn replay_error(error: EndpointError) -> RegistrationError {
+    match error {
+        EndpointError::Malformed { endpoint, why } => RegistrationError::Endpoint(format!(
+            "invalid replay_endpoint {endpoint:?}: {why}; give an address of ZeroMQ such as tcp://host:6557"
+        )),
+        EndpointError::Address { .. } | EndpointError::Ipc { .. } => {
+            RegistrationError::Address(format!("replay_endpoint: {error}"))
+        }
     }
 }
 

@@ -299,6 +299,7 @@ impl From<PrefixTextError> for ApiError {
             PrefixTextError::NotKept => StatusCode::CONFLICT,
             PrefixTextError::UnknownPrompt => StatusCode::NOT_FOUND,
             PrefixTextError::NoTokenizers => StatusCode::NOT_IMPLEMENTED,
+            PrefixTextError::UnknownModel(error) => return error.into(),
             PrefixTextError::Tokenizer(error) => return error.into(),
         };
         Self::new(status, error.to_string())

@@ -116,7 +116,13 @@ fn match_end(end: End, block_tokens: u64, last_error: Option<&str>, now: Instant
         }
     };
     let (reason, (why, mut facts)) = match end.reason {
-        Reason::WholePrompt => (EndReason::WholePrompt, ("every block is held".to_owned(), EndFacts::default())),
+        Reason::WholePrompt => {
+            let why = match end.position {
+                0 => format!("the prompt has no complete block of {block_tokens} tokens"),
+                _ => "every block is held".to_owned(),
+            };
+            (EndReason::WholePrompt, (why, EndFacts::default()))
+        }
         Reason::OtherTier(tier) => {
             let facts = EndFacts { tier: Some(tier.into()), ..EndFacts::default() };
             (EndReason::OtherTier, (format!("it is held in {} and in no faster tier", tier.as_str()), facts))
