@@ -176,7 +176,7 @@ def test_a_refusal_of_another_service_is_quoted(body: bytes) -> None:
     with fake(lambda handler, _: respond(handler, 409, body)) as (url, _), Client(url, deadline_s=30) as client:
         with pytest.raises(ApiError) as refused:
             client.query("m", [1])
-    assert (type(refused.value), refused.value.message) == (ApiError, body.decode())
+    assert (type(refused.value), refused.value.message) == (ApiError, f"{body.decode()}; is the URL a Flash Indexer's?")
 
 
 @contextmanager
