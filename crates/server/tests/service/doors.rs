@@ -97,8 +97,8 @@ fn paths_and_addresses_of_one_machine_are_not_dialled() {
         ("tcp://10.0.0.1:0", "port"),
         ("tcp://10.0.0.1:1;169.254.169.254:80", "neither a name nor an address"),
         ("tcp://[::1%lo]:5557", "leave out % and the zone"),
-        ("tcp://2130706433:5557", "four decimal numbers; give an address such as"),
-        ("tcp://127.1:5557", "four decimal numbers; give an address such as"),
+        ("tcp://2130706433:5557", "four decimal numbers; give an address"),
+        ("tcp://127.1:5557", "four decimal numbers; give an address"),
     ];
     for (endpoint, part) in refused {
         for field in ["endpoint", "replay_endpoint"] {

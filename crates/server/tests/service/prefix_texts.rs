@@ -209,5 +209,9 @@ fn without_the_setting_or_a_tokenizer_the_error_says_which_is_missing() {
     assert_eq!(status, 422, "{answer}");
     let (status, answer) = ask(&service, "default", &["1".to_owned()], 0);
     let error = serde_json::from_value::<api::ErrorBody>(answer).expect("an error").error;
+    assert!(status == 404 && error.contains("no instance is registered for model"), "{status} {error}");
+    let _engine = Engine::registered(&service, json!(1), 0, &json!({}));
+    let (status, answer) = ask(&service, "default", &["1".to_owned()], 0);
+    let error = serde_json::from_value::<api::ErrorBody>(answer).expect("an error").error;
     assert!(status == 404 && error.contains("no kept prompt"), "{status} {error}");
 }
