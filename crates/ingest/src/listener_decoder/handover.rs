@@ -87,6 +87,9 @@ impl ListenerDecoder {
         self.changes.extend(from.map(|cursor| Change::PositionImported(cursor.sequence)));
         let position = epoch.map(|epoch| StreamPosition { cursor: from, epoch, trust: StreamTrust::Exact });
         self.stream.release(position, now);
+        if let Some(last) = current.iter().map(|(.., cursor)| cursor.sequence).max() {
+            self.stream.record_imported_end(last.saturating_add(1));
+        }
         if !self.changes_after_trust.is_empty() {
             self.stream.record_inexact_rank(now);
         }

@@ -401,6 +401,16 @@ impl<P: AsRef<[u8]>> Stream<P> {
         }
     }
 
+    /// Records that the messages before `end` were published in the epoch of the imported position. Call it after
+    /// [`Stream::release`]: a lower number on the next connection is of another epoch.
+    pub fn record_imported_end(&mut self, end: u64) {
+        let is_unconnected = self.connection == Connection::Down && self.cursor.is_some();
+        // Engines that connect repeat messages, from where the earlier connection ended.
+        if is_unconnected && self.options.replay != Replay::OnReconnect {
+            self.live_floor = self.live_floor.max(end);
+        }
+    }
+
     /// Releases waiting messages, because memory is short: gives up a repair or an imported position, and drops the
     /// messages of a held stream.
     pub fn shed(&mut self, now: Instant) {

@@ -927,6 +927,25 @@ fn an_imported_position_is_compared_with_the_waiting_messages() {
     assert_eq!((world.applied.clone(), world.trust), (world.whole_epoch(), StreamTrust::Exact));
 }
 
+#[test]
+fn a_first_live_message_below_the_end_of_an_imported_state_begins_another_epoch() {
+    for (imported_end, expected) in [(49, vec![ClearReason::Restarted]), (33, vec![ClearReason::TooMuchLost])] {
+        let mut world = World::new(Replay::Unavailable, Start::Held, 100);
+        (0..19).for_each(|_| world.publish());
+        world.applied = world.whole_epoch();
+        world.stream.release(Some(world.true_position()), world.now);
+        world.stream.record_imported_end(imported_end);
+        world.run();
+        // Nothing but the number of the next message shows whether the engine has restarted.
+        (world.epoch, world.published) = (1, 33);
+        world.connect();
+        world.publish();
+        world.deliver();
+        assert_eq!((world.cleared.clone(), world.applied.clone()), (expected, vec![(1, 33)]));
+        assert!(!world.is_exact());
+    }
+}
+
 /// The number of a dropped message of the epoch before, and a restart that no reply shows: the publisher's buffer has one message.
 #[test]
 fn a_number_that_the_publisher_never_reaches_again_is_doubted_until_two_live_messages_follow() {
