@@ -21,7 +21,8 @@ pub(super) struct EarlierEpoch {
 
 impl EarlierEpoch {
     /// What is known of this epoch and of one before it, which may be the same.
-    fn after(mut self, before: Self) -> Self {
+    fn after(mut self, before: Option<Self>) -> Self {
+        let Some(before) = before else { return self };
         self.end = self.end.max(before.end);
         if self.messages.is_empty() {
             self.messages = before.messages;
@@ -36,12 +37,10 @@ impl<P: AsRef<[u8]>> Stream<P> {
     pub(super) fn take_epoch(&mut self, known_end: u64) -> EarlierEpoch {
         let messages = std::mem::take(&mut self.delivered);
         let lost = self.lost_tail.map_or(0, |lost| lost.end());
-        let mut known = EarlierEpoch { messages, end: known_end.max(self.next).max(lost) };
-        if let Some(before) = self.earlier_epoch.take() {
-            known = known.after(before);
-        }
+        let known = EarlierEpoch { messages, end: known_end.max(self.next).max(lost) };
+        let known = known.after(self.earlier_epoch.take());
         match self.unverified.take() {
-            Some(unverified) => unverified.after(known),
+            Some(unverified) => unverified.after(Some(known)),
             None => known,
         }
     }
@@ -56,10 +55,7 @@ impl<P: AsRef<[u8]>> Stream<P> {
         let end = self.live_end().unwrap_or_default().max(lost);
         if end > 0 {
             let known = EarlierEpoch { messages: std::mem::take(&mut self.undelivered), end };
-            self.unverified = Some(match self.unverified.take() {
-                Some(before) => known.after(before),
-                None => known,
-            });
+            self.unverified = Some(known.after(self.unverified.take()));
         }
     }
 
