@@ -62,7 +62,8 @@ impl Indexer {
     ///
     /// # Errors
     ///
-    /// If prompts are not kept, if the model is not registered, if none of them has these blocks, or if the model has no tokenizer that makes text of tokens.
+    /// If prompts are not kept, if the model is not registered, if no kept prompt has these blocks, or if the model has no tokenizer that
+    /// makes text of tokens.
     pub fn prefix_text(
         &self,
         key: &ModelKey,

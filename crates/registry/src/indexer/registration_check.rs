@@ -82,17 +82,17 @@ impl IndexerOptions {
         }
         Self::check_pulled(options)?;
         Self::check_streamed(options)?;
-        let dialled = Some(endpoint).filter(|_| !options.is_bound()).into_iter().chain(replay_endpoint);
-        for endpoint in dialled {
+        let of_events = Some(endpoint).filter(|_| !options.is_bound());
+        let event_error: fn(EndpointError) -> RegistrationError = RegistrationError::from;
+        let dialled = of_events.map(|endpoint| (endpoint, event_error)).into_iter();
+        let dialled = dialled.chain(replay_endpoint.iter().map(|endpoint| (endpoint, replay_error as _)));
+        for (endpoint, registration_error) in dialled {
             let is_allowed = !is_ipc(endpoint) || ipc == IpcPaths::Allowed || self.allow_ipc;
             let checked = self.engine_networks.check_endpoint(endpoint).and_then(|()| match is_allowed {
                 true => Ok(()),
                 false => Err(EndpointError::Ipc { endpoint: endpoint.clone() }),
             });
-            checked.map_err(|error| match replay_endpoint {
-                Some(replay) if std::ptr::eq(replay, endpoint) => replay_error(error),
-                _ => error.into(),
-            })?;
+            checked.map_err(registration_error)?;
         }
         Ok(())
     }
