@@ -25,6 +25,8 @@ struct Setting {
     option: String,
     /// Where it is in the file, from 1.
     line: usize,
+    /// Whether the values are words of a fixed choice, which many texts have by chance.
+    is_choice: bool,
     /// What follows the option, once each. A flag that is on has one entry without a value, and one that is off has none.
     values: Vec<Option<String>>,
 }
@@ -69,10 +71,14 @@ impl ConfigFile {
     pub(crate) fn locate(&self, error: anyhow::Error) -> anyhow::Error {
         let text = with_causes(&error);
         let by_option = self.settings.iter().find(|setting| has_word(&text, &setting.option));
-        let values =
-            || self.settings.iter().flat_map(|setting| setting.parts().map(move |part| (part.len(), setting, part)));
-        let by_value = || values().filter(|(_, _, part)| has_word(&text, part)).max_by_key(|&(length, ..)| length);
-        match by_option.or_else(|| by_value().map(|(_, setting, _)| setting)) {
+        let length_named = |setting: &Setting| setting.parts().filter(|part| has_word(&text, part)).map(str::len).max();
+        let by_value = || {
+            self.settings
+                .iter()
+                .filter(|setting| length_named(setting) > None)
+                .max_by_key(|setting| length_named(setting))
+        };
+        match by_option.or_else(by_value) {
             Some(Setting { line, .. }) => anyhow!("--config {}: line {line}: {text}", self.path.display()),
             None => error,
         }
@@ -121,7 +127,13 @@ impl Setting {
             }
             (_, value) => vec![Some(scalar(name, value)?)],
         };
-        Ok(Self { id: arg.get_id().to_string(), option: format!("--{name}"), line, values })
+        Ok(Self {
+            id: arg.get_id().to_string(),
+            option: format!("--{name}"),
+            line,
+            is_choice: !arg.get_possible_values().is_empty(),
+            values,
+        })
     }
 
     /// Whether this setting alone requires others, of which these are absent.
@@ -133,7 +145,7 @@ impl Setting {
 
     /// The values, and the parts of those that have some, such as an endpoint. Short ones are in many texts by chance.
     fn parts(&self) -> impl Iterator<Item = &str> {
-        let values = self.values.iter().flatten();
+        let values = self.values.iter().flatten().filter(|_| !self.is_choice);
         values.flat_map(|value| value.split(['=', '|']).chain([value.as_str()])).filter(|part| part.len() >= PART_MIN)
     }
 

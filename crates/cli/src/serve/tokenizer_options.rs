@@ -78,18 +78,9 @@ impl TokenizerArguments {
         if self.tokenizer_threads > 0 {
             pool.workers = self.tokenizer_threads.into();
         }
-        #[cfg(feature = "hub")]
-        let has_hub = self.hub.options()?.is_some();
-        #[cfg(not(feature = "hub"))]
-        let has_hub = false;
-        if self.prompt_text_bytes > 0 && self.tokenizers.is_empty() && self.tokenizer_dir.is_none() && !has_hub {
-            bail!(
-                "--prompt-text-bytes has no effect without --tokenizer-dir or --tokenizer, which make text of tokens"
-            );
-        }
         let service = self.tokenizer_service.clone();
         let service = service.map(|address| TokenizerServiceOptions { address, deadline: SERVICE_DEADLINE });
-        Ok(TokenizationOptions {
+        let options = TokenizationOptions {
             named: self.tokenizers.clone(),
             directory: self.tokenizer_dir.clone(),
             #[cfg(feature = "hub")]
@@ -98,7 +89,16 @@ impl TokenizerArguments {
             gpt_oss_date: self.gpt_oss_date.clone(),
             transformers: if self.tokenizer_transformers == 4 { Transformers::Four } else { Transformers::Five },
             pool,
-        })
+        };
+        let has_tokenizers = !options.named.is_empty() || options.directory.is_some();
+        #[cfg(feature = "hub")]
+        let has_tokenizers = has_tokenizers || options.hub.is_some();
+        if self.prompt_text_bytes > 0 && !has_tokenizers {
+            bail!(
+                "--prompt-text-bytes has no effect without --tokenizer-dir or --tokenizer, which make text of tokens"
+            );
+        }
+        Ok(options)
     }
 
     /// Warns of directories and files that are missing at the start. Each prompt looks for them again.
