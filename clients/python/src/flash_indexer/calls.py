@@ -129,9 +129,12 @@ class _Refusal(msgspec.Struct):
     error: str
 
 
+_WHOSE_URL = "is the URL a Flash Indexer's?"
+
+
 def unexpected(path: str, cause: Exception) -> UnexpectedAnswer:
     """The error of an answer that the endpoint does not give."""
-    return UnexpectedAnswer(f"failed to read the answer of {path}: {cause}; is the URL a Flash Indexer's?")
+    return UnexpectedAnswer(f"failed to read the answer of {path}: {cause}; {_WHOSE_URL}")
 
 
 def error_of(status: int, body: bytes) -> ApiError:
@@ -140,7 +143,7 @@ def error_of(status: int, body: bytes) -> ApiError:
         message = msgspec.json.decode(body, type=_Refusal).error
     except msgspec.DecodeError:
         text = body[:200].decode(errors="replace").strip()
-        message = f"{text or 'no text'}; is the URL a Flash Indexer's?"
+        message = f"{text or 'no text'}; {_WHOSE_URL}"
     kind = UnknownCursor if status == 409 and "unknown cursor" in message else ApiError
     return kind(status, message)
 
