@@ -287,16 +287,19 @@ impl Reconciler {
         let mut unclaimed = std::mem::take(&mut self.unclaimed);
         let mut steps = Vec::new();
         for (rank, owned) in owned {
-            let mut desired = self.sources.iter().filter_map(|source| source.desired.get(rank));
-            let is_desired = match self.winner(rank) {
-                Some(_) => true,
-                // A rank in its grace period keeps the registration that it has, and no other.
-                None => desired.any(|desired_rank| desired_rank.registration == owned.registration),
-            };
+            if self.winner(rank).is_some() {
+                continue;
+            }
             match &owned.owner {
                 Owner::Manual | Owner::Pod => {}
-                _ if is_desired => {}
-                Owner::Source(_) => steps.push(Step::Unregister(rank.clone())),
+                Owner::Source(_) => {
+                    // A rank in its grace period keeps the registration that it has, and no other.
+                    let mut desired = self.sources.iter().filter_map(|source| source.desired.get(rank));
+                    if desired.all(|desired_rank| desired_rank.registration != owned.registration) {
+                        steps.push(Step::Unregister(rank.clone()));
+                    }
+                }
+                // Also one that a source named during the recovery: its grace period does not begin again.
                 Owner::Peer if all_report => {
                     let since = unclaimed.remove(rank).unwrap_or(now);
                     match now.saturating_duration_since(since) < self.grace {

@@ -115,6 +115,20 @@ fn the_first_source_takes_precedence_and_both_report_it() {
     assert_eq!(outcome(&reconciler, 0, &registry, 1), Some(TargetOutcome::Leaving));
 }
 
+/// A service that recovers from a peer receives reports and carries out no steps.
+#[test]
+fn a_rank_of_a_peer_that_sources_left_out_during_a_recovery_is_unregistered_after_one_grace_period() {
+    let (mut reconciler, mut registry, start) = (reconciler(), Registry::default(), Instant::now());
+    registry.keep(Owner::Peer, at(1, 1));
+    reconciler.source_reported(0, targets([at(1, 1)]), start);
+    reconciler.source_reported(1, targets([]), start);
+    reconciler.source_reported(0, targets([]), start);
+    registry.follow(&mut reconciler, start);
+    assert_eq!(registry.endpoint(1), Some("tcp://host-1:5001"));
+    registry.follow(&mut reconciler, start + GRACE);
+    assert_eq!(registry.endpoint(1), None);
+}
+
 #[test]
 fn ranks_are_unregistered_before_others_are_registered() {
     let (mut reconciler, mut registry, start) = (reconciler(), Registry::default(), Instant::now());

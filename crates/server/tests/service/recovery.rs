@@ -176,7 +176,7 @@ fn nothing_is_exact_while_the_connection_is_lost() {
     engine.publisher = Publisher::bind(PublisherOptions::on_loopback()).expect("free ports");
     let listener = engine.wait_for(&service, 2, "degraded");
     assert!(
-        listener["last_error"].as_str().is_some_and(|why| why.starts_with("the connection was lost")),
+        listener["last_error"].as_str().is_some_and(|why| why.contains("the connection was lost")),
         "{listener}"
     );
     let answer = service.query(&json!({ "token_ids": chain_tokens(3), "model_name": "m" }));

@@ -68,7 +68,7 @@ pub enum Pending {
     TailLost,
     /// The connection was lost and the publisher's epoch is not verified since, or the publisher seems to have restarted and no message
     /// proves it yet.
-    #[error("the connection was lost, and the engine may have restarted meanwhile")]
+    #[error("the engine may have restarted: the connection was lost, or messages that would show it are missing")]
     Unverified,
 }
 
