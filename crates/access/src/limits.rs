@@ -2,9 +2,11 @@
 
 use std::collections::BTreeMap;
 use std::num::{NonZeroU32, NonZeroU64};
+use std::str::FromStr;
 
 use flash_indexer_types::names::{NameError, NameField, check_name};
-use serde::Deserialize;
+use serde::de::Error as _;
+use serde::{Deserialize, Deserializer};
 
 use crate::config_file::{ConfigFile, FileContent};
 
@@ -32,13 +34,26 @@ pub struct Limits {
 #[serde(deny_unknown_fields)]
 pub struct TenantLimits {
     /// Blocks that the tenant's ranks hold together.
+    #[serde(default, deserialize_with = "at_least_one")]
     pub held_blocks: Option<NonZeroU64>,
     /// Registered ranks.
+    #[serde(default, deserialize_with = "at_least_one")]
     pub ranks: Option<NonZeroU64>,
     /// Queries, scores, predictions and explanations a second.
+    #[serde(default, deserialize_with = "at_least_one")]
     pub queries_per_second: Option<NonZeroU32>,
     /// Tokens of their prompts a second.
+    #[serde(default, deserialize_with = "at_least_one")]
     pub prompt_tokens_per_second: Option<NonZeroU32>,
+}
+
+/// Reads a number, with an error in the words of the file's authors.
+fn at_least_one<'de, D: Deserializer<'de>, T: FromStr>(deserializer: D) -> Result<Option<T>, D::Error> {
+    let given = toml::Value::deserialize(deserializer)?;
+    let number = given.as_integer().and_then(|number| number.to_string().parse().ok());
+    number
+        .map(Some)
+        .ok_or_else(|| D::Error::custom("expected a whole number of at least 1; leave the field out for no limit"))
 }
 
 /// Kind of a tenant's limit.
@@ -171,7 +186,7 @@ mod tests {
     fn an_error_names_the_line() {
         for (text, parts) in [
             ("[default]\nranks = 4\nrank = 5\n", ["line 3", "rank"]),
-            ("[default]\nqueries_per_second = 0\n", ["line 2", "nonzero"]),
+            ("[default]\nqueries_per_second = 0\n", ["line 2", "at least 1"]),
             ("[default]\nranks = -1\n", ["line 2", "-1"]),
             ("[tenants.a]\nranks = \"many\"\n", ["line 2", "many"]),
             ("\n[tenant.a]\nranks = 1\n", ["line 2", "tenant"]),

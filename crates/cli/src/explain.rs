@@ -1,9 +1,9 @@
 //! `flash-indexer explain`: shows where each rank's match ends, and why.
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use clap::Args;
 use comfy_table::{CellAlignment, Table, presets};
-use flash_indexer_api::{ExplainRequest, Explanation, TokenQuery};
+use flash_indexer_api::{AbsenceReason, ExplainRequest, Explanation, TokenQuery};
 use flash_indexer_types::InstanceId;
 use flash_indexer_types::hashes::ShownHash;
 
@@ -33,12 +33,16 @@ pub(crate) fn run(arguments: &ExplainArguments) -> Result<()> {
     let answer = prompt.client()?.explain(&request)?;
     if prompt.json {
         println!("{}", serde_json::to_string_pretty(&answer)?);
-    } else {
-        let explanation = serde_json::from_value(answer)
-            .context("failed to parse the explanation; use the same release of command and service")?;
+    }
+    let explanation: Explanation = serde_json::from_value(answer)
+        .context("failed to parse the explanation; use the same release of command and service")?;
+    if !prompt.json {
         print_table(&explanation, tokens.len());
     }
-    Ok(())
+    match explanation.absent.iter().find(|absent| absent.reason == AbsenceReason::NotRegistered) {
+        Some(absent) => bail!("instance {}: {}", absent.instance_id, absent.why),
+        None => Ok(()),
+    }
 }
 
 fn print_table(explanation: &Explanation, prompt_tokens: usize) {

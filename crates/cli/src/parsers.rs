@@ -1,5 +1,7 @@
 //! Parsers of option values.
 
+use std::error::Error;
+use std::num::{IntErrorKind, ParseFloatError, ParseIntError};
 use std::str::FromStr;
 
 use bytesize::ByteSize;
@@ -8,6 +10,19 @@ use flash_indexer_server::QUEUE_BYTES_MIN;
 /// Parses a number that is at least 1, as `NonZeroUsize` is.
 pub(crate) fn at_least_one<T: FromStr>(text: &str) -> Result<T, &'static str> {
     text.parse().map_err(|_| "give a whole number of at least 1")
+}
+
+/// The cause of an error of the command line in the words of the standard library, and in those of its users; none for
+/// other causes.
+pub(crate) fn plain_cause(error: &clap::Error) -> Option<(String, &'static str)> {
+    let cause = error.source()?;
+    let plain = match cause.downcast_ref::<ParseIntError>().map(ParseIntError::kind) {
+        Some(IntErrorKind::PosOverflow | IntErrorKind::NegOverflow) => "the number is out of range",
+        Some(IntErrorKind::Zero) => "give a whole number of at least 1",
+        Some(_) => "give a whole number",
+        None => cause.downcast_ref::<ParseFloatError>().map(|_| "give a number")?,
+    };
+    Some((cause.to_string(), plain))
 }
 
 /// Parses a number of bytes, at least one: `1000000`, `64MiB`, `2GB`, `512 KiB`.

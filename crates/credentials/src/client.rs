@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use rustls::{AlertDescription, Error as TlsError, InvalidMessage};
+use rustls::{AlertDescription, CertificateError, Error as TlsError, InvalidMessage, OtherError};
 use ureq::SendBody;
 use ureq::config::ConfigBuilder;
 use ureq::http::Request;
@@ -83,6 +83,15 @@ pub fn tls_remedy(error: &ureq::Error) -> Option<&'static str> {
         _ => return None,
     };
     Some(match error {
+        TlsError::InvalidCertificate(
+            CertificateError::Expired
+            | CertificateError::ExpiredContext { .. }
+            | CertificateError::NotValidYet
+            | CertificateError::NotValidYetContext { .. },
+        ) => "renew the server's certificate, or correct the clock of this host",
+        TlsError::InvalidCertificate(CertificateError::Other(error)) if is_of_authority(error) => {
+            "the server presents the certificate of an authority: let the authority issue one for the server"
+        }
         TlsError::InvalidCertificate(_) => {
             "give the authority of the server's certificate, and a URL with a host that the certificate names"
         }
@@ -98,6 +107,11 @@ pub fn tls_remedy(error: &ureq::Error) -> Option<&'static str> {
         }
         _ => "check that client and server have a TLS version in common",
     })
+}
+
+/// Whether a server's certificate is one of an authority. The type of this cause is not public.
+fn is_of_authority(error: &OtherError) -> bool {
+    error.to_string().contains("CaUsedAsEndEntity")
 }
 
 fn owned(der: &[u8]) -> Certificate<'static> {

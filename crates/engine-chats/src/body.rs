@@ -16,7 +16,7 @@ struct Body<'b> {
     #[serde(borrow)]
     messages: Vec<&'b RawValue>,
     #[serde(borrow, default)]
-    tools: Option<Vec<&'b RawValue>>,
+    tools: Option<&'b RawValue>,
     #[serde(borrow, default)]
     chat_template_kwargs: Option<&'b RawValue>,
     #[serde(borrow, default)]
@@ -25,8 +25,8 @@ struct Body<'b> {
     reasoning_effort: Option<&'b RawValue>,
     #[serde(borrow, default)]
     reasoning: Option<&'b RawValue>,
-    #[serde(default)]
-    continue_final_message: Option<LaxBool>,
+    #[serde(borrow, default)]
+    continue_final_message: Option<&'b RawValue>,
     #[serde(default)]
     truncate_prompt_tokens: Option<LaxInteger>,
     // SGLang has none of these.
@@ -54,14 +54,15 @@ pub(super) fn read(body: &[u8], engine: ChatEngine) -> Result<(ChatRequest, Engi
 fn of_json(body: Body<'_>, engine: ChatEngine) -> Result<(ChatRequest, EngineFields), serde_json::Error> {
     let truth = |LaxBool(truth)| truth;
     let known = |raw: Option<_>| raw.filter(|_| engine != ChatEngine::Sglang);
+    let tools: Option<Vec<&RawValue>> = read_field("tools", body.tools)?;
     let documents: Option<Vec<&RawValue>> = read_field("documents", known(body.documents))?;
     let request = ChatRequest {
         messages: values(&body.messages)?,
-        tools: body.tools.as_deref().map(values).transpose()?,
+        tools: tools.as_deref().map(values).transpose()?,
         documents: documents.as_deref().map(values).transpose()?,
         chat_template: read_field("chat_template", known(body.chat_template))?,
         add_generation_prompt: read_field("add_generation_prompt", known(body.add_generation_prompt))?.map(truth),
-        continue_final_message: match body.continue_final_message {
+        continue_final_message: match read_field("continue_final_message", body.continue_final_message)? {
             Some(LaxBool(true)) => Continuation::Content,
             Some(LaxBool(false)) | None => Continuation::Nothing,
         },

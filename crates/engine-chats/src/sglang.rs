@@ -4,7 +4,7 @@ use chat_template::{ChatRequest, ChatTemplates, Continuation, Json, JsonParser};
 
 use super::chat::PreparedChat;
 use super::content_format::{self, ContentFormat};
-use super::error::PrepareError;
+use super::error::{PrepareError, read_each};
 use super::fields::EngineFields;
 use super::lax::truth_of;
 use super::media::{Media, MediaPart};
@@ -46,7 +46,7 @@ pub(super) fn prepare_for_code(request: &ChatRequest, fields: &EngineFields) -> 
     }
     if prepared.request.tools.is_some() {
         // The encoder gets all tools, regardless of the choice.
-        prepared.request.tools = request.tools.iter().flatten().map(tool).collect::<Result<Vec<_>, _>>().map(Some)?;
+        prepared.request.tools = Some(read_each("tools", request.tools.as_deref().unwrap_or_default(), tool)?);
     }
     Ok(prepared)
 }
@@ -61,8 +61,8 @@ fn prepared(
     if request.messages.is_empty() {
         return Err(PrepareError::rejected("`messages` is empty: give at least one message"));
     }
-    let messages = request.messages.iter().map(|message| conversation_message(message, format, media));
-    let mut messages = messages.collect::<Result<Vec<_>, _>>()?;
+    let mut messages =
+        read_each("messages", &request.messages, |message| conversation_message(message, format, media))?;
     let continuation = take_last_answer(&mut messages, request.continue_final_message != Continuation::Nothing)?;
     let kwargs = template_kwargs(request, fields, has_low_effort)?;
     let request = ChatRequest {
@@ -223,7 +223,7 @@ fn tools(request: &ChatRequest, fields: &EngineFields) -> Result<Option<Vec<Json
     if choice.is_some_and(|choice| choice.as_str() == Some("none")) {
         return Ok(None);
     }
-    let tools = tools.iter().map(tool).collect::<Result<Vec<_>, _>>()?;
+    let tools = read_each("tools", tools, tool)?;
     let Some(named) = named else { return Ok(Some(tools)) };
     let is_named =
         |tool: &Json| tool.get("function").and_then(|function| function.get("name")).as_ref() == Some(&named);

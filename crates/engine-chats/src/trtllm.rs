@@ -4,7 +4,7 @@ use chat_template::{ChatRequest, ChatTemplates, Json, JsonParser};
 
 use super::chat::PreparedChat;
 use super::content_format::ContentFormat;
-use super::error::PrepareError;
+use super::error::{PrepareError, read_each};
 use super::fields::EngineFields;
 use super::media::{Media, MediaPart};
 use super::message::{Entries, Message, given, items, object};
@@ -19,9 +19,8 @@ pub(super) fn prepare(
 ) -> Result<PreparedChat, PrepareError> {
     // Reports a missing or broken template before the messages are read.
     templates.inspect(request.chat_template.as_deref(), request.tools.is_some(), |_, _| ())?;
-    let messages =
-        request.messages.iter().map(|message| conversation_message(message, media)).collect::<Result<Vec<_>, _>>()?;
-    let tools = request.tools.as_ref().map(|tools| tools.iter().map(tool).collect::<Result<Vec<_>, _>>());
+    let messages = read_each("messages", &request.messages, |message| conversation_message(message, media))?;
+    let tools = request.tools.as_deref().map(|tools| read_each("tools", tools, tool));
     let request = ChatRequest {
         messages,
         tools: tools.transpose()?,

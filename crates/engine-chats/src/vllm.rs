@@ -4,7 +4,7 @@ use chat_template::{ChatRequest, ChatTemplates, Continuation, Json, JsonParser};
 
 use super::chat::PreparedChat;
 use super::content_format::{self, ContentFormat};
-use super::error::PrepareError;
+use super::error::{PrepareError, read_each};
 use super::fields::EngineFields;
 use super::lax::truth_of;
 use super::media::{Media, MediaPart};
@@ -75,7 +75,7 @@ pub(super) fn conversation(
     format: ContentFormat,
     media: &Media,
 ) -> Result<Vec<Json>, PrepareError> {
-    request.messages.iter().map(|message| conversation_message(&validate(message)?, format, media)).collect()
+    read_each("messages", &request.messages, |message| conversation_message(&validate(message)?, format, media))
 }
 
 fn prepared(
@@ -325,7 +325,7 @@ fn tools(request: &ChatRequest, fields: &EngineFields) -> Result<Option<Vec<Json
     if tools.is_empty() {
         return Err(PrepareError::rejected("`tools` is empty: leave it out, or give at least one tool"));
     }
-    let tools = tools.iter().map(tool).collect::<Result<Vec<_>, _>>()?;
+    let tools = read_each("tools", tools, tool)?;
     if let Some(choice) = choice {
         let named = given(choice, "function").and_then(|function| given(&function, "name"));
         let is_named = |tool: &Json| tool.get("function").and_then(|function| function.get("name")) == named;

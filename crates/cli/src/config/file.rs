@@ -116,6 +116,9 @@ impl Setting {
         let Some(arg) = settable(serve).find(|arg| arg.get_long() == Some(name)) else {
             match nearest(name, settable(serve).filter_map(Arg::get_long)) {
                 Some(nearest) => bail!("there is no setting {name:?}; did you mean {nearest:?}?"),
+                None if value.is_table() => {
+                    bail!("[{name}]: the file has no tables; write its settings at the top level")
+                }
                 None => bail!("there is no setting {name:?}; see flash-indexer serve --help"),
             }
         };

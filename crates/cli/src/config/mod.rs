@@ -19,6 +19,7 @@ use clap::{ArgMatches, Args, Command, CommandFactory, Error, FromArgMatches, Sub
 use self::effective::effective_settings;
 pub(crate) use self::file::ConfigFile;
 use crate::environment::{IgnoredVariable, ignored_variables, without_service_links};
+use crate::parsers::plain_cause;
 use crate::serve::ServeArguments;
 use crate::{Arguments, program};
 
@@ -109,10 +110,20 @@ pub(crate) fn parse(mut command_line: Vec<OsString>) -> Result<Parsed, Error> {
     let matches = command.try_get_matches_from_mut(command_line);
     match matches.and_then(|matches| Ok((Arguments::from_arg_matches(&matches)?, matches))) {
         Ok((arguments, matches)) => Ok(Parsed { arguments, matches, file }),
-        Err(error) => Err(match &file {
-            Some(file) => file.name_in(error, serve_command(&mut program())),
-            None => error,
-        }),
+        Err(error) => {
+            let cause = plain_cause(&error);
+            let error = match &file {
+                Some(file) => file.name_in(error, serve_command(&mut program())),
+                None => error,
+            };
+            Err(match cause {
+                Some((cause, plain)) => {
+                    let text = error.render().to_string().replacen(&cause, plain, 1);
+                    Error::raw(error.kind(), text.trim_start_matches("error: "))
+                }
+                None => error,
+            })
+        }
     }
 }
 

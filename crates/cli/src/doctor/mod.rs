@@ -41,7 +41,7 @@ use crate::simulate::progress;
 use crate::with_causes;
 
 /// Engines that are observed at a time.
-const PROBES_MAX: usize = 16;
+const PROBES_MAX: usize = 64;
 /// The exit code when the service cannot be checked.
 const NOT_CHECKED: u8 = 2;
 
@@ -183,8 +183,17 @@ fn streams_of(workers: &[Worker], arguments: &DoctorArguments) -> (Vec<Stream>, 
     (streams, without_events)
 }
 
-/// Observes all streams, [`PROBES_MAX`] at a time, with a progress bar on standard error.
+/// Observes all streams, [`PROBES_MAX`] at a time, with a progress bar on standard error. A large fleet's duration is
+/// announced: a log shows no bar.
 fn observe_all(arguments: &DoctorArguments, client: &IndexerClient, streams: &[Stream]) -> Vec<Observation> {
+    let rounds = streams.len().div_ceil(PROBES_MAX) as u64;
+    if rounds > 1 {
+        eprintln!(
+            "flash-indexer: listening to {} engines, {PROBES_MAX} at a time, for at least {} s; --instance or --model selects some",
+            streams.len(),
+            rounds * arguments.listen_s,
+        );
+    }
     let bar = progress(streams.len(), "engines");
     bar.set_message(format!("listening to each for {} s", arguments.listen_s));
     bar.enable_steady_tick(Duration::from_millis(200));

@@ -34,7 +34,7 @@ use serde_json::Value;
 
 use super::chat::{Chat, ChatEngine, PreparedChat, Rendering};
 use super::content_format::ContentFormat;
-use super::error::PrepareError;
+use super::error::{PrepareError, read_each};
 use super::media::Media;
 use super::vllm_message::validate_but_parts;
 use super::{sglang, vllm};
@@ -120,7 +120,7 @@ impl Encoder {
                 let mut prepared = made_of_tokens(as_given(None)?);
                 // vLLM does not truncate these prompts.
                 prepared.is_whole = true;
-                let messages = request.messages.iter().map(validate_but_parts).collect::<Result<Vec<_>, _>>()?;
+                let messages = read_each("messages", &request.messages, validate_but_parts)?;
                 let date = chat.gpt_oss_date.as_deref().map(str::to_owned).or_else(|| chat.now.map(utc_date));
                 let date = date.ok_or_else(|| PrepareError::Unsupported("the current date is unknown".to_owned()))?;
                 let tools = prepared.request.tools.as_deref().unwrap_or_default();

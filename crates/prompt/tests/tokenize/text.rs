@@ -73,5 +73,7 @@ fn the_text_of_tokens_is_cut_between_characters() {
         let (_, end) = pool.decode(model, None, (&ids[ids.len() - 1..], 0)).expect("a text");
         assert!(!end.is_empty() && whole.ends_with(&end), "{model}: {end:?}");
     }
+    let (_, unknown) = pool.decode("byte_level", None, (&[u32::MAX], 0)).expect("a text");
+    assert_eq!(unknown, "[unknown token 4294967295]");
     assert!(pool.decode("unknown", None, (&[1], 0)).is_err());
 }

@@ -175,10 +175,7 @@ fn nothing_is_exact_while_the_connection_is_lost() {
     };
     engine.publisher = Publisher::bind(PublisherOptions::on_loopback()).expect("free ports");
     let listener = engine.wait_for(&service, 2, "degraded");
-    assert!(
-        listener["last_error"].as_str().is_some_and(|why| why.contains("the connection was lost")),
-        "{listener}"
-    );
+    assert!(listener["last_error"].as_str().is_some_and(|why| why.contains("the connection was lost")), "{listener}");
     let answer = service.query(&json!({ "token_ids": chain_tokens(3), "model_name": "m" }));
     let instance = &answer["instances"]["1"];
     assert_eq!((&instance["gpu"], &instance["trust"]), (&json!(12), &json!("degraded")), "it may still be so");

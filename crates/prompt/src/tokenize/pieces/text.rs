@@ -57,9 +57,20 @@ impl PieceTokenizer {
         self.tokenizer.token_to_id(token)
     }
 
-    /// The text of tokens, with special tokens.
+    /// The text of tokens, with special tokens. A token outside the vocabulary is shown by its number.
     pub(in crate::tokenize) fn decode(&self, tokens: &[u32]) -> Result<String, TokenizeError> {
-        self.tokenizer.decode(tokens, false).map_err(|error| TokenizeError::Decode(error.to_string()))
+        let is_known = |token: &u32| self.tokenizer.id_to_token(*token).is_some();
+        let mut text = String::new();
+        for run in tokens.chunk_by(|left, right| is_known(left) == is_known(right)) {
+            match run.first().is_some_and(is_known) {
+                true => {
+                    let decoded = self.tokenizer.decode(run, false);
+                    text += &decoded.map_err(|error| TokenizeError::Decode(error.to_string()))?;
+                }
+                false => text.extend(run.iter().map(|token| format!("[unknown token {token}]"))),
+            }
+        }
+        Ok(text)
     }
 
     /// Whether a text spells out an added token.
