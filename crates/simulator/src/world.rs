@@ -15,7 +15,7 @@ use crate::limits_file::LimitsOfService;
 use crate::network::{Link, Reply, SentMessage, Transit};
 use crate::plan::{Plan, ServiceSpec};
 use crate::prompts::Prompt;
-use crate::service::Service;
+use crate::service::{Service, reports};
 use crate::sharing::Sharing;
 
 /// Start of the wall clock, in milliseconds since the Unix epoch.
@@ -160,6 +160,11 @@ impl World {
                 for _ in 0..seconds {
                     self.pass(1_000);
                     self.services.iter().try_for_each(Service::settle)?;
+                    // Answers after the silence may be as of any moment of it.
+                    for number in 0..self.services.len() {
+                        let reports = reports(&self.services[number]);
+                        self.record_positions(number, &reports);
+                    }
                 }
                 return Ok(IdleServices::All);
             }
