@@ -34,7 +34,7 @@ other commit is named):
 
 * **The floor of a request** is a `GET /health` on the same connection: 22 to 37 us while another process keeps both cores awake, 82 to
   100 us on the otherwise idle machine, whose virtual cores sleep between two messages. Dynamo's service pays the same. With the lower
-  floor 8,192 tokens take 70 to 76 us as JSON and 34 to 47 us as `application/octet-stream`; a fifth of Dynamo's time is 48 us.
+  floor 8,192 tokens took 70 to 76 us as JSON and 34 to 47 us as `application/octet-stream`; a fifth of Dynamo's time was 48 us then.
 * **A cursor**: of its time the floor is 37 us where the request takes 63, and 32 where it takes 78: the service's own share is 25 to 46 us,
   which parse 700 tokens, hash 44 blocks, find the cursor's run and write the answer.
 * **131,072 tokens** take 740 to 1,100 us as JSON and 190 to 300 us as bytes: the goal is met with bytes. Of the service's processor
@@ -84,9 +84,10 @@ const SHARDS: &str = "\
 const STALLS: &str = "\
 `bench/run measures --measures stalls`: single events and queries on two threads, while 1,000 workers with ten million blocks
 fill their caches, replace prompts and leave. *Own* leaves out what other processes take, and contains what the machine takes to give
-memory: on this one the first use of a page of 2 MiB takes 4.3 to 4.9 ms, which any event may meet. A round of the run index has some
-hundred of these, and 0 to 2 other events beyond 1.5 ms; with 7ce7735, on a machine that gave its memory faster, the longest took 3.2 ms
-of its own and 0.9 at p99.99.
+memory: on this one the first use of a page of 2 MiB takes 4.3 ms at p50 and 4.8 at p99, measured without an index. Of the events of the run
+index beyond 1.5 ms, all but one took that long or twice as long. With pages of 4 KiB (`MIMALLOC_ALLOW_THP=0`) they took 2.0 ms at p99.99, and the
+longest 26 ms of its own, which was not examined. `serve` does not ask for large pages. With 7ce7735, on another machine, the longest
+took 3.2 ms of its own, and 0.9 at p99.99.
 ";
 
 const WAITS: &str = "\
