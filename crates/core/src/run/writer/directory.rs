@@ -1,7 +1,7 @@
 //! Directory of a hash domain: a hash table from sequence hashes to blocks.
 //!
-//! The upper bits of a hash's tag select a segment. A full segment is doubled while it is small and split after that,
-//! so growth never costs more than one segment.
+//! The upper bits of a hash's tag select a segment, which is doubled while it is small and split after that. An event grows one
+//! segment of those that are due, and another one only if it is full.
 //!
 //! Sequence hashes are inserted and removed in batches. The location of each hash of a batch is computed once, ahead
 //! of its use, and prefetched: see [`PrefetchBatch`].
@@ -135,9 +135,10 @@ impl Directory {
         mut new: impl ExactSizeIterator<Item = SequenceHash>,
     ) {
         let [mut now, mut next] = directory_batches.inserts.each_mut();
-        self.fill(now, sequences, &mut new, 0);
+        let mut has_grown = self.fill(now, sequences, &mut new, (0, false));
         while now.count > 0 {
-            if self.fill(next, sequences, &mut new, now.count) {
+            if self.fill(next, sequences, &mut new, (now.count, has_grown)) {
+                has_grown = true;
                 self.locate_again(now);
             }
             let mut rest = now.entries();
@@ -156,37 +157,54 @@ impl Directory {
         }
     }
 
-    /// Computes the locations of the next sequence hashes, prefetches their lines, and grows their segments until
-    /// there is room for these hashes and `others` more. Returns whether a segment grew.
+    /// Computes the locations of the next sequence hashes, prefetches their lines, and makes room in their segments for these
+    /// hashes and `others` more. Returns whether a segment grew; `has_grown` says whether one did before, for the same column.
     fn fill(
         &mut self,
         batch: &mut PrefetchBatch<SequenceHash>,
         sequences: &SequenceColumns,
         new: &mut impl ExactSizeIterator<Item = SequenceHash>,
-        others: usize,
+        (others, has_grown): (usize, bool),
     ) -> bool {
         batch.count = new.len().min(BATCH_SEQUENCES);
         let needed = batch.count + others;
-        let mut is_full = false;
+        let mut is_due = false;
         for (slot, sequence) in batch.entries[..batch.count].iter_mut().zip(new) {
             let location = self.locate(sequence);
             let segment = self.segment(location);
             segment.prefetch(location.start);
-            is_full |= !segment.has_room_for(needed);
+            is_due |= segment.is_due_with(needed);
             *slot = (location, sequence);
         }
-        if is_full {
-            self.grow_for(batch, sequences, needed);
-        }
-        is_full
+        is_due && self.grow_for(batch, sequences, (needed, has_grown))
     }
 
+    /// Grows one segment of a batch that is due, unless one `has_grown` before, and all that are full. Returns whether one grew.
     #[cold]
-    fn grow_for(&mut self, batch: &mut PrefetchBatch<SequenceHash>, sequences: &SequenceColumns, count: usize) {
+    fn grow_for(
+        &mut self,
+        batch: &mut PrefetchBatch<SequenceHash>,
+        sequences: &SequenceColumns,
+        (count, has_grown): (usize, bool),
+    ) -> bool {
+        let mut grew = false;
         for &(_, sequence) in batch.entries() {
-            self.make_room(sequences, sequence, count);
+            loop {
+                let at = self.segment_of(self.hash(sequence)) as usize;
+                let segment = &self.segments[at];
+                let is_spared =
+                    if has_grown || grew { segment.has_room_for(count) } else { !segment.is_due_with(count) };
+                if is_spared {
+                    break;
+                }
+                self.grow(sequences, at);
+                grew = true;
+            }
         }
-        self.locate_again(batch);
+        if grew {
+            self.locate_again(batch);
+        }
+        grew
     }
 
     /// Computes the locations of a batch again, after a segment grew.
@@ -218,17 +236,6 @@ impl Directory {
             }
         }
         new.len()
-    }
-
-    /// Grows the segment of a sequence hash until it has room for `count` more.
-    fn make_room(&mut self, sequences: &SequenceColumns, sequence: SequenceHash, count: usize) {
-        loop {
-            let at = self.segment_of(self.hash(sequence)) as usize;
-            if self.segments[at].has_room_for(count) {
-                return;
-            }
-            self.grow(sequences, at);
-        }
     }
 
     fn grow(&mut self, sequences: &SequenceColumns, at: usize) {
@@ -272,7 +279,7 @@ impl Directory {
         batch.count = 0;
     }
 
-    /// Grows the segments of these sequence hashes until each has room for `count` more, within `bytes_max`
+    /// Grows the segments of these sequence hashes until none is due with `count` more, within `bytes_max`
     /// additional bytes. Returns the additional bytes, as an error if more would be needed.
     pub(super) fn reserve(
         &mut self,
@@ -284,7 +291,7 @@ impl Directory {
         for sequence in new {
             let hash = self.hash(sequence);
             let mut at = self.segment_of(hash) as usize;
-            while !self.segments[at].has_room_for(count) {
+            while self.segments[at].is_due_with(count) {
                 // Growth temporarily needs as much memory again.
                 let taken = self.bytes - before;
                 if taken + 2 * (self.segments[at].bytes() + self.index_bytes()) > bytes_max {

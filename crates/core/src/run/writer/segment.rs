@@ -15,8 +15,9 @@ use crate::run::effort::{self, Effort};
 use crate::run::published::layout::Position;
 use crate::run::published::prefetch::prefetch;
 
-/// Load at which a segment counts as full, in sequence hashes for each line.
-const LINE_SEQUENCES_MAX: usize = 7;
+/// Load at which a segment is due to grow, in sequence hashes for each line. It is full with half a sequence hash more for each
+/// line, so that segments which are due together can grow one after the other.
+const LINE_SEQUENCES_DUE: usize = 7;
 /// Lines of a segment that is split rather than doubled.
 const SPLIT_LINES: usize = 1_024;
 const SEGMENT_LINES_MIN: usize = 2;
@@ -69,10 +70,15 @@ impl Segment {
         self.count() == 0
     }
 
-    /// Whether the segment stays below its load limit with `count` more hashes.
-    #[inline]
+    /// Whether the segment is not full with `count` more hashes.
     pub(super) fn has_room_for(&self, count: usize) -> bool {
         self.room as usize >= count
+    }
+
+    /// Whether the segment should grow before it has `count` more hashes.
+    #[inline]
+    pub(super) fn is_due_with(&self, count: usize) -> bool {
+        (self.room as usize) < count + spare(self.lines.len())
     }
 
     /// Whether half the size would still be much too large.
@@ -318,9 +324,14 @@ impl Segment {
     }
 }
 
-/// Sequence hashes at which a segment of `lines` lines counts as full.
+/// Sequence hashes at which a segment of `lines` lines is full.
 fn sequences_max(lines: usize) -> u32 {
-    (lines * LINE_SEQUENCES_MAX) as u32
+    (lines * LINE_SEQUENCES_DUE + spare(lines)) as u32
+}
+
+/// Sequence hashes between those with which a segment of `lines` lines is due and full.
+fn spare(lines: usize) -> usize {
+    lines / 2
 }
 
 /// Hashes with a given tag among the sequence hashes of a column line.
