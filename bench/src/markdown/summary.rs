@@ -85,9 +85,16 @@ const STALLS: &str = "\
 `bench/run measures --measures stalls`: single events and queries on two threads, while 1,000 workers with ten million blocks
 fill their caches, replace prompts and leave. *Own* leaves out what other processes take, and contains what the machine takes to give
 memory: on this one the first use of a page of 2 MiB takes 4.3 ms at p50 and 4.8 at p99, measured without an index. Of the events of the run
-index beyond 1.5 ms, all but one took that long or twice as long. With pages of 4 KiB (`MIMALLOC_ALLOW_THP=0`) they took 2.0 ms at p99.99, and the
-longest 26 ms of its own, which was not examined. `serve` does not ask for large pages. With 7ce7735, on another machine, the longest
-took 3.2 ms of its own, and 0.9 at p99.99.
+index beyond 1.5 ms, all but one took that long or twice as long. `serve` has jemalloc, which asks for no large pages. With it, the run
+index alone, four rounds beside other work on both cores:
+
+| run index with jemalloc | event p99.99 us | event max us, own, by round | query max us, own |
+| --- | ---: | ---: | ---: |
+| 0c757544 | 2747 | 4650, 3590, 3005, 3543 | 106 |
+| one growing segment an event, 1c373221 | 1914 | 1883, 1717, 1820, 1841 | 90 |
+
+With mimalloc and pages of 4 KiB two of four rounds had an event of 23 and 26 ms, late, when workers leave: probably the call in which a
+part of the old index was freed. No round with jemalloc had one.
 ";
 
 const WAITS: &str = "\
@@ -146,13 +153,13 @@ Known reasons:
 * **Holes**: each hole makes a rank an exception in its run, with a version change for readers when it opens and closes, and a gap that
   a removal has to skip: about 1,600 instructions, for one hole in fifty stored blocks. Blocks after a hole are computed and
   published again, so they have second copies that must be counted. Without holes the same events take about an eleventh of smg's time.
-* **Agents' sessions**: outputs are stored block by block, so what is done once for an event counts for each block. A third of the
-  writer's samples in a profile are in the directory, a twelfth compute and list checkpoints. Prefetching fingerprints, holdings
+* **Agents' sessions**: outputs are stored block by block, so what is done once for an event counts for each block. Two fifths of the
+  writer's samples in a profile are in the directory, a twelfth compute and list checkpoints. Memory decides the ratio: all events take the
+  run index 39 to 45 ms of its thread's time; ChainIndex 33 to 39 ms in memory that its process had used before, and 80 ms in new memory,
+  which this machine takes 4.3 ms to give for each 2 MiB (four rounds of each). Prefetching fingerprints, holdings
   and the next edge while a run is compared changed no median of agents' sessions or documents by more than the noise.
-* **Longest waits**: hashes fill all segments of a directory alike, so one event of a hundred blocks can grow several of them, each with
-  new memory that the system clears first. The goal of 2 ms is not reached for events; ChainIndex waits longer. On a
-  loaded machine 10 ms were measured. Limits that differ by segment reduced that to 6.6 ms, and raised the time of a stored block by
-  half; they were left out.
+* **Longest waits**: hashes fill all segments of a directory alike, so one event could grow several of them. Since commit 1c373221 it grows one of
+  those that are due, see [run-index.md](docs/run-index.md#columns-and-their-directory-the-writers). The stored block takes as long as before.
 * **Clear** hides a rank's blocks at once and frees them later: eight runs with each of the following events.
 ";
 
