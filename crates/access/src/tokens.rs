@@ -61,8 +61,10 @@ pub enum TokensError {
     NoTenant { name: String },
     #[error("token {name:?}: {source}")]
     Tenant { name: String, source: NameError },
-    #[error("token name: {0}")]
+    #[error("a token's {0}")]
     Name(NameError),
+    #[error("a token's name is empty: write one, for logs and errors")]
+    NoName,
     #[error("tokens {first:?} and {second:?} have the same sha256: give each its own token")]
     Repeated { first: String, second: String },
 }
@@ -144,7 +146,10 @@ impl Tokens {
 impl Entry {
     fn checked(self) -> Result<(TokenDigest, Grant), TokensError> {
         let Self { name, sha256, scopes, tenants } = self;
-        check_name(NameField::Source, &name).map_err(TokensError::Name)?;
+        check_name(NameField::TokenName, &name).map_err(TokensError::Name)?;
+        if name.trim().is_empty() {
+            return Err(TokensError::NoName);
+        }
         let Some(digest) = parse_hex(&sha256) else { return Err(TokensError::Digest { name }) };
         if scopes.is_empty() {
             return Err(TokensError::NoScope { name });

@@ -68,6 +68,8 @@ fn an_invalid_file_is_refused_with_its_reason() {
         (entry("scopes = [\"query\"]\ntenant = \"a\""), "unknown field `tenant`"),
         (entry(""), "missing field `scopes`"),
         (entry("scopes = []"), "scopes must not be empty"),
+        (entry("scopes = [\"query\"]").replace("router", " "), "a token's name is empty"),
+        (entry("scopes = [\"query\"]").replace("router", &"r".repeat(600)), "a token's name has 600 bytes"),
         (entry("scopes = [\"query\"]\ntenants = []"), "tenants must not be empty"),
         (entry("scopes = [\"query\"]\ntenants = [\"a\\nb\"]"), "control character"),
         (entry("scopes = [\"query\"]").replace("2bb8", "zzzz"), "64 hexadecimal digits"),

@@ -31,13 +31,16 @@ flash_indexer_core::named_enum! {
         ReplayEndpoint = "replay_endpoint",
         Source = "source",
         RequestId = "request_id",
+        TokenName = "name",
     }
 }
 
 impl NameField {
     const fn bytes_max(self) -> usize {
         match self {
-            Self::ModelName | Self::TenantId | Self::LoraName | Self::Source | Self::RequestId => NAME_BYTES_MAX,
+            Self::ModelName | Self::TenantId | Self::LoraName | Self::Source | Self::RequestId | Self::TokenName => {
+                NAME_BYTES_MAX
+            }
             Self::InstanceId => INSTANCE_ID_BYTES_MAX,
             Self::CacheSalt => SALT_BYTES_MAX,
             Self::Endpoint | Self::ReplayEndpoint => ENDPOINT_BYTES_MAX,

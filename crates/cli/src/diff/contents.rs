@@ -1,6 +1,6 @@
 //! The contents of a dump, sorted for comparison.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
 use flash_indexer_core::{SequenceHash, Tier};
@@ -66,11 +66,16 @@ pub(super) struct DumpContents {
     model_name: Option<String>,
     tenant_id: Option<String>,
     ranks: BTreeMap<RankKey, RankContents>,
+    /// The first models that were not selected.
+    left_out: BTreeSet<ModelKey>,
 }
+
+/// Models that an error names at most.
+const MODELS_NAMED: usize = 8;
 
 impl DumpContents {
     pub(super) fn new(progress: Progress) -> Self {
-        Self { progress, model_name: None, tenant_id: None, ranks: BTreeMap::new() }
+        Self { progress, model_name: None, tenant_id: None, ranks: BTreeMap::new(), left_out: BTreeSet::new() }
     }
 
     /// Keeps only the ranks of a model and a tenant: a file contains all of them.
@@ -100,6 +105,18 @@ impl DumpContents {
         self.ranks.values().map(RankContents::block_count).sum()
     }
 
+    /// Some of the models that were not selected.
+    pub(super) fn left_out(&self) -> impl Iterator<Item = &ModelKey> {
+        self.left_out.iter()
+    }
+
+    /// Keeps the name of a model that is not selected.
+    pub(super) fn leave_out(&mut self, model: ModelKey) {
+        if self.left_out.len() < MODELS_NAMED {
+            self.left_out.insert(model);
+        }
+    }
+
     fn is_selected(&self, model: &ModelKey) -> bool {
         self.model_name.as_ref().is_none_or(|name| *name == model.model_name)
             && self.tenant_id.as_ref().is_none_or(|tenant| *tenant == model.tenant_id)
@@ -111,6 +128,8 @@ impl DumpSink for DumpContents {
         let key = RankKey { model: record.key(), instance: record.instance_id.clone(), dp_rank: record.dp_rank };
         if self.is_selected(&key.model) {
             self.ranks.entry(key).or_default().record = Some(record);
+        } else {
+            self.leave_out(key.model);
         }
         Ok(())
     }

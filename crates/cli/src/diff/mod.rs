@@ -2,12 +2,14 @@
 
 mod contents;
 
+use std::collections::BTreeSet;
 use std::fs::File;
 use std::io::Read;
 use std::process::ExitCode;
 
 use anyhow::{Context, Result, bail};
 use clap::Args;
+use flash_indexer_server::ModelKey;
 use flash_indexer_snapshot::{RankRecord, read_dump};
 
 use self::contents::{BlockDifference, Difference, DumpContents, RankContents, RankKey};
@@ -73,7 +75,14 @@ fn compare(arguments: &DiffArguments) -> Result<bool> {
     keys.sort_unstable();
     keys.dedup();
     if keys.is_empty() && (arguments.model_name.is_some() || arguments.tenant_id.is_some()) {
-        bail!("neither A nor B has a rank of this model and tenant: check --model and --tenant-id, or leave them out");
+        let others: BTreeSet<&ModelKey> = a.left_out().chain(b.left_out()).collect();
+        let named = |model: &ModelKey| format!("{:?} of tenant {:?}", model.model_name, model.tenant_id);
+        let named: Vec<String> = others.into_iter().map(named).collect();
+        let models = if named.is_empty() { "none".to_owned() } else { named.join(", ") };
+        bail!(
+            "neither A nor B has a rank of this model and tenant; their models: {models}. Check --model and --tenant-id, or \
+             leave them out"
+        );
     }
     let mut different = 0;
     for &key in &keys {
@@ -100,21 +109,27 @@ fn compare(arguments: &DiffArguments) -> Result<bool> {
 }
 
 fn read(arguments: &DiffArguments, source: &str) -> Result<DumpContents> {
+    let (model_name, tenant_id) = (arguments.model_name.as_deref(), arguments.tenant_id.as_deref());
     let mut contents = DumpContents::new(Progress::new());
-    let bytes: Box<dyn Read> =
-        if source.starts_with("http://") || source.starts_with("https://") {
-            let client = arguments.tls.client(source)?;
-            let (model_name, tenant_id) = (arguments.model_name.as_deref(), arguments.tenant_id.as_deref());
-            client.dump(model_name, tenant_id, DumpEncoding::Compressed)?.bytes
-        } else {
-            Box::new(File::open(source).with_context(|| {
-                format!("failed to open {source}; give a file, or a URL such as http://127.0.0.1:8090")
-            })?)
-        };
-    contents.select(arguments.model_name.as_deref(), arguments.tenant_id.as_deref());
+    let is_url = source.starts_with("http://") || source.starts_with("https://");
+    let client = is_url.then(|| arguments.tls.client(source)).transpose()?;
+    let bytes: Box<dyn Read> = match &client {
+        Some(client) => client.dump(model_name, tenant_id, DumpEncoding::Compressed)?.bytes,
+        None => Box::new(File::open(source).with_context(|| {
+            format!("failed to open {source}; give a file, or a URL such as http://127.0.0.1:8090")
+        })?),
+    };
+    contents.select(model_name, tenant_id);
     let bytes = contents.progress.bar.wrap_read(bytes);
     read_dump(bytes, &mut contents).with_context(|| source.to_owned())?;
     contents.finish();
+    let is_empty = contents.ranks().next().is_none();
+    if let Some(client) = client.filter(|_| is_empty) {
+        // Only for an error, which is as right without them, as for a token that does not permit this.
+        let workers = client.all_workers().unwrap_or_default();
+        let models = workers.into_iter().map(|worker| ModelKey::new(worker.model_name, Some(worker.tenant_id)));
+        models.for_each(|model| contents.leave_out(model));
+    }
     Ok(contents)
 }
 

@@ -71,7 +71,11 @@ fn a_dump_is_saved_and_compared() {
     assert!(text(&output.stdout).contains("m:default instance 1 rank 0: only in A"), "{}", text(&output.stdout));
     let output = run(&["diff", path(&packed), &empty.url, "--model-name", "another"]);
     assert_eq!(output.status.code(), Some(2), "neither has a rank of that model");
-    assert!(text(&output.stderr).contains("check --model"), "{}", text(&output.stderr));
+    let error = text(&output.stderr);
+    assert!(error.contains("their models: \"m\" of tenant \"default\". Check --model"), "{error}");
+    let output = run(&["diff", &serve.url, &empty.url, "--model-name", "another"]);
+    let error = text(&output.stderr);
+    assert!(error.contains("their models: \"m\" of tenant \"default\". Check --model"), "{error}");
 
     // One block less, and everything that vouches for it.
     let text_of_plain = std::fs::read_to_string(&plain).expect("text");
