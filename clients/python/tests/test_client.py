@@ -8,8 +8,19 @@ import pytest
 from conftest import BLOCK_SIZE, Engine, tokens
 
 from flash_indexer import ApiError, AsyncClient, Client, UnknownCursor, local_hashes
+from flash_indexer.calls import PromptOptions, UnregisterOptions
 
 HELD = 100 * BLOCK_SIZE
+
+
+class Item:
+    """An integer of another type, as an item of a numpy array is."""
+
+    def __init__(self, value: int) -> None:
+        self.value = value
+
+    def __index__(self) -> int:
+        return self.value
 
 
 def test_a_query_by_tokens_buffers_or_hashes_has_the_same_matches(client: Client, engine: Engine) -> None:
@@ -20,6 +31,9 @@ def test_a_query_by_tokens_buffers_or_hashes_has_the_same_matches(client: Client
     assert expected.instances["gpu-1"].trust == "exact"
     assert expected.tree_sizes == {"gpu-1": {"0": 100}}
     assert expected.best() == "gpu-1"
+    items: list[Any] = [Item(token) for token in prompt]
+    assert client.query("m", items) == expected
+    assert client.pick("m", items).held_blocks == 50
     for same in (array("I", prompt), memoryview(array("I", prompt)), array("q", prompt), tuple(prompt)):
         assert client.query("m", same) == expected
     by_hash = client.query_by_hash("m", local_hashes(prompt, BLOCK_SIZE))
@@ -27,6 +41,28 @@ def test_a_query_by_tokens_buffers_or_hashes_has_the_same_matches(client: Client
     assert client.query("m", tokens(range(7, 9))).best() is None
     assert client.query("m", prompt, lora_name="other").best() is None
     assert client.query("m", prompt, min_score=201).scores == {}
+
+
+def test_an_option_that_is_none_counts_as_absent(client: Client, engine: Engine) -> None:
+    prompt = tokens(range(1, 11))
+    names: PromptOptions = {"tenant_id": None, "lora_name": None, "cache_salt": None}
+    rank: UnregisterOptions = {"tenant_id": None, "dp_rank": None}
+    held = client.query("m", prompt)
+    assert held.best() == "gpu-1"
+    assert client.query("m", prompt, **names, top_k=None, min_score=None, after=None) == held
+    hashes = local_hashes(prompt, BLOCK_SIZE)
+    assert client.query_by_hash("m", hashes, tenant_id=None, top_k=None, min_score=None, after=None) == (
+        client.query_by_hash("m", hashes)
+    )
+    assert client.conversation("m", **names).query(prompt) == held
+    scores = client.score("m", prompt, **names, pods=None, top_k=None, truncate_prompt_tokens=None)
+    assert scores.pods["gpu-1"].held_blocks == 10
+    assert client.explain("m", prompt, **names, instance_id=None).ranks[0].gpu == 40
+    picked = client.pick("m", prompt, **names, pods=None, request_id=None, pick_temperature=None, detail=None)
+    assert picked.held_blocks == 10
+    assert client.predict("m", "gpu-1", prompt, **names, ttl_ms=None, request_id=None)["blocks"] == 10
+    client.register("gpu-9", "none", "m", BLOCK_SIZE, **rank)
+    client.unregister("gpu-9", "m", **rank)
 
 
 def test_a_conversation_sends_only_what_is_new(client: Client, engine: Engine) -> None:

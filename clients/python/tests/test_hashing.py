@@ -35,5 +35,8 @@ def test_variants_differ_and_empty_names_count_as_absent() -> None:
 def test_bad_tokens_and_sizes_are_refused() -> None:
     with pytest.raises(ValueError, match="at least one token"):
         local_hashes([1], 0)
+    text: Any = "16"
+    with pytest.raises(TypeError, match="block_size is '16'; give a number of tokens"):
+        local_hashes([1], text)
     with pytest.raises(ValueError, match="not in 0 to 2"):
         local_hashes([1 << 32], 1)

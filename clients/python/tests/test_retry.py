@@ -2,10 +2,12 @@
 
 import asyncio
 import math
+import re
 import socket
 import ssl
 import subprocess
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -23,6 +25,7 @@ from flash_indexer import (
     DumpCutOff,
     InvalidToken,
     UnexpectedAnswer,
+    local_hashes,
 )
 
 MATCHES = b'{"scores": {}, "instances": {}}'
@@ -108,6 +111,66 @@ def test_a_service_that_is_not_there_is_a_failed_connection() -> None:
         client.query("m", [1])
 
 
+def query(kind: type[Client] | type[AsyncClient], url: str, deadline_s: float) -> None:
+    """One query by a client of either kind."""
+
+    async def ask() -> None:
+        async with AsyncClient(url, deadline_s=deadline_s, attempts=1) as client:
+            await client.query("m", [1])
+
+    if kind is AsyncClient:
+        asyncio.run(ask())
+    else:
+        with Client(url, deadline_s=deadline_s, attempts=1) as client:
+            client.query("m", [1])
+
+
+@pytest.mark.parametrize(("kind", "at_once"), [(Client, "headers"), (AsyncClient, "headers"), (AsyncClient, "nothing")])
+def test_an_answer_that_arrives_byte_by_byte_ends_at_the_deadline(
+    kind: type[Client] | type[AsyncClient], at_once: str
+) -> None:
+    headers = b"HTTP/1.1 200 OK\r\ncontent-length: 100\r\n\r\n"
+    sent, rest = (headers, b"") if at_once == "headers" else (b"", headers)
+
+    def drip(handler: BaseHTTPRequestHandler, _: int) -> None:
+        with suppress(OSError):
+            handler.wfile.write(sent)
+            for byte in rest + MATCHES.ljust(100):
+                time.sleep(0.05)
+                handler.wfile.write(bytes([byte]))
+
+    with fake(drip) as (url, _), pytest.raises(DeadlineExceeded, match=r"0\.2 s"):
+        query(kind, url, deadline_s=0.2)
+
+
+def test_each_step_of_a_call_may_take_the_time_that_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    timeouts: list[float] = []
+    settimeout = socket.socket.settimeout
+
+    def record(self: socket.socket, seconds: float) -> None:
+        timeouts.append(seconds)
+        settimeout(self, seconds)
+
+    with fake(lambda handler, _: respond(handler, 200, MATCHES)) as (url, _), Client(url, deadline_s=30) as client:
+        monkeypatch.setattr(socket.socket, "settimeout", record)
+        client.query("m", [1])
+        monkeypatch.undo()
+    assert timeouts == sorted(timeouts, reverse=True)
+    assert len(set(timeouts)) >= 4, "to connect, to send headers and body, and to receive differ"
+
+
+@pytest.mark.parametrize("kind", [Client, AsyncClient])
+def test_a_host_without_an_address_is_named(
+    kind: type[Client] | type[AsyncClient], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def unknown(*_: object, **__: object) -> None:
+        raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+
+    monkeypatch.setattr(socket, "getaddrinfo", unknown)
+    with pytest.raises(ConnectionFailed, match="the host 'gpu-9' cannot be resolved: check the URL"):
+        query(kind, "http://gpu-9:8090", deadline_s=30)
+
+
 @pytest.mark.parametrize("client", [Client, AsyncClient])
 @pytest.mark.parametrize("token", ["", " ", "\n", "fidx_secret\nx", "fidx_secret\u00e9", "fidx secret"])
 def test_a_token_that_cannot_be_sent_is_an_error_that_does_not_show_it(client: type, token: str) -> None:
@@ -179,6 +242,15 @@ def test_a_refusal_of_another_service_is_quoted(body: bytes) -> None:
     assert (type(refused.value), refused.value.message) == (ApiError, f"{body.decode()}; is the URL a Flash Indexer's?")
 
 
+def test_a_page_of_another_service_is_quoted_in_part_and_on_one_line() -> None:
+    page = b"<html>\n<head>" + 100 * b"\n  <meta>"
+    with fake(lambda handler, _: respond(handler, 404, page)) as (url, _), Client(url, deadline_s=30) as client:
+        with pytest.raises(ApiError) as refused:
+            client.query("m", [1])
+    quoted, _, question = refused.value.message.partition("...; ")
+    assert (quoted[:20], len(quoted), question) == ("<html> <head> <meta>", 80, "is the URL a Flash Indexer's?")
+
+
 @contextmanager
 def answering_bytes(answer: bytes) -> Iterator[int]:
     """The port of a server that answers each connection with these bytes, whatever it is sent."""
@@ -245,6 +317,47 @@ def test_a_deadline_that_is_no_number_of_seconds_is_refused_at_once(client: type
     for seconds in (-1, 0, math.nan, math.inf):
         with pytest.raises(ValueError, match="deadline_s is"):
             client("http://127.0.0.1:1", deadline_s=seconds)
+
+
+@pytest.mark.parametrize("client", [Client, AsyncClient])
+def test_attempts_and_tokens_of_another_type_are_refused_at_once(client: type[Client] | type[AsyncClient]) -> None:
+    other_types: tuple[Any, ...] = ("2", None, 1.5, True)
+    for wrong in other_types:
+        with pytest.raises(TypeError, match=re.escape(f"attempts is {wrong!r}; give a number of attempts")):
+            client("http://127.0.0.1:1", attempts=wrong)
+    secrets: tuple[Any, ...] = (371, b"371")
+    for wrong in secrets:
+        with pytest.raises(TypeError, match=f"^token is of type {type(wrong).__name__}; give a str$"):
+            client("http://127.0.0.1:1", token=wrong)
+
+
+@pytest.mark.parametrize("wrong", ["hello", ["a"], [1.5], 5, None])
+def test_tokens_that_are_no_integers_are_refused_with_the_name_of_the_argument(wrong: Any) -> None:
+    with Client("http://127.0.0.1:1") as client:
+        calls: list[tuple[str, Callable[[Any], object]]] = [
+            ("token_ids", lambda tokens: client.query("m", tokens)),
+            ("token_ids", lambda tokens: client.explain("m", tokens)),
+            ("token_ids", lambda tokens: client.conversation("m").query(tokens)),
+            ("tokens", lambda tokens: local_hashes(tokens, 16)),
+        ]
+        if not isinstance(wrong, str):
+            calls += [
+                ("prompt", lambda prompt: client.score("m", prompt)),
+                ("prompt", lambda prompt: client.predict("m", "gpu-1", prompt)),
+                ("prompt", lambda prompt: client.pick("m", prompt)),
+            ]
+        for argument, call in calls:
+            with pytest.raises(TypeError, match=re.escape(f"{argument} is {wrong!r}; give a list of integers")):
+                call(wrong)
+
+
+def test_a_text_is_no_list_of_pods() -> None:
+    pods: Any = "12"
+    with Client("http://127.0.0.1:1") as client:
+        with pytest.raises(TypeError, match="pods is '12'; give a list of pods"):
+            client.score("m", [1], pods=pods)
+        with pytest.raises(TypeError, match="pods is '12'; give a list of pods"):
+            client.pick("m", [1], pods=pods)
 
 
 @pytest.mark.parametrize(

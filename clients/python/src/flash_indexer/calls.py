@@ -8,7 +8,7 @@ from typing import Any, Generic, TypedDict, TypeVar
 import msgspec
 
 from .errors import ApiError, UnexpectedAnswer, UnknownCursor
-from .hashing import token_bytes
+from .hashing import token_bytes, token_words
 from .models import Explanation, Matches, Pick, Readiness, Scores
 
 Answer = TypeVar("Answer")
@@ -18,92 +18,103 @@ Params = Mapping[str, str | int | float | list[str]]
 class PromptOptions(TypedDict, total=False):
     """Under which names a prompt's blocks are looked up."""
 
-    tenant_id: str
-    lora_name: str
-    cache_salt: str
+    tenant_id: str | None
+    lora_name: str | None
+    cache_salt: str | None
 
 
 class HashQueryOptions(TypedDict, total=False):
     """Options of a query by hash."""
 
-    tenant_id: str
-    top_k: int
-    min_score: int
-    after: str
+    tenant_id: str | None
+    top_k: int | None
+    min_score: int | None
+    after: str | None
 
 
 class QueryOptions(PromptOptions, total=False):
     """Options of a query."""
 
-    top_k: int
+    top_k: int | None
     """Only the ranks with the deepest matches."""
-    min_score: int
+    min_score: int | None
     """Only ranks with at least this number of tokens."""
-    after: str
+    after: str | None
     """The cursor of an earlier answer: `token_ids` then are the tokens behind the ones that it covers."""
 
 
 class ScoreOptions(PromptOptions, total=False):
     """Options of a score."""
 
-    pods: list[str]
+    pods: list[str] | None
     """Only these pods."""
-    top_k: int
-    truncate_prompt_tokens: int
+    top_k: int | None
+    truncate_prompt_tokens: int | None
 
 
 class PredictOptions(PromptOptions, total=False):
     """Options of a prediction."""
 
-    ttl_ms: int
-    request_id: str
+    ttl_ms: int | None
+    request_id: str | None
     """The router's name of the request, which is in flight until `done`."""
 
 
 class PickOptions(PromptOptions, total=False):
     """Options of a pick."""
 
-    pods: list[str]
+    pods: list[str] | None
     """Only these pods."""
-    truncate_prompt_tokens: int
-    request_id: str
+    truncate_prompt_tokens: int | None
+    request_id: str | None
     """The router's name of the request, which is in flight until `done`."""
-    pick_temperature: float
-    pick_seed: int
-    prefill_weight: float
-    active_weight: float
-    request_weight: float
-    detail: bool
+    pick_temperature: float | None
+    pick_seed: int | None
+    prefill_weight: float | None
+    active_weight: float | None
+    request_weight: float | None
+    detail: bool | None
     """Also all candidates, with everything that their costs depend on."""
 
 
 class RegisterOptions(TypedDict, total=False):
     """Optional fields of a registration."""
 
-    tenant_id: str
-    dp_rank: int
-    replay_endpoint: str
-    lora_name: str
-    engine: str
-    removal: str
-    extra_keys: bool
-    cache_blocks: int
-    kind: str
-    shared_caches: list[str]
+    tenant_id: str | None
+    dp_rank: int | None
+    replay_endpoint: str | None
+    lora_name: str | None
+    engine: str | None
+    removal: str | None
+    extra_keys: bool | None
+    cache_blocks: int | None
+    kind: str | None
+    shared_caches: list[str] | None
 
 
 class UnregisterOptions(TypedDict, total=False):
     """Which of an instance's ranks are unregistered; all without options."""
 
-    tenant_id: str
-    dp_rank: int
+    tenant_id: str | None
+    dp_rank: int | None
 
 
-def check_options(options: Mapping[str, Any], names: Collection[str]) -> None:
-    """Raises `TypeError` for a keyword argument that a call does not have. Python takes any for `**options`."""
+def given_options(options: Mapping[str, Any], names: Collection[str]) -> dict[str, Any]:
+    """The options of a call that are not `None`.
+
+    Raises `TypeError` for a keyword argument that the call does not have, because Python takes any for `**options`, and
+    for a text in place of a list of pods.
+    """
     for unknown in options.keys() - names:
         hint = "".join(f"; did you mean {near!r}?" for near in get_close_matches(unknown, names, 1))
         raise TypeError(f"unexpected keyword argument {unknown!r}{hint or f'; the options are {sorted(names)}'}")
+    if isinstance(options.get("pods"), str):
+        raise TypeError(f"pods is {options['pods']!r}; give a list of pods")
+    return _without_none(options)
+
+
+def _without_none(values: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in values.items() if value is not None}
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,6 +141,7 @@ class _Refusal(msgspec.Struct):
 
 
 _WHOSE_URL = "is the URL a Flash Indexer's?"
+_QUOTED_MAX = 80
 
 
 def unexpected(path: str, cause: Exception) -> UnexpectedAnswer:
@@ -142,7 +154,9 @@ def error_of(status: int, body: bytes) -> ApiError:
     try:
         message = msgspec.json.decode(body, type=_Refusal).error
     except msgspec.DecodeError:
-        text = body[:200].decode(errors="replace").strip()
+        text = " ".join(body[:200].decode(errors="replace").split())
+        if len(text) > _QUOTED_MAX:
+            text = f"{text[:_QUOTED_MAX]}..."
         message = f"{text or 'no text'}; {_WHOSE_URL}"
     kind = UnknownCursor if status == 409 and "unknown cursor" in message else ApiError
     return kind(status, message)
@@ -191,85 +205,85 @@ def register(
     options: RegisterOptions,
 ) -> Call[dict[str, Any]]:
     """Registers a rank of an instance."""
-    check_options(options, RegisterOptions.__optional_keys__)
+    given = given_options(options, RegisterOptions.__optional_keys__)
     named = {"instance_id": instance_id, "endpoint": endpoint, "model_name": model_name, "block_size": block_size}
-    given = {name: value for name, value in named.items() if value is not None}
-    return _json("/register", _OBJECT, {**given, **options})
+    return _json("/register", _OBJECT, {**_without_none(named), **given})
 
 
 def unregister(instance_id: int | str, model_name: str, options: UnregisterOptions) -> Call[dict[str, Any]]:
     """Unregisters ranks of an instance."""
-    check_options(options, UnregisterOptions.__optional_keys__)
-    return _json("/unregister", _OBJECT, {"instance_id": instance_id, "model_name": model_name, **options})
+    given = given_options(options, UnregisterOptions.__optional_keys__)
+    return _json("/unregister", _OBJECT, {"instance_id": instance_id, "model_name": model_name, **given})
 
 
 def query(model_name: str, token_ids: Collection[int], options: QueryOptions) -> Call[Matches]:
     """Asks for the matches of tokens, as a binary body."""
-    check_options(options, QueryOptions.__optional_keys__)
-    return query_bytes(model_name, token_bytes(token_ids), options)
+    given = given_options(options, QueryOptions.__optional_keys__)
+    return query_bytes(model_name, token_bytes(token_ids), given)
 
 
-def query_bytes(model_name: str, tokens: bytes, options: QueryOptions) -> Call[Matches]:
+def query_bytes(model_name: str, tokens: bytes, given: Mapping[str, Any]) -> Call[Matches]:
     """Asks for the matches of tokens that are bytes already."""
-    return _binary("/query", _MATCHES, tokens, _params(model_name, options))
+    return _binary("/query", _MATCHES, tokens, _params(model_name, given))
 
 
 def query_by_hash(model_name: str, block_hashes: Iterable[int], options: HashQueryOptions) -> Call[Matches]:
     """Asks for the matches of local hashes."""
-    check_options(options, HashQueryOptions.__optional_keys__)
-    return _json("/query_by_hash", _MATCHES, {"model_name": model_name, "block_hashes": list(block_hashes), **options})
+    given = given_options(options, HashQueryOptions.__optional_keys__)
+    return _json("/query_by_hash", _MATCHES, {"model_name": model_name, "block_hashes": list(block_hashes), **given})
 
 
 def score(model_name: str, prompt: str | Collection[int], options: ScoreOptions) -> Call[Scores]:
     """Asks for the scores of a text or of tokens."""
-    check_options(options, ScoreOptions.__optional_keys__)
+    given = given_options(options, ScoreOptions.__optional_keys__)
     if isinstance(prompt, str):
-        body = {"model_name": model_name, "prompt": prompt, **options, "detail": True}
+        body = {"model_name": model_name, "prompt": prompt, **given, "detail": True}
         return _json("/score_completions", _SCORES, body)
-    params = {**_params(model_name, options), "detail": "true"}
-    return _binary("/score_completions", _SCORES, token_bytes(prompt), params)
+    params = {**_params(model_name, given), "detail": "true"}
+    return _binary("/score_completions", _SCORES, token_bytes(prompt, "prompt"), params)
 
 
 def score_chat(request: Mapping[str, Any], options: ScoreOptions) -> Call[Scores]:
     """Asks for the scores of an OpenAI chat request, which is sent unchanged."""
-    check_options(options, ScoreOptions.__optional_keys__)
-    return _json("/score_chat_completions", _SCORES, {**request, **options, "detail": True})
+    given = given_options(options, ScoreOptions.__optional_keys__)
+    return _json("/score_chat_completions", _SCORES, {**request, **given, "detail": True})
 
 
 def predict(
     model_name: str, pod: int | str, prompt: str | Collection[int] | Mapping[str, Any], options: PredictOptions
 ) -> Call[dict[str, Any]]:
     """Reports the pod that gets a prompt: a text, tokens, or an OpenAI chat request."""
-    check_options(options, PredictOptions.__optional_keys__)
+    given = given_options(options, PredictOptions.__optional_keys__)
     if isinstance(prompt, str):
-        return _json("/predict", _OBJECT, {"model_name": model_name, "pod": pod, "prompt": prompt, **options})
+        return _json("/predict", _OBJECT, {"model_name": model_name, "pod": pod, "prompt": prompt, **given})
     if isinstance(prompt, Mapping):
-        return _json("/predict", _OBJECT, {**prompt, "model_name": model_name, "pod": pod, **options})
-    return _binary("/predict", _OBJECT, token_bytes(prompt), {**_params(model_name, options), "pod": pod})
+        return _json("/predict", _OBJECT, {**prompt, "model_name": model_name, "pod": pod, **given})
+    return _binary("/predict", _OBJECT, token_bytes(prompt, "prompt"), {**_params(model_name, given), "pod": pod})
 
 
 def pick(model_name: str, prompt: str | Collection[int] | Mapping[str, Any], options: PickOptions) -> Call[Pick]:
     """Asks which pod gets a prompt: a text, tokens, or an OpenAI chat request."""
-    check_options(options, PickOptions.__optional_keys__)
+    given = given_options(options, PickOptions.__optional_keys__)
     if isinstance(prompt, str):
-        return _json("/pick", _PICK, {"model_name": model_name, "prompt": prompt, **options})
+        return _json("/pick", _PICK, {"model_name": model_name, "prompt": prompt, **given})
     if isinstance(prompt, Mapping):
-        return _json("/pick", _PICK, {**prompt, "model_name": model_name, **options})
-    return _json("/pick", _PICK, {"model_name": model_name, "token_ids": list(prompt), **options})
+        return _json("/pick", _PICK, {**prompt, "model_name": model_name, **given})
+    token_ids = token_words(prompt, "prompt").tolist()
+    return _json("/pick", _PICK, {"model_name": model_name, "token_ids": token_ids, **given})
 
 
 def done(model_name: str, request_id: str, phase: str, **options: str | int | None) -> Call[dict[str, Any]]:
     """Reports the end of a request in flight, or of its prefill."""
-    given = {name: value for name, value in options.items() if value is not None}
-    return _json("/done", _OBJECT, {"model_name": model_name, "request_id": request_id, "phase": phase, **given})
+    named = {"model_name": model_name, "request_id": request_id, "phase": phase}
+    return _json("/done", _OBJECT, {**named, **_without_none(options)})
 
 
 def explain(
     model_name: str, token_ids: Collection[int], instance_id: int | str | None, options: PromptOptions
 ) -> Call[Explanation]:
     """Asks where each rank's match ends, and why."""
-    check_options(options, PromptOptions.__optional_keys__)
-    params = _params(model_name, options)
+    given = given_options(options, PromptOptions.__optional_keys__)
+    params = _params(model_name, given)
     if instance_id is not None:
         params["instance_id"] = str(instance_id)
     return _binary("/explain", _EXPLANATION, token_bytes(token_ids), params)
@@ -282,8 +296,7 @@ def tokenize(request: Mapping[str, Any]) -> Call[_Count]:
 
 def filters(model_name: str | None, tenant_id: str | None) -> dict[str, str]:
     """Parameters of an endpoint that answers for all models and tenants, or for these."""
-    named = {"model_name": model_name, "tenant_id": tenant_id}
-    return {name: value for name, value in named.items() if value is not None}
+    return _without_none({"model_name": model_name, "tenant_id": tenant_id})
 
 
 def workers(model_name: str | None, tenant_id: str | None) -> Call[list[Any]]:
@@ -302,5 +315,5 @@ def ready() -> Call[Readiness]:
     return Call("GET", "/ready", decode)
 
 
-def _params(model_name: str, options: Mapping[str, Any]) -> dict[str, Any]:
-    return {"model_name": model_name, **options}
+def _params(model_name: str, given: Mapping[str, Any]) -> dict[str, Any]:
+    return {"model_name": model_name, **given}

@@ -2,11 +2,12 @@
 
 import asyncio
 import math
+import socket
 import ssl
 import time
 from collections.abc import AsyncIterator, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from numbers import Real
+from numbers import Integral, Real
 from types import TracebackType
 from typing import Any, Literal, Self, TypeVar, Unpack
 
@@ -54,8 +55,10 @@ def _settings(url: str, token: str | None, tls: ssl.SSLContext | None) -> dict[s
     return {"base_url": url, "headers": headers, "verify": tls if tls is not None else True, "trust_env": False}
 
 
-def _checked_token(token: str) -> str:
+def _checked_token(token: object) -> str:
     """The token without the white space around it, as a file has it. An error never shows a token."""
+    if not isinstance(token, str):
+        raise TypeError(f"token is of type {type(token).__name__}; give a str")
     token = token.strip()
     if not token or not all("!" <= character <= "~" for character in token):
         raise InvalidToken("token: it is empty or has a character that a header cannot have")
@@ -93,7 +96,10 @@ def _reading_dump(deadline_s: float) -> Iterator[_DumpLines]:
 
 
 def _remedy(error: httpx.RequestError) -> str:
-    """What to do about a failed connection. `httpx` passes the cause on as text."""
+    """What to do about a failed connection. `httpx` passes most causes on as text."""
+    failure = error.__context__  # of `httpcore`, which hides its cause
+    if failure is not None and isinstance(failure.__context__, socket.gaierror):
+        return f"the host {error.request.url.host!r} cannot be resolved: check the URL and the DNS"
     text = str(error)
     if "CERTIFICATE_VERIFY_FAILED" in text:
         return (
@@ -115,9 +121,28 @@ def _checked_deadline(seconds: object) -> float:
     return float(seconds)
 
 
-def _pause_after_failure(error: httpx.RequestError, call: Call[Any], attempts: Attempts, url: httpx.URL) -> float:
+def _checked_attempts(attempts: object) -> int:
+    if isinstance(attempts, bool) or not isinstance(attempts, Integral):
+        raise TypeError(f"attempts is {attempts!r}; give a number of attempts")
+    return int(attempts)
+
+
+def _step_limits(attempts: Attempts) -> dict[str, Any]:
+    """Extensions of a request that give each step, such as reading the headers, the time that is left at its start."""
+    timeouts: dict[str, float] = {}
+
+    def start_step(_step: str, _details: object) -> None:
+        timeouts.update(dict.fromkeys(("pool", "connect", "write", "read"), attempts.left_s()))
+
+    start_step("", None)
+    return {"timeout": timeouts, "trace": start_step}
+
+
+def _pause_after_failure(
+    error: httpx.RequestError | TimeoutError, call: Call[Any], attempts: Attempts, url: httpx.URL
+) -> float:
     """Seconds to wait before the next attempt. Raises the error of the call if there is none."""
-    if isinstance(error, httpx.TimeoutException):
+    if isinstance(error, httpx.TimeoutException | TimeoutError):
         raise DeadlineExceeded(f"{call.path} was not answered within {attempts.deadline_s} s") from error
     if isinstance(error, httpx.DecodingError):
         raise unexpected(call.path, error) from error
@@ -142,7 +167,12 @@ class Client:
     harm. A call raises `ApiError` for a refused request, `ConnectionFailed`, `DeadlineExceeded`, and
     `UnexpectedAnswer` for an answer of another service.
 
-    `token` is sent as a bearer token. `tls` verifies the service and has the client's certificate, if it needs one.
+    `AsyncClient` interrupts a call at the deadline. `Client` checks the deadline between the steps of a call and
+    between the parts of a body. A slow step can delay the end of its call: resolving the host's name, a TLS handshake,
+    sending a large request, headers that arrive byte by byte, or a pause within a body.
+
+    An option that is `None` counts as absent. `token` is sent as a bearer token. `tls` verifies the service and has the
+    client's certificate, if it needs one.
     """
 
     def __init__(
@@ -155,8 +185,8 @@ class Client:
         tls: ssl.SSLContext | None = None,
     ) -> None:
         self._deadline_s = _checked_deadline(deadline_s)
+        self._attempts = _checked_attempts(attempts)
         self._http = httpx.Client(**_settings(url, token, tls))
-        self._attempts = attempts
 
     def __enter__(self) -> Self:
         return self
@@ -284,22 +314,23 @@ class Client:
     def _send(self, call: Call[Answer], *, retries: bool = True) -> Answer:
         attempts = Attempts(self._deadline_s, self._attempts if retries else 1)
         while True:
-            timeout = attempts.begin()
+            attempts.begin()
             try:
-                answer = self._http.request(
+                with self._http.stream(
                     call.method,
                     call.path,
                     params=call.params,
                     content=call.content,
                     headers=_headers(call),
-                    timeout=timeout,
-                )
+                    extensions=_step_limits(attempts),
+                ) as answer:
+                    body = b"".join(attempts.until_deadline(answer.iter_bytes()))
             except httpx.RequestError as error:
                 time.sleep(_pause_after_failure(error, call, attempts, self._http.base_url))
                 continue
             pause = _pause_after_answer(answer, attempts)
             if pause is None:
-                return call.answer(answer.status_code, answer.content)
+                return call.answer(answer.status_code, body)
             time.sleep(pause)
 
 
@@ -316,8 +347,8 @@ class AsyncClient:
         tls: ssl.SSLContext | None = None,
     ) -> None:
         self._deadline_s = _checked_deadline(deadline_s)
+        self._attempts = _checked_attempts(attempts)
         self._http = httpx.AsyncClient(**_settings(url, token, tls))
-        self._attempts = attempts
 
     async def __aenter__(self) -> Self:
         return self
@@ -442,15 +473,16 @@ class AsyncClient:
         while True:
             timeout = attempts.begin()
             try:
-                answer = await self._http.request(
-                    call.method,
-                    call.path,
-                    params=call.params,
-                    content=call.content,
-                    headers=_headers(call),
-                    timeout=timeout,
-                )
-            except httpx.RequestError as error:
+                async with asyncio.timeout(timeout):
+                    answer = await self._http.request(
+                        call.method,
+                        call.path,
+                        params=call.params,
+                        content=call.content,
+                        headers=_headers(call),
+                        timeout=None,
+                    )
+            except (httpx.RequestError, TimeoutError) as error:
                 await asyncio.sleep(_pause_after_failure(error, call, attempts, self._http.base_url))
                 continue
             pause = _pause_after_answer(answer, attempts)

@@ -1,10 +1,10 @@
 """Turns of a session: each prompt repeats the one before it, and only its new tokens are sent."""
 
 from collections.abc import Collection
-from typing import Protocol, TypeVar, cast
+from typing import Protocol, TypeVar
 
 from . import calls
-from .calls import Call, PromptOptions, QueryOptions
+from .calls import Call, PromptOptions
 from .errors import UnknownCursor
 from .hashing import token_bytes
 from .models import Matches
@@ -24,9 +24,8 @@ class _Turns:
     """What the service is known to hold: a cursor and the tokens that it covers, as bytes."""
 
     def __init__(self, model_name: str, options: PromptOptions) -> None:
-        calls.check_options(options, PromptOptions.__optional_keys__)
         self._model_name = model_name
-        self._options = options
+        self._options = calls.given_options(options, PromptOptions.__optional_keys__)
         self._cursor: str | None = None
         self._covered = b""
 
@@ -34,10 +33,8 @@ class _Turns:
         """The request for a prompt: the tokens behind the covered ones if it repeats these, else all of it."""
         if self._cursor is None or not prompt.startswith(self._covered):
             self.forget()
-        options = cast(QueryOptions, dict(self._options))
-        if self._cursor is not None:
-            options["after"] = self._cursor
-        return calls.query_bytes(self._model_name, prompt[len(self._covered) :], options)
+        cursor = {"after": self._cursor} if self._cursor is not None else {}
+        return calls.query_bytes(self._model_name, prompt[len(self._covered) :], {**self._options, **cursor})
 
     def answered(self, prompt: bytes, matches: Matches) -> None:
         """Remembers the cursor of the answer."""

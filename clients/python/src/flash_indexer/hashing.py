@@ -3,6 +3,8 @@
 import sys
 from array import array
 from collections.abc import Collection
+from numbers import Integral
+from reprlib import repr as shortened
 
 from xxhash import xxh3_64_intdigest
 
@@ -15,21 +17,23 @@ _MASK = (1 << 64) - 1
 _U32 = "I" if array("I").itemsize == 4 else "L"
 
 
-def token_bytes(tokens: Collection[int]) -> bytes:
-    """The tokens as little-endian unsigned 32-bit integers.
-
-    A contiguous buffer of them, such as a numpy array of `uint32`, is copied at once. Other collections cost a step for
-    each token.
-
-    Raises `ValueError` for a token outside of 0 to 2^32 - 1, and `TypeError` for what is no whole number.
-    """
-    words = _words(tokens)
+def token_bytes(tokens: Collection[int], argument: str = "token_ids") -> bytes:
+    """The tokens of a call's argument as little-endian unsigned 32-bit integers. Raises what `token_words` raises."""
+    words = token_words(tokens, argument)
     if sys.byteorder == "big":
         words.byteswap()
     return words.tobytes()
 
 
-def _words(tokens: Collection[int]) -> "array[int]":
+def token_words(tokens: Collection[int], argument: str) -> "array[int]":
+    """The tokens of a call's argument as unsigned 32-bit integers.
+
+    A contiguous buffer of them, such as a numpy array of `uint32`, is copied at once. Other collections cost a step for
+    each token.
+
+    Raises `ValueError` for a token outside of 0 to 2^32 - 1, and `TypeError` for an argument that is no list of
+    integers.
+    """
     try:
         buffer = memoryview(tokens)  # type: ignore[arg-type]
     except TypeError:
@@ -42,6 +46,8 @@ def _words(tokens: Collection[int]) -> "array[int]":
         return array(_U32, tokens if buffer is None else buffer.tolist())
     except OverflowError as error:
         raise ValueError(f"a token is not in 0 to 2^32 - 1: {error}") from error
+    except TypeError as error:
+        raise TypeError(f"{argument} is {shortened(tokens)}; give a list of integers") from error
 
 
 def local_hashes(
@@ -52,6 +58,8 @@ def local_hashes(
     They equal the service's for blocks without multimodal items, under the same adapter and salt. An empty adapter or
     salt counts as absent. Raises `ValueError` for a block size below one.
     """
+    if not isinstance(block_size, Integral):
+        raise TypeError(f"block_size is {block_size!r}; give a number of tokens")
     if block_size < 1:
         raise ValueError(f"a block has at least one token, not {block_size}")
     seed = _SEED
@@ -60,6 +68,6 @@ def local_hashes(
     if cache_salt:
         seed += xxh3_64_intdigest(cache_salt.encode(), _SALT_SEED)
     seed &= _MASK
-    data = memoryview(token_bytes(tokens))
+    data = memoryview(token_bytes(tokens, "tokens"))
     size = 4 * block_size
     return [xxh3_64_intdigest(data[at : at + size], seed) for at in range(0, len(data) - size + 1, size)]
