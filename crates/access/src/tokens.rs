@@ -59,6 +59,8 @@ pub enum TokensError {
     NoScope { name: String },
     #[error("token {name:?}: tenants must not be empty: list tenants, or leave the field out to permit all")]
     NoTenant { name: String },
+    #[error("token {name:?}: a tenant must not be empty: name it, or leave tenants out to permit all")]
+    EmptyTenant { name: String },
     #[error("token {name:?}: {source}")]
     Tenant { name: String, source: NameError },
     #[error("a token's {0}")]
@@ -155,6 +157,9 @@ impl Entry {
             return Err(TokensError::NoScope { name });
         }
         for tenant in tenants.iter().flatten() {
+            if tenant.is_empty() {
+                return Err(TokensError::EmptyTenant { name });
+            }
             if let Err(source) = check_name(NameField::TenantId, tenant) {
                 return Err(TokensError::Tenant { name, source });
             }

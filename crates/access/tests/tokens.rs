@@ -72,6 +72,7 @@ fn an_invalid_file_is_refused_with_its_reason() {
         (entry("scopes = [\"query\"]").replace("router", &"r".repeat(600)), "a token's name has 600 bytes"),
         (entry("scopes = [\"query\"]\ntenants = []"), "tenants must not be empty"),
         (entry("scopes = [\"query\"]\ntenants = [\"a\\nb\"]"), "control character"),
+        (entry("scopes = [\"query\"]\ntenants = [\"\"]"), "a tenant must not be empty"),
         (entry("scopes = [\"query\"]").replace("2bb8", "zzzz"), "64 hexadecimal digits"),
         (entry("scopes = [\"query\"]").replace("2bb8", "2"), "64 hexadecimal digits"),
         (entry("scopes = [\"query\"]").repeat(2), "the same sha256"),

@@ -50,6 +50,10 @@ fn split(error: &Error) -> (String, String) {
         Some(cause) => (cause, position),
         None => (&*text, String::new()),
     };
+    if cause.starts_with("missing field") {
+        // The position is that of the object's end.
+        return (cause.to_owned(), String::new());
+    }
     // Readers of several forms name their field themselves.
     let (field, cause, position) = match cause.split_once(": ") {
         Some((field, cause)) if !field.contains(' ') => (format!("{field}: "), cause, String::new()),
@@ -125,7 +129,7 @@ mod tests {
         ] {
             check::<RegisterRequest>(&register(fields), expected);
         }
-        check::<RegisterRequest>("{}", "missing field `instance_id` at line 1 column 2");
+        check::<RegisterRequest>("{}", "missing field `instance_id`");
         check::<TokenQuery>(r#"{"token_ids": [], "top_k": 0}"#, "top_k: expected a whole number of at least 1, got 0");
         check::<TokenQuery>(
             r#"{"token_ids": [1, -2]}"#,

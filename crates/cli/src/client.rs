@@ -1,5 +1,6 @@
 //! A client of the service's HTTP API.
 
+use std::collections::BTreeSet;
 use std::io::{ErrorKind, Read};
 use std::path::PathBuf;
 use std::time::Duration;
@@ -161,6 +162,29 @@ impl IndexerClient {
         self.get("/workers")
     }
 
+    /// Fails if no instance of a model and a tenant is registered, and names the registered ones. Absent names select all.
+    pub(crate) fn check_selection(&self, model_name: Option<&str>, tenant_id: Option<&str>) -> Result<()> {
+        let selected = [("model", model_name), ("tenant", tenant_id)];
+        let selected = selected.map(|(name, value)| value.map(|value| format!("{name} {value:?}")));
+        let selected = selected.into_iter().flatten().collect::<Vec<_>>().join(" and ");
+        if selected.is_empty() {
+            return Ok(());
+        }
+        // Another indexer may have no such list, and a service that does not respond fails the request itself.
+        let Ok(workers) = self.all_workers() else { return Ok(()) };
+        let is_selected = |worker: &Worker| {
+            model_name.is_none_or(|model| worker.model_name == *model)
+                && tenant_id.is_none_or(|tenant| worker.tenant_id == *tenant)
+        };
+        if workers.iter().any(is_selected) {
+            return Ok(());
+        }
+        let named = |worker: &Worker| format!("{:?} of tenant {:?}", worker.model_name, worker.tenant_id);
+        let registered: Vec<String> = workers.iter().map(named).collect::<BTreeSet<_>>().into_iter().collect();
+        let registered = if registered.is_empty() { "none".to_owned() } else { registered.join(", ") };
+        bail!("no instance of {selected} is registered with {}; its models: {registered}", self.url)
+    }
+
     /// Checks that the service runs.
     pub(crate) fn health(&self) -> Result<()> {
         let request = self.agent.get(format!("{}/health", self.url));
@@ -273,7 +297,7 @@ impl IndexerClient {
                 Err(anyhow!("{error}; this command takes the token from {TOKEN_VARIABLE}"))
             }
             Some(error) => Err(anyhow!("{error}")),
-            None => bail!("{} answered {status}", self.url),
+            None => bail!("{} answered {status}; check that {} runs there", self.url, self.server),
         }
     }
 }

@@ -1,17 +1,15 @@
 //! `flash-indexer dump`: saves a service's index and registrations.
 
-use std::collections::BTreeSet;
 use std::fs::File;
 use std::io::{self, BufWriter, ErrorKind, Read, Write};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
 use clap::Args;
-use flash_indexer_api::Worker;
 use flash_indexer_snapshot::{DumpEntry, DumpSink, RankName, RankRecord, Rejection, read_dump};
 use indicatif::{ProgressBar, ProgressStyle};
 
-use crate::client::{DumpEncoding, IndexerClient, ServiceUrl, TlsArguments};
+use crate::client::{DumpEncoding, ServiceUrl, TlsArguments};
 
 /// Save the state of a running service: every held block, all registrations, and the position of each stream.
 ///
@@ -49,8 +47,10 @@ pub(crate) fn run(arguments: &DumpArguments) -> Result<()> {
     let compressed = arguments.output.extension().is_some_and(|extension| extension == "zst");
     let encoding = if compressed { DumpEncoding::Compressed } else { DumpEncoding::Plain };
     let client = arguments.tls.client(arguments.service.as_str())?;
-    arguments.check_selection(&client)?;
-    let dump = client.dump(arguments.model_name.as_deref(), arguments.tenant_id.as_deref(), encoding)?;
+    let (model_name, tenant_id) = (arguments.model_name.as_deref(), arguments.tenant_id.as_deref());
+    // A dump of no instance would be valid, and is most likely a mistake.
+    client.check_selection(model_name, tenant_id)?;
+    let dump = client.dump(model_name, tenant_id, encoding)?;
     if compressed && !dump.is_compressed {
         bail!("{} sends uncompressed dumps only; choose a file name without .zst", arguments.service.as_str());
     }
@@ -72,31 +72,6 @@ pub(crate) fn run(arguments: &DumpArguments) -> Result<()> {
         let _ = std::fs::remove_file(&unfinished);
     }
     copied
-}
-
-impl DumpArguments {
-    /// Fails if the options select no registered instance: a dump of none would be valid, and is most likely a mistake.
-    fn check_selection(&self, client: &IndexerClient) -> Result<()> {
-        let selected = [("model", &self.model_name), ("tenant", &self.tenant_id)];
-        let selected = selected.map(|(name, value)| value.as_ref().map(|value| format!("{name} {value:?}")));
-        let selected = selected.into_iter().flatten().collect::<Vec<_>>().join(" and ");
-        if selected.is_empty() {
-            return Ok(());
-        }
-        // Another indexer may have no such list, and a service that does not respond fails the dump itself.
-        let Ok(workers) = client.all_workers() else { return Ok(()) };
-        let is_selected = |worker: &Worker| {
-            self.model_name.as_ref().is_none_or(|model| worker.model_name == *model)
-                && self.tenant_id.as_ref().is_none_or(|tenant| worker.tenant_id == *tenant)
-        };
-        if workers.iter().any(is_selected) {
-            return Ok(());
-        }
-        let named = |worker: &Worker| format!("{:?} of tenant {:?}", worker.model_name, worker.tenant_id);
-        let registered: Vec<String> = workers.iter().map(named).collect::<BTreeSet<_>>().into_iter().collect();
-        let registered = if registered.is_empty() { "none".to_owned() } else { registered.join(", ") };
-        bail!("no instance of {selected} is registered with {}; its models: {registered}", self.service.as_str())
-    }
 }
 
 fn create(path: &Path) -> Result<BufWriter<File>> {

@@ -1,10 +1,11 @@
 //! Variables of the environment whose names begin as those of settings.
 
-use std::ffi::OsStr;
+use std::ffi::{OsStr, OsString};
 use std::fmt;
 
 use clap::builder::Resettable;
-use clap::{Arg, Command};
+use clap::error::{ContextKind, ContextValue};
+use clap::{Arg, Command, Error};
 
 const PREFIX: &str = "FLASH_INDEXER_";
 
@@ -95,6 +96,33 @@ pub(crate) fn without_service_links(program: Command) -> Command {
     };
     let program = program.mut_args(|arg| if is_link(&arg) { arg.env(Resettable::Reset) } else { arg });
     program.mut_subcommands(without_service_links)
+}
+
+/// An error that names the variable, if the wrong value is from one: `clap` names the option alone.
+pub(crate) fn name_variable(error: Error, program: &Command, command_line: &[OsString]) -> Error {
+    let Some(ContextValue::String(option)) = error.get(ContextKind::InvalidArg) else { return error };
+    let option = option.split([' ', '=']).next().unwrap_or_default();
+    let is_option = |word: &OsString| {
+        let rest = word.to_str().and_then(|word| word.strip_prefix(option));
+        rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('='))
+    };
+    let variable = variable_of(program, option.trim_start_matches('-')).filter(|name| std::env::var_os(name).is_some());
+    match variable {
+        Some(name) if !command_line.iter().any(is_option) => {
+            let text = error.render().to_string();
+            Error::raw(error.kind(), format!("{name}: {}", text.trim_start_matches("error: ")))
+        }
+        _ => error,
+    }
+}
+
+/// The variable of an option of a command or of its subcommands.
+fn variable_of(command: &Command, long: &str) -> Option<String> {
+    let own = command.get_arguments().find(|arg| arg.get_long() == Some(long) && arg.get_env().is_some());
+    match own.and_then(Arg::get_env) {
+        Some(name) => Some(name.to_str()?.to_owned()),
+        None => command.get_subcommands().find_map(|inner| variable_of(inner, long)),
+    }
 }
 
 /// Whether a variable is one that Kubernetes sets in pods for a Service, such as `NAME_PORT_8090_TCP_ADDR`.

@@ -7,6 +7,7 @@ use flash_indexer_api::{AbsenceReason, ExplainRequest, Explanation, TokenQuery};
 use flash_indexer_types::InstanceId;
 use flash_indexer_types::hashes::ShownHash;
 
+use crate::output::fitted;
 use crate::prompt::PromptArguments;
 
 /// Show where each rank's match of these tokens ends, and why.
@@ -30,7 +31,8 @@ pub(crate) fn run(arguments: &ExplainArguments) -> Result<()> {
     let TokenQuery { token_ids, scope, lora_name, cache_salt, .. } = prompt.query(&tokens);
     let request =
         ExplainRequest { token_ids: Some(token_ids), scope, lora_name, cache_salt, instance_id, ..Default::default() };
-    let answer = prompt.client()?.explain(&request)?;
+    let client = prompt.client()?;
+    let answer = client.explain(&request).map_err(|error| prompt.failure(&client, error))?;
     if prompt.json {
         println!("{}", serde_json::to_string_pretty(&answer)?);
     }
@@ -107,8 +109,9 @@ fn print_table(explanation: &Explanation, prompt_tokens: usize) {
         ]);
     }
     println!(
-        "{prompt_tokens} tokens, {} blocks; matches in tokens, ends in blocks from 0\n{table}",
-        explanation.blocks
+        "{prompt_tokens} tokens, {} blocks; matches in tokens, ends in blocks from 0\n{}",
+        explanation.blocks,
+        fitted(table)
     );
 }
 

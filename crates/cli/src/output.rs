@@ -1,7 +1,10 @@
 //! Standard output, which its reader may close early, as `flash-indexer config print | head` does.
 
 use std::fmt::Arguments;
-use std::io::{self, ErrorKind, Write};
+use std::io::{self, ErrorKind, IsTerminal, Write};
+
+use comfy_table::{ContentArrangement, Table};
+use console::Term;
 
 /// Prints as the macro of the standard library does, which panics when the reader has closed the pipe.
 macro_rules! print {
@@ -21,6 +24,14 @@ pub(crate) fn print(text: Arguments<'_>) {
         eprintln!("flash-indexer: failed to write to standard output: {error}");
         std::process::exit(1);
     }
+}
+
+/// A table whose columns wrap their text, so that it fits the terminal that it is written to.
+pub(crate) fn fitted(mut table: Table) -> Table {
+    if let (true, Some((_, columns))) = (io::stdout().is_terminal(), Term::stdout().size_checked()) {
+        table.set_content_arrangement(ContentArrangement::Dynamic).set_width(columns);
+    }
+    table
 }
 
 /// The result of a write, without the failure that the reader has closed the pipe.

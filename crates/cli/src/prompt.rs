@@ -3,17 +3,18 @@
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, Result, bail};
-use clap::Args;
+use anyhow::{Context, Error, Result, anyhow, bail};
+use clap::{ArgGroup, Args};
 use flash_indexer_api::{ModelScope, TokenQuery};
 
 use crate::client::{IndexerClient, ServiceUrl, TlsArguments};
 
 /// A prompt, its model and tenant, and the service to query.
 #[derive(Args)]
+#[command(group(ArgGroup::new("given_tokens").args(["tokens", "tokens_file"]).required(true)))]
 pub(crate) struct PromptArguments {
     /// Token ids of the prompt, separated by commas.
-    #[arg(long, value_delimiter = ',', required_unless_present = "tokens_file", conflicts_with = "tokens_file")]
+    #[arg(long, value_delimiter = ',')]
     tokens: Vec<u32>,
 
     /// File with token ids separated by commas, spaces or lines, or as a JSON list; - for standard input.
@@ -61,6 +62,14 @@ impl PromptArguments {
         }
     }
 
+    /// The error of a query. If the service has no instance of the model, it is one that names the service's models.
+    pub(crate) fn failure(&self, client: &IndexerClient, error: Error) -> Error {
+        match client.check_selection(Some(&self.model), self.tenant_id.as_deref()) {
+            Err(unknown) => anyhow!("{unknown}; choose one with --model and --tenant-id"),
+            Ok(()) => error,
+        }
+    }
+
     /// A query of these tokens.
     pub(crate) fn query(&self, tokens: &[u32]) -> TokenQuery {
         TokenQuery {
@@ -84,7 +93,11 @@ fn tokens_in(path: &Path) -> Result<Vec<u32>> {
     let list = list.strip_prefix('[').and_then(|list| list.strip_suffix(']')).unwrap_or(list);
     let words = list.split(|c: char| c == ',' || c.is_whitespace()).filter(|word| !word.is_empty());
     let tokens: Result<Vec<u32>> = words
-        .map(|word| word.parse().with_context(|| format!("invalid token id {word:?} in {}", path.display())))
+        .map(|word| {
+            word.parse().map_err(|_| {
+                anyhow!("invalid token id {word:?} in {}: give whole numbers from 0 to {}", path.display(), u32::MAX)
+            })
+        })
         .collect();
     match tokens?.as_slice() {
         [] => bail!("no token in {}; give at least one token id", path.display()),

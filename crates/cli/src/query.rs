@@ -7,6 +7,7 @@ use clap::Args;
 use comfy_table::{CellAlignment, Table, presets};
 use flash_indexer_api::{QueryResponse, TokenQuery};
 
+use crate::output::fitted;
 use crate::prompt::PromptArguments;
 
 /// Show which instances hold a prefix of these tokens, and its length.
@@ -33,9 +34,11 @@ pub(crate) fn run(arguments: &QueryArguments) -> Result<()> {
     let client = prompt.client()?;
     let query = TokenQuery { top_k: *top_k, min_score: *min_score, ..prompt.query(&tokens) };
     if prompt.json {
-        println!("{}", serde_json::to_string_pretty(&client.query_json(&query)?)?);
+        let answer = client.query_json(&query).map_err(|error| prompt.failure(&client, error))?;
+        println!("{}", serde_json::to_string_pretty(&answer)?);
     } else {
-        print_table(&client.query(&query)?, tokens.len());
+        let answer = client.query(&query).map_err(|error| prompt.failure(&client, error))?;
+        print_table(&answer, tokens.len());
     }
     Ok(())
 }
@@ -53,7 +56,7 @@ fn print_table(answer: &QueryResponse, prompt_tokens: usize) {
     }
     for (instance, ranks) in &answer.scores {
         for (position, (rank, device)) in ranks.iter().enumerate() {
-            // Answers contain slower tiers for the instance as a instance_answer.
+            // An answer has the slower tiers once for an instance.
             let instance_answer = answer.instances.get(instance).filter(|_| position == 0);
             let shown = |value: Option<u64>| value.map_or_else(String::new, |value| value.to_string());
             table.add_row([
@@ -68,5 +71,5 @@ fn print_table(answer: &QueryResponse, prompt_tokens: usize) {
             ]);
         }
     }
-    println!("matched tokens of {prompt_tokens}\n{table}");
+    println!("matched tokens of {prompt_tokens}\n{}", fitted(table));
 }

@@ -7,6 +7,9 @@ export const token = {
   set: (value) => (value ? sessionStorage.setItem(TOKEN, value) : sessionStorage.removeItem(TOKEN)),
 };
 
+/** Replaces the service's answer to a request without a token, which names a header that no visitor of a page can send. */
+const NO_TOKEN = "the service requires a bearer token: choose Token above";
+
 /** A response that is no success, or no response. */
 export class ApiError extends Error {
   constructor(status, message) {
@@ -26,6 +29,7 @@ async function call(path, options = {}) {
     throw new ApiError(0, "the service does not answer");
   }
   if (!response.ok) {
+    if (response.status === 401 && !token.get()) throw new ApiError(401, NO_TOKEN);
     const text = await response.text();
     let message = text;
     try {

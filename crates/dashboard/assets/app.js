@@ -1,7 +1,7 @@
 // The page: views, the poll of the fleet, theme and token.
 
 import { ApiError, get, token } from "./api.js";
-import { el, setText, showTip } from "./dom.js";
+import { el, sentence, setText, showTip } from "./dom.js";
 import { fleet } from "./fleet.js";
 import { health } from "./health.js";
 import { heat, recordActivity } from "./heat.js";
@@ -127,9 +127,7 @@ function report(error) {
   problem.hidden = error === null;
   if (error === null) return;
   if (!(error instanceof ApiError)) throw error;
-  if (error.status === 401 && !token.get()) {
-    setText(problem, "The service requires a bearer token: choose Token above.");
-  } else setText(problem, error.message);
+  setText(problem, sentence(error.message));
 }
 
 // Theme: the system's, or the chosen one for this tab.

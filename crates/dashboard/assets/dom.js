@@ -26,8 +26,11 @@ export function setText(element, text) {
   if (element.textContent !== shown) element.textContent = shown;
 }
 
+/** An error message as a sentence of its own. A name of code at its beginning keeps its letters. */
+export const sentence = (message) => message.replace(/^[a-z](?=[a-z]*[ ,])/, (letter) => letter.toUpperCase());
+
 const WHOLE = new Intl.NumberFormat("en", { maximumFractionDigits: 0 });
-const SHORT = new Intl.NumberFormat("en", { notation: "compact", maximumSignificantDigits: 3 });
+const SHORT = new Intl.NumberFormat("en", { notation: "compact", minimumSignificantDigits: 3, maximumSignificantDigits: 3 });
 
 const COLLATOR = new Intl.Collator("en", { numeric: true });
 
@@ -36,7 +39,7 @@ export const compareNames = (a, b) => COLLATOR.compare(a, b);
 
 /** A count with all digits. */
 export const whole = (count) => (typeof count === "string" ? count : WHOLE.format(count));
-/** A count with at most three digits and a unit. */
+/** A count; from 1000 on with three digits and a unit. */
 export const short = (count) => (Math.abs(count) < 1000 ? whole(count) : SHORT.format(count));
 /** A rate each second. */
 export const rate = (value) => (value > 0 && value < 10 ? value.toFixed(1) : short(Math.round(value)));
@@ -86,6 +89,43 @@ export function modelSelect(label) {
       if ([...select.options].some((option) => option.value === chosen)) select.value = chosen;
     },
   };
+}
+
+/** Characters that a cut name keeps at its end, where the pods of one deployment differ. */
+const END_CHARACTERS = 5;
+
+/** The beginning and the end of a name. */
+function halves(name) {
+  const characters = [...name];
+  const at = Math.max(0, characters.length - END_CHARACTERS);
+  return [characters.slice(0, at).join(""), characters.slice(at).join("")];
+}
+
+const ruler = document.createElement("canvas").getContext("2d");
+
+/** Width of a bold text, in its own font sizes. */
+function emsOf(text) {
+  ruler.font = `600 100px ${getComputedStyle(document.body).fontFamily}`;
+  return ruler.measureText(text).width / 100;
+}
+
+/** A name that the style sheet cuts in its middle where it has no room. */
+export function nameCell(name) {
+  const [start, end] = halves(name);
+  const cell = el("b", { class: "name", title: name }, start ? el("span", {}, start) : null, end);
+  if (start) cell.style.setProperty("--end", `${emsOf(end) + 0.05}em`);
+  return cell;
+}
+
+/** The longest form of a name that fits: the name itself, or one that is cut in its middle. */
+export function cutName(name, fits) {
+  let [start, end] = halves(name);
+  let shown = name;
+  while (start && !fits(shown)) {
+    start = start.replace(/.$/su, "");
+    shown = `${start}…${end}`;
+  }
+  return shown;
 }
 
 const code = (text) => el("code", {}, text);

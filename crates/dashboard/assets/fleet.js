@@ -1,6 +1,6 @@
 // Fleet: every rank, its blocks, its trust and why.
 
-import { TIERS, TIER_NAMES, compareNames, duration, el, noEngine, pill, plural, rate, setText, short, tierLegend, whole } from "./dom.js";
+import { TIERS, TIER_NAMES, compareNames, duration, el, nameCell, noEngine, pill, plural, rate, setText, short, tierLegend, whole } from "./dom.js";
 
 const ROW_PX = 38;
 /** Rows drawn above and below the visible ones. */
@@ -12,7 +12,7 @@ const ago = (rank) => rank.listener.last_event_ms_ago;
 
 /** Columns: name, width, value to sort by, and content of a cell. Those with a `narrow` width are shown on a phone. */
 const COLUMNS = [
-  { id: "instance", name: "Instance", width: "minmax(90px, 1.5fr)", narrow: "minmax(52px, 1fr)", by: (r) => r.instance, show: (r) => el("b", { title: r.instance }, r.instance) },
+  { id: "instance", name: "Instance", width: "minmax(90px, 1.5fr)", narrow: "minmax(52px, 1fr)", by: (r) => r.instance, show: (r) => nameCell(r.instance) },
   { id: "rank", name: "Rank", width: "40px", narrow: "38px", number: true, by: (r) => r.rank, show: (r) => String(r.rank) },
   { id: "model", name: "Model", width: "minmax(80px, 1.2fr)", by: (r) => `${r.model}\u0000${r.tenant}`, show: (r) => (r.tenant === "default" ? r.model : `${r.model} · ${r.tenant}`) },
   { id: "trust", name: "Trust", width: "116px", narrow: "96px", by: (r) => TRUST_ORDER[r.trust] ?? 9, show: (r) => pill(r.trust) },

@@ -1,7 +1,7 @@
 // Health: readiness, losses, drops, limits, peers, store and discovery.
 
 import { ApiError, get, samples, text } from "./api.js";
-import { duration, el, pill, short, whole } from "./dom.js";
+import { duration, el, pill, sentence, short, whole } from "./dom.js";
 
 const POLL_MS = 5000;
 const PREFIX = "flash_indexer_";
@@ -26,7 +26,7 @@ const SERVICE = [
 
 export const health = {
   build() {
-    this.panels = el("div", { class: "panels" });
+    this.panels = el("div", { class: "columns" });
     return el("section", { "aria-label": "Health" }, this.panels);
   },
 
@@ -125,7 +125,7 @@ async function part(title, path, show, missing) {
 
 function shownError(error) {
   if (!(error instanceof ApiError)) throw error;
-  return error.message;
+  return sentence(error.message);
 }
 
 const facts = (rows) => el("dl", {}, rows.map(([name, value]) => [el("dt", {}, name), el("dd", {}, value)]));

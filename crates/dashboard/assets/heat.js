@@ -1,6 +1,6 @@
 // Heat map: stores and removals of each rank over time, from the counters of `/workers`.
 
-import { colour, compareNames, el, fitted, plural, rate, setText, showTip, whole } from "./dom.js";
+import { colour, compareNames, cutName, el, fitted, plural, rate, setText, showTip, whole } from "./dom.js";
 
 /** Columns that are drawn, and time of each. The ring has one more: the column that is not over yet. */
 const COLUMNS = 150;
@@ -10,7 +10,9 @@ const RING = COLUMNS + 1;
 const RANKS_MAX = 8192;
 const PAGE_ROWS = 40;
 const LABEL_PX = 130;
+/** Height of a row, and of one whose label has a second line. */
 const ROW_PX = 18;
+const TALL_ROW_PX = 30;
 const AXIS_PX = 22;
 
 /** By rank, the blocks stored and removed in each column; the column of a time is its number modulo the ring. */
@@ -53,6 +55,13 @@ export function recordActivity(ranks, since, now) {
   for (const key of rings.keys()) if (!present.has(key)) rings.delete(key);
 }
 
+/** Names the model and the tenant of a rank, each only if there are several of them. */
+function scopeNames() {
+  const isShared = (field) => new Set([...rings.values()].map(({ rank }) => rank[field])).size < 2;
+  const fields = ["model", "tenant"].filter((field) => !isShared(field));
+  return (rank) => fields.map((field) => rank[field]).join(" · ");
+}
+
 const sum = (values) => values.reduce((total, value) => total + value, 0);
 
 export const heat = {
@@ -91,7 +100,11 @@ export const heat = {
     const words = this.search.value.toLowerCase().split(/\s+/).filter(Boolean);
     const name = ({ rank }) => `${rank.instance} / ${rank.rank}`;
     let rows = [...rings.values()].filter((ring) => words.every((word) => `${name(ring)} ${ring.rank.model} ${ring.rank.tenant}`.toLowerCase().includes(word)));
-    rows = rows.map((ring) => ({ ring, name: name(ring), stored: sum(ring.stored), removed: sum(ring.removed) }));
+    const scopeName = scopeNames();
+    rows = rows.map((ring) => {
+      const scope = scopeName(ring.rank);
+      return { ring, scope, name: scope ? `${name(ring)} · ${scope}` : name(ring), stored: sum(ring.stored), removed: sum(ring.removed) };
+    });
     const byName = (a, b) => compareNames(a.name, b.name);
     const byActivity = (a, b) => b.stored + b.removed - a.stored - a.removed || byName(a, b);
     rows.sort(this.order.value === "name" ? byName : byActivity);
@@ -107,23 +120,26 @@ export const heat = {
 
   draw() {
     if (!this.canvas.isConnected || this.canvas.clientWidth === 0) return;
-    const { context, width, height } = fitted(this.canvas, this.rows.length * ROW_PX + AXIS_PX);
+    this.rowPx = this.rows.some(({ scope }) => scope) ? TALL_ROW_PX : ROW_PX;
+    const { context, width, height } = fitted(this.canvas, this.rows.length * this.rowPx + AXIS_PX);
     const label = Math.min(LABEL_PX, width / 4);
     this.cell = (width - label) / COLUMNS;
     this.label = label;
     const [text, empty, stored, removed] = ["muted", "raised", "stored", "removed"].map(colour);
     const most = this.rows.reduce((top, { ring }) => Math.max(top, ...ring.stored, ...ring.removed), 1);
     setText(this.most, `full colour: ${plural(Math.round(most), "block")}, ${rate((most * 1000) / COLUMN_MS)}/s`);
-    context.font = "12px system-ui, sans-serif";
-    const half = (ROW_PX - 4) / 2;
-    this.rows.forEach(({ ring, name }, at) => {
-      const top = at * ROW_PX;
+    const half = (this.rowPx - 4) / 2;
+    const fits = (shown) => context.measureText(shown).width <= label - 8;
+    this.rows.forEach(({ ring, scope }, at) => {
+      const top = at * this.rowPx;
       context.fillStyle = text;
       context.textBaseline = "middle";
       context.textAlign = "left";
-      let shown = name;
-      while (shown.length > 3 && context.measureText(shown).width > label - 8) shown = `${shown.slice(0, -2)}…`;
-      context.fillText(shown, 0, top + ROW_PX / 2);
+      context.font = "12px system-ui, sans-serif";
+      const rank = ` / ${ring.rank.rank}`;
+      context.fillText(cutName(ring.rank.instance, (shown) => fits(shown + rank)) + rank, 0, top + ROW_PX / 2);
+      context.font = "11px system-ui, sans-serif";
+      if (scope) context.fillText(cutName(scope, fits), 0, top + ROW_PX + 4);
       context.fillStyle = empty;
       context.fillRect(label, top + 1, width - label, 2 * half);
       [[ring.stored, stored, top + 1], [ring.removed, removed, top + 1 + half]].forEach(([values, fill, y]) => {
@@ -137,6 +153,7 @@ export const heat = {
         context.globalAlpha = 1;
       });
     });
+    context.font = "12px system-ui, sans-serif";
     context.fillStyle = text;
     context.textBaseline = "alphabetic";
     const minutes = (COLUMNS * COLUMN_MS) / 60000;
@@ -149,7 +166,7 @@ export const heat = {
 
   point(event) {
     const { left, top } = this.canvas.getBoundingClientRect();
-    const row = this.rows[Math.floor((event.clientY - top) / ROW_PX)];
+    const row = this.rows[Math.floor((event.clientY - top) / this.rowPx)];
     const column = Math.floor((event.clientX - left - this.label) / this.cell);
     if (!row || column < 0 || column >= COLUMNS) return showTip("");
     const at = newest - COLUMNS + 1 + column;

@@ -2,7 +2,7 @@
 
 import { follow } from "./api.js";
 import { lineChart } from "./chart.js";
-import { duration, el, rate, setText } from "./dom.js";
+import { duration, el, rate, sentence, setText } from "./dom.js";
 
 const WINDOW_S = 180;
 /** Latencies and hit rates are of this many seconds, so that few queries give steady lines. */
@@ -55,7 +55,7 @@ export const live = {
     const lost = (error) => {
       if (this.control.signal.aborted) return;
       this.problem.hidden = false;
-      setText(this.problem, `${error.message}; trying again`);
+      setText(this.problem, sentence(error.status === 401 ? error.message : `${error.message}; trying again`));
     };
     follow("ui/events", received, lost, this.control.signal);
     this.repaint();

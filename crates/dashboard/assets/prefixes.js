@@ -1,7 +1,7 @@
 // Prefixes: the largest shared prefixes of a model, from its dump, and their text where the service keeps prompts.
 
 import { ApiError, lines, post } from "./api.js";
-import { el, modelSelect, noEngine, plural, setText, short, showTip, svg, whole } from "./dom.js";
+import { el, modelSelect, noEngine, plural, sentence, setText, short, showTip, svg, whole } from "./dom.js";
 
 /** Blocks that are read of a dump, over all ranks. */
 const BLOCKS_MAX = 300_000;
@@ -115,7 +115,7 @@ export const prefixes = {
       this.detail,
       el("div", { class: "panel" }, el("h2", {}, "Largest shared prefixes"),
         el("p", { class: "muted small" }, "Shared blocks are those that the holders after the first have again: blocks × (holders − 1)."),
-        el("div", { class: "scroll-x" }, el("table", {}, el("thead", {}, el("tr", {}, ["", "Blocks", "Tokens", "Holders", "Shared blocks", "Last local hash"].map((name, at) => el("th", { class: at > 0 && "number" }, name)))), this.list))));
+        el("div", { class: "scroll-x" }, el("table", { class: "shared" }, el("thead", {}, el("tr", {}, ["", "Shared blocks", "Blocks", "Tokens", "Holders"].map((name, at) => el("th", { class: at > 0 && "number" }, name)), el("th", { class: "number hash" }, "Last local hash"))), this.list))));
     return el("section", { "aria-label": "Prefixes" },
       el("div", { class: "row" }, this.model.element, this.button, this.status),
       el("p", { class: "muted small" }, `This reads /dump, which needs the scope admin; writers hand out each rank in bounded parts. At most ${whole(BLOCKS_MAX)} blocks are read. The index has hashes only; the text of a prefix is shown if the service keeps prompts (--prompt-text-bytes).`),
@@ -146,7 +146,7 @@ export const prefixes = {
     } catch (error) {
       if (!(error instanceof ApiError)) throw error;
       this.status.className = "problem";
-      setText(this.status, error.message);
+      setText(this.status, sentence(error.message));
     } finally {
       this.button.disabled = false;
     }
@@ -157,8 +157,8 @@ export const prefixes = {
     const found = all.filter((run) => run.holders.length > 1).sort((a, b) => shared(b) - shared(a)).slice(0, LISTED_MAX);
     this.list.replaceChildren(...found.map((run) => el("tr", {},
       el("td", {}, el("button", { type: "button", onclick: () => this.choose(run) }, "Show")),
-      [depthOf(run), depthOf(run) * this.blockSize, run.holders.length, shared(run)].map((value) => el("td", { class: "number" }, whole(value))),
-      el("td", { class: "number mono" }, run.hashes.at(-1)))));
+      [shared(run), depthOf(run), depthOf(run) * this.blockSize, run.holders.length].map((value) => el("td", { class: "number" }, whole(value))),
+      el("td", { class: "number mono hash" }, run.hashes.at(-1)))));
     if (found.length === 0) this.list.append(el("tr", {}, el("td", { colspan: 6, class: "muted" }, "No two ranks hold the same prefix.")));
   },
 
@@ -259,8 +259,9 @@ export const prefixes = {
       if (error.name === "AbortError") return;
       if (!(error instanceof ApiError)) throw error;
       // Options are names that are not broken between lines.
-      const why = error.message.split(/(--[a-z-]+)/).map((part, at) => (at % 2 === 1 ? el("code", {}, part) : part));
-      place.replaceChildren(WITHOUT_TEXT.includes(error.status) ? el("p", { class: "muted" }, "No text: ", why) : el("p", { class: "problem" }, why));
+      const hasNone = WITHOUT_TEXT.includes(error.status);
+      const why = (hasNone ? error.message : sentence(error.message)).split(/(--[a-z-]+)/).map((part, at) => (at % 2 === 1 ? el("code", {}, part) : part));
+      place.replaceChildren(hasNone ? el("p", { class: "muted" }, "No text: ", why) : el("p", { class: "problem" }, why));
     }
   },
 };

@@ -1,7 +1,7 @@
 // Query: where the instances hold a prompt, and why each match ends.
 
 import { ApiError, post } from "./api.js";
-import { TIER_NAMES, compareNames, el, modelSelect, noEngine, pill, plural, setText, tierLegend, whole } from "./dom.js";
+import { TIER_NAMES, compareNames, el, modelSelect, noEngine, pill, plural, sentence, setText, tierLegend, whole } from "./dom.js";
 
 /** Instances whose matches are drawn. */
 const SHOWN_MAX = 50;
@@ -102,7 +102,7 @@ export const query = {
       if (error.name === "AbortError") return;
       if (!(error instanceof ApiError)) throw error;
       this.summary.className = "problem";
-      setText(this.summary, error.message);
+      setText(this.summary, sentence(error.message));
     }
   },
 

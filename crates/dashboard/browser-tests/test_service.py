@@ -9,6 +9,9 @@ from conftest import BINARY, Page, Service
 from test_views import lines
 
 MANY = 1500
+LONG_MODEL = "meta-llama/Llama-3.1-405B-Instruct-FP8"
+# Pods of one deployment.
+PODS = [f"vllm-llama-3-8b-instruct-7d9f8b6c5d-{end}" for end in ["q7wmw", "x2x4z"]]
 
 
 def test_names_of_users_are_shown_as_text(laptop: Page) -> None:
@@ -29,6 +32,65 @@ def test_names_of_users_are_shown_as_text(laptop: Page) -> None:
     assert laptop.run("return document.title") == "Flash Indexer"
     assert laptop.run("return document.querySelectorAll('main img, main script').length") == 0
     laptop.check()
+    assert service.stop() == 0
+
+
+def test_long_names_are_cut_in_their_places(page: Page) -> None:
+    service = Service()
+    for number in range(2):
+        service.register(PODS[number], model_name=LONG_MODEL)
+    page.open(service)
+    page.until(lambda: sorted(cells[0] for cells in lines(page)) == PODS, "whole names")
+    page.shoot("long-names")
+    # The pods differ at the end, which is inside the cell.
+    ends = page.run("""return [...document.querySelectorAll('.line .name')].map((name) => {
+            const range = document.createRange();
+            range.selectNode(name.lastChild);
+            const [end, cell] = [range, name.parentElement].map((it) => it.getBoundingClientRect());
+            return [range.toString(), end.right - cell.right];
+        })""")
+    assert sorted(end for end, _ in ends) == ["q7wmw", "x2x4z"]
+    assert all(beyond <= 0.5 for _, beyond in ends), ends
+    assert page.run("return [...document.querySelectorAll('.line .name')].map((it) => it.title).sort()") == PODS
+    for view, box in [("query", "form .row"), ("prefixes", "section > .row")]:
+        page.view(view)
+        page.until(lambda: page.texts("main select option:first-child")[0] == LONG_MODEL, "the model")
+        page.shoot(f"long-names-{view}")
+        beyond = page.run(
+            """const right = (part) => document.querySelector(part).getBoundingClientRect().right;
+            return right('main select') - right(arguments[0])""",
+            f"main {box}",
+        )
+        assert beyond <= 0.5, f"the model is {beyond} pixels wider than its place"
+    page.check()
+    assert service.stop() == 0
+
+
+def test_the_heat_map_names_models_and_tenants_of_which_there_are_several(page: Page) -> None:
+    service = Service()
+    service.register(1)
+    page.open(service, "heat")
+    page.click("summary")
+    page.until(lambda: page.texts("tbody td:first-child") == ["1 / 0"], "the only rank")
+    height = page.run("return document.querySelector('canvas').clientHeight")
+    service.register(1, model_name=LONG_MODEL)
+    names = ["1 / 0 · m", f"1 / 0 · {LONG_MODEL}"]
+    page.until(lambda: sorted(page.texts("tbody td:first-child")) == sorted(names), "models")
+    service.register(1, tenant_id="t")
+    names = ["1 / 0 · m · default", "1 / 0 · m · t", f"1 / 0 · {LONG_MODEL} · default"]
+    page.until(lambda: sorted(page.texts("tbody td:first-child")) == sorted(names), "tenants")
+    assert page.run("return document.querySelector('canvas').clientHeight") > 3 * (height - 22), "lines for the models"
+    # The tooltip of each row has the name of its line in the table.
+    shown = page.run("""const canvas = document.querySelector('canvas');
+        const { top, right, height } = canvas.getBoundingClientRect();
+        return [0, 1, 2].map((row) => {
+            const at = { clientX: right - 1, clientY: top + ((row + 0.5) * (height - 22)) / 3 };
+            canvas.dispatchEvent(new PointerEvent('pointermove', at));
+            return document.querySelector('.tip').textContent.split(/, \\d+ s ago|\\n/)[0];
+        })""")
+    assert shown == page.texts("tbody td:first-child")
+    page.shoot("heat-models")
+    page.check()
     assert service.stop() == 0
 
 
@@ -95,6 +157,11 @@ def test_a_token_is_asked_for_and_kept_for_the_tab_only(laptop: Page, tmp_path: 
     laptop.until(lambda: "requires a bearer token" in laptop.text("#problem"), "the request for a token")
     laptop.view("live")
     laptop.until(lambda: "token" in laptop.text("main .problem").lower(), "the refused stream")
+    advice = "The service requires a bearer token: choose Token above"
+    assert laptop.texts("#problem, main .problem") == [advice] * 2
+    laptop.view("health")
+    laptop.until(lambda: laptop.texts("main .panel p") == [advice] * 4, "the same advice in each panel")
+    laptop.view("live")
 
     def give(token: str) -> None:
         laptop.click("#token-button")
@@ -125,7 +192,9 @@ def test_a_page_survives_the_end_of_its_service(laptop: Page) -> None:
     service.register("pod")
     laptop.open(service, "live")
     laptop.until(lambda: "0" in laptop.text(".chart h2 span"), "samples")
+    figures = "return [...document.querySelectorAll('.chart canvas')].map((it) => it.ariaLabel)"
     # The stream of live figures does not keep the service from its end.
     assert service.stop() == 0
     laptop.until(lambda: laptop.text("#ready") == "no answer", "the loss")
     laptop.until(lambda: "trying again" in laptop.text("main .problem"), "the lost stream")
+    assert "Events/s: 0" in laptop.run(figures), "the last figures stay"

@@ -189,6 +189,13 @@ def test_prefixes_lead_to_their_query(page: Page, demo: Service) -> None:
         return bool(page.all("tbody button"))
 
     page.until(shared, "shared prefixes")
+    # The table is sorted by this column, which the window never cuts off.
+    seen = page.run("""const [cell, box] = ['.shared td:nth-child(2)', '.scroll-x']
+            .map((it) => document.querySelector(it).getBoundingClientRect());
+        return cell.right <= box.right""")
+    assert seen and page.texts(".shared th")[1] == "Shared blocks"
+    counts = [number(text) for text in page.texts(".shared td:nth-child(2)")]
+    assert counts == sorted(counts, reverse=True)
     page.shoot("prefixes")
     frames = len(page.all("svg g"))
     assert frames > ENGINES

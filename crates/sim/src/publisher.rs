@@ -236,7 +236,9 @@ impl Publisher {
         let start = Instant::now();
         loop {
             let left = deadline.saturating_sub(start.elapsed());
-            if self.live.poll(zmq::POLLIN, i64::try_from(left.as_millis()).unwrap_or(i64::MAX))? == 0 {
+            let polled = self.live.poll(zmq::POLLIN, i64::try_from(left.as_millis()).unwrap_or(i64::MAX));
+            // A signal interrupts the wait; the caller knows whether it ends the program.
+            if polled == Err(zmq::Error::EINTR) || polled? == 0 {
                 return Ok(false);
             }
             let subscription = self.live.recv_bytes(0)?;

@@ -24,7 +24,7 @@ pub struct InstanceId {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum InstanceIdError {
     /// The id is empty.
-    #[error("instance_id must not be empty: give a number or a text")]
+    #[error("an instance (`instance_id`, or `pod`) must not be empty: give a number or a text")]
     Empty,
     /// The id is too long, or has a control character.
     #[error(transparent)]

@@ -131,8 +131,9 @@ fn limit_text(field: &str, schema: &mut Value, place: Place) {
     if let Some(pattern) = pattern {
         schema.insert("pattern".to_owned(), pattern.into());
     }
-    // An empty model in a query string selects nothing.
-    if matches!(field, "instance_id" | "pod") || (MODEL.contains(&field) && place == Place::Body) {
+    // An empty model or tenant in a query string selects nothing.
+    let is_scope = MODEL.contains(&field) || matches!(field, "tenant_id" | "routing_group");
+    if matches!(field, "instance_id" | "pod") || (is_scope && place == Place::Body) {
         schema.insert("minLength".to_owned(), 1.into());
     }
 }

@@ -18,7 +18,7 @@ use clap::{ArgMatches, Args, Command, CommandFactory, Error, FromArgMatches, Sub
 
 use self::effective::effective_settings;
 pub(crate) use self::file::ConfigFile;
-use crate::environment::{IgnoredVariable, ignored_variables, without_service_links};
+use crate::environment::{IgnoredVariable, ignored_variables, name_variable, without_service_links};
 use crate::parsers::plain_cause;
 use crate::serve::ServeArguments;
 use crate::{Arguments, program};
@@ -107,7 +107,7 @@ pub(crate) fn parse(mut command_line: Vec<OsString>) -> Result<Parsed, Error> {
         command_line.splice(position..position, read.options());
         file = Some(read);
     }
-    let matches = command.try_get_matches_from_mut(command_line);
+    let matches = command.try_get_matches_from_mut(&command_line);
     match matches.and_then(|matches| Ok((Arguments::from_arg_matches(&matches)?, matches))) {
         Ok((arguments, matches)) => Ok(Parsed { arguments, matches, file }),
         Err(error) => {
@@ -116,6 +116,7 @@ pub(crate) fn parse(mut command_line: Vec<OsString>) -> Result<Parsed, Error> {
                 Some(file) => file.name_in(error, serve_command(&mut program())),
                 None => error,
             };
+            let error = name_variable(error, &command, &command_line);
             Err(match cause {
                 Some((cause, plain)) => {
                     let text = error.render().to_string().replacen(&cause, plain, 1);

@@ -5,6 +5,7 @@ use serde_json::{Value, json};
 
 use super::finding::{Finding, Verdict};
 use super::probe::Stream;
+use crate::output::fitted;
 
 /// The subject of a report.
 #[derive(Debug)]
@@ -84,7 +85,7 @@ pub(super) fn print_table(reports: &[Report]) {
             Some((finding.verdict, format!("{subject}, {}: {fix}", finding.check)))
         }));
     }
-    println!("{table}");
+    println!("{}", fitted(table));
     fixes.sort_by_key(|(verdict, _)| std::cmp::Reverse(*verdict));
     for (verdict, fix) in &fixes {
         println!("{}: {fix}", verdict.as_str());

@@ -315,7 +315,7 @@ fn commands_reach_a_service_inside_tls() {
         text(&output.stderr)
     };
     let answered = query(&["--tls-ca", &ca, "--tls-cert", &client[0], "--tls-key", &client[1]]);
-    assert!(answered.contains("no instance is registered for model"), "{answered}");
+    assert!(answered.contains("no instance of model \"default\" is registered"), "{answered}");
     for options in [&[][..], &["--tls-ca", &other]] {
         let refused = query(options);
         assert!(refused.contains("give the authority of the server's certificate"), "{refused}");
@@ -323,7 +323,7 @@ fn commands_reach_a_service_inside_tls() {
     let plain = run(&["query", "--url", &serve.url.replace("https", "http"), "--tokens", "1"]);
     assert!(text(&plain.stderr).contains("give an https:// URL"), "{}", text(&plain.stderr));
     let refused = query(&["--tls-ca", &ca]);
-    assert!(!refused.contains("no instance is registered"), "{refused}");
+    assert!(!refused.contains("no instance of model"), "{refused}");
     let mixed = query(&["--tls-ca", &ca, "--tls-cert", &client[0], "--tls-key", &server[1]]);
     assert!(mixed.contains("give the private key of the first certificate in"), "{mixed}");
 }

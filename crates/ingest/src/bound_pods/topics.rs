@@ -112,6 +112,11 @@ impl Topics {
         Ok(())
     }
 
+    /// Listeners of the pods' ranks that have received messages.
+    pub(crate) fn listeners(&self) -> impl Iterator<Item = Arc<Listener>> {
+        self.topics.iter().flat_map(|topic| &topic.pod).flat_map(|pod| pod.listeners())
+    }
+
     fn add_topic(&mut self, topic: Vec<u8>) -> usize {
         if self.topics.len() >= self.full_at && self.waiting.is_empty() {
             self.remove_unregistered();

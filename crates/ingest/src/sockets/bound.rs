@@ -1,12 +1,14 @@
 //! The bound socket, which engines connect to, and its thread.
 
 use std::sync::Arc;
+use std::time::Instant;
 
 use flash_indexer_curve::{Admission, Curve};
 use flash_indexer_telemetry::supervision::{SupervisedThread, Supervisor, ThreadKind, Watch};
 use rustc_hash::FxHashMap;
 use tracing::{debug, info, warn};
 
+use super::pauses::Pauses;
 use super::{BYTES_PER_DELIVERY, MESSAGE_BYTES_MAX, RECEIVE_QUEUE_UNBOUNDED};
 use crate::bound_pods::{ConnectionId, PodMessage, Topics};
 use crate::decoders::Decoders;
@@ -100,7 +102,16 @@ impl BoundThread {
         let connections = FxHashMap::default();
         // That of messages whose connection ZeroMQ does not name.
         decoders.connection_opened(ConnectionId(0));
-        let bound = BoundLoop { socket, monitor, admission, decoders, topics, connections, connected: 0 };
+        let bound = BoundLoop {
+            socket,
+            monitor,
+            admission,
+            decoders,
+            topics,
+            connections,
+            connected: 0,
+            pauses: Pauses::new(Instant::now()),
+        };
         let run = move |watch: &Arc<Watch>| bound.run(watch);
         Ok(Self { endpoints, thread: supervisor.spawn(ThreadKind::BoundSocket, None, run)? })
     }
@@ -132,6 +143,7 @@ struct BoundLoop {
     connections: FxHashMap<i32, EngineConnection>,
     /// Connections accepted so far.
     connected: u64,
+    pauses: Pauses,
 }
 
 impl BoundLoop {
@@ -141,7 +153,22 @@ impl BoundLoop {
             if watch.guarded(|| self.serve()).is_none() {
                 self.disconnect_all();
             }
+            watch.guarded(|| self.doubt_after_pause(Instant::now()));
             watch.end();
+        }
+    }
+
+    /// Records that the last messages of each registered pod may be missing, if the thread stood still. Its streams request them.
+    fn doubt_after_pause(&mut self, now: Instant) {
+        if let Some(pause) = self.pauses.turn(now) {
+            warn!(
+                seconds = pause.as_secs(),
+                connections = self.connections.len(),
+                "this process stood still; engines may have dropped messages meanwhile: requesting the last ones"
+            );
+        }
+        if self.pauses.is_doubt_due(now) {
+            self.topics.listeners().for_each(|listener| self.decoders.lose_tail(&listener, None));
         }
     }
 

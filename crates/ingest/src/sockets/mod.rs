@@ -4,6 +4,7 @@
 //! bound socket, which engines connect to.
 
 mod bound;
+mod pauses;
 mod replay;
 mod resolver;
 mod subscription;

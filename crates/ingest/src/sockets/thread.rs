@@ -15,6 +15,7 @@ use parking_lot::Mutex;
 use tracing::{debug, warn};
 
 use super::MESSAGE_BYTES_MAX;
+use super::pauses::Pauses;
 use super::replay::ReplaySocket;
 use super::resolver::{Addresses, LookupError, Resolver};
 use super::subscription::Subscription;
@@ -125,6 +126,7 @@ impl SocketThread {
             reopen_queue: Vec::new(),
             opened: 0,
             last_check: Instant::now(),
+            pauses: Pauses::new(Instant::now()),
         };
         let run = move |watch: &Arc<Watch>| sockets.run(watch);
         let thread = supervisor.spawn(ThreadKind::EngineSockets, Some(number), run);
@@ -156,6 +158,7 @@ struct SocketLoop {
     opened: u64,
     /// Time of the last check.
     last_check: Instant,
+    pauses: Pauses,
 }
 
 impl SocketLoop {
@@ -168,6 +171,7 @@ impl SocketLoop {
                 Some(ControlFlow::Break(())) => return,
                 None => self.close_all(),
             }
+            watch.guarded(|| self.doubt_after_pause(Instant::now()));
             watch.end();
         }
     }
@@ -199,6 +203,22 @@ impl SocketLoop {
             self.execute(command);
         }
         ControlFlow::Continue(())
+    }
+
+    /// Records that the last messages of each connected engine may be missing, if the thread stood still. Its stream requests them.
+    fn doubt_after_pause(&mut self, now: Instant) {
+        if let Some(pause) = self.pauses.turn(now) {
+            warn!(
+                seconds = pause.as_secs(),
+                listeners = self.open.len(),
+                "this process stood still; engines may have dropped messages meanwhile: requesting the last ones"
+            );
+        }
+        if self.pauses.is_doubt_due(now) {
+            let listeners = self.open.values().map(|subscription| &subscription.listener);
+            let connected = listeners.filter(|listener| listener.connection() == ConnectionStatus::Connected);
+            connected.for_each(|listener| self.decoders.lose_tail(listener, None));
+        }
     }
 
     /// Closes every socket after a panic; the next check reopens the subscriptions. Messages that were received and not

@@ -28,6 +28,11 @@ pub(crate) trait CheckedScope: Sized {
     /// Key of the model's index. The model is required; the tenant defaults to `default`.
     fn key(self, grant: &Arc<Grant>) -> Result<ModelKey, ApiError> {
         let Selection { model, tenant, .. } = self.selection(grant)?;
+        if tenant.as_deref() == Some("") {
+            return Err(ApiError::unprocessable(
+                "tenant_id must not be empty: give a tenant, or leave the field out for the tenant `default`",
+            ));
+        }
         let key = ModelKey::new(required(model)?, tenant);
         describe_model(&key);
         grant.check_tenant(&key.tenant_id)?;
