@@ -36,6 +36,9 @@ pub struct TenantLimits {
     /// Blocks that the tenant's ranks hold together.
     #[serde(default, deserialize_with = "at_least_one")]
     pub held_blocks: Option<NonZeroU64>,
+    /// Bytes of the indexes of the tenant's models.
+    #[serde(default, deserialize_with = "at_least_one")]
+    pub index_bytes: Option<NonZeroU64>,
     /// Registered ranks.
     #[serde(default, deserialize_with = "at_least_one")]
     pub ranks: Option<NonZeroU64>,
@@ -152,6 +155,7 @@ impl Limits {
         let own = tenants.get(tenant).copied().unwrap_or_default();
         TenantLimits {
             held_blocks: own.held_blocks.or(default.held_blocks),
+            index_bytes: own.index_bytes.or(default.index_bytes),
             ranks: own.ranks.or(default.ranks),
             queries_per_second: own.queries_per_second.or(default.queries_per_second),
             prompt_tokens_per_second: own.prompt_tokens_per_second.or(default.prompt_tokens_per_second),

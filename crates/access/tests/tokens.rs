@@ -67,6 +67,8 @@ fn an_invalid_file_is_refused_with_its_reason() {
         (entry("scopes = [\"root\"]"), "unknown variant `root`"),
         (entry("scopes = [\"query\"]\ntenant = \"a\""), "unknown field `tenant`"),
         (entry(""), "missing field `scopes`"),
+        ("fidx_secret\n".to_owned() + &entry("scopes = []"), "line 1: "),
+        (entry("scopes = \"fidx_secret\""), "line 4: a value is of the wrong type"),
         (entry("scopes = []"), "scopes must not be empty"),
         (entry("scopes = [\"query\"]").replace("router", " "), "a token's name is empty"),
         (entry("scopes = [\"query\"]").replace("router", &"r".repeat(600)), "a token's name has 600 bytes"),
@@ -79,6 +81,7 @@ fn an_invalid_file_is_refused_with_its_reason() {
     ] {
         let error = Tokens::parse(&text).expect_err(says);
         assert!(error.to_string().contains(says), "{error}");
+        assert!(!error.to_string().contains("secret"), "{error}");
     }
 }
 

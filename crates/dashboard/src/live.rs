@@ -2,6 +2,7 @@
 
 use std::collections::VecDeque;
 use std::convert::Infallible;
+use std::fmt;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
@@ -146,15 +147,29 @@ impl LiveFigures {
             state.subscribers.push(sender);
         }
         let history = state.history.iter().flatten().copied().collect::<Vec<u8>>();
-        Ok(LiveEvents { history: Some(history.into()), samples })
+        Ok(LiveEvents { history: Some(history.into()), samples, is_permitted: Box::new(|| true) })
     }
 }
 
-/// Server-sent events of one subscriber. It ends when the sampler stops.
-#[derive(Debug)]
+/// Server-sent events of one subscriber. It ends when the sampler stops, or the subscriber is no longer permitted.
 pub struct LiveEvents {
     history: Option<Bytes>,
     samples: mpsc::Receiver<Bytes>,
+    is_permitted: Box<dyn Fn() -> bool + Send + Sync>,
+}
+
+impl LiveEvents {
+    /// The same events, as long as `is_permitted` is true before each of them.
+    #[must_use]
+    pub fn while_permitted(self, is_permitted: impl Fn() -> bool + Send + Sync + 'static) -> Self {
+        Self { is_permitted: Box::new(is_permitted), ..self }
+    }
+}
+
+impl fmt::Debug for LiveEvents {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("LiveEvents").field("samples", &self.samples).finish_non_exhaustive()
+    }
 }
 
 impl Stream for LiveEvents {
@@ -163,7 +178,7 @@ impl Stream for LiveEvents {
     fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
         match self.history.take() {
             Some(history) if !history.is_empty() => Poll::Ready(Some(Ok(history))),
-            _ => self.samples.poll_recv(context).map(|sample| sample.map(Ok)),
+            _ => self.samples.poll_recv(context).map(|sample| sample.filter(|_| (self.is_permitted)()).map(Ok)),
         }
     }
 }
@@ -207,7 +222,12 @@ mod tests {
         assert!(
             next(&mut events).await.is_some_and(|event| event.contains("\"events\":7,") && event.ends_with("\n\n"))
         );
+        let mut revoked = live.subscribe().expect("a place").while_permitted(|| false);
+        assert!(next(&mut revoked).await.is_some(), "the history was permitted with the request");
+        live.publish(&sample(8));
+        assert_eq!(next(&mut revoked).await, None);
         drop(guard);
+        assert!(next(&mut events).await.is_some_and(|event| event.contains("\"events\":8,")));
         assert_eq!(next(&mut events).await, None);
         let mut late = live.subscribe().expect("a place");
         assert!(next(&mut late).await.is_some(), "history");

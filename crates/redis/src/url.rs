@@ -80,7 +80,11 @@ impl FromStr for StoreUrl {
             Some(_) if topology == Topology::Cluster => return bad("a cluster has no databases".to_owned()),
             Some(number) => match number.parse() {
                 Ok(number) => number,
-                Err(_) => return bad(format!("the database {number:?} is not a number")),
+                // It may be a part of a password.
+                Err(_) => {
+                    let why = "what follows the hosts is not a number, the database; write / in a password as %2F";
+                    return bad(why.to_owned());
+                }
             },
         };
         let port = if matches!(topology, Topology::Sentinel { .. }) { SENTINEL_PORT } else { REDIS_PORT };
@@ -193,6 +197,8 @@ mod tests {
             ("redis://:secret%4@a", "hexadecimal"),
             ("redis+cluster://a/1", "no databases"),
             ("redis://a/one", "not a number"),
+            ("redis://user:pass/secret@a", "not a number"),
+            ("redis://user/secret@a", "not a number"),
         ] {
             let error = text.parse::<StoreUrl>().expect_err(text).to_string();
             assert!(error.contains(why), "{text}: {error}");

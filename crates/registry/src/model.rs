@@ -8,7 +8,7 @@ mod shared_caches;
 mod variant_matches;
 
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Instant;
 
@@ -68,8 +68,10 @@ pub(crate) struct Model {
     /// Recent changes, for explanations.
     pub history: History,
     pub seen_variants: SeenVariants,
-    /// Whether the tenant holds as many blocks as its limit. Further blocks are refused.
+    /// Whether the tenant holds as many blocks or bytes as its limit. Further blocks are refused.
     pub is_tenant_full: AtomicBool,
+    /// Ranks that batches may add before the next comparison with the tenant's limit.
+    pub spare_ranks: AtomicU64,
     /// Number of the writer that applies the events of each shard's workers.
     pub writers: Vec<usize>,
 }
@@ -140,6 +142,10 @@ impl ModelSink for Model {
             return owner;
         }
         if instance.has_stream(listener) {
+            let spare = &self.spare_ranks;
+            if spare.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| left.checked_sub(1)).is_err() {
+                return RankOwner::Refused;
+            }
             instance.list(listener, dp_rank);
         } else if instance.removals.iter().any(|(id, _)| *id == listener.id) {
             // The blocks that it stores before it is closed are removed with the others.

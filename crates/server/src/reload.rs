@@ -49,16 +49,16 @@ impl PeriodicTasks {
         let watch_file = |file| tokio::spawn(watch(file, Arc::clone(indexer)));
         let mut tasks: Vec<_> = files.into_iter().map(watch_file).collect();
         if limits_tenants {
-            tasks.push(tokio::spawn(check_held_blocks(Arc::clone(indexer))));
+            tasks.push(tokio::spawn(check_tenants(Arc::clone(indexer))));
         }
         Self(tasks)
     }
 }
 
-async fn check_held_blocks(indexer: Arc<Indexer>) {
+async fn check_tenants(indexer: Arc<Indexer>) {
     loop {
         let checked = Arc::clone(&indexer);
-        let ended = tokio::task::spawn_blocking(move || checked.check_held_blocks()).await;
+        let ended = tokio::task::spawn_blocking(move || checked.check_tenants()).await;
         // After a panic, the next check may succeed.
         if ended.is_err_and(|error| error.is_cancelled()) {
             break;

@@ -9,7 +9,7 @@ impl World {
         match step {
             LimitsStep::Write { service, quotas } => self.limits[service].write(quotas),
             LimitsStep::Reload { service } => self.services[service].ranks_max = self.limits[service].reload()?.ranks,
-            LimitsStep::Compare { service } => self.services[service].indexer.check_held_blocks(),
+            LimitsStep::Compare { service } => self.services[service].indexer.check_tenants(),
         }
         Ok(())
     }

@@ -85,10 +85,16 @@ impl SnapshotDirectory {
     pub fn snapshots(&self) -> io::Result<Vec<StoredSnapshot>> {
         let mut found = Vec::new();
         for entry in fs::read_dir(&self.path)? {
-            let path = entry?.path();
+            let entry = entry?;
+            // A pipe would not be read to its end.
+            if !entry.file_type()?.is_file() {
+                continue;
+            }
+            let path = entry.path();
             let name = path.file_name().and_then(|name| name.to_str());
             let number = name.and_then(|name| name.strip_prefix(PREFIX)?.strip_suffix(SUFFIX)?.parse().ok());
-            found.extend(number.map(|number| StoredSnapshot { number, path }));
+            // The next one needs a number as well.
+            found.extend(number.filter(|&number| number < u64::MAX).map(|number| StoredSnapshot { number, path }));
         }
         found.sort_unstable_by(|a, b| b.cmp(a));
         Ok(found)

@@ -73,7 +73,7 @@ fn kind(address: IpAddr) -> Option<&'static str> {
 
 const METADATA_SERVICE: &str = "the address of a metadata service";
 
-/// IPv4 addresses that are reached through an IPv6 address: by 6to4, Teredo and NAT64. Of the local prefix of NAT64 its operator
+/// IPv4 addresses that are reached through an IPv6 address: by 6to4, Teredo, NAT64 and stateless translation. Of the local prefix of NAT64 its operator
 /// chooses the length, so an address of it stands for several. Those of its other lengths may be meaningless: of them only
 /// addresses that are link-local or of a metadata service are returned.
 fn embedded(address: Ipv6Addr) -> Vec<Ipv4Addr> {
@@ -88,6 +88,8 @@ fn embedded(address: Ipv6Addr) -> Vec<Ipv4Addr> {
         // NAT64, RFC 6052. `::a.b.c.d` is an old notation of the IPv4 address itself.
         [0x64, 0xff9b, 0, 0, 0, 0, ..] => vec![at(0)],
         [0, 0, 0, 0, 0, 0, high, _] if high != 0 => vec![at(0)],
+        // Stateless translation, RFC 2765.
+        [0, 0, 0, 0, 0xffff, 0, ..] => vec![at(0)],
         // NAT64, RFC 8215: prefixes of 96, 64, 56 and 48 bits. Bits 64 to 71 are no part of the IPv4 address.
         [0x64, 0xff9b, 1, ..] => {
             let around_octet = |before: u32| {
@@ -359,6 +361,7 @@ mod tests {
             "::ffff:100.100.100.200",
             "::169.254.169.254",
             "64:ff9b::100.100.100.200",
+            "::ffff:0:169.254.169.254",
             "64:ff9b:1::169.254.169.254",
             "64:ff9b:1:7::100.100.100.200",
             "64:ff9b:1:a9fe:a9:fe00::",
@@ -384,6 +387,7 @@ mod tests {
             "2001:db8::a9fe:a9fe",
             "2002:a00:1::1",
             "64:ff9b::10.0.0.1",
+            "::ffff:0:10.0.0.1",
             "64:ff9b:1::10.0.0.1",
             "2001:0:808:808:0:1234:f5ff:fffe",
         ] {

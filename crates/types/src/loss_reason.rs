@@ -31,7 +31,7 @@ flash_indexer_core::named_enum! {
         /// The limit `cache_groups` was reached.
         CacheGroups = "a hybrid model has more cache groups, or blocks in one, than are kept",
         /// The limit `tenant_held_blocks` was reached: stored blocks were refused.
-        TenantHeldBlocks = "the tenant holds as many blocks as its limit; raise held_blocks in the limits file",
+        TenantHeldBlocks = "the tenant holds as many blocks or bytes as its limit; raise held_blocks or index_bytes in the limits file",
         /// The rank is never exact: requests that differ in `extra_key` share blocks in the engine's events.
         ExtraKeys = "the engine was registered with extra_keys, which its events do not carry: matches may be too long",
         /// The rank is never exact, unless the engine is registered again with a release that numbers its messages.

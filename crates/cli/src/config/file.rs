@@ -40,7 +40,13 @@ impl ConfigFile {
     /// themselves are checked with those of the command line.
     pub(crate) fn read(path: &Path, serve: &Command) -> Result<Self> {
         let text = std::fs::read_to_string(path).context("failed to read the file")?;
-        let table: Table = text.parse().context("failed to parse the file")?;
+        // The error's own text shows the line, which may have a password.
+        let unparsed = |error: toml::de::Error| {
+            let at = error.span().map_or(0, |span| span.start);
+            let line = 1 + text.bytes().take(at).filter(|&byte| byte == b'\n').count();
+            anyhow!("failed to parse the file: line {line}: {}", error.message())
+        };
+        let table: Table = text.parse().map_err(unparsed)?;
         let settings = table.iter().map(|(name, value)| {
             let line = line_of(&text, name);
             Setting::new(name, value, line, serve).with_context(|| format!("line {line}"))

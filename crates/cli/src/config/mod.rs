@@ -117,15 +117,34 @@ pub(crate) fn parse(mut command_line: Vec<OsString>) -> Result<Parsed, Error> {
                 None => error,
             };
             let error = name_variable(error, &command, &command_line);
-            Err(match cause {
-                Some((cause, plain)) => {
-                    let text = error.render().to_string().replacen(&cause, plain, 1);
-                    Error::raw(error.kind(), text.trim_start_matches("error: "))
-                }
-                None => error,
+            let text = error.render().to_string();
+            let shown = match cause {
+                Some((cause, plain)) => text.replacen(&cause, plain, 1),
+                None => text.clone(),
+            };
+            let shown = without_credentials(&shown);
+            Err(match shown == text {
+                true => error,
+                false => Error::raw(error.kind(), shown.trim_start_matches("error: ")),
             })
         }
     }
+}
+
+/// A text without the users and passwords of its URLs.
+fn without_credentials(text: &str) -> String {
+    let mut shown = String::with_capacity(text.len());
+    let mut rest = text;
+    while let Some((before, after)) = rest.split_once("://") {
+        let end = after.find([' ', '\'', '"', '\n']).unwrap_or(after.len());
+        let (url, behind) = after.split_at(end);
+        let hosts = url.rsplit_once('@').map_or(url, |(_, hosts)| hosts);
+        shown += before;
+        shown += if hosts.len() < url.len() { "://…@" } else { "://" };
+        shown += hosts;
+        rest = behind;
+    }
+    shown + rest
 }
 
 /// Number of subcommands, and the arguments of the innermost one.

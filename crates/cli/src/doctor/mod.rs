@@ -135,12 +135,14 @@ fn examine(arguments: &DoctorArguments) -> Result<Vec<Report>> {
         findings.push(Finding::ok("engines", why));
     } else if streams.is_empty() {
         let such = if arguments.instance.is_some() || arguments.model_name.is_some() { "such " } else { "" };
-        let none = format!("no {such}engine is registered with {}", arguments.service.as_str());
+        let none = match client.check_selection(arguments.model_name.as_deref(), None) {
+            Err(unknown) => unknown.to_string(),
+            Ok(()) => format!("no {such}engine is registered with {}", arguments.service.as_str()),
+        };
         let fix =
             "see GET /workers, or register one: POST /register or a discovery source (docs/operations.md, Registering)";
         // A finding about the service may be the reason.
         if arguments.engine_url.is_none() && findings.iter().all(|finding| finding.verdict == Verdict::Ok) {
-            client.check_selection(arguments.model_name.as_deref(), None)?;
             bail!("{none}: {fix}");
         }
         findings.push(Finding::problem("engines", none, fix));

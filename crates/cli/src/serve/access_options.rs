@@ -16,7 +16,7 @@ use flash_indexer_server::{ClientFiles, KeyPairFiles, TlsFiles};
 #[cfg_attr(test, derive(Default))]
 pub(super) struct AccessArguments {
     /// TOML file with the SHA-256 digests of bearer tokens, their scopes and tenants; `flash-indexer token` makes entries.
-    /// With it, every HTTP and gRPC request needs a token, but for /health, /ready and /openapi.json. The file is read
+    /// With it, every HTTP and gRPC request needs a token, but for /health, /ready, /openapi.json and /ui. The file is read
     /// again when it changes.
     #[arg(long, env = "FLASH_INDEXER_TOKEN_FILE", value_name = "FILE")]
     pub(super) token_file: Option<PathBuf>,

@@ -258,6 +258,20 @@ fn errors_of_the_command_line_name_their_fix() {
 }
 
 #[test]
+fn an_unknown_model_is_an_error_with_the_models_of_the_service() {
+    let serve = Serve::start(&["--workers", "1=tcp://127.0.0.1:9", "--block-size", "16", "--model-name", "m"]);
+    for command in ["query", "explain"] {
+        let error = text(&run(&[command, &serve.url, "--tokens", "1"]).stderr);
+        assert!(error.contains("no instance of model \"default\"") && error.contains("\"m\" of tenant"), "{error}");
+        assert!(error.contains("choose one with --model"), "{error}");
+    }
+    let found = text(&run(&["doctor", &serve.url, "--model", "another"]).stdout);
+    assert!(found.contains("its models: \"m\" of tenant"), "{found}");
+    let error = text(&run(&["query", &serve.url]).stderr);
+    assert!(error.contains("--tokens <TOKENS>|--tokens-file <FILE>"), "{error}");
+}
+
+#[test]
 fn the_url_of_the_service_is_given_once_and_precedes_the_environment() {
     let serve = Serve::start(&[]);
     for command in [&["query", "--tokens", "1"] as &[_], &["explain", "--tokens", "1"], &["dump"], &["doctor"]] {

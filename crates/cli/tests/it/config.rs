@@ -242,6 +242,29 @@ fn a_setting_that_may_have_a_password_is_not_printed() {
     let printed = text(&output.stdout);
     assert!(output.status.success() && printed.contains("# redis ="), "{printed}{}", text(&output.stderr));
     assert!(!printed.contains("secret"), "{printed}");
+    for wrong in ["redis://user:secret@127.0.0.1:9999999/0", "redis://user:pass/secret@127.0.0.1:1"] {
+        let mut command = flash_indexer(&["config", "check"]);
+        let error = text(&command.env("FLASH_INDEXER_REDIS", wrong).output().expect("it runs").stderr);
+        assert!(error.contains("FLASH_INDEXER_REDIS: invalid value 'redis://…@127.0.0.1:"), "{error}");
+        assert!(!error.contains("secret"), "{error}");
+    }
+    for settings in ["redis = \"redis://user:secret@127.0.0.1:1", "redis = \"redis://user:secret@127.0.0.1:x\""] {
+        let error = text(&checked(settings).stderr);
+        assert!(error.contains("line 1") && !error.contains("secret"), "{error}");
+    }
+}
+
+#[test]
+fn a_wrong_variable_is_named() {
+    for (name, value) in [("FLASH_INDEXER_PORT", "x"), ("FLASH_INDEXER_ALLOW_IPC", "maybe")] {
+        let output = flash_indexer(&["config", "check"]).env(name, value).output().expect("it runs");
+        let error = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{error}");
+        assert!(error.contains(&format!("{name}: invalid value '{value}'")), "{error}");
+    }
+    let output =
+        flash_indexer(&["config", "check", "--port", "y"]).env("FLASH_INDEXER_PORT", "1").output().expect("it runs");
+    assert!(!text(&output.stderr).contains("FLASH_INDEXER_PORT"), "{}", text(&output.stderr));
 }
 
 #[test]

@@ -74,20 +74,17 @@ impl ListenerDecoder {
         if !is_ignored && !self.ranks.contains(&dp_rank) {
             if self.ranks.len() >= RANKS_PER_LISTENER_MAX {
                 let why = format!("more than {RANKS_PER_LISTENER_MAX} ranks in one stream");
-                self.metrics.limit_reached(Limit::RanksPerListener);
-                let mut listed = self.listener.model.ranks_of(&self.listener);
-                if listed.contains(&dp_rank) {
-                    self.changes.push(Change::RecordLoss(Some(dp_rank), why.clone()));
-                } else if !std::mem::replace(&mut self.has_refused_rank, true) {
-                    // The rank is in no answer until it is registered. Recording each such rank would have no bound.
-                    listed.extend(&self.ranks);
-                    self.changes.push(Change::RecordLossOfUnlisted(listed, why.clone()));
-                }
-                self.reject("too_many_ranks", why);
+                self.refuse_rank(dp_rank, Limit::RanksPerListener, why);
                 return None;
             }
-            if self.list_or_reject(dp_rank) == RankOwner::OtherStream {
-                return None;
+            match self.list_or_reject(dp_rank) {
+                RankOwner::SameStream => {}
+                RankOwner::OtherStream => return None,
+                RankOwner::Refused => {
+                    let why = "the tenant has as many ranks as its limit: raise ranks in the limits file";
+                    self.refuse_rank(dp_rank, Limit::TenantRanks, why.to_owned());
+                    return None;
+                }
             }
             self.ranks.insert(dp_rank);
         }
@@ -97,6 +94,20 @@ impl ListenerDecoder {
             return None;
         }
         Some((dp_rank, outline))
+    }
+
+    /// Rejects a batch of a rank beyond a limit.
+    fn refuse_rank(&mut self, dp_rank: DpRank, limit: Limit, why: String) {
+        self.metrics.limit_reached(limit);
+        let mut listed = self.listener.model.ranks_of(&self.listener);
+        if listed.contains(&dp_rank) {
+            self.changes.push(Change::RecordLoss(Some(dp_rank), why.clone()));
+        } else if !std::mem::replace(&mut self.has_refused_rank, true) {
+            // The rank is in no answer until it is registered. Recording each such rank would have no bound.
+            listed.extend(&self.ranks);
+            self.changes.push(Change::RecordLossOfUnlisted(listed, why.clone()));
+        }
+        self.reject("too_many_ranks", why);
     }
 
     /// Lists a rank that a batch names, or rejects the batch if the rank belongs to another stream of the instance.

@@ -1,7 +1,7 @@
 //! Creation and removal of models. A model is created for its first rank and removed with its last one.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use flash_indexer_core::TokenWindows;
 use flash_indexer_core::hashing::BlockSize;
@@ -62,6 +62,8 @@ impl Indexer {
             seen_variants: SeenVariants::default(),
             metrics: Arc::clone(&self.metrics),
             is_tenant_full: AtomicBool::new(false),
+            // The first registration compares it with the limit.
+            spare_ranks: AtomicU64::new(if self.options.tenant_limits.is_some() { 0 } else { u64::MAX }),
             writers,
         });
         let index: Arc<dyn MaintainedIndex> = Arc::<Model>::clone(&model);

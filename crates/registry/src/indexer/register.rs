@@ -199,6 +199,7 @@ impl Indexer {
         listed.unregistered.remove(&(listener.id, dp_rank));
         drop(instances);
         self.models.write().entry(key).or_insert_with(|| Arc::clone(&model));
+        self.share_tenant_ranks(&model.key.tenant_id);
         if is_routed {
             self.routed.add(&listener);
             // The sweeps begin with the first instance.

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use flash_indexer_access::LimitExceeded;
+use flash_indexer_core::SharedIndex;
 use flash_indexer_telemetry::metrics::Limit;
 use tracing::warn;
 
@@ -17,34 +18,56 @@ impl Indexer {
     pub(super) fn check_tenant_ranks(&self, tenant: &str) -> Result<(), LimitExceeded> {
         let limit = self.options.tenant_limits.as_ref().and_then(|limits| limits.of(tenant).ranks);
         let Some(max) = limit else { return Ok(()) };
-        let models = self.models.read();
-        let ranks: usize =
-            models.values().filter(|model| model.key.tenant_id == tenant).map(|model| model.rank_count()).sum();
-        if (ranks as u64) < max.get() {
+        let ranks: u64 = self.models_of(None, Some(tenant)).iter().map(|model| model.rank_count() as u64).sum();
+        if ranks < max.get() {
             return Ok(());
         }
         self.metrics.limit_reached(Limit::TenantRanks);
         Err(LimitExceeded::ranks(tenant, max.get()))
     }
 
-    /// Compares the blocks that each tenant holds with its limit. Writers refuse further blocks of a tenant that has reached it
-    /// until the next call. Its cost is linear in the ranks.
-    pub fn check_held_blocks(&self) {
+    /// Compares the ranks of a tenant with its limit. Batches that name further ranks may add those that are left; if the tenant has
+    /// several models, each of them until the next call.
+    pub(super) fn share_tenant_ranks(&self, tenant: &str) {
+        if let Some(limits) = &self.options.tenant_limits {
+            share_ranks(limits.of(tenant).ranks, &self.models_of(None, Some(tenant)));
+        }
+    }
+
+    /// Compares the ranks, the blocks and the bytes of each tenant with its limits. Writers refuse further blocks of a tenant that has
+    /// reached one until the next call. Its cost is linear in the ranks.
+    pub fn check_tenants(&self) {
         let Some(limits) = &self.options.tenant_limits else { return };
         let models: Vec<Arc<Model>> = self.models.read().values().cloned().collect();
-        let mut tenants: BTreeMap<&str, Vec<&Arc<Model>>> = BTreeMap::new();
+        let mut tenants: BTreeMap<&str, Vec<Arc<Model>>> = BTreeMap::new();
         for model in &models {
-            tenants.entry(&model.key.tenant_id).or_default().push(model);
+            tenants.entry(&model.key.tenant_id).or_default().push(Arc::clone(model));
         }
         for (tenant, models) in tenants {
-            let max = limits.of(tenant).held_blocks;
-            let is_full =
-                max.is_some_and(|max| models.iter().map(|model| model.size().blocks as u64).sum::<u64>() >= max.get());
+            let of_tenant = limits.of(tenant);
+            share_ranks(of_tenant.ranks, &models);
+            let is_reached = |max: Option<NonZeroU64>, of: fn(&Model) -> usize| {
+                max.is_some_and(|max| models.iter().map(|model| of(model) as u64).sum::<u64>() >= max.get())
+            };
+            let is_full = is_reached(of_tenant.held_blocks, |model| model.size().blocks)
+                || is_reached(of_tenant.index_bytes, |model| model.index().memory_bytes().unwrap_or(0));
             let were_full = models.iter().filter(|model| model.is_tenant_full.swap(is_full, Ordering::Relaxed));
             if were_full.count() == 0 && is_full {
-                let max = max.map(NonZeroU64::get);
-                warn!(tenant, max, "tenant holds as many blocks as its limit; raise held_blocks in the limits file");
+                let (held_blocks, index_bytes) = (of_tenant.held_blocks, of_tenant.index_bytes);
+                warn!(
+                    tenant,
+                    ?held_blocks,
+                    ?index_bytes,
+                    "tenant has reached its limit of blocks or bytes; raise it in the limits file"
+                );
             }
         }
     }
+}
+
+/// Lets batches add the ranks that a tenant with these models has left.
+fn share_ranks(max: Option<NonZeroU64>, models: &[Arc<Model>]) {
+    let ranks: u64 = models.iter().map(|model| model.rank_count() as u64).sum();
+    let spare = max.map_or(u64::MAX, |max| max.get().saturating_sub(ranks));
+    models.iter().for_each(|model| model.spare_ranks.store(spare, Ordering::Relaxed));
 }

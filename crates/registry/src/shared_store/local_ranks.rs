@@ -153,6 +153,7 @@ mod tests {
             history: History::new(0),
             seen_variants: SeenVariants::default(),
             is_tenant_full: Default::default(),
+            spare_ranks: Default::default(),
             metrics,
             writers: vec![0],
         };

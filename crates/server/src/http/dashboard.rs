@@ -3,13 +3,17 @@
 use std::sync::Arc;
 
 use axum::extract::{Path, State};
+use axum::http::HeaderMap;
+use axum::http::header::AUTHORIZATION;
 use axum::response::Redirect;
+use flash_indexer_access::Scope;
 use flash_indexer_dashboard::{Asset, LiveEvents, SUBSCRIBERS_MAX, Sample, asset, page};
 use flash_indexer_registry::Indexer;
 use flash_indexer_telemetry::metrics::Limit;
 
 use super::Api;
 use super::error::ApiError;
+use crate::access::Permission;
 
 /// Paths of the requests that count as queries.
 const QUERY_PATHS: [&str; 5] =
@@ -30,14 +34,20 @@ pub(super) async fn file(Path(name): Path<String>) -> Result<Asset, ApiError> {
     asset(&name).ok_or_else(|| ApiError::not_found("the dashboard has no such file; open /ui"))
 }
 
-/// `GET /ui/events`: samples of counters, one each second, until the client closes the connection or the service stops.
-pub(super) async fn events(State(api): State<Arc<Api>>) -> Result<LiveEvents, ApiError> {
-    api.live.subscribe().map_err(|_| {
+/// What [`events`] needs, when the request is made and before each sample.
+pub(super) const EVENTS_PERMISSION: Permission = Permission::AllTenants(Scope::Query);
+
+/// `GET /ui/events`: samples of counters, one each second, until the client closes the connection, its token is removed or
+/// expires, or the service stops.
+pub(super) async fn events(State(api): State<Arc<Api>>, headers: HeaderMap) -> Result<LiveEvents, ApiError> {
+    let events = api.live.subscribe().map_err(|_| {
         api.indexer.metrics().limit_reached(Limit::DashboardSubscribers);
         ApiError::unavailable(format!(
             "failed to follow the live figures: {SUBSCRIBERS_MAX} dashboards follow them; close one, or retry later"
         ))
-    })
+    })?;
+    let authorization = headers.get(AUTHORIZATION).map(|value| value.as_bytes().to_vec());
+    Ok(events.while_permitted(move || api.access.admit(authorization.as_deref(), EVENTS_PERMISSION).is_ok()))
 }
 
 /// Reads the counters of a sample. Linear in the models.

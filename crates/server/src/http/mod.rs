@@ -190,7 +190,7 @@ const ROUTES: [(&str, Permission, Route); 30] = [
     ("/ui", Permission::Open, || get(dashboard::show)),
     ("/ui/", Permission::Open, || get(dashboard::without_slash)),
     ("/ui/{file}", Permission::Open, || get(dashboard::file)),
-    ("/ui/events", Permission::AllTenants(Scope::Query), || get(dashboard::events)),
+    ("/ui/events", dashboard::EVENTS_PERMISSION, || get(dashboard::events)),
 ];
 
 /// Path under which requests to unknown paths are counted.

@@ -2,8 +2,10 @@
 
 use std::path::PathBuf;
 
+use flash_indexer_core::DpRank;
 use flash_indexer_server::ServerOptions;
 use flash_indexer_test_support::wait_for;
+use flash_indexer_wire::{Encoding, encode_batch};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 use tonic::Code;
@@ -159,6 +161,30 @@ fn a_tenant_registers_as_many_ranks_as_its_limit() {
 }
 
 #[test]
+fn batches_name_no_more_ranks_than_the_limit_of_their_tenant() {
+    let limited = Limited::start("[tenants.a]\nranks = 3\n");
+    let engine = limited.engine("one", "a");
+    let ranks = |service: &Service| {
+        let workers = service.get("/workers").1;
+        workers[0]["listeners"].as_object().expect("ranks").len()
+    };
+    for rank in 0..40 {
+        let payload = encode_batch(1.0, &[stored(None, &[1 + u64::from(rank)])], Some(DpRank(rank)), Encoding::Map);
+        engine.publisher.publish(u64::from(rank), &payload).expect("published");
+    }
+    engine.wait(&limited.service, "the last batch", |listener| listener["last_seq"] == json!(39));
+    assert_eq!(ranks(&limited.service), 3);
+    assert_eq!(limited.reached("tenant_ranks"), 37.0, "each refusal is counted");
+    let listener = limited.service.listener(&json!("one"), 0);
+    assert_eq!(listener["rejected"]["too_many_ranks"], json!(37), "{listener}");
+    // Ranks that batches named are free for others once their engine is unregistered.
+    let end = json!({ "instance_id": "one", "model_name": "m", "tenant_id": "a" });
+    assert_eq!(limited.service.post("/unregister", &end).0, 200);
+    let other = limited.engine("two", "a");
+    other.say(&limited.service, 0, &[stored(None, &[1])]);
+}
+
+#[test]
 fn blocks_beyond_a_tenants_limit_are_refused_until_others_are_removed() {
     let limited = Limited::start("[tenants.a]\nheld_blocks = 3\n");
     let service = &limited.service;
@@ -192,6 +218,28 @@ fn blocks_beyond_a_tenants_limit_are_refused_until_others_are_removed() {
         engine.say(service, sequence, &[stored(None, &[60])]);
         (held("a") == 1.0).then_some(())
     });
+}
+
+#[test]
+fn blocks_beyond_the_bytes_of_a_tenant_are_refused() {
+    let limited = Limited::start("[tenants.a]\nindex_bytes = 200000\n");
+    let service = &limited.service;
+    let (engine, other) = (limited.engine("one", "a"), limited.engine("two", "b"));
+    let mut sequence = 0;
+    wait_for("a refusal", PATIENCE, || {
+        let first = 1 + sequence * 1_000;
+        let chain: Vec<u64> = (first..first + 1_000).collect();
+        engine.say(service, sequence, &[stored(None, &chain)]);
+        sequence += 1;
+        (limited.reached("tenant_held_blocks") >= 1.0).then_some(())
+    });
+    assert_eq!(service.listener(&json!("one"), 0)["trust"], json!("degraded"));
+    for number in 0..sequence {
+        let first = 1 + number * 1_000;
+        let chain: Vec<u64> = (first..first + 1_000).collect();
+        other.say(service, number, &[stored(None, &chain)]);
+    }
+    assert_eq!(service.listener(&json!("two"), 0)["trust"], json!("exact"), "another tenant has no limit");
 }
 
 #[test]

@@ -29,7 +29,8 @@ impl<P: AsRef<[u8]>> Stream<P> {
         let is_step_back = self.has_live && sequence < self.live_floor;
         let continuity = self.continuity(sequence, &payload);
         if continuity != Continuity::Duplicate && !is_step_back {
-            (self.earlier_epoch, self.unverified) = (None, None);
+            self.end_earlier_epoch(sequence, &payload);
+            self.unverified = None;
         }
         match continuity {
             Continuity::Duplicate if self.is_resuming() => {

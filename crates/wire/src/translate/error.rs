@@ -19,7 +19,11 @@ pub enum TranslateError {
     },
     /// The engine's block size differs from the registered one.
     #[error(
-        "the engine has blocks of {actual} tokens but was registered with {registered}: register it with block_size {actual}"
+        "the engine has blocks of {actual} tokens but was registered with {registered}: {}",
+        match actual {
+            0 => "no block has 0 tokens, so its publisher is at fault: update it".to_owned(),
+            _ => format!("register it with block_size {actual}"),
+        }
     )]
     BlockSize {
         /// Tokens per block of the engine.

@@ -955,6 +955,16 @@ fn a_number_that_the_publisher_never_reaches_again_is_doubted_until_two_live_mes
     check_followed(Replay::Available, 1, before.into_iter().chain(after).collect());
 }
 
+/// Message 0 arrives late, like the first one of a new epoch, and a reply lacks the last message. Then one arrives a second time, which
+/// shows of neither epoch that it goes on.
+#[test]
+fn a_message_that_arrives_again_ends_no_earlier_epoch() {
+    use Step::{Connect, Deliver, DeliverLate, Drop, PassTime, Publish, Repeat, Reply, Shed};
+    let without_the_last = u64::MAX - (1 << 4);
+    let late = [Connect, Publish(5), Shed, Drop(2), Deliver(3), PassTime, DeliverLate(4), Shed, PassTime];
+    check_followed(Replay::Available, 21, late.into_iter().chain([Reply(without_the_last), Repeat(1)]).collect());
+}
+
 fn step() -> impl Strategy<Value = Step> {
     prop_oneof![
         6 => (1..6_u8).prop_map(Step::Publish),
