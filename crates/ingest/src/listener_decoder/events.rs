@@ -82,7 +82,7 @@ impl ListenerDecoder {
                 RankOwner::OtherStream => return None,
                 RankOwner::Refused => {
                     let why = "the tenant has as many ranks as its limit: raise ranks in the limits file";
-                    self.refuse_rank(dp_rank, Limit::TenantRanks, why.to_owned());
+                    self.refuse_rank(dp_rank, Limit::TenantBatchRanks, why.to_owned());
                     return None;
                 }
             }

@@ -174,7 +174,7 @@ fn batches_name_no_more_ranks_than_the_limit_of_their_tenant() {
     }
     engine.wait(&limited.service, "the last batch", |listener| listener["last_seq"] == json!(39));
     assert_eq!(ranks(&limited.service), 3);
-    assert_eq!(limited.reached("tenant_ranks"), 37.0, "each refusal is counted");
+    assert_eq!(limited.reached("tenant_batch_ranks"), 37.0, "each refusal is counted");
     let listener = limited.service.listener(&json!("one"), 0);
     assert_eq!(listener["rejected"]["too_many_ranks"], json!(37), "{listener}");
     // Ranks that batches named are free for others once their engine is unregistered.

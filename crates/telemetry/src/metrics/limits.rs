@@ -121,6 +121,8 @@ flash_indexer_types::named_enum! {
         TenantHeldBlocks = "tenant_held_blocks",
         /// Registered ranks of a tenant. Further ones are refused.
         TenantRanks = "tenant_ranks",
+        /// Ranks of a tenant that batches name beyond that limit. The batches were rejected.
+        TenantBatchRanks = "tenant_batch_ranks",
         /// Queries a second of a tenant; answered with 429.
         TenantQueries = "tenant_queries",
         /// Prompt tokens a second of a tenant; answered with 429.
