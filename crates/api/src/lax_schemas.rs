@@ -33,7 +33,7 @@ pub(crate) fn prompt() -> Schema {
 
 /// A number of tokens, or -1.
 pub(crate) fn lax_token_count() -> Schema {
-    let number = typed(Type::Integer).minimum(Some(-1_i64)).build();
+    let number = typed(Type::Integer).minimum(Some(-1_i64)).maximum(Some(i64::MAX)).build();
     let text = typed(Type::String).pattern(Some(INTEGER_TEXT)).build();
     any_of(
         [number, typed(Type::Boolean).build(), text],

@@ -291,7 +291,8 @@ def with_known_values(path: str, fields: dict[str, Any]) -> dict[str, Any]:
         fields.pop("cache_blocks", None)
         fields["endpoint"] = choice.choice(["tcp://127.0.0.1:9", "tcp://localhost:9"])
         if fields.get("replay_endpoint") is not None:
-            fields["replay_endpoint"] = "tcp://127.0.0.1:9"
+            # Another port: the endpoint of events answers no replay, and is refused.
+            fields["replay_endpoint"] = "tcp://127.0.0.1:10"
         fields["block_size"] = choice.choice([16, 16, 16, fields["block_size"]])
     if "url" in fields:
         fields["url"] = choice.choice(["http://127.0.0.1:9", "http://localhost:9/a", "https://127.0.0.1:9"])
