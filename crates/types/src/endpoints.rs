@@ -73,8 +73,8 @@ fn kind(address: IpAddr) -> Option<&'static str> {
 
 const METADATA_SERVICE: &str = "the address of a metadata service";
 
-/// IPv4 addresses that are reached through an IPv6 address: by 6to4, Teredo, NAT64 and stateless translation. Of the local prefix of NAT64 its operator
-/// chooses the length, so an address of it stands for several. Those of its other lengths may be meaningless: of them only
+/// IPv4 addresses that are reached through an IPv6 address: by 6to4, Teredo, NAT64 and stateless translation. Of the local
+/// prefix of NAT64 its operator chooses the length, so an address of it stands for several. Those of its other lengths may be meaningless: of them only
 /// addresses that are link-local or of a metadata service are returned.
 fn embedded(address: Ipv6Addr) -> Vec<Ipv4Addr> {
     let bits = u128::from(address);

@@ -160,14 +160,7 @@ impl BoundLoop {
 
     /// Records that the last messages of each registered pod may be missing, if the thread stood still. Its streams request them.
     fn doubt_after_pause(&mut self, now: Instant) {
-        if let Some(pause) = self.pauses.turn(now) {
-            warn!(
-                seconds = pause.as_secs(),
-                connections = self.connections.len(),
-                "this process stood still; engines may have dropped messages meanwhile: requesting the last ones"
-            );
-        }
-        if self.pauses.is_doubt_due(now) {
+        if self.pauses.turn(now) {
             self.topics.listeners().for_each(|listener| self.decoders.lose_tail(&listener, None));
         }
     }

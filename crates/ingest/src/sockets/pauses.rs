@@ -2,6 +2,8 @@
 
 use std::time::{Duration, Instant};
 
+use tracing::warn;
+
 /// Time between two turns of a socket thread, which waits for a second at most, from which on the process stood still: it was
 /// stopped, its machine was paused, or it had no processor.
 const PAUSE_MIN: Duration = Duration::from_secs(2);
@@ -23,18 +25,17 @@ impl Pauses {
         Self { last_turn: now, due: Vec::new() }
     }
 
-    /// Records a turn of the thread, and returns the length of the pause before it, if there was one.
-    pub(super) fn turn(&mut self, now: Instant) -> Option<Duration> {
-        let between = now.saturating_duration_since(std::mem::replace(&mut self.last_turn, now));
-        if between < PAUSE_MIN {
-            return None;
+    /// Records a turn of the thread, and logs the pause before it, if there was one. Returns whether the ends of all streams are in
+    /// doubt now.
+    pub(super) fn turn(&mut self, now: Instant) -> bool {
+        let pause = now.saturating_duration_since(std::mem::replace(&mut self.last_turn, now));
+        if pause >= PAUSE_MIN {
+            self.due = DOUBTS_AFTER.map(|after| now + after).into();
+            warn!(
+                seconds = pause.as_secs(),
+                "this process stood still; engines may have dropped messages meanwhile: requesting the last ones"
+            );
         }
-        self.due = DOUBTS_AFTER.map(|after| now + after).into();
-        Some(between)
-    }
-
-    /// Whether the ends of all streams are in doubt now.
-    pub(super) fn is_doubt_due(&mut self, now: Instant) -> bool {
         let before = self.due.len();
         self.due.retain(|due| now < *due);
         self.due.len() < before
@@ -50,12 +51,9 @@ mod tests {
         let start = Instant::now();
         let at = |seconds| start + Duration::from_secs(seconds);
         let mut pauses = Pauses::new(start);
-        assert_eq!((pauses.turn(at(1)), pauses.is_doubt_due(at(1))), (None, false));
-        assert_eq!((pauses.turn(at(16)), pauses.is_doubt_due(at(16))), (Some(Duration::from_secs(15)), true));
-        let doubts = (17..60).filter(|&second| {
-            assert_eq!(pauses.turn(at(second)), None);
-            pauses.is_doubt_due(at(second))
-        });
+        assert!(!pauses.turn(at(1)));
+        assert!(pauses.turn(at(16)), "it stood still for 15 s");
+        let doubts = (17..60).filter(|&second| pauses.turn(at(second)));
         assert_eq!(doubts.collect::<Vec<_>>(), [18, 36]);
     }
 }

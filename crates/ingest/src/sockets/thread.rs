@@ -207,14 +207,7 @@ impl SocketLoop {
 
     /// Records that the last messages of each connected engine may be missing, if the thread stood still. Its stream requests them.
     fn doubt_after_pause(&mut self, now: Instant) {
-        if let Some(pause) = self.pauses.turn(now) {
-            warn!(
-                seconds = pause.as_secs(),
-                listeners = self.open.len(),
-                "this process stood still; engines may have dropped messages meanwhile: requesting the last ones"
-            );
-        }
-        if self.pauses.is_doubt_due(now) {
+        if self.pauses.turn(now) {
             let listeners = self.open.values().map(|subscription| &subscription.listener);
             let connected = listeners.filter(|listener| listener.connection() == ConnectionStatus::Connected);
             connected.for_each(|listener| self.decoders.lose_tail(listener, None));
