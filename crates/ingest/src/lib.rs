@@ -18,7 +18,6 @@
 //! | file | role |
 //! |---|---|
 //! | `message.rs` | frames of a message, and the outline of its batch |
-//! | `queues/` | fair queues within one byte budget |
 //! | `resume_point.rs` | position and decoder state of a rank |
 //! | `listener/` | a listener: status, trust, held ranks, report, logs; the [`ModelSink`] that it writes into |
 //! | `change.rs` | changes that decoders send to writers |
@@ -44,7 +43,6 @@ mod event_source;
 mod listener;
 mod listener_decoder;
 mod message;
-mod queues;
 mod resume_point;
 mod scoped_clear;
 mod sockets;
@@ -59,10 +57,10 @@ pub use bound_pods::{PendingRegistration, Refusal};
 pub use decoders::{Decoders, Delivery, OnRetired};
 pub use engine_socket::{ConnectionEvent, EngineSocket, receive_from};
 pub use event_source::{ConnectError, EventSource};
+pub use flash_indexer_queues::{QUEUE_BYTES_MIN, default_queue_bytes};
 pub use listener::{Listener, ListenerReport, ListenerState};
 pub use listener::{MaintainedIndex, ModelSink, RankActivity, RankOwner, ReleaseOutcome, ReplayClient, ReplayProgress};
 pub use message::Frames;
-pub use queues::{QUEUE_BYTES_MIN, default_queue_bytes};
 pub use resume_point::{BlockDecoderState, DecoderState, DecoderStateDetail, RankReader, ReadAt, ResumePoint};
 pub use sockets::{BindError, BoundOptions, Sockets};
 pub use source_thread::{DeliveryGate, RunningThread};

@@ -21,7 +21,7 @@ use self::effects::Context;
 use super::change::Change;
 use super::event_parts::{EVENT_BLOCKS_MAX, block_count};
 use super::listener::{Listener, MaintainedIndex};
-use super::queues::{ClassedKey, QueueClass, QueuedWork, Queues, TakenEntry};
+use flash_indexer_queues::{ClassedKey, QueueClass, QueuedWork, Queues, TakenEntry};
 use super::resume_point::ReadInParts;
 use super::scoped_clear::{ClearPart, PART_BLOCKS_MAX, ScopedClear};
 use super::waiting_ranks::WaitingRanks;

@@ -8,7 +8,7 @@ use parking_lot::Mutex;
 
 use crate::listener::Listener;
 use crate::message::Frames;
-use crate::queues::QueueClass;
+use flash_indexer_queues::QueueClass;
 
 /// Limit of cached topics. When it is reached, topics of pods without listeners are removed.
 const TOPICS_MAX: usize = 1 << 15;
@@ -159,7 +159,7 @@ impl Topics {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::queues::QUEUE_BYTES_MIN;
+    use flash_indexer_queues::QUEUE_BYTES_MIN;
     use crate::tests::fixture::Fixture;
 
     fn message(topic: &str) -> PodMessage {

@@ -13,7 +13,7 @@ use super::delivery::{Delivery, QueueKey, TURN_BYTES_MAX, Work};
 use crate::bound_pods::{OpenConnections, PendingRegistration, PodStreams};
 use crate::listener::{Listener, NoticeKind};
 use crate::listener_decoder::ListenerDecoder;
-use crate::queues::{Queues, TakenEntry};
+use flash_indexer_queues::{Queues, TakenEntry};
 use crate::resume_point::{ReadAt, in_parts};
 use crate::writer::{Reservation, Writers};
 use crate::{listener_span, log_listener};

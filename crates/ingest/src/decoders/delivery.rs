@@ -11,7 +11,7 @@ use flash_indexer_wire::{LiveMessage, Replay, StreamPosition};
 use crate::bound_pods::{ConnectionId, LossNotice, Pod, PodMessage, Refusal};
 use crate::listener::{Listener, NoticeKind};
 use crate::message::Frames;
-use crate::queues::{ClassedKey, NoticePosition, QueueClass, QueuedSize, QueuedWork};
+use flash_indexer_queues::{ClassedKey, NoticePosition, QueueClass, QueuedSize, QueuedWork};
 use crate::resume_point::{DecoderState, DecoderStateDetail, RankReader, ReadAt};
 use crate::writer::Reservation;
 

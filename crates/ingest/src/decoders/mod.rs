@@ -21,8 +21,8 @@ use self::delivery::{QueueKey, Work};
 use super::bound_pods::{OpenConnections, PendingRegistration};
 use super::listener::{Listener, NoticeKind};
 #[cfg(test)]
-use super::queues::TakenEntry;
-use super::queues::{QueuedWork, Queues};
+use flash_indexer_queues::TakenEntry;
+use flash_indexer_queues::{QueuedWork, Queues};
 use super::writer::Writers;
 use flash_indexer_telemetry::metrics::{Limit, Metrics, QueueState};
 use flash_indexer_telemetry::supervision::{SupervisedThread, Supervisor, ThreadKind};

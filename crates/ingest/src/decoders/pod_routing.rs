@@ -267,7 +267,7 @@ mod tests {
     use super::*;
     use crate::Delivery;
     use crate::decoders::delivery::queued_bytes;
-    use crate::queues::{NoticePosition, QUEUE_BYTES_MIN, QueuedWork};
+    use flash_indexer_queues::{NoticePosition, QUEUE_BYTES_MIN, QueuedWork};
     use crate::tests::fixture::{Fixture, PATIENCE, RANK, chain_payload, payload};
 
     fn pod(name: &str) -> Arc<Pod> {

@@ -34,7 +34,7 @@ use self::status::{SharedStatus, Status};
 pub(crate) use self::trust::NoticeKind;
 use self::trust::{LossPosition, TrustLedger};
 use crate::log_listener;
-use crate::queues::QueueClass;
+use flash_indexer_queues::QueueClass;
 
 /// Sends replay requests of listeners from the thread that owns their sockets.
 pub trait ReplayClient: Send + Sync {

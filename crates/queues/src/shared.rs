@@ -7,11 +7,11 @@ use flash_indexer_telemetry::clock::Clock;
 use flash_indexer_telemetry::metrics::QueueState;
 use parking_lot::{Condvar, Mutex};
 
-use super::class::ClassedKey;
-use super::fair::{FairQueues, QueuedWork, TakenWork};
+use crate::class::ClassedKey;
+use crate::fair::{FairQueues, QueuedWork, TakenWork};
 
 /// [`FairQueues`] behind one lock, which is held for one entry at a time.
-pub(crate) struct Queues<K, T> {
+pub struct Queues<K, T> {
     state: Mutex<State<K, T>>,
     /// Wakes each consumer.
     wakers: Vec<Condvar>,
@@ -25,9 +25,12 @@ struct State<K, T> {
 }
 
 /// Result of one take.
-pub(crate) enum TakenEntry<K, T> {
+pub enum TakenEntry<K, T> {
+    /// The entry that had the next turn.
     Work {
+        /// Its queue.
         key: K,
+        /// The work.
         work: T,
         /// Releases the bytes of the work when it is dropped.
         reservation: Arc<dyn Send + Sync>,
@@ -59,33 +62,34 @@ where
     K: ClassedKey + Send + Sync + 'static,
     T: QueuedWork + Send + 'static,
 {
-    pub(crate) fn new(consumers: usize, bytes_max: usize, clock: Clock) -> Self {
+    /// Queues for this many consumers, within a budget of `bytes_max` bytes.
+    pub fn new(consumers: usize, bytes_max: usize, clock: Clock) -> Self {
         let state = State { queues: FairQueues::new(consumers, bytes_max), is_stopped: false };
         let wakers = std::iter::repeat_with(Condvar::new).take(consumers).collect();
         Self { state: Mutex::new(state), wakers, bytes_max, clock }
     }
 
     /// Number of consumers.
-    pub(crate) fn count(&self) -> usize {
+    pub fn count(&self) -> usize {
         self.wakers.len()
     }
 
     /// Queues work for a consumer. Never waits for a consumer. Calls `on_drop`, under the lock, for all work whose messages
     /// are dropped.
-    pub(crate) fn push(&self, key: &K, consumer: usize, work: T, on_drop: impl FnMut(&T)) {
+    pub fn push(&self, key: &K, consumer: usize, work: T, on_drop: impl FnMut(&T)) {
         self.state.lock().queues.push(key, consumer, work, self.clock.now(), on_drop);
         self.wakers[consumer].notify_one();
     }
 
     /// Puts the rest of taken work before all other work of its queue. The caller is the consumer, and takes it again in its
     /// turn.
-    pub(crate) fn put_back(&self, key: &K, consumer: usize, rest: T) {
+    pub fn put_back(&self, key: &K, consumer: usize, rest: T) {
         self.state.lock().queues.put_back(key, consumer, rest, self.clock.now());
     }
 
     /// Queues work behind all work of a consumer so far. `entries` is given the queues that have work, and returns the
     /// entries with their queues.
-    pub(crate) fn push_behind_all(&self, consumer: usize, entries: impl FnOnce(Vec<K>) -> Vec<(K, T)>) {
+    pub fn push_behind_all(&self, consumer: usize, entries: impl FnOnce(Vec<K>) -> Vec<(K, T)>) {
         let mut state = self.state.lock();
         let with_work = state.queues.keys_with_work(consumer).cloned().collect();
         for (key, work) in entries(with_work) {
@@ -97,7 +101,7 @@ where
 
     /// Waits for work until `deadline`. The consumer has done `last_work` in its last turn, in a unit of its own. Calls
     /// `on_park`, under the lock, for each queue that is parked meanwhile.
-    pub(crate) fn take(
+    pub fn take(
         self: &Arc<Self>,
         consumer: usize,
         mut last_work: usize,
@@ -125,37 +129,37 @@ where
     }
 
     /// Time at which the first entry of a queue was queued; none if it is empty.
-    pub(crate) fn queued_since(&self, key: &K) -> Option<Instant> {
+    pub fn queued_since(&self, key: &K) -> Option<Instant> {
         self.state.lock().queues.queued_since(key)
     }
 
     /// Queues of a consumer that have work and are not parked.
-    pub(crate) fn ready(&self, consumer: usize) -> usize {
+    pub fn ready(&self, consumer: usize) -> usize {
         self.state.lock().queues.ready(consumer)
     }
 
     /// Entries that wait for a consumer.
-    pub(crate) fn entries(&self, consumer: usize) -> usize {
+    pub fn entries(&self, consumer: usize) -> usize {
         self.state.lock().queues.entries(consumer)
     }
 
     /// Messages that wait for each consumer.
-    pub(crate) fn states(&self) -> Vec<QueueState> {
+    pub fn states(&self) -> Vec<QueueState> {
         self.state.lock().queues.states()
     }
 
     /// Bytes of the budget in use.
-    pub(crate) fn bytes(&self) -> usize {
+    pub fn bytes(&self) -> usize {
         self.state.lock().queues.bytes()
     }
 
     /// Bytes of the budget.
-    pub(crate) const fn bytes_max(&self) -> usize {
+    pub const fn bytes_max(&self) -> usize {
         self.bytes_max
     }
 
     /// Stops each consumer once it has taken the work of its queues that are not parked.
-    pub(crate) fn stop(&self) {
+    pub fn stop(&self) {
         self.state.lock().is_stopped = true;
         for waker in &self.wakers {
             waker.notify_all();

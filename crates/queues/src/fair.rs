@@ -6,11 +6,11 @@ use std::time::Instant;
 use flash_indexer_telemetry::metrics::QueueState;
 use rustc_hash::FxHashMap;
 
-use super::class::ClassedKey;
-use super::turns::Turns;
+use crate::class::ClassedKey;
+use crate::turns::Turns;
 
 /// Bytes that one queue may have taken and not written. Beyond it the queue is parked: its messages wait undecoded.
-pub(super) const UNWRITTEN_BYTES_MAX: usize = 256 << 10;
+pub(crate) const UNWRITTEN_BYTES_MAX: usize = 256 << 10;
 /// All queues together may have one part in this number of the budget taken and not written. Beyond it a queue that has
 /// any unwritten bytes is parked.
 const UNWRITTEN_SHARE: usize = 2;
@@ -19,14 +19,16 @@ const EVICTED_SHARE: usize = 8;
 
 /// Messages of queued work, and bytes that they take.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(crate) struct QueuedSize {
-    pub(crate) messages: usize,
-    pub(crate) bytes: usize,
+pub struct QueuedSize {
+    /// Messages of the work.
+    pub messages: usize,
+    /// Bytes that those take of the budget.
+    pub bytes: usize,
 }
 
 /// Whether a notice is the last one of its queue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum NoticePosition {
+pub enum NoticePosition {
     /// No later notice of dropped live messages is queued.
     Last,
     /// A later notice is queued, which completes the run of drops.
@@ -34,7 +36,7 @@ pub(crate) enum NoticePosition {
 }
 
 /// Work that waits in a queue. Work without messages is never dropped.
-pub(crate) trait QueuedWork: Sized {
+pub trait QueuedWork: Sized {
     /// Messages, and the bytes of the budget that they take.
     fn size(&self) -> QueuedSize {
         QueuedSize::default()
@@ -76,7 +78,7 @@ pub(crate) trait QueuedWork: Sized {
 /// messages of that queue are dropped as well: one replay then returns all of them, when the queue has drained. No
 /// message is dropped of a queue that is smaller than the queue that needs the room.
 #[derive(Debug)]
-pub(super) struct FairQueues<K, T> {
+pub(crate) struct FairQueues<K, T> {
     bytes_max: usize,
     /// Bytes of queued and of unwritten messages.
     bytes: usize,
@@ -132,15 +134,15 @@ enum Turn {
 
 /// Work that a consumer has taken.
 #[derive(Debug)]
-pub(super) struct TakenWork<K, T> {
-    pub(super) key: K,
-    pub(super) work: T,
+pub(crate) struct TakenWork<K, T> {
+    pub(crate) key: K,
+    pub(crate) work: T,
     /// Bytes to release once the changes are written.
-    pub(super) bytes: usize,
+    pub bytes: usize,
 }
 
 impl<K: ClassedKey, T: QueuedWork> FairQueues<K, T> {
-    pub(super) fn new(consumers: usize, bytes_max: usize) -> Self {
+    pub(crate) fn new(consumers: usize, bytes_max: usize) -> Self {
         let consumer = || Consumer { turns: Turns::default(), queued: QueuedSize::default(), entries: 0 };
         Self {
             bytes_max,
@@ -152,7 +154,7 @@ impl<K: ClassedKey, T: QueuedWork> FairQueues<K, T> {
     }
 
     /// Queues work for a consumer. Calls `on_drop` for all work whose messages are dropped, which may be this work.
-    pub(super) fn push(&mut self, key: &K, consumer: usize, work: T, at: Instant, mut on_drop: impl FnMut(&T)) {
+    pub(crate) fn push(&mut self, key: &K, consumer: usize, work: T, at: Instant, mut on_drop: impl FnMut(&T)) {
         if !self.queues.contains_key(key) {
             self.queues.insert(key.clone(), Queue::new(consumer));
         }
@@ -218,7 +220,7 @@ impl<K: ClassedKey, T: QueuedWork> FairQueues<K, T> {
 
     /// Puts the rest of taken work, which has no messages, before all other work of its queue. The queue waits for its next
     /// turn.
-    pub(super) fn put_back(&mut self, key: &K, consumer: usize, rest: T, at: Instant) {
+    pub(crate) fn put_back(&mut self, key: &K, consumer: usize, rest: T, at: Instant) {
         let queue = self.queues.entry(key.clone()).or_insert_with(|| Queue::new(consumer));
         // It was queued before the entries that are behind it.
         let at = queue.entries.front().map_or(at, |next| next.at.min(at));
@@ -258,7 +260,7 @@ impl<K: ClassedKey, T: QueuedWork> FairQueues<K, T> {
 
     /// Takes the next work of a consumer, which has done this much work in its last turn, in a unit of its own. Calls `on_park`
     /// for each queue that is parked instead.
-    pub(super) fn take(
+    pub(crate) fn take(
         &mut self,
         consumer: usize,
         last_work: usize,
@@ -295,7 +297,7 @@ impl<K: ClassedKey, T: QueuedWork> FairQueues<K, T> {
     }
 
     /// Releases bytes that were taken from a queue. Returns its consumer if the queue is no longer parked.
-    pub(super) fn release(&mut self, key: &K, bytes: usize) -> Option<usize> {
+    pub(crate) fn release(&mut self, key: &K, bytes: usize) -> Option<usize> {
         let queue = self.queues.get_mut(key)?;
         queue.unwritten -= bytes;
         self.unwritten -= bytes;
@@ -314,50 +316,50 @@ impl<K: ClassedKey, T: QueuedWork> FairQueues<K, T> {
     }
 
     /// Keys of the queues of a consumer that have work.
-    pub(super) fn keys_with_work(&self, consumer: usize) -> impl Iterator<Item = &K> {
+    pub(crate) fn keys_with_work(&self, consumer: usize) -> impl Iterator<Item = &K> {
         let queues = self.queues.iter().filter(move |(_, queue)| queue.consumer == consumer);
         queues.filter(|(_, queue)| !queue.entries.is_empty()).map(|(key, _)| key)
     }
 
     /// Time at which the first entry of a queue was queued; none if it is empty.
-    pub(super) fn queued_since(&self, key: &K) -> Option<Instant> {
+    pub(crate) fn queued_since(&self, key: &K) -> Option<Instant> {
         self.queues.get(key)?.entries.front().map(|entry| entry.at)
     }
 
     /// Entries of a consumer whose queues are not parked, at most one for each queue.
-    pub(super) fn ready(&self, consumer: usize) -> usize {
+    pub(crate) fn ready(&self, consumer: usize) -> usize {
         self.consumers[consumer].turns.len()
     }
 
     /// Entries of a consumer.
-    pub(super) fn entries(&self, consumer: usize) -> usize {
+    pub(crate) fn entries(&self, consumer: usize) -> usize {
         self.consumers[consumer].entries
     }
 
     /// Messages that wait for each consumer.
-    pub(super) fn states(&self) -> Vec<QueueState> {
+    pub(crate) fn states(&self) -> Vec<QueueState> {
         let state =
             |consumer: &Consumer<K>| QueueState { messages: consumer.queued.messages, bytes: consumer.queued.bytes };
         self.consumers.iter().map(state).collect()
     }
 
     /// Bytes of the budget in use, by queued and by unwritten messages.
-    pub(super) fn bytes(&self) -> usize {
+    pub(crate) fn bytes(&self) -> usize {
         self.bytes
     }
 
     #[cfg(test)]
-    pub(super) fn unwritten(&self) -> usize {
+    pub(crate) fn unwritten(&self) -> usize {
         self.unwritten
     }
 
     #[cfg(test)]
-    pub(super) fn queue_bytes(&self, key: &K) -> usize {
+    pub(crate) fn queue_bytes(&self, key: &K) -> usize {
         self.queues.get(key).map_or(0, |queue| queue.bytes)
     }
 
     #[cfg(test)]
-    pub(super) fn queue_count(&self) -> usize {
+    pub(crate) fn queue_count(&self) -> usize {
         self.queues.len()
     }
 }

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 
 use rustc_hash::FxHashMap;
 
-use super::class::QueueClass;
+use crate::class::QueueClass;
 
 /// Turns of one consumer's queues.
 ///
@@ -14,7 +14,7 @@ use super::class::QueueClass;
 /// many of each other class, for as much long work, and for one long turn, however many queues have long entries. Long entries have
 /// half of the consumer's work at least, or each queue of them one turn a round.
 #[derive(Debug)]
-pub(super) struct Turns<K> {
+pub(crate) struct Turns<K> {
     /// Queues that wait for their turn, and whose next entry may be short.
     ready: ByClass<K>,
     /// Queues whose next entry is long.
@@ -76,17 +76,17 @@ impl<K> Default for Turns<K> {
 
 impl<K> Turns<K> {
     /// Adds a queue that has work and no turn.
-    pub(super) fn push(&mut self, class: QueueClass, key: K) {
+    pub(crate) fn push(&mut self, class: QueueClass, key: K) {
         self.ready.push(class, key);
     }
 
     /// Queues that wait for their turn.
-    pub(super) fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         self.ready.len + self.long.len
     }
 
     /// Records the work of the last turn, in any unit.
-    pub(super) fn record(&mut self, work: usize) {
+    pub(crate) fn record(&mut self, work: usize) {
         self.credit = match self.is_long {
             true => self.credit.saturating_sub_unsigned(work),
             false => self.credit.saturating_add_unsigned(work),
@@ -95,7 +95,7 @@ impl<K> Turns<K> {
 
     /// The queue that has the next turn. `has_long` says whether the next entry of a queue is long. Costs a constant time for each
     /// queue that was added.
-    pub(super) fn next(&mut self, has_long: impl Fn(&K) -> bool) -> Option<K> {
+    pub(crate) fn next(&mut self, has_long: impl Fn(&K) -> bool) -> Option<K> {
         loop {
             if self.round_left == 0 {
                 self.round_left = self.ready.len;

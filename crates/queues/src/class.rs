@@ -8,14 +8,14 @@ use flash_indexer_types::pods::PodName;
 
 /// Queues of one model. Classes take turns, so that a model with many instances does not slow another one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(crate) struct QueueClass(pub(super) u64);
+pub struct QueueClass(pub(crate) u64);
 
 impl QueueClass {
     /// Class of queues of no model.
-    pub(crate) const NO_MODEL: Self = Self(0);
+    pub const NO_MODEL: Self = Self(0);
 
     /// Class of a pod: its topics name the model and no tenant.
-    pub(crate) fn of_pod(name: &PodName) -> Self {
+    pub fn of_pod(name: &PodName) -> Self {
         Self::of_names(&name.model_name, ModelKey::DEFAULT_TENANT)
     }
 
@@ -32,7 +32,7 @@ impl From<&ModelKey> for QueueClass {
 }
 
 /// Key of a queue that knows its class: the queues ask for it under their lock.
-pub(crate) trait ClassedKey: Clone + Eq + Hash {
+pub trait ClassedKey: Clone + Eq + Hash {
     /// The queue's class.
     fn class(&self) -> QueueClass;
 }

@@ -6,8 +6,8 @@ use std::time::Instant;
 use proptest::collection::vec;
 use proptest::prelude::*;
 
-use super::class::{ClassedKey, QueueClass};
-use super::fair::{FairQueues, NoticePosition, QueuedSize, QueuedWork, UNWRITTEN_BYTES_MAX};
+use crate::class::{ClassedKey, QueueClass};
+use crate::fair::{FairQueues, NoticePosition, QueuedSize, QueuedWork, UNWRITTEN_BYTES_MAX};
 
 impl ClassedKey for u8 {
     /// Three queues in turn are of one class.

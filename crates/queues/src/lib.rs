@@ -1,0 +1,22 @@
+//! Queues between the threads of ingestion: one for each engine, served in turn by model and engine, within one byte budget.
+//!
+//! | file | role |
+//! |---|---|
+//! | `class.rs` | classes of queues: those of one model |
+//! | `turns.rs` | order in which the queues of one consumer have their turns |
+//! | `fair.rs` | the queues and their budget: pure state, without threads or clocks |
+//! | `shared.rs` | [`Queues`]: those that threads share |
+//! | `budget.rs` | default of the byte budget |
+
+mod budget;
+mod class;
+mod fair;
+#[cfg(test)]
+mod fair_tests;
+mod shared;
+mod turns;
+
+pub use self::budget::{QUEUE_BYTES_MIN, default_queue_bytes};
+pub use self::class::{ClassedKey, QueueClass};
+pub use self::fair::{NoticePosition, QueuedSize, QueuedWork};
+pub use self::shared::{Queues, TakenEntry};
