@@ -21,10 +21,10 @@ use self::effects::Context;
 use super::change::Change;
 use super::event_parts::{EVENT_BLOCKS_MAX, block_count};
 use super::listener::{Listener, MaintainedIndex};
-use flash_indexer_queues::{ClassedKey, QueueClass, QueuedWork, Queues, TakenEntry};
 use super::resume_point::ReadInParts;
 use super::scoped_clear::{ClearPart, PART_BLOCKS_MAX, ScopedClear};
 use super::waiting_ranks::WaitingRanks;
+use flash_indexer_queues::{ClassedKey, QueueClass, QueuedWork, Queues, TakenEntry};
 
 /// Changes after which a batch ends with the next message.
 const BATCH_CHANGES_MAX: usize = 4_096;

@@ -159,8 +159,8 @@ impl Topics {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use flash_indexer_queues::QUEUE_BYTES_MIN;
     use crate::tests::fixture::Fixture;
+    use flash_indexer_queues::QUEUE_BYTES_MIN;
 
     fn message(topic: &str) -> PodMessage {
         PodMessage { connection: ConnectionId(1), frames: vec![topic.as_bytes().to_vec()] }

@@ -11,9 +11,9 @@ use flash_indexer_wire::{LiveMessage, Replay, StreamPosition};
 use crate::bound_pods::{ConnectionId, LossNotice, Pod, PodMessage, Refusal};
 use crate::listener::{Listener, NoticeKind};
 use crate::message::Frames;
-use flash_indexer_queues::{ClassedKey, NoticePosition, QueueClass, QueuedSize, QueuedWork};
 use crate::resume_point::{DecoderState, DecoderStateDetail, RankReader, ReadAt};
 use crate::writer::Reservation;
+use flash_indexer_queues::{ClassedKey, NoticePosition, QueueClass, QueuedSize, QueuedWork};
 
 /// Bytes of events that a decoder decodes before other queues take their turns, and the rest of one event.
 pub(super) const TURN_BYTES_MAX: usize = 16 << 10;

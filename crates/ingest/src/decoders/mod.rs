@@ -20,10 +20,10 @@ pub use self::delivery::{Delivery, OnRetired};
 use self::delivery::{QueueKey, Work};
 use super::bound_pods::{OpenConnections, PendingRegistration};
 use super::listener::{Listener, NoticeKind};
+use super::writer::Writers;
 #[cfg(test)]
 use flash_indexer_queues::TakenEntry;
 use flash_indexer_queues::{QueuedWork, Queues};
-use super::writer::Writers;
 use flash_indexer_telemetry::metrics::{Limit, Metrics, QueueState};
 use flash_indexer_telemetry::supervision::{SupervisedThread, Supervisor, ThreadKind};
 

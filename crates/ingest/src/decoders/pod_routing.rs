@@ -267,8 +267,8 @@ mod tests {
     use super::*;
     use crate::Delivery;
     use crate::decoders::delivery::queued_bytes;
-    use flash_indexer_queues::{NoticePosition, QUEUE_BYTES_MIN, QueuedWork};
     use crate::tests::fixture::{Fixture, PATIENCE, RANK, chain_payload, payload};
+    use flash_indexer_queues::{NoticePosition, QUEUE_BYTES_MIN, QueuedWork};
 
     fn pod(name: &str) -> Arc<Pod> {
         let name = PodName { instance: InstanceId::parse(name).expect("a name"), model_name: "m".to_owned() };

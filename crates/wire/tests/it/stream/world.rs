@@ -56,6 +56,8 @@ pub(crate) struct World {
     pub(crate) trust: StreamTrust,
     pub(crate) pending: Option<Pending>,
     pub(crate) cleared: Vec<ClearReason>,
+    /// End of the messages that were recorded as lost since the state was cleared. A later doubt replaces that reason.
+    pub(crate) recorded_end: Option<u64>,
     pub(crate) events: Vec<StreamEvent>,
 }
 
@@ -88,6 +90,7 @@ impl World {
             trust: StreamTrust::Cold,
             pending: Some(Pending::FirstContact),
             cleared: Vec::new(),
+            recorded_end: None,
             events: Vec::new(),
         }
     }
@@ -108,9 +111,15 @@ impl World {
                 Action::CloseReplay => self.request = None,
                 Action::Clear(why) => {
                     self.applied.clear();
+                    self.recorded_end = None;
                     self.cleared.push(why);
                 }
-                Action::Trust(trust) => self.trust = trust,
+                Action::Trust(trust) => {
+                    if let StreamTrust::Degraded(Degraded::Lost { next, .. }) = trust {
+                        self.recorded_end = Some(next);
+                    }
+                    self.trust = trust;
+                }
                 Action::Pending(pending) => self.pending = pending,
                 Action::Record(event) => self.events.push(event),
             }
@@ -327,7 +336,7 @@ impl World {
                         let is_cleared =
                             self.applied.is_empty() && self.cleared.last() == Some(&ClearReason::TooMuchLost);
                         // Or the loss of the last messages was recorded, and a reply without message 0 has shown the history as gone.
-                        let is_recorded = matches!(self.trust, StreamTrust::Degraded(Degraded::Lost { next, .. }) if next == self.published);
+                        let is_recorded = self.recorded_end == Some(self.published);
                         assert!(
                             is_cleared || is_recorded || self.applied.last() == self.whole_epoch().last(),
                             "the publisher has a later message"
