@@ -9,8 +9,8 @@ use super::{EpochCheck, Stream};
 /// A delivered stream is not exact until one of these holds:
 ///
 /// * a message differs from the one of this epoch with its number;
-/// * a live message follows that this epoch did not have: a publisher counts upwards, so its number shows which messages are missing,
-///   or is of a new epoch. One that it had may have arrived a second time;
+/// * a live message follows that this epoch did not have and no replay has delivered since: a publisher counts upwards, so its number
+///   shows which messages are missing, or is of a new epoch. Another one may have arrived a second time;
 /// * the known messages are delivered again.
 #[derive(Debug)]
 pub(super) struct EarlierEpoch {
@@ -66,10 +66,11 @@ impl<P: AsRef<[u8]>> Stream<P> {
             .take_if(|earlier| earlier.messages.compare(sequence, payload.as_ref()) == Comparison::Different);
     }
 
-    /// Forgets the earlier epoch when the next live message follows, unless that epoch had the same message: it may have arrived
-    /// a second time.
+    /// Forgets the earlier epoch when the next live message follows, unless that epoch had the same message, or a replay has delivered
+    /// it since: it may have arrived a second time.
     pub(super) fn end_earlier_epoch(&mut self, sequence: u64, payload: &P) {
-        self.earlier_epoch.take_if(|earlier| earlier.messages.compare(sequence, payload.as_ref()) != Comparison::Same);
+        let is_known = |messages: &Delivered| messages.compare(sequence, payload.as_ref()) == Comparison::Same;
+        self.earlier_epoch.take_if(|earlier| !is_known(&earlier.messages) && !is_known(&self.delivered));
     }
 
     /// Whether messages are known that are missing if the earlier epoch has not ended. Without a delivered message there is nothing to
