@@ -14,7 +14,7 @@ pub(super) enum Comparison {
     Same,
     /// Another message is remembered under its number: it belongs to another epoch.
     Different,
-    /// No message of this number is remembered.
+    /// No message of this number is remembered, or another one that may be of an epoch before.
     Unknown,
 }
 
@@ -25,6 +25,8 @@ pub(super) struct Delivered {
     first: Option<Cursor>,
     /// By ascending sequence number.
     recent: VecDeque<Cursor>,
+    /// Messages before this number may be of an epoch before that of the later ones.
+    unproven_before: u64,
 }
 
 impl Delivered {
@@ -45,6 +47,12 @@ impl Delivered {
     pub(super) fn clear(&mut self) {
         self.first = None;
         self.recent.clear();
+        self.unproven_before = 0;
+    }
+
+    /// Records that nothing proves the messages after the remembered ones to be of their epoch. `next` is the number after them.
+    pub(super) fn continue_unproven(&mut self, next: u64) {
+        self.unproven_before = next;
     }
 
     /// Compares a message with the remembered ones. Cost: a binary search and one pass over the payload.
@@ -53,8 +61,8 @@ impl Delivered {
         let delivered = recent.ok().map(|at| self.recent[at]).or(self.first.filter(|first| first.sequence == sequence));
         match delivered {
             Some(delivered) if delivered == Cursor::new(sequence, payload) => Comparison::Same,
-            Some(_) => Comparison::Different,
-            None => Comparison::Unknown,
+            Some(_) if sequence >= self.unproven_before => Comparison::Different,
+            _ => Comparison::Unknown,
         }
     }
 }

@@ -51,13 +51,16 @@ impl<P: AsRef<[u8]>> Stream<P> {
                 if uninterrupted == Connection::Down { EpochCheck::Disconnected } else { EpochCheck::Verified };
         }
         let is_behind_live = self.is_behind_live();
-        if self.epoch_check == EpochCheck::Disconnected
-            || (is_behind_live && self.epoch_check == EpochCheck::Imported(Connection::Down))
-        {
+        let is_unproven = self.epoch_check == EpochCheck::Disconnected
+            || (is_behind_live && self.epoch_check == EpochCheck::Imported(Connection::Down));
+        if is_unproven {
             self.raise(Degraded::Unverified);
         }
         if !is_behind_live {
             return;
+        }
+        if is_unproven {
+            self.delivered.continue_unproven(self.next);
         }
         self.epoch_check = EpochCheck::Verified;
         self.waiting.drop_before(self.next);

@@ -970,6 +970,16 @@ fn a_message_that_arrives_again_ends_no_earlier_epoch() {
     }
 }
 
+/// The live messages after a restart continue a state of which nothing shows whether it is of their epoch. Then one arrives late, like the
+/// first of a new epoch, and a reply differs from that state: this proves nothing of the live messages, which the reply lacks.
+#[test]
+fn a_message_of_an_unverified_epoch_ends_no_doubt_of_the_next_one() {
+    use Step::{Connect, Deliver, DeliverLate, Drop, Lose, PassTime, Publish, Reply, Restart, Shed};
+    let before = [Connect, Reply(u64::MAX), Publish(3), Deliver(3), Restart, Connect, Publish(3), Lose(3)];
+    let unverified = [Publish(5), Shed, Drop(2), Deliver(3), DeliverLate(6), PassTime, Reply(1 << 63 | 0b1111)];
+    check_followed(Replay::Available, 21, before.into_iter().chain(unverified).collect());
+}
+
 fn step() -> impl Strategy<Value = Step> {
     prop_oneof![
         6 => (1..6_u8).prop_map(Step::Publish),
