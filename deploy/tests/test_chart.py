@@ -57,6 +57,7 @@ REFUSED = [
         "set serviceMonitor.tlsSecret",
     ),
     ("listenEvents.enabled=true", "set replicas=1"),
+    ("access.insecure=false,access.tokenSecret=t,replicas=1,listenEvents.enabled=true", "set curve.clientsSecret, or access.insecure"),
     ("curve.keySecret=Key", "curve.keySecret"),
     ("curve.serverKeysSecret=k", "set curve.keySecret"),
     ("curve.keySecret=k", "set curve.serverKeysSecret or curve.clientsSecret"),
@@ -269,7 +270,8 @@ def notes(folder: Path, *settings: str) -> str:
 
 
 TOKENS = ("access.tokenSecret=t", "peers.tokenSecret=p")
-EVERY_HOST = "Every host that reaches the port"
+EVERY_HOST = "Every host that reaches the port may"
+EVERY_ENGINE = "Every host that reaches the port for engines"
 NO_SOURCE = "No discovery source is set"
 
 
@@ -287,7 +289,8 @@ NO_SOURCE = "No discovery source is set"
         ),
         (("access.insecure=true", "redis.url=redis://r"), ["at a replica"], []),
         (("access.insecure=true", "extraArgs={--discovery-vllm=a:1}"), [], [NO_SOURCE]),
-        (("access.insecure=true", *TOKENS), ["FLASH_INDEXER_TOKEN"], [EVERY_HOST]),
+        (("access.insecure=true", *TOKENS), ["FLASH_INDEXER_TOKEN"], [EVERY_HOST, EVERY_ENGINE]),
+        (("access.insecure=true", *TOKENS, "replicas=1", "listenEvents.enabled=true"), [EVERY_ENGINE], [EVERY_HOST]),
         (
             ("tls.secret=s", *TOKENS),
             ["doctor https://127.0.0.1:8090 --tls-ca ca.crt\n", "FLASH_INDEXER_TOKEN", "certificate needs"],

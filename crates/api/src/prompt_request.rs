@@ -129,12 +129,10 @@ fn json_value(name: &str, value: String) -> Result<Value, String> {
         value => Ok(value),
     };
     match name {
-        "top_k" | "min_score" | "ttl_ms" | "detail" | "record" | "pick_temperature" | "pick_seed"
-        | "prefill_weight" | "active_weight" | "request_weight" => {
-            given(serde_json::from_str(&value).unwrap_or_default())
-        }
+        "min_score" | "ttl_ms" | "detail" | "record" | "pick_temperature" | "pick_seed" | "prefill_weight"
+        | "active_weight" | "request_weight" => given(serde_json::from_str(&value).unwrap_or_default()),
         // Engines read numbers and truth values from texts too.
-        "truncate_prompt_tokens" | "add_special_tokens" => {
+        "top_k" | "truncate_prompt_tokens" | "add_special_tokens" => {
             given(serde_json::from_str(&value).unwrap_or_else(|_| value.into()))
         }
         "pods" | "pod_identifiers" => Ok(Value::Array(vec![value.into()])),

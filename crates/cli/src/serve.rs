@@ -47,7 +47,7 @@ use crate::stop;
   flash-indexer serve --demo
   flash-indexer serve --block-size 16 --model-name llama-3-8b --workers \"1=tcp://gpu-1:5557,2:1=tcp://gpu-2:5558\"
   flash-indexer serve --block-size 16 --workers \"1=tcp://gpu-1:5557|replay=tcp://gpu-1:6557\"
-  flash-indexer serve --listen-events tcp://0.0.0.0:5557
+  flash-indexer serve --listen-events tcp://0.0.0.0:5557 --insecure
   flash-indexer serve --host 0.0.0.0 --token-file tokens.toml --tls-cert tls.crt --tls-key tls.key
   flash-indexer serve --peers http://replica-b:8090,http://replica-c:8090
   flash-indexer serve --state-dir /var/lib/flash-indexer
@@ -309,6 +309,7 @@ impl ServeArguments {
         let registrations = self.workers.iter().map(|worker| self.registration(worker));
         check_host("--host", &self.host)?;
         self.access.check("--host", &self.host)?;
+        self.access.check_events(self.inbound.endpoints())?;
         if self.body_bytes_total_max.is_some_and(|total| total / 2 < self.body_bytes_max.get()) {
             bail!(
                 "--body-bytes-total-max: give at least twice --body-bytes-max, {} bytes",

@@ -117,8 +117,9 @@ pub(super) struct AccessArguments {
     #[arg(long, env = "FLASH_INDEXER_CURVE_CLIENTS", value_name = "FILE", requires_all = ["curve_key", "listen_events"])]
     curve_clients: Option<PathBuf>,
 
-    /// Listen on an address that other hosts reach without --token-file, --jwt-keys and --tls-client-ca. Every host that
-    /// reaches the port can then query, register engines and read dumps.
+    /// Listen on an address that other hosts reach without --token-file, --jwt-keys and --tls-client-ca: every host that
+    /// reaches the port can then query, register engines and read dumps. Also --listen-events without --curve-clients: every
+    /// host can then add and clear blocks there. What has credentials keeps them.
     #[arg(long, env = "FLASH_INDEXER_INSECURE")]
     insecure: bool,
 }
@@ -135,6 +136,18 @@ impl AccessArguments {
             "{option} {host} is reached by other hosts, and clients need no credentials; give --token-file, --jwt-keys, --tls-client-ca, or \
              --insecure if the network restricts who reaches the port"
         )
+    }
+
+    /// Refuses an address for engines that other hosts reach, unless engines need keys or the operator permits it.
+    pub(super) fn check_events(&self, endpoints: &[String]) -> Result<()> {
+        let is_open = |endpoint: &&String| host_of(endpoint).is_some_and(|host| !is_loopback(host));
+        match endpoints.iter().find(is_open) {
+            Some(endpoint) if self.curve_clients.is_none() && !self.insecure => bail!(
+                "--listen-events {endpoint} is reached by other hosts, and engines need no key there; give --curve-clients, or --insecure if \
+                 the network restricts who reaches the port"
+            ),
+            _ => Ok(()),
+        }
     }
 
     /// Keys of CURVE, if it is used. An open port for engines beside keys would be an oversight.
@@ -187,6 +200,12 @@ fn key_pair(certificate: Option<&PathBuf>, key: Option<&PathBuf>) -> Option<KeyP
     Some(KeyPairFiles { certificate, key })
 }
 
+/// Host of an address that ZeroMQ binds; none of a socket file.
+fn host_of(endpoint: &str) -> Option<&str> {
+    let (host, _port) = endpoint.strip_prefix("tcp://")?.rsplit_once(':')?;
+    Some(host.trim_start_matches('[').trim_end_matches(']'))
+}
+
 /// Whether an address is this host's own. A name may resolve to any address.
 fn is_loopback(host: &str) -> bool {
     host.eq_ignore_ascii_case("localhost")
@@ -213,6 +232,24 @@ mod tests {
             assert!(mutual.check("--host", host).is_ok(), "{host}");
             let issuer = AccessArguments { jwt_keys: Some("jwks.json".into()), ..AccessArguments::default() };
             assert!(issuer.check("--host", host).is_ok(), "{host}");
+        }
+    }
+
+    #[test]
+    fn only_loopback_addresses_for_engines_need_no_keys() {
+        let check = |access: AccessArguments, endpoint: &str| {
+            access.check_events(&["tcp://127.0.0.1:5557".to_owned(), endpoint.to_owned()]).is_ok()
+        };
+        for endpoint in ["tcp://127.0.0.1:5557", "tcp://[::1]:*", "tcp://localhost:5557", "ipc:///run/events"] {
+            assert!(check(AccessArguments::default(), endpoint), "{endpoint}");
+        }
+        for endpoint in ["tcp://*:5557", "tcp://0.0.0.0:5557", "tcp://[::]:5557", "tcp://10.0.0.1:*", "tcp://eth0:5557"]
+        {
+            let tokens = AccessArguments { token_file: Some("tokens.toml".into()), ..AccessArguments::default() };
+            assert!(!check(tokens, endpoint), "{endpoint}: a token admits no engine");
+            let keys = AccessArguments { curve_clients: Some("clients".into()), ..AccessArguments::default() };
+            assert!(check(keys, endpoint), "{endpoint}");
+            assert!(check(AccessArguments { insecure: true, ..AccessArguments::default() }, endpoint), "{endpoint}");
         }
     }
 }

@@ -9,8 +9,8 @@ use flash_indexer_server::{ModelKey, PodOptions};
 /// Engines that connect to the service instead of being dialled.
 #[derive(Args)]
 pub(crate) struct InboundArguments {
-    /// Addresses that engines connect to, separated by commas, such as tcp://0.0.0.0:5557. Without --curve-clients every host
-    /// that reaches them can add and clear blocks.
+    /// Addresses that engines connect to, separated by commas, such as tcp://0.0.0.0:5557. One that other hosts reach needs
+    /// --curve-clients, or --insecure: every host that reaches it can then add and clear blocks.
     #[arg(long, env = "FLASH_INDEXER_LISTEN_EVENTS", value_delimiter = ',', value_name = "ADDRESS")]
     listen_events: Vec<String>,
 
@@ -50,6 +50,11 @@ impl InboundArguments {
     /// Whether engines can connect to the service.
     pub(crate) fn is_enabled(&self) -> bool {
         !self.listen_events.is_empty()
+    }
+
+    /// Addresses that engines connect to.
+    pub(crate) fn endpoints(&self) -> &[String] {
+        &self.listen_events
     }
 
     /// Options of the listening sockets, if `--listen-events` is given.

@@ -418,9 +418,13 @@ fn the_help_of_commands_that_send_a_token_names_its_variable() {
 
 #[test]
 fn an_error_is_printed_once() {
-    let cases: [(&[&str], &str); 4] = [
+    let cases: [(&[&str], &str); 5] = [
         (&["serve", "--port", "0", "--block-size", "16", "--workers", "1=127.0.0.1:9"], "invalid endpoint"),
         (&["serve", "--port", "0", "--listen-events", "nonsense"], "failed to bind \"nonsense\" for engines"),
+        (
+            &["serve", "--port", "0", "--listen-events", "tcp://*:0"],
+            "give --curve-clients, or --insecure if the network",
+        ),
         (&["serve", "--port", "0", "--insecure", "--host", "203.0.113.1"], "annot assign requested address"),
         (&["replay", "/nonexistent"], "No such file"),
     ];

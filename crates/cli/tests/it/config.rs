@@ -140,7 +140,7 @@ fn the_check_finds_what_the_start_would_refuse() {
     let tls = |certificate: &str| format!("tls-cert = {:?}\ntls-key = {:?}", path(certificate), path("missing"));
     for (settings, expected) in [
         ("listen-events = \"foo\"".to_owned(), "failed to bind \"foo\" for engines: it starts with neither"),
-        ("listen-events = \"tcp://0.0.0.0:x\"".to_owned(), "give --listen-events an address such as"),
+        ("listen-events = \"tcp://127.0.0.1:x\"".to_owned(), "give --listen-events an address such as"),
         ("block-size = 16\nworkers = \"a=foo\"".to_owned(), "failed to register instance a: invalid endpoint \"foo\""),
         (
             "block-size = 16\nworkers = [\"a=tcp://h:1\", \"a=tcp://h:2\"]".to_owned(),

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from schemathesis import Case, HookContext
 
 import wrong
+from service import PROMPT, Service
 
 JSON = "application/json"
 OCTET_STREAM = "application/octet-stream"
@@ -126,10 +127,16 @@ def filter_case(context: HookContext, case: Case) -> bool:
 
 @schemathesis.hook
 def before_call(context: HookContext, case: Case, kwargs: dict[str, Any]) -> None:
-    """Leaves out aliases of the fields that a link has set."""
+    """Leaves out aliases of fields that a link has set, and gives the service what other requests may have ended."""
     fields = case.body if isinstance(case.body, dict) else case.query
     if case.meta is None or not case.meta.generation.mode.is_positive or not isinstance(fields, dict):
         return
+    service = Service(RUN["url"], RUN["token"])
+    match case.path:
+        case "/text_by_hash":
+            service.post("/query", PROMPT)
+        case "/done":
+            service.begin_request()
     for names in ALIASES:
         for alias in names[1:]:
             if fields.get(names[0]) is not None:
@@ -296,6 +303,9 @@ def with_known_values(path: str, fields: dict[str, Any]) -> dict[str, Any]:
         fields["block_size"] = choice.choice([16, 16, 16, fields["block_size"]])
     if "url" in fields:
         fields["url"] = choice.choice(["http://127.0.0.1:9", "http://localhost:9/a", "https://127.0.0.1:9"])
+    if path == "/text_by_hash" and is_known:
+        fields["block_hashes"] = [RUN["prompt_hash"]]
+        fields.pop("from_block", None)
     if path == "/digest":
         fields["wait_ms"] = 0
     if fields.get("messages") is not None:

@@ -20,6 +20,8 @@ MODEL = "llama-3-8b"
 BLOCK_SIZE = 16
 ENGINES = 2
 PATIENCE_S = 60.0
+PROMPT = {"model_name": MODEL, "token_ids": list(range(BLOCK_SIZE))}
+"""A prompt of one block that no engine holds."""
 
 
 def wait_for(what: str, condition: Callable[[], Any]) -> Any:
@@ -40,6 +42,8 @@ class Service:
         self.instance = 1
         self.request_id = "in-flight"
         self.block_hashes: list[int] = []
+        self.prompt_hash = 0
+        """Local hash of the block of `PROMPT`."""
 
     def get(self, path: str) -> Any:
         request = urllib.request.Request(self.url + path, headers={"Authorization": f"Bearer {self.token}"})
@@ -60,6 +64,11 @@ class Service:
         (model,) = self.get(f"/dump?model_name={MODEL}&instance_id={self.instance}").values()
         stored = (event["event"]["data"].get("stored", {}) for event in model["events"])
         return next([b["tokens_hash"] for b in one["blocks"]] for one in stored if one and one["parent_hash"] is None)
+
+    def begin_request(self) -> None:
+        """Has the service count `request_id` as in flight, also after another request ended it."""
+        request = {"model_name": MODEL, "pod": self.instance, "request_id": self.request_id}
+        self.post("/predict", request | {"token_ids": [1]})
 
     def check_unharmed(self) -> None:
         """No request unregistered an engine, and no thread panicked."""
@@ -95,7 +104,7 @@ def program(*command: object, env: dict[str, str] | None = None) -> Iterator[lis
 def running(*options: object, token: str = "") -> Iterator[Service]:
     """A service with these options. `token` permits everything, if the service needs tokens."""
     networks = ["--engine-networks", "127.0.0.0/8,::1/128"]
-    tokenizer = ["--tokenizer", f"{MODEL}={TOKENIZER}"]
+    tokenizer = ["--tokenizer", f"{MODEL}={TOKENIZER}", "--prompt-text-bytes", "16MiB"]
     with program(BINARY, "serve", "--port", 0, "--frequency-window-s", 60, *networks, *tokenizer, *options) as log:
         line = wait_for("listening", lambda: next((line for line in log if "listening on http" in line), None))
         service = Service(re.search(r"http://[\d.:]+", line).group(), token)
@@ -104,8 +113,7 @@ def running(*options: object, token: str = "") -> Iterator[Service]:
         with program(BINARY, "simulate", *engines, *register, env={"FLASH_INDEXER_TOKEN": token}) as simulation:
             wait_for("the simulation", lambda: any("staying up" in line for line in simulation))
             service.block_hashes = service.held_hashes()
-            request = {"model_name": MODEL, "pod": service.instance, "request_id": service.request_id}
-            service.post("/predict", request | {"token_ids": [1]})
+            service.prompt_hash = service.post("/explain", PROMPT)["ranks"][0]["ends"][0]["local_hash"]
             yield service
 
 

@@ -27,12 +27,14 @@ def run(service: Service, tmp_path: Path, *options: object, bodies: str = "json"
     """Runs Schemathesis with all checks. Returns its exit status and its report."""
     settings = {
         "bodies": bodies,
+        "url": service.url,
         "token": service.token,
         "wrong": entry,
         "model": MODEL,
         "instance": service.instance,
         "request_id": service.request_id,
         "block_hashes": service.block_hashes,
+        "prompt_hash": service.prompt_hash,
         "successes": str(tmp_path / "successes.json"),
     }
     environment = os.environ | {

@@ -117,7 +117,7 @@ flash_indexer_types::named_enum! {
         /// Blocks outside device memory, and partial ones, of an engine that is read over HTTP: 524,288. The event is
         /// left out, and the rank is `degraded`.
         FollowedBlocks = "followed_blocks",
-        /// Blocks that a tenant's ranks hold. Further ones are refused, and their rank is `degraded`.
+        /// Blocks that a tenant's ranks hold, and bytes of its indexes. Further blocks are refused, and their rank is `degraded`.
         TenantHeldBlocks = "tenant_held_blocks",
         /// Registered ranks of a tenant. Further ones are refused.
         TenantRanks = "tenant_ranks",

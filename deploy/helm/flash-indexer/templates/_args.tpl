@@ -75,7 +75,8 @@
 - --tls-client-ca=/etc/flash-indexer/tls/ca.crt
 {{- end }}
 {{- end }}
-{{- if and $v.access.insecure (not (include "flash-indexer.needsToken" .)) (not $v.tls.clientAuth) }}
+{{- $isOpen := not (or (include "flash-indexer.needsToken" .) $v.tls.clientAuth) }}
+{{- if and $v.access.insecure (or $isOpen (include "flash-indexer.admitsEveryEngine" .)) }}
 - --insecure
 {{- end }}
 {{- if $v.curve.keySecret }}

@@ -54,6 +54,12 @@ helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version }}
 {{- if or .Values.access.tokenSecret (include "flash-indexer.hasJwt" .) -}}true{{- end -}}
 {{- end -}}
 
+{{- /* Whether engines connect to the service without a key. */ -}}
+{{- define "flash-indexer.admitsEveryEngine" -}}
+{{- $hasKeys := or .Values.curve.clientsSecret (contains "--curve-clients" (join " " .Values.extraArgs)) -}}
+{{- if and .Values.listenEvents.enabled (not $hasKeys) -}}true{{- end -}}
+{{- end -}}
+
 {{- /* URLs of all replicas. The list is the same in every pod, so it has the pod itself, which
 skips itself. */ -}}
 {{- define "flash-indexer.peerUrls" -}}
@@ -83,6 +89,9 @@ skips itself. */ -}}
 {{- end -}}
 {{- if not (or $needsToken $v.tls.clientAuth $v.access.insecure) -}}
 {{- fail "failed to render the chart: any host could use the service; set access.tokenSecret, access.jwt, tls.clientAuth or access.insecure" -}}
+{{- end -}}
+{{- if and (include "flash-indexer.admitsEveryEngine" .) (not $v.access.insecure) -}}
+{{- fail "failed to render the chart: any host could add and clear blocks at listenEvents; set curve.clientsSecret, or access.insecure and networkPolicy.engines" -}}
 {{- end -}}
 {{- if and $v.tls.clientAuth (not $v.tls.secret) -}}
 {{- fail "failed to render the chart: tls.clientAuth has no certificates; set tls.secret" -}}
