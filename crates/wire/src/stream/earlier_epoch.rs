@@ -48,7 +48,7 @@ impl<P: AsRef<[u8]>> Stream<P> {
 
     /// Keeps what the live messages of a connection show that ends, if the cursor's epoch was not verified on it.
     pub(super) fn keep_unverified(&mut self) {
-        if self.epoch_check == EpochCheck::Verified || self.cursor.is_none() {
+        if !self.is_live_unverified() {
             self.unverified = None;
             return;
         }
@@ -58,6 +58,11 @@ impl<P: AsRef<[u8]>> Stream<P> {
             let known = EarlierEpoch { messages: std::mem::take(&mut self.undelivered), end };
             self.unverified = Some(known.after(self.unverified.take()));
         }
+    }
+
+    /// Whether the live messages of this connection may be of another epoch than the delivered ones.
+    pub(super) fn is_live_unverified(&self) -> bool {
+        self.epoch_check != EpochCheck::Verified && self.cursor.is_some()
     }
 
     /// Forgets the earlier epoch if a message differs from its message of that number.

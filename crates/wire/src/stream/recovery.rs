@@ -98,6 +98,10 @@ impl<P: AsRef<[u8]>> Stream<P> {
     /// Handles a live message of a later epoch. `is_step_back` says that it may as well be a late one of the same epoch.
     pub(super) fn start_epoch_from_live(&mut self, is_step_back: bool) {
         let known_end = if is_step_back { self.live_floor } else { 0 };
+        if is_step_back && self.is_live_unverified() {
+            // What differs from a delivered message does not show that these ones are of an epoch before it.
+            self.keep_unverified();
+        }
         self.waiting.clear();
         self.undelivered.clear();
         self.live_floor = 0;

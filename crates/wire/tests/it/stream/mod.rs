@@ -980,6 +980,15 @@ fn a_message_of_an_unverified_epoch_ends_no_doubt_of_the_next_one() {
     check_followed(Replay::Available, 21, before.into_iter().chain(unverified).collect());
 }
 
+/// As above, of live messages that still wait for a reply which shows whether the engine has restarted.
+#[test]
+fn a_message_of_an_unverified_epoch_ends_no_doubt_of_messages_that_waited() {
+    use Step::{Connect, Deliver, DeliverLate, Drop, PassTime, Publish, Reply, Restart, Shed};
+    let before = [Connect, Reply(u64::MAX), Publish(2), Deliver(2), Restart, Connect, Publish(5), PassTime];
+    let waiting = [Drop(2), Deliver(3), DeliverLate(4), Shed, PassTime, Reply(1 << 63 | 0b11)];
+    check_followed(Replay::Available, 21, before.into_iter().chain(waiting).collect());
+}
+
 fn step() -> impl Strategy<Value = Step> {
     prop_oneof![
         6 => (1..6_u8).prop_map(Step::Publish),
