@@ -57,7 +57,7 @@ REFUSED = [
         "set serviceMonitor.tlsSecret",
     ),
     ("listenEvents.enabled=true", "set replicas=1"),
-    ("access.insecure=false,access.tokenSecret=t,replicas=1,listenEvents.enabled=true", "set curve.clientsSecret, or access.insecure"),
+    ("access.insecure=false,tls.secret=s,tls.clientAuth=true,replicas=1,listenEvents.enabled=true", "set curve"),
     ("curve.keySecret=Key", "curve.keySecret"),
     ("curve.serverKeysSecret=k", "set curve.keySecret"),
     ("curve.keySecret=k", "set curve.serverKeysSecret or curve.clientsSecret"),
