@@ -177,6 +177,10 @@ impl Decoder {
                 listener.receive_notice(NoticeKind::Dropped, run);
                 self.with_decoder(listener, |decoder, _| decoder.dropped(run, last, now));
             }
+            Delivery::Paused { run, shown_from } => {
+                listener.receive_notice(NoticeKind::Dropped, run);
+                self.with_decoder(listener, |decoder, _| decoder.paused(run, shown_from, now));
+            }
             Delivery::Replayed { attempt, messages } => {
                 self.decode_each(listener, messages, |decoder, frames| decoder.replayed(attempt, frames, now));
             }

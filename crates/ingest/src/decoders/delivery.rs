@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Instant;
 
 use crossbeam_channel::Sender;
 use flash_indexer_core::DpRank;
@@ -38,6 +39,13 @@ pub enum Delivery {
         run: u64,
         /// The highest sequence number that was seen on one of them, if any.
         last: Option<u64>,
+    },
+    /// This process stood still, so that the engine may have dropped messages after those that wait in queues.
+    Paused {
+        /// Number of the run of drops.
+        run: u64,
+        /// Live messages that are received before this time waited, and show nothing of the dropped ones.
+        shown_from: Instant,
     },
     /// Messages of a replay.
     Replayed {

@@ -157,6 +157,13 @@ impl Decoders {
         self.deliver(listener, Delivery::Dropped { run, last });
     }
 
+    /// Records that this process stood still, so that the engine may have dropped its last messages. The ranks are not exact from now on,
+    /// until a replay returns what was published, or until a message is received from `shown_from` on: those before it waited in queues.
+    pub(crate) fn doubt_tail(&self, listener: &Arc<Listener>, shown_from: Instant) {
+        let run = listener.send_notice(NoticeKind::Dropped);
+        self.deliver(listener, Delivery::Paused { run, shown_from });
+    }
+
     /// Records that the connection of a listener is lost. Its ranks are not exact from now on; its decoder receives the notice
     /// behind the messages that were delivered before.
     pub fn disconnect(&self, listener: &Arc<Listener>) {

@@ -251,6 +251,13 @@ impl ListenerDecoder {
         self.tail_lost(last, now);
     }
 
+    /// Records a run of messages that the engine may have dropped while this process stood still.
+    pub(super) fn paused(&mut self, run: u64, shown_from: Instant, now: Instant) {
+        self.acknowledgements.push(Change::NoticesAcknowledged(NoticeKind::Dropped, run));
+        self.stream.tail_doubted(shown_from, now);
+        self.execute();
+    }
+
     /// Handles the notice of a lost connection.
     pub(super) fn connection_lost(&mut self, number: u64) {
         self.acknowledgements.push(Change::NoticesAcknowledged(NoticeKind::Disconnected, number));

@@ -160,8 +160,8 @@ impl BoundLoop {
 
     /// Records that the last messages of each registered pod may be missing, if the thread stood still. Its streams request them.
     fn doubt_after_pause(&mut self, now: Instant) {
-        if self.pauses.turn(now) {
-            self.topics.listeners().for_each(|listener| self.decoders.lose_tail(&listener, None));
+        if let Some(shown_from) = self.pauses.turn(now) {
+            self.topics.listeners().for_each(|listener| self.decoders.doubt_tail(&listener, shown_from));
         }
     }
 

@@ -8,9 +8,11 @@ use tracing::warn;
 /// stopped, its machine was paused, or it had no processor.
 const PAUSE_MIN: Duration = Duration::from_secs(2);
 
-/// Times after a pause at which the ends of streams are in doubt: at once, and when the messages that waited in queues and
-/// sockets have been read. One of these ends the doubt if it arrives in order, and says nothing about those behind it.
-const DOUBTS_AFTER: [Duration; 3] = [Duration::ZERO, Duration::from_secs(2), Duration::from_secs(20)];
+/// Time after a pause in which the messages that waited in queues and sockets are read. They say nothing about those behind them.
+const BACKLOG: Duration = Duration::from_secs(20);
+/// Times after a pause at which the ends of streams are in doubt. An engine drops messages until its queue has drained, and the reply to the
+/// request that follows a doubt shows those alone that were published before it.
+const DOUBTS_AFTER: [Duration; 3] = [Duration::ZERO, Duration::from_secs(2), BACKLOG];
 
 /// Finds the pauses of a thread. An engine's socket has a bound and drops what is beyond it, so after a pause the last messages of
 /// a stream may be missing although its connection was never lost. Nothing shows that before the next message.
@@ -18,19 +20,22 @@ pub(super) struct Pauses {
     last_turn: Instant,
     /// When the next doubts are due.
     due: Vec<Instant>,
+    /// When the messages that waited in the last pause have been read.
+    read_at: Instant,
 }
 
 impl Pauses {
     pub(super) fn new(now: Instant) -> Self {
-        Self { last_turn: now, due: Vec::new() }
+        Self { last_turn: now, due: Vec::new(), read_at: now }
     }
 
-    /// Records a turn of the thread, and logs the pause before it, if there was one. Returns whether the ends of all streams are in
-    /// doubt now.
-    pub(super) fn turn(&mut self, now: Instant) -> bool {
+    /// Records a turn of the thread, and logs the pause before it, if there was one. If the ends of all streams are in doubt now,
+    /// returns from which time on received messages were published after the pause.
+    pub(super) fn turn(&mut self, now: Instant) -> Option<Instant> {
         let pause = now.saturating_duration_since(std::mem::replace(&mut self.last_turn, now));
         if pause >= PAUSE_MIN {
             self.due = DOUBTS_AFTER.map(|after| now + after).into();
+            self.read_at = now + BACKLOG;
             warn!(
                 seconds = pause.as_secs(),
                 "this process stood still; engines may have dropped messages meanwhile: requesting the last ones"
@@ -38,7 +43,7 @@ impl Pauses {
         }
         let before = self.due.len();
         self.due.retain(|due| now < *due);
-        self.due.len() < before
+        (self.due.len() < before).then_some(self.read_at)
     }
 }
 
@@ -51,9 +56,9 @@ mod tests {
         let start = Instant::now();
         let at = |seconds| start + Duration::from_secs(seconds);
         let mut pauses = Pauses::new(start);
-        assert!(!pauses.turn(at(1)));
-        assert!(pauses.turn(at(16)), "it stood still for 15 s");
-        let doubts = (17..60).filter(|&second| pauses.turn(at(second)));
-        assert_eq!(doubts.collect::<Vec<_>>(), [18, 36]);
+        assert_eq!(pauses.turn(at(1)), None);
+        assert_eq!(pauses.turn(at(16)), Some(at(36)), "it stood still for 15 s");
+        let doubts = (17..60).filter_map(|second| pauses.turn(at(second)).map(|from| (second, from)));
+        assert_eq!(doubts.collect::<Vec<_>>(), [(18, at(36)), (36, at(36))]);
     }
 }

@@ -207,10 +207,10 @@ impl SocketLoop {
 
     /// Records that the last messages of each connected engine may be missing, if the thread stood still. Its stream requests them.
     fn doubt_after_pause(&mut self, now: Instant) {
-        if self.pauses.turn(now) {
+        if let Some(shown_from) = self.pauses.turn(now) {
             let listeners = self.open.values().map(|subscription| &subscription.listener);
             let connected = listeners.filter(|listener| listener.connection() == ConnectionStatus::Connected);
-            connected.for_each(|listener| self.decoders.lose_tail(listener, None));
+            connected.for_each(|listener| self.decoders.doubt_tail(listener, shown_from));
         }
     }
 

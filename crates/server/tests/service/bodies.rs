@@ -116,7 +116,12 @@ fn a_wrong_binary_body_is_refused_with_what_to_send() {
         ("/query_by_hash?model_name=m", &body[..12], 400, "12 bytes, which is not a multiple of 8"),
         ("/query", &body, 422, "model_name"),
         ("/query?model_name=m&top_k=0", &body, 400, "top_k: expected a whole number of at least 1, got 0"),
-        ("/query?model_name=m&top_k=few", &body, 400, "top_k: expected a whole number of at least 1, got the string \"few\""),
+        (
+            "/query?model_name=m&top_k=few",
+            &body,
+            400,
+            "top_k: expected a whole number of at least 1, got the string \"few\"",
+        ),
         ("/query?model_name=m&top_k=null", &body, 400, "top_k has an invalid value"),
         ("/query?model_name=m&top_k=1&top_k=2", &body, 400, "duplicate field `top_k`"),
         ("/query?model_name=m&model=n", &body, 400, "names of one field"),

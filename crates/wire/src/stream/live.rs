@@ -59,7 +59,7 @@ impl<P: AsRef<[u8]>> Stream<P> {
             // Its sequence number shows how many messages before it are lost. Below an imported position none is, or it is of another
             // epoch, and the waiting messages show the gap.
             let repeats = self.options.replay == Replay::OnReconnect;
-            self.lost_tail.take_if(|lost| !lost.remains_after(sequence, repeats));
+            self.lost_tail.take_if(|lost| !lost.remains_after(sequence, repeats, now));
         }
         self.record_end(sequence);
         let expected = if self.has_live { self.live_floor } else { self.live_floor.max(self.next) };

@@ -17,7 +17,8 @@ use super::{Connection, EpochCheck, Phase, Stream};
 /// The number of a message that was delivered before its state was cleared is not damaged, so the last rule leaves it.
 ///
 /// A reply that ends before the number ends no doubt: publishers lose messages of large replies and still mark the end.
-/// Without a number the next live message shows what is missing, or the end of a reply that was requested after the loss.
+/// Without a number the next live message shows what is missing, or the end of a reply that was requested after the loss. After a pause of
+/// the service the next messages were published before the lost ones: none that is received before a given time ends the doubt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct LostTail {
     /// The last request sent before the loss.
@@ -30,12 +31,14 @@ pub(super) struct LostTail {
     cleared_end: u64,
     /// Whether a live message with a lower number followed.
     is_contradicted: bool,
+    /// Live messages that are received before this time show nothing of the lost ones.
+    shown_from: Option<Instant>,
 }
 
 impl LostTail {
     /// No loss yet, before the next request.
     fn before(last_attempt: u32) -> Self {
-        Self { last_attempt, end: 0, earlier_end: 0, cleared_end: 0, is_contradicted: false }
+        Self { last_attempt, end: 0, earlier_end: 0, cleared_end: 0, is_contradicted: false, shown_from: None }
     }
 
     /// The losses known so far, with one more. `last_attempt` is the last request sent.
@@ -63,8 +66,11 @@ impl LostTail {
 
     /// Whether a live message, the next one of its epoch or a later one, leaves a doubt. `repeats` says that a connection
     /// repeats messages of the one before it.
-    pub(super) fn remains_after(&mut self, sequence: u64, repeats: bool) -> bool {
+    pub(super) fn remains_after(&mut self, sequence: u64, repeats: bool, now: Instant) -> bool {
         let end = sequence.saturating_add(1);
+        if self.shown_from.is_some_and(|from| now < from) {
+            return true;
+        }
         if end < self.cleared_end || (repeats && end < self.earlier_end) {
             return true;
         }
@@ -91,9 +97,23 @@ impl<P: AsRef<[u8]>> Stream<P> {
     /// a reply that was requested afterwards shows it as well.
     pub fn tail_lost(&mut self, last: Option<u64>, now: Instant) {
         self.record_lost_tail(last);
+        self.advance_after_loss(now);
+    }
+
+    fn advance_after_loss(&mut self, now: Instant) {
         if let (Phase::Delivering, EpochCheck::Verified) = (&self.phase, self.epoch_check) {
             self.advance(now);
         }
+    }
+
+    /// Handles a pause of the service, in which the publisher may have dropped messages behind those that wait in its queues. The stream
+    /// is not exact until the end of a reply that is requested from now on, or until a live message that is received from `shown_from` on.
+    pub fn tail_doubted(&mut self, shown_from: Instant, now: Instant) {
+        self.record_lost_tail(None);
+        if let Some(lost) = &mut self.lost_tail {
+            lost.shown_from = lost.shown_from.max(Some(shown_from));
+        }
+        self.advance_after_loss(now);
     }
 
     pub(super) fn record_lost_tail(&mut self, last: Option<u64>) {

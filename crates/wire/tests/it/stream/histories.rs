@@ -25,6 +25,7 @@ pub(crate) enum Step {
     Reply(u64),
     PassTime,
     Shed,
+    Pause(u8),
     Malformed,
 }
 
@@ -45,6 +46,7 @@ pub(crate) fn take(world: &mut World, step: Step) {
             world.stream.shed(world.now);
             world.run();
         }
+        Step::Pause(dropped) => world.pause(dropped),
         Step::Malformed => {
             if let Some((attempt, _)) = world.request {
                 world.stream.replay_failed(attempt, world.now);
@@ -65,6 +67,7 @@ pub(crate) fn check_followed(replay: Replay, buffer_max: u64, steps: Vec<Step>) 
     world.check_whole();
     // A new epoch that is followed from its start is exact, also after a loss.
     world.restart();
+    world.pass_backlog();
     world.settle_with_message();
     assert!(world.is_exact());
     assert_eq!(world.applied, world.whole_epoch());
@@ -160,6 +163,7 @@ impl Bytes<'_> {
             12 => Step::Reply(u64::MAX),
             13 => Step::Reply((0..8).fold(0, |kept, _| kept << 8 | u64::from(self.next().unwrap_or(0xff)))),
             14 => Step::PassTime,
+            _ if argument % 4 == 2 => Step::Pause(argument / 4),
             _ if argument % 2 == 0 => Step::Shed,
             _ => Step::Malformed,
         })

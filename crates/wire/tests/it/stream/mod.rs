@@ -3,6 +3,8 @@
 mod histories;
 mod world;
 
+use std::time::Duration;
+
 use flash_indexer_wire::{
     ClearReason, Cursor, Degraded, Pending, Replay, ReplayOutcome, Start, StreamEvent, StreamPosition, StreamTrust,
 };
@@ -946,6 +948,33 @@ fn a_first_live_message_below_the_end_of_an_imported_state_begins_another_epoch(
     }
 }
 
+#[test]
+fn messages_that_waited_in_a_pause_do_not_show_what_was_dropped_in_it() {
+    for replay in [Replay::Unavailable, Replay::OnReconnect] {
+        let mut world = World::new(replay, Start::Immediate, 100);
+        world.connect();
+        (0..6).for_each(|_| world.publish());
+        world.deliver();
+        assert!(world.is_exact());
+        world.pause(2);
+        (0..3).for_each(|_| world.deliver());
+        assert_eq!((world.applied.len(), world.pending), (4, Some(Pending::TailLost)));
+        world.now += Duration::from_secs(20);
+        world.publish();
+        world.deliver();
+        assert_eq!(degraded(world.trust), Some(Degraded::Lost { missed: 2, next: 6 }));
+    }
+    let mut world = World::new(Replay::Available, Start::Immediate, 100);
+    world.settle();
+    (0..6).for_each(|_| world.publish());
+    world.pause(2);
+    (0..4).for_each(|_| world.deliver());
+    assert!(!world.is_exact());
+    world.settle();
+    assert!(world.is_exact(), "the reply was requested after the pause");
+    assert_eq!(world.applied, world.whole_epoch());
+}
+
 /// The number of a dropped message of the epoch before, and a restart that no reply shows: the publisher's buffer has one message.
 #[test]
 fn a_number_that_the_publisher_never_reaches_again_is_doubted_until_two_live_messages_follow() {
@@ -1005,6 +1034,7 @@ fn step() -> impl Strategy<Value = Step> {
         2 => any::<u64>().prop_map(Step::Reply),
         2 => Just(Step::PassTime),
         1 => Just(Step::Shed),
+        1 => (0..4_u8).prop_map(Step::Pause),
         1 => Just(Step::Malformed),
     ]
 }

@@ -1,7 +1,7 @@
 //! Simulated engine, network and caller of a stream, with the invariants that hold after every action.
 
 use std::collections::{HashSet, VecDeque};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use flash_indexer_wire::{
     Action, ClearReason, Cursor, Degraded, Pending, Replay, Start, Stream, StreamEvent, StreamLimits, StreamOptions,
@@ -10,6 +10,8 @@ use flash_indexer_wire::{
 
 /// Deadlines after which a repair has been given up: some five requests with their backoffs.
 const DEADLINES_MAX: usize = 100;
+/// Time in which messages that waited in a pause are received.
+const BACKLOG: Duration = Duration::from_secs(20);
 /// Pauses after which a repair that was given up each time has settled.
 const PAUSES_MAX: usize = 3;
 
@@ -51,6 +53,10 @@ pub(crate) struct World {
     pub(crate) is_last_late: bool,
     pub(crate) request: Option<(u32, u64)>,
     pub(crate) requests: usize,
+    /// The last request before a pause, and the time from which on messages show what it dropped, until either has shown it.
+    pub(crate) doubted: Option<(u32, Instant)>,
+    pub(crate) last_attempt: u32,
+    pub(crate) backlog_until: Instant,
     // The index.
     pub(crate) applied: Vec<(u64, u64)>,
     pub(crate) trust: StreamTrust,
@@ -86,6 +92,9 @@ impl World {
             is_last_late: false,
             request: None,
             requests: 0,
+            doubted: None,
+            last_attempt: 0,
+            backlog_until: Instant::now(),
             applied: Vec::new(),
             trust: StreamTrust::Cold,
             pending: Some(Pending::FirstContact),
@@ -106,6 +115,7 @@ impl World {
                 }
                 Action::RequestReplay { attempt, from } => {
                     self.request = Some((attempt, from));
+                    self.last_attempt = attempt;
                     self.requests += 1;
                 }
                 Action::CloseReplay => self.request = None,
@@ -127,6 +137,7 @@ impl World {
         }
         if self.is_exact() {
             assert!(self.request.is_none(), "exact while a request is open");
+            assert!(self.doubted.is_none(), "exact, but messages dropped in a pause are missing");
             let known = (0..self.known_end).map(|sequence| (self.epoch, sequence)).collect::<Vec<_>>();
             assert!(
                 self.applied.starts_with(&known),
@@ -179,6 +190,7 @@ impl World {
             self.last_received = Some(sequence);
             self.received_live.insert((epoch, sequence));
             self.is_last_late = false;
+            self.doubted.take_if(|(_, shown_from)| self.now >= *shown_from);
             self.stream.live(sequence, payload(epoch, sequence), self.now);
             self.run();
         }
@@ -192,6 +204,25 @@ impl World {
             self.stream.tail_lost(Some(sequence), self.now);
             self.run();
         }
+    }
+
+    /// The service stands still, and the engine drops the last messages in flight. Those before them are received later.
+    pub(crate) fn pause(&mut self, dropped: u8) {
+        if !self.connected {
+            return;
+        }
+        let kept = self.in_flight.len().saturating_sub(dropped.into());
+        self.in_flight.truncate(kept);
+        let shown_from = self.now + BACKLOG;
+        self.doubted = Some((self.last_attempt, shown_from));
+        self.backlog_until = shown_from;
+        self.stream.tail_doubted(shown_from, self.now);
+        self.run();
+    }
+
+    /// Lets the time pass in which messages that waited in a pause are received.
+    pub(crate) fn pass_backlog(&mut self) {
+        self.now = self.now.max(self.backlog_until);
     }
 
     /// The service receives a live message a second time: the applied one with this many after it. A message that an
@@ -256,6 +287,7 @@ impl World {
             self.received_live.clear();
             self.is_last_late = false;
             self.is_tail_lost_unseen = false;
+            self.doubted = None;
             self.stream.disconnected();
             self.run();
         }
@@ -284,6 +316,7 @@ impl World {
             // The reply lost its last message and still ends. Unless the service received that message, only the next live
             // message can show the loss.
             self.is_tail_lost_unseen |= is_last_lost && self.known_end < self.published;
+            self.doubted.take_if(|(last, _)| attempt > *last);
             self.stream.replay_ended(attempt, self.now);
             self.run();
         }
