@@ -17,6 +17,17 @@ const PAUSES_MAX: usize = 3;
 
 pub(crate) type Payload = Vec<u8>;
 
+/// A pause of the service, in which the engine dropped messages.
+#[derive(Debug)]
+pub(crate) struct PausedAt {
+    /// The last request before it.
+    last_attempt: u32,
+    /// Messages that are received from this time on show what it dropped.
+    shown_from: Instant,
+    /// Messages published before its end.
+    published: u64,
+}
+
 /// A message's payload: its epoch and its sequence number.
 pub(crate) fn payload(epoch: u64, sequence: u64) -> Payload {
     [epoch.to_le_bytes(), sequence.to_le_bytes()].concat()
@@ -53,8 +64,8 @@ pub(crate) struct World {
     pub(crate) is_last_late: bool,
     pub(crate) request: Option<(u32, u64)>,
     pub(crate) requests: usize,
-    /// The last request before a pause, and the time from which on messages show what it dropped, until either has shown it.
-    pub(crate) doubted: Option<(u32, Instant)>,
+    /// The last pause, until something shows what it dropped.
+    pub(crate) doubted: Option<PausedAt>,
     pub(crate) last_attempt: u32,
     pub(crate) backlog_until: Instant,
     // The index.
@@ -190,7 +201,11 @@ impl World {
             self.last_received = Some(sequence);
             self.received_live.insert((epoch, sequence));
             self.is_last_late = false;
-            self.doubted.take_if(|(_, shown_from)| self.now >= *shown_from);
+            if let Some(paused) = self.doubted.take_if(|paused| self.now >= paused.shown_from) {
+                // Messages that waited for longer than expected show nothing of those behind them.
+                let is_of_backlog = |last: u64| last < paused.published;
+                self.is_tail_lost_unseen |= is_of_backlog(self.in_flight.back().map_or(sequence, |last| last.1));
+            }
             self.stream.live(sequence, payload(epoch, sequence), self.now);
             self.run();
         }
@@ -214,7 +229,7 @@ impl World {
         let kept = self.in_flight.len().saturating_sub(dropped.into());
         self.in_flight.truncate(kept);
         let shown_from = self.now + BACKLOG;
-        self.doubted = Some((self.last_attempt, shown_from));
+        self.doubted = Some(PausedAt { last_attempt: self.last_attempt, shown_from, published: self.published });
         self.backlog_until = shown_from;
         self.stream.tail_doubted(shown_from, self.now);
         self.run();
@@ -316,7 +331,7 @@ impl World {
             // The reply lost its last message and still ends. Unless the service received that message, only the next live
             // message can show the loss.
             self.is_tail_lost_unseen |= is_last_lost && self.known_end < self.published;
-            self.doubted.take_if(|(last, _)| attempt > *last);
+            self.doubted.take_if(|paused| attempt > paused.last_attempt);
             self.stream.replay_ended(attempt, self.now);
             self.run();
         }
