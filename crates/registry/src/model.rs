@@ -8,7 +8,6 @@ mod shared_caches;
 mod variant_matches;
 
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Instant;
 
@@ -36,6 +35,7 @@ use flash_indexer_types::{ClearCause, EventContext, InstanceId, LossReason, Mode
 use flash_indexer_wire::AdapterSalt;
 
 use crate::published_ranks::PublishedRanks;
+use crate::tenant::TenantState;
 
 /// Models by name and tenant.
 pub(crate) type Models = RwLock<BTreeMap<ModelKey, Arc<Model>>>;
@@ -68,10 +68,7 @@ pub(crate) struct Model {
     /// Recent changes, for explanations.
     pub history: History,
     pub seen_variants: SeenVariants,
-    /// Whether the tenant holds as many blocks or bytes as its limit. Further blocks are refused.
-    pub is_tenant_full: AtomicBool,
-    /// Ranks that batches may add before the next comparison with the tenant's limit.
-    pub spare_ranks: AtomicU64,
+    pub tenant: Arc<TenantState>,
     /// Number of the writer that applies the events of each shard's workers.
     pub writers: Vec<usize>,
 }
@@ -142,8 +139,7 @@ impl ModelSink for Model {
             return owner;
         }
         if instance.has_stream(listener) {
-            let spare = &self.spare_ranks;
-            if spare.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| left.checked_sub(1)).is_err() {
+            if !self.tenant.take_rank() {
                 return RankOwner::Refused;
             }
             instance.list(listener, dp_rank);
@@ -173,7 +169,7 @@ impl ModelSink for Model {
     }
 
     fn is_full(&self) -> bool {
-        self.is_tenant_full.load(Ordering::Relaxed)
+        self.tenant.is_full()
     }
 }
 

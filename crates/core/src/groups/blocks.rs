@@ -84,6 +84,11 @@ impl GroupBlocks {
         Self { group, blocks: HashTable::new(), links: Links::default() }
     }
 
+    /// Bytes of the blocks and their links.
+    pub(super) fn bytes(&self) -> usize {
+        self.blocks.capacity() * size_of::<GroupBlock>() + self.links.bytes()
+    }
+
     /// Sets what the group needs. Reports held blocks that need a link from now on and have none.
     pub(super) fn describe(&mut self, group: SecondaryGroup) -> Applied {
         let needed_links = self.group.needs_links();

@@ -415,7 +415,9 @@ impl SharedIndex for GroupedIndex {
 
     /// Memory of the primary group.
     fn memory_bytes(&self) -> Option<usize> {
-        self.plain.memory_bytes()
+        let grouped = self.grouped.read();
+        let of_groups: usize = grouped.values().map(|groups| groups.read().bytes()).sum();
+        self.plain.memory_bytes().map(|bytes| bytes + of_groups)
     }
 
     fn set_memory_max(&self, bytes_max: usize, spare_bytes: usize) {

@@ -30,6 +30,12 @@ impl Links {
         self.held.get(&block).map(|&before| BlockLink { block, before })
     }
 
+    /// Bytes of the links.
+    pub(super) fn bytes(&self) -> usize {
+        let links = [&self.held, &self.released, &self.released_before].map(KeyedMap::capacity).iter().sum::<usize>();
+        links * size_of::<(SequenceHash, Option<SequenceHash>)>()
+    }
+
     /// Number of held blocks with a link.
     pub(super) fn held_count(&self) -> usize {
         self.held.len()

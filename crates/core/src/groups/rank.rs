@@ -10,6 +10,9 @@ use crate::hashing::next_sequence_hash;
 use crate::rank_blocks::{Lookup, Placement, RankBlockLimits, RankWriter, Tiers};
 use crate::{Applied, BlockEvent, LocalHash, PerTier, SequenceHash, Tier};
 
+/// Bytes of a block of the primary group: its entries in the lookup and in the held prefixes.
+const PRIMARY_BLOCK_BYTES: usize = 120;
+
 /// Secondary groups of one rank, and the prefixes of its primary group's sequence hashes.
 #[derive(Debug, Default)]
 pub(super) struct RankGroups {
@@ -78,6 +81,12 @@ impl RankGroups {
     pub(super) fn copies(&self, group: GroupId, block: SequenceHash) -> PerTier<u32> {
         let group = self.secondary.groups.iter().find(|known| known.group.id == group);
         group.and_then(|group| group.copies(block)).copied().unwrap_or_default()
+    }
+
+    /// Bytes that the blocks take, about: those that the primary group holds and those of secondary groups.
+    pub(super) fn bytes(&self) -> usize {
+        let secondary: usize = self.secondary.groups.iter().map(GroupBlocks::bytes).sum();
+        self.lookup.size().blocks * PRIMARY_BLOCK_BYTES + secondary
     }
 
     /// The secondary groups.

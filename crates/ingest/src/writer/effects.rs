@@ -152,10 +152,13 @@ impl Writer {
         context: EventContext,
     ) {
         let rank = WorkerRank { worker: listener.worker, dp_rank };
-        if let RankEvent::Primary(BlockEvent::Stored { blocks, .. }) = event
-            && listener.model.is_full()
-        {
-            let refused = blocks.len() as u64;
+        let stored = match event {
+            RankEvent::Primary(BlockEvent::Stored { blocks, .. }) => blocks.len(),
+            RankEvent::Secondary(GroupChange { event: GroupEvent::Stored { blocks, .. }, .. }) => blocks.len(),
+            _ => 0,
+        };
+        if stored > 0 && listener.model.is_full() {
+            let refused = stored as u64;
             self.metrics.event_applied(event, &Applied { refused, ..Applied::default() });
             self.metrics.limit_reached_by(Limit::TenantHeldBlocks, refused);
             return listener.record_loss(Some(dp_rank), LossReason::TenantHeldBlocks.to_string());

@@ -67,6 +67,7 @@ use crate::model::{Model, Models};
 use crate::prediction_waits::PredictionWaits;
 use crate::shared_store::SharedStore;
 use crate::stream_positions::StreamPositions;
+use crate::tenant::TenantStates;
 use crate::tier_lookups::TierLookups;
 use crate::tokenization::{Tokenization, TokenizationError};
 
@@ -109,6 +110,7 @@ pub struct Indexer {
     rank_maker: Option<PublisherWaker>,
     shared_store: Option<SharedStore>,
     next_id: AtomicU64,
+    tenants: TenantStates,
     next_writer: AtomicUsize,
     /// Shards of each index without a memory limit.
     shards: usize,
@@ -194,6 +196,7 @@ impl Indexer {
             rank_maker,
             shared_store,
             next_id: AtomicU64::new(1),
+            tenants: TenantStates::default(),
             next_writer: AtomicUsize::new(0),
             shards,
         })

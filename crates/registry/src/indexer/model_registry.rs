@@ -1,7 +1,7 @@
 //! Creation and removal of models. A model is created for its first rank and removed with its last one.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 
 use flash_indexer_core::TokenWindows;
 use flash_indexer_core::hashing::BlockSize;
@@ -14,6 +14,7 @@ use parking_lot::RwLock;
 use super::{Indexer, RegistrationError};
 use crate::model::{InstanceTable, Model, ReplaceableIndex};
 use crate::published_ranks::PublishedRanks;
+use crate::tenant::TenantState;
 
 impl Indexer {
     /// The model with this key, or a new one that is not in the registry yet. An existing model of another block size
@@ -61,9 +62,10 @@ impl Indexer {
             history: History::new(self.options.history_blocks_max),
             seen_variants: SeenVariants::default(),
             metrics: Arc::clone(&self.metrics),
-            is_tenant_full: AtomicBool::new(false),
-            // The first registration compares it with the limit.
-            spare_ranks: AtomicU64::new(if self.options.tenant_limits.is_some() { 0 } else { u64::MAX }),
+            tenant: self.tenants.of(&key.tenant_id, || {
+                // The first registration compares the ranks with the limit.
+                TenantState::with_spare_ranks(if self.options.tenant_limits.is_some() { 0 } else { u64::MAX })
+            }),
             writers,
         });
         let index: Arc<dyn MaintainedIndex> = Arc::<Model>::clone(&model);

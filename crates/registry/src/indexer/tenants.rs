@@ -3,7 +3,6 @@
 use std::collections::BTreeMap;
 use std::num::NonZeroU64;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 use flash_indexer_access::LimitExceeded;
 use flash_indexer_core::SharedIndex;
@@ -26,8 +25,7 @@ impl Indexer {
         Err(LimitExceeded::ranks(tenant, max.get()))
     }
 
-    /// Compares the ranks of a tenant with its limit. Batches that name further ranks may add those that are left; if the tenant has
-    /// several models, each of them until the next call.
+    /// Compares the ranks of a tenant with its limit. Batches that name further ranks may add those that are left.
     pub(super) fn share_tenant_ranks(&self, tenant: &str) {
         if let Some(limits) = &self.options.tenant_limits {
             share_ranks(limits.of(tenant).ranks, &self.models_of(None, Some(tenant)));
@@ -51,8 +49,9 @@ impl Indexer {
             };
             let is_full = is_reached(of_tenant.held_blocks, |model| model.size().blocks)
                 || is_reached(of_tenant.index_bytes, |model| model.index().memory_bytes().unwrap_or(0));
-            let were_full = models.iter().filter(|model| model.is_tenant_full.swap(is_full, Ordering::Relaxed));
-            if were_full.count() == 0 && is_full {
+            // The models of a tenant share its state.
+            let was_full = models.first().is_some_and(|model| model.tenant.set_full(is_full));
+            if is_full && !was_full {
                 let (held_blocks, index_bytes) = (of_tenant.held_blocks, of_tenant.index_bytes);
                 warn!(
                     tenant,
@@ -69,5 +68,7 @@ impl Indexer {
 fn share_ranks(max: Option<NonZeroU64>, models: &[Arc<Model>]) {
     let ranks: u64 = models.iter().map(|model| model.rank_count() as u64).sum();
     let spare = max.map_or(u64::MAX, |max| max.get().saturating_sub(ranks));
-    models.iter().for_each(|model| model.spare_ranks.store(spare, Ordering::Relaxed));
+    if let Some(model) = models.first() {
+        model.tenant.set_spare_ranks(spare);
+    }
 }

@@ -93,6 +93,7 @@ mod tests {
     use super::*;
     use crate::model::{Instance, InstanceTable, ReplaceableIndex};
     use crate::published_ranks::PublishedRanks;
+    use crate::tenant::TenantState;
 
     const RANKS: u32 = 500;
 
@@ -152,8 +153,7 @@ mod tests {
             recent_uses: None,
             history: History::new(0),
             seen_variants: SeenVariants::default(),
-            is_tenant_full: Default::default(),
-            spare_ranks: Default::default(),
+            tenant: Arc::new(TenantState::with_spare_ranks(0)),
             metrics,
             writers: vec![0],
         };

@@ -5,14 +5,14 @@ use std::path::PathBuf;
 use flash_indexer_core::DpRank;
 use flash_indexer_server::ServerOptions;
 use flash_indexer_test_support::wait_for;
-use flash_indexer_wire::{Encoding, encode_batch};
+use flash_indexer_wire::{BlockStored, CacheGroup, Encoding, EngineEvent, encode_batch};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 use tonic::Code;
 
 use crate::support::proto::router_service_client::RouterServiceClient;
 use crate::support::proto::{PredictRequest, QueryRequest};
-use crate::support::{Engine, PATIENCE, Service, removed, stored, tokens};
+use crate::support::{Engine, PATIENCE, Service, removed, store, stored, tokens};
 
 /// A service with limits, and their file.
 struct Limited {
@@ -240,6 +240,34 @@ fn blocks_beyond_the_bytes_of_a_tenant_are_refused() {
         other.say(service, number, &[stored(None, &chain)]);
     }
     assert_eq!(service.listener(&json!("two"), 0)["trust"], json!("exact"), "another tenant has no limit");
+}
+
+#[test]
+fn waiting_blocks_and_those_of_secondary_groups_count_in_the_bytes_of_a_tenant() {
+    let thousand = |number: u64| (1 + number * 1_000..1 + (number + 1) * 1_000).collect::<Vec<_>>();
+    let window = CacheGroup { idx: Some(1), kind: Some("sliding_window"), sliding_window: Some(8) };
+    let waiting = |number| EngineEvent::Stored(store(Some(u64::MAX - number), &thousand(number)));
+    let in_group = |number| EngineEvent::Stored(BlockStored { group: window, ..store(None, &thousand(number)) });
+    let kinds: [&dyn Fn(u64) -> EngineEvent<'static>; 2] = [&waiting, &in_group];
+    for kind in kinds {
+        let limited = Limited::start("[tenants.a]\nindex_bytes = 200000\n");
+        let (service, engine) = (&limited.service, limited.engine("one", "a"));
+        engine.say(service, 0, &[stored(None, &[1])]);
+        let mut sequence = 0;
+        wait_for("a refusal", PATIENCE, || {
+            sequence += 1;
+            engine.say(service, sequence, &[kind(sequence)]);
+            (limited.reached("tenant_held_blocks") >= 1.0).then_some(())
+        });
+        let refused = limited.reached("tenant_held_blocks");
+        let further = Engine::registered(service, json!("two"), 0, &json!({ "tenant_id": "a", "model_name": "n" }));
+        further.say(service, 0, &[stored(None, &[1, 2])]);
+        assert_eq!(
+            limited.reached("tenant_held_blocks"),
+            refused + 2.0,
+            "a new model begins with what its tenant has left"
+        );
+    }
 }
 
 #[test]

@@ -262,7 +262,7 @@ impl Writer {
             + self.ranks.bytes()
             + self.rare_bytes
             + self.retention_table.bytes();
-        let tables = tables + self.reclaim_queue.bytes();
+        let tables = tables + self.reclaim_queue.bytes() + self.ranks.waiting_bytes();
         RunMemory {
             runs: self.runs.count(),
             domains: self.domains.count(),

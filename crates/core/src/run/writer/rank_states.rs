@@ -167,6 +167,11 @@ impl Ranks {
         self.states.iter().flatten().map(|state| size_of::<RankState>() + of_runs(state)).sum()
     }
 
+    /// Bytes of waiting blocks.
+    pub(super) fn waiting_bytes(&self) -> usize {
+        self.states.iter().flatten().map(|state| state.waiting.bytes()).sum()
+    }
+
     /// Frees the memory in pieces and yields the steps of each.
     pub(super) fn into_pieces(self) -> impl Iterator<Item = usize> {
         self.states.into_iter().flatten().flat_map(|state| {

@@ -29,6 +29,12 @@ impl Waiting {
         self.blocks.len()
     }
 
+    /// Bytes of the tables. Constant time.
+    pub(super) fn bytes(&self) -> usize {
+        self.blocks.capacity() * size_of::<(SequenceHash, WaitingBlock)>()
+            + self.by_parent.capacity() * size_of::<(SequenceHash, SequenceHash)>()
+    }
+
     pub(super) fn contains(&self, sequence: SequenceHash) -> bool {
         self.blocks.contains_key(&sequence)
     }
