@@ -1,12 +1,14 @@
 //! A configuration file that is read again when it changes.
 
 use std::error::Error;
-use std::fs::File;
+use std::fs::{File, OpenOptions};
 use std::io::{self, Read};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use arc_swap::{ArcSwap, Guard};
+use rustix::fs::OFlags;
 
 /// Largest file, in bytes.
 const FILE_BYTES_MAX: u64 = 4 << 20;
@@ -95,7 +97,87 @@ fn read<T: FileContent>(path: &Path) -> Result<T, LoadError> {
 
 fn read_text(path: &Path, remedy: &'static str) -> Result<String, LoadCause> {
     let mut text = String::new();
-    let read = File::open(path).and_then(|file| file.take(FILE_BYTES_MAX + 1).read_to_string(&mut text));
+    let read = open_regular(path).and_then(|file| file.take(FILE_BYTES_MAX + 1).read_to_string(&mut text));
     read.map_err(|error| LoadCause::Read { error, remedy })?;
     if text.len() as u64 > FILE_BYTES_MAX { Err(LoadCause::TooLarge) } else { Ok(text) }
+}
+
+/// Opens a regular file, or the regular file that a symlink leads to: Kubernetes mounts keys as symlinks.
+fn open_regular(path: &Path) -> io::Result<File> {
+    // Opening a FIFO would otherwise wait for a writer, and no later version of the file would be read.
+    let file = OpenOptions::new().read(true).custom_flags(OFlags::NONBLOCK.bits().cast_signed()).open(path)?;
+    match file.metadata()?.is_file() {
+        true => Ok(file),
+        false => Err(io::Error::new(io::ErrorKind::InvalidInput, "it is not a regular file")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::convert::Infallible;
+    use std::fs;
+    use std::os::unix::fs::symlink;
+    use std::sync::mpsc;
+    use std::time::Duration;
+
+    use rustix::fs::{CWD, Mode, mkfifoat};
+
+    use super::*;
+
+    #[derive(Debug, PartialEq)]
+    struct Text(String);
+
+    impl FileContent for Text {
+        const NAME: &'static str = "text";
+        const REMEDY: &'static str = "write it";
+        type Error = Infallible;
+
+        fn parse(text: &str) -> Result<Self, Infallible> {
+            Ok(Self(text.to_owned()))
+        }
+    }
+
+    /// Reads a file again on another thread, so that a read that blocks fails the test.
+    fn refresh(file: &Arc<ConfigFile<Text>>) -> Result<bool, LoadError> {
+        let (sender, receiver) = mpsc::channel();
+        let file = Arc::clone(file);
+        std::thread::spawn(move || sender.send(file.refresh()));
+        receiver.recv_timeout(Duration::from_secs(10)).expect("reading the file does not block")
+    }
+
+    #[test]
+    fn a_fifo_or_a_device_in_the_place_of_a_file_is_an_error_until_a_file_is_back() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("tokens");
+        fs::write(&path, "one").expect("written");
+        let file = Arc::new(ConfigFile::<Text>::load(&path).expect("a file"));
+        let fifo = |path: &Path| mkfifoat(CWD, path, Mode::RUSR | Mode::WUSR).map_err(io::Error::from);
+        let device = |path: &Path| symlink("/dev/zero", path);
+        let directory = |path: &Path| fs::create_dir(path);
+        for (at, place) in [&fifo as &dyn Fn(&Path) -> io::Result<()>, &device, &directory].into_iter().enumerate() {
+            fs::remove_file(&path).expect("removed");
+            place(&path).expect("a special file");
+            let error = refresh(&file).expect_err("no regular file").to_string();
+            assert_eq!(
+                error,
+                format!("failed to load the text {}: it is not a regular file; write it", path.display())
+            );
+            let kept = file.content().0.clone();
+            fs::write(folder.path().join("next"), format!("{kept}, {at}")).expect("written");
+            if path.is_dir() {
+                fs::remove_dir(&path).expect("removed");
+            }
+            fs::rename(folder.path().join("next"), &path).expect("renamed");
+            assert!(refresh(&file).expect("a file"), "the file is read again");
+            assert_eq!(file.content().0, format!("{kept}, {at}"));
+        }
+    }
+
+    #[test]
+    fn a_symlink_to_a_file_is_read() {
+        let folder = tempfile::tempdir().expect("a folder");
+        fs::write(folder.path().join("target"), "one").expect("written");
+        symlink("target", folder.path().join("link")).expect("a symlink");
+        assert_eq!(ConfigFile::<Text>::load(&folder.path().join("link")).expect("a file").content().0, "one");
+    }
 }

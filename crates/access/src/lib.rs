@@ -25,6 +25,7 @@
 //! | `limits.rs` | limits of tenants, and the format of their file |
 //! | `rates.rs` | what tenants have recently used of their rates |
 //! | `config_file.rs` | a file on disk, read again when it changes |
+//! | `toml_error.rs` | errors of TOML files, without text of the file |
 //! | `new_token.rs` | new tokens and their entries |
 
 mod config_file;
@@ -35,6 +36,7 @@ mod limits;
 mod new_token;
 mod rates;
 mod tokens;
+mod toml_error;
 mod verifier;
 
 pub use config_file::{ConfigFile, FileContent, LoadError};
@@ -48,4 +50,5 @@ pub use limits::{LimitExceeded, Limits, LimitsError, LimitsFile, TENANTS_MAX, Te
 pub use new_token::NewToken;
 pub use rates::TenantRates;
 pub use tokens::{TOKEN_BYTES_MAX, TOKENS_MAX, TokenFile, Tokens, TokensError};
+pub use toml_error::TomlError;
 pub use verifier::BearerVerifier;

@@ -9,6 +9,7 @@ use serde::de::Error as _;
 use serde::{Deserialize, Deserializer};
 
 use crate::config_file::{ConfigFile, FileContent};
+use crate::toml_error::TomlError;
 
 /// Limit of the tenants in a file.
 pub const TENANTS_MAX: usize = 4_096;
@@ -122,7 +123,7 @@ impl LimitExceeded {
 #[allow(missing_docs, reason = "the messages say it")]
 pub enum LimitsError {
     #[error("invalid file: {0}; docs/operations.md describes its format")]
-    Format(#[from] toml::de::Error),
+    Format(#[from] TomlError),
     #[error("the file has {count} tenants; at most {TENANTS_MAX} are allowed: limit the others by [default]")]
     TooMany { count: usize },
     #[error("[tenants.{name:?}]: {source}")]
@@ -135,7 +136,7 @@ impl FileContent for Limits {
     type Error = LimitsError;
 
     fn parse(text: &str) -> Result<Self, LimitsError> {
-        let limits: Self = toml::from_str(text)?;
+        let limits: Self = toml::from_str(text).map_err(|error| TomlError::of(text, &error))?;
         if limits.tenants.len() > TENANTS_MAX {
             return Err(LimitsError::TooMany { count: limits.tenants.len() });
         }
@@ -187,20 +188,21 @@ mod tests {
     }
 
     #[test]
-    fn an_error_names_the_line() {
+    fn an_error_names_the_line_and_the_cause_without_text_of_the_file() {
         for (text, parts) in [
-            ("[default]\nranks = 4\nrank = 5\n", ["line 3", "rank"]),
-            ("[default]\nqueries_per_second = 0\n", ["line 2", "at least 1"]),
-            ("[default]\nranks = -1\n", ["line 2", "-1"]),
-            ("[tenants.a]\nranks = \"many\"\n", ["line 2", "many"]),
-            ("\n[tenant.a]\nranks = 1\n", ["line 2", "tenant"]),
-            ("[tenants.a]\n[tenants.a]\n", ["line 2", "duplicate key"]),
-            ("[default\n", ["line 1", "invalid table header"]),
+            ("[default]\nranks = 4\nSECRET = 5\n", ["line 3: unknown field", "`ranks`"]),
+            ("[default]\nqueries_per_second = 0 # SECRET\n", ["line 2: ", "at least 1"]),
+            ("[default]\nranks = -1 # SECRET\n", ["line 2: ", "at least 1"]),
+            ("[tenants.a]\nranks = \"SECRET\"\n", ["line 2: ", "at least 1"]),
+            ("\n[SECRET.a]\nranks = 1\n", ["line 2: unknown field", "`default` or `tenants`"]),
+            ("[tenants.SECRET]\n[tenants.SECRET]\n", ["line 2: ", "duplicate key"]),
+            ("[SECRET\n", ["line 1: ", "invalid table header"]),
         ] {
             let error = Limits::parse(text).expect_err(text).to_string();
             for part in parts {
                 assert!(error.contains(part), "{text}: {part} is missing: {error}");
             }
+            assert!(!error.contains("SECRET"), "{text}: {error}");
         }
         let long = format!("[tenants.{}]\nranks = 1\n", "a".repeat(10_000));
         assert!(matches!(Limits::parse(&long), Err(LimitsError::Tenant { .. })));

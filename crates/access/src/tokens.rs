@@ -10,6 +10,7 @@ use subtle::{ConditionallySelectable, ConstantTimeEq};
 
 use crate::config_file::{ConfigFile, FileContent};
 use crate::grant::{Denied, Grant, GrantOrigin, Scope};
+use crate::toml_error::TomlError;
 
 /// Limit of the tokens in a file.
 pub const TOKENS_MAX: usize = 1_024;
@@ -47,8 +48,8 @@ struct Entry {
 #[derive(Debug, thiserror::Error)]
 #[allow(missing_docs, reason = "the messages say it")]
 pub enum TokensError {
-    #[error("invalid file: line {line}: {cause}; docs/operations.md describes its format")]
-    Format { line: usize, cause: String },
+    #[error("invalid file: {0}; docs/operations.md describes its format")]
+    Format(#[from] TomlError),
     #[error("the file has {count} tokens; at most {TOKENS_MAX} are allowed: remove unused ones")]
     TooMany { count: usize },
     #[error("the file has no token: add one with `flash-indexer token`")]
@@ -77,7 +78,7 @@ impl FileContent for Tokens {
     type Error = TokensError;
 
     fn parse(text: &str) -> Result<Self, TokensError> {
-        let File { token: listed } = toml::from_str(text).map_err(|error| unparsed(text, &error))?;
+        let File { token: listed } = toml::from_str(text).map_err(|error| TomlError::of(text, &error))?;
         match listed.len() {
             0 => return Err(TokensError::Empty),
             count if count > TOKENS_MAX => return Err(TokensError::TooMany { count }),
@@ -169,17 +170,6 @@ impl Entry {
         }
         Ok((digest, Grant { name, scopes, tenants, origin: GrantOrigin::TokenFile }))
     }
-}
-
-/// The error for a file that is not in the format. It shows no text of the file, which may have a token in the wrong place.
-fn unparsed(text: &str, error: &toml::de::Error) -> TokensError {
-    let at = error.span().map_or(0, |span| span.start);
-    let line = 1 + text.bytes().take(at).filter(|&byte| byte == b'\n').count();
-    let cause = match error.message().lines().next().unwrap_or_default() {
-        cause if cause.starts_with("invalid type") => "a value is of the wrong type",
-        cause => cause,
-    };
-    TokensError::Format { line, cause: cause.to_owned() }
 }
 
 pub(crate) fn digest_of(token: &str) -> TokenDigest {

@@ -1,5 +1,6 @@
 //! A client of the service's HTTP API.
 
+use std::borrow::Cow;
 use std::collections::BTreeSet;
 use std::io::{ErrorKind, Read};
 use std::path::PathBuf;
@@ -19,6 +20,8 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 use ureq::Body;
 use ureq::http::{Response, StatusCode, Uri};
+
+use crate::masking::masked_url;
 
 /// Longest wait for a connection.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
@@ -43,13 +46,18 @@ pub(crate) struct ServiceUrl {
     service_url: Option<String>,
 
     /// URL of the service.
-    #[arg(long, env = "FLASH_INDEXER_URL", default_value = "http://127.0.0.1:8090")]
+    #[arg(long, env = "FLASH_INDEXER_URL", default_value = "http://127.0.0.1:8090", hide_env_values = true)]
     url: String,
 }
 
 impl ServiceUrl {
     pub(crate) fn as_str(&self) -> &str {
         self.service_url.as_deref().unwrap_or(&self.url)
+    }
+
+    /// The URL for output.
+    pub(crate) fn masked(&self) -> Cow<'_, str> {
+        masked_url(self.as_str())
     }
 }
 
@@ -182,7 +190,7 @@ impl IndexerClient {
         let named = |worker: &Worker| format!("{:?} of tenant {:?}", worker.model_name, worker.tenant_id);
         let registered: Vec<String> = workers.iter().map(named).collect::<BTreeSet<_>>().into_iter().collect();
         let registered = if registered.is_empty() { "none".to_owned() } else { registered.join(", ") };
-        bail!("no instance of {selected} is registered with {}; its models: {registered}", self.url)
+        bail!("no instance of {selected} is registered with {}; its models: {registered}", self.masked())
     }
 
     /// Checks that the service runs.
@@ -265,17 +273,27 @@ impl IndexerClient {
     fn read<T: DeserializeOwned>(&self, response: Result<Response<Body>, ureq::Error>) -> Result<T> {
         let mut response = self.check_status(response)?;
         let body = response.body_mut().with_config().limit(RESPONSE_BYTES_MAX).read_to_vec()?;
-        serde_json::from_slice(&body)
-            .with_context(|| format!("failed to parse the response of {}; give the URL of {}", self.url, self.server))
+        serde_json::from_slice(&body).with_context(|| {
+            format!("failed to parse the response of {}; give the URL of {}", self.masked(), self.server)
+        })
+    }
+
+    /// The URL for errors.
+    fn masked(&self) -> Cow<'_, str> {
+        masked_url(&self.url)
     }
 
     /// The response, if its status is a success.
     fn check_status(&self, response: Result<Response<Body>, ureq::Error>) -> Result<Response<Body>> {
         let mut response =
             response.map_err(|error| match self.url.parse::<Uri>().is_ok_and(|url| is_of_http(&url)) {
-                true => connection_error(&self.url, self.server, error),
-                false => anyhow!(error)
-                    .context(format!("invalid URL {:?}; expected one such as http://127.0.0.1:8090", self.url)),
+                true => connection_error(&self.masked(), self.server, error),
+                false => {
+                    let invalid =
+                        format!("invalid URL {:?}; expected one such as http://127.0.0.1:8090", self.masked());
+                    // The cause may repeat the URL.
+                    if self.masked() == self.url { anyhow!(error).context(invalid) } else { anyhow!(invalid) }
+                }
             })?;
         let status = response.status();
         if status.is_success() {
@@ -284,7 +302,7 @@ impl IndexerClient {
         if status.is_redirection() {
             bail!(
                 "{} answered {status}, a redirect, which is not followed; give the URL that it redirects to",
-                self.url
+                self.masked()
             );
         }
         let body = response.body_mut().with_config().limit(RESPONSE_BYTES_MAX).read_to_vec()?;
@@ -297,7 +315,7 @@ impl IndexerClient {
                 Err(anyhow!("{error}; this command takes the token from {TOKEN_VARIABLE}"))
             }
             Some(error) => Err(anyhow!("{error}")),
-            None => bail!("{} answered {status}; check that {} runs there", self.url, self.server),
+            None => bail!("{} answered {status}; check that {} runs there", self.masked(), self.server),
         }
     }
 }
@@ -310,7 +328,7 @@ fn without_slash(url: &str) -> String {
     url.trim_end_matches('/').to_owned()
 }
 
-/// The error for a service that does not respond, with its fix.
+/// The error for a service that does not respond, with its fix. The URL is masked.
 fn connection_error(url: &str, server: &str, error: ureq::Error) -> anyhow::Error {
     let is_refused = match &error {
         ureq::Error::Io(error) => error.kind() == ErrorKind::ConnectionRefused,

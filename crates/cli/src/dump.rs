@@ -52,7 +52,7 @@ pub(crate) fn run(arguments: &DumpArguments) -> Result<()> {
     client.check_selection(model_name, tenant_id)?;
     let dump = client.dump(model_name, tenant_id, encoding)?;
     if compressed && !dump.is_compressed {
-        bail!("{} sends uncompressed dumps only; choose a file name without .zst", arguments.service.as_str());
+        bail!("{} sends uncompressed dumps only; choose a file name without .zst", arguments.service.masked());
     }
     if to_stdout {
         return copy(dump.bytes, io::stdout().lock()).or_else(|error| match error.downcast_ref::<io::Error>() {

@@ -51,20 +51,26 @@ impl FromStr for StoreUrl {
 
     fn from_str(text: &str) -> Result<Self, StoreUrlError> {
         let bad = |what: String| Err(StoreUrlError { what });
-        // Errors do not repeat the text: it may contain a password.
+        // Errors repeat the names of hosts, and no other text: a password may be at any place.
         let Some((scheme, rest)) = text.split_once("://") else { return bad("the address has no scheme".to_owned()) };
         let (kind, form) = scheme.split_once('+').map_or((scheme, None), |(kind, form)| (kind, Some(form)));
         let is_encrypted = match kind {
             "redis" | "valkey" => false,
             "rediss" | "valkeys" => true,
-            _ => return bad(format!("unknown scheme {scheme:?}")),
+            _ => return bad("unknown scheme".to_owned()),
         };
         let (authority, path) = rest.split_once('/').unwrap_or((rest, ""));
+        if path.contains('@') {
+            return bad("a / precedes the last @; write / in a user or a password as %2F".to_owned());
+        }
         let (credentials, hosts) = authority.rsplit_once('@').map_or((None, authority), |(who, at)| (Some(who), at));
         let (user, password) = match credentials.map(|who| who.split_once(':').unwrap_or((who, ""))) {
             None => (None, None),
             Some((user, password)) => (decoded(user)?, decoded(password)?),
         };
+        if [hosts, path].iter().any(|part| part.contains(['?', '#'])) {
+            return bad("the address has parameters, which are not supported".to_owned());
+        }
         let mut path = path.split('/').filter(|part| !part.is_empty());
         let topology = match form {
             None => Topology::Single,
@@ -73,18 +79,14 @@ impl FromStr for StoreUrl {
                 Some(master) => Topology::Sentinel { master: master.to_owned() },
                 None => return bad("the master's name is missing after the sentinels".to_owned()),
             },
-            Some(other) => return bad(format!("unknown topology {other:?}, neither cluster nor sentinel")),
+            Some(_) => return bad("unknown topology, neither cluster nor sentinel".to_owned()),
         };
         let database = match path.next() {
             None => 0,
             Some(_) if topology == Topology::Cluster => return bad("a cluster has no databases".to_owned()),
             Some(number) => match number.parse() {
                 Ok(number) => number,
-                // It may be a part of a password.
-                Err(_) => {
-                    let why = "what follows the hosts is not a number, the database; write / in a password as %2F";
-                    return bad(why.to_owned());
-                }
+                Err(_) => return bad("what follows the hosts is not a number, the database".to_owned()),
             },
         };
         let port = if matches!(topology, Topology::Sentinel { .. }) { SENTINEL_PORT } else { REDIS_PORT };
@@ -104,8 +106,9 @@ fn node(text: &str, default_port: u16) -> Result<(String, u16), StoreUrlError> {
     };
     let port = port.map_or(Some(default_port), |port| port.parse().ok().filter(|&port| port > 0));
     match port {
-        Some(port) if !host.is_empty() => Ok((host.to_owned(), port)),
-        _ => Err(StoreUrlError { what: format!("{text:?} is not a host with a port") }),
+        _ if host.is_empty() => Err(StoreUrlError { what: "a host has no name".to_owned() }),
+        Some(port) => Ok((host.to_owned(), port)),
+        None => Err(StoreUrlError { what: format!("the port of host {host:?} is not a number from 1 to 65535") }),
     }
 }
 
@@ -188,17 +191,27 @@ mod tests {
     fn errors_name_the_mistake_and_not_the_password() {
         for (text, why) in [
             ("cache:6379", "no scheme"),
-            ("http://secret@cache", "unknown scheme \"http\""),
-            ("redis+ring://a", "neither cluster nor sentinel"),
+            ("http://secret@cache", "unknown scheme"),
+            ("user:secret://x@cache", "unknown scheme"),
+            ("user:secret@cache:1", "no scheme"),
+            ("redis:/user:secret@cache", "no scheme"),
+            ("redis+cluster//user:secret@cache", "no scheme"),
+            ("redis+secret://a", "neither cluster nor sentinel"),
             ("redis+sentinel://a:1", "the master's name is missing"),
             ("redis://a,b", "several hosts"),
-            ("redis://a:x", "not a host with a port"),
-            ("redis://", "not a host with a port"),
+            ("redis://a:x", "the port of host \"a\" is not a number"),
+            ("redis://user:secret", "the port of host \"user\" is not a number"),
+            ("redis://:secret", "a host has no name"),
+            ("redis://", "a host has no name"),
+            ("redis://a?password=secret", "has parameters"),
+            ("redis://a/?password=secret", "has parameters"),
+            ("redis+sentinel://a/main?password=secret", "has parameters"),
+            ("redis+sentinel://user:12/secret@a/main", "%2F"),
             ("redis://:secret%4@a", "hexadecimal"),
             ("redis+cluster://a/1", "no databases"),
             ("redis://a/one", "not a number"),
-            ("redis://user:pass/secret@a", "not a number"),
-            ("redis://user/secret@a", "not a number"),
+            ("redis://user:pass/secret@a", "%2F"),
+            ("redis://user/secret@a", "%2F"),
         ] {
             let error = text.parse::<StoreUrl>().expect_err(text).to_string();
             assert!(error.contains(why), "{text}: {error}");

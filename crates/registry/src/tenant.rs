@@ -83,7 +83,7 @@ mod tests {
             [true, true, false, false]
         );
         drop((first, second));
-        assert!(!of("a").is_full(), "a tenant without models begins anew");
+        assert!(!of("a").is_full(), "nothing is kept of a tenant without models");
         assert_eq!(states.0.lock().len(), 2);
     }
 }

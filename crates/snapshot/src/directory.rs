@@ -1,15 +1,20 @@
 //! Snapshots on disk: complete dumps in a directory, of which the newest are kept.
 
-use std::fs::{self, File, TryLockError};
+use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use tracing::warn;
 use zstd::stream::write::Encoder;
 
-use crate::{DumpEntry, DumpError, DumpSink, DumpSummary, RankName, RankRecord, Rejection, read_dump};
+use crate::known_snapshots::KnownSnapshots;
+use crate::{DumpEntry, DumpError, DumpSink, DumpSummary, RankName, RankRecord, Rejection, read_dump, regular_file};
 
 /// Snapshots that are kept: if the newest is damaged, the one before it is loaded.
 const KEPT: usize = 3;
+/// Highest number of a snapshot. A file with a higher one is no snapshot, so that each snapshot has room for its successors.
+const NUMBER_MAX: u64 = u64::MAX / 2;
 const PREFIX: &str = "snapshot-";
 const SUFFIX: &str = ".ndjson.zst";
 /// Name of a snapshot that is being written.
@@ -22,9 +27,12 @@ const ZSTD_LEVEL: i32 = 1;
 ///
 /// A snapshot is a dump in the form of lines, compressed with zstd and its checksum. It is written under another name, synced
 /// and renamed, so a file with the name of a snapshot was complete once.
+///
+/// Only regular files are opened. Anything else that has the name of a snapshot is skipped and logged once, and stays.
 #[derive(Debug)]
 pub struct SnapshotDirectory {
     path: PathBuf,
+    known: Arc<Mutex<KnownSnapshots>>,
     /// Locked until the directory is dropped.
     _lock: File,
 }
@@ -42,6 +50,12 @@ pub enum DirectoryError {
         /// The cause.
         source: io::Error,
     },
+    /// The lock is a FIFO, a symlink, a directory or the like.
+    #[error("failed to lock the state directory: {path} is not a regular file; remove it")]
+    NotRegular {
+        /// The lock.
+        path: String,
+    },
     /// Another process uses the directory.
     #[error(
         "failed to lock the state directory {path}: another process uses it; give each replica a directory of its own"
@@ -53,11 +67,20 @@ pub enum DirectoryError {
 }
 
 /// A snapshot on disk.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Debug, Clone)]
 pub struct StoredSnapshot {
     number: u64,
     /// Its file.
     pub path: PathBuf,
+    known: Arc<Mutex<KnownSnapshots>>,
+}
+
+/// Content of the directory.
+struct Listing {
+    /// Newest first.
+    snapshots: Vec<StoredSnapshot>,
+    /// Number above those of all snapshots, and of other things with the name of one.
+    next: u64,
 }
 
 impl SnapshotDirectory {
@@ -65,13 +88,21 @@ impl SnapshotDirectory {
     ///
     /// # Errors
     ///
-    /// Fails if the directory is not writable, or another process uses it.
+    /// Fails if the directory is not writable, another process uses it, or its lock is not a regular file.
     pub fn open(path: &Path) -> Result<Self, DirectoryError> {
         let failed = |source| DirectoryError::Open { path: path.display().to_string(), source };
         fs::create_dir_all(path).map_err(failed)?;
-        let lock = File::create(path.join(LOCK)).map_err(failed)?;
+        let lock_path = path.join(LOCK);
+        let mut options = OpenOptions::new();
+        options.write(true).create(true).truncate(false);
+        let lock = regular_file::open(&lock_path, &mut options).map_err(|source| {
+            match regular_file::is_other(&lock_path) {
+                true => DirectoryError::NotRegular { path: lock_path.display().to_string() },
+                false => failed(source),
+            }
+        })?;
         match lock.try_lock() {
-            Ok(()) => Ok(Self { path: path.to_owned(), _lock: lock }),
+            Ok(()) => Ok(Self { path: path.to_owned(), known: Arc::default(), _lock: lock }),
             Err(TryLockError::WouldBlock) => Err(DirectoryError::InUse { path: path.display().to_string() }),
             Err(TryLockError::Error(source)) => Err(failed(source)),
         }
@@ -83,46 +114,102 @@ impl SnapshotDirectory {
     ///
     /// Returns the error of the operating system.
     pub fn snapshots(&self) -> io::Result<Vec<StoredSnapshot>> {
-        let mut found = Vec::new();
+        Ok(self.list()?.snapshots)
+    }
+
+    fn list(&self) -> io::Result<Listing> {
+        let (mut snapshots, mut next) = (Vec::new(), 0);
         for entry in fs::read_dir(&self.path)? {
             let entry = entry?;
-            // A pipe would not be read to its end.
-            if !entry.file_type()?.is_file() {
-                continue;
-            }
             let path = entry.path();
             let name = path.file_name().and_then(|name| name.to_str());
-            let number = name.and_then(|name| name.strip_prefix(PREFIX)?.strip_suffix(SUFFIX)?.parse().ok());
-            // The next one needs a number as well.
-            found.extend(number.filter(|&number| number < u64::MAX).map(|number| StoredSnapshot { number, path }));
+            let Some(digits) = name.and_then(|name| name.strip_prefix(PREFIX)?.strip_suffix(SUFFIX)) else { continue };
+            let Some(number) = digits.parse().ok().filter(|&number| number <= NUMBER_MAX) else {
+                if lock(&self.known).is_first_log(&path) {
+                    warn!(
+                        path = %path.display(), number_max = NUMBER_MAX,
+                        "skipped a file of the state directory: its name has no valid number; rename or remove it"
+                    );
+                }
+                continue;
+            };
+            next = next.max(number + 1);
+            if entry.file_type()?.is_file() {
+                snapshots.push(StoredSnapshot { number, path, known: Arc::clone(&self.known) });
+            } else if lock(&self.known).is_first_log(&path) {
+                warn!(
+                    path = %path.display(),
+                    "skipped a snapshot: it is not a regular file; replace it with the snapshot itself, or remove it"
+                );
+            }
         }
-        found.sort_unstable_by(|a, b| b.cmp(a));
-        Ok(found)
+        snapshots.sort_unstable_by(|a, b| (b.number, &b.path).cmp(&(a.number, &a.path)));
+        Ok(Listing { snapshots, next })
     }
 
     /// Writes a snapshot, whose content `write` writes, and removes the oldest ones. If it fails, the former snapshots stay.
     /// Returns the snapshot and its bytes.
     ///
+    /// A snapshot stays, too, and does not count as one of those that are kept, if this process cannot read it, or a newer program
+    /// wrote it.
+    ///
     /// # Errors
     ///
     /// Returns the error of the operating system or of `write`.
     pub fn write(&self, write: impl FnOnce(&mut dyn Write) -> io::Result<()>) -> io::Result<(StoredSnapshot, u64)> {
-        let before = self.snapshots()?;
         let unfinished = self.path.join(UNFINISHED);
         let bytes = write_compressed(&unfinished, write).inspect_err(|_| {
             // The next snapshot replaces it; without it the disk has room again.
             let _ = fs::remove_file(&unfinished);
         })?;
-        let number = before.first().map_or(0, |newest| newest.number + 1);
+        // Listed after the content is written, which can take minutes: renaming must not replace a file that came meanwhile.
+        let Listing { snapshots: before, next: number } = self.list()?;
+        if number > NUMBER_MAX {
+            let cause = format!("failed to number a snapshot: {NUMBER_MAX} is taken; rename or remove the file");
+            return Err(io::Error::other(cause));
+        }
         let path = self.path.join(format!("{PREFIX}{number:020}{SUFFIX}"));
         fs::rename(&unfinished, &path)?;
         // The name is on disk once the directory is.
         File::open(&self.path)?.sync_all()?;
-        for old in before.iter().skip(KEPT - 1) {
-            fs::remove_file(&old.path)?;
-        }
-        Ok((StoredSnapshot { number, path }, bytes))
+        self.remove_oldest(&before)?;
+        lock(&self.known).wrote(&path);
+        Ok((StoredSnapshot { number, path, known: Arc::clone(&self.known) }, bytes))
     }
+
+    /// Removes the oldest snapshots, so that with a new one [`KEPT`] stay. Returns the first error after trying each.
+    fn remove_oldest(&self, before: &[StoredSnapshot]) -> io::Result<()> {
+        let mut known = lock(&self.known);
+        known.retain(before.iter().map(|snapshot| snapshot.path.as_path()));
+        let (mut kept, mut result) = (1, Ok(()));
+        for StoredSnapshot { path, .. } in before {
+            if let Some(reason) = known.reason_to_keep(path) {
+                if known.is_first_log(path) {
+                    warn!(
+                        path = %path.display(), reason,
+                        "keeping a snapshot that this service cannot read, besides the newest {KEPT}; make it readable, use the \
+                         version that wrote it, or remove it"
+                    );
+                }
+            } else if kept < KEPT {
+                kept += 1;
+            } else if let Err(error) = fs::remove_file(path)
+                && error.kind() != io::ErrorKind::NotFound
+            {
+                result = result.and(Err(with_path("remove", path, &error)));
+            }
+        }
+        result
+    }
+}
+
+fn lock(known: &Mutex<KnownSnapshots>) -> MutexGuard<'_, KnownSnapshots> {
+    // A panic leaves no part of an update.
+    known.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn with_path(verb: &str, path: &Path, error: &io::Error) -> io::Error {
+    io::Error::new(error.kind(), format!("failed to {verb} {}: {error}; remove it", path.display()))
 }
 
 impl StoredSnapshot {
@@ -142,19 +229,39 @@ impl StoredSnapshot {
                 Ok(())
             }
         }
-        read_dump(File::open(&self.path).map_err(DumpError::Read)?, &mut Ignored)
+        let file = regular_file::open(&self.path, OpenOptions::new().read(true)).map_err(DumpError::Open);
+        let checked = file.and_then(|file| read_dump(file, &mut Ignored));
+        lock(&self.known).checked(&self.path, &checked);
+        checked
     }
 }
 
 /// Writes a compressed file, and returns once it is on disk. Returns its bytes.
 fn write_compressed(path: &Path, write: impl FnOnce(&mut dyn Write) -> io::Result<()>) -> io::Result<u64> {
-    let mut encoder = Encoder::new(BufWriter::new(File::create(path)?), ZSTD_LEVEL)?;
+    let mut encoder = Encoder::new(BufWriter::new(create_new(path)?), ZSTD_LEVEL)?;
     encoder.include_checksum(true)?;
     write(&mut encoder)?;
     let file = encoder.finish()?.into_inner().map_err(io::IntoInnerError::into_error)?;
     file.sync_all()?;
     Ok(file.metadata()?.len())
 }
+
+/// Creates a file in the place of a leftover. A leftover is never opened: a symlink leads to a file of another owner, and a
+/// FIFO blocks.
+fn create_new(path: &Path) -> io::Result<File> {
+    let is_other = regular_file::is_other(path);
+    match fs::remove_file(path) {
+        Ok(()) if is_other => {
+            warn!(path = %path.display(), "removed a leftover of an unfinished snapshot that was not a regular file");
+        }
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(with_path("replace", path, &error)),
+        _ => {}
+    }
+    OpenOptions::new().write(true).create_new(true).open(path)
+}
+
+#[cfg(test)]
+mod other_files_tests;
 
 #[cfg(test)]
 mod tests {

@@ -8,6 +8,9 @@ use super::tally::Tally;
 /// Failure to read a dump. Entries that the sink received before are incomplete and must be discarded.
 #[derive(Debug, thiserror::Error)]
 pub enum DumpError {
+    /// A file cannot be opened.
+    #[error("failed to open the file: {0}; let the user of the service read it, or remove it")]
+    Open(io::Error),
     /// Reading the input failed.
     #[error("failed to read the dump: {0}; get it again")]
     Read(io::Error),

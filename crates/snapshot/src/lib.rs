@@ -60,6 +60,8 @@
 //! | `rank_dump.rs` | state of one rank, as the index exports it ([`RankDump`]) |
 //! | `tally.rs` | count and digest of blocks ([`Tally`]) |
 //! | `directory.rs` | snapshots on disk ([`SnapshotDirectory`]) |
+//! | `known_snapshots.rs` | snapshots that this process may remove |
+//! | `regular_file.rs` | opening of regular files only |
 
 mod contents;
 mod directory;
@@ -67,10 +69,12 @@ mod entry;
 mod error;
 mod event;
 mod groups;
+mod known_snapshots;
 mod object;
 mod rank_dump;
 mod read;
 mod record;
+mod regular_file;
 mod tally;
 mod totals;
 mod write;

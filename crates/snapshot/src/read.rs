@@ -22,13 +22,39 @@ use super::{LINE_BYTES_MAX, LINES_START, VERSION, object};
 ///
 /// Fails if the dump is incomplete or damaged, or if the sink rejects it.
 pub fn read_dump(input: impl Read, sink: &mut impl DumpSink) -> Result<DumpSummary, DumpError> {
+    let (start, input) = peek(decompressed(input)?)?;
+    let input = BufReader::with_capacity(READ_BYTES, input);
+    match start == LINES_START {
+        true => Lines::new(input).read(sink),
+        false => object::read(input, sink),
+    }
+}
+
+/// Returns the version in the first line of a dump in the form of lines, compressed or not. Costs reading this line.
+///
+/// # Errors
+///
+/// Fails if the input cannot be read, or does not begin as such a dump.
+pub(crate) fn read_version(input: impl Read) -> Result<u32, DumpError> {
+    let (start, input) = peek(decompressed(input)?)?;
+    if start != LINES_START {
+        let cause = "it does not begin as a dump of a known version".to_owned();
+        return Err(DumpError::Damaged { position: "its start".to_owned(), cause });
+    }
+    let mut lines = Lines::new(BufReader::new(input.take(START_BYTES_MAX)));
+    let mut bytes = Vec::new();
+    lines.next_line(&mut bytes)?;
+    let line: Line = serde_json::from_slice(&bytes).map_err(|error| lines.damaged(error.to_string()))?;
+    line.dump.map(|start| start.version).ok_or_else(|| lines.damaged("a first line without a version".to_owned()))
+}
+
+/// Decompresses an input that is compressed with zstd, and returns another one as it is.
+fn decompressed<'i>(input: impl Read + 'i) -> Result<Box<dyn Read + 'i>, DumpError> {
     let (start, input) = peek(input)?;
     if !start.starts_with(&ZSTD_MAGIC) {
-        return read_plain(&start, input, sink);
+        return Ok(Box::new(input));
     }
-    let decoder = zstd::stream::read::Decoder::new(input).map_err(DumpError::Read)?;
-    let (start, input) = peek(decoder)?;
-    read_plain(&start, input, sink)
+    Ok(Box::new(zstd::stream::read::Decoder::new(input).map_err(DumpError::Read)?))
 }
 
 const ZSTD_MAGIC: [u8; 4] = 0xFD2F_B528_u32.to_le_bytes();
@@ -40,15 +66,9 @@ fn peek<R: Read>(mut input: R) -> Result<(Vec<u8>, impl Read), DumpError> {
     Ok((start.clone(), Cursor::new(start).chain(input)))
 }
 
-fn read_plain(start: &[u8], input: impl Read, sink: &mut impl DumpSink) -> Result<DumpSummary, DumpError> {
-    let input = BufReader::with_capacity(READ_BYTES, input);
-    match start == LINES_START {
-        true => Lines { input, number: 0, current: None, summary: DumpSummary::default() }.read(sink),
-        false => object::read(input, sink),
-    }
-}
-
 const READ_BYTES: usize = 256 << 10;
+/// Limit of bytes in the first line, where only its version is read.
+const START_BYTES_MAX: u64 = 64 << 10;
 
 /// Line of any kind. A line of an unknown kind has none of these fields.
 #[derive(Deserialize)]
@@ -76,6 +96,10 @@ struct Current {
 }
 
 impl<R: BufRead> Lines<R> {
+    fn new(input: R) -> Self {
+        Self { input, number: 0, current: None, summary: DumpSummary::default() }
+    }
+
     fn read(mut self, sink: &mut impl DumpSink) -> Result<DumpSummary, DumpError> {
         let mut bytes = Vec::new();
         while self.next_line(&mut bytes)? {

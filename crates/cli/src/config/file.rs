@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, anyhow, bail};
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{Arg, ArgAction, Command, Error};
+use flash_indexer_access::TomlError;
 use toml::{Table, Value};
 
 use crate::environment::nearest;
@@ -40,12 +41,8 @@ impl ConfigFile {
     /// themselves are checked with those of the command line.
     pub(crate) fn read(path: &Path, serve: &Command) -> Result<Self> {
         let text = std::fs::read_to_string(path).context("failed to read the file")?;
-        // The error's own text shows the line, which may have a password.
-        let unparsed = |error: toml::de::Error| {
-            let at = error.span().map_or(0, |span| span.start);
-            let line = 1 + text.bytes().take(at).filter(|&byte| byte == b'\n').count();
-            anyhow!("failed to parse the file: line {line}: {}", error.message())
-        };
+        // The parser's own text shows the line, which may have a password.
+        let unparsed = |error| anyhow!("failed to parse the file: {}", TomlError::of(&text, &error));
         let table: Table = text.parse().map_err(unparsed)?;
         let settings = table.iter().map(|(name, value)| {
             let line = line_of(&text, name);

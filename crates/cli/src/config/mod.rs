@@ -19,6 +19,7 @@ use clap::{ArgMatches, Args, Command, CommandFactory, Error, FromArgMatches, Sub
 use self::effective::effective_settings;
 pub(crate) use self::file::ConfigFile;
 use crate::environment::{IgnoredVariable, ignored_variables, name_variable, without_service_links};
+use crate::masking::Masks;
 use crate::parsers::plain_cause;
 use crate::serve::ServeArguments;
 use crate::{Arguments, program};
@@ -110,8 +111,9 @@ pub(crate) fn parse(mut command_line: Vec<OsString>) -> Result<Parsed, Error> {
     let matches = command.try_get_matches_from_mut(&command_line);
     match matches.and_then(|matches| Ok((Arguments::from_arg_matches(&matches)?, matches))) {
         Ok((arguments, matches)) => Ok(Parsed { arguments, matches, file }),
-        Err(error) => {
+        Err(mut error) => {
             let cause = plain_cause(&error);
+            let masks = Masks::apply(&mut error, &command);
             let error = match &file {
                 Some(file) => file.name_in(error, serve_command(&mut program())),
                 None => error,
@@ -122,29 +124,13 @@ pub(crate) fn parse(mut command_line: Vec<OsString>) -> Result<Parsed, Error> {
                 Some((cause, plain)) => text.replacen(&cause, plain, 1),
                 None => text.clone(),
             };
-            let shown = without_credentials(&shown);
+            let shown = masks.within(&shown);
             Err(match shown == text {
                 true => error,
                 false => Error::raw(error.kind(), shown.trim_start_matches("error: ")),
             })
         }
     }
-}
-
-/// A text without the users and passwords of its URLs.
-fn without_credentials(text: &str) -> String {
-    let mut shown = String::with_capacity(text.len());
-    let mut rest = text;
-    while let Some((before, after)) = rest.split_once("://") {
-        let end = after.find([' ', '\'', '"', '\n']).unwrap_or(after.len());
-        let (url, behind) = after.split_at(end);
-        let hosts = url.rsplit_once('@').map_or(url, |(_, hosts)| hosts);
-        shown += before;
-        shown += if hosts.len() < url.len() { "://…@" } else { "://" };
-        shown += hosts;
-        rest = behind;
-    }
-    shown + rest
 }
 
 /// Number of subcommands, and the arguments of the innermost one.

@@ -2,6 +2,7 @@
 
 mod contents;
 
+use std::borrow::Cow;
 use std::collections::BTreeSet;
 use std::fs::File;
 use std::io::Read;
@@ -15,6 +16,7 @@ use flash_indexer_snapshot::{RankRecord, read_dump};
 use self::contents::{BlockDifference, Difference, DumpContents, RankContents, RankKey};
 use crate::client::{DumpEncoding, TlsArguments};
 use crate::dump::Progress;
+use crate::masking::masked_url;
 use crate::with_causes;
 
 /// Compare two running services, or a service and a dump, or two dumps, rank by rank.
@@ -69,7 +71,7 @@ fn compare(arguments: &DiffArguments) -> Result<bool> {
     let a = read(arguments, &arguments.a)?;
     let b = read(arguments, &arguments.b)?;
     for (name, source, side) in [("A", &arguments.a, &a), ("B", &arguments.b, &b)] {
-        println!("{name}  {source}: {} ranks, {} blocks", side.ranks().count(), side.blocks());
+        println!("{name}  {}: {} ranks, {} blocks", masked(source), side.ranks().count(), side.blocks());
     }
     let mut keys: Vec<&RankKey> = a.ranks().chain(b.ranks()).collect();
     keys.sort_unstable();
@@ -116,12 +118,13 @@ fn read(arguments: &DiffArguments, source: &str) -> Result<DumpContents> {
     let bytes: Box<dyn Read> = match &client {
         Some(client) => client.dump(model_name, tenant_id, DumpEncoding::Compressed)?.bytes,
         None => Box::new(File::open(source).with_context(|| {
+            let source = masked(source);
             format!("failed to open {source}; give a file, or a URL such as http://127.0.0.1:8090")
         })?),
     };
     contents.select(model_name, tenant_id);
     let bytes = contents.progress.bar.wrap_read(bytes);
-    read_dump(bytes, &mut contents).with_context(|| source.to_owned())?;
+    read_dump(bytes, &mut contents).with_context(|| masked(source).into_owned())?;
     contents.finish();
     let is_empty = contents.ranks().next().is_none();
     if let Some(client) = client.filter(|_| is_empty) {
@@ -131,6 +134,12 @@ fn read(arguments: &DiffArguments, source: &str) -> Result<DumpContents> {
         models.for_each(|model| contents.leave_out(model));
     }
     Ok(contents)
+}
+
+/// A URL or the name of a file for output. A name may have a `@`.
+fn masked(source: &str) -> Cow<'_, str> {
+    let has_password = source.rsplit_once('@').is_some_and(|(before, _)| before.contains(':'));
+    if has_password || source.contains("://") { masked_url(source) } else { source.into() }
 }
 
 fn print_difference(key: &RankKey, difference: &Difference, blocks_shown: usize) {

@@ -137,7 +137,7 @@ fn examine(arguments: &DoctorArguments) -> Result<Vec<Report>> {
         let such = if arguments.instance.is_some() || arguments.model_name.is_some() { "such " } else { "" };
         let none = match client.check_selection(arguments.model_name.as_deref(), None) {
             Err(unknown) => unknown.to_string(),
-            Ok(()) => format!("no {such}engine is registered with {}", arguments.service.as_str()),
+            Ok(()) => format!("no {such}engine is registered with {}", arguments.service.masked()),
         };
         let fix =
             "see GET /workers, or register one: POST /register or a discovery source (docs/operations.md, Registering)";
@@ -147,7 +147,7 @@ fn examine(arguments: &DoctorArguments) -> Result<Vec<Report>> {
         }
         findings.push(Finding::problem("engines", none, fix));
     }
-    let mut reports = vec![Report { subject: Subject::Service(arguments.service.as_str().to_owned()), findings }];
+    let mut reports = vec![Report { subject: Subject::Service(arguments.service.masked().into_owned()), findings }];
     reports.extend(observe_all(arguments, &client, &streams).iter().map(|observation| Report {
         subject: Subject::Stream(Box::new(observation.stream.clone())),
         findings: checks::check_stream(observation),

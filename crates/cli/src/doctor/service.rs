@@ -7,6 +7,7 @@ use flash_indexer_api::Worker;
 
 use super::finding::Finding;
 use crate::client::IndexerClient;
+use crate::masking::masked_url;
 
 /// Registered instances by model, tenant and block size.
 type Instances = BTreeMap<(String, String, u32), BTreeSet<String>>;
@@ -32,7 +33,7 @@ pub(super) fn peers(client: &IndexerClient, workers: &[Worker]) -> Vec<Finding> 
         Ok(urls) if urls.is_empty() => vec![Finding::ok("peers", "the service has no peers")],
         Ok(urls) => {
             let ours = instances(workers);
-            urls.iter().map(|url| check_peer(url, &ours, &instances_of(&client.at(url)))).collect()
+            urls.iter().map(|url| check_peer(&masked_url(url), &ours, &instances_of(&client.at(url)))).collect()
         }
         Err(error) => vec![Finding::problem("peers", format!("{error:#}"), "see the service's log")],
     }

@@ -126,6 +126,44 @@ fn query_prints_a_table_or_json() {
 }
 
 #[test]
+fn a_password_in_a_url_is_not_printed() {
+    let serve = Serve::start(&[]);
+    let with_user = |url: &str| url.replace("http://", "http://user:secret@");
+    let url = with_user(&serve.url);
+    let shows_url = |arguments: &[&str]| {
+        let output = run(arguments);
+        let shown = text(&output.stdout) + &text(&output.stderr);
+        assert!(!shown.contains("secret"), "{arguments:?}: {shown}");
+        shown.contains("…@")
+    };
+    // Nothing listens there, and the scheme is missing.
+    for url in [&with_user("http://127.0.0.1:9"), "user:secret@127.0.0.1:9"] {
+        for command in [
+            &["query", "--model", "m", "--tokens", "1"][..],
+            &["explain", "--model", "m", "--tokens", "1"],
+            &["dump", "--model", "m"],
+            &["doctor"],
+        ] {
+            assert!(shows_url(&[command, &["--url", url]].concat()), "{command:?} {url}");
+        }
+        assert!(shows_url(&["diff", url, url]));
+        assert!(shows_url(&["simulate", "--port", "0", "--replay-port", "0", "--register", url]));
+    }
+    for arguments in [
+        &["dump", "--model", "m", "--url", &url][..],
+        &["query", "--model", "m", "--tokens", "1", "--url", &format!("{url}/nothing")],
+        &["doctor", &url],
+        &["doctor", &url, "--json", "--engine-url", &url],
+    ] {
+        shows_url(arguments);
+    }
+    assert!(shows_url(&["diff", &url, &url]), "it names both services");
+    let mut help = flash_indexer(&["query", "--help"]);
+    let help = text(&help.env("FLASH_INDEXER_URL", &url).output().expect("it runs").stdout);
+    assert!(help.contains("FLASH_INDEXER_URL") && !help.contains("secret"), "{help}");
+}
+
+#[test]
 fn engines_that_connect_are_listed_and_predicted() {
     let path = std::env::temp_dir().join(format!("flash-indexer-pods-{}", std::process::id()));
     let address = format!("ipc://{}", path.display());

@@ -254,6 +254,48 @@ fn a_setting_that_may_have_a_password_is_not_printed() {
     }
 }
 
+/// A password is at another place of a malformed address than of a right one.
+#[test]
+fn a_password_in_a_malformed_address_is_not_printed() {
+    for (wrong, shown) in [
+        ("u:secret@127.0.0.1:1", "…@127.0.0.1:1"),
+        (":secret@h:1", "…@h:1"),
+        ("redis:/u:secret@h", "…@h"),
+        ("redis:u:secret@h", "…@h"),
+        ("redis+cluster//u:secret@h", "…@h"),
+        ("redsi://u:secret@h", "…@h"),
+        ("redis+ring://u:secret@h", "…@h"),
+        ("redis://h/?password=secret", "redis://h/?…"),
+        ("redis://h?password=secret", "redis://h?…"),
+        ("redis+sentinel://h/main?password=secret", "redis+sentinel://h/main?…"),
+        ("redis://u:se cret secret@h:x", "redis://…@h:x"),
+        ("redis://u:12/secret@h", "redis://…@h"),
+        ("redis://u:secret", "…"),
+        ("u:secret", "…"),
+    ] {
+        let mut by_variable = flash_indexer(&["config", "check"]);
+        by_variable.env("FLASH_INDEXER_REDIS", wrong);
+        let by_option = flash_indexer(&["config", "check", "--redis", wrong]);
+        let file = file(&format!("redis = {wrong:?}"));
+        let by_file = flash_indexer(&["config", "check", &file.path]);
+        for mut command in [by_variable, by_option, by_file] {
+            let output = command.output().expect("it runs");
+            let error = text(&output.stderr);
+            assert_eq!(output.status.code(), Some(2), "{wrong}: {error}");
+            assert!(error.contains(&format!("invalid value '{shown}' for '--redis <URL>'")), "{wrong}: {error}");
+            assert!(!error.contains("secret"), "{wrong}: {error}");
+        }
+    }
+    for arguments in [&["--redis", "redis://h", "u:secret@h"][..], &["--peers", "u:secret@h/"], &["--redsi=u:secret@h"]]
+    {
+        let output = run(&[&["serve"], arguments].concat());
+        let error = text(&output.stderr);
+        assert!(output.status.code() == Some(2) && !error.contains("secret"), "{arguments:?}: {error}");
+    }
+    let error = text(&checked("secret = 1\nsecret = 2").stderr);
+    assert!(error.contains("line 2: duplicate key") && !error.contains("secret"), "{error}");
+}
+
 #[test]
 fn a_wrong_variable_is_named() {
     for (name, value) in [("FLASH_INDEXER_PORT", "x"), ("FLASH_INDEXER_ALLOW_IPC", "maybe")] {

@@ -94,7 +94,7 @@ impl RoutedInstances {
     }
 
     /// Records that a prompt is sent to the instance of a listener: it is taken to hold the prompt's complete blocks for `ttl`.
-    /// Returns their number, which the size of its cache limits. Linear in the prompt.
+    /// Returns their number, which the size of its cache limits; none if the tenant has reached its limit. Linear in the prompt.
     pub(crate) fn record(
         &self,
         listener: &Arc<Listener>,
@@ -103,6 +103,11 @@ impl RoutedInstances {
         (decoders, metrics): (&Decoders, &Metrics),
     ) -> usize {
         let Some(instance) = self.instances.lock().get(&listener.id).cloned() else { return 0 };
+        if listener.model.is_full() {
+            // The writer would refuse the blocks, and the instance be degraded.
+            metrics.limit_reached(Limit::TenantHeldBlocks);
+            return 0;
+        }
         let lora_name = prompt.lora_name.or(listener.options.lora_name.as_deref()).filter(|name| !name.is_empty());
         let cache_salt = prompt.cache_salt.filter(|salt| !salt.is_empty());
         let block_size = listener.model.block_size();

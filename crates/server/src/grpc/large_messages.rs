@@ -20,7 +20,7 @@ use tonic::{Code, Status};
 use tracing::debug;
 
 use super::request_body::{Method, MethodKind, RequestBody, SharedBody};
-use super::status::{CallDeadline, code_label, exhausted};
+use super::status::{CallDeadline, code_label, exhausted, single_authorization};
 use super::thread_moves::poll_here;
 use crate::body_limits::BodyLimits;
 use crate::traced::{RequestTracer, finish_rpc, trace_parent};
@@ -82,7 +82,8 @@ where
         }
         let answer = AnswerBytes::new(&self.bodies.answers, connection);
         let traced = self.span(method, &request);
-        let work = match counted {
+        let counted = counted.map_err(|reached| exhausted(&reached));
+        let work = match counted.and_then(|()| single_authorization(request.headers())) {
             Ok(()) => {
                 let call = self.service.call(request.map(|_| body));
                 let call: InnerCall = match &traced {
@@ -91,7 +92,7 @@ where
                 };
                 Work::Here(call)
             }
-            Err(reached) => Work::Here(Box::pin(std::future::ready(Ok(exhausted(&reached).into_http()))) as InnerCall),
+            Err(refused) => Work::Here(Box::pin(std::future::ready(Ok(refused.into_http()))) as InnerCall),
         };
         let late = deadline.map(|deadline| DeadlineWait {
             method: method.name,

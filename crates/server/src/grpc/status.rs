@@ -121,6 +121,15 @@ pub(super) fn authorization(metadata: &MetadataMap) -> Option<&[u8]> {
     metadata.get("authorization").map(|value| value.as_bytes())
 }
 
+/// Refuses a request with more than one `authorization` header. A proxy before the service may have checked another one than the
+/// service would.
+pub(super) fn single_authorization(headers: &HeaderMap) -> Result<(), Status> {
+    match headers.get_all("authorization").iter().nth(1) {
+        None => Ok(()),
+        Some(_) => Err(Status::invalid_argument("the request has more than one header `authorization`; send one")),
+    }
+}
+
 impl GrpcState {
     /// The grant of a request's token. Every method needs the scope `query`.
     pub(super) fn admit(&self, authorization: Option<&[u8]>) -> Result<Arc<Grant>, RpcError> {

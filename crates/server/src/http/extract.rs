@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use axum::body::{BodyDataStream, Bytes};
 use axum::extract::{ConnectInfo, FromRequest, FromRequestParts, Query, Request};
+use axum::http::HeaderMap;
 use axum::http::header::{CONTENT_LENGTH, EXPECT};
 use axum::http::request::Parts;
 use chat_template::without_constants;
@@ -26,7 +27,7 @@ use super::error::ApiError;
 use flash_indexer_connections::ConnectionHandle;
 
 /// Bytes of a rejected body that are read and discarded. A client that sends its whole body before it reads the response
-/// can then read the error.
+/// can then read the error. A body that is declared larger is not read, and its client receives the error at once.
 const DISCARDED_BYTES_MAX: usize = 256 << 20;
 const DISCARD_DEADLINE: Duration = Duration::from_secs(10);
 
@@ -179,14 +180,13 @@ async fn read(request: Request, accepted: Accepted, api: &Arc<Api>) -> Result<Re
     let client = connection(&request).map(ConnectionHandle::client);
     let headers = request.headers();
     let content = BodyForm::of(headers, accepted).and_then(|form| Ok((form, ContentEncoding::of(headers)?)));
-    let claimed = headers.get(CONTENT_LENGTH).and_then(|length| length.to_str().ok()?.parse().ok()).unwrap_or(0);
-    let expects_continue = headers.contains_key(EXPECT);
+    let (claimed, is_discarded) = (claimed_bytes(headers), is_discarded(headers));
     let mut body = request.into_body().into_data_stream();
     let is_too_large = (claimed > bytes_max).then(|| ApiError::too_large(claimed, bytes_max));
     let (form, encoding) = match content.and_then(|content| is_too_large.map_or(Ok(content), Err)) {
         Ok(content) => content,
         Err(error) => {
-            if !expects_continue {
+            if is_discarded {
                 discard(&mut body).await;
             }
             return Err(error);
@@ -212,9 +212,19 @@ async fn read(request: Request, accepted: Accepted, api: &Arc<Api>) -> Result<Re
 
 /// Reads and discards the body of a rejected request.
 pub(super) async fn discard_body(request: Request) {
-    if !request.headers().contains_key(EXPECT) {
+    if is_discarded(request.headers()) {
         discard(&mut request.into_body().into_data_stream()).await;
     }
+}
+
+/// Bytes that a body is declared to have; none if it is chunked.
+fn claimed_bytes(headers: &HeaderMap) -> usize {
+    headers.get(CONTENT_LENGTH).and_then(|length| length.to_str().ok()?.parse().ok()).unwrap_or(0)
+}
+
+/// Whether the body of a rejected request is read. A client that expects `100 Continue` has not sent it.
+fn is_discarded(headers: &HeaderMap) -> bool {
+    !headers.contains_key(EXPECT) && claimed_bytes(headers) <= DISCARDED_BYTES_MAX
 }
 
 async fn discard(body: &mut BodyDataStream) {
@@ -247,5 +257,21 @@ impl<S: Send + Sync, T: DeserializeOwned> FromRequestParts<S> for Parameters<T> 
             ApiError::bad_request(format!("the query string does not fit: {why}"))
         })?;
         Ok(Self(parameters))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use axum::http::HeaderName;
+
+    use super::*;
+
+    #[test]
+    fn a_rejected_body_is_read_unless_it_is_awaited_or_huge() {
+        let discards = |name: &'static str, value: &str| {
+            is_discarded(&HeaderMap::from_iter([(HeaderName::from_static(name), value.parse().expect("a value"))]))
+        };
+        assert!(discards("content-length", "104857600") && discards("transfer-encoding", "chunked"));
+        assert!(!discards("content-length", "1000000000000000000") && !discards("expect", "100-continue"));
     }
 }

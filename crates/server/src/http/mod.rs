@@ -66,6 +66,7 @@ use flash_indexer_registry::Indexer;
 use flash_indexer_telemetry::metrics::{Endpoint, Limit};
 use flash_indexer_types::RankId;
 use tokio::sync::Semaphore;
+use tokio::task::consume_budget;
 use tracing::{Instrument, debug, debug_span, field};
 
 pub(crate) use self::dashboard::sample;
@@ -231,6 +232,8 @@ async fn wrong_method(request: Request) -> ApiError {
 
 /// Middleware that counts each request and gives it a span with `method`, `path` and, at the end, `status`.
 async fn observe_request(State(api): State<Arc<Api>>, request: Request, next: Next) -> Response {
+    // Requests that were sent at once are answered without a wait: after some of them, other connections have their turn.
+    consume_budget().await;
     let start = Instant::now();
     let connection = extract::connection(&request).cloned();
     let _in_flight = connection.as_ref().map(ConnectionHandle::request);
@@ -278,15 +281,22 @@ async fn check_access(State(api): State<Arc<Api>>, mut request: Request, next: N
     let path = request.extensions().get::<MatchedPath>().map(MatchedPath::as_str);
     let route = path.and_then(|path| ROUTES.iter().find(|(known, ..)| *known == path));
     let needed = route.map_or(Permission::Open, |&(_, needed, _)| needed);
-    let authorization = request.headers().get(AUTHORIZATION).map(HeaderValue::as_bytes);
-    match api.access.admit(authorization, needed) {
+    let mut given = request.headers().get_all(AUTHORIZATION).iter().map(HeaderValue::as_bytes);
+    let admitted = match (given.next(), given.next()) {
+        // A proxy before the service may have checked another one than the service would.
+        (_, Some(_)) if needed != Permission::Open => {
+            Err(ApiError::bad_request("the request has more than one header `Authorization`; send one"))
+        }
+        (authorization, _) => api.access.admit(authorization, needed).map_err(ApiError::from),
+    };
+    match admitted {
         Ok(grant) => {
             request.extensions_mut().insert(grant);
             next.run(request).await
         }
-        Err(denied) => {
+        Err(refused) => {
             extract::discard_body(request).await;
-            ApiError::from(denied).into_response()
+            refused.into_response()
         }
     }
 }

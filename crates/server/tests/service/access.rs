@@ -107,6 +107,28 @@ fn a_denied_request_says_how_to_authenticate() {
 }
 
 #[test]
+fn a_request_with_two_tokens_is_refused() {
+    let file = TokenFile::new();
+    let service = Service::start_for(file.options(), None);
+    let token = format!("Bearer {}", file.root);
+    for second in [token.as_str(), "Bearer unknown", "Basic dTpw"] {
+        let [first, second] = [&token, second].map(|value| ("authorization", value));
+        for (path, status) in [("/query", 400), ("/health", 405), ("/nothing", 404)] {
+            let (answered, answer) = service.post_bytes(path, &[first, second], b"{}");
+            assert_eq!(answered, status, "{path} {second:?}: {answer}");
+        }
+        let (_, answer) = service.post_bytes("/query", &[first, second], b"{}");
+        assert!(answer["error"].as_str().is_some_and(|error| error.contains("more than one")), "{answer}");
+        assert_eq!(service.post_bytes("/query", &[first], b"{}").0, 422, "one is enough");
+    }
+    let mut client = RouterServiceClient::new(service.channel());
+    let mut request = with_token(Some(&file.root), QueryRequest::default());
+    request.metadata_mut().append("authorization", token.parse().expect("a token"));
+    let refused = service.block_on(client.query(request)).expect_err("it has two tokens");
+    assert!(refused.code() == Code::InvalidArgument && refused.message().contains("more than one"), "{refused}");
+}
+
+#[test]
 fn a_token_of_a_tenant_sees_and_changes_that_tenant_only() {
     let mut file = TokenFile::new();
     let token = file.add("team-a", ALL, &["a"]);

@@ -267,6 +267,11 @@ fn waiting_blocks_and_those_of_secondary_groups_count_in_the_bytes_of_a_tenant()
             refused + 2.0,
             "a new model begins with what its tenant has left"
         );
+        let routed =
+            json!({ "instance_id": "routed", "events": "none", "block_size": 4, "model_name": "n", "tenant_id": "a" });
+        assert_eq!(service.post("/register", &routed).0, 201);
+        let choice = json!({ "pod": "routed", "token_ids": tokens(&[7, 8]), "model_name": "n", "tenant_id": "a" });
+        assert_eq!(service.post("/predict", &choice).1["blocks"], json!(0), "its blocks would be refused");
     }
 }
 

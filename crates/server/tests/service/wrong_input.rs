@@ -163,6 +163,12 @@ fn a_body_of_a_hundred_megabytes_is_refused_and_the_connection_goes_on() {
     let head = "POST /query HTTP/1.1\r\nhost: x\r\ncontent-length: 104857600\r\nexpect: 100-continue\r\n\r\n";
     asking.write_all(head.as_bytes()).expect("sent");
     assert!(read_until(&mut asking, "--body-bytes-max\"}").starts_with("HTTP/1.1 413 "));
+
+    // Of a body that is larger than any client sends, no byte is awaited.
+    let mut huge = TcpStream::connect(url.trim_start_matches("http://")).expect("a connection");
+    huge.set_read_timeout(Some(PATIENCE)).expect("a time-out");
+    huge.write_all(b"POST /query HTTP/1.1\r\nhost: x\r\ncontent-length: 1000000000000000000\r\n\r\n").expect("sent");
+    assert!(read_until(&mut huge, "--body-bytes-max\"}").starts_with("HTTP/1.1 413 "));
 }
 
 fn read_until(stream: &mut TcpStream, end: &str) -> String {
