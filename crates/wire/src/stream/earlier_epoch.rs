@@ -10,7 +10,8 @@ use super::{EpochCheck, Stream};
 ///
 /// * a message differs from the one of this epoch with its number;
 /// * a live message follows that this epoch did not have and no replay has delivered since: a publisher counts upwards, so its number
-///   shows which messages are missing, or is of a new epoch. Another one may have arrived a second time;
+///   shows which messages are missing, or is of a new epoch. Another one may have arrived a second time, or continue the live messages
+///   of this epoch, which a reply was ahead of;
 /// * the known messages are delivered again.
 #[derive(Debug)]
 pub(super) struct EarlierEpoch {
@@ -18,6 +19,8 @@ pub(super) struct EarlierEpoch {
     messages: Delivered,
     /// One more than the highest number known.
     end: u64,
+    /// One more than the highest number that a live message of it had: the next ones continue it, and a reply may have been ahead.
+    live_end: u64,
 }
 
 impl EarlierEpoch {
@@ -25,6 +28,7 @@ impl EarlierEpoch {
     fn after(mut self, before: Option<Self>) -> Self {
         let Some(before) = before else { return self };
         self.end = self.end.max(before.end);
+        self.live_end = self.live_end.min(before.live_end);
         if self.messages.is_empty() {
             self.messages = before.messages;
         }
@@ -38,7 +42,7 @@ impl<P: AsRef<[u8]>> Stream<P> {
     pub(super) fn take_epoch(&mut self, known_end: u64) -> EarlierEpoch {
         let messages = std::mem::take(&mut self.delivered);
         let lost = self.lost_tail.map_or(0, |lost| lost.end());
-        let known = EarlierEpoch { messages, end: known_end.max(self.next).max(lost) };
+        let known = EarlierEpoch { messages, end: known_end.max(self.next).max(lost), live_end: known_end };
         let known = known.after(self.earlier_epoch.take());
         match self.unverified.take() {
             Some(unverified) => unverified.after(Some(known)),
@@ -55,7 +59,8 @@ impl<P: AsRef<[u8]>> Stream<P> {
         let lost = self.lost_tail.map_or(0, |lost| lost.connection_end());
         let end = self.live_end().unwrap_or_default().max(lost);
         if end > 0 {
-            let known = EarlierEpoch { messages: std::mem::take(&mut self.undelivered), end };
+            let messages = std::mem::take(&mut self.undelivered);
+            let known = EarlierEpoch { messages, end, live_end: self.live_end().unwrap_or_default() };
             self.unverified = Some(known.after(self.unverified.take()));
         }
     }
@@ -72,10 +77,16 @@ impl<P: AsRef<[u8]>> Stream<P> {
     }
 
     /// Forgets the earlier epoch when the next live message follows, unless that epoch had the same message, or a replay has delivered
-    /// it since: it may have arrived a second time.
+    /// it since: it may have arrived a second time. Nor does one that continues the live messages of that epoch, below what a
+    /// replay had delivered of it.
     pub(super) fn end_earlier_epoch(&mut self, sequence: u64, payload: &P) {
-        let is_known = |messages: &Delivered| messages.compare(sequence, payload.as_ref()) == Comparison::Same;
-        self.earlier_epoch.take_if(|earlier| !is_known(&earlier.messages) && !is_known(&self.delivered));
+        let compare = |messages: &Delivered| messages.compare(sequence, payload.as_ref());
+        let is_repeated = compare(&self.delivered) == Comparison::Same;
+        self.earlier_epoch.take_if(|earlier| match compare(&earlier.messages) {
+            Comparison::Same => false,
+            Comparison::Different => true,
+            Comparison::Unknown => !is_repeated && !(earlier.live_end..earlier.end).contains(&sequence),
+        });
     }
 
     /// Whether messages are known that are missing if the earlier epoch has not ended. Without a delivered message there is nothing to

@@ -1018,6 +1018,30 @@ fn a_message_of_an_unverified_epoch_ends_no_doubt_of_messages_that_waited() {
     check_followed(Replay::Available, 21, before.into_iter().chain(waiting).collect());
 }
 
+/// A reply is ahead of the live messages. One of these arrives late, like the first of a new epoch. The next ones do not show that the last
+/// message, which the reply had and the connection loses, is missing again.
+#[test]
+fn live_messages_behind_a_reply_end_no_doubt_of_what_the_reply_had() {
+    let mut world = World::new(Replay::Available, Start::Immediate, 40);
+    world.connect();
+    (0..20).for_each(|_| world.publish());
+    (0..8).for_each(|_| world.lose());
+    world.deliver();
+    world.pause(1);
+    world.reply(u64::MAX);
+    assert_eq!(world.applied, world.whole_epoch());
+    world.deliver_late(2);
+    assert_eq!(world.cleared.last(), Some(&ClearReason::Restarted));
+    world.stream.shed(world.now);
+    world.run();
+    (0..10).for_each(|_| world.deliver());
+    world.pass_time();
+    assert_eq!(world.request.map(|(_, from)| from), Some(0), "the whole history is requested");
+    world.reply(!(1 << 19));
+    assert_eq!(world.applied.last(), Some(&(0, 18)));
+    assert!(!world.is_exact());
+}
+
 fn step() -> impl Strategy<Value = Step> {
     prop_oneof![
         6 => (1..6_u8).prop_map(Step::Publish),
