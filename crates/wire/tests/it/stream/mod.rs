@@ -1022,11 +1022,16 @@ fn a_message_of_an_unverified_epoch_ends_no_doubt_of_messages_that_waited() {
 /// message, which the reply had and the connection loses, is missing again.
 #[test]
 fn live_messages_behind_a_reply_end_no_doubt_of_what_the_reply_had() {
-    let mut world = World::new(Replay::Available, Start::Immediate, 40);
+    let mut world = World::new(Replay::Available, Start::Held, 40);
     world.connect();
-    (0..20).for_each(|_| world.publish());
+    (0..15).for_each(|_| world.publish());
+    let (position, state) = (world.true_position(), world.whole_epoch());
+    (0..5).for_each(|_| world.publish());
     (0..8).for_each(|_| world.lose());
     world.deliver();
+    world.applied = state;
+    world.stream.release(Some(position), world.now);
+    world.run();
     world.pause(1);
     world.reply(u64::MAX);
     assert_eq!(world.applied, world.whole_epoch());
