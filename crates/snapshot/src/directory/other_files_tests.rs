@@ -186,7 +186,9 @@ fn special_files_with_the_name_of_a_snapshot_are_logged_and_stay_below_the_next_
     }
     let unnumbered = [u64::MAX.to_string(), (u64::MAX - 1).to_string(), format!("1{}", u64::MAX), "old".to_owned()];
     let unnumbered = unnumbered.map(|digits| folder.path().join(format!("snapshot-{digits}.ndjson.zst")));
-    unnumbered.iter().for_each(|path| drop(fs::copy(snapshot(&folder, 0), path).expect("copied")));
+    for path in &unnumbered {
+        fs::copy(snapshot(&folder, 0), path).expect("copied");
+    }
 
     assert_eq!(numbers(&directory), [0]);
     assert_eq!(write(&directory).expect("written"), snapshot(&folder, 4));
