@@ -23,6 +23,7 @@
 //! | `jwt_error.rs` | the reasons for which a JSON web token is refused |
 //! | `verifier.rs` | the search for a token in the file and among those of the issuer |
 //! | `limits.rs` | limits of tenants, and the format of their file |
+//! | `tenant_state.rs` | what a tenant has left of its limits, shared by its models |
 //! | `rates.rs` | what tenants have recently used of their rates |
 //! | `config_file.rs` | a file on disk, read again when it changes |
 //! | `toml_error.rs` | errors of TOML files, without text of the file |
@@ -35,6 +36,7 @@ mod jwt_error;
 mod limits;
 mod new_token;
 mod rates;
+mod tenant_state;
 mod tokens;
 mod toml_error;
 mod verifier;
@@ -49,6 +51,7 @@ pub use jwt_error::{JWT_BYTES_MAX, JWT_LEEWAY_S, JwtError};
 pub use limits::{LimitExceeded, Limits, LimitsError, LimitsFile, TENANTS_MAX, TenantLimit, TenantLimits};
 pub use new_token::NewToken;
 pub use rates::TenantRates;
+pub use tenant_state::{TenantState, TenantStates};
 pub use tokens::{TOKEN_BYTES_MAX, TOKENS_MAX, TokenFile, Tokens, TokensError};
 pub use toml_error::TomlError;
 pub use verifier::BearerVerifier;

@@ -13,6 +13,7 @@ use flash_indexer_api::{
     Success, TokenQuery, TokenizedPrompt, UnregisterRequest, Unregistration, Worker,
 };
 use flash_indexer_core::LocalHash;
+use flash_indexer_credentials::masked_url;
 use flash_indexer_credentials::{ClientCredentials, ClientFiles, KeyPairFiles, tls_remedy};
 use flash_indexer_types::InstanceId;
 use serde::Serialize;
@@ -20,8 +21,6 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 use ureq::Body;
 use ureq::http::{Response, StatusCode, Uri};
-
-use crate::masking::masked_url;
 
 /// Longest wait for a connection.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);

@@ -36,14 +36,12 @@
 //! | `model` | one model of one tenant: its index, its instances, and the sink that ingestion writes into |
 //! | `model/answers`, `variant_matches`, `shared_caches` | answers of the index, and what shared caches add to them |
 //! | `model/instance`, `instance_table`, `replaceable_index` | instances, the list of ranks that queries read, replacing a failed index |
-//! | `tenant` | what a tenant has left of its limits, shared by its models |
 //! | `published_ranks` | the ranks of a model as published to the shared store |
 //! | `shared_store` | connection to the shared store; `local_ranks` are published, `fleet` is the list of all replicas' ranks |
 //! | `search` | the search for one prompt, in the local index and in the shared store |
 //! | `answer` | answers to queries |
 //! | `score`, `tier_lookups` | scores of instances, and the tiers of the blocks that they count |
 //! | `prediction_waits` | waits until the blocks of a routed prompt are in the index |
-//! | `stream_positions` | positions of unregistered streams, from which a new registration continues |
 //! | `tokenization` | texts and chats to tokens |
 //! | `state_metrics` | state of the shared store and of the tokenizer pool as metrics |
 //! | `faults` | faults injected by tests |
@@ -59,8 +57,6 @@ mod score;
 mod search;
 mod shared_store;
 mod state_metrics;
-mod stream_positions;
-mod tenant;
 mod tier_lookups;
 mod tokenization;
 

@@ -12,6 +12,7 @@ use std::sync::{Arc, Weak};
 use std::time::Instant;
 
 use arc_swap::Guard;
+use flash_indexer_access::TenantState;
 use flash_indexer_core::groups::{GroupChange, GroupedIndex, RankEvent};
 use flash_indexer_core::hashing::{BlockSize, HashVariant, TokenWindow, local_hashes};
 use flash_indexer_core::{
@@ -35,7 +36,6 @@ use flash_indexer_types::{ClearCause, EventContext, InstanceId, LossReason, Mode
 use flash_indexer_wire::AdapterSalt;
 
 use crate::published_ranks::PublishedRanks;
-use crate::tenant::TenantState;
 
 /// Models by name and tenant.
 pub(crate) type Models = RwLock<BTreeMap<ModelKey, Arc<Model>>>;

@@ -17,6 +17,7 @@
 //! | `trust` | trust states ([`Trust`]) |
 //! | `loss_reason` | reasons for which a rank is not exact ([`LossReason`]) |
 //! | `position` | position in the event stream of a rank ([`Position`]) |
+//! | `stream_positions` | positions of unregistered streams, from which a new registration continues ([`StreamPositions`]) |
 //! | `doubt` | gaps in the event stream of a rank ([`Doubt`]) |
 //! | `event_context` | time of an event and reason of a removal, for explanations ([`EventContext`]) |
 //! | `clear_cause` | causes of the loss of all blocks of a rank ([`ClearCause`]) |
@@ -56,6 +57,7 @@ mod rank_id;
 mod registration;
 mod schema;
 mod shared_cache;
+mod stream_positions;
 mod trust;
 
 pub use clear_cause::ClearCause;
@@ -74,6 +76,7 @@ pub use position::Position;
 pub use rank_id::RankId;
 pub use registration::{EmptyModelPolicy, Registration, RegistrationOutcome};
 pub use shared_cache::{SHARED_CACHES_MAX, SharedCacheKind, SharedCaches, SharedCachesError};
+pub use stream_positions::{StreamName, StreamPositions};
 #[doc(hidden)]
 pub use tracing;
 pub use trust::Trust;

@@ -10,13 +10,13 @@ use std::process::ExitCode;
 
 use anyhow::{Context, Result, bail};
 use clap::Args;
+use flash_indexer_credentials::masked_url;
 use flash_indexer_server::ModelKey;
 use flash_indexer_snapshot::{RankRecord, read_dump};
 
 use self::contents::{BlockDifference, Difference, DumpContents, RankContents, RankKey};
 use crate::client::{DumpEncoding, TlsArguments};
 use crate::dump::Progress;
-use crate::masking::masked_url;
 use crate::with_causes;
 
 /// Compare two running services, or a service and a dump, or two dumps, rank by rank.

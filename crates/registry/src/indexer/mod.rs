@@ -31,6 +31,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
+use flash_indexer_access::TenantStates;
 use flash_indexer_prompt::tokenize::{Prompt as TextPrompt, PromptOptions, Tokenized};
 use flash_indexer_redis::PublisherWaker;
 use flash_indexer_routing::{InFlight, Predictions, RecentPrompts, RecentUses};
@@ -61,13 +62,11 @@ use flash_indexer_ingest::{Decoders, Transport, Writers, default_queue_bytes};
 use flash_indexer_telemetry::metrics::Metrics;
 use flash_indexer_telemetry::supervision::Supervisor;
 use flash_indexer_types::networks::EngineNetworks;
-use flash_indexer_types::{EngineKind, ModelKey};
+use flash_indexer_types::{EngineKind, ModelKey, StreamPositions};
 
 use crate::model::{Model, Models};
 use crate::prediction_waits::PredictionWaits;
 use crate::shared_store::SharedStore;
-use crate::stream_positions::StreamPositions;
-use crate::tenant::TenantStates;
 use crate::tier_lookups::TierLookups;
 use crate::tokenization::{Tokenization, TokenizationError};
 

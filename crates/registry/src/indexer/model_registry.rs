@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use flash_indexer_access::TenantState;
 use flash_indexer_core::TokenWindows;
 use flash_indexer_core::hashing::BlockSize;
 use flash_indexer_explain::{History, SeenVariants};
@@ -14,7 +15,6 @@ use parking_lot::RwLock;
 use super::{Indexer, RegistrationError};
 use crate::model::{InstanceTable, Model, ReplaceableIndex};
 use crate::published_ranks::PublishedRanks;
-use crate::tenant::TenantState;
 
 impl Indexer {
     /// The model with this key, or a new one that is not in the registry yet. An existing model of another block size

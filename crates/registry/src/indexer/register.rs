@@ -8,7 +8,7 @@ use flash_indexer_ingest::{ConnectError, Delivery, Listener, ListenerState};
 use flash_indexer_telemetry::metrics::Limit;
 use flash_indexer_types::{
     ConnectionStatus, EngineKind, InstanceId, ListenerOptions, Owner, Position, Registration, RegistrationOutcome,
-    log_rank,
+    StreamName, log_rank,
 };
 use flash_indexer_wire::Start;
 
@@ -18,7 +18,6 @@ use super::registration_error::connect_error;
 use super::unregister::unlist;
 use super::{Indexer, RegistrationError};
 use crate::model::{Instance, Model};
-use crate::stream_positions::StreamName;
 
 impl Indexer {
     /// Registers a rank manually.

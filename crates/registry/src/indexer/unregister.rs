@@ -8,13 +8,12 @@ use flash_indexer_core::{DpRank, SharedIndex, WorkerId};
 use flash_indexer_explain::Tombstone;
 use flash_indexer_ingest::{Delivery, Listener, ModelSink};
 use flash_indexer_telemetry::metrics::Limit;
-use flash_indexer_types::{EmptyModelPolicy, InstanceId, Owner, RankId, log_rank};
+use flash_indexer_types::{EmptyModelPolicy, InstanceId, Owner, RankId, StreamName, log_rank};
 use flash_indexer_wire::StreamPosition;
 
 use super::Indexer;
 use super::cleanup::PendingWork;
 use crate::model::{Instance, Model};
-use crate::stream_positions::StreamName;
 
 /// Outcome of unregistering ranks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -79,6 +79,7 @@ fn json(value: &impl serde::Serialize) -> Vec<u8> {
 mod tests {
     use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
+    use flash_indexer_access::TenantState;
     use flash_indexer_core::hashing::{BlockSize, sequence_hashes};
     use flash_indexer_core::run::RunIndex;
     use flash_indexer_core::{
@@ -93,7 +94,6 @@ mod tests {
     use super::*;
     use crate::model::{Instance, InstanceTable, ReplaceableIndex};
     use crate::published_ranks::PublishedRanks;
-    use crate::tenant::TenantState;
 
     const RANKS: u32 = 500;
 

@@ -12,7 +12,7 @@ use parking_lot::Mutex;
 ///
 /// Writers and decoders read it without a lock. Ranks are counted down one by one, so that no two models use one place.
 #[derive(Debug)]
-pub(crate) struct TenantState {
+pub struct TenantState {
     /// Whether the tenant holds as many blocks or bytes as its limit. Further blocks are refused.
     is_full: AtomicBool,
     /// Ranks that batches may add before the next comparison.
@@ -21,27 +21,29 @@ pub(crate) struct TenantState {
 
 impl TenantState {
     /// That of a tenant whose batches may name this many ranks.
-    pub(crate) fn with_spare_ranks(spare: u64) -> Self {
+    #[must_use]
+    pub fn with_spare_ranks(spare: u64) -> Self {
         Self { is_full: AtomicBool::new(false), spare_ranks: AtomicU64::new(spare) }
     }
 
     /// Whether further blocks are refused.
-    pub(crate) fn is_full(&self) -> bool {
+    #[must_use]
+    pub fn is_full(&self) -> bool {
         self.is_full.load(Ordering::Relaxed)
     }
 
     /// Sets whether further blocks are refused. Returns what held before.
-    pub(crate) fn set_full(&self, is_full: bool) -> bool {
+    pub fn set_full(&self, is_full: bool) -> bool {
         self.is_full.swap(is_full, Ordering::Relaxed)
     }
 
     /// Sets the number of ranks that batches may add.
-    pub(crate) fn set_spare_ranks(&self, spare: u64) {
+    pub fn set_spare_ranks(&self, spare: u64) {
         self.spare_ranks.store(spare, Ordering::Relaxed);
     }
 
     /// Counts a rank that a batch adds. Returns false if none is left.
-    pub(crate) fn take_rank(&self) -> bool {
+    pub fn take_rank(&self) -> bool {
         let left = |left: u64| left.checked_sub(1);
         self.spare_ranks.fetch_update(Ordering::Relaxed, Ordering::Relaxed, left).is_ok()
     }
@@ -49,11 +51,11 @@ impl TenantState {
 
 /// The states of the tenants that have models, by name.
 #[derive(Debug, Default)]
-pub(crate) struct TenantStates(Mutex<HashMap<String, Weak<TenantState>>>);
+pub struct TenantStates(Mutex<HashMap<String, Weak<TenantState>>>);
 
 impl TenantStates {
     /// The state of a tenant, or a new one if it has no model. Costs the number of tenants if it is new.
-    pub(crate) fn of(&self, tenant: &str, new: impl FnOnce() -> TenantState) -> Arc<TenantState> {
+    pub fn of(&self, tenant: &str, new: impl FnOnce() -> TenantState) -> Arc<TenantState> {
         let mut states = self.0.lock();
         if let Some(known) = states.get(tenant).and_then(Weak::upgrade) {
             return known;
