@@ -161,6 +161,16 @@ fn check(steps: &[Step], blocks_max: usize) {
     }
 }
 
+/// The engine told of two copies, one of which it removed. Then the rank was cleared. The history has the last removal and the clear.
+#[test]
+fn a_clear_may_have_taken_a_copy_of_which_an_evicted_removal_told() {
+    let block = Block { sequence: SequenceHash(1), local: LocalHash(10) };
+    let stored = BlockEvent::Stored { tier: Tier::Device, parent: None, blocks: vec![block], copies: 1 };
+    let removed = |copies| BlockEvent::Removed { tier: Tier::Device, blocks: vec![SequenceHash(1)], copies };
+    let events = [stored, removed(RemovedCopies::AllBut(2)), removed(RemovedCopies::One), BlockEvent::Cleared];
+    check(&events.map(|event| Step::Event(1, event)), 1);
+}
+
 proptest! {
     #[test]
     fn an_explanation_from_a_complete_history_gives_the_real_cause(steps in proptest::collection::vec(step(), 1..60)) {

@@ -1,6 +1,8 @@
 //! Incidents in a fleet of real processes and sockets. A service that was disturbed answers for every `exact` engine as
 //! an undisturbed service does, and shows which engines are not `exact`.
 
+use std::time::Duration;
+
 use crate::support::{PATIENCE, Serve};
 use flash_indexer_core::DpRank;
 use flash_indexer_core::hashing::BlockSize;
@@ -128,6 +130,10 @@ const REPLAYS_AND_LOSES: Link = Link { replay_loss: ReplayLoss::EverySecondAfter
 const CANNOT_REPLAY: Link = Link { replays: false, ..REPLAYS };
 /// Batches that an engine with a short queue keeps for a service that does not receive them.
 const SHORT_QUEUE_BATCHES: u32 = 200;
+/// Long enough for the service to find that it stood still.
+const PAUSE: Duration = Duration::from_secs(3);
+/// Somewhat longer than the time after a pause in which received messages may have waited.
+const BACKLOG: Duration = Duration::from_secs(21);
 
 /// Two services and four engines.
 struct Fleet {
@@ -282,6 +288,7 @@ fn a_stopped_service_catches_up() {
         engine.converse(1, 1_000, Receivers::Both);
     }
     fleet.engines[3].converse(1, 400, Receivers::Both);
+    std::thread::sleep(PAUSE);
     fleet.disturbed.signal("-CONT");
     // The first message after the queue has room again shows the gap.
     for engine in &mut fleet.engines[1..3] {
@@ -300,6 +307,10 @@ fn a_stopped_service_catches_up() {
             None
         });
     }
+    // Messages that waited show nothing of those that the last engine may have dropped behind them.
+    fleet.wait(["exact", "exact", "degraded", "degraded"]);
+    std::thread::sleep(BACKLOG);
+    fleet.engines[3].converse(2, 400, Receivers::Both);
     let trusts = ["exact", "exact", "degraded", "exact"];
     fleet.wait(trusts);
     let found = fleet.compare(trusts);
