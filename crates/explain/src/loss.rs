@@ -135,7 +135,7 @@ impl Replay {
                 let held = &mut self.copies[removal.tier];
                 *held = if *held == 0 { 0 } else { copies.left(*held) };
                 self.removal = Some((ordinal, removal));
-                // An evicted removal may have told a larger number of copies than the stores.
+                // An evicted removal may have set a larger number of copies than the stores.
                 self.may_hold_more |= self.complete_from.removed > self.added;
                 if self.copies.is_zero() && self.is_wanted() {
                     self.loss = Some((ordinal, Loss::Removed(removal)));

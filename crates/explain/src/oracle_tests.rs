@@ -161,9 +161,9 @@ fn check(steps: &[Step], blocks_max: usize) {
     }
 }
 
-/// The engine told of two copies, one of which it removed. Then the rank was cleared. The history has the last removal and the clear.
+/// A removal leaves two copies, and another one removes one of them. Then the rank is cleared. The history has the last removal and the clear.
 #[test]
-fn a_clear_may_have_taken_a_copy_of_which_an_evicted_removal_told() {
+fn a_clear_may_have_taken_a_copy_that_an_evicted_removal_left() {
     let block = Block { sequence: SequenceHash(1), local: LocalHash(10) };
     let stored = BlockEvent::Stored { tier: Tier::Device, parent: None, blocks: vec![block], copies: 1 };
     let removed = |copies| BlockEvent::Removed { tier: Tier::Device, blocks: vec![SequenceHash(1)], copies };
