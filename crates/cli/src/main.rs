@@ -16,7 +16,7 @@
 //! | `replay/*`, `bench` | measure index designs without a service |
 //! | `client` | the service's HTTP API as the commands use it |
 //! | `log`, `output`, `stop`, `parsers`, `trace` | log, standard output, signals, option values, the trace file |
-//! | `masking` | URLs without their secrets, for errors and output |
+//! | `masking` | errors of the command line without secrets |
 
 // First, because its macros replace those of the standard library in the modules below.
 #[macro_use]

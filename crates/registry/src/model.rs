@@ -68,6 +68,7 @@ pub(crate) struct Model {
     /// Recent changes, for explanations.
     pub history: History,
     pub seen_variants: SeenVariants,
+    /// What the model's tenant has left of its limits.
     pub tenant: Arc<TenantState>,
     /// Number of the writer that applies the events of each shard's workers.
     pub writers: Vec<usize>,

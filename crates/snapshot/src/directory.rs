@@ -162,7 +162,7 @@ impl SnapshotDirectory {
             // The next snapshot replaces it; without it the disk has room again.
             let _ = fs::remove_file(&unfinished);
         })?;
-        // Listed after the content is written, which can take minutes: renaming must not replace a file that came meanwhile.
+        // Listed after the content is written, which can take minutes: renaming must not replace a file that was added meanwhile.
         let Listing { snapshots: before, next: number } = self.list()?;
         if number > NUMBER_MAX {
             let cause = format!("failed to number a snapshot: {NUMBER_MAX} is taken; rename or remove the file");

@@ -413,11 +413,11 @@ impl SharedIndex for GroupedIndex {
         self.plain.maintain_shard(shard)
     }
 
-    /// Memory of the primary group.
+    /// Memory of the index, and of what ranks with cache groups have beside it. Costs the number of those ranks, and waits for one event
+    /// of each at most.
     fn memory_bytes(&self) -> Option<usize> {
-        let grouped = self.grouped.read();
-        let of_groups: usize = grouped.values().map(|groups| groups.read().bytes()).sum();
-        self.plain.memory_bytes().map(|bytes| bytes + of_groups)
+        let bytes = self.plain.memory_bytes()?;
+        Some(bytes + self.grouped.read().values().map(|groups| groups.read().bytes()).sum::<usize>())
     }
 
     fn set_memory_max(&self, bytes_max: usize, spare_bytes: usize) {

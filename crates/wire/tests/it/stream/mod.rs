@@ -1,5 +1,6 @@
 //! Ordering and repair of a stream: a simulated engine publishes over channels that drop messages.
 
+mod earlier_epochs;
 mod histories;
 mod world;
 
@@ -973,78 +974,6 @@ fn messages_that_waited_in_a_pause_do_not_show_what_was_dropped_in_it() {
     world.settle();
     assert!(world.is_exact(), "the reply was requested after the pause");
     assert_eq!(world.applied, world.whole_epoch());
-}
-
-/// The number of a dropped message of the epoch before, and a restart that no reply shows: the publisher's buffer has one message.
-#[test]
-fn a_number_that_the_publisher_never_reaches_again_is_doubted_until_two_live_messages_follow() {
-    use Step::{Connect, Deliver, Disconnect, Drop, Lose, Publish, Restart, Shed};
-    let before = [Connect, Publish(1), Deliver(1), Publish(8), Disconnect, Connect, Publish(1), Drop(1), Restart];
-    let after = [Publish(1), Connect, Publish(4), Lose(3), Shed, Deliver(1)];
-    check_followed(Replay::Available, 1, before.into_iter().chain(after).collect());
-}
-
-/// Message 0 arrives late, like the first one of a new epoch, and a reply lacks the last message. Then one arrives a second time, which
-/// shows of neither epoch that it goes on.
-#[test]
-fn a_message_that_arrives_again_ends_no_earlier_epoch() {
-    use Step::{Connect, Deliver, DeliverLate, Drop, PassTime, Publish, Repeat, Reply, Shed};
-    let without_the_last = u64::MAX - (1 << 4);
-    let delivered = [Connect, Publish(5), Shed, Drop(2), Deliver(3), PassTime, DeliverLate(4), Shed, PassTime];
-    // The received messages wait for a reply: the only one that was delivered is of the reply after the late message.
-    let waiting = [Connect, Publish(5), PassTime, Drop(2), Deliver(3), DeliverLate(4), Shed, PassTime, Shed];
-    for late in [delivered.to_vec(), waiting.into_iter().chain([PassTime]).collect()] {
-        let again = [Reply(without_the_last), Repeat(1)];
-        check_followed(Replay::Available, 21, late.into_iter().chain(again).collect());
-    }
-}
-
-/// The live messages after a restart continue a state of which nothing shows whether it is of their epoch. Then one arrives late, like the
-/// first of a new epoch, and a reply differs from that state: this proves nothing of the live messages, which the reply lacks.
-#[test]
-fn a_message_of_an_unverified_epoch_ends_no_doubt_of_the_next_one() {
-    use Step::{Connect, Deliver, DeliverLate, Drop, Lose, PassTime, Publish, Reply, Restart, Shed};
-    let before = [Connect, Reply(u64::MAX), Publish(3), Deliver(3), Restart, Connect, Publish(3), Lose(3)];
-    let unverified = [Publish(5), Shed, Drop(2), Deliver(3), DeliverLate(6), PassTime, Reply(1 << 63 | 0b1111)];
-    check_followed(Replay::Available, 21, before.into_iter().chain(unverified).collect());
-}
-
-/// As above, of live messages that still wait for a reply which shows whether the engine has restarted.
-#[test]
-fn a_message_of_an_unverified_epoch_ends_no_doubt_of_messages_that_waited() {
-    use Step::{Connect, Deliver, DeliverLate, Drop, PassTime, Publish, Reply, Restart, Shed};
-    let before = [Connect, Reply(u64::MAX), Publish(2), Deliver(2), Restart, Connect, Publish(5), PassTime];
-    let waiting = [Drop(2), Deliver(3), DeliverLate(4), Shed, PassTime, Reply(1 << 63 | 0b11)];
-    check_followed(Replay::Available, 21, before.into_iter().chain(waiting).collect());
-}
-
-/// A reply is ahead of the live messages. One of these arrives late, like the first of a new epoch. The next ones do not show that the last
-/// message, which the reply had and the connection loses, is missing again.
-#[test]
-fn live_messages_behind_a_reply_end_no_doubt_of_what_the_reply_had() {
-    let mut world = World::new(Replay::Available, Start::Held, 40);
-    world.connect();
-    (0..15).for_each(|_| world.publish());
-    let (position, state) = (world.true_position(), world.whole_epoch());
-    (0..5).for_each(|_| world.publish());
-    (0..8).for_each(|_| world.lose());
-    world.deliver();
-    world.applied = state;
-    world.stream.release(Some(position), world.now);
-    world.run();
-    world.pause(1);
-    world.reply(u64::MAX);
-    assert_eq!(world.applied, world.whole_epoch());
-    world.deliver_late(2);
-    assert_eq!(world.cleared.last(), Some(&ClearReason::Restarted));
-    world.stream.shed(world.now);
-    world.run();
-    (0..10).for_each(|_| world.deliver());
-    world.pass_time();
-    assert_eq!(world.request.map(|(_, from)| from), Some(0), "the whole history is requested");
-    world.reply(!(1 << 19));
-    assert_eq!(world.applied.last(), Some(&(0, 18)));
-    assert!(!world.is_exact());
 }
 
 fn step() -> impl Strategy<Value = Step> {
