@@ -1,14 +1,12 @@
 //! A configuration file that is read again when it changes.
 
 use std::error::Error;
-use std::fs::{File, OpenOptions};
-use std::io::{self, Read};
-use std::os::unix::fs::OpenOptionsExt;
+use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use arc_swap::{ArcSwap, Guard};
-use rustix::fs::OFlags;
+use flash_indexer_regular_files::{self as regular_files, ReadError};
 
 /// Largest file, in bytes.
 const FILE_BYTES_MAX: u64 = 4 << 20;
@@ -90,26 +88,12 @@ impl<T: FileContent> ConfigFile<T> {
 }
 
 fn read<T: FileContent>(path: &Path) -> Result<T, LoadError> {
-    let text = read_text(path, T::REMEDY);
+    let text = regular_files::read_text(path, FILE_BYTES_MAX).map_err(|error| match error {
+        ReadError::Io(error) => LoadCause::Read { error, remedy: T::REMEDY },
+        ReadError::TooLarge { .. } => LoadCause::TooLarge,
+    });
     let content = text.and_then(|text| T::parse(&text).map_err(|error| LoadCause::Content(error.into())));
     content.map_err(|cause| LoadError { name: T::NAME, path: path.to_owned(), cause })
-}
-
-fn read_text(path: &Path, remedy: &'static str) -> Result<String, LoadCause> {
-    let mut text = String::new();
-    let read = open_regular(path).and_then(|file| file.take(FILE_BYTES_MAX + 1).read_to_string(&mut text));
-    read.map_err(|error| LoadCause::Read { error, remedy })?;
-    if text.len() as u64 > FILE_BYTES_MAX { Err(LoadCause::TooLarge) } else { Ok(text) }
-}
-
-/// Opens a regular file, or the regular file that a symlink leads to: Kubernetes mounts keys as symlinks.
-fn open_regular(path: &Path) -> io::Result<File> {
-    // Opening a FIFO would otherwise wait for a writer, and no later version of the file would be read.
-    let file = OpenOptions::new().read(true).custom_flags(OFlags::NONBLOCK.bits().cast_signed()).open(path)?;
-    match file.metadata()?.is_file() {
-        true => Ok(file),
-        false => Err(io::Error::new(io::ErrorKind::InvalidInput, "it is not a regular file")),
-    }
 }
 
 #[cfg(test)]

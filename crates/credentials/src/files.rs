@@ -1,11 +1,11 @@
 //! Files with certificates and keys, in PEM.
 
 use std::fmt;
-use std::fs::File;
-use std::io::{self, Read};
+use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use flash_indexer_regular_files::{self as regular_files, ReadError};
 use rustls::RootCertStore;
 use rustls::crypto::{CryptoProvider, ring};
 use rustls::pki_types::pem::{self, PemObject};
@@ -49,7 +49,7 @@ impl fmt::Display for FileRole {
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum FileCause {
     #[error("{0}; create the file, or make it readable")]
-    Read(#[from] io::Error),
+    Read(io::Error),
     #[error("it exceeds {FILE_BYTES_MAX} bytes; leave out what is not needed")]
     TooLarge,
     #[error("it is not PEM: {0}; write it in PEM, with its BEGIN and END lines")]
@@ -64,6 +64,15 @@ pub(crate) enum FileCause {
     Authority(String),
     #[error(transparent)]
     Token(#[from] BearerTokenError),
+}
+
+impl From<ReadError> for FileCause {
+    fn from(error: ReadError) -> Self {
+        match error {
+            ReadError::Io(error) => Self::Read(error),
+            ReadError::TooLarge { .. } => Self::TooLarge,
+        }
+    }
 }
 
 impl FileCause {
@@ -135,8 +144,7 @@ pub(crate) fn provider() -> Arc<CryptoProvider> {
 
 /// Reads a text file, such as one with a token.
 pub(crate) fn read_text(path: &Path) -> Result<String, FileCause> {
-    let text = String::from_utf8(read(path)?);
-    text.map_err(|_| FileCause::Read(io::Error::new(io::ErrorKind::InvalidData, "it is not UTF-8")))
+    Ok(regular_files::read_text(path, FILE_BYTES_MAX)?)
 }
 
 fn read_certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, FileCause> {
@@ -146,7 +154,5 @@ fn read_certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, FileCa
 }
 
 fn read(path: &Path) -> Result<Vec<u8>, FileCause> {
-    let mut bytes = Vec::new();
-    File::open(path)?.take(FILE_BYTES_MAX + 1).read_to_end(&mut bytes)?;
-    if bytes.len() as u64 > FILE_BYTES_MAX { Err(FileCause::TooLarge) } else { Ok(bytes) }
+    Ok(regular_files::read(path, FILE_BYTES_MAX)?)
 }

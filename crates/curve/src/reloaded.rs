@@ -1,11 +1,11 @@
 //! A file that is read again before each use.
 
 use std::error::Error;
-use std::fs::File;
-use std::io::{self, Read};
+use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use flash_indexer_regular_files::{self as regular_files, ReadError};
 use parking_lot::Mutex;
 use tracing::warn;
 
@@ -105,13 +105,10 @@ impl<T: Content> ReloadedFile<T> {
 }
 
 fn read<T: Content>(path: &Path) -> Result<T, CurveFileError> {
-    let text = read_text(path).and_then(|text| T::parse_text(&text).map_err(Cause::Content));
+    let text = regular_files::read_text(path, FILE_BYTES_MAX).map_err(|error| match error {
+        ReadError::Io(error) => Cause::Read(error),
+        ReadError::TooLarge { .. } => Cause::TooLarge,
+    });
+    let text = text.and_then(|text| T::parse_text(&text).map_err(Cause::Content));
     text.map_err(|cause| CurveFileError { role: T::ROLE, path: path.to_owned(), cause })
-}
-
-fn read_text(path: &Path) -> Result<String, Cause> {
-    let mut text = String::new();
-    let read = File::open(path).and_then(|file| file.take(FILE_BYTES_MAX + 1).read_to_string(&mut text));
-    read.map_err(Cause::Read)?;
-    if text.len() as u64 > FILE_BYTES_MAX { Err(Cause::TooLarge) } else { Ok(text) }
 }

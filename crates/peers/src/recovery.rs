@@ -125,7 +125,11 @@ impl Recovery {
             let started = Instant::now();
             // A damaged snapshot must not register a rank, so all of it is read before any of it is applied.
             let checked = watch.guarded(|| snapshot.check()).unwrap_or(Err(DumpError::CutOff));
-            let restored = checked.map_err(|source| ("damaged", dump_error(&path, source))).and_then(|_| {
+            let restored = checked.map_err(|source| {
+                let outcome = if source.is_damage() { "damaged" } else { "unreadable" };
+                (outcome, dump_error(&path, source))
+            });
+            let restored = restored.and_then(|_| {
                 let restored = watch.guarded(|| self.restore_file(&path, &snapshot.path));
                 restored.unwrap_or(Err(SourceError::Panicked)).map_err(|error| ("refused", error))
             });

@@ -5,11 +5,12 @@ use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use flash_indexer_regular_files::{self as regular_files, Symlinks};
 use tracing::warn;
 use zstd::stream::write::Encoder;
 
 use crate::known_snapshots::KnownSnapshots;
-use crate::{DumpEntry, DumpError, DumpSink, DumpSummary, RankName, RankRecord, Rejection, read_dump, regular_file};
+use crate::{DumpEntry, DumpError, DumpSink, DumpSummary, RankName, RankRecord, Rejection, read_dump};
 
 /// Snapshots that are kept: if the newest is damaged, the one before it is loaded.
 const KEPT: usize = 3;
@@ -95,12 +96,13 @@ impl SnapshotDirectory {
         let lock_path = path.join(LOCK);
         let mut options = OpenOptions::new();
         options.write(true).create(true).truncate(false);
-        let lock = regular_file::open(&lock_path, &mut options).map_err(|source| {
-            match regular_file::is_other(&lock_path) {
-                true => DirectoryError::NotRegular { path: lock_path.display().to_string() },
-                false => failed(source),
-            }
-        })?;
+        let lock =
+            regular_files::open(&lock_path, &mut options, Symlinks::Refuse).map_err(|source| {
+                match is_other(&lock_path) {
+                    true => DirectoryError::NotRegular { path: lock_path.display().to_string() },
+                    false => failed(source),
+                }
+            })?;
         match lock.try_lock() {
             Ok(()) => Ok(Self { path: path.to_owned(), known: Arc::default(), _lock: lock }),
             Err(TryLockError::WouldBlock) => Err(DirectoryError::InUse { path: path.display().to_string() }),
@@ -229,11 +231,17 @@ impl StoredSnapshot {
                 Ok(())
             }
         }
-        let file = regular_file::open(&self.path, OpenOptions::new().read(true)).map_err(DumpError::Open);
+        let file =
+            regular_files::open(&self.path, OpenOptions::new().read(true), Symlinks::Refuse).map_err(DumpError::Open);
         let checked = file.and_then(|file| read_dump(file, &mut Ignored));
         lock(&self.known).checked(&self.path, &checked);
         checked
     }
+}
+
+/// Whether something other than a regular file has this path. A symlink is one, whatever its target is.
+fn is_other(path: &Path) -> bool {
+    fs::symlink_metadata(path).is_ok_and(|found| !found.is_file())
 }
 
 /// Writes a compressed file, and returns once it is on disk. Returns its bytes.
@@ -249,7 +257,7 @@ fn write_compressed(path: &Path, write: impl FnOnce(&mut dyn Write) -> io::Resul
 /// Creates a file in the place of a leftover. A leftover is never opened: a symlink leads to a file of another owner, and a
 /// FIFO blocks.
 fn create_new(path: &Path) -> io::Result<File> {
-    let is_other = regular_file::is_other(path);
+    let is_other = is_other(path);
     match fs::remove_file(path) {
         Ok(()) if is_other => {
             warn!(path = %path.display(), "removed a leftover of an unfinished snapshot that was not a regular file");

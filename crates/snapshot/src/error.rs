@@ -45,6 +45,18 @@ pub enum DumpError {
     Refused(String),
 }
 
+impl DumpError {
+    /// Whether the content of the dump is the reason. Another user or a newer program may read it otherwise.
+    pub fn is_damage(&self) -> bool {
+        match self {
+            Self::Open(_) | Self::Version(_) => false,
+            // Only the operating system's errors have a number; the decompressor's have none.
+            Self::Read(source) => source.raw_os_error().is_none(),
+            Self::CutOff | Self::Damaged { .. } | Self::Incomplete { .. } | Self::Refused(_) => true,
+        }
+    }
+}
+
 /// Reason for which a sink rejects a dump.
 #[derive(Debug)]
 pub struct Rejection(pub String);

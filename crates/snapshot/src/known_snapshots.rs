@@ -4,11 +4,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs::OpenOptions;
 use std::path::{Path, PathBuf};
 
+use flash_indexer_regular_files::{self as regular_files, Symlinks};
 use tracing::warn;
 
+use super::VERSION;
 use super::error::DumpError;
 use super::read::read_version;
-use super::{VERSION, regular_file};
 
 /// Limit of files of a state directory that are logged, each once.
 const LOGGED_MAX: usize = 64;
@@ -36,7 +37,7 @@ impl KnownSnapshots {
                 self.removable.insert(path.to_owned());
             }
             // Its first line shows whether it is a damaged snapshot of a known format.
-            Err(error) if is_damage(error) => {}
+            Err(error) if error.is_damage() => {}
             Err(error) => {
                 self.unreadable.insert(path.to_owned(), error.to_string());
             }
@@ -90,21 +91,12 @@ impl KnownSnapshots {
 
 /// Checks that a snapshot has a format that this program reads. An empty file has lost every content, and passes.
 fn check_format(path: &Path) -> Result<(), DumpError> {
-    let file = regular_file::open(path, OpenOptions::new().read(true)).map_err(DumpError::Open)?;
+    let file = regular_files::open(path, OpenOptions::new().read(true), Symlinks::Refuse).map_err(DumpError::Open)?;
     if file.metadata().map_err(DumpError::Read)?.len() == 0 {
         return Ok(());
     }
     let version = read_version(file)?;
     if version > VERSION { Err(DumpError::Version(version)) } else { Ok(()) }
-}
-
-/// Whether the content is the reason of a failure. Only the operating system's errors have a number; the decompressor's have none.
-fn is_damage(error: &DumpError) -> bool {
-    match error {
-        DumpError::Open(_) | DumpError::Version(_) => false,
-        DumpError::Read(source) => source.raw_os_error().is_none(),
-        DumpError::CutOff | DumpError::Damaged { .. } | DumpError::Incomplete { .. } | DumpError::Refused(_) => true,
-    }
 }
 
 #[cfg(test)]

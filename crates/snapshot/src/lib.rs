@@ -61,7 +61,6 @@
 //! | `tally.rs` | count and digest of blocks ([`Tally`]) |
 //! | `directory.rs` | snapshots on disk ([`SnapshotDirectory`]) |
 //! | `known_snapshots.rs` | snapshots that this process may remove |
-//! | `regular_file.rs` | opening of regular files only |
 
 mod contents;
 mod directory;
@@ -74,7 +73,6 @@ mod object;
 mod rank_dump;
 mod read;
 mod record;
-mod regular_file;
 mod tally;
 mod totals;
 mod write;

@@ -1,11 +1,12 @@
 //! Polling of a file.
 
-use std::fs::{File, Metadata};
-use std::io::{self, Read};
+use std::fs::{Metadata, OpenOptions};
+use std::io;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
 use crossbeam_channel::{Receiver, RecvTimeoutError};
+use flash_indexer_regular_files::{self as regular_files, Symlinks};
 use xxhash_rust::xxh3::xxh3_128;
 
 use super::parse;
@@ -69,17 +70,13 @@ impl FileState {
     /// The text, unless it is unchanged.
     fn read_if_changed(&mut self, path: &Path) -> io::Result<Option<String>> {
         // Opened each time: another file may have been renamed into its place.
-        let file = File::open(path)?;
+        let file = regular_files::open(path, OpenOptions::new().read(true), Symlinks::Follow)?;
         let metadata = file.metadata()?;
         let seen = (metadata.modified()?, metadata.len());
         if self.metadata == Some(seen) && !is_recent(&metadata) {
             return Ok(None);
         }
-        let mut bytes = Vec::new();
-        file.take(FILE_BYTES_MAX + 1).read_to_end(&mut bytes)?;
-        if bytes.len() as u64 > FILE_BYTES_MAX {
-            return Err(io::Error::other(format!("the file is larger than {FILE_BYTES_MAX} bytes")));
-        }
+        let bytes = regular_files::read_opened(file, FILE_BYTES_MAX).map_err(io::Error::other)?;
         let digest = xxh3_128(&bytes);
         self.metadata = Some(seen);
         if self.digest.replace(digest) == Some(digest) {

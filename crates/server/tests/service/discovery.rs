@@ -15,6 +15,7 @@ use flash_indexer_sim::{Publisher, PublisherOptions};
 use flash_indexer_test_support::wait_for;
 use flash_indexer_wire::{Encoding, EngineEvent, encode_batch};
 use hickory_resolver::proto::op::ResponseCode;
+use rustix::fs::{CWD, Mode, mkfifoat};
 use serde_json::{Value, json};
 
 use crate::support::fake_dns::{FakeDns, Says};
@@ -245,6 +246,11 @@ fn a_file_that_cannot_be_read_takes_nothing_away() {
     until_looked_again(&service, "failed");
     assert_eq!(instances(&service), ["1"]);
     assert_eq!(state(&service, 1), "registered");
+
+    // Opening it for reading would wait for a writer.
+    mkfifoat(CWD, file.path(), Mode::RUSR | Mode::WUSR).expect("a FIFO");
+    until("a third error", || source(&service)["error"].as_str().is_some_and(|error| error.contains("regular file")));
+    std::fs::remove_file(file.path()).expect("it is there");
 
     file.name([(2, &second)]);
     until("the other engine alone", || instances(&service) == ["2"]);

@@ -71,8 +71,8 @@ fn recovered_from(service: &Service) -> String {
     ready["recovered_from"].as_str().expect("a source").to_owned()
 }
 
-fn damaged(service: &Service) -> f64 {
-    service.metrics().value("flash_indexer_snapshots_total", &[("outcome", "damaged")])
+fn skipped(service: &Service, outcome: &str) -> f64 {
+    service.metrics().value("flash_indexer_snapshots_total", &[("outcome", outcome)])
 }
 
 #[test]
@@ -171,7 +171,7 @@ fn a_damaged_snapshot_is_skipped_and_the_one_before_it_loaded() {
     wait(&engine, &service, 9);
     assert_eq!(held_tokens(&service, 10), 40);
     assert_eq!(recovered_from(&service), format!("snapshot {}", older.display()));
-    assert_eq!(damaged(&service), 1.0);
+    assert_eq!(skipped(&service, "damaged"), 1.0);
     drop(service.stop());
 
     for snapshot in snapshots(folder.path()) {
@@ -179,8 +179,26 @@ fn a_damaged_snapshot_is_skipped_and_the_one_before_it_loaded() {
         fs::OpenOptions::new().write(true).open(&snapshot).expect("a snapshot").set_len(length - 1).expect("cut off");
     }
     let service = Service::recovered(options(folder.path(), NEVER));
-    assert_eq!((recovered_from(&service), damaged(&service)), ("engines".to_owned(), 3.0));
+    assert_eq!((recovered_from(&service), skipped(&service, "damaged")), ("engines".to_owned(), 3.0));
     assert_eq!(service.get("/workers").1, json!([]), "a damaged snapshot registers no rank");
+}
+
+#[test]
+fn a_snapshot_of_a_newer_program_is_unreadable_and_stays() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let service = Service::recovered(options(folder.path(), NEVER));
+    let engine = engine(&service);
+    publish(&engine, &service, 0..5);
+    drop(service.stop());
+    let newer = folder.path().join("snapshot-00000000000000000009.ndjson.zst");
+    fs::write(&newer, zstd::encode_all(&b"{\"dump\":{\"version\":2}}\n"[..], 1).expect("compressed")).expect("written");
+
+    let service = Service::recovered(options(folder.path(), NEVER));
+    wait(&engine, &service, 4);
+    assert_eq!((skipped(&service, "unreadable"), skipped(&service, "damaged")), (1.0, 0.0));
+    assert!(recovered_from(&service).starts_with("snapshot "));
+    drop(service.stop());
+    assert!(newer.exists());
 }
 
 #[test]

@@ -12,10 +12,14 @@ pub(super) struct SnapshotMetrics {
     recovered_from: NamedCounters,
 }
 
-const OUTCOMES: [LabelValue; 4] = [
+const OUTCOMES: [LabelValue; 5] = [
     ("written", "A snapshot was written."),
     ("failed", "A snapshot was not written; the former ones stay."),
     ("damaged", "A snapshot was skipped at the start: it was cut off or changed."),
+    (
+        "unreadable",
+        "A snapshot was skipped at the start, and stays: it cannot be opened or read, or a newer program wrote it.",
+    ),
     ("refused", "A snapshot was skipped at the start: its ranks contradict the registrations."),
 ];
 const SOURCES: [LabelValue; 4] = [
@@ -44,7 +48,7 @@ impl Metrics {
         self.snapshots.bytes.set(i64::try_from(bytes).unwrap_or(i64::MAX));
     }
 
-    /// Counts a snapshot: `failed` to be written, `damaged` or `refused` at the start.
+    /// Counts a snapshot: `failed` to be written, or `damaged`, `unreadable` or `refused` at the start.
     pub fn snapshot_ended(&self, outcome: &'static str) {
         self.snapshots.snapshots.inc(outcome);
     }
