@@ -34,7 +34,7 @@ use crate::results::{Results, SweepLine};
 
 /// One allocator for all indexes.
 #[global_allocator]
-static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 
 /// Compare Flash Indexer's designs with other indexes.
 #[derive(Parser)]

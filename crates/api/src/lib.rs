@@ -47,7 +47,7 @@ pub use fleet::{
     StoreStatus,
 };
 pub use little_endian::LittleEndian;
-pub use misfit::{body_misfit, field_misfit, misfit};
+pub use misfit::{body_misfit, field_misfit, misfit, parse_with_ignored};
 pub use openapi::document;
 pub use pick::{DoneRequest, Load, Pick, PickCandidate, PickWeights, RequestPhase};
 pub use prefix_text::{PrefixText, PrefixTextQuery};
@@ -57,7 +57,7 @@ pub use scope::ModelScope;
 pub use score::{
     ChatMessage, PartialPrompt, PodDetail, PodScores, Prediction, PromptFields, TokenizedPrompt, TruncationSide,
 };
-pub use status::{ErrorBody, Readiness, ReadyStatus, Success, SuccessStatus};
+pub use status::{ErrorBody, Readiness, ReadyStatus, Registered, Success, SuccessStatus};
 pub use tiered_query::{DeviceMatches, TierExtensions, TieredMatches, TieredQueryResponse, WorkerRankId};
 pub use token_list::read_token_list;
 pub use workers::{

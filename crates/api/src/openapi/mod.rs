@@ -19,8 +19,8 @@ use self::endpoint::{BEARER, Endpoint, add_schemas, get, post};
 use crate::{
     DigestParameters, DiscoverySource, DoneRequest, DumpParameters, ErrorBody, ExplainParameters, ExplainRequest,
     Explanation, HashQuery, ModelScope, PeerRequest, Pick, PodScores, Prediction, PrefixText, PrefixTextQuery,
-    PromptFields, QueryResponse, Readiness, RegisterRequest, StoreState, Success, TieredQueryResponse, TokenQuery,
-    TokenizedPrompt, UnregisterRequest, Unregistration, Worker,
+    PromptFields, QueryResponse, Readiness, RegisterRequest, Registered, StoreState, Success, TieredQueryResponse,
+    TokenQuery, TokenizedPrompt, UnregisterRequest, Unregistration, Worker,
 };
 
 const JSON: &str = "application/json";
@@ -93,8 +93,8 @@ fn endpoints() -> Vec<Endpoint> {
         post("/register", "Registers a rank of an engine, or an engine that names its ranks.")
             .takes::<RegisterRequest>()
             .needs(AnyOf(&["endpoint", "events"]))
-            .answers::<Success>("The rank was registered in the same way before.")
-            .answers_with::<Success>("201", "The rank is registered.")
+            .answers::<Registered>("The rank was registered in the same way before.")
+            .answers_with::<Registered>("201", "The rank is registered.")
             .fails(&["409", "429"]),
         of_model::<UnregisterRequest>("/unregister", "Unregisters an instance or one of its ranks.")
             .answers::<Unregistration>("No answer has the ranks any more.")

@@ -15,7 +15,7 @@ use axum::http::request::Parts;
 use chat_template::without_constants;
 use flash_indexer_access::Grant;
 use flash_indexer_admission::{BodyBytes, ContentEncoding, LARGE_BYTES, READ_DEADLINE};
-use flash_indexer_api::body_misfit;
+use flash_indexer_api::{body_misfit, parse_with_ignored};
 use flash_indexer_traces::{Stage, stage};
 use futures_core::Stream;
 use serde::Deserialize;
@@ -42,6 +42,23 @@ impl<T: DeserializeOwned + Send + 'static> FromRequest<Arc<Api>> for Body<T> {
         let parse = async |_, json: Vec<u8>| {
             let _parse = stage(Stage::Parse);
             parse(&json).map(Self)
+        };
+        body.process(parse).await
+    }
+}
+
+/// Extractor of a JSON body, and of the names of its fields that were ignored.
+pub(super) struct BodyWithIgnored<T>(pub(super) T, pub(super) Vec<String>);
+
+impl<T: DeserializeOwned + Send + 'static> FromRequest<Arc<Api>> for BodyWithIgnored<T> {
+    type Rejection = ApiError;
+
+    async fn from_request(request: Request, api: &Arc<Api>) -> Result<Self, ApiError> {
+        let body = receive(request, api, Accepted::Json).await?;
+        let parse = async |_, json: Vec<u8>| {
+            let parsed = parse_with_ignored(&json);
+            let (request, ignored) = parsed.map_err(|error| unfit(&error, &body_misfit::<T>(&error, &json)))?;
+            Ok(Self(request, ignored))
         };
         body.process(parse).await
     }

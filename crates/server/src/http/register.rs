@@ -6,16 +6,17 @@ use axum::Json;
 use axum::extract::State;
 use axum::http::StatusCode;
 use flash_indexer_access::Grant;
-use flash_indexer_api::{Events, RegisterRequest, Success, WorkerKind};
+use flash_indexer_api::{Events, RegisterRequest, Registered, SuccessStatus, WorkerKind};
 use flash_indexer_core::DpRank;
 use flash_indexer_core::hashing::BlockSize;
 use flash_indexer_discovery::{VllmAddress, VllmEngine, VllmError};
 use flash_indexer_telemetry::metrics::Limit;
 use flash_indexer_types::endpoints::{NO_EVENTS, is_bound};
 use flash_indexer_types::{EngineKind, InstanceId, ListenerOptions, Registration, RegistrationOutcome, SharedCaches};
+use tracing::warn;
 
 use super::error::ApiError;
-use super::extract::{Access, Body};
+use super::extract::{Access, BodyWithIgnored};
 use super::fields::CheckedScope;
 use super::{Api, blocking};
 
@@ -25,8 +26,12 @@ const VLLM_SCHEME: &str = "vllm://";
 pub(super) async fn register(
     State(api): State<Arc<Api>>,
     Access(grant): Access,
-    Body(request): Body<RegisterRequest>,
-) -> Result<(StatusCode, Json<Success>), ApiError> {
+    BodyWithIgnored(request, ignored_fields): BodyWithIgnored<RegisterRequest>,
+) -> Result<(StatusCode, Json<Registered>), ApiError> {
+    if !ignored_fields.is_empty() {
+        let instance = request.instance_id.clone().checked()?;
+        warn!(%instance, ?ignored_fields, "ignored unknown fields of a registration; one may be misspelt");
+    }
     let named = request.endpoint.as_deref().and_then(|endpoint| endpoint.strip_prefix(VLLM_SCHEME));
     let indexer = Arc::clone(&api.indexer);
     let registered = match named.map(str::to_owned) {
@@ -52,7 +57,7 @@ pub(super) async fn register(
         RegistrationOutcome::New => StatusCode::CREATED,
         RegistrationOutcome::Already => StatusCode::OK,
     };
-    Ok((status, Json(Success::default())))
+    Ok((status, Json(Registered { status: SuccessStatus::Ok, ignored_fields })))
 }
 
 /// The registration of a request. Its endpoint is the one that the request names.

@@ -123,6 +123,23 @@ fn wrong_requests_are_refused_with_what_to_do() {
 }
 
 #[test]
+fn a_registration_names_the_fields_that_it_ignored() {
+    let service = Service::start();
+    let register = |fields: &str| {
+        let body =
+            format!(r#"{{"instance_id":1,"endpoint":"tcp://127.0.0.1:9","model_name":"m","block_size":4{fields}}}"#);
+        service.post_text("/register", &body)
+    };
+    let (status, answer) = register(r#","replay_endpont":"tcp://127.0.0.1:8","worker_type":"decode""#);
+    assert_eq!((status, &answer["ignored_fields"]), (201, &json!(["replay_endpont", "worker_type"])), "{answer}");
+    let many: String = (0..100).map(|field| format!(",\"{}{field}\":1", "x".repeat(100))).collect();
+    let (status, answer) = register(&many);
+    assert_eq!((status, answer["ignored_fields"].as_array().expect("a list").len()), (200, 8));
+    assert_eq!(answer["ignored_fields"][7], json!("x".repeat(64)));
+    assert_eq!(register(""), (200, json!({"status": "ok"})));
+}
+
+#[test]
 fn an_unknown_field_may_hold_any_json() {
     let service = Service::start();
     let _engine = Engine::registered(&service, json!(1), 0, &json!({}));
