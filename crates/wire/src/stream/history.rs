@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use super::action::{Action, ClearReason, ReplayOutcome};
+use super::action::{Action, ClearReason, Degraded, ReplayOutcome};
 use super::repair::Repair;
 use super::{EpochCheck, Stream};
 
@@ -50,28 +50,41 @@ impl<P: AsRef<[u8]>> Stream<P> {
         self.start(Repair::of_history(now), now);
     }
 
-    /// Handles the first message of a reply to a request for the whole history. Returns whether the state is rebuilt from it.
+    /// Handles the first message of a reply to a request for the whole history. Returns whether the state is built from it and from
+    /// those behind it.
     pub(super) fn begin_history(&mut self, sequence: u64, now: Instant) -> bool {
         if sequence > 0 {
             self.history = History::Gone;
+            if self.cursor.is_none() {
+                return true;
+            }
             self.end_repair(ReplayOutcome::Truncated);
             self.advance(now);
             return false;
         }
-        if self.cursor.is_none() && !self.has_live {
-            // No message shows that the live ones of an earlier connection belong to this epoch.
-            self.live_floor = 0;
-        } else {
+        if self.cursor.is_some() || self.has_live {
             self.record_cleared();
         }
-        (self.history, self.has_inexact_rank) = (History::Unneeded, false);
         self.cursor = None;
         self.delivered.clear();
-        self.next = 0;
-        self.loss = None;
         self.actions.push_back(Action::Clear(ClearReason::Replayed));
-        self.announce_trust();
+        self.begin_at(0);
         true
+    }
+
+    /// Lets a stream without a delivered message begin with the first one of a reply, also if messages up to a later one count as lost.
+    pub(super) fn begin_at(&mut self, first: u64) {
+        if !self.has_live {
+            // No message shows that the live ones of an earlier connection belong to this epoch.
+            self.live_floor = 0;
+        }
+        self.next = first;
+        if first > 0 {
+            return self.raise(Degraded::StartUnknown { missed: first });
+        }
+        (self.history, self.has_inexact_rank) = (History::Unneeded, false);
+        self.loss = None;
+        self.announce_trust();
     }
 
     /// Ends a request for the whole history that no message has answered.

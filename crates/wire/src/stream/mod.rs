@@ -26,6 +26,7 @@
 //! * A reply with gaps is requested again from the first gap. A request without progress is repeated with backoff up
 //!   to a limit; then the missing messages are lost.
 //! * A reply that starts above the requested number means that the replay buffer no longer has the earlier messages.
+//! * While no message is delivered, the state begins with the first message of a reply, also if its number counts as lost.
 //! * A stream is exact while no message is known to be missing: none before the cursor is lost ([`StreamTrust`]), and
 //!   none after it is known or suspected to be missing ([`Pending`]). Both are derived from the known losses. Every
 //!   loss goes through [`Stream::raise`] or [`Stream::tail_lost`].

@@ -306,6 +306,8 @@ impl<P: AsRef<[u8]>> Stream<P> {
                 } else if first > self.next {
                     self.mark_truncated();
                     self.record_loss_before(first);
+                } else if first < self.next && self.cursor.is_none() {
+                    self.begin_at(first);
                 }
                 self.drain();
                 Compared::Apply

@@ -2,7 +2,7 @@
 
 use flash_indexer_wire::{ClearReason, Replay, Start};
 
-use super::histories::{Step, check_followed};
+use super::histories::{HeldHistory, Step, check_followed, check_imported};
 use super::world::World;
 
 /// The number of a dropped message of the epoch before, and a restart that no reply shows: the publisher's buffer has one message.
@@ -75,4 +75,24 @@ fn live_messages_behind_a_reply_end_no_doubt_of_what_the_reply_had() {
     world.reply(!(1 << 19));
     assert_eq!(world.applied.last(), Some(&(0, 18)));
     assert!(!world.is_exact());
+}
+
+/// Messages that were lost before any was delivered seem to be of a restarted engine as well, until one of its live messages arrives late,
+/// after a pause in which the engine dropped the last ones. A reply had all of them before, or all but message 0.
+#[test]
+fn a_reply_is_taken_also_where_messages_count_as_lost_before_the_first() {
+    use Step::{Connect, Deliver, PassTime, Pause, Publish, Reply, Restart, Shed};
+    let all = u64::MAX;
+    for last in [all, all - 1, all - 0b11] {
+        let lost = [Reply(all), Reply(all), Shed];
+        let empty = [Restart, Connect, Shed, PassTime, Reply(1 << 63), Reply(all)];
+        let after = [Publish(5), Pause(2), PassTime, Reply(last)];
+        let history = HeldHistory {
+            published: 21,
+            before: vec![Publish(5)],
+            between: vec![Restart, Connect, Publish(5), Deliver(5), Shed],
+            after: [&lost[..], &empty, &after].concat(),
+        };
+        check_imported(Replay::Available, 9, history);
+    }
 }
