@@ -287,19 +287,24 @@ impl RunIndex {
             // Two copies would exceed the limit.
             return false;
         }
-        let mut compaction = match writer.compaction.take() {
-            Some(compaction) => compaction,
-            None => {
-                let (used, taken) = writer.block_bytes();
-                if taken <= COMPACTED_BYTES_MIN
-                    || used >= taken / COMPACTED_SHARE.1 * COMPACTED_SHARE.0
-                    || writer.has_maintenance()
-                {
-                    return false;
-                }
-                Box::new(Compaction::new(writer))
+        if writer.compaction.is_none() {
+            let (used, taken) = writer.block_bytes();
+            if taken <= COMPACTED_BYTES_MIN
+                || used >= taken / COMPACTED_SHARE.1 * COMPACTED_SHARE.0
+                || writer.has_maintenance()
+            {
+                return false;
             }
-        };
+        }
+        self.compact(writer, steps, waiting_max)
+    }
+
+    /// Starts a compaction, or continues it. Apart from the check, which every event makes, because its stack frame takes
+    /// several pages.
+    #[cold]
+    #[inline(never)]
+    fn compact(&self, writer: &mut Writer, steps: usize, waiting_max: usize) -> bool {
+        let mut compaction = writer.compaction.take().unwrap_or_else(|| Box::new(Compaction::new(writer)));
         if !compaction.advance(writer, steps, waiting_max) {
             writer.compaction = Some(compaction);
             return true;

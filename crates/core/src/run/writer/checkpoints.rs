@@ -13,20 +13,20 @@ use crate::run::published::layout::{CHECKPOINT, INFO, Info, Position, RunId};
 /// A checkpoint in a run, after this number of the run's blocks.
 #[derive(Debug, Clone, Copy)]
 struct OwnCheckpoint {
-    blocks: usize,
+    blocks: u16,
     checkpoint: PrefixCursor,
 }
 
-/// Runs whose last checkpoint is remembered.
-const RECENT: usize = if cfg!(loom) { 2 } else { 256 };
+/// Runs whose last checkpoint is remembered, in 16 KiB.
+const RECENT: usize = if cfg!(loom) { 2 } else { 1024 };
 
 /// The last checkpoints of runs that grew recently. Chains grow at their ends, so most checkpoints follow one of these.
 #[derive(Debug)]
-pub(super) struct RecentCheckpoints([(RunId, OwnCheckpoint); RECENT]);
+pub(super) struct RecentCheckpoints(Box<[(RunId, OwnCheckpoint)]>);
 
 impl Default for RecentCheckpoints {
     fn default() -> Self {
-        Self([(RunId::NONE, OwnCheckpoint { blocks: 0, checkpoint: PrefixCursor::START }); RECENT])
+        Self(vec![(RunId::NONE, OwnCheckpoint { blocks: 0, checkpoint: PrefixCursor::START }); RECENT].into())
     }
 }
 
@@ -38,7 +38,7 @@ impl RecentCheckpoints {
     /// A checkpoint in the first `blocks_max` blocks of a run.
     fn of(&self, run: RunId, blocks_max: usize) -> Option<OwnCheckpoint> {
         let (other, own) = self.0[Self::place(run)];
-        (other == run && own.blocks <= blocks_max).then_some(own)
+        (other == run && usize::from(own.blocks) <= blocks_max).then_some(own)
     }
 
     fn record(&mut self, run: RunId, own: OwnCheckpoint) {
@@ -74,7 +74,7 @@ impl Writer {
     /// Publishes the checkpoints of a run beyond its first `start` blocks. The run has its new length.
     pub(super) fn publish_checkpoints(&mut self, run: RunId, start: usize) {
         let len = self.runs.get(run).len.into();
-        for own in self.checkpoints_between(run, start, len) {
+        for own in self.checkpoints_between(run, start, len).1 {
             let hash = self.published.checkpoints.hash_of_checkpoint(own.checkpoint);
             self.checkpoints.insert(&self.published.checkpoints, hash, run);
             self.recent_checkpoints.record(run, own);
@@ -83,25 +83,29 @@ impl Writer {
 
     /// Removes the checkpoints of a run beyond its first `len` blocks, before it is truncated or freed.
     pub(super) fn remove_checkpoints(&mut self, run: RunId, len: usize) {
-        self.recent_checkpoints.forget(run);
-        for own in self.checkpoints_between(run, len, self.runs.get(run).len.into()) {
+        let (before, removed) = self.checkpoints_between(run, len, self.runs.get(run).len.into());
+        match before {
+            Some(before) => self.recent_checkpoints.record(run, before),
+            None => self.recent_checkpoints.forget(run),
+        }
+        for own in removed {
             let hash = self.published.checkpoints.hash_of_checkpoint(own.checkpoint);
             self.checkpoints.remove(&self.published.checkpoints, hash, run);
         }
     }
 
-    /// Checkpoints after more than `start` and at most `end` blocks of a run.
-    fn checkpoints_between(&self, run: RunId, start: usize, end: usize) -> Vec<OwnCheckpoint> {
+    /// A checkpoint in the first `start` blocks of a run, if one is known, and all those behind that and in the first `end` blocks.
+    fn checkpoints_between(&self, run: RunId, start: usize, end: usize) -> (Option<OwnCheckpoint>, Vec<OwnCheckpoint>) {
         let phase = self.phase(run);
+        let mut before = self.recent_checkpoints.of(run, start);
         let mut checkpoints = Vec::new();
         if (phase + start) / CHECKPOINT_BLOCKS < (phase + end) / CHECKPOINT_BLOCKS {
-            self.each_checkpoint(run, self.recent_checkpoints.of(run, start), end, |own| {
-                if own.blocks > start {
-                    checkpoints.push(own);
-                }
+            self.each_checkpoint(run, before, end, |own| match usize::from(own.blocks) > start {
+                true => checkpoints.push(own),
+                false => before = Some(own),
             });
         }
-        checkpoints
+        (before, checkpoints)
     }
 
     /// Calls `each` with the checkpoints in the first `end` blocks of a run, behind `known` if that is given.
@@ -123,13 +127,17 @@ impl Writer {
             let mut section = [LocalHash(0); CHECKPOINT_BLOCKS];
             self.copy_ancestors(run, &mut section[..phase]);
             section[phase..].iter_mut().zip(first).for_each(|(local, own)| *local = load(own));
-            let own = OwnCheckpoint { blocks: first.len(), checkpoint: self.checkpoint_before(run).next(&section) };
+            let own =
+                OwnCheckpoint { blocks: first.len() as u16, checkpoint: self.checkpoint_before(run).next(&section) };
             each(own);
             own
         });
-        for section in locals[own.blocks..].as_chunks::<CHECKPOINT_BLOCKS>().0 {
-            own.checkpoint = own.checkpoint.next(&section.each_ref().map(load));
-            own.blocks += CHECKPOINT_BLOCKS;
+        for section in locals[own.blocks.into()..].as_chunks::<CHECKPOINT_BLOCKS>().0 {
+            // An array's `map` moves its elements one by one.
+            let mut copied = [LocalHash(0); CHECKPOINT_BLOCKS];
+            copied.iter_mut().zip(section).for_each(|(into, local)| *into = load(local));
+            own.checkpoint = own.checkpoint.next(&copied);
+            own.blocks += CHECKPOINT_BLOCKS as u16;
             each(own);
         }
     }
