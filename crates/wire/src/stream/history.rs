@@ -74,10 +74,7 @@ impl<P: AsRef<[u8]>> Stream<P> {
 
     /// Lets a stream without a delivered message begin with the first one of a reply, also if messages up to a later one count as lost.
     pub(super) fn begin_at(&mut self, first: u64) {
-        if !self.has_live {
-            // No message shows that the live ones of an earlier connection belong to this epoch.
-            self.live_floor = 0;
-        }
+        self.forget_earlier_live();
         self.next = first;
         if first > 0 {
             return self.raise(Degraded::StartUnknown { missed: first });
@@ -85,6 +82,14 @@ impl<P: AsRef<[u8]>> Stream<P> {
         (self.history, self.has_inexact_rank) = (History::Unneeded, false);
         self.loss = None;
         self.announce_trust();
+    }
+
+    /// Forgets the numbers of the live messages of an earlier connection: without a delivered message nothing shows that they belong to
+    /// this epoch, whose live messages count from zero.
+    pub(super) fn forget_earlier_live(&mut self) {
+        if !self.has_live {
+            self.live_floor = 0;
+        }
     }
 
     /// Ends a request for the whole history that no message has answered.

@@ -309,6 +309,9 @@ impl<P: AsRef<[u8]>> Stream<P> {
                 } else if first < self.next && self.cursor.is_none() {
                     self.begin_at(first);
                 }
+                if self.cursor.is_none() {
+                    self.forget_earlier_live();
+                }
                 self.drain();
                 Compared::Apply
             }

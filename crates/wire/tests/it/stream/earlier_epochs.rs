@@ -77,6 +77,22 @@ fn live_messages_behind_a_reply_end_no_doubt_of_what_the_reply_had() {
     assert!(!world.is_exact());
 }
 
+/// As below, where the reply begins above the numbers that count as lost.
+#[test]
+fn live_numbers_of_an_earlier_connection_show_no_restart_once_a_reply_has_begun() {
+    use Step::{Connect, Deliver, PassTime, Pause, Publish, Reply, Restart, Shed};
+    let all = u64::MAX;
+    let lost = [Reply(all), Reply(all), Shed, Restart, Connect, Shed, PassTime];
+    let after = [Publish(5), Publish(5), Publish(5), Reply(0b11 << 7), Pause(2), PassTime, Reply(all)];
+    let history = HeldHistory {
+        published: 21,
+        before: vec![Publish(5)],
+        between: vec![Restart, Connect, Publish(5), Deliver(5), Shed],
+        after: [&lost[..], &after].concat(),
+    };
+    check_imported(Replay::Available, 9, history);
+}
+
 /// Messages that were lost before any was delivered seem to be of a restarted engine as well, until one of its live messages arrives late,
 /// after a pause in which the engine dropped the last ones. A reply had all of them before, or all but message 0.
 #[test]
