@@ -74,7 +74,6 @@ impl<P: AsRef<[u8]>> Stream<P> {
 
     /// Lets a stream without a delivered message begin with the first one of a reply, also if messages up to a later one count as lost.
     pub(super) fn begin_at(&mut self, first: u64) {
-        self.forget_earlier_live();
         self.next = first;
         if first > 0 {
             return self.raise(Degraded::StartUnknown { missed: first });

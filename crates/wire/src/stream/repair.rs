@@ -87,6 +87,9 @@ impl<P: AsRef<[u8]>> Stream<P> {
         *deadline = now + reply_deadline;
         let (is_first, check) = (last.replace(sequence).is_none(), *check);
         self.compare_earlier_epoch(sequence, &payload);
+        if is_first && self.cursor.is_none() {
+            self.forget_earlier_live();
+        }
         if self.has_purpose(Purpose::History) {
             self.set_purpose(Purpose::Gap);
             if !self.begin_history(sequence, now) {
@@ -308,9 +311,6 @@ impl<P: AsRef<[u8]>> Stream<P> {
                     self.record_loss_before(first);
                 } else if first < self.next && self.cursor.is_none() {
                     self.begin_at(first);
-                }
-                if self.cursor.is_none() {
-                    self.forget_earlier_live();
                 }
                 self.drain();
                 Compared::Apply

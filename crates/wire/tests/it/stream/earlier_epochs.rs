@@ -77,6 +77,16 @@ fn live_messages_behind_a_reply_end_no_doubt_of_what_the_reply_had() {
     assert!(!world.is_exact());
 }
 
+/// The whole history is requested on a new connection, which has brought no live message, and the reply lacks the last ones. Those of the
+/// connection before are of the same epoch, so they are missing.
+#[test]
+fn live_numbers_of_an_earlier_connection_count_where_the_history_replaces_a_state() {
+    use Step::{Connect, Deliver, Disconnect, Lose, PassTime, Publish, Reply, Shed};
+    let lost = [Connect, Reply(u64::MAX), Publish(6), Deliver(1), Lose(2), Deliver(1), Shed, Deliver(2)];
+    let again = [Disconnect, Connect, Reply(u64::MAX), PassTime, Reply(1 << 63 | 0b1111)];
+    check_followed(Replay::Available, 21, lost.into_iter().chain(again).collect());
+}
+
 /// As below, where the reply begins above the numbers that count as lost.
 #[test]
 fn live_numbers_of_an_earlier_connection_show_no_restart_once_a_reply_has_begun() {
