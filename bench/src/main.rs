@@ -32,7 +32,7 @@ use flash_indexer_test_support::testdata;
 
 use crate::results::{Results, SweepLine};
 
-/// One allocator for all indexes.
+/// One allocator for all indexes, that of `serve`.
 #[global_allocator]
 static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 
@@ -295,7 +295,7 @@ fn measures(arguments: &MeasuresArguments) -> Result<()> {
         processes: Processes::Own(child()?),
     };
     let mut report = flash_indexer_bench::run(&contenders, &arguments.places.trace, &options, &mut Log::default())?;
-    report.setting.push(("allocator".to_owned(), "mimalloc, for every index".to_owned()));
+    report.setting.push(("allocator".to_owned(), "jemalloc, as in `serve`, for every index".to_owned()));
     arguments.places.results().write_report(&report)
 }
 

@@ -55,8 +55,8 @@ other commit is named):
 ";
 
 const INDEX: &str = "\
-`bench/run measures --measures NAME`: the index alone, in one process for each contender and round, with one allocator
-(mimalloc). The floor is what a prototype reached.
+`bench/run measures --measures NAME`: the index alone, in one process for each contender and round, with the allocator of `serve`
+(jemalloc). The floor is what a prototype reached.
 ";
 
 /// Heads the table of [`Scaling`].
@@ -153,11 +153,13 @@ Known reasons:
 * **Holes**: each hole makes a rank an exception in its run, with a version change for readers when it opens and closes, and a gap that
   a removal has to skip: about 1,600 instructions, for one hole in fifty stored blocks. Blocks after a hole are computed and
   published again, so they have second copies that must be counted. Without holes the same events take about an eleventh of smg's time.
-* **Agents' sessions**: outputs are stored block by block, so what is done once for an event counts for each block. Two fifths of the
-  writer's samples in a profile are in the directory, a twelfth compute and list checkpoints. Memory decides the ratio: all events take the
-  run index 39 to 45 ms of its thread's time; ChainIndex 33 to 39 ms in memory that its process had used before, and 80 ms in new memory,
-  which this machine takes 4.3 ms to give for each 2 MiB (four rounds of each). Prefetching fingerprints, holdings
-  and the next edge while a run is compared changed no median of agents' sessions or documents by more than the noise.
+* **Agents' sessions**: outputs are stored block by block, so what is done once for an event counts for each block: 9.4 blocks an event.
+  Of the writer's samples in a profile (commit 92cd3d54, 65 ns a stored block beside other work) 41% are in the directory, 10% prefetch its
+  lines, 10% find runs and what follows in them, 10% record holders, 7% compute and list checkpoints, 4% are in the edges. The goal would be
+  21 ns, less than the directory takes alone: one random line of memory for each block. Two changes of that commit gained 5 to 7%: the stack
+  frame of compaction, of several pages, which every event touched, and the last checkpoints of 1,024 runs instead of 256, which halved
+  the sections hashed again. Prefetching fingerprints, holdings and the next edge while a run is compared changed no median of agents'
+  sessions or documents by more than the noise.
 * **Longest waits**: hashes fill all segments of a directory alike, so one event could grow several of them. Since commit 1c373221 it grows one of
   those that are due, see [run-index.md](docs/run-index.md#columns-and-their-directory-the-writers). A stored
   block took 54, 54 and 72 ns before and 61, 56 and 72 after, in turn, beside other work: no difference that this shows.
