@@ -40,10 +40,6 @@ impl Delivered {
         self.recent.push_back(cursor);
     }
 
-    pub(super) fn is_empty(&self) -> bool {
-        self.recent.is_empty()
-    }
-
     pub(super) fn clear(&mut self) {
         self.first = None;
         self.recent.clear();

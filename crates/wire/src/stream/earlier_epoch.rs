@@ -1,7 +1,12 @@
 //! Epochs that seem to have ended: what is known of one, until it is proven that it has.
 
+use std::time::{Duration, Instant};
+
 use super::delivered::{Comparison, Delivered};
 use super::{EpochCheck, Stream};
+
+/// Longest time that live messages wait in queues and sockets.
+const BACKLOG: Duration = Duration::from_secs(20);
 
 /// An epoch that a new one seems to follow, because a reply has none of its messages or a live message has a lower number. The
 /// publisher may as well have lost messages of the reply, or the message have arrived late. Then the known messages are missing.
@@ -11,16 +16,18 @@ use super::{EpochCheck, Stream};
 /// * a message differs from the one of this epoch with its number;
 /// * a live message follows that this epoch did not have and no replay has delivered since: a publisher counts upwards, so its number
 ///   shows which messages are missing, or is of a new epoch. Another one may have arrived a second time, or continue the live messages
-///   of this epoch, which a reply was ahead of;
+///   of this epoch, which a reply or an imported position was ahead of: unless it arrives so much later that it cannot have waited since;
 /// * the known messages are delivered again.
 #[derive(Debug)]
 pub(super) struct EarlierEpoch {
-    /// Messages received of it, or of an epoch before it if there is none: what differs from those follows it as well.
+    /// Messages received of it. Without any, nothing differs from it: a difference from an epoch before shows the end of that one alone.
     messages: Delivered,
     /// One more than the highest number known.
     end: u64,
     /// One more than the highest number that a live message of it had: the next ones continue it, and a reply may have been ahead.
     live_end: u64,
+    /// When the doubt began, or else when a live message first left it: those published later do not continue this epoch.
+    doubted_since: Option<Instant>,
 }
 
 impl EarlierEpoch {
@@ -29,9 +36,7 @@ impl EarlierEpoch {
         let Some(before) = before else { return self };
         self.end = self.end.max(before.end);
         self.live_end = self.live_end.min(before.live_end);
-        if self.messages.is_empty() {
-            self.messages = before.messages;
-        }
+        self.doubted_since = None;
         self
     }
 }
@@ -39,15 +44,21 @@ impl EarlierEpoch {
 impl<P: AsRef<[u8]>> Stream<P> {
     /// Takes what is known of the current epoch, before another one that seems to follow begins: its messages, and the numbers before
     /// `known_end`.
-    pub(super) fn take_epoch(&mut self, known_end: u64) -> EarlierEpoch {
+    pub(super) fn take_epoch(&mut self, known_end: u64, now: Instant) -> EarlierEpoch {
         let messages = std::mem::take(&mut self.delivered);
         let lost = self.lost_tail.map_or(0, |lost| lost.end());
-        let known = EarlierEpoch { messages, end: known_end.max(self.next).max(lost), live_end: known_end };
+        let known = EarlierEpoch {
+            messages,
+            end: known_end.max(self.next).max(lost),
+            live_end: known_end,
+            doubted_since: None,
+        };
         let known = known.after(self.earlier_epoch.take());
-        match self.unverified.take() {
+        let taken = match self.unverified.take() {
             Some(unverified) => unverified.after(Some(known)),
             None => known,
-        }
+        };
+        EarlierEpoch { doubted_since: Some(now), ..taken }
     }
 
     /// Keeps what the live messages of a connection show that ends, if the cursor's epoch was not verified on it.
@@ -60,7 +71,8 @@ impl<P: AsRef<[u8]>> Stream<P> {
         let end = self.live_end().unwrap_or_default().max(lost);
         if end > 0 {
             let messages = std::mem::take(&mut self.undelivered);
-            let known = EarlierEpoch { messages, end, live_end: self.live_end().unwrap_or_default() };
+            let live_end = self.live_end().unwrap_or_default();
+            let known = EarlierEpoch { messages, end, live_end, doubted_since: None };
             self.unverified = Some(known.after(self.unverified.take()));
         }
     }
@@ -78,14 +90,16 @@ impl<P: AsRef<[u8]>> Stream<P> {
 
     /// Forgets the earlier epoch when the next live message follows, unless that epoch had the same message, or a replay has delivered
     /// it since: it may have arrived a second time. Nor does one that continues the live messages of that epoch, below what a
-    /// replay had delivered of it.
-    pub(super) fn end_earlier_epoch(&mut self, sequence: u64, payload: &P) {
+    /// replay had delivered of it, unless it was published after the doubt began.
+    pub(super) fn end_earlier_epoch(&mut self, sequence: u64, payload: &P, now: Instant) {
         let compare = |messages: &Delivered| messages.compare(sequence, payload.as_ref());
         let is_repeated = compare(&self.delivered) == Comparison::Same;
         self.earlier_epoch.take_if(|earlier| match compare(&earlier.messages) {
             Comparison::Same => false,
             Comparison::Different => true,
-            Comparison::Unknown => !is_repeated && !(earlier.live_end..earlier.end).contains(&sequence),
+            Comparison::Unknown if is_repeated => false,
+            Comparison::Unknown if !(earlier.live_end..earlier.end).contains(&sequence) => true,
+            Comparison::Unknown => now >= *earlier.doubted_since.get_or_insert(now) + BACKLOG,
         });
     }
 

@@ -67,7 +67,6 @@ impl<P: AsRef<[u8]>> Stream<P> {
         }
         self.cursor = None;
         self.delivered.clear();
-        self.actions.push_back(Action::Clear(ClearReason::Replayed));
         self.begin_at(0);
         true
     }
@@ -76,10 +75,13 @@ impl<P: AsRef<[u8]>> Stream<P> {
     pub(super) fn begin_at(&mut self, first: u64) {
         self.next = first;
         if first > 0 {
+            self.history = History::Gone;
             return self.raise(Degraded::StartUnknown { missed: first });
         }
         (self.history, self.has_inexact_rank) = (History::Unneeded, false);
         self.loss = None;
+        // Also of ranks whose imported state lacks changes, if no message was delivered.
+        self.actions.push_back(Action::Clear(ClearReason::Replayed));
         self.announce_trust();
     }
 

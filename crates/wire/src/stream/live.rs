@@ -29,7 +29,7 @@ impl<P: AsRef<[u8]>> Stream<P> {
         let is_step_back = self.has_live && sequence < self.live_floor;
         let continuity = self.continuity(sequence, &payload);
         if continuity != Continuity::Duplicate && !is_step_back {
-            self.end_earlier_epoch(sequence, &payload);
+            self.end_earlier_epoch(sequence, &payload, now);
             self.unverified = None;
         }
         match continuity {
@@ -42,7 +42,7 @@ impl<P: AsRef<[u8]>> Stream<P> {
                 return;
             }
             Continuity::Duplicate => return self.record(StreamEvent::Duplicate),
-            Continuity::NewEpoch => self.start_epoch_from_live(is_step_back),
+            Continuity::NewEpoch => self.start_epoch_from_live(is_step_back, now),
             Continuity::Unknown => {
                 if let Phase::Repairing(_) = self.phase {
                     self.end_repair(ReplayOutcome::Interrupted);

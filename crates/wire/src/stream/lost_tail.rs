@@ -14,7 +14,8 @@ use super::{Connection, EpochCheck, Phase, Stream};
 /// * two live messages with lower numbers follow it, in order, on its connection. A publisher counts upwards, so the number
 ///   itself was damaged. One such message may have arrived late.
 ///
-/// The number of a message that was delivered before its state was cleared is not damaged, so the last rule leaves it.
+/// The number of a message that was delivered before its state was cleared, or that a reply has shown, is not damaged, so the last rule
+/// leaves it.
 ///
 /// A reply that ends before the number ends no doubt: publishers lose messages of large replies and still mark the end.
 /// Without a number the next live message shows what is missing, or the end of a reply that was requested after the loss. After a pause of
@@ -27,8 +28,9 @@ pub(super) struct LostTail {
     end: u64,
     /// One more than the highest number seen on an earlier connection; 0 if none was seen.
     earlier_end: u64,
-    /// One more than the highest number delivered on this connection to a state that was cleared; 0 if there is none.
-    cleared_end: u64,
+    /// One more than the highest number that a reply on this connection has shown, of messages that a cleared state had or that were not
+    /// taken; 0 if there is none.
+    shown_end: u64,
     /// Whether a live message with a lower number followed.
     is_contradicted: bool,
     /// Live messages that are received before this time show nothing of the lost ones.
@@ -38,7 +40,7 @@ pub(super) struct LostTail {
 impl LostTail {
     /// No loss yet, before the next request.
     fn before(last_attempt: u32) -> Self {
-        Self { last_attempt, end: 0, earlier_end: 0, cleared_end: 0, is_contradicted: false, shown_from: None }
+        Self { last_attempt, end: 0, earlier_end: 0, shown_end: 0, is_contradicted: false, shown_from: None }
     }
 
     /// The losses known so far, with one more. `last_attempt` is the last request sent.
@@ -51,12 +53,12 @@ impl LostTail {
 
     /// One more than the highest number seen; 0 if none was seen.
     pub(super) fn end(&self) -> u64 {
-        self.end.max(self.earlier_end).max(self.cleared_end)
+        self.end.max(self.earlier_end).max(self.shown_end)
     }
 
     /// One more than the highest number seen on this connection; 0 if none was seen.
     pub(super) fn connection_end(&self) -> u64 {
-        self.end.max(self.cleared_end)
+        self.end.max(self.shown_end)
     }
 
     /// Whether the reply to a request has every message that was lost, if the publisher has lost none of the reply.
@@ -71,7 +73,7 @@ impl LostTail {
         if self.shown_from.is_some_and(|from| now < from) {
             return true;
         }
-        if end < self.cleared_end || (repeats && end < self.earlier_end) {
+        if end < self.shown_end || (repeats && end < self.earlier_end) {
             return true;
         }
         end < self.end() && !std::mem::replace(&mut self.is_contradicted, true)
@@ -81,12 +83,12 @@ impl LostTail {
     /// later one.
     pub(super) fn disconnect(&mut self, has_delivered: bool) {
         self.earlier_end = if has_delivered { self.end() } else { 0 };
-        (self.end, self.cleared_end, self.is_contradicted) = (0, 0, false);
+        (self.end, self.shown_end, self.is_contradicted) = (0, 0, false);
     }
 
     /// Handles another epoch.
     pub(super) fn begin_epoch(&mut self) {
-        (self.earlier_end, self.cleared_end) = (0, 0);
+        (self.earlier_end, self.shown_end) = (0, 0);
     }
 }
 
@@ -124,9 +126,14 @@ impl<P: AsRef<[u8]>> Stream<P> {
     /// that no live one has shown, and the next reply may lack them.
     pub(super) fn record_cleared(&mut self) {
         if self.next > self.live_floor {
-            let lost = self.lost_tail.unwrap_or(LostTail::before(self.attempts - 1));
-            self.lost_tail = Some(LostTail { cleared_end: lost.cleared_end.max(self.next), ..lost });
+            self.record_shown(self.next);
         }
+    }
+
+    /// Records that a reply has shown messages of this epoch before `end`, of which some are not delivered and not waiting.
+    pub(super) fn record_shown(&mut self, end: u64) {
+        let lost = self.lost_tail.unwrap_or(LostTail::before(self.attempts.saturating_sub(1)));
+        self.lost_tail = Some(LostTail { shown_end: lost.shown_end.max(end), ..lost });
     }
 
     /// The highest sequence number that this connection has shown, of delivered, waiting and lost messages. A stream that

@@ -333,6 +333,12 @@ impl<P: AsRef<[u8]>> Stream<P> {
         (self.repairs_paused_until, self.tail_repair_at) = (None, None);
         // Without a cursor no message was delivered, so the epoch of the live messages does not matter.
         self.live_floor = self.cursor.map_or(self.next, |_| self.live_floor.max(self.next));
+        if let (Phase::Repairing(_), EpochCheck::Verified, Some(last)) =
+            (&self.phase, self.epoch_check, self.waiting.last())
+        {
+            // A reply may have shown it, and no live number.
+            self.record_shown(last.saturating_add(1));
+        }
         if let Some(lost) = &mut self.lost_tail {
             lost.disconnect(self.cursor.is_some());
         }
@@ -420,7 +426,7 @@ impl<P: AsRef<[u8]>> Stream<P> {
         }
         match self.phase {
             Phase::Overlapping { .. } => {
-                self.discard_unknown_epoch(self.waiting.first().unwrap_or(self.next));
+                self.discard_unknown_epoch(self.waiting.first().unwrap_or(self.next), now);
                 self.advance(now);
             }
             Phase::Held(_) => {

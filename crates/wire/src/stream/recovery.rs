@@ -85,7 +85,7 @@ impl<P: AsRef<[u8]>> Stream<P> {
         let missed = first - self.next;
         self.record(StreamEvent::Lost { messages: missed });
         if self.cursor.is_none() {
-            self.raise(Degraded::StartUnknown { missed });
+            self.raise(Degraded::StartUnknown { missed: first });
         } else {
             self.raise(Degraded::Lost { missed, next: first });
             if missed >= self.options.limits.cleared_loss_min {
@@ -96,7 +96,7 @@ impl<P: AsRef<[u8]>> Stream<P> {
     }
 
     /// Handles a live message of a later epoch. `is_step_back` says that it may as well be a late one of the same epoch.
-    pub(super) fn start_epoch_from_live(&mut self, is_step_back: bool) {
+    pub(super) fn start_epoch_from_live(&mut self, is_step_back: bool, now: Instant) {
         let known_end = if is_step_back { self.live_floor } else { 0 };
         if is_step_back && self.is_live_unverified() {
             // What differs from a delivered message does not show that these ones are of an epoch before it.
@@ -113,7 +113,7 @@ impl<P: AsRef<[u8]>> Stream<P> {
         if !is_held {
             self.phase = Phase::Delivering;
         }
-        let earlier = is_step_back.then(|| self.take_epoch(known_end));
+        let earlier = is_step_back.then(|| self.take_epoch(known_end, now));
         // While the stream is held, no message of the previous epoch was delivered.
         if !is_held {
             self.begin_epoch();
@@ -145,8 +145,8 @@ impl<P: AsRef<[u8]>> Stream<P> {
     }
 
     /// Clears the state because the replay buffer no longer shows whether the cursor's epoch continues.
-    pub(super) fn discard_unknown_epoch(&mut self, first: u64) {
-        self.earlier_epoch = Some(self.take_epoch(self.live_floor));
+    pub(super) fn discard_unknown_epoch(&mut self, first: u64, now: Instant) {
+        self.earlier_epoch = Some(self.take_epoch(self.live_floor, now));
         self.cursor = None;
         self.next = first;
         if let Some(lost) = &mut self.lost_tail {

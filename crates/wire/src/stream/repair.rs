@@ -111,6 +111,8 @@ impl<P: AsRef<[u8]>> Stream<P> {
         } else if sequence > self.next && self.waiting.get(sequence).is_none() && self.has_room(&payload) {
             self.record_progress();
             self.waiting.insert(sequence, payload);
+        } else if sequence > self.next && self.waiting.get(sequence).is_none() {
+            self.record_shown(sequence.saturating_add(1));
         }
         self.finish_if_caught_up();
     }
@@ -131,9 +133,12 @@ impl<P: AsRef<[u8]>> Stream<P> {
             }
             _ if self.has_purpose(Purpose::Epoch) => {
                 self.set_purpose(Purpose::Gap);
-                let earlier = self.take_epoch(self.live_floor);
+                let earlier = self.take_epoch(self.live_floor, now);
                 self.begin_epoch();
                 self.earlier_epoch = Some(earlier);
+                if let Some(last) = last {
+                    self.record_shown(last.saturating_add(1));
+                }
                 self.continue_repair(now);
             }
             (None, Some(_)) => self.retry(now),
@@ -264,6 +269,7 @@ impl<P: AsRef<[u8]>> Stream<P> {
         if sequence == 0 {
             return Compared::Apply;
         }
+        self.record_shown(sequence.saturating_add(1));
         self.continue_repair(now);
         Compared::Handled
     }
@@ -297,6 +303,7 @@ impl<P: AsRef<[u8]>> Stream<P> {
                     }
                     self.record(StreamEvent::Mismatch { sequence });
                     self.begin_epoch();
+                    self.record_shown(sequence.saturating_add(1));
                     self.continue_repair(now);
                 }
                 Compared::Handled
@@ -305,11 +312,14 @@ impl<P: AsRef<[u8]>> Stream<P> {
                 let first = self.waiting.first().map_or(sequence, |waiting| waiting.min(sequence));
                 if self.epoch_check != EpochCheck::Verified {
                     self.mark_truncated();
-                    self.discard_unknown_epoch(first);
+                    self.discard_unknown_epoch(first, now);
                 } else if first > self.next {
                     self.mark_truncated();
                     self.record_loss_before(first);
                 } else if first < self.next && self.cursor.is_none() {
+                    if first > 0 {
+                        self.mark_truncated();
+                    }
                     self.begin_at(first);
                 }
                 self.drain();

@@ -1,5 +1,7 @@
 //! What is known of an epoch, until it is proven that another one follows: histories that the fuzzer found.
 
+use std::time::Duration;
+
 use flash_indexer_wire::{ClearReason, Replay, Start};
 
 use super::histories::{HeldHistory, Step, check_followed, check_imported};
@@ -75,6 +77,54 @@ fn live_messages_behind_a_reply_end_no_doubt_of_what_the_reply_had() {
     world.reply(!(1 << 19));
     assert_eq!(world.applied.last(), Some(&(0, 18)));
     assert!(!world.is_exact());
+}
+
+/// A live message of an unverified epoch differs from those after it. That ends its epoch, and no doubt of a number that was seen on
+/// the connection after that.
+#[test]
+fn a_message_that_differs_from_an_older_epoch_ends_no_doubt_of_a_later_number() {
+    use Step::{Connect, Deliver, Disconnect, Drop, Publish, Reply, Restart};
+    let older = [Publish(1), Deliver(1), Restart, Publish(10), Connect, Publish(3), Drop(3), Disconnect];
+    let after = older.into_iter().chain([Connect, Reply(u64::MAX), Reply(1 << 63 | 0xfff)]).collect();
+    check_imported(Replay::Available, 13, HeldHistory { published: 1, after, ..HeldHistory::default() });
+}
+
+/// A reply has messages behind a gap, which wait when the connection is lost. The next reply continues the epoch and lacks them.
+#[test]
+fn messages_that_a_reply_has_shown_are_known_after_a_lost_connection() {
+    let mut world = World::new(Replay::Available, Start::Immediate, 40);
+    (0..10).for_each(|_| world.publish());
+    world.connect();
+    world.reply(0b11_1011_1111);
+    world.disconnect();
+    world.connect();
+    world.reply(1 << 63 | 0b111_1111);
+    assert_eq!(world.applied.last(), Some(&(0, 6)));
+    assert!(!world.is_exact());
+    world.settle();
+    assert_eq!((world.applied.clone(), world.is_exact()), (world.whole_epoch(), true));
+}
+
+/// An engine restarts together with a service that continues an imported position. The numbers of its live messages stay below that
+/// position, and no message of the epoch before is left to compare with.
+#[test]
+fn live_messages_below_an_imported_position_end_its_doubt_once_none_can_have_waited() {
+    let mut world = World::new(Replay::Available, Start::Held, 40);
+    (0..200).for_each(|_| world.publish());
+    let position = world.true_position();
+    world.restart();
+    (0..3).for_each(|_| world.publish());
+    world.connect();
+    world.stream.release(Some(position), world.now);
+    world.run();
+    (0..3).for_each(|_| world.reply(u64::MAX));
+    assert_eq!((world.applied.clone(), world.is_exact()), (world.whole_epoch(), false));
+    for is_exact in [false, true] {
+        world.publish();
+        world.deliver();
+        assert_eq!((world.applied.clone(), world.is_exact()), (world.whole_epoch(), is_exact));
+        world.now += Duration::from_secs(20);
+    }
 }
 
 /// The whole history is requested on a new connection, which has brought no live message, and the reply lacks the last ones. Those of the
