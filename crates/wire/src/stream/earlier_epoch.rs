@@ -26,7 +26,7 @@ pub(super) struct EarlierEpoch {
     end: u64,
     /// One more than the highest number that a live message of it had: the next ones continue it, and a reply may have been ahead.
     live_end: u64,
-    /// When the doubt began, or else when a live message first left it: those published later do not continue this epoch.
+    /// When the doubt began, at the latest: live messages that are published later do not continue this epoch.
     doubted_since: Option<Instant>,
 }
 
@@ -38,6 +38,12 @@ impl EarlierEpoch {
         self.live_end = self.live_end.min(before.live_end);
         self.doubted_since = None;
         self
+    }
+
+    /// Records when a connection begins after the messages of this epoch, or a live message leaves the doubt. Returns when the doubt
+    /// began.
+    pub(super) fn begin_doubt(&mut self, now: Instant) -> Instant {
+        *self.doubted_since.get_or_insert(now)
     }
 }
 
@@ -99,7 +105,7 @@ impl<P: AsRef<[u8]>> Stream<P> {
             Comparison::Different => true,
             Comparison::Unknown if is_repeated => false,
             Comparison::Unknown if !(earlier.live_end..earlier.end).contains(&sequence) => true,
-            Comparison::Unknown => now >= *earlier.doubted_since.get_or_insert(now) + BACKLOG,
+            Comparison::Unknown => now >= earlier.begin_doubt(now) + BACKLOG,
         });
     }
 

@@ -305,6 +305,9 @@ impl<P: AsRef<[u8]>> Stream<P> {
     pub fn connected(&mut self, now: Instant) {
         self.connection = Connection::Up;
         self.is_contacted = true;
+        if let Some(unverified) = &mut self.unverified {
+            unverified.begin_doubt(now);
+        }
         let is_resuming = self.is_resuming();
         match &mut self.phase {
             Phase::Held(uninterrupted) if self.epoch_check == EpochCheck::Verified => *uninterrupted = Connection::Up,
