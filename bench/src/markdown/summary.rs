@@ -55,8 +55,20 @@ other commit is named):
 ";
 
 const INDEX: &str = "\
-`bench/run measures --measures NAME`: the index alone, in one process for each contender and round, with the allocator of `serve`
-(jemalloc). The floor is what a prototype reached.
+`bench/run measures --measures NAME`: the index alone, in one process for each contender and round, with one allocator for
+all, which the list above names. The floor is what a prototype reached.
+
+`serve` has jemalloc. With mimalloc in its place the figures of the run index are better than those of the program: mimalloc asks for pages
+of 2 MiB. Four rounds of each allocator, one after the other, on an hour in which this machine was slower (commit 511e2793 with
+jemalloc, one of an hour before with mimalloc). The next run of all measures will have jemalloc:
+
+| measure | run, jemalloc | ChainIndex | ratio | run, mimalloc | ChainIndex | ratio |
+| --- | ---: | ---: | ---: | ---: | ---: | ---: |
+| ingest, ns a stored block | 61.6 | 88.2 | 0.70x | 44.4 | 93.2 | 0.48x |
+| query p50, ns | 281 | 396 | 0.71x | 226 | 506 | 0.45x |
+| query p99, ns | 1447 | 2153 | 0.67x | 1007 | 2894 | 0.35x |
+| agents' sessions, ingest | 115 | 90.1 | 1.28x | 94.1 | 70.5 | 1.33x |
+| agents' sessions, query p50 | 621 | 2058 | 0.30x | 652 | 1702 | 0.38x |
 ";
 
 /// Heads the table of [`Scaling`].
@@ -154,7 +166,7 @@ Known reasons:
   a removal has to skip: about 1,600 instructions, for one hole in fifty stored blocks. Blocks after a hole are computed and
   published again, so they have second copies that must be counted. Without holes the same events take about an eleventh of smg's time.
 * **Agents' sessions**: outputs are stored block by block, so what is done once for an event counts for each block: 9.4 blocks an event.
-  Of the writer's samples in a profile (commit 92cd3d54, 65 ns a stored block beside other work) 41% are in the directory, 10% prefetch its
+  Of the writer's samples in a profile (commit 92cd3d54, 65 ns a stored block in memory that the process had used before) 41% are in the directory, 10% prefetch its
   lines, 10% find runs and what follows in them, 10% record holders, 7% compute and list checkpoints, 4% are in the edges. The goal would be
   21 ns, less than the directory takes alone: one random line of memory for each block. Two changes of that commit gained 5 to 7%: the stack
   frame of compaction, of several pages, which every event touched, and the last checkpoints of 1,024 runs instead of 256, which halved
