@@ -56,6 +56,7 @@ impl<T: DeserializeOwned + Send + 'static> FromRequest<Arc<Api>> for BodyWithIgn
     async fn from_request(request: Request, api: &Arc<Api>) -> Result<Self, ApiError> {
         let body = receive(request, api, Accepted::Json).await?;
         let parse = async |_, json: Vec<u8>| {
+            let _parse = stage(Stage::Parse);
             let parsed = parse_with_ignored(&json);
             let (request, ignored) = parsed.map_err(|error| unfit(&error, &body_misfit::<T>(&error, &json)))?;
             Ok(Self(request, ignored))

@@ -28,10 +28,7 @@ pub(super) async fn register(
     Access(grant): Access,
     BodyWithIgnored(request, ignored_fields): BodyWithIgnored<RegisterRequest>,
 ) -> Result<(StatusCode, Json<Registered>), ApiError> {
-    if !ignored_fields.is_empty() {
-        let instance = request.instance_id.clone().checked()?;
-        warn!(%instance, ?ignored_fields, "ignored unknown fields of a registration; one may be misspelt");
-    }
+    let given_id = request.instance_id.clone();
     let named = request.endpoint.as_deref().and_then(|endpoint| endpoint.strip_prefix(VLLM_SCHEME));
     let indexer = Arc::clone(&api.indexer);
     let registered = match named.map(str::to_owned) {
@@ -53,6 +50,12 @@ pub(super) async fn register(
             blocking(move || indexer.register(registration)).await??
         }
     };
+    if !ignored_fields.is_empty()
+        && registered == RegistrationOutcome::New
+        && let Ok(instance) = given_id.checked()
+    {
+        warn!(%instance, ?ignored_fields, "ignored unknown fields of a registration; one may be misspelt");
+    }
     let status = match registered {
         RegistrationOutcome::New => StatusCode::CREATED,
         RegistrationOutcome::Already => StatusCode::OK,

@@ -17,7 +17,7 @@ struct OwnCheckpoint {
     checkpoint: PrefixCursor,
 }
 
-/// Runs whose last checkpoint is remembered, in 16 KiB.
+/// Runs whose last checkpoint is remembered, in 24 KiB.
 const RECENT: usize = if cfg!(loom) { 2 } else { 1024 };
 
 /// The last checkpoints of runs that grew recently. Chains grow at their ends, so most checkpoints follow one of these.
