@@ -75,7 +75,6 @@ impl<P: AsRef<[u8]>> Stream<P> {
     pub(super) fn begin_at(&mut self, first: u64) {
         self.next = first;
         if first > 0 {
-            self.history = History::Gone;
             return self.raise(Degraded::StartUnknown { missed: first });
         }
         (self.history, self.has_inexact_rank) = (History::Unneeded, false);

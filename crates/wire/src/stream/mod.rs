@@ -29,7 +29,7 @@
 //! * While no message is delivered, the state begins with the first message of a reply, also if its number counts as lost.
 //! * A stream is exact while no message is known to be missing: none before the cursor is lost ([`StreamTrust`]), and
 //!   none after it is known or suspected to be missing ([`Pending`]). Both are derived from the known losses. Every
-//!   loss goes through [`Stream::raise`] or [`Stream::tail_lost`].
+//!   loss goes through [`Stream::raise`], or is part of the [`LostTail`].
 //! * Messages after the last live one that were dropped or could not be decoded are requested at once. Without a
 //!   replay endpoint the next live sequence number shows how many they were. A number that was seen on one of them is
 //!   missing until it is delivered; the end of a reply before it proves nothing.

@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
-use flash_indexer_wire::{ClearReason, Replay, Start};
+use flash_indexer_wire::{ClearReason, Degraded, Replay, Start};
 
 use super::histories::{HeldHistory, Step, check_followed, check_imported};
-use super::world::World;
+use super::world::{World, degraded};
 
 /// The number of a dropped message of the epoch before, and a restart that no reply shows: the publisher's buffer has one message.
 #[test]
@@ -151,6 +151,29 @@ fn live_numbers_of_an_earlier_connection_show_no_restart_once_a_reply_has_begun(
         after: [&lost[..], &after].concat(),
     };
     check_imported(Replay::Available, 9, history);
+}
+
+/// The reply to the request for a gap, of an engine that has its whole history, has lost message 0. The state begins behind it, and the
+/// history is still requested.
+#[test]
+fn a_reply_without_the_first_message_leaves_the_history_to_be_requested() {
+    let mut world = World::new(Replay::Available, Start::Held, 40);
+    world.connect();
+    (0..5).for_each(|_| world.publish());
+    (0..5).for_each(|_| world.deliver());
+    world.stream.shed(world.now);
+    world.stream.release(None, world.now);
+    world.stream.shed(world.now);
+    world.run();
+    assert_eq!(degraded(world.trust), Some(Degraded::StartUnknown { missed: 5 }));
+    world.disconnect();
+    world.connect();
+    world.reply(u64::MAX - 1);
+    assert_eq!(degraded(world.trust), Some(Degraded::StartUnknown { missed: 1 }));
+    assert_eq!(world.applied, world.whole_epoch()[1..]);
+    world.pass_time();
+    world.reply(u64::MAX);
+    assert_eq!((world.applied.clone(), world.is_exact()), (world.whole_epoch(), true));
 }
 
 /// Messages that were lost before any was delivered seem to be of a restarted engine as well, until one of its live messages arrives late,
