@@ -11,6 +11,7 @@
 //! | `scope.rs` | model and tenant of a request |
 //! | `by_name.rs` | enums in requests |
 //! | `misfit.rs` | why JSON does not fit a request |
+//! | `ignored.rs` | fields of a body that a request does not have |
 //! | `prefix_text.rs` | the text of a prefix |
 //! | `pick.rs` | picks and the ends of requests |
 //! | `openapi/` | the endpoints, and the document |
@@ -21,6 +22,7 @@
 mod by_name;
 mod explain;
 mod fleet;
+mod ignored;
 mod lax_schemas;
 mod little_endian;
 mod misfit;
@@ -46,8 +48,9 @@ pub use fleet::{
     DigestParameters, DiscoverySource, DiscoveryTarget, DumpParameters, PeerRequest, PublishedRank, StoreState,
     StoreStatus,
 };
+pub use ignored::parse_with_ignored;
 pub use little_endian::LittleEndian;
-pub use misfit::{body_misfit, field_misfit, misfit, parse_with_ignored};
+pub use misfit::{body_misfit, field_misfit, misfit};
 pub use openapi::document;
 pub use pick::{DoneRequest, Load, Pick, PickCandidate, PickWeights, RequestPhase};
 pub use prefix_text::{PrefixText, PrefixTextQuery};
@@ -57,11 +60,12 @@ pub use scope::ModelScope;
 pub use score::{
     ChatMessage, PartialPrompt, PodDetail, PodScores, Prediction, PromptFields, TokenizedPrompt, TruncationSide,
 };
-pub use status::{ErrorBody, Readiness, ReadyStatus, Registered, Success, SuccessStatus};
+pub use status::{ErrorBody, Readiness, ReadyStatus, Success, SuccessStatus};
 pub use tiered_query::{DeviceMatches, TierExtensions, TieredMatches, TieredQueryResponse, WorkerRankId};
 pub use token_list::read_token_list;
 pub use workers::{
-    BlocksByTier, Events, Listener, RegisterRequest, Replay, UnregisterRequest, Unregistration, Worker, WorkerKind,
+    BlocksByTier, Events, Listener, RegisterRequest, Registered, Replay, UnregisterRequest, Unregistration, Worker,
+    WorkerKind,
 };
 
 /// Values by data-parallel rank. A rank is a text as the key of a JSON object.

@@ -14,18 +14,6 @@ pub struct Success {
     pub status: SuccessStatus,
 }
 
-/// Response of `POST /register`.
-#[derive(Debug, Clone, Default, Serialize, Deserialize, ToSchema)]
-pub struct Registered {
-    /// `ok`.
-    pub status: SuccessStatus,
-    /// Fields of the request that have no meaning and were ignored, the first few of them; absent if there are none. One may be
-    /// misspelt.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    #[schema(max_items = 8)]
-    pub ignored_fields: Vec<String>,
-}
-
 /// Status of a successful request.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "lowercase")]

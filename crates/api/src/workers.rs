@@ -61,6 +61,18 @@ request_with_scope! {
     }
 }
 
+/// Response of `POST /register`.
+#[derive(Debug, Clone, Default, Serialize, Deserialize, ToSchema)]
+pub struct Registered {
+    /// `ok`.
+    pub status: SuccessStatus,
+    /// Fields of the request that have no meaning and were ignored, the first few of them; absent if there are none. One may be
+    /// misspelt.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schema(max_items = 8)]
+    pub ignored_fields: Vec<String>,
+}
+
 /// Kind of a registration.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "lowercase")]

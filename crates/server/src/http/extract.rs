@@ -38,12 +38,7 @@ impl<T: DeserializeOwned + Send + 'static> FromRequest<Arc<Api>> for Body<T> {
     type Rejection = ApiError;
 
     async fn from_request(request: Request, api: &Arc<Api>) -> Result<Self, ApiError> {
-        let body = receive(request, api, Accepted::Json).await?;
-        let parse = async |_, json: Vec<u8>| {
-            let _parse = stage(Stage::Parse);
-            parse(&json).map(Self)
-        };
-        body.process(parse).await
+        receive_json(request, api, |json| parse(json).map(Self)).await
     }
 }
 
@@ -54,15 +49,27 @@ impl<T: DeserializeOwned + Send + 'static> FromRequest<Arc<Api>> for BodyWithIgn
     type Rejection = ApiError;
 
     async fn from_request(request: Request, api: &Arc<Api>) -> Result<Self, ApiError> {
-        let body = receive(request, api, Accepted::Json).await?;
-        let parse = async |_, json: Vec<u8>| {
-            let _parse = stage(Stage::Parse);
-            let parsed = parse_with_ignored(&json);
-            let (request, ignored) = parsed.map_err(|error| unfit(&error, &body_misfit::<T>(&error, &json)))?;
+        let parse = |json: &[u8]| {
+            let parsed = parse_with_ignored(json);
+            let (request, ignored) = parsed.map_err(|error| unfit(&error, &body_misfit::<T>(&error, json)))?;
             Ok(Self(request, ignored))
         };
-        body.process(parse).await
+        receive_json(request, api, parse).await
     }
+}
+
+/// Receives a JSON body and parses it.
+async fn receive_json<R: Send + 'static>(
+    request: Request,
+    api: &Arc<Api>,
+    parse: impl FnOnce(&[u8]) -> Result<R, ApiError> + Send + 'static,
+) -> Result<R, ApiError> {
+    let body = receive(request, api, Accepted::Json).await?;
+    let parse = async move |_, json: Vec<u8>| {
+        let _parse = stage(Stage::Parse);
+        parse(&json)
+    };
+    body.process(parse).await
 }
 
 /// Extractor of the grant of a request's token, which the middleware has admitted.
