@@ -58,9 +58,9 @@ const INDEX: &str = "\
 `bench/run measures --measures NAME`: the index alone, in one process for each contender and round, with one allocator for
 all, which the list above names. The floor is what a prototype reached.
 
-`serve` has jemalloc. With mimalloc in its place the figures of the run index are better than those of the program: mimalloc asks for pages
-of 2 MiB. Four rounds of each allocator, one after the other, on an hour in which this machine was slower (commit 511e2793 with
-jemalloc, one of an hour before with mimalloc). The next run of all measures will have jemalloc:
+`serve` has jemalloc. With mimalloc in its place the figures of the run index are better than those of the program, probably because mimalloc
+asks for pages of 2 MiB. Four rounds of each allocator, one after the other, on an hour in which this machine was slower (commit 54f3c426
+with jemalloc, 943d1e38 with mimalloc). The other measures were not taken with jemalloc:
 
 | measure | run, jemalloc | ChainIndex | ratio | run, mimalloc | ChainIndex | ratio |
 | --- | ---: | ---: | ---: | ---: | ---: | ---: |
@@ -166,11 +166,13 @@ Known reasons:
   a removal has to skip: about 1,600 instructions, for one hole in fifty stored blocks. Blocks after a hole are computed and
   published again, so they have second copies that must be counted. Without holes the same events take about an eleventh of smg's time.
 * **Agents' sessions**: outputs are stored block by block, so what is done once for an event counts for each block: 9.4 blocks an event.
-  Of the writer's samples in a profile (commit 92cd3d54, 65 ns a stored block in memory that the process had used before) 41% are in the directory, 10% prefetch its
+  Of the writer's samples in a profile (commit 8cb7bd3d, 65 ns a stored block in memory that the process had used before) 41% are in the directory, 10% prefetch its
   lines, 10% find runs and what follows in them, 10% record holders, 7% compute and list checkpoints, 4% are in the edges. The goal would be
-  21 ns, less than the directory takes alone: one random line of memory for each block. Two changes of that commit gained 5 to 7%: the stack
-  frame of compaction, of several pages, which every event touched, and the last checkpoints of 1,024 runs instead of 256, which halved
-  the sections hashed again. Prefetching fingerprints, holdings and the next edge while a run is compared changed no median of agents'
+  21 ns, less than the directory takes alone: one random line of memory for each block. Two changes of that commit, of which the
+  stack frame of compaction had taken 4% of the samples: the fastest of 200 rounds took 65.1 ns before, and 59.5 to 63.1 after, in three
+  runs beside other work. With mimalloc memory decides the ratio: all events take the run index 39 to 45 ms of its thread's time;
+  ChainIndex 33 to 39 ms in memory that its process had used before, and 80 ms in new memory, which this machine takes 4.3 ms to give for
+  each 2 MiB (four rounds of each). Prefetching fingerprints, holdings and the next edge while a run is compared changed no median of agents'
   sessions or documents by more than the noise.
 * **Longest waits**: hashes fill all segments of a directory alike, so one event could grow several of them. Since commit 1c373221 it grows one of
   those that are due, see [run-index.md](docs/run-index.md#columns-and-their-directory-the-writers). A stored
