@@ -1,7 +1,10 @@
 //! Sessions whose requests leave the chain of the request before a few blocks from its end: a query visits few runs,
 //! and answers equal the oracle's.
 
+use std::collections::HashSet;
+
 use super::{RunIndex, RunMatches};
+use crate::cursor::CHECKPOINT_BLOCKS;
 use crate::oracle::Oracle;
 use crate::{
     Block, BlockEvent, DpRank, LocalHash, PrefixIndex, RemovedCopies, SequenceHash, SharedIndex, Tier, WorkerId,
@@ -79,12 +82,17 @@ fn a_query_of_a_long_session_visits_few_runs() {
             held
         };
         assert_eq!(sorted(index.held(rank(1))), sorted(oracle.held(rank(1))));
+        // Each checkpoint is in the table once, also those of tails that moved.
+        let ends = |path: &Vec<u64>| (CHECKPOINT_BLOCKS..=path.len()).step_by(CHECKPOINT_BLOCKS);
+        let checkpoints: HashSet<_> = paths.iter().flat_map(|path| ends(path).map(|end| &path[..end])).collect();
+        assert_eq!(index.writer.lock().entries_of_test()[1], checkpoints.len());
         // Removing and clearing leave nothing behind.
         for path in paths.iter().rev() {
             let blocks = blocks(path).iter().rev().map(|block| block.sequence).collect();
             index.apply(rank(1), &BlockEvent::Removed { tier: Tier::Device, blocks, copies: RemovedCopies::All });
         }
         assert_eq!((index.memory().runs, index.held(rank(1)).len()), (0, 0));
+        assert_eq!(index.writer.lock().entries_of_test(), [0, 0]);
     }
 }
 

@@ -183,6 +183,11 @@ impl EdgesWriter {
         2 * self.slots / SLOTS * LINE_WORDS * size_of::<u64>()
     }
 
+    #[cfg(all(test, not(loom)))]
+    pub(crate) fn count_of_test(&self) -> usize {
+        self.count
+    }
+
     /// Copies the edges of up to `lines_max` lines to the next table, if there is one. After the last line readers
     /// switch to that table.
     fn copy_lines(&mut self, edges: &Edges, lines_max: usize) {

@@ -253,6 +253,12 @@ impl Writer {
         held.map(|held| held.copies).unwrap_or_default()
     }
 
+    /// Entries of the tables of edges and of checkpoints.
+    #[cfg(all(test, not(loom)))]
+    pub(super) fn entries_of_test(&self) -> [usize; 2] {
+        [self.edges.count_of_test(), self.checkpoints.count_of_test()]
+    }
+
     /// Memory use. Costs the number of ranks and directory segments.
     pub(super) fn memory(&self) -> RunMemory {
         let parts = [self.runs.bytes(), self.sequences.bytes(), self.extents.bytes()];

@@ -53,6 +53,8 @@ impl Writer {
             self.list(slot, tail);
             self.publish_plain(slot, tail, (0, end - keep));
         }
+        // The tail has its checkpoints by now.
+        self.remove_checkpoints(run, keep.into());
         // Readers that have read the run with its tail start again; others find the tail by its edge.
         self.shorten_to_position(at, &holders);
         let was_counted = self.is_counted(run);
