@@ -25,14 +25,14 @@ KUBERNETES = ("1.25", "1.37")
 PASSWORD = "a-password-of-the-store"
 
 
-def template(*options: object) -> subprocess.CompletedProcess:
+def template(*options: object, release: str = RELEASE, namespace: str = NAMESPACE) -> subprocess.CompletedProcess:
     """`helm template` with these options."""
-    return run("helm", "template", RELEASE, CHART, "--namespace", NAMESPACE, "--kube-version", KUBERNETES[0], *options)
+    return run("helm", "template", release, CHART, "--namespace", namespace, "--kube-version", KUBERNETES[0], *options)
 
 
-def rendered(values: Path) -> list[dict[str, Any]]:
-    """The objects that the chart renders for a value file."""
-    result = template("--values", values)
+def rendered(values: Path, *options: object, **names: str) -> list[dict[str, Any]]:
+    """The objects that the chart renders for a value file, further options, and names of the release."""
+    result = template("--values", values, *options, **names)
     assert result.returncode == 0, result.stderr
     return [one for one in yaml.safe_load_all(result.stdout) if one is not None]
 

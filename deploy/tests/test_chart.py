@@ -15,7 +15,7 @@ import yaml
 
 from api_server import api_server
 from cluster import KUBERNETES, NAMESPACE, RELEASE, container, of_kind, rendered, statefulset, template
-from support import CHART, ROOT, VALUES, check, run, serve_options
+from support import BINARY, CHART, ROOT, VALUES, check, run, serve_options
 
 REFUSED = [
     ("replicas=0", "replicas"),
@@ -23,7 +23,13 @@ REFUSED = [
     ("engines.blocksize=16", "blocksize is not allowed"),
     ("engines.blockSize=0", "engines.blockSize"),
     ("engines.networks={10.0.0.0}", "engines.networks.0"),
+    ("engines.networks={10.0.0.0/99}", "engines.networks.0"),
+    ("engines.networks={fd00::/129}", "engines.networks.0"),
+    ("discovery.dns={vllm.svc:99999}", "discovery.dns.0"),
+    ("discovery.dns={_kv._tcp.vllm.svc:5557}", "discovery.dns.0"),
+    ("discovery.dataParallelSize=65536", "discovery.dataParallelSize"),
     ("http.port=70000", "http.port"),
+    ("threads=257", "threads"),
     ("memoryMax=1.5GiB", "memoryMax"),
     ("log=inof", "log: Does not match pattern"),
     (r"log=info\,flash_indexer", "log: Does not match pattern"),
@@ -31,9 +37,16 @@ REFUSED = [
     ("logFormat=xml", "logFormat"),
     ("state.size=ten", "state.size"),
     ("redis.url=http://valkey", "redis.url"),
+    ("redis.url=redis+sentinel://c:6379", "redis.url"),
+    ("redis.namespace=a{b}", "redis.namespace"),
     ("otlp.endpoint=collector:4318", "otlp.endpoint"),
     ("otlp.sampleRatio=2", "otlp.sampleRatio"),
     ("extraArgs={-v}", "extraArgs.0"),
+    ("extraArgs={--decoders 4}", "extraArgs.0"),
+    ("extraArgs={--port=9}", "extraArgs has --port, which the chart sets"),
+    ("resources.claims[0].name=gpu", "claims is not allowed"),
+    ("fullnameOverride=my.indexer", "fullnameOverride"),
+    ("nameOverride=my.indexer", "set fullnameOverride"),
     ("discovery.engines[0].instance_id=1", "endpoint is required"),
     ("discovery.engines[0].instance_id=1,discovery.engines[0].endpoint=ipc:///x", "discovery.engines.0.endpoint"),
     ("access.insecure=false", "set access.tokenSecret, access.jwt, tls.clientAuth or access.insecure"),
@@ -64,8 +77,26 @@ REFUSED = [
     ("curve.keySecret=k,curve.clientsSecret=c", "set listenEvents.enabled"),
     ("curve.keySecret=k,curve.serverKeysSecret=s,replicas=1,listenEvents.enabled=true", "set curve.clientsSecret"),
     ("discovery.kubernetes.selector=app=vllm", "set engines.blockSize"),
-    ("grpc.enabled=true,grpc.port=8090", "set grpc.port"),
+    ("grpc.enabled=true,grpc.port=8090", "set http.port, grpc.port or listenEvents.port"),
+    ("replicas=1,listenEvents.enabled=true,listenEvents.port=8090", "set http.port, grpc.port or listenEvents.port"),
+    (
+        "replicas=1,listenEvents.enabled=true,grpc.enabled=true,grpc.port=5557",
+        "set http.port, grpc.port or listenEvents.port",
+    ),
+    ("tokenizers.promptTextBytes=64MiB", "set tokenizers.volume"),
+    ("tokenizers.promptTextBytes=64MiB,extraArgs={--tokenizer-threads=4}", "set tokenizers.volume"),
 ]
+
+# Values next to refused ones.
+ADMITTED = [
+    "threads=256,discovery.dataParallelSize=65535",
+    "engines.networks={10.0.0.0/32,fd00::/128,::/0}",
+    "engines.blockSize=16,discovery.dns={vllm.svc:65535,_kv._tcp.vllm.svc},extraArgs={--discovery-dns=sglang.svc}",
+    "redis.url=valkeys+sentinel://a:26379\\,b/master/1,redis.namespace=fleet-1:a_b.c",
+    "tokenizers.promptTextBytes=64MiB,extraArgs={--tokenizer=org/model=/models/tokenizer.json}",
+    "grpc.port=8090,listenEvents.port=8090",
+]
+MINIMAL = next(path for path in VALUES if path.stem == "minimal")
 
 
 @pytest.fixture(params=VALUES, ids=lambda path: path.stem)
@@ -92,6 +123,32 @@ def test_wrong_values_are_refused(settings: str, error: str) -> None:
     assert template(*base).returncode == 0
     result = template(*base, "--set", settings)
     assert result.returncode != 0 and error in result.stderr, result.stderr
+
+
+@pytest.mark.parametrize("settings", ADMITTED)
+def test_admitted_values_are_those_of_the_program(settings: str) -> None:
+    check(BINARY, "config", "check", *container(rendered(MINIMAL, "--set", settings))["args"][1:])
+
+
+@pytest.mark.parametrize("release", ["a.b", "123"])
+def test_a_name_that_no_service_has_is_refused(release: str) -> None:
+    result = template("--values", MINIMAL, release=release)
+    assert result.returncode != 0 and "set fullnameOverride" in result.stderr, result.stderr
+    rendered(MINIMAL, "--set", "fullnameOverride=indexer", release=release)
+
+
+def test_extra_arguments_repeat_what_the_program_lets_them_repeat() -> None:
+    source = (CHART / "templates/_helpers.tpl").read_text()
+    (lists,) = re.findall(r"\$lists := list (.*) -", source)
+    rendered_ones = {
+        argument.split("=")[0]: argument for path in VALUES for argument in container(rendered(path))["args"][1:]
+    }
+    repeated = {
+        name
+        for name, argument in rendered_ones.items()
+        if "cannot be used multiple times" not in run(BINARY, "config", "check", argument, argument).stderr
+    }
+    assert set(re.findall(r'"(.*?)"', lists)) == repeated
 
 
 def test_lint_has_no_complaints(values: Path) -> None:
@@ -126,8 +183,8 @@ def test_every_value_has_a_schema_and_a_default() -> None:
     keys(defaults, json.loads((CHART / "values.schema.json").read_text()), "values")
 
 
-def test_objects_are_valid(values: Path) -> None:
-    objects = rendered(values)
+def assert_valid(objects: list[dict[str, Any]]) -> None:
+    """Asserts that objects fit the schemas of Kubernetes and of the Prometheus Operator."""
     for one in objects:
         if one["apiVersion"].startswith("monitoring.coreos.com/"):
             at = f"{os.environ['NODE_PATH']}/@kubernetes-models/prometheus-operator/{one['apiVersion']}/index.js"
@@ -136,8 +193,68 @@ def test_objects_are_valid(values: Path) -> None:
             continue
         for version in KUBERNETES:
             kubernetes_validate.validate(one, version, strict=True)
+
+
+def test_objects_are_valid(values: Path) -> None:
+    objects = rendered(values)
+    assert_valid(objects)
     names = [(one["kind"], one["metadata"].get("namespace"), one["metadata"]["name"]) for one in objects]
     assert len(set(names)) == len(names), "two objects have one name"
+
+
+@pytest.mark.parametrize(
+    "others",
+    [
+        {"access": {"jwt": {"keysSecret": "1"}}, "peers": {"tokenSecret": "1"}},
+        {"replicas": 1, "access": {"jwt": {"keysConfigMap": "1"}}, "listenEvents": {"enabled": True}},
+    ],
+    ids=["replicas", "connecting-engines"],
+)
+def test_strings_that_look_like_other_types_stay_strings(others: dict[str, Any], tmp_path: Path) -> None:
+    jwt = {**others["access"]["jwt"], "issuer": "1", "audience": "1"}
+    connects = "listenEvents" in others
+    values = {
+        **others,
+        "nameOverride": "1",
+        "fullnameOverride": "true",
+        "engines": {"blockSize": 16},
+        "discovery": {
+            "kubernetes": {"selector": "1", "namespace": "456"},
+            "engines": [{"instance_id": 1, "endpoint": "tcp://a:1"}],
+        },
+        "access": {"tokenSecret": "1", "jwt": jwt},
+        "tls": {"secret": "1", "clientAuth": True},
+        "curve": {"keySecret": "1", "serverKeysSecret": "1", "clientsSecret": "1" if connects else ""},
+        "state": {"size": "10", "storageClassName": "1"},
+        "redis": {"url": "redis://a", "passwordSecret": "1", "caSecret": "1"},
+        "otlp": {"endpoint": "http://a", "caSecret": "1"},
+        "serviceAccount": {"name": "1"},
+        "networkPolicy": {"enabled": True},
+        "serviceMonitor": {"enabled": True, "tokenSecret": "1", "tlsServerName": "*.x.svc", "tlsSecret": "1"},
+        "prometheusRule": {"enabled": True},
+        "dashboard": {"enabled": True},
+        "priorityClassName": "1",
+    }
+    (tmp_path / "values.yaml").write_text(yaml.safe_dump(values))
+    assert_valid(rendered(tmp_path / "values.yaml", release="123", namespace="789"))
+
+
+def test_an_empty_storage_class_is_rendered() -> None:
+    for settings, rest in [("state.storageClassName=", {"storageClassName": ""}), ("state.storageClassName=null", {})]:
+        objects = rendered(MINIMAL, "--set", f"state.enabled=true,{settings}")
+        (claim,) = of_kind(objects, "StatefulSet")["spec"]["volumeClaimTemplates"]
+        expected = {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "10Gi"}}, **rest}
+        assert claim["spec"] == expected
+
+
+def test_alerts_select_the_job_of_the_service_monitor() -> None:
+    settings = "nameOverride=kv,serviceMonitor.enabled=true,prometheusRule.enabled=true"
+    objects = rendered(MINIMAL, "--set", settings)
+    label = of_kind(objects, "ServiceMonitor")["spec"]["jobLabel"]
+    (scraped,) = [one for one in objects if one["metadata"]["name"].endswith("-peers")]
+    rules = json.dumps(of_kind(objects, "PrometheusRule"))
+    jobs = set(re.findall(r'(?:job=\\"| the job )([\w-]+)', rules))
+    assert jobs == {"kv"} == {scraped["metadata"]["labels"][label]}
 
 
 def test_kubectl_would_create_every_object(values: Path, api: str, tmp_path: Path) -> None:

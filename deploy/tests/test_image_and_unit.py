@@ -1,4 +1,4 @@
-"""The Dockerfile without a daemon, and the systemd unit without a booted system."""
+"""The Dockerfile without a daemon, and the systemd unit and the Debian package without a booted system."""
 
 import os
 import re
@@ -6,6 +6,7 @@ import shlex
 import shutil
 import signal
 import subprocess
+import tomllib
 import urllib.request
 from pathlib import Path
 
@@ -88,6 +89,41 @@ def test_the_unit_is_valid(tmp_path: Path) -> None:
     check("systemd-analyze", "security", "--offline=true", "--threshold=15", UNIT)
     users = run("systemd-sysusers", "--dry-run", DEPLOY / "systemd/flash-indexer.sysusers.conf")
     assert users.returncode == 0 and settings()["User"] in users.stdout + users.stderr, users.stderr
+
+
+def test_the_debian_package_creates_its_user_and_stops_its_service(tmp_path: Path) -> None:
+    """Its scripts run as dpkg runs them for another root, with stand-ins for the programs that call systemd."""
+    crate = ROOT / "crates/cli"
+    package = tomllib.loads((crate / "Cargo.toml").read_text())["package"]["metadata"]["deb"]
+    root, calls, programs = tmp_path / "root", tmp_path / "calls", tmp_path / "bin"
+    for source, target, _ in package["assets"]:
+        if target.startswith("usr/lib/sysusers.d/"):
+            (root / target).parent.mkdir(parents=True)
+            shutil.copy(crate / source, root / target)
+    (root / "etc").mkdir()
+    programs.mkdir()
+    for program in ("systemctl", "deb-systemd-invoke"):
+        (programs / program).write_text(f'#!/bin/sh\necho {program} "$@" >> {calls}\n')
+        (programs / program).chmod(0o755)
+    env = {"PATH": f"{programs}:{os.environ['PATH']}", "DPKG_ROOT": str(root)}
+
+    def called(script: str, *arguments: str) -> list[str]:
+        calls.write_text("")
+        check("sh", crate / package["maintainer-scripts"] / script, *arguments, env=env)
+        return calls.read_text().splitlines()
+
+    reload = "systemctl daemon-reload"
+    steps = [
+        (("postinst", "configure", ""), [reload]),
+        (("prerm", "upgrade", "2"), []),
+        (("postinst", "configure", "1"), [reload, f"deb-systemd-invoke try-restart {UNIT.name}"]),
+        (("prerm", "remove"), [f"deb-systemd-invoke stop {UNIT.name}"]),
+        (("postrm", "remove"), [reload]),
+    ]
+    assert [called(*step) for step, _ in steps] == [[] for _ in steps], "systemd does not run"
+    assert re.search(rf"^{settings()['User']}:", (root / "etc/passwd").read_text(), re.MULTILINE)
+    (root / "run/systemd/system").mkdir(parents=True)
+    assert [called(*step) for step, _ in steps] == [expected for _, expected in steps]
 
 
 def allowed_calls() -> set[str]:

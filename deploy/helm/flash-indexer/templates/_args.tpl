@@ -1,4 +1,4 @@
-{{- /* Arguments of the container. Every option here exists in `flash-indexer serve --help`. */ -}}
+{{- /* Arguments of the container without extraArgs. Every option here exists in `flash-indexer serve --help`. */ -}}
 {{- define "flash-indexer.args" -}}
 {{- $v := .Values -}}
 - serve
@@ -145,8 +145,5 @@
 {{- end }}
 {{- with $v.memoryMax }}
 - --memory-max={{ . }}
-{{- end }}
-{{- range $v.extraArgs }}
-- {{ . | quote }}
 {{- end }}
 {{- end -}}

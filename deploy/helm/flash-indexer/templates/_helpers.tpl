@@ -14,8 +14,8 @@
 {{- end -}}
 
 {{- define "flash-indexer.selectorLabels" -}}
-app.kubernetes.io/name: {{ include "flash-indexer.name" . }}
-app.kubernetes.io/instance: {{ .Release.Name }}
+app.kubernetes.io/name: {{ include "flash-indexer.name" . | quote }}
+app.kubernetes.io/instance: {{ .Release.Name | quote }}
 {{- end -}}
 
 {{- define "flash-indexer.labels" -}}
@@ -126,7 +126,30 @@ skips itself. */ -}}
 {{- if and (or $v.discovery.kubernetes.selector $v.discovery.dns $v.discovery.engines) (not $v.engines.blockSize) -}}
 {{- fail "failed to render the chart: discovered engines need a block size; set engines.blockSize" -}}
 {{- end -}}
-{{- if and $v.grpc.enabled (eq (int $v.grpc.port) (int $v.http.port)) -}}
-{{- fail "failed to render the chart: HTTP and gRPC have one port; set grpc.port or http.port" -}}
+{{- $hasTokenizer := or $v.tokenizers.volume (regexMatch "--tokenizer(-dir|-hub)?( |=|$)" (join " " $v.extraArgs)) -}}
+{{- if and $v.tokenizers.promptTextBytes (not $hasTokenizer) -}}
+{{- fail "failed to render the chart: no tokenizer makes text of tokens; set tokenizers.volume, or no tokenizers.promptTextBytes" -}}
+{{- end -}}
+{{- $ports := list (int $v.http.port) -}}
+{{- if $v.grpc.enabled -}}{{- $ports = append $ports (int $v.grpc.port) -}}{{- end -}}
+{{- if $v.listenEvents.enabled -}}{{- $ports = append $ports (int $v.listenEvents.port) -}}{{- end -}}
+{{- if ne (len $ports) (len (uniq $ports)) -}}
+{{- fail "failed to render the chart: HTTP, gRPC and listenEvents need a port each; set http.port, grpc.port or listenEvents.port" -}}
+{{- end -}}
+{{- $fullname := include "flash-indexer.fullname" . -}}
+{{- if not (regexMatch "^[a-z]([-a-z0-9]*[a-z0-9])?$" $fullname) -}}
+{{- fail (printf "failed to render the chart: %s is not a name of a Service (a letter, then letters, digits and -); set fullnameOverride" $fullname) -}}
+{{- end -}}
+{{- $names := list -}}
+{{- range fromYamlArray (include "flash-indexer.args" .) -}}
+{{- $names = append $names (splitList "=" . | first) -}}
+{{- end -}}
+{{- /* `serve` accepts each option once, except for lists, to which extraArgs may add. */ -}}
+{{- $lists := list "--discovery-dns" "--discovery-file" "--engine-networks" "--jwt-algorithms" "--listen-events" "--peers" "--pod-models" -}}
+{{- range $v.extraArgs -}}
+{{- $name := splitList "=" . | first -}}
+{{- if and (has $name $names) (not (has $name $lists)) -}}
+{{- fail (printf "failed to render the chart: extraArgs has %s, which the chart sets; remove it, and set the chart's own value" $name) -}}
+{{- end -}}
 {{- end -}}
 {{- end -}}

@@ -1,40 +1,40 @@
 {{- /* Volumes besides the state, and where they are mounted. */ -}}
 {{- define "flash-indexer.volumes" -}}
 {{- if include "flash-indexer.hasConfig" . }}
-- {name: config, configMap: {name: {{ include "flash-indexer.fullname" . }}}}
+- {name: config, configMap: {name: {{ include "flash-indexer.fullname" . | quote }}}}
 {{- end }}
 {{- if .Values.access.tokenSecret }}
-- {name: tokens, secret: {secretName: {{ .Values.access.tokenSecret }}}}
+- {name: tokens, secret: {secretName: {{ .Values.access.tokenSecret | quote }}}}
 {{- end }}
 {{- with .Values.access.jwt.keysSecret }}
-- {name: jwt, secret: {secretName: {{ . }}}}
+- {name: jwt, secret: {secretName: {{ . | quote }}}}
 {{- end }}
 {{- with .Values.access.jwt.keysConfigMap }}
-- {name: jwt, configMap: {name: {{ . }}}}
+- {name: jwt, configMap: {name: {{ . | quote }}}}
 {{- end }}
 {{- if .Values.tls.secret }}
-- {name: tls, secret: {secretName: {{ .Values.tls.secret }}}}
+- {name: tls, secret: {secretName: {{ .Values.tls.secret | quote }}}}
 {{- end }}
 {{- if .Values.curve.keySecret }}
-- {name: curve-key, secret: {secretName: {{ .Values.curve.keySecret }}}}
+- {name: curve-key, secret: {secretName: {{ .Values.curve.keySecret | quote }}}}
 {{- end }}
 {{- if .Values.curve.serverKeysSecret }}
-- {name: curve-server-keys, secret: {secretName: {{ .Values.curve.serverKeysSecret }}}}
+- {name: curve-server-keys, secret: {secretName: {{ .Values.curve.serverKeysSecret | quote }}}}
 {{- end }}
 {{- if .Values.curve.clientsSecret }}
-- {name: curve-clients, secret: {secretName: {{ .Values.curve.clientsSecret }}}}
+- {name: curve-clients, secret: {secretName: {{ .Values.curve.clientsSecret | quote }}}}
 {{- end }}
 {{- if and (include "flash-indexer.hasPeers" .) .Values.peers.tokenSecret }}
-- {name: peer-token, secret: {secretName: {{ .Values.peers.tokenSecret }}}}
+- {name: peer-token, secret: {secretName: {{ .Values.peers.tokenSecret | quote }}}}
 {{- end }}
 {{- if and .Values.redis.url .Values.redis.passwordSecret }}
-- {name: redis-password, secret: {secretName: {{ .Values.redis.passwordSecret }}}}
+- {name: redis-password, secret: {secretName: {{ .Values.redis.passwordSecret | quote }}}}
 {{- end }}
 {{- if and .Values.redis.url .Values.redis.caSecret }}
-- {name: redis-ca, secret: {secretName: {{ .Values.redis.caSecret }}}}
+- {name: redis-ca, secret: {secretName: {{ .Values.redis.caSecret | quote }}}}
 {{- end }}
 {{- if and .Values.otlp.endpoint .Values.otlp.caSecret }}
-- {name: otlp-ca, secret: {secretName: {{ .Values.otlp.caSecret }}}}
+- {name: otlp-ca, secret: {secretName: {{ .Values.otlp.caSecret | quote }}}}
 {{- end }}
 {{- with .Values.tokenizers.volume }}
 - name: tokenizers
