@@ -2,6 +2,7 @@ package flashindexer
 
 import (
 	"context"
+	"fmt"
 	"net/http"
 	"net/url"
 	"strconv"
@@ -15,21 +16,32 @@ import (
 // connection that fails and an answer of 429 or 503 are tried again, after the service's Retry-After or a growing pause.
 // All calls can be repeated without harm.
 //
-// A call fails with an [*APIError] for a refused request, a [*ConnectionError], a [*URLError], or an error that wraps the one
-// of the context.
+// A call fails with an [*APIError] for a refused request, a [*ConnectionError], a [*URLError], [ErrInvalidToken], or an error
+// that wraps the one of the context.
 type Client struct {
-	url      string
-	token    string
-	deadline time.Duration
-	attempts int
-	http     *http.Client
+	url            string
+	token          string
+	isTokenInvalid bool
+	deadline       time.Duration
+	attempts       int
+	http           *http.Client
 }
 
 // Option is a setting of a client.
 type Option func(*Client)
 
-// WithToken sends a bearer token.
-func WithToken(token string) Option { return func(client *Client) { client.token = token } }
+// WithToken sends a bearer token, without the white space around it, as a file has it. An empty one is not sent. With a token
+// that no header can have, each call fails with [ErrInvalidToken].
+func WithToken(token string) Option {
+	return func(client *Client) {
+		client.token = strings.TrimSpace(token)
+		client.isTokenInvalid = token != "" && !isHeaderToken(client.token)
+	}
+}
+
+func isHeaderToken(token string) bool {
+	return token != "" && strings.IndexFunc(token, func(character rune) bool { return character < '!' || character > '~' }) < 0
+}
 
 // WithDeadline sets the time within which each call ends.
 func WithDeadline(deadline time.Duration) Option {
@@ -67,10 +79,20 @@ func New(url string, options ...Option) *Client {
 
 // Register registers a rank of an instance. Repeating it changes nothing.
 func (client *Client) Register(ctx context.Context, registration Registration) error {
-	return client.send(ctx, call{path: "/register", body: registration})
+	body := struct {
+		InstanceID any `json:"instance_id"`
+		Registration
+	}{registration.InstanceID, registration}
+	if registration.IntegerID != nil {
+		if registration.InstanceID != "" {
+			return fmt.Errorf("InstanceID is %q and IntegerID is %d: give one of them", registration.InstanceID, *registration.IntegerID)
+		}
+		body.InstanceID = *registration.IntegerID
+	}
+	return client.send(ctx, call{path: "/register", body: body})
 }
 
-// Unregister unregisters an instance, or one of its ranks.
+// Unregister unregisters an instance, or one of its ranks. An integer id is given in decimal.
 func (client *Client) Unregister(ctx context.Context, instanceID, model string, options UnregisterOptions) error {
 	body := struct {
 		InstanceID string `json:"instance_id"`
@@ -110,7 +132,7 @@ func (client *Client) Score(ctx context.Context, model string, prompt Prompt, op
 		params := options.params(model)
 		return ask[Scores](ctx, client, call{path: "/score_completions", params: params, content: tokenBytes(tokens)})
 	}
-	body, err := prompt.body(model)
+	body, err := bodyOf(prompt, model)
 	if err != nil {
 		return nil, err
 	}
@@ -134,7 +156,7 @@ func (client *Client) Predict(ctx context.Context, model, pod string, prompt Pro
 		}
 		return ask[Prediction](ctx, client, call{path: "/predict", params: params, content: tokenBytes(tokens)})
 	}
-	body, err := prompt.body(model)
+	body, err := bodyOf(prompt, model)
 	if err != nil {
 		return nil, err
 	}
@@ -151,7 +173,7 @@ func (client *Client) Predict(ctx context.Context, model, pod string, prompt Pro
 
 // Pick asks which pod gets a prompt: [Tokens], [Text] or [Chat].
 func (client *Client) Pick(ctx context.Context, model string, prompt Prompt, options PickOptions) (*Picked, error) {
-	body, err := prompt.body(model)
+	body, err := bodyOf(prompt, model)
 	if err != nil {
 		return nil, err
 	}
@@ -186,7 +208,7 @@ func (client *Client) Explain(ctx context.Context, model string, tokens []uint32
 
 // Tokenize returns the tokens that scores of a text or a chat are computed for.
 func (client *Client) Tokenize(ctx context.Context, model string, prompt Prompt) ([]uint32, error) {
-	body, err := prompt.body(model)
+	body, err := bodyOf(prompt, model)
 	if err != nil {
 		return nil, err
 	}

@@ -1,15 +1,22 @@
 package flashindexer
 
 import (
+	"crypto/tls"
+	"crypto/x509"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
+	"net"
 	"net/http"
 	"strings"
 )
 
 // ErrDumpCutOff is the error of a dump that ended without its last line. What was read is incomplete.
 var ErrDumpCutOff = errors.New("the dump has no last line: the service or the connection ended; read it again")
+
+// ErrInvalidToken is the error of a token that cannot be sent, given to [WithToken]. It does not show the token.
+var ErrInvalidToken = errors.New("the token is empty or has a character that a header cannot have; give another one")
 
 // APIError is a request that the service refused. Its text says what to do.
 type APIError struct {
@@ -27,7 +34,30 @@ type ConnectionError struct {
 }
 
 func (failed *ConnectionError) Error() string {
-	return fmt.Sprintf("failed to reach %s: %v; is it running?", failed.URL, failed.Err)
+	return fmt.Sprintf("failed to reach %s: %v; %s", failed.URL, failed.Err, failed.remedy())
+}
+
+// What to do about the failed connection. Package net/http passes some causes on as text.
+func (failed *ConnectionError) remedy() string {
+	var (
+		unresolved     *net.DNSError
+		noTLS          tls.RecordHeaderError
+		otherAuthority x509.UnknownAuthorityError
+		otherHost      x509.HostnameError
+		outdated       x509.CertificateInvalidError
+		text           = fmt.Sprint(failed.Err)
+	)
+	switch {
+	case errors.As(failed.Err, &unresolved):
+		return fmt.Sprintf("the host %q cannot be resolved: check the URL and the DNS", unresolved.Name)
+	case errors.As(failed.Err, &otherAuthority), errors.As(failed.Err, &otherHost), errors.As(failed.Err, &outdated):
+		return "give WithHTTPClient a client with the authority of the service's certificate, and a URL with a host that the certificate names"
+	case errors.As(failed.Err, &noTLS), strings.Contains(text, "HTTP response to HTTPS client"):
+		return "if this port has no TLS, give an http:// URL"
+	case strings.HasPrefix(failed.URL, "http:") && (errors.Is(failed.Err, io.EOF) || strings.Contains(text, "malformed HTTP")):
+		return "is it a Flash Indexer? If this port has TLS, give an https:// URL"
+	}
+	return "is it running?"
 }
 
 func (failed *ConnectionError) Unwrap() error { return failed.Err }

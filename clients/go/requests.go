@@ -99,8 +99,8 @@ type ReportedHits struct {
 	CachedTokens int
 }
 
-// Registration is a rank of an instance. The fields after BlockSize are optional. An engine of vLLM whose Endpoint is
-// "vllm://host:port", the address of its gRPC server, needs no Model and no BlockSize.
+// Registration is a rank of an instance, which InstanceID or IntegerID names. The fields after BlockSize are optional.
+// An engine of vLLM whose Endpoint is "vllm://host:port", the address of its gRPC server, needs no Model and no BlockSize.
 type Registration struct {
 	InstanceID     string `json:"instance_id"`
 	Endpoint       string `json:"endpoint"`
@@ -119,6 +119,8 @@ type Registration struct {
 	Kind string `json:"kind,omitempty"`
 	// SharedCaches are the shared caches from which the engine loads blocks.
 	SharedCaches []string `json:"shared_caches,omitempty"`
+	// IntegerID is an integer in place of InstanceID, as Dynamo's selection service needs it. Other calls take it in decimal.
+	IntegerID *uint64 `json:"-"`
 }
 
 // UnregisterOptions say which of an instance's ranks are unregistered; all without options.
@@ -148,6 +150,14 @@ type Text string
 
 // Chat is the JSON of an OpenAI chat request, which the service renders and tokenizes.
 type Chat json.RawMessage
+
+// The JSON request for a prompt that a caller gave.
+func bodyOf(prompt Prompt, model string) (map[string]any, error) {
+	if prompt == nil {
+		return nil, errors.New("prompt is nil; give Tokens, Text or a Chat")
+	}
+	return prompt.body(model)
+}
 
 func (tokens Tokens) body(model string) (map[string]any, error) {
 	return map[string]any{"model_name": model, "token_ids": []uint32(tokens)}, nil

@@ -246,6 +246,9 @@ func TestRequestsHaveTheFieldsOfTheAPI(t *testing.T) {
 			return client.Register(ctx(), Registration{InstanceID: "a", Endpoint: "tcp://e:1", Model: "m", BlockSize: 16, DPRank: 1, Engine: "vllm"})
 		}, sent{"/register", "", `{"instance_id":"a","endpoint":"tcp://e:1","model_name":"m","block_size":16,"dp_rank":1,"engine":"vllm"}`, text, ""}},
 		{func() error {
+			return client.Register(ctx(), Registration{IntegerID: &seed, Endpoint: "none", Model: "m", BlockSize: 16})
+		}, sent{"/register", "", `{"instance_id":18446744073709551615,"endpoint":"none","model_name":"m","block_size":16}`, text, ""}},
+		{func() error {
 			return client.Unregister(ctx(), "a", "m", UnregisterOptions{"t", &rank})
 		}, sent{"/unregister", "", `{"instance_id":"a","model_name":"m","tenant_id":"t","dp_rank":3}`, text, ""}},
 	} {

@@ -36,7 +36,7 @@ type call struct {
 
 // Makes the attempts of a call, all before its deadline.
 func (client *Client) send(ctx context.Context, call call) error {
-	if err := client.checkURL(); err != nil {
+	if err := client.check(); err != nil {
 		return err
 	}
 	ctx, cancel := context.WithTimeout(ctx, client.deadline)
@@ -84,10 +84,14 @@ func (client *Client) send(ctx context.Context, call call) error {
 	}
 }
 
-func (client *Client) checkURL() error {
+// Returns an error if no call can be sent with the settings of the client.
+func (client *Client) check() error {
 	parsed, err := url.Parse(client.url)
 	if err != nil || parsed.Host == "" || (parsed.Scheme != "http" && parsed.Scheme != "https") {
 		return &URLError{client.url}
+	}
+	if client.isTokenInvalid {
+		return ErrInvalidToken
 	}
 	return nil
 }

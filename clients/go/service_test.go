@@ -224,6 +224,40 @@ func TestARefusedRequestSaysWhy(t *testing.T) {
 	}
 }
 
+func TestAnIntegerIDIsAWorkerOfTheMatchesByTier(t *testing.T) {
+	id := uint64(7)
+	registration := Registration{IntegerID: &id, Endpoint: "none", Model: model, BlockSize: blockSize}
+	check(t, client.Register(ctx(), registration))
+	prompt := tokensOf(1, 3)
+	_, err := client.Predict(ctx(), model, "7", Tokens(prompt), PredictOptions{})
+	check(t, err)
+	hashes, err := LocalHashes(prompt, blockSize, PromptOptions{})
+	check(t, err)
+	params := PromptOptions{}.params(model)
+	answer, err := ask[json.RawMessage](ctx(), client, call{path: "/query_tiered_by_hash", params: params, content: hashBytes(hashes)})
+	check(t, err)
+	if !strings.Contains(string(*answer), `[{"worker_id":7,"dp_rank":0},3]`) {
+		t.Errorf("worker 7 holds 3 blocks: %s", *answer)
+	}
+	check(t, client.Unregister(ctx(), "7", model, UnregisterOptions{}))
+	registration.InstanceID = "gpu-7"
+	if err := client.Register(ctx(), registration); err == nil || !strings.Contains(err.Error(), "IntegerID is 7: give one of them") {
+		t.Errorf("a rank has one id: %v", err)
+	}
+}
+
+func TestANilPromptIsAnErrorThatNamesIt(t *testing.T) {
+	_, score := client.Score(ctx(), model, nil, ScoreOptions{})
+	_, predict := client.Predict(ctx(), model, "gpu-1", nil, PredictOptions{})
+	_, pick := client.Pick(ctx(), model, nil, PickOptions{})
+	_, tokenize := client.Tokenize(ctx(), model, nil)
+	for _, err := range []error{score, predict, pick, tokenize} {
+		if err == nil || !strings.HasPrefix(err.Error(), "prompt is nil; give Tokens") {
+			t.Errorf("%v", err)
+		}
+	}
+}
+
 func TestReadiness(t *testing.T) {
 	readiness, err := client.Ready(ctx())
 	check(t, err)

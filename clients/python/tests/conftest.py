@@ -33,6 +33,16 @@ def tokens(blocks: range) -> list[int]:
     return [100 * block + offset for block in blocks for offset in range(BLOCK_SIZE)]
 
 
+class Item:
+    """An integer of another type, as an item of a numpy array is."""
+
+    def __init__(self, value: int) -> None:
+        self.value = value
+
+    def __index__(self) -> int:
+        return self.value
+
+
 class Engine:
     """One engine with a publishing socket."""
 

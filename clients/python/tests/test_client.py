@@ -5,22 +5,12 @@ from array import array
 from typing import Any
 
 import pytest
-from conftest import BLOCK_SIZE, Engine, tokens
+from conftest import BLOCK_SIZE, Engine, Item, tokens
 
 from flash_indexer import ApiError, AsyncClient, Client, UnknownCursor, local_hashes
 from flash_indexer.calls import PromptOptions, UnregisterOptions
 
 HELD = 100 * BLOCK_SIZE
-
-
-class Item:
-    """An integer of another type, as an item of a numpy array is."""
-
-    def __init__(self, value: int) -> None:
-        self.value = value
-
-    def __index__(self) -> int:
-        return self.value
 
 
 def test_a_query_by_tokens_buffers_or_hashes_has_the_same_matches(client: Client, engine: Engine) -> None:

@@ -1,5 +1,6 @@
 """Requests of the HTTP API and the decoding of their answers, without I/O."""
 
+import json
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from difflib import get_close_matches
@@ -8,7 +9,7 @@ from typing import Any, Generic, TypedDict, TypeVar
 import msgspec
 
 from .errors import ApiError, UnexpectedAnswer, UnknownCursor
-from .hashing import token_bytes, token_words
+from .hashing import hash_integers, token_bytes, token_words, utf8
 from .models import Explanation, Matches, Pick, Readiness, Scores
 
 Answer = TypeVar("Answer")
@@ -46,7 +47,7 @@ class QueryOptions(PromptOptions, total=False):
 class ScoreOptions(PromptOptions, total=False):
     """Options of a score."""
 
-    pods: list[str] | None
+    pods: Iterable[int | str] | None
     """Only these pods."""
     top_k: int | None
     truncate_prompt_tokens: int | None
@@ -63,7 +64,7 @@ class PredictOptions(PromptOptions, total=False):
 class PickOptions(PromptOptions, total=False):
     """Options of a pick."""
 
-    pods: list[str] | None
+    pods: Iterable[int | str] | None
     """Only these pods."""
     truncate_prompt_tokens: int | None
     request_id: str | None
@@ -100,7 +101,7 @@ class UnregisterOptions(TypedDict, total=False):
 
 
 def given_options(options: Mapping[str, Any], names: Collection[str]) -> dict[str, Any]:
-    """The options of a call that are not `None`.
+    """The options of a call that are not `None`, with `pods` as a list.
 
     Raises `TypeError` for a keyword argument that the call does not have, because Python takes any for `**options`, and
     for a text in place of a list of pods.
@@ -108,9 +109,13 @@ def given_options(options: Mapping[str, Any], names: Collection[str]) -> dict[st
     for unknown in options.keys() - names:
         hint = "".join(f"; did you mean {near!r}?" for near in get_close_matches(unknown, names, 1))
         raise TypeError(f"unexpected keyword argument {unknown!r}{hint or f'; the options are {sorted(names)}'}")
-    if isinstance(options.get("pods"), str):
-        raise TypeError(f"pods is {options['pods']!r}; give a list of pods")
-    return _without_none(options)
+    given = _without_none(options)
+    if (pods := given.get("pods")) is not None:
+        if isinstance(pods, str | bytes) or not isinstance(pods, Iterable):
+            raise TypeError(f"pods is {pods!r}; give a list of pods")
+        # A query string repeats the items of a list only, and JSON has no iterators.
+        given["pods"] = list(pods)
+    return given
 
 
 def _without_none(values: Mapping[str, Any]) -> dict[str, Any]:
@@ -190,11 +195,25 @@ _COUNT = _expects(_Count)
 
 
 def _json(path: str, decode: Callable[[int, bytes], Answer], body: Mapping[str, Any]) -> Call[Answer]:
-    return Call("POST", path, decode, content=msgspec.json.encode(body), content_type="application/json")
+    try:
+        content = msgspec.json.encode(body)
+    except UnicodeEncodeError:
+        # A lone surrogate has no UTF-8. As an escape it reaches the service, whose refusal says what to do.
+        content = json.dumps(msgspec.to_builtins(body)).encode()
+    return Call("POST", path, decode, content=content, content_type="application/json")
 
 
 def _binary(path: str, decode: Callable[[int, bytes], Answer], content: bytes, params: Params) -> Call[Answer]:
+    _check_texts(params)
     return Call("POST", path, decode, params=params, content=content, content_type="application/octet-stream")
+
+
+def _check_texts(params: Params) -> None:
+    """Raises `ValueError` for a parameter that a query string cannot have."""
+    for name, value in params.items():
+        for text in value if isinstance(value, list) else [value]:
+            if isinstance(text, str):
+                utf8(text, name)
 
 
 def register(
@@ -230,7 +249,8 @@ def query_bytes(model_name: str, tokens: bytes, given: Mapping[str, Any]) -> Cal
 def query_by_hash(model_name: str, block_hashes: Iterable[int], options: HashQueryOptions) -> Call[Matches]:
     """Asks for the matches of local hashes."""
     given = given_options(options, HashQueryOptions.__optional_keys__)
-    return _json("/query_by_hash", _MATCHES, {"model_name": model_name, "block_hashes": list(block_hashes), **given})
+    hashes = hash_integers(block_hashes, "block_hashes")
+    return _json("/query_by_hash", _MATCHES, {"model_name": model_name, "block_hashes": hashes, **given})
 
 
 def score(model_name: str, prompt: str | Collection[int], options: ScoreOptions) -> Call[Scores]:
@@ -257,7 +277,7 @@ def predict(
     if isinstance(prompt, str):
         return _json("/predict", _OBJECT, {"model_name": model_name, "pod": pod, "prompt": prompt, **given})
     if isinstance(prompt, Mapping):
-        return _json("/predict", _OBJECT, {**prompt, "model_name": model_name, "pod": pod, **given})
+        return _json("/predict", _OBJECT, {**_named(prompt, model_name), "pod": pod, **given})
     return _binary("/predict", _OBJECT, token_bytes(prompt, "prompt"), {**_params(model_name, given), "pod": pod})
 
 
@@ -267,7 +287,7 @@ def pick(model_name: str, prompt: str | Collection[int] | Mapping[str, Any], opt
     if isinstance(prompt, str):
         return _json("/pick", _PICK, {"model_name": model_name, "prompt": prompt, **given})
     if isinstance(prompt, Mapping):
-        return _json("/pick", _PICK, {**prompt, "model_name": model_name, **given})
+        return _json("/pick", _PICK, {**_named(prompt, model_name), **given})
     token_ids = token_words(prompt, "prompt").tolist()
     return _json("/pick", _PICK, {"model_name": model_name, "token_ids": token_ids, **given})
 
@@ -296,7 +316,9 @@ def tokenize(request: Mapping[str, Any]) -> Call[_Count]:
 
 def filters(model_name: str | None, tenant_id: str | None) -> dict[str, str]:
     """Parameters of an endpoint that answers for all models and tenants, or for these."""
-    return _without_none({"model_name": model_name, "tenant_id": tenant_id})
+    given = _without_none({"model_name": model_name, "tenant_id": tenant_id})
+    _check_texts(given)
+    return given
 
 
 def workers(model_name: str | None, tenant_id: str | None) -> Call[list[Any]]:
@@ -313,6 +335,11 @@ def ready() -> Call[Readiness]:
         return Readiness(status == 200, msgspec.json.decode(body, type=dict[str, Any]))
 
     return Call("GET", "/ready", decode)
+
+
+def _named(chat: Mapping[str, Any], model_name: str) -> dict[str, Any]:
+    """A chat request for this model. Its `model` is left out: a model under two names must have one value."""
+    return {**{name: value for name, value in chat.items() if name != "model"}, "model_name": model_name}
 
 
 def _params(model_name: str, given: Mapping[str, Any]) -> dict[str, Any]:

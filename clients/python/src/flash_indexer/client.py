@@ -249,13 +249,19 @@ class Client:
         prompt: str | Collection[int] | Mapping[str, Any],
         **options: Unpack[PredictOptions],
     ) -> dict[str, Any]:
-        """Reports the pod that gets a prompt: a text, tokens, or an OpenAI chat request. Later scores count it."""
+        """Reports the pod that gets a prompt: a text, tokens, or an OpenAI chat request. Later scores count it.
+
+        A chat is one of `model_name`, whatever its own `model` is.
+        """
         return self._send(calls.predict(model_name, pod, prompt, options))
 
     def pick(
         self, model_name: str, prompt: str | Collection[int] | Mapping[str, Any], **options: Unpack[PickOptions]
     ) -> Pick:
-        """The pod that gets a prompt, by what pods hold and by their load. `request_id` puts the request in flight."""
+        """The pod that gets a prompt, by what pods hold and by their load. `request_id` puts the request in flight.
+
+        A chat is one of `model_name`, whatever its own `model` is.
+        """
         return self._send(calls.pick(model_name, prompt, options))
 
     def done(

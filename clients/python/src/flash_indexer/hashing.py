@@ -2,8 +2,9 @@
 
 import sys
 from array import array
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from numbers import Integral
+from operator import index
 from reprlib import repr as shortened
 
 from xxhash import xxh3_64_intdigest
@@ -32,12 +33,15 @@ def token_words(tokens: Collection[int], argument: str) -> "array[int]":
     each token.
 
     Raises `ValueError` for a token outside of 0 to 2^32 - 1, and `TypeError` for an argument that is no list of
-    integers.
+    integers, such as an array of two dimensions.
     """
     try:
         buffer = memoryview(tokens)  # type: ignore[arg-type]
     except TypeError:
         buffer = None
+    # A buffer is copied row by row, so tokens of several prompts would become one.
+    if buffer is not None and buffer.ndim != 1:
+        raise TypeError(f"{argument} has {buffer.ndim} dimensions; give a list of integers, which has one")
     if buffer is not None and buffer.itemsize == 4 and buffer.format in ("I", "L", "=I", "=L") and buffer.c_contiguous:
         words = array(_U32)
         words.frombytes(buffer.tobytes())
@@ -46,8 +50,26 @@ def token_words(tokens: Collection[int], argument: str) -> "array[int]":
         return array(_U32, tokens if buffer is None else buffer.tolist())
     except OverflowError as error:
         raise ValueError(f"a token is not in 0 to 2^32 - 1: {error}") from error
-    except TypeError as error:
+    except (TypeError, NotImplementedError) as error:  # the latter for items that `memoryview` does not read
         raise TypeError(f"{argument} is {shortened(tokens)}; give a list of integers") from error
+
+
+def hash_integers(hashes: Iterable[int], argument: str) -> list[int]:
+    """The hashes of a call's argument, as integers of Python. Raises `TypeError` if it is no list of integers."""
+    try:
+        if isinstance(hashes, bytes | bytearray):
+            raise TypeError("the items of bytes are no hashes")
+        return [index(value) for value in hashes]
+    except TypeError as error:
+        raise TypeError(f"{argument} is {shortened(hashes)}; give a list of integers") from error
+
+
+def utf8(text: str, argument: str) -> bytes:
+    """The text of a call's argument as UTF-8. Raises `ValueError` for a text with a lone surrogate, which has none."""
+    try:
+        return text.encode()
+    except UnicodeEncodeError as error:
+        raise ValueError(f"{argument} is {shortened(text)}, which has a lone surrogate; give a valid text") from error
 
 
 def local_hashes(
@@ -56,7 +78,8 @@ def local_hashes(
     """The local hash of each complete block of `block_size` tokens: unsigned 64-bit integers.
 
     They equal the service's for blocks without multimodal items, under the same adapter and salt. An empty adapter or
-    salt counts as absent. Raises `ValueError` for a block size below one.
+    salt counts as absent. Raises `ValueError` for a block size below one, and for a name with a lone
+    surrogate.
     """
     if not isinstance(block_size, Integral):
         raise TypeError(f"block_size is {block_size!r}; give a number of tokens")
@@ -64,9 +87,9 @@ def local_hashes(
         raise ValueError(f"a block has at least one token, not {block_size}")
     seed = _SEED
     if lora_name:
-        seed += xxh3_64_intdigest(lora_name.encode(), _LORA_SEED)
+        seed += xxh3_64_intdigest(utf8(lora_name, "lora_name"), _LORA_SEED)
     if cache_salt:
-        seed += xxh3_64_intdigest(cache_salt.encode(), _SALT_SEED)
+        seed += xxh3_64_intdigest(utf8(cache_salt, "cache_salt"), _SALT_SEED)
     seed &= _MASK
     data = memoryview(token_bytes(tokens, "tokens"))
     size = 4 * block_size
