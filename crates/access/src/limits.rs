@@ -24,8 +24,7 @@ pub type LimitsFile = ConfigFile<Limits>;
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Limits {
-    #[serde(default)]
-    default: TenantLimits,
+    default: Option<TenantLimits>,
     #[serde(default)]
     tenants: BTreeMap<String, TenantLimits>,
 }
@@ -122,6 +121,8 @@ impl LimitExceeded {
 #[derive(Debug, thiserror::Error)]
 #[allow(missing_docs, reason = "the messages say it")]
 pub enum LimitsError {
+    #[error("the file has no limits: it may be half written; list some, or write [default] alone for none")]
+    Empty,
     #[error("invalid file: {0}; docs/operations.md describes its format")]
     Format(#[from] TomlError),
     #[error("the file has {count} tenants; at most {TENANTS_MAX} are allowed: limit the others by [default]")]
@@ -137,6 +138,9 @@ impl FileContent for Limits {
 
     fn parse(text: &str) -> Result<Self, LimitsError> {
         let limits: Self = toml::from_str(text).map_err(|error| TomlError::of(text, &error))?;
+        if limits.default.is_none() && limits.tenants.is_empty() {
+            return Err(LimitsError::Empty);
+        }
         if limits.tenants.len() > TENANTS_MAX {
             return Err(LimitsError::TooMany { count: limits.tenants.len() });
         }
@@ -153,7 +157,7 @@ impl Limits {
     #[must_use]
     pub fn of(&self, tenant: &str) -> TenantLimits {
         let Self { default, tenants } = self;
-        let own = tenants.get(tenant).copied().unwrap_or_default();
+        let (own, default) = (tenants.get(tenant).copied().unwrap_or_default(), default.unwrap_or_default());
         TenantLimits {
             held_blocks: own.held_blocks.or(default.held_blocks),
             index_bytes: own.index_bytes.or(default.index_bytes),
@@ -184,7 +188,11 @@ mod tests {
         assert_eq!((a.ranks, a.queries_per_second), (NonZeroU64::new(9), NonZeroU32::new(10)));
         assert_eq!((a.held_blocks, a.prompt_tokens_per_second), (NonZeroU64::new(7), None));
         assert_eq!((other.ranks, other.held_blocks), (NonZeroU64::new(4), None));
-        assert_eq!(Limits::parse("").expect("an empty file").of("a"), TenantLimits::default());
+        assert_eq!(Limits::parse("[default]").expect("no limits").of("a"), TenantLimits::default());
+        for half_written in ["", "# [default]\n"] {
+            let error = Limits::parse(half_written).expect_err("it has no limits");
+            assert!(error.to_string().contains("half written"), "{error}");
+        }
     }
 
     #[test]

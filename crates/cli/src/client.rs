@@ -13,8 +13,9 @@ use flash_indexer_api::{
     Success, TokenQuery, TokenizedPrompt, UnregisterRequest, Unregistration, Worker,
 };
 use flash_indexer_core::LocalHash;
-use flash_indexer_credentials::{ClientCredentials, ClientFiles, KeyPairFiles, masked_url, tls_remedy};
+use flash_indexer_credentials::{ClientCredentials, ClientFiles, KeyPairFiles, tls_remedy};
 use flash_indexer_types::InstanceId;
+use flash_indexer_types::masked_url;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;

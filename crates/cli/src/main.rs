@@ -51,6 +51,7 @@ use std::process::ExitCode;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{CommandFactory, Parser, Subcommand};
 use flash_indexer_designs::Design;
+use flash_indexer_types::without_users;
 use tracing::warn;
 
 use crate::client::{TOKEN_HELP, TOKEN_VARIABLE, sends_token};
@@ -170,7 +171,7 @@ fn run(Parsed { arguments, matches, file }: Parsed) -> ExitCode {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             log::finish();
-            eprintln!("flash-indexer: {}", with_causes(&error));
+            eprintln!("flash-indexer: {}", without_users(&with_causes(&error)));
             ExitCode::FAILURE
         }
     }

@@ -4,7 +4,7 @@ use std::borrow::Cow;
 
 use clap::error::{ContextKind, ContextValue};
 use clap::{Command, Error};
-use flash_indexer_credentials::{MASK, masked_url, without_users};
+use flash_indexer_types::{MASK, masked_url, without_users};
 
 /// Texts of a wrong command line that may have secrets, each with the text that an error shows in its place.
 pub(crate) struct Masks(Vec<(String, String)>);

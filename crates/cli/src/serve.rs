@@ -243,6 +243,7 @@ pub(crate) fn run(arguments: ServeArguments) -> Result<()> {
     let runtime = tokio::runtime::Runtime::new().context("failed to start threads for HTTP")?;
     let result = runtime.block_on(async {
         let mut stopped = pin!(stop::signal()?);
+        stop::survive_file_size_limit()?;
         let server = Server::start(options).await?;
         info!("listening on {}", server.url());
         if let Some(address) = server.grpc_address() {

@@ -21,6 +21,16 @@ pub(crate) fn signal() -> Result<impl Future<Output = ()>> {
     })
 }
 
+/// The signal of a write beyond the limit on file sizes, on Linux and macOS.
+const SIGXFSZ: i32 = 25;
+
+/// Lets a write beyond the limit on file sizes fail as on a full disk, instead of ending the process. Called in a Tokio runtime.
+pub(crate) fn survive_file_size_limit() -> Result<()> {
+    use tokio::signal::unix::{SignalKind, signal};
+    // The handler stays after the receiver is dropped.
+    signal(SignalKind::from_raw(SIGXFSZ)).map(drop).context("failed to handle the limit on file sizes")
+}
+
 /// Longest time from the first signal to the end of a service: above the sum of its deadlines for stopping.
 pub(crate) const END_DEADLINE: Duration = Duration::from_secs(20);
 /// The exit code of a service that did not stop in time.

@@ -14,16 +14,13 @@
 //! | `files.rs` | reading of PEM files, with errors that name the file and the fix |
 //! | `server.rs` | TLS of a listener, replaced when its files change |
 //! | `client.rs`, `bearer_token.rs` | credentials of an HTTP client; its bearer token |
-//! | `masked_url.rs` | URLs without their secrets, for errors and output |
 
 mod bearer_token;
 mod client;
 mod files;
-mod masked_url;
 mod server;
 
 pub use bearer_token::{BearerToken, BearerTokenError};
 pub use client::{ClientCredentials, ClientFiles, tls_remedy};
 pub use files::{CredentialsError, KeyPairFiles};
-pub use masked_url::{MASK, masked_url, without_users};
 pub use server::{ApplicationProtocol, ServerTls, TlsFiles};

@@ -13,7 +13,7 @@ use flash_indexer_proto::vllm_control::KvEventSource;
 use flash_indexer_telemetry::metrics::{Limit, Metrics};
 use flash_indexer_types::endpoints::{HostError, check_host};
 use flash_indexer_types::networks::EngineNetworks;
-use flash_indexer_types::{EngineKind, InstanceId};
+use flash_indexer_types::{EngineKind, InstanceId, masked_url};
 
 pub use self::control::VllmError;
 use self::control::{EngineDescription, describe};
@@ -73,12 +73,13 @@ impl FromStr for VllmAddress {
 
     fn from_str(text: &str) -> Result<Self, VllmAddressError> {
         let text = text.trim();
-        let malformed = || VllmAddressError::Malformed(text.to_owned());
+        let malformed = || VllmAddressError::Malformed(masked_url(text).into_owned());
         let (host, port) = text.rsplit_once(':').ok_or_else(malformed)?;
         let port = port.parse().ok().filter(|&port| port > 0).ok_or_else(malformed)?;
-        check_host(host).map_err(|refused| VllmAddressError::Host { address: text.to_owned(), refused })?;
+        check_host(host)
+            .map_err(|refused| VllmAddressError::Host { address: masked_url(text).into_owned(), refused })?;
         let instance = InstanceId::parse(text).ok().filter(|instance| instance.shared_cache().is_none());
-        let instance = instance.ok_or_else(|| VllmAddressError::Instance(text.to_owned()))?;
+        let instance = instance.ok_or_else(|| VllmAddressError::Instance(masked_url(text).into_owned()))?;
         Ok(Self { instance, host: host.to_owned(), port })
     }
 }

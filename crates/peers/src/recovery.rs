@@ -93,13 +93,16 @@ impl Recovery {
     pub fn start(self) -> io::Result<Arc<RecoveryStatus>> {
         let (status, reporter) = RecoveryStatus::running();
         let supervisor = Arc::clone(self.indexer.supervisor());
+        self.indexer.set_recovering(true);
         supervisor.spawn(ThreadKind::Recovery, None, move |watch| self.run(watch, &reporter))?;
         Ok(status)
     }
 
     fn run(mut self, watch: &Watch, reporter: &Reporter) {
         let client = PeerClient::new(&self.deadlines, &self.credentials, self.peers.networks());
-        match self.recover(watch, &client, reporter) {
+        let recovered = self.recover(watch, &client, reporter);
+        self.indexer.set_recovering(false);
+        match recovered {
             Ok((source, restored)) => {
                 self.release(watch, restored);
                 reporter.released(self.held);

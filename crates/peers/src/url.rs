@@ -5,6 +5,7 @@ use std::fmt;
 use std::str::FromStr;
 
 use flash_indexer_types::endpoints::{HostError, check_host};
+use flash_indexer_types::masked_url;
 use flash_indexer_types::names::ENDPOINT_BYTES_MAX;
 use serde::{Serialize, Serializer};
 use ureq::http::Uri;
@@ -41,7 +42,7 @@ impl FromStr for PeerUrl {
 
     fn from_str(text: &str) -> Result<Self, PeerUrlError> {
         let url = text.trim().trim_end_matches('/');
-        let refuse = |cause| Err(PeerUrlError { url: url.chars().take(128).collect(), cause });
+        let refuse = |cause| Err(PeerUrlError { url: masked_url(url).chars().take(128).collect(), cause });
         let invalid = |cause| refuse(Cow::Borrowed(cause));
         if url.len() > ENDPOINT_BYTES_MAX {
             return invalid("it is too long");

@@ -2,6 +2,7 @@
 
 use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io::{self, BufWriter, Write};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -35,7 +36,7 @@ pub struct SnapshotDirectory {
     path: PathBuf,
     known: Arc<Mutex<KnownSnapshots>>,
     /// Locked until the directory is dropped.
-    _lock: File,
+    lock: File,
 }
 
 /// Failure to use a directory of snapshots.
@@ -104,7 +105,7 @@ impl SnapshotDirectory {
                 }
             })?;
         match lock.try_lock() {
-            Ok(()) => Ok(Self { path: path.to_owned(), known: Arc::default(), _lock: lock }),
+            Ok(()) => Ok(Self { path: path.to_owned(), known: Arc::default(), lock }),
             Err(TryLockError::WouldBlock) => Err(DirectoryError::InUse { path: path.display().to_string() }),
             Err(TryLockError::Error(source)) => Err(failed(source)),
         }
@@ -160,10 +161,12 @@ impl SnapshotDirectory {
     /// Returns the error of the operating system or of `write`.
     pub fn write(&self, write: impl FnOnce(&mut dyn Write) -> io::Result<()>) -> io::Result<(StoredSnapshot, u64)> {
         let unfinished = self.path.join(UNFINISHED);
+        self.check_lock()?;
         let bytes = write_compressed(&unfinished, write).inspect_err(|_| {
             // The next snapshot replaces it; without it the disk has room again.
             let _ = fs::remove_file(&unfinished);
         })?;
+        self.check_lock()?;
         // Listed after the content is written, which can take minutes: renaming must not replace a file that was added meanwhile.
         let Listing { snapshots: before, next: number } = self.list()?;
         if number > NUMBER_MAX {
@@ -177,6 +180,19 @@ impl SnapshotDirectory {
         self.remove_oldest(&before)?;
         lock(&self.known).wrote(&path);
         Ok((StoredSnapshot { number, path, known: Arc::clone(&self.known) }, bytes))
+    }
+
+    /// Fails if the lock is no longer the locked file: another process could lock the new one, and use the directory.
+    fn check_lock(&self) -> io::Result<()> {
+        let path = self.path.join(LOCK);
+        let (held, found) = (self.lock.metadata()?, fs::symlink_metadata(&path));
+        match found {
+            Ok(found) if (found.dev(), found.ino()) == (held.dev(), held.ino()) => Ok(()),
+            _ => Err(io::Error::other(format!(
+                "{} was removed or replaced, so another process may use the directory; restart this one",
+                path.display()
+            ))),
+        }
     }
 
     /// Removes the oldest snapshots, so that with a new one [`KEPT`] stay. Returns the first error after trying each.
@@ -320,7 +336,13 @@ mod tests {
         let first = SnapshotDirectory::open(folder.path()).expect("a directory");
         assert!(matches!(SnapshotDirectory::open(folder.path()), Err(DirectoryError::InUse { .. })));
         drop(first);
-        SnapshotDirectory::open(folder.path()).expect("free again");
+        let again = SnapshotDirectory::open(folder.path()).expect("free again");
+        again.write(dump).expect("written");
+        fs::remove_file(folder.path().join(LOCK)).expect("removed");
+        let other = SnapshotDirectory::open(folder.path()).expect("the lock is a new one");
+        let error = again.write(dump).expect_err("the other one uses the directory");
+        assert!(error.to_string().contains("was removed or replaced"), "{error}");
+        other.write(dump).expect("written");
     }
 
     #[test]

@@ -31,7 +31,7 @@ pub enum DumpError {
     )]
     Version(u32),
     /// The blocks of the dump differ from its own totals.
-    #[error("failed to read the dump: {of} should hold {declared:?} and holds {received:?}; get it again")]
+    #[error("failed to read the dump: {of} should hold {declared} and holds {received}; get it again")]
     Incomplete {
         /// The part of the dump.
         of: String,

@@ -1,5 +1,6 @@
 //! Count and digest of blocks, by which two sets of blocks are compared.
 
+use std::fmt;
 use std::ops::AddAssign;
 
 use flash_indexer_core::groups::BlockLink;
@@ -22,6 +23,12 @@ pub struct Tally {
     #[serde(with = "hex")]
     #[schema(value_type = String)]
     pub digest: u64,
+}
+
+impl fmt::Display for Tally {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} blocks with digest {:016x}", self.blocks, self.digest)
+    }
 }
 
 impl Tally {

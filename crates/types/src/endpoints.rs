@@ -5,6 +5,8 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
+use crate::masked_url::masked_url;
+
 /// Endpoint of an engine that publishes no events. The index knows it from routing decisions alone.
 pub const NO_EVENTS: &str = "none";
 
@@ -302,7 +304,7 @@ pub fn check_bound_endpoint(endpoint: &str) -> Result<(), &'static str> {
 
 /// Rejects an endpoint that ZeroMQ accepts without an error and never connects, and an endpoint with a refused address.
 pub fn check_endpoint(endpoint: &str) -> Result<(), EndpointError> {
-    let invalid = |why| Err(EndpointError::Malformed { endpoint: endpoint.to_owned(), why });
+    let invalid = |why| Err(EndpointError::Malformed { endpoint: masked_url(endpoint).into_owned(), why });
     if let Some(path) = endpoint.strip_prefix("ipc://") {
         return if path.is_empty() { invalid("the path is empty") } else { Ok(()) };
     }
@@ -319,7 +321,7 @@ pub fn check_endpoint(endpoint: &str) -> Result<(), EndpointError> {
     match check_host(host) {
         Ok(()) => Ok(()),
         Err(HostError::Malformed(why)) => invalid(why),
-        Err(refused) => Err(EndpointError::Address { endpoint: endpoint.to_owned(), refused }),
+        Err(refused) => Err(EndpointError::Address { endpoint: masked_url(endpoint).into_owned(), refused }),
     }
 }
 

@@ -31,6 +31,7 @@
 //! | [`networks`] | allow-list of the networks to which the service connects |
 //! | [`hashes`] | 64-bit hashes in JSON |
 //! | `hash_key` | random key of the process's hash tables |
+//! | `masked_url` | URLs without their secrets, for errors and output |
 //! | [`logs`] | log events with the fields of a rank |
 //!
 //! The crate has no I/O, no threads and no clock.
@@ -48,6 +49,7 @@ mod instance;
 mod listener_options;
 pub mod logs;
 mod loss_reason;
+mod masked_url;
 pub mod names;
 pub mod networks;
 mod owner;
@@ -71,6 +73,7 @@ pub use hash_key::use_random_hash_key;
 pub use instance::{GivenInstanceId, InstanceId, InstanceIdError, ModelKey};
 pub use listener_options::ListenerOptions;
 pub use loss_reason::LossReason;
+pub use masked_url::{MASK, masked_url, without_users};
 pub use owner::{OwnedRank, Owner};
 pub use position::Position;
 pub use rank_id::RankId;

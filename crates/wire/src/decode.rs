@@ -166,6 +166,9 @@ pub enum BatchError {
     /// MessagePack, but not `[timestamp, [event…], rank]`.
     #[error("not an event batch: expected [timestamp, [event, …], data_parallel_rank]")]
     NotABatch,
+    /// A batch, and more. What follows may be events.
+    #[error("bytes follow the batch: send one batch in a message")]
+    TrailingBytes,
 }
 
 impl BatchError {
@@ -174,7 +177,7 @@ impl BatchError {
     pub const fn reason(&self) -> &'static str {
         match self {
             Self::Malformed(_) => "malformed_batch",
-            Self::NotABatch => "not_a_batch",
+            Self::NotABatch | Self::TrailingBytes => "not_a_batch",
             Self::TooManyEvents { .. } => "too_many_events",
         }
     }
@@ -215,6 +218,9 @@ pub fn decode_batch(payload: &[u8]) -> Result<Batch<'_>, BatchError> {
         _ => return Err(BatchError::NotABatch),
     }
     let events = batch.events.ok_or(BatchError::NotABatch)?;
+    if !reader.is_at_end() {
+        return Err(BatchError::TrailingBytes);
+    }
     Ok(Batch { timestamp: batch.timestamp, dp_rank: batch.dp_rank, events })
 }
 

@@ -47,6 +47,10 @@ impl<'a> Reader<'a> {
         self.at
     }
 
+    pub(crate) fn is_at_end(&self) -> bool {
+        self.at == self.bytes.len()
+    }
+
     /// Bytes read since `start`.
     pub(crate) fn since(&self, start: usize) -> &'a [u8] {
         &self.bytes[start..self.at]

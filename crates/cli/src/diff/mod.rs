@@ -10,9 +10,9 @@ use std::process::ExitCode;
 
 use anyhow::{Context, Result, bail};
 use clap::Args;
-use flash_indexer_credentials::masked_url;
 use flash_indexer_server::ModelKey;
 use flash_indexer_snapshot::{RankRecord, read_dump};
+use flash_indexer_types::masked_url;
 
 use self::contents::{BlockDifference, Difference, DumpContents, RankContents, RankKey};
 use crate::client::{DumpEncoding, TlsArguments};

@@ -7,7 +7,7 @@ use flash_indexer_api::Worker;
 
 use super::finding::Finding;
 use crate::client::IndexerClient;
-use flash_indexer_credentials::masked_url;
+use flash_indexer_types::masked_url;
 
 /// Registered instances by model, tenant and block size.
 type Instances = BTreeMap<(String, String, u32), BTreeSet<String>>;

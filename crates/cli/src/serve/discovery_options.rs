@@ -66,7 +66,13 @@ pub(crate) struct DiscoveryArguments {
 
     /// API server that needs no token, such as http://127.0.0.1:8001 of `kubectl proxy`; by default the API server of
     /// the cluster that the service runs in.
-    #[arg(long, env = "FLASH_INDEXER_DISCOVERY_KUBERNETES_API", value_name = "URL", requires = "discovery_kubernetes")]
+    #[arg(
+        long,
+        env = "FLASH_INDEXER_DISCOVERY_KUBERNETES_API",
+        value_name = "URL",
+        requires = "discovery_kubernetes",
+        hide_env_values = true
+    )]
     discovery_kubernetes_api: Option<String>,
 
     /// Port where rank 0 of an engine found by DNS or in Kubernetes publishes; each further rank uses the next port.

@@ -218,7 +218,10 @@ impl Listener {
             let mut status = self.state.status.lock();
             status.connection = connection;
             match connection {
-                ConnectionStatus::Connected => status.connects.count(Instant::now()),
+                ConnectionStatus::Connected => {
+                    status.failed_connect = None;
+                    status.connects.count(Instant::now())
+                }
                 ConnectionStatus::Connecting | ConnectionStatus::Disconnected => {
                     status.disconnects.count(Instant::now())
                 }
@@ -370,6 +373,11 @@ impl Listener {
         let mut status = self.state.status.lock();
         *status.rejected.entry(reason).or_default() += 1;
         status.last_error = Some(shorten(why));
+    }
+
+    /// Records why the engine is not connected, until it is.
+    pub(super) fn connect_failed(&self, why: String) {
+        self.state.status.lock().failed_connect = Some(shorten(why));
     }
 
     /// Number of rejections for this reason.

@@ -87,6 +87,8 @@ pub(super) struct Status {
     pub(super) gaps: u64,
     pub(super) rejected: BTreeMap<&'static str, u64>,
     pub(super) last_error: Option<String>,
+    /// Why the engine is not connected, after a try that failed.
+    pub(super) failed_connect: Option<String>,
 }
 
 impl Status {
@@ -101,15 +103,16 @@ impl Status {
             gaps: 0,
             rejected: BTreeMap::new(),
             last_error: None,
+            failed_connect: None,
         }
     }
 
-    /// Last error of a rank: the reason why it is not exact, or else the stream's last error. None if exact.
+    /// Last error of a rank: the reason why it is not exact, or else the stream's last error, or why it is not connected. None if exact.
     pub(super) fn last_error(&self, dp_rank: DpRank) -> Option<String> {
         match self.trust.rank_trust(dp_rank) {
             (Trust::Exact, _) => None,
             (_, Some(missing)) => Some(missing.to_string()),
-            (_, None) => self.last_error.clone(),
+            (_, None) => self.failed_connect.as_ref().or(self.last_error.as_ref()).cloned(),
         }
     }
 

@@ -2,6 +2,7 @@
 
 use std::time::{Duration, Instant};
 
+use rustix::time::{ClockId, clock_gettime};
 use tracing::warn;
 
 /// Time between two turns of a socket thread, which waits for a second at most, from which on the process stood still: it was
@@ -18,6 +19,8 @@ const DOUBTS_AFTER: [Duration; 3] = [Duration::ZERO, Duration::from_secs(2), BAC
 /// a stream may be missing although its connection was never lost. Nothing shows that before the next message.
 pub(super) struct Pauses {
     last_turn: Instant,
+    /// [`suspended`] at that turn.
+    suspended: Duration,
     /// When the next doubts are due.
     due: Vec<Instant>,
     /// When the messages that waited in the last pause have been read.
@@ -26,13 +29,18 @@ pub(super) struct Pauses {
 
 impl Pauses {
     pub(super) fn new(now: Instant) -> Self {
-        Self { last_turn: now, due: Vec::new(), read_at: now }
+        Self { last_turn: now, suspended: suspended(), due: Vec::new(), read_at: now }
     }
 
     /// Records a turn of the thread, and logs the pause before it, if there was one. If the ends of all streams are in doubt now,
     /// returns from which time on received messages were published after the pause.
     pub(super) fn turn(&mut self, now: Instant) -> Option<Instant> {
-        let pause = now.saturating_duration_since(std::mem::replace(&mut self.last_turn, now));
+        self.turn_at(now, suspended())
+    }
+
+    fn turn_at(&mut self, now: Instant, suspended: Duration) -> Option<Instant> {
+        let waited = now.saturating_duration_since(std::mem::replace(&mut self.last_turn, now));
+        let pause = waited + suspended.saturating_sub(std::mem::replace(&mut self.suspended, suspended));
         if pause >= PAUSE_MIN {
             self.due = DOUBTS_AFTER.map(|after| now + after).into();
             self.read_at = now + BACKLOG;
@@ -47,6 +55,13 @@ impl Pauses {
     }
 }
 
+/// Time for which the machine has been suspended since its start, which the clock of [`Instant`] leaves out.
+fn suspended() -> Duration {
+    let read = |clock| Duration::try_from(clock_gettime(clock)).unwrap_or_default();
+    let monotonic = read(ClockId::Monotonic);
+    read(ClockId::Boottime).saturating_sub(monotonic)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -56,9 +71,14 @@ mod tests {
         let start = Instant::now();
         let at = |seconds| start + Duration::from_secs(seconds);
         let mut pauses = Pauses::new(start);
-        assert_eq!(pauses.turn(at(1)), None);
-        assert_eq!(pauses.turn(at(16)), Some(at(36)), "it stood still for 15 s");
-        let doubts = (17..60).filter_map(|second| pauses.turn(at(second)).map(|from| (second, from)));
+        let mut turn = |second, suspended| {
+            let before = pauses.suspended;
+            pauses.turn_at(at(second), before + Duration::from_secs(suspended))
+        };
+        assert_eq!(turn(1, 0), None);
+        assert_eq!(turn(16, 0), Some(at(36)), "it stood still for 15 s");
+        let doubts = (17..60).filter_map(|second| turn(second, 0).map(|from| (second, from)));
         assert_eq!(doubts.collect::<Vec<_>>(), [(18, at(36)), (36, at(36))]);
+        assert_eq!(turn(60, 300), Some(at(80)), "the machine was suspended for 5 min");
     }
 }

@@ -210,7 +210,15 @@ impl Subscription {
         let listener = Arc::clone(&self.listener);
         receive_from(self, &listener, decoders);
         // After the loss of the connection that preceded them.
-        for _ in 0..std::mem::take(&mut self.unlogged_retries) {
+        let retries = std::mem::take(&mut self.unlogged_retries);
+        // The cause of a refused handshake is known better.
+        if retries > 0 && self.refused_at.is_none() && listener.connection() != ConnectionStatus::Connected {
+            let endpoint = &listener.options.endpoint;
+            listener.connect_failed(format!(
+                "failed to connect to {endpoint}; retrying: start the engine, or register the address of its events"
+            ));
+        }
+        for _ in 0..retries {
             match self.failed_connects.count(Instant::now()) {
                 Some(times) => log_listener!(warn, self.listener, times, "failed to connect to the engine; retrying"),
                 None => log_listener!(debug, self.listener, "failed to connect to the engine; retrying"),
@@ -331,6 +339,29 @@ mod tests {
         assert_eq!(report.rejected.get("refused_address"), Some(&1), "{report:?}");
         let why = report.last_error.as_deref().expect("an error");
         assert!(why.contains("is refused: 169.254.169.254 is a link-local address"), "{why}");
+    }
+
+    #[test]
+    fn an_engine_that_is_not_there_is_reported_until_it_is_connected() {
+        let fixture = Fixture::start(1, false);
+        let decoders = Decoders::detached(usize::MAX);
+        let free = std::net::TcpListener::bind("127.0.0.1:0").expect("a port").local_addr().expect("an address");
+        let endpoint = format!("tcp://{free}");
+        let listener = fixture.listen(&endpoint, None);
+        let context = zmq::Context::new();
+        let mut subscription = Subscription::open(&context, 1, Arc::clone(&listener), None).expect("a socket");
+        wait_for("the error", PATIENCE, || {
+            subscription.receive(&decoders);
+            let why = listener.report(RANK).last_error.unwrap_or_default();
+            let is_named = why.contains("failed to connect to tcp://127.0.0.1:") && why.contains("start the engine");
+            is_named.then_some(())
+        });
+        let engine = context.socket(zmq::PUB).expect("a socket");
+        engine.bind(&endpoint).expect("the port is free");
+        wait_for("the connection", PATIENCE, || {
+            subscription.receive(&decoders);
+            listener.report(RANK).last_error.is_none().then_some(())
+        });
     }
 
     #[test]

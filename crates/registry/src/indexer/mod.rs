@@ -27,7 +27,8 @@ mod shadow;
 mod tenants;
 mod unregister;
 
-use std::sync::atomic::{AtomicU64, AtomicUsize};
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
@@ -111,6 +112,8 @@ pub struct Indexer {
     next_id: AtomicU64,
     tenants: TenantStates,
     next_writer: AtomicUsize,
+    /// Whether models may still be restored.
+    is_recovering: AtomicBool,
     /// Shards of each index without a memory limit.
     shards: usize,
 }
@@ -197,6 +200,7 @@ impl Indexer {
             next_id: AtomicU64::new(1),
             tenants: TenantStates::default(),
             next_writer: AtomicUsize::new(0),
+            is_recovering: AtomicBool::new(false),
             shards,
         })
     }
@@ -209,6 +213,11 @@ impl Indexer {
         self.sockets.stop(deadline);
         self.decoders.stop(deadline);
         self.writers.stop(deadline);
+    }
+
+    /// Whether recovery may still restore models. Queries of an unknown model answer [`QueryError::Recovering`] meanwhile.
+    pub fn set_recovering(&self, is_recovering: bool) {
+        self.is_recovering.store(is_recovering, Relaxed);
     }
 
     fn models_of(&self, model_name: Option<&str>, tenant_id: Option<&str>) -> Vec<Arc<Model>> {
@@ -225,7 +234,10 @@ impl Indexer {
     }
 
     pub(crate) fn model(&self, key: &ModelKey) -> Result<Arc<Model>, QueryError> {
-        self.find_model(key).ok_or_else(|| QueryError::UnknownModel(key.clone()))
+        self.find_model(key).ok_or_else(|| match self.is_recovering.load(Relaxed) {
+            true => QueryError::Recovering(key.clone()),
+            false => QueryError::UnknownModel(key.clone()),
+        })
     }
 
     /// The kind of engine that a model's registrations name. Of several kinds, the one that most ranks name. `None` if none

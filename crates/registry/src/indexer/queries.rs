@@ -17,6 +17,9 @@ pub enum QueryError {
     /// No instance is registered for this model and tenant.
     #[error("no instance is registered for model {:?} and tenant {:?}; register one with POST /register, or see GET /workers", .0.model_name, .0.tenant_id)]
     UnknownModel(ModelKey),
+    /// No instance is registered for this model and tenant, and recovery may restore one.
+    #[error("no instance is registered for model {:?} and tenant {:?} yet, and this indexer is recovering; retry, or ask another one", .0.model_name, .0.tenant_id)]
+    Recovering(ModelKey),
     /// The query continues a prefix that this replica's index does not have.
     #[error(
         "unknown cursor: no engine of this replica holds its prefix, or it was answered for another model, adapter or salt; send the whole prompt without `after`"

@@ -7,7 +7,7 @@ use flash_indexer_core::hashing::BlockSize;
 use flash_indexer_core::{Block, DpRank, HeldBlock, WorkerRank};
 use flash_indexer_ingest::{DecoderStateDetail, Listener, ReadAt, ResumePoint};
 use flash_indexer_snapshot::{EngineRecord, GroupRecord, RankDump, RankRecord, StreamRecord, Tally};
-use flash_indexer_types::{InstanceId, ModelKey, Position, RankId};
+use flash_indexer_types::{InstanceId, ModelKey, Position, RankId, Trust};
 
 use super::Indexer;
 use super::readings::{in_parts, reading_of};
@@ -82,7 +82,10 @@ impl Indexer {
         if is_partial {
             return Err(DigestError::Partial(rank.clone()));
         }
-        let ResumePoint { position, decoder_state, .. } = point;
+        let ResumePoint { mut position, decoder_state, .. } = point;
+        if !listener.options.has_events() {
+            position.trust = Trust::Approximate;
+        }
         let groups =
             decoder_state.groups.map(|named| GroupRecord::all(model.block_size, &named, &reading.secondary_stores()));
         let holds = tally(&reading.held.into_blocks());

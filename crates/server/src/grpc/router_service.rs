@@ -151,6 +151,9 @@ impl GrpcState {
     fn done(&self, request: &DoneRequest, authorization: Option<&[u8]>) -> Result<DoneResponse, RpcError> {
         let grant = self.admit(authorization)?;
         let key = model_key(&request.model_name, &request.tenant_id, &grant)?;
+        if request.request_id.is_empty() {
+            return Err(Status::invalid_argument("request_id is missing; send the one given to Pick").into());
+        }
         let phase = match proto::RequestPhase::try_from(request.phase) {
             Ok(proto::RequestPhase::Prefill) => RequestPhase::PrefillEnded,
             Ok(proto::RequestPhase::Finished) => RequestPhase::Finished,

@@ -69,7 +69,9 @@ impl From<QueryError> for RpcError {
         match error {
             QueryError::UnknownModel(_) => Self(Status::not_found(error.to_string())),
             QueryError::Name(error) => error.into(),
-            QueryError::StoreUnavailable(_) | QueryError::Busy => Self(Status::unavailable(error.to_string())),
+            QueryError::Recovering(_) | QueryError::StoreUnavailable(_) | QueryError::Busy => {
+                Self(Status::unavailable(error.to_string()))
+            }
             QueryError::UnknownCursor => Self(Status::failed_precondition(error.to_string())),
         }
     }

@@ -42,7 +42,7 @@ pub(super) const EVENTS_PERMISSION: Permission = Permission::AllTenants(Scope::Q
 pub(super) async fn events(State(api): State<Arc<Api>>, headers: HeaderMap) -> Result<LiveEvents, ApiError> {
     let events = api.live.subscribe().map_err(|_| {
         api.indexer.metrics().limit_reached(Limit::DashboardSubscribers);
-        ApiError::unavailable(format!(
+        ApiError::busy(format!(
             "failed to follow the live figures: {SUBSCRIBERS_MAX} dashboards follow them; close one, or retry later"
         ))
     })?;

@@ -27,7 +27,7 @@ pub(super) async fn digest(
     let permit = Arc::clone(&api.digests)
         .try_acquire_owned()
         .inspect_err(|_| api.indexer.metrics().limit_reached(Limit::Digests))
-        .map_err(|_| ApiError::unavailable("failed to digest a rank: too many digests are running; retry later"))?;
+        .map_err(|_| ApiError::busy("failed to digest a rank: too many digests are running; retry later"))?;
     let instance = InstanceId::parse(&parameters.instance_id)?;
     let model = ModelKey::new(parameters.model_name, parameters.tenant_id);
     model.check()?;

@@ -10,7 +10,7 @@ use std::time::Duration;
 use axum::body::{Body, Bytes};
 use axum::extract::State;
 use axum::http::header::{ACCEPT, ACCEPT_ENCODING, CONTENT_ENCODING, CONTENT_TYPE, VARY};
-use axum::http::{HeaderMap, HeaderValue};
+use axum::http::{HeaderMap, HeaderValue, Method};
 use axum::response::{IntoResponse, Response};
 use flash_indexer_admission::accepted_weight;
 use flash_indexer_api::DumpParameters;
@@ -44,19 +44,20 @@ const ZSTD: &str = "zstd";
 pub(super) async fn dump(
     State(api): State<Arc<Api>>,
     Access(grant): Access,
+    method: Method,
     headers: HeaderMap,
     Parameters(parameters): Parameters<DumpParameters>,
 ) -> Result<Response, ApiError> {
     if api.recovery.is_running() {
         // A partial index must not pass for a whole one.
-        return Err(ApiError::unavailable(
+        return Err(ApiError::busy(
             "failed to write a dump: this indexer is recovering; ask another one, or retry later",
         ));
     }
     let permit = Arc::clone(&api.dumps)
         .try_acquire_owned()
         .inspect_err(|_| api.indexer.metrics().limit_reached(Limit::Dumps))
-        .map_err(|_| ApiError::unavailable("failed to write a dump: too many dumps are running; retry later"))?;
+        .map_err(|_| ApiError::busy("failed to write a dump: too many dumps are running; retry later"))?;
     let DumpParameters { scope, instance_id, hashes } = parameters;
     let instance = instance_id.as_deref().map(InstanceId::parse).transpose()?;
     let selection = scope.selection(&grant)?;
@@ -65,6 +66,10 @@ pub(super) async fn dump(
     let accepts = |header, name| accepted_weight(&headers, header, name) > Some(0.0);
     let form = if accepts(&ACCEPT, NDJSON) { DumpForm::Lines } else { DumpForm::Object };
     let compression = if accepts(&ACCEPT_ENCODING, ZSTD) { Compression::Zstd } else { Compression::None };
+    let head = head_of(form, compression);
+    if method == Method::HEAD {
+        return Ok(head.into_response());
+    }
     let (chunks, receiver) = mpsc::channel(CHUNKS_QUEUED_MAX);
     let complete = Arc::new(AtomicBool::new(false));
     let body = Body::from_stream(DumpBody { chunks: receiver, complete: Arc::clone(&complete) });
@@ -85,12 +90,19 @@ pub(super) async fn dump(
         }
         drop(permit);
     });
+    Ok((head, body).into_response())
+}
+
+/// Headers of the response.
+fn head_of(form: DumpForm, compression: Compression) -> HeaderMap {
     let content_type = if form == DumpForm::Lines { NDJSON } else { "application/json" };
-    let mut response = ([(CONTENT_TYPE, content_type), (VARY, "accept, accept-encoding")], body).into_response();
+    let mut headers = HeaderMap::new();
+    headers.insert(CONTENT_TYPE, HeaderValue::from_static(content_type));
+    headers.insert(VARY, HeaderValue::from_static("accept, accept-encoding"));
     if compression == Compression::Zstd {
-        response.headers_mut().insert(CONTENT_ENCODING, HeaderValue::from_static(ZSTD));
+        headers.insert(CONTENT_ENCODING, HeaderValue::from_static(ZSTD));
     }
-    Ok(response)
+    headers
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]

@@ -101,6 +101,11 @@ impl ApiError {
         Self::new(StatusCode::SERVICE_UNAVAILABLE, message)
     }
 
+    /// The error for a request that may succeed in a second.
+    pub(super) fn busy(message: impl Into<String>) -> Self {
+        Self { retry_after_s: Some(1), ..Self::unavailable(message) }
+    }
+
     pub(super) fn unsupported_type(message: String) -> Self {
         Self::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, message)
     }
@@ -167,7 +172,7 @@ impl From<LargeRequestError> for ApiError {
     fn from(error: LargeRequestError) -> Self {
         match error {
             // The threads have counted it.
-            LargeRequestError::Full => Self { retry_after_s: Some(1), ..Self::unavailable(error.to_string()) },
+            LargeRequestError::Full => Self::busy(error.to_string()),
             LargeRequestError::Ended(error) => error.into(),
         }
     }
@@ -176,7 +181,7 @@ impl From<LargeRequestError> for ApiError {
 impl From<BodyBudgetReached> for ApiError {
     fn from(error: BodyBudgetReached) -> Self {
         // The budget has counted it.
-        Self { retry_after_s: Some(1), ..Self::unavailable(error.to_string()) }
+        Self::busy(error.to_string())
     }
 }
 
@@ -253,7 +258,8 @@ impl From<QueryError> for ApiError {
         match error {
             QueryError::UnknownModel(_) => Self::not_found(error.to_string()),
             QueryError::Name(error) => error.into(),
-            QueryError::StoreUnavailable(_) | QueryError::Busy => Self::unavailable(error.to_string()),
+            QueryError::Recovering(_) | QueryError::Busy => Self::busy(error.to_string()),
+            QueryError::StoreUnavailable(_) => Self::unavailable(error.to_string()),
             QueryError::UnknownCursor => Self::new(StatusCode::CONFLICT, error.to_string()),
         }
     }

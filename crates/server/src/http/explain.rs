@@ -45,7 +45,7 @@ async fn answer(
     let permit = Arc::clone(&api.explanations)
         .try_acquire_owned()
         .inspect_err(|_| api.indexer.metrics().limit_reached(Limit::Explanations))
-        .map_err(|_| ApiError::unavailable("failed to explain: too many explanations are running; retry later"))?;
+        .map_err(|_| ApiError::busy("failed to explain: too many explanations are running; retry later"))?;
     let indexer = Arc::clone(&api.indexer);
     let response = blocking(move || {
         let explanation = indexer.explain(&question);

@@ -9,15 +9,16 @@ use std::time::Duration;
 
 use axum::body::{BodyDataStream, Bytes};
 use axum::extract::{ConnectInfo, FromRequest, FromRequestParts, Query, Request};
-use axum::http::HeaderMap;
 use axum::http::header::{CONTENT_LENGTH, EXPECT};
 use axum::http::request::Parts;
+use axum::http::{HeaderMap, Uri};
 use chat_template::without_constants;
 use flash_indexer_access::Grant;
 use flash_indexer_admission::{BodyBytes, ContentEncoding, LARGE_BYTES, READ_DEADLINE};
-use flash_indexer_api::{body_misfit, parse_with_ignored};
+use flash_indexer_api::{body_misfit, does_not_fit, parse_with_ignored};
 use flash_indexer_traces::{Stage, stage};
 use futures_core::Stream;
+use percent_encoding::percent_decode_str;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 
@@ -276,12 +277,30 @@ impl<S: Send + Sync, T: DeserializeOwned> FromRequestParts<S> for Parameters<T> 
     type Rejection = ApiError;
 
     async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, ApiError> {
+        check_utf8(&parts.uri)?;
         let query = Query::<T>::from_request_parts(parts, state).await;
         let Query(parameters) = query.map_err(|error| {
             let why = error.source().map_or_else(|| error.body_text(), ToString::to_string);
-            ApiError::bad_request(format!("the query string does not fit: {why}"))
+            ApiError::bad_request(does_not_fit(&expected_number(why)))
         })?;
         Ok(Self(parameters))
+    }
+}
+
+/// Rejects a query string that is not UTF-8. Other bytes would be read as one replacement character, so that two salts became one.
+pub(super) fn check_utf8(uri: &Uri) -> Result<(), ApiError> {
+    let mut fields = uri.query().unwrap_or_default().split('&');
+    let Some(field) = fields.find(|field| percent_decode_str(field).decode_utf8().is_err()) else { return Ok(()) };
+    let name = field.split('=').next().unwrap_or_default();
+    Err(ApiError::bad_request(does_not_fit(&format!("{name}: not UTF-8; percent-encode the bytes of UTF-8 text"))))
+}
+
+/// Replaces what Rust says of a text that is no whole number.
+fn expected_number(why: String) -> String {
+    let causes = ["invalid digit found in string", "cannot parse integer from empty string"];
+    match causes.iter().find_map(|cause| why.strip_suffix(cause)) {
+        Some(field) => format!("{field}expected a whole number of at least 0"),
+        None => why,
     }
 }
 

@@ -57,7 +57,7 @@ async fn pick_instance(
         pick_seed: request.pick_seed,
     };
     let options = options.checked()?;
-    let (request_id, detail) = (request.request_id.take(), request.detail == Some(true));
+    let (request_id, detail) = (request.request_id.take().filter(|id| !id.is_empty()), request.detail == Some(true));
     let prompt = tokenize(request, caller, &json, PromptOutput::Tokens).await?;
     let picked = caller.api.indexer.pick(&prompt.key, prompt.as_prompt(), pods, options, request_id.as_deref()).await?;
     let weights = options.weights;
@@ -97,6 +97,9 @@ pub(super) async fn done(
     Body(request): Body<DoneRequest>,
 ) -> Result<Json<Success>, ApiError> {
     let key = request.scope.key(&grant)?;
+    if request.request_id.is_empty() {
+        return Err(ApiError::unprocessable("request_id is empty: send the one given to /pick"));
+    }
     let phase = match request.phase.unwrap_or_default() {
         ApiPhase::Prefill => RequestPhase::PrefillEnded,
         ApiPhase::Finished => RequestPhase::Finished,

@@ -71,6 +71,7 @@ impl PromptBody {
 
 /// Reads a binary body and the other fields of the request in the query string.
 fn from_binary<T: PromptRequest>(body: &[u8], uri: &Uri) -> Result<T, ApiError> {
+    extract::check_utf8(uri)?;
     let pairs = Query::try_from_uri(uri).map_err(|error| ApiError::bad_request(does_not_fit(&error.body_text())));
     let Query(fields) = pairs?;
     read_binary(body, fields).map_err(ApiError::bad_request)

@@ -61,7 +61,7 @@ pub(super) async fn by_hashes_tiered(
         let (key, query) = admit_hashes(&api, &grant, request)?;
         match query_hashes(&api, &key, query).await {
             Ok(answer) => Ok(Json(tiered_response(&answer))),
-            Err(QueryError::UnknownModel(_)) => Ok(Json(TieredQueryResponse::default())),
+            Err(QueryError::UnknownModel(_) | QueryError::Recovering(_)) => Ok(Json(TieredQueryResponse::default())),
             Err(error) => Err(ApiError::from(error)),
         }
     };

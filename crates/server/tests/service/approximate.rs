@@ -36,6 +36,7 @@ fn routed_prompts_count_in_every_answer_until_their_time_has_passed() {
     wait_for_blocks(&service, "a", &[1, 2, 3, 4], 3);
     let query = json!({ "model_name": "m", "token_ids": tokens(&[1, 2, 3, 4]) });
     assert_eq!(service.query(&query)["instances"]["a"]["trust"], "approximate");
+    assert_eq!(service.get("/digest?model_name=m&instance_id=a").1["stream"]["trust"], "approximate");
     let listener = service.listener(&json!("a"), 0);
     assert_eq!((&listener["trust"], &listener["status"]), (&json!("approximate"), &json!("connected")));
     let (_, scores) =

@@ -159,6 +159,9 @@ fn compressed_bodies_are_answered_as_plain_ones() {
         let answered = service.post_bytes("/query", &[JSON, ("content-encoding", encoding)], &body);
         assert_eq!(answered, expected, "{encoding}");
     }
+    let many_members = gzip(b"").repeat(1_000);
+    let (status, answer) = service.post_bytes("/query", &[JSON, ("content-encoding", "gzip")], &many_members);
+    assert!(status == 400 && answer.to_string().contains("gzip members; send one"), "{status} {answer}");
     for (encoding, body) in [("gzip", gzip(&binary)), ("zstd", zstd(&binary))] {
         let answered = service.post_bytes("/query?model_name=m", &[BINARY, ("content-encoding", encoding)], &body);
         assert_eq!(answered, expected, "{encoding}");

@@ -100,6 +100,20 @@ fn every_form_says_the_same() {
 }
 
 #[test]
+fn a_request_for_the_headers_alone_writes_no_dump() {
+    let (service, _engines) = service();
+    let request = |method: &str| {
+        let request = ureq::http::Request::builder().method(method).uri(service.url("/dump")).header("accept", LINES);
+        ureq::run(request.body(()).expect("a request")).expect("an answer")
+    };
+    let (head, get) = (request("HEAD"), request("GET"));
+    assert_eq!(head.status(), 200);
+    for name in ["content-type", "vary"] {
+        assert_eq!(head.headers()[name], get.headers()[name]);
+    }
+}
+
+#[test]
 fn no_part_of_a_dump_is_taken_for_the_whole() {
     let (service, _engines) = service();
     for (accept, encoding) in [(LINES, "identity"), (LINES, "zstd"), (OBJECT, "identity"), (OBJECT, "zstd")] {

@@ -227,9 +227,15 @@ fn a_server_that_recovers_is_not_ready_and_no_source() {
     assert_eq!(status, 503);
     assert!(answer["error"].as_str().is_some_and(|error| error.contains(&stalls.url)), "{answer}");
     assert_eq!(service.get("/dump").0, 503);
+    let query = json!({ "model_name": "m", "token_ids": [1, 2, 3, 4] });
+    let (status, answer) = service.post("/query", &query);
+    assert_eq!(status, 503, "recovery may restore the model: {answer}");
+    assert!(answer["error"].as_str().is_some_and(|error| error.contains("recovering")), "{answer}");
+    assert_eq!(service.header("/query", &query, "retry-after").as_deref(), Some("1"));
     drop(stalls);
     wait_for("the end of the recovery", PATIENCE, || (service.get("/ready").0 == 200).then_some(()));
     assert_eq!(service.get("/dump").0, 200);
+    assert_eq!(service.post("/query", &query).0, 404);
 }
 
 #[test]
@@ -585,6 +591,14 @@ fn a_digest_is_of_one_message() {
     assert_eq!(digest("&at_sequence=0").0, 409, "it has passed");
     assert_eq!(digest("&at_sequence=1").1["holds"]["blocks"], json!(1));
     assert_eq!(digest("&dp_rank=7").0, 404);
-    let (status, answer) = service.get("/digest?model_name=m");
-    assert_eq!((status, &answer["error"]), (400, &json!("the query string does not fit: missing field `instance_id`")));
+    let no_number = "expected a whole number of at least 0";
+    for (query, expected) in [
+        ("?model_name=m", "missing field `instance_id`".to_owned()),
+        ("?model_name=m&instance_id=1&wait_ms=a", format!("wait_ms: {no_number}")),
+        ("?model_name=m&instance_id=1&dp_rank=", format!("dp_rank: {no_number}")),
+        ("?model_name=%ff&instance_id=1", "model_name: not UTF-8; percent-encode the bytes of UTF-8 text".to_owned()),
+    ] {
+        let (status, answer) = service.get(&format!("/digest{query}"));
+        assert_eq!((status, &answer["error"]), (400, &json!(format!("the query string does not fit: {expected}"))));
+    }
 }

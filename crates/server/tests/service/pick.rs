@@ -74,6 +74,7 @@ fn an_instance_is_picked_by_what_it_holds_and_by_its_load_until_the_request_is_d
     let service = service_with(&["busy"]);
     let engine = Engine::registered(&service, json!("holder"), 0, &json!({}));
     engine.say(&service, 0, &[stored(None, &[1, 2, 3])]);
+    assert_eq!(done(&service, "", json!({})), 422);
     let first = pick(&service, &[1, 2, 3, 4], json!({ "request_id": "r1", "detail": true }));
     assert_eq!((&first["pod"], &first["blocks"]), (&json!("holder"), &json!(4)));
     let idle = json!({ "requests": 0, "prefill_blocks": 0, "active_blocks": 0 });
