@@ -91,14 +91,13 @@ export function modelSelect(label) {
   };
 }
 
-/** Characters that a cut name keeps at its end, where the pods of one deployment differ. */
-const END_CHARACTERS = 5;
+/** Characters that a cut name keeps at its end, where the pods of one deployment differ, and their addresses before the port. */
+const END = /.{0,5}(:\d{1,5})?$/su;
 
 /** The beginning and the end of a name. */
 function halves(name) {
-  const characters = [...name];
-  const at = Math.max(0, characters.length - END_CHARACTERS);
-  return [characters.slice(0, at).join(""), characters.slice(at).join("")];
+  const at = name.search(END);
+  return [name.slice(0, at), name.slice(at)];
 }
 
 const ruler = document.createElement("canvas").getContext("2d");

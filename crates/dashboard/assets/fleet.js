@@ -2,7 +2,9 @@
 
 import { TIERS, TIER_NAMES, compareNames, duration, el, nameCell, noEngine, pill, plural, rate, setText, short, tierLegend, whole } from "./dom.js";
 
+/** Height of a row, and of one with two lines. */
 const ROW_PX = 38;
+const TALL_ROW_PX = 56;
 /** Rows drawn above and below the visible ones. */
 const MARGIN_ROWS = 6;
 const TRUSTS = ["exact", "recovering", "degraded", "approximate", "cold"];
@@ -10,16 +12,19 @@ const TRUST_ORDER = { degraded: 0, recovering: 1, cold: 2, approximate: 3, exact
 
 const ago = (rank) => rank.listener.last_event_ms_ago;
 
-/** Columns: name, width, value to sort by, and content of a cell. Those with a `narrow` width are shown on a phone. */
+/**
+ * Columns: name, width, value to sort by, and content of a cell. Those with a `narrow` width are shown on a phone; the instance and its
+ * rank, which have an empty one, are in a line above the others.
+ */
 const COLUMNS = [
-  { id: "instance", name: "Instance", width: "minmax(90px, 1.5fr)", narrow: "minmax(52px, 1fr)", by: (r) => r.instance, show: (r) => nameCell(r.instance) },
-  { id: "rank", name: "Rank", width: "40px", narrow: "38px", number: true, by: (r) => r.rank, show: (r) => String(r.rank) },
+  { id: "instance", name: "Instance", width: "minmax(130px, 1.5fr)", narrow: "", by: (r) => r.instance, show: (r) => nameCell(r.instance) },
+  { id: "rank", name: "Rank", width: "40px", narrow: "", number: true, by: (r) => r.rank, show: (r) => String(r.rank) },
   { id: "model", name: "Model", width: "minmax(80px, 1.2fr)", by: (r) => `${r.model}\u0000${r.tenant}`, show: (r) => (r.tenant === "default" ? r.model : `${r.model} · ${r.tenant}`) },
-  { id: "trust", name: "Trust", width: "116px", narrow: "96px", by: (r) => TRUST_ORDER[r.trust] ?? 9, show: (r) => pill(r.trust) },
-  { id: "blocks", name: "Blocks", width: "minmax(66px, 1fr)", narrow: "62px", number: true, down: true, by: (r) => r.total, show: blocksCell },
+  { id: "trust", name: "Trust", width: "116px", narrow: "100px", by: (r) => TRUST_ORDER[r.trust] ?? 9, show: (r) => pill(r.trust) },
+  { id: "blocks", name: "Blocks", width: "minmax(66px, 1fr)", narrow: "1fr", number: true, down: true, by: (r) => r.total, show: blocksCell },
   ...TIERS.map((tier) => ({ id: tier, name: TIER_NAMES[tier], width: "66px", number: true, down: true, tier, by: (r) => r.listener.blocks[tier], show: (r) => short(r.listener.blocks[tier]) })),
   { id: "lag", name: "Lag", width: "56px", number: true, down: true, by: (r) => r.lag, show: (r) => short(r.lag) },
-  { id: "events", name: "Events/s", width: "64px", narrow: "60px", number: true, down: true, by: (r) => r.events, show: (r) => rate(r.events) },
+  { id: "events", name: "Events/s", width: "64px", narrow: "64px", number: true, down: true, by: (r) => r.events, show: (r) => rate(r.events) },
   { id: "gaps", name: "Gaps", width: "52px", number: true, down: true, by: (r) => r.listener.gaps, show: (r) => short(r.listener.gaps) },
   { id: "last", name: "Last event", width: "84px", number: true, by: (r) => ago(r) ?? Infinity, show: (r) => (ago(r) === null ? "–" : duration(Math.round(ago(r) / 1000))) },
   { id: "why", name: "Why", width: "minmax(110px, 2fr)", by: (r) => reason(r), show: (r) => el("span", { class: "muted small", title: reason(r) }, reason(r)) },
@@ -63,11 +68,12 @@ export const fleet = {
           this.update(app);
         },
       }, trust)));
-    this.shown = el("span", { class: "muted small", role: "status" });
+    this.shown = el("span", { class: "muted small", role: "status" }, "–");
     this.head = el("div", { class: "head", role: "row" });
-    this.sizer = el("div", { class: "sizer" });
-    this.scroll = el("div", { class: "scroll", role: "rowgroup", onscroll: () => this.draw(), onkeydown: (event) => this.key(event) }, this.sizer);
-    this.grid = el("div", { class: "grid", role: "grid", "aria-label": "Ranks" }, this.head, this.scroll);
+    this.sizer = el("div", { class: "sizer", role: "rowgroup" });
+    // The head scrolls sideways with the rows, which are as wide as it is.
+    this.scroll = el("div", { class: "scroll", onscroll: () => this.draw(), onkeydown: (event) => this.key(event) }, el("div", { class: "table" }, this.head, this.sizer));
+    this.grid = el("div", { class: "grid", role: "grid", "aria-label": "Ranks" }, this.scroll);
     this.none = el("p", { class: "panel", hidden: true }, noEngine());
     this.detail = el("dialog", { "aria-label": "Rank", onclick: (event) => event.target === this.detail && this.detail.close() });
     this.lines = new Map();
@@ -82,7 +88,8 @@ export const fleet = {
   update(app) {
     const { ranks } = app;
     this.none.hidden = !app.isRead || ranks.length > 0;
-    this.grid.hidden = !this.none.hidden;
+    this.grid.hidden = ranks.length === 0;
+    if (!app.isRead) return;
     largest = ranks.reduce((most, rank) => Math.max(most, rank.total), 1);
     const sum = (value) => ranks.reduce((total, rank) => total + value(rank), 0);
     const exact = ranks.filter((rank) => rank.trust === "exact").length;
@@ -119,20 +126,20 @@ export const fleet = {
       this.legend.dataset.tiers = String(this.tiers);
       this.legend.replaceChildren(...(severalTiers ? [tierLegend(this.tiers)] : []));
     }
-    const columns = COLUMNS.filter((column) => (narrow ? column.narrow : !column.tier || (severalTiers && this.tiers.includes(column.tier))));
+    const columns = COLUMNS.filter((column) => (narrow ? "narrow" in column : !column.tier || (severalTiers && this.tiers.includes(column.tier))));
     const signature = `${narrow} ${columns.map((column) => column.id)} ${this.sort.id} ${this.sort.down}`;
     if (signature !== this.signature) {
       this.signature = signature;
       this.columns = columns;
+      this.rowPx = narrow ? TALL_ROW_PX : ROW_PX;
+      this.grid.style.setProperty("--row", `${this.rowPx}px`);
       this.grid.style.setProperty("--columns", columns.map((column) => (narrow ? column.narrow : column.width)).join(" "));
       const focused = document.activeElement?.dataset?.column;
       this.head.replaceChildren(...columns.map((column) => this.headCell(column, app)));
       if (focused) this.head.querySelector(`[data-column="${focused}"]`)?.focus();
     }
     this.grid.setAttribute("aria-rowcount", this.rows.length + 1);
-    this.sizer.style.height = `${this.rows.length * ROW_PX}px`;
-    // Columns of the head end where those of the rows do.
-    this.head.style.scrollbarGutter = this.scroll.scrollHeight > this.scroll.clientHeight ? "stable" : "auto";
+    this.sizer.style.height = `${this.rows.length * this.rowPx}px`;
     this.draw(true);
   },
 
@@ -150,8 +157,8 @@ export const fleet = {
 
   /** Draws the lines in sight; those drawn before stay unless their values are new. */
   draw(isNew = false) {
-    const first = Math.max(0, Math.floor(this.scroll.scrollTop / ROW_PX) - MARGIN_ROWS);
-    const end = Math.min(this.rows.length, first + Math.ceil(this.scroll.clientHeight / ROW_PX) + 2 * MARGIN_ROWS);
+    const first = Math.max(0, Math.floor(this.scroll.scrollTop / this.rowPx) - MARGIN_ROWS);
+    const end = Math.min(this.rows.length, first + Math.ceil(this.scroll.clientHeight / this.rowPx) + 2 * MARGIN_ROWS);
     for (const [at, line] of this.lines) {
       if (at < first || at >= end) {
         line.remove();
@@ -164,16 +171,16 @@ export const fleet = {
       const rank = this.rows[at];
       if (!line) {
         line = el("div", { class: "line", role: "row", tabindex: "-1", onclick: () => this.open(this.rows[at]) });
-        line.style.top = `${at * ROW_PX}px`;
         line.dataset.at = at;
         this.lines.set(at, line);
         this.sizer.append(line);
       }
+      line.style.top = `${at * this.rowPx}px`;
       line.setAttribute("aria-rowindex", at + 2);
       line.replaceChildren(...this.columns.map((column) => el("span", { role: "gridcell", class: column.number && "number" }, column.show(rank))));
     }
     const focused = document.activeElement?.closest?.(".line");
-    const reachable = focused && this.lines.has(Number(focused.dataset.at)) ? focused : this.lines.get(Math.min(end - 1, Math.ceil(this.scroll.scrollTop / ROW_PX)));
+    const reachable = focused && this.lines.has(Number(focused.dataset.at)) ? focused : this.lines.get(Math.min(end - 1, Math.ceil(this.scroll.scrollTop / this.rowPx)));
     for (const line of this.lines.values()) line.tabIndex = line === reachable ? 0 : -1;
   },
 
@@ -181,7 +188,7 @@ export const fleet = {
     const line = event.target.closest(".line");
     if (!line) return;
     const at = Number(line.dataset.at);
-    const page = Math.max(1, Math.floor(this.scroll.clientHeight / ROW_PX) - 1);
+    const page = Math.max(1, Math.floor(this.rowsHeight() / this.rowPx) - 1);
     const last = this.rows.length - 1;
     const target = { ArrowDown: at + 1, ArrowUp: at - 1, PageDown: at + page, PageUp: at - page, Home: 0, End: last }[event.key];
     if (target !== undefined) {
@@ -193,11 +200,16 @@ export const fleet = {
     }
   },
 
+  /** Height in which rows are visible, below the head. */
+  rowsHeight() {
+    return this.scroll.clientHeight - this.head.offsetHeight;
+  },
+
   focusRow(at) {
-    const top = at * ROW_PX;
-    const { scrollTop, clientHeight } = this.scroll;
-    if (top < scrollTop) this.scroll.scrollTop = top;
-    else if (top + ROW_PX > scrollTop + clientHeight) this.scroll.scrollTop = top + ROW_PX - clientHeight;
+    const top = at * this.rowPx;
+    const end = top + this.rowPx - this.rowsHeight();
+    if (top < this.scroll.scrollTop) this.scroll.scrollTop = top;
+    else if (end > this.scroll.scrollTop) this.scroll.scrollTop = end;
     this.draw();
     this.lines.get(at)?.focus({ preventScroll: true });
   },

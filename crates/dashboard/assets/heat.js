@@ -9,10 +9,14 @@ const RING = COLUMNS + 1;
 /** Ranks that are recorded, and ranks on a page. */
 const RANKS_MAX = 8192;
 const PAGE_ROWS = 40;
-const LABEL_PX = 130;
-/** Height of a row, and of one whose label has a second line. */
+/** Width of a label: that of the longest IPv4 address with its port. */
+const LABEL_PX = 160;
+/** Below this width a label is above its row's bar. */
+const NARROW_PX = 520;
+/** Height of a label, of one that has a second line, and of a bar below it. */
 const ROW_PX = 18;
 const TALL_ROW_PX = 30;
+const BAR_PX = 14;
 const AXIS_PX = 22;
 
 /** By rank, the blocks stored and removed in each column; the column of a time is its number modulo the ring. */
@@ -96,7 +100,7 @@ export const heat = {
     this.repaint(app);
   },
 
-  repaint() {
+  repaint(app) {
     const words = this.search.value.toLowerCase().split(/\s+/).filter(Boolean);
     const name = ({ rank }) => `${rank.instance} / ${rank.rank}`;
     let rows = [...rings.values()].filter((ring) => words.every((word) => `${name(ring)} ${ring.rank.model} ${ring.rank.tenant}`.toLowerCase().includes(word)));
@@ -112,7 +116,7 @@ export const heat = {
     this.page = Math.max(0, Math.min(this.page, pages - 1));
     this.back.disabled = this.page === 0;
     this.on.disabled = this.page === pages - 1;
-    setText(this.pages, `${plural(rows.length, "rank")}, page ${this.page + 1} of ${pages}`);
+    setText(this.pages, app.isRead ? `${plural(rows.length, "rank")}, page ${this.page + 1} of ${pages}` : "–");
     this.rows = rows.slice(this.page * PAGE_ROWS, (this.page + 1) * PAGE_ROWS);
     this.draw();
     this.table.replaceChildren(...this.rows.map((row) => el("tr", {}, el("td", {}, row.name), el("td", { class: "number" }, whole(row.stored)), el("td", { class: "number" }, whole(row.removed)))));
@@ -120,18 +124,21 @@ export const heat = {
 
   draw() {
     if (!this.canvas.isConnected || this.canvas.clientWidth === 0) return;
-    this.rowPx = this.rows.some(({ scope }) => scope) ? TALL_ROW_PX : ROW_PX;
+    const isNarrow = this.canvas.clientWidth < NARROW_PX;
+    const labelPx = this.rows.some(({ scope }) => scope) ? TALL_ROW_PX : ROW_PX;
+    this.rowPx = isNarrow ? labelPx + BAR_PX + 4 : labelPx;
     const { context, width, height } = fitted(this.canvas, this.rows.length * this.rowPx + AXIS_PX);
-    const label = Math.min(LABEL_PX, width / 4);
+    const label = isNarrow ? 0 : Math.min(LABEL_PX, width / 4);
     this.cell = (width - label) / COLUMNS;
     this.label = label;
     const [text, empty, stored, removed] = ["muted", "raised", "stored", "removed"].map(colour);
     const most = this.rows.reduce((top, { ring }) => Math.max(top, ...ring.stored, ...ring.removed), 1);
     setText(this.most, `full colour: ${plural(Math.round(most), "block")}, ${rate((most * 1000) / COLUMN_MS)}/s`);
-    const half = (this.rowPx - 4) / 2;
-    const fits = (shown) => context.measureText(shown).width <= label - 8;
+    const half = (isNarrow ? BAR_PX : labelPx - 4) / 2;
+    const fits = (shown) => context.measureText(shown).width <= (isNarrow ? width : label - 8);
     this.rows.forEach(({ ring, scope }, at) => {
       const top = at * this.rowPx;
+      const bar = top + (isNarrow ? labelPx - 1 : 1);
       context.fillStyle = text;
       context.textBaseline = "middle";
       context.textAlign = "left";
@@ -141,8 +148,8 @@ export const heat = {
       context.font = "11px system-ui, sans-serif";
       if (scope) context.fillText(cutName(scope, fits), 0, top + ROW_PX + 4);
       context.fillStyle = empty;
-      context.fillRect(label, top + 1, width - label, 2 * half);
-      [[ring.stored, stored, top + 1], [ring.removed, removed, top + 1 + half]].forEach(([values, fill, y]) => {
+      context.fillRect(label, bar, width - label, 2 * half);
+      [[ring.stored, stored, bar], [ring.removed, removed, bar + half]].forEach(([values, fill, y]) => {
         context.fillStyle = fill;
         for (let column = 0; column < COLUMNS; column += 1) {
           const value = values[(newest - COLUMNS + 1 + column + RING) % RING];
@@ -158,7 +165,7 @@ export const heat = {
     context.textBaseline = "alphabetic";
     const minutes = (COLUMNS * COLUMN_MS) / 60000;
     for (let minute = 0; minute <= minutes; minute += 1) {
-      if (width < 520 && minute % 2 === 1) continue;
+      if (isNarrow && minute % 2 === 1) continue;
       context.textAlign = minute === 0 ? "right" : minute === minutes ? "left" : "center";
       context.fillText(minute === 0 ? "now" : `−${minute} min`, width - ((width - label) * minute) / minutes, height - 6);
     }

@@ -203,7 +203,7 @@ class Page:
         wide = self.run("return document.documentElement.scrollWidth - document.documentElement.clientWidth")
         assert wide <= 0, f"the page is {wide} pixels too wide"
         cut = self.run(
-            "return [...document.querySelectorAll('nav, .grid .head, .grid .line')]"
+            "return [...document.querySelectorAll('nav, .grid .scroll')]"
             ".filter((part) => part.scrollWidth > part.clientWidth).map((part) => part.textContent)"
         )
         assert cut == [], f"the window cuts off: {cut}"

@@ -3,15 +3,27 @@
 import subprocess
 from pathlib import Path
 
+import pytest
 from selenium.webdriver.common.keys import Keys
 
 from conftest import BINARY, Page, Service
-from test_views import lines
+from test_views import columns, lines
 
 MANY = 1500
 LONG_MODEL = "meta-llama/Llama-3.1-405B-Instruct-FP8"
 # Pods of one deployment.
 PODS = [f"vllm-llama-3-8b-instruct-7d9f8b6c5d-{end}" for end in ["q7wmw", "x2x4z"]]
+# Instances that are named by their addresses.
+ADDRESSES = ["10.244.13.7:8000", "10.244.113.99:8000", "10.244.113.201:8000"]
+# What stands for a figure that was not read.
+NOT_READ = "\N{EN DASH}"
+# Ends of the names that are cut in their middle, and how far each is beyond its cell.
+NAME_ENDS = """return [...document.querySelectorAll('.line .name')].map((name) => {
+    const range = document.createRange();
+    range.selectNode(name.lastChild);
+    const [end, cell] = [range, name.parentElement].map((it) => it.getBoundingClientRect());
+    return [range.toString(), end.right - cell.right];
+})"""
 
 
 def test_names_of_users_are_shown_as_text(laptop: Page) -> None:
@@ -43,12 +55,7 @@ def test_long_names_are_cut_in_their_places(page: Page) -> None:
     page.until(lambda: sorted(cells[0] for cells in lines(page)) == PODS, "whole names")
     page.shoot("long-names")
     # The pods differ at the end, which is inside the cell.
-    ends = page.run("""return [...document.querySelectorAll('.line .name')].map((name) => {
-            const range = document.createRange();
-            range.selectNode(name.lastChild);
-            const [end, cell] = [range, name.parentElement].map((it) => it.getBoundingClientRect());
-            return [range.toString(), end.right - cell.right];
-        })""")
+    ends = page.run(NAME_ENDS)
     assert sorted(end for end, _ in ends) == ["q7wmw", "x2x4z"]
     assert all(beyond <= 0.5 for _, beyond in ends), ends
     assert page.run("return [...document.querySelectorAll('.line .name')].map((it) => it.title).sort()") == PODS
@@ -63,6 +70,75 @@ def test_long_names_are_cut_in_their_places(page: Page) -> None:
         )
         assert beyond <= 0.5, f"the model is {beyond} pixels wider than its place"
     page.check()
+    assert service.stop() == 0
+
+
+def test_addresses_are_whole(page: Page) -> None:
+    service = Service()
+    for address in ADDRESSES:
+        service.register(address)
+    page.open(service)
+    page.until(lambda: sorted(cells[0] for cells in lines(page)) == sorted(ADDRESSES), "ranks")
+    page.shoot("addresses")
+    cut = """return [...document.querySelectorAll('.line .name, .line .name span')]
+        .filter((it) => it.scrollWidth > it.clientWidth && it.clientWidth > 0).map((it) => it.textContent)"""
+    assert page.run(cut) == []
+    page.run("""window.drawn = new Set();
+        const real = CanvasRenderingContext2D.prototype.fillText;
+        CanvasRenderingContext2D.prototype.fillText = function (text, ...rest) {
+            window.drawn.add(text);
+            return real.call(this, text, ...rest);
+        }""")
+    page.view("heat")
+    labels = {f"{address} / 0" for address in ADDRESSES}
+    page.until(lambda: "3 ranks" in page.text("main") and page.run("return window.drawn.size") > 0, "the drawing")
+    assert labels <= set(page.run("return [...window.drawn]"))
+    page.shoot("heat-addresses")
+    page.check()
+    assert service.stop() == 0
+
+
+@pytest.mark.parametrize(("width", "tiers"), [(768, 1), (950, 1), (800, 4), (1200, 4)])
+def test_the_head_of_the_fleet_scrolls_sideways_with_its_rows(laptop: Page, width: int, tiers: int) -> None:
+    service = Service()
+    for address in ADDRESSES:
+        service.register(address)
+    laptop.driver.set_window_size(width, 860)
+    laptop.open(service)
+    # Each rank has blocks in the first tiers.
+    laptop.run(
+        """const real = fetch;
+        window.fetch = async (path, ...rest) => {
+            const response = await real(path, ...rest);
+            if (path !== 'workers') return response;
+            const workers = await response.json();
+            const held = ['device', 'host_pinned', 'disk', 'external'].slice(0, arguments[0]);
+            for (const { listeners } of workers) {
+                for (const { blocks } of Object.values(listeners)) for (const tier of held) blocks[tier] = 1;
+            }
+            return Response.json(workers);
+        }""",
+        tiers,
+    )
+    tier_columns = {"Device", "Host", "Disk", "External"}
+    shown = tiers if tiers > 1 else 0
+    laptop.until(lambda: len(tier_columns.intersection(columns(laptop))) == shown, "the columns of the tiers")
+    laptop.until(lambda: len(lines(laptop)) == len(ADDRESSES), "ranks")
+    laptop.run("document.querySelector('.grid .scroll').scrollLeft = 1e6")
+    box = """const boxOf = (it) => it.getBoundingClientRect();
+        const [grid, scroll, head, line] = ['.grid', '.grid .scroll', '.grid .head', '.grid .line']
+            .map((selector) => document.querySelector(selector));"""
+    apart = f"{box} return [...head.children].map((cell, at) => boxOf(cell).left - boxOf(line.children[at]).left)"
+    assert max(map(abs, laptop.run(apart))) <= 0.5, "cells of the head are above those of the rows"
+    why = f"{box} return boxOf(head.lastElementChild).right - boxOf(scroll).right"
+    assert columns(laptop)[-1] == "Why" and laptop.run(why) <= 0.5
+    narrower = f"{box} return [head, line].map((it) => scroll.scrollWidth - boxOf(it).width)"
+    assert max(laptop.run(narrower)) <= 0.5, "the head and the rows are as wide as what scrolls"
+    assert laptop.run(f"{box} return document.documentElement.scrollWidth - document.documentElement.clientWidth") <= 0
+    # Names are cut before the port, which is the same for all.
+    ends = laptop.run(NAME_ENDS)
+    assert sorted(end for end, _ in ends) == sorted(address[-10:] for address in ADDRESSES)
+    assert all(beyond <= 0.5 for _, beyond in ends), ends
     assert service.stop() == 0
 
 
@@ -139,6 +215,13 @@ def test_a_large_fleet_draws_only_the_rows_in_sight(laptop: Page) -> None:
     laptop.press(Keys.END)
     laptop.until(lambda: lines(laptop)[-1][0] == f"engine-{MANY - 1}", "the last row")
     assert len(lines(laptop)) < 60
+    # The row with the focus is whole, below the head and above the end of the table.
+    hidden = """const [line, grid, head] = [document.activeElement, ...document.querySelectorAll('.grid, .grid .head')]
+            .map((it) => it.getBoundingClientRect());
+        return [head.bottom - line.top, line.bottom - grid.bottom]"""
+    assert max(laptop.run(hidden)) <= 0.5
+    laptop.press(Keys.PAGE_UP, Keys.PAGE_UP)
+    assert max(laptop.run(hidden)) <= 0.5
     laptop.find("input[type=search]").send_keys("engine-1234")
     laptop.until(lambda: [cells[0] for cells in lines(laptop)] == ["engine-1234"], "one rank")
     laptop.check()
@@ -155,6 +238,12 @@ def test_a_token_is_asked_for_and_kept_for_the_tab_only(laptop: Page, tmp_path: 
     service.register("pod", token=secret)
     laptop.open(service)
     laptop.until(lambda: "requires a bearer token" in laptop.text("#problem"), "the request for a token")
+    # What was not read has no figures.
+    laptop.find("input[type=search]").send_keys("pod")
+    assert laptop.texts(".card b") == [NOT_READ] * 6
+    assert laptop.texts("main [role=status]") == [NOT_READ] and not laptop.find(".grid").is_displayed()
+    laptop.view("heat")
+    assert laptop.texts("main [role=status]") == [NOT_READ]
     laptop.view("live")
     laptop.until(lambda: "token" in laptop.text("main .problem").lower(), "the refused stream")
     advice = "The service requires a bearer token: choose Token above"
