@@ -66,13 +66,14 @@ pub(super) async fn dump(
     let accepts = |header, name| accepted_weight(&headers, header, name) > Some(0.0);
     let form = if accepts(&ACCEPT, NDJSON) { DumpForm::Lines } else { DumpForm::Object };
     let compression = if accepts(&ACCEPT_ENCODING, ZSTD) { Compression::Zstd } else { Compression::None };
-    let head = head_of(form, compression);
-    if method == Method::HEAD {
-        return Ok(head.into_response());
-    }
     let (chunks, receiver) = mpsc::channel(CHUNKS_QUEUED_MAX);
     let complete = Arc::new(AtomicBool::new(false));
     let body = Body::from_stream(DumpBody { chunks: receiver, complete: Arc::clone(&complete) });
+    let response = (head_of(form, compression), body).into_response();
+    if method == Method::HEAD {
+        // The body is not sent, and has no length.
+        return Ok(response);
+    }
     let selected = DumpSelection { indexer: Arc::clone(&api.indexer), models, instance };
     let runtime = Handle::current();
     tokio::task::spawn_blocking(move || {
@@ -90,7 +91,7 @@ pub(super) async fn dump(
         }
         drop(permit);
     });
-    Ok((head, body).into_response())
+    Ok(response)
 }
 
 /// Headers of the response.

@@ -111,6 +111,9 @@ fn a_request_for_the_headers_alone_writes_no_dump() {
     for name in ["content-type", "vary"] {
         assert_eq!(head.headers()[name], get.headers()[name]);
     }
+    for answer in [&head, &get] {
+        assert!(!answer.headers().contains_key("content-length"), "the length is not known: {answer:?}");
+    }
 }
 
 #[test]
