@@ -17,7 +17,7 @@ PODS = [f"vllm-llama-3-8b-instruct-7d9f8b6c5d-{end}" for end in ["q7wmw", "x2x4z
 ADDRESSES = ["10.244.13.7:8000", "10.244.113.99:8000", "10.244.113.201:8000"]
 # What stands for a figure that was not read.
 NOT_READ = "\N{EN DASH}"
-# Ends of the names that are cut in their middle, and how far each is beyond its cell.
+# Ends of names, which a cut in the middle keeps, and how far each is beyond its cell.
 NAME_ENDS = """return [...document.querySelectorAll('.line .name')].map((name) => {
     const range = document.createRange();
     range.selectNode(name.lastChild);
@@ -126,7 +126,7 @@ def test_the_head_of_the_fleet_scrolls_sideways_with_its_rows(laptop: Page, widt
     laptop.until(lambda: len(lines(laptop)) == len(ADDRESSES), "ranks")
     laptop.run("document.querySelector('.grid .scroll').scrollLeft = 1e6")
     box = """const boxOf = (it) => it.getBoundingClientRect();
-        const [grid, scroll, head, line] = ['.grid', '.grid .scroll', '.grid .head', '.grid .line']
+        const [scroll, head, line] = ['.grid .scroll', '.grid .head', '.grid .line']
             .map((selector) => document.querySelector(selector));"""
     apart = f"{box} return [...head.children].map((cell, at) => boxOf(cell).left - boxOf(line.children[at]).left)"
     assert max(map(abs, laptop.run(apart))) <= 0.5, "cells of the head are above those of the rows"
@@ -135,7 +135,7 @@ def test_the_head_of_the_fleet_scrolls_sideways_with_its_rows(laptop: Page, widt
     narrower = f"{box} return [head, line].map((it) => scroll.scrollWidth - boxOf(it).width)"
     assert max(laptop.run(narrower)) <= 0.5, "the head and the rows are as wide as what scrolls"
     assert laptop.run(f"{box} return document.documentElement.scrollWidth - document.documentElement.clientWidth") <= 0
-    # Names are cut before the port, which is the same for all.
+    # A cut name keeps what is before the port, which is the same for all.
     ends = laptop.run(NAME_ENDS)
     assert sorted(end for end, _ in ends) == sorted(address[-10:] for address in ADDRESSES)
     assert all(beyond <= 0.5 for _, beyond in ends), ends
