@@ -116,9 +116,13 @@ pub fn read_binary<T: PromptRequest>(body: &[u8], pairs: Vec<(String, String)>) 
     Ok(request)
 }
 
-/// Message about a query string.
+/// Message about a query string. A field that is no number has a cause in the words of the others.
 pub fn does_not_fit(cause: &str) -> String {
-    format!("the query string does not fit: {cause}")
+    let no_number = ["invalid digit found in string", "cannot parse integer from empty string"];
+    match no_number.iter().find_map(|no_number| cause.strip_suffix(no_number)) {
+        Some(field) => format!("the query string does not fit: {field}expected a whole number of at least 0"),
+        None => format!("the query string does not fit: {cause}"),
+    }
 }
 
 /// The JSON value of a field in a query string. A list has one field for each of its elements.

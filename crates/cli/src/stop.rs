@@ -5,14 +5,14 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use anyhow::{Context, Result};
+use tokio::signal::unix::{self, SignalKind};
 
 use crate::log;
 
 /// Resolves at the first Ctrl-C or SIGTERM.
 pub(crate) fn signal() -> Result<impl Future<Output = ()>> {
-    use tokio::signal::unix::{SignalKind, signal};
-    let mut interrupted = signal(SignalKind::interrupt()).context("failed to listen for Ctrl-C")?;
-    let mut terminated = signal(SignalKind::terminate()).context("failed to listen for SIGTERM")?;
+    let mut interrupted = unix::signal(SignalKind::interrupt()).context("failed to listen for Ctrl-C")?;
+    let mut terminated = unix::signal(SignalKind::terminate()).context("failed to listen for SIGTERM")?;
     Ok(async move {
         tokio::select! {
             _ = interrupted.recv() => {}
@@ -21,14 +21,10 @@ pub(crate) fn signal() -> Result<impl Future<Output = ()>> {
     })
 }
 
-/// The signal of a write beyond the limit on file sizes, on Linux and macOS.
-const SIGXFSZ: i32 = 25;
-
 /// Lets a write beyond the limit on file sizes fail as on a full disk, instead of ending the process. Called in a Tokio runtime.
 pub(crate) fn survive_file_size_limit() -> Result<()> {
-    use tokio::signal::unix::{SignalKind, signal};
-    // The handler stays after the receiver is dropped.
-    signal(SignalKind::from_raw(SIGXFSZ)).map(drop).context("failed to handle the limit on file sizes")
+    // SIGXFSZ on Linux and macOS. Its handler stays after the receiver is dropped.
+    unix::signal(SignalKind::from_raw(25)).map(drop).context("failed to handle the limit on file sizes")
 }
 
 /// Longest time from the first signal to the end of a service: above the sum of its deadlines for stopping.

@@ -18,10 +18,11 @@ pub(crate) struct LimitsOfService {
 }
 
 impl LimitsOfService {
-    /// An empty file, and the service's content of it.
+    /// A file without limits, and the service's content of it.
     pub(crate) fn new() -> Self {
         let file = NamedTempFile::new().expect("a file");
-        let content = Arc::new(LimitsFile::load(file.path()).expect("an empty file has no limits"));
+        std::fs::write(file.path(), "[default]\n").expect("a file");
+        let content = Arc::new(LimitsFile::load(file.path()).expect("a file without limits"));
         let none = Quotas::default();
         Self { file, content, written: Some(none), in_force: none }
     }

@@ -1,7 +1,7 @@
 //! The commands, as an operator runs them.
 
 use std::path::Path;
-use std::process::Stdio;
+use std::process::{Command, Stdio};
 
 use crate::support::{PATIENCE, Serve, flash_indexer, hybrid_service, run, text};
 use flash_indexer_test_support::{Authority, IssuedFiles, tiny_tokenizer, wait_for};
@@ -378,6 +378,34 @@ fn commands_reach_a_service_inside_tls() {
     assert!(!refused.contains("no instance of model"), "{refused}");
     let mixed = query(&["--tls-ca", &ca, "--tls-cert", &client[0], "--tls-key", &server[1]]);
     assert!(mixed.contains("give the private key of the first certificate in"), "{mixed}");
+}
+
+#[test]
+fn a_password_in_an_endpoint_is_not_printed() {
+    for (option, value) in [
+        ("--workers", "1=tcp://user:secret@127.0.0.1:1"),
+        ("--workers", "1=tcp://127.0.0.1:1|replay=tcp://user:secret@127.0.0.1:1"),
+        ("--load", "http://user:secret@127.0.0.1:1"),
+    ] {
+        let output = run(&["serve", "--port", "0", "--block-size", "4", option, value]);
+        let error = text(&output.stderr);
+        assert!(!output.status.success() && error.contains("…@127.0.0.1:1"), "{error}");
+        assert!(!error.contains("secret"), "{error}");
+    }
+}
+
+#[test]
+fn a_limit_on_file_sizes_fails_snapshots_and_not_the_service() {
+    let folder = tempfile::tempdir().expect("a directory");
+    let serve = flash_indexer(&["serve", "--port", "0", "--state-interval-s", "1", "--state-dir"]);
+    let mut command = Command::new("sh");
+    command.args(["-c", "ulimit -f 0; exec \"$0\" \"$@\""]).arg(serve.get_program()).args(serve.get_args());
+    let serve = Serve::started_by({
+        command.arg(folder.path());
+        command
+    });
+    let failed = || serve.metric("flash_indexer_snapshots_total{outcome=\"failed\"}") > 0.0;
+    wait_for("a snapshot that fails", PATIENCE, || failed().then_some(()));
 }
 
 #[test]

@@ -281,7 +281,7 @@ impl<S: Send + Sync, T: DeserializeOwned> FromRequestParts<S> for Parameters<T> 
         let query = Query::<T>::from_request_parts(parts, state).await;
         let Query(parameters) = query.map_err(|error| {
             let why = error.source().map_or_else(|| error.body_text(), ToString::to_string);
-            ApiError::bad_request(does_not_fit(&expected_number(why)))
+            ApiError::bad_request(does_not_fit(&why))
         })?;
         Ok(Self(parameters))
     }
@@ -293,15 +293,6 @@ pub(super) fn check_utf8(uri: &Uri) -> Result<(), ApiError> {
     let Some(field) = fields.find(|field| percent_decode_str(field).decode_utf8().is_err()) else { return Ok(()) };
     let name = field.split('=').next().unwrap_or_default();
     Err(ApiError::bad_request(does_not_fit(&format!("{name}: not UTF-8; percent-encode the bytes of UTF-8 text"))))
-}
-
-/// Replaces what Rust says of a text that is no whole number.
-fn expected_number(why: String) -> String {
-    let causes = ["invalid digit found in string", "cannot parse integer from empty string"];
-    match causes.iter().find_map(|cause| why.strip_suffix(cause)) {
-        Some(field) => format!("{field}expected a whole number of at least 0"),
-        None => why,
-    }
 }
 
 #[cfg(test)]
