@@ -100,17 +100,13 @@ const SHARDS: &str = "\
 const STALLS: &str = "\
 `bench/run measures --measures stalls`: single events and queries on two threads, while 1,000 workers with ten million blocks
 fill their caches, replace prompts and leave. *Own* leaves out what other processes take, and contains what the machine takes to give
-memory: on this one the first use of a page of 2 MiB takes 4.3 ms at p50 and 4.8 at p99, measured without an index. Of the events of the run
-index beyond 1.5 ms, all but one took that long or twice as long. `serve` has jemalloc, which asks for no large pages. With it, the run
-index alone, four rounds beside other work on both cores:
+memory: with mimalloc the longest event took 13 ms (0c757544), because that asks for pages of 2 MiB, whose first use takes 4.3 ms on this
+machine. What it is worth that an event grows one segment of a directory; the run index alone, four rounds beside other work on both cores:
 
 | run index with jemalloc | event p99.99 us | event max us, own, by round | query max us, own |
 | --- | ---: | ---: | ---: |
 | 0c757544 | 2747 | 4650, 3590, 3005, 3543 | 106 |
 | one growing segment an event, 1c373221 | 1914 | 1883, 1717, 1820, 1841 | 90 |
-
-With mimalloc and pages of 4 KiB two of four rounds had an event of 23 and 26 ms, late, when workers leave: probably the call in which a
-part of the old index was freed. No round with jemalloc had one.
 ";
 
 const WAITS: &str = "\
