@@ -373,6 +373,7 @@ impl Listener {
         let mut status = self.state.status.lock();
         *status.rejected.entry(reason).or_default() += 1;
         status.last_error = Some(shorten(why));
+        status.failed_connect = None;
     }
 
     /// Records why the engine is not connected, until it is.

@@ -327,7 +327,7 @@ mod tests {
     #[test]
     fn a_host_that_resolves_to_a_refused_address_is_counted_and_reported_as_refused() {
         let fixture = Fixture::start(1, false);
-        let listener = fixture.listen("tcp://localhost:9", None);
+        let listener = fixture.unconnected("tcp://localhost:9", None);
         let metrics = Arc::clone(listener.model.metrics());
         let mut subscription =
             Subscription::open(&zmq::Context::new(), 1, Arc::clone(&listener), None).expect("a socket");
@@ -347,7 +347,7 @@ mod tests {
         let decoders = Decoders::detached(usize::MAX);
         let free = std::net::TcpListener::bind("127.0.0.1:0").expect("a port").local_addr().expect("an address");
         let endpoint = format!("tcp://{free}");
-        let listener = fixture.listen(&endpoint, None);
+        let listener = fixture.unconnected(&endpoint, None);
         let context = zmq::Context::new();
         let mut subscription = Subscription::open(&context, 1, Arc::clone(&listener), None).expect("a socket");
         wait_for("the error", PATIENCE, || {
