@@ -47,8 +47,10 @@ pub fn without_users(text: &str) -> String {
         let (url, behind) = after.split_at(end);
         let hosts = url.rsplit_once('@').map_or(url, |(_, hosts)| hosts);
         shown += before;
-        shown += if hosts.len() < url.len() { "://…@" } else { "://" };
-        shown += hosts;
+        // A path may have an @.
+        let is_path = before.ends_with("ipc");
+        shown += if hosts.len() < url.len() && !is_path { "://…@" } else { "://" };
+        shown += if is_path { url } else { hosts };
         rest = behind;
     }
     shown + rest
@@ -57,6 +59,16 @@ pub fn without_users(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_text_is_shown_without_the_users_of_its_urls() {
+        for (text, shown) in [
+            ("failed to bind tcp://u:SECRET@h:1: in use", "failed to bind tcp://…@h:1: in use"),
+            ("failed to bind ipc:///tmp/a@b/c: no directory", "failed to bind ipc:///tmp/a@b/c: no directory"),
+        ] {
+            assert_eq!(without_users(text), shown);
+        }
+    }
 
     #[test]
     fn a_url_is_shown_without_its_user_password_and_parameters() {

@@ -378,7 +378,10 @@ impl Listener {
 
     /// Records why the engine is not connected, until it is.
     pub(super) fn connect_failed(&self, why: String) {
-        self.state.status.lock().failed_connect = Some(shorten(why));
+        let mut status = self.state.status.lock();
+        if status.connection != ConnectionStatus::Connected {
+            status.failed_connect = Some(shorten(why));
+        }
     }
 
     /// Number of rejections for this reason.

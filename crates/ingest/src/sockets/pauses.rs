@@ -2,7 +2,6 @@
 
 use std::time::{Duration, Instant};
 
-use rustix::time::{ClockId, clock_gettime};
 use tracing::warn;
 
 /// Time between two turns of a socket thread, which waits for a second at most, from which on the process stood still: it was
@@ -56,10 +55,18 @@ impl Pauses {
 }
 
 /// Time for which the machine has been suspended since its start, which the clock of [`Instant`] leaves out.
+#[cfg(target_os = "linux")]
 fn suspended() -> Duration {
+    use rustix::time::{ClockId, clock_gettime};
     let read = |clock| Duration::try_from(clock_gettime(clock)).unwrap_or_default();
     let monotonic = read(ClockId::Monotonic);
     read(ClockId::Boottime).saturating_sub(monotonic)
+}
+
+/// Other systems do not report it.
+#[cfg(not(target_os = "linux"))]
+fn suspended() -> Duration {
+    Duration::ZERO
 }
 
 #[cfg(test)]

@@ -212,7 +212,7 @@ impl Subscription {
         // After the loss of the connection that preceded them.
         let retries = std::mem::take(&mut self.unlogged_retries);
         // The cause of a refused handshake is known better.
-        if retries > 0 && self.refused_at.is_none() && listener.connection() != ConnectionStatus::Connected {
+        if retries > 0 && self.refused_at.is_none() {
             let endpoint = &listener.options.endpoint;
             listener.connect_failed(format!(
                 "failed to connect to {endpoint}; retrying: start the engine, or register the address of its events"

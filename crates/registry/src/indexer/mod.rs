@@ -27,7 +27,7 @@ mod shadow;
 mod tenants;
 mod unregister;
 
-use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::Ordering::{Acquire, Release};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
@@ -217,7 +217,7 @@ impl Indexer {
 
     /// Whether recovery may still restore models. Queries of an unknown model answer [`QueryError::Recovering`] meanwhile.
     pub fn set_recovering(&self, is_recovering: bool) {
-        self.is_recovering.store(is_recovering, Relaxed);
+        self.is_recovering.store(is_recovering, Release);
     }
 
     fn models_of(&self, model_name: Option<&str>, tenant_id: Option<&str>) -> Vec<Arc<Model>> {
@@ -234,7 +234,9 @@ impl Indexer {
     }
 
     pub(crate) fn model(&self, key: &ModelKey) -> Result<Arc<Model>, QueryError> {
-        self.find_model(key).ok_or_else(|| match self.is_recovering.load(Relaxed) {
+        // Read first: a model is registered before recovery ends.
+        let is_recovering = self.is_recovering.load(Acquire);
+        self.find_model(key).ok_or_else(|| match is_recovering {
             true => QueryError::Recovering(key.clone()),
             false => QueryError::UnknownModel(key.clone()),
         })

@@ -127,6 +127,9 @@ skips itself. */ -}}
 {{- fail "failed to render the chart: discovered engines need a block size; set engines.blockSize" -}}
 {{- end -}}
 {{- $hasTokenizer := or $v.tokenizers.volume (regexMatch "--tokenizer(-dir|-hub)?( |=|$)" (join " " $v.extraArgs)) -}}
+{{- range $v.extraEnv -}}
+{{- $hasTokenizer = or $hasTokenizer (regexMatch "^FLASH_INDEXER_TOKENIZER(_DIR|_HUB)?$" .name) -}}
+{{- end -}}
 {{- if and $v.tokenizers.promptTextBytes (not $hasTokenizer) -}}
 {{- fail "failed to render the chart: no tokenizer makes text of tokens; set tokenizers.volume, or no tokenizers.promptTextBytes" -}}
 {{- end -}}
