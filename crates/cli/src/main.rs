@@ -51,7 +51,6 @@ use std::process::ExitCode;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{CommandFactory, Parser, Subcommand};
 use flash_indexer_designs::Design;
-use flash_indexer_types::without_users;
 use tracing::warn;
 
 use crate::client::{TOKEN_HELP, TOKEN_VARIABLE, sends_token};
@@ -171,7 +170,7 @@ fn run(Parsed { arguments, matches, file }: Parsed) -> ExitCode {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             log::finish();
-            eprintln!("flash-indexer: {}", without_users(&with_causes(&error)));
+            eprintln!("flash-indexer: {}", flash_indexer_types::without_users(&with_causes(&error)));
             ExitCode::FAILURE
         }
     }

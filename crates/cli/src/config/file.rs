@@ -1,5 +1,6 @@
 //! The file of `--config`: options of `serve` in TOML.
 
+use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
@@ -44,8 +45,8 @@ impl ConfigFile {
         // The parser's own text shows the line, which may have a password.
         let unparsed = |error| anyhow!("failed to parse the file: {}", TomlError::of(&text, &error));
         let table: Table = text.parse().map_err(unparsed)?;
-        let settings = table.iter().map(|(name, value)| {
-            let line = line_of(&text, name);
+        let by_line: BTreeMap<_, _> = table.iter().map(|(name, value)| ((line_of(&text, name), name), value)).collect();
+        let settings = by_line.into_iter().map(|((line, name), value)| {
             Setting::new(name, value, line, serve).with_context(|| format!("line {line}"))
         });
         Ok(Self { path: path.to_owned(), settings: settings.collect::<Result<_>>()? })

@@ -76,6 +76,7 @@ fn the_service_uses_the_file_and_says_so() {
 fn a_wrong_setting_is_an_error_that_names_the_file_and_the_fix() {
     for (settings, expected) in [
         ("prot = 1", "there is no setting \"prot\"; did you mean \"port\"?"),
+        ("prot = 1\nblok-size = 16", "line 1: there is no setting \"prot\""),
         ("memory_max = \"2GiB\"", "did you mean \"memory-max\"?"),
         ("config = \"other.toml\"", "there is no setting \"config\""),
         ("nonsense-of-another-program = 1", "see flash-indexer serve --help"),
