@@ -100,8 +100,8 @@ const SHARDS: &str = "\
 const STALLS: &str = "\
 `bench/run measures --measures stalls`: single events and queries on two threads, while 1,000 workers with ten million blocks
 fill their caches, replace prompts and leave. *Own* leaves out what other processes take, and contains what the machine takes to give
-memory: with mimalloc the longest event took 13 ms (0c757544), because that asks for pages of 2 MiB, whose first use takes 4.3 ms on this
-machine. What it is worth that an event grows one segment of a directory; the run index alone, four rounds beside other work on both cores:
+memory: with mimalloc the longest event took 13 ms (0c757544), probably because that asks for pages of 2 MiB, whose first use takes 4.3 ms
+on this machine. What it is worth that an event grows one segment of a directory; the run index alone, four rounds beside other work on both cores:
 
 | run index with jemalloc | event p99.99 us | event max us, own, by round | query max us, own |
 | --- | ---: | ---: | ---: |
@@ -142,7 +142,7 @@ Known reasons:
 
 * **Ingest** takes about 217 instructions for a stored block and its removal: hash the block, find and fill a directory slot, write
   a sequence hash and a local hash, and undo this. With all data in the processor's L2 cache (one worker of 2,048 blocks) this takes
-  21 to 29 ns; with 64 workers it takes 25 to 43 ns, depending on the machine's load. The difference is two cache lines of the
+  21 to 29 ns; with 64 workers it took 25 to 43 ns with mimalloc, and takes 50 to 65 with jemalloc, depending on the machine's load. The difference is two cache lines of the
   directory for each block, prefetched from memory 18 at a time.
 * **One writer against two event threads of dynamo**: a fifth of dynamo's time would be 15 to 20 ns, less than the two cache lines and
   the hash take. The prototype that the floor is from took 27 to 36 ns, a third to a half of dynamo's time on this machine.
@@ -156,7 +156,7 @@ Known reasons:
 * **Fan-out**: the depths of all holders are compared with the processor's widest vectors. The depths of 7,000 workers no longer fit
   into the L1 cache, so the rest of the time is writing them. With 1,000 workers most of the time is the walk to the runs, as with
   64: an edge and a header for each run, each from memory. The same holds for the top 8, whose holders lie in several runs.
-  ChainIndex takes 4.2 to 7.2 us for 1,000 workers, depending on the machine's load, the run index 0.53 to 0.76.
+  ChainIndex takes 4.0 to 7.2 us for 1,000 workers, depending on the machine's load, the run index 0.33 to 0.76.
 * **Memory**: about 33 bytes a distinct block: 8 for its local hash, 11 for its sequence hash and the reference to its run, and
   12 for its directory slot at 55% load. With the trace spread over 7,000 workers a block has 1.5 holders: a tenth of ChainIndex's
   bytes would be less than a sequence hash, a slot and a local hash. A block with many holders costs at most two bytes for each.

@@ -22,7 +22,7 @@ pub const ENCODINGS: &str = "gzip, zstd";
 pub enum ContentEncoding {
     /// No encoding.
     Identity,
-    /// gzip, with one or more members.
+    /// gzip, with one or a few members.
     Gzip,
     /// zstd.
     Zstd,

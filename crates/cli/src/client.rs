@@ -14,8 +14,7 @@ use flash_indexer_api::{
 };
 use flash_indexer_core::LocalHash;
 use flash_indexer_credentials::{ClientCredentials, ClientFiles, KeyPairFiles, tls_remedy};
-use flash_indexer_types::InstanceId;
-use flash_indexer_types::masked_url;
+use flash_indexer_types::{InstanceId, masked_url};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
