@@ -4,6 +4,7 @@ use std::fmt::Write as _;
 
 use clap::parser::ValueSource;
 use clap::{Arg, ArgAction, ArgMatches, Command};
+use flash_indexer_types::without_users;
 
 use super::file::{ConfigFile, settable};
 
@@ -22,7 +23,9 @@ pub(super) fn effective_settings(serve: &Command, matches: &ArgMatches, file: Op
         let written = match value(arg, matches) {
             None => writeln!(text, "# {name} ="),
             Some(value) if source == "default" => writeln!(text, "# {name} = {value}  # default"),
-            Some(_) if arg.is_hide_env_values_set() => writeln!(text, "# {name} = (may have a password)  # {source}"),
+            Some(value) if arg.is_hide_env_values_set() || without_users(&value) != value => {
+                writeln!(text, "# {name} = (may have a password)  # {source}")
+            }
             Some(value) => writeln!(text, "{name} = {value}  # {source}"),
         };
         written.expect("a string takes all text");

@@ -89,9 +89,10 @@ impl Bytes<'_> {
         Some(first)
     }
 
-    /// Half of all streams reach the limit of removed blocks.
+    /// Half of all streams reach the limit of removed blocks. None reaches that of moved blocks, beyond which the index
+    /// refuses redefinitions that the oracle applies.
     fn limits(&mut self) -> RunLimits {
-        let limits = RunLimits::default();
+        let limits = RunLimits { moved_blocks_max: usize::MAX, ..RunLimits::default() };
         match self.next() {
             Some(byte) if byte % 2 == 1 => RunLimits { removed_blocks_max: usize::from(byte / 2), ..limits },
             _ => limits,
