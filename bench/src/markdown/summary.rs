@@ -101,7 +101,7 @@ const STALLS: &str = "\
 `bench/run measures --measures stalls`: single events and queries on two threads, while 1,000 workers with ten million blocks
 fill their caches, replace prompts and leave. *Own* leaves out what other processes take, and contains what the machine takes to give
 memory: with mimalloc the longest event took 13 ms (0c757544), probably because that asks for pages of 2 MiB, whose first use takes 4.3 ms
-on this machine. What it is worth that an event grows one segment of a directory; the run index alone, four rounds beside other work on both cores:
+on this machine. Effect of growing at most one directory segment for each event (the run index alone, four rounds, other programs on both cores):
 
 | run index with jemalloc | event p99.99 us | event max us, own, by round | query max us, own |
 | --- | ---: | ---: | ---: |
@@ -147,9 +147,9 @@ Known reasons:
 * **One writer against two event threads of dynamo**: a fifth of dynamo's time would be 15 to 20 ns, less than the two cache lines and
   the hash take. The prototype that the floor is from took 27 to 36 ns, a third to a half of dynamo's time on this machine.
   Two of our writers have separate indexes, so blocks that workers of both share are written twice.
-* **Checkpoints and bounded growth** cost ingest: beside the code of before them (`dd98290`), eight rounds in turn, 30.5 ns instead of
+* **Checkpoints and bounded growth** cost ingest: compared with the code before them (`dd98290`), eight alternating rounds, 30.5 ns instead of
   25.7 for a stored block, 36.1 instead of 30.4 with holes, and 205 ns instead of 195 for the median query. Checkpoints of long
-  sessions are 6% of the writer's samples, an edge table that grows a few lines an edge 6%, keyed hashes and counted needs the rest.
+  sessions are 6% of the writer's samples, an edge table that grows a few lines an edge 6%, keyed hashes and retention counts the rest.
 * **Private hash seeds**: the sequence hashes of each worker are stored separately, 20 bytes a block that a shared seed saves.
 * **Queries**: the median is two cache misses: an edge and a run's header. The slowest hundredth are conversations of ten or more
   turns, each turn a run and a miss, and prompts of more than a thousand blocks.

@@ -83,7 +83,7 @@ const FIRST_STEPS: &str = "First steps:
 enum Command {
     /// Run the service: listen to engines, answer queries over HTTP.
     Serve(Box<serve::ServeArguments>),
-    /// Be one or more engines: play a recorded stream, or simulate caches under a workload.
+    /// Run simulated engines: play a recorded stream, or simulate caches under a workload.
     Simulate(simulate::SimulateArguments),
     // The doc comment of these arguments is their help.
     Relay(relay::RelayArguments),

@@ -62,7 +62,7 @@ pub(crate) struct RelayArguments {
     #[arg(long)]
     lora_name: Option<String>,
 
-    /// Format of the engine's messages, if its detection is not to be relied on.
+    /// Format of the engine's messages [default: detected].
     #[arg(long = "engine-kind", value_enum)]
     engine_kind: Option<EngineKindName>,
 

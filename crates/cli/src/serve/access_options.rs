@@ -66,7 +66,7 @@ pub(super) struct AccessArguments {
     #[arg(long, env = "FLASH_INDEXER_JWT_TENANTS_CLAIM", value_name = "CLAIM", requires = "jwt_keys")]
     jwt_tenants_claim: Option<ClaimName>,
 
-    /// TOML file with limits of tenants: held_blocks, ranks, queries_per_second and prompt_tokens_per_second, under [default]
+    /// TOML file with limits of tenants: held_blocks, index_bytes, ranks, queries_per_second and prompt_tokens_per_second, under [default]
     /// and [tenants.NAME]. A request beyond a limit is answered with 429. The file is read again when it changes.
     #[arg(long = "limits", env = "FLASH_INDEXER_LIMITS", value_name = "FILE")]
     pub(super) limits_file: Option<PathBuf>,

@@ -67,7 +67,7 @@ flash_indexer_types::named_enum! {
 }
 
 const STATUS_CLASSES: [LabelValue; 2] = [
-    ("4xx", "The client is to be corrected, as the answer says."),
+    ("4xx", "The request was wrong; the answer says how to correct it."),
     ("5xx", "A limit was reached, or the service failed."),
 ];
 const DENIALS: [LabelValue; 9] = [

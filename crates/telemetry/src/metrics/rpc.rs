@@ -31,7 +31,7 @@ const CODES: [LabelValue; 13] = [
     ("not_found", "The model or the instance is not registered."),
     ("resource_exhausted", "A limit was reached."),
     ("unimplemented", "The service does not have the method, or cannot make the prompt."),
-    ("failed_precondition", "The cursor is unknown: the whole prompt is to be sent."),
+    ("failed_precondition", "The cursor is unknown: the client must send the whole prompt."),
     ("internal", "A fault of this program."),
     ("unavailable", "A part of the service cannot answer now."),
     ("unauthenticated", "The call has no known bearer token."),
