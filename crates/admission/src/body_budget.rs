@@ -76,7 +76,9 @@ pub enum BodyBudgetReached {
     )]
     Answers,
     /// A text, counted by its tokenizer.
-    #[error("the texts of this client have too many bytes")]
+    #[error(
+        "failed to queue the text: the texts of this client have too many bytes; wait for their answers, and retry"
+    )]
     Texts,
 }
 

@@ -93,7 +93,7 @@
 //! | `values.rs`, `limits.rs` | lists, tuples, dicts and iterators; the work limit of a rendering |
 //! | `functions.rs`, `arguments.rs` | the minijinja environment; binding of arguments to parameters |
 //! | `operators.rs`, `compare.rs`, `sequences.rs` | arithmetic; equality and order; slices and lengths |
-//! | `attributes.rs`, `methods.rs`, `text_methods.rs` | lookups; methods of dicts and lists; methods of strings |
+//! | `attributes.rs`, `methods.rs`, `text_methods.rs` | lookups; methods of strings, dicts, lists and tuples; those of strings alone |
 //! | `text.rs`, `number.rs`, `format.rs`, `json.rs`, `strftime.rs` | `str` and `repr`; numbers; `%` and `format`; `tojson`; dates |
 //! | `filters/`, `tests.rs` | Jinja's filters; Jinja's tests |
 

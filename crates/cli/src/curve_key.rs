@@ -1,4 +1,4 @@
-//! `flash-indexer curve-key`: a new key pair of CURVE.
+//! `flash-indexer curve-key`: a new CURVE key pair.
 
 use std::fs::OpenOptions;
 use std::io::Write;
@@ -9,7 +9,7 @@ use anyhow::{Context, Result};
 use clap::Args;
 use flash_indexer_curve::KeyPair;
 
-/// Make a key pair of CURVE, which encrypts and authenticates ZeroMQ.
+/// Make a CURVE key pair, which encrypts and authenticates ZeroMQ.
 ///
 /// The pair is written to NAME.key_secret, which only its owner can read, and the public key alone to NAME.key. The public key is
 /// also printed, for the lists of --curve-server-keys and --curve-clients. No file is replaced.

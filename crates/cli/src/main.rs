@@ -8,7 +8,7 @@
 //! | `query`, `explain`, `prompt` | ask a service about a prompt |
 //! | `config/*` | the configuration file of `serve`, checked and printed |
 //! | `environment` | variables of the environment that look like settings and have no effect |
-//! | `token`, `curve_key` | make bearer tokens, and key pairs of CURVE |
+//! | `token`, `curve_key` | make bearer tokens, and CURVE key pairs |
 //! | `manual` | manual pages and completions of shells |
 //! | `reference` | reference pages of the documentation |
 //! | `dump`, `diff/*` | save what a service holds; compare two services or dumps |

@@ -75,7 +75,7 @@ pub(crate) struct RelayArguments {
     #[arg(long, default_value_t = 10_000, value_name = "COUNT")]
     replay_messages_max: u32,
 
-    /// File with the relay's key pair of CURVE; `flash-indexer curve-key` makes one.
+    /// File with the relay's CURVE key pair; `flash-indexer curve-key` makes one.
     #[arg(long, env = "FLASH_INDEXER_CURVE_KEY", value_name = "FILE")]
     curve_key: Option<PathBuf>,
 

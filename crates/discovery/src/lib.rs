@@ -137,8 +137,7 @@ impl DiscoverySource {
 /// Pause before a source that panicked is restarted.
 const PANIC_PAUSE: Duration = Duration::from_secs(1);
 /// Error of the source in the meantime.
-const PANICKED: &str =
-    "discovery source panicked, a fault of this program; its engines stay registered, and it is restarted";
+const PANICKED: &str = "discovery source panicked, a bug in Flash Indexer; report it with the log; its engines stay registered, and it is restarted";
 
 /// Watches a source in a thread, and restarts it after a panic.
 fn spawn(

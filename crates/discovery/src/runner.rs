@@ -274,7 +274,7 @@ impl Steps for Runner {
             recv(self.wakes.woken) -> wake => if wake.is_err() {
                 // No source is left.
                 if self.wakes.stopped.try_recv() == Err(TryRecvError::Empty) {
-                    error!("all discovery sources ended by a fault of this program; registrations stay, restart the service");
+                    error!("all discovery sources ended by a bug in Flash Indexer; registrations stay; restart the service and report it with the log");
                 }
                 return ThreadStep::Ended;
             },

@@ -105,7 +105,7 @@ impl StreamLoop {
                 Some(Err(end)) => return end,
                 None => {
                     self.position.lose();
-                    let why = "the thread that reads the engine's events panicked, a fault of this program";
+                    let why = "the thread that reads the engine's events panicked, a bug in Flash Indexer; report it with the log";
                     return End::Unusable("panicked", why.to_owned());
                 }
             }

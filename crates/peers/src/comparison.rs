@@ -84,7 +84,7 @@ flash_indexer_types::named_enum! {
         /// check repairs the peer.
         NotCompared = "not_compared",
         /// The sides follow different epochs of the engine.
-        OtherEpoch = "other_life",
+        OtherEpoch = "other_epoch",
         /// Only the peer is exact, at the same message of the same epoch.
         Worse = "worse",
         /// The sides differ, and neither is exact.

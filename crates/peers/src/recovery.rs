@@ -76,7 +76,7 @@ impl SourceError {
         match self {
             Self::Peer(PeerError::Unreachable { .. }) => "unreachable",
             Self::Own | Self::Peer(PeerError::Refused { .. } | PeerError::Redirected { .. }) => "refused",
-            Self::Peer(PeerError::Protocol { .. }) => "strange",
+            Self::Peer(PeerError::Protocol { .. }) => "protocol_error",
             Self::Open { .. } | Self::Dump { .. } => "broken_dump",
             Self::Panicked => "panicked",
         }

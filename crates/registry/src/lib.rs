@@ -29,6 +29,9 @@
 //! | `indexer/options`, `reports` | options; reports of instances, readiness and metrics |
 //! | `indexer/register`, `registration_error`, `unregister`, `cleanup` | registering and unregistering ranks, and the background work of both |
 //! | `indexer/model_registry`, `memory_shares` | creating and removing models, and dividing the memory limit among them |
+//! | `indexer/registration_check`, `tenants` | checks of registrations against the options; ranks and blocks of tenants against their limits |
+//! | `indexer/picking`, `routing` | picks and requests in flight; instances without events |
+//! | `indexer/readings`, `addresses` | reads of ranks at a known position; addresses at which instances serve clients |
 //! | `indexer/owners` | owners of registered ranks |
 //! | `indexer/pod_options`, `pod_registration` | pods that register themselves over the bound socket |
 //! | `indexer/handover`, `restore`, `restored_state`, `shadow`, `rank_records` | dumps, restores, rebuilding an instance, and digests |

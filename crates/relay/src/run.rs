@@ -29,7 +29,7 @@ pub struct RelayOptions {
     pub topic: Option<String>,
     /// Messages kept for replays.
     pub replay_messages_max: usize,
-    /// Keys of CURVE; none without it.
+    /// CURVE keys; none without it.
     pub curve: Option<Arc<Curve>>,
 }
 
@@ -165,7 +165,9 @@ impl<'o> Connection<'o> {
         });
         self.replayed_to = self.next.unwrap_or_default();
         match replayed {
-            Ok(ReplayEnd::Silent) => warn!(endpoint, from, "the engine's replay endpoint did not answer in time"),
+            Ok(ReplayEnd::Silent) => {
+                warn!(endpoint, from, "the engine's replay endpoint did not answer in time; check its address")
+            }
             Err(error) => warn!(endpoint, from, %error, "failed to request a replay from the engine"),
             Ok(ReplayEnd::Complete) => return ReplayEnd::Complete,
         }
@@ -235,7 +237,7 @@ impl<'o> Connection<'o> {
                 return self.open_publisher().map(|()| FollowOutcome::Further);
             }
             if self.next != Some(sequence) {
-                warn!(missing_from = next, sequence, "messages of the engine are missing");
+                warn!(missing_from = next, sequence, "messages of the engine are missing; requesting a replay");
                 self.hasher.messages_lost();
             }
         }

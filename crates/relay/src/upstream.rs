@@ -92,7 +92,7 @@ impl Upstream {
                 event @ (Event::HANDSHAKE_FAILED_NO_DETAIL
                 | Event::HANDSHAKE_FAILED_PROTOCOL
                 | Event::HANDSHAKE_FAILED_AUTH) => {
-                    tracing::warn!(?event, "the handshake with the engine failed; compare the keys of CURVE");
+                    tracing::warn!(?event, "the handshake with the engine failed; compare the CURVE keys");
                 }
                 _ => {}
             }
@@ -140,7 +140,7 @@ pub(crate) fn replay(
             Ok(ReplayReply::Message { sequence, payload, .. }) => receive(sequence, payload),
             Ok(ReplayReply::End) => return Ok(ReplayEnd::Complete),
             Err(error) => {
-                tracing::warn!(%error, "the replay endpoint answers with invalid messages");
+                tracing::warn!(%error, "the replay endpoint answers with invalid messages; check that it is the engine's");
                 return Ok(ReplayEnd::Silent);
             }
         }

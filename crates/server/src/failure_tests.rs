@@ -285,7 +285,7 @@ fn a_stalled_writer_fails_readiness_and_blocks_no_other_work() {
     // The other ranks are not blocked.
     let (status, metrics) = service.get("/metrics");
     assert_eq!(status, 200);
-    assert!(metrics.contains("flash_indexer_threads_not_moving 1\n"), "{metrics}");
+    assert!(metrics.contains("flash_indexer_stalled_threads 1\n"), "{metrics}");
     let (status, answer) = service.post("/unregister", &json!({ "instance_id": 2, "model_name": "m" }));
     assert_eq!((status, &answer["forgetting"]), (200, &json!(true)), "{answer}");
     assert_eq!(service.listener(2), Value::Null);

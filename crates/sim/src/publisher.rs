@@ -75,7 +75,7 @@ pub struct PublisherOptions {
     pub framing: ReplayFraming,
     /// Loss of replayed messages.
     pub replay_loss: ReplayLoss,
-    /// Keys of CURVE: bound sockets are servers, and a connected one is a client; none without CURVE.
+    /// CURVE keys: bound sockets are servers, and a connected one is a client; none without CURVE.
     pub curve: Option<Arc<Curve>>,
 }
 

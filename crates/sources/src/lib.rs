@@ -32,7 +32,7 @@ pub struct Sources {
 }
 
 impl Sources {
-    /// Starts the sources. They connect to addresses in these networks only. ZeroMQ uses the keys of CURVE.
+    /// Starts the sources. They connect to addresses in these networks only. ZeroMQ uses the CURVE keys.
     ///
     /// # Errors
     ///

@@ -9,9 +9,9 @@ flash_indexer_core::named_enum! {
         /// Messages of the engine were dropped before they were decoded. Ends when a replay returns them.
         Dropped = "messages of the engine were dropped because its decoder did not keep up",
         /// The rank was registered again a moment ago. Ends when its decoder has noticed it.
-        Resuming = "it was registered again, and its decoder has not resumed it yet",
+        Resuming = "the rank was registered again, and its decoder has not resumed it yet",
         /// Events that were published while the rank was not registered are missing.
-        Skipped = "it was unregistered for a while, and events published meanwhile were skipped",
+        Skipped = "the rank was unregistered for a while, and events published meanwhile were skipped",
         /// Two endpoints of an instance publish under one rank, and the events of one are applied. Ends when one of them is unregistered.
         Contested = "batches of another endpoint of the instance name this rank as well; give each endpoint ranks of its own",
         /// The rank moved to another endpoint a moment ago. Ends with the removal of its former blocks.
@@ -37,29 +37,29 @@ flash_indexer_core::named_enum! {
         /// The rank is never exact, unless the engine is registered again with a release that numbers its messages.
         Unnumbered = "the engine's messages have no sequence numbers: lost messages and restarts between them are not noticed",
         /// A dump, a snapshot or a peer had the rank degraded, or the engine no longer has the messages that follow.
-        ImportedDegraded = "its state was imported degraded: it was so there, or the engine cannot replay what it published since",
+        ImportedDegraded = "the rank's state was imported degraded: it was so there, or the engine cannot replay what it published since",
         /// The dump is of a program that writes no stream positions.
-        ImportedWithoutPosition = "its state was imported from a dump without a stream position",
+        ImportedWithoutPosition = "the rank's state was imported from a dump without a stream position",
         /// The dump has no secondary cache groups, so the matches of the hybrid model are not shortened by them.
-        ImportedWithoutGroups = "its state was imported without the secondary cache groups of the hybrid model",
+        ImportedWithoutGroups = "the rank's state was imported without the secondary cache groups of the hybrid model",
         /// The dump has other ranks of the stream, and not this one.
         NotImported = "no state of the rank was imported",
         /// The stream continues at the position of the imported rank, behind messages of this one.
-        RegisteredDuringImport = "it was registered while another rank's state was imported, and its own was not",
+        RegisteredDuringImport = "the rank was registered while another rank's state was imported, and its own was not",
         /// The peer, or the writer of the snapshot, lost messages before the dump, which may have been of this rank.
         NotListed = "changes of the rank may be lost: the imported dump does not list it",
         /// A replica differs at the same message of the stream. Ends with the replay that follows, if the engine can replay.
-        Dispute = "it differs from the same rank of a peer, and both were exact",
+        Dispute = "the rank differs from the same rank of a peer, and both were exact",
         /// A fault of this program. The engine's history is not replayed, because it has the message that caused the panic.
-        DecoderPanicked = "failed to decode a message: panic in the decoder, a fault of this program; the blocks of the stream are removed",
+        DecoderPanicked = "failed to decode a message: panic in the decoder, a bug in Flash Indexer; the blocks of the stream are removed; report it with the log",
         /// A fault of this program, met while the rank was being restored.
-        DecoderPanickedHeld = "the decoder panicked while the rank was being restored, a fault of this program; clear its cache",
+        DecoderPanickedHeld = "the decoder panicked while the rank was being restored, a bug in Flash Indexer; clear the engine's prefix cache, and report it with the log",
         /// A fault of this program. Ends when the engine's history is replayed.
-        ThreadPanicked = "a thread of the service panicked; the blocks of the stream are removed",
+        ThreadPanicked = "a thread of the service panicked, a bug in Flash Indexer; the blocks of the stream are removed; report it with the log",
         /// A fault of this program. An empty index replaces that of the model. Ends when the engine's history is replayed.
-        IndexPanicked = "a change of the index panicked, a fault of the program: the index starts over",
+        IndexPanicked = "a change of the index panicked, a bug in Flash Indexer: an empty index replaces it; report it with the log",
         /// The same, where an event of another stream caused it.
-        IndexStartedOver = "another stream made the index start over",
+        IndexStartedOver = "an empty index replaced that of the model, because a change of another stream panicked",
     }
 }
 

@@ -1,7 +1,5 @@
 //! All settings of `serve` with their sources, as a configuration file.
 
-use std::fmt::Write as _;
-
 use clap::parser::ValueSource;
 use clap::{Arg, ArgAction, ArgMatches, Command};
 use flash_indexer_types::without_users;
@@ -20,15 +18,14 @@ pub(super) fn effective_settings(serve: &Command, matches: &ArgMatches, file: Op
             Some(ValueSource::CommandLine) => "command line",
             _ => "default",
         };
-        let written = match value(arg, matches) {
-            None => writeln!(text, "# {name} ="),
-            Some(value) if source == "default" => writeln!(text, "# {name} = {value}  # default"),
+        text += &match value(arg, matches) {
+            None => format!("# {name} =\n"),
+            Some(value) if source == "default" => format!("# {name} = {value}  # default\n"),
             Some(value) if arg.is_hide_env_values_set() || without_users(&value) != value => {
-                writeln!(text, "# {name} = (may have a password)  # {source}")
+                format!("# {name} = (may have a password)  # {source}\n")
             }
-            Some(value) => writeln!(text, "{name} = {value}  # {source}"),
+            Some(value) => format!("{name} = {value}  # {source}\n"),
         };
-        written.expect("a string takes all text");
     }
     text
 }

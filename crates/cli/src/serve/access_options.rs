@@ -102,7 +102,7 @@ pub(super) struct AccessArguments {
     #[arg(long, env = "FLASH_INDEXER_PEER_KEY", value_name = "FILE", requires = "peer_cert")]
     peer_key: Option<PathBuf>,
 
-    /// File with the service's key pair of CURVE, which encrypts and authenticates ZeroMQ; `flash-indexer curve-key` makes one.
+    /// File with the service's CURVE key pair, which encrypts and authenticates ZeroMQ; `flash-indexer curve-key` makes one.
     /// This file and those of the next two options are read again at each connection; only the bound socket keeps its key.
     #[arg(long, env = "FLASH_INDEXER_CURVE_KEY", value_name = "FILE")]
     curve_key: Option<PathBuf>,
@@ -150,7 +150,7 @@ impl AccessArguments {
         }
     }
 
-    /// Keys of CURVE, if it is used. An open port for engines beside keys would be an oversight.
+    /// CURVE keys, if it is used. An open port for engines beside keys would be an oversight.
     pub(super) fn curve(&self, listens_for_engines: bool) -> Result<Option<Arc<Curve>>> {
         let Some(key) = self.curve_key.clone() else { return Ok(None) };
         match (&self.curve_server_keys, &self.curve_clients) {

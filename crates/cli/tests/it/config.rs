@@ -239,9 +239,12 @@ fn service_links_of_kubernetes_are_no_settings() {
 
 #[test]
 fn a_setting_that_may_have_a_password_is_not_printed() {
-    let output = run(&["config", "print", "--redis", "redis://user:secret@127.0.0.1:1"]);
+    let worker = "1=http://user:secret@127.0.0.1:1";
+    let store = "redis://user:secret@127.0.0.1:1";
+    let output = run(&["config", "print", "--redis", store, "--workers", worker, "--block-size", "16"]);
     let printed = text(&output.stdout);
-    assert!(output.status.success() && printed.contains("# redis ="), "{printed}{}", text(&output.stderr));
+    let are_named = printed.contains("# redis =") && printed.contains("# workers =");
+    assert!(output.status.success() && are_named, "{printed}{}", text(&output.stderr));
     assert!(!printed.contains("secret"), "{printed}");
     for wrong in ["redis://user:secret@127.0.0.1:9999999/0", "redis://user:pass/secret@127.0.0.1:1"] {
         let mut command = flash_indexer(&["config", "check"]);

@@ -15,6 +15,7 @@
 //! | `writer` | what events change: directories, columns, coverage, eviction, compaction |
 //! | `shared` | the index as a `SharedIndex` |
 //! | `limits` | limits of an index without a memory limit |
+//! | `effort`, `widest` | step counts of tests; code for the processor's widest vectors |
 //! | `bound`, `use_samples` | counters and use samples of an index with a memory limit |
 //! | `models_tests`, `costs_tests`, `compaction_tests`, `held_parts_tests`, `tails_tests` | loom models, step limits, compaction, reading in parts and tails against the oracle |
 

@@ -156,7 +156,7 @@ fn managers_above_the_limit_of_a_decoder_are_forgotten_and_counted() {
         let frames = vec![b"t".to_vec(), sequence.to_be_bytes().to_vec(), payload];
         decoder.turn_bytes_left = TURN_BYTES_MAX;
         decoder.handle(&listeners[at], Delivery::Live(vec![frames]));
-        (decoder.managed_bytes, metrics.limit_reached_count(Limit::OwnedBlocks))
+        (decoder.managed_bytes, metrics.limit_reached_count(Limit::ManagedCopies))
     };
     let (bytes, _) = store(&mut decoder, 0, 0);
     assert!(bytes > 1_000, "{bytes} bytes");

@@ -87,7 +87,7 @@ impl Decoders {
         self.push(&key, decoder, Work::Refused(name, dp_rank, refusal));
     }
 
-    /// Counts a handshake of CURVE that failed at the bound socket.
+    /// Counts a CURVE handshake that failed at the bound socket.
     pub(crate) fn curve_handshake_failed(&self) {
         self.metrics.curve_handshake_failed(CurveSocket::Bound);
     }
@@ -191,7 +191,7 @@ impl Decoder {
             self.metrics.limit_reached(Limit::PendingRegistrations);
             let PendingRegistration { name, dp_rank, .. } = error.into_inner();
             let why = "too many registrations of pods are pending".to_owned();
-            self.refuse(&name, dp_rank, &Refusal::Refused { reason: "too_many_arrivals", why });
+            self.refuse(&name, dp_rank, &Refusal::Refused { reason: "too_many_pending_registrations", why });
         }
     }
 

@@ -185,7 +185,7 @@ impl ListenerDecoder {
         let knew_managers = translator.knows_managers();
         let changes = translator.translate(event);
         if knew_managers && !translator.knows_managers() {
-            self.metrics.limit_reached(Limit::OwnedBlocks);
+            self.metrics.limit_reached(Limit::ManagedCopies);
         }
         if is_clear {
             groups_unknown.remove(&dp_rank);
@@ -269,12 +269,12 @@ impl ListenerDecoder {
                 self.metrics.limit_reached(Limit::Names)
             }
             TranslateError::SaltedBlocks => self.metrics.limit_reached(Limit::SaltedBlocks),
-            TranslateError::OwnershipUnknown { .. } => self.metrics.limit_reached(Limit::OwnedBlocks),
+            TranslateError::ManagerUnknown { .. } => self.metrics.limit_reached(Limit::ManagedCopies),
             TranslateError::BlockSize { .. }
             | TranslateError::ChunkSizeUnknown
             | TranslateError::ComponentsUnknown
             | TranslateError::GroupBlockSize { .. }
-            | TranslateError::OwnershipDoubtful { .. }
+            | TranslateError::ManagerUncertain { .. }
             | TranslateError::TokenCount { .. }
             | TranslateError::UnknownTarget { .. } => {}
         }

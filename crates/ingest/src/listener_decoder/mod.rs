@@ -177,7 +177,7 @@ impl ListenerDecoder {
     pub(super) fn forget_managers(&mut self) {
         for translator in self.translators.values_mut().filter(|translator| translator.managed_bytes() > 0) {
             translator.forget_managers();
-            self.metrics.limit_reached(Limit::OwnedBlocks);
+            self.metrics.limit_reached(Limit::ManagedCopies);
         }
     }
 

@@ -223,7 +223,7 @@ impl BoundLoop {
                 Event::HANDSHAKE_FAILED_PROTOCOL | Event::HANDSHAKE_FAILED_AUTH | Event::HANDSHAKE_FAILED_NO_DETAIL
                     if self.admission.is_some() =>
                 {
-                    debug!("the handshake of CURVE with an engine failed");
+                    debug!("the CURVE handshake with an engine failed; compare its key with --curve-clients");
                     self.decoders.curve_handshake_failed();
                 }
                 _ => {}

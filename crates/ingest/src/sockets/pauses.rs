@@ -45,7 +45,7 @@ impl Pauses {
             self.read_at = now + BACKLOG;
             warn!(
                 seconds = pause.as_secs(),
-                "this process stood still; engines may have dropped messages meanwhile: requesting the last ones"
+                "this process was paused; engines may have dropped messages: requesting the last ones"
             );
         }
         let before = self.due.len();

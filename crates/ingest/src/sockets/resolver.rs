@@ -23,7 +23,9 @@ pub(super) enum LookupError {
     NoAddress { host: String },
     #[error("the host name {host} is refused: {refused}")]
     Refused { host: String, refused: RefusedAddress },
-    #[error("failed to resolve the host name {host}: the lookup panicked, a fault of this program; report it")]
+    #[error(
+        "failed to resolve the host name {host}: the lookup panicked, a bug in Flash Indexer; report it with the log"
+    )]
     Panicked { host: String },
 }
 

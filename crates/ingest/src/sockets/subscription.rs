@@ -51,7 +51,7 @@ pub(super) struct Subscription {
     /// Retries of the connection that are not logged yet.
     unlogged_retries: u32,
     lookup: Option<Lookup>,
-    /// Whether the engine has a key, so that the connection is of CURVE.
+    /// Whether the engine has a key, so that the connection uses CURVE.
     is_secure: bool,
     /// When the first handshake failed for a key; none after one that succeeded.
     refused_at: Option<Instant>,
@@ -193,7 +193,7 @@ impl Subscription {
                 "the engine does not admit the public key of --curve-key; add it to the engine's list"
             }
             (true, ..) => {
-                "the handshake of CURVE failed: the engine has another key than --curve-server-keys says, or does not use CURVE"
+                "the CURVE handshake failed: the engine has another key than --curve-server-keys says, or does not use CURVE"
             }
         };
         self.refused_at.get_or_insert_with(Instant::now);

@@ -130,9 +130,9 @@ fn a_clear_of_a_manager_whose_blocks_are_unknown_degrades_the_rank() {
             fixture.decoders.deliver(&listener, Delivery::Live(vec![frames]));
         }
         fixture.wait(1, 1, Trust::Degraded);
-        assert_eq!(listener.report(RANK).rejected.get("ownership_unknown"), Some(&1));
+        assert_eq!(listener.report(RANK).rejected.get("manager_unknown"), Some(&1));
         let metrics = fixture.models[0].metrics();
-        assert_eq!(metrics.limit_reached_count(Limit::OwnedBlocks), 1);
+        assert_eq!(metrics.limit_reached_count(Limit::ManagedCopies), 1);
     }
 }
 
@@ -288,11 +288,11 @@ fn an_event_of_a_whole_block_changes_its_components() {
 #[test]
 fn a_clear_of_a_manager_whose_copies_are_in_doubt_keeps_the_engines_copies_and_degrades_the_rank() {
     let both = [1, 1, 0, 0];
-    check_rejected("copies that are left of two holders", "ownership_unknown", &[(10, both)]);
-    check_rejected("a transfer of a manager's blocks", "ownership_unknown", &[(10, [1, 1, 1, 0])]);
-    check_rejected("a transfer of blocks of an unknown manager", "ownership_unknown", &[(10, [1, 2, 0, 0])]);
-    check_rejected("a reuse of the engine's blocks by a manager", "ownership_unknown", &[(10, both)]);
-    check_rejected("a removal of a manager's blocks that names no manager", "ownership_unknown", &[(10, both)]);
+    check_rejected("copies that are left of two holders", "manager_unknown", &[(10, both)]);
+    check_rejected("a transfer of a manager's blocks", "manager_unknown", &[(10, [1, 1, 1, 0])]);
+    check_rejected("a transfer of blocks of an unknown manager", "manager_unknown", &[(10, [1, 2, 0, 0])]);
+    check_rejected("a reuse of the engine's blocks by a manager", "manager_unknown", &[(10, both)]);
+    check_rejected("a removal of a manager's blocks that names no manager", "manager_unknown", &[(10, both)]);
 }
 
 #[test]

@@ -209,7 +209,7 @@ impl FailureReason {
             Self::Tokenizer => "tokenizer",
             Self::TooLong => "too_long",
             Self::ServiceUnreachable => "service_unreachable",
-            Self::ServiceTimedOut => "service_late",
+            Self::ServiceTimedOut => "service_timed_out",
             Self::ServiceRefused => "service_refused",
             Self::Panicked => "panicked",
         }

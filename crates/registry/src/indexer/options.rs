@@ -33,7 +33,7 @@ pub struct IndexerOptions {
     pub allow_ipc: bool,
     /// Networks of engines and peers; an address outside is not dialled.
     pub engine_networks: EngineNetworks,
-    /// Keys of CURVE for ZeroMQ; none uses no CURVE.
+    /// CURVE keys for ZeroMQ; none uses no CURVE.
     pub curve: Option<Arc<Curve>>,
     /// Limits of tenants; none limits no tenant.
     pub tenant_limits: Option<Arc<LimitsFile>>,

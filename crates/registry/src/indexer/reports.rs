@@ -132,7 +132,7 @@ impl Indexer {
                 writers: self.writers.queues(),
                 predicted_blocks: self.predictions.count(),
                 sections,
-                threads_not_moving: self.supervisor.problems(Instant::now()).len(),
+                stalled_threads: self.supervisor.problems(Instant::now()).len(),
             },
             format,
         )

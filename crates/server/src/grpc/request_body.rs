@@ -325,7 +325,7 @@ mod tests {
                 writers: Vec::new(),
                 predicted_blocks: 0,
                 sections: Vec::new(),
-                threads_not_moving: 0,
+                stalled_threads: 0,
             };
             let text = self.metrics.encode(state, TextFormat::Classic);
             text.contains(&format!("{{method=\"{method}\",code=\"deadline_exceeded\"}} 1\n"))

@@ -9,7 +9,7 @@
 //! | `query.rs`, `score.rs`, `explain.rs` | handlers of queries, scores, predictions and explanations |
 //! | `pick.rs` | handlers of picks and of the ends of requests |
 //! | `render.rs` | handlers of debugging endpoints: the rendering and the tokens of a prompt |
-//! | `query_response.rs`, `explanation.rs` | JSON of an answer to a query and of an explanation |
+//! | `query_response.rs`, `tiered_response.rs`, `explanation.rs` | JSON of an answer to a query, of one by tier, and of an explanation |
 //! | `fields.rs` | checks of request fields that several endpoints share |
 //! | `extract.rs` | extractors of bodies and query strings |
 //! | `content.rs` | content types and encodings of bodies |

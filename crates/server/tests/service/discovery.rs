@@ -110,7 +110,7 @@ fn until(what: &str, condition: impl Fn() -> bool) {
 fn until_looked_again(service: &Service, outcome: &str) {
     let name = source(service)["source"].as_str().expect("a name").to_owned();
     let labels = [("source", name.as_str()), ("outcome", outcome)];
-    let looks = || service.metrics().value("flash_indexer_discovery_looks_total", &labels);
+    let looks = || service.metrics().value("flash_indexer_discovery_polls_total", &labels);
     let before = looks();
     until("further looks", || looks() >= before + 2.0);
 }

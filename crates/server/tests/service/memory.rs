@@ -64,7 +64,7 @@ fn it_forgets_within_its_bound_and_says_so() {
     let figure =
         |name: &str| metrics.value(&format!("flash_indexer_{name}"), &[("model_name", "m"), ("tenant_id", "default")]);
     assert!(figure("index_highest_bytes") <= figure("index_max_bytes"));
-    assert!(figure("forgotten_blocks_total") > 50_000.0);
+    assert!(figure("evicted_blocks_total") > 50_000.0);
     assert_eq!(figure("partial_ranks"), 1.0);
 
     let (status, digest) = service.get("/digest?model_name=m&instance_id=a");

@@ -276,7 +276,7 @@ fn replicas_recover_and_compare_over_mutual_tls() {
     assert_eq!(empty.post("/register", &registration).0, 201);
     authority.issue_to(&late);
     wait_for("a comparison with the new certificate", PATIENCE, || {
-        let compared = ["equal", "not_compared", "worse", "dispute", "drift", "other_life"];
+        let compared = ["equal", "not_compared", "worse", "dispute", "drift", "other_epoch"];
         (compared.iter().map(|outcome| checks(&empty, outcome)).sum::<f64>() >= 1.0).then_some(())
     });
 }

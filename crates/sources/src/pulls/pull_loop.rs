@@ -65,7 +65,7 @@ impl PullLoop {
                 Some(Err(failure)) => Some(failure),
                 None => {
                     self.reader = PullReader::new(self.listener.model.block_size());
-                    let why = "the thread that pulls the engine's events panicked, a fault of this program".to_owned();
+                    let why = "the thread that pulls the engine's events panicked, a bug in Flash Indexer; report it with the log".to_owned();
                     Some(Failure { reason: "panicked", why, is_counted: false })
                 }
             };

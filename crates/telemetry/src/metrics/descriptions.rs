@@ -103,7 +103,7 @@ fn example(sections: Vec<Box<dyn StateSection>>) -> State {
         writers: vec![0],
         predicted_blocks: 0,
         sections,
-        threads_not_moving: 0,
+        stalled_threads: 0,
     }
 }
 

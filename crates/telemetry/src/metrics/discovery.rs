@@ -50,8 +50,9 @@ pub(super) struct DiscoveryMetrics {
 impl DiscoveryMetrics {
     pub(super) fn declare(declarations: &mut Declarations) -> Self {
         let help = "Polls of a discovery source, by outcome";
-        let polls = declarations.add("discovery_looks", help, Family::default());
-        declarations.describe("discovery_looks", "outcome", &OUTCOMES);
+        let polls: Family<PollLabels, Counter> = declarations.add("discovery_polls", help, Family::default());
+        declarations.add("discovery_looks", "Alias of discovery_polls until 1.0", polls.clone());
+        declarations.describe("discovery_polls", "outcome", &OUTCOMES);
         let help = "Ranks that a discovery source names, by state";
         let targets = declarations.add("discovery_targets", help, Family::default());
         let states = LabelValues::of("discovery_targets", "state", &TargetState::DESCRIPTIONS);

@@ -55,7 +55,7 @@ flash_indexer_types::named_enum! {
 }
 
 flash_indexer_types::named_enum! {
-    /// Which socket a handshake of CURVE was of.
+    /// Which socket a CURVE handshake was of.
     #[derive(Debug, Clone, Copy, PartialEq, Eq)]
     pub enum CurveSocket {
         /// The service connects to an engine.
@@ -154,7 +154,7 @@ impl IngestMetrics {
         let pulls = declarations.counters("pulls", help, "outcome", &PullOutcome::DESCRIPTIONS);
         let help = "Batches of engines' events over gRPC, by outcome";
         let streamed_batches = declarations.counters("streamed_batches", help, "outcome", &StreamedBatch::DESCRIPTIONS);
-        let help = "Handshakes of CURVE that failed, by socket";
+        let help = "CURVE handshakes that failed, by socket";
         let curve_handshakes_failed =
             declarations.counters("curve_handshakes_failed", help, "socket", &CurveSocket::DESCRIPTIONS);
         let help = "Time from an engine's time stamp on a batch until queries see the batch; a stamp in the future counts as 0";
@@ -174,7 +174,7 @@ impl IngestMetrics {
             ),
             replayed_messages: counter("replayed_messages", "Missing messages received by replay"),
             lost_messages: counter("lost_messages", "Missing messages that no replay returned"),
-            listener_restarts: counter("listener_restarts", "Listeners that a fault of this program restarted"),
+            listener_restarts: counter("listener_restarts", "Listeners that were restarted after a panic"),
             pods_registered: counter("pods_registered", "Ranks of pods that registered themselves by connecting"),
             pods_left: counter("pods_left", "Ranks of pods that were unregistered after their connection was lost"),
             inactive_blocks: counter("inactive_blocks", "Blocks that no request of their engine uses any more"),
@@ -238,12 +238,12 @@ impl Metrics {
         self.ingest.lost_messages.inc_by(messages);
     }
 
-    /// Counts a handshake of CURVE that failed.
+    /// Counts a CURVE handshake that failed.
     pub fn curve_handshake_failed(&self, socket: CurveSocket) {
         self.ingest.curve_handshakes_failed[socket as usize].inc();
     }
 
-    /// Handshakes of CURVE that failed so far.
+    /// CURVE handshakes that failed so far.
     pub fn curve_handshakes_failed(&self, socket: CurveSocket) -> u64 {
         self.ingest.curve_handshakes_failed[socket as usize].get()
     }

@@ -17,7 +17,7 @@ flash_indexer_types::named_enum! {
         /// queue were dropped, and must be replayed.
         Queue = "queue",
         /// Pods that wait for their registration, and the messages that they keep.
-        PendingRegistrations = "arrivals",
+        PendingRegistrations = "pending_registrations",
         /// Ranks that register themselves because their engine connected: `--pods-max`.
         Pods = "pods",
         /// Models that pods add by their topics: `--pod-models-max`.
@@ -41,7 +41,7 @@ flash_indexer_types::named_enum! {
         SaltedBlocks = "salted_blocks",
         /// Managers of a rank's copies: 8, 65,536 copies, and 256 MiB for a decoder. They were forgotten, or a clear of
         /// one manager's blocks was rejected, because these are unknown.
-        OwnedBlocks = "owned_blocks",
+        ManagedCopies = "managed_copies",
         /// Unknown fields of the events of one stream: 64. Further ones are not logged.
         UnknownFields = "unknown_fields",
         /// Cache groups of a rank, and blocks in one. The rank is `degraded`.

@@ -14,7 +14,7 @@ const RECOVERIES: [LabelValue; 6] = [
     ("complete", "The state was imported."),
     ("unreachable", "The peer did not respond, or stopped."),
     ("refused", "The peer answered with an error or a redirect; it may be recovering itself."),
-    ("strange", "The program at the URL is not a Flash Indexer."),
+    ("protocol_error", "The program at the URL is not a Flash Indexer."),
     ("broken_dump", "The dump cannot be opened or read, or is cut off; its data was removed again."),
     ("panicked", "The recovery panicked."),
 ];
@@ -24,7 +24,7 @@ const CHECKS: [LabelValue; 7] = [
         "not_compared",
         "The replicas met at no message, one has received nothing, or the peer is less reliable and repairs itself.",
     ),
-    ("other_life", "The replicas follow different epochs of the engine."),
+    ("other_epoch", "The replicas follow different epochs of the engine."),
     ("worse", "The peer's state is more reliable; the rank is imported from it."),
     ("drift", "They differ, and neither is `exact`."),
     ("dispute", "They differ, and both are `exact`; the rank is replayed from the engine if it can replay."),

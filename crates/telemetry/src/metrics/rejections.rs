@@ -55,8 +55,8 @@ pub(super) const REASONS: [LabelValue; 57] = [
         "A shared cache removed blocks before it stored any, or very many at once, so how many blocks of the index these are is not known; it is `degraded`.",
     ),
     (
-        "ownership_unknown",
-        "An engine cleared the blocks of one manager, and which blocks these are is not known; the rank is `degraded`.",
+        "manager_unknown",
+        "An engine cleared the blocks of one manager, and the index does not know which blocks they are; the rank is `degraded`.",
     ),
     (
         "components_unknown",
@@ -106,14 +106,14 @@ pub(super) const REASONS: [LabelValue; 57] = [
     ("shared_cache_without_model", "A shared cache connects before an engine of its model is registered."),
     ("too_many_pods", "More ranks register themselves than `--pods-max`."),
     ("too_many_pod_models", "Pods add more models than `--pod-models-max`."),
-    ("too_many_arrivals", "Too many pods wait for their registration."),
+    ("too_many_pending_registrations", "Too many pods wait for their registration."),
     ("too_little_memory", "The model's share of `--memory-max` is below 1 MiB."),
     ("registration_failed", "A pod's registration failed; the log has the cause."),
 ];
 
 /// Reasons that only the field `rejected` of `/workers` has: they concern connections, and no message.
 pub(super) const CONNECTION_REASONS: [LabelValue; 9] = [
-    ("curve_handshake", "A handshake of CURVE with the engine failed."),
+    ("curve_handshake", "A CURVE handshake with the engine failed."),
     ("connection_given_up", "The peer at the address is no engine, or sends messages of more than 16 MiB."),
     ("unknown_host", "The host name of the endpoint does not resolve."),
     ("refused_address", "The host name resolves to an address that no engine may have."),

@@ -35,7 +35,7 @@ pub struct State {
     /// State of optional parts of the service: the tokenization pool and the shared store.
     pub sections: Vec<Box<dyn StateSection>>,
     /// Threads that ended by a panic, or are stalled.
-    pub threads_not_moving: usize,
+    pub stalled_threads: usize,
 }
 
 /// Part of the service that encodes its own metric families.
@@ -215,7 +215,8 @@ impl Collector for State {
         families.add("queued_lots", "Alias of queued_batches until 1.0", None, batches())?;
 
         let help = "Threads that ended by a panic, or made no progress for 5 s while work was queued";
-        families.one("threads_not_moving", help, &gauge(self.threads_not_moving))?;
+        families.one("stalled_threads", help, &gauge(self.stalled_threads))?;
+        families.one("threads_not_moving", "Alias of stalled_threads until 1.0", &gauge(self.stalled_threads))?;
         let help = "Blocks that count at present because of predictions";
         families.one("predicted_blocks", help, &gauge(self.predicted_blocks))?;
         self.sections.iter().try_for_each(|section| section.encode(&mut families))?;
@@ -274,6 +275,8 @@ impl State {
         let help = "Ranks of which an index with a memory limit lacks blocks";
         families.add("partial_ranks", help, None, gauges(|limit| limit.partial_ranks.len()))?;
         let help = "Blocks that an index evicted to stay within its memory limit, counted once for each rank";
+        families.add("evicted_blocks", help, None, counters(|limit| limit.evicted_blocks))?;
+        let help = "Alias of evicted_blocks until 1.0";
         families.add("forgotten_blocks", help, None, counters(|limit| limit.evicted_blocks))?;
         let help = "Stored blocks that an index refused because of its memory limit";
         families.add("refused_blocks", help, None, counters(|limit| limit.refused_blocks))

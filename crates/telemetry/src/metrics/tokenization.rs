@@ -36,7 +36,7 @@ const OUTCOMES: [LabelValue; 14] = [
     ("tokenizer", "The tokenizer rejected the prompt."),
     ("too_long", "More than 4 MiB of a text had no place where this tokenizer's texts can be cut."),
     ("service_unreachable", "The tokenizer service did not respond."),
-    ("service_late", "The tokenizer service exceeded its deadline."),
+    ("service_timed_out", "The tokenizer service exceeded its deadline."),
     ("service_refused", "The tokenizer service rejected the prompt."),
     ("panicked", "The tokenizer panicked."),
 ];

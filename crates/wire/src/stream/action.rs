@@ -63,7 +63,7 @@ pub enum Pending {
     /// Messages after the last live one were dropped, could not be decoded or could not be replayed, or the last one arrived
     /// with a lower sequence number. The next live sequence number shows how many are missing.
     #[error(
-        "the last messages may be missing: they were dropped, could not be decoded or replayed, or arrived out of order, or the service stood still; the next message shows how many"
+        "the last messages may be missing: they were dropped, could not be decoded or replayed, or arrived out of order, or the service was paused; the next message shows how many"
     )]
     TailLost,
     /// The connection was lost and the publisher's epoch is not verified since, or the publisher seems to have restarted and no message

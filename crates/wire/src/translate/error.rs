@@ -6,13 +6,13 @@ use crate::adapter_salt::ADAPTER_NAME_BYTES_MAX;
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum TranslateError {
     /// No known engine uses this medium.
-    #[error("unknown medium {medium:?}")]
+    #[error("unknown medium {medium:?}: update Flash Indexer, or report the medium")]
     UnknownMedium {
         /// The medium's name, truncated to 64 characters.
         medium: String,
     },
     /// The engine has moved blocks to a medium that no known engine uses.
-    #[error("blocks were moved to the unknown medium {medium:?}")]
+    #[error("blocks were moved to the unknown medium {medium:?}: update Flash Indexer, or report the medium")]
     UnknownTarget {
         /// The medium's name, truncated to 64 characters.
         medium: String,
@@ -58,7 +58,7 @@ pub enum TranslateError {
         whole: u32,
     },
     /// The number of tokens does not match the number of hashes.
-    #[error("{tokens} tokens for {blocks} blocks of {block_size}")]
+    #[error("{tokens} tokens for {blocks} blocks of {block_size}: update the engine's publisher")]
     TokenCount {
         /// Tokens in the event.
         tokens: usize,
@@ -97,19 +97,19 @@ pub enum TranslateError {
     UnnamedGroup,
     /// The blocks of a manager are cleared, and which ones they are is not known.
     #[error(
-        "the engine has cleared the blocks of {owner:?}, and which blocks these are is not known: clear the engine's prefix cache"
+        "failed to clear the blocks of the manager {manager:?}: the index does not know which blocks they are; clear the engine's prefix cache"
     )]
-    OwnershipUnknown {
+    ManagerUnknown {
         /// The manager's name, truncated to 64 characters.
-        owner: String,
+        manager: String,
     },
     /// The blocks of a manager are cleared, and some of them may be another one's.
     #[error(
-        "the engine has cleared the blocks of {owner:?}, and earlier events do not show of which blocks the copies that are left are its own: clear the engine's prefix cache"
+        "failed to clear the blocks of the manager {manager:?}: some of their copies may be another manager's; clear the engine's prefix cache"
     )]
-    OwnershipDoubtful {
+    ManagerUncertain {
         /// The manager's name, truncated to 64 characters.
-        owner: String,
+        manager: String,
     },
     /// An event changes blocks that have components, and does not name the components.
     #[error(
@@ -141,7 +141,7 @@ impl TranslateError {
             Self::AdapterNameCharacter { .. } => "adapter_name_control_character",
             Self::HybridGroup { .. } => "hybrid_group",
             Self::UnnamedGroup => "unnamed_group",
-            Self::OwnershipUnknown { .. } | Self::OwnershipDoubtful { .. } => "ownership_unknown",
+            Self::ManagerUnknown { .. } | Self::ManagerUncertain { .. } => "manager_unknown",
             Self::ComponentsUnknown => "components_unknown",
             Self::SaltedBlocks => "salted_blocks",
             Self::ChunkSizeUnknown => "chunk_size_unknown",

@@ -140,18 +140,18 @@ impl Translator {
             Some(idx) => self.groups.of_clear(idx)?,
         };
         let scope = ClearScope { tier, groups };
-        if let Some(owner) = event.ownership {
-            let cleared = self.managed.clear_manager(owner, scope);
-            let owner = owner.chars().take(MEDIUM_CHARS_MAX).collect();
+        if let Some(manager) = event.ownership {
+            let cleared = self.managed.clear_manager(manager, scope);
+            let manager = manager.chars().take(MEDIUM_CHARS_MAX).collect();
             let Some(ClearedManager { removals, is_doubtful }) = cleared else {
-                return Err(TranslateError::OwnershipUnknown { owner });
+                return Err(TranslateError::ManagerUnknown { manager });
             };
             for removal in &removals {
                 if let RankEvent::Primary(BlockEvent::Removed { tier, blocks, copies }) = removal {
                     self.salts.removed(*tier, blocks, *copies);
                 }
             }
-            let doubt = is_doubtful.then_some(TranslateError::OwnershipDoubtful { owner });
+            let doubt = is_doubtful.then_some(TranslateError::ManagerUncertain { manager });
             return Ok(Translation { doubt, ..removals.into_iter().collect() });
         }
         self.managed.clear(scope);

@@ -11,6 +11,7 @@
 //! | `hold`, `coverage`, `exceptions`, `reference_counts` | what each rank holds, and what of it is published |
 //! | `domains`, `directory`, `segment`, `directory_line`, `sequence_columns` | lookup of sequence hashes by hash domain |
 //! | `runs`, `rank_states`, `retention`, `trim`, `prune` | state of runs and ranks, and when blocks are freed |
+//! | `held_parts` | reading what a rank holds in parts |
 //! | `compaction`, `reclaim` | a compacted copy, and freeing of memory in pieces |
 //! | `bounded`, `room`, `evict`, `run_values` | the memory limit |
 //! | `branch_tiers`, `along` | fastest tiers of matches, and of blocks behind others that are not held |
