@@ -82,10 +82,10 @@ impl Grant {
     /// # Errors
     ///
     /// Fails if the token lacks the scope.
-    pub fn check(&self, scope: Scope) -> Result<(), Denied> {
+    pub fn check(&self, scope: Scope) -> Result<(), AccessError> {
         match self.scopes.contains(&scope) {
             true => Ok(()),
-            false => Err(Denied::Scope { token: self.name.clone(), scope, origin: self.origin }),
+            false => Err(AccessError::Scope { token: self.name.clone(), scope, origin: self.origin }),
         }
     }
 
@@ -100,12 +100,12 @@ impl Grant {
     /// # Errors
     ///
     /// Fails if the token is bound to other tenants.
-    pub fn check_tenant(&self, tenant: &str) -> Result<(), Denied> {
+    pub fn check_tenant(&self, tenant: &str) -> Result<(), AccessError> {
         match self.permits_tenant(tenant) {
             true => Ok(()),
             false => {
                 let (token, tenant) = (self.name.clone(), shortened(tenant).into_owned());
-                Err(Denied::Tenant { token, tenant, origin: self.origin })
+                Err(AccessError::Tenant { token, tenant, origin: self.origin })
             }
         }
     }
@@ -115,10 +115,10 @@ impl Grant {
     /// # Errors
     ///
     /// Fails if the token is bound to some tenants.
-    pub fn check_all_tenants(&self) -> Result<(), Denied> {
+    pub fn check_all_tenants(&self) -> Result<(), AccessError> {
         match self.tenants {
             None => Ok(()),
-            Some(_) => Err(Denied::AllTenants { token: self.name.clone(), origin: self.origin }),
+            Some(_) => Err(AccessError::AllTenants { token: self.name.clone(), origin: self.origin }),
         }
     }
 }
@@ -133,7 +133,7 @@ fn named(token: &str) -> String {
 
 /// Reason for which a request is denied.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum Denied {
+pub enum AccessError {
     /// The request has no token.
     #[error("the request has no bearer token; send the header `Authorization: Bearer TOKEN`")]
     NoToken,
@@ -175,7 +175,7 @@ pub enum Denied {
     },
 }
 
-impl Denied {
+impl AccessError {
     /// Name of the reason in metrics.
     #[must_use]
     pub const fn as_str(&self) -> &'static str {

@@ -42,7 +42,7 @@ mod toml_error;
 mod verifier;
 
 pub use config_file::{ConfigFile, FileContent, LoadError};
-pub use grant::{Denied, Grant, GrantOrigin, Scope};
+pub use grant::{AccessError, Grant, GrantOrigin, Scope};
 pub use jwt::{
     ClaimName, ClaimNameError, JWT_KEYS_MAX, JwtAlgorithm, JwtAlgorithmError, JwtKeyFile, JwtKeys, JwtKeysError,
     JwtOptions, JwtVerifier,

@@ -9,7 +9,7 @@ use sha2::{Digest, Sha256};
 use subtle::{ConditionallySelectable, ConstantTimeEq};
 
 use crate::config_file::{ConfigFile, FileContent};
-use crate::grant::{Denied, Grant, GrantOrigin, Scope};
+use crate::grant::{AccessError, Grant, GrantOrigin, Scope};
 use crate::toml_error::TomlError;
 
 /// Limit of the tokens in a file.
@@ -102,7 +102,7 @@ impl TokenFile {
     /// # Errors
     ///
     /// Fails if the file has no such token.
-    pub fn grant(&self, token: &str) -> Result<Arc<Grant>, Denied> {
+    pub fn grant(&self, token: &str) -> Result<Arc<Grant>, AccessError> {
         self.content().grant(token).cloned()
     }
 
@@ -119,9 +119,9 @@ impl Tokens {
     /// # Errors
     ///
     /// Fails if no token in the file is equal.
-    pub fn grant(&self, token: &str) -> Result<&Arc<Grant>, Denied> {
+    pub fn grant(&self, token: &str) -> Result<&Arc<Grant>, AccessError> {
         if token.len() > TOKEN_BYTES_MAX {
-            return Err(Denied::UnknownToken);
+            return Err(AccessError::UnknownToken);
         }
         let digest = digest_of(token);
         let unknown = self.entries.len() as u64;
@@ -130,7 +130,7 @@ impl Tokens {
             .iter()
             .zip(0_u64..)
             .fold(unknown, |found, ((known, _), at)| u64::conditional_select(&found, &at, known.ct_eq(&digest)));
-        self.entries.get(found as usize).map(|(_, grant)| grant).ok_or(Denied::UnknownToken)
+        self.entries.get(found as usize).map(|(_, grant)| grant).ok_or(AccessError::UnknownToken)
     }
 
     /// Number of tokens.

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use crate::grant::{Denied, Grant};
+use crate::grant::{AccessError, Grant};
 use crate::jwt::JwtVerifier;
 use crate::jwt_error::JwtError;
 use crate::tokens::TokenFile;
@@ -28,13 +28,13 @@ impl BearerVerifier {
     /// # Errors
     ///
     /// Fails if the file does not have the token, and it is no acceptable JWT. A token that is no JWT is unknown if there is a file.
-    pub fn grant(&self, token: &str) -> Result<Arc<Grant>, Denied> {
+    pub fn grant(&self, token: &str) -> Result<Arc<Grant>, AccessError> {
         if let Some(Ok(grant)) = self.tokens.as_ref().map(|tokens| tokens.grant(token)) {
             return Ok(grant);
         }
-        let Some(jwt) = &self.jwt else { return Err(Denied::UnknownToken) };
+        let Some(jwt) = &self.jwt else { return Err(AccessError::UnknownToken) };
         jwt.grant(token).map_err(|error| match error {
-            JwtError::Malformed if self.tokens.is_some() => Denied::UnknownToken,
+            JwtError::Malformed if self.tokens.is_some() => AccessError::UnknownToken,
             error => error.into(),
         })
     }

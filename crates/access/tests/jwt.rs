@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use flash_indexer_access::{
-    Denied, FileContent, Grant, JWT_BYTES_MAX, JWT_KEYS_MAX, JWT_LEEWAY_S, JwtAlgorithm, JwtError, JwtKeyFile, JwtKeys,
-    JwtOptions, JwtVerifier, Scope,
+    AccessError, FileContent, Grant, JWT_BYTES_MAX, JWT_KEYS_MAX, JWT_LEEWAY_S, JwtAlgorithm, JwtError, JwtKeyFile,
+    JwtKeys, JwtOptions, JwtVerifier, Scope,
 };
 use flash_indexer_test_support::{JwtSigningKey, jwt_key_set, jwt_with_secret, unsigned_jwt};
 use serde_json::{Value, json};
@@ -77,7 +77,7 @@ impl Fixture {
         for part in token.split('.').filter(|part| part.len() > 8) {
             assert!(!message.contains(part), "{message}");
         }
-        assert!(Denied::from(error.clone()).is_unauthenticated(), "{message}");
+        assert!(AccessError::from(error.clone()).is_unauthenticated(), "{message}");
         error
     }
 }
@@ -143,7 +143,7 @@ fn a_token_counts_from_its_nbf_until_its_exp_with_a_leeway() {
     let half = JWT_LEEWAY_S / 2;
     assert!(fixture.verifier.grant(&token(json!({ "exp": now() - half, "nbf": now() + half }))).is_ok());
     let expired = fixture.refusal(&token(json!({ "exp": now() - JWT_LEEWAY_S - 30 })));
-    assert_eq!((&expired, Denied::from(expired.clone()).as_str()), (&JwtError::Expired, "jwt_expired"));
+    assert_eq!((&expired, AccessError::from(expired.clone()).as_str()), (&JwtError::Expired, "jwt_expired"));
     assert!(expired.to_string().starts_with("token expired"), "{expired}");
     assert_eq!(fixture.refusal(&token(json!({ "nbf": now() + JWT_LEEWAY_S + 30 }))), JwtError::NotYetValid);
     for exp in [Value::Null, json!("tomorrow"), json!(-1)] {

@@ -1,6 +1,6 @@
 //! The token file: its format, its errors, and its reload.
 
-use flash_indexer_access::{Denied, FileContent, NewToken, Scope, TOKENS_MAX, TokenFile, Tokens};
+use flash_indexer_access::{AccessError, FileContent, NewToken, Scope, TOKENS_MAX, TokenFile, Tokens};
 
 /// SHA-256 of `secret`.
 const SECRET: &str = "2bb80d537b1da3e38bd30361aa855686bde0eacd7162fef6a25fe97bf527a25b";
@@ -41,7 +41,7 @@ fn every_token_of_a_file_is_found_and_no_other() {
         assert_eq!(tokens.grant(token.secret()).expect("it is in the file").name(), format!("t{at}"));
     }
     for other in ["", "secret", &made[0].secret()[1..], &"x".repeat(513), SECRET] {
-        assert_eq!(tokens.grant(other), Err(Denied::UnknownToken), "{other}");
+        assert_eq!(tokens.grant(other), Err(AccessError::UnknownToken), "{other}");
     }
 }
 
@@ -109,6 +109,6 @@ fn a_changed_file_is_in_force_and_a_broken_one_is_not() {
 
     std::fs::write(&path, entry("scopes = [\"query\"]").replace("2bb8", "2bb9")).expect("a file");
     assert!(file.refresh().expect("it is valid"));
-    assert_eq!(file.grant("secret"), Err(Denied::UnknownToken), "the token was revoked");
+    assert_eq!(file.grant("secret"), Err(AccessError::UnknownToken), "the token was revoked");
     assert_eq!(file.token_count(), 1);
 }

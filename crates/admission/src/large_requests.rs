@@ -12,7 +12,7 @@ use flash_indexer_telemetry::metrics::{Limit, Metrics};
 use tokio::runtime::{Builder, Handle, Runtime};
 use tokio::task::{JoinError, JoinHandle};
 
-use crate::fair_places::{FairPlaces, Place, QueueFull};
+use crate::fair_semaphore::{FairSemaphore, Permit, QueueFull};
 
 /// Bytes of a decompressed body beyond which its request is large. A body of this size occupies a thread for 0.3 ms, and
 /// for 1.2 ms at worst: a list of local hashes of one digit.
@@ -31,8 +31,8 @@ thread_local! {
 pub struct LargeRequests {
     /// None after its threads are stopped.
     runtime: Option<Runtime>,
-    /// Places of requests that have no thread yet, one for each thread. The others wait in a fair order.
-    places: Arc<FairPlaces>,
+    /// Permits of requests that have no thread yet, one for each thread. The others wait in a fair order.
+    permits: Arc<FairSemaphore>,
     metrics: Arc<Metrics>,
 }
 
@@ -61,8 +61,8 @@ impl LargeRequests {
             .thread_name("large-request")
             .on_thread_start(|| IS_LARGE_REQUEST_THREAD.set(true))
             .build()?;
-        let places = FairPlaces::new(Self::threads(), WAITING_MAX);
-        Ok(Self { runtime: Some(runtime), places, metrics: Arc::clone(metrics) })
+        let permits = FairSemaphore::new(Self::threads(), WAITING_MAX);
+        Ok(Self { runtime: Some(runtime), permits, metrics: Arc::clone(metrics) })
     }
 
     /// Runs work of a client on one of the threads. It waits for its turn before; if too much work of the client waits, it
@@ -72,11 +72,11 @@ impl LargeRequests {
         client: IpAddr,
         work: impl Future<Output = T> + Send + 'static,
     ) -> Result<T, LargeRequestError> {
-        let place = self.places.acquire(client).await.map_err(|QueueFull| {
+        let permit = self.permits.acquire(client).await.map_err(|QueueFull| {
             self.metrics.limit_reached(Limit::LargeRequests);
             LargeRequestError::Full
         })?;
-        Ok(self.spawn(work, place).await?)
+        Ok(self.spawn(work, permit).await?)
     }
 
     /// Number of threads.
@@ -89,20 +89,20 @@ impl LargeRequests {
         IS_LARGE_REQUEST_THREAD.get()
     }
 
-    /// The future holds the place until the work first has a thread: when it waits again, it waits for something that has a
+    /// The future holds the permit until the work first has a thread: when it waits again, it waits for something that has a
     /// limit of its own.
     fn spawn<T: Send + 'static>(
         &self,
         work: impl Future<Output = T> + Send + 'static,
-        place: Place,
+        permit: Permit,
     ) -> CancelOnDrop<T> {
         // Timers and tasks of the work belong to the runtime that serves all requests.
         let server = Handle::current();
         let request = flash_indexer_traces::current();
-        let (mut work, mut place) = (Box::pin(work), Some(place));
+        let (mut work, mut permit) = (Box::pin(work), Some(permit));
         let work = poll_fn(move |context| {
             let (_entered, _request) = (server.enter(), request.attach());
-            drop(place.take());
+            drop(permit.take());
             work.as_mut().poll(context)
         });
         CancelOnDrop(self.runtime.as_ref().expect("it runs until it is dropped").spawn(work))
@@ -140,8 +140,8 @@ impl LargeRequests {
 
     /// Number of requests that wait for a thread.
     pub fn waiting(&self) -> usize {
-        let (places, waiters) = self.places.occupied();
-        places + waiters
+        let (permits, waiters) = self.permits.occupied();
+        permits + waiters
     }
 
     /// Number of requests of one client alone that may wait for a thread while all threads are occupied.

@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 
 use flash_indexer_core::{LocalHash, Tier};
 use flash_indexer_snapshot::WindowRecord;
-use flash_indexer_types::hashes::{self, HashForm, ShownHash};
-use flash_indexer_types::{GivenInstanceId, InstanceId, Trust};
+use flash_indexer_types::hashes::{self, FormattedHash, HashForm};
+use flash_indexer_types::{InstanceId, Trust, UncheckedInstanceId};
 use serde::de::IgnoredAny;
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
@@ -31,7 +31,7 @@ request_with_scope! {
         pub cache_salt: Option<String>,
         /// The instance to explain; all if absent.
         #[serde(skip_serializing_if = "Option::is_none")]
-        pub instance_id: Option<GivenInstanceId>,
+        pub instance_id: Option<UncheckedInstanceId>,
         /// Not for this endpoint: a prompt is sent whole. Rejected, because a part of a prompt has another explanation.
         #[serde(skip_serializing)]
         #[schema(ignore)]
@@ -134,9 +134,9 @@ pub struct MatchEnd {
     /// Position of the first block that is not matched.
     pub position: usize,
     /// Its local hash; null at the end of the prompt.
-    pub local_hash: Option<ShownHash>,
+    pub local_hash: Option<FormattedHash>,
     /// Its sequence hash, if it is known.
-    pub sequence_hash: Option<ShownHash>,
+    pub sequence_hash: Option<FormattedHash>,
     /// Why the match ends.
     pub reason: EndReason,
     /// The same, as a text.
@@ -254,9 +254,9 @@ pub struct MissingBlock {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub part: Option<u32>,
     /// Its local hash.
-    pub local_hash: Option<ShownHash>,
+    pub local_hash: Option<FormattedHash>,
     /// Its sequence hash, if it is known.
-    pub sequence_hash: Option<ShownHash>,
+    pub sequence_hash: Option<FormattedHash>,
     /// Slower tier in which the group holds the block.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tier: Option<StorageTier>,

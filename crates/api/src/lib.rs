@@ -10,7 +10,7 @@
 //! | `status.rs` | health, readiness, success and errors |
 //! | `scope.rs` | model and tenant of a request |
 //! | `by_name.rs` | enums in requests |
-//! | `misfit.rs` | why JSON does not fit a request |
+//! | `json_error.rs` | why JSON does not fit a request |
 //! | `ignored.rs` | fields of a body that a request does not have |
 //! | `prefix_text.rs` | the text of a prefix |
 //! | `pick.rs` | picks and the ends of requests |
@@ -23,9 +23,9 @@ mod by_name;
 mod explain;
 mod fleet;
 mod ignored;
+mod json_error;
 mod lax_schemas;
 mod little_endian;
-mod misfit;
 mod openapi;
 mod pick;
 mod prefix_text;
@@ -49,8 +49,8 @@ pub use fleet::{
     StoreStatus,
 };
 pub use ignored::parse_with_ignored;
+pub use json_error::{describe_body_error, describe_field_error, describe_json_error};
 pub use little_endian::LittleEndian;
-pub use misfit::{body_misfit, field_misfit, misfit};
 pub use openapi::document;
 pub use pick::{DoneRequest, Load, Pick, PickCandidate, PickWeights, RequestPhase};
 pub use prefix_text::{PrefixText, PrefixTextQuery};

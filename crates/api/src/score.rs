@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use flash_indexer_types::{GivenInstanceId, InstanceId, Trust};
+use flash_indexer_types::{InstanceId, Trust, UncheckedInstanceId};
 use serde::de::IgnoredAny;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -60,7 +60,7 @@ pub struct PromptFields {
     pub suffix: Option<String>,
     /// The instances to score; absent or empty for all.
     #[serde(alias = "pod_identifiers")]
-    pub pods: Option<Vec<GivenInstanceId>>,
+    pub pods: Option<Vec<UncheckedInstanceId>>,
     /// Number of instances with the highest scores to return; all if it is not above 0, as in a request with the sampling parameter of this
     /// name. Also what engines read as an integer, such as `"20"`.
     #[schema(schema_with = crate::lax_schemas::lax_top_k)]
@@ -89,7 +89,7 @@ pub struct PromptFields {
     #[schema(ignore)]
     pub after: Option<IgnoredAny>,
     /// The instance to which the prompt was sent. `/predict` needs it.
-    pub pod: Option<GivenInstanceId>,
+    pub pod: Option<UncheckedInstanceId>,
     /// Time for which a prediction counts, in milliseconds.
     pub ttl_ms: Option<u64>,
 }

@@ -4,7 +4,9 @@ use std::collections::BTreeMap;
 use std::num::NonZeroUsize;
 
 use flash_indexer_core::{PerTier, Tier};
-use flash_indexer_types::{ConnectionStatus, EngineKind, GivenInstanceId, InstanceId, Removal, SharedCacheKind, Trust};
+use flash_indexer_types::{
+    ConnectionStatus, EngineKind, InstanceId, Removal, SharedCacheKind, Trust, UncheckedInstanceId,
+};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
@@ -17,7 +19,7 @@ request_with_scope! {
     #[serde(from = "RegisterRequestFields")]
     pub struct RegisterRequest, read as RegisterRequestFields {
         /// The router's name of the instance.
-        pub instance_id: GivenInstanceId,
+        pub instance_id: UncheckedInstanceId,
         /// Endpoint at which the engine publishes, or `bound`; `vllm://host:port` for the gRPC server of an engine of vLLM, which names
         /// the endpoints of its ranks. Absent if `events` is `none`.
         #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -57,7 +59,7 @@ request_with_scope! {
         /// Ids of the shared caches from which the engine loads blocks.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         #[schema(max_items = 8)]
-        pub shared_caches: Option<Vec<GivenInstanceId>>,
+        pub shared_caches: Option<Vec<UncheckedInstanceId>>,
     }
 }
 
@@ -111,7 +113,7 @@ request_with_scope! {
     #[serde(from = "UnregisterRequestFields")]
     pub struct UnregisterRequest, read as UnregisterRequestFields {
         /// The instance.
-        pub instance_id: GivenInstanceId,
+        pub instance_id: UncheckedInstanceId,
         /// Data-parallel rank; all ranks if absent.
         #[serde(skip_serializing_if = "Option::is_none")]
         pub dp_rank: Option<u32>,

@@ -5,7 +5,7 @@ use clap::Args;
 use comfy_table::{CellAlignment, Table, presets};
 use flash_indexer_api::{AbsenceReason, ExplainRequest, Explanation, TokenQuery};
 use flash_indexer_types::InstanceId;
-use flash_indexer_types::hashes::ShownHash;
+use flash_indexer_types::hashes::FormattedHash;
 
 use crate::output::fitted;
 use crate::prompt::PromptArguments;
@@ -115,6 +115,6 @@ fn print_table(explanation: &Explanation, prompt_tokens: usize) {
     );
 }
 
-fn hex(hash: &Option<ShownHash>) -> String {
-    hash.as_ref().map_or_else(String::new, |ShownHash(hash, _)| format!("{hash:#018x}"))
+fn hex(hash: &Option<FormattedHash>) -> String {
+    hash.as_ref().map_or_else(String::new, |FormattedHash(hash, _)| format!("{hash:#018x}"))
 }

@@ -48,6 +48,6 @@ pub use flash_indexer_api::{
 };
 pub use flash_indexer_core::LocalHash;
 pub use flash_indexer_core::hashing::{BlockSize, HashVariant, TokenWindow, local_hashes};
-pub use flash_indexer_types::{GivenInstanceId, InstanceId, Trust};
+pub use flash_indexer_types::{InstanceId, Trust, UncheckedInstanceId};
 pub use prompt::{Prompt, PromptOptions};
 pub use reqwest;

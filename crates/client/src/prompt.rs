@@ -1,6 +1,6 @@
 //! Prompts, and options of scores, predictions and picks.
 
-use flash_indexer_types::GivenInstanceId;
+use flash_indexer_types::UncheckedInstanceId;
 use serde::Serialize;
 use serde_json::{Map, Value};
 
@@ -31,7 +31,7 @@ pub struct PromptOptions {
     pub cache_salt: Option<String>,
     /// The instances to choose from; all if empty.
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub pods: Vec<GivenInstanceId>,
+    pub pods: Vec<UncheckedInstanceId>,
     /// Number of instances with the highest scores to return.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub top_k: Option<usize>,

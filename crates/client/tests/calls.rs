@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use flash_indexer_client::{
-    Client, ClientError, Events, GivenInstanceId, InstanceId, ModelScope, PodScores, Prompt, PromptOptions,
-    RegisterRequest, TokenQuery, UnregisterRequest,
+    Client, ClientError, Events, InstanceId, ModelScope, PodScores, Prompt, PromptOptions, RegisterRequest, TokenQuery,
+    UncheckedInstanceId, UnregisterRequest,
 };
 use flash_indexer_server::{Server, ServerOptions};
 use serde::Deserialize;
@@ -63,7 +63,7 @@ async fn make(client: &Client, vectors: &Vectors, step: &Step, cursor: &mut Valu
     let scope = || ModelScope::of(&vectors.model, None);
     let tokens: Vec<u32> = step.prompt.iter().flat_map(|&(first, count)| first..first + count).collect();
     let prompt = Prompt::Tokens(&vectors.model, &tokens);
-    let given = |name: &str| GivenInstanceId::from(InstanceId::parse(name).expect("an id"));
+    let given = |name: &str| UncheckedInstanceId::from(InstanceId::parse(name).expect("an id"));
     let instance = || given(step.instance.as_deref().expect("the step names an instance"));
     match step.call.as_str() {
         "register" => {

@@ -6,9 +6,9 @@ use std::num::NonZeroUsize;
 use std::time::Duration;
 
 use flash_indexer_client::{
-    BlockSize, Client, ClientError, DoneRequest, Events, ExplainRequest, GivenInstanceId, HashQuery, HashVariant,
-    InstanceId, LocalHash, ModelScope, PodScores, Prompt, PromptOptions, QueryResponse, RegisterRequest, TokenQuery,
-    TokenWindow, Trust, UnregisterRequest, local_hashes,
+    BlockSize, Client, ClientError, DoneRequest, Events, ExplainRequest, HashQuery, HashVariant, InstanceId, LocalHash,
+    ModelScope, PodScores, Prompt, PromptOptions, QueryResponse, RegisterRequest, TokenQuery, TokenWindow, Trust,
+    UncheckedInstanceId, UnregisterRequest, local_hashes,
 };
 use flash_indexer_core::SequenceHash;
 use flash_indexer_server::{Server, ServerOptions};
@@ -76,7 +76,7 @@ fn rank(instance: &str) -> RegisterRequest {
     }
 }
 
-fn given(instance: &str) -> GivenInstanceId {
+fn given(instance: &str) -> UncheckedInstanceId {
     InstanceId::parse(instance).expect("an id").into()
 }
 

@@ -18,7 +18,7 @@ pub struct HeldReading {
     rank: WorkerRank,
     found: KeyedMap<SequenceHash, HeldBlock>,
     /// None if only held blocks are read.
-    kept: Option<Box<KeptReading>>,
+    kept: Option<Box<UnheldReading>>,
     pass: u32,
     /// Entry of the rank's list of runs, and offset in the run, at which the next part begins.
     pub(crate) entry: usize,
@@ -27,7 +27,7 @@ pub struct HeldReading {
 
 /// A reading of blocks that a rank no longer holds, and that it keeps for their descendants. They are read after the held ones.
 #[derive(Debug, Default)]
-struct KeptReading {
+struct UnheldReading {
     /// Without copies.
     blocks: KeyedMap<SequenceHash, HeldBlock>,
     /// Parents that may be such blocks.

@@ -8,7 +8,9 @@ use flash_indexer_core::DpRank;
 use flash_indexer_core::hashing::BlockSize;
 use flash_indexer_types::endpoints::{EndpointError, check_endpoint};
 use flash_indexer_types::names::shorten;
-use flash_indexer_types::{EngineKind, GivenInstanceId, InstanceId, RankId, Removal, SharedCaches, SharedCachesError};
+use flash_indexer_types::{
+    EngineKind, InstanceId, RankId, Removal, SharedCaches, SharedCachesError, UncheckedInstanceId,
+};
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
@@ -36,7 +38,7 @@ struct Entry {
     engine: Option<EngineKind>,
     removal: Option<Removal>,
     extra_keys: Option<bool>,
-    shared_caches: Option<Vec<GivenInstanceId>>,
+    shared_caches: Option<Vec<UncheckedInstanceId>>,
 }
 
 /// A file that cannot be parsed.

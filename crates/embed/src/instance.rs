@@ -13,7 +13,7 @@ use crate::rank::RankState;
 use crate::report::{MessageReport, ReplayRequest};
 use crate::state::{IndexState, RANKS_MAX};
 use crate::stream::{Message, StreamState};
-use crate::trust::{LastTrust, RankTrust, with_pending};
+use crate::trust::{AppliedTrust, RankTrust, with_pending};
 
 /// Limit of the ranks that the batches of one stream name.
 pub const RANKS_PER_STREAM_MAX: usize = 1024;
@@ -114,7 +114,7 @@ impl Instance {
     /// Trust in a rank, leaving aside blocks that wait for a parent.
     fn last_trust(&self, rank: &RankState) -> RankTrust {
         let Some(stream) = rank.stream.and_then(|at| self.streams.get(&at)) else {
-            return with_pending(rank.own.as_ref().unwrap_or(&LastTrust::Cold), None);
+            return with_pending(rank.own.as_ref().unwrap_or(&AppliedTrust::Cold), None);
         };
         let trust = with_pending(rank.own.as_ref().unwrap_or(&stream.last), stream.pending);
         match stream.never_exact {
@@ -143,7 +143,7 @@ impl Instance {
                     self.states_of(at).for_each(|rank| rank.forget(shared));
                 }
                 Action::Trust(trust) => {
-                    stream.last = LastTrust::of(trust, |why| why);
+                    stream.last = AppliedTrust::of(trust, |why| why);
                     self.states_of(at).for_each(RankState::follow_stream);
                     self.changed = self.ranks_of(at).collect();
                 }
@@ -247,7 +247,7 @@ impl Instance {
     /// Records a lost change of any rank of a stream.
     fn lose_stream(&mut self, at: DpRank, why: &str) {
         if let Some(stream) = self.streams.get_mut(&at) {
-            stream.last = LastTrust::Lost(why.to_owned());
+            stream.last = AppliedTrust::Lost(why.to_owned());
         }
         self.states_of(at).for_each(|rank| rank.own = None);
         self.changed = self.ranks_of(at).collect();

@@ -6,14 +6,14 @@ use std::sync::Arc;
 use flash_indexer_core::groups::RankEvent;
 use flash_indexer_core::{Applied, BlockEvent, DpRank, SharedIndex, WorkerRank};
 use flash_indexer_wire::{
-    Application, BlockStored, EngineEvent, EventError, ShownLoss, TranslateError, Translator, TranslatorOptions,
+    Application, BlockStored, EngineEvent, EventError, InferredLoss, TranslateError, Translator, TranslatorOptions,
 };
 
 use crate::effects::losses;
 use crate::options::EngineOptions;
 use crate::report::MessageReport;
 use crate::state::IndexState;
-use crate::trust::{LastTrust, PublishedTrust};
+use crate::trust::{AppliedTrust, PublishedTrust};
 
 #[derive(Debug)]
 pub(crate) struct RankState {
@@ -23,7 +23,7 @@ pub(crate) struct RankState {
     /// None until an engine event was received since the last clear.
     translator: Option<Translator>,
     /// Trust of the rank, if it differs from that of its stream.
-    pub(crate) own: Option<LastTrust>,
+    pub(crate) own: Option<AppliedTrust>,
     /// Whether the loss of content that no message can have is recorded.
     is_content_lost: bool,
     pub(crate) published: Arc<PublishedTrust>,
@@ -36,8 +36,8 @@ impl RankState {
 
     /// Records a lost change. The first one since the rank was complete counts.
     pub(crate) fn lose(&mut self, why: &dyn Display) {
-        if !matches!(self.own, Some(LastTrust::Lost(_))) {
-            self.own = Some(LastTrust::Lost(why.to_string()));
+        if !matches!(self.own, Some(AppliedTrust::Lost(_))) {
+            self.own = Some(AppliedTrust::Lost(why.to_string()));
         }
     }
 
@@ -51,7 +51,7 @@ impl RankState {
     /// Makes the rank one of a stream. Its trust counts unless the rank has lost a direct change.
     pub(crate) fn join(&mut self, stream: DpRank) {
         self.stream = Some(stream);
-        if self.own == Some(LastTrust::Exact) {
+        if self.own == Some(AppliedTrust::Exact) {
             self.own = None;
         }
     }
@@ -66,13 +66,13 @@ impl RankState {
     /// Applies a change that does not come from an engine's message.
     pub(crate) fn apply_direct(&mut self, shared: &IndexState, event: &BlockEvent) -> Applied {
         if self.stream.is_none() && self.own.is_none() {
-            self.own = Some(LastTrust::Exact);
+            self.own = Some(AppliedTrust::Exact);
         }
         let mut report = MessageReport::default();
         if *event == BlockEvent::Cleared {
             self.translator = None;
             self.is_content_lost = false;
-            self.own = Some(LastTrust::Exact);
+            self.own = Some(AppliedTrust::Exact);
         }
         self.apply(shared, &RankEvent::Primary(event.clone()), &mut report);
         report.applied
@@ -114,7 +114,7 @@ impl RankState {
         let has_forgotten_salts = translator.has_forgotten_salts();
         let is_complete = translator.is_complete();
         if matches!(event, EngineEvent::Stored(_)) && has_salt && index.size(rank).waiting > 0 {
-            self.lose(&ShownLoss::SaltedStore);
+            self.lose(&InferredLoss::SaltedStore);
         }
         let application = Application::of(&event, options.removed_copies);
         for change in changes {
@@ -122,7 +122,7 @@ impl RankState {
                 && has_forgotten_salts
                 && blocks.iter().any(|&block| !index.is_held(rank, block))
             {
-                self.lose(&ShownLoss::CopySalt);
+                self.lose(&InferredLoss::CopySalt);
             }
             match application {
                 Application::AsPublished => self.apply(shared, &change, report),
@@ -132,8 +132,8 @@ impl RankState {
                 }
                 Application::MoveLastCopy => {
                     if index.removes_several_copies(rank, &change) {
-                        report.reject(ShownLoss::MOVED_COPIES_UNKNOWN, &ShownLoss::MovedCopies);
-                        self.lose(&ShownLoss::MovedCopies);
+                        report.reject(InferredLoss::MOVED_COPIES_UNKNOWN, &InferredLoss::MovedCopies);
+                        self.lose(&InferredLoss::MovedCopies);
                     }
                     self.apply(shared, &change, report);
                 }
@@ -144,14 +144,14 @@ impl RankState {
             && !has_salt
             && !index.is_held(rank, parent)
         {
-            self.lose(&ShownLoss::ParentSalt);
+            self.lose(&InferredLoss::ParentSalt);
         }
         if let Some(doubt) = doubt {
             self.reject(&doubt, report);
         }
         if event == EngineEvent::Cleared && is_complete {
             // The rank's cache is empty, so earlier losses do not count.
-            self.own = Some(LastTrust::Exact);
+            self.own = Some(AppliedTrust::Exact);
         }
     }
 

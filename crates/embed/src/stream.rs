@@ -3,7 +3,7 @@
 use flash_indexer_wire::{BatchError, BatchOutline, Numbering, Pending, Start, Stream, StreamLimits, StreamOptions};
 
 use crate::options::EngineOptions;
-use crate::trust::LastTrust;
+use crate::trust::AppliedTrust;
 
 /// Reason why ranks of a stream without sequence numbers are never exact.
 pub(crate) const UNNUMBERED: &str =
@@ -37,7 +37,7 @@ pub(crate) struct StreamState {
     pub(crate) messages: Stream<Message>,
     numbering: Numbering,
     /// Trust of ranks without a state of their own.
-    pub(crate) last: LastTrust,
+    pub(crate) last: AppliedTrust,
     pub(crate) pending: Option<Pending>,
     /// Reason why no rank of the stream can be exact.
     pub(crate) never_exact: Option<&'static str>,
@@ -49,7 +49,7 @@ impl StreamState {
         Self {
             messages: Stream::new(StreamOptions { replay: engine.replay, start: Start::Immediate, limits }),
             numbering: Numbering::Unknown,
-            last: LastTrust::Cold,
+            last: AppliedTrust::Cold,
             pending: Some(Pending::FirstContact),
             never_exact: engine.extra_keys.then_some(EXTRA_KEYS),
         }
@@ -65,7 +65,7 @@ impl StreamState {
     }
 
     /// All that the trust in the stream's ranks depends on, besides their own changes.
-    pub(crate) fn trust(&self) -> (LastTrust, Option<Pending>, Option<&'static str>) {
+    pub(crate) fn trust(&self) -> (AppliedTrust, Option<Pending>, Option<&'static str>) {
         (self.last.clone(), self.pending, self.never_exact)
     }
 

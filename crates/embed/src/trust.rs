@@ -49,10 +49,10 @@ impl RankTrust {
 }
 
 /// Trust as of the last applied change, with the description of a loss.
-pub(crate) type LastTrust = flash_indexer_wire::LastTrust<String>;
+pub(crate) type AppliedTrust = flash_indexer_wire::AppliedTrust<String>;
 
 /// Trust in a rank whose stream misses `pending` after the last applied message.
-pub(crate) fn with_pending(last: &LastTrust, pending: Option<Pending>) -> RankTrust {
+pub(crate) fn with_pending(last: &AppliedTrust, pending: Option<Pending>) -> RankTrust {
     match last.with_pending(pending) {
         TrustBasis::Cold => RankTrust::COLD,
         TrustBasis::Exact => RankTrust::EXACT,

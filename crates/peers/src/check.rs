@@ -164,7 +164,7 @@ impl Check {
                         peer = url.as_str(),
                         "rank differs from a peer's, and both are exact; rebuilding"
                     );
-                    self.indexer.mark_degraded(rank, LossReason::Dispute.to_string());
+                    self.indexer.mark_degraded(rank, LossReason::PeerMismatch.to_string());
                     new_disputes.push(rank.clone());
                 }
             }

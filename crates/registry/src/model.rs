@@ -182,7 +182,7 @@ impl Model {
         let instance = instances.get_mut(&listener.instance);
         let displaced = instance.map(|instance| instance.end_removals(listener.id, dp_rank)).unwrap_or_default();
         drop(instances);
-        displaced.iter().for_each(|(dp_rank, owner)| owner.removed_late(*dp_rank, listener.id));
+        displaced.iter().for_each(|(dp_rank, owner)| owner.record_removal_after_move(*dp_rank, listener.id));
     }
 
     /// The listener of a rank, if there is one.

@@ -4,7 +4,9 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use flash_indexer_access::{BearerVerifier, Denied, Grant, LimitExceeded, LimitsFile, Scope, TenantLimit, TenantRates};
+use flash_indexer_access::{
+    AccessError, BearerVerifier, Grant, LimitExceeded, LimitsFile, Scope, TenantLimit, TenantRates,
+};
 use flash_indexer_registry::Indexer;
 use flash_indexer_telemetry::metrics::Limit;
 use flash_indexer_types::ModelKey;
@@ -53,13 +55,13 @@ impl AccessControl {
     }
 
     /// The grant of a request, if it has the permission. `authorization` is the value of that header.
-    pub(crate) fn admit(&self, authorization: Option<&[u8]>, needed: Permission) -> Result<Arc<Grant>, Denied> {
+    pub(crate) fn admit(&self, authorization: Option<&[u8]>, needed: Permission) -> Result<Arc<Grant>, AccessError> {
         let scope = match needed {
             Permission::Open => return Ok(Arc::clone(&self.unrestricted)),
             Permission::Tenant(scope) | Permission::AllTenants(scope) => scope,
         };
         let Some(tokens) = &self.tokens else { return Ok(Arc::clone(&self.unrestricted)) };
-        let token = bearer(authorization.ok_or(Denied::NoToken)?).ok_or(Denied::NoToken)?;
+        let token = bearer(authorization.ok_or(AccessError::NoToken)?).ok_or(AccessError::NoToken)?;
         let grant = tokens.grant(token)?;
         grant.check(scope)?;
         if matches!(needed, Permission::AllTenants(_)) {

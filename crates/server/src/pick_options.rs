@@ -4,7 +4,7 @@ use flash_indexer_registry::{CostWeights, PickOptions, WEIGHT_MAX};
 
 /// Options as a request gives them. Absent ones have their defaults.
 #[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct GivenPickOptions {
+pub(crate) struct UncheckedPickOptions {
     pub(crate) prefill_weight: Option<f64>,
     pub(crate) active_weight: Option<f64>,
     pub(crate) request_weight: Option<f64>,
@@ -22,7 +22,7 @@ pub(crate) enum PickOptionsError {
     Seed(getrandom::Error),
 }
 
-impl GivenPickOptions {
+impl UncheckedPickOptions {
     /// Checks the options, and adds a seed where there is none.
     pub(crate) fn checked(self) -> Result<PickOptions, PickOptionsError> {
         let number = |name, value: Option<f64>, default: f64| match value.unwrap_or(default) {

@@ -249,7 +249,7 @@ impl Server {
         for registration in registrations {
             let rank = registration.rank_id();
             let registered = match recovers {
-                true => indexer.register_configured(registration, Start::Held),
+                true => indexer.register_configured(registration, Start::Paused),
                 false => indexer.register_configured(registration, Start::Immediate),
             };
             registered.map_err(|source| StartError::Registration { instance: rank.instance.to_string(), source })?;

@@ -3,12 +3,12 @@
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use flash_indexer_admission::{Bodies, BodyBudget, FairPlaces, QueueFull};
+use flash_indexer_admission::{Bodies, BodyBudget, FairSemaphore, QueueFull};
 use flash_indexer_prompt::tokenize::{PoolOptions, Prompt, PromptOptions, SHORT_BYTES_MAX, TokenizeError, Tokenized};
 use flash_indexer_registry::{Indexer, TokenizationError};
 use flash_indexer_telemetry::metrics::Metrics;
 
-/// Long texts for each worker of the pool that are tokenized in turns. Further ones wait for a place.
+/// Long texts for each worker of the pool that are tokenized in turns. Further ones wait for a permit.
 const LONG_PER_WORKER: usize = 8;
 
 /// Limits of the texts that wait to be tokenized, or are tokenized.
@@ -16,20 +16,20 @@ const LONG_PER_WORKER: usize = 8;
 /// # Fairness
 ///
 /// The texts of the clients of one address may have as many bytes as are free in the queue, as bodies may. Of long texts, the
-/// pool works on a limited number, and clients take turns for a place there. A text keeps its place and its bytes until the
+/// pool works on a limited number, and clients take turns for a permit there. A text keeps its permit and its bytes until the
 /// pool has left it, even if its client disconnects before.
 #[derive(Debug)]
 pub(crate) struct Texts {
     budget: Arc<BodyBudget>,
-    places: Arc<FairPlaces>,
+    permits: Arc<FairSemaphore>,
     metrics: Arc<Metrics>,
 }
 
 impl Texts {
     pub(crate) fn new(pool: &PoolOptions, metrics: &Arc<Metrics>) -> Self {
         let budget = BodyBudget::new(Bodies::Texts, Some(pool.queued_bytes_max), 0, metrics);
-        let places = FairPlaces::new(pool.workers.max(1) * LONG_PER_WORKER, pool.queued_prompts_max.max(1));
-        Self { budget, places, metrics: Arc::clone(metrics) }
+        let permits = FairSemaphore::new(pool.workers.max(1) * LONG_PER_WORKER, pool.queued_prompts_max.max(1));
+        Self { budget, permits, metrics: Arc::clone(metrics) }
     }
 
     /// The tokens of a client's text or chat. A refusal is counted.
@@ -48,11 +48,11 @@ impl Texts {
             TokenizeError::ClientShare
         };
         text.add(bytes).map_err(|_| refused())?;
-        let place = match bytes > SHORT_BYTES_MAX {
-            true => Some(self.places.acquire(text.client()).await.map_err(|QueueFull| refused())?),
+        let permit = match bytes > SHORT_BYTES_MAX {
+            true => Some(self.permits.acquire(text.client()).await.map_err(|QueueFull| refused())?),
             false => None,
         };
-        indexer.tokens(model_name, prompt, options, (text, place)).await
+        indexer.tokens(model_name, prompt, options, (text, permit)).await
     }
 
     /// Bytes of all texts.
@@ -61,9 +61,9 @@ impl Texts {
         self.budget.bytes()
     }
 
-    /// Number of long texts that have a place, and of those that wait for one.
+    /// Number of long texts that have a permit, and of those that wait for one.
     #[cfg(test)]
     pub(crate) fn long(&self) -> (usize, usize) {
-        self.places.occupied()
+        self.permits.occupied()
     }
 }

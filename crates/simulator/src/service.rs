@@ -268,7 +268,7 @@ impl Service {
         for registration in registrations(number, spec) {
             let rank = registration.rank_id();
             let refuses = self.refuses_ranks();
-            let registered = self.indexer.register_configured(registration, Start::Held);
+            let registered = self.indexer.register_configured(registration, Start::Paused);
             if self.is_refused(registered.err().as_ref(), refuses, number) {
                 continue;
             }

@@ -52,7 +52,7 @@ pub enum DumpEntry {
     /// Recent blocks that the rank no longer holds, for the decoder state.
     Recent(RecentBlocks),
     /// Removed blocks that the rank's index keeps for their descendants.
-    Kept(KeptBlocks),
+    Kept(UnheldAncestors),
 }
 
 impl DumpEntry {
@@ -130,7 +130,7 @@ impl From<StoredBlocks> for BlockEvent {
 
 /// Chain of blocks that a rank does not hold, and whose descendants it holds.
 #[derive(Debug)]
-pub struct KeptBlocks {
+pub struct UnheldAncestors {
     /// Parent of the first block; none at the start of a sequence.
     pub parent: Option<SequenceHash>,
     /// The blocks.

@@ -5,7 +5,7 @@ use std::marker::PhantomData;
 use flash_indexer_core::groups::{BlockLink, GroupId, SecondaryGroup};
 use flash_indexer_core::hashing::{BlockSize, Salt};
 use flash_indexer_core::{Block, LocalHash, SequenceHash, Tier};
-use flash_indexer_types::hashes::{AnyHash, HashForm, ShownHash};
+use flash_indexer_types::hashes::{AnyHash, FormattedHash, HashForm};
 use flash_indexer_types::{InstanceId, ModelKey};
 use flash_indexer_wire::Age;
 use serde::de::{self, Deserializer, IgnoredAny, SeqAccess};
@@ -86,7 +86,7 @@ pub(super) struct Stored<'a> {
 
 #[derive(Serialize)]
 struct ShownRun<'a> {
-    parent_hash: Option<ShownHash>,
+    parent_hash: Option<FormattedHash>,
     #[serde(skip_serializing_if = "Option::is_none", serialize_with = "salt_digits")]
     salt: Option<Salt>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -97,7 +97,7 @@ struct ShownRun<'a> {
 impl<'a> ShownRun<'a> {
     fn new(Run { parent, blocks, mark }: Run<'a>, hashes: HashForm) -> Self {
         Self {
-            parent_hash: parent.map(|parent| ShownHash(parent.0, hashes)),
+            parent_hash: parent.map(|parent| FormattedHash(parent.0, hashes)),
             salt: mark.salt,
             remembered: mark.remembered.map(Into::into),
             blocks: ShownBlocks(blocks, hashes),
@@ -177,7 +177,7 @@ struct ShownLinks<'a>(&'a [BlockLink], HashForm);
 
 impl Serialize for ShownLinks<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let shown = |hash: SequenceHash| ShownHash(hash.0, self.1);
+        let shown = |hash: SequenceHash| FormattedHash(hash.0, self.1);
         serializer.collect_seq(self.0.iter().map(|link| (shown(link.block), link.before.map(shown))))
     }
 }
@@ -186,7 +186,7 @@ struct ShownHashes<'a>(&'a [SequenceHash], HashForm);
 
 impl Serialize for ShownHashes<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.collect_seq(self.0.iter().map(|hash| ShownHash(hash.0, self.1)))
+        serializer.collect_seq(self.0.iter().map(|hash| FormattedHash(hash.0, self.1)))
     }
 }
 
@@ -194,7 +194,7 @@ struct ShownBlocks<'a>(&'a [Block], HashForm);
 
 impl Serialize for ShownBlocks<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let shown = |hash| ShownHash(hash, self.1);
+        let shown = |hash| FormattedHash(hash, self.1);
         serializer.collect_seq(self.0.iter().map(|block| StoredBlock {
             block_hash: shown(block.sequence.0),
             tokens_hash: shown(block.local.0),
@@ -205,8 +205,8 @@ impl Serialize for ShownBlocks<'_> {
 
 #[derive(Serialize)]
 struct StoredBlock {
-    block_hash: ShownHash,
-    tokens_hash: ShownHash,
+    block_hash: FormattedHash,
+    tokens_hash: FormattedHash,
     /// Multimodal items are part of `tokens_hash`.
     mm_extra_info: Option<()>,
 }

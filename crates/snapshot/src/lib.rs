@@ -80,7 +80,8 @@ mod write;
 pub use self::contents::recent_blocks;
 pub use self::directory::{DirectoryError, SnapshotDirectory, StoredSnapshot};
 pub use self::entry::{
-    DumpEntry, DumpSink, DumpSummary, GroupLinks, KeptBlocks, RankName, RecentBlocks, SecondaryBlocks, StoredBlocks,
+    DumpEntry, DumpSink, DumpSummary, GroupLinks, RankName, RecentBlocks, SecondaryBlocks, StoredBlocks,
+    UnheldAncestors,
 };
 pub use self::error::{DumpError, Rejection};
 pub use self::groups::{GroupRecord, RoleRecord, WindowRecord};

@@ -7,7 +7,7 @@ use flash_indexer_core::hashing::BlockSize;
 use flash_indexer_core::{SequenceHash, Tier};
 use flash_indexer_types::hashes::AnyHash;
 
-use super::entry::{DumpEntry, GroupLinks, KeptBlocks, RecentBlocks, SecondaryBlocks, StoredBlocks};
+use super::entry::{DumpEntry, GroupLinks, RecentBlocks, SecondaryBlocks, StoredBlocks, UnheldAncestors};
 use super::error::DumpError;
 use super::event::{KeptFields, ReadGroup, ReadTier, RecentFields, StoredFields};
 use super::groups::{GroupSizeError, read_size};
@@ -38,7 +38,7 @@ impl ReceivedTotals {
         let copies = copies.unwrap_or(1);
         let sequence = |hash: AnyHash| SequenceHash(hash.0);
         if let Some(KeptFields { parent_hash, salt, blocks }) = kept {
-            return Ok(DumpEntry::Kept(KeptBlocks { parent: parent_hash.map(sequence), blocks, salt }));
+            return Ok(DumpEntry::Kept(UnheldAncestors { parent: parent_hash.map(sequence), blocks, salt }));
         }
         Ok(match (group, gone) {
             (Some(ReadGroup { group, needs, block_size, blocks: hashes, links }), _) => {

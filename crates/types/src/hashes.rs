@@ -23,9 +23,9 @@ pub enum HashForm {
 
 /// Hash to be written in a form. A hash that was read has the form of a number.
 #[derive(Debug, Clone, Copy)]
-pub struct ShownHash(pub u64, pub HashForm);
+pub struct FormattedHash(pub u64, pub HashForm);
 
-impl Serialize for ShownHash {
+impl Serialize for FormattedHash {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         match self.1 {
             HashForm::Number => serializer.serialize_u64(self.0),
@@ -34,20 +34,20 @@ impl Serialize for ShownHash {
     }
 }
 
-impl<'de> Deserialize<'de> for ShownHash {
+impl<'de> Deserialize<'de> for FormattedHash {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         AnyHash::deserialize(deserializer).map(|AnyHash(hash)| Self(hash, HashForm::Number))
     }
 }
 
-impl PartialSchema for ShownHash {
+impl PartialSchema for FormattedHash {
     fn schema() -> RefOr<Schema> {
         let description = "64-bit hash: an integer, or a decimal string if the request asks for it.";
         integer_or_text(description, integer(0), text("^[0-9]{1,20}$"))
     }
 }
 
-impl ToSchema for ShownHash {
+impl ToSchema for FormattedHash {
     fn name() -> Cow<'static, str> {
         Cow::Borrowed("Hash")
     }

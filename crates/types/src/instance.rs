@@ -119,16 +119,16 @@ impl Serialize for InstanceId {
 
 impl<'de> Deserialize<'de> for InstanceId {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        GivenInstanceId::deserialize(deserializer)?.checked().map_err(de::Error::custom)
+        UncheckedInstanceId::deserialize(deserializer)?.checked().map_err(de::Error::custom)
     }
 }
 
 /// Unchecked instance id in a request or in the shared store. Unlike a field of type [`InstanceId`], an invalid id is not an
 /// error of the parser, but an [`InstanceIdError`], which can be counted and answered.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct GivenInstanceId(InstanceId);
+pub struct UncheckedInstanceId(InstanceId);
 
-impl GivenInstanceId {
+impl UncheckedInstanceId {
     /// Checks the id.
     ///
     /// # Errors
@@ -142,34 +142,34 @@ impl GivenInstanceId {
     }
 }
 
-impl From<InstanceId> for GivenInstanceId {
+impl From<InstanceId> for UncheckedInstanceId {
     fn from(id: InstanceId) -> Self {
         Self(id)
     }
 }
 
-impl Serialize for GivenInstanceId {
+impl Serialize for UncheckedInstanceId {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         self.0.serialize(serializer)
     }
 }
 
-impl<'de> Deserialize<'de> for GivenInstanceId {
+impl<'de> Deserialize<'de> for UncheckedInstanceId {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         struct Visitor;
         impl de::Visitor<'_> for Visitor {
-            type Value = GivenInstanceId;
+            type Value = UncheckedInstanceId;
 
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                 f.write_str("an unsigned integer or a string as instance_id")
             }
 
-            fn visit_u64<E: de::Error>(self, number: u64) -> Result<GivenInstanceId, E> {
-                Ok(GivenInstanceId(InstanceId::number(number)))
+            fn visit_u64<E: de::Error>(self, number: u64) -> Result<UncheckedInstanceId, E> {
+                Ok(UncheckedInstanceId(InstanceId::number(number)))
             }
 
-            fn visit_str<E: de::Error>(self, text: &str) -> Result<GivenInstanceId, E> {
-                Ok(GivenInstanceId(InstanceId { text: text.to_owned(), is_number: false }))
+            fn visit_str<E: de::Error>(self, text: &str) -> Result<UncheckedInstanceId, E> {
+                Ok(UncheckedInstanceId(InstanceId { text: text.to_owned(), is_number: false }))
             }
         }
         deserializer.deserialize_any(Visitor)
@@ -190,13 +190,13 @@ impl ToSchema for InstanceId {
     }
 }
 
-impl PartialSchema for GivenInstanceId {
+impl PartialSchema for UncheckedInstanceId {
     fn schema() -> RefOr<Schema> {
         InstanceId::schema()
     }
 }
 
-impl ToSchema for GivenInstanceId {
+impl ToSchema for UncheckedInstanceId {
     fn name() -> Cow<'static, str> {
         InstanceId::name()
     }

@@ -70,7 +70,7 @@ pub use engine::{EngineKind, Removal};
 pub use event_context::EventContext;
 pub use flash_indexer_core::named_enum;
 pub use hash_key::use_random_hash_key;
-pub use instance::{GivenInstanceId, InstanceId, InstanceIdError, ModelKey};
+pub use instance::{InstanceId, InstanceIdError, ModelKey, UncheckedInstanceId};
 pub use listener_options::ListenerOptions;
 pub use loss_reason::LossReason;
 pub use masked_url::{MASK, masked_url, without_users};

@@ -13,11 +13,11 @@ flash_indexer_core::named_enum! {
         /// Events that were published while the rank was not registered are missing.
         Skipped = "the rank was unregistered for a while, and events published meanwhile were skipped",
         /// Two endpoints of an instance publish under one rank, and the events of one are applied. Ends when one of them is unregistered.
-        Contested = "batches of another endpoint of the instance name this rank as well; give each endpoint ranks of its own",
+        RankConflict = "batches of another endpoint of the instance name this rank as well; give each endpoint ranks of its own",
         /// The rank moved to another endpoint a moment ago. Ends with the removal of its former blocks.
-        Displaced = "the blocks of the rank's former endpoint are not removed yet",
+        RankMoved = "the blocks of the rank's former endpoint are not removed yet",
         /// The removal of the former endpoint's blocks followed the first blocks of the new one.
-        RemovedLate = "blocks of the rank may have been removed with those of its former endpoint; clear the engine's prefix cache",
+        RemovedAfterMove = "blocks of the rank may have been removed with those of its former endpoint; clear the engine's prefix cache",
         /// The text begins with the number of blocks.
         Parents = "blocks follow a parent that the engine never published; the rank is exact again when the parent is stored or the cache is cleared",
         /// The engine may hold a parent that it never published, and with it longer prefixes than the index has.
@@ -49,11 +49,11 @@ flash_indexer_core::named_enum! {
         /// The peer, or the writer of the snapshot, lost messages before the dump, which may have been of this rank.
         NotListed = "changes of the rank may be lost: the imported dump does not list it",
         /// A replica differs at the same message of the stream. Ends with the replay that follows, if the engine can replay.
-        Dispute = "the rank differs from the same rank of a peer, and both were exact",
+        PeerMismatch = "the rank differs from the same rank of a peer, and both were exact",
         /// A fault of this program. The engine's history is not replayed, because it has the message that caused the panic.
         DecoderPanicked = "failed to decode a message: panic in the decoder, a bug in Flash Indexer; the blocks of the stream are removed; report it with the log",
         /// A fault of this program, met while the rank was being restored.
-        DecoderPanickedHeld = "the decoder panicked while the rank was being restored, a bug in Flash Indexer; clear the engine's prefix cache, and report it with the log",
+        DecoderPanickedInRestore = "the decoder panicked while the rank was being restored, a bug in Flash Indexer; clear the engine's prefix cache, and report it with the log",
         /// A fault of this program. Ends when the engine's history is replayed.
         ThreadPanicked = "a thread of the service panicked, a bug in Flash Indexer; the blocks of the stream are removed; report it with the log",
         /// A fault of this program. An empty index replaces that of the model. Ends when the engine's history is replayed.

@@ -6,7 +6,7 @@ use flash_indexer_core::Tier;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use crate::{GivenInstanceId, InstanceId, InstanceIdError};
+use crate::{InstanceId, InstanceIdError, UncheckedInstanceId};
 
 /// Limit of the shared caches that a rank is attached to.
 pub const SHARED_CACHES_MAX: usize = 8;
@@ -76,8 +76,8 @@ impl SharedCaches {
     /// # Errors
     ///
     /// If there are too many, or one is no valid id of a shared cache.
-    pub fn new(ids: impl IntoIterator<Item = GivenInstanceId>) -> Result<Self, SharedCachesError> {
-        let ids: Result<Vec<_>, _> = ids.into_iter().map(GivenInstanceId::checked).collect();
+    pub fn new(ids: impl IntoIterator<Item = UncheckedInstanceId>) -> Result<Self, SharedCachesError> {
+        let ids: Result<Vec<_>, _> = ids.into_iter().map(UncheckedInstanceId::checked).collect();
         let mut ids = ids?;
         if let Some(instance) = ids.iter().find(|id| id.shared_cache().is_none()) {
             return Err(SharedCachesError::Instance(instance.clone()));
@@ -102,7 +102,7 @@ impl SharedCaches {
 mod tests {
     use super::*;
 
-    fn given(text: &str) -> GivenInstanceId {
+    fn given(text: &str) -> UncheckedInstanceId {
         serde_json::from_value(text.into()).expect("an id")
     }
 

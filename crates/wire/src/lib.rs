@@ -90,12 +90,12 @@ pub use frames::{FrameError, LiveMessage, ReplayReply};
 pub use left_out::LeftOutEvent;
 pub use pulled::{FOLLOWED_BLOCKS_MAX, PullEventError, PullReader, PullResponseError, PulledMessage, PulledMessages};
 pub use stream::{
-    Action, ClearReason, Degraded, LastTrust, Numbering, Pending, Replay, ReplayOutcome, Start, Stream, StreamEvent,
+    Action, AppliedTrust, ClearReason, Degraded, Numbering, Pending, Replay, ReplayOutcome, Start, Stream, StreamEvent,
     StreamLimits, StreamOptions, StreamPosition, StreamTrust, TrustBasis, plural,
 };
 pub use topic::{TopicError, TopicNames};
 pub use translate::{
-    Age, Application, GroupRole, KnownGroup, RECENT_BLOCKS_MAX, RecentBlock, SaltedBlock, SaltedCopies, ShownLoss,
+    Age, Application, GroupRole, InferredLoss, KnownGroup, RECENT_BLOCKS_MAX, RecentBlock, SaltedBlock, SaltedCopies,
     TranslateError, Translation, Translator, TranslatorOptions,
 };
 pub use unknown_fields::{FieldName, UNKNOWN_FIELDS_MAX, UnknownField};

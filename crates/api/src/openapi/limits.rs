@@ -30,7 +30,7 @@ pub(super) fn add(document: &mut Value, bodies: &[Body]) {
         let schema = &mut document["components"]["schemas"][&name];
         visit(schema, &mut |schema| {
             if let Some(Value::Object(fields)) = schema.get_mut("properties") {
-                fields.iter_mut().for_each(|(field, schema)| limit_text(field, schema, Place::Body));
+                fields.iter_mut().for_each(|(field, schema)| limit_text(field, schema, ParameterLocation::Body));
             }
         });
     }
@@ -40,7 +40,7 @@ pub(super) fn add(document: &mut Value, bodies: &[Body]) {
     for operation in operations(document) {
         for parameter in operation.get_mut("parameters").and_then(Value::as_array_mut).into_iter().flatten() {
             let name = parameter["name"].as_str().unwrap_or_default().to_owned();
-            limit_text(&name, &mut parameter["schema"], Place::Query);
+            limit_text(&name, &mut parameter["schema"], ParameterLocation::Query);
         }
     }
     for Body { path, needs, .. } in bodies.iter().filter(|body| !body.needs.is_empty()) {
@@ -109,13 +109,13 @@ fn request_schemas(document: &mut Value) -> BTreeSet<String> {
 
 /// Where a field is.
 #[derive(Clone, Copy, PartialEq)]
-enum Place {
+enum ParameterLocation {
     Body,
     Query,
 }
 
 /// Limits a text by the name of its field.
-fn limit_text(field: &str, schema: &mut Value, place: Place) {
+fn limit_text(field: &str, schema: &mut Value, location: ParameterLocation) {
     let Some(schema) = schema.as_object_mut().filter(|schema| has_type(schema, "string")) else { return };
     let (length_max, pattern) = match field {
         "tenant_id" | "routing_group" | "lora_name" | "request_id" => (NAME_BYTES_MAX, Some(PRINTABLE)),
@@ -133,7 +133,7 @@ fn limit_text(field: &str, schema: &mut Value, place: Place) {
     }
     // An empty model or tenant in a query string selects nothing.
     let is_scope = MODEL.contains(&field) || matches!(field, "tenant_id" | "routing_group");
-    if matches!(field, "instance_id" | "pod") || (is_scope && place == Place::Body) {
+    if matches!(field, "instance_id" | "pod") || (is_scope && location == ParameterLocation::Body) {
         schema.insert("minLength".to_owned(), 1.into());
     }
 }

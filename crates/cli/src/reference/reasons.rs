@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use flash_indexer_registry::described_labels;
 use flash_indexer_telemetry::metrics::{LabelValues, describe_labels};
 use flash_indexer_types::{LossReason, Trust};
-use flash_indexer_wire::{Degraded, Pending, ShownLoss};
+use flash_indexer_wire::{Degraded, InferredLoss, Pending};
 
 use super::{cell, head};
 
@@ -24,7 +24,7 @@ pub(super) fn page() -> String {
     page.push_str("\nMessages of the stream are lost:\n");
     add_table(&mut page, "text", Degraded::EACH.map(|degraded| (degraded.to_string(), degraded.description())));
     page.push_str("\nAnother loss is known:\n");
-    let losses = LossReason::DESCRIPTIONS.into_iter().chain(ShownLoss::DESCRIPTIONS);
+    let losses = LossReason::DESCRIPTIONS.into_iter().chain(InferredLoss::DESCRIPTIONS);
     add_table(&mut page, "text", losses.map(|(text, about)| (text.to_owned(), about)));
     page.push_str("\nA message or an event was rejected: the reasons of [rejected_total](#rejected_total) say where the rank is `degraded`.\n");
     page.push_str("\n## Values of labels\n");

@@ -21,10 +21,10 @@
 
 mod blocks;
 mod cut;
+mod held_prefixes;
 mod index;
 mod links;
 mod partial;
-mod places;
 mod rank;
 mod size;
 

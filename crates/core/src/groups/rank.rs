@@ -1,7 +1,7 @@
 //! Secondary cache groups of one rank, by sequence hash for events and by prefix hash for queries.
 
 use super::blocks::{GroupBlocks, GroupPart, GroupReading};
-use super::places::{HeldPrefixMap, Place};
+use super::held_prefixes::{HeldPrefixMap, SequencePrefix};
 use super::{
     Cut, GROUPS_MAX, GroupChange, GroupEvent, GroupId, MISSING_LISTED_MAX, MissingBlock, NeededParts, SecondaryGroup,
     Shortfall, TIERS, TierMask,
@@ -16,7 +16,7 @@ const PRIMARY_BLOCK_BYTES: usize = 120;
 /// Secondary groups of one rank, and the prefixes of its primary group's sequence hashes.
 #[derive(Debug, Default)]
 pub(super) struct RankGroups {
-    lookup: Lookup<Option<Place>>,
+    lookup: Lookup<Option<SequencePrefix>>,
     secondary: SecondaryGroups,
     held: HeldPrefixMap,
 }
@@ -30,7 +30,7 @@ impl RankGroups {
             self.secondary.clear();
             return;
         }
-        let placement = Places { secondary: &self.secondary, held: &mut self.held };
+        let placement = SecondaryPlacement { secondary: &self.secondary, held: &mut self.held };
         // The index refuses the same blocks and reports them.
         RankWriter { placement, names: &mut self.lookup, limits: RankBlockLimits::default() }.apply(event);
     }
@@ -53,8 +53,8 @@ impl RankGroups {
                 GroupEvent::Stored { copies, .. } => self.secondary.groups[at].store(sequence, tier, copies),
                 GroupEvent::Removed { copies, .. } => self.secondary.groups[at].remove(sequence, tier, copies),
             };
-            if let Some(place) = self.lookup.place_of(sequence).copied().flatten() {
-                self.held.set(place, self.secondary.holding(sequence));
+            if let Some(position) = self.lookup.place_of(sequence).copied().flatten() {
+                self.held.set(position, self.secondary.holding(sequence));
             }
         }
         applied
@@ -107,43 +107,49 @@ impl RankGroups {
 }
 
 /// Placement of a rank's blocks: updates the held prefixes as blocks of the primary group are indexed and dropped.
-/// The start of a sequence has no place.
-struct Places<'a> {
+/// The start of a sequence has no position.
+struct SecondaryPlacement<'a> {
     secondary: &'a SecondaryGroups,
     held: &'a mut HeldPrefixMap,
 }
 
-impl Placement for Places<'_> {
-    type Slot = Option<Place>;
+impl Placement for SecondaryPlacement<'_> {
+    type Slot = Option<SequencePrefix>;
 
-    fn root(&self) -> Option<Place> {
+    fn root(&self) -> Option<SequencePrefix> {
         None
     }
 
-    fn join(&mut self, above: &Option<Place>, local: LocalHash, sequence: SequenceHash, _: Tiers) -> Option<Place> {
+    fn join(
+        &mut self,
+        above: &Option<SequencePrefix>,
+        local: LocalHash,
+        sequence: SequenceHash,
+        _: Tiers,
+    ) -> Option<SequencePrefix> {
         let prefix = next_sequence_hash(above.map(|above| above.prefix), local);
-        let place = Place { prefix, sequence };
-        self.held.set(place, self.secondary.holding(sequence));
-        Some(place)
+        let position = SequencePrefix { prefix, sequence };
+        self.held.set(position, self.secondary.holding(sequence));
+        Some(position)
     }
 
     /// The index itself tracks the tiers of the primary group.
-    fn hold(&mut self, _: &Option<Place>, _: Tier) {}
+    fn hold(&mut self, _: &Option<SequencePrefix>, _: Tier) {}
 
-    fn release(&mut self, _: &Option<Place>, _: Tier) {}
+    fn release(&mut self, _: &Option<SequencePrefix>, _: Tier) {}
 
-    fn leave(&mut self, place: &Option<Place>) {
-        if let Some(place) = *place {
-            self.held.set(place, TierMask::default());
+    fn leave(&mut self, position: &Option<SequencePrefix>) {
+        if let Some(position) = *position {
+            self.held.set(position, TierMask::default());
         }
     }
 
     fn below(
         &self,
-        _: &Option<Place>,
+        _: &Option<SequencePrefix>,
         sequence: SequenceHash,
-        lookup: &Lookup<Option<Place>>,
-    ) -> Vec<(Option<Place>, SequenceHash)> {
+        lookup: &Lookup<Option<SequencePrefix>>,
+    ) -> Vec<(Option<SequencePrefix>, SequenceHash)> {
         lookup.placed_below(sequence)
     }
 }

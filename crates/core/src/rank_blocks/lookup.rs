@@ -154,7 +154,7 @@ impl<P: Clone> Lookup<P> {
         }
     }
 
-    /// Adds a new block, held in `tier`, as waiting; [`Lookup::settle`] may follow at once.
+    /// Adds a new block, held in `tier`, as waiting; [`Lookup::place_waiting`] may follow at once.
     pub(super) fn insert_waiting(
         &mut self,
         sequence: SequenceHash,
@@ -190,7 +190,7 @@ impl<P: Clone> Lookup<P> {
     }
 
     /// Places a waiting block and returns the blocks that waited for it.
-    pub(super) fn settle(&mut self, sequence: SequenceHash, place: P) -> Vec<SequenceHash> {
+    pub(super) fn place_waiting(&mut self, sequence: SequenceHash, place: P) -> Vec<SequenceHash> {
         let entry = self.entries.get_mut(&sequence).expect("a waiting block has an entry");
         entry.position = Position::Placed { place, followers: 0 };
         let parent = entry.parent;
@@ -201,7 +201,7 @@ impl<P: Clone> Lookup<P> {
 
     /// Takes the slot from a block whose parent has lost its own. The block waits again, or is dropped if it was
     /// only kept for its children.
-    pub(super) fn unsettle(&mut self, sequence: SequenceHash) {
+    pub(super) fn unplace(&mut self, sequence: SequenceHash) {
         let entry = self.entries.get_mut(&sequence).expect("a placed block has an entry");
         let parent = entry.parent;
         if entry.is_held() {

@@ -104,7 +104,7 @@ impl<P: Placement> RankWriter<'_, P> {
         while let Some((above, sequence)) = pending.pop() {
             let entry = self.names.get(sequence).expect("waiting blocks have entries");
             let place = self.placement.join(&above, entry.local, sequence, entry.tiers());
-            let followers = self.names.settle(sequence, place.clone());
+            let followers = self.names.place_waiting(sequence, place.clone());
             pending.extend(followers.into_iter().map(|follower| (place.clone(), follower)));
         }
     }
@@ -116,7 +116,7 @@ impl<P: Placement> RankWriter<'_, P> {
         let below = self.placement.below(place, sequence, self.names);
         // Ends first, so that a place is left only after those under it.
         for (place, name) in below.into_iter().rev() {
-            self.names.unsettle(name);
+            self.names.unplace(name);
             self.placement.leave(&place);
         }
     }

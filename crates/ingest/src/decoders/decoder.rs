@@ -293,7 +293,7 @@ impl Decoder {
         self.waiting_bytes = self.waiting_bytes - bytes_before + decoder.waiting_bytes();
         if self.waiting_bytes > WAITING_BYTES_MAX && decoder.waiting_bytes() > 0 {
             let bytes = decoder.waiting_bytes();
-            decoder.shed(self.clock.now());
+            decoder.release_buffered(self.clock.now());
             self.waiting_bytes = self.waiting_bytes - bytes + decoder.waiting_bytes();
         }
         out.write(&mut decoder);

@@ -1,8 +1,8 @@
 //! Listeners: one for each event stream of an engine, with its connection and trust.
 
 mod activity;
-mod held_ranks;
 mod log;
+mod paused_ranks;
 mod report;
 mod restart;
 mod sink;
@@ -22,8 +22,8 @@ use parking_lot::{Mutex, MutexGuard};
 
 pub use self::activity::RankActivity;
 use self::activity::StreamActivity;
-use self::held_ranks::HeldRanks;
-pub use self::held_ranks::ReleaseOutcome;
+use self::paused_ranks::PausedRanks;
+pub use self::paused_ranks::ReleaseOutcome;
 pub use self::report::{ListenerReport, ReplayProgress};
 pub use self::sink::{MaintainedIndex, ModelSink, RankOwner};
 use flash_indexer_types::names::shorten;
@@ -75,8 +75,8 @@ pub struct Listener {
 
 /// Mutable state of a listener.
 pub struct ListenerState {
-    /// Held ranks: their messages wait until their state is restored.
-    hold: Mutex<HeldRanks>,
+    /// Paused ranks: their messages wait until their state is restored.
+    hold: Mutex<PausedRanks>,
     /// Set once the listener has a socket thread.
     replay_client: OnceLock<Box<dyn ReplayClient>>,
     /// Whether the stream's state is lost and the stream has not restarted yet.
@@ -128,8 +128,8 @@ impl Listener {
         *self.state.class.get_or_init(|| self.model.key().into())
     }
 
-    /// Held ranks of the stream.
-    pub fn hold(&self) -> MutexGuard<'_, HeldRanks> {
+    /// Paused ranks of the stream.
+    pub fn hold(&self) -> MutexGuard<'_, PausedRanks> {
         self.state.hold.lock()
     }
 
@@ -272,30 +272,30 @@ impl Listener {
     }
 
     /// Degrades a rank of the stream that batches of another stream name as well.
-    pub fn contest(&self, dp_rank: DpRank, other: &Self) {
+    pub fn record_rank_conflict(&self, dp_rank: DpRank, other: &Self) {
         let mut status = self.state.status.lock();
-        status.trust.contest(dp_rank, other.id);
+        status.trust.record_rank_conflict(dp_rank, other.id);
     }
 
     /// Degrades a rank of the stream that has blocks of another one, until these are removed.
-    pub fn displace(&self, dp_rank: DpRank, former: u64) {
-        self.state.status.lock().trust.displace(dp_rank, former);
+    pub fn record_rank_move(&self, dp_rank: DpRank, former: u64) {
+        self.state.status.lock().trust.record_rank_move(dp_rank, former);
     }
 
     /// Records that the blocks of a displaced rank were removed with those of another stream, and possibly blocks of this one
     /// with them. Only the writer calls it.
-    pub fn removed_late(&self, dp_rank: DpRank, former: u64) {
-        self.change_trust(|trust, position| trust.removed_late(dp_rank, former, position));
+    pub fn record_removal_after_move(&self, dp_rank: DpRank, former: u64) {
+        self.change_trust(|trust, position| trust.record_removal_after_move(dp_rank, former, position));
     }
 
     /// Records that another stream of the instance is unregistered.
     pub fn end_contest(&self, other: &Self) {
-        self.state.status.lock().trust.end_contests(|_, stream| stream == other.id);
+        self.state.status.lock().trust.end_rank_conflicts(|_, stream| stream == other.id);
     }
 
     /// Records that a rank of the stream is unregistered.
     pub fn end_contests_of(&self, unregistered: DpRank) {
-        self.state.status.lock().trust.end_contests(|dp_rank, _| dp_rank == unregistered);
+        self.state.status.lock().trust.end_rank_conflicts(|dp_rank, _| dp_rank == unregistered);
     }
 
     /// Records that the decoder has resumed a rank.

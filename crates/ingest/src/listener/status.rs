@@ -13,7 +13,7 @@ use flash_indexer_wire::Pending;
 use parking_lot::{Mutex, MutexGuard};
 
 use super::report::ReplayProgress;
-use super::trust::{LossPosition, TrustLedger, TrustOfRanks};
+use super::trust::{LossPosition, PackedTrust, TrustLedger};
 
 /// The status of a listener. Queries read the trust in its ranks without the lock.
 ///
@@ -24,7 +24,7 @@ use super::trust::{LossPosition, TrustLedger, TrustOfRanks};
 #[derive(Debug)]
 pub(super) struct SharedStatus {
     status: Mutex<Status>,
-    /// The [`TrustOfRanks`] of the ledger.
+    /// The [`PackedTrust`] of the ledger.
     trust: AtomicU64,
 }
 
@@ -45,9 +45,9 @@ impl SharedStatus {
         StatusGuard { status: self.status.lock(), published: &self.trust, is_changed: false }
     }
 
-    /// Trust state of a rank. Takes the lock for ranks beyond those of [`TrustOfRanks`].
+    /// Trust state of a rank. Takes the lock for ranks beyond those of [`PackedTrust`].
     pub(super) fn trust(&self, dp_rank: DpRank) -> Trust {
-        let published = TrustOfRanks(self.trust.load(Acquire)).get(dp_rank);
+        let published = PackedTrust(self.trust.load(Acquire)).get(dp_rank);
         published.unwrap_or_else(|| self.lock().trust.rank_trust(dp_rank).0)
     }
 }
@@ -179,10 +179,10 @@ mod tests {
                 let received = trust.last_notice(notice(number));
                 trust.acknowledge_notices(notice(number), received);
             }
-            15 => trust.contest(dp_rank, number / 7 % 2),
-            16 => trust.end_contests(|contested, stream| contested == dp_rank || stream == number / 7 % 2),
-            17 => trust.displace(dp_rank, number / 7 % 2),
-            18 => trust.removed_late(dp_rank, number / 7 % 2, position),
+            15 => trust.record_rank_conflict(dp_rank, number / 7 % 2),
+            16 => trust.end_rank_conflicts(|contested, stream| contested == dp_rank || stream == number / 7 % 2),
+            17 => trust.record_rank_move(dp_rank, number / 7 % 2),
+            18 => trust.record_removal_after_move(dp_rank, number / 7 % 2, position),
             14 => trust.record_loss_of_unlisted(vec![dp_rank, DpRank(3)], "refused".to_owned(), position),
             _ => trust.cleared(dp_rank),
         }

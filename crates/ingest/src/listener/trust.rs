@@ -8,7 +8,7 @@ use flash_indexer_types::{Doubt, LossReason, Ordinal, Trust};
 use flash_indexer_wire::{Pending, StreamTrust, TrustBasis};
 
 /// Trust in a rank as of the last applied message.
-type LastTrust = flash_indexer_wire::LastTrust<Doubt>;
+type AppliedTrust = flash_indexer_wire::AppliedTrust<Doubt>;
 
 /// Position of a loss: in its stream, and in the history of its model.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -34,8 +34,8 @@ impl WaitingBlocks {
     }
 }
 
-fn lost(why: String, LossPosition { after, since }: LossPosition) -> LastTrust {
-    LastTrust::Lost(Doubt { why, after, since })
+fn lost(why: String, LossPosition { after, since }: LossPosition) -> AppliedTrust {
+    AppliedTrust::Lost(Doubt { why, after, since })
 }
 
 /// Reason why a rank is not exact.
@@ -61,11 +61,11 @@ impl fmt::Display for TrustCause<'_> {
     }
 }
 
-/// Trust states of the ranks below [`TrustOfRanks::RANKS`] of one stream, in one word.
+/// Trust states of the ranks below [`PackedTrust::RANKS`] of one stream, in one word.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct TrustOfRanks(pub(super) u64);
+pub(super) struct PackedTrust(pub(super) u64);
 
-impl TrustOfRanks {
+impl PackedTrust {
     const BITS: u32 = 2;
     const RANKS: u32 = u64::BITS / Self::BITS;
 
@@ -135,9 +135,9 @@ pub(crate) enum NoticeKind {
 #[derive(Debug)]
 pub(super) struct TrustLedger {
     /// State of ranks without an entry of their own.
-    stream: LastTrust,
+    stream: AppliedTrust,
     /// Ranks that were cleared, or lost changes, since `stream` was set.
-    ranks: BTreeMap<DpRank, LastTrust>,
+    ranks: BTreeMap<DpRank, AppliedTrust>,
     pending: Option<Pending>,
     /// Ranks that hold blocks whose parent was never stored.
     waiting: BTreeMap<DpRank, WaitingBlocks>,
@@ -159,7 +159,7 @@ impl TrustLedger {
     /// Ledger of a stream without any message. `never_exact` is the reason why its ranks can never be exact, if there is one.
     pub(super) fn new(never_exact: Option<&'static str>) -> Self {
         Self {
-            stream: LastTrust::Cold,
+            stream: AppliedTrust::Cold,
             ranks: BTreeMap::new(),
             pending: Some(Pending::FirstContact),
             waiting: BTreeMap::new(),
@@ -190,33 +190,33 @@ impl TrustLedger {
 
     fn contest_of(&self, dp_rank: DpRank) -> Option<&'static str> {
         let has = |ranks: &BTreeSet<_>| ranks.range((dp_rank, 0)..=(dp_rank, u64::MAX)).next().is_some();
-        let contested = has(&self.contested).then_some(LossReason::Contested.as_str());
-        contested.or_else(|| has(&self.displaced).then_some(LossReason::Displaced.as_str()))
+        let contested = has(&self.contested).then_some(LossReason::RankConflict.as_str());
+        contested.or_else(|| has(&self.displaced).then_some(LossReason::RankMoved.as_str()))
     }
 
     /// Records that batches of another stream name a rank.
-    pub(super) fn contest(&mut self, dp_rank: DpRank, stream: u64) {
+    pub(super) fn record_rank_conflict(&mut self, dp_rank: DpRank, stream: u64) {
         self.contested.insert((dp_rank, stream));
     }
 
     /// Records that a rank has blocks of another stream, which will be removed.
-    pub(super) fn displace(&mut self, dp_rank: DpRank, stream: u64) {
+    pub(super) fn record_rank_move(&mut self, dp_rank: DpRank, stream: u64) {
         self.displaced.insert((dp_rank, stream));
     }
 
     /// Records that all blocks of a rank were removed with those of another stream.
-    pub(super) fn removed_late(&mut self, dp_rank: DpRank, stream: u64, position: LossPosition) {
+    pub(super) fn record_removal_after_move(&mut self, dp_rank: DpRank, stream: u64, position: LossPosition) {
         self.displaced.remove(&(dp_rank, stream));
-        self.record_loss(Some(dp_rank), LossReason::RemovedLate.to_string(), position);
+        self.record_loss(Some(dp_rank), LossReason::RemovedAfterMove.to_string(), position);
     }
 
     /// Ends contests of ranks by streams.
-    pub(super) fn end_contests(&mut self, is_ended: impl Fn(DpRank, u64) -> bool) {
+    pub(super) fn end_rank_conflicts(&mut self, is_ended: impl Fn(DpRank, u64) -> bool) {
         self.contested.retain(|&(dp_rank, stream)| !is_ended(dp_rank, stream));
     }
 
     /// Trust state of a rank of which this is known, and which has this number of blocks without a parent.
-    fn trust_of<'a>(&self, last: &'a LastTrust, waiting: usize) -> (Trust, Option<TrustCause<'a>>) {
+    fn trust_of<'a>(&self, last: &'a AppliedTrust, waiting: usize) -> (Trust, Option<TrustCause<'a>>) {
         let degraded = |missing| (Trust::Degraded, Some(missing));
         match last.with_pending(self.missing_later()) {
             TrustBasis::Lost(doubt) => degraded(TrustCause::Lost(&doubt.why)),
@@ -232,11 +232,11 @@ impl TrustLedger {
         }
     }
 
-    /// Trust states of the first ranks, for readers without a lock. Costs at most [`TrustOfRanks::RANKS`] lookups, and one for
+    /// Trust states of the first ranks, for readers without a lock. Costs at most [`PackedTrust::RANKS`] lookups, and one for
     /// each rank that another stream had or names.
-    pub(super) fn of_first_ranks(&self) -> TrustOfRanks {
-        let mut ranks = TrustOfRanks::all(self.trust_of(&self.stream, 0).0);
-        let first = ..DpRank(TrustOfRanks::RANKS);
+    pub(super) fn of_first_ranks(&self) -> PackedTrust {
+        let mut ranks = PackedTrust::all(self.trust_of(&self.stream, 0).0);
+        let first = ..DpRank(PackedTrust::RANKS);
         let of_their_own = self.ranks.range(first).map(|(rank, _)| rank);
         let waiting = self.waiting.range(first).map(|(rank, _)| rank);
         let contested = self.contested.iter().chain(&self.displaced).map(|(rank, _)| rank);
@@ -250,18 +250,18 @@ impl TrustLedger {
     pub(super) fn last_trust(&self, dp_rank: DpRank) -> Trust {
         match self.ranks.get(&dp_rank).unwrap_or(&self.stream) {
             _ if self.contest_of(dp_rank).is_some() => Trust::Degraded,
-            LastTrust::Cold => Trust::Cold,
-            LastTrust::Exact if self.never_exact.is_none() && self.waiting(dp_rank) == 0 => Trust::Exact,
-            LastTrust::Exact | LastTrust::Lost(_) => Trust::Degraded,
+            AppliedTrust::Cold => Trust::Cold,
+            AppliedTrust::Exact if self.never_exact.is_none() && self.waiting(dp_rank) == 0 => Trust::Exact,
+            AppliedTrust::Exact | AppliedTrust::Lost(_) => Trust::Degraded,
         }
     }
 
     /// Trust state, as of the last applied message, of ranks that no message has named yet.
     pub(super) fn last_trust_of_unlisted(&self) -> Trust {
         match self.stream {
-            LastTrust::Cold => Trust::Cold,
-            LastTrust::Exact => Trust::Exact,
-            LastTrust::Lost(_) => Trust::Degraded,
+            AppliedTrust::Cold => Trust::Cold,
+            AppliedTrust::Exact => Trust::Exact,
+            AppliedTrust::Lost(_) => Trust::Degraded,
         }
     }
 
@@ -276,9 +276,9 @@ impl TrustLedger {
             return Some(Doubt::after(why.to_owned(), last));
         }
         match (self.missing_later(), self.ranks.get(&dp_rank).unwrap_or(&self.stream)) {
-            (None | Some(Pending::FirstContact), LastTrust::Lost(doubt)) => Some(doubt.clone()),
+            (None | Some(Pending::FirstContact), AppliedTrust::Lost(doubt)) => Some(doubt.clone()),
             (Some(pending), _) => Some(Doubt::after(pending.to_string(), last)),
-            (None, LastTrust::Cold | LastTrust::Exact) => self.waiting.get(&dp_rank).map(WaitingBlocks::doubt),
+            (None, AppliedTrust::Cold | AppliedTrust::Exact) => self.waiting.get(&dp_rank).map(WaitingBlocks::doubt),
         }
     }
 
@@ -306,7 +306,7 @@ impl TrustLedger {
     pub(super) fn set_all(&mut self, trust: StreamTrust, position: LossPosition) {
         self.ranks.clear();
         let LossPosition { after, since } = position;
-        self.stream = LastTrust::of(trust, |why| Doubt { why, after, since });
+        self.stream = AppliedTrust::of(trust, |why| Doubt { why, after, since });
     }
 
     /// Records a lost change that no replay can return, of one rank or of any rank of the stream.
@@ -322,7 +322,7 @@ impl TrustLedger {
 
     /// Records a lost change of ranks that are not listed. Such a rank is degraded when it is registered later.
     pub(super) fn record_loss_of_unlisted(&mut self, listed: Vec<DpRank>, why: String, position: LossPosition) {
-        if let LastTrust::Lost(_) = self.stream {
+        if let AppliedTrust::Lost(_) = self.stream {
             return;
         }
         for dp_rank in listed {
@@ -348,7 +348,7 @@ impl TrustLedger {
 
     /// Records that the cache of one rank is empty: earlier losses no longer count.
     pub(super) fn cleared(&mut self, dp_rank: DpRank) {
-        self.ranks.insert(dp_rank, LastTrust::Exact);
+        self.ranks.insert(dp_rank, AppliedTrust::Exact);
     }
 
     /// Degrades a rank until its decoder has resumed it ([`TrustLedger::resumed`]).
@@ -477,16 +477,19 @@ mod tests {
         let mut ledger = TrustLedger::new(None);
         ledger.set_pending(None);
         ledger.set_all(StreamTrust::Exact, AT_START);
-        ledger.contest(RANK, 7);
-        ledger.contest(RANK, 8);
+        ledger.record_rank_conflict(RANK, 7);
+        ledger.record_rank_conflict(RANK, 8);
         ledger.cleared(RANK);
         ledger.restarted();
-        assert_eq!(ledger.rank_trust(RANK), (Trust::Degraded, Some(TrustCause::Lost(LossReason::Contested.as_str()))));
+        assert_eq!(
+            ledger.rank_trust(RANK),
+            (Trust::Degraded, Some(TrustCause::Lost(LossReason::RankConflict.as_str())))
+        );
         assert_eq!((ledger.last_trust(RANK), ledger.rank_trust(DpRank(1)).0), (Trust::Degraded, Trust::Exact));
-        assert_eq!(ledger.doubt(RANK, Some(3)), Some(Doubt::after(LossReason::Contested.to_string(), Some(3))));
-        ledger.end_contests(|_, stream| stream == 7);
+        assert_eq!(ledger.doubt(RANK, Some(3)), Some(Doubt::after(LossReason::RankConflict.to_string(), Some(3))));
+        ledger.end_rank_conflicts(|_, stream| stream == 7);
         assert_eq!(ledger.rank_trust(RANK).0, Trust::Degraded, "another stream names it still");
-        ledger.end_contests(|_, stream| stream == 8);
+        ledger.end_rank_conflicts(|_, stream| stream == 8);
         assert_eq!(ledger.rank_trust(RANK), (Trust::Exact, None));
     }
 
@@ -495,11 +498,11 @@ mod tests {
         let mut ledger = TrustLedger::new(None);
         ledger.set_pending(None);
         ledger.set_all(StreamTrust::Exact, AT_START);
-        ledger.displace(RANK, 7);
+        ledger.record_rank_move(RANK, 7);
         for _ in 0..2 {
             assert_eq!(
                 ledger.rank_trust(RANK),
-                (Trust::Degraded, Some(TrustCause::Lost(LossReason::Displaced.as_str())))
+                (Trust::Degraded, Some(TrustCause::Lost(LossReason::RankMoved.as_str())))
             );
             assert_eq!(
                 (ledger.last_trust(RANK), ledger.of_first_ranks().get(RANK)),
@@ -508,12 +511,12 @@ mod tests {
             // Neither a clear, an epoch nor the end of the former stream removes its blocks.
             ledger.cleared(RANK);
             ledger.set_all(StreamTrust::Exact, AT_START);
-            ledger.end_contests(|_, _| true);
+            ledger.end_rank_conflicts(|_, _| true);
         }
-        ledger.removed_late(RANK, 7, AT_START);
+        ledger.record_removal_after_move(RANK, 7, AT_START);
         assert_eq!(
             ledger.rank_trust(RANK),
-            (Trust::Degraded, Some(TrustCause::Lost(LossReason::RemovedLate.as_str())))
+            (Trust::Degraded, Some(TrustCause::Lost(LossReason::RemovedAfterMove.as_str())))
         );
         ledger.cleared(RANK);
         assert_eq!(ledger.rank_trust(RANK), (Trust::Exact, None));

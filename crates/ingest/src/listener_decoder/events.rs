@@ -182,9 +182,9 @@ impl ListenerDecoder {
         let is_clear = *event == EngineEvent::Cleared;
         let Self { listener, translators, groups_unknown, .. } = self;
         let translator = Self::translator(translators, listener, dp_rank);
-        let knew_managers = translator.knows_managers();
+        let knew_managers = translator.has_all_managers();
         let changes = translator.translate(event);
-        if knew_managers && !translator.knows_managers() {
+        if knew_managers && !translator.has_all_managers() {
             self.metrics.limit_reached(Limit::ManagedCopies);
         }
         if is_clear {

@@ -214,8 +214,8 @@ impl ListenerDecoder {
         self.execute();
     }
 
-    pub(super) fn shed(&mut self, now: Instant) {
-        self.stream.shed(now);
+    pub(super) fn release_buffered(&mut self, now: Instant) {
+        self.stream.release_buffered(now);
         self.execute();
     }
 

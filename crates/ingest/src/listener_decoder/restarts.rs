@@ -18,7 +18,7 @@ impl ListenerDecoder {
     pub(crate) fn after_panic(mut self, ranks: Vec<DpRank>, now: Instant) -> Self {
         self.listener.reject("panicked", LossReason::DecoderPanicked.to_string());
         if self.listener.is_held() {
-            return self.into_held(now);
+            return self.into_paused(now);
         }
         self.ranks.extend(ranks);
         self.ranks.extend(self.listener.hold().ranks());
@@ -29,12 +29,12 @@ impl ListenerDecoder {
     pub(crate) fn hold_again(&mut self, now: Instant) {
         let (listener, metrics) = (Arc::clone(&self.listener), Arc::clone(&self.metrics));
         let lost = std::mem::replace(self, Self::with_replay(listener, metrics, Replay::Unavailable));
-        *self = lost.into_held(now);
+        *self = lost.into_paused(now);
     }
 
     /// The decoder that replaces this one, whose state is lost, of a held stream. Blocks may be restored for its ranks at this
     /// moment, so no message is applied before the release. The messages that were received before are lost.
-    fn into_held(self, now: Instant) -> Self {
+    fn into_paused(self, now: Instant) -> Self {
         let replay = replay_after_restart(&self.listener, Replay::Unavailable);
         let mut held = Self::with_replay(self.listener, self.metrics, replay);
         held.ignored_ranks = self.ignored_ranks;
@@ -45,7 +45,7 @@ impl ListenerDecoder {
             // Its decoder state was restored before, and is lost.
             held.groups_unknown.insert(dp_rank);
             held.changes_after_trust
-                .push(Change::RecordLoss(Some(dp_rank), LossReason::DecoderPanickedHeld.to_string()));
+                .push(Change::RecordLoss(Some(dp_rank), LossReason::DecoderPanickedInRestore.to_string()));
         }
         // Whether the connection was interrupted before is not known any more.
         held.stream.disconnected();

@@ -8,7 +8,7 @@ use flash_indexer_telemetry::supervision::{SupervisedThread, Supervisor, ThreadK
 use rustc_hash::FxHashMap;
 use tracing::{debug, info, warn};
 
-use super::pauses::Pauses;
+use super::pauses::PauseDetector;
 use super::{BYTES_PER_DELIVERY, MESSAGE_BYTES_MAX, RECEIVE_QUEUE_UNBOUNDED};
 use crate::bound_pods::{ConnectionId, PodMessage, Topics};
 use crate::decoders::Decoders;
@@ -110,7 +110,7 @@ impl BoundThread {
             topics,
             connections,
             connected: 0,
-            pauses: Pauses::new(Instant::now()),
+            pauses: PauseDetector::new(Instant::now()),
         };
         let run = move |watch: &Arc<Watch>| bound.run(watch);
         Ok(Self { endpoints, thread: supervisor.spawn(ThreadKind::BoundSocket, None, run)? })
@@ -143,7 +143,7 @@ struct BoundLoop {
     connections: FxHashMap<i32, EngineConnection>,
     /// Connections accepted so far.
     connected: u64,
-    pauses: Pauses,
+    pauses: PauseDetector,
 }
 
 impl BoundLoop {

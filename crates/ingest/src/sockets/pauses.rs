@@ -1,4 +1,4 @@
-//! Pauses of this process, in which engines drop messages.
+//! PauseDetector of this process, in which engines drop messages.
 
 use std::time::{Duration, Instant};
 
@@ -16,7 +16,7 @@ const DOUBTS_AFTER: [Duration; 3] = [Duration::ZERO, Duration::from_secs(2), BAC
 
 /// Finds the pauses of a thread. An engine's socket has a bound and drops what is beyond it, so after a pause the last messages of
 /// a stream may be missing although its connection was never lost. Nothing shows that before the next message.
-pub(super) struct Pauses {
+pub(super) struct PauseDetector {
     last_turn: Instant,
     /// [`suspended`] at that turn.
     suspended: Duration,
@@ -26,7 +26,7 @@ pub(super) struct Pauses {
     read_at: Instant,
 }
 
-impl Pauses {
+impl PauseDetector {
     pub(super) fn new(now: Instant) -> Self {
         Self { last_turn: now, suspended: suspended(), due: Vec::new(), read_at: now }
     }
@@ -77,7 +77,7 @@ mod tests {
     fn doubts_follow_a_pause_at_once_and_when_queues_are_read() {
         let start = Instant::now();
         let at = |seconds| start + Duration::from_secs(seconds);
-        let mut pauses = Pauses::new(start);
+        let mut pauses = PauseDetector::new(start);
         let mut turn = |second, suspended| {
             let before = pauses.suspended;
             pauses.turn_at(at(second), before + Duration::from_secs(suspended))

@@ -15,7 +15,7 @@ use parking_lot::Mutex;
 use tracing::{debug, warn};
 
 use super::MESSAGE_BYTES_MAX;
-use super::pauses::Pauses;
+use super::pauses::PauseDetector;
 use super::replay::ReplaySocket;
 use super::resolver::{Addresses, LookupError, Resolver};
 use super::subscription::Subscription;
@@ -126,7 +126,7 @@ impl SocketThread {
             reopen_queue: Vec::new(),
             opened: 0,
             last_check: Instant::now(),
-            pauses: Pauses::new(Instant::now()),
+            pauses: PauseDetector::new(Instant::now()),
         };
         let run = move |watch: &Arc<Watch>| sockets.run(watch);
         let thread = supervisor.spawn(ThreadKind::EngineSockets, Some(number), run);
@@ -158,7 +158,7 @@ struct SocketLoop {
     opened: u64,
     /// Time of the last check.
     last_check: Instant,
-    pauses: Pauses,
+    pauses: PauseDetector,
 }
 
 impl SocketLoop {

@@ -221,7 +221,7 @@ impl Fixture {
 
     /// A further listener without a subscription, whose rank [`RANK`] is held.
     pub(crate) fn held(&self, endpoint: &str) -> Arc<Listener> {
-        let listener = self.started(endpoint, None, Start::Held, RemovedCopies::One);
+        let listener = self.started(endpoint, None, Start::Paused, RemovedCopies::One);
         listener.hold().hold(RANK);
         listener
     }

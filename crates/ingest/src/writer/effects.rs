@@ -7,7 +7,7 @@ use flash_indexer_core::groups::{GroupChange, GroupEvent, GroupedIndex, RankEven
 use flash_indexer_core::{Applied, Block, BlockEvent, DpRank, HeldBlock, SequenceHash, SharedIndex, Tier, WorkerRank};
 use flash_indexer_telemetry::metrics::Limit;
 use flash_indexer_types::{ClearCause, EventContext, LossReason};
-use flash_indexer_wire::ShownLoss;
+use flash_indexer_wire::InferredLoss;
 
 use super::Writer;
 use crate::change::Change;
@@ -68,8 +68,8 @@ impl Writer {
             Change::MoveLastCopy(dp_rank, event) => {
                 let rank = WorkerRank { worker: listener.worker, dp_rank };
                 if index.removes_several_copies(rank, &event) {
-                    let why = ShownLoss::MovedCopies.to_string();
-                    self.reject_and_lose(listener, dp_rank, ShownLoss::MOVED_COPIES_UNKNOWN, why);
+                    let why = InferredLoss::MovedCopies.to_string();
+                    self.reject_and_lose(listener, dp_rank, InferredLoss::MOVED_COPIES_UNKNOWN, why);
                 }
                 self.apply_event(index, listener, dp_rank, &event, context.event);
             }
@@ -88,19 +88,19 @@ impl Writer {
                 let rank = WorkerRank { worker: listener.worker, dp_rank };
                 // A bounded index refuses blocks whose parent it has evicted.
                 if !index.is_held(rank, parent) && !listener.model.is_partial(rank) {
-                    listener.record_loss(Some(dp_rank), ShownLoss::ParentSalt.to_string());
+                    listener.record_loss(Some(dp_rank), InferredLoss::ParentSalt.to_string());
                 }
             }
             Change::CopySaltUnknown(dp_rank, blocks) => {
                 let rank = WorkerRank { worker: listener.worker, dp_rank };
                 if blocks.iter().any(|&block| !index.is_held(rank, block)) && !listener.model.is_partial(rank) {
-                    listener.record_loss(Some(dp_rank), ShownLoss::CopySalt.to_string());
+                    listener.record_loss(Some(dp_rank), InferredLoss::CopySalt.to_string());
                 }
             }
             Change::EntryOmitted(dp_rank) => index.record_partial(WorkerRank { worker: listener.worker, dp_rank }),
             Change::SaltedStore(dp_rank) => {
                 if listener.waiting(dp_rank) > 0 {
-                    listener.record_loss(Some(dp_rank), ShownLoss::SaltedStore.to_string());
+                    listener.record_loss(Some(dp_rank), InferredLoss::SaltedStore.to_string());
                 }
             }
             Change::ForgetCause(cause) => context.cause = cause,

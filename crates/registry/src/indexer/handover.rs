@@ -25,11 +25,11 @@ impl Indexer {
     /// # Errors
     ///
     /// As [`Indexer::register`].
-    pub fn register_held(&self, registration: Registration) -> Result<RegistrationOutcome, RegistrationError> {
-        self.register_from(registration, Start::Held, Owner::Manual)
+    pub fn register_paused(&self, registration: Registration) -> Result<RegistrationOutcome, RegistrationError> {
+        self.register_from(registration, Start::Paused, Owner::Manual)
     }
 
-    /// [`Indexer::register_held`] for a rank of a peer, with its owner there.
+    /// [`Indexer::register_paused`] for a rank of a peer, with its owner there.
     ///
     /// # Errors
     ///
@@ -39,7 +39,7 @@ impl Indexer {
         registration: Registration,
         owner: Owner,
     ) -> Result<RegistrationOutcome, RegistrationError> {
-        self.register_from(registration, Start::Held, owner)
+        self.register_from(registration, Start::Paused, owner)
     }
 
     /// Releases a held rank. Its stream continues from `position`, at which the restored blocks are valid; messages

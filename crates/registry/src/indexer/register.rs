@@ -176,14 +176,14 @@ impl Indexer {
                 worker,
                 dp_rank,
                 options,
-                start: if is_from_dump { Start::Held } else { start },
+                start: if is_from_dump { Start::Paused } else { start },
                 decoder,
                 // Messages that the service makes begin with number 0.
                 resume_from: if is_routed { None } else { self.stream_positions.lock().get(&name) },
                 state,
             })
         });
-        if listener.start == Start::Held && (start == Start::Held || is_from_dump) {
+        if listener.start == Start::Paused && (start == Start::Paused || is_from_dump) {
             listener.hold().hold(dp_rank);
         }
         if is_shared {

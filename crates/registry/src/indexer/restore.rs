@@ -323,7 +323,7 @@ impl Indexer {
 #[cfg(test)]
 mod tests {
     use flash_indexer_core::{Block, LocalHash, SequenceHash, SharedIndex, Tier};
-    use flash_indexer_snapshot::{KeptBlocks, StoredBlocks};
+    use flash_indexer_snapshot::{StoredBlocks, UnheldAncestors};
     use flash_indexer_types::Registration;
 
     use super::*;
@@ -336,7 +336,7 @@ mod tests {
             (ModelKey::new("m", None), BlockSize::new(1).expect("a size"), InstanceId::number(1));
         let registration = Registration::new(instance.clone(), key.clone(), "tcp://127.0.0.1:9", size);
         for dp_rank in [DpRank(0), DpRank(1)] {
-            indexer.register_held(Registration { dp_rank, ..registration.clone() }).expect("it is registered");
+            indexer.register_paused(Registration { dp_rank, ..registration.clone() }).expect("it is registered");
         }
         let id = |dp_rank| RankId { model: key.clone(), instance: instance.clone(), dp_rank };
         let mut restore = Restore::new(Arc::clone(&indexer), [0, 1].map(|rank| id(DpRank(rank))).into());
@@ -374,7 +374,7 @@ mod tests {
         let refused = RegistrationError::TooMany { what: "ranks", max: 0 };
         restore.skip_refused(&rank, &refused).expect("the rank alone is skipped");
         let name = RankName { key: &key, block_size: size, instance: &rank.instance, dp_rank: rank.dp_rank };
-        let kept = KeptBlocks { parent: None, blocks: Vec::new(), salt: None };
+        let kept = UnheldAncestors { parent: None, blocks: Vec::new(), salt: None };
         restore.entry(name, DumpEntry::Kept(kept)).expect("skipped");
         assert!(restore.commit().is_empty() && indexer.matching_models(None, None).is_empty());
     }

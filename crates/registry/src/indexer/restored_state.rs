@@ -4,7 +4,7 @@ use flash_indexer_core::groups::GroupChange;
 use flash_indexer_core::hashing::Salt;
 use flash_indexer_core::{Block, BlockEvent, RemovedCopies, SequenceHash, Tier, WorkerRank};
 use flash_indexer_ingest::{DecoderState, ModelSink};
-use flash_indexer_snapshot::{DumpEntry, KeptBlocks, RankRecord, SecondaryBlocks, StreamRecord, recent_blocks};
+use flash_indexer_snapshot::{DumpEntry, RankRecord, SecondaryBlocks, StreamRecord, UnheldAncestors, recent_blocks};
 use flash_indexer_telemetry::metrics::Limit;
 use flash_indexer_types::{Position, Trust};
 use flash_indexer_wire::{Age, RECENT_BLOCKS_MAX, SaltedBlock, SaltedCopies};
@@ -47,7 +47,7 @@ impl RestoredState {
                 self.record_salt(gone.salt, SaltedCopies::default(), &gone.blocks);
                 self.record_contents(Some(gone.age), gone.parent, &gone.blocks);
             }
-            DumpEntry::Kept(KeptBlocks { parent, blocks, salt }) => {
+            DumpEntry::Kept(UnheldAncestors { parent, blocks, salt }) => {
                 self.record_salt(salt, SaltedCopies::default(), &blocks);
                 self.kept.extend(blocks.iter().map(|block| block.sequence));
                 let stored = BlockEvent::Stored { tier: Tier::Device, parent, blocks, copies: 1 };

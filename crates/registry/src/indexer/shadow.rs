@@ -111,7 +111,7 @@ impl Shadow {
             worker: self.worker,
             dp_rank,
             options: original.options.clone(),
-            start: Start::Held,
+            start: Start::Paused,
             decoder: if is_bound { original.decoder } else { self.indexer.decoders.assign() },
             resume_from: None,
             state: ListenerState::new(&original.options),

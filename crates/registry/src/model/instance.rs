@@ -46,7 +46,7 @@ impl Instance {
     pub(crate) fn list(&mut self, listener: &Arc<Listener>, dp_rank: DpRank) {
         self.listeners.insert(dp_rank, Arc::clone(listener));
         let former = self.removals.iter().filter(|(id, removed)| *removed == dp_rank && *id != listener.id);
-        former.for_each(|&(id, _)| listener.displace(dp_rank, id));
+        former.for_each(|&(id, _)| listener.record_rank_move(dp_rank, id));
     }
 
     /// Ends the removal of the blocks of a rank, or of all ranks, of a listener. Returns the listeners that have taken such a
@@ -74,7 +74,7 @@ impl Instance {
         }
         // The messages of an unregistered stream, or of a shadow, are in no answer.
         if self.has_stream(listener) {
-            owner.contest(dp_rank, listener);
+            owner.record_rank_conflict(dp_rank, listener);
         }
         Some(RankOwner::OtherStream)
     }

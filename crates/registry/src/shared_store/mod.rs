@@ -17,7 +17,7 @@ use tokio::task::JoinHandle;
 pub(crate) use self::fleet::{Fleet, FleetModel, RemoteListedRank};
 use flash_indexer_snapshot::TokenWindowRecord;
 use flash_indexer_telemetry::metrics::Metrics;
-use flash_indexer_types::{GivenInstanceId, Trust};
+use flash_indexer_types::{Trust, UncheckedInstanceId};
 
 use self::local_ranks::LocalRanks;
 use crate::model::Models;
@@ -40,7 +40,7 @@ pub(super) struct Description {
     pub(super) model_name: String,
     pub(super) tenant_id: String,
     pub(super) block_size: u32,
-    pub(super) instance_id: GivenInstanceId,
+    pub(super) instance_id: UncheckedInstanceId,
     pub(super) dp_rank: u32,
     /// Adapter of queries that name none.
     pub(super) lora_name: Option<String>,

@@ -25,7 +25,7 @@ use super::proto::{
 use super::status::{RpcError, authorization, within_deadline};
 use crate::access::tokens_of_blocks;
 use crate::http::{NOT_IN_FLIGHT, none_ready};
-use crate::pick_options::GivenPickOptions;
+use crate::pick_options::UncheckedPickOptions;
 use crate::traced::describe_model;
 
 pub(super) struct Router(pub(super) GrpcState);
@@ -118,7 +118,7 @@ impl GrpcState {
         let grant = self.admit(authorization)?;
         let key = model_key(&request.model_name, &request.tenant_id, &grant)?;
         let pods = request.pods.iter().map(|pod| InstanceId::parse(pod)).collect::<Result<_, _>>()?;
-        let options = GivenPickOptions {
+        let options = UncheckedPickOptions {
             prefill_weight: request.prefill_weight,
             active_weight: request.active_weight,
             request_weight: request.request_weight,

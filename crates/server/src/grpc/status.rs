@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use flash_indexer_access::{Denied, Grant, LimitExceeded, Scope};
+use flash_indexer_access::{AccessError, Grant, LimitExceeded, Scope};
 use flash_indexer_prompt::tokenize::FailureReason;
 use flash_indexer_registry::{Indexer, PredictError, QueryError, TokenizationError};
 use flash_indexer_telemetry::metrics::Limit;
@@ -29,8 +29,8 @@ impl From<Status> for RpcError {
     }
 }
 
-impl From<Denied> for RpcError {
-    fn from(denied: Denied) -> Self {
+impl From<AccessError> for RpcError {
+    fn from(denied: AccessError) -> Self {
         let code = if denied.is_unauthenticated() { Code::Unauthenticated } else { Code::PermissionDenied };
         let mut status = Status::new(code, shorten(denied.to_string()));
         status.set_source(Arc::new(denied));
@@ -235,7 +235,7 @@ impl InFlightRequest {
             self.indexer.metrics().limit_reached(Limit::Names);
         }
         if let Err(status) = &answer
-            && let Some(denied) = status.source().and_then(|source| source.downcast_ref::<Denied>())
+            && let Some(denied) = status.source().and_then(|source| source.downcast_ref::<AccessError>())
         {
             self.indexer.metrics().access_denied(denied.as_str());
         }

@@ -6,7 +6,7 @@ use axum::Json;
 use axum::http::header::{ACCEPT_ENCODING, RETRY_AFTER, WWW_AUTHENTICATE};
 use axum::http::{HeaderValue, StatusCode};
 use axum::response::{IntoResponse, Response};
-use flash_indexer_access::{Denied, LimitExceeded};
+use flash_indexer_access::{AccessError, LimitExceeded};
 use flash_indexer_admission::{BodyBudgetReached, ENCODINGS, LargeRequestError, UnknownEncoding};
 use flash_indexer_api::ErrorBody;
 use flash_indexer_prompt::tokenize::FailureReason;
@@ -191,8 +191,8 @@ impl From<UnknownEncoding> for ApiError {
     }
 }
 
-impl From<Denied> for ApiError {
-    fn from(denied: Denied) -> Self {
+impl From<AccessError> for ApiError {
+    fn from(denied: AccessError) -> Self {
         let status = if denied.is_unauthenticated() { StatusCode::UNAUTHORIZED } else { StatusCode::FORBIDDEN };
         Self { denied: Some(denied.as_str()), ..Self::new(status, denied.to_string()) }
     }

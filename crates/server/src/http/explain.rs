@@ -10,7 +10,7 @@ use flash_indexer_api::{ExplainParameters, ExplainRequest, Hashes};
 use flash_indexer_registry::{ExplainQuestion, Prompt};
 use flash_indexer_telemetry::metrics::Limit;
 use flash_indexer_traces::{Stage, stage};
-use flash_indexer_types::GivenInstanceId;
+use flash_indexer_types::UncheckedInstanceId;
 use flash_indexer_types::hashes::HashForm;
 
 use super::error::ApiError;
@@ -75,7 +75,7 @@ fn question(request: ExplainRequest, grant: &Arc<Grant>) -> Result<ExplainQuesti
         }
         (None, None) => return Err(ApiError::missing_field("`token_ids`, or `block_hashes`")),
     };
-    let instance = request.instance_id.map(GivenInstanceId::checked).transpose()?;
+    let instance = request.instance_id.map(UncheckedInstanceId::checked).transpose()?;
     Ok(ExplainQuestion { key: request.scope.key(grant)?, prompt, instance })
 }
 

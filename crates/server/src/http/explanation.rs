@@ -14,7 +14,7 @@ use flash_indexer_explain::{
     RankExplanation, Reason, Removal, Tombstone,
 };
 use flash_indexer_registry::{ExplainQuestion, Explanation};
-use flash_indexer_types::hashes::{HashForm, ShownHash};
+use flash_indexer_types::hashes::{FormattedHash, HashForm};
 use flash_indexer_types::{ClearCause, Doubt, InstanceId};
 use flash_indexer_wire::ClearReason;
 
@@ -170,8 +170,8 @@ fn match_end(end: End, block_tokens: u64, last_error: Option<&str>, now: Instant
     let why = add_other_variants(&mut facts, end.other_variants, why);
     MatchEnd {
         position: end.position,
-        local_hash: end.local.map(|local| ShownHash(local.0, hashes)),
-        sequence_hash: end.sequence.map(|sequence| ShownHash(sequence.0, hashes)),
+        local_hash: end.local.map(|local| FormattedHash(local.0, hashes)),
+        sequence_hash: end.sequence.map(|sequence| FormattedHash(sequence.0, hashes)),
         reason,
         why,
         facts,
@@ -256,8 +256,8 @@ fn shortfall_facts(shortfall: GroupShortfall, block_tokens: u64, hashes: HashFor
     let missing = |size: GroupBlockSize, MissingGroupBlock { position, part, local, sequence, held_in }| MissingBlock {
         position,
         part: size.is_finer().then_some(part),
-        local_hash: local.map(|local| ShownHash(local.0, hashes)),
-        sequence_hash: sequence.map(|sequence| ShownHash(sequence.0, hashes)),
+        local_hash: local.map(|local| FormattedHash(local.0, hashes)),
+        sequence_hash: sequence.map(|sequence| FormattedHash(sequence.0, hashes)),
         tier: held_in.map(StorageTier::from),
     };
     let groups = shortfall.groups.into_iter().map(|limiting| IncompleteGroup {

@@ -9,7 +9,7 @@ use flash_indexer_api::{
     DoneRequest, Load, Pick, PickCandidate, PickWeights, PromptFields, RequestPhase as ApiPhase, Success,
 };
 use flash_indexer_registry::{Candidate, ReportedHits, RequestPhase};
-use flash_indexer_types::GivenInstanceId;
+use flash_indexer_types::UncheckedInstanceId;
 
 use super::Api;
 use super::error::ApiError;
@@ -17,7 +17,7 @@ use super::extract::{Access, Body, Caller};
 use super::fields::{CheckedScope, store_status};
 use super::prompt::{ParsedRequest, PromptBody};
 use super::prompt_body::{PromptOutput, tokenize};
-use crate::pick_options::{GivenPickOptions, PickOptionsError};
+use crate::pick_options::{PickOptionsError, UncheckedPickOptions};
 
 /// Error of the end of a request that is not in flight.
 pub(crate) const NOT_IN_FLIGHT: &str = "the request is not in flight: it has finished, was never reported with this request_id, or was dropped after 10 minutes";
@@ -47,9 +47,9 @@ async fn pick_instance(
     if !request.has_prompt() {
         return Err(ApiError::missing_field("`token_ids`, `prompt` or `messages`"));
     }
-    let pods = request.pods.take().unwrap_or_default().into_iter().map(GivenInstanceId::checked);
+    let pods = request.pods.take().unwrap_or_default().into_iter().map(UncheckedInstanceId::checked);
     let pods = pods.collect::<Result<_, _>>()?;
-    let options = GivenPickOptions {
+    let options = UncheckedPickOptions {
         prefill_weight: request.prefill_weight,
         active_weight: request.active_weight,
         request_weight: request.request_weight,

@@ -11,7 +11,7 @@ use flash_indexer_api::{PartialPrompt, PodDetail, PodScores, Prediction, PromptF
 use flash_indexer_engine_chats::LaxInteger;
 use flash_indexer_registry::{InstanceScore, ScoreOptions};
 use flash_indexer_traces::{Stage, stage};
-use flash_indexer_types::{GivenInstanceId, InstanceId};
+use flash_indexer_types::{InstanceId, UncheckedInstanceId};
 
 use super::content::Accepted;
 use super::error::ApiError;
@@ -49,7 +49,7 @@ pub(super) async fn chat_completions(caller: Caller, request: Request) -> Result
 
 async fn score(caller: &Caller, mut request: PromptFields, body: &[u8]) -> Result<ScoreResponse, ApiError> {
     let indexer = &caller.api.indexer;
-    let pods = request.pods.take().unwrap_or_default().into_iter().map(GivenInstanceId::checked);
+    let pods = request.pods.take().unwrap_or_default().into_iter().map(UncheckedInstanceId::checked);
     let instances = pods.collect::<Result<_, _>>()?;
     let top_k = lax(request.top_k.take(), "top_k")?;
     let top_k = top_k.and_then(|LaxInteger(count)| NonZeroUsize::new(usize::try_from(count).ok()?));

@@ -306,7 +306,7 @@ fn a_held_stream_goes_on_from_where_another_service_stood() {
         engine.wait_for(&first, sequence, "exact");
     };
     (0..3).for_each(say);
-    joiner.indexer().register_held(registration(&engine.publisher)).expect("registered");
+    joiner.indexer().register_paused(registration(&engine.publisher)).expect("registered");
     engine.wait(&joiner, "the connection", |listener| listener["status"] == json!("connected"));
     (3..6).for_each(say);
     let key = ModelKey::new("m".to_owned(), None);
@@ -335,7 +335,7 @@ fn a_held_stream_without_a_position_is_heard_from_its_start() {
     let service = Service::start();
     let engine = Engine { publisher: Publisher::bind(loopback()).expect("free ports"), instance: json!(1), rank: 0 };
     (0..3).for_each(|sequence| engine.publisher.keep(sequence, &chain(1.0, sequence)));
-    service.indexer().register_held(registration(&engine.publisher)).expect("registered");
+    service.indexer().register_paused(registration(&engine.publisher)).expect("registered");
     engine.wait(&service, "the connection", |listener| listener["status"] == json!("connected"));
     let key = ModelKey::new("m".to_owned(), None);
     assert_eq!(service.indexer().release(&InstanceId::number(1), &key, DpRank(0), None), ReleaseOutcome::Now);
@@ -344,7 +344,7 @@ fn a_held_stream_without_a_position_is_heard_from_its_start() {
     // A position that is of another life is found out.
     let unregister = json!({ "instance_id": 1, "model_name": "m" });
     assert_eq!(service.post("/unregister", &unregister).0, 200);
-    service.indexer().register_held(registration(&engine.publisher)).expect("registered");
+    service.indexer().register_paused(registration(&engine.publisher)).expect("registered");
     engine.wait(&service, "the connection", |listener| listener["status"] == json!("connected"));
     let cursor = flash_indexer_wire::Cursor { sequence: 1, payload_digest: 7 };
     let position = Position { cursor: Some(cursor), epoch: 3, trust: Trust::Exact, unlisted_degraded: false };

@@ -4,7 +4,7 @@ use super::action::{Pending, StreamTrust};
 
 /// Trust in a rank as of its last applied change. `L` describes a loss.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum LastTrust<L> {
+pub enum AppliedTrust<L> {
     /// Nothing was received.
     Cold,
     /// Every change since a known empty cache was applied.
@@ -28,7 +28,7 @@ pub enum TrustBasis<'a, L> {
     Lost(&'a L),
 }
 
-impl<L> LastTrust<L> {
+impl<L> AppliedTrust<L> {
     /// Trust in the ranks of a stream, with a description of its loss.
     pub fn of(trust: StreamTrust, describe: impl FnOnce(String) -> L) -> Self {
         match trust {

@@ -81,7 +81,7 @@ impl<P: AsRef<[u8]>> Stream<P> {
             return self.advance(now);
         }
         match &self.phase {
-            Phase::Held(_) => self.wait_dropping_oldest(sequence, payload),
+            Phase::Paused(_) => self.wait_dropping_oldest(sequence, payload),
             Phase::Overlapping { .. } => {
                 self.wait(sequence, payload, now);
                 if self.cursor.is_some_and(|cursor| sequence >= cursor.sequence) {

@@ -68,7 +68,7 @@ pub use self::action::{
 use self::delivered::Delivered;
 use self::earlier_epoch::EarlierEpoch;
 use self::history::History;
-pub use self::last_trust::{LastTrust, TrustBasis};
+pub use self::last_trust::{AppliedTrust, TrustBasis};
 use self::lost_tail::LostTail;
 pub use self::numbering::Numbering;
 pub use self::options::{Replay, Start, StreamLimits, StreamOptions};
@@ -126,7 +126,7 @@ pub struct Stream<P> {
 #[derive(Debug)]
 enum Phase {
     /// No message is delivered before the release. Holds whether the connection was never interrupted.
-    Held(Connection),
+    Paused(Connection),
     /// Messages are delivered as they arrive.
     Delivering,
     /// The live messages have not reached the imported position.
@@ -158,7 +158,7 @@ impl<P: AsRef<[u8]>> Stream<P> {
     pub fn new(options: StreamOptions) -> Self {
         let phase = match options.start {
             Start::Immediate => Phase::Delivering,
-            Start::Held => Phase::Held(Connection::Down),
+            Start::Paused => Phase::Paused(Connection::Down),
         };
         Self {
             options,
@@ -215,7 +215,7 @@ impl<P: AsRef<[u8]>> Stream<P> {
     #[must_use]
     pub fn wakes_at(&self) -> Option<Instant> {
         match &self.phase {
-            Phase::Held(_) => None,
+            Phase::Paused(_) => None,
             Phase::Delivering if self.options.replay != Replay::Available || self.connection == Connection::Down => {
                 None
             }
@@ -264,7 +264,7 @@ impl<P: AsRef<[u8]>> Stream<P> {
     #[must_use]
     pub fn pending(&self) -> Option<Pending> {
         match &self.phase {
-            Phase::Held(_) => Some(Pending::FirstContact),
+            Phase::Paused(_) => Some(Pending::FirstContact),
             Phase::Repairing(_) | Phase::Overlapping { .. } => Some(Pending::Recovering { end: self.live_end() }),
             _ if !self.is_contacted => Some(Pending::FirstContact),
             _ if self.lost_tail.is_some() => Some(Pending::TailLost),
@@ -310,7 +310,7 @@ impl<P: AsRef<[u8]>> Stream<P> {
         }
         let is_resuming = self.is_resuming();
         match &mut self.phase {
-            Phase::Held(uninterrupted) if self.epoch_check == EpochCheck::Verified => *uninterrupted = Connection::Up,
+            Phase::Paused(uninterrupted) if self.epoch_check == EpochCheck::Verified => *uninterrupted = Connection::Up,
             // The first message of the connection shows whether the epoch continues.
             Phase::Delivering if is_resuming => {}
             Phase::Delivering if self.cursor.is_none() || self.epoch_check != EpochCheck::Verified => self.advance(now),
@@ -325,7 +325,7 @@ impl<P: AsRef<[u8]>> Stream<P> {
 
     /// Handles a lost connection: the publisher may restart before the next one.
     pub fn disconnected(&mut self) {
-        if let Phase::Held(uninterrupted) = &mut self.phase {
+        if let Phase::Paused(uninterrupted) = &mut self.phase {
             *uninterrupted = Connection::Down;
             self.epoch_check = EpochCheck::Disconnected;
         }
@@ -386,7 +386,7 @@ impl<P: AsRef<[u8]>> Stream<P> {
     /// Ends the hold. `position` is the position up to which the index has the stream; without one, the stream is
     /// requested from its start.
     pub fn release(&mut self, position: Option<StreamPosition>, now: Instant) {
-        let Phase::Held(uninterrupted) = self.phase else { return };
+        let Phase::Paused(uninterrupted) = self.phase else { return };
         self.phase = Phase::Delivering;
         self.epoch_check = EpochCheck::Verified;
         if let Some(StreamPosition { epoch, cursor, trust }) = position {
@@ -423,7 +423,7 @@ impl<P: AsRef<[u8]>> Stream<P> {
 
     /// Releases waiting messages, because memory is short: gives up a repair or an imported position, and drops the
     /// messages of a held stream.
-    pub fn shed(&mut self, now: Instant) {
+    pub fn release_buffered(&mut self, now: Instant) {
         if let Phase::Repairing(_) = self.phase {
             self.give_up(now);
         }
@@ -432,7 +432,7 @@ impl<P: AsRef<[u8]>> Stream<P> {
                 self.discard_unknown_epoch(self.waiting.first().unwrap_or(self.next), now);
                 self.advance(now);
             }
-            Phase::Held(_) => {
+            Phase::Paused(_) => {
                 let dropped = self.waiting.len() as u64;
                 self.waiting.clear();
                 self.record(StreamEvent::WaitingFull { dropped });
@@ -494,7 +494,7 @@ impl<P: AsRef<[u8]>> Stream<P> {
             self.record(StreamEvent::WaitingFull { dropped: 0 });
             // This message is not lost: it is buffered next.
             self.live_floor = sequence;
-            self.shed(now);
+            self.release_buffered(now);
             self.live_floor = sequence.saturating_add(1);
         }
         self.waiting.insert(sequence, payload);

@@ -20,7 +20,7 @@ pub enum Start {
     /// Messages are delivered from the first one on.
     Immediate,
     /// Messages wait until the stream is released.
-    Held,
+    Paused,
 }
 
 /// Limits of one stream. The defaults suit an engine with a replay buffer of 10,000 batches.

@@ -109,7 +109,7 @@ impl<P: AsRef<[u8]>> Stream<P> {
         if let Phase::Repairing(_) = self.phase {
             self.end_repair(ReplayOutcome::Interrupted);
         }
-        let is_held = matches!(self.phase, Phase::Held(_));
+        let is_held = matches!(self.phase, Phase::Paused(_));
         if !is_held {
             self.phase = Phase::Delivering;
         }

@@ -34,7 +34,7 @@ impl Application {
 flash_indexer_core::named_enum! {
     /// A loss that an event, the translator and the index show together. Its name is the text in `last_error`.
     #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-    pub enum ShownLoss {
+    pub enum InferredLoss {
         /// A salt belongs to a whole prefix: these blocks may be children of the blocks that wait.
         SaltedStore = "salted blocks were stored while others waited for a parent: their salt may be the parent's",
         /// The limit `salted_blocks` was reached before.
@@ -50,23 +50,23 @@ flash_indexer_core::named_enum! {
     }
 }
 
-impl fmt::Display for ShownLoss {
+impl fmt::Display for InferredLoss {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.as_str())
     }
 }
 
-impl ShownLoss {
-    /// Reason label of [`ShownLoss::MovedCopies`].
+impl InferredLoss {
+    /// Reason label of [`InferredLoss::MovedCopies`].
     pub const MOVED_COPIES_UNKNOWN: &'static str = "moved_copies_unknown";
 }
 
 impl Translator {
     /// Content that the rank's events cannot show, at the end of a batch: within it, secondary groups may come first.
     #[must_use]
-    pub fn content_loss(&self) -> Option<ShownLoss> {
-        let group = self.lacks_primary_group().then_some(ShownLoss::PrimaryGroup);
-        group.or_else(|| self.has_unknown_window().then_some(ShownLoss::Window))
+    pub fn content_loss(&self) -> Option<InferredLoss> {
+        let group = self.lacks_primary_group().then_some(InferredLoss::PrimaryGroup);
+        group.or_else(|| self.has_unknown_window().then_some(InferredLoss::Window))
     }
 
     /// Whether a clear of the whole cache makes the rank exact.

@@ -26,7 +26,7 @@ pub use self::error::TranslateError;
 use self::groups::{CacheGroups, StoreGroup};
 pub use self::groups::{GroupRole, KnownGroup};
 use self::hash_inputs::HashInputs;
-pub use self::losses::{Application, ShownLoss};
+pub use self::losses::{Application, InferredLoss};
 use self::managed::ManagedBlocks;
 use self::media::MEDIUM_CHARS_MAX;
 pub(crate) use self::media::is_known_medium;
@@ -127,7 +127,7 @@ impl Translator {
 
     /// Whether the managers of the rank's copies are known, so that its engine may clear one manager's blocks.
     #[must_use]
-    pub const fn knows_managers(&self) -> bool {
+    pub const fn has_all_managers(&self) -> bool {
         self.managed.is_complete()
     }
 

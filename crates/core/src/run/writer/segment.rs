@@ -242,7 +242,7 @@ impl Segment {
             line.clear(leaving_slots);
         }
         if !far.is_empty() {
-            let homes = self.homes_of_far(sequences, far, &displaced);
+            let homes = self.home_slots_of_displaced(sequences, far, &displaced);
             displaced.extend(homes);
         }
         self.room += displaced.len() as u32;
@@ -251,7 +251,7 @@ impl Segment {
 
     /// Finds the home lines of hashes that are displaced too far for their entries to record it; only the sequence
     /// hashes determine those. Of hashes with equal slots, the ones without another slot are meant.
-    fn homes_of_far(
+    fn home_slots_of_displaced(
         &self,
         sequences: &SequenceColumns,
         mut far: Vec<(u16, LineId)>,

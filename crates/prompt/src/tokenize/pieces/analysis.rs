@@ -7,7 +7,7 @@ use tokenizers::pre_tokenizers::split::SplitPattern;
 use tokenizers::tokenizer::SplitDelimiterBehavior;
 use tokenizers::{Model, NormalizedString, Normalizer, Tokenizer};
 
-use super::cuts::{Cuts, Places, is_separator, is_word};
+use super::cuts::{CutRule, Cuts, is_separator, is_word};
 use super::local_normalization::{LocalNormalization, local};
 
 /// Where the texts of a tokenizer are cut.
@@ -73,13 +73,13 @@ pub(super) fn obstacle(tokenizer: &Tokenizer) -> Option<String> {
 pub(super) fn cuts(tokenizer: &Tokenizer) -> Result<Cuts, String> {
     let normalization = normalization(tokenizer.get_normalizer())
         .ok_or_else(|| "the normalizer is not known to treat words alone".to_owned())?;
-    let places = places(tokenizer, normalization)?;
+    let rule = cut_rule(tokenizer, normalization)?;
     let mut uncut = Vec::new();
     for token in tokenizer.get_added_vocabulary().get_added_tokens_decoder().values().filter(|token| token.normalized) {
         let sees_more = token.lstrip || token.rstrip || token.single_word;
         let is_cuttable = match normalization {
             Normalization::Local(_) => has_separator(&normalize(tokenizer, &token.content)),
-            _ => places.are_in(&token.content) || token.content.contains(SPACE_SIGN),
+            _ => rule.are_in(&token.content) || token.content.contains(SPACE_SIGN),
         };
         if sees_more || (is_cuttable && normalization != Normalization::Unchanged) {
             return Err(format!("the added token {:?} matches the normalized text", token.content));
@@ -88,7 +88,7 @@ pub(super) fn cuts(tokenizer: &Tokenizer) -> Result<Cuts, String> {
             uncut.push(token.content.clone());
         }
     }
-    Ok(Cuts { places, uncut })
+    Ok(Cuts { rule, uncut })
 }
 
 /// Whether a text has a separator or a sign for a space behind its first byte.
@@ -96,20 +96,20 @@ fn has_separator(text: &str) -> bool {
     text.contains(SPACE_SIGN) || (1..text.len()).any(|at| is_separator(&text.as_bytes()[at..]))
 }
 
-fn places(tokenizer: &Tokenizer, normalization: Normalization) -> Result<Places, String> {
+fn cut_rule(tokenizer: &Tokenizer, normalization: Normalization) -> Result<CutRule, String> {
     let (pre_tokenizer, model) = (tokenizer.get_pre_tokenizer(), tokenizer.get_model());
-    if let Some(places) = places_of_splits(pre_tokenizer, normalization) {
-        return Ok(places);
+    if let Some(rule) = cut_rule_of_splits(pre_tokenizer, normalization) {
+        return Ok(rule);
     }
     match (normalization, pre_tokenizer) {
         (Normalization::SpaceSigns { is_prepended }, None) => {
-            merges_no_words(model).map(|()| Places::Spaces { is_prepended })
+            merges_no_words(model).map(|()| CutRule::Spaces { is_prepended })
         }
         // It splits at spaces, of which the normalizer leaves none.
         (Normalization::SpaceSigns { is_prepended }, Some(PreTokenizerWrapper::Split(split)))
             if split.pattern == SplitPattern::String(" ".to_owned()) =>
         {
-            merges_no_words(model).map(|()| Places::Spaces { is_prepended })
+            merges_no_words(model).map(|()| CutRule::Spaces { is_prepended })
         }
         (Normalization::SpaceSigns { .. }, Some(_)) => {
             Err("the pre-tokenizer is not known to treat words alone".to_owned())
@@ -119,8 +119,8 @@ fn places(tokenizer: &Tokenizer, normalization: Normalization) -> Result<Places,
             let is_split = metaspace.get_split();
             let is_known = metaspace.get_replacement() == '▁';
             match (is_known, is_split) {
-                (true, true) => Ok(Places::Spaces { is_prepended: false }),
-                (true, false) => merges_no_words(model).map(|()| Places::Spaces { is_prepended: false }),
+                (true, true) => Ok(CutRule::Spaces { is_prepended: false }),
+                (true, false) => merges_no_words(model).map(|()| CutRule::Spaces { is_prepended: false }),
                 (false, _) => Err("the pre-tokenizer has an unknown sign for spaces".to_owned()),
             }
         }
@@ -129,8 +129,8 @@ fn places(tokenizer: &Tokenizer, normalization: Normalization) -> Result<Places,
     }
 }
 
-/// Places of a pre-tokenizer that splits at every space, regardless of the text around it. Its later components see each split alone.
-fn places_of_splits(pre_tokenizer: Option<&PreTokenizerWrapper>, normalization: Normalization) -> Option<Places> {
+/// The cut rule of a pre-tokenizer that splits at every space, regardless of the text around it. Its later components see each split alone.
+fn cut_rule_of_splits(pre_tokenizer: Option<&PreTokenizerWrapper>, normalization: Normalization) -> Option<CutRule> {
     use PreTokenizerWrapper::{BertPreTokenizer, Digits, Metaspace, Punctuation, Whitespace, WhitespaceSplit};
     let local = match normalization {
         Normalization::Unchanged => LocalNormalization { keeps_separators: true, makes_signs: false },
@@ -143,8 +143,8 @@ fn places_of_splits(pre_tokenizer: Option<&PreTokenizerWrapper>, normalization: 
         _ => false,
     };
     match components(pre_tokenizer) {
-        [BertPreTokenizer(_)] if local.keeps_separators => Some(Places::Separators),
-        [last] | [WhitespaceSplit(_), last] if splits_at_signs(last) => Some(Places::SpacesBetweenWords),
+        [BertPreTokenizer(_)] if local.keeps_separators => Some(CutRule::Separators),
+        [last] | [WhitespaceSplit(_), last] if splits_at_signs(last) => Some(CutRule::SpacesBetweenWords),
         [BertPreTokenizer(_) | Whitespace(_) | WhitespaceSplit(_), others @ ..] if !local.makes_signs => {
             let is_known = |part: &PreTokenizerWrapper| {
                 let splits = matches!(
@@ -153,7 +153,7 @@ fn places_of_splits(pre_tokenizer: Option<&PreTokenizerWrapper>, normalization: 
                 );
                 splits || splits_at_signs(part)
             };
-            others.iter().all(is_known).then_some(Places::SpacesBetweenWords)
+            others.iter().all(is_known).then_some(CutRule::SpacesBetweenWords)
         }
         _ => None,
     }
@@ -224,7 +224,7 @@ fn merges_no_words(model: &ModelWrapper) -> Result<(), String> {
 }
 
 /// Whether a pre-tokenizer always splits between a word and a separator.
-fn splits_at_separators(pre_tokenizer: Option<&PreTokenizerWrapper>) -> Result<Places, String> {
+fn splits_at_separators(pre_tokenizer: Option<&PreTokenizerWrapper>) -> Result<CutRule, String> {
     let parts = components(pre_tokenizer);
     let unknown = |what: String| format!("the pre-tokenizer is not known to split at every word: {what}");
     let mut split_by = Splits::default();
@@ -248,7 +248,7 @@ fn splits_at_separators(pre_tokenizer: Option<&PreTokenizerWrapper>) -> Result<P
         }
     }
     match split_by {
-        Splits { lower: true, upper: true, digits: true } => Ok(Places::Separators),
+        Splits { lower: true, upper: true, digits: true } => Ok(CutRule::Separators),
         _ => Err(unknown("no pattern for letters, or none for digits".to_owned())),
     }
 }

@@ -12,14 +12,14 @@ const CHOSEN_BITS: u32 = 6;
 /// Where a text may be cut.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Cuts {
-    pub(super) places: Places,
+    pub(super) rule: CutRule,
     /// Added tokens that are not cut.
     pub(super) uncut: Vec<String>,
 }
 
-/// Places between a [letter or digit](is_word) and a separator.
+/// Where a text may be cut: between a [letter or digit](is_word) and a separator.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Places {
+pub(super) enum CutRule {
     /// The pre-tokenizer always splits between a word and one of the [separators](is_separator).
     Separators,
     /// The vocabulary has no token with a space behind a letter or digit, and the model merges nothing across it.
@@ -39,12 +39,12 @@ impl Cuts {
         let first = from + PIECE_BYTES_MIN;
         // A cut leaves at least two bytes behind it: a space, and what it belongs to.
         for at in first..text.len().saturating_sub(1) {
-            if !self.places.has(text, at) {
+            if !self.rule.has(text, at) {
                 continue;
             }
             let is_chosen = at - from >= PIECE_BYTES_MAX || is_chosen(&text.as_bytes()[at - WINDOW_BYTES..at]);
             if is_chosen && !self.uncut.iter().any(|token| is_inside(token, text, at)) {
-                let skipped = usize::from(self.places == Places::Spaces { is_prepended: true });
+                let skipped = usize::from(self.rule == CutRule::Spaces { is_prepended: true });
                 return (at, at + skipped);
             }
         }
@@ -57,12 +57,12 @@ impl Cuts {
     pub(super) fn last(&self, text: &str, from: usize, end: usize) -> Option<usize> {
         // As in `next`, a cut leaves at least two bytes behind it.
         let is_cut =
-            |at: &usize| self.places.has(text, *at) && !self.uncut.iter().any(|token| is_inside(token, text, *at));
+            |at: &usize| self.rule.has(text, *at) && !self.uncut.iter().any(|token| is_inside(token, text, *at));
         (from + 1..end.saturating_sub(1)).rev().find(is_cut)
     }
 }
 
-impl Places {
+impl CutRule {
     /// Whether a token has a place, so that a cut could separate it.
     pub(super) fn are_in(self, token: &str) -> bool {
         (1..token.len()).any(|at| self.has(token, at))

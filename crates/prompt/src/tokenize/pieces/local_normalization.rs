@@ -15,7 +15,7 @@ pub(super) struct LocalNormalization {
 }
 
 /// Whether components normalize the text before and behind a place of
-/// [`Places::SpacesBetweenWords`](super::cuts::Places::SpacesBetweenWords) alone, so that the results, one after the other, are
+/// [`CutRule::SpacesBetweenWords`](super::cuts::CutRule::SpacesBetweenWords) alone, so that the results, one after the other, are
 /// the normalized text, and the second one begins with a space or its sign.
 ///
 /// A space is a starter that composes with nothing before it, and a grapheme of its own there. So a component that works by

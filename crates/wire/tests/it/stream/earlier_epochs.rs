@@ -54,7 +54,7 @@ fn a_message_of_an_unverified_epoch_ends_no_doubt_of_messages_that_waited() {
 /// message, which the reply had and the connection loses, is missing again.
 #[test]
 fn live_messages_behind_a_reply_end_no_doubt_of_what_the_reply_had() {
-    let mut world = World::new(Replay::Available, Start::Held, 40);
+    let mut world = World::new(Replay::Available, Start::Paused, 40);
     world.connect();
     (0..15).for_each(|_| world.publish());
     let (position, state) = (world.true_position(), world.whole_epoch());
@@ -69,7 +69,7 @@ fn live_messages_behind_a_reply_end_no_doubt_of_what_the_reply_had() {
     assert_eq!(world.applied, world.whole_epoch());
     world.deliver_late(2);
     assert_eq!(world.cleared.last(), Some(&ClearReason::Restarted));
-    world.stream.shed(world.now);
+    world.stream.release_buffered(world.now);
     world.run();
     (0..10).for_each(|_| world.deliver());
     world.pass_time();
@@ -109,7 +109,7 @@ fn messages_that_a_reply_has_shown_are_known_after_a_lost_connection() {
 /// position, and no message of the epoch before is left to compare with.
 #[test]
 fn live_messages_below_an_imported_position_end_its_doubt_once_none_can_have_waited() {
-    let mut world = World::new(Replay::Available, Start::Held, 40);
+    let mut world = World::new(Replay::Available, Start::Paused, 40);
     (0..200).for_each(|_| world.publish());
     let position = world.true_position();
     world.restart();
@@ -157,13 +157,13 @@ fn live_numbers_of_an_earlier_connection_show_no_restart_once_a_reply_has_begun(
 /// history is still requested.
 #[test]
 fn a_reply_without_the_first_message_leaves_the_history_to_be_requested() {
-    let mut world = World::new(Replay::Available, Start::Held, 40);
+    let mut world = World::new(Replay::Available, Start::Paused, 40);
     world.connect();
     (0..5).for_each(|_| world.publish());
     (0..5).for_each(|_| world.deliver());
-    world.stream.shed(world.now);
+    world.stream.release_buffered(world.now);
     world.stream.release(None, world.now);
-    world.stream.shed(world.now);
+    world.stream.release_buffered(world.now);
     world.run();
     assert_eq!(degraded(world.trust), Some(Degraded::StartUnknown { missed: 5 }));
     world.disconnect();

@@ -43,7 +43,7 @@ pub(crate) fn take(world: &mut World, step: Step) {
         Step::Reply(kept) => world.reply(kept),
         Step::PassTime => world.pass_time(),
         Step::Shed => {
-            world.stream.shed(world.now);
+            world.stream.release_buffered(world.now);
             world.run();
         }
         Step::Pause(dropped) => world.pause(dropped),
@@ -88,7 +88,7 @@ pub(crate) struct HeldHistory {
 
 /// A stream that continues an imported state.
 pub(crate) fn check_imported(replay: Replay, buffer_max: u64, history: HeldHistory) {
-    let mut world = World::new(replay, Start::Held, buffer_max);
+    let mut world = World::new(replay, Start::Paused, buffer_max);
     (0..history.published).for_each(|_| world.publish());
     world.connect();
     history.before.into_iter().for_each(|step| take(&mut world, step));

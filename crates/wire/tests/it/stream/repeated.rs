@@ -64,7 +64,7 @@ fn a_late_message_of_the_connection_leaves_the_stream_inexact_until_a_later_one_
     // Message 0 is not remembered, because the position was imported; or a message before it was received late.
     for late in [&[0][..], &[5, 0]] {
         for replay in [Replay::Available, Replay::Unavailable] {
-            let mut world = World::new(replay, Start::Held, 1_000);
+            let mut world = World::new(replay, Start::Paused, 1_000);
             (0..300).for_each(|_| world.publish());
             world.connect();
             world.applied = world.whole_epoch();

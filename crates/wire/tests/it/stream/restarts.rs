@@ -9,7 +9,7 @@ use super::{END, replayed_idle_engine};
 
 #[test]
 fn messages_of_a_restarted_engine_end_the_doubt_of_a_loss_before_them() {
-    let mut world = World::new(Replay::Unavailable, Start::Held, 100);
+    let mut world = World::new(Replay::Unavailable, Start::Paused, 100);
     (0..11).for_each(|_| world.publish());
     world.connect();
     let position = world.true_position();
@@ -247,7 +247,7 @@ fn epochs_are_counted_across_listeners() {
 #[test]
 fn an_imported_position_is_compared_with_the_waiting_messages() {
     for (epoch, expected) in [(0, 0), (1, 1)] {
-        let mut world = World::new(Replay::Unavailable, Start::Held, 100);
+        let mut world = World::new(Replay::Unavailable, Start::Paused, 100);
         world.connect();
         (0..6).for_each(|_| world.publish());
         (0..4).for_each(|_| world.deliver());
@@ -262,7 +262,7 @@ fn an_imported_position_is_compared_with_the_waiting_messages() {
         assert_eq!(world.cleared.len(), expected);
         assert_eq!((world.applied.clone(), world.trust), (world.whole_epoch(), StreamTrust::Exact));
     }
-    let mut world = World::new(Replay::Unavailable, Start::Held, 100);
+    let mut world = World::new(Replay::Unavailable, Start::Paused, 100);
     world.connect();
     world.publish();
     world.deliver();
@@ -278,7 +278,7 @@ fn an_imported_position_is_compared_with_the_waiting_messages() {
 #[test]
 fn a_first_live_message_below_the_end_of_an_imported_state_begins_another_epoch() {
     for (imported_end, expected) in [(49, vec![ClearReason::Restarted]), (33, vec![ClearReason::TooMuchLost])] {
-        let mut world = World::new(Replay::Unavailable, Start::Held, 100);
+        let mut world = World::new(Replay::Unavailable, Start::Paused, 100);
         (0..19).for_each(|_| world.publish());
         world.applied = world.whole_epoch();
         world.stream.release(Some(world.true_position()), world.now);

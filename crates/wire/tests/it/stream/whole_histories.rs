@@ -9,7 +9,7 @@ use super::world::{World, degraded, payload};
 
 #[test]
 fn the_whole_history_is_requested_for_an_imported_rank_that_lacks_changes() {
-    let mut world = World::new(Replay::Available, Start::Held, 100);
+    let mut world = World::new(Replay::Available, Start::Paused, 100);
     world.connect();
     (0..3).for_each(|_| world.publish());
     (0..3).for_each(|_| world.deliver());

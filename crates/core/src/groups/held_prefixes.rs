@@ -6,7 +6,7 @@ use crate::keyed::KeyedMap;
 
 /// A sequence hash and the prefix that it identifies.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Place {
+pub(super) struct SequencePrefix {
     /// Prefix hash, which a query can compute.
     pub(super) prefix: SequenceHash,
     pub(super) sequence: SequenceHash,
@@ -45,7 +45,7 @@ impl HeldPrefixMap {
     }
 
     /// Sets the tiers in which the groups hold a sequence hash of a prefix.
-    pub(super) fn set(&mut self, Place { prefix, sequence }: Place, held: TierMask) {
+    pub(super) fn set(&mut self, SequencePrefix { prefix, sequence }: SequencePrefix, held: TierMask) {
         let is_held = held != TierMask::default();
         match self.0.get_mut(&prefix) {
             None if is_held => drop(self.0.insert(prefix, BlocksAtPrefix::One(sequence, held))),

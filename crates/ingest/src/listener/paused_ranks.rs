@@ -1,4 +1,4 @@
-//! Held ranks: their messages are buffered until their state is restored from a snapshot or a peer.
+//! Paused ranks: their messages are buffered until their state is restored from a snapshot or a peer.
 
 use std::collections::BTreeSet;
 
@@ -16,14 +16,14 @@ pub enum ReleaseOutcome {
     NotHeld,
 }
 
-/// Held ranks of one stream, and the positions of the released ones.
+/// Paused ranks of one stream, and the positions of the released ones.
 #[derive(Debug, Default)]
-pub struct HeldRanks {
+pub struct PausedRanks {
     held: BTreeSet<DpRank>,
     released: Vec<(DpRank, Option<Position>)>,
 }
 
-impl HeldRanks {
+impl PausedRanks {
     /// Holds a rank.
     pub fn hold(&mut self, dp_rank: DpRank) {
         self.held.insert(dp_rank);
