@@ -8,11 +8,14 @@ use crate::class::QueueClass;
 
 /// Turns of one consumer's queues.
 ///
-/// Queues whose next entry is short and those whose next entry is long have turns of their own. Of each kind classes take turns, and
-/// so do the queues of a class. A long entry has a turn once short ones are ahead by any work, and in each round, of as many turns as
-/// there were ready queues at its start. So a short entry waits for the short entries before it in its class, for as
-/// many of each other class, for as much long work, and for one long turn, however many queues have long entries. Long entries have
-/// half of the consumer's work at least, or each queue of them one turn a round.
+/// * A queue whose next entry is short takes short turns, and one whose next entry is long takes long turns.
+/// * In both kinds the classes take turns, and so do the queues of a class.
+/// * A round has as many short turns as queues were ready at its start.
+/// * A long turn follows as soon as the short turns of the round have done more work than the long ones, and once in each round.
+///
+/// So a short entry waits for the short entries before it in its class, for as many of each other class, for an equal amount of
+/// long work, and for one long turn, regardless of how many queues have long entries. Long entries get at least half of the
+/// consumer's work, but a queue of them has no more than one turn in a round.
 #[derive(Debug)]
 pub(crate) struct Turns<K> {
     /// Queues that wait for their turn, and whose next entry may be short.

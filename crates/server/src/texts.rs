@@ -15,9 +15,9 @@ const LONG_PER_WORKER: usize = 8;
 ///
 /// # Fairness
 ///
-/// The texts of the clients of one address may have as many bytes as are free in the queue, as bodies may. Of long texts, the
-/// pool works on a limited number, and clients take turns for a permit there. A text keeps its permit and its bytes until the
-/// pool has left it, even if its client disconnects before.
+/// The texts of one client address may use at most as many bytes as are free in the queue, as its bodies may. The pool tokenizes a
+/// limited number of long texts at a time: each needs a permit, and clients take turns for the permits. A text keeps its permit and
+/// its bytes until the pool has finished with it, even if its client disconnects before.
 #[derive(Debug)]
 pub(crate) struct Texts {
     budget: Arc<BodyBudget>,

@@ -15,11 +15,15 @@ pub struct RunLimits {
     /// Twins of one block, and of all blocks of one run: blocks that one rank holds under several sequence hashes.
     /// The index refuses and counts further ones.
     pub twins_max: usize,
-    /// Blocks of one rank that one event may move: those below a redefined sequence hash, those of a rank that leaves its
-    /// hash domain, and those that waited for a stored block. Of the first two a rank may move that many at once, and one
-    /// more for each block that it stores. Beyond that a redefinition drops what the rank holds, which is refused and
-    /// counted; a rank that has another sequence hash for a block of its domain stays there, with a twin; and waiting
-    /// blocks follow with later events.
+    /// Blocks of one rank that one event may move. An event moves blocks in three cases:
+    ///
+    /// * It redefines a sequence hash: the blocks below it move. Beyond the limit the index drops what the rank holds, and
+    ///   counts it as refused.
+    /// * The rank leaves its hash domain: its blocks move. Beyond the limit the rank stays in the domain, with a twin of the
+    ///   block that has another sequence hash there.
+    /// * It stores a block for which others waited: these move. Beyond the limit they move with later events.
+    ///
+    /// In the first two cases a rank may move this many blocks at once, and one more for each block that it stores.
     pub moved_blocks_max: usize,
 }
 

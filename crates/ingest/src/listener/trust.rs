@@ -97,13 +97,13 @@ impl PackedTrust {
     }
 }
 
-/// Notices of one kind, which the decoder receives behind the messages that were queued before them. Numbers count from 1.
+/// Notices of one kind. The decoder receives a notice after the messages that were queued before it. Numbers count from 1.
 #[derive(Debug, Default)]
 struct Notices {
     sent: u64,
     /// The last notice that the decoder has received.
     received: u64,
-    /// The last notice of which the writer has applied what the decoder made of it.
+    /// The last notice whose changes the writer has applied.
     acknowledged: u64,
 }
 

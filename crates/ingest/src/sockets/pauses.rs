@@ -4,11 +4,12 @@ use std::time::{Duration, Instant};
 
 use tracing::warn;
 
-/// Time between two turns of a socket thread, which waits for a second at most, from which on the process stood still: it was
-/// stopped, its machine was paused, or it had no processor.
+/// Shortest time between two turns of a socket thread that counts as a pause of the process: it was stopped, its machine was suspended,
+/// or it had no processor. The thread itself waits for a second at most.
 const PAUSE_MIN: Duration = Duration::from_secs(2);
 
-/// Time after a pause in which the messages that waited in queues and sockets are read. They say nothing about those behind them.
+/// Time after a pause in which the service reads the messages that waited in queues and sockets. Their numbers do not show whether an
+/// engine dropped later ones.
 const BACKLOG: Duration = Duration::from_secs(20);
 /// Times after a pause at which the ends of streams are in doubt. An engine drops messages until its queue has drained, and the reply to the
 /// request that follows a doubt shows those alone that were published before it.

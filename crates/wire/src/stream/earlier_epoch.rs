@@ -8,16 +8,17 @@ use super::{EpochCheck, Stream};
 /// Longest time that live messages wait in queues and sockets.
 const BACKLOG: Duration = Duration::from_secs(20);
 
-/// An epoch that a new one seems to follow, because a reply has none of its messages or a live message has a lower number. The
-/// publisher may as well have lost messages of the reply, or the message have arrived late. Then the known messages are missing.
+/// An epoch that has probably ended: a reply had none of its messages, or a live message had a lower number.
 ///
-/// A delivered stream is not exact until one of these holds:
+/// The epoch may also continue: the publisher may have lost messages of the reply, or the live message may have arrived late. In
+/// that case the stream lacks the messages of this epoch. So the stream is not exact until one of these holds:
 ///
-/// * a message differs from the one of this epoch with its number;
-/// * a live message follows that this epoch did not have and no replay has delivered since: a publisher counts upwards, so its number
-///   shows which messages are missing, or is of a new epoch. Another one may have arrived a second time, or continue the live messages
-///   of this epoch, which a reply or an imported position was ahead of: unless it arrives so much later that it cannot have waited since;
-/// * the known messages are delivered again.
+/// * A message differs from the message of this epoch with the same number. Then the epoch has ended.
+/// * A new live message arrives: this epoch had no such message, and no replay has delivered it since. A publisher counts upwards, so
+///   the number of the message shows which messages are missing, or belongs to a new epoch. A message that continues this epoch's live
+///   messages below `end` counts only if it arrives more than [`BACKLOG`] after the doubt began, since it may have waited in a queue
+///   while a reply or an imported position was ahead of it.
+/// * The messages of this epoch are delivered again.
 #[derive(Debug)]
 pub(super) struct EarlierEpoch {
     /// Messages received of it. Without any, nothing differs from it: a difference from an epoch before shows the end of that one alone.
@@ -94,9 +95,9 @@ impl<P: AsRef<[u8]>> Stream<P> {
             .take_if(|earlier| earlier.messages.compare(sequence, payload.as_ref()) == Comparison::Different);
     }
 
-    /// Forgets the earlier epoch when the next live message follows, unless that epoch had the same message, or a replay has delivered
-    /// it since: it may have arrived a second time. Nor does one that continues the live messages of that epoch, below what a
-    /// replay had delivered of it, unless it was published after the doubt began.
+    /// Forgets the earlier epoch if this live message is new ([`EarlierEpoch`]). A message that the earlier epoch had, or that a
+    /// replay has delivered since, may have arrived a second time. A message that continues the live messages of the earlier epoch
+    /// may have waited in a queue, unless it arrives long after the doubt began.
     pub(super) fn end_earlier_epoch(&mut self, sequence: u64, payload: &P, now: Instant) {
         let compare = |messages: &Delivered| messages.compare(sequence, payload.as_ref());
         let is_repeated = compare(&self.delivered) == Comparison::Same;

@@ -9,9 +9,9 @@ use super::{EpochCheck, Stream};
 /// Whether the whole history of a stream is to be requested.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum History {
-    /// No repair was given up in this epoch, and none left out in a pause, as far as the state has not been rebuilt since.
+    /// No repair was abandoned in this epoch, or skipped in a pause, since the state was last rebuilt.
     Unneeded,
-    /// A repair was given up or left out. If messages are lost then, the history is requested at this time.
+    /// A repair was abandoned or skipped. If messages are lost then, the history is requested at this time.
     RequestedAt(Instant),
     /// The publisher's replay buffer no longer has the first message of this epoch.
     Gone,

@@ -10,7 +10,7 @@ use crate::cursor::Cursor;
 /// Whether a live message belongs to the epoch of the delivered ones.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Continuity {
-    /// It does, as far as is known.
+    /// It belongs to the current epoch, or nothing disproves that.
     Continues,
     /// It was received before, byte for byte.
     Duplicate,

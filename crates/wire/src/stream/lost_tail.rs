@@ -4,22 +4,22 @@ use std::time::Instant;
 
 use super::{Connection, EpochCheck, Phase, Stream};
 
-/// Messages that were received after the last live one and lost: dropped, or not decodable.
+/// Messages that the service received after the last live message, and lost: it dropped them, or could not decode them.
 ///
-/// A sequence number that was seen on one of them is missing until one of these holds:
+/// If the sequence number of a lost message is known, the stream lacks that message until one of these holds:
 ///
-/// * it is delivered;
-/// * a live message with a higher number shows the gap;
-/// * another epoch begins, and the number was seen on an earlier connection;
-/// * two live messages with lower numbers follow it, in order, on its connection. A publisher counts upwards, so the number
-///   itself was damaged. One such message may have arrived late.
+/// * The message is delivered.
+/// * A live message with a higher number shows the gap.
+/// * Another epoch begins, and the number was seen on an earlier connection.
+/// * Two live messages with lower numbers follow, in order, on the same connection. A publisher counts upwards, so the known number was
+///   damaged. A single such message may have arrived late. This rule does not apply to the number of a message that was delivered
+///   before the state was cleared, or that a reply has shown: such a number is not damaged.
 ///
-/// The number of a message that was delivered before its state was cleared, or that a reply has shown, is not damaged, so the last rule
-/// leaves it.
+/// A reply that ends before the number does not end the doubt: publishers lose messages of large replies and still send the end marker.
 ///
-/// A reply that ends before the number ends no doubt: publishers lose messages of large replies and still mark the end.
-/// Without a number the next live message shows what is missing, or the end of a reply that was requested after the loss. After a pause of
-/// the service the next messages were published before the lost ones: none that is received before a given time ends the doubt.
+/// If no number is known, the next live message shows what is missing, or the end of a reply that was requested after the loss. After
+/// a pause of the service, the messages that are received first were published before the lost ones, so messages received before
+/// `shown_from` do not end the doubt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct LostTail {
     /// The last request sent before the loss.
