@@ -67,6 +67,7 @@ def test_changes_and_queries_run_beside_each_other() -> None:
     failures: list[BaseException] = []
     for instance in instances:
         index.register(instance)
+        index.store(instance, CHAIN, CHAIN)
 
     def guarded(work: Callable[[], None]) -> Callable[[], None]:
         def run() -> None:
@@ -87,7 +88,10 @@ def test_changes_and_queries_run_beside_each_other() -> None:
     def ask() -> None:
         for _ in range(500):
             matches = index.query_hashes(CHAIN, top_k=3)
-            assert len(matches) <= 3 and (matches.blocks <= 64).all() and (matches.trust == 0).all()
+            assert len(matches) <= 3 and (matches.blocks <= 64).all()
+            # A query beside the first store of a rank may have its blocks and "cold".
+            are_exact = (matches.trust == 0) | (matches.instances == 99)
+            assert are_exact.all()
 
     def come_and_go() -> None:
         for _ in range(200):
