@@ -5,9 +5,9 @@ use serde_json::{Deserializer, Error, Value};
 
 /// Why a body does not fit a request. It is parsed a second time to find the field, unless it is no JSON.
 #[must_use]
-pub fn describe_body_error<'b, T: Deserialize<'b>>(error: &Error, body: &'b [u8]) -> String {
+pub fn body_error<'b, T: Deserialize<'b>>(error: &Error, body: &'b [u8]) -> String {
     if !error.is_data() {
-        return describe_json_error(error);
+        return json_error(error);
     }
     if body.trim_ascii_start().starts_with(b"[") {
         // A list is read as the fields of a request in their order, so the error is about one of them.
@@ -19,7 +19,7 @@ pub fn describe_body_error<'b, T: Deserialize<'b>>(error: &Error, body: &'b [u8]
 
 /// Why the fields of a query string do not fit a request.
 #[must_use]
-pub fn describe_field_error<'v, T: Deserialize<'v>>(error: &Error, fields: &'v Value) -> String {
+pub fn field_error<'v, T: Deserialize<'v>>(error: &Error, fields: &'v Value) -> String {
     located(serde_path_to_error::deserialize::<_, T>(fields), error)
 }
 
@@ -27,13 +27,13 @@ pub fn describe_field_error<'v, T: Deserialize<'v>>(error: &Error, fields: &'v V
 fn located<T>(again: Result<T, serde_path_to_error::Error<Error>>, error: &Error) -> String {
     match again {
         Err(found) if found.path().iter().len() > 0 => format!("{}: {}", found.path(), split(found.inner()).0),
-        _ => describe_json_error(error),
+        _ => json_error(error),
     }
 }
 
 /// Why a text is no JSON, or a value does not fit, with its position if it was parsed from a text.
 #[must_use]
-pub fn describe_json_error(error: &Error) -> String {
+pub fn json_error(error: &Error) -> String {
     let (cause, position) = split(error);
     // What `serde_json` says of half a surrogate pair names no surrogate.
     let hint = match cause.contains("hex escape") && !error.is_data() {
@@ -100,7 +100,7 @@ mod tests {
     #[track_caller]
     fn check<'b, T: Deserialize<'b> + std::fmt::Debug>(body: &'b str, expected: &str) {
         let error = serde_json::from_str::<T>(body).expect_err(body);
-        assert_eq!(describe_body_error::<T>(&error, body.as_bytes()), expected, "{body}");
+        assert_eq!(body_error::<T>(&error, body.as_bytes()), expected, "{body}");
     }
 
     #[test]

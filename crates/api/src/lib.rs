@@ -49,7 +49,7 @@ pub use fleet::{
     StoreStatus,
 };
 pub use ignored::parse_with_ignored;
-pub use json_error::{describe_body_error, describe_field_error, describe_json_error};
+pub use json_error::{body_error, field_error, json_error};
 pub use little_endian::LittleEndian;
 pub use openapi::document;
 pub use pick::{DoneRequest, Load, Pick, PickCandidate, PickWeights, RequestPhase};

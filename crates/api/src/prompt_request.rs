@@ -8,7 +8,7 @@ use memchr::{memchr, memmem};
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
 
-use crate::{ExplainRequest, HashQuery, LittleEndian, PromptFields, TokenQuery, describe_field_error, read_token_list};
+use crate::{ExplainRequest, HashQuery, LittleEndian, PromptFields, TokenQuery, field_error, read_token_list};
 
 /// Request with a list of numbers that a binary body may have.
 pub trait PromptRequest: DeserializeOwned {
@@ -109,8 +109,7 @@ pub fn read_binary<T: PromptRequest>(body: &[u8], pairs: Vec<(String, String)>) 
         return Err(does_not_fit(&format!("{} is in the body: leave it out", T::LIST)));
     }
     let fields = Value::from(fields);
-    let mut request =
-        T::deserialize(&fields).map_err(|error| does_not_fit(&describe_field_error::<T>(&error, &fields)))?;
+    let mut request = T::deserialize(&fields).map_err(|error| does_not_fit(&field_error::<T>(&error, &fields)))?;
     if let Some(list) = request.list() {
         *list = numbers;
     }

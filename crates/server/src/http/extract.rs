@@ -15,7 +15,7 @@ use axum::http::{HeaderMap, Uri};
 use chat_template::without_constants;
 use flash_indexer_access::Grant;
 use flash_indexer_admission::{BodyBytes, ContentEncoding, LARGE_BYTES, READ_DEADLINE};
-use flash_indexer_api::{describe_body_error, does_not_fit, parse_with_ignored};
+use flash_indexer_api::{body_error, does_not_fit, parse_with_ignored};
 use flash_indexer_traces::{Stage, stage};
 use futures_core::Stream;
 use percent_encoding::percent_decode_str;
@@ -52,7 +52,7 @@ impl<T: DeserializeOwned + Send + 'static> FromRequest<Arc<Api>> for BodyWithIgn
     async fn from_request(request: Request, api: &Arc<Api>) -> Result<Self, ApiError> {
         let parse = |json: &[u8]| {
             let parsed = parse_with_ignored(json);
-            let (request, ignored) = parsed.map_err(|error| unfit(&error, &describe_body_error::<T>(&error, json)))?;
+            let (request, ignored) = parsed.map_err(|error| unfit(&error, &body_error::<T>(&error, json)))?;
             Ok(Self(request, ignored))
         };
         receive_json(request, api, parse).await
@@ -176,7 +176,7 @@ fn within(body: Vec<u8>, bytes_max: usize) -> Result<Vec<u8>, ApiError> {
 
 /// Parses a JSON body.
 pub(super) fn parse<'b, T: Deserialize<'b>>(body: &'b [u8]) -> Result<T, ApiError> {
-    serde_json::from_slice(body).map_err(|error| unfit(&error, &describe_body_error::<T>(&error, body)))
+    serde_json::from_slice(body).map_err(|error| unfit(&error, &body_error::<T>(&error, body)))
 }
 
 /// Parses a JSON body, which may have the constants that the engines' parser takes besides JSON. They are replaced in the body then.
@@ -193,11 +193,11 @@ pub(super) fn parse_lenient<T>(
     }
 }
 
-/// The response to a body that cannot be parsed. `describe_json_error` names the cause.
-pub(super) fn unfit(error: &serde_json::Error, describe_json_error: &str) -> ApiError {
+/// The response to a body that cannot be parsed. `cause` says why.
+pub(super) fn unfit(error: &serde_json::Error, cause: &str) -> ApiError {
     match error.is_data() {
-        true => ApiError::unprocessable(format!("the request does not fit: {describe_json_error}")),
-        false => ApiError::bad_request(format!("the body is not JSON: {describe_json_error}")),
+        true => ApiError::unprocessable(format!("the request does not fit: {cause}")),
+        false => ApiError::bad_request(format!("the body is not JSON: {cause}")),
     }
 }
 

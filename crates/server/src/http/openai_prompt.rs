@@ -4,7 +4,7 @@ use std::borrow::Cow;
 use std::collections::BTreeMap;
 
 use chat_template::without_constants;
-use flash_indexer_api::{PromptFields, describe_json_error};
+use flash_indexer_api::{PromptFields, json_error};
 use flash_indexer_traces::{Stage, stage};
 use flash_indexer_types::ModelKey;
 use serde_json::value::RawValue;
@@ -90,6 +90,6 @@ fn engine_fields(body: &[u8], endpoint: OpenAiEndpoint) -> Result<PromptFields, 
     let mut fields: BTreeMap<Cow<'_, str>, &RawValue> = parse(body)?;
     let has_suffix = endpoint == OpenAiEndpoint::Completions;
     fields.retain(|name, _| ENGINE_FIELDS.contains(&name.as_ref()) || has_suffix && name == SUFFIX);
-    let kept = serde_json::to_vec(&fields).map_err(|error| unfit(&error, &describe_json_error(&error)))?;
+    let kept = serde_json::to_vec(&fields).map_err(|error| unfit(&error, &json_error(&error)))?;
     parse(&kept)
 }

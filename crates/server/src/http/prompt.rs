@@ -5,7 +5,7 @@ use std::sync::Arc;
 use axum::extract::{FromRequest, Query, Request};
 use axum::http::Uri;
 use axum::response::{IntoResponse, Response};
-use flash_indexer_api::{PromptNumber, PromptRequest, describe_body_error, does_not_fit, read_binary};
+use flash_indexer_api::{PromptNumber, PromptRequest, body_error, does_not_fit, read_binary};
 use flash_indexer_traces::{Stage, stage};
 
 use super::Api;
@@ -53,8 +53,7 @@ impl PromptBody {
             let prompted = match form {
                 BodyForm::Json => {
                     let read = |json: &[u8]| {
-                        T::Number::read_json(json)
-                            .map_err(|error| unfit(&error, &describe_body_error::<T>(&error, json)))
+                        T::Number::read_json(json).map_err(|error| unfit(&error, &body_error::<T>(&error, json)))
                     };
                     let (request, json) = parse_lenient(body, read)?;
                     ParsedRequest { request, json }

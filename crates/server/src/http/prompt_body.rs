@@ -3,7 +3,7 @@
 use std::sync::{Arc, OnceLock};
 use std::time::SystemTime;
 
-use flash_indexer_api::{ModelScope, PartialPrompt, PromptFields, describe_json_error};
+use flash_indexer_api::{ModelScope, PartialPrompt, PromptFields, json_error};
 use flash_indexer_engine_chats::{Chat, ChatEngine, CompletionPrompt, LaxBool, LaxInteger, Rendering, TruncationSide};
 use flash_indexer_prompt::tokenize::{Prompt, PromptOptions, SpecialTokens};
 use flash_indexer_registry::TokenPrompt;
@@ -70,9 +70,8 @@ impl TokenizedPrompt {
 
 /// A value as the engines' request models read it.
 pub(super) fn lax<T: DeserializeOwned>(value: Option<Value>, field: &str) -> Result<Option<T>, ApiError> {
-    let read = |value| T::deserialize(value);
-    value.map(read).transpose().map_err(|error: serde_json::Error| {
-        ApiError::unprocessable(format!("the request does not fit: {field}: {}", describe_json_error(&error)))
+    value.map(T::deserialize).transpose().map_err(|error: serde_json::Error| {
+        ApiError::unprocessable(format!("the request does not fit: {field}: {}", json_error(&error)))
     })
 }
 
@@ -142,8 +141,7 @@ pub(super) async fn tokenize(
         (None, _) => {
             let mut prompt = {
                 let _parse = stage(Stage::Parse);
-                Chat::from_body(body, engine, SystemTime::now())
-                    .map_err(|error| unfit(&error, &describe_json_error(&error)))?
+                Chat::from_body(body, engine, SystemTime::now()).map_err(|error| unfit(&error, &json_error(&error)))?
             };
             if output == PromptOutput::Rendering {
                 let slot = Arc::default();
