@@ -28,6 +28,8 @@ const SERVICE_BOUNDS: &str = "\
 The processors decide the times, less so the ratios. With commit 878fe2b1, on two cores of a machine with sixteen, the burst took 6.00 s
 (Dynamo's service 8.71 s), 64-block events 2.37 M blocks/s (0.82), 8,192 tokens 159 us (538), 131,072 tokens 2,284 us (7,921) and
 `after` a cursor 78.2 us; with c032c9fc, on two of another, 4.48 s (6.03), 3.11 M (0.92), 128 us (382), 1,982 us (5,277) and 52.5 us.
+Throughput varies most: over four connections this machine answered 21,444 requests/s (Dynamo's service 7,667) with cdf89c65, 13,855 (7,346) with
+039e7880 beside other programs, and what the table has; the median latency was within 180 and 250 us each time.
 
 What bounds these rows (service, engines and client share two cores, so each takes from the others; profiles of commit 878fe2b1 where no
 other commit is named):
