@@ -67,7 +67,7 @@ impl FairSemaphore {
                 return Err(QueueFull);
             }
             let (number, permit) = queue.push(client);
-            PermitWait { permits: self, client, number, permit }
+            PermitWait { semaphore: self, client, number, permit }
         };
         Ok((&mut waiting.permit).await.expect("a waiter leaves the queue with a permit, or when it is dropped"))
     }
@@ -139,7 +139,7 @@ impl Drop for Permit {
 
 /// Wait for a permit; leaves the queue when it is dropped.
 struct PermitWait<'p> {
-    permits: &'p FairSemaphore,
+    semaphore: &'p FairSemaphore,
     client: IpAddr,
     number: u64,
     permit: oneshot::Receiver<Permit>,
@@ -147,7 +147,7 @@ struct PermitWait<'p> {
 
 impl Drop for PermitWait<'_> {
     fn drop(&mut self) {
-        self.permits.queue.lock().remove(self.client, self.number);
+        self.semaphore.queue.lock().remove(self.client, self.number);
     }
 }
 

@@ -19,7 +19,7 @@
 //! |---|---|
 //! | `message.rs` | frames of a message, and the outline of its batch |
 //! | `resume_point.rs` | position and decoder state of a rank |
-//! | `listener/` | a listener: status, trust, held ranks, report, logs; the [`ModelSink`] that it writes into |
+//! | `listener/` | a listener: status, trust, paused ranks, report, logs; the [`ModelSink`] that it writes into |
 //! | `change.rs` | changes that decoders send to writers |
 //! | `event_parts.rs` | division of large events |
 //! | `scoped_clear.rs` | clears of a part of a rank's cache |

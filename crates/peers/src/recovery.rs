@@ -287,7 +287,7 @@ impl Recovery {
         }
     }
 
-    /// Waits up to the connect deadline until the listeners of held streams are connected.
+    /// Waits up to the connect deadline until the listeners of paused streams are connected.
     fn wait_for_connections(&self) {
         let deadline = Instant::now() + self.deadlines.connect;
         while !self.indexer.unconnected(&self.held).is_empty() && Instant::now() < deadline {

@@ -312,7 +312,7 @@ impl Service {
         }
     }
 
-    /// Whether the service has held streams.
+    /// Whether the service has paused streams.
     pub(crate) fn is_recovering(&self) -> bool {
         self.recovery.is_some()
     }
@@ -351,7 +351,7 @@ impl Service {
         last.iter().for_each(|(&engine, &last)| include(&mut self.imported, engine, last));
     }
 
-    /// Restores the dump that was read, and releases the held streams. A dump that is cut off is not restored, and the
+    /// Restores the dump that was read, and releases the paused streams. A dump that is cut off is not restored, and the
     /// streams stay held: a starting service then asks the next peer.
     pub(crate) fn recover(&mut self, is_cut: bool) -> Result<(), String> {
         let Some(Recovery { held, dump }) = self.recovery.take() else { return Ok(()) };

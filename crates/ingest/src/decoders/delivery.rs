@@ -71,7 +71,7 @@ pub enum Delivery {
     Connected,
     /// The connection is lost: the next message may belong to another epoch. The number is that of the notice.
     Disconnected(u64),
-    /// Starts to apply a held stream.
+    /// Starts to apply a paused stream.
     Release(Sender<()>),
     /// Ignores a rank of the stream and removes its blocks. The function runs on the writer thread after the removal.
     IgnoreRank(DpRank, Box<dyn FnOnce() + Send>),

@@ -1,4 +1,4 @@
-//! Handover of a rank's state: restored decoder state, and the release of held ranks.
+//! Handover of a rank's state: restored decoder state, and the release of paused ranks.
 
 use std::time::Instant;
 

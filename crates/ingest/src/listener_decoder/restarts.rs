@@ -14,7 +14,7 @@ use crate::listener::Listener;
 
 impl ListenerDecoder {
     /// The decoder that replaces this one after a panic. It removes all blocks of the stream, whose ranks in the registry are
-    /// `ranks`, and requests no replay, which would return the message that caused the panic. A held stream stays held.
+    /// `ranks`, and requests no replay, which would return the message that caused the panic. A paused stream stays paused.
     pub(crate) fn after_panic(mut self, ranks: Vec<DpRank>, now: Instant) -> Self {
         self.listener.reject("panicked", LossReason::DecoderPanicked.to_string());
         if self.listener.is_held() {
@@ -25,14 +25,14 @@ impl ListenerDecoder {
         self.into_restarted(LossReason::DecoderPanicked, Replay::Unavailable, now)
     }
 
-    /// Starts a held stream over after a panic, and keeps it held.
+    /// Starts a paused stream over after a panic, and keeps it paused.
     pub(crate) fn hold_again(&mut self, now: Instant) {
         let (listener, metrics) = (Arc::clone(&self.listener), Arc::clone(&self.metrics));
         let lost = std::mem::replace(self, Self::with_replay(listener, metrics, Replay::Unavailable));
         *self = lost.into_paused(now);
     }
 
-    /// The decoder that replaces this one, whose state is lost, of a held stream. Blocks may be restored for its ranks at this
+    /// The decoder that replaces this one, whose state is lost, of a paused stream. Blocks may be restored for its ranks at this
     /// moment, so no message is applied before the release. The messages that were received before are lost.
     fn into_paused(self, now: Instant) -> Self {
         let replay = replay_after_restart(&self.listener, Replay::Unavailable);

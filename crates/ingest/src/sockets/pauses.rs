@@ -1,4 +1,4 @@
-//! PauseDetector of this process, in which engines drop messages.
+//! Pauses of this process, in which engines drop messages.
 
 use std::time::{Duration, Instant};
 

@@ -42,11 +42,11 @@ impl Indexer {
         self.register_from(registration, Start::Paused, owner)
     }
 
-    /// Releases a held rank. Its stream continues from `position`, at which the restored blocks are valid; messages
+    /// Releases a paused rank. Its stream continues from `position`, at which the restored blocks are valid; messages
     /// missing after it are replayed if possible. Without a position, the rank's blocks are removed and its stream is
     /// read from the start.
     ///
-    /// A stream that several held ranks share continues when the last of them is released. Returns when the queued
+    /// A stream that several paused ranks share continues when the last of them is released. Returns when the queued
     /// messages are applied, except for those that a replay must precede.
     pub fn release(
         &self,

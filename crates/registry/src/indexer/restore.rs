@@ -243,7 +243,7 @@ impl Indexer {
         self.models.read().get(&rank.model)?.listener(&rank.instance, rank.dp_rank)
     }
 
-    /// Releases a held rank. Its stream continues from the restored state, or starts over without one.
+    /// Releases a paused rank. Its stream continues from the restored state, or starts over without one.
     pub fn release_restored(&self, rank: &RankId, restored: Option<RestoredRank>) {
         let mut pending = PendingWork::default();
         {
@@ -267,7 +267,7 @@ impl Indexer {
         pending.wait_for_all(&self.supervisor);
     }
 
-    /// Removes what was restored of a held rank, and releases it. Its stream starts over.
+    /// Removes what was restored of a paused rank, and releases it. Its stream starts over.
     pub fn release_cleared(&self, rank: &RankId) {
         let mut pending = PendingWork::default();
         {
@@ -281,7 +281,7 @@ impl Indexer {
         pending.wait_for_all(&self.supervisor);
     }
 
-    /// Releases a held stream, which continues from the restored state of a rank.
+    /// Releases a paused stream, which continues from the restored state of a rank.
     pub(super) fn resume_from_restored(
         &self,
         listener: &Arc<Listener>,

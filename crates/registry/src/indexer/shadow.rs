@@ -147,7 +147,7 @@ impl Shadow {
         self.listeners.values().all(|listener| listener.options.replay_endpoint.is_some())
     }
 
-    /// Releases the held streams. They continue from the restored state, or start over without one.
+    /// Releases the paused streams. They continue from the restored state, or start over without one.
     pub fn resume(&mut self) {
         let mut pending = PendingWork::default();
         for (&dp_rank, listener) in &self.listeners {

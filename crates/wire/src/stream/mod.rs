@@ -422,7 +422,7 @@ impl<P: AsRef<[u8]>> Stream<P> {
     }
 
     /// Releases waiting messages, because memory is short: gives up a repair or an imported position, and drops the
-    /// messages of a held stream.
+    /// messages of a paused stream.
     pub fn release_buffered(&mut self, now: Instant) {
         if let Phase::Repairing(_) = self.phase {
             self.give_up(now);

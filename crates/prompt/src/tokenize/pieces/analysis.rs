@@ -79,7 +79,7 @@ pub(super) fn cuts(tokenizer: &Tokenizer) -> Result<Cuts, String> {
         let sees_more = token.lstrip || token.rstrip || token.single_word;
         let is_cuttable = match normalization {
             Normalization::Local(_) => has_separator(&normalize(tokenizer, &token.content)),
-            _ => rule.are_in(&token.content) || token.content.contains(SPACE_SIGN),
+            _ => rule.cuts_within(&token.content) || token.content.contains(SPACE_SIGN),
         };
         if sees_more || (is_cuttable && normalization != Normalization::Unchanged) {
             return Err(format!("the added token {:?} matches the normalized text", token.content));

@@ -39,7 +39,7 @@ impl Cuts {
         let first = from + PIECE_BYTES_MIN;
         // A cut leaves at least two bytes behind it: a space, and what it belongs to.
         for at in first..text.len().saturating_sub(1) {
-            if !self.rule.has(text, at) {
+            if !self.rule.allows(text, at) {
                 continue;
             }
             let is_chosen = at - from >= PIECE_BYTES_MAX || is_chosen(&text.as_bytes()[at - WINDOW_BYTES..at]);
@@ -57,18 +57,18 @@ impl Cuts {
     pub(super) fn last(&self, text: &str, from: usize, end: usize) -> Option<usize> {
         // As in `next`, a cut leaves at least two bytes behind it.
         let is_cut =
-            |at: &usize| self.rule.has(text, *at) && !self.uncut.iter().any(|token| is_inside(token, text, *at));
+            |at: &usize| self.rule.allows(text, *at) && !self.uncut.iter().any(|token| is_inside(token, text, *at));
         (from + 1..end.saturating_sub(1)).rev().find(is_cut)
     }
 }
 
 impl CutRule {
-    /// Whether a token has a place, so that a cut could separate it.
-    pub(super) fn are_in(self, token: &str) -> bool {
-        (1..token.len()).any(|at| self.has(token, at))
+    /// Whether a cut could separate a token.
+    pub(super) fn cuts_within(self, token: &str) -> bool {
+        (1..token.len()).any(|at| self.allows(token, at))
     }
 
-    pub(super) fn has(self, text: &str, at: usize) -> bool {
+    pub(super) fn allows(self, text: &str, at: usize) -> bool {
         let is_separated = match self {
             Self::Separators => is_separator(&text.as_bytes()[at..]),
             Self::Spaces { .. } | Self::SpacesBetweenWords => text.as_bytes()[at] == b' ',
