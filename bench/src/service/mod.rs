@@ -156,7 +156,7 @@ pub(crate) fn measure(path: &Path, rounds: usize) -> Result<ServiceReport> {
     }
     let waits = waits::measure(path, rounds)?;
     let clears = Some(clears::measure(path)?);
-    let neighbours = neighbours::measure(path)?;
+    let neighbours = neighbours::measure(path, rounds)?;
     Ok(ServiceReport { setting: setting(rounds), ingest, burst, queries, waits, clears, neighbours })
 }
 

@@ -125,16 +125,23 @@ pub(super) fn waits(mut waited: Vec<Duration>) -> Waits {
 /// The median of each figure over rounds; of a maximum, the highest of all rounds.
 fn medians(lines: &[WaitLine]) -> WaitLine {
     let of = |figure: &dyn Fn(&WaitLine) -> f64| median(lines.iter().map(figure).collect());
-    let waits = |kind: fn(&WaitLine) -> Waits| Waits {
-        p50_us: of(&|line| kind(line).p50_us),
-        p99_us: of(&|line| kind(line).p99_us),
-        max_us: lines.iter().map(|line| kind(line).max_us).fold(0.0, f64::max),
-    };
+    let waits = |kind: fn(&WaitLine) -> Waits| median_waits(lines.iter().map(kind));
     WaitLine {
         reading: lines[0].reading.clone(),
         readings_per_second: of(&|line| line.readings_per_second),
         reading_megabytes: of(&|line| line.reading_megabytes),
         queries: waits(|line| line.queries),
         events: waits(|line| line.events),
+    }
+}
+
+/// The median of each percentile over rounds, and the highest maximum.
+pub(super) fn median_waits(rounds: impl Iterator<Item = Waits>) -> Waits {
+    let rounds: Vec<_> = rounds.collect();
+    let of = |figure: fn(&Waits) -> f64| median(rounds.iter().map(figure).collect());
+    Waits {
+        p50_us: of(|waits| waits.p50_us),
+        p99_us: of(|waits| waits.p99_us),
+        max_us: rounds.iter().map(|waits| waits.max_us).fold(0.0, f64::max),
     }
 }
