@@ -1,6 +1,6 @@
 //! Waits of events while many instances of one model, or one engine, publish as fast as they can.
 //!
-//! One probe is an instance of the busy model, and one of another model.
+//! One probe is an instance of the busy model, another probe of another model.
 
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -24,7 +24,7 @@ const CONNECTIONS: usize = 8;
 /// Blocks of the event that each instance publishes again and again, as 64 blocks of 16 tokens.
 const EVENT_BLOCKS: usize = 64;
 const ROUNDS: usize = 4;
-/// Instances that connect at once: the service lets a limited number wait for their registration.
+/// Instances that connect at once: the service limits the number of pending registrations.
 const CONNECTED_AT_ONCE: usize = 500;
 /// Single-block events of the flooding engine, and those of one batch.
 const FLOOD_EVENTS: usize = 1_000_000;
@@ -40,17 +40,17 @@ const PHASES: [&str; 3] = [
     "one instance stores 1,000,000 blocks, one in an event",
 ];
 
-/// Waits in one phase, from the publication of an event until queries see it.
+/// Waits in one phase, from the publication of an event until it is visible to queries.
 #[derive(Serialize, Deserialize)]
 pub(crate) struct NeighbourLine {
     pub(crate) phase: String,
-    /// Time until queries see the last event of the busy model, in seconds.
+    /// Time until the last event of the busy model is visible to queries, in seconds.
     pub(crate) seconds: f64,
     pub(crate) other_model: Waits,
     pub(crate) same_model: Waits,
 }
 
-/// Instances that connect, several on one socket, each under a topic of its own.
+/// Instances that connect, several on one socket, each under its own topic.
 struct Pods {
     sockets: Vec<zmq::Socket>,
     /// Messages that each pod has published.
@@ -117,7 +117,7 @@ pub(super) fn measure(path: &Path) -> Result<Vec<NeighbourLine>> {
     lines.collect()
 }
 
-/// The history of the busy model. Returns the duration of each phase, without the time for which it settles.
+/// The history of the busy model. Returns the duration of each phase, without the settling time.
 fn play(pods: &mut Pods, connection: &mut Connection, phase: &AtomicUsize) -> Result<Vec<f64>> {
     let next = || _ = phase.fetch_add(1, Ordering::Relaxed);
     std::thread::sleep(SETTLING);
@@ -143,7 +143,7 @@ fn play(pods: &mut Pods, connection: &mut Connection, phase: &AtomicUsize) -> Re
     Ok(vec![SETTLING.as_secs_f64(), stored, begun.elapsed().as_secs_f64()])
 }
 
-/// Waits until queries see the last message of this many pods. Fails if a message was lost.
+/// Waits until the last message of this number of pods is visible to queries. Fails if a message was lost.
 fn wait(connection: &mut Connection, pods: &Pods, instances: usize) -> Result<()> {
     let started = Instant::now();
     loop {
@@ -174,7 +174,7 @@ fn chain(pod: usize, round: usize) -> Vec<u8> {
     batch(&[stored((0..EVENT_BLOCKS).map(hash).collect(), None, tokens)])
 }
 
-/// Events of one block each, all children of no block.
+/// Events of one block each, all without a parent.
 fn flood_batch(at: usize) -> Vec<u8> {
     let events = (at * FLOOD_BATCH..(at + 1) * FLOOD_BATCH).map(|block| {
         let mut tokens = vec![1; BLOCK_TOKENS];
