@@ -10,7 +10,7 @@ use flash_indexer_core::{Block, BlockEvent, DpRank, LocalHash, SequenceHash, Sha
 const BLOCK_TOKENS: u32 = 16;
 
 /// The event of an engine that stored these blocks of a prompt in device memory. `first` is the engine's own hash of the
-/// first block; engines name blocks as they like, as long as a name means one prefix.
+/// first block; engines choose block names freely, as long as a name identifies one prefix.
 fn stored(locals: &[LocalHash], first: u64) -> BlockEvent {
     let block = |(at, &local): (usize, &LocalHash)| Block { sequence: SequenceHash(first + at as u64), local };
     BlockEvent::Stored {
@@ -21,7 +21,7 @@ fn stored(locals: &[LocalHash], first: u64) -> BlockEvent {
     }
 }
 
-/// The instance that holds most leading blocks of a prompt, and how many tokens that are.
+/// The instance that holds most leading blocks of a prompt, and the number of these tokens.
 fn choose(index: &RunIndex, prompt: &[LocalHash]) -> Option<(WorkerId, u32)> {
     let scores = index.find(prompt);
     let best = scores.ranks.iter().max_by_key(|found| found.longest())?;
@@ -33,7 +33,7 @@ fn main() {
     let hash = |tokens: &[u32]| local_hashes(HashVariant::default(), tokens, block_size, TokenWindow::Block);
     let index = RunIndex::default();
 
-    // Instance 1 holds a system prompt of 64 tokens, instance 2 holds that and the first turn of a session.
+    // Instance 1 holds a system prompt of 64 tokens, instance 2 holds that prompt and the first turn of a session.
     let system: Vec<u32> = (0..64).collect();
     let session: Vec<u32> = (0..192).collect();
     for (instance, tokens) in [(1, &system), (2, &session)] {
@@ -41,7 +41,7 @@ fn main() {
         index.apply(rank, &stored(&hash(tokens), instance * 1_000));
     }
 
-    // Queries run beside each other, and beside a thread that applies events.
+    // Queries run concurrently with each other and with a thread that applies events.
     std::thread::scope(|scope| {
         let next_turn: Vec<u32> = (0..200).collect();
         let other: Vec<u32> = (0..64).chain(900..1_000).collect();

@@ -34,7 +34,7 @@ fn main() -> Result<()> {
     let model = arguments.next().context("give a model name and token ids")?;
     let tokens =
         arguments.map(|token| token.parse()).collect::<Result<Vec<u32>, _>>().context("a token is a number")?;
-    // Of equal prefixes the one that is known for sure.
+    // Of equal prefixes, the exact one.
     let best = candidates(&model, &tokens)?.into_iter().max_by_key(|it| (it.tokens, it.is_exact));
     match best {
         Some(Candidate { instance, tokens: held, is_exact }) if held > 0 => {

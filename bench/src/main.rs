@@ -32,7 +32,7 @@ use flash_indexer_test_support::testdata;
 
 use crate::results::{Results, SweepLine};
 
-/// One allocator for all indexes, that of `serve`.
+/// One allocator for all indexes: the allocator of `serve`.
 #[global_allocator]
 static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 
@@ -53,9 +53,9 @@ enum Part {
     Density(DensityArguments),
     /// Measure the hit rate lost to a memory limit; writes memory.json and memory.svg.
     Memory(MemoryArguments),
-    /// Measure the service over real sockets, beside Dynamo's; writes comparison.json and service.json.
+    /// Measure the service over real sockets, next to Dynamo's; writes comparison.json and service.json.
     Service(ServiceArguments),
-    /// Measure ingest by the number of writers, beside Dynamo's; writes scaling.json.
+    /// Measure ingest by the number of writers, next to Dynamo's; writes scaling.json.
     Scaling(ServiceArguments),
     /// Measure the prompt pipeline, from a chat to scored pods; writes prompt.json.
     Prompt(PromptArguments),
@@ -157,7 +157,7 @@ struct ServiceArguments {
     #[arg(long, default_value_t = 3)]
     repeats: usize,
 
-    /// What the report says of the measurement besides, such as `code=commit 1234567`.
+    /// Additional information on the measurement for the report, such as `code=commit 1234567`.
     #[arg(long, value_name = "NAME=TEXT")]
     setting: Vec<String>,
 }
@@ -171,7 +171,7 @@ impl ServiceArguments {
 
 #[derive(Args)]
 struct PromptArguments {
-    /// A directory of models, of which the first is used [default: that of testdata/].
+    /// A directory of models; the first one is used [default: that of testdata/].
     #[arg(long, value_name = "FOLDER")]
     tokenizers: Option<PathBuf>,
 
@@ -218,7 +218,7 @@ const DENSITY_WORKERS: usize = 16;
 const DENSITY_BLOCKS: usize = 2_048;
 const DENSITY_BINS: usize = 120;
 
-/// The fleet of the memory part: few workers, so that round-robin requests find reusable blocks, with large caches of
+/// The fleet of the memory part: few workers, so round-robin requests find reusable blocks, with large caches of
 /// blocks of 16 tokens.
 const MEMORY_WORKERS: usize = 8;
 const MEMORY_BLOCKS: usize = 131_072;
@@ -264,7 +264,7 @@ fn main() -> Result<()> {
     }
 }
 
-/// The named contenders, or all but those with a fixed number of shards: the designs of this project, then the peers.
+/// The named contenders, or all except the ones with a fixed number of shards: the designs of this project, then the peers.
 fn contenders(names: &[String]) -> Result<Vec<Box<dyn Contender>>> {
     let designs = DesignContender::all().into_iter().map(|design| Box::new(design) as Box<dyn Contender>);
     let mut all: Vec<_> = designs.chain(peers::all()).collect();

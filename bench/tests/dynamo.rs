@@ -41,7 +41,7 @@ impl FlashIndexer {
         let mut lines = BufReader::new(child.stderr.take().expect("a pipe")).lines();
         let url =
             lines.by_ref().find_map(|line| Some(format!("http://{}", line.ok()?.split_once("http://")?.1.trim())));
-        // The log is read to the end, so that the pipe never fills.
+        // The log is read to the end, so the pipe never fills.
         std::thread::spawn(move || lines.map_while(Result::ok).for_each(|line| eprintln!("{line}")));
         Self { child, url: url.expect("it logs its address") }
     }

@@ -5,7 +5,7 @@ import (
 	"encoding/json"
 )
 
-// Trust says how far a match can be relied on: see the service's documentation of trust states.
+// Trust is the reliability of a match: see the service's documentation of trust states.
 type Trust string
 
 // Trust states.
@@ -41,7 +41,7 @@ type Matches struct {
 	TreeSizes map[string]map[string]int `json:"tree_sizes"`
 	// Frequencies are earlier queries that reached each leading block, if the service counts them.
 	Frequencies []int `json:"frequencies"`
-	// Cursor is where a later query can continue the prompt; it covers the first CursorTokens tokens.
+	// Cursor is the position at which a later query can continue the prompt; it covers the first CursorTokens tokens.
 	Cursor       string `json:"cursor"`
 	CursorTokens int    `json:"cursor_tokens"`
 	// Store is "ok" or "unavailable" if the replicas share an index, else empty.
@@ -70,7 +70,7 @@ type PodScore struct {
 	Partial bool `json:"partial"`
 }
 
-// Partial says from where on nothing is known about a prompt with media.
+// Partial is the position in a prompt with media after which the tokens are unknown.
 type Partial struct {
 	Reason    string `json:"reason"`
 	FromBlock *int   `json:"from_block"`
@@ -90,10 +90,10 @@ type Prediction struct {
 	Partial *Partial `json:"partial"`
 }
 
-// Picked is the answer to a pick: the picked pod, and what the choice depends on.
+// Picked is the answer to a pick: the picked pod, and the inputs of the choice.
 type Picked struct {
 	PickCandidate
-	// Candidates are, with Detail, all pods that could be picked, and those that are not ready.
+	// Candidates are, with Detail, all pods that could be picked, and the pods that are not ready.
 	Candidates []PickCandidate `json:"candidates"`
 	// Blocks are the complete blocks of the prompt.
 	Blocks      int         `json:"blocks"`
@@ -134,7 +134,7 @@ type PickWeights struct {
 	Requests float64 `json:"requests"`
 }
 
-// InstanceID is the id of an instance, which the service answers as it was given: a number or a text.
+// InstanceID is the id of an instance, which the service returns as it was given: a number or a text.
 type InstanceID string
 
 // UnmarshalJSON reads a number or a text.
@@ -146,7 +146,7 @@ func (id *InstanceID) UnmarshalJSON(data []byte) error {
 	return json.Unmarshal(data, (*string)(id))
 }
 
-// MatchEnd is where a match ends, and why.
+// MatchEnd is the end of a match, and its reason.
 type MatchEnd struct {
 	// Position is the number of the block, from 0.
 	Position int    `json:"position"`
@@ -168,7 +168,7 @@ type RankExplanation struct {
 	LastError      string     `json:"last_error"`
 }
 
-// Explanation is where each rank's match ends, and why.
+// Explanation is the end of each rank's match, and its reason.
 type Explanation struct {
 	Model     string            `json:"model_name"`
 	TenantID  string            `json:"tenant_id"`
@@ -201,9 +201,9 @@ type Listener struct {
 	LastError string `json:"last_error"`
 }
 
-// Readiness is whether the service is ready to answer, and what it waits for.
+// Readiness is whether the service is ready to answer, and the reason if it is not.
 type Readiness struct {
 	Ready bool
-	// Answer is the answer of /ready, with what is missing.
+	// Answer is the answer of /ready, with the missing conditions.
 	Answer map[string]any
 }

@@ -17,7 +17,7 @@ import (
 // All calls can be repeated without harm.
 //
 // A call fails with an [*APIError] for a refused request, a [*ConnectionError], a [*URLError], [ErrInvalidToken], or an error
-// that wraps the one of the context.
+// that wraps the context's error.
 type Client struct {
 	url            string
 	token          string
@@ -31,7 +31,7 @@ type Client struct {
 type Option func(*Client)
 
 // WithToken sends a bearer token, without the white space around it, as a file has it. An empty one is not sent. With a token
-// that no header can have, each call fails with [ErrInvalidToken].
+// that a header cannot contain, each call fails with [ErrInvalidToken].
 func WithToken(token string) Option {
 	return func(client *Client) {
 		client.token = strings.TrimSpace(token)
@@ -228,7 +228,7 @@ func (client *Client) Workers(ctx context.Context, filter Filter) ([]Worker, err
 	return *workers, nil
 }
 
-// Ready returns whether the service is ready to answer. One that is not ready is an answer, not an error.
+// Ready returns whether the service is ready to answer. A service that is not ready is an answer, not an error.
 func (client *Client) Ready(ctx context.Context) (*Readiness, error) {
 	var readiness Readiness
 	var status int

@@ -37,7 +37,7 @@ func TestATokenThatCannotBeSentIsAnErrorOfItsOwn(t *testing.T) {
 	equal(t, asked.Load(), 0)
 }
 
-// An address at which each connection is answered with these bytes, whatever it sends.
+// An address at which each connection is answered with these bytes, regardless of the request.
 func answeringBytes(t *testing.T, answer string) string {
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	check(t, err)

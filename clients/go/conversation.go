@@ -8,8 +8,8 @@ import (
 // Conversation is a session, for one goroutine at a time: each prompt repeats the one before it, and only its new tokens
 // are sent. Answers are those of [Client.Query] for the whole prompt.
 //
-// It keeps four bytes for each token that a cursor covers. A cursor that the service does not know any more costs a
-// second request with the whole prompt.
+// It keeps four bytes for each token that a cursor covers. A cursor that the service no longer has costs a second
+// request with the whole prompt.
 type Conversation struct {
 	client  *Client
 	model   string
@@ -18,7 +18,7 @@ type Conversation struct {
 	covered []byte
 }
 
-// CoveredTokens returns the tokens that the next prompt need not send if it begins with them.
+// CoveredTokens returns the number of tokens that need not be sent again if the next prompt begins with them.
 func (session *Conversation) CoveredTokens() int { return len(session.covered) / 4 }
 
 // Query returns the matches of a turn's whole prompt.

@@ -4,5 +4,5 @@
 //	matches, err := client.Query(ctx, "llama-3-8b", tokens, flashindexer.QueryOptions{})
 //	engine := matches.Best()
 //
-// It has no dependencies, and the calls of the Python client.
+// It has no dependencies, and has the calls of the Python client.
 package flashindexer

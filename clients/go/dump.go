@@ -13,7 +13,7 @@ import (
 )
 
 // Dump reads every held block, line by line. The function gets each line, valid until it returns; its error ends the
-// dump. The client's deadline is the longest time without a line, and the context's counts for the whole dump.
+// dump. The client's deadline is the longest time without a line, and the context's deadline is for the whole dump.
 func (client *Client) Dump(ctx context.Context, filter Filter, line func(json.RawMessage) error) error {
 	if err := client.check(); err != nil {
 		return err

@@ -26,7 +26,7 @@ const (
 	flagCommand = 4
 )
 
-// An engine that publishes to the service over a ZeroMQ socket. It is written here, so that the module has no
+// An engine that publishes to the service over a ZeroMQ socket. It is written here, so the module has no
 // dependencies.
 type engine struct {
 	t          *testing.T

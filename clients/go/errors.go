@@ -12,13 +12,13 @@ import (
 	"strings"
 )
 
-// ErrDumpCutOff is the error of a dump that ended without its last line. What was read is incomplete.
+// ErrDumpCutOff is the error of a dump that ended without its last line. The data read so far is incomplete.
 var ErrDumpCutOff = errors.New("the dump has no last line: the service or the connection ended; read it again")
 
 // ErrInvalidToken is the error of a token that cannot be sent, given to [WithToken]. It does not show the token.
 var ErrInvalidToken = errors.New("the token is empty or has a character that a header cannot have; give another one")
 
-// APIError is a request that the service refused. Its text says what to do.
+// APIError is a request that the service refused. Its text contains the remedy.
 type APIError struct {
 	// Status is the HTTP status.
 	Status  int
@@ -37,7 +37,7 @@ func (failed *ConnectionError) Error() string {
 	return fmt.Sprintf("failed to reach %s: %v; %s", failed.URL, failed.Err, failed.remedy())
 }
 
-// What to do about the failed connection. Package net/http passes some causes on as text.
+// Remedy for the failed connection. Package net/http returns some causes as text.
 func (failed *ConnectionError) remedy() string {
 	var (
 		unresolved     *net.DNSError
@@ -62,7 +62,7 @@ func (failed *ConnectionError) remedy() string {
 
 func (failed *ConnectionError) Unwrap() error { return failed.Err }
 
-// URLError is a text that is no URL of HTTP, given to [New].
+// URLError is a text passed to [New] that is not an HTTP URL.
 type URLError struct{ URL string }
 
 func (wrong *URLError) Error() string {

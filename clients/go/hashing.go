@@ -15,7 +15,7 @@ const (
 // then stay with the caller.
 //
 // They equal the service's for blocks without multimodal items, under the adapter and the salt of the options. An empty
-// adapter or salt counts as absent.
+// adapter or salt is treated as absent.
 func LocalHashes(tokens []uint32, blockSize int, options PromptOptions) ([]uint64, error) {
 	if blockSize < 1 {
 		return nil, fmt.Errorf("failed to hash blocks: a block has at least one token, not %d", blockSize)

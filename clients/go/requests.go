@@ -23,7 +23,7 @@ type QueryOptions struct {
 	TopK int
 	// MinScore keeps ranks with at least this number of tokens.
 	MinScore int
-	// After is the cursor of an earlier answer: the tokens then are those behind the ones that it covers.
+	// After is the cursor of an earlier answer: the tokens are then the tokens after the covered ones.
 	After string
 }
 
@@ -38,7 +38,7 @@ type HashQueryOptions struct {
 // ScoreOptions are options of a score.
 type ScoreOptions struct {
 	PromptOptions
-	// Pods keeps these pods only.
+	// Pods limits the scores to these pods.
 	Pods                 []string
 	TopK                 int
 	TruncatePromptTokens int
@@ -47,19 +47,19 @@ type ScoreOptions struct {
 // PredictOptions are options of a prediction.
 type PredictOptions struct {
 	PromptOptions
-	// TTL is the time for which the prediction counts; the service's default if zero.
+	// TTL is the time for which the prediction is used; the service's default if zero.
 	TTL time.Duration
-	// RequestID is the router's name of the request, which is in flight until Done; no request is if it is empty.
+	// RequestID is the router's name of the request, which is in flight until Done; if empty, no request is recorded.
 	RequestID string
 }
 
 // PickOptions are options of a pick.
 type PickOptions struct {
 	PromptOptions
-	// Pods picks one of these pods only.
+	// Pods limits the choice to these pods.
 	Pods                 []string
 	TruncatePromptTokens int
-	// RequestID is the router's name of the request, which is in flight until Done; no request is if it is empty.
+	// RequestID is the router's name of the request, which is in flight until Done; if empty, no request is recorded.
 	RequestID string
 	// Temperature is the randomness of the choice: zero picks the lowest cost.
 	Temperature float64
@@ -87,13 +87,13 @@ const (
 // DoneOptions are options of Done.
 type DoneOptions struct {
 	TenantID string
-	// Phase has ended; Finished if empty.
+	// Phase is the part that has ended; Finished if empty.
 	Phase RequestPhase
 	// Hits are reported with the end; none if nil.
 	Hits *ReportedHits
 }
 
-// ReportedHits are the tokens of a prompt, and those of them that the engine had cached, as its answer says in the usage.
+// ReportedHits are the tokens of a prompt, and how many of them the engine had cached, from the usage in its answer.
 type ReportedHits struct {
 	PromptTokens int
 	CachedTokens int
@@ -123,7 +123,7 @@ type Registration struct {
 	IntegerID *uint64 `json:"-"`
 }
 
-// UnregisterOptions say which of an instance's ranks are unregistered; all without options.
+// UnregisterOptions select the ranks of an instance that are unregistered; all without options.
 type UnregisterOptions struct {
 	TenantID string `json:"tenant_id,omitempty"`
 	DPRank   *int   `json:"dp_rank,omitempty"`

@@ -88,7 +88,7 @@ func TestOtherErrorsAreNotTriedAgain(t *testing.T) {
 func TestASilentServiceEndsAtTheDeadline(t *testing.T) {
 	release := make(chan struct{})
 	url, asked := fake(t, func(http.ResponseWriter, *http.Request, int64) { <-release })
-	// Before the server is closed, which waits for the handler.
+	// Runs before the server is closed: the close waits for the handler.
 	t.Cleanup(func() { close(release) })
 	if err := query(New(url, WithDeadline(200*time.Millisecond))); !errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("expected the deadline, got %v", err)
@@ -162,7 +162,7 @@ func TestReadinessIsAnAnswerOnceAndOtherErrorsAreNot(t *testing.T) {
 	refusedWith(t, err, 404, "elsewhere")
 }
 
-// What a call sends.
+// The request of a call.
 type sent struct {
 	path, query, body, contentType, token string
 }

@@ -19,7 +19,7 @@ const (
 	pauseMax   = time.Second
 )
 
-// A request, and where its answer is decoded to.
+// A request, and the destination of its decoded answer.
 type call struct {
 	// POST if empty.
 	method string
@@ -30,7 +30,7 @@ type call struct {
 	content []byte
 	accept  string
 	answer  any
-	// Where the status goes of a call for which 503 is an answer. Such a call is attempted once.
+	// Destination of the status of a call for which 503 is an answer. Such a call is attempted once.
 	status *int
 }
 
@@ -66,7 +66,7 @@ func (client *Client) send(ctx context.Context, call call) error {
 		default:
 			return call.decode(answer.StatusCode, body)
 		}
-		// A pause that ends after the deadline is not waited for: what is known already is the result.
+		// The client does not wait for a pause that ends after the deadline: it returns the last result.
 		if end, ok := ctx.Deadline(); ok && time.Now().Add(wait).After(end) {
 			if err != nil {
 				return &ConnectionError{client.url, err}
@@ -139,7 +139,7 @@ func (client *Client) open(ctx context.Context, call call) (*http.Response, erro
 	answer, err := client.http.Do(request)
 	var failed *url.Error
 	if errors.As(err, &failed) {
-		// Its text has the URL, and so names of models and tenants.
+		// Its text has the URL, which contains names of models and tenants.
 		err = failed.Err
 	}
 	return answer, err

@@ -24,7 +24,7 @@ const (
 	secretStep = 8
 	// Stripes until the accumulators are scrambled.
 	blockStripes = (len(secret) - stripeBytes) / secretStep
-	// Offsets of the reference that nothing follows from.
+	// Offsets of the reference that cannot be derived.
 	midSizeStart = 3
 	midSizeLast  = 136 - 17
 	lastStripe   = len(secret) - stripeBytes - 7

@@ -1,4 +1,4 @@
-//! Writes BENCHMARKS.md, the summary, and the details beside the results.
+//! Writes BENCHMARKS.md, the summary, and the details next to the results.
 
 mod details;
 mod summary;

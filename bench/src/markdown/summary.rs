@@ -1,4 +1,4 @@
-//! The summary: each goal with the figure of now, its command, and what bounds it.
+//! The summary: each goal with its current figure, its command, and its bottleneck.
 
 use std::fmt::Write;
 use std::path::Path;
@@ -23,7 +23,7 @@ once, and count until queries see them; sequences of every engine are then check
 have blocks of 16 tokens.
 ";
 
-/// What bounds the service's rows.
+/// Bottlenecks of the service's rows.
 const SERVICE_BOUNDS: &str = "\
 The processors decide the times, less so the ratios. With commit 878fe2b1, on two cores of a machine with sixteen, the burst took 6.00 s
 (Dynamo's service 8.71 s), 64-block events 2.37 M blocks/s (0.82), 8,192 tokens 159 us (538), 131,072 tokens 2,284 us (7,921) and
@@ -84,7 +84,7 @@ const SCALING: &str = "\
 decoders. One socket thread and one thread of ZeroMQ receive the messages of up to 256 engines.
 ";
 
-/// What a query pays for shards, and what bounds the table of [`Scaling`].
+/// A query's cost of shards, and the bottlenecks in the table of [`Scaling`].
 const SHARDS: &str = "\
 * **Bound**: no profile was taken. More than four writers gain little, so the two threads that receive, or the lock of the queues that all
   threads of ingestion share, are the probable bounds. Four pairs of receiving threads instead of one made it slower: 12.2 M blocks/s
@@ -269,7 +269,7 @@ fn stalls(text: &mut String, report: &Report) -> Result<()> {
     })
 }
 
-/// What waits while large answers are read from the service.
+/// Waits while large answers are read from the service.
 fn waits(text: &mut String, report: &ServiceReport) -> Result<()> {
     if report.waits.is_empty() {
         return Ok(());
@@ -286,7 +286,7 @@ fn waits(text: &mut String, report: &ServiceReport) -> Result<()> {
     })
 }
 
-/// What waits while ranks are cleared and unregistered.
+/// Waits while ranks are cleared and unregistered.
 fn clears(text: &mut String, report: &ClearsReport) -> Result<()> {
     write!(text, "\n{CLEARS}\n")?;
     row(text, ["meanwhile", "event p50", "p99", "max", "`/metrics` p50", "p99", "max"])?;
@@ -305,7 +305,7 @@ fn clears(text: &mut String, report: &ClearsReport) -> Result<()> {
     Ok(())
 }
 
-/// What waits while other instances publish.
+/// Waits while other instances publish.
 fn neighbours(text: &mut String, lines: &[NeighbourLine]) -> Result<()> {
     if lines.is_empty() {
         return Ok(());
@@ -359,5 +359,5 @@ fn losses(text: &mut String, report: &Report) -> Result<()> {
     Ok(write!(text, "\n{REASONS}")?)
 }
 
-/// Ratio above which two figures count as equal.
+/// Ratio above which two figures are treated as equal.
 const NOISE: f64 = 0.97;

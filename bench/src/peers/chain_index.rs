@@ -7,8 +7,8 @@ use parking_lot::Mutex;
 
 use super::{CHAIN_INDEX, worker, workers};
 
-/// `ShardedChainIndex`: one shard for up to 1,024 workers, the most that a shard supports; its lanes are the threads that
-/// apply events. Queries use `score_into`, which does not allocate.
+/// `ShardedChainIndex`: one shard for up to 1,024 workers, the maximum of a shard; its lanes are the threads that apply
+/// events. Queries use `score_into`, which does not allocate.
 pub(crate) struct ChainIndexPeer;
 
 /// Workers that a shard supports.
@@ -98,7 +98,7 @@ impl Lane for ChainLane<'_> {
             let Worker { id, map } = self.maps[*number].as_mut().expect("the lane took its workers");
             match change {
                 Change::Stored { parent, blocks } => {
-                    // A rejected store shows in the answers.
+                    // A rejected store is visible in the answers.
                     let _ = self.chain.index.apply_stored(*id, blocks, *parent, map);
                 }
                 Change::Removed(blocks) => self.chain.index.apply_removed(*id, blocks, map),

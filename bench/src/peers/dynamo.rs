@@ -1,4 +1,4 @@
-//! `dynamo-kv-router`: its concurrent indexes, behind its own pool of event threads.
+//! `dynamo-kv-router`: its concurrent indexes, with its own pool of event threads.
 
 use dynamo_kv_router::ConcurrentRadixTreeCompressed;
 use dynamo_kv_router::indexer::positional::PositionalIndexer;

@@ -30,7 +30,7 @@ impl Contender for DynamoRadixTreePeer {
 /// A tree that can move between threads.
 struct Movable(RadixTree);
 
-// SAFETY: the tree's reference counts are not atomic, but all counted references lie inside the tree: it hands none out
+// SAFETY: the tree's reference counts are not atomic, but all counted references are inside the tree: it returns none
 // (answers are plain numbers, events are taken by value), so exclusive access to the tree is exclusive access to them.
 #[allow(unsafe_code, reason = "the tree is not Send for references that never leave it")]
 unsafe impl Send for Movable {}
@@ -56,7 +56,7 @@ struct TreeLane<'a> {
 impl Lane for TreeLane<'_> {
     fn apply(&mut self, events: usize) {
         for event in self.events.by_ref().take(events) {
-            // A rejected event shows in the answers.
+            // A rejected event is visible in the answers.
             let _ = self.tree.lock().0.apply_event(event);
         }
     }

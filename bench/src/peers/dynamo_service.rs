@@ -11,7 +11,7 @@ pub(crate) fn serve_dynamo(port: u16) -> Result<()> {
         port,
         threads: std::thread::available_parallelism().map_or(1, usize::from),
         workers: None,
-        // Names of `workers` only; each registration names its own.
+        // Used for `workers` only; each registration names its own model.
         model_name: String::new(),
         routing_group: String::new(),
         peers: None,

@@ -7,7 +7,7 @@ use radix_tree::{Config, HolderId, Overlap, OverlapScratch, RadixTree};
 
 use super::{SMG_RADIX_TREE, worker};
 
-/// Its `RadixTree` behind a read-write lock, asked with scratch buffers that are kept.
+/// Its `RadixTree` behind a read-write lock, queried with reused scratch buffers.
 pub(crate) struct SmgRadixTreePeer;
 
 impl Contender for SmgRadixTreePeer {
@@ -25,7 +25,7 @@ impl Contender for SmgRadixTreePeer {
         Writers::One
     }
 
-    /// Sets of holders are interned: with thousands in each, a change takes long.
+    /// Sets of holders are interned: with thousands of holders in each set, a change takes long.
     fn holders_of_a_block_max(&self) -> usize {
         1_000
     }
@@ -82,7 +82,7 @@ impl Lane for SmgLane<'_> {
             let mut tree = self.tree.write();
             match change {
                 Change::Stored { parent, blocks } => {
-                    // A refused store shows in the answers.
+                    // A refused store is visible in the answers.
                     let _ = tree.store(*holder, *parent, blocks);
                 }
                 Change::Removed(blocks) => {

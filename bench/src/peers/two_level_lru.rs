@@ -18,8 +18,8 @@ use rustc_hash::{FxBuildHasher, FxHashSet};
 use super::{TWO_LEVEL_LRU, worker};
 
 /// The re-implementation without eviction: it keeps all workers of a block (the original keeps ten) and more keys than the
-/// traces have, so that its answers equal the others'. Keys of queries are hashed before the timing; keys of events are
-/// hashed when they are applied, as in the original.
+/// traces have, so its answers equal the others'. Keys of queries are hashed before the timing; keys of events are hashed
+/// when they are applied, as in the original.
 pub(crate) struct TwoLevelLruPeer;
 
 /// The original's limit of keys.

@@ -14,7 +14,7 @@ use flash_indexer_prompt::tokenize::{
 
 use super::{BLOCK_TOKENS, PROMPT_TOKENS, Part, line, time, time_prepared};
 
-/// Pods, all of which hold the whole prompt.
+/// Number of pods. All of them hold the whole prompt.
 const PODS: usize = 40;
 /// Words of one message.
 const MESSAGE_WORDS: usize = 200;
@@ -82,7 +82,7 @@ fn hash(tokens: &[u32]) -> Vec<LocalHash> {
     local_hashes(HashVariant::default(), tokens, block_size, TokenWindow::default())
 }
 
-/// A chat that has at least the tokens wanted, with messages of synthetic sentences.
+/// A chat with at least the required number of tokens, with messages of synthetic sentences.
 fn chat_of_length(tokens: impl Fn(&ChatRequest) -> Result<usize>) -> Result<ChatRequest> {
     const WORDS: [&str; 24] = [
         "router",

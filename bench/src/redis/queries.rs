@@ -18,7 +18,7 @@ pub(super) struct Kind {
     pub(super) prompts: Vec<Vec<LocalHash>>,
 }
 
-/// The indexes in memory that are queried besides the store.
+/// The indexes in memory that are queried in addition to the store.
 pub(super) struct InMemory {
     index: Box<dyn SharedIndex>,
     two_level: Box<dyn Backend>,

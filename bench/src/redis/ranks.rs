@@ -1,4 +1,4 @@
-//! Memory that a replica uses for the shared store besides its index, measured like an index.
+//! Memory that a replica uses for the shared store in addition to its index, measured like an index.
 
 use std::path::Path;
 

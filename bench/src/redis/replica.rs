@@ -16,7 +16,7 @@ use tokio::runtime::{Builder, Runtime};
 /// Longest wait for a condition.
 const PATIENCE: Duration = Duration::from_secs(60);
 const POLL_INTERVAL: Duration = Duration::from_micros(50);
-/// Longer than the default, so that no lease expires on a busy machine.
+/// Longer than the default, so no lease expires on a busy machine.
 const TIME_TO_LIVE: Duration = Duration::from_secs(15);
 /// Deadline of a query, which fails the benchmark.
 const DEADLINE: Duration = Duration::from_secs(5);

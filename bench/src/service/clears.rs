@@ -1,7 +1,7 @@
 //! Waits of events and scrapes while the ranks of a large fleet are cleared and unregistered.
 //!
-//! All ranks store one prefix, each under sequence hashes of its own, with many blocks behind it, and store the prefix a second
-//! time. In an index that looks at other ranks' blocks when one rank is cleared, such a history takes minutes.
+//! All ranks store one prefix, each under its own sequence hashes, with many blocks after it, and store the prefix again. In an
+//! index that looks at other ranks' blocks when one rank is cleared, such a history takes minutes.
 
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -23,7 +23,7 @@ use super::sockets::LiveSockets;
 use super::waits::waits;
 
 const RANKS: usize = 1_000;
-/// Blocks of the prefix, and blocks that each rank has behind it.
+/// Blocks of the prefix, and blocks that each rank has after it.
 const PREFIX_BLOCKS: usize = 128;
 const CHILDREN: usize = 500;
 /// Ranks that are cleared one after the other, and at once. The others are unregistered.
@@ -31,7 +31,7 @@ const CLEARED_IN_TURN: std::ops::Range<usize> = 1..251;
 const CLEARED_AT_ONCE: std::ops::Range<usize> = 251..501;
 const BETWEEN_CLEARS: Duration = Duration::from_millis(10);
 
-/// Pause between two scrapes, and the time for which a phase goes on after its last event.
+/// Pause between two scrapes, and the time for which a phase continues after its last event.
 const BETWEEN_SCRAPES: Duration = Duration::from_millis(100);
 const SETTLING: Duration = Duration::from_secs(3);
 const POLL: Duration = Duration::from_millis(200);
@@ -60,7 +60,7 @@ pub(crate) struct ClearsReport {
 #[derive(Serialize, Deserialize)]
 pub(crate) struct PhaseLine {
     pub(crate) phase: String,
-    /// From the publication of an event of another rank until queries see it.
+    /// From the publication of an event of another rank until it is visible to queries.
     pub(crate) events: Waits,
     /// Duration of a `GET /metrics`.
     pub(crate) scrapes: Waits,
@@ -94,7 +94,7 @@ pub(super) fn measure(path: &Path) -> Result<ClearsReport> {
     Ok(ClearsReport { phases: lines.collect::<Result<_>>()?, unregistrations: waits(unregistered), end_seconds })
 }
 
-/// The history of the ranks. Returns how long each unregistration took.
+/// The history of the ranks. Returns the duration of each unregistration.
 fn play(ranks: &mut LiveSockets, connection: &mut Connection, phase: &AtomicUsize) -> Result<Vec<Duration>> {
     let next = || _ = phase.fetch_add(1, Ordering::Relaxed);
     let clear = [cleared()];
@@ -139,7 +139,7 @@ fn play(ranks: &mut LiveSockets, connection: &mut Connection, phase: &AtomicUsiz
     Ok(taken)
 }
 
-/// Waits until queries see a message of every rank.
+/// Waits until a message of every rank is visible to queries.
 fn wait_for_message(connection: &mut Connection, sequence: u64) -> Result<()> {
     let started = Instant::now();
     loop {
@@ -155,7 +155,7 @@ fn wait_for_message(connection: &mut Connection, sequence: u64) -> Result<()> {
     }
 }
 
-/// Sequence hash of a rank's own.
+/// Sequence hash that only one rank has.
 fn own_hash(rank: usize, at: usize) -> SequenceHash {
     SequenceHash(((rank as u64 + 1) << 32) | at as u64)
 }
@@ -169,7 +169,7 @@ fn prefix(rank: usize) -> EngineEvent<'static> {
     stored(prefix_hashes(rank), None, tokens)
 }
 
-/// The prefix and the blocks behind it, which no other rank has.
+/// The prefix, and the blocks after it that no other rank has.
 fn fill(rank: usize) -> Vec<u8> {
     let children = (0..CHILDREN).map(|child| {
         let mut tokens = vec![0; BLOCK_TOKENS];

@@ -1,4 +1,4 @@
-//! A minimal HTTP/1.1 client, whose own cost is small beside the service's.
+//! A minimal HTTP/1.1 client, whose own cost is small compared with the service's.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -34,7 +34,7 @@ impl Prepared {
 const GET_WORKERS: &[u8] = b"GET /workers HTTP/1.1\r\nHost: flash-indexer\r\n\r\n";
 const READ_BYTES: usize = 1 << 16;
 
-/// Reads the response to a GET over a connection of its own, to its end. Returns its length in bytes.
+/// Reads the response to a GET over a separate connection, to its end. Returns its length in bytes.
 pub(super) fn read_whole(address: &str, path: &str) -> Result<usize> {
     let mut stream = TcpStream::connect(address).with_context(|| format!("failed to connect to {address}"))?;
     write!(stream, "GET {path} HTTP/1.1\r\nHost: flash-indexer\r\nConnection: close\r\n\r\n")?;
@@ -56,7 +56,7 @@ impl Connection {
         Ok(Self { stream, received: Vec::new() })
     }
 
-    /// Sends a request and returns the response's body; another status than success is an error.
+    /// Sends a request and returns the response's body; a status other than success is an error.
     pub(super) fn send(&mut self, request: &Prepared) -> Result<&[u8]> {
         self.exchange(&request.0)
     }

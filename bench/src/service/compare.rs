@@ -1,4 +1,4 @@
-//! The service beside Dynamo's standalone indexer: the same messages, the same requests, one round of each in turn.
+//! The service compared with Dynamo's standalone indexer: the same messages, the same requests, one round of each in turn.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -28,9 +28,9 @@ pub(crate) struct ComparedLine {
     pub(crate) work: String,
     pub(crate) unit: String,
     pub(crate) ours: f64,
-    /// What it is compared with.
+    /// The service that it is compared with.
     pub(crate) peer: String,
-    /// The peer's figure, or why there is none.
+    /// The peer's figure, or the reason for its absence.
     pub(crate) theirs: Result<f64, String>,
     /// Goal for our figure divided by the peer's; above one if more is better.
     pub(crate) goal: f64,
@@ -154,7 +154,7 @@ pub(crate) fn compare(path: &Path, rounds: usize) -> Result<Comparison> {
         let line = full.line(work, "µs", goal);
         lines.push(match &line.theirs {
             Ok(_) => line,
-            // Without a figure of the peer there is a time to reach.
+            // Without a figure of the peer, the goal is a time.
             Err(why) => {
                 let peer = format!("goal; of {DYNAMO}: {why}");
                 ComparedLine { theirs: Ok(FAN_OUT_GOAL_US), peer, goal: 1.0, ..line }
@@ -191,7 +191,7 @@ impl Measured {
     }
 }
 
-/// Takes measures of both services in turn. A measure that the peer fails has no figure of it.
+/// Takes measures of both services in turn. A measure that fails at the peer has no figure for the peer.
 fn rounds_of<const N: usize>(
     ours: Service<'_>,
     rounds: usize,
@@ -273,14 +273,14 @@ impl Load {
         Ok(running)
     }
 
-    /// The time from the first of the batches, which are published at once, until queries see the last one of each engine.
-    /// Fails if one of the sequences that are checked lacks a block.
+    /// The time from the first of the batches, which are published at once, until the last one of each engine is visible
+    /// to queries. Fails if one of the sequences that are checked lacks a block.
     fn ingest(self, service: Service<'_>, batches: &[Vec<Vec<u8>>]) -> Result<Duration> {
         let running = self.register(service, LiveSockets::bind(self.engines)?)?;
         self.ingest_into(running, |sockets| sockets.publish(batches))
     }
 
-    /// The same, where each engine publishes with threads of its own.
+    /// The same, where each engine publishes with its own threads.
     pub(super) fn ingest_side_by_side(self, service: Service<'_>, batches: &[Vec<Vec<u8>>]) -> Result<Duration> {
         let running = self.register(service, LiveSockets::bind_apart(self.engines)?)?;
         self.ingest_into(running, |sockets| sockets.publish_side_by_side(batches))
@@ -345,7 +345,7 @@ impl Running {
         Ok(latencies[latencies.len() / 2].as_secs_f64() * 1e6)
     }
 
-    /// Median latency of queries that continue the prefix which the answer to the prompt before them named.
+    /// Median latency of queries that continue the prefix named in the answer to the previous prompt.
     fn turn_p50_us(&mut self, load: Load) -> Result<f64> {
         let mut prompts = Vec::new();
         for prompt in 0..PROMPTS {

@@ -32,11 +32,11 @@ pub(super) struct Engines {
     published: u64,
 }
 
-/// Times of a burst from its first message on.
+/// Times of a burst, measured from its first message.
 pub(super) struct Burst {
     /// Until the last message was published.
     pub(super) published: Duration,
-    /// Until queries see all messages.
+    /// Until all messages are visible to queries.
     pub(super) applied: Duration,
 }
 
@@ -79,7 +79,7 @@ impl Engines {
         self.published * ENGINES as u64
     }
 
-    /// Publishes all batches and waits until queries see them. Returns the time taken; fails if a message was lost.
+    /// Publishes all batches and waits until they are visible to queries. Returns the time taken; fails if a message was lost.
     pub(super) fn fill(&mut self, program: &Program) -> Result<Duration> {
         let started = Instant::now();
         let mut ahead: VecDeque<(u64, usize)> = VecDeque::new();
@@ -113,7 +113,7 @@ impl Engines {
         Ok(took)
     }
 
-    /// Publishes all batches without regard to the service, and waits until queries see them. Fails if a message was lost.
+    /// Publishes all batches regardless of progress, and waits until they are visible to queries. Fails if a message was lost.
     pub(super) fn burst(&mut self, program: &Program) -> Result<Burst> {
         let started = Instant::now();
         for at in 0..self.batches[0].len() {
@@ -145,7 +145,7 @@ impl Engines {
         self.check(program, 0)
     }
 
-    /// Waits until everything that was published is in the index.
+    /// Waits until all published messages are in the index.
     pub(super) fn wait(&mut self) -> Result<()> {
         let started = Instant::now();
         while applied_messages(&self.connection.workers()?)? < self.published {
@@ -176,7 +176,7 @@ fn publish(publisher: &Publisher, sequence: u64, batch: &[u8]) -> Result<()> {
     Ok(publisher.publish_frames(&[b"kv-events".as_slice(), &sequence.to_be_bytes(), batch])?)
 }
 
-/// Number of each engine's messages that queries see, the lowest of all engines.
+/// Number of each engine's messages that are visible to queries, the lowest of all engines.
 fn applied_messages(workers: &Value) -> Result<u64> {
     let taken =
         listeners(workers)?.into_iter().map(|listener| listener["last_seq"].as_u64().map_or(0, |last| last + 1));

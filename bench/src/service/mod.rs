@@ -40,7 +40,7 @@ pub(crate) struct ServiceReport {
     /// A burst that is published faster than it is applied.
     #[serde(default)]
     pub(crate) burst: Option<BurstLine>,
-    /// The same queries, alone and beside ingest.
+    /// The same queries, alone and during ingest.
     pub(crate) queries: Vec<QueryLine>,
     /// Waits of queries and events while large answers are read.
     #[serde(default)]
@@ -62,15 +62,15 @@ pub(crate) struct IngestLine {
     pub(crate) blocks_per_second: f64,
 }
 
-/// A burst of which no message may be lost.
+/// A burst. No message of it may be lost.
 #[derive(Serialize, Deserialize)]
 pub(crate) struct BurstLine {
     pub(crate) events: usize,
     pub(crate) bytes: usize,
     pub(crate) messages: u64,
-    /// Seconds in which it is published.
+    /// Duration of its publication, in seconds.
     pub(crate) published_seconds: f64,
-    /// Seconds until queries see all of it.
+    /// Seconds until all of it is visible to queries.
     pub(crate) applied_seconds: f64,
 }
 
@@ -92,11 +92,11 @@ pub(crate) struct QueryLine {
 pub(crate) struct WaitLine {
     /// The request that is repeated; none for comparison.
     pub(crate) reading: Option<String>,
-    /// Answers to it a second, and megabytes of one.
+    /// Answers to it per second, and megabytes of one answer.
     pub(crate) readings_per_second: f64,
     pub(crate) reading_megabytes: f64,
     pub(crate) queries: Waits,
-    /// From the publication of an event until queries see it.
+    /// From the publication of an event until it is visible to queries.
     pub(crate) events: Waits,
 }
 
@@ -108,9 +108,9 @@ pub(crate) struct Waits {
     pub(crate) max_us: f64,
 }
 
-/// Offered queries a second beside ingest.
+/// Offered queries a second during ingest.
 const REQUESTS_WANTED: f64 = 10_000.0;
-/// Events a second beside the queries, in batches of 64 single-block events.
+/// Events a second during the queries, in batches of 64 single-block events.
 const MODERATE_EVENTS: f64 = 100_000.0;
 
 /// Takes all measures of the program at `path`. Every round starts a new service.

@@ -1,6 +1,6 @@
 //! Waits of events while many instances of one model, or one engine, publish as fast as they can.
 //!
-//! One probe is an instance of the busy model, and one of another model.
+//! One probe is an instance of the busy model, another probe of another model.
 
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -25,7 +25,7 @@ const CONNECTIONS: usize = 8;
 /// Blocks of the event that each instance publishes again and again, as 64 blocks of 16 tokens.
 const EVENT_BLOCKS: usize = 64;
 const ROUNDS: usize = 4;
-/// Instances that connect at once: the service lets a limited number wait for their registration.
+/// Instances that connect at once: the service limits the number of pending registrations.
 const CONNECTED_AT_ONCE: usize = 500;
 /// Single-block events of the flooding engine, and those of one batch.
 const FLOOD_EVENTS: usize = 1_000_000;
@@ -44,17 +44,17 @@ const PHASES: [&str; 3] = [
 /// The phase in which the client prepares messages, or checks that the service has applied all of them.
 const UNMEASURED: usize = PHASES.len();
 
-/// Waits in one phase, from the publication of an event until queries see it.
+/// Waits in one phase, from the publication of an event until it is visible to queries.
 #[derive(Serialize, Deserialize)]
 pub(crate) struct NeighbourLine {
     pub(crate) phase: String,
-    /// Time until queries see the last event of the busy model, in seconds.
+    /// Time until the last event of the busy model is visible to queries, in seconds.
     pub(crate) seconds: f64,
     pub(crate) other_model: Waits,
     pub(crate) same_model: Waits,
 }
 
-/// Instances that connect, several on one socket, each under a topic of its own.
+/// Instances that connect, several on one socket, each under its own topic.
 struct Pods {
     sockets: Vec<zmq::Socket>,
     /// Messages that each pod has published.
@@ -136,7 +136,7 @@ fn measure_round(path: &Path) -> Result<Vec<NeighbourLine>> {
     lines.collect()
 }
 
-/// The history of the busy model. Returns the duration of each phase, without the time for which it settles.
+/// The history of the busy model. Returns the duration of each phase, without the settling time.
 fn play(pods: &mut Pods, connection: &mut Connection, phase: &AtomicUsize) -> Result<Vec<f64>> {
     let set_phase = |number| phase.store(number, Ordering::Relaxed);
     std::thread::sleep(SETTLING);
@@ -182,7 +182,7 @@ fn wait_for_tokens(connection: &mut Connection, pod: usize, tokens: &[u32]) -> R
     }
 }
 
-/// Waits until queries see the last message of this many pods. Fails if a message was lost.
+/// Waits until the last message of this number of pods is visible to queries. Fails if a message was lost.
 fn wait(connection: &mut Connection, pods: &Pods, instances: usize) -> Result<()> {
     let started = Instant::now();
     loop {
@@ -217,7 +217,7 @@ fn chain_tokens(pod: usize, round: usize) -> Vec<u32> {
     tokens
 }
 
-/// Events of one block each, all children of no block.
+/// Events of one block each, all without a parent.
 fn flood_batch(at: usize) -> Vec<u8> {
     let events = (at * FLOOD_BATCH..(at + 1) * FLOOD_BATCH)
         .map(|block| stored(vec![SequenceHash((1 << 56) | block as u64)], None, flood_tokens(block)));

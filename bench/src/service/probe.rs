@@ -1,4 +1,4 @@
-//! An engine that stores one block after the other, each timed until queries see it.
+//! An engine that stores one block after the other, each timed until it is visible to queries.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};

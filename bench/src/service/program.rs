@@ -41,7 +41,7 @@ impl Program {
             .with_context(|| format!("failed to start {}", path.display()))?;
         let mut lines = BufReader::new(child.stderr.take().context("its standard error is a pipe")?).lines();
         let address = lines.by_ref().find_map(|line| Some(line.ok()?.split_once("http://")?.1.trim().to_owned()));
-        // The log must be read to the end, so that the pipe never fills.
+        // The log must be read to the end, so the pipe never fills.
         std::thread::spawn(move || lines.map_while(Result::ok).for_each(|line| eprintln!("{line}")));
         let Some(address) = address else { bail!("{} exited before it listened; see its log", path.display()) };
         Ok(Self { child, address })

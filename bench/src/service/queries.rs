@@ -1,4 +1,4 @@
-//! Queries over kept connections, alone and beside ingest.
+//! Queries over kept connections, alone and during ingest.
 
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -23,7 +23,7 @@ const WARM_UP: Duration = Duration::from_millis(300);
 pub(super) const DURATION: Duration = Duration::from_secs(2);
 /// Caches that hold the prompts.
 const HELD: Shape = Shape { sequences: 200, ..Shape::PREFILL };
-/// Interval of the batches beside the queries.
+/// Interval of the batches during the queries.
 const TICK: Duration = Duration::from_millis(4);
 
 /// Queries for a fixed time, in a closed loop or at the rate `offered`, while engines publish `events` events a second.
@@ -105,8 +105,8 @@ pub(super) fn query_all(
     })
 }
 
-/// Queries of one connection. With an interval, each latency counts from the query's due time, so a slow answer delays the
-/// queries behind it as well.
+/// Queries of one connection. With an interval, each latency is measured from the query's scheduled time, so a slow answer
+/// also delays the next queries.
 fn query<'p>(
     connection: &mut Connection,
     prompts: impl Iterator<Item = &'p Prepared>,

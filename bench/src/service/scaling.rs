@@ -9,9 +9,9 @@ use super::compare::{DYNAMO, Load, Service};
 use super::content::{SEQUENCE_BLOCKS, Shape};
 use super::{median, setting};
 
-/// Engines of one model, each of which publishes with two threads of its own.
+/// Engines of one model, each with its own two publishing threads.
 const ENGINES: usize = 16;
-/// Sequences of each engine: half of those of the comparison.
+/// Sequences of each engine: half as many as in the comparison.
 const SEQUENCES: usize = 1_750;
 const WRITERS: [usize; 5] = [1, 2, 4, 8, 16];
 
@@ -30,7 +30,7 @@ pub(crate) struct ScalingLine {
     pub(crate) bytes_per_second: f64,
 }
 
-/// Measures the program at `path` with each number of writers that the machine has cores for, and Dynamo's service with its defaults.
+/// Measures the program at `path` with each number of writers up to the machine's cores, and Dynamo's service with its defaults.
 pub(crate) fn measure(path: &Path, rounds: usize) -> Result<Scaling> {
     let rounds = rounds.max(1);
     let cores = std::thread::available_parallelism().map_or(1, usize::from);

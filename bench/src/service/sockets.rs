@@ -20,7 +20,7 @@ impl LiveSockets {
         Self::bind_in_contexts(engines, CONTEXT_SOCKETS)
     }
 
-    /// Binds a socket for each engine that has a thread of ZeroMQ of its own.
+    /// Binds a socket for each engine, each with its own ZeroMQ thread.
     pub(super) fn bind_apart(engines: usize) -> Result<Self> {
         Self::bind_in_contexts(engines, 1)
     }
@@ -47,7 +47,7 @@ impl LiveSockets {
         endpoints.collect()
     }
 
-    /// Waits until every socket has a subscriber. Returns the number of those that have one at the deadline.
+    /// Waits until every socket has a subscriber. Returns the number of sockets with a subscriber at the deadline.
     pub(super) fn wait_for_subscribers(&self, deadline: Duration) -> Result<usize> {
         let started = Instant::now();
         let mut subscribed = 0;
@@ -70,7 +70,7 @@ impl LiveSockets {
         Ok(())
     }
 
-    /// Publishes the batches of all engines at once, each on a thread of its own.
+    /// Publishes the batches of all engines at once, each on its own thread.
     pub(super) fn publish_side_by_side<'b>(&mut self, batches: &'b [Vec<Vec<u8>>]) -> Result<()> {
         std::thread::scope(|scope| {
             let publishing = |(socket, batches): (_, &'b Vec<_>)| scope.spawn(move || publish(socket, batches));

@@ -90,7 +90,7 @@ fn query_until(connection: &mut Connection, stop: &AtomicBool) -> Result<Vec<Dur
     Ok(waited)
 }
 
-/// Each engine stores a block and removes it; the time until queries see the last engine's.
+/// Each engine stores a block and removes it; the time until the last engine's block is visible to queries.
 fn publish_until(engines: &mut Engines, connection: &mut Connection, stop: &AtomicBool) -> Result<Vec<Duration>> {
     let probe = |engine| Sequence { engine, number: HELD.sequences };
     let last = ENGINES - 1;

@@ -1,4 +1,4 @@
-//! Checks and conversions of what callers pass.
+//! Checks and conversions of callers' arguments.
 
 use std::ffi::{CStr, c_char};
 use std::mem::MaybeUninit;
@@ -74,12 +74,12 @@ fn check_place<T>(name: &str, data: *const T, count: usize) -> Result<(), Failur
     Ok(())
 }
 
-/// Checks a place for a result before the call does anything.
+/// Checks a place for a result before the call makes a change.
 pub(crate) fn check_result<T>(name: &str, place: *const T) -> Result<(), Failure> {
     if place.is_null() { Ok(()) } else { check_place(name, place, 1) }
 }
 
-/// Writes a result, unless the caller does not want it.
+/// Writes a result, unless the pointer for it is NULL.
 ///
 /// # Safety
 ///

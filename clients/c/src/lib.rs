@@ -5,14 +5,14 @@
 //! | file | role |
 //! |---|---|
 //! | `status` | status codes, error texts, and the guard against panics |
-//! | `arguments` | checks and conversions of what callers pass |
+//! | `arguments` | checks and conversions of callers' arguments |
 //! | `index` | creation, registrations, maintenance |
 //! | `changes` | stores, copies, removals and clears |
 //! | `messages` | messages of engines |
 //! | `queries` | hashes, matches, sizes, trust |
 //!
-//! This crate is the only one with unsafe code besides the two modules that ARCHITECTURE.md names: it reads and writes the
-//! memory of its callers. Each block states what the header requires of them.
+//! In addition to the two modules that ARCHITECTURE.md names, only this crate has unsafe code: it reads and writes the
+//! memory of its callers. Each block states the header's requirements for callers.
 
 mod arguments;
 mod changes;

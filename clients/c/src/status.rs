@@ -59,7 +59,7 @@ thread_local! {
     static LAST_REJECTIONS: RefCell<CString> = RefCell::default();
 }
 
-/// Text for C. A NUL character inside it would end it early.
+/// Text for C. A NUL character inside would truncate it.
 fn c_text(text: &str) -> CString {
     CString::new(text.replace('\0', "\u{fffd}")).expect("it has no NUL character")
 }
@@ -68,7 +68,7 @@ pub(crate) fn set_last_rejections(text: &str) {
     LAST_REJECTIONS.with_borrow_mut(|last| *last = c_text(text));
 }
 
-/// Makes a call. A failure becomes the thread's last error, and a panic never leaves the library.
+/// Runs a call. A failure becomes the thread's last error, and a panic never leaves the library.
 pub(crate) fn guarded(call: impl FnOnce() -> Result<(), Failure>) -> FlashIndexStatus {
     // A panic of a change abandons the index, which all later calls report.
     let result = catch_unwind(AssertUnwindSafe(call)).unwrap_or_else(|panic| {

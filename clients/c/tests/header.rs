@@ -1,4 +1,4 @@
-//! The header in the repository is the one that the code generates.
+//! The header in the repository equals the generated one.
 
 use std::path::Path;
 

@@ -18,7 +18,7 @@ fn libraries() -> PathBuf {
     folder
 }
 
-/// How a program gets the library.
+/// Kind of linking of a program to the library.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Linked {
     Static,

@@ -6,7 +6,7 @@
 //! |---|---|
 //! | `index` | the class `FlashIndex` |
 //! | `answers` | answers as arrays: `Matches`, `Sizes` |
-//! | `report` | what a change or a message did: `Applied`, `Report`, `Rejection`, `ReplayRequest` |
+//! | `report` | effects of a change or a message: `Applied`, `Report`, `Rejection`, `ReplayRequest` |
 //! | `arguments` | checks of arrays, tiers and sizes |
 //! | `errors` | exceptions |
 //!

@@ -83,7 +83,7 @@ def test_answers_equal_the_oracle(seed: int) -> None:
         tier = int(random.integers(len(TIERS)))
         kind = random.random()
         if kind < 0.6:
-            # A sequence hash has one content, so equal contents lie at many places.
+            # A sequence hash has one content, so equal contents are at many places.
             sequences = some()
             locals = [sequence % CONTENTS for sequence in sequences]
             parent = int(random.integers(1, SEQUENCES)) if random.random() < 0.7 else None

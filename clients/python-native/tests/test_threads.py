@@ -43,7 +43,7 @@ CALLS: dict[str, Callable[[FlashIndex], object]] = {
 def test_calls_let_other_threads_run(index: FlashIndex, no_switches: None, name: str) -> None:
     index.store(1, MANY, MANY)
     ran: list[bool] = []
-    # Nothing but the call can release the interpreter's lock after the start of the thread, which itself waits for it.
+    # Only the call can release the interpreter's lock after the start of the thread, which waits for the lock.
     go = threading.Lock()
     go.acquire()
 
@@ -89,7 +89,7 @@ def test_changes_and_queries_run_beside_each_other() -> None:
         for _ in range(500):
             matches = index.query_hashes(CHAIN, top_k=3)
             assert len(matches) <= 3 and (matches.blocks <= 64).all()
-            # A query beside the first store of a rank may have its blocks and "cold".
+            # A query during the first store of a rank may return its blocks and "cold".
             are_exact = (matches.trust == 0) | (matches.instances == 99)
             assert are_exact.all()
 

@@ -23,7 +23,7 @@ from starlette.routing import Route
 
 from flash_indexer import AsyncClient, FlashIndexerError
 
-# Blocks of a prompt that are as good as one request less in an engine's queue.
+# Number of prompt blocks that are worth one request less in an engine's queue.
 BLOCKS_PER_REQUEST = 8.0
 
 

@@ -15,7 +15,7 @@ const FILE_BYTES_MAX: u64 = 4 << 20;
 pub trait FileContent: PartialEq + Sized {
     /// Name of the file in errors.
     const NAME: &'static str;
-    /// What to do about a file that cannot be read.
+    /// Remedy for a file that cannot be read.
     const REMEDY: &'static str;
     /// Failure to parse the text.
     type Error: Error + Send + Sync + 'static;
@@ -24,11 +24,11 @@ pub trait FileContent: PartialEq + Sized {
     ///
     /// # Errors
     ///
-    /// Fails if the text is not of the form.
+    /// Fails if the text is not in the expected form.
     fn parse(text: &str) -> Result<Self, Self::Error>;
 }
 
-/// The content of a file, replaced as a whole when the file changes.
+/// The content of a file, replaced entirely when the file changes.
 ///
 /// Consistency: a request is checked against one version of the file. A version that cannot be read leaves the previous
 /// one in force.
@@ -121,7 +121,7 @@ mod tests {
         }
     }
 
-    /// Reads a file again on another thread, so that a read that blocks fails the test.
+    /// Reads a file again on another thread, so a blocked read fails the test.
     fn refresh(file: &Arc<ConfigFile<Text>>) -> Result<bool, LoadError> {
         let (sender, receiver) = mpsc::channel();
         let file = Arc::clone(file);

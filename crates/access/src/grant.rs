@@ -21,7 +21,7 @@ flash_indexer_types::named_enum! {
     }
 }
 
-/// Where the permissions of a token are written.
+/// Place in which the permissions of a token are written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum GrantOrigin {
     /// Its entry in the token file.
@@ -131,7 +131,7 @@ fn named(token: &str) -> String {
     }
 }
 
-/// Reason for which a request is denied.
+/// Reason why a request is denied.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum AccessError {
     /// The request has no token.

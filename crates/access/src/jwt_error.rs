@@ -1,14 +1,14 @@
-//! Reasons for which a JWT is refused, and the limits among them.
+//! Reasons why a JWT is refused, and the limits among them.
 
 use jsonwebtoken::errors::{Error, ErrorKind};
 
 /// Longest JWT, in bytes.
 pub const JWT_BYTES_MAX: usize = 8 << 10;
 
-/// Difference of the issuer's clock and this one's that is tolerated, in seconds.
+/// Tolerated difference between the issuer's clock and this one, in seconds.
 pub const JWT_LEEWAY_S: u64 = 60;
 
-/// Reason for which a JWT is refused. No message has the token or its signature.
+/// Reason why a JWT is refused. No message has the token or its signature.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum JwtError {
     /// The token is too long.
@@ -17,7 +17,7 @@ pub enum JwtError {
     /// The token does not have three parts in base64url, or they are not JSON.
     #[error("the bearer token is no valid JWT; send one as the issuer has made it")]
     Malformed,
-    /// The token needs an extension.
+    /// The token requires an extension.
     #[error("the JWT's header has `crit`, and its extensions are not supported; have the issuer leave it out")]
     Critical,
     /// The algorithm is not allowed, or is not that of the key.

@@ -1,7 +1,7 @@
 //! Access control: bearer tokens with scopes and tenants, and limits of tenants.
 //!
 //! A token file holds the SHA-256 digests of tokens, never the tokens. Each token grants scopes, for some tenants or for
-//! all. JSON web tokens are verified with the keys of their issuer, and grant what they claim.
+//! all. JSON web tokens are verified with the keys of their issuer, and their claims become grants.
 //!
 //! ```
 //! use flash_indexer_access::{FileContent, NewToken, Scope, Tokens};
@@ -17,14 +17,14 @@
 //!
 //! | file | role |
 //! |---|---|
-//! | `grant.rs` | what a token permits, and the reasons for which a request is denied |
+//! | `grant.rs` | permissions of a token, and the reasons why a request is denied |
 //! | `tokens.rs` | the token file's format, and the search for a token |
 //! | `jwt/` | verification of JSON web tokens, the issuer's keys, and the claims that become scopes and tenants |
-//! | `jwt_error.rs` | the reasons for which a JSON web token is refused |
+//! | `jwt_error.rs` | the reasons why a JSON web token is refused |
 //! | `verifier.rs` | the search for a token in the file and among those of the issuer |
 //! | `limits.rs` | limits of tenants, and the format of their file |
-//! | `tenant_state.rs` | what a tenant has left of its limits, shared by its models |
-//! | `rates.rs` | what tenants have recently used of their rates |
+//! | `tenant_state.rs` | what remains of a tenant's limits, shared by its models |
+//! | `rates.rs` | recent use of tenants' rates |
 //! | `config_file.rs` | a file on disk, read again when it changes |
 //! | `toml_error.rs` | errors of TOML files, without text of the file |
 //! | `new_token.rs` | new tokens and their entries |

@@ -14,7 +14,7 @@ use crate::toml_error::TomlError;
 /// Limit of the tenants in a file.
 pub const TENANTS_MAX: usize = 4_096;
 
-/// Seconds after which a client may try again to exceed a limit that no time restores.
+/// Seconds after which a client may retry after reaching a limit that does not recover with time.
 const QUOTA_RETRY_S: u32 = 60;
 
 /// The limits of a file on disk.
@@ -153,7 +153,7 @@ impl FileContent for Limits {
 }
 
 impl Limits {
-    /// Limits of a tenant: those of its entry, and for fields that it leaves out the defaults.
+    /// Limits of a tenant: those of its entry, and the defaults for omitted fields.
     #[must_use]
     pub fn of(&self, tenant: &str) -> TenantLimits {
         let Self { default, tenants } = self;

@@ -9,10 +9,10 @@ use parking_lot::Mutex;
 
 use crate::limits::{LimitExceeded, LimitsFile, TENANTS_MAX, TenantLimit, TenantLimits};
 
-/// Recent use of tenants' rates. A rate permits at once what it permits in one second.
+/// Recent use of tenants' rates. A rate permits bursts of the amount for one second.
 ///
-/// A prompt is admitted as soon as the tenant has a token left, and then counts as a whole. So a prompt may be larger than the
-/// limit, and the tenant waits after it.
+/// A prompt is admitted as soon as the tenant has a token left, and then all of its tokens count. So a prompt may be larger than the limit,
+/// and the tenant waits after it.
 #[derive(Debug)]
 pub struct TenantRates {
     limits: Arc<LimitsFile>,
@@ -31,7 +31,7 @@ struct TenantUse {
     tokens: Bucket,
 }
 
-/// Token bucket whose capacity is what one second allows. It is full when nothing is used.
+/// Token bucket with the capacity of one second. It is full when nothing is used.
 #[derive(Debug)]
 struct Bucket {
     used: f64,
@@ -39,7 +39,7 @@ struct Bucket {
 }
 
 impl Bucket {
-    /// Lowers the use by what the time since the last call allows.
+    /// Lowers the use by the amount that the time since the last call allows.
     fn recover(&mut self, rate: f64, now: Instant) {
         let elapsed = now.saturating_duration_since(self.updated);
         self.used = elapsed.as_secs_f64().mul_add(-rate, self.used).max(0.0);
@@ -60,7 +60,7 @@ impl TenantUse {
         Self { queries: bucket(), tokens: bucket() }
     }
 
-    /// Whether nothing is used, so that the value may be forgotten.
+    /// Whether nothing is used: the value may then be dropped.
     fn is_unused(&mut self, limits: TenantLimits, now: Instant) -> bool {
         let TenantLimits { queries_per_second, prompt_tokens_per_second, .. } = limits;
         let is_unused = |bucket: &mut Bucket, rate: Option<NonZeroU32>| {
@@ -84,7 +84,7 @@ impl TenantRates {
     ///
     /// # Errors
     ///
-    /// Fails if the tenant has used up a limit. The request is not counted then.
+    /// Fails if the tenant has used up a limit. The request is then not counted.
     pub fn admit(&self, tenant: &str, tokens: usize, now: Instant) -> Result<(), LimitExceeded> {
         let limits = self.limits.of(tenant);
         let TenantLimits { queries_per_second: queries, prompt_tokens_per_second: prompt, .. } = limits;

@@ -1,4 +1,4 @@
-//! What a tenant has left of its limits, shared by its models.
+//! What remains of a tenant's limits, shared by its models.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -6,11 +6,11 @@ use std::sync::{Arc, Weak};
 
 use parking_lot::Mutex;
 
-/// What a tenant has left of its limits, as of the last comparison with them. A new model of the tenant begins with it.
+/// What remains of a tenant's limits, as of the last comparison with them. A new model of the tenant begins with it.
 ///
 /// # Consistency
 ///
-/// Writers and decoders read it without a lock. Ranks are counted down one by one, so that no two models use one place.
+/// Writers and decoders read it without a lock. Ranks are counted down one by one, so two models never use the same rank of the limit.
 #[derive(Debug)]
 pub struct TenantState {
     /// Whether the tenant holds as many blocks or bytes as its limit. Further blocks are refused.
@@ -20,7 +20,7 @@ pub struct TenantState {
 }
 
 impl TenantState {
-    /// That of a tenant whose batches may name this many ranks.
+    /// The state of a tenant whose batches may name this number of ranks.
     #[must_use]
     pub fn with_spare_ranks(spare: u64) -> Self {
         Self { is_full: AtomicBool::new(false), spare_ranks: AtomicU64::new(spare) }
@@ -32,7 +32,7 @@ impl TenantState {
         self.is_full.load(Ordering::Relaxed)
     }
 
-    /// Sets whether further blocks are refused. Returns what held before.
+    /// Sets whether further blocks are refused. Returns the previous value.
     pub fn set_full(&self, is_full: bool) -> bool {
         self.is_full.swap(is_full, Ordering::Relaxed)
     }
@@ -54,7 +54,7 @@ impl TenantState {
 pub struct TenantStates(Mutex<HashMap<String, Weak<TenantState>>>);
 
 impl TenantStates {
-    /// The state of a tenant, or a new one if it has no model. Costs the number of tenants if it is new.
+    /// The state of a tenant, or a new one if it has no model. Linear in the tenants if it is new.
     pub fn of(&self, tenant: &str, new: impl FnOnce() -> TenantState) -> Arc<TenantState> {
         let mut states = self.0.lock();
         if let Some(known) = states.get(tenant).and_then(Weak::upgrade) {

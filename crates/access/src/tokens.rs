@@ -114,7 +114,7 @@ impl TokenFile {
 }
 
 impl Tokens {
-    /// The grant of a token. Its cost depends on the number of tokens in the file, not on which of them is equal.
+    /// The grant of a token. Its cost depends on the number of tokens in the file, not on the position of the equal one.
     ///
     /// # Errors
     ///

@@ -20,11 +20,11 @@ impl TomlError {
     }
 }
 
-/// The cause in a parser's message. The parser writes names and values of the file in quotes or behind a colon.
+/// The cause in a parser's message. The parser writes names and values of the file in quotes or after a colon.
 fn cause_of(message: &str) -> String {
     for (given, cause) in [("unknown field", "unknown field"), ("unknown variant", "unknown value")] {
         if message.starts_with(given) {
-            // The valid names are at the end of the message, behind the given one.
+            // The valid names are at the end of the message, after the given one.
             let valid = message.rsplit_once(", expected ").map(|(_, valid)| format!(", expected {valid}"));
             return cause.to_owned() + &valid.unwrap_or_default();
         }
@@ -34,7 +34,7 @@ fn cause_of(message: &str) -> String {
         let cause = without_quotes(line);
         causes.push(cause);
         if cause != line {
-            // A name may have line breaks: the next line may be of the file.
+            // A name may have line breaks: the next line may be from the file.
             break;
         }
     }

@@ -23,11 +23,11 @@ impl BearerVerifier {
         (tokens.is_some() || jwt.is_some()).then_some(Self { tokens, jwt })
     }
 
-    /// What a token permits. The token file is searched first.
+    /// The grant of a token. The token file is searched first.
     ///
     /// # Errors
     ///
-    /// Fails if the file does not have the token, and it is no acceptable JWT. A token that is no JWT is unknown if there is a file.
+    /// Fails if the file does not have the token, and it is not an acceptable JWT. A token that is not a JWT is unknown if there is a file.
     pub fn grant(&self, token: &str) -> Result<Arc<Grant>, AccessError> {
         if let Some(Ok(grant)) = self.tokens.as_ref().map(|tokens| tokens.grant(token)) {
             return Ok(grant);

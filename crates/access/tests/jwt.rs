@@ -1,4 +1,4 @@
-//! JSON web tokens: what is accepted, and each reason for a refusal.
+//! JSON web tokens: accepted tokens, and each reason for a refusal.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -70,7 +70,7 @@ impl Fixture {
         self.verifier.grant(token).expect("an acceptable token")
     }
 
-    /// The reason for which a token is refused. Its message has no part of the token.
+    /// The reason why a token is refused. Its message has no part of the token.
     fn refusal(&self, token: &str) -> JwtError {
         let error = self.verifier.grant(token).expect_err("it is refused");
         let message = format!("{error} {error:?}");
@@ -193,7 +193,7 @@ fn the_algorithm_is_one_of_the_key_and_no_secret_counts() {
             let unsigned = unsigned_jwt(&json!({ "alg": none, "kid": id }), &claims(&json!({})));
             assert!(is_algorithm(&format!("{unsigned}.")), "{none}");
         }
-        // The public key as a secret, of algorithms that an attacker may choose.
+        // The public key as a secret, for algorithms that an attacker may choose.
         for algorithm in ["HS256", "RS256", "ES256", "EdDSA"] {
             let header = json!({ "alg": algorithm, "kid": id });
             let token = jwt_with_secret(&header, &claims(&json!({})), &key.public_key());

@@ -3,8 +3,7 @@
 use axum::http::HeaderMap;
 use axum::http::header::HeaderName;
 
-/// The greatest weight of the entries with this name, from 0 (refused) to 1; none if no entry has the name. Wildcards are names of
-/// their own.
+/// The greatest weight of the entries with this name, from 0 (refused) to 1; none if no entry has the name. Wildcards are separate names.
 #[must_use]
 pub fn accepted_weight(headers: &HeaderMap, header: &HeaderName, wanted: &str) -> Option<f32> {
     let lists = headers.get_all(header).iter().filter_map(|list| list.to_str().ok());

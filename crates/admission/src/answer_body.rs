@@ -37,7 +37,7 @@ impl AnswerBytes {
         self.reserved.add(bytes)
     }
 
-    /// The same bytes, which take their part of the answer's along.
+    /// The same bytes, which now own their part of the answer's budget.
     pub fn send(&mut self, bytes: Bytes) -> Bytes {
         let reserved = self.reserved.split(bytes.len());
         let unread = self.connection.as_ref().map(ConnectionHandle::unread);
@@ -45,7 +45,7 @@ impl AnswerBytes {
     }
 }
 
-/// Bytes of a frame, from when it leaves its body until they are written.
+/// Bytes of a frame, after the frame leaves its body and until they are written.
 struct SentBytes {
     bytes: Bytes,
     _reserved: BodyBytes,
@@ -58,8 +58,8 @@ impl AsRef<[u8]> for SentBytes {
     }
 }
 
-/// Counts the body of an HTTP response if it is large and has a known length. Otherwise it is a stream, whose bytes are
-/// limited where it is made.
+/// Counts the body of an HTTP response if it is large and has a known length. Otherwise it is a stream, whose bytes are limited by its
+/// producer.
 ///
 /// # Errors
 ///

@@ -19,7 +19,7 @@ const SMALL_WEIGHT: usize = 3;
 const MEMORY_SHARE: usize = 16;
 /// Smallest and largest default, in bytes.
 const DEFAULT_BYTES: std::ops::RangeInclusive<usize> = 64 << 20..=1 << 30;
-/// The budget holds this number of the largest bodies, so that a single client can send one.
+/// The budget holds this number of the largest bodies, which a single client needs to send one.
 const LARGEST_BODIES: usize = 2;
 
 /// Longest time for a client to send a body, or a message of gRPC.
@@ -30,13 +30,13 @@ pub const READ_DEADLINE: Duration = Duration::from_secs(30);
 ///
 /// # Fairness
 ///
-/// The clients of one address may together have as many bytes as are free. One such client alone gets half of the budget,
-/// two of them a third each. So clients that send large bodies slowly always leave a part for others, and for small bodies
-/// of their own address. A small body is received while its client has at most three times as many bytes as are free: one
-/// client alone can take three quarters of the budget with them. A body that would exceed this is refused; what others have received stays.
+/// The clients of one address may together have as many bytes as are free. One such client alone gets half of the budget, two of them a
+/// third each. So clients that send large bodies slowly always leave a part for others, and for small bodies of their own address. A small
+/// body is received while its client has at most three times as many bytes as are free: one client alone can take three quarters of the
+/// budget with them. A body that would exceed this is refused; received bytes of other bodies stay.
 ///
-/// An answer may be larger than the share of its client, because a short text may have a long answer. So a budget that has
-/// no bytes takes one answer of any length, or one text.
+/// An answer may be larger than the share of its client, because a short text may have a long answer. So an unused budget accepts one
+/// answer of any length, or one text.
 #[derive(Debug)]
 pub struct BodyBudget {
     bodies: Bodies,
@@ -91,7 +91,7 @@ impl BodyBudget {
         Arc::new(Self { bodies, bytes_max, received: Mutex::default(), metrics: Arc::clone(metrics) })
     }
 
-    /// A budget of its own for the same bodies, of this number of bytes.
+    /// A separate budget for the same bodies, of this number of bytes.
     #[must_use]
     pub fn with_bytes(&self, bytes_max: usize) -> Arc<Self> {
         let metrics = Arc::clone(&self.metrics);
@@ -171,7 +171,7 @@ impl BodyBytes {
         }
     }
 
-    /// Splits off a number of bytes, at most all, which are then released by themselves.
+    /// Splits off a number of bytes, at most all, which are then released separately.
     pub fn split(&mut self, bytes: usize) -> Self {
         let bytes = bytes.min(self.bytes);
         self.bytes -= bytes;

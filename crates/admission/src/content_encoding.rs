@@ -11,7 +11,7 @@ use crate::large_requests::LARGE_BYTES;
 /// Largest window of a zstd frame, as a power of two: the 8 MiB that RFC 9659 allows in HTTP.
 const ZSTD_WINDOW_LOG_MAX: u32 = 23;
 
-/// Members of a gzip body. Clients send one; an empty one of 20 bytes costs a decompressor of its own.
+/// Members of a gzip body. Clients send one; an empty one of 20 bytes costs a separate decompressor.
 const GZIP_MEMBERS_MAX: usize = 16;
 
 /// Content encodings that are accepted.
@@ -60,7 +60,7 @@ impl ContentEncoding {
         }
     }
 
-    /// The encoding of a gRPC call's messages. Others than these are refused.
+    /// The encoding of a gRPC call's messages. Other encodings are refused.
     pub fn of_messages(name: Option<&[u8]>) -> Self {
         match name {
             Some(b"gzip") => Self::Gzip,
@@ -69,14 +69,14 @@ impl ContentEncoding {
         }
     }
 
-    /// Whether a body with this encoding has a small content. It is decompressed up to the length of a small one. An error
-    /// is left to its reader.
+    /// Whether a body with this encoding has a small content. It is decompressed up to the length of a small one. Errors are reported by
+    /// its reader.
     pub fn is_small(self, body: &[u8]) -> bool {
         self.decompress(body, LARGE_BYTES).is_ok_and(|content| content.len() <= LARGE_BYTES)
     }
 }
 
-/// A body has another encoding than those that are accepted.
+/// A body has an encoding that is not accepted.
 #[derive(Debug)]
 pub struct UnknownEncoding(pub String);
 

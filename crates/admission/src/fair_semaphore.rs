@@ -32,7 +32,7 @@ struct Queue {
     next_number: u64,
 }
 
-/// One that waits for a permit.
+/// A waiter for a permit.
 #[derive(Debug)]
 struct Waiter {
     number: u64,
@@ -48,7 +48,7 @@ pub struct QueueFull;
 pub struct Permit(Arc<FairSemaphore>);
 
 impl FairSemaphore {
-    /// This number of permits, for which at most `waiters_max` wait.
+    /// A semaphore with this number of permits and at most `waiters_max` waiters.
     #[must_use]
     pub fn new(permits: usize, waiters_max: usize) -> Arc<Self> {
         Arc::new(Self { permits, waiters_max, queue: Mutex::default() })

@@ -1,4 +1,4 @@
-//! Threads for requests with large bodies, so that small requests never wait behind them.
+//! Threads for requests with large bodies, so small requests never wait behind them.
 
 use std::cell::Cell;
 use std::future::poll_fn;
@@ -54,7 +54,7 @@ impl LargeRequests {
     ///
     /// # Errors
     ///
-    /// When the system refuses a thread.
+    /// If the system refuses a thread.
     pub fn start(metrics: &Arc<Metrics>) -> io::Result<Self> {
         let runtime = Builder::new_multi_thread()
             .worker_threads(Self::threads())
@@ -65,8 +65,8 @@ impl LargeRequests {
         Ok(Self { runtime: Some(runtime), permits, metrics: Arc::clone(metrics) })
     }
 
-    /// Runs work of a client on one of the threads. It waits for its turn before; if too much work of the client waits, it
-    /// is refused, and counted. Dropping the future cancels the work.
+    /// Runs work of a client on one of the threads. The work first waits for its turn. If too much work of the client waits, it is refused,
+    /// and counted. Dropping the future cancels the work.
     pub async fn run<T: Send + 'static>(
         &self,
         client: IpAddr,
@@ -89,8 +89,7 @@ impl LargeRequests {
         IS_LARGE_REQUEST_THREAD.get()
     }
 
-    /// The future holds the permit until the work first has a thread: when it waits again, it waits for something that has a
-    /// limit of its own.
+    /// The future holds the permit until the work first has a thread: a later wait is for something with its own limit.
     fn spawn<T: Send + 'static>(
         &self,
         work: impl Future<Output = T> + Send + 'static,
@@ -118,7 +117,7 @@ impl Drop for LargeRequests {
     }
 }
 
-/// Gate that all threads of a test wait for.
+/// Gate for which all threads of a test wait.
 #[cfg(any(test, feature = "fault-injection"))]
 impl LargeRequests {
     /// Occupies all threads until the returned sender is dropped.

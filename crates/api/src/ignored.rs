@@ -1,18 +1,18 @@
-//! Fields of a body that a request does not have.
+//! Fields of a body that the request's type does not have.
 
 use serde::Deserialize;
 use serde_json::{Deserializer, Error};
 
-/// Names that [`parse_with_ignored`] returns.
+/// Maximum number of names that [`parse_with_ignored`] returns.
 const IGNORED_MAX: usize = 8;
-/// Characters of such a name.
+/// Maximum length of such a name, in characters.
 const IGNORED_NAME_CHARS_MAX: usize = 64;
 
-/// Parses a body, and returns the fields that no field of the request has, the first few of them.
+/// Parses a body, and also returns the first few fields that the request's type does not have.
 ///
 /// # Errors
 ///
-/// Fails if the body is no JSON, or does not fit.
+/// Fails if the body is not JSON, or does not fit.
 pub fn parse_with_ignored<'b, T: Deserialize<'b>>(body: &'b [u8]) -> Result<(T, Vec<String>), Error> {
     let mut ignored = Vec::new();
     let mut json = Deserializer::from_slice(body);

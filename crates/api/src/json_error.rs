@@ -1,23 +1,23 @@
-//! Why JSON does not fit a request: the field, the values that it takes, and the given one, without terms of Rust.
+//! Reason why JSON does not fit a request: the field, its valid values, and the given one, without terms of Rust.
 
 use serde::Deserialize;
 use serde_json::{Deserializer, Error, Value};
 
-/// Why a body does not fit a request. It is parsed a second time to find the field, unless it is no JSON.
+/// Reason why a body does not fit a request. It is parsed again to find the field, unless it is not JSON.
 #[must_use]
 pub fn body_error<'b, T: Deserialize<'b>>(error: &Error, body: &'b [u8]) -> String {
     if !error.is_data() {
         return json_error(error);
     }
     if body.trim_ascii_start().starts_with(b"[") {
-        // A list is read as the fields of a request in their order, so the error is about one of them.
+        // A list is read as the fields of a request in their order, so the error would name one of them.
         return "expected a JSON object, got a list".to_owned();
     }
     let mut json = Deserializer::from_slice(body);
     located(serde_path_to_error::deserialize::<_, T>(&mut json), error)
 }
 
-/// Why the fields of a query string do not fit a request.
+/// Reason why the fields of a query string do not fit a request.
 #[must_use]
 pub fn field_error<'v, T: Deserialize<'v>>(error: &Error, fields: &'v Value) -> String {
     located(serde_path_to_error::deserialize::<_, T>(fields), error)
@@ -31,11 +31,11 @@ fn located<T>(again: Result<T, serde_path_to_error::Error<Error>>, error: &Error
     }
 }
 
-/// Why a text is no JSON, or a value does not fit, with its position if it was parsed from a text.
+/// Reason why a text is not JSON, or a value does not fit, with its position if it was parsed from a text.
 #[must_use]
 pub fn json_error(error: &Error) -> String {
     let (cause, position) = split(error);
-    // What `serde_json` says of half a surrogate pair names no surrogate.
+    // The message of `serde_json` about half a surrogate pair does not mention surrogates.
     let hint = match cause.contains("hex escape") && !error.is_data() {
         true => "; a text has a lone surrogate, such as \\ud800, or an incomplete escape: send pairs of surrogates",
         false => "",
@@ -67,7 +67,7 @@ fn split(error: &Error) -> (String, String) {
     (field + &cause, position)
 }
 
-/// What `serde` expects, in the terms of JSON.
+/// Expectation of `serde`, in the terms of JSON.
 fn type_of_json(expected: &str) -> &str {
     match expected {
         "u32" => "a whole number from 0 to 4294967295",

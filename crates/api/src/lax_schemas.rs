@@ -18,7 +18,7 @@ const BOOL_TEXT: &str =
 /// A text or tokens, or a list with one of them.
 pub(crate) fn prompt() -> Schema {
     let text = || typed(Type::String).build();
-    // A token may also be a text beside tokens that are none. No schema says that of a list.
+    // A token may also be a text in a list with tokens of other types. No schema can express that for a list.
     let token =
         || AnyOfBuilder::new().item(<u32 as PartialSchema>::schema()).item(typed(Type::Boolean).build()).build();
     let tokens = || ArrayBuilder::new().items(RefOr::T(Schema::AnyOf(token())));

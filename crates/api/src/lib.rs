@@ -1,6 +1,6 @@
 //! Requests and responses of the HTTP API, declared once for the service, its peers and the command line.
 //!
-//! The types know JSON and its schema, and nothing of HTTP. [`document`] makes the OpenAPI document of all endpoints of them.
+//! The types depend on JSON and its schema, but not on HTTP. [`document`] makes the OpenAPI document of all endpoints from them.
 //!
 //! | file | role |
 //! |---|---|
@@ -10,8 +10,8 @@
 //! | `status.rs` | health, readiness, success and errors |
 //! | `scope.rs` | model and tenant of a request |
 //! | `by_name.rs` | enums in requests |
-//! | `json_error.rs` | why JSON does not fit a request |
-//! | `ignored.rs` | fields of a body that a request does not have |
+//! | `json_error.rs` | the reason why JSON does not fit a request |
+//! | `ignored.rs` | fields of a body that the request's type does not have |
 //! | `prefix_text.rs` | the text of a prefix |
 //! | `pick.rs` | picks and the ends of requests |
 //! | `openapi/` | the endpoints, and the document |

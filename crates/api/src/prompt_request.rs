@@ -68,7 +68,7 @@ impl PromptRequest for PromptFields {
 }
 
 impl PromptNumber for u32 {
-    /// Parses a body as the general parser does: any unusual body is left to it, so every error is its own.
+    /// Parses a body like the general parser. The general parser parses any unusual body, so every error is from it.
     fn read_json<T: PromptRequest<Number = Self>>(body: &[u8]) -> serde_json::Result<T> {
         if let Some(BodyWithoutTokens { tokens, rest }) = BodyWithoutTokens::of(body)
             && let Ok(mut request) = serde_json::from_slice::<T>(&rest)
@@ -87,7 +87,7 @@ impl PromptNumber for LocalHash {
     }
 }
 
-/// Reads a binary body and the other fields of the request, as a query string has them. The error is its message.
+/// Reads a binary body and the other fields of the request, as a query string has them. Returns the message of an error.
 pub fn read_binary<T: PromptRequest>(body: &[u8], pairs: Vec<(String, String)>) -> Result<T, String> {
     let numbers = T::Number::read_list(body).ok_or_else(|| {
         let (length, width, list) = (body.len(), T::Number::BYTES, T::LIST);
@@ -116,7 +116,7 @@ pub fn read_binary<T: PromptRequest>(body: &[u8], pairs: Vec<(String, String)>) 
     Ok(request)
 }
 
-/// Message about a query string. A field that is no number has a cause in the words of the others.
+/// Message about a query string. The cause for a field that is not a number has the same wording as the others.
 pub fn does_not_fit(cause: &str) -> String {
     let no_number = ["invalid digit found in string", "cannot parse integer from empty string"];
     match no_number.iter().find_map(|no_number| cause.strip_suffix(no_number)) {
@@ -155,9 +155,8 @@ struct BodyWithoutTokens {
 }
 
 impl BodyWithoutTokens {
-    /// Cuts the list out. Returns none unless the key occurs in the body exactly once, outside of a string with escapes,
-    /// and a list of nothing but tokens follows. If the key belongs to a nested object, the rest has no list, and the body is
-    /// parsed again as a whole.
+    /// Cuts the list out. Returns none unless the key occurs in the body exactly once, outside of a string with escapes, and a list of
+    /// nothing but tokens follows. If the key belongs to a nested object, the rest has no list, and the entire body is parsed again.
     fn of(body: &[u8]) -> Option<Self> {
         let key = memmem::find(body, KEY)?;
         let start = after(body, after(body, key + KEY.len(), b':')?, b'[')?;

@@ -1,4 +1,4 @@
-//! `/query_tiered_by_hash`, as Dynamo's selection service asks its remote indexer.
+//! `/query_tiered_by_hash`, as Dynamo's selection service queries its remote indexer.
 
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;

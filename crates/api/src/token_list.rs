@@ -55,16 +55,16 @@ fn filled(chunk: &[u8]) -> [u8; CHUNK_BYTES] {
     whole
 }
 
-/// Bit set of the bytes that are no digits.
+/// Bit set of the bytes that are not digits.
 fn other_bytes(chunk: &[u8; CHUNK_BYTES]) -> u64 {
     let (words, _) = chunk.as_chunks();
     words.iter().rev().fold(0, |others, word| (others << 8) | other_bytes_of_word(*word))
 }
 
-/// Bit set of the bytes of one word that are no digits.
+/// Bit set of the bytes of one word that are not digits.
 fn other_bytes_of_word(word: [u8; 8]) -> u64 {
     let digits = u64::from_le_bytes(word) ^ (EACH * u64::from(b'0'));
-    // Sets the top bit of each byte that is no digit, without a carry into the next byte.
+    // Sets the top bit of each byte that is not a digit, without a carry into the next byte.
     let others = (((digits & (EACH * 0x7f)) + EACH * (0x7f - 9)) | digits) & (EACH * 0x80);
     // Moves the top bit of byte i to bit i of the highest byte.
     (others >> 7).wrapping_mul(0x0102_0408_1020_4080) >> 56

@@ -1,4 +1,4 @@
-//! The traits that an index implements to take part.
+//! The traits that a measured index implements.
 
 use std::ops::AddAssign;
 
@@ -13,7 +13,7 @@ pub struct WorkerEvent {
     pub event: BlockEvent,
 }
 
-/// An index implementation that takes part.
+/// An index implementation that is measured.
 pub trait Contender: Send + Sync {
     /// Its name in tables, and on command lines.
     fn name(&self) -> &str;
@@ -68,7 +68,7 @@ pub trait Lane: Send {
     /// Applies the next `events` events, or hands them to the index's own threads.
     fn apply(&mut self, events: usize);
 
-    /// Returns when queries see all applied events.
+    /// Returns when all applied events are visible to queries.
     fn settle(&mut self) {}
 
     /// Does a part of the work that the index has deferred, as an idle writer does, and returns whether more is left.
@@ -103,7 +103,7 @@ pub struct MatchTotals {
 }
 
 impl MatchTotals {
-    /// Totals of an answer, from the depth of each worker; zeros do not count.
+    /// Totals of an answer, from the depth of each worker; zeros are not counted.
     pub fn of(depths: impl Iterator<Item = u32>) -> Self {
         let mut totals = Self::default();
         for depth in depths.filter(|&depth| depth > 0) {

@@ -1,4 +1,4 @@
-//! Measuring in separate processes, so that no index reuses memory that another index has freed.
+//! Measuring in separate processes, so no index reuses memory that another index has freed.
 
 use std::ffi::OsString;
 use std::io::{self, Write};

@@ -16,11 +16,11 @@ use crate::workload::{Play, PlayedRequest};
 /// Blocks of a shared prefix, and their number.
 const PREFIX_BLOCKS: u64 = 64;
 const PREFIXES: u64 = 20;
-/// Blocks of a prompt's own part, from 8 to this many.
+/// Maximum number of blocks of a prompt's own part. The minimum is 8.
 const OWN_BLOCKS_MAX: u64 = 192;
-/// One in this many replaced prompts, its rank leaves.
+/// After one in this number of replaced prompts, its rank leaves.
 const LEAVING: u64 = 200;
-/// Of this many ranks, one stays at the end.
+/// One in this number of ranks stays at the end.
 const STAYING: usize = 10;
 /// Prompts that are replaced for each block that a rank holds at first.
 const REPLACED_SHARE: usize = 400;

@@ -1,4 +1,4 @@
-//! Timing of things that take no longer than reading the clock.
+//! Timing of calls that take no longer than reading the clock.
 
 use std::time::{Duration, Instant};
 

@@ -32,8 +32,8 @@ impl Contender for DesignContender {
     }
 }
 
-/// The run index divided into a fixed number of shards, for every number of event threads: what a query pays for
-/// shards, and what a prefix costs that workers of several shards hold.
+/// The run index divided into a fixed number of shards, for every number of event threads: to measure a query's
+/// cost of shards, and the cost of a prefix that workers of several shards hold.
 #[derive(Debug, Clone, Copy)]
 pub struct ShardsContender {
     name: &'static str,
@@ -41,7 +41,7 @@ pub struct ShardsContender {
 }
 
 impl ShardsContender {
-    /// Two to sixteen shards. They take part only in measures that name them.
+    /// Two to sixteen shards. They are measured only by measures that name them.
     pub const ALL: [Self; 4] = [
         Self { name: "run-2-shards", shards: 2 },
         Self { name: "run-4-shards", shards: 4 },

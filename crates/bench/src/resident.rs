@@ -2,8 +2,8 @@
 
 /// Resident memory of the process in bytes, as the kernel reports it; none on systems without `/proc`.
 ///
-/// An index's share is the growth while it is filled. The allocator's own memory counts, as on a real machine. Memory
-/// that the allocator reuses from earlier frees does not, so a precise figure needs a fresh process.
+/// An index's share is the growth while it is filled. It includes the allocator's own memory, as on a real machine. It
+/// does not include memory that the allocator reuses from earlier frees, so a precise figure needs a fresh process.
 #[must_use]
 pub fn resident_bytes() -> Option<u64> {
     let status = std::fs::read_to_string("/proc/self/status").ok()?;

@@ -27,11 +27,11 @@ pub struct RunOptions {
     pub fleet: FleetOptions,
     /// The contender that others are compared with.
     pub baseline: String,
-    /// Processes that measure.
+    /// Measuring processes.
     pub processes: Processes,
 }
 
-/// Processes that measure.
+/// Measuring processes.
 #[derive(Debug, Clone)]
 pub enum Processes {
     /// The current process. Indexes reuse memory of earlier ones, and memory cannot be measured.
@@ -72,11 +72,11 @@ pub enum BenchError {
     },
 }
 
-/// Measures all contenders, in each round one after the other, so that a disturbance of the machine affects all of them.
+/// Measures all contenders, in each round one after the other: a disturbance of the machine affects all of them.
 ///
 /// # Errors
 ///
-/// When the baseline does not take part, the trace cannot be read or is empty, or a measuring process fails.
+/// When the baseline is not a contender, the trace cannot be read or is empty, or a measuring process fails.
 pub fn run(
     contenders: &[&dyn Contender],
     trace: &Path,

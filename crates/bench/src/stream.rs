@@ -1,5 +1,4 @@
-//! File format of events and queries, which a measuring process reads one by one, so that they take no memory of their
-//! own.
+//! File format of events and queries, which a measuring process reads one by one. They take no additional memory.
 //!
 //! ```text
 //! stored   1 | rank u64 | parent? u8 | parent u64 | n u32 | n x (sequence u64, local u64)
@@ -7,7 +6,7 @@
 //! query    3 | n u32 | n x local u64
 //! ```
 //!
-//! Little-endian, without padding; the end of the file ends the stream. All blocks lie in device memory.
+//! Little-endian, without padding; the end of the file ends the stream. All blocks are in device memory.
 
 use std::io::{self, Read, Write};
 

@@ -64,7 +64,7 @@ impl Pace {
         Self { first_ms, scale: whole.as_secs_f64() / last_ms.saturating_sub(first_ms).max(1) as f64 }
     }
 
-    /// Waits until a request is due: sleeps in long pauses, and yields in short ones to the index's own threads.
+    /// Waits for a request's time: sleeps in long pauses, and yields in short ones to the index's own threads.
     fn wait_for(&self, request: &PlayedRequest, start: Instant) {
         let due = Duration::from_secs_f64(request.at_ms.saturating_sub(self.first_ms) as f64 * self.scale);
         loop {

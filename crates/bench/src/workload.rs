@@ -9,7 +9,7 @@ use rustc_hash::FxHashSet;
 
 use crate::backend::WorkerEvent;
 
-/// Requests and events of a fleet that serves a trace: from empty caches, and optionally a second time.
+/// Requests and events of a fleet that serves a trace: from empty caches, and optionally again.
 #[derive(Debug, Default)]
 pub struct Workload {
     /// Workers of the fleet.
@@ -134,7 +134,7 @@ impl Play {
 /// Number of blocks that a fleet holds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct HeldBlocks {
-    /// Sum over all workers; a block that two workers hold counts twice.
+    /// Sum over all workers; a block that two workers hold is counted twice.
     pub held: u64,
     /// Distinct sequence hashes.
     pub distinct: u64,

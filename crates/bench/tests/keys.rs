@@ -1,4 +1,4 @@
-//! Token processors compute the keys of other systems, by their test vectors.
+//! Token processors compute the keys of other systems. The test vectors are theirs.
 
 use flash_indexer_bench::keys::{CborFnvKeys, RequestKey, TokenProcessor, Xxh3Keys, Xxh64Keys};
 use flash_indexer_core::SequenceHash;

@@ -41,7 +41,7 @@ struct IgnoresRemovalsIndex(Box<dyn Backend>);
 
 struct IgnoresRemovalsLane<'a> {
     inner: Box<dyn Lane + 'a>,
-    /// For each event whether it is applied.
+    /// Whether each event is applied.
     kept: std::vec::IntoIter<bool>,
 }
 
@@ -114,7 +114,7 @@ fn different_answers_are_reported() {
     assert_eq!((steps.announced, steps.taken), (contenders.len() * 4, contenders.len() * 4));
     for measure in &report.measures {
         let differing: Vec<_> = measure.rows.iter().filter(|row| row.difference.is_some()).collect();
-        // Some designs are documented to answer too much where local hashes repeat.
+        // Some designs are documented to return too many blocks where local hashes repeat.
         let inexact = [Design::NestedMap, Design::Actor, Design::Inverted].map(Design::as_str);
         let unexpected = differing.iter().filter(|row| !inexact.contains(&row.contender.as_str()));
         let unexpected: Vec<&str> = unexpected.map(|row| row.contender.as_str()).collect();

@@ -65,7 +65,7 @@ impl Conversation {
                 "continue_final_message is set but the final message has no \"{field}\" to continue!"
             )));
         };
-        // The reasoning has several names, of which the template reads one.
+        // The reasoning has several names. The template reads one of them.
         let is_reasoning = REASONING_FIELDS.contains(&field);
         let is_copy = |(key, value): &&mut (Value, Value)| match key.as_str() {
             Some(key) if is_reasoning => REASONING_FIELDS.contains(&key) && *value == text,
@@ -106,7 +106,7 @@ impl ContinuationMark {
             ));
         };
         let kept = &rendered[..tag];
-        // A template that trims the text removes the space behind the tag, so the text's own trailing whitespace goes too.
+        // A template that trims the text removes the space after the tag, so the text's own trailing whitespace goes too.
         let is_trimmed = !rendered[tag + TAG.len()..].starts_with(' ');
         Ok(if is_trimmed { kept.trim_end_matches(is_space) } else { kept }.to_owned())
     }

@@ -30,7 +30,7 @@ pub(super) struct CompiledTemplate {
     brief: Environment<'static>,
     /// The template's source: a field that is continued must occur in it.
     pub(super) source: String,
-    /// What the template reads.
+    /// The variables and fields that the template reads.
     pub(super) outline: Outline,
 }
 

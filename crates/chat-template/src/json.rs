@@ -17,14 +17,14 @@ const SHOWN_DEPTH_MAX: usize = 100;
 /// Shown in place of deeper values.
 const DEEP_SHOWN: &str = "(nested too deeply)";
 
-/// A JSON value whose objects keep the order of their keys, which templates print. Cheap to clone.
+/// A JSON value whose objects keep the order of their keys: templates print them in this order. Cheap to clone.
 #[derive(Clone)]
 pub struct Json(pub(super) Value);
 
 impl Json {
     /// The value as compact JSON text.
     pub fn to_text(&self) -> String {
-        // Every `Json` comes from JSON or from a template variable, both of which can be written as JSON.
+        // Every `Json` comes from JSON or from a template variable. Both can be written as JSON.
         to_json(&self.0).unwrap_or_else(|_| "null".to_owned())
     }
 
@@ -63,7 +63,7 @@ impl Json {
         nested(values::dict(entries.into_iter().map(|(key, Self(value))| (key.into(), value)).collect()))
     }
 
-    /// Approximate size in memory, in bytes: that of its strings and keys, and some for each value.
+    /// Approximate size in memory, in bytes: the size of its strings and keys, plus a constant for each value.
     pub fn size(&self) -> usize {
         size(&self.0)
     }
@@ -73,7 +73,7 @@ impl Json {
         self.0.is_none()
     }
 
-    /// Whether Python takes the value as true: it is neither null, false, zero nor empty.
+    /// Whether the value is true in Python: it is not null, false, zero or empty.
     pub fn is_true(&self) -> bool {
         self.0.is_true()
     }
@@ -190,7 +190,8 @@ impl PartialEq for Json {
 }
 
 impl Serialize for Json {
-    /// Writes the value with the order of its keys. An integer beyond 64 bits is a float, as `serde_json` reads it. A float that JSON lacks is `null`.
+    /// Writes the value with the order of its keys. An integer beyond 64 bits is written as a float, as `serde_json` reads it. A float
+    /// without a JSON form is `null`.
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         match values::kind(&self.0) {
             Kind::Bool(truth) => serializer.serialize_bool(truth),

@@ -13,12 +13,12 @@ const DIGITS_MAX: usize = 4300;
 
 /// Stands for `NaN` in JSON: a number out of any range.
 static NAN: LazyLock<String> = LazyLock::new(|| format!("9e9{}", random_digits()));
-/// Stand for infinite numbers in JSON, as which Python reads them.
+/// Stands for infinite numbers in JSON. Python reads it as infinite.
 const INFINITY: &str = "1e9999";
 
-/// A body with numbers of JSON in place of `NaN`, `Infinity` and `-Infinity`, which Python's parser takes besides JSON.
-/// [`Json::loads`] with [`JsonParser::Python`] reads those as what they stand for, other parsers as out of range. `None` if the body has no
-/// such constant outside of texts.
+/// A body with numbers of JSON in place of `NaN`, `Infinity` and `-Infinity`, which Python's parser accepts in addition to JSON.
+/// [`Json::loads`] with [`JsonParser::Python`] reads these numbers as the constants, other parsers as out of range. `None` if the body has
+/// no such constant outside of texts.
 pub fn without_constants(body: &[u8]) -> Option<Vec<u8>> {
     let mut replaced: Option<Vec<u8>> = None;
     let (mut at, mut copied) = (0, 0);
@@ -41,7 +41,7 @@ pub fn without_constants(body: &[u8]) -> Option<Vec<u8>> {
         };
         let end = at + word.len();
         if !body[at..].starts_with(word.as_bytes()) || !is_value(body, at, end) {
-            // Neither JSON nor what Python takes.
+            // Neither JSON nor a constant that Python accepts.
             return None;
         }
         let replaced = replaced.get_or_insert_default();
@@ -66,16 +66,16 @@ fn is_value(body: &[u8], start: usize, end: usize) -> bool {
 /// The parser that an engine uses.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum JsonParser {
-    /// Python's own. Unlike JSON, it knows `NaN`, `Infinity` and `-Infinity`; a float beyond the range is infinite, integers have
-    /// any size, and a lone surrogate is kept.
+    /// Python's own. Unlike JSON, it accepts `NaN`, `Infinity` and `-Infinity`; a float beyond the range is infinite, integers
+    /// have any size, and a lone surrogate is kept.
     Python,
-    /// `orjson`, which takes JSON only. Integers beyond 64 bits become floats, and floats beyond the range are rejected.
+    /// `orjson`, which accepts JSON only. Integers beyond 64 bits become floats, and floats beyond the range are rejected.
     Orjson,
 }
 
 impl Json {
-    /// Parses a JSON text. `None` if the parser rejects it. A value that is nested too deeply, or a lone surrogate, is read as
-    /// something that [`check_rendered`](crate::check_rendered) finds.
+    /// Parses a JSON text. `None` if the parser rejects it. A value that is nested too deeply, or a lone surrogate, is
+    /// replaced by a stand-in that [`check_rendered`](crate::check_rendered) finds.
     pub fn loads(text: &str, parser: JsonParser) -> Option<Self> {
         let mut reader = Reader { text, at: 0, depth: 0, parser };
         reader.skip_space();
@@ -191,7 +191,7 @@ impl Reader<'_> {
         }
     }
 
-    /// Reads a string from its quote on. JSON and Python agree on strings, but for lone surrogates.
+    /// Reads a string, starting after its quote. JSON and Python agree on strings, except for lone surrogates.
     fn string(&mut self) -> Option<String> {
         let mut strings = serde_json::Deserializer::from_str(self.rest()).into_iter::<String>();
         match strings.next()? {

@@ -122,7 +122,7 @@ fn template_files(dir: &Path) -> Result<BTreeMap<String, String>, ChatError> {
 
 /// The special tokens that are variables of templates, by name.
 fn special_tokens(mut config: Map<String, Value>, map: Map<String, Value>) -> BTreeMap<String, String> {
-    // `special_tokens_map.json` counts only if `tokenizer_config.json` does not list the tokens.
+    // `special_tokens_map.json` is used only if `tokenizer_config.json` does not list the tokens.
     if !config.contains_key("added_tokens_decoder") {
         config.extend(map);
     }

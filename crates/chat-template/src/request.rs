@@ -63,7 +63,7 @@ impl Continuation {
         Some(match value.0.as_str() {
             Some("") => Self::Nothing,
             Some(field) => Self::Field(field.to_owned()),
-            // What Python counts as false.
+            // Values that are false in Python.
             None if !value.0.is_true() => Self::Nothing,
             None => match bool::try_from(value.0.clone()).ok()? {
                 true => Self::Content,

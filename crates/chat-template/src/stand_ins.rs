@@ -6,10 +6,10 @@ use std::sync::LazyLock;
 use super::error::ChatError;
 use super::python::limits::NESTING_MAX;
 
-/// Maximum nesting of a text. The lists and objects around it, such as those of messages, need the rest of what templates permit.
+/// Maximum nesting of a text. The lists and objects around it, such as those of messages, need the rest of the limit.
 pub(crate) const DEPTH_MAX: usize = NESTING_MAX as usize - 10;
 
-/// Stands for a value that is nested too deeply. A prompt that has it is an error; one that ignores the value is not.
+/// Stands for a value that is nested too deeply. A prompt that contains it is an error; a prompt that ignores the value is not.
 pub(crate) static TOO_DEEP: LazyLock<String> = LazyLock::new(random_digits);
 /// Stands for a lone surrogate, which Python keeps in a text. No tokenizer takes it.
 pub(crate) static LONE_SURROGATE: LazyLock<String> = LazyLock::new(random_digits);
@@ -20,11 +20,11 @@ pub(crate) fn random_digits() -> String {
     format!("{:020}{:020}", random(), random())
 }
 
-/// Checks that a rendered text has nothing that stands for a value.
+/// Checks that a rendered text contains no stand-in for a value.
 ///
 /// # Errors
 ///
-/// If a value that the text has is nested too deeply, or a lone surrogate.
+/// If a value in the text is nested too deeply, or is a lone surrogate.
 pub fn check_rendered(text: &str) -> Result<(), ChatError> {
     if text.contains(TOO_DEEP.as_str()) {
         return Err(ChatError::Request(format!("the prompt has a value that is nested more than {DEPTH_MAX} deep")));

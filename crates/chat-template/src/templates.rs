@@ -22,7 +22,7 @@ use super::request::{ChatRequest, Continuation};
 pub enum Messages {
     /// Without nulls, and with the other names of a reasoning, as `transformers` 5.20 and later.
     Completed,
-    /// As they are, with nulls, which are Python's `None`, as `transformers` before 5.20, which engines use.
+    /// As they are, as in `transformers` before 5.20, which engines use. Nulls are Python's `None`.
     AsGiven,
 }
 
@@ -40,7 +40,7 @@ enum CompiledTemplates {
     Named(BTreeMap<String, Template>),
 }
 
-/// A compiled template. One that does not compile is an error only when a request selects it.
+/// A compiled template. A template that does not compile is an error only when a request selects it.
 type Template = Result<CompiledTemplate, EngineError>;
 
 impl ChatTemplates {
@@ -105,8 +105,8 @@ impl ChatTemplates {
         !matches!(self.templates, CompiledTemplates::None)
     }
 
-    /// The template that a request selects, of which engines read how it wants messages: its source and its outline.
-    /// `has_tools` is whether the request has a list of tools. Passes them to `inspect`.
+    /// Passes the source and the outline of the template that a request selects to `inspect`: engines read from them
+    /// how the template wants messages. `has_tools` is whether the request has a list of tools.
     ///
     /// # Errors
     ///
@@ -123,7 +123,7 @@ impl ChatTemplates {
 
     /// Renders a chat, as `apply_chat_template(…, tokenize=False)` of `transformers` does.
     ///
-    /// Cost: that of the template, within the [limits of the crate](crate#limits).
+    /// Cost: the cost of the template, within the [limits of the crate](crate#limits).
     ///
     /// # Errors
     ///
@@ -132,7 +132,7 @@ impl ChatTemplates {
         self.render_within(request, Messages::Completed, Effort::Full)
     }
 
-    /// Renders a chat with no more than an effort.
+    /// Renders a chat within the limits of an effort.
     ///
     /// # Errors
     ///

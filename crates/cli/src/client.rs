@@ -101,13 +101,13 @@ pub(crate) fn sends_token(command: &Command) -> bool {
 /// Client of the service at a URL; connections are kept open between requests.
 pub(crate) struct IndexerClient {
     url: String,
-    /// What runs at the URL.
+    /// The program that runs at the URL.
     server: &'static str,
     agent: ureq::Agent,
 }
 
 impl IndexerClient {
-    /// Client of an engine's OpenAI API, for what it has in common with the service's. It has no credentials of the service.
+    /// Client of an engine's OpenAI API, for the endpoints that it has in common with the service. It has no credentials of the service.
     pub(crate) fn of_engine(url: &str) -> Self {
         let client = Self::with_credentials(url, &ClientCredentials::default());
         Self { server: "the engine's OpenAI API", ..client }
@@ -256,7 +256,7 @@ impl IndexerClient {
         if encoding == DumpEncoding::Compressed {
             request = request.header("accept-encoding", "zstd");
         }
-        // The whole dump has no deadline, each read has one.
+        // The whole dump has no deadline, but each read has one.
         let response = request.config().timeout_global(None).timeout_per_read(Some(TIMEOUT)).build().call();
         let response = self.check_status(response)?;
         let is_compressed = response.headers().get("content-encoding").is_some_and(|encoding| encoding == "zstd");
@@ -305,7 +305,7 @@ impl IndexerClient {
         }
         let body = response.body_mut().with_config().limit(RESPONSE_BYTES_MAX).read_to_vec()?;
         let error = serde_json::from_slice::<Value>(&body).ok();
-        // Engines have an object with a message.
+        // Engines send an object with a message.
         let error = error.as_ref().map(|error| &error["error"]);
         match error.and_then(|error| error.as_str().or_else(|| error["message"].as_str())) {
             // The service names the header, which commands have no option for.

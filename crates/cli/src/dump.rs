@@ -56,12 +56,12 @@ pub(crate) fn run(arguments: &DumpArguments) -> Result<()> {
     }
     if to_stdout {
         return copy(dump.bytes, io::stdout().lock()).or_else(|error| match error.downcast_ref::<io::Error>() {
-            // The reader has read enough, as `| head` does.
+            // The reader has read enough, like `| head`.
             Some(written) if written.kind() == ErrorKind::BrokenPipe => Ok(()),
             _ => Err(error),
         });
     }
-    // In the same directory, so that it can be renamed.
+    // In the same directory: it can then be renamed.
     let unfinished = arguments.output.with_added_extension("part");
     let copied = create(&unfinished).and_then(|file| copy(dump.bytes, file)).and_then(|()| {
         std::fs::rename(&unfinished, &arguments.output)
@@ -96,7 +96,7 @@ fn copy(dump: impl Read, output: impl Write) -> Result<()> {
 struct Tee<R, W> {
     dump: R,
     output: W,
-    /// Why the last read failed, if that was because the bytes could not be written.
+    /// Error of the last write, if the last read failed because of it.
     write_error: Option<io::Error>,
 }
 

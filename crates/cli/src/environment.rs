@@ -1,4 +1,4 @@
-//! Variables of the environment whose names begin as those of settings.
+//! Variables of the environment whose names have the prefix of settings.
 
 use std::ffi::{OsStr, OsString};
 use std::fmt;
@@ -9,13 +9,13 @@ use clap::{Arg, Command, Error};
 
 const PREFIX: &str = "FLASH_INDEXER_";
 
-/// Variables that no option reads: the log's filter, secrets that no command line has, and the program that tests of packages run.
+/// Variables that no option reads: the log's filter, secrets without an option, and the program that tests of packages run.
 const WITHOUT_OPTION: [&str; 5] = ["LOG", "REDIS_PASSWORD", "TOKEN", "TOKENIZER_HUB_TOKEN", "BINARY"];
 
-/// Similarity of two names from which one is suggested for the other, as `clap` does for options.
+/// Minimum similarity of two names at which one is suggested for the other, as `clap` does for options.
 const SUGGESTED_FROM: f64 = 0.7;
 
-/// Changed letters up to which a name is suggested before one that is similar in another way: one in this number.
+/// Up to one changed letter in this number, a name is suggested before one that is similar in another way.
 const LETTERS_FOR_A_CHANGE: usize = 3;
 
 /// The name that is most similar to a wrong one, if it is similar enough to be meant.
@@ -98,7 +98,7 @@ pub(crate) fn without_service_links(program: Command) -> Command {
     program.mut_subcommands(without_service_links)
 }
 
-/// An error that names the variable, if the wrong value is from one: `clap` names the option alone.
+/// An error that names the variable, if the wrong value is from one: `clap` names only the option.
 pub(crate) fn name_variable(error: Error, program: &Command, command_line: &[OsString]) -> Error {
     let Some(ContextValue::String(option)) = error.get(ContextKind::InvalidArg) else { return error };
     let option = option.split([' ', '=']).next().unwrap_or_default();
@@ -125,7 +125,7 @@ fn variable_of(command: &Command, long: &str) -> Option<String> {
     }
 }
 
-/// Whether a variable is one that Kubernetes sets in pods for a Service, such as `NAME_PORT_8090_TCP_ADDR`.
+/// Whether Kubernetes sets a variable in pods for a Service, such as `NAME_PORT_8090_TCP_ADDR`.
 fn is_service_link(name: &str, value: &str) -> bool {
     let after_port = name.split_once("_PORT_").map(|(_, rest)| rest);
     name.ends_with("_SERVICE_HOST")

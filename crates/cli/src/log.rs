@@ -25,7 +25,7 @@ pub(crate) enum LogFormat {
     Json,
 }
 
-/// Starts logging what `FLASH_INDEXER_LOG` selects, by default level info and above.
+/// Starts logging the events that `FLASH_INDEXER_LOG` selects, by default level info and above.
 ///
 /// # Errors
 ///
@@ -55,7 +55,7 @@ pub(crate) fn finish() {
     let _ = end.recv_timeout(END_DEADLINE);
 }
 
-/// What `FLASH_INDEXER_LOG` selects, by default level info and above.
+/// Filter of `FLASH_INDEXER_LOG`, by default level info and above.
 ///
 /// # Errors
 ///
@@ -72,7 +72,7 @@ pub(crate) fn filter() -> Result<EnvFilter, String> {
 }
 
 fn parsed(filter: &str) -> Result<EnvFilter, String> {
-    // The library takes a single word that is no level for a target, so that a misspelt level would select no line at all.
+    // The library parses a single word that is not a level as a target. A misspelt level would select no line at all.
     let is_misspelt = |word: &&str| !word.contains(['=', '[']) && word.parse::<LevelFilter>().is_err();
     match filter.split(',').map(str::trim).filter(|word| !word.is_empty()).find(is_misspelt) {
         Some(word) => Err(format!("{word} is no level")),

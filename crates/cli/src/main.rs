@@ -4,14 +4,14 @@
 //! |---|---|
 //! | `serve`, `serve/*` | runs the service; its options by subject, and the demo |
 //! | `simulate/*` | simulated engines, under a workload or from a recording |
-//! | `relay` | a relay beside an engine, which publishes hashes in the place of tokens |
+//! | `relay` | a relay next to an engine, which publishes hashes instead of tokens |
 //! | `query`, `explain`, `prompt` | ask a service about a prompt |
 //! | `config/*` | the configuration file of `serve`, checked and printed |
 //! | `environment` | variables of the environment that look like settings and have no effect |
 //! | `token`, `curve_key` | make bearer tokens, and CURVE key pairs |
 //! | `manual` | manual pages and completions of shells |
 //! | `reference` | reference pages of the documentation |
-//! | `dump`, `diff/*` | save what a service holds; compare two services or dumps |
+//! | `dump`, `diff/*` | save the state of a service; compare two services or dumps |
 //! | `doctor/*` | checks a service and its engines end to end |
 //! | `replay/*`, `bench` | measure index designs without a service |
 //! | `client` | the service's HTTP API as the commands use it |
@@ -57,7 +57,7 @@ use crate::client::{TOKEN_HELP, TOKEN_VARIABLE, sends_token};
 use crate::config::Parsed;
 use crate::trace::trace_file;
 
-/// Also takes the allocations of ZeroMQ. Its memory stays flat while models and engines come and go, that of glibc's grows.
+/// Also serves the allocations of ZeroMQ. Its memory stays flat while models and engines come and go, but that of glibc's allocator grows.
 #[cfg(not(target_env = "msvc"))]
 #[global_allocator]
 static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
@@ -73,7 +73,7 @@ struct Arguments {
     command: Command,
 }
 
-/// What to do first, at the end of the help.
+/// First steps, at the end of the help.
 const FIRST_STEPS: &str = "First steps:
   flash-indexer serve --demo            the service with simulated engines, and its dashboard
   flash-indexer serve --help            how it follows your own engines

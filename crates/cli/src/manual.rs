@@ -1,4 +1,4 @@
-//! `flash-indexer completions` and `flash-indexer man`: what packages install beside the program.
+//! `flash-indexer completions` and `flash-indexer man`: files that packages install with the program.
 
 use std::path::PathBuf;
 
@@ -32,7 +32,7 @@ pub(crate) fn complete(arguments: &CompletionsArguments) -> Result<()> {
     let mut script = Vec::new();
     clap_complete::generate(arguments.shell, &mut program(), NAME, &mut script);
     if arguments.shell == Shell::Bash {
-        // clap_complete 4.6.11 takes the hyphen in the program's name for the start of a subcommand in half of the script.
+        // clap_complete 4.6.11 parses the hyphen in the program's name as the start of a subcommand in half of the script.
         let program = NAME.replace('-', "__");
         let text = String::from_utf8(script).context("failed to read the script")?;
         script = text.replace(&NAME.replace('-', "__subcmd__"), &program).into_bytes();

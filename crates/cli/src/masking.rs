@@ -19,7 +19,7 @@ impl Masks {
         let mut masks = Vec::new();
         for kind in [ContextKind::InvalidValue, ContextKind::InvalidArg, ContextKind::InvalidSubcommand] {
             let Some(ContextValue::String(given)) = error.get(kind) else { continue };
-            // As parsers of URLs repeat it.
+            // The form in which parsers of URLs repeat it.
             let given = given.trim().trim_end_matches('/').to_owned();
             let is_url = is_secret || given.contains('@') || given.contains("://");
             match if is_url { masked_url(&given) } else { Cow::Borrowed(given.as_str()) } {
@@ -36,7 +36,7 @@ impl Masks {
         Self(masks)
     }
 
-    /// The text of an error with the masks, also in its cause, and without the users of other URLs.
+    /// The text of an error and its cause, with the masks and without the users of other URLs.
     pub(crate) fn within(&self, text: &str) -> String {
         let masked = self.0.iter().fold(text.to_owned(), |text, (given, masked)| text.replace(given, masked));
         without_users(&masked)

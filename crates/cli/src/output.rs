@@ -6,7 +6,7 @@ use std::io::{self, ErrorKind, IsTerminal, Write};
 use comfy_table::{ContentArrangement, Table};
 use console::Term;
 
-/// Prints as the macro of the standard library does, which panics when the reader has closed the pipe.
+/// Prints like the macro of the standard library, but does not panic when the reader has closed the pipe.
 macro_rules! print {
     ($($text:tt)*) => { $crate::output::print(format_args!($($text)*)) };
 }
@@ -16,7 +16,7 @@ macro_rules! println {
     ($($text:tt)*) => { print!("{}\n", format_args!($($text)*)) };
 }
 
-/// Writes text to standard output. Without a reader, the text is discarded and the command goes on, so its exit code stays right.
+/// Writes text to standard output. Without a reader, the text is discarded and the command continues, so its exit code stays correct.
 /// Another failure ends the process with code 1.
 pub(crate) fn print(text: Arguments<'_>) {
     let mut out = io::stdout();
@@ -26,7 +26,7 @@ pub(crate) fn print(text: Arguments<'_>) {
     }
 }
 
-/// A table whose columns wrap their text, so that it fits the terminal that it is written to.
+/// A table whose columns wrap their text to fit the terminal.
 pub(crate) fn fitted(mut table: Table) -> Table {
     if let (true, Some((_, columns))) = (io::stdout().is_terminal(), Term::stdout().size_checked()) {
         table.set_content_arrangement(ContentArrangement::Dynamic).set_width(columns);
@@ -34,7 +34,7 @@ pub(crate) fn fitted(mut table: Table) -> Table {
     table
 }
 
-/// The result of a write, without the failure that the reader has closed the pipe.
+/// The result of a write. A pipe closed by the reader is not an error.
 pub(crate) fn unless_closed(written: io::Result<()>) -> io::Result<()> {
     written.or_else(|error| if error.kind() == ErrorKind::BrokenPipe { Ok(()) } else { Err(error) })
 }

@@ -12,8 +12,7 @@ pub(crate) fn at_least_one<T: FromStr>(text: &str) -> Result<T, &'static str> {
     text.parse().map_err(|_| "give a whole number of at least 1")
 }
 
-/// The cause of an error of the command line in the words of the standard library, and in those of its users; none for
-/// other causes.
+/// The cause of a command-line error in the words of the standard library, and in plain words; none for other causes.
 pub(crate) fn plain_cause(error: &clap::Error) -> Option<(String, &'static str)> {
     let cause = error.source()?;
     let plain = match cause.downcast_ref::<ParseIntError>().map(ParseIntError::kind) {
@@ -27,7 +26,7 @@ pub(crate) fn plain_cause(error: &clap::Error) -> Option<(String, &'static str)>
 
 /// Parses a number of bytes, at least one: `1000000`, `64MiB`, `2GB`, `512 KiB`.
 ///
-/// Fractions are rejected. So are sizes that do not fit into 64 bits: `bytesize` parses them as the largest one.
+/// Fractions are rejected. So are sizes that do not fit into 64 bits: `bytesize` parses them as the largest size.
 pub(crate) fn byte_size(text: &str) -> Result<usize, &'static str> {
     let size = text.parse::<ByteSize>().ok().filter(|_| !text.contains('.')).map(|size| size.0);
     let bytes = size.filter(|&bytes| bytes > 0 && bytes < u64::MAX).and_then(|bytes| usize::try_from(bytes).ok());

@@ -62,7 +62,7 @@ impl PromptArguments {
         }
     }
 
-    /// The error of a query. If the service has no instance of the model, it is one that names the service's models.
+    /// The error of a query. If the service has no instance of the model, the error names the service's models.
     pub(crate) fn failure(&self, client: &IndexerClient, error: Error) -> Error {
         match client.check_selection(Some(&self.model), self.tenant_id.as_deref()) {
             Err(unknown) => anyhow!("{unknown}; choose one with --model and --tenant-id"),

@@ -56,7 +56,7 @@ fn print_table(answer: &QueryResponse, prompt_tokens: usize) {
     }
     for (instance, ranks) in &answer.scores {
         for (position, (rank, device)) in ranks.iter().enumerate() {
-            // An answer has the slower tiers once for an instance.
+            // An answer has the slower tiers once for each instance.
             let instance_answer = answer.instances.get(instance).filter(|_| position == 0);
             let shown = |value: Option<u64>| value.map_or_else(String::new, |value| value.to_string());
             table.add_row([

@@ -284,7 +284,7 @@ fn raise_open_files_limit() {
 
 const OPEN_FILES_WANTED: u64 = 1 << 17;
 
-/// Rejects a text that can be neither an address nor a name. Whether a name resolves is known when the service starts.
+/// Rejects a text that can be neither an address nor a name. Names are resolved only when the service starts.
 fn check_host(option: &str, host: &str) -> Result<()> {
     let (address, _zone) = host.split_once('%').unwrap_or((host, ""));
     let is_address = address.parse::<IpAddr>().is_ok();
@@ -298,7 +298,7 @@ fn check_host(option: &str, host: &str) -> Result<()> {
 }
 
 impl ServeArguments {
-    /// Checks everything that the start checks before it binds an address, and warns of what it warns of.
+    /// Runs the checks of the start before it binds an address, and logs the same warnings.
     pub(crate) fn check(&self) -> Result<()> {
         self.options()?.check()?;
         self.tokenization.warn_of_missing_paths();
@@ -378,7 +378,7 @@ impl ServeArguments {
         })
     }
 
-    /// Model of engines for which no other one is named.
+    /// Model of engines for which no other model is named.
     fn model_name(&self) -> &str {
         self.model_name.as_deref().unwrap_or(EngineTemplate::MODEL_NAME)
     }

@@ -21,7 +21,7 @@ pub(crate) fn signal() -> Result<impl Future<Output = ()>> {
     })
 }
 
-/// Lets a write beyond the limit on file sizes fail as on a full disk, instead of ending the process. Called in a Tokio runtime.
+/// Makes a write beyond the limit on file sizes fail as on a full disk, instead of ending the process. Called in a Tokio runtime.
 pub(crate) fn survive_file_size_limit() -> Result<()> {
     // SIGXFSZ on Linux and macOS. Its handler stays after the receiver is dropped.
     unix::signal(SignalKind::from_raw(25)).map(drop).context("failed to handle the limit on file sizes")
@@ -32,8 +32,8 @@ pub(crate) const END_DEADLINE: Duration = Duration::from_secs(20);
 /// The exit code of a service that did not stop in time.
 const NOT_ENDED: i32 = 1;
 
-/// Exits the process at `deadline` after the first Ctrl-C or SIGTERM, once its log is written, if it has not stopped by then. A
-/// thread with its own runtime waits for the signal, so a blocked thread of the service does not prevent it.
+/// Exits the process at `deadline` after the first Ctrl-C or SIGTERM, once its log is written, if it has not stopped by then. A thread with
+/// its own runtime waits for the signal, so a blocked thread of the service does not prevent the exit.
 pub(crate) fn end_within(deadline: Duration) -> Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let stopped = runtime.block_on(async { signal() })?;
@@ -94,7 +94,7 @@ mod tests {
     use super::*;
 
     const PATIENCE: Duration = Duration::from_secs(60);
-    /// Variable that makes a test the process that hangs.
+    /// Variable in whose presence a test is the process that hangs.
     const HANGS: &str = "FLASH_INDEXER_TEST_HANGS";
 
     /// Output of a process that runs this test alone, in which `hang` starts its cause, and that receives SIGTERM. In that process itself,
@@ -121,7 +121,7 @@ mod tests {
         let end = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
             wait_for("the end of the process", PATIENCE, || process.try_wait().expect("a child can be waited for"))
         }));
-        // It may have ended already.
+        // The process may have ended already.
         let _ = process.kill();
         let output = process.wait_with_output().expect("it ended");
         assert!(end.is_ok(), "the process did not end by itself: {output:?}");

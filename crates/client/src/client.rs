@@ -29,19 +29,19 @@ impl Client {
         Ok(Self(sender))
     }
 
-    /// The same with a bearer token.
+    /// This client with a bearer token.
     #[must_use]
     pub fn with_token(self, token: &str) -> Self {
         Self(Sender { token: Some(token.to_owned()), ..self.0 })
     }
 
-    /// The same with another deadline of each call.
+    /// This client with another deadline for each call.
     #[must_use]
     pub fn with_deadline(self, deadline: Duration) -> Self {
         Self(Sender { deadline, ..self.0 })
     }
 
-    /// The same with an HTTP client that has, for example, TLS and certificates.
+    /// This client with an HTTP client that has, for example, TLS and certificates.
     #[must_use]
     pub fn with_http_client(self, http: reqwest::Client) -> Self {
         Self(Sender { http, ..self.0 })
@@ -62,7 +62,7 @@ impl Client {
         self.0.send(Call::get("/workers")).await
     }
 
-    /// The prefix of a prompt's tokens that each instance holds. An outdated `after` is an error of which
+    /// The prefix of a prompt's tokens that each instance holds. An outdated `after` is an error for which
     /// [`ClientError::is_unknown_cursor`] is true.
     pub async fn query(&self, query: &TokenQuery) -> Result<QueryResponse, ClientError> {
         let TokenQuery { token_ids, scope, lora_name, cache_salt, top_k, min_score, after } = query;
@@ -77,7 +77,7 @@ impl Client {
         self.0.send(Call::binary("/query", body, with_scope(scope, parameters))).await
     }
 
-    /// [`Self::query`] by [`crate::local_hashes`], so that the tokens stay with the caller.
+    /// [`Self::query`] by [`crate::local_hashes`], so the tokens stay with the caller.
     pub async fn query_by_hash(&self, query: &HashQuery) -> Result<QueryResponse, ClientError> {
         let HashQuery { block_hashes, scope, top_k, min_score, after } = query;
         let parameters = [
@@ -129,7 +129,7 @@ impl Client {
         self.0.send(Call::json("/tokenize", &prompt.body(&PromptOptions::default())?)?).await
     }
 
-    /// The state of a ready service. One that is not ready refuses with status 503 and says why.
+    /// The state of a ready service. A service that is not ready responds with status 503 and the reason.
     pub async fn ready(&self) -> Result<Readiness, ClientError> {
         self.0.send(Call::get("/ready")).await
     }

@@ -7,8 +7,8 @@ use crate::{Client, ClientError};
 
 /// A session: each prompt repeats the one before it, and only its new tokens are sent.
 ///
-/// Answers are those of [`Client::query`] for the whole prompt. It keeps four bytes for each token that a cursor covers. A cursor that
-/// the service does not know any more costs a second request with the whole prompt.
+/// Answers are those of [`Client::query`] for the whole prompt. It keeps four bytes for each token that a cursor covers. A cursor that is
+/// unknown to the service costs a second request with the whole prompt.
 #[derive(Debug)]
 pub struct Conversation {
     client: Client,
@@ -36,7 +36,7 @@ impl Conversation {
     ///
     /// # Errors
     ///
-    /// Those of [`Client::query`], but for an unknown cursor.
+    /// Those of [`Client::query`], except for an unknown cursor.
     pub async fn query(&mut self, tokens: &[u32]) -> Result<QueryResponse, ClientError> {
         if !tokens.starts_with(&self.covered) {
             self.forget();

@@ -5,15 +5,15 @@ use std::time::Duration;
 /// A call without an answer.
 #[derive(Debug, thiserror::Error)]
 pub enum ClientError {
-    /// The client was given a text that is no URL of HTTP.
+    /// The text given to the client is not a URL of HTTP.
     #[error("{url:?} is no URL of a service: {cause}; give one such as http://127.0.0.1:8090")]
     Url {
         /// The text.
         url: String,
-        /// What is wrong with it.
+        /// The cause.
         cause: String,
     },
-    /// The service refused the request. Its message says what to do.
+    /// The service refused the request. Its message has a remedy.
     #[error("{status}: {message}")]
     Refused {
         /// HTTP status.
@@ -38,7 +38,7 @@ pub enum ClientError {
         /// The client's deadline.
         deadline: Duration,
     },
-    /// A request has a value that JSON cannot express, or an answer is none of the endpoint.
+    /// A request has a value that JSON cannot express, or an answer is not one of the endpoint.
     #[error("failed to read the answer of {path}; is the URL a Flash Indexer's?")]
     Answer {
         /// Path of the endpoint.
@@ -55,7 +55,7 @@ pub enum ClientError {
         /// The limit.
         bytes_max: usize,
     },
-    /// A chat is no JSON object.
+    /// A chat is not a JSON object.
     #[error("a chat is a JSON object, as OpenAI's clients send it")]
     NoChat,
 }

@@ -18,7 +18,7 @@
 //! connections are tried again, up to three attempts. A request that may have changed something is repeated only if it was refused or
 //! never sent.
 //!
-//! **TLS.** [`Client::with_http_client`] takes a `reqwest` client with the features and certificates that the caller wants. The default
+//! **TLS.** [`Client::with_http_client`] takes a `reqwest` client with the features and certificates that the caller chooses. The default
 //! one has no TLS.
 //!
 //! **Consistency.** A `Client` may be cloned and used by many tasks at once; clones share connections. A [`Conversation`] is for one
@@ -27,7 +27,7 @@
 //! | file | role |
 //! |---|---|
 //! | `client.rs` | the calls |
-//! | `conversation.rs` | turns of a session, of which only new tokens are sent |
+//! | `conversation.rs` | turns of a session, which send only new tokens |
 //! | `prompt.rs` | prompts and options of scores, predictions and picks |
 //! | `send.rs` | attempts of a request within a deadline |
 //! | `error.rs` | errors |

@@ -38,7 +38,7 @@ pub struct PromptOptions {
     /// Number of tokens to keep.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub truncate_prompt_tokens: Option<i64>,
-    /// Predictions: the time for which one counts, in milliseconds.
+    /// Predictions: the time for which a prediction counts, in milliseconds.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ttl_ms: Option<u64>,
     /// Picks and predictions: the router's name of the request, which is in flight until [`crate::Client::done`].
@@ -50,13 +50,13 @@ pub struct PromptOptions {
     /// Picks: seed of the choice.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub pick_seed: Option<u64>,
-    /// Whether an answer has an object for each instance. Scores always have.
+    /// Whether an answer has an object for each instance. Scores always have them.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub detail: bool,
 }
 
 impl Prompt<'_> {
-    /// Whether the prompt is a chat, which has an endpoint of its own for scores.
+    /// Whether the prompt is a chat, which has a separate endpoint for scores.
     pub(crate) fn is_chat(self) -> bool {
         matches!(self, Self::OpenAi(body) if body.get("messages").is_some())
     }

@@ -33,7 +33,7 @@ pub(crate) struct Call {
     path: &'static str,
     parameters: Vec<(&'static str, String)>,
     body: Option<(&'static str, Vec<u8>)>,
-    /// Whether a second request has no other effect than the first.
+    /// Whether a repeated request has no additional effect.
     is_repeatable: bool,
 }
 
@@ -92,7 +92,7 @@ impl Sender {
                 }
                 _ => return result,
             };
-            // A pause that ends after the deadline is not waited for: what is known already is the result.
+            // A pause that ends after the deadline is skipped: the last outcome is the result.
             if Instant::now() + pause >= deadline {
                 return result;
             }
@@ -147,7 +147,7 @@ fn is_refused_for_now(status: StatusCode) -> bool {
     matches!(status, StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE)
 }
 
-/// Between a half and the whole of a time that doubles with each attempt, so that clients do not return all at once.
+/// Between a half and the whole of a time that doubles with each attempt, so clients do not retry all at once.
 fn pause(attempt: u32) -> Duration {
     let longest = FIRST_PAUSE * 2_u32.pow(attempt - 1);
     let share = getrandom::u32().map_or(1.0, |random| f64::from(random) / f64::from(u32::MAX));

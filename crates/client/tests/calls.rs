@@ -1,4 +1,4 @@
-//! The calls that the tests of all clients make, and what the service answers.
+//! The calls that the tests of all clients make, and the service's answers.
 
 use std::collections::BTreeMap;
 use std::time::Duration;

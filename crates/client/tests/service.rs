@@ -19,7 +19,7 @@ use serde_json::{Value, json};
 const BLOCK_TOKENS: u32 = 4;
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// A service that knows the first blocks of a prompt for the engine `gpu-1`.
+/// A service that has the first blocks of a prompt for the engine `gpu-1`.
 struct Fleet {
     server: Server,
     client: Client,

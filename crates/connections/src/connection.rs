@@ -57,7 +57,7 @@ impl Connection {
     fn watch_written<T>(&mut self, written: Poll<io::Result<T>>) -> Poll<io::Result<T>> {
         if written.is_ready() {
             self.head_begun = None;
-            // Over HTTP/2, bytes may be written of which none is an answer's: its client holds them back by the window.
+            // Over HTTP/2, written bytes may not belong to an answer: a client holds answers back by its window.
             if self.protocol == Protocol::Http {
                 self.state.record_read();
             }
@@ -74,7 +74,7 @@ impl AsyncRead for Connection {
         if self.protocol == Protocol::Grpc && buf.filled().len() > filled {
             self.state.record_activity();
         }
-        // A TLS record need not carry a byte of a request: what counts is that bytes were received.
+        // A TLS record need not carry a byte of a request: any received byte counts.
         if self.transport.received_bytes() > received && self.is_head_overdue() {
             return Poll::Ready(Err(io::ErrorKind::TimedOut.into()));
         }

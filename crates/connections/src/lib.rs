@@ -1,8 +1,8 @@
-//! Limit of open connections, with eviction of slow and idle ones so that they cannot exhaust it, and TLS.
+//! Limit of open connections, with TLS, and with eviction of slow and idle ones, which can then not exhaust it.
 //!
 //! | file | role |
 //! |---|---|
-//! | `open.rs` | table of open connections, and the choice of which to evict |
+//! | `open.rs` | table of open connections, and the choice of connections to evict |
 //! | `stream.rs` | a connection's TCP stream, with its idle deadline and its eviction |
 //! | `connection.rs` | a connection, with the deadline of a request's head |
 //! | `transport.rs` | the bytes of a connection: plain, or inside TLS after the handshake |

@@ -1,4 +1,4 @@
-//! Table of open connections and the choice of which to evict at the limit.
+//! Table of open connections and the choice of connections to evict at the limit.
 
 use std::collections::{BTreeMap, HashMap};
 use std::net::{IpAddr, Ipv6Addr};
@@ -14,7 +14,7 @@ use tracing::debug;
 
 /// Time without a complete request after which a connection is slow, and evicted before any other.
 const SLOW_AFTER: Duration = Duration::from_secs(1);
-/// Longest time for which a client may read nothing of the answers that wait for it.
+/// Longest time for which a client may leave its pending answers unread.
 pub(crate) const UNREAD_DEADLINE: Duration = Duration::from_secs(60);
 /// At most one in this number of all connections is evicted at a time because it is slow. The search is linear in all
 /// connections, so it should free more than one.
@@ -52,7 +52,7 @@ pub(crate) struct ConnectionState {
     since_ms: AtomicU64,
     /// Answers, or parts of them, that wait for the client to read.
     unread: AtomicUsize,
-    /// Time at which one began to wait while none did, or at which the client last read, in milliseconds since the
+    /// Time at which one began to wait while no other waited, or at which the client last read, in milliseconds since the
     /// listener started.
     read_ms: AtomicU64,
     is_evicted: AtomicBool,

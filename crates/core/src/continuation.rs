@@ -2,12 +2,12 @@
 
 use crate::{LocalHash, PerTier, SequenceHash, SharedIndex, Tier, WorkerRank};
 
-/// What other ranks hold of a query, to continue the matches of ranks.
+/// The blocks of a query that other ranks hold, to continue the matches of ranks.
 ///
-/// A match of *d* blocks is continued by each next block of the query that one of the others holds, whatever that one holds of the
-/// blocks before. Blocks are the query's if they are linked to its start: by the parents that their rank has stored, or by the
-/// sequence hash of the block before, which another rank holds. If a rank has several sequence hashes for one prefix, one of
-/// them counts, so a continuation may be too short.
+/// A match of *d* blocks is continued by each next block of the query that one of the others holds, regardless of the
+/// earlier blocks that this one holds. Blocks belong to the query if they are linked to its start: by the parents that
+/// their rank has stored, or by the sequence hash of the previous block, which another rank holds. If a rank has several
+/// sequence hashes for one prefix, one of them counts, so a continuation may be too short.
 ///
 /// [`Oracle::continued`](crate::oracle::Oracle::continued) defines this.
 pub struct Continuations<'i> {
@@ -29,7 +29,7 @@ struct OtherRank {
 enum LastHolder {
     /// The match is empty.
     Start,
-    /// A rank that knows the block's parents.
+    /// A rank that has stored the block's parents.
     Of(WorkerRank),
     /// A block with this sequence hash.
     Named(SequenceHash),
@@ -43,7 +43,7 @@ impl std::fmt::Debug for Continuations<'_> {
 }
 
 impl<'i> Continuations<'i> {
-    /// Looks up what `others` hold of a query. Costs [`SharedIndex::held_along`] for each of them.
+    /// Looks up the blocks of a query that `others` hold. Costs [`SharedIndex::held_along`] for each of them.
     #[must_use]
     pub fn of(
         index: &'i dyn SharedIndex,
@@ -55,11 +55,11 @@ impl<'i> Continuations<'i> {
         Self { index, query, others: others.into_iter().map(other).collect() }
     }
 
-    /// The match of a rank, `own`, continued by the others with these indexes: for each of them that continues it, how far the
-    /// match reaches with it, zero in tiers in which it adds nothing.
+    /// Continues the match of a rank, `own`, by the others with these indexes. Returns for each of them that continues it
+    /// the depth of the continued match, zero in tiers in which it adds nothing.
     ///
-    /// Costs the continued blocks. Only if one of the others holds blocks whose parents it has not stored, the index is searched
-    /// where the match ends.
+    /// Costs the continued blocks. The index is searched at the end of the match only if one of the others holds blocks
+    /// whose parents it has not stored.
     #[must_use]
     pub fn reaches(&self, rank: WorkerRank, own: PerTier<u32>, others: &[usize]) -> Vec<(usize, PerTier<u32>)> {
         let mut reaches: Vec<(usize, PerTier<u32>)> = Vec::new();

@@ -46,7 +46,7 @@ impl RankOrder {
 pub struct DeepestMatches {
     /// Ranks with the longest match in device memory, then in any tier, then the first ones of the [`RankOrder`].
     pub ranks: Vec<RankMatch>,
-    /// Leading blocks that any rank holds in any tier, also one that is in no answer.
+    /// Leading blocks that any rank holds in any tier, including a rank that is in no answer.
     pub longest: u32,
 }
 

@@ -23,7 +23,7 @@ pub enum RemovedCopies {
 }
 
 impl RemovedCopies {
-    /// Copies that are left of a block of which `held`, at least one, are held. The engine's own count takes precedence.
+    /// Remaining copies of a block that has `held` copies, at least one. The engine's own count takes precedence.
     #[must_use]
     pub const fn left(self, held: u32) -> u32 {
         match self {

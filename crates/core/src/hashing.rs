@@ -120,7 +120,7 @@ impl TokenWindow {
     }
 }
 
-/// An image, audio clip or other item whose placeholder tokens lie in a block.
+/// An image, audio clip or other item whose placeholder tokens are in a block.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct MultimodalItem {
     /// Start of the item in tokens, relative to the block; negative if it starts before the block.

@@ -45,7 +45,7 @@ pub fn stored_events(mut held: Vec<HeldBlock>) -> Vec<BlockEvent> {
     for start in roots.chain(waiting) {
         chain.emit_from(start, &mut seen, &mut events);
     }
-    // Neither start reaches blocks that follow each other in a circle, nor their descendants.
+    // Neither start reaches blocks that follow each other in a circle, or their descendants.
     for block in 0..held.len() {
         if !seen[block] {
             chain.emit_from(chain.start_of(block), &mut seen, &mut events);

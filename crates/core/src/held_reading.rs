@@ -11,8 +11,8 @@ const PASSES_MAX: u32 = 2;
 /// A reading of the blocks that a rank holds, in parts.
 ///
 /// Between two parts other ranks may change, and their events may move blocks of this rank between runs. So a part may find
-/// blocks again, and a pass over all runs may miss some. The reading is complete when it has found as many blocks as the rank
-/// holds. The caller lets no event of the rank itself pass meanwhile.
+/// blocks again, and a pass over all runs may miss some. The reading is complete when it has found as many blocks as the
+/// rank holds. The caller applies no event of the rank itself meanwhile.
 #[derive(Debug)]
 pub struct HeldReading {
     rank: WorkerRank,
@@ -28,7 +28,7 @@ pub struct HeldReading {
 /// A reading of blocks that a rank no longer holds, and that it keeps for their descendants. They are read after the held ones.
 #[derive(Debug, Default)]
 struct UnheldReading {
-    /// Without copies.
+    /// Blocks without copies.
     blocks: KeyedMap<SequenceHash, HeldBlock>,
     /// Parents that may be such blocks.
     unheld: Vec<SequenceHash>,
@@ -51,9 +51,9 @@ impl HeldReading {
         Self { rank, found: KeyedMap::default(), kept: None, pass: 0, entry: 0, offset: 0 }
     }
 
-    /// A reading of a rank that holds about `blocks` blocks. While it holds no more than a quarter above that, no part grows the table
-    /// of what is read, which takes a time in proportion to all blocks read so far. Costs about 70 bytes a block, most of which is
-    /// touched only as blocks are read.
+    /// A reading of a rank that holds about `blocks` blocks. While the rank holds at most a quarter more, no part grows the
+    /// table of read blocks; growing it takes a time in proportion to all blocks read so far. Costs about 70 bytes a block,
+    /// most of which is touched only as blocks are read.
     #[must_use]
     pub fn with_capacity(rank: WorkerRank, blocks: usize) -> Self {
         let found = KeyedMap::with_capacity_and_hasher(blocks + blocks / 4, KeyedState);
@@ -86,7 +86,7 @@ impl HeldReading {
         self.found.into_values().chain(kept.into_values()).collect()
     }
 
-    /// Adds held blocks, in the order of a chain where they are of one.
+    /// Adds held blocks, in the order of their chain if they form one.
     pub(crate) fn add(&mut self, blocks: impl IntoIterator<Item = HeldBlock>) {
         let mut previous = None;
         for block in blocks {
@@ -134,7 +134,7 @@ impl HeldReading {
         }
     }
 
-    /// Replaces what was read by all blocks of the rank.
+    /// Replaces the blocks read so far by all blocks of the rank.
     pub(crate) fn set(&mut self, blocks: Vec<HeldBlock>) -> ReadingProgress {
         self.found.clear();
         self.add(blocks);

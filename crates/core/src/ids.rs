@@ -30,7 +30,7 @@ pub struct SequenceHash(pub u64);
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct WorkerId(pub u64);
 
-/// Data-parallel rank inside one worker; each rank has a cache of its own.
+/// Data-parallel rank inside one worker; each rank has its own cache.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
 pub struct DpRank(pub u32);
 

@@ -16,8 +16,8 @@ use crate::{
 ///
 /// For each rank an index has a set of sequence hashes, each with its parent, its local hash and a reference count
 /// for each tier. A rank holds the first *d* blocks of a query if it has a chain of held blocks from the start of a
-/// sequence, linked by parent, whose local hashes are the first *d* of the query. Nothing else matters, neither the
-/// order in which blocks arrived nor blocks removed in between:
+/// sequence, linked by parent, whose local hashes are the first *d* of the query. The order in which blocks arrived, and
+/// blocks removed in between, do not matter:
 ///
 /// * a block whose parent is missing **waits**, and counts once its parent is held;
 /// * a block removed from the middle of a chain hides the blocks that follow it until it is stored again;
@@ -77,7 +77,7 @@ pub trait PrefixIndex: Send + Sync {
     }
 }
 
-/// What one event changed, in blocks.
+/// Changes by one event, in blocks.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Applied {
     /// Blocks that the event's tier did not hold before.
@@ -159,7 +159,7 @@ pub struct MemoryLimit {
     pub bytes_highest: usize,
     /// Evicted blocks, counted once for each rank that held them.
     pub evicted_blocks: u64,
-    /// Stored blocks that were refused: the index did not know their rank to hold the parent, or had no room.
+    /// Stored blocks that were refused: their rank did not hold the parent in the index, or there was no room.
     pub refused_blocks: u64,
     /// Partial ranks: since the index last had all blocks of such a rank, it has evicted or refused some.
     pub partial_ranks: Arc<FxHashSet<WorkerRank>>,

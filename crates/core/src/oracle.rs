@@ -18,8 +18,8 @@ pub struct Oracle {
 }
 
 impl Oracle {
-    /// Leading blocks of a query that a rank and others hold together, where the others continue what the rank holds itself: each
-    /// next block is one that another rank holds, whose parent is the block before.
+    /// Leading blocks of a query that a rank and others hold together. The others continue the rank's own match: another
+    /// rank holds each next block, whose parent is the block before.
     #[must_use]
     pub fn continued(&self, query: &[LocalHash], rank: WorkerRank, others: &[WorkerRank]) -> PerTier<u32> {
         let nothing = BTreeMap::new();
@@ -351,8 +351,8 @@ impl GroupedOracle {
         self.indexed.find(query)
     }
 
-    /// Whether a chain of the primary group has this many tokens, and each secondary group of the rank holds what it must of
-    /// them.
+    /// Whether a chain of the primary group has this many tokens, and each secondary group of the rank holds the blocks
+    /// that it needs for them.
     fn is_usable(&self, rank: WorkerRank, chain: &[SequenceHash], tokens: usize, slowest: Tier) -> bool {
         let indexed_tokens = self.block_size.token_count();
         let mut groups = self.secondary.iter().filter(|((of, _), _)| *of == rank).map(|(_, group)| group);
@@ -363,7 +363,7 @@ impl GroupedOracle {
                 AttentionWindow::Full => blocks,
                 AttentionWindow::LastBlocks(last) => blocks.min(last as usize),
             };
-            // A block has the sequence hash of the tokens up to its end. The index knows it where one of its own blocks ends.
+            // A block has the sequence hash of the tokens up to its end. The index has it where one of its own blocks ends.
             // From there links lead back to the blocks inside that block.
             let name = |end: usize| {
                 let indexed_end = end.div_ceil(indexed_tokens);
@@ -381,7 +381,7 @@ impl GroupedOracle {
     }
 }
 
-/// Whether a copy lies in `slowest` or a faster tier.
+/// Whether a copy is in `slowest` or a faster tier.
 fn is_within(copies: &PerTier<u32>, slowest: Tier) -> bool {
     copies.iter().any(|(tier, &copies)| tier <= slowest && copies > 0)
 }

@@ -70,9 +70,9 @@ pub trait SharedIndex: Send + Sync {
         None
     }
 
-    /// The fastest tier of each of a query's blocks that `rank` holds, whatever it holds of the blocks before; none for the others.
-    /// The list may end before the query does. Blocks count whose ancestors the index knows. Only the run index finds them
-    /// behind blocks that the rank does not hold, and without listing the rank's blocks.
+    /// The fastest tier of each of a query's blocks that `rank` holds, regardless of the blocks before it; none for the
+    /// others. The list may end before the query does. A block counts if the index has its ancestors. Only the run index
+    /// finds blocks after blocks that the rank does not hold, and without listing the rank's blocks.
     fn held_along(&self, rank: WorkerRank, query: &[LocalHash]) -> Vec<Option<Tier>> {
         followers::held_along(&self.held(rank), query)
     }
@@ -89,7 +89,7 @@ pub trait SharedIndex: Send + Sync {
         followers::chain_after(&self.held(rank), &mut Some(parent), query)
     }
 
-    /// Whether `rank` holds a block, in any tier. Costs as [`SharedIndex::copies`].
+    /// Whether `rank` holds a block, in any tier. Costs the same as [`SharedIndex::copies`].
     fn is_held(&self, rank: WorkerRank, block: SequenceHash) -> bool {
         !self.copies(rank, block).is_zero()
     }

@@ -5,7 +5,7 @@ use crate::keyed::KeyedMap;
 use crate::{HeldBlock, LocalHash, PerTier, RankMatch, SequenceHash, Tier};
 
 /// For each match of a query, counts its blocks by the fastest tier that holds them, given the blocks of each rank.
-/// Linear in the blocks of the ranks, except for matches that lie completely in device memory.
+/// Linear in the blocks of the ranks, except for matches that are completely in device memory.
 pub(crate) fn fastest_tiers(
     query: &[LocalHash],
     found: &[RankMatch],

@@ -38,7 +38,7 @@ impl ClientCredentials {
     ///
     /// # Errors
     ///
-    /// Fails if a file cannot be read, or if the key is not that of the certificate.
+    /// Fails if a file cannot be read, or if the key does not match the certificate.
     pub fn load(files: &ClientFiles) -> Result<Self, CredentialsError> {
         let token = files.token.as_deref().map(|path| {
             let token = read_text(path).and_then(|text| Ok(text.parse::<BearerToken>()?));
@@ -109,7 +109,7 @@ pub fn tls_remedy(error: &ureq::Error) -> Option<&'static str> {
     })
 }
 
-/// Whether a server's certificate is one of an authority. The type of this cause is not public.
+/// Whether a server's certificate is the certificate of an authority. The type of this cause is not public.
 fn is_of_authority(error: &OtherError) -> bool {
     error.to_string().contains("CaUsedAsEndEntity")
 }

@@ -95,7 +95,7 @@ pub struct KeyPairFiles {
 pub(crate) struct KeyPair {
     pub(crate) chain: Vec<CertificateDer<'static>>,
     pub(crate) key: PrivateKeyDer<'static>,
-    /// The file of the key, which is what an HTTP client takes.
+    /// Content of the key's file, in the form that an HTTP client takes.
     pub(crate) key_pem: Vec<u8>,
 }
 

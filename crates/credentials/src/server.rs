@@ -15,7 +15,7 @@ use crate::files::{Authorities, CredentialsError, FileCause, FileRole, KeyPair, 
 pub struct TlsFiles {
     /// The server's certificate chain and its key.
     pub pair: KeyPairFiles,
-    /// Authorities of client certificates. With this file, a client without a certificate of one is refused.
+    /// Authorities of client certificates. With this file, a client without a certificate of such an authority is refused.
     pub client_ca: Option<PathBuf>,
 }
 
@@ -39,7 +39,7 @@ impl ApplicationProtocol {
     }
 }
 
-/// TLS of the listeners of a service, replaced as a whole when a file changes.
+/// TLS of the listeners of a service, all replaced when a file changes.
 ///
 /// Consistency: a connection keeps the certificates with which it began. Files that cannot be used leave the previous
 /// certificates in force.
@@ -65,7 +65,7 @@ impl ServerTls {
     ///
     /// # Errors
     ///
-    /// Fails if a file cannot be read, or if the key is not that of the certificate.
+    /// Fails if a file cannot be read, or if the key does not match the certificate.
     pub fn load(files: TlsFiles) -> Result<Self, CredentialsError> {
         let loaded = Contents::read(&files)?.loaded(&files)?;
         Ok(Self { files, current: ArcSwap::from_pointee(loaded) })

@@ -21,7 +21,7 @@ pub struct KeyPair {
 /// Text without the expected key.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum KeyError {
-    /// The text is no key. It is not repeated: it may be a secret.
+    /// The text is not a key. It is not repeated: it may be a secret.
     #[error("a key is not {KEY_CHARS} characters of Z85; make keys with `flash-indexer curve-key`")]
     NotAKey,
     /// A certificate lacks a key.
@@ -117,7 +117,7 @@ fn key_bytes(text: &str) -> Result<[u8; KEY_BYTES], KeyError> {
         return Err(KeyError::NotAKey);
     }
     let mut key = [0; KEY_BYTES];
-    // The decoder of libzmq accepts characters and numbers that are no Z85.
+    // The decoder of libzmq accepts characters and numbers that are not Z85.
     for (word, digits) in key.chunks_exact_mut(4).zip(text.as_bytes().chunks_exact(5)) {
         let number = digits.iter().try_fold(0_u64, |number, digit| {
             let value = Z85.iter().position(|known| known == digit)?;

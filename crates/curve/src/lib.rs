@@ -1,7 +1,7 @@
 //! CURVE on ZeroMQ sockets: encryption, and authentication by keys.
 //!
 //! The side that binds a socket of CURVE is the server in most fleets, but CURVE does not require it. A server has a key pair,
-//! and a list of the clients that it admits. A client has a key pair, and knows the server's public key.
+//! and a list of the clients that it admits. A client has a key pair, and has the server's public key.
 //!
 //! ```
 //! use flash_indexer_curve::KeyPair;

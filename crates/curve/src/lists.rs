@@ -1,4 +1,4 @@
-//! Lists of public keys. Each line has a key and what it is of; a line that begins with `#` is a comment.
+//! Lists of public keys. Each line has a key and its owner; a line that begins with `#` is a comment.
 
 use std::collections::{HashMap, HashSet};
 
@@ -6,7 +6,7 @@ use crate::keys::PublicKey;
 
 /// Limit of the keys in a list.
 const KEYS_MAX: usize = 65_536;
-/// In the place of an address: every address that no other line names.
+/// Instead of an address: every address that no other line names.
 const ANY: &str = "*";
 
 /// A line of a list that has no key.
@@ -70,7 +70,7 @@ impl ServerKeys {
         Ok(Self(keys))
     }
 
-    /// The key of the server at an endpoint such as `tcp://host:5557`: of its host and port, else of its host, else of `*`.
+    /// The key of the server at an endpoint such as `tcp://host:5557`: the key of its host and port, else of its host, else of `*`.
     #[must_use]
     pub fn of_endpoint(&self, endpoint: &str) -> Option<PublicKey> {
         let address = endpoint.strip_prefix("tcp://").unwrap_or(endpoint).to_ascii_lowercase();

@@ -9,7 +9,7 @@ use crate::keys::{KeyPair, PublicKey};
 use crate::lists::{ClientKeys, ServerKeys};
 use crate::reloaded::{CurveFileError, ReloadedFile};
 
-/// Where libzmq asks whether a client is admitted: the ZeroMQ Authentication Protocol (ZAP), RFC 27.
+/// Endpoint at which libzmq requests the admission of a client: the ZeroMQ Authentication Protocol (ZAP), RFC 27.
 const ZAP_ENDPOINT: &str = "inproc://zeromq.zap.01";
 const ZAP_VERSION: &[u8] = b"1.0";
 
@@ -77,8 +77,8 @@ impl Curve {
         Ok(true)
     }
 
-    /// Admits the clients of all servers of a context; none without a list of clients. To be called before a server is bound:
-    /// libzmq admits every client of a context without it.
+    /// Admits the clients of all servers of a context; none without a list of clients. Call it before a server is bound:
+    /// otherwise libzmq admits every client of the context.
     ///
     /// # Errors
     ///
@@ -94,7 +94,7 @@ impl Curve {
     }
 }
 
-/// The socket at which libzmq asks whether a client is admitted. Handshakes wait until [`Admission::answer`] is called.
+/// The socket at which libzmq requests the admission of clients. Handshakes wait until [`Admission::answer`] is called.
 pub struct Admission {
     socket: zmq::Socket,
     curve: Arc<Curve>,
@@ -106,7 +106,7 @@ impl Admission {
         self.socket.as_poll_item(zmq::POLLIN)
     }
 
-    /// Answers every request that waits.
+    /// Answers every waiting request.
     pub fn answer(&self) {
         while let Ok(request) = self.socket.recv_multipart(zmq::DONTWAIT) {
             let id = request.get(1).map_or(&b""[..], Vec::as_slice);

@@ -27,9 +27,9 @@ BINARY = Path(os.environ["FLASH_INDEXER_BINARY"])
 SCREENSHOTS = os.environ.get("DASHBOARD_SCREENSHOTS")
 # Tokens of a block of the engines that a test registers.
 BLOCK_TOKENS = 16
-# Longest wait for what a page shows, in seconds.
+# Longest wait for the content of a page, in seconds.
 PATIENCE = 60
-# What a condition raises while the page is not yet, or no longer, as the condition expects it.
+# Exceptions of a condition while the page is not yet, or no longer, in the expected state.
 NOT_YET = (
     ElementClickInterceptedException,
     ElementNotInteractableException,
@@ -67,7 +67,7 @@ class Service:
                 break
         else:
             raise AssertionError(f"the service ended: {self.process.wait()}")
-        # The log is not read any further; a full pipe drops lines and blocks nothing.
+        # The log is not read further; a full pipe drops lines and blocks nothing.
 
     def post(self, path: str, body: object, token: str | None = None) -> object:
         headers = {"content-type": "application/json"}
@@ -119,7 +119,7 @@ class Engine:
         answers = [json.dumps(events).encode()]
 
         class Handler(BaseHTTPRequestHandler):
-            # A closed connection would put the engine's events in doubt.
+            # A closed connection would make the engine's events unreliable.
             protocol_version = "HTTP/1.1"
 
             def do_POST(self) -> None:

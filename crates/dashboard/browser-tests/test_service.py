@@ -15,9 +15,9 @@ LONG_MODEL = "meta-llama/Llama-3.1-405B-Instruct-FP8"
 PODS = [f"vllm-llama-3-8b-instruct-7d9f8b6c5d-{end}" for end in ["q7wmw", "x2x4z"]]
 # Instances that are named by their addresses.
 ADDRESSES = ["10.244.13.7:8000", "10.244.113.99:8000", "10.244.113.201:8000"]
-# What stands for a figure that was not read.
+# Placeholder of a figure that was not read.
 NOT_READ = "\N{EN DASH}"
-# Ends of names, which a cut in the middle keeps, and how far each is beyond its cell.
+# Ends of names, which a cut in the middle keeps, and each end's distance beyond its cell.
 NAME_ENDS = """return [...document.querySelectorAll('.line .name')].map((name) => {
     const range = document.createRange();
     range.selectNode(name.lastChild);
@@ -135,7 +135,7 @@ def test_the_head_of_the_fleet_scrolls_sideways_with_its_rows(laptop: Page, widt
     narrower = f"{box} return [head, line].map((it) => scroll.scrollWidth - boxOf(it).width)"
     assert max(laptop.run(narrower)) <= 0.5, "the head and the rows are as wide as what scrolls"
     assert laptop.run(f"{box} return document.documentElement.scrollWidth - document.documentElement.clientWidth") <= 0
-    # A cut name keeps what is before the port, which is the same for all.
+    # A cut name keeps the text before the port: the port is the same for all.
     ends = laptop.run(NAME_ENDS)
     assert sorted(end for end, _ in ends) == sorted(address[-10:] for address in ADDRESSES)
     assert all(beyond <= 0.5 for _, beyond in ends), ends
@@ -195,7 +195,7 @@ def test_each_trust_state_has_its_room(page: Page) -> None:
     cut = """return [...document.querySelectorAll('.line > *')]
         .filter((it) => it.scrollWidth > it.clientWidth).map((it) => it.innerText)"""
     assert page.run(cut) == []
-    # Rows reach the edge of the table, also without a scroll bar.
+    # Rows reach the edge of the table, even without a scroll bar.
     widths = "return ['.line', '.grid .scroll'].map((it) => document.querySelector(it).getBoundingClientRect().width)"
     assert len(set(page.run(widths))) == 1
     page.check()
@@ -238,7 +238,7 @@ def test_a_token_is_asked_for_and_kept_for_the_tab_only(laptop: Page, tmp_path: 
     service.register("pod", token=secret)
     laptop.open(service)
     laptop.until(lambda: "requires a bearer token" in laptop.text("#problem"), "the request for a token")
-    # What was not read has no figures.
+    # Data that was not read has no figures.
     laptop.find("input[type=search]").send_keys("pod")
     assert laptop.texts(".card b") == [NOT_READ] * 6
     assert laptop.texts("main [role=status]") == [NOT_READ] and not laptop.find(".grid").is_displayed()
@@ -282,7 +282,7 @@ def test_a_page_survives_the_end_of_its_service(laptop: Page) -> None:
     laptop.open(service, "live")
     laptop.until(lambda: "0" in laptop.text(".chart h2 span"), "samples")
     figures = "return [...document.querySelectorAll('.chart canvas')].map((it) => it.ariaLabel)"
-    # The stream of live figures does not keep the service from its end.
+    # The stream of live figures does not prevent the service from stopping.
     assert service.stop() == 0
     laptop.until(lambda: laptop.text("#ready") == "no answer", "the loss")
     laptop.until(lambda: "trying again" in laptop.text("main .problem"), "the lost stream")

@@ -101,7 +101,7 @@ def test_live(page: Page, demo: Service) -> None:
 def test_query(page: Page, demo: Service) -> None:
     page.open(demo, "query")
     page.until(lambda: page.texts("option") and "demo" in page.texts("option"), "the model")
-    # Labels of one line are at one height, whatever their fields are.
+    # Labels of one line are at one height, regardless of their fields.
     heights = page.run("return [...document.querySelectorAll('form .row label')].map((label) => label.offsetHeight)")
     assert len(heights) == 4 and len(set(heights)) == 1, heights
     prompt = page.find("textarea")
@@ -174,7 +174,7 @@ def test_the_heat_map_spreads_what_a_late_poll_found(page: Page, demo: Service) 
         return [int(column[1].replace(",", "")) for column in columns if column][:-1]
 
     columns = page.until(lambda: len(found := stored()) > 8 and found, "columns")
-    # The simulated engines have much the same to do all the time.
+    # The load of the simulated engines is almost constant.
     assert min(columns[:-2]) > 0.4 * max(columns), columns
 
 
@@ -250,7 +250,7 @@ def test_prefixes_show_their_text(page: Page, tmp_path: Path) -> None:
     page.press(Keys.ENTER)
     page.until(lambda: page.run(marked) in map(filled, QUESTIONS), "the text of a question")
     assert page.run("return document.querySelector('.prompt span').textContent") == system
-    # The marked text is in sight, and the rest is reached by the keyboard.
+    # The marked text is visible, and the rest can be reached by the keyboard.
     page.run("document.querySelector('.prompt').focus()")
     scrolled = page.run("return document.querySelector('.prompt').scrollTop")
     visible = page.run("""const [box, mark] = ['.prompt', '.prompt mark']
@@ -265,7 +265,7 @@ def test_prefixes_show_their_text(page: Page, tmp_path: Path) -> None:
     assert page.run("return document.querySelectorAll('main img, main b').length") == 0
     page.check()
 
-    # Newer prompts have taken the place of the old one.
+    # Newer prompts have replaced the old one.
     for number in range(40):
         service.post("/score_completions", {"model_name": "m", "prompt": f"{number} " * 20_000})
     page.click_button("All prefixes")

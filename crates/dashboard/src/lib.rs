@@ -7,7 +7,7 @@
 //! |---|---|
 //! | `assets.rs` | the files of the pages |
 //! | `live.rs` | the sampler of live figures and its subscribers |
-//! | `../assets/` | the pages: `index.html`, `style.css`, `icon.svg`, one module for each view, and those that views share |
+//! | `../assets/` | the pages: `index.html`, `style.css`, `icon.svg`, one module for each view, and the modules that views share |
 
 mod assets;
 mod live;

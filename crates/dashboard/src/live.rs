@@ -24,7 +24,7 @@ pub const SUBSCRIBERS_MAX: usize = 16;
 const INTERVAL: Duration = Duration::from_secs(1);
 /// Samples that a new subscriber receives at once.
 const HISTORY: usize = 180;
-/// Samples queued for a slow subscriber. It misses further ones.
+/// Samples queued for a slow subscriber. It misses further samples.
 const QUEUED_MAX: usize = 8;
 
 /// Counters of the service since its start. The dashboard computes rates from two samples.

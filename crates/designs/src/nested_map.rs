@@ -19,9 +19,9 @@ use super::rank_blocks::{Postings, RankBlocks};
 ///
 /// # Inexact
 ///
-/// The state of a rank is exact; an answer is not. A query counts the leading local hashes of which the rank holds **any**
+/// The state of a rank is exact; an answer is not. A query counts the leading local hashes for which the rank holds **any**
 /// block in the tier or a faster one, under any prefix. So an answer is never too low. It is too high exactly if the rank
-/// holds a block with the local hash after the true prefix, in another sequence or behind a missing block. If each local
+/// holds a block with the local hash after the true prefix, in another sequence or after a missing block. If each local
 /// hash, in the index and in the query, stands for one prefix only, and no rank holds a block without the blocks before it,
 /// every answer is exact.
 ///

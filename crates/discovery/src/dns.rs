@@ -21,7 +21,7 @@ use super::reconcile::Targets;
 use super::report::{DiscoveredTargets, Reporter};
 use super::template::{EngineTemplate, EngineTraits};
 
-/// Shortest interval of queries, also for a shorter time to live.
+/// Shortest interval of queries, even for a shorter time to live.
 const INTERVAL_MIN: Duration = Duration::from_secs(1);
 /// Limit of a query's duration, over all name servers and attempts.
 const QUERY_DEADLINE: Duration = Duration::from_secs(20);
@@ -114,8 +114,8 @@ fn found(hosts: &[Host], template: &EngineTemplate) -> DiscoveredTargets {
     DiscoveredTargets::new(targets, problems)
 }
 
-/// A DNS client. `full_name` is the name under which the search list found the name. Later queries use it alone, because
-/// a failure within the search list could look like a response without records.
+/// A DNS client. `full_name` is the name under which the search list found the name. Later queries use only this name, because a failure
+/// within the search list could look like a response without records.
 struct Client {
     resolver: TokioResolver,
 }
@@ -134,7 +134,7 @@ impl Client {
                 TokioResolver::builder_with_config(config, TokioRuntimeProvider::default())
             }
         };
-        // Polls have an interval of their own, so nothing is cached.
+        // Polls have their own interval, so nothing is cached.
         builder.options_mut().cache_size = 0;
         Ok(Self { resolver: builder.build()? })
     }

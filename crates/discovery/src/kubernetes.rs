@@ -42,7 +42,7 @@ pub enum KubernetesNamespace {
     All,
 }
 
-/// A text that is no name of a namespace.
+/// A text that is not the name of a namespace.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("invalid namespace {0:?}: give one of lower-case letters, digits and -, or * for all")]
 pub struct NamespaceError(String);
@@ -61,7 +61,7 @@ impl FromStr for KubernetesNamespace {
 }
 
 impl KubernetesOptions {
-    /// Name of the source behind its kind.
+    /// Name of the source, without its kind.
     pub(super) fn name(&self) -> String {
         match &self.namespace {
             KubernetesNamespace::Own => self.selector.to_string(),

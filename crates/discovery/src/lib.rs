@@ -7,7 +7,7 @@
 //!  vLLM ─┘   (latest)     (no I/O)
 //! ```
 //!
-//! Each source polls or watches on its own, and reports all of its engines at once. One thread receives the latest
+//! Each source polls or watches independently, and reports all of its engines at once. One thread receives the latest
 //! reports and carries out the reconciler's steps. A failing source never unregisters engines. Manual registrations take
 //! precedence over discovery.
 //!
@@ -15,7 +15,7 @@
 //!
 //! | file | role |
 //! |---|---|
-//! | `registrar.rs` | the registry, as discovery sees it |
+//! | `registrar.rs` | the registry, as a trait for discovery |
 //! | `reconcile.rs` | steps that make registrations follow the reports; no I/O, no clock |
 //! | `report.rs` | latest report of a source, on its way to the runner |
 //! | `template.rs` | defaults of engines, for fields that a source lacks |
@@ -23,7 +23,7 @@
 //! | `status.rs` | status for `/discovery` and `/ready` |
 //! | `file.rs`, `file/` | source: a JSON file, polled |
 //! | `dns.rs`, `dns/` | source: a DNS name, polled |
-//! | `vllm.rs`, `vllm/` | source: the gRPC server of an engine of vLLM, asked |
+//! | `vllm.rs`, `vllm/` | source: the gRPC server of an engine of vLLM, polled |
 //! | `kubernetes.rs`, `kubernetes/` | source: pods of a label selector, watched |
 
 mod dns;
@@ -58,12 +58,12 @@ use flash_indexer_telemetry::metrics::Metrics;
 use flash_indexer_telemetry::supervision::{Supervisor, ThreadKind, Watch, record_panic};
 use flash_indexer_types::SourceKind;
 
-/// How engines are discovered.
+/// Options of discovery.
 #[derive(Debug, Clone)]
 pub struct DiscoveryOptions {
     /// Sources in order of precedence: the first source that names a rank determines its registration.
     pub sources: Vec<DiscoverySource>,
-    /// How long an engine stays registered after its source has stopped naming it.
+    /// Time for which an engine stays registered after its source no longer names it.
     pub grace: Duration,
     /// Defaults of engines, for fields that a source lacks.
     pub template: EngineTemplate,
@@ -194,7 +194,7 @@ impl Discovery {
     ///
     /// # Errors
     ///
-    /// When the system refuses a thread.
+    /// If the system refuses a thread.
     pub fn start(options: DiscoveryOptions, registrar: Arc<dyn Registrar>) -> io::Result<Self> {
         let (stop, stopped) = bounded(0);
         let (wake, woken) = waker();
@@ -212,7 +212,7 @@ impl Discovery {
     ///
     /// # Errors
     ///
-    /// When the system refuses a thread.
+    /// If the system refuses a thread.
     pub fn start_reported(
         name: &str,
         grace: Duration,

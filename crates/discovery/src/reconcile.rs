@@ -74,7 +74,7 @@ enum SourceState {
 #[derive(Debug)]
 struct DesiredRank {
     registration: Registration,
-    /// Since when the source no longer names it; none while it does.
+    /// Time since which the source no longer names it; none while it does.
     absent_since: Option<Instant>,
 }
 
@@ -135,7 +135,7 @@ impl Reconciler {
         self.sources.iter().all(|source| source.state != SourceState::NeverReported)
     }
 
-    /// Whether steps may become due without a further report.
+    /// Whether further steps may follow without another report.
     pub(crate) fn has_deadlines(&self) -> bool {
         let mut desired = self.sources.iter().flat_map(|source| source.desired.values());
         let mut attempts = self.attempts.values();
@@ -144,7 +144,7 @@ impl Reconciler {
             || !self.unclaimed.is_empty()
     }
 
-    /// Steps that are due, in order.
+    /// Steps to carry out now, in order.
     pub(crate) fn steps(&mut self, owned: &BTreeMap<RankId, OwnedRank>, now: Instant) -> Vec<Step> {
         self.expire(now);
         self.detect_manual_unregistrations(owned);
@@ -226,7 +226,7 @@ impl Reconciler {
         self.sources.iter().flat_map(|source| source.desired.keys().cloned()).collect()
     }
 
-    /// Whether a rank is due to be registered.
+    /// Whether a rank is to be registered now.
     fn is_due(
         &self,
         rank: &RankId,
@@ -293,13 +293,13 @@ impl Reconciler {
             match &owned.owner {
                 Owner::Manual | Owner::Pod => {}
                 Owner::Source(_) => {
-                    // A rank in its grace period keeps the registration that it has, and no other.
+                    // A rank in its grace period keeps only its existing registration.
                     let mut desired = self.sources.iter().filter_map(|source| source.desired.get(rank));
                     if desired.all(|desired_rank| desired_rank.registration != owned.registration) {
                         steps.push(Step::Unregister(rank.clone()));
                     }
                 }
-                // Also one that a source named during the recovery: its grace period does not begin again.
+                // This includes a rank that a source named during the recovery: its grace period does not begin again.
                 Owner::Peer if all_report => {
                     let since = unclaimed.remove(rank).unwrap_or(now);
                     match now.saturating_duration_since(since) < self.grace {

@@ -8,7 +8,7 @@ use flash_indexer_telemetry::supervision::Supervisor;
 use flash_indexer_types::networks::EngineNetworks;
 use flash_indexer_types::{EmptyModelPolicy, OwnedRank, Owner, RankId, Registration, RegistrationOutcome};
 
-/// The registry of a replica, as discovery sees it.
+/// Interface of discovery to the registry of a replica.
 pub trait Registrar: Send + Sync {
     /// Whether the service is stopping: engines are no longer registered.
     fn is_stopping(&self) -> bool;

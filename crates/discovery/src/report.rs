@@ -66,7 +66,7 @@ pub(super) struct Reporter {
     wake: Sender<()>,
 }
 
-/// A source that the caller reports for, as a simulation does.
+/// A source whose reports the caller makes, as in a simulation.
 #[derive(Debug)]
 pub struct ReportedSource(pub(super) Reporter);
 

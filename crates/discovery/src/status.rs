@@ -8,8 +8,8 @@ use parking_lot::Mutex;
 
 use super::reconcile::TargetOutcome;
 
-/// Time for which readiness waits for connections to engines that were registered at the start, and not by the configuration:
-/// they may have ended.
+/// Time for which readiness waits for connections to engines that were registered at the start, but not by the configuration: they may have
+/// stopped.
 pub const CONNECT_PATIENCE: Duration = Duration::from_secs(10);
 
 /// Status of all sources and their targets.
@@ -19,7 +19,7 @@ pub struct DiscoveryStatus(Mutex<Inner>);
 #[derive(Debug, Default)]
 struct Inner {
     sources: Vec<SourceStatus>,
-    /// Ranks in the first reports of all sources, and when all sources had reported.
+    /// Ranks in the first reports of all sources, and the time at which all sources had reported.
     initial: Option<(Instant, Vec<RankId>)>,
 }
 

@@ -54,7 +54,7 @@ pub(super) struct EngineTraits {
     pub(super) extra_keys: Option<bool>,
 }
 
-/// Fields with which an engine cannot be registered.
+/// Invalid fields of an engine.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(super) enum EngineTraitsError {
     #[error(transparent)]
@@ -71,7 +71,7 @@ pub(super) enum EngineTraitsError {
 }
 
 impl EngineTemplate {
-    /// Model of engines of which neither the source nor the template names one.
+    /// Model of engines for which neither the source nor the template names one.
     pub const MODEL_NAME: &str = "default";
 
     /// Model of engines whose source names none.

@@ -32,7 +32,7 @@ pub struct VllmAddress {
     port: u16,
 }
 
-/// The gRPC server of an engine, and how often it is polled.
+/// The gRPC server of an engine, and the interval at which it is polled.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct VllmOptions {
     /// Its address.
@@ -115,7 +115,7 @@ pub struct VllmRank {
 }
 
 impl VllmEngine {
-    /// Asks the engine at an address, which has to be in `networks`. Takes at most five seconds.
+    /// Queries the engine at an address, which has to be in `networks`. Takes at most five seconds.
     ///
     /// # Errors
     ///
@@ -202,7 +202,7 @@ fn endpoint_of(address: &VllmAddress, source: &KvEventSource) -> Result<String, 
     connectable(address, endpoint).ok_or_else(|| format!("the endpoint {endpoint:?} is not an address with a port"))
 }
 
-/// The endpoint at which subscribers reach a publisher. One that binds every address is at the host of the gRPC server.
+/// The endpoint at which subscribers reach a publisher. A publisher that binds every address is at the host of the gRPC server.
 fn connectable(address: &VllmAddress, endpoint: &str) -> Option<String> {
     let (host, port) = endpoint.strip_prefix("tcp://")?.rsplit_once(':')?;
     port.parse::<u16>().ok().filter(|&port| port > 0)?;
@@ -217,7 +217,7 @@ mod tests {
 
     use super::*;
 
-    /// A response, as the definition of the crate vllm-proto encodes it.
+    /// A response, encoded by the definition of the crate vllm-proto.
     const RESPONSE: &str = "0a450a037a6d71120d7463703a2f2f2a3a34313030311a026b7622137463703a2f2f302e302e302e303a3431303032280032076d73677061636b380140904e48a08d0650a08d060a260a037a6d7112147463703a2f2f31302e302e302e323a3431303033280132076d73677061636b";
 
     fn address() -> VllmAddress {

@@ -8,12 +8,12 @@ use flash_indexer_core::{Applied, BlockEvent};
 /// A lost change.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Loss {
-    /// Label of the blocks that were not applied, if there are such.
+    /// Label of the blocks that were not applied, if there are any.
     pub(crate) reason: Option<&'static str>,
     pub(crate) why: Cow<'static, str>,
 }
 
-/// The losses that show when a change is applied with this result.
+/// The losses that the result of an applied change shows.
 pub(crate) fn losses(change: &RankEvent, applied: &Applied) -> impl Iterator<Item = Loss> {
     let refused = (applied.refused > 0).then(|| {
         let (reason, why) = match change {

@@ -2,7 +2,7 @@
 
 use flash_indexer_core::WorkerId;
 
-/// A call that changes nothing.
+/// A failed call. It has changed nothing.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum EmbedError {
     /// The instance is not registered.

@@ -25,8 +25,8 @@ pub struct FoundRank {
 
 impl EmbeddedIndex {
     /// Finds the ranks that hold the first block of a prompt, given by local hashes. With `top_k`, the deepest ones in device
-    /// memory, deepest first; of equal ones those that are deeper in any tier, then by instance and rank. Without it,
-    /// all in no particular order.
+    /// memory, deepest first; equal ranks are ordered by depth in any tier, then by instance and rank. Without it, all in no
+    /// particular order.
     ///
     /// Costs the blocks and the holders on the query's path, regardless of the size of the index.
     ///
@@ -39,8 +39,7 @@ impl EmbeddedIndex {
         Ok(self.answer(&ranks, self.find(&ranks, query, End::Block, top_k), top_k))
     }
 
-    /// The same for a prompt given by tokens, hashed in the ways in which the engines hash theirs. A last block that is not
-    /// full does not count.
+    /// The same for a prompt given by tokens, hashed as the engines hash their prompts. A partial last block is ignored.
     ///
     /// # Errors
     ///
@@ -110,7 +109,7 @@ impl EmbeddedIndex {
     }
 }
 
-/// What the last block of a query is.
+/// Role of a query's last block.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum End {
     /// A block of a longer prompt.

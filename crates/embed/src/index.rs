@@ -29,9 +29,9 @@ use crate::trust::RankTrust;
 /// # Consistency
 ///
 /// Every method may be called from any thread. The changes of one instance are applied one call after the other; those of
-/// one rank must be passed in the order in which its engine made them. Queries take no lock that a change holds, and see
-/// the blocks of a change one after the other, as [`RunIndex`] documents; ranks of hybrid models, and queries right after a
-/// registration, wait for short moments. When no change is under way, answers are exact for ranks that are
+/// one rank must be passed in the order in which its engine made them. Queries take no lock that a change holds, and the
+/// blocks of a change become visible one after the other, as [`RunIndex`] documents; ranks of hybrid models, and queries
+/// right after a registration, wait for short moments. When no change is under way, answers are exact for ranks that are
 /// [`Exact`](crate::TrustState::Exact).
 ///
 /// # Panics
@@ -86,15 +86,15 @@ impl EmbeddedIndex {
         Ok(())
     }
 
-    /// Removes an instance with all of its blocks. No answer has it after the call returns. Waits for a running change of
-    /// the instance; changes of other instances wait meanwhile.
+    /// Removes an instance with all of its blocks. No answer includes it after the call returns. Waits for a running
+    /// change of the instance; changes of other instances wait meanwhile.
     ///
     /// # Errors
     ///
     /// When it is not registered.
     pub fn unregister(&self, worker: WorkerId) -> Result<(), EmbedError> {
         self.check()?;
-        // Held until the blocks are gone, so that a new registration does not lose its own.
+        // Held until the blocks are removed: a new registration must not lose its own blocks.
         let mut instances = self.instances.write();
         let instance = instances.remove(&worker).ok_or(EmbedError::NotRegistered(worker))?;
         let mut instance = instance.lock();
@@ -173,8 +173,8 @@ impl EmbeddedIndex {
         self.receive(stream, Input::Replayed { attempt, reply: ReplayReply::from_frames(frames) }, now)
     }
 
-    /// Handles an established connection to a stream's endpoint. An engine that replays is asked for all messages at once,
-    /// instead of with its first live one.
+    /// Handles an established connection to a stream's endpoint. All messages are requested immediately from an engine
+    /// that replays, instead of with its first live message.
     ///
     /// # Errors
     ///
@@ -202,7 +202,7 @@ impl EmbeddedIndex {
         self.receive(stream, Input::Tick, now)
     }
 
-    /// Trust in a rank, and what it is missing; none if the index has no such rank.
+    /// Trust in a rank, and the cause if it is not exact; none if the index has no such rank.
     ///
     /// # Errors
     ///
@@ -239,8 +239,8 @@ impl EmbeddedIndex {
     }
 
     /// Does a bounded part of the work that changes have deferred, and returns whether more is left. Each change does such a
-    /// part as well, so that only an idle caller needs it, to free memory. No answer depends on it, but for ranks with
-    /// blocks that wait for a parent.
+    /// part as well, so only an idle caller needs it, to free memory. No answer depends on it, except for ranks with blocks
+    /// that wait for a parent.
     ///
     /// # Errors
     ///

@@ -18,7 +18,7 @@ use crate::trust::{AppliedTrust, RankTrust, with_pending};
 /// Limit of the ranks that the batches of one stream name.
 pub const RANKS_PER_STREAM_MAX: usize = 1024;
 
-/// Reason why a rank is degraded that two streams of one instance name.
+/// Reason why a rank named by two streams of one instance is degraded.
 const CONTESTED: &str =
     "batches of another endpoint of the instance name this rank as well; give each endpoint ranks of its own";
 
@@ -51,7 +51,7 @@ impl Instance {
         Ok(applied)
     }
 
-    /// Passes an input to a stream and executes what follows from it.
+    /// Passes an input to a stream and executes the resulting actions.
     pub(crate) fn receive(
         &mut self,
         shared: &IndexState,
@@ -111,7 +111,7 @@ impl Instance {
         Some(self.last_trust(rank).with_waiting(waiting))
     }
 
-    /// Trust in a rank, leaving aside blocks that wait for a parent.
+    /// Trust in a rank, ignoring blocks that wait for a parent.
     fn last_trust(&self, rank: &RankState) -> RankTrust {
         let Some(stream) = rank.stream.and_then(|at| self.streams.get(&at)) else {
             return with_pending(rank.own.as_ref().unwrap_or(&AppliedTrust::Cold), None);
@@ -161,13 +161,13 @@ impl Instance {
         }
     }
 
-    /// Applies a message in its turn.
+    /// Applies a message in order.
     fn apply_message(&mut self, shared: &IndexState, at: DpRank, message: &Message, report: &mut MessageReport) {
         report.messages += 1;
         let outline = match &message.outline {
             Ok(outline) => outline,
             Err(error) => {
-                // Only a replay brings an invalid batch this far, so the engine did publish it.
+                // Only a replay brings an invalid batch this far, so the engine has published it.
                 report.reject(error.reason(), error);
                 return self.lose_stream(at, &error.to_string());
             }
@@ -195,7 +195,7 @@ impl Instance {
         }
     }
 
-    /// Makes a rank one of a stream.
+    /// Assigns a rank to a stream.
     fn claim(&mut self, shared: &IndexState, dp_rank: DpRank, at: DpRank) -> Result<(), (&'static str, String)> {
         let owner = self.ranks.get(&dp_rank).and_then(|rank| rank.stream);
         if owner == Some(at) {
@@ -266,7 +266,7 @@ impl Instance {
     }
 }
 
-/// What a stream receives.
+/// Input of a stream.
 #[derive(Debug)]
 pub(crate) enum Input<'a> {
     /// A live message, with its sequence number if it has one.
@@ -274,7 +274,7 @@ pub(crate) enum Input<'a> {
         sequence: Option<u64>,
         payload: &'a [u8],
     },
-    /// Frames that are no message.
+    /// Frames that are not a message.
     BadFrames(FrameError),
     /// A message of the reply to a request.
     Replayed {

@@ -33,10 +33,10 @@
 //! | file | role |
 //! |---|---|
 //! | `index`, `find` | the index: registrations, changes, sizes; queries |
-//! | `options`, `error`, `report` | settings of an engine, errors, and what a message changed |
+//! | `options`, `error`, `report` | settings of an engine, errors, and the effects of a message |
 //! | `state`, `instance`, `stream`, `rank` | state of all instances, of one engine, of one of its streams, of one rank |
 //! | `effects` | losses that an applied change shows |
-//! | `trust` | trust states, computed from what is missing |
+//! | `trust` | trust states, computed from missing changes |
 //! | `listed` | the registered ranks, in the form that queries read |
 //!
 //! The crate has no I/O, no threads and no clock: callers own the sockets and pass the time.

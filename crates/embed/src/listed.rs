@@ -69,7 +69,7 @@ impl ListedRanks {
             return Arc::clone(snapshot);
         }
         let mut snapshot = self.snapshot.write();
-        // A change drops the snapshot after it, so one that is made from ranks before it does not stay.
+        // A change drops the snapshot afterwards, so a snapshot made from the ranks before the change does not stay.
         let made = || {
             let ranks = self.ranks.read();
             let order = RankOrder::new(ranks.keys().copied(), []);

@@ -10,7 +10,7 @@ pub struct EngineOptions {
     pub adapter: EngineAdapter,
     /// Number of copies that a removal without a count ends.
     pub removed_copies: RemovedCopies,
-    /// Adapter of events that name none.
+    /// Adapter of events that name no adapter.
     pub lora_name: Option<String>,
     /// Whether the caller can request missing messages from the engine.
     pub replay: Replay,

@@ -18,13 +18,13 @@ use crate::trust::{AppliedTrust, PublishedTrust};
 #[derive(Debug)]
 pub(crate) struct RankState {
     rank: WorkerRank,
-    /// The stream that publishes the rank's events, named by its own rank. None as long as the rank has only direct changes.
+    /// The stream that publishes the rank's events, named by its own rank. None while the rank has only direct changes.
     pub(crate) stream: Option<DpRank>,
     /// None until an engine event was received since the last clear.
     translator: Option<Translator>,
-    /// Trust of the rank, if it differs from that of its stream.
+    /// Trust of the rank, if it differs from the trust of its stream.
     pub(crate) own: Option<AppliedTrust>,
-    /// Whether the loss of content that no message can have is recorded.
+    /// Whether the loss of content that no message can contain is recorded.
     is_content_lost: bool,
     pub(crate) published: Arc<PublishedTrust>,
 }
@@ -34,21 +34,21 @@ impl RankState {
         Self { rank, stream: None, translator: None, own: None, is_content_lost: false, published }
     }
 
-    /// Records a lost change. The first one since the rank was complete counts.
+    /// Records a lost change. Keeps the first one since the rank was complete.
     pub(crate) fn lose(&mut self, why: &dyn Display) {
         if !matches!(self.own, Some(AppliedTrust::Lost(_))) {
             self.own = Some(AppliedTrust::Lost(why.to_string()));
         }
     }
 
-    /// Drops the rank's blocks and all that is known of them. The trust of its stream counts.
+    /// Drops the rank's blocks and all state about them. The trust of its stream then applies.
     pub(crate) fn forget(&mut self, shared: &IndexState) {
         shared.index.clear_rank(self.rank);
         self.translator = None;
         self.follow_stream();
     }
 
-    /// Makes the rank one of a stream. Its trust counts unless the rank has lost a direct change.
+    /// Assigns the rank to a stream. The stream's trust applies unless the rank has lost a direct change.
     pub(crate) fn join(&mut self, stream: DpRank) {
         self.stream = Some(stream);
         if self.own == Some(AppliedTrust::Exact) {
@@ -56,7 +56,7 @@ impl RankState {
         }
     }
 
-    /// Lets the trust of the rank's stream count.
+    /// Applies the trust of the rank's stream to the rank.
     pub(crate) fn follow_stream(&mut self) {
         self.own = None;
         // The next batch records it again.
@@ -150,12 +150,12 @@ impl RankState {
             self.reject(&doubt, report);
         }
         if event == EngineEvent::Cleared && is_complete {
-            // The rank's cache is empty, so earlier losses do not count.
+            // The rank's cache is empty, so earlier losses have no effect.
             self.own = Some(AppliedTrust::Exact);
         }
     }
 
-    /// Records what the rank's events cannot show, at the end of a batch: within it, secondary groups may come first.
+    /// Records, at the end of a batch, content that the rank's events cannot show: within a batch, secondary groups may come first.
     pub(crate) fn end_batch(&mut self) {
         let Some(translator) = &self.translator else { return };
         let Some(why) = translator.content_loss() else {

@@ -1,4 +1,4 @@
-//! What a message changed.
+//! Effects of a message.
 
 use std::fmt::Display;
 
@@ -14,11 +14,11 @@ pub struct MessageReport {
     pub applied: Applied,
     /// Events and messages that were not applied, one entry for each reason.
     pub rejections: Vec<Rejection>,
-    /// Fields of events that are not known, and were ignored: at most [`UNKNOWN_FIELDS_MAX`](flash_indexer_wire::UNKNOWN_FIELDS_MAX).
+    /// Unknown fields of events, which were ignored: at most [`UNKNOWN_FIELDS_MAX`](flash_indexer_wire::UNKNOWN_FIELDS_MAX).
     pub unknown_fields: Vec<String>,
     /// Messages missing between the last live message and this one.
     pub missed_messages: u64,
-    /// Of all missing messages, those that are lost for good since the last call.
+    /// Missing messages that were permanently lost since the last call.
     pub lost_messages: u64,
     /// Messages that were received before, byte for byte, and ignored.
     pub duplicates: u64,

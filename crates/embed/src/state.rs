@@ -1,4 +1,4 @@
-//! State that all instances of an index change.
+//! State that all instances of an index modify.
 
 use flash_indexer_core::TokenWindows;
 use flash_indexer_core::groups::GroupedIndex;

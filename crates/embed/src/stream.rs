@@ -36,7 +36,7 @@ impl AsRef<[u8]> for Message {
 pub(crate) struct StreamState {
     pub(crate) messages: Stream<Message>,
     numbering: Numbering,
-    /// Trust of ranks without a state of their own.
+    /// Trust of ranks without their own state.
     pub(crate) last: AppliedTrust,
     pub(crate) pending: Option<Pending>,
     /// Reason why no rank of the stream can be exact.
@@ -55,7 +55,7 @@ impl StreamState {
         }
     }
 
-    /// The number of a live message that has this one. None if the messages before it differ.
+    /// The number of a live message, from the sequence number that it was sent with. None if the messages before it differ.
     pub(crate) fn number(&mut self, sent: Option<u64>) -> Option<u64> {
         let number = self.numbering.number(sent);
         if let Numbering::Receiver(_) = self.numbering {
@@ -64,7 +64,7 @@ impl StreamState {
         number
     }
 
-    /// All that the trust in the stream's ranks depends on, besides their own changes.
+    /// The inputs of the trust in the stream's ranks, other than the ranks' own changes.
     pub(crate) fn trust(&self) -> (AppliedTrust, Option<Pending>, Option<&'static str>) {
         (self.last.clone(), self.pending, self.never_exact)
     }

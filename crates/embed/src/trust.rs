@@ -1,11 +1,11 @@
-//! Trust states of ranks, computed from what is missing.
+//! Trust states of ranks, computed from missing changes.
 
 use std::sync::atomic::{AtomicU8, Ordering};
 
 use flash_indexer_wire::{Pending, TrustBasis};
 
 flash_indexer_core::named_enum! {
-    /// Reliability of what the index has of a rank. A less reliable state is greater.
+    /// Reliability of the index's content for a rank. A less reliable state is greater.
     #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
     #[repr(u8)]
     pub enum TrustState {
@@ -25,7 +25,7 @@ flash_indexer_core::named_enum! {
 pub struct RankTrust {
     /// State of the rank.
     pub state: TrustState,
-    /// What is missing, unless the rank is exact or cold.
+    /// The missing changes, unless the rank is exact or cold.
     pub why: Option<String>,
 }
 
@@ -68,7 +68,7 @@ pub(crate) fn with_pending(last: &AppliedTrust, pending: Option<Pending>) -> Ran
 #[derive(Debug)]
 pub(crate) struct PublishedTrust(AtomicU8);
 
-/// Set while the rank may hold blocks that wait for a parent. The index knows how many there are.
+/// Set while the rank may hold blocks that wait for a parent. The index has their number.
 const HAS_WAITING: u8 = 1 << 7;
 
 impl PublishedTrust {
@@ -81,7 +81,7 @@ impl PublishedTrust {
         self.0.store(state as u8 | waiting, Ordering::Relaxed);
     }
 
-    /// The state, leaving aside blocks that wait for a parent.
+    /// The state, ignoring blocks that wait for a parent.
     pub(crate) fn state(&self) -> TrustState {
         TrustState::ALL[usize::from(self.0.load(Ordering::Relaxed) & !HAS_WAITING)]
     }

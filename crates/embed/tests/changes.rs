@@ -1,4 +1,4 @@
-//! Changes from the caller: answers equal the oracle's, also while threads change and query.
+//! Changes from the caller: answers equal the oracle's, even while threads change and query.
 
 use std::thread;
 
@@ -19,7 +19,7 @@ fn index() -> EmbeddedIndex {
     index
 }
 
-/// A sequence hash. Its block's local hash is the remainder by three, so that equal prefixes are frequent.
+/// A sequence hash. Its block's local hash is the remainder by three, so equal prefixes are frequent.
 fn hash() -> std::ops::Range<u64> {
     1..27
 }

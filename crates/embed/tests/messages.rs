@@ -62,7 +62,7 @@ impl Fleet {
         self.0.trust(RANK).expect("registered").expect("a rank")
     }
 
-    /// State of the rank by itself, which must be that of every answer with it.
+    /// State of the rank on its own. Every answer with the rank must have the same state.
     fn state(&self) -> TrustState {
         let state = self.trust().state;
         let found = self.0.find_tokens(HashVariant::default(), &tokens(1..100), None).expect("an answer");

@@ -19,7 +19,7 @@ fn predict(index: &EmbeddedIndex, request: &RecordedRequest, dp_rank: DpRank) ->
     depth.min(reusable_blocks(request.prompt.len(), index.block_size())) * index.block_size().token_count()
 }
 
-/// Requests, those with hits, and those whose prediction differs.
+/// Number of requests, number of requests with hits, and the requests whose prediction differs.
 fn check(recording: &Recording) -> (usize, usize, Vec<String>) {
     let index = EmbeddedIndex::new(recording.block_size);
     index.register(ENGINE, EngineOptions::default()).expect("registered");

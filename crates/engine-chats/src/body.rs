@@ -10,7 +10,7 @@ use super::fields::EngineFields;
 use super::lax::{LaxBool, LaxInteger};
 
 /// The fields of a body. Values that templates see are read as Python reads them: integers of any size, and lists and objects
-/// however deep, of which a prompt may have the upper levels only.
+/// of any depth. A prompt may have their upper levels only.
 #[derive(Deserialize)]
 struct Body<'b> {
     #[serde(borrow)]
@@ -42,8 +42,8 @@ struct Body<'b> {
     truncation_side: Option<&'b RawValue>,
 }
 
-/// Reads a body for an engine, which may have `NaN` and infinite numbers. Fields that no prompt of the engine depends on are
-/// ignored with any value.
+/// Reads a body for an engine. The body may have `NaN` and infinite numbers. Fields that no prompt of the engine depends on
+/// are ignored with any value.
 pub(super) fn read(body: &[u8], engine: ChatEngine) -> Result<(ChatRequest, EngineFields), serde_json::Error> {
     match (serde_json::from_slice(body), without_constants(body)) {
         (Err(_), Some(body)) => of_json(serde_json::from_slice(&body)?, engine),

@@ -1,4 +1,4 @@
-//! A chat request with the engine whose prompt is wanted.
+//! A chat request, and the engine that defines its prompt.
 
 use std::ops::Range;
 use std::sync::{Arc, OnceLock};
@@ -10,7 +10,7 @@ use super::content_format::ContentFormat;
 use super::fields::EngineFields;
 use super::media::MediaCut;
 
-/// Engines whose handling of chats is known.
+/// Engines whose handling of chats is implemented.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum ChatEngine {
     /// vLLM.
@@ -25,13 +25,13 @@ pub enum ChatEngine {
 /// A chat request.
 #[derive(Debug, Clone, Default)]
 pub struct Chat {
-    /// The fields that `transformers` knows.
+    /// The fields that `transformers` reads.
     pub request: ChatRequest,
-    /// The fields that only engines know.
+    /// The fields that only engines read.
     pub fields: EngineFields,
-    /// The engine whose prompt is wanted. `None` renders the request as it is, as `transformers` does.
+    /// The engine that defines the prompt. `None` renders the request as it is, as `transformers` does.
     pub engine: Option<ChatEngine>,
-    /// The current time, of which some prompts have the date.
+    /// The current time. Some prompts contain its date.
     pub now: Option<SystemTime>,
     /// The date in prompts of gpt-oss. `None` takes the day of `now` in UTC.
     pub gpt_oss_date: Option<Arc<str>>,
@@ -39,7 +39,7 @@ pub struct Chat {
     pub rendering: Option<Arc<OnceLock<Rendering>>>,
 }
 
-/// A chat request after an engine's changes: what the template is given, and how the text becomes tokens.
+/// A chat request after an engine's changes: the input of the template, and how the text is tokenized.
 #[derive(Debug, Clone, Default)]
 pub struct PreparedChat {
     /// The request for the template.
@@ -52,7 +52,7 @@ pub struct PreparedChat {
     pub adds_special_tokens: bool,
     /// Whether the engine keeps all tokens, regardless of the request.
     pub is_whole: bool,
-    /// Whether the engine tries again with bare functions in place of tools when the template fails.
+    /// Whether the engine retries with bare functions instead of tools when the template fails.
     pub retries_with_functions: bool,
 }
 
@@ -65,9 +65,9 @@ pub struct Rendering {
     pub text: String,
     /// Positions in the text that no token spans.
     pub cuts: Vec<usize>,
-    /// Where the text has special tokens, if what spells out one elsewhere is text. An empty range separates two texts.
+    /// Ranges of the text's special tokens, if spelled-out tokens elsewhere are plain text. An empty range separates two texts.
     pub tokens: Option<Vec<Range<usize>>>,
-    /// Where the text stops being known, if the chat has media.
+    /// The end of the known text, if the chat has media.
     pub media: Option<MediaCut>,
 }
 

@@ -8,8 +8,8 @@ use super::lax::{LaxInteger, integer_of_text};
 
 /// The prompts of a text completion, as `pydantic` reads them for the engines' request models.
 ///
-/// A list of texts alone has a prompt in each. In any other list a text is a token, as a float without a fraction or a truth value
-/// is.
+/// In a list of texts only, each text is a prompt. In any other list a text is a token, and so is a float without a fraction or a
+/// truth value.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum CompletionPrompt {
     /// A text.
@@ -160,7 +160,7 @@ mod tests {
         from_text
     }
 
-    /// What pydantic 2.14 makes of each value for the models of vLLM 0.32 and SGLang 0.5.23.
+    /// Results of pydantic 2.14 for each value with the models of vLLM 0.32 and SGLang 0.5.23.
     #[test]
     fn prompts_are_read_as_pydantic_reads_them() {
         let tokens = [
@@ -209,7 +209,7 @@ mod tests {
             "[\"1\", [2]]",
             "[[1], \"2\"]",
             "[[[\"1\"]]]",
-            // No engine has tokens of this size.
+            // No engine has a token id of this size.
             "[4294967296]",
         ];
         for json in rejected {

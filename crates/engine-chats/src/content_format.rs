@@ -1,4 +1,4 @@
-//! How a template wants the content of messages: detected from its loops, as the engines do.
+//! The format in which a template takes the content of messages, detected from its loops, as the engines do.
 
 use std::collections::HashSet;
 
@@ -60,7 +60,7 @@ fn finds_loop_over_content(outline: &Outline, messages: &[&str]) -> Option<bool>
     let over_content = outline.loops.iter().find(|it| match &it.items {
         Some(read) if is_content(read) => true,
         Some(Read::Variable(name)) => {
-            // The innermost macro that is called with a content counts.
+            // The innermost macro that is called with a content decides.
             let of_macro = it.macros.iter().rev().map(|&at| &parameters[at]).find(|names| !names.is_empty());
             of_macro.is_some_and(|names| names.contains(name.as_str())) || (it.macros.is_empty() && name == CONTENT)
         }
@@ -92,7 +92,7 @@ fn content_parameters(outline: &Outline, is_content: impl Fn(&Read) -> bool) -> 
 /// Words by which SGLang recognises a template of a multimodal model.
 const MULTIMODAL_WORDS: [&str; 4] = ["image", "audio", "video", "vision"];
 
-/// Names that SGLang takes for a message.
+/// Names of variables that SGLang treats as messages.
 const MESSAGE_NAMES: [&str; 3] = ["message", "msg", "m"];
 
 /// SGLang's rule: parts if the template has a word of multimodal models, or loops over the content of a variable that is

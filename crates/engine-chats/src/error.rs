@@ -2,7 +2,7 @@
 
 use chat_template::{ChatError, Json};
 
-/// Reads each item of a list of a request. An item that is rejected is named by its index.
+/// Reads each item of a list of a request. An error names the rejected item by its index.
 pub(super) fn read_each<'j, T>(
     list: &str,
     items: &'j [Json],

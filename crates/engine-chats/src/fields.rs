@@ -6,16 +6,16 @@ use serde::Deserialize;
 /// The fields of an OpenAI chat request that change the prompt in an engine, and are unknown to `transformers`.
 #[derive(Debug, Clone, Default, PartialEq, Deserialize)]
 pub struct EngineFields {
-    /// Which tool the model shall call.
+    /// The tool that the model must call.
     #[serde(default)]
     pub tool_choice: Option<Json>,
-    /// How long the model shall reason.
+    /// The effort that the model spends on reasoning.
     #[serde(default)]
     pub reasoning_effort: Option<Json>,
     /// SGLang: the effort, and whether to reason.
     #[serde(default)]
     pub reasoning: Option<Json>,
-    /// Whether the tokenizer adds its special tokens to those of the template.
+    /// Whether the tokenizer adds its special tokens in addition to those in the template.
     #[serde(default)]
     pub add_special_tokens: Option<bool>,
     /// vLLM: the side at which `truncate_prompt_tokens` leaves tokens out.

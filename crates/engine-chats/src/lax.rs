@@ -15,12 +15,12 @@ pub struct LaxInteger(pub i64);
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LaxBool(pub bool);
 
-/// The truth value that a field of a message or a tool stands for. `None` if it stands for none.
+/// The truth value of a field of a message or a tool. `None` if the field has none.
 pub(super) fn truth_of(value: &Json) -> Option<bool> {
     if value.entries().is_some() || value.as_list().is_some() {
         return None;
     }
-    // A number beyond the range of floats stands for none.
+    // A number beyond the range of floats has no truth value.
     serde_json::from_str::<LaxBool>(&value.to_text()).ok().map(|LaxBool(truth)| truth)
 }
 
@@ -45,7 +45,7 @@ impl<'de> Deserialize<'de> for LaxBool {
 
 /// A float without a fraction as an integer.
 fn integer_of_float(number: f64) -> Option<i64> {
-    // Both ends are floats. The upper one is the first that is too large.
+    // Both ends are floats. The upper one is the first float that is too large.
     let is_in_range = (i64::MIN as f64..-(i64::MIN as f64)).contains(&number);
     (is_in_range && number.fract() == 0.0).then_some(number as i64)
 }
@@ -140,7 +140,7 @@ impl Visitor<'_> for BoolVisitor {
 mod tests {
     use super::{LaxBool, LaxInteger};
 
-    /// What pydantic 2.14 makes of each value.
+    /// Results of pydantic 2.14 for each value.
     #[test]
     fn integers_are_read_as_pydantic_reads_them() {
         let taken = [

@@ -1,8 +1,8 @@
-//! Chats as engines see them.
+//! Chats as engines read and render them.
 //!
-//! An engine changes an OpenAI request before the model's template sees it: arguments of tool calls become objects, parts are
-//! joined, tools are written out by the engine's own models. [`Chat::render`] does the same, so that the prompt equals the
-//! engine's. `tests/engines/` of the crate `prompt` compares it with what the real engines make of the same requests and templates.
+//! An engine changes an OpenAI request before it renders the model's template: arguments of tool calls become objects, parts are joined,
+//! tools are written out by the engine's own models. [`Chat::render`] makes the same changes, and its prompt equals the engine's.
+//! `tests/engines/` of the crate `prompt` compares it with the prompts of the real engines for the same requests and templates.
 //!
 //! | file | role |
 //! |---|---|
@@ -14,7 +14,7 @@
 //! | `message.rs` | reading and building messages |
 //! | `vllm.rs`, `sglang.rs`, `trtllm.rs` | the rules of each engine |
 //! | `sglang_schema.rs` | types in schemas of tools, as SGLang rewrites them |
-//! | `content_format.rs` | whether a template wants texts or parts, as the engines detect it |
+//! | `content_format.rs` | whether a template takes texts or parts, as the engines detect it |
 //! | `vllm_message.rs` | which fields of a message vLLM takes |
 //! | `media.rs` | stand-ins for media, and which text precedes them |
 //! | `error.rs` | errors of preparing a chat |

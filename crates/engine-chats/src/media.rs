@@ -1,7 +1,7 @@
-//! Media in chats: which part of a prompt precedes the tokens that only the engine knows.
+//! Media in chats: the part of a prompt before the tokens that only the engine can compute.
 //!
-//! A chat with media is rendered twice, with other stand-ins for its media. What both texts begin with depends on no media and
-//! precedes all of them.
+//! A chat with media is rendered twice, with other stand-ins for its media. The common beginning of both texts does not depend
+//! on media and precedes all of them.
 
 use std::cell::Cell;
 
@@ -24,7 +24,7 @@ const MEDIA_PARTS: [(&str, Option<&str>); 10] = [
     ("prompt_embeds", None),
 ];
 
-/// Types of content parts that some engines make text of by code of their own.
+/// Types of content parts that some engines convert to text in their own code.
 const UNKNOWN_PARTS: [&str; 2] = ["file", "image"];
 
 /// A content part with media.
@@ -39,7 +39,7 @@ impl MediaPart {
     ///
     /// # Errors
     ///
-    /// If nothing is known of the prompt of a chat with such a part.
+    /// If the prompt of a chat with such a part is unknown.
     pub(super) fn of(kind: &str) -> Result<Option<Self>, PrepareError> {
         if UNKNOWN_PARTS.contains(&kind) {
             return Err(PrepareError::Unsupported(format!(
@@ -56,10 +56,10 @@ pub(super) fn is_media(kind: &str) -> bool {
     !matches!(MediaPart::of(kind), Ok(None))
 }
 
-/// What stands for media.
+/// Stand-in for media.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum StandIn {
-    /// What the engine gives to templates in lists of parts, and a name in texts.
+    /// The engine's own value in lists of parts for templates, and a name in texts.
     AsEngine,
     /// A character that no text has.
     PrivateCharacter,
@@ -99,7 +99,7 @@ impl Media {
         self.first.set(Some(FirstMedia { kind: first.map_or(part.kind, |first| first.kind), is_placed }));
     }
 
-    /// Notes a part for which the template gets nothing.
+    /// Records a part that is not passed to the template.
     pub(super) fn leave_out(&self, part: MediaPart) {
         self.note(part, false);
     }
@@ -124,16 +124,16 @@ impl Media {
     }
 }
 
-/// Where a prompt stops being known.
+/// End of the known part of a prompt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct MediaCut {
     /// Type of the first content part with media.
     pub kind: &'static str,
-    /// Bytes of the text that precede it for certain.
+    /// Number of bytes of the text that certainly precede it.
     pub bytes: usize,
 }
 
-/// Length of what two texts begin with, in bytes of whole characters.
+/// Length of the common beginning of two texts, in bytes of whole characters.
 pub(super) fn common_bytes(a: &str, b: &str) -> usize {
     let pairs = a.char_indices().zip(b.chars());
     pairs.take_while(|((_, a), b)| a == b).last().map_or(0, |((at, character), _)| at + character.len_utf8())

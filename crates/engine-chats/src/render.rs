@@ -31,7 +31,7 @@ impl Chat {
         self.render_within(templates, Effort::Full)
     }
 
-    /// Renders the chat as the engine does, if that takes no more than an effort.
+    /// Renders the chat as the engine does, within the limits of an effort.
     ///
     /// # Errors
     ///
@@ -44,7 +44,7 @@ impl Chat {
             let bytes = match other {
                 Some(Ok(other)) => common_bytes(&rendering.text, &other.text),
                 Some(Err(error)) if effort == Effort::Brief && error.is_too_expensive() => return Err(error),
-                // Nothing is known for certain.
+                // No part of the prompt is certain.
                 Some(Err(_)) | None => 0,
             };
             rendering.media = Some(MediaCut { kind: first.kind, bytes });

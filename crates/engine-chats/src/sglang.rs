@@ -11,13 +11,13 @@ use super::media::{Media, MediaPart};
 use super::message::{Entries, Message, given, items, object, text_part};
 use super::sglang_schema::with_known_types;
 
-/// Roles besides `user`. Their letter case is ignored.
+/// Roles other than `user`. Their letter case is ignored.
 const ROLES: [&str; 7] = ["system", "assistant", "tool", "function", "developer", "latest_reminder", "root"];
 
 /// Efforts of reasoning.
 const EFFORTS: [&str; 8] = ["none", "minimal", "low", "medium", "high", "xhigh", "ultra", "max"];
 
-/// Choices of tools that name none.
+/// Choices of tools that name no tool.
 const CHOICES: [&str; 3] = ["auto", "required", "none"];
 
 /// Changes a request as SGLang does.
@@ -83,7 +83,7 @@ fn prepared(
     })
 }
 
-/// Replaces tools by their functions, which SGLang tries when a template fails.
+/// Replaces tools by their functions. SGLang tries this when a template fails.
 pub(super) fn unwrap_functions(request: &mut ChatRequest) {
     for tool in request.tools.iter_mut().flatten() {
         if let Some(function) = tool.get("function") {
@@ -170,7 +170,7 @@ fn content_of_parts(role: &str, parts: &[Json], format: ContentFormat, media: &M
                 let Some(part) = MediaPart::of(kind)? else { continue };
                 match format {
                     ContentFormat::Parts => kept.push(media.part(part, Entries::new())?),
-                    // SGLang gives the template nothing, and its processor finds a place.
+                    // SGLang passes nothing to the template, and its processor chooses the position.
                     ContentFormat::Text => media.leave_out(part),
                 }
                 has_other = true;
@@ -212,7 +212,7 @@ fn tool_calls(calls: &Json, role: &str) -> Result<Json, PrepareError> {
     Ok(Json::list(calls.collect::<Result<Vec<_>, PrepareError>>()?)?)
 }
 
-/// The tools that the template gets; `None` if the model shall call none.
+/// The tools that the template gets; `None` if the model must call none.
 fn tools(request: &ChatRequest, fields: &EngineFields) -> Result<Option<Vec<Json>>, PrepareError> {
     let Some(tools) = request.tools.as_deref().filter(|tools| !tools.is_empty()) else { return Ok(None) };
     let choice = fields.tool_choice.as_ref().filter(|choice| !choice.is_null());
@@ -309,7 +309,7 @@ fn check_arguments(prepared: &PreparedChat) -> Result<(), PrepareError> {
     }
 }
 
-/// The effort of reasoning, and whether it says to reason.
+/// The effort of reasoning, and whether it enables reasoning.
 fn effort_of(fields: &EngineFields) -> Result<(Option<Json>, Option<bool>), PrepareError> {
     let reasoning = fields.reasoning.as_ref().filter(|reasoning| reasoning.entries().is_some());
     let of_reasoning = reasoning.and_then(|it| given(it, "effort").or_else(|| given(it, "reasoning_effort")));
@@ -335,7 +335,7 @@ fn effort_of(fields: &EngineFields) -> Result<(Option<Json>, Option<bool>), Prep
     Ok((effort, reasons))
 }
 
-/// Takes an assistant's last message out to be continued, or makes it a user's message.
+/// Removes an assistant's last message to continue it, or turns it into a user's message.
 fn take_last_answer(messages: &mut Vec<Json>, continues: bool) -> Result<Option<String>, PrepareError> {
     let Some(last) = messages.last() else { return Ok(None) };
     let is_answer = last.get("role").is_some_and(|role| role.as_str() == Some("assistant"));

@@ -37,7 +37,7 @@ const NAMES: [(&str, &[&str]); 6] = [
     ("object", &["map"]),
 ];
 
-/// Beginnings of names, which a digit, a bracket or a space follows.
+/// Beginnings of names that are followed by a digit, a bracket or a space.
 const BEGINNINGS: [(&str, &[&str]); 4] = [
     ("integer", &["int", "uint", "long", "short", "unsigned"]),
     ("number", &["num", "float"]),
@@ -86,7 +86,7 @@ pub(super) fn with_known_types(schema: &Json) -> Result<Json, PrepareError> {
     Ok(object(entries.collect::<Result<Vec<_>, PrepareError>>()?)?)
 }
 
-/// The value of `type`: a name, or a list of names, of which equal ones are kept once.
+/// The value of `type`: a name, or a list of names without duplicates.
 fn known_types(value: &Json) -> Result<Json, PrepareError> {
     let known = |value: &Json| value.as_str().and_then(known_type).map_or_else(|| value.clone(), Json::from);
     let Some(types) = items(value) else { return Ok(known(value)) };

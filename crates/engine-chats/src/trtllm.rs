@@ -58,7 +58,7 @@ fn conversation_message(json: &Json, media: &Media) -> Result<Json, PrepareError
     Ok(object(entries)?)
 }
 
-/// The texts that are not empty, joined by newlines. Placeholders of media are before or behind them.
+/// The texts that are not empty, joined by newlines. Placeholders of media are before or after them.
 fn content(content: Option<Json>, media: &Media) -> Result<Json, PrepareError> {
     let parts = match content {
         None => Vec::new(),

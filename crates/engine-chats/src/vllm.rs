@@ -59,7 +59,7 @@ pub(super) fn prepare(
     prepared(request, fields, messages, tools, Some(format))
 }
 
-/// Changes all but the messages as vLLM does for a family of models whose prompts it makes by code.
+/// Changes everything except the messages as vLLM does for a family of models whose prompts it makes by code.
 pub(super) fn prepare_for_code(
     request: &ChatRequest,
     fields: &EngineFields,
@@ -142,7 +142,7 @@ fn conversation_message(valid: &ValidMessage<'_>, format: ContentFormat, media: 
     Ok(object(entries)?)
 }
 
-/// The content as the template wants it: texts joined by newlines, behind placeholders of media, or a list of parts.
+/// The content in the template's format: texts joined by newlines after placeholders of media, or a list of parts.
 fn content(role: &str, content: Option<Json>, format: ContentFormat, media: &Media) -> Result<Json, PrepareError> {
     let parts = match content {
         None => Vec::new(),
@@ -196,7 +196,7 @@ fn joined(texts: &[Json]) -> Result<String, PrepareError> {
     Ok(lines.join("\n"))
 }
 
-/// Whether Python counts a value as true.
+/// Whether a value is true in Python.
 fn is_true(value: &Json) -> bool {
     let is_empty = |length: Option<usize>| length == Some(0);
     let is_zero =
@@ -207,9 +207,9 @@ fn is_true(value: &Json) -> bool {
         && !is_empty(value.entries().map(|entries| entries.len()))
 }
 
-/// A part of a message's content, with its keys that vLLM does not know.
+/// A part of a message's content, with its keys that are unknown to vLLM.
 enum Part {
-    /// A text, of which vLLM does not check that it is one.
+    /// A text. vLLM does not check its type.
     Text(Json, Entries),
     Media(MediaPart, Entries),
     ToolReference(Json),
@@ -231,7 +231,7 @@ fn read_part(part: &Json) -> Result<Option<Part>, PrepareError> {
     match kind {
         "text" | "refusal" | "thinking" | "input_text" | "output_text" => {
             let text = part.get(if kind.ends_with("_text") { "text" } else { kind }).unwrap_or_else(Json::null);
-            // Of the other kinds, a list of parts keeps the null.
+            // For the other kinds, a list of parts keeps the null.
             let is_skipped = text.is_null() && matches!(kind, "text" | "refusal");
             Ok((!is_skipped).then(|| Part::Text(text, extra())))
         }
@@ -262,7 +262,7 @@ fn without_billing_line(part: Json) -> Result<Option<Json>, PrepareError> {
     Ok(Some(object(entries)?))
 }
 
-/// A tool call with its arguments as an object. What is no object becomes an empty one.
+/// A tool call with its arguments as an object. A value that is not an object becomes an empty object.
 pub(super) fn with_parsed_arguments(call: &Json) -> Result<Json, PrepareError> {
     let function = given(call, "function").and_then(|function| function.entries()).unwrap_or_default();
     let function = function.into_iter().map(|(key, value)| {
@@ -285,7 +285,7 @@ fn role_of(message: &Json) -> String {
     message.get("role").and_then(|role| role.as_str().map(str::to_owned)).unwrap_or_default()
 }
 
-/// A developer's message as a system message, for templates that do not know developers.
+/// A developer's message as a system message, for templates that do not handle developers.
 fn as_system(message: &Json) -> Result<Json, PrepareError> {
     if role_of(message) != "developer" {
         return Ok(message.clone());
@@ -294,7 +294,7 @@ fn as_system(message: &Json) -> Result<Json, PrepareError> {
     Ok(object(entries.map(|(key, value)| if key == "role" { (key, "system".into()) } else { (key, value) }))?)
 }
 
-/// Joins all system messages to one at the front, unless there is only one, which is the first message.
+/// Joins all system messages to one at the front, unless the only one is already the first message.
 fn merge_systems(messages: Vec<Json>) -> Result<Vec<Json>, PrepareError> {
     let is_system = |message: &Json| role_of(message) == "system";
     let contents = messages.iter().filter(|message| is_system(message)).filter_map(|message| message.get("content"));

@@ -1,7 +1,7 @@
-//! How vLLM validates a message: as OpenAI's type of the role, or as a type of its own, whichever takes more fields.
+//! How vLLM validates a message: as OpenAI's type of the role, or as vLLM's own type, whichever has more of its fields.
 //!
 //! Both keep the fields that they do not know. OpenAI's types validate the items of lists strictly and later; so fields in
-//! lists count for vLLM's type only, which takes parts of any kind.
+//! lists are counted for vLLM's type only, which accepts parts of any kind.
 
 use chat_template::Json;
 
@@ -10,7 +10,7 @@ use super::lax::truth_of;
 use super::media::is_media;
 use super::message::{Entries, Message, given, items, object};
 
-/// Keys of vLLM's own type, besides `role` and `content`.
+/// Keys of vLLM's own type, other than `role` and `content`.
 const OWN_KEYS: [&str; 6] = ["name", "tool_call_id", "tool_calls", "reasoning", "tools", "task"];
 
 /// A valid message.
@@ -107,7 +107,7 @@ fn openai_keys(message: &Message<'_>) -> Option<&'static [&'static str]> {
     (fits && is_text_or_list).then_some(keys)
 }
 
-/// Whether Python iterates over a value. An object is iterated over by its keys, which are no parts.
+/// Whether Python iterates over a value. An object is iterated over by its keys, which are not parts.
 fn is_iterable(value: &Json) -> bool {
     items(value).is_some() || value.entries().is_some()
 }
@@ -148,7 +148,7 @@ fn own_fields(message: &Message<'_>, reasoning: Option<&Json>) -> Option<usize> 
     Some(fields)
 }
 
-/// Number of fields of a content part that vLLM knows. A part of an unknown kind has none. `None` if it is no part.
+/// Number of fields of a content part that vLLM knows. A part of an unknown kind has none. `None` if it is not a part.
 fn part_fields(part: &Json) -> Option<usize> {
     if part.as_str().is_some() {
         return Some(0);
@@ -169,7 +169,7 @@ fn part_fields(part: &Json) -> Option<usize> {
     })
 }
 
-/// Number of fields of a tool call of type `function`. `None` if it is none.
+/// Number of fields of a tool call of type `function`. `None` if it is not one.
 fn call_fields(call: &Json) -> Option<usize> {
     let is_text = |json: &Json, key: &str| given(json, key).is_some_and(|value| value.as_str().is_some());
     let function = given(call, "function")?;
@@ -198,7 +198,7 @@ fn check_parts(role: &str, content: &Json) -> Result<(), PrepareError> {
     Ok(())
 }
 
-/// A tool call in the order of OpenAI's type, with unknown keys behind the known ones.
+/// A tool call in the order of OpenAI's type, with unknown keys after the known ones.
 pub(super) fn tool_call(call: &Json) -> Result<Json, PrepareError> {
     if call_fields(call).is_none() {
         return Err(PrepareError::rejected(
@@ -220,7 +220,7 @@ fn tool(tool: &Json) -> Result<Json, PrepareError> {
     Ok(object(tool.map(|(key, value)| if key == "function" { (key, function.clone()) } else { (key, value) }))?)
 }
 
-/// The entries of an object, those of `keys` first.
+/// The entries of an object, entries with `keys` first.
 fn ordered(json: &Json, keys: &[&str]) -> Entries {
     let entries = json.entries().unwrap_or_default();
     let position = |name: &str| keys.iter().position(|key| *key == name).unwrap_or(keys.len());

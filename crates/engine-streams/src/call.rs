@@ -25,7 +25,7 @@ const KEEP_ALIVE: Duration = Duration::from_secs(5);
 /// Limit of a batch, in bytes.
 pub(crate) const BATCH_BYTES_MAX: usize = 16 << 20;
 
-/// Services that have the call, with the engines that they belong to, if registrations name them. Their paths differ only in the name of the service.
+/// Services that have the call, with their engines if registrations name them. Their paths differ only in the service name.
 const SERVICES: [(Option<EngineKind>, &str); 4] = [
     (Some(EngineKind::Vllm), "/vllm.grpc.engine.VllmEngine/SubscribeKvEvents"),
     (Some(EngineKind::Sglang), "/sglang.grpc.scheduler.SglangScheduler/SubscribeKvEvents"),
@@ -52,7 +52,7 @@ pub(crate) enum CallError {
         "failed to stream events from {endpoint}: a batch has more than {BATCH_BYTES_MAX} bytes, and is lost; lower the engine's batch size"
     )]
     TooLarge { endpoint: String },
-    /// The server no longer has the batches that follow.
+    /// The server no longer has the next batches.
     #[error("failed to stream events from {endpoint}: the server cannot continue after the last batch: {why}")]
     Lost { endpoint: String, why: String },
     /// The call has ended otherwise.
@@ -89,7 +89,7 @@ pub(crate) struct Client {
     networks: EngineNetworks,
     /// Services to try.
     services: Vec<&'static str>,
-    /// The one of the last call.
+    /// The service of the last call.
     service: usize,
 }
 
@@ -101,7 +101,7 @@ impl Client {
         Self { endpoint: endpoint.to_owned(), networks, services, service: 0 }
     }
 
-    /// Begins a call after this batch; 0 for none.
+    /// Begins a call after this batch. 0 means no batch.
     pub(crate) async fn subscribe(
         &mut self,
         start_sequence_number: u64,
@@ -154,7 +154,7 @@ impl Client {
             Ok(Err(DialError::Io(error))) => return Err(unreachable(error.to_string())),
             Ok(Ok(stream)) => stream,
         };
-        // A call has a connection of its own: the same process answers all of it, and no address is dialled unchecked.
+        // Each call has its own connection: one process answers the whole call, and every dialled address is checked.
         let mut stream = Some(TokioIo::new(stream));
         let connector = service_fn(move |_: Uri| {
             let stream = stream.take().ok_or_else(|| io::Error::other("the connection has ended"));
@@ -180,7 +180,7 @@ impl Client {
         }
     }
 
-    /// The error of a call that the server has ended without one.
+    /// The error of a call that the server has ended without an error.
     pub(crate) fn ended(&self) -> CallError {
         CallError::Unreachable { endpoint: self.endpoint.clone(), why: "the server ended the call".to_owned() }
     }

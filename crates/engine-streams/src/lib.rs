@@ -1,19 +1,19 @@
 //! Events of engines over gRPC: the call `SubscribeKvEvents` of the servers that the SGLang gateway uses.
 //!
-//! A server streams the batches of an engine, each with the number that its rank gave it. [`EngineStreams`] makes of them the
-//! messages that decoders know. Each registered rank has a call of its own, on a thread of its own, and takes the batches of its
-//! rank: a call has one start number, and ranks number their batches independently.
+//! A server streams the batches of an engine, each with the number that its rank gave it. [`EngineStreams`] converts them to
+//! messages for decoders. Each registered rank has its own call on its own thread, and accepts the batches of its rank: a call
+//! has one start number, and ranks number their batches independently.
 //!
 //! # Start numbers
 //!
-//! The start number of a call is that of the last batch that the client has; 0 stands for none. A call after a lost connection
-//! or a gap begins one batch earlier, so the server repeats the last batch. Its content shows whether the engine is in the same
-//! epoch ([`Replay::OnReconnect`](flash_indexer_wire::Replay::OnReconnect)). A server without history begins with a later batch,
-//! and one that cannot continue says so; then the next call begins with 0, and the stream has a gap.
+//! The start number of a call is the number of the last batch that the client has; 0 means no batch. A call after a lost
+//! connection or a gap begins one batch earlier, so the server repeats the last batch. Its content shows whether the engine is
+//! in the same epoch ([`Replay::OnReconnect`](flash_indexer_wire::Replay::OnReconnect)). A server without history begins with a
+//! later batch, and a server that cannot continue returns an error; then the next call begins with 0, and the stream has a gap.
 //!
 //! | file | role |
 //! |---|---|
-//! | `position.rs` | where a call begins, and which batches continue the ones before |
+//! | `position.rs` | start of a call, and order of its batches |
 //! | `reader.rs` | a batch as a message |
 //! | `snapshot.rs` | the parts of a snapshot as one message |
 //! | `call.rs` | connections and calls |

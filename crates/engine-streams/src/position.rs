@@ -1,15 +1,15 @@
-//! Where a call begins, and which batches continue the ones before.
+//! Start of a call, and order of its batches.
 
 /// Position of one rank in its engine's batches.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct Position {
     /// Number of the last delivered batch.
     last: Option<u64>,
-    /// The last delivered batch was a snapshot, which the server does not repeat under its number.
+    /// The last delivered batch was a snapshot. The server does not repeat a snapshot under its number.
     is_snapshot: bool,
     /// The server cannot continue after the last batch.
     is_lost: bool,
-    /// The missing number for which the server was asked.
+    /// The missing number that was requested from the server.
     asked_for: Option<u64>,
 }
 
@@ -25,8 +25,8 @@ pub(crate) enum Admission {
 impl Position {
     /// The start number of a new call; 0 if the server cannot continue.
     ///
-    /// The number is that of the last batch that the client has. One less makes the server repeat the last batch, whose content
-    /// shows whether the engine is still in the same epoch.
+    /// The number is that of the last batch that the client has. With one less, the server repeats the last batch, whose
+    /// content shows whether the engine is still in the same epoch.
     pub(crate) fn begin_call(&mut self) -> u64 {
         let start = self.resume_from();
         self.asked_for = self.missing().filter(|_| start != 0);

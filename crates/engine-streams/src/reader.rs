@@ -1,4 +1,4 @@
-//! Batches of the stream as messages that decoders know.
+//! Batches of the stream as messages for decoders.
 
 use flash_indexer_core::{DpRank, SequenceHash};
 use flash_indexer_proto::engine_events::{
@@ -104,7 +104,7 @@ fn remove(removed: &KvBlocksRemoved) -> BlockRemoved<'_> {
     }
 }
 
-/// The engine's own name of the memory, or else one of the tier. A number that names no tier is an unknown memory.
+/// The engine's own name of the memory, else a name of the tier. A number that names no tier is an unknown memory.
 fn medium(named: Option<&str>, tier: Option<i32>, level: Option<i32>) -> Option<&str> {
     let number =
         tier.filter(|&tier| tier != KvCacheTier::Unspecified as i32).map(|tier| tier.saturating_sub(1)).or(level);
@@ -132,7 +132,7 @@ fn opaque_keys(event: &KvCacheEvent) -> Vec<Vec<u8>> {
             Some(kv_block_extra_key::Key::Text(_) | kv_block_extra_key::Key::Multimodal(_)) => return None,
             Some(kv_block_extra_key::Key::Blob(blob)) => write_bin(&mut out, blob).map(drop),
             Some(kv_block_extra_key::Key::Number(number)) => write_sint(&mut out, *number).map(drop),
-            // A key of a later type is one whose value is unknown.
+            // A key of a later type is treated as a key with an unknown value.
             None => write_bin(&mut out, b"").map(drop),
         }
         .expect("writing to a Vec cannot fail");

@@ -1,4 +1,4 @@
-//! Snapshots: their parts become one message, so that no answer sees a part of a snapshot as `exact`.
+//! Snapshots: their parts become one message. No answer shows a part of a snapshot as `exact`.
 
 use std::sync::Arc;
 
@@ -15,7 +15,7 @@ pub(crate) const SNAPSHOT_BYTES_MAX: usize = 64 << 20;
 /// Snapshots that are received at a time, of all engines.
 pub(crate) const SNAPSHOTS_MAX: usize = 4;
 
-/// Turns among snapshots, which bound the memory of all of them.
+/// Turns of snapshots. They bound the memory of all snapshots together.
 #[derive(Debug, Clone)]
 pub(crate) struct SnapshotTurns(Arc<Semaphore>);
 

@@ -18,7 +18,7 @@ use crate::position::{Admission, Position};
 use crate::reader;
 use crate::snapshot::{Progress, Snapshot, SnapshotTurns};
 
-/// Pause before a call that follows a failed one, which is twice as long after each.
+/// Pause before a call after a failed one. It doubles with each failure.
 const PAUSE_MIN: Duration = Duration::from_millis(100);
 /// Longest of these pauses.
 const PAUSE_MAX: Duration = Duration::from_secs(2);
@@ -35,7 +35,7 @@ pub(crate) struct StreamLoop {
     pub(crate) metrics: Arc<Metrics>,
 }
 
-/// Why a call has ended.
+/// Reason for the end of a call.
 enum End {
     /// Batches are missing, and another call may return them.
     Gap,
@@ -112,7 +112,7 @@ impl StreamLoop {
         }
     }
 
-    /// Whether a batch is of the listener's rank. One that names no rank is.
+    /// Whether a batch is of the listener's rank. A batch that names no rank is.
     fn is_of_rank(&self, batch: &KvEventBatch) -> bool {
         batch.dp_rank.is_none_or(|rank| u32::try_from(rank).is_ok_and(|rank| DpRank(rank) == self.listener.dp_rank))
     }

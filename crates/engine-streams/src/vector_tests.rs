@@ -1,4 +1,4 @@
-//! Batches encoded by the published package, and what the reader makes of them.
+//! Batches encoded by the published package, and the reader's results for them.
 
 use flash_indexer_proto::engine_events::{KvEventBatch, SubscribeKvEventsRequest};
 use flash_indexer_test_support::testdata;

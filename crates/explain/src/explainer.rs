@@ -56,7 +56,7 @@ impl Explainer {
         Self { variants: variants.into_iter().map(variant_query).collect(), subjects: Vec::new(), timeline }
     }
 
-    /// Adds a rank to explain, given everything that its primary cache group holds. Linear in the dump; keeps only the
+    /// Adds a rank to explain, given all blocks that its primary cache group holds. Linear in the dump; keeps only the
     /// match.
     ///
     /// `cut(query, blocks, tier)` returns how the secondary cache groups shorten a match of `blocks` blocks in the

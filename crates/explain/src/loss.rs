@@ -13,7 +13,7 @@ pub struct Removal {
     pub at: Instant,
     /// Tier of the last copy.
     pub tier: Tier,
-    /// Why the engine removed it, if the engine says so.
+    /// Why the engine removed it, if its event gives the reason.
     pub reason: Option<RemovalReason>,
 }
 

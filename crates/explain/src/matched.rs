@@ -89,7 +89,7 @@ impl GroupShortfall {
         let usable = usable as usize;
         let block = |parts: u32, MissingBlock { position, part, held_in }| {
             let position = position as usize;
-            // A part that ends inside the block has hashes of its own.
+            // A part that ends inside the block has its own hashes.
             let is_whole = part + 1 == parts;
             let local = query.get(position).copied().filter(|_| is_whole);
             let sequence = path.get(position).copied().filter(|_| is_whole);

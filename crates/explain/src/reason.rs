@@ -63,7 +63,7 @@ pub enum Reason {
 }
 
 impl Loss {
-    /// Whether the block was cleared because messages are missing, so that the loss itself explains the doubt.
+    /// Whether the block was cleared because messages are missing, so the loss itself explains the doubt.
     fn is_by_missing_messages(self) -> bool {
         let Self::Cleared(Clear { cause, .. }) = self else { return false };
         matches!(cause, ClearCause::Stream(ClearReason::TooMuchLost | ClearReason::EpochUnknown))
@@ -79,7 +79,7 @@ pub struct HeldAfterGap {
     pub blocks: usize,
 }
 
-/// A query, and everything known of its blocks besides the dump of the rank.
+/// A query, and the facts about its blocks from sources other than the dump of the rank.
 pub(super) struct ExplainContext<'a> {
     pub(super) query: &'a [LocalHash],
     /// Sequence hashes that any rank has for the query's blocks.
@@ -164,8 +164,8 @@ impl MissingBlock {
     fn new(context: &ExplainContext<'_>, rank: WorkerRank, walk: &Walk, local: LocalHash) -> Self {
         let position = walk.longest();
         let known_at = |position: usize| context.known_hashes.get(position).map_or(&[][..], Vec::as_slice);
-        // Content may repeat. A detached run belongs to this prompt if its parent is the prompt's block, or if no rank
-        // knows the sequence hash of that block.
+        // Content may repeat. A detached run belongs to this prompt if its parent is the prompt's block, or if no rank has the sequence
+        // hash of that block.
         let belongs = |run: &&DetachedRun| {
             let known = known_at(run.position - 1);
             known.is_empty() || known.contains(&run.parent)

@@ -1,4 +1,4 @@
-//! A rank under explanation, with everything the registry knows of it besides its blocks.
+//! A rank under explanation, with the registry's facts about it other than its blocks.
 
 use flash_indexer_core::{DpRank, WorkerRank};
 use flash_indexer_types::{Doubt, InstanceId, Trust};

@@ -15,8 +15,8 @@ pub(super) enum Change {
     Event(DpRank, RankEvent),
     /// Apply an event of a rank, without the blocks that have a copy in its tier: the engine publishes them again.
     Refresh(DpRank, RankEvent),
-    /// Apply an event of a move, by an engine that publishes the removal of the last copy only. If the rank has several copies
-    /// of a block, whether one or all of them have left the tier is not known.
+    /// Apply an event of a move, by an engine that publishes the removal of the last copy only. If the rank has several
+    /// copies of a block, it is unknown whether one or all of them have left the tier.
     MoveLastCopy(DpRank, RankEvent),
     /// The rank's cache is empty: earlier losses no longer count.
     Cleared(DpRank),
@@ -26,7 +26,7 @@ pub(super) enum Change {
     Trust(StreamTrust),
     /// Messages that are missing after the last applied one.
     Pending(Option<Pending>),
-    /// The changes so far record what all notices of this kind up to this one leave missing.
+    /// Acknowledge this and earlier notices of the kind: the changes so far record everything that is missing because of them.
     NoticesAcknowledged(NoticeKind, u64),
     /// A change of a rank other than these was refused.
     RecordLossOfUnlisted(Vec<DpRank>, String),
@@ -55,7 +55,7 @@ pub(super) enum Change {
         /// Engine's timestamp, in seconds since the Unix epoch.
         timestamp: Option<f64>,
     },
-    /// The decoder applies the events of a rank again that was unregistered for a while.
+    /// The decoder again applies the events of this rank, which was unregistered for a while.
     Resumed(DpRank),
     /// The state up to this sequence number was imported.
     PositionImported(u64),

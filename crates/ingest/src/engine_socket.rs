@@ -1,4 +1,4 @@
-//! What a socket receives from an engine, and the connections that the messages belong to.
+//! Sockets to engines: received messages, and the connections that they belong to.
 
 use std::sync::Arc;
 
@@ -36,7 +36,7 @@ pub trait EngineSocket {
 /// Delivers some of the received messages and the connection's events to the listener's decoder, in order.
 ///
 /// Messages are read before the events, so messages read before a lost connection belong to that connection. If a new
-/// connection shows at the same time, the connection of each message is unknown. These messages are dropped, because
+/// connection is reported at the same time, the connection of each message is unknown. These messages are dropped, because
 /// messages of two epochs must not be merged. The stream then counts them as messages of the lost connection.
 pub fn receive_from(socket: &mut impl EngineSocket, listener: &Arc<Listener>, decoders: &Decoders) {
     let mut read = Vec::new();

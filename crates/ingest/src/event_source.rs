@@ -49,10 +49,10 @@ pub enum ConnectError {
 
 /// A way in which the service receives the events of listeners, such as ZeroMQ or HTTP.
 ///
-/// A source delivers to the decoder of a listener ([`Decoders::deliver`](crate::Decoders::deliver)): messages of the frames
-/// `[topic, sequence number, payload]`, and between them the connections that they belong to. A source whose engines number
-/// their events in another form makes such messages of them. Each of its threads serves several listeners only if none of them
-/// can hold it up.
+/// A source delivers messages to the decoder of a listener ([`Decoders::deliver`](crate::Decoders::deliver)), as the frames
+/// `[topic, sequence number, payload]`. Between the messages it delivers the connections that they belong to. A source
+/// whose engines number their events in another form converts the events into such messages. A thread of a source serves
+/// several listeners only if none of them can block it.
 pub trait EventSource: Send + Sync {
     /// Begins to receive the events of a listener. Connects and reconnects in the background.
     ///
@@ -61,10 +61,10 @@ pub trait EventSource: Send + Sync {
     /// When the endpoint is invalid, the system refuses a resource, or a thread does not respond in time.
     fn open(&self, listener: Arc<Listener>) -> Result<(), ConnectError>;
 
-    /// Ends it, without waiting. The decoder handles the messages received so far, then the blocks of the listener are
-    /// removed, then the writer calls `retired`. Returns false if the listener is not open.
+    /// Closes a listener, without waiting. The decoder handles the messages received so far, then the blocks of the
+    /// listener are removed, then the writer calls `retired`. Returns false if the listener is not open.
     fn close(&self, listener: &Arc<Listener>, retired: OnRetired) -> bool;
 
-    /// Ends every listener and stops the threads. A thread that does not end by `deadline` is abandoned.
+    /// Closes every listener and stops the threads. A thread that does not end by `deadline` is abandoned.
     fn stop(&self, deadline: Instant);
 }

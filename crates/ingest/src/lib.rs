@@ -23,16 +23,16 @@
 //! | `change.rs` | changes that decoders send to writers |
 //! | `event_parts.rs` | division of large events |
 //! | `scoped_clear.rs` | clears of a part of a rank's cache |
-//! | `writer.rs`, `writer/effects.rs` | writer threads: turns of queued changes, and what each change does |
+//! | `writer.rs`, `writer/effects.rs` | writer threads: turns of queued changes, and the effects of each change |
 //! | `waiting_ranks.rs` | ranks whose waiting blocks deferred work may index |
 //! | `bound_pods/` | pods that connect to the bound socket: connections, topics, streams, pending registrations |
 //! | `listener_decoder/` | decoder of one stream: events to changes, reads of a rank at a message, handover of a restored rank, logs and metrics |
 //! | `decoders/` | decoder threads: deliveries, timers, routing of bound pods, restarts |
-//! | `engine_socket.rs` | what a socket receives from an engine: messages, and the connections that they belong to |
-//! | `event_source.rs` | what a way of receiving events has to do, and its errors |
-//! | `source_thread.rs` | what sources with a thread for each listener have in common |
+//! | `engine_socket.rs` | sockets to engines: received messages, and the connections that they belong to |
+//! | `event_source.rs` | the trait of each way of receiving events, and its errors |
+//! | `source_thread.rs` | common parts of sources with a thread for each listener |
 //! | `sockets/` | ZeroMQ: subscriptions, replay requests, the bound socket, the resolver |
-//! | `transport.rs` | all ways of receiving events as one, as the registry uses them; `sources` has the other ways |
+//! | `transport.rs` | all ways of receiving events as one trait, for the registry; `sources` has the other ways |
 
 mod bound_pods;
 mod change;

@@ -42,7 +42,7 @@ pub(super) struct Live {
     pub(super) message: Message,
 }
 
-/// Frames that are no valid live message.
+/// Frames that are not a valid live message.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum LiveMessageError {
     #[error("{0}")]

@@ -11,7 +11,7 @@ use flash_indexer_wire::{KnownGroup, RecentBlock, SaltedBlock};
 pub struct ResumePoint {
     /// Position in the stream.
     pub position: Position,
-    /// Ranks of the stream that messages up to the position named, and unregistered ranks of it.
+    /// Ranks of the stream that messages up to the position named, and unregistered ranks of the stream.
     pub named_ranks: BTreeSet<DpRank>,
     /// State needed to decode the next message.
     pub decoder_state: DecoderState,
@@ -50,7 +50,7 @@ pub trait RankReader: Send {
     /// Reads a bounded part.
     fn read_part(&mut self) -> ReadingProgress;
 
-    /// Receives the position of what was read, after the last part.
+    /// Receives the position of the reading, after its last part.
     fn finish(self: Box<Self>, point: ResumePoint);
 }
 

@@ -29,7 +29,7 @@ enum Stage {
 /// One part of a scoped clear: removals of at most [`PART_BLOCKS_MAX`] blocks.
 pub(super) struct ClearPart {
     pub(super) removals: Vec<RankEvent>,
-    /// What is left to be cleared.
+    /// The rest of the clear.
     pub(super) rest: Option<ScopedClear>,
 }
 
@@ -46,7 +46,7 @@ impl ScopedClear {
         self.rank.dp_rank
     }
 
-    /// The next part, whose removals are to be applied before the part after it is asked for. A part reads at most
+    /// Returns the next part. The caller applies its removals before it requests another part. A part reads at most
     /// [`PART_BLOCKS_MAX`] blocks.
     pub(super) fn next_part(self, index: &GroupedIndex) -> ClearPart {
         let Self { rank, scope, stage } = self;

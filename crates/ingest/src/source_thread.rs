@@ -1,4 +1,4 @@
-//! What sources with a thread for each listener have in common.
+//! Common parts of sources with a thread for each listener.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -28,7 +28,7 @@ impl DeliveryGate {
     }
 }
 
-/// A thread that counts until it ends.
+/// A running thread, counted until it ends.
 #[derive(Debug)]
 pub struct RunningThread(Arc<AtomicUsize>);
 

@@ -25,7 +25,7 @@ pub trait Transport: Send + Sync {
     /// As [`EventSource::open`](super::EventSource::open).
     fn open(&self, listener: Arc<Listener>) -> Result<(), ConnectError>;
 
-    /// Ends it, as [`EventSource::close`](super::EventSource::close) does.
+    /// Closes a listener, as [`EventSource::close`](super::EventSource::close) does.
     fn close(&self, listener: &Arc<Listener>, retired: OnRetired) -> bool;
 
     /// Closes every connection and stops the threads. A thread that does not end by `deadline` is abandoned.

@@ -28,16 +28,16 @@ use flash_indexer_queues::{ClassedKey, QueueClass, QueuedWork, Queues, TakenEntr
 
 /// Changes after which a batch ends with the next message.
 const BATCH_CHANGES_MAX: usize = 4_096;
-/// Blocks and changes of one instance that a writer applies before other instances take their turns, and the rest of one
-/// event. An event of at most as many waits for such events of the other instances: with 1,000 of them, for some 30 ms.
+/// Blocks and changes of one instance that a writer applies before other instances take their turns, and the rest of one event. An
+/// event of at most this size waits for events of that size of the other instances: about 30 ms with 1,000 instances.
 const TURN_BLOCKS_MAX: usize = 32;
-/// Cost of one part of a read in a writer's turn, in blocks: it takes as long.
+/// Cost of one part of a read in a writer's turn, in blocks that take as long to apply.
 const READ_PART_BLOCKS: usize = EVENT_BLOCKS_MAX;
 
 /// Interval at which an idle writer runs maintenance: other threads clear ranks as well.
 const MAINTENANCE_INTERVAL: Duration = Duration::from_secs(1);
-/// A writer that is never idle runs maintenance after this many entries of its queue. Turns of one batch are one entry, for up to
-/// [`EVENT_BLOCKS_MAX`] blocks: turns are short for the sake of other instances, and not to do deferred work sooner.
+/// A writer that is never idle runs maintenance after this many entries of its queue. Turns of one batch are one entry, for
+/// up to [`EVENT_BLOCKS_MAX`] blocks: turns are short for the sake of other instances, not to do deferred work sooner.
 const WORK_BETWEEN_MAINTENANCE: usize = 64;
 /// Ranks with waiting blocks that a writer checks with a maintenance call.
 const WAITING_RANKS_CHECKED: usize = 64;
@@ -48,7 +48,7 @@ type MaintainedIndexes = Arc<Mutex<Vec<(Weak<dyn MaintainedIndex>, usize)>>>;
 /// A function that runs on the writer thread, between two changes.
 pub(crate) type Job = Box<dyn FnOnce() + Send>;
 
-/// Bytes of the ingest budget that changes stem from, released when it is dropped.
+/// Bytes of the ingest budget that belong to changes. They are released on drop.
 pub(super) type Reservation = Arc<dyn Send + Sync>;
 
 /// Key of a worker's queue.
@@ -74,7 +74,7 @@ enum Work {
 struct ChangeBatch {
     /// Reading of the index before the next change.
     reading: Option<ReadInParts>,
-    /// Clear of which the removals come before the next change.
+    /// Clear whose removals are applied before the next change.
     clearing: Option<ScopedClear>,
     changes: std::vec::IntoIter<Change>,
     /// Context of the next change, if others of its message were applied.
@@ -99,7 +99,7 @@ impl QueuedWork for Work {
 }
 
 impl ChangeBatch {
-    /// Whether its changes are more than those of one turn. Looks at the changes of one turn.
+    /// Whether its changes exceed one turn. Examines the changes of one turn.
     fn is_long(&self) -> bool {
         let mut blocks = 0;
         self.changes.as_slice().iter().any(|change| {
@@ -111,8 +111,8 @@ impl ChangeBatch {
 
 /// A fixed number of writer threads. Each shard of a model's index is assigned to one.
 ///
-/// Each instance has a queue of its own. Models take turns, and so do the instances of a model: a turn is a bounded part of a batch
-/// ([`TURN_BLOCKS_MAX`]). Queueing never blocks: the byte budget of the decoders bounds what is queued.
+/// Each instance has its own queue. Models take turns, and so do the instances of a model: a turn is a bounded part of a
+/// batch ([`TURN_BLOCKS_MAX`]). Queueing never blocks: the byte budget of the decoders limits the queued changes.
 pub struct Writers {
     queues: Arc<Queues<WorkerQueue, Work>>,
     /// Indexes of each writer.

@@ -35,7 +35,7 @@ impl Expression {
         Self { text, shape: Shape::Loose, read: None }
     }
 
-    /// The same, with what it reads.
+    /// The same expression, with the variables that it reads.
     pub(super) fn reading(self, read: Option<Read>) -> Self {
         Self { read, ..self }
     }
@@ -235,7 +235,7 @@ pub(super) fn quoted(text: &str) -> String {
         match c {
             '"' => literal.push_str("\\\""),
             '\\' => literal.push_str("\\\\"),
-            // Literals stay on one line, so that line numbers stay the same.
+            // Literals stay on one line, so line numbers stay the same.
             '\n' => literal.push_str("\\n"),
             c => literal.push(c),
         }

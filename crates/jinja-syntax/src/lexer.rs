@@ -39,7 +39,7 @@ pub(super) enum TokenKind {
     Operator(&'static str),
 }
 
-/// Operators. An operator precedes its own prefixes, so that the longest one matches.
+/// Operators. An operator precedes its own prefixes, so the longest one matches.
 const OPERATORS: [&str; 26] = [
     "//", "**", "==", "!=", ">=", "<=", "+", "-", "/", "*", "%", "~", "[", "]", "(", ")", "{", "}", ">", "<", "=", ".",
     ":", "|", ",", ";",

@@ -1,7 +1,7 @@
-//! Parses Jinja2 templates: translates them into minijinja templates, and outlines what they read.
+//! Parses Jinja2 templates: translates them into minijinja templates, and outlines the variables that they read.
 //!
 //! The parser has Jinja2's rules for whitespace, strings and precedence. The translation has no whitespace control, and every
-//! operation that means something else in minijinja is a call of a function that the crate `chat-template` defines.
+//! operation that differs in minijinja is a call of a function that the crate `chat-template` defines.
 //!
 //! | file | role |
 //! |---|---|

@@ -1,6 +1,6 @@
 //! The outline of a template: its loops, assignments, macros and calls, and which variables they read.
 
-/// What an expression reads, seen through filters, tests and slices.
+/// Variable or key that an expression reads, through filters, tests and slices.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Read {
     /// A variable and nothing else.
@@ -21,7 +21,7 @@ pub enum Read {
 pub struct Outline {
     /// `{% for … in … %}`.
     pub loops: Vec<Loop>,
-    /// `{% set … = … %}`, where the value reads something.
+    /// `{% set … = … %}`, where the value reads a variable.
     pub assignments: Vec<Assignment>,
     /// `{% macro … %}`.
     pub macros: Vec<Macro>,
@@ -34,9 +34,9 @@ pub struct Outline {
 pub struct Loop {
     /// The name of an item; `None` if an item is taken apart.
     pub target: Option<String>,
-    /// What the loop iterates over.
+    /// Sequence that the loop iterates over.
     pub items: Option<Read>,
-    /// The macros around the loop, from the outermost on, as positions in [`Outline::macros`].
+    /// The macros around the loop, outermost first, as positions in [`Outline::macros`].
     pub macros: Vec<usize>,
 }
 
@@ -45,7 +45,7 @@ pub struct Loop {
 pub struct Assignment {
     /// The assigned variable; `None` for several, and for an attribute of a namespace.
     pub target: Option<String>,
-    /// What the value reads.
+    /// Variable that the value reads.
     pub value: Read,
 }
 
@@ -63,14 +63,14 @@ pub struct Macro {
 pub struct Call {
     /// The name of the callee.
     pub name: String,
-    /// What each positional argument reads.
+    /// Variable that each positional argument reads.
     pub positional: Vec<Option<Read>>,
-    /// What the named arguments read.
+    /// Variables that the named arguments read.
     pub named: Vec<(String, Option<Read>)>,
 }
 
 impl Read {
-    /// The same behind a filter, a test or a slice.
+    /// The same after a filter, a test or a slice.
     pub(crate) fn filtered(self) -> Self {
         match self {
             Self::Variable(name) => Self::Elements(name),
@@ -78,7 +78,7 @@ impl Read {
         }
     }
 
-    /// A key of what is read. `None` unless that is a variable and nothing else.
+    /// A key of the variable. `None` if this is not a plain variable.
     pub(crate) fn key(self, key: &str) -> Option<Self> {
         match self {
             Self::Variable(variable) => Some(Self::Key { variable, key: key.to_owned() }),

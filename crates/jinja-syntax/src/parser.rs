@@ -17,7 +17,7 @@ pub(super) struct Parser {
     pub(super) at: usize,
     pub(super) depth: usize,
     operations: usize,
-    /// The outline of what has been parsed.
+    /// The outline of the part that has been parsed.
     pub(super) outline: Outline,
 }
 

@@ -17,7 +17,7 @@ const BRANCHES_MAX: usize = 100;
 pub struct Template {
     /// The template for minijinja. Line numbers stay the same.
     pub translation: String,
-    /// What the template reads.
+    /// Variables that the template reads.
     pub outline: Outline,
 }
 
@@ -76,7 +76,7 @@ struct OpenTag {
     end: &'static str,
     /// Number of `elif`s so far.
     branches: usize,
-    /// The macro that it is, as its position in the outline.
+    /// Position in the outline, if the block is a macro.
     macro_at: Option<usize>,
 }
 
@@ -85,7 +85,7 @@ impl Translation {
         self.out.push_str(text);
     }
 
-    /// Writes newlines until the translation is at a line of the template, so that errors name that line.
+    /// Writes newlines until the translation is at a line of the template, so errors name that line.
     fn catch_up(&mut self, line: usize) {
         while self.line < line {
             self.out.push('\n');
@@ -96,7 +96,7 @@ impl Translation {
     fn print(&mut self, line: usize, value: &str) {
         self.write("{{");
         self.catch_up(line);
-        // Spaces separate the braces and signs of the value from those of the tag.
+        // Spaces separate the braces and signs of the value from the braces and signs of the tag.
         self.write(&format!(" {value} }}}}"));
     }
 

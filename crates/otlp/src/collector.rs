@@ -35,7 +35,7 @@ pub(crate) struct Collector {
 pub(crate) enum Delivery {
     /// The collector accepted it, except for `rejected` of its spans, for this reason.
     Accepted { rejected: u64, cause: String },
-    /// The collector rejects it for good.
+    /// The collector rejects it permanently.
     Refused { cause: String },
     /// The collector did not receive it, or requests it again after a pause.
     Failed { cause: String, retry_after: Option<Duration> },

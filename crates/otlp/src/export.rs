@@ -14,7 +14,7 @@ use crate::collector::{Collector, Delivery};
 const BATCH_SPANS_MAX: usize = 512;
 /// Longest time for which the first span of a batch waits for others.
 const BATCH_DELAY: Duration = Duration::from_secs(1);
-/// Pauses between attempts double from the first to the last. A collector may ask for one as long as the last.
+/// Pauses between attempts double from the first to the last. A collector may request a pause of up to the last one.
 const FIRST_PAUSE: Duration = Duration::from_millis(500);
 const LAST_PAUSE: Duration = Duration::from_secs(30);
 
@@ -27,7 +27,7 @@ pub(crate) struct Export {
     metrics: Arc<Metrics>,
     /// The end, once the export is stopped.
     end: Option<Instant>,
-    /// Spans that were lost before the current outage; none while the collector accepts every batch as a whole.
+    /// Spans that were lost before the current outage; none while the collector accepts every batch completely.
     outage: Option<u64>,
 }
 
@@ -41,7 +41,7 @@ impl Export {
         Self { spans, stop, collector, metrics, end: None, outage: None }
     }
 
-    /// Sends batches until the export is stopped, and then what the queue has.
+    /// Sends batches until the export is stopped, and then the rest of the queue.
     pub(crate) fn run(mut self) {
         let mut lost = 0;
         while self.end.is_none() {
@@ -170,7 +170,7 @@ impl Export {
         }
     }
 
-    /// Spans that no collector has or will have.
+    /// Spans that no collector has received or will receive.
     fn lost(&self) -> u64 {
         [SpanOutcome::Rejected, SpanOutcome::Dropped]
             .map(|outcome| self.metrics.spans_ended_count(outcome))

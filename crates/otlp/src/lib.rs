@@ -5,8 +5,7 @@
 //! ```
 //!
 //! A request never waits for the collector: a span that finds the queue full is dropped and counted. The thread sends batches. It
-//! repeats one that the collector did not receive until the collector receives it, so a short outage loses nothing that the queue
-//! has room for.
+//! repeats a batch until the collector receives it. A short outage loses no span that fits into the queue.
 //!
 //! | file | role |
 //! |---|---|
@@ -42,7 +41,7 @@ use self::export::Export;
 use self::queue::SpanQueue;
 pub use self::ratio::{SampleRatio, SampleRatioError};
 
-/// Spans that wait to be sent, of about 1 KiB each. Further ones are dropped.
+/// Spans that wait to be sent, of about 1 KiB each. Further spans are dropped.
 const QUEUED_SPANS_MAX: usize = 8_192;
 /// Longest time for a request to the collector.
 const SEND_DEADLINE: Duration = Duration::from_secs(5);
@@ -87,7 +86,7 @@ pub enum OtlpError {
     Thread(#[from] io::Error),
 }
 
-/// A running export. Without [`Exporter::stop`], the spans that wait are dropped with it.
+/// A running export. Without [`Exporter::stop`], the waiting spans are dropped with it.
 #[derive(Debug)]
 pub struct Exporter {
     endpoint: OtlpEndpoint,
@@ -114,7 +113,7 @@ impl Exporter {
         let (running, ended) = bounded(0);
         let export = Export::new(spans, stopped, collector, Arc::clone(metrics));
         std::thread::Builder::new().name("span-export".to_owned()).spawn(move || {
-            // Dropped when the thread ends, also by a panic.
+            // Dropped when the thread ends, even by a panic.
             let _running: Sender<()> = running;
             export.run();
         })?;
@@ -133,10 +132,10 @@ impl Exporter {
         &self.tracer
     }
 
-    /// Sends the spans that wait, and ends. Spans that are not sent within `deadline` are dropped and counted. Blocks.
+    /// Sends the waiting spans, and ends. Spans that are not sent within `deadline` are dropped and counted. Blocks.
     pub fn stop(self, deadline: Duration) {
         let end = Instant::now() + deadline;
-        // A thread that has ended by a panic receives nothing.
+        // A thread that has panicked receives nothing.
         let _ = self.stop.try_send(end);
         if self.ended.recv_deadline(end) == Err(RecvTimeoutError::Timeout) {
             warn!(endpoint = %self.endpoint, ?deadline, "failed to export the last spans: the collector does not answer within the deadline");
@@ -144,7 +143,7 @@ impl Exporter {
     }
 }
 
-/// Attributes of the service. Those of `OTEL_SERVICE_NAME` and `OTEL_RESOURCE_ATTRIBUTES` precede the service's own.
+/// Attributes of the service. `OTEL_SERVICE_NAME` and `OTEL_RESOURCE_ATTRIBUTES` take precedence over the service's own attributes.
 fn resource(instance_id: &str) -> Resource {
     let name = std::env::var("OTEL_SERVICE_NAME").ok().filter(|name| !name.is_empty());
     Resource::builder_empty()

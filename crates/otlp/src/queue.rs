@@ -35,7 +35,7 @@ impl SpanProcessor for SpanQueue {
         self.metrics.spans_ended(SpanOutcome::Dropped, 1);
     }
 
-    /// The exporter flushes by its own stop.
+    /// [`Exporter::stop`](super::Exporter::stop) flushes the queue.
     fn force_flush(&self) -> OTelSdkResult {
         Ok(())
     }

@@ -75,7 +75,7 @@ enum RepairError {
 }
 
 impl Check {
-    /// Starts the comparisons on a thread of their own.
+    /// Starts the comparisons on a separate thread.
     ///
     /// # Errors
     ///
@@ -169,7 +169,7 @@ impl Check {
                 }
             }
         });
-        // An instance is rebuilt as a whole.
+        // An entire instance is rebuilt.
         let rebuilt: BTreeSet<_> =
             new_disputes.iter().map(|rank| (rank.model.clone(), rank.instance.clone())).collect();
         disputed.extend(new_disputes);
@@ -177,7 +177,7 @@ impl Check {
             self.repair(&model, &instance, rebuild);
         }
         for (model, instance) in worse {
-            // An instance is replaced as a whole, so every rank must be at least as reliable at the peer.
+            // An entire instance is replaced, so every rank must be at least as reliable at the peer.
             let is_of_it = |(rank, _): &(&RankId, &ReportedPosition)| rank.model == model && rank.instance == instance;
             let mut of_it = ours.iter().filter(is_of_it);
             if of_it.all(|(rank, our)| theirs.get(rank).is_some_and(|their| their.trust <= our.trust)) {
@@ -239,8 +239,8 @@ impl Check {
         // Fault injection by model name.
         #[cfg(any(test, feature = "fault-injection"))]
         assert!(rank.model.model_name != "peer-check-fault", "a test asked for a failure");
-        // A peer whose connection stands still is exact at an earlier message, or in an earlier epoch. So trust alone decides
-        // only while this replica has received nothing.
+        // A peer with a stalled connection is exact at an earlier message, or in an earlier epoch. So trust alone decides only while this
+        // replica has received nothing.
         if our.last.is_none() && their.trust == Trust::Exact {
             return Outcome::Worse.into();
         }
@@ -301,7 +301,7 @@ impl Check {
     fn local_positions(&self) -> BTreeMap<RankId, ReportedPosition> {
         let reports = self.indexer.instances(None, None).into_iter();
         let positions = reports.flat_map(|report| {
-            // A rank without a connection may only be behind.
+            // A rank without a connection may only have missed the latest messages.
             let comparable = report.listeners.into_iter().filter(|(_, listener)| {
                 is_comparable(listener.trust, listener.partial) && listener.status == ConnectionStatus::Connected
             });
@@ -323,7 +323,7 @@ fn rebuild(shadow: &mut Shadow) -> Result<(), RepairError> {
     }
 }
 
-/// Whether two replicas hold the same blocks of a rank. Evicted blocks are no drift, and routers send each replica other decisions.
+/// Whether two replicas hold the same blocks of a rank. Evicted blocks are not drift, and routers send different decisions to each replica.
 const fn is_comparable(trust: Trust, is_partial: bool) -> bool {
     !matches!(trust, Trust::Recovering | Trust::Approximate) && !is_partial
 }

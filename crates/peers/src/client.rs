@@ -91,8 +91,8 @@ impl PeerClient {
         Self { agent: Agent::with_parts(config, DefaultConnector::default(), PeerResolver::new(networks.clone())) }
     }
 
-    /// Fetches the instances that the peer listens to. Indexers of other projects list them in other forms, without tenants:
-    /// these instances are left out.
+    /// Fetches the instances that the peer listens to. Indexers of other projects list them in other forms, without tenants; such instances
+    /// are left out.
     pub(crate) fn workers(&self, url: &PeerUrl) -> Result<PeerWorkers, PeerError> {
         let response = self.call(url, self.agent.get(format!("{url}/workers")))?;
         let process = response.headers().get(PROCESS_HEADER).and_then(|id| id.to_str().ok()).map(str::to_owned);
@@ -167,7 +167,7 @@ fn protocol_error(url: &PeerUrl, error: &serde_json::Error) -> PeerError {
 
 /// Instances that a peer listens to.
 pub(crate) struct PeerWorkers {
-    /// Random id of the peer's process; none of an older version.
+    /// Random id of the peer's process; none for an older version.
     pub(crate) process: Option<String>,
     pub(crate) workers: Vec<Worker>,
 }

@@ -1,4 +1,4 @@
-//! Comparison of one rank with the same rank of a peer: when both sides digest it, and what follows from the digests.
+//! Comparison of one rank with the same rank of a peer: the message at which both sides digest it, and the outcome of the digests.
 
 use std::time::{Duration, Instant};
 
@@ -11,8 +11,8 @@ use super::DIGESTS_MAX;
 pub(super) const SAMPLE_INTERVAL: Duration = Duration::from_millis(250);
 /// Lead of the message at which both sides digest. Both sides must receive the request before that message.
 const LEAD: Duration = Duration::from_millis(500);
-/// Ranks, each of another instance, that are compared with a peer concurrently. A quarter of a peer's limit of digests, so
-/// that several replicas can check it.
+/// Ranks, each of a different instance, that are compared with a peer concurrently. A quarter of a peer's limit of digests leaves room for
+/// other replicas.
 pub(super) const COMPARED_AT_ONCE_MAX: usize = DIGESTS_MAX / 4;
 /// Time that a digest takes on the rank's writer thread for each block.
 const DIGEST_TIME_PER_BLOCK: Duration = Duration::from_nanos(100);
@@ -109,7 +109,7 @@ pub(super) fn compare_digests(ours: &RankRecord, theirs: &RankRecord) -> Outcome
     };
     match (our.cursor == their.cursor, same) {
         (false, _) => Outcome::OtherEpoch,
-        // Only the peer knows that nothing is missing.
+        // Only the peer is exact.
         (true, true) if is_exact(their) && !is_exact(our) => Outcome::Worse,
         (true, true) => Outcome::Equal,
         (true, false) if is_exact(our) && is_exact(their) => Outcome::Dispute,
@@ -143,7 +143,7 @@ mod tests {
         // 100 messages a second: half a second is 50 messages, at once and after a minute.
         assert_eq!(candidate(125, 125).digest_sequence(125, Duration::from_millis(250)), Some(175));
         assert_eq!(candidate(125, 125).digest_sequence(6_100, s(60)), Some(6_150));
-        // An idle stream stays where it was; a slow one is digested at its last message.
+        // An idle stream stays at its message; a slow one is digested at its last message.
         assert_eq!(candidate(100, 100).digest_sequence(100, s(60)), Some(100));
         assert_eq!(candidate(100, 100).digest_sequence(130, s(60)), Some(130));
         // A peer that was ahead of this replica is assumed to be still ahead.

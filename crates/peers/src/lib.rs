@@ -2,7 +2,7 @@
 //!
 //! A peer is another indexer of the same fleet. [`Recovery`] fills a starting replica from the first usable source,
 //! [`Check`] compares its ranks with those of peers and repairs differences, and [`Snapshots`] keeps its state on disk.
-//! Each works on a thread of its own and returns at once from `start`.
+//! Each works on a separate thread and returns at once from `start`.
 //!
 //! | file | role |
 //! |---|---|
@@ -99,14 +99,14 @@ impl Peers {
                 info!(peer = url.as_str(), "skipping a peer that is this replica");
                 own.push(url.clone());
             }
-            // A service's name may lead to another replica the next time.
+            // A service's name may resolve to another replica the next time.
             (false, true) => own.retain(|other| other != url),
             (true, true) | (false, false) => {}
         }
         is_own
     }
 
-    /// Registered peers that are this process, as far as it is known.
+    /// Registered peers that are known to be this process.
     #[must_use]
     pub fn own(&self) -> Vec<PeerUrl> {
         let mut own = self.own.lock();

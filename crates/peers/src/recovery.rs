@@ -39,7 +39,7 @@ pub struct Recovery {
     pub deadlines: PeerDeadlines,
     /// Credentials for requests to peers.
     pub credentials: ClientCredentials,
-    /// Snapshots of the state directory, of which the newest undamaged one is loaded.
+    /// Snapshots of the state directory. The newest undamaged one is loaded.
     pub snapshots: Option<Arc<Snapshots>>,
     /// Dump file to load if no snapshot and no peer can be used.
     pub load: Option<PathBuf>,
@@ -84,7 +84,7 @@ impl SourceError {
 }
 
 impl Recovery {
-    /// Starts recovery on a thread of its own: restores the first usable peer's dump, and releases the streams from its
+    /// Starts recovery on a separate thread: restores the first usable peer's dump, and releases the streams from its
     /// positions. The thread ends at a deadline after the indexer stops.
     ///
     /// # Errors
@@ -126,7 +126,7 @@ impl Recovery {
             let path = snapshot.path.display().to_string();
             reporter.set(RecoveryState::Running(format!("reading the snapshot {path}")));
             let started = Instant::now();
-            // A damaged snapshot must not register a rank, so all of it is read before any of it is applied.
+            // A damaged snapshot must not register a rank, so it is read completely before any part is applied.
             let checked = watch.guarded(|| snapshot.check()).unwrap_or(Err(DumpError::CutOff));
             let restored = checked.map_err(|source| {
                 let outcome = if source.is_damage() { "damaged" } else { "unreadable" };
@@ -176,7 +176,7 @@ impl Recovery {
                     info!(peer = url.as_str(), ranks, blocks, elapsed_ms, "recovery from a peer finished");
                     return Ok((RecoverySource::Peer(url.as_str().to_owned()), restored));
                 }
-                // It was logged.
+                // It was already logged.
                 Err(SourceError::Own) => {}
                 Err(error) => {
                     self.indexer.metrics().recovery_ended(error.reason());
@@ -205,7 +205,7 @@ impl Recovery {
     }
 
     fn recover_from(&mut self, client: &PeerClient, url: &PeerUrl) -> Result<Restored, SourceError> {
-        // Listeners connect before the dump is read, so that every later change arrives in a stream.
+        // Listeners connect before the dump is read: every later change then arrives in a stream.
         let PeerWorkers { process, workers } = client.workers(url)?;
         if self.peers.check_own(url, process.as_deref()) {
             return Err(SourceError::Own);
@@ -214,10 +214,10 @@ impl Recovery {
         for worker in workers {
             for (registration, owner) in registrations(&worker) {
                 if registration.options.is_pulled() {
-                    // A second reader would take its events away from the peer.
+                    // A second reader would consume events of the peer.
                     pulled.insert((registration.model, registration.instance));
                 } else {
-                    // The record in the dump is refused again, unless there is room by then.
+                    // If there is still no room, the record in the dump is also refused.
                     let _ = self.hold(registration, owner);
                 }
             }
@@ -305,16 +305,16 @@ struct DumpLoader<'r> {
     recovery: &'r mut Recovery,
     restore: Restore,
     time: DumpTime,
-    /// Instances of a peer that are left out, because one replica alone may pull their events.
+    /// Instances of a peer that are left out, because only one replica may pull their events.
     pulled: PulledInstances,
 }
 
 type PulledInstances = BTreeSet<(ModelKey, InstanceId)>;
 
-/// When a dump was made.
+/// Time at which a dump was made.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum DumpTime {
-    /// After the ranks were connected, so that every later change arrives in a stream.
+    /// After the ranks were connected: every later change arrives in a stream.
     Now,
     /// Earlier. Only a replay returns what an engine has published since.
     Earlier,
@@ -325,7 +325,7 @@ impl DumpLoader<'_> {
     fn is_unverifiable(&self, record: &RankRecord) -> bool {
         let is_replayed = match &record.engine {
             Some(engine) => engine.replay_endpoint.is_some(),
-            // A rank that only batches named belongs to a stream of its instance.
+            // A rank that was named only by batches belongs to a stream of its instance.
             None => self.recovery.indexer.instances(Some(&record.model_name), Some(&record.tenant_id)).iter().any(
                 |report| {
                     report.instance == record.instance_id

@@ -91,7 +91,7 @@ impl Snapshots {
         self.write(Some(Instant::now() + LAST_DEADLINE));
     }
 
-    /// Writes a snapshot. A failure leaves the former snapshots.
+    /// Writes a snapshot. A failure leaves the earlier snapshots.
     fn write(&self, deadline: Option<Instant>) {
         let started = Instant::now();
         let written = match deadline {

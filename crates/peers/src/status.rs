@@ -63,7 +63,7 @@ pub struct RecoveryError(String);
 /// Ranks whose streams recovery has released.
 #[derive(Debug)]
 pub struct ReleasedRanks {
-    /// When the last one was released.
+    /// Time at which the last one was released.
     pub at: Instant,
     /// Ranks of the configuration and of the source of the recovery.
     pub ranks: BTreeSet<RankId>,

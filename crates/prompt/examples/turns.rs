@@ -22,7 +22,7 @@ const TURN_TOKENS: usize = 3_370;
 const CACHE_BYTES: usize = 128 << 20;
 const SESSIONS: usize = 4;
 const THREADS: usize = 2;
-/// Times that each session's last turn is sent in the measurement of the throughput, each with a new end.
+/// Number of times that the throughput measurement sends each session's last turn, each time with a new end.
 const ROUNDS: usize = 150;
 
 /// Bytes of a long text whose memory is measured.

@@ -1,7 +1,7 @@
 //! Messages, clients and servers of the gRPC services, generated from `proto/`.
 //!
-//! The generated code is part of the repository, so a build of the program compiles no protobuf compiler. A test
-//! generates it again and compares. After a change of `proto/`, `scripts/update-proto` writes it.
+//! The generated code is part of the repository, so a build of the program does not need a protobuf compiler. A
+//! test generates the code again and compares. After a change of `proto/`, `scripts/update-proto` writes the code.
 //!
 //! | file | role |
 //! |---|---|
@@ -41,12 +41,12 @@ pub mod engine_events {
     include!("generated/smg.grpc.common.rs");
 }
 
-/// Where an engine of vLLM publishes its events.
+/// Endpoints at which a vLLM engine publishes its events.
 pub mod vllm_control {
     include!("generated/vllm.rs");
 }
 
-/// The messages of `google.protobuf` that others contain.
+/// The messages of `google.protobuf` that other messages contain.
 pub use prost_types as google;
 
 /// Encoded file descriptors of `indexer` and `flash_indexer`, served by gRPC reflection.

@@ -10,7 +10,7 @@ const UPDATE: &str = "FLASH_INDEXER_UPDATE_PROTO";
 fn generate(folder: &Path) {
     let mut compiler = compiler(&["indexer.proto", "router.proto"]);
     fs::write(folder.join("descriptors.bin"), compiler.encode_file_descriptor_set()).expect("written");
-    // The program calls the tokenizer service and the servers of engines. Neither is described.
+    // The program calls the tokenizer service and the servers of engines. No descriptor is needed for them.
     compiler
         .open_files(["tokenization.proto", "engine_events.proto", "vllm_control.proto"])
         .expect("valid definitions");

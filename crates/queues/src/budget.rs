@@ -6,7 +6,7 @@ use flash_indexer_telemetry::memory::memory_share;
 pub const QUEUE_BYTES_MIN: usize = 64 << 20;
 /// Largest default of the budget, in bytes.
 const DEFAULT_BYTES_MAX: usize = 4 << 30;
-/// The default is one part in this number of the memory.
+/// The default is the memory divided by this number.
 const MEMORY_SHARE: usize = 4;
 
 /// Default of the byte budget: a quarter of the memory that the control group, or else the machine, has; at least

@@ -19,7 +19,7 @@ impl QueueClass {
         Self::of_names(&name.model_name, ModelKey::DEFAULT_TENANT)
     }
 
-    /// Clients choose the names, and cannot find two of one class.
+    /// Clients choose the names, and cannot find two names of one class.
     fn of_names(model_name: &str, tenant_id: &str) -> Self {
         Self(KeyedState.hash_one((model_name, tenant_id)))
     }
@@ -31,7 +31,7 @@ impl From<&ModelKey> for QueueClass {
     }
 }
 
-/// Key of a queue that knows its class: the queues ask for it under their lock.
+/// Key of a queue, which also has its class. The queues read the class under their lock.
 pub trait ClassedKey: Clone + Eq + Hash {
     /// The queue's class.
     fn class(&self) -> QueueClass;

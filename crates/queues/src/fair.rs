@@ -9,12 +9,12 @@ use rustc_hash::FxHashMap;
 use crate::class::ClassedKey;
 use crate::turns::Turns;
 
-/// Bytes that one queue may have taken and not written. Beyond it the queue is parked: its messages wait undecoded.
+/// Limit of the bytes of one queue that are taken and not written. Beyond it the queue is parked: its messages wait undecoded.
 pub(crate) const UNWRITTEN_BYTES_MAX: usize = 256 << 10;
-/// All queues together may have one part in this number of the budget taken and not written. Beyond it a queue that has
-/// any unwritten bytes is parked.
+/// The limit of the taken and unwritten bytes of all queues is the budget divided by this number. Beyond it a queue that
+/// has any unwritten bytes is parked.
 const UNWRITTEN_SHARE: usize = 2;
-/// An eviction drops at least one part in this number of its queue, so that few evictions search for the largest queue.
+/// An eviction drops at least its queue's size divided by this number, so that few evictions search for the largest queue.
 const EVICTED_SHARE: usize = 8;
 
 /// Messages of queued work, and bytes that they take.
@@ -22,7 +22,7 @@ const EVICTED_SHARE: usize = 8;
 pub struct QueuedSize {
     /// Messages of the work.
     pub messages: usize,
-    /// Bytes that those take of the budget.
+    /// Bytes of the budget that they take.
     pub bytes: usize,
 }
 
@@ -52,8 +52,8 @@ pub trait QueuedWork: Sized {
         false
     }
 
-    /// Makes this notice, the last one before or the first one behind `dropped`, stand for its drop as well. Returns whether it
-    /// can: otherwise the drop needs a notice of its own.
+    /// Extends this notice, the last one before or the first one after `dropped`, to cover that drop. Returns false if it
+    /// cannot: the drop then needs its own notice.
     fn cover(&mut self, _dropped: &Self) -> bool {
         false
     }
@@ -68,15 +68,15 @@ pub trait QueuedWork: Sized {
 ///
 /// # Order
 ///
-/// Each queue is first in, first out, and belongs to one consumer. A consumer takes one entry of each class in turn, and of each
-/// queue of a class. Long work and rests of taken work have as much done as short work ([`Turns`]).
+/// Each queue is first in, first out, and belongs to one consumer. The classes of a consumer take turns with one entry each, and so
+/// do the queues of a class. Long work and rests of taken work get as much of the consumer as short work ([`Turns`]).
 ///
 /// # Budget
 ///
 /// Messages count from their arrival until their changes are written ([`FairQueues::release`]). When the budget is full,
 /// the largest queue loses its newest messages, and a notice takes their place. Until the notice is taken, further live
-/// messages of that queue are dropped as well: one replay then returns all of them, when the queue has drained. No
-/// message is dropped of a queue that is smaller than the queue that needs the room.
+/// messages of that queue are dropped as well: one replay then returns all of them, when the queue has drained. A queue
+/// loses no message if it is smaller than the queue that needs the room.
 #[derive(Debug)]
 pub(crate) struct FairQueues<K, T> {
     bytes_max: usize,
@@ -205,7 +205,7 @@ impl<K: ClassedKey, T: QueuedWork> FairQueues<K, T> {
             consumer.queued.messages -= size.messages;
             consumer.queued.bytes -= size.bytes;
             if queue.entries.get_mut(at).is_some_and(|next| next.work.cover(&work)) {
-                // The notice behind it is now in its place.
+                // The notice after it is now in its place.
                 consumer.entries -= 1;
                 continue;
             }
@@ -222,7 +222,7 @@ impl<K: ClassedKey, T: QueuedWork> FairQueues<K, T> {
     /// turn.
     pub(crate) fn put_back(&mut self, key: &K, consumer: usize, rest: T, at: Instant) {
         let queue = self.queues.entry(key.clone()).or_insert_with(|| Queue::new(consumer));
-        // It was queued before the entries that are behind it.
+        // It was queued before the remaining entries.
         let at = queue.entries.front().map_or(at, |next| next.at.min(at));
         queue.entries.push_front(Entry {
             work: rest,
@@ -258,7 +258,7 @@ impl<K: ClassedKey, T: QueuedWork> FairQueues<K, T> {
         self.make_ready(key, Turn::Idle);
     }
 
-    /// Takes the next work of a consumer, which has done this much work in its last turn, in a unit of its own. Calls `on_park`
+    /// Takes the next work of a consumer. `last_work` is the work of the consumer's last turn, in any unit. Calls `on_park`
     /// for each queue that is parked instead.
     pub(crate) fn take(
         &mut self,

@@ -84,7 +84,7 @@ enum Step {
     Take {
         consumer: usize,
     },
-    /// Releases the oldest bytes that were taken of a queue.
+    /// Releases the oldest bytes that were taken from a queue.
     Release {
         queue: u8,
     },
@@ -99,7 +99,7 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// The queues under test, and what is known of them.
+/// The queues under test, with their expected state.
 struct World {
     queues: FairQueues<u8, Work>,
     /// Work that was pushed to each queue and neither taken nor dropped.

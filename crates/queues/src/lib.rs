@@ -2,10 +2,10 @@
 //!
 //! | file | role |
 //! |---|---|
-//! | `class.rs` | classes of queues: those of one model |
+//! | `class.rs` | classes: the queues of one model |
 //! | `turns.rs` | order in which the queues of one consumer have their turns |
 //! | `fair.rs` | the queues and their budget: pure state, without threads or clocks |
-//! | `shared.rs` | [`Queues`]: those that threads share |
+//! | `shared.rs` | [`Queues`]: fair queues that threads share |
 //! | `budget.rs` | default of the byte budget |
 
 mod budget;

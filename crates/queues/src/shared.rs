@@ -87,7 +87,7 @@ where
         self.state.lock().queues.put_back(key, consumer, rest, self.clock.now());
     }
 
-    /// Queues work behind all work of a consumer so far. `entries` is given the queues that have work, and returns the
+    /// Queues work after all queued work of a consumer. `entries` receives the queues that have work, and returns the
     /// entries with their queues.
     pub fn push_behind_all(&self, consumer: usize, entries: impl FnOnce(Vec<K>) -> Vec<(K, T)>) {
         let mut state = self.state.lock();
@@ -99,8 +99,8 @@ where
         self.wakers[consumer].notify_one();
     }
 
-    /// Waits for work until `deadline`. The consumer has done `last_work` in its last turn, in a unit of its own. Calls
-    /// `on_park`, under the lock, for each queue that is parked meanwhile.
+    /// Waits for work until `deadline`. `last_work` is the work of the consumer's last turn, in any unit. Calls `on_park`,
+    /// under the lock, for each queue that is parked meanwhile.
     pub fn take(
         self: &Arc<Self>,
         consumer: usize,

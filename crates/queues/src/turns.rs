@@ -13,9 +13,9 @@ use crate::class::QueueClass;
 /// * A round has as many short turns as queues were ready at its start.
 /// * A long turn follows as soon as the short turns of the round have done more work than the long ones, and once in each round.
 ///
-/// So a short entry waits for the short entries before it in its class, for as many of each other class, for an equal amount of
-/// long work, and for one long turn, regardless of how many queues have long entries. Long entries get at least half of the
-/// consumer's work, but a queue of them has no more than one turn in a round.
+/// So a short entry waits for the short entries before it in its class, for as many of each other class, for an equal
+/// amount of long work, and for one long turn, regardless of the number of queues with long entries. Long entries get at
+/// least half of the consumer's work, but a queue of long entries has at most one turn in a round.
 #[derive(Debug)]
 pub(crate) struct Turns<K> {
     /// Queues that wait for their turn, and whose next entry may be short.
@@ -123,8 +123,8 @@ impl<K> Turns<K> {
 mod tests {
     use super::*;
 
-    /// Turns of queues that have entries without end, each with its class. Those below `long` have long ones. Each turn of those has
-    /// this much work, each other turn one. Returns the queues of the turns.
+    /// Takes turns of queues with endless entries, each with its class. Queues below `long` have long entries. A turn of
+    /// those is `work` units of work, each other turn is one unit. Returns the queues of the turns.
     fn turns(queues: &[(u64, u32)], long: u32, work: usize, count: usize) -> Vec<u32> {
         let mut turns = Turns::default();
         queues.iter().for_each(|&(class, key)| turns.push(QueueClass(class), key));
@@ -154,7 +154,7 @@ mod tests {
         for long in [1, 2, 3, 1_000] {
             let taken = turns(&one_class(long + 3), long, 100, 40_000);
             let is_long = |key: &&u32| **key < long;
-            // After the first round, which finds out whose entries are long.
+            // After the first round, which finds the queues with long entries.
             assert!(
                 taken.windows(2).skip(4).all(|pair| pair.iter().filter(is_long).count() < 2),
                 "{long} long entries"
@@ -170,7 +170,7 @@ mod tests {
         let taken = turns(&one_class(150), 50, 10, 11_000);
         let of_long = taken.iter().filter(|&&key| key < 50).count();
         assert!((950..=1_150).contains(&of_long), "{of_long} turns of long entries in 100 rounds");
-        // Each has one turn in a round at most, so that one queue with long entries does not hold the others up.
+        // Each has at most one turn in a round: one queue with long entries does not delay the others.
         let taken = turns(&one_class(101), 1, 10, 1_010);
         assert_eq!(times(&taken, 0), 10);
         // Large ones have a turn in each round, however small the others are.

@@ -1,4 +1,4 @@
-//! What the tasks of a store need of the system besides time: random ids, threads that may block, and connections. A
+//! System services, other than time, of a store's tasks: random ids, threads that may block, and connections. A
 //! simulation provides its own. The tasks read Tokio's clock, which a simulation pauses.
 
 use std::fmt;

@@ -17,7 +17,7 @@ use flash_indexer_core::{LocalHash, SequenceHash};
 
 use crate::identity::Scope;
 
-/// First part of every key, so that several fleets can share one store.
+/// First part of every key. It separates fleets that share one store.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Namespace(String);
 

@@ -21,7 +21,7 @@ pub struct HolderDepth {
 pub struct FoundRanks {
     /// Depths of the ranks that hold the prompt's first block.
     pub depths: Vec<HolderDepth>,
-    /// Ranks of which the store does not have all, although the directory may still list them so.
+    /// Ranks that the store has only in part, although the directory may still list them as completely written.
     pub incomplete: Vec<HolderId>,
 }
 

@@ -47,7 +47,7 @@ pub(crate) struct PrefixState {
     pub(crate) tier: Option<Tier>,
 }
 
-/// Epoch of a rank whose changes a publisher takes.
+/// Epoch of a rank whose changes a publisher writes.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct PublishedEpoch {
     pub(crate) epoch: u64,
@@ -101,7 +101,7 @@ impl RankPrefixes {
         self.inner.lock().epoch
     }
 
-    /// Number of waiting changes, and how often they exceeded the limit.
+    /// Number of waiting changes, and the number of times that they exceeded the limit.
     pub(crate) fn waiting(&self) -> (usize, u64) {
         let inner = self.inner.lock();
         (inner.waiting.as_ref().map_or(0, KeyedSet::len), inner.overflows)
@@ -150,7 +150,7 @@ impl RankPrefixes {
         Some((taken.into_iter().map(state).collect(), true))
     }
 
-    /// The held ones of some prefixes, in their current state. None if the rank is in another epoch.
+    /// The prefixes of a list that are held, in their current state. None if the rank is in another epoch.
     pub(crate) fn read(&self, epoch: u64, prefixes: &[Prefix]) -> Option<Vec<PrefixState>> {
         let inner = self.inner.lock();
         let state =
@@ -197,7 +197,7 @@ impl Inner {
         }
     }
 
-    /// Invalidates everything written so far; the rank is then written as a whole.
+    /// Invalidates everything written so far; the rank is then rewritten entirely.
     fn restart_epoch(&mut self) {
         self.epoch += 1;
         self.waiting = None;

@@ -39,7 +39,7 @@ pub struct StoreOptions {
     pub retention: Duration,
     /// Deadline of a query.
     pub deadline: Duration,
-    /// The store of a simulation, in the place of the one at the address.
+    /// The store of a simulation, instead of the one at the address.
     pub simulated: Option<Arc<dyn SimulatedStore>>,
 }
 
@@ -83,7 +83,7 @@ pub struct StoreReport {
 pub struct Store {
     options: StoreOptions,
     shared: Arc<PublisherState>,
-    /// Queries have a connection of their own, so no query waits for a batch.
+    /// Queries have a separate connection, so no query waits for a batch.
     query_link: Arc<Link>,
     stop: watch::Sender<bool>,
     publisher_task: Mutex<Option<JoinHandle<()>>>,
@@ -216,7 +216,7 @@ impl Store {
         }
     }
 
-    /// Ends this replica's leases, so that other replicas publish its ranks at once. Takes at most a few seconds.
+    /// Ends this replica's leases: other replicas then publish its ranks at once. Takes at most a few seconds.
     pub async fn stop(&self) {
         // The send fails only if the publisher has ended.
         let _ = self.stop.send(true);

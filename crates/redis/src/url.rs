@@ -51,7 +51,7 @@ impl FromStr for StoreUrl {
 
     fn from_str(text: &str) -> Result<Self, StoreUrlError> {
         let bad = |what: String| Err(StoreUrlError { what });
-        // Errors repeat the names of hosts, and no other text: a password may be at any place.
+        // Errors repeat only the names of hosts: a password may be anywhere in the text.
         let Some((scheme, rest)) = text.split_once("://") else { return bad("the address has no scheme".to_owned()) };
         let (kind, form) = scheme.split_once('+').map_or((scheme, None), |(kind, form)| (kind, Some(form)));
         let is_encrypted = match kind {

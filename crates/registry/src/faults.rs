@@ -29,7 +29,7 @@ pub fn block_writers() -> MutexGuard<'static, ()> {
     WRITERS.lock()
 }
 
-/// Blocks tier lookups while the guard is held, as a writer does that holds the lock of its index.
+/// Blocks tier lookups while the guard is held, like a writer that holds the lock of its index.
 pub fn block_tier_lookups() -> MutexGuard<'static, ()> {
     TIER_LOOKUPS.lock()
 }
@@ -39,7 +39,7 @@ pub(crate) fn wait_for_tier_lookups() {
     drop(TIER_LOOKUPS.lock());
 }
 
-/// Blocks the waits of registrations for decoders and writers while the guard is held, as if these never ended their work.
+/// Blocks the waits of registrations for decoders and writers while the guard is held, as if these never finished.
 pub fn block_cleanup_waits() -> MutexGuard<'static, ()> {
     CLEANUP_WAITS.lock()
 }

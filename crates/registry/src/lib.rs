@@ -37,7 +37,7 @@
 //! | `indexer/handover`, `restore`, `restored_state`, `shadow`, `rank_records` | dumps, restores, rebuilding an instance, and digests |
 //! | `indexer/queries`, `scoring`, `explanations`, `prefix_text` | entry points of queries, scores, predictions, explanations, and of the text of prefixes |
 //! | `model` | one model of one tenant: its index, its instances, and the sink that ingestion writes into |
-//! | `model/answers`, `variant_matches`, `shared_caches` | answers of the index, and what shared caches add to them |
+//! | `model/answers`, `variant_matches`, `shared_caches` | answers of the index, and the blocks that shared caches add to them |
 //! | `model/instance`, `instance_table`, `replaceable_index` | instances, the list of ranks that queries read, replacing a failed index |
 //! | `published_ranks` | the ranks of a model as published to the shared store |
 //! | `shared_store` | connection to the shared store; `local_ranks` are published, `fleet` is the list of all replicas' ranks |

@@ -49,7 +49,7 @@ pub(crate) type Models = RwLock<BTreeMap<ModelKey, Arc<Model>>>;
 pub(crate) struct Model {
     pub key: ModelKey,
     pub block_size: BlockSize,
-    /// Adapter of queries that name none: the one that all registrations have in common.
+    /// Adapter of queries that name none: the adapter that all registrations have in common.
     pub lora_name: RwLock<Option<String>>,
     /// Read through [`Model::index`], changed by the methods of the model.
     pub replaceable: ReplaceableIndex,
@@ -68,7 +68,7 @@ pub(crate) struct Model {
     /// Recent changes, for explanations.
     pub history: History,
     pub seen_variants: SeenVariants,
-    /// What the model's tenant has left of its limits.
+    /// What remains of the limits of the model's tenant.
     pub tenant: Arc<TenantState>,
     /// Number of the writer that applies the events of each shard's workers.
     pub writers: Vec<usize>,
@@ -175,8 +175,8 @@ impl ModelSink for Model {
 }
 
 impl Model {
-    /// Records that the blocks of an unregistered rank, or of all ranks, of a listener are removed. A stream that has taken
-    /// such a rank meanwhile may have lost blocks with them.
+    /// Records that the blocks of an unregistered rank, or of all ranks, of a listener are removed. If another stream has claimed such a
+    /// rank meanwhile, it may have lost blocks with them.
     pub(crate) fn end_removals(&self, listener: &Listener, dp_rank: Option<DpRank>) {
         let mut instances = self.instances.write();
         let instance = instances.get_mut(&listener.instance);
@@ -216,7 +216,7 @@ impl Model {
         }
     }
 
-    /// Applies an event of a dump that is no part of the blocks' history.
+    /// Applies an event of a dump that is not part of the blocks' history.
     pub(crate) fn restore_without_history(&self, rank: WorkerRank, event: BlockEvent) {
         self.apply(rank, &RankEvent::Primary(event));
     }
@@ -303,7 +303,7 @@ impl Model {
         }
     }
 
-    /// Hash variant of an adapter and a salt. Without an adapter, the one that all registrations have in common.
+    /// Hash variant of an adapter and a salt. The default is the adapter that all registrations have in common.
     pub(crate) fn hash_variant(&self, lora_name: Option<&str>, cache_salt: Option<&str>) -> HashVariant {
         match lora_name {
             Some(name) => HashVariant::new(Some(name), cache_salt),
@@ -362,7 +362,7 @@ impl Model {
         is_known.then(|| instance.trust(dp_rank))
     }
 
-    /// Every rank that is registered, or that the index has of a registered instance.
+    /// Every rank that is registered, or that is in the index for a registered instance.
     pub(crate) fn ranks(&self) -> Vec<(InstanceId, WorkerRank)> {
         let instances = self.instances.read();
         let by_worker: BTreeMap<WorkerId, &InstanceId> =
@@ -400,12 +400,12 @@ impl Model {
         self.index().sizes().into_iter().map(|(_, size)| size).sum()
     }
 
-    /// Whether the engine of a rank holds more than the index has of it. Its matches are then lower bounds.
+    /// Whether the engine of a rank holds more blocks than the index has for it. Its matches are then lower bounds.
     pub(crate) fn is_partial(&self, rank: WorkerRank) -> bool {
         self.partial_ranks().is_some_and(|ranks| ranks.contains(&rank))
     }
 
-    /// All partial ranks; none if memory is not bounded and no rank has left entries out.
+    /// All partial ranks; none if memory is not bounded and no rank has omitted entries.
     pub(crate) fn partial_ranks(&self) -> Option<Arc<FxHashSet<WorkerRank>>> {
         self.index().partial_ranks()
     }

@@ -7,12 +7,12 @@ use flash_indexer_ingest::{Decoders, Delivery, Listener};
 use flash_indexer_telemetry::metrics::{Limit, Metrics};
 use tokio::sync::{Semaphore, oneshot};
 
-/// Predictions that wait for writers at a time. A wait that was given up counts until its writer is done.
+/// Maximum number of predictions that wait for writers at a time. An abandoned wait counts until its writer is done.
 const PREDICTION_WAITS_MAX: usize = 1024;
 /// Longest wait of a prediction for a writer.
 const PREDICTION_WAIT_MAX: Duration = Duration::from_millis(500);
 
-/// Lets predictions for instances without events wait for the writers of the instances.
+/// Waits of predictions for instances without events, until the writers of these instances have applied the blocks.
 #[derive(Debug)]
 pub(crate) struct PredictionWaits {
     permits: Arc<Semaphore>,

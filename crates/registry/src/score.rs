@@ -21,7 +21,7 @@ use crate::tier_lookups::{TierLookups, slowest_tiers};
 pub struct ScoreOptions {
     /// Filter of the instances.
     pub instances: InstanceFilter,
-    /// Maximum number of instances, those with the highest scores. Of equal scores, the first by name.
+    /// Maximum number of instances, those with the highest scores. Equal scores are ordered by name.
     pub top_k: Option<NonZeroUsize>,
 }
 
@@ -34,7 +34,7 @@ pub struct InstanceScore {
     pub score: f64,
     /// Leading blocks of the prompt that the instance's best rank holds in any tier, continued by its shared caches.
     pub held_blocks: u32,
-    /// Blocks behind the held ones that the instance is predicted to hold.
+    /// Blocks after the held ones that the instance is predicted to hold.
     pub predicted_blocks: u32,
     /// The worst trust among its ranks, and the shared caches that add to their matches.
     pub trust: Trust,
@@ -61,7 +61,7 @@ pub(crate) struct ScoredInstance {
     pub score: InstanceScore,
 }
 
-/// Inputs of a score besides the search.
+/// Inputs of a score other than the search.
 pub(crate) struct Scoring<'a> {
     pub weights: TierWeights,
     pub predictions: &'a Predictions,
@@ -78,7 +78,7 @@ struct ListedInstance {
 }
 
 impl ListedInstance {
-    /// Adds what shared caches hold behind the match of one of its ranks.
+    /// Adds the blocks that shared caches hold after the match of one of its ranks.
     fn add_shared(&mut self, depths: &SharedDepths) {
         self.trust = self.trust.max(Some(depths.trust));
         for (cache, blocks) in &depths.caches {
@@ -187,8 +187,7 @@ impl Scoring<'_> {
         scored
     }
 
-    /// Scores one hash variant of a prompt: the blocks that workers hold in each tier, and the blocks predicted behind
-    /// them.
+    /// Scores one hash variant of a prompt: the blocks that workers hold in each tier, and the blocks predicted after them.
     fn score_variant(
         &self,
         query: &[LocalHash],
@@ -271,7 +270,7 @@ impl<'a> PredictedPrefixes<'a> {
         Self { view, prefixes }
     }
 
-    /// A rank that holds `tiers` blocks in each tier, with the blocks predicted behind them.
+    /// A rank that holds `tiers` blocks in each tier, with the blocks predicted after them.
     fn best_rank(&self, worker: WorkerId, tiers: &PerTier<u32>, weights: TierWeights) -> BestRank {
         let held: u32 = tiers.0.iter().sum();
         let mut predicted = 0;

@@ -22,7 +22,7 @@ use crate::shared_store::{Depths, FleetModel, RemoteListedRank, SharedStore, Sto
 pub struct TokenPrompt<'a> {
     /// The tokens.
     pub tokens: &'a [u32],
-    /// The adapter. Without one, the one that all of the model's registrations have in common.
+    /// The adapter. The default is the adapter that all of the model's registrations have in common.
     pub lora_name: Option<&'a str>,
     /// The cache salt.
     pub cache_salt: Option<&'a str>,
@@ -104,7 +104,7 @@ impl<'q> Search<'q> {
     }
 
     /// Puts the prefix with this cursor before the prompt. Called before the store is queried. False if this replica's
-    /// index does not have the prefix, or if the prompt has several hash variants: the cursor is that of one.
+    /// index does not have the prefix, or if the prompt has several hash variants: a cursor belongs to one variant.
     #[must_use]
     pub(crate) fn continue_after(&mut self, cursor: u64) -> bool {
         let (Some(model), [variant]) = (&self.local, self.variants.as_mut_slice()) else { return false };
@@ -172,7 +172,7 @@ impl<'q> Search<'q> {
         self.variants.iter().map(|variant| (variant.as_ref(), find(variant))).collect()
     }
 
-    /// Ranks of other replicas that this replica does not know, or knows with a worse trust.
+    /// Ranks of other replicas that are not registered with this replica, or have a worse trust here.
     pub(crate) fn remote_ranks(&self) -> Vec<RemoteRank<'_>> {
         let Some(listed) = self.listed.as_deref().filter(|_| self.store == StoreAnswer::Included) else {
             return Vec::new();
@@ -244,7 +244,7 @@ impl<'q> Search<'q> {
         self.complete(Answer { frequencies, ..ranks.select(options) })
     }
 
-    /// Adds to an answer what does not depend on its ranks.
+    /// Adds the fields of an answer that do not depend on its ranks.
     fn complete(&self, answer: Answer) -> Answer {
         let block_tokens = self.block_size().map_or(0, |size| size.tokens());
         Answer { block_tokens, store: self.store, cursor: self.cursor(), ..answer }
@@ -279,8 +279,8 @@ impl RemoteRank<'_> {
     }
 }
 
-/// The cursor of a prefix as clients see it, from its hash, or the hash from that cursor. `hashed_with` says how the
-/// tokens of the only hash variant were hashed; empty for a prompt that was given as local hashes.
+/// The cursor of a prefix as clients see it, from its hash, or the hash from that cursor. `hashed_with` has the hash variant and the window
+/// of the tokens; empty for a prompt that was given as local hashes.
 fn bound(hashed_with: &[(HashVariant, TokenWindow)], cursor: PrefixCursor) -> PrefixCursor {
     hashed_with.first().map_or(cursor, |&(variant, window)| cursor.bound_to(variant, window))
 }

@@ -30,7 +30,7 @@ pub struct TokenizationOptions {
     pub service: Option<TokenizerServiceOptions>,
     /// The date in prompts of gpt-oss, if the engines have a fixed one. `None` takes the current day in UTC.
     pub gpt_oss_date: Option<Arc<str>>,
-    /// What vLLM and SGLang engines load tokenizers with.
+    /// The library with which vLLM and SGLang engines load tokenizers.
     pub transformers: Transformers,
     /// Threads, queue and cache.
     pub pool: PoolOptions,
@@ -90,8 +90,8 @@ impl Tokenization {
         Ok(Self { pool, gpt_oss_date, transformers: options.transformers, metrics: Arc::clone(metrics) })
     }
 
-    /// Tokenizes a prompt. Does not block a thread of the runtime. `held` is dropped when the pool has left the prompt, which
-    /// may be after the future is dropped.
+    /// Tokenizes a prompt. Does not block a thread of the runtime. `held` is dropped when the pool has finished with the prompt, possibly
+    /// after the future is dropped.
     pub(crate) async fn tokens(
         &self,
         model: &str,

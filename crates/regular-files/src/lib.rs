@@ -25,12 +25,12 @@ use std::path::Path;
 
 use rustix::fs::OFlags;
 
-/// What to do about a symlink at the end of a path.
+/// Treatment of a symlink at the end of a path.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Symlinks {
     /// Opens its target: Kubernetes mounts secrets as symlinks.
     Follow,
-    /// Fails, with the operating system's error: who may write into a directory of data must not choose the file.
+    /// Fails, with the operating system's error: a user who may write into a directory of data must not choose the file.
     Refuse,
 }
 
@@ -52,7 +52,7 @@ pub enum ReadError {
 ///
 /// # Errors
 ///
-/// Returns the error of the operating system, and an error of kind [`io::ErrorKind::InvalidInput`] for anything but a regular file.
+/// Returns the error of the operating system, and an error of kind [`io::ErrorKind::InvalidInput`] for anything except a regular file.
 pub fn open(path: &Path, options: &mut OpenOptions, symlinks: Symlinks) -> io::Result<File> {
     let flags = match symlinks {
         Symlinks::Follow => OFlags::NONBLOCK,
@@ -65,7 +65,7 @@ pub fn open(path: &Path, options: &mut OpenOptions, symlinks: Symlinks) -> io::R
     }
 }
 
-/// Reads a regular file, or the one that a symlink leads to, of at most `bytes_max` bytes.
+/// Reads a regular file, or the target of a symlink, of at most `bytes_max` bytes.
 ///
 /// # Errors
 ///
@@ -85,7 +85,7 @@ pub fn read_opened(file: File, bytes_max: u64) -> Result<Vec<u8>, ReadError> {
     if bytes.len() as u64 > bytes_max { Err(ReadError::TooLarge { bytes_max }) } else { Ok(bytes) }
 }
 
-/// Reads a regular file of UTF-8, or the one that a symlink leads to, of at most `bytes_max` bytes.
+/// Reads a regular file of UTF-8, or the target of a symlink, of at most `bytes_max` bytes.
 ///
 /// # Errors
 ///
@@ -107,7 +107,7 @@ mod tests {
 
     use super::*;
 
-    /// Reads on another thread, so that a read that blocks fails the test.
+    /// Reads on another thread, so a blocking read fails the test.
     fn error_of(path: PathBuf) -> String {
         let (sender, receiver) = mpsc::channel();
         std::thread::spawn(move || sender.send(read_text(&path, 10)));

@@ -1,4 +1,4 @@
-//! Batches of an engine, with local hashes in the place of tokens.
+//! Batches of an engine, with local hashes instead of tokens.
 
 use std::collections::{BTreeMap, HashSet};
 
@@ -14,7 +14,7 @@ use flash_indexer_wire::{
 const RANKS_MAX: usize = 64;
 /// Limit of the remembered blocks of a rank whose first messages were missed, in each of two generations.
 const KNOWN_BLOCKS_MAX: usize = 1 << 18;
-/// Reason of a store whose salt or extra keys may be those of a block that the relay has not seen.
+/// Reason of a store whose salt or extra keys may depend on a block that the relay has not received.
 const INPUTS_UNKNOWN: &str = "hash_inputs_unknown";
 
 /// Options of a hasher.
@@ -22,7 +22,7 @@ const INPUTS_UNKNOWN: &str = "hash_inputs_unknown";
 pub struct HasherOptions {
     /// Tokens per block, as the engine is registered.
     pub block_size: BlockSize,
-    /// Adapter of events that name none.
+    /// Adapter of events that name no adapter.
     pub lora_name: Option<String>,
     /// Format of the engine's messages.
     pub adapter: EngineAdapter,
@@ -33,12 +33,12 @@ pub struct HasherOptions {
 /// Replaces the tokens of one engine's batches by local hashes, in the order of the messages.
 ///
 /// Engines publish a salt with the first block of a sequence only, so the hasher remembers the salts of blocks. After lost
-/// messages, a store whose parent it does not know is left out, until the rank's cache is cleared: its hashes would be those
-/// of another prompt.
+/// messages, a store with an unknown parent is left out, until the rank's cache is cleared: its hashes would belong to
+/// another prompt.
 #[derive(Debug)]
 pub struct Hasher {
     options: HasherOptions,
-    /// Whether every message of the stream was seen.
+    /// Whether every message of the stream was received.
     is_complete: bool,
     ranks: BTreeMap<Option<DpRank>, Rank>,
 }
@@ -86,8 +86,8 @@ impl Hasher {
         }
     }
 
-    /// The batch to publish for a batch of the engine. One that cannot be decoded becomes a batch with an event that the
-    /// service rejects.
+    /// The batch to publish for a batch of the engine. A batch that cannot be decoded becomes a batch with an event that
+    /// the service rejects.
     pub fn hash(&mut self, payload: &[u8]) -> Vec<u8> {
         let batch = match self.options.adapter.batch(payload) {
             Ok(batch) => batch,
@@ -125,7 +125,7 @@ impl Hasher {
             translator: Translator::new(TranslatorOptions {
                 block_size: options.block_size,
                 lora_name: options.lora_name.clone(),
-                // Copies are counted for salts only: with the fewest removed, the salt of a held block stays known.
+                // Copies are counted for salts only: if each removal counts as one copy, the salt of a held block stays known.
                 removed_copies: RemovedCopies::One,
                 cache_tier: None,
             }),
@@ -137,7 +137,7 @@ impl Hasher {
 }
 
 impl Rank {
-    /// Writes the event without tokens, or returns the event that stands for it.
+    /// Writes the event without tokens, or returns the event that replaces it.
     fn write(&mut self, event: EngineEvent<'_>, writer: &mut BatchWriter) -> Result<(), LeftOutEvent> {
         let translated = self.translator.translate(&event);
         match event {
@@ -161,7 +161,7 @@ impl Rank {
     ) -> Result<(), LeftOutEvent> {
         let hashed = match translated {
             Ok(translation) => self.hashes_of(&stored, &translation)?,
-            // The inputs of hashes alone show these errors.
+            // These errors are visible only in the inputs of hashes.
             Err(
                 error @ (TranslateError::SaltedBlocks
                 | TranslateError::AdapterName { .. }
@@ -228,7 +228,7 @@ impl Rank {
         Ok(Some(blocks.iter().map(|block| block.local).collect()))
     }
 
-    /// Whether every input of a store's hashes is known, those of earlier blocks included.
+    /// Whether every input of a store's hashes is known, including the inputs of earlier blocks.
     fn knows_inputs(&self, stored: &BlockStored<'_>, tier: Tier) -> bool {
         let knows = |block: &SequenceHash| self.known.as_ref().is_none_or(|known| known.contains(*block));
         let has_forgotten = self.translator.has_forgotten_salts();

@@ -19,7 +19,7 @@ pub struct RelayOptions {
     pub engine_replay: Option<String>,
     /// How tokens are hashed.
     pub hasher: HasherOptions,
-    /// Endpoint at which the relay publishes, or to which it connects.
+    /// Endpoint at which the relay publishes, or that it connects to.
     pub publish: String,
     /// Endpoint at which the relay replays messages; port `*` picks a free one.
     pub publish_replay: String,
@@ -113,15 +113,15 @@ impl<'o> Connection<'o> {
         }
     }
 
-    /// Relays messages until the connection is lost. The publisher closes with the connection, so that the service sees the
-    /// loss as well, and requests the messages that it may have missed.
+    /// Relays messages until the connection is lost. The publisher closes with the connection, so the service also loses
+    /// its connection, and requests the messages that it may have missed.
     fn follow(mut self, upstream: &mut Upstream) -> Result<(), RelayError> {
         let is_position_known = self.replay_from(0) == ReplayEnd::Complete;
         if is_position_known {
             if self.next.is_none() {
                 self.start_at(0);
             }
-            // The connection may already be lost: subscribers would take an incomplete history for the whole one.
+            // The connection may already be lost: subscribers would treat an incomplete history as complete.
             if upstream.is_over() {
                 return Ok(());
             }
@@ -155,7 +155,7 @@ impl<'o> Connection<'o> {
         self.next = Some(first);
     }
 
-    /// Requests the messages from a number on, and processes those that follow.
+    /// Requests the messages starting at a number, and processes the reply.
     fn replay_from(&mut self, from: u64) -> ReplayEnd {
         let options = self.options;
         let Some(endpoint) = &options.engine_replay else { return ReplayEnd::Silent };
@@ -213,7 +213,7 @@ impl<'o> Connection<'o> {
             self.topic = message.topic.to_vec();
         }
         let Some(sequence) = message.sequence else {
-            // Without numbers, the service never takes the rank for exact.
+            // Without sequence numbers, the rank is never exact in the service.
             self.open_publisher()?;
             let hashed = self.hasher.hash(message.payload);
             if let Some(publisher) = &self.publisher
@@ -243,7 +243,7 @@ impl<'o> Connection<'o> {
         }
         let hashed = self.hasher.hash(message.payload);
         self.next = sequence.checked_add(1);
-        // Subscribers of an earlier publisher would take an incomplete history for the whole one.
+        // Subscribers of an earlier publisher would treat an incomplete history as complete.
         self.open_publisher()?;
         if let Some(publisher) = &self.publisher {
             self.publish(publisher, sequence, &hashed);

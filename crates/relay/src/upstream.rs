@@ -112,11 +112,11 @@ impl Drop for Upstream {
 pub(crate) enum ReplayEnd {
     /// The engine has sent every message that it still had.
     Complete,
-    /// The engine did not answer, or stopped in between.
+    /// The engine did not answer, or stopped before the end.
     Silent,
 }
 
-/// Requests the messages from a sequence number on, and passes each to `receive`.
+/// Requests the messages starting at a sequence number, and passes each to `receive`.
 pub(crate) fn replay(
     endpoint: &str,
     curve: Option<&Curve>,

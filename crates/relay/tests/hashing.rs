@@ -1,4 +1,4 @@
-//! Batches through a relay: the service reads the same changes of its index as from the engine, and no token.
+//! Batches through a relay: the service reads the same changes of its index as from the engine, without tokens.
 
 use flash_indexer_core::hashing::BlockSize;
 use flash_indexer_core::{DpRank, RemovedCopies, SequenceHash};
@@ -28,7 +28,7 @@ fn translator(block_size: u32) -> Translator {
     })
 }
 
-/// What the service does with each event of a batch: the changes of its index, or the reason for which it rejects the event.
+/// The service's result for each event of a batch: the changes of its index, or the reason for which it rejects the event.
 type Outcome = Result<(Translation, Option<String>), &'static str>;
 
 fn outcomes(translator: &mut Translator, payload: &[u8]) -> Vec<Outcome> {
@@ -133,7 +133,7 @@ fn no_byte_of_tokens_salts_or_keys_is_in_a_relayed_batch() {
     let wrong_count = BlockStored { token_ids: TokenIds::Plain(vec![token(11)]), ..pairs.clone() };
     let mut payloads =
         vec![encode(&[EngineEvent::Stored(first), EngineEvent::Stored(pairs), EngineEvent::Stored(wrong_count)])];
-    // No batch, and an event of an unknown type with tokens.
+    // A payload that is not a batch, and an event of an unknown type with tokens.
     payloads.push([&[0xce][..], &token(12).to_be_bytes()].concat());
     payloads
         .push([&[0x92, 0x01, 0x91, 0x92, 0xa3, b'N', b'e', b'w', 0x91, 0xce][..], &token(13).to_be_bytes()].concat());
@@ -180,7 +180,7 @@ fn a_store_after_a_block_that_the_relay_has_not_seen_is_left_out_until_a_clear()
         outcomes(&mut direct, &known),
         "its own sequence is known"
     );
-    // The child of a store that was left out is not known either.
+    // The child of a store that was left out is also unknown.
     let grandchild = encode(&[stored(Some(2), 6, None)]);
     assert_eq!(outcomes(&mut relayed, &hasher.hash(&grandchild)), [Err("hash_inputs_unknown")]);
     let cleared = encode(&[EngineEvent::Cleared, stored(None, 7, None), stored(Some(7), 8, None)]);
@@ -196,7 +196,7 @@ fn without_salts_a_store_after_an_unknown_block_is_hashed() {
     let mut hasher = Hasher::new(HasherOptions { has_salts: false, ..options(1) }, false);
     let (mut relayed, mut direct) = (translator(1), translator(1));
     assert_eq!(outcomes(&mut relayed, &hasher.hash(&child)), outcomes(&mut direct, &child));
-    // A copy in host memory may lack the keys of its block all the same.
+    // A copy in host memory may still lack the keys of its block.
     let EngineEvent::Stored(copy) = stored(None, 3, None) else { unreachable!() };
     let copy = encode(&[EngineEvent::Stored(BlockStored { medium: Some("CPU"), ..copy })]);
     assert_eq!(outcomes(&mut relayed, &hasher.hash(&copy)), [Err("hash_inputs_unknown")]);

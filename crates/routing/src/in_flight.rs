@@ -23,7 +23,7 @@ pub struct InFlightRequest {
     pub worker: WorkerId,
     /// Blocks of its prompt, which it uses until it has finished.
     pub blocks: u32,
-    /// Blocks of its prompt that the instance has to compute; zero once it has.
+    /// Blocks of its prompt that the instance has to compute; zero after it has.
     pub prefill_blocks: u32,
 }
 
@@ -38,8 +38,8 @@ pub struct InstanceLoad {
     pub active_blocks: u64,
 }
 
-/// Requests in flight of all models. A request counts until its router reports its end, or for a time to live: a router may have
-/// crashed. Each operation costs O(log n).
+/// Requests in flight of all models. A request is counted until its router reports its end, or its time to live has passed: a
+/// router may have crashed. Each operation costs O(log n).
 #[derive(Debug)]
 pub struct InFlight {
     requests_max: usize,
@@ -49,7 +49,7 @@ pub struct InFlight {
 }
 
 impl InFlight {
-    /// No requests. Beyond `requests_max`, those that expire first are dropped.
+    /// No requests. Beyond `requests_max`, the requests that expire first are dropped.
     #[must_use]
     pub fn new(requests_max: usize) -> Self {
         Self {
@@ -157,7 +157,7 @@ mod tests {
     }
 
     proptest! {
-        /// Against a list of the requests that is added up on each step.
+        /// Compared with a list of the requests that is summed on each step.
         #[test]
         fn loads_are_the_sums_of_the_requests_in_flight(steps in prop::collection::vec(step(), 1..80), max in 1_usize..6) {
             let mut in_flight = InFlight::new(max);

@@ -1,13 +1,13 @@
-//! State of routers' choices, from which scores and picks follow: what routers report, and how they weigh it.
+//! State from which scores and picks are computed: reports of routers, and their weights.
 //!
-//! Every table has a limit. Callers pass the time to all of them but [`Predictions`], which reads the clock.
+//! Every table has a limit. Callers pass the time to all tables except [`Predictions`], which reads the clock.
 //!
 //! | file | role |
 //! |---|---|
-//! | `pick.rs` | the choice of an instance, by what it holds and by its load |
+//! | `pick.rs` | the choice of an instance, by its held blocks and its load |
 //! | `in_flight.rs` | requests in flight: the load of each instance |
-//! | `predictions.rs`, `predicted_blocks.rs` | blocks that routers predict, behind one lock and by themselves |
-//! | `routed_blocks.rs` | blocks that an engine without events is taken to hold |
+//! | `predictions.rs`, `predicted_blocks.rs` | blocks that routers predict, with and without the lock |
+//! | `routed_blocks.rs` | blocks that an engine without events is assumed to hold |
 //! | `recent_prompts.rs` | the last prompts as tokens, for the text of prefixes |
 //! | `recent_uses.rs` | recent uses of blocks by queries |
 //! | `tier_weights.rs` | weights of blocks by tier |

@@ -1,4 +1,4 @@
-//! The choice of an instance for a prompt, by what it holds and by its load.
+//! The choice of an instance for a prompt, by its held blocks and its load.
 
 use flash_indexer_types::{InstanceId, Trust};
 use xxhash_rust::xxh3::xxh3_64_with_seed;
@@ -35,7 +35,7 @@ pub struct PickOptions {
     pub temperature: f64,
     /// Seed of the choice. The same costs, instances, temperature and seed pick the same instance.
     pub seed: u64,
-    /// Limit of the requests in flight of an instance. An instance with that number or more is not picked; none limits nothing.
+    /// Limit of the requests in flight of an instance. An instance with that number or more is not picked; none means no limit.
     pub requests_max: Option<u32>,
 }
 
@@ -48,7 +48,7 @@ pub struct Candidate {
     pub score: f64,
     /// Leading blocks of the prompt that it holds in any tier.
     pub held_blocks: u32,
-    /// Blocks behind the held ones that it is predicted to hold.
+    /// Blocks after the held ones that it is predicted to hold.
     pub predicted_blocks: u32,
     /// Worst trust among its ranks.
     pub trust: Trust,
@@ -79,7 +79,7 @@ impl Candidate {
     }
 }
 
-/// Index of the picked candidate; none if none is ready and below the limit of requests. Costs one pass, in any order of the candidates.
+/// Index of the picked candidate; none if none is ready and below the limit of requests. Costs one pass, in any order.
 ///
 /// With a temperature, an instance is picked with a probability proportional to `exp(-n / temperature)`, where `n` is its cost
 /// scaled to 0 for the lowest and 1 for the highest cost of a ready candidate. Equal costs are equally likely, also with
@@ -95,7 +95,7 @@ pub fn pick(candidates: &[Candidate], blocks: usize, options: PickOptions) -> Op
         let scaled = if range > 0.0 { (cost - lowest) / range } else { 0.0 };
         let random = uniform(options.seed, &candidate.instance);
         match options.temperature > 0.0 {
-            // The lowest of these is distributed as a softmax: the negative logarithm of an exponential variable is Gumbel's.
+            // The lowest of these is distributed as a softmax: the negative logarithm of an exponential variable has a Gumbel distribution.
             true => (scaled / options.temperature + (-random.ln()).ln(), random),
             false => (scaled, random),
         }

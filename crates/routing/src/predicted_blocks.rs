@@ -2,7 +2,7 @@
 //!
 //! Between the moment at which a router has chosen a pod and the moment at which the pod's events arrive, equal prompts
 //! would find no pod that holds them, and would be routed to different pods. So the router reports its choice, and the
-//! prompt's blocks count for that pod until the index has them or their time to live has passed.
+//! prompt's blocks are counted for that pod until the index has them or their time to live has passed.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -27,7 +27,7 @@ impl Default for PredictionLimits {
 /// The effect of recording a prediction, in blocks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct RecordedPrediction {
-    /// Blocks that count for the pod from now on.
+    /// Blocks that are counted for the pod from now on.
     pub blocks: usize,
     /// Blocks that were evicted early, or not recorded because the prediction alone exceeds the limit.
     pub evicted: u64,
@@ -43,8 +43,8 @@ pub struct PredictedBlocks {
     limits: PredictionLimits,
     /// Expiry of each block.
     blocks: KeyedMap<Entry, Duration>,
-    /// Entries by the slot in which they expire. A block that was predicted again is in several slots, and counts
-    /// towards the limit once for each.
+    /// Entries by the slot in which they expire. A block that was predicted again is in several slots, and is
+    /// counted towards the limit once for each.
     expirations: BTreeMap<Slot, Vec<Entry>>,
     /// Entries in `expirations`.
     listed: usize,
@@ -75,8 +75,8 @@ impl PredictedBlocks {
         Self { limits, blocks: KeyedMap::default(), expirations: BTreeMap::new(), listed: 0 }
     }
 
-    /// Records that a worker is going to hold these blocks. They count until `now + ttl`, or longer if an earlier
-    /// prediction lasts longer.
+    /// Records that a worker is going to hold these blocks. They are counted until `now + ttl`, or longer if an
+    /// earlier prediction lasts longer.
     pub fn predict(
         &mut self,
         worker: WorkerId,
@@ -161,8 +161,8 @@ impl PredictedBlocks {
         self.blocks.is_empty()
     }
 
-    /// Drops the entries of a slot, except those that expire in a later slot. Returns the number of blocks dropped
-    /// before their expiry.
+    /// Drops the entries of a slot, except entries that expire in a later slot. Returns the number of blocks
+    /// dropped before their expiry.
     fn expire_slot(&mut self, slot: Slot, entries: &[Entry], current: Slot) -> u64 {
         self.listed -= entries.len();
         let before = self.blocks.len();

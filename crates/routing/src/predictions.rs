@@ -52,8 +52,8 @@ impl Predictions {
     }
 }
 
-/// The predictions as of one moment. The table is locked for one worker at a time, so that a prediction never waits for
-/// the score of a large fleet.
+/// The predictions as of one moment. The table is locked for one worker at a time, so a prediction never waits for the
+/// score of a large fleet.
 #[derive(Debug)]
 pub struct PredictionView<'a> {
     predictions: &'a Predictions,

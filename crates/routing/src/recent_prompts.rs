@@ -1,4 +1,4 @@
-//! The last prompts that routers asked about, as tokens, from which operators get the text of prefixes.
+//! The last prompts of routers' requests, as tokens. Operators get the text of prefixes from them.
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -11,14 +11,15 @@ use parking_lot::Mutex;
 
 /// Limit of the prompts.
 pub const PROMPTS_MAX: usize = 1_024;
-/// Part of the bytes that one prompt may have; only its leading blocks are kept beyond it. One long prompt does not replace all others.
+/// Largest share of the bytes for one prompt, as a divisor; of a longer prompt, only leading blocks are kept. It does not replace all
+/// others.
 const PROMPT_SHARE: usize = 8;
-/// Bytes of a prompt besides its tokens, hashes and names.
+/// Bytes of a prompt in addition to its tokens, hashes and names.
 const PROMPT_OVERHEAD_BYTES: usize = 256;
 
 /// The last prompts, within a limit of bytes and of [`PROMPTS_MAX`]. The oldest are dropped for new ones. They are in memory only.
 ///
-/// Of a prompt it has the tokens of the complete blocks. A prompt that equals or continues an earlier one replaces it, so that a
+/// It keeps the tokens of a prompt's complete blocks. A prompt that equals or continues an earlier one replaces it, so a
 /// conversation is kept once. A prompt that is the beginning of a kept one is kept too.
 ///
 /// # Cost
@@ -35,7 +36,7 @@ pub struct RecentPrompts {
     kept: Mutex<Kept>,
 }
 
-/// A prompt: the tokens of its complete blocks, and the local hashes of these, which include adapter and salt.
+/// A prompt: the tokens of its complete blocks, and the local hashes of these blocks, which include adapter and salt.
 pub struct RecentPrompt {
     key: ModelKey,
     block_size: BlockSize,
@@ -50,7 +51,7 @@ struct Kept {
     bytes: usize,
 }
 
-/// A prompt with what is compared before the prompt itself is read.
+/// A prompt, with the fields that are compared before the prompt itself is read.
 struct Entry {
     length: usize,
     last: LocalHash,
@@ -65,13 +66,13 @@ impl std::fmt::Debug for RecentPrompts {
 }
 
 impl RecentPrompts {
-    /// No prompts. Those that are recorded take at most this number of bytes together.
+    /// No prompts. Recorded prompts take at most this number of bytes together.
     #[must_use]
     pub fn new(bytes_max: usize) -> Self {
         Self { bytes_max, kept: Mutex::default() }
     }
 
-    /// Records a prompt whose complete blocks have these local hashes. The tokens may be more than those of the blocks.
+    /// Records a prompt whose complete blocks have these local hashes. There may be more tokens than the blocks have.
     pub fn record(&self, key: &ModelKey, block_size: BlockSize, tokens: &[u32], blocks: &[LocalHash]) {
         let block_bytes = size_of::<LocalHash>() + block_size.token_count() * size_of::<u32>();
         let fixed_bytes = PROMPT_OVERHEAD_BYTES + key.model_name.len() + key.tenant_id.len();
@@ -187,7 +188,7 @@ mod tests {
         prompts.find(&key("a"), &blocks).map(|prompt| prompt.tokens(0..blocks.len()).to_vec())
     }
 
-    /// A prompt of its own number.
+    /// A prompt whose content depends on its number.
     fn numbered(number: u32, blocks: usize) -> Vec<u32> {
         (0..blocks * BLOCK_TOKENS).map(|at| number * 10_000 + at as u32).collect()
     }
@@ -221,7 +222,7 @@ mod tests {
         }
         assert_eq!(prompts.size().0, 1);
         assert!(found(&prompts, &numbered(1, 5)).is_some());
-        // The same beginning, then something else; and the beginning alone.
+        // The same beginning with another continuation; and the beginning alone.
         record(&prompts, &[numbered(1, 2), numbered(2, 1)].concat());
         record(&prompts, &numbered(1, 1));
         prompts.record(&key("b"), block_size(), &numbered(1, 5), &plain(&numbered(1, 5)));

@@ -19,8 +19,8 @@ const SLICES: usize = 8;
 
 /// Counts uses of blocks within a window of time.
 ///
-/// A block is identified by its prefix hash, so equal prefixes count together, whichever ranks hold them. A use counts
-/// for the length of the window, less up to an eighth of it. Counting a block takes the lock of one shard.
+/// A block is identified by its prefix hash, so equal prefixes are counted together, regardless of the ranks that hold them.
+/// A use is counted for the length of the window, less up to an eighth of it. Counting a block takes the lock of one shard.
 #[derive(Debug)]
 pub struct RecentUses {
     started: Instant,
@@ -47,7 +47,7 @@ impl RecentUses {
     /// Counts a use of every block of `prefix` in the model with this number, and returns the previous uses.
     pub fn count(&self, model: u64, prefix: &[LocalHash], now: Instant) -> Uses {
         let slice = now.saturating_duration_since(self.started).as_nanos() / self.slice.as_nanos();
-        // Slices start at one, so that an unused entry is older than every slice.
+        // Slices start at one, so an unused entry is older than every slice.
         let slice = NonZeroU64::MIN.saturating_add(u64::try_from(slice).unwrap_or(u64::MAX - 1));
         let mut uses = Uses::default();
         let mut block = SequenceHash(model);
@@ -133,10 +133,10 @@ mod tests {
     const WINDOW: Duration = Duration::from_secs(80);
 
     proptest! {
-        // Each case fills a table of its own.
+        // Each case fills its own table.
         #![proptest_config(ProptestConfig::with_cases(64))]
 
-        /// The oracle is a list of all uses. Uses of this slice and of the seven slices before it count.
+        /// The oracle is a list of all uses. Uses of this slice and of the seven slices before it are counted.
         #[test]
         fn the_table_counts_uses_as_a_list_does(
             steps in prop::collection::vec((0u64..30, 0u64..3, prop::collection::vec(0u64..3, 0..4)), 1..200),

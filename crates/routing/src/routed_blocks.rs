@@ -1,4 +1,4 @@
-//! Routed blocks: blocks that an engine without events is taken to hold, because routers have sent it their prompts.
+//! Routed blocks: blocks that an engine without events is assumed to hold, because routers have sent it their prompts.
 
 use std::cmp::Reverse;
 use std::collections::BTreeSet;
@@ -7,7 +7,7 @@ use std::time::Duration;
 use flash_indexer_core::SequenceHash;
 use flash_indexer_core::keyed::KeyedMap;
 
-/// Blocks that one instance without events is taken to hold.
+/// Blocks that one instance without events is assumed to hold.
 ///
 /// Blocks are identified by prefix hash. A prompt refreshes all of its blocks, so the blocks before a block never expire
 /// earlier than the block itself: with each block, the table has the whole prefix. Times are measured from one moment that the
@@ -16,7 +16,7 @@ use flash_indexer_core::keyed::KeyedMap;
 pub struct RoutedBlocks {
     /// Expiry of each block.
     blocks: KeyedMap<SequenceHash, Duration>,
-    /// Blocks in the order in which they are removed: those that expire first, and of one prompt the last ones first.
+    /// Blocks in the order in which they are removed: by expiry, and of one prompt the last block first.
     order: BTreeSet<(Duration, Reverse<u32>, SequenceHash)>,
 }
 
@@ -31,7 +31,7 @@ pub struct RecordedPrompt {
 
 impl RoutedBlocks {
     /// Records a prompt's blocks until `expires`, or longer if an earlier prompt lasts longer. Of a prompt with more than
-    /// `blocks_max` blocks, the first ones count. The caller removes what exceeds the limit then.
+    /// `blocks_max` blocks, the first ones are recorded. The caller then removes the blocks above the limit.
     pub fn record(&mut self, prefixes: &[SequenceHash], expires: Duration, blocks_max: usize) -> RecordedPrompt {
         let kept = prefixes.len().min(blocks_max);
         let mut known = 0;
@@ -49,8 +49,8 @@ impl RoutedBlocks {
         RecordedPrompt { known, kept }
     }
 
-    /// Removes the blocks that have expired, and those that would expire first while there are more than `blocks_max`. Removes
-    /// at most `count_max`.
+    /// Removes expired blocks, and the blocks that would expire first while there are more than `blocks_max`. Removes at most
+    /// `count_max`.
     pub fn remove(&mut self, now: Duration, blocks_max: usize, count_max: usize) -> Vec<SequenceHash> {
         let mut removed = Vec::new();
         while removed.len() < count_max
@@ -64,7 +64,7 @@ impl RoutedBlocks {
         removed
     }
 
-    /// Number of blocks, including those that have expired and are not removed yet.
+    /// Number of blocks, including expired blocks that are not removed yet.
     pub fn block_count(&self) -> usize {
         self.blocks.len()
     }
@@ -112,7 +112,7 @@ mod tests {
     }
 
     proptest! {
-        /// Against a table that scans all blocks: prompts are paths of a small tree.
+        /// Compared with a table that scans all blocks: prompts are paths of a small tree.
         #[test]
         fn it_equals_a_scan(steps in prop::collection::vec((prop::collection::vec(0_u64..3, 1..6), 1_u64..9, 1_usize..12), 1..60)) {
             let mut routed = RoutedBlocks::default();

@@ -6,8 +6,8 @@ use flash_indexer_core::{PerTier, Tier};
 
 /// The weight of a block in each tier.
 ///
-/// Weights never rise from a faster tier to a slower one, so that of several tiers that hold a block the fastest has
-/// the largest weight.
+/// Weights never rise from a faster tier to a slower one, so the fastest of several tiers that hold a block has the
+/// largest weight.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct TierWeights(PerTier<f64>);
 
@@ -65,8 +65,8 @@ impl TierWeights {
         self.0[tier]
     }
 
-    /// The score of a prefix with these numbers of blocks in each tier. Each block counts in the fastest tier that
-    /// holds it.
+    /// The score of a prefix with these numbers of blocks in each tier. Each block is counted in the fastest tier
+    /// that holds it.
     #[must_use]
     pub fn score(&self, blocks: &PerTier<u32>) -> f64 {
         blocks.iter().map(|(tier, &blocks)| self.0[tier] * f64::from(blocks)).sum()

@@ -1,4 +1,4 @@
-//! Scores equal those of another system's tests, and predicted entries what a plain list says.
+//! Scores equal the scores in another system's tests, and predicted entries equal those of a plain list.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -24,7 +24,7 @@ fn numbers(value: &Value) -> Vec<u64> {
     list(value).iter().map(|number| number.as_u64().expect("a number")).collect()
 }
 
-/// Stores what the case says that pods hold; pods by name.
+/// Stores the blocks that the pods of a case hold. Returns the pods by name.
 fn filled<'c>(case: &'c Value, index: &dyn SharedIndex) -> BTreeMap<&'c str, WorkerRank> {
     let keys = numbers(&case["keys"]);
     let mut pods = BTreeMap::new();
@@ -100,7 +100,7 @@ enum Step {
     Confirm(u64, Vec<u64>),
 }
 
-/// Blocks of a prompt: no two are alike, because each stands for all that is before it.
+/// Blocks of a prompt: no two are alike, because each represents the whole prefix before it.
 fn prompt() -> impl Strategy<Value = Vec<u64>> {
     subsequence((0..6u64).collect::<Vec<_>>(), 0..5).prop_shuffle()
 }
@@ -123,7 +123,7 @@ fn hashes(blocks: &[u64]) -> Vec<SequenceHash> {
     blocks.iter().copied().map(SequenceHash).collect()
 }
 
-/// Every prediction ever made and not confirmed, looked through for every question.
+/// Every prediction ever made and not confirmed, scanned for every query.
 #[derive(Default)]
 struct Plain {
     now: u64,

@@ -14,7 +14,7 @@ use flash_indexer_types::ModelKey;
 /// Scheme of the header `authorization`, with its space.
 const BEARER: &[u8] = b"bearer ";
 
-/// Permission that an endpoint needs.
+/// Permission that an endpoint requires.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Permission {
     /// No token.

@@ -25,7 +25,7 @@ impl BodyLimits {
     ///
     /// # Errors
     ///
-    /// When the system refuses a thread.
+    /// If the system refuses a thread.
     pub(crate) fn new(
         (bytes_max, total_max): (usize, Option<usize>),
         pool: &PoolOptions,
@@ -42,7 +42,7 @@ impl BodyLimits {
         })
     }
 
-    /// The same limits, with budgets of their own that have this number of bytes each.
+    /// The same limits, with separate budgets of this number of bytes each.
     pub(crate) fn with_total(&self, total_max: usize) -> Self {
         let own = |shared: &BodyBudget| shared.with_bytes(total_max);
         Self { budget: own(&self.budget), answers: own(&self.answers), ..self.clone() }

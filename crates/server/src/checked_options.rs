@@ -102,7 +102,7 @@ impl ServerOptions {
     }
 }
 
-/// Rejects a path that is no directory. A directory that does not exist is created at the start.
+/// Rejects a path that is not a directory. A directory that does not exist is created at the start.
 fn check_directory(path: &Path) -> Result<(), StartError> {
     match path.metadata() {
         Ok(found) if !found.is_dir() => {

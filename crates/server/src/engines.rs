@@ -1,4 +1,4 @@
-//! The engine whose prompts a model's chats have.
+//! The engine that renders the prompts of a model's chats.
 
 use flash_indexer_engine_chats::ChatEngine;
 use flash_indexer_types::EngineKind;
@@ -22,7 +22,7 @@ pub(crate) fn engine_name(engine: ChatEngine) -> &'static str {
     .as_str()
 }
 
-/// Why nothing is known of a prompt from the first content part with media on.
+/// Reason why a prompt is unknown from the first content part with media onwards.
 pub(crate) fn media_reason(kind: &str) -> String {
     format!("the tokens of a part of type {kind:?} are known to the engine only; no block is scored from there on")
 }

@@ -294,7 +294,7 @@ fn a_stalled_writer_fails_readiness_and_blocks_no_other_work() {
     service.register(3, "another", &other, false);
     other.publish(0, &payload(None, 1)).expect("published");
     service.wait_exact(3, 0);
-    // The service stops in spite of the stalled writer.
+    // The service stops despite the stalled writer.
     service.stop();
     drop(blocked);
 }
@@ -346,7 +346,7 @@ fn scores_that_wait_for_a_writer_block_no_other_request() {
     let publisher = engine();
     service.register(1, "m", &publisher, false);
     publisher.publish(0, &payload(None, 1)).expect("published");
-    // The second block lies in host memory alone.
+    // The second block is only in host memory.
     let host = BlockStored { medium: Some("CPU"), ..stored(Some(1), 2) };
     let message = encode_batch(1.0, &[EngineEvent::Stored(host)], None, Encoding::Map);
     publisher.publish(1, &message).expect("published");
@@ -411,7 +411,7 @@ fn a_report_over_grpc_keeps_the_deadline_of_its_call() {
         let mut report =
             tonic::Request::new(PredictRequest { model_name, pod, token_ids: vec![7, 8], ..PredictRequest::default() });
         report.set_timeout(Duration::from_millis(100));
-        // Until the writer has stalled, reports are answered. The client may see its own deadline first.
+        // Until the writer has stalled, reports are answered. The client's own deadline may pass first.
         if let Err(late) = service.runtime.block_on(client.predict(report)) {
             assert!(matches!(late.code(), Code::Cancelled | Code::DeadlineExceeded), "{late}");
         }

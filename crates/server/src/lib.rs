@@ -24,7 +24,7 @@
 //! | `access.rs` | checks of bearer tokens |
 //! | `http/` | HTTP API: the table of endpoints and their handlers |
 //! | `grpc/` | gRPC API |
-//! | `engines.rs` | the engine whose prompts a model's chats have |
+//! | `engines.rs` | the engine that renders the prompts of a model's chats |
 //! | `body_limits.rs` | limits of bodies and texts, shared by HTTP and gRPC |
 //! | `pick_options.rs` | options of a pick, over HTTP and gRPC |
 //! | `reload.rs` | files that are read again while the service runs |

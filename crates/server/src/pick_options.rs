@@ -13,7 +13,7 @@ pub(crate) struct UncheckedPickOptions {
     pub(crate) pick_seed: Option<u64>,
 }
 
-/// Options that no pick can have.
+/// Invalid options of a pick.
 #[derive(Debug, Clone, thiserror::Error)]
 pub(crate) enum PickOptionsError {
     #[error("{name} is {value}; send a number from 0 to {WEIGHT_MAX:e}")]

@@ -15,7 +15,7 @@ use tracing::{error, info};
 /// Interval at which the files are read again.
 const REFRESH_INTERVAL: Duration = Duration::from_secs(1);
 
-/// Content of one file or of several, replaced as a whole when it changes.
+/// Content of one file or of several, replaced entirely when it changes.
 pub(crate) struct Reload {
     file: ReloadedFile,
     refresh: Box<Refresh>,
@@ -39,7 +39,7 @@ impl Reload {
     }
 }
 
-/// Reads files again about every second, each on its own, and compares tenants with their limits, until the value is dropped.
+/// Reads files again about every second, each independently, and compares tenants with their limits, until the value is dropped.
 #[derive(Debug)]
 pub(crate) struct PeriodicTasks(Vec<JoinHandle<()>>);
 

@@ -47,9 +47,9 @@ pub struct ServerOptions {
     pub endpoint_picker: Option<EndpointPickerOptions>,
     /// File with the digests of bearer tokens. Without it and without [`ServerOptions::jwt`], every request is permitted.
     pub token_file: Option<PathBuf>,
-    /// File with the keys of an issuer of JWTs, and what its tokens must claim; none accepts no JWT.
+    /// File with the keys of an issuer of JWTs, and the claims that its tokens must have; none accepts no JWT.
     pub jwt: Option<(PathBuf, JwtOptions)>,
-    /// File with the limits of tenants; none limits no tenant.
+    /// File with the limits of tenants; none means no limits.
     pub limits_file: Option<PathBuf>,
     /// Certificates of HTTP and gRPC; none serves both without encryption.
     pub tls: Option<TlsFiles>,
@@ -74,13 +74,13 @@ pub struct ServerOptions {
     pub peer_credentials: ClientFiles,
     /// Interval of comparisons with peers; none disables them.
     pub peer_check_interval: Option<Duration>,
-    /// Snapshots on disk, from which the server recovers first; none writes and reads none.
+    /// Snapshots on disk, from which the server recovers first; none disables them.
     pub snapshots: Option<SnapshotOptions>,
     /// Dump to load if neither a snapshot nor a peer can be recovered from.
     pub load: Option<PathBuf>,
     /// Discovery sources.
     pub discovery: DiscoveryOptions,
-    /// Export of requests' spans; none traces no request.
+    /// Export of requests' spans; none disables tracing.
     pub traces: Option<OtlpOptions>,
 }
 
@@ -167,7 +167,7 @@ pub enum StartError {
     },
 }
 
-/// Time that running requests have to finish after [`Server::stop`].
+/// Time for running requests to finish after [`Server::stop`].
 const DRAIN_DEADLINE: Duration = Duration::from_secs(5);
 
 /// Longest wait for the shared store to remove this replica's ranks from its directory.
@@ -279,7 +279,7 @@ impl Server {
             }
         };
         let pods = registers_pods.then(|| {
-            // Blocks of a pod are recovered from a peer only before the pod's own stream is followed.
+            // Blocks of a pod are recovered from a peer only before the service follows the pod's own stream.
             let recovery = Arc::clone(&recovery);
             indexer.start_pod_registrar(move || !recovery.is_running())
         });
@@ -431,12 +431,12 @@ impl Server {
         if let Some((snapshots, guard)) = self.snapshots {
             drop(guard);
             let recovered = !self.recovery.is_running();
-            // A partial index must not pass for a whole one.
+            // A partial index must not pass for a complete one.
             if recovered && tokio::task::spawn_blocking(move || snapshots.write_last()).await.is_err() {
                 warn!("failed to write the last snapshot: the write panicked; the former ones stay");
             }
         }
-        // While the store removes ranks: both waits end within the longer one.
+        // Runs while the store removes ranks: both waits end within the longer one.
         let exporter = self.exporter.map(|it| tokio::task::spawn_blocking(move || it.stop(SPANS_STOP_DEADLINE)));
         let indexer = self.indexer;
         if tokio::time::timeout(STORE_STOP_DEADLINE, indexer.stop_shared_store()).await.is_err() {

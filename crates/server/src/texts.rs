@@ -17,7 +17,7 @@ const LONG_PER_WORKER: usize = 8;
 ///
 /// The texts of one client address may use at most as many bytes as are free in the queue, as its bodies may. The pool tokenizes a
 /// limited number of long texts at a time: each needs a permit, and clients take turns for the permits. A text keeps its permit and
-/// its bytes until the pool has finished with it, even if its client disconnects before.
+/// its bytes until the pool has finished with it, even if its client disconnects earlier.
 #[derive(Debug)]
 pub(crate) struct Texts {
     budget: Arc<BodyBudget>,

@@ -1,4 +1,4 @@
-//! The hash key of a process that serves. A program of its own, because a process has one key for its whole life.
+//! The hash key of a serving process. A separate program, because a process has one key for its whole lifetime.
 
 use flash_indexer_core::keyed::HashKey;
 use flash_indexer_server::{Indexer, IndexerOptions};

@@ -202,6 +202,6 @@ impl PrefixCache {
 #[derive(Debug)]
 pub(crate) struct RunningRequest {
     blocks: Vec<usize>,
-    /// How many of them are complete and cached.
+    /// Number of them that are complete and cached.
     full: usize,
 }

@@ -67,7 +67,7 @@ pub struct PublisherOptions {
     pub replay_endpoint: String,
     /// First frame of every message.
     pub topic: Vec<u8>,
-    /// Batches that are queued for a slow subscriber; further ones are dropped. vLLM's `hwm`.
+    /// Maximum number of batches queued for a slow subscriber; further ones are dropped. vLLM's `hwm`.
     pub unsent_batches_max: u32,
     /// Batches kept for replay.
     pub buffer_batches: usize,
@@ -237,7 +237,7 @@ impl Publisher {
         loop {
             let left = deadline.saturating_sub(start.elapsed());
             let polled = self.live.poll(zmq::POLLIN, i64::try_from(left.as_millis()).unwrap_or(i64::MAX));
-            // A signal interrupts the wait; the caller knows whether it ends the program.
+            // A signal interrupts the wait; the caller decides whether it ends the program.
             if polled == Err(zmq::Error::EINTR) || polled? == 0 {
                 return Ok(false);
             }

@@ -68,7 +68,7 @@ pub struct RecordedRequest {
     pub id: String,
     /// The recorder's test phase.
     pub phase: String,
-    /// Whether other requests ran at the same time, so that the cache's state at its start is unknown.
+    /// Whether other requests ran at the same time, which makes the cache's state at its start unknown.
     pub concurrent: bool,
     /// The adapter it used.
     pub lora_name: Option<String>,

@@ -1,4 +1,4 @@
-//! What can happen in a simulation.
+//! Actions and faults of a simulation.
 
 use crate::engine::PublisherFault;
 use crate::store::StoreFault;
@@ -18,11 +18,11 @@ pub(crate) enum FaultKind {
     EngineRestart,
     /// A service restarts.
     ServiceRestart,
-    /// Replay endpoints stay silent, answer partly, or answer what was not requested.
+    /// Replay endpoints stay silent, answer partly, or return messages that were not requested.
     Replay,
     /// An event is of an unknown type.
     UnknownEvent,
-    /// A payload is no batch.
+    /// A payload is not a batch.
     Unreadable,
     /// A writer panics.
     WriterPanic,
@@ -40,7 +40,7 @@ pub(crate) enum FaultKind {
     Store,
     /// Engines move, and the lists of discovery sources change.
     Discovery,
-    /// Instances are rebuilt, by a peer's state or the engine's replay, beside the registered ones.
+    /// Instances are rebuilt, by a peer's state or the engine's replay, next to the registered ones.
     Repair,
     /// Limits of tenants change.
     Limits,
@@ -70,7 +70,7 @@ impl FaultKind {
         Self::Limits,
     ];
 
-    /// Whether its steps have a random sequence of their own, which leaves the other steps of a seed as they are.
+    /// Whether its steps have their own random sequence: it does not change the other steps of a seed.
     pub(crate) fn has_own_sequence(self) -> bool {
         matches!(self, Self::Store | Self::Discovery | Self::Repair | Self::Limits)
     }
@@ -91,9 +91,9 @@ pub(crate) enum ReplyKind {
     NoTail,
     /// The messages are in reverse order.
     Reversed,
-    /// Each message is there twice.
+    /// Each message is included twice.
     Repeated,
-    /// Frames that are no message.
+    /// Frames that are not a message.
     Garbage,
     /// Messages from the start of the buffer on, regardless of the request.
     FromStart,
@@ -113,7 +113,7 @@ impl ReplyKind {
     ];
 }
 
-/// A change of what discovery sources name, or of where engines are.
+/// A change of the engines that discovery sources name, or of an engine's address.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum DiscoveryChange {
     /// The source of a service names an engine at its present address.
@@ -131,7 +131,7 @@ pub(crate) enum DiscoveryChange {
 pub(crate) enum RepairSource {
     /// The dump of the other service, if a comparison finds a rank better there.
     Peer,
-    /// The dump of the other service, which may have become worse since a comparison.
+    /// The dump of the other service, which may have become less trusted since a comparison.
     UncomparedPeer,
     /// The engine's replay.
     Engine,
@@ -203,7 +203,7 @@ pub(crate) enum Action {
     Answer { service: usize, engine: usize, kind: ReplyKind, cut: u64 },
     /// Parts of a reply arrive.
     DeliverReply { service: usize, engine: usize, count: usize },
-    /// Threads of a service make steps.
+    /// Threads of a service run some steps.
     Run { service: usize, steps: usize },
     /// Threads of a service run until none has work.
     Settle { service: usize },

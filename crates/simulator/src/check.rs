@@ -1,4 +1,4 @@
-//! What must hold: answers of exact ranks, trust states, counters, and recovery.
+//! Invariants: answers of exact ranks, trust states, counters, and recovery.
 
 use std::collections::BTreeMap;
 
@@ -16,19 +16,19 @@ use crate::prompts::block_size;
 use crate::service::{Service, reports};
 use crate::world::World;
 
-/// Prompts that are asked for after each step; all of them once the threads have no work.
+/// Number of prompts queried after each step. Once the threads have no work, all prompts are queried.
 const PROMPTS_PER_STEP: usize = 3;
 
-/// What a service answers about a rank.
+/// A service's answer about a rank.
 #[derive(Debug)]
 struct RankObservation {
     trust: Trust,
-    /// Blocks found of each prompt that was asked for, with the prompt's number.
+    /// Blocks found of each queried prompt, with the prompt's number.
     depths: Vec<(usize, Depths)>,
 }
 
 impl World {
-    /// Checks the answers of a service. `is_settled` says that its threads have no work left.
+    /// Checks the answers of a service. `is_settled` is true if its threads have no work left.
     pub(crate) fn check(&mut self, number: usize, is_settled: bool) -> Result<(), String> {
         let discovered = self.services[number].read_discovered(is_settled);
         discovered.map_err(|broken| format!("service {number}: {broken}"))?;
@@ -52,7 +52,7 @@ impl World {
         Ok(())
     }
 
-    /// Asks a service for some prompts, or all of them.
+    /// Queries a service for some prompts, or all of them.
     fn observe(&mut self, number: usize, all: bool) -> Result<BTreeMap<RankId, RankObservation>, String> {
         let first = self.random.within(0..self.prompts.len());
         let count = if all { self.prompts.len() } else { PROMPTS_PER_STEP.min(self.prompts.len()) };
@@ -105,7 +105,7 @@ impl World {
         let rank = self.engines[engine].spec.dp_ranks.iter().position(of_rank).expect("the engine's rank");
         let newest = self.engines[engine].epoch();
         let depth = |epoch, last, prompt| self.engines[engine].depth(epoch, last, rank, prompt);
-        // Equals the engine after a message; while threads have work also between it and the next one.
+        // Equals the engine after a message; while threads have work, it may also be between this message and the next one.
         let equals_after = |epoch: usize, last: Option<u64>| {
             observed.depths.iter().all(|&(prompt, found)| {
                 let (before, next) = (depth(epoch, last, prompt), last.map_or(0, |last| last + 1));
@@ -186,8 +186,8 @@ impl World {
     }
 
     /// Ranks that must be exact again without a clear: their engines can replay all messages. A reply that seemed to lack the first
-    /// one ended the requests, also if its repair was interrupted and is not counted. A rank above 4,096 blocks is dropped for good
-    /// if a rank with the same sequence hashes has other content for one that it stores.
+    /// one ended the requests, even if its repair was interrupted and is not counted. A rank above 4,096 blocks is dropped for good
+    /// if another rank has other content for a sequence hash that it stores.
     pub(crate) fn must_be_exact(&self) -> Vec<(usize, RankId)> {
         let mut ranks = Vec::new();
         for (number, service) in self.services.iter().enumerate() {
@@ -214,8 +214,8 @@ impl World {
         ranks
     }
 
-    /// Checks that no rank waits for anything, that every message is applied, and that those ranks are exact that can be.
-    /// `panics` are those of each service before the engines published their last messages.
+    /// Checks that no rank waits, that every message is applied, and that every rank that can be exact is exact. `panics`
+    /// is the number of panics of each service before the engines published their last messages.
     pub(crate) fn check_healed(&self, has_published: bool, panics: &[u64]) -> Result<(), String> {
         let must_be_exact = self.must_be_exact();
         for (number, service) in self.services.iter().enumerate() {
@@ -227,11 +227,11 @@ impl World {
                 if report.trust == Trust::Recovering {
                     return Err(state());
                 }
-                // The network may have lost the only messages of an idle engine, which no replay is requested for. A stream that was
-                // restarted for a panic of another one on its thread is degraded until its first message.
+                // The network may have lost the only messages of an idle engine, for which no replay is requested. A stream that was
+                // restarted after another stream's panic on its thread is degraded until its first message.
                 let thread_panicked = report.last_error == Some(LossReason::ThreadPanicked.to_string());
                 let has_no_message = report.trust == Trust::Cold || (report.last_seq.is_none() && thread_panicked);
-                // Numbers of dropped messages do not show which epoch they are of: after a restart the next live message does.
+                // Numbers of dropped messages do not show their epoch: after a restart the next live message shows it.
                 let is_unproven = report.last_error == Some(Pending::Unverified.to_string()) && engine.epoch() > 0;
                 let is_unaware = (has_no_message || is_unproven) && !has_published;
                 let must_be_exact = must_be_exact.contains(&(number, rank.clone()));
@@ -262,7 +262,7 @@ impl World {
         self.inexact_after_clear().into_iter().next().map_or(Ok(()), |(_, why)| Err(why))
     }
 
-    /// Ranks that are not exact as of the last message of their engine: numbers of their services, and what is wrong.
+    /// Ranks that are not exact as of the last message of their engine: the number of the service, and a description of the error.
     pub(crate) fn inexact_after_clear(&self) -> Vec<(usize, String)> {
         let mut inexact = Vec::new();
         for (number, service) in self.services.iter().enumerate() {
@@ -287,7 +287,7 @@ impl World {
                 return Err(format!("service {number}: {queued} bytes are queued, and no thread has work"));
             }
             let restarts = Service::metric(&text, "engine_restarts_total", "");
-            // A reply that does not begin with the requested message may look like that of another epoch.
+            // A reply that does not begin with the requested message may look like a reply of another epoch.
             let is_truncated = Service::metric(&text, "replays_total", "truncated") > 0;
             let has_lies = self.plan.faults.contains(&FaultKind::Replay) || service.has_imported || is_truncated;
             if restarts > service.engine_restarts && !has_lies {

@@ -1,4 +1,4 @@
-//! What must hold for answers about ranks of other services, found in the shared store.
+//! Invariants of answers about ranks of other services, found in the shared store.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -13,7 +13,7 @@ use crate::service::{model, reports};
 use crate::sharing::{Span, TIME_TO_LIVE};
 use crate::world::World;
 
-/// Prompts that are asked for after each step.
+/// Number of prompts queried after each step.
 const PROMPTS_PER_STEP: usize = 3;
 
 impl World {
@@ -73,7 +73,7 @@ impl World {
         remote
     }
 
-    /// A service's answer; none if it knows no such model.
+    /// A service's answer; none if it has no such model.
     fn query(&self, number: usize, key: &ModelKey, prompt: usize) -> Option<Answer> {
         let prompt = &self.prompts[prompt];
         let (tokens, lora_name, cache_salt) = (prompt.tokens.as_slice(), prompt.adapter, prompt.salt);
@@ -94,7 +94,7 @@ impl World {
             return Err(format!("exact, and no service was exact in the last {window:?}: {recent:?}"));
         }
         if recent.iter().any(|position| position.trust != Trust::Exact) {
-            // The service may have published what it held when it was not exact, before its status was read.
+            // Before its status was read, the service may have published blocks that it held when it was not exact.
             return Ok(());
         }
         let (engine, at) = self.engine_of(rank).ok_or("no engine has it")?;
@@ -125,8 +125,8 @@ impl World {
         })
     }
 
-    /// Ranks that one service alone is registered for, and is exact about as of the last message: numbers of the other
-    /// services, and the rank.
+    /// Ranks that only one service has registered, and that are exact there as of the last message: numbers of the
+    /// other services, and the rank.
     pub(crate) fn shared_ranks(&self) -> Vec<(usize, RankId)> {
         let mut shared = Vec::new();
         for (number, service) in self.services.iter().enumerate() {
@@ -145,7 +145,7 @@ impl World {
         shared
     }
 
-    /// Checks that every service answers about the ranks of the others what their engines hold.
+    /// Checks that the answers of every service about the ranks of other services equal what their engines hold.
     pub(crate) fn check_store_healed(&self) -> Result<(), String> {
         if self.sharing.is_none() {
             return Ok(());
@@ -169,7 +169,7 @@ impl World {
     }
 }
 
-/// What a service answers about a rank of another service.
+/// A service's answer about a rank of another service.
 #[derive(Debug)]
 struct RemoteObservation {
     trust: Trust,

@@ -1,6 +1,6 @@
-//! Counts of what simulations did.
+//! Counts of the work of simulations.
 
-/// Counts of what a simulation did, to show that it did something.
+/// Counts of a simulation's work, to show that the simulation was not empty.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Coverage {
     /// Answers compared with the engine.

@@ -1,4 +1,4 @@
-//! Discovery of one service: the real reconciler, with a source that the simulation reports for.
+//! Discovery of one service: the real reconciler, with a source whose reports the simulation makes.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -15,7 +15,7 @@ use flash_indexer_types::{EmptyModelPolicy, OwnedRank, Owner, RankId, Registrati
 
 /// How long an engine stays registered after its source has stopped naming it.
 const GRACE: Duration = Duration::from_secs(5);
-/// Time within which the reconciler makes a step that is due: its interval of checking deadlines.
+/// Maximum delay of a reconciler's step after its deadline: the interval at which deadlines are checked.
 const STEP_WITHIN: Duration = Duration::from_millis(500);
 /// Name of the source.
 const SOURCE: &str = "simulated";
@@ -33,7 +33,7 @@ pub(crate) struct ServiceDiscovery {
     kept: BTreeSet<RankId>,
     /// When the recovery ended.
     recovered_at: Option<Instant>,
-    /// Ranks that the reconciler knows to be absent, with the time since which it does.
+    /// Ranks that the reconciler has found absent, with the time at which it found them absent.
     absent: BTreeMap<RankId, Instant>,
 }
 
@@ -95,8 +95,8 @@ impl ServiceDiscovery {
         self.registrar.supervisor().clock().now()
     }
 
-    /// Checks the registrations of a service whose threads have no work left: they are those that the source names, and
-    /// those that it has named less than the grace period ago. A failing source unregisters none.
+    /// Checks the registrations of a service whose threads have no work left: the ranks that the source names, and
+    /// ranks that it last named less than the grace period ago. A failing source unregisters none.
     pub(crate) fn check(&mut self, owned: &BTreeMap<RankId, OwnedRank>) -> Result<(), String> {
         let now = self.now();
         let is_recovering = self.registrar.is_recovering();

@@ -15,7 +15,7 @@ const LARGE_BLOCKS: u64 = 5_000;
 /// Options of an engine's stream.
 #[derive(Debug, Clone)]
 pub(crate) struct EngineSpec {
-    /// Number of its instance. Two engines of one instance are two ranks with a stream of their own each.
+    /// Number of its instance. Two engines of one instance are two ranks, each with its own stream.
     pub(crate) instance: u64,
     /// Number of its model.
     pub(crate) model: usize,
@@ -37,16 +37,16 @@ pub(crate) struct EngineSpec {
     pub(crate) has_array_events: bool,
     /// Messages that it has published before the services start.
     pub(crate) history: usize,
-    /// Numbers of the services that it is registered with at the start and at the end; none is all of them.
+    /// Numbers of the services that it is registered with at the start and at the end; none means all of them.
     pub(crate) service: Option<usize>,
 }
 
 /// Fault of an engine: a message that its cache does not explain.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum PublisherFault {
-    /// An event of a type that no service knows; the engine drops a block without another event.
+    /// An event of a type that is unknown to services; the engine drops a block without another event.
     UnknownEvent,
-    /// A payload that is no batch; the engine drops a block without another event.
+    /// A payload that is not a batch; the engine drops a block without another event.
     Unreadable,
     /// A block whose store makes a service's writer panic.
     Panic,
@@ -69,7 +69,7 @@ pub(crate) struct Message {
     kept: Vec<u16>,
 }
 
-/// One life of an engine's caches.
+/// One epoch of an engine's caches.
 #[derive(Debug)]
 pub(crate) struct Epoch {
     hash_seed: u64,
@@ -140,7 +140,7 @@ impl Engine {
         Some(message.depths[rank][prompt])
     }
 
-    /// Leading blocks of a prompt that a rank holds while a message is applied, at least.
+    /// Minimum number of leading blocks of a prompt that a rank holds while a message is applied.
     pub(crate) fn least_depth(&self, epoch: usize, number: u64, rank: usize, prompt: usize) -> Option<Depths> {
         let before = self.depth(epoch, number.checked_sub(1), rank, prompt)?;
         let after = self.depth(epoch, Some(number), rank, prompt)?;
@@ -149,7 +149,7 @@ impl Engine {
         Some([0, 1].map(|tier: usize| before[tier].min(after[tier]).min(kept)))
     }
 
-    /// Messages of the current epoch that the replay endpoint still has, from `from` on.
+    /// Messages of the current epoch that the replay endpoint still has, starting at `from`.
     pub(crate) fn replayable(&self, from: u64) -> std::ops::Range<u64> {
         let end = self.current().messages.len() as u64;
         from.max(end.saturating_sub(self.spec.buffer_messages as u64)).min(end)..end
@@ -211,7 +211,7 @@ impl Engine {
         }
     }
 
-    /// Removes a block of which a rank keeps the next one, if there is any. `choice` chooses among them.
+    /// Removes a block whose next block the rank keeps, if there is one. `choice` chooses among them.
     pub(crate) fn remove_followed(&mut self, choice: u64) {
         let mut followed = Vec::new();
         for (rank, caches) in self.caches.iter().enumerate() {
@@ -289,7 +289,7 @@ impl Engine {
 
     fn encode(&self, rank: usize, events: &[EngineEvent<'_>]) -> Vec<u8> {
         let encoding = if self.spec.has_array_events { Encoding::Array } else { Encoding::Map };
-        // Each timestamp is another one, so that no two messages are equal.
+        // Each timestamp is different, so no two messages are equal.
         let timestamp = 1_700_000_000.0 + self.messages() as f64 / 64.0;
         encode_batch(timestamp, events, Some(DpRank(self.spec.dp_ranks[rank])), encoding)
     }

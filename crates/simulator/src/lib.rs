@@ -1,8 +1,8 @@
 //! A deterministic simulation of the service.
 //!
 //! The real stream state machine, decoders, queues, writers, registry and index run as steps of one thread. Engines,
-//! network, time and the order of threads are simulated. One seed decides all of them, so a failing seed fails again in the
-//! same way. After each step the answers of every service are compared with what the engines hold.
+//! network, time and the order of threads are simulated. One seed determines all of them, so a failing seed fails again in
+//! the same way. After each step the answers of every service are compared with what the engines hold.
 //!
 //! ```
 //! use flash_indexer_simulator::{Plan, run};
@@ -101,7 +101,7 @@ pub fn run(plan: &Plan, is_verbose: bool) -> Result<Coverage, Failure> {
     outcome.map_err(|what| Failure { step, what })
 }
 
-/// Keeps panics that a plan injects out of the output.
+/// Suppresses the output of panics that a plan injects.
 pub fn silence_injected_panics() {
     let default = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |panic| {

@@ -11,9 +11,9 @@ use crate::action::Quotas;
 pub(crate) struct LimitsOfService {
     file: NamedTempFile,
     content: Arc<LimitsFile>,
-    /// What the file says; none if it is invalid.
+    /// The limits in the file; none if it is invalid.
     written: Option<Quotas>,
-    /// What the service has read last.
+    /// The limits that the service has read last.
     in_force: Quotas,
 }
 

@@ -27,7 +27,7 @@ struct Arguments {
     #[arg(long, default_value_t = 150)]
     steps: usize,
 
-    /// Seeds that run at the same time, each on a thread of its own.
+    /// Seeds that run at the same time, each on its own thread.
     #[arg(long, default_value_t = 1)]
     jobs: usize,
 

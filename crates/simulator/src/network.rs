@@ -1,7 +1,7 @@
 //! The network between engines and one service: live messages, replay requests and connections.
 //!
-//! A message leaves the engine, travels, lies in a socket of the service, and is read by its socket thread. Each of these
-//! moves is a step of its own. Messages of one connection keep their order, as ZeroMQ does.
+//! A message leaves the engine, travels, waits in a socket of the service, and is read by its socket thread. Each of
+//! these moves is a separate step. Messages of one connection keep their order, as ZeroMQ does.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -17,7 +17,7 @@ use flash_indexer_ingest::{
 use flash_indexer_telemetry::supervision::{Step, Steps, Watch};
 use parking_lot::Mutex;
 
-/// Messages that one delivery has.
+/// Number of messages in one delivery.
 const MESSAGES_PER_DELIVERY: usize = 4;
 
 /// How the network changes a message.
@@ -57,7 +57,7 @@ impl SentMessage {
 #[derive(Debug, Clone)]
 pub(crate) enum Reply {
     Message(SentMessage),
-    /// Frames that are no message.
+    /// Frames that are not a message.
     Garbage,
     /// The end.
     End,
@@ -80,14 +80,14 @@ pub(crate) struct Request {
     pub(crate) from: u64,
 }
 
-/// Messages that a service has read of an engine since its listener was opened: it can know no more.
+/// Messages of an engine that a service has read since its listener was opened. They are all the service's information about the engine.
 #[derive(Debug, Default)]
 pub(crate) struct ReceivedMessages {
-    /// Newest epoch of which it has read a message.
+    /// Newest epoch with a message that the service has read.
     pub(crate) epoch: Option<usize>,
     /// One more than the highest live sequence number read, by epoch.
     pub(crate) live_end: BTreeMap<usize, u64>,
-    /// The same of messages that are known to be of the current connection.
+    /// The same for messages that are certainly of the current connection.
     connection_end: BTreeMap<usize, u64>,
     /// Whether messages that are read now may be of a lost connection.
     is_connection_unclear: bool,
@@ -99,7 +99,7 @@ pub(crate) struct ReceivedMessages {
     pub(crate) has_corrupt: bool,
     /// Whether parts of replies may be queued.
     pub(crate) has_queued_replies: bool,
-    /// Newest epoch of which a reply began above the requested number: the service takes the messages before it for gone.
+    /// Newest epoch with a reply that began above the requested number: the service treats the messages before it as lost.
     pub(crate) truncated_epoch: Option<usize>,
 }
 
@@ -115,7 +115,7 @@ impl ReceivedMessages {
         self.has_corrupt |= sent.transit == Transit::Corrupt;
     }
 
-    /// Takes over what the service has read by the subscription that this one replaces.
+    /// Inherits the messages that the service has read through the subscription that this one replaces.
     fn inherit(&mut self, former: Self) {
         self.epoch = self.epoch.max(former.epoch);
         for (epoch, end) in former.live_end {
@@ -136,7 +136,7 @@ impl ReceivedMessages {
 pub(crate) struct Link {
     /// The service's listener, once its socket is open.
     pub(crate) listener: Option<ListenerHandle>,
-    /// Whether the network lets connections through.
+    /// Whether the network permits connections.
     pub(crate) is_reachable: bool,
     /// Present address of the engine: a listener of another one does not connect.
     pub(crate) host: usize,
@@ -174,7 +174,7 @@ impl Link {
         Self { is_reachable, host, ..Self::default() }
     }
 
-    /// Whether its listener has the engine's present address, and the network lets it through.
+    /// Whether its listener has the engine's present address, and the network permits the connection.
     pub(crate) fn is_open(&self) -> bool {
         self.is_reachable && self.listener.as_ref().is_some_and(|ListenerHandle(open)| host_of(open) == self.host)
     }
@@ -240,7 +240,7 @@ impl Link {
         }
     }
 
-    /// Moves the engine to another address. What is on its way is lost.
+    /// Moves the engine to another address. Messages on their way are lost.
     pub(crate) fn move_to(&mut self, host: usize) {
         self.shadow.iter_mut().for_each(|shadow| shadow.move_to(host));
         let is_reachable = self.is_reachable;
@@ -292,7 +292,7 @@ impl Link {
         shadow.open(listener);
     }
 
-    /// Closes a listener. A second one is the only one from then on.
+    /// Closes a listener. If there was a second one, it remains as the only one.
     fn close(&mut self, listener: u64) {
         if self.is_of(listener) {
             let former = std::mem::replace(self, Self::new(self.is_reachable, self.host));
@@ -334,7 +334,7 @@ impl EngineSocket for Link {
         if let Some(last) = events.last() {
             self.known.is_lost = *last == ConnectionEvent::Lost;
         }
-        // What the service reads until it asks again may be of the lost connection.
+        // Messages that the service reads before its next request may be of the lost connection.
         self.known.is_connection_unclear = events.contains(&ConnectionEvent::Lost);
         if self.known.is_connection_unclear {
             self.known.connection_end.clear();
@@ -360,8 +360,8 @@ pub(crate) struct SimulatedTransport {
     opens_shadows: Arc<AtomicBool>,
 }
 
-/// Creates the transport of a service, and the thread that owns its sockets. `opens_shadows` says whether listeners that are
-/// opened are of an instance that is rebuilt.
+/// Creates the transport of a service, and the thread that owns its sockets. `opens_shadows` is whether newly opened
+/// listeners are of an instance that is rebuilt.
 pub(crate) fn transport(
     links: &Links,
     decoders: Arc<Decoders>,

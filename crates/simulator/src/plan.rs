@@ -98,7 +98,7 @@ impl Plan {
             let removal = removal.map(|action| PlannedStep { number: number | 1 << 35, action, fault: None });
             let limited = limits.action(services.len());
             let limited = limited.map(|(action, fault)| PlannedStep { number: number | 1 << 36, action, fault });
-            // What is registered manually is not discovered.
+            // Engines that are registered manually are not discovered.
             let is_kept = !discovery.is_used || fault != Some(FaultKind::Churn);
             [is_kept.then_some(PlannedStep { number, action, fault }), shared, discovered, repaired, removal, limited]
         });
@@ -256,7 +256,7 @@ impl Generator<'_> {
             FaultKind::WriterPanic | FaultKind::DecoderPanic => Action::Run { service, steps: 5 },
             FaultKind::SmallQueue => match self.random.within(0..3) {
                 0 => Action::Deliver { service, engine, count: self.random.within(20..80) },
-                // The sockets read what has arrived, and the decoders and writers are behind.
+                // The sockets read the arrived messages, and the decoders and writers lag behind.
                 1 => Action::Run { service, steps: self.random.within(1..4) },
                 _ => Action::Burst { engine, prompts: self.random.within(5..40) },
             },

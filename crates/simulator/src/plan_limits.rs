@@ -13,7 +13,7 @@ pub(crate) struct LimitsPlan {
 }
 
 impl LimitsPlan {
-    /// Decides whether the services of a seed have limits files. `limits_ranks` says that these may limit ranks.
+    /// Decides whether the services of a seed have limits files. `limits_ranks` is whether the files may limit ranks.
     pub(crate) fn generate(seed: u64, limits_ranks: bool) -> Self {
         let mut random = Random::new(seed ^ 0x51f1_ed5e_ed00_0006);
         let is_used = random.one_in(5);

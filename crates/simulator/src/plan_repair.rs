@@ -1,4 +1,4 @@
-//! The part of a plan that rebuilds instances beside the registered ones.
+//! The part of a plan that rebuilds instances next to the registered ones.
 
 use flash_indexer_sim::Random;
 
@@ -8,7 +8,7 @@ use crate::action::{Action, FaultKind, RepairSource, RepairStep};
 pub(crate) struct RepairPlan {
     random: Random,
     is_used: bool,
-    /// A sequence of its own, which leaves the steps of rebuilds as they are.
+    /// A separate random sequence: it does not change the steps of rebuilds.
     removals: Random,
     has_removals: bool,
     /// Whether dumps of peers are restored regardless of comparisons.
@@ -16,7 +16,7 @@ pub(crate) struct RepairPlan {
 }
 
 impl RepairPlan {
-    /// Decides whether the services of a seed rebuild instances. `restores` says that they restore dumps when they start.
+    /// Decides whether the services of a seed rebuild instances. `restores` is whether they restore dumps when they start.
     pub(crate) fn generate(seed: u64, restores: bool) -> Self {
         let mut random = Random::new(seed ^ 0x51f1_ed5e_ed00_0004);
         let is_used = random.one_in(4);

@@ -1,4 +1,4 @@
-//! Comparison of ranks with a peer's, and rebuilding of instances beside the registered ones.
+//! Comparison of ranks with a peer's, and rebuilding of instances next to the registered ones.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering::Relaxed;
@@ -71,7 +71,7 @@ impl World {
             let Some(their) = their_reports.get(rank).filter(|their| their.trust <= our.trust) else {
                 return Ok(false);
             };
-            // A service that has received nothing has nothing to compare.
+            // A service that has received no message has no state to compare.
             if our.last_seq.is_none() && their.trust == Trust::Exact && is_comparable(our) && is_comparable(their) {
                 is_better = true;
                 continue;

@@ -26,7 +26,7 @@ use crate::network::{FIRST_PORT, Link, Links, engine_at, transport};
 use crate::plan::ServiceSpec;
 use crate::prompts::block_size;
 
-/// Steps after which threads that still have work are taken for a loop without end.
+/// Steps after which threads that still have work are considered to loop forever.
 const STEPS_MAX: usize = 200_000;
 /// Stored, copied and removed blocks kept for explanations.
 const HISTORY_BLOCKS: usize = 256;
@@ -71,13 +71,13 @@ pub(crate) struct Service {
     pub(crate) discovery: Option<ServiceDiscovery>,
     /// Registered ranks, with the number of their engine.
     pub(crate) registered: BTreeMap<RankId, usize>,
-    /// Engines of which a dump has registered a rank. Their streams may name ranks that the dump lacks.
+    /// Engines with a rank that a dump has registered. Their streams may name ranks that the dump lacks.
     pub(crate) partly_registered: BTreeSet<usize>,
     /// Whether any rank was restored from a peer.
     pub(crate) has_imported: bool,
     /// Number of the last message that a rank restored from a peer may include, by the engine's number.
     pub(crate) imported: BTreeMap<usize, u64>,
-    /// Engines of which a rank was ignored for a while.
+    /// Engines with a rank that was ignored for a while.
     pub(crate) ignored: BTreeSet<usize>,
     /// Restarts of engines since the service started.
     pub(crate) engine_restarts: u64,
@@ -233,7 +233,7 @@ impl Service {
         self.ignored.extend(engines);
     }
 
-    /// Lets the service discover its engines from now on. If it is to recover from a peer, discovery waits for that.
+    /// Starts the service's discovery of its engines. If the service must recover from a peer, discovery waits for the recovery.
     pub(crate) fn discover(&mut self, is_held: bool) {
         let discovery = self.discovery.insert(ServiceDiscovery::start(&self.indexer));
         if is_held {
@@ -317,7 +317,7 @@ impl Service {
         self.recovery.is_some()
     }
 
-    /// Reads the dump of a peer, unless the peer is recovering itself: it then refuses.
+    /// Reads the dump of a peer, unless the peer itself is recovering: it then refuses.
     pub(crate) fn read_dump(&mut self, peer: &Self) {
         if let Some(recovery) = &mut self.recovery
             && !peer.is_recovering()
@@ -351,8 +351,8 @@ impl Service {
         last.iter().for_each(|(&engine, &last)| include(&mut self.imported, engine, last));
     }
 
-    /// Restores the dump that was read, and releases the paused streams. A dump that is cut off is not restored, and the
-    /// streams stay held: a starting service then asks the next peer.
+    /// Restores the dump that was read, and releases the paused streams. A truncated dump is not restored, and the
+    /// streams stay paused: a starting service then asks the next peer.
     pub(crate) fn recover(&mut self, is_cut: bool) -> Result<(), String> {
         let Some(Recovery { held, dump }) = self.recovery.take() else { return Ok(()) };
         if let Some(discovery) = &mut self.discovery {

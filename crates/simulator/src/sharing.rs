@@ -16,12 +16,12 @@ use crate::store::{RETENTION, Store};
 pub(crate) const TIME_TO_LIVE: Duration = Duration::from_secs(3);
 /// Deadline of a query of the store.
 const DEADLINE: Duration = Duration::from_millis(50);
-/// Time in which an answer was true: entries are valid for their time to live when a query reads them.
+/// Time window in which an answer was correct: entries are valid for their time to live when a query reads them.
 const WINDOW: Duration = Duration::from_millis(3_100);
 /// Time for which positions of streams are recorded.
 const HISTORY: Duration = Duration::from_secs(60);
 
-/// Messages of an epoch after which a rank may have been published: from one to another one.
+/// Range of messages of an epoch after which a rank may have been published.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Span {
     pub(crate) epoch: usize,
@@ -29,7 +29,7 @@ pub(crate) struct Span {
     pub(crate) last: u64,
 }
 
-/// Where the stream of a rank was at a service for some time.
+/// Position of a rank's stream at a service during some time.
 #[derive(Debug, Clone)]
 pub(crate) struct Position {
     /// Number of the service's start.
@@ -71,7 +71,7 @@ impl Sharing {
         }
     }
 
-    /// Calls something in the runtime, such as the start of a service.
+    /// Runs a function in the runtime, such as the start of a service.
     pub(crate) fn enter<T>(&self, call: impl FnOnce() -> T) -> T {
         let _entered = self.runtime.enter();
         call()
@@ -95,7 +95,7 @@ impl Sharing {
         self.next_start += 1;
     }
 
-    /// Waits for something. The tasks run meanwhile, and time passes if all of them wait for it.
+    /// Waits for a future. The tasks run meanwhile, and time passes if all of them wait for it.
     pub(crate) fn wait_for<T>(&self, future: impl Future<Output = T>) -> T {
         self.runtime.block_on(future)
     }
@@ -119,7 +119,7 @@ impl Sharing {
         });
     }
 
-    /// Records where the stream of a rank is at a service.
+    /// Records the position of a rank's stream at a service.
     pub(crate) fn record(&mut self, service: usize, rank: &RankId, report: &ListenerReport, epochs: (usize, usize)) {
         let (start, now) = (self.starts[service], self.now());
         let ListenerReport { last_seq: last, trust, .. } = *report;
@@ -145,7 +145,7 @@ impl Sharing {
         }
     }
 
-    /// Moment since which an answer was true.
+    /// Start of the window in which an answer was correct.
     pub(crate) fn window_start(&self) -> Instant {
         let now = self.now();
         now.checked_sub(WINDOW + self.store.set_back()).unwrap_or(now)

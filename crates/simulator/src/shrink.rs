@@ -44,7 +44,7 @@ struct Search {
 }
 
 impl Search {
-    /// Takes the plan that a change makes, if it still fails. Returns whether it does.
+    /// Keeps the changed plan, if it still fails. Returns whether it does.
     fn try_plan(&mut self, change: impl FnOnce(&mut Plan)) -> bool {
         let mut candidate = self.smallest.clone();
         change(&mut candidate);
@@ -64,7 +64,7 @@ impl Search {
     }
 }
 
-/// Removes an engine and the steps in which it takes part.
+/// Removes an engine and the steps that involve it.
 fn remove_engine(plan: &mut Plan, removed: usize) {
     if plan.engines.len() < 2 || removed >= plan.engines.len() {
         return;

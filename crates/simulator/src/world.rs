@@ -20,7 +20,7 @@ use crate::sharing::Sharing;
 
 /// Start of the wall clock, in milliseconds since the Unix epoch.
 const SYSTEM_START_MS: u64 = 1_700_000_100_000;
-/// Rounds of [`World::flow`] after which messages that are still on their way are taken for a loop without end.
+/// Rounds of [`World::flow`] after which messages that are still on their way are considered an infinite loop.
 const ROUNDS_MAX: usize = 10_000;
 /// Longest part in which time passes for the services and for the tasks of the store, one after the other.
 const SLICE_MS: u64 = 100;
@@ -197,7 +197,7 @@ impl World {
         Ok(IdleServices::None)
     }
 
-    /// Lets time pass for all services, and for the tasks of the store.
+    /// Advances the time of all services, and for the tasks of the store.
     pub(crate) fn pass(&mut self, ms: u64) {
         let Some(sharing) = &self.sharing else {
             self.time.advance_ms(ms);
@@ -227,7 +227,7 @@ impl World {
         }
     }
 
-    /// Stops publishing before a service ends, as a service that is stopped does; one that is killed does not.
+    /// Stops publishing before a service ends, as a stopped service does; a killed service does not.
     pub(crate) fn stop_sharing(&self, number: usize) {
         if let Some(sharing) = &self.sharing {
             sharing.wait_for(self.services[number].indexer.stop_shared_store());
@@ -255,7 +255,7 @@ impl World {
         links[engine].answer(|from| self.reply(engine, from, kind, cut));
     }
 
-    /// An engine's reply to a request of its messages from `from` on.
+    /// An engine's reply to a request of its messages starting at `from`.
     fn reply(&self, engine: usize, from: u64, kind: ReplyKind, cut: u64) -> Vec<Reply> {
         let engine = &self.engines[engine];
         let from = if kind == ReplyKind::FromStart { 0 } else { from };
@@ -313,7 +313,7 @@ impl World {
         }
     }
 
-    /// Registers the engines of a service, or lets its discovery source name them.
+    /// Registers the engines of a service, or adds them to its discovery source.
     fn register_engines(&mut self, number: usize) {
         for engine in self.engines_of(number) {
             let (service, spec) = (&mut self.services[number], &self.engines[engine].spec);
@@ -357,7 +357,7 @@ impl World {
         }
     }
 
-    /// Lets everything that is on its way arrive, answers every request, and runs all threads until none has work.
+    /// Delivers all messages on their way, answers every request, and runs all threads until none has work.
     pub(crate) fn flow(&mut self) -> Result<(), String> {
         for _ in 0..ROUNDS_MAX {
             for service in 0..self.services.len() {
@@ -398,7 +398,7 @@ impl World {
         Ok(())
     }
 
-    /// Lets time pass without faults until a condition holds, for at most this time.
+    /// Advances time without faults until a condition is met, for at most this time.
     fn recover_within(&mut self, seconds: u64, is_done: impl Fn(&Self) -> Result<(), String>) -> Result<(), String> {
         let mut outcome = Ok(());
         for _ in 0..seconds {
@@ -415,11 +415,11 @@ impl World {
         outcome.map_err(|missing| format!("after {seconds} s without faults: {missing}"))
     }
 
-    /// Checks that the services recover after the faults, first by what they know, then by a clear of every cache.
+    /// Checks that the services recover after the faults, first from their own information, then by a clear of every cache.
     pub(crate) fn finish(&mut self) -> Result<(), String> {
         self.end_faults()?;
-        // What is on its way may exceed a small queue; the messages of each engine that follow do not. A repair that is
-        // retried later may return a message that makes a writer panic, and the messages after it are lost with it.
+        // Messages on their way may exceed a small queue; the messages that each engine publishes later do not. A repair
+        // that is retried later may return a message that makes a writer panic, and the messages after it are lost with it.
         for _ in 0..RETRIED_WITHIN_S {
             self.flow()?;
             self.pass(1_000);
@@ -469,7 +469,7 @@ impl World {
     }
 
     /// Checks that clears make every rank exact. A clear that makes a service request the message that panics in its index
-    /// is lost with the index, and the next one is not: no stream is asked for such a message twice.
+    /// is lost with the index, and the next one is not: such a message is not requested twice from a stream.
     fn check_clears(&mut self) -> Result<(), String> {
         let streams = self.engines.len();
         for _ in 0..=streams {
@@ -499,8 +499,8 @@ impl World {
 /// takes 12 s if its request was lost.
 const HEALED_WITHIN_S: u64 = 120;
 
-/// Time within which the shared store has all of the ranks after the faults have ended: entries that a node has lost alone
-/// are written again after 20 s.
+/// Time within which the shared store has all of the ranks after the faults have ended: entries that a node has lost
+/// individually are written again after 20 s.
 const SHARED_WITHIN_S: u64 = 60;
 
 /// Time within which every repair is retried after the faults have ended.

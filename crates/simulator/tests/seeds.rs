@@ -15,7 +15,7 @@ fn every_invariant_holds_for_every_seed() {
             Err(failure) => panic!("seed {seed} with {STEPS} steps failed {failure}"),
         }
     }
-    // The simulations reach what they are about.
+    // The simulations reach the states that they are meant to test.
     let Coverage { exact_answers, healed_ranks, cleared_ranks, panics, dropped, replayed, imports, .. } = coverage;
     let Coverage { exact_remote_answers, healed_remote_ranks, discovered_leaves, .. } = coverage;
     let Coverage { rebuilds, refused_ranks, refused_blocks, .. } = coverage;

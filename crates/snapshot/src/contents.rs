@@ -1,8 +1,8 @@
 //! Decoder state of a rank in a dump: the local hashes of recent blocks.
 //!
-//! An engine that offloads may name a block again by its sequence hash alone, also after it has dropped the block. The
+//! An engine that offloads may name a block again by its sequence hash only, even after it has dropped the block. The
 //! decoder therefore retains local hashes of recent blocks. A dump marks held blocks whose hashes are retained. Retained
-//! hashes of blocks that are not held have events of their own, which store nothing for readers that do not know them.
+//! hashes of blocks that are not held have separate events, which store nothing for readers that do not support them.
 
 use flash_indexer_core::keyed::KeyedMap;
 use flash_indexer_core::{Block, BlockEvent, HeldBlock, PerTier, SequenceHash, Tier, stored_events};
@@ -76,7 +76,7 @@ impl UnwrittenState {
         Some(age)
     }
 
-    /// The rest, as stores of chains of blocks that the rank does not hold.
+    /// The remaining state, as stores of chains of blocks that the rank does not hold.
     pub(super) fn not_held(self) -> impl Iterator<Item = (Age, BlockEvent)> {
         let mut copies = PerTier::default();
         copies[Tier::Device] = 1;

@@ -1,4 +1,4 @@
-//! Snapshots on disk: complete dumps in a directory, of which the newest are kept.
+//! Snapshots on disk: complete dumps in a directory. The newest are kept.
 
 use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io::{self, BufWriter, Write};
@@ -15,7 +15,7 @@ use crate::{DumpEntry, DumpError, DumpSink, DumpSummary, RankName, RankRecord, R
 
 /// Snapshots that are kept: if the newest is damaged, the one before it is loaded.
 const KEPT: usize = 3;
-/// Highest number of a snapshot. A file with a higher one is no snapshot, so that each snapshot has room for its successors.
+/// Highest number of a snapshot. A file with a higher number is not a snapshot, so numbers are left for the successors of each snapshot.
 const NUMBER_MAX: u64 = u64::MAX / 2;
 const PREFIX: &str = "snapshot-";
 const SUFFIX: &str = ".ndjson.zst";
@@ -30,7 +30,7 @@ const ZSTD_LEVEL: i32 = 1;
 /// A snapshot is a dump in the form of lines, compressed with zstd and its checksum. It is written under another name, synced
 /// and renamed, so a file with the name of a snapshot was complete once.
 ///
-/// Only regular files are opened. Anything else that has the name of a snapshot is skipped and logged once, and stays.
+/// Only regular files are opened. Anything else with the name of a snapshot is skipped, logged once, and not removed.
 #[derive(Debug)]
 pub struct SnapshotDirectory {
     path: PathBuf,
@@ -150,11 +150,10 @@ impl SnapshotDirectory {
         Ok(Listing { snapshots, next })
     }
 
-    /// Writes a snapshot, whose content `write` writes, and removes the oldest ones. If it fails, the former snapshots stay.
+    /// Writes a snapshot with the content from `write`, and removes the oldest ones. If it fails, the earlier snapshots stay.
     /// Returns the snapshot and its bytes.
     ///
-    /// A snapshot stays, too, and does not count as one of those that are kept, if this process cannot read it, or a newer program
-    /// wrote it.
+    /// A snapshot also stays if this process cannot read it, or if a newer program wrote it. It does not count as a kept one.
     ///
     /// # Errors
     ///
@@ -163,7 +162,7 @@ impl SnapshotDirectory {
         let unfinished = self.path.join(UNFINISHED);
         self.check_lock()?;
         let bytes = write_compressed(&unfinished, write).inspect_err(|_| {
-            // The next snapshot replaces it; without it the disk has room again.
+            // The next snapshot replaces it. Its removal frees disk space.
             let _ = fs::remove_file(&unfinished);
         })?;
         self.check_lock()?;
@@ -195,7 +194,7 @@ impl SnapshotDirectory {
         }
     }
 
-    /// Removes the oldest snapshots, so that with a new one [`KEPT`] stay. Returns the first error after trying each.
+    /// Removes the oldest snapshots, until with a new one [`KEPT`] stay. Returns the first error after trying each.
     fn remove_oldest(&self, before: &[StoredSnapshot]) -> io::Result<()> {
         let mut known = lock(&self.known);
         known.retain(before.iter().map(|snapshot| snapshot.path.as_path()));
@@ -270,8 +269,7 @@ fn write_compressed(path: &Path, write: impl FnOnce(&mut dyn Write) -> io::Resul
     Ok(file.metadata()?.len())
 }
 
-/// Creates a file in the place of a leftover. A leftover is never opened: a symlink leads to a file of another owner, and a
-/// FIFO blocks.
+/// Creates a file in place of a leftover. A leftover is never opened: a symlink leads to a file of another owner, and a FIFO blocks.
 fn create_new(path: &Path) -> io::Result<File> {
     let is_other = is_other(path);
     match fs::remove_file(path) {

@@ -1,4 +1,4 @@
-//! Entries of a dump, as a reader passes them on.
+//! Entries of a dump, as a reader passes them to a sink.
 
 use flash_indexer_core::groups::{BlockLink, GroupChange, GroupEvent, SecondaryGroup};
 use flash_indexer_core::hashing::{BlockSize, Salt};
@@ -128,7 +128,7 @@ impl From<StoredBlocks> for BlockEvent {
     }
 }
 
-/// Chain of blocks that a rank does not hold, and whose descendants it holds.
+/// Chain of blocks that a rank does not hold, with descendants that it holds.
 #[derive(Debug)]
 pub struct UnheldAncestors {
     /// Parent of the first block; none at the start of a sequence.
@@ -139,7 +139,7 @@ pub struct UnheldAncestors {
     pub salt: Option<Salt>,
 }
 
-/// Chain of blocks that a rank does not hold, and that its engine may name again by sequence hash alone.
+/// Chain of blocks that a rank does not hold, and that its engine may name again by sequence hash only.
 #[derive(Debug)]
 pub struct RecentBlocks {
     /// Parent of the first block; none at the start of a sequence.

@@ -46,7 +46,7 @@ pub enum DumpError {
 }
 
 impl DumpError {
-    /// Whether the content of the dump is the reason. Another user or a newer program may read it otherwise.
+    /// Whether the content of the dump is the reason. If not, another user or a newer program may be able to read it.
     pub fn is_damage(&self) -> bool {
         match self {
             Self::Open(_) | Self::Version(_) => false,
@@ -57,7 +57,7 @@ impl DumpError {
     }
 }
 
-/// Reason for which a sink rejects a dump.
+/// Reason why a sink rejects a dump.
 #[derive(Debug)]
 pub struct Rejection(pub String);
 

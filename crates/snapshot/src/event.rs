@@ -337,7 +337,7 @@ impl<'de, R: Deserialize<'de>, T, F: Fn(R) -> T> de::Visitor<'de> for LimitedLis
     }
 }
 
-/// Tier of an event. Older indexers know device memory only and write none.
+/// Tier of an event. Older indexers support only device memory and write none.
 #[derive(Clone, Copy)]
 pub(super) struct ReadTier(pub(super) Tier);
 

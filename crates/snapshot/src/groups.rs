@@ -81,7 +81,7 @@ impl GroupRecord {
         let role = match self.role {
             RoleRecord::Primary => GroupRole::Primary,
             RoleRecord::Secondary(needs) => {
-                // A group that holds blocks has shown its size. Otherwise a partial entry could pass for one of its blocks.
+                // The size of a group that holds blocks is known. Otherwise a partial entry could pass for one of its blocks.
                 let has_blocks = self.holds.is_some_and(|holds| holds.blocks > 0);
                 let size = self.size(registered).or(has_blocks.then_some(GroupBlockSize::REGISTERED));
                 GroupRole::Secondary { window: needs.into(), size }
@@ -91,7 +91,7 @@ impl GroupRecord {
         KnownGroup { id: GroupId(self.group), role }
     }
 
-    /// The block size, if it is another one than the registered one.
+    /// The block size, if it differs from the registered one.
     fn size(&self, registered: BlockSize) -> Option<GroupBlockSize> {
         read_size(self.group, self.block_size?, registered).ok()
     }

@@ -14,12 +14,12 @@ use super::read::read_version;
 /// Limit of files of a state directory that are logged, each once.
 const LOGGED_MAX: usize = 64;
 
-/// Knowledge of one process about the files of its state directory. It is bounded by the files in the directory.
+/// Records of one process about the files of its state directory. Bounded by the number of files in the directory.
 #[derive(Debug, Default)]
 pub(crate) struct KnownSnapshots {
     /// Written by this process, or of a format that it reads.
     removable: BTreeSet<PathBuf>,
-    /// Failures to read a snapshot for which its content is not the reason.
+    /// Failures to read a snapshot that are not caused by its content.
     unreadable: BTreeMap<PathBuf, String>,
     logged: BTreeSet<PathBuf>,
 }
@@ -44,7 +44,7 @@ impl KnownSnapshots {
         }
     }
 
-    /// Discards what is known of snapshots that are not among these.
+    /// Discards the records of snapshots that are not among these.
     pub(crate) fn retain<'p>(&mut self, paths: impl Iterator<Item = &'p Path>) {
         let paths: BTreeSet<&Path> = paths.collect();
         self.removable.retain(|path| paths.contains(path.as_path()));
@@ -52,7 +52,7 @@ impl KnownSnapshots {
     }
 
     /// Returns why a snapshot must not be removed, or none if it may be: this process wrote it or can read it, or its content is
-    /// damaged. Costs reading the first line of a snapshot of another process, once.
+    /// damaged. Reads the first line of a snapshot of another process, once.
     pub(crate) fn reason_to_keep(&mut self, path: &Path) -> Option<String> {
         if self.removable.contains(path) {
             return None;
@@ -89,7 +89,7 @@ impl KnownSnapshots {
     }
 }
 
-/// Checks that a snapshot has a format that this program reads. An empty file has lost every content, and passes.
+/// Checks that a snapshot has a format that this program reads. An empty file has lost all content, and passes.
 fn check_format(path: &Path) -> Result<(), DumpError> {
     let file = regular_files::open(path, OpenOptions::new().read(true), Symlinks::Refuse).map_err(DumpError::Open)?;
     if file.metadata().map_err(DumpError::Read)?.len() == 0 {

@@ -13,15 +13,15 @@
 //! **Lines** can be processed while they arrive: `{"dump": {"version": 1}}`, then for each rank `{"rank": RANK}` and its
 //! events, one on each line, and at the end `{"end": {"ranks", "holds"}}`. A `RANK` is a [`RankRecord`].
 //!
-//! Blocks of a secondary cache group of a hybrid model are in an event that stores nothing for readers that do not know
-//! groups: `"blocks": [], "group": {"group": 1, "needs": {"last_blocks": 8}, "blocks": [11]}`.
+//! Blocks of a secondary cache group of a hybrid model are in an event that stores nothing for readers without support for groups:
+//! `"blocks": [], "group": {"group": 1, "needs": {"last_blocks": 8}, "blocks": [11]}`.
 //!
 //! Decoder state of blocks that the rank no longer holds is in such an event too: `"blocks": [], "gone": {"remembered":
 //! "old", "parent_hash": null, "blocks": [{"block_hash": 11, …}]}`. Held blocks carry `"remembered"` themselves.
 //!
-//! These fields are extensions, and are left out if empty: `copies` (reference count of each block, if not 1), `group`,
-//! `gone`, `remembered`, `salt` (which the blocks inherit), `model_name`, `tenant_id`, `ranks`. Readers skip fields and
-//! lines that they do not know. A rank's record has the count and digest of its blocks, so that a reader detects losses.
+//! These fields are extensions, and are left out if empty: `copies` (reference count of each block, if not 1), `group`, `gone`,
+//! `remembered`, `salt` (which the blocks inherit), `model_name`, `tenant_id`, `ranks`. Readers skip unknown fields and lines. A rank's
+//! record has the count and digest of its blocks, by which a reader detects losses.
 //!
 //! ```
 //! use flash_indexer_snapshot::{DumpEntry, DumpSink, RankName, RankRecord, Rejection, read_dump};
@@ -94,7 +94,7 @@ pub use flash_indexer_types::{EngineKind, Removal};
 
 /// Limit of blocks in a written event. A longer chain is split into several events.
 const EVENT_BLOCKS_MAX: usize = 512;
-/// Limit of blocks in an event that is read, also from other indexers.
+/// Limit of blocks in an event that is read, including events of other indexers.
 const READ_EVENT_BLOCKS_MAX: usize = 1 << 20;
 /// Limit of bytes in a line.
 const LINE_BYTES_MAX: usize = 64 << 20;

@@ -14,18 +14,18 @@ pub struct RankDump {
     pub instance: InstanceId,
     /// The data-parallel rank.
     pub dp_rank: DpRank,
-    /// Position in the rank's stream of which `events` are the exact result; none for a rank without a listener.
+    /// Position in the rank's stream at which `events` are the exact state; none for a rank without a listener.
     pub position: Option<Position>,
-    /// Stored events that fill an empty index with the same blocks. Parents precede children. An event of zero copies has blocks that
-    /// the rank does not hold any more, and that its index keeps for their descendants.
+    /// Stored events that fill an empty index with the same blocks. Parents precede children. An event of zero copies has blocks that the
+    /// rank no longer holds. Its index keeps them for their descendants.
     pub events: Vec<BlockEvent>,
-    /// The same for the secondary cache groups of a hybrid model's rank. Each group has at least one event.
+    /// Stored events for the secondary cache groups of a hybrid model's rank. Each group has at least one event.
     pub secondary: Vec<GroupChange>,
     /// Cache groups that the rank's stream has named; none if unknown.
     pub named_groups: Option<Vec<KnownGroup>>,
     /// Salts that child blocks inherit, by the sequence hash of the parent.
     pub salts: KeyedMap<SequenceHash, Salt>,
-    /// Decoder state: recent blocks, held or not, that the engine may name again by sequence hash alone. None for an engine
+    /// Decoder state: recent blocks, held or not, that the engine may name again by sequence hash only. None for an engine
     /// that does not offload.
     pub contents: Option<Vec<RecentBlock>>,
 }

@@ -48,7 +48,7 @@ pub(crate) fn read_version(input: impl Read) -> Result<u32, DumpError> {
     line.dump.map(|start| start.version).ok_or_else(|| lines.damaged("a first line without a version".to_owned()))
 }
 
-/// Decompresses an input that is compressed with zstd, and returns another one as it is.
+/// Decompresses an input that is compressed with zstd, and returns any other input unchanged.
 fn decompressed<'i>(input: impl Read + 'i) -> Result<Box<dyn Read + 'i>, DumpError> {
     let (start, input) = peek(input)?;
     if !start.starts_with(&ZSTD_MAGIC) {

@@ -59,7 +59,7 @@ impl Tally {
         }
     }
 
-    /// Adds links between blocks of a secondary cache group, which are no blocks.
+    /// Adds links between blocks of a secondary cache group. Links are not counted as blocks.
     pub fn add_links(&mut self, links: &[BlockLink]) {
         for link in links {
             self.digest = self.digest.wrapping_add(link_digest(link));

@@ -1,4 +1,4 @@
-//! Totals of the blocks read of a rank, checked against the totals in its record.
+//! Totals of the blocks read for a rank, checked against the totals in its record.
 
 use std::collections::BTreeMap;
 
@@ -14,7 +14,7 @@ use super::groups::{GroupSizeError, read_size};
 use super::record::RankRecord;
 use super::tally::Tally;
 
-/// Totals of the blocks read of one rank.
+/// Totals of the blocks read for one rank.
 #[derive(Debug, Default)]
 pub(super) struct ReceivedTotals {
     /// Blocks of the primary cache group.
@@ -44,7 +44,7 @@ impl ReceivedTotals {
             (Some(ReadGroup { group, needs, block_size, blocks: hashes, links }), _) => {
                 let size = block_size.map(|tokens| read_size(group, tokens, registered)).transpose()?;
                 let total = self.groups.entry(group).or_default();
-                // An event has blocks or links. Blocks beside links are not read, so a record that counts them is not met.
+                // An event has blocks or links. Blocks next to links are not read, so the totals differ from a record that counts them.
                 match links.is_empty() {
                     true => total.add_sequence_hashes(tier, copies, &hashes),
                     false => total.add_links(&links),

@@ -39,7 +39,7 @@ pub struct DumpWriter<W> {
 }
 
 impl<W: Write> DumpWriter<W> {
-    /// Begins a dump of this form, with hashes in the form `hashes`. As every method, it returns the errors of `out`.
+    /// Begins a dump of this form, with hashes in the form `hashes`. Like every method, it returns the errors of `out`.
     pub fn start(mut out: W, form: DumpForm, hashes: HashForm) -> io::Result<Self> {
         match form {
             DumpForm::Object => out.write_all(b"{")?,

@@ -1,12 +1,12 @@
 //! Ways of receiving the events of engines, each behind the trait [`EventSource`].
 //!
 //! [`Sources`] has all of them, and the endpoint of a listener selects its way. Their frames go to the decoders of
-//! `ingest`, which know no way from another.
+//! `ingest`, which handle all ways alike.
 //!
 //! | file | role |
 //! |---|---|
 //! | `lib.rs` | [`Sources`]: all ways as one [`Transport`] |
-//! | `pulls/` | HTTP: engines whose events the service pulls, each with a thread of its own |
+//! | `pulls/` | HTTP: engines whose events the service pulls, each with its own thread |
 //!
 //! ZeroMQ is `ingest::Sockets`, and gRPC is `engine-streams`.
 

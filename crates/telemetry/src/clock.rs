@@ -8,7 +8,7 @@ use std::time::{Duration, Instant, SystemTime};
 use crossbeam_channel::{Receiver, RecvTimeoutError, TryRecvError};
 use parking_lot::{Condvar, MutexGuard};
 
-/// Clocks that the threads of a service read, and by which they wait.
+/// Clocks that the threads of a service read, and use for waiting.
 #[derive(Debug, Clone, Default)]
 pub enum Clock {
     /// The clocks of the system.
@@ -84,7 +84,7 @@ impl SimulatedTime {
         Arc::new(Self { start: Instant::now(), elapsed_ms, system_ms: AtomicU64::new(system_ms) })
     }
 
-    /// Lets time pass.
+    /// Advances the time.
     pub fn advance_ms(&self, milliseconds: u64) {
         self.elapsed_ms.fetch_add(milliseconds, Relaxed);
         self.system_ms.fetch_add(milliseconds, Relaxed);

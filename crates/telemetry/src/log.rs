@@ -1,4 +1,4 @@
-//! The writer of the process's log: a thread with a bounded buffer, so that a log that is not read blocks no other thread.
+//! The writer of the process's log: a thread with a bounded buffer, so a log that is not read blocks no other thread.
 
 use std::backtrace::{Backtrace, BacktraceStatus};
 use std::io::Write;
@@ -8,10 +8,10 @@ use tracing::error;
 use tracing_appender::non_blocking::{ErrorCounter, NonBlockingBuilder};
 pub use tracing_appender::non_blocking::{NonBlocking, WorkerGuard};
 
-/// Limit of log lines that wait to be written. Further ones are dropped, and counted in `log_lines_dropped_total`.
+/// Limit of log lines that wait to be written. Further lines are dropped, and counted in `log_lines_dropped_total`.
 pub const BUFFERED_LINES_MAX: usize = 4_096;
 
-/// Counter of the process's log, which `tracing` has one of.
+/// Counter of the process's log. `tracing` has one log for each process.
 static DROPPED_LINES: OnceLock<ErrorCounter> = OnceLock::new();
 
 /// Starts the thread that writes the process's log to `output`. Dropping the guard writes the lines that wait; it gives up
@@ -25,9 +25,9 @@ pub fn start_writer(output: impl Write + Send + 'static) -> (NonBlocking, Worker
     (writer, guard)
 }
 
-/// Logs each panic of a thread, instead of writing its message to standard error, which blocks the thread while that is a pipe
-/// that is full. The line has a backtrace if `RUST_BACKTRACE` asks for one. A panic of the main thread ends the process and its
-/// log, so its message is written as before.
+/// Logs each panic of a thread, instead of writing its message to standard error: a full pipe there would block the thread. The
+/// line has a backtrace if `RUST_BACKTRACE` asks for one. A panic of the main thread ends the process and its log, so its
+/// message is written as before.
 pub fn log_panics() {
     let default = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |panic| {

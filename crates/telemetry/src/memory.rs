@@ -4,7 +4,7 @@ use std::fs;
 use std::ops::RangeInclusive;
 use std::path::Path;
 
-/// One part in `share` of the memory that the control group, or else the machine, has, within these limits; the lower one
+/// One part in `share` of the memory of the control group, or else of the machine, within these limits. The lower limit
 /// if the memory is unknown.
 pub fn memory_share(share: usize, limits: RangeInclusive<usize>) -> usize {
     let (min, max) = limits.into_inner();

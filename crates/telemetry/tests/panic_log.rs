@@ -1,7 +1,7 @@
 //! The log line of a panic.
 //!
-//! The only test of its process: `tracing` caches whether a log line has a subscriber, and a thread without one that
-//! reaches the line first would cache that it has none.
+//! The only test of its process: `tracing` caches whether a log line has a subscriber, and a thread without a
+//! subscriber that logs the line first would cache that there is none.
 
 use std::io;
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use flash_indexer_telemetry::metrics::{MetricNames, Metrics};
 use flash_indexer_telemetry::supervision::{ThreadKind, guarded};
 use parking_lot::Mutex;
 
-/// Appends what is logged to a buffer.
+/// Appends the log to a buffer.
 #[derive(Clone, Default)]
 struct Buffer(Arc<Mutex<Vec<u8>>>);
 

@@ -1,4 +1,4 @@
-//! A panic while nothing reads the log, in a process of its own.
+//! A panic while the log is not read, in a separate process.
 
 use std::io::Write;
 use std::process::{Command, Stdio};
@@ -40,7 +40,7 @@ fn panic_beside_a_full_pipe() -> ! {
     let mut lines = writer.clone();
     tracing_subscriber::fmt().with_writer(writer).init();
     log_panics();
-    // More than the pipe and the buffer take.
+    // More than the capacity of the pipe and the buffer.
     let line = [b'x'; 1_024];
     for _ in 0..2 * BUFFERED_LINES_MAX {
         lines.write_all(&line).expect("the buffer takes lines, or drops them");

@@ -7,7 +7,7 @@ use crate::{from_hex, testdata};
 /// Messages of an engine that were written from its format, in one encoding.
 #[derive(Debug, Clone)]
 pub struct EventVector {
-    /// What the messages show. Both encodings of one vector have the same name.
+    /// Content of the messages. Both encodings of one vector have the same name.
     pub name: String,
     /// `map` or `array`: form of the events.
     pub encoding: String,

@@ -10,10 +10,10 @@ use ring::signature::{
 use serde_json::{Value, json};
 
 /// An RSA key for tests, of 2,048 bits in PKCS #8, made with `openssl genpkey -algorithm RSA` and `openssl pkcs8 -topk8 -nocrypt`.
-/// `ring` makes none.
+/// `ring` cannot generate RSA keys.
 const RSA_KEY: &[u8] = include_bytes!("../data/jwt_rsa_key.der");
 
-/// A signing key of an issuer. Keys but that of RSA are new ones.
+/// A signing key of an issuer. All keys except the RSA key are newly generated.
 pub struct JwtSigningKey {
     id: String,
     pair: Pair,

@@ -55,7 +55,7 @@ pub fn from_hex(text: &str) -> Vec<u8> {
 ///
 /// # Panics
 ///
-/// When it returns none until the deadline.
+/// When it has returned none by the deadline.
 pub fn wait_for<T>(what: &str, deadline: Duration, mut condition: impl FnMut() -> Option<T>) -> T {
     let start = Instant::now();
     loop {

@@ -255,8 +255,8 @@ pub fn redis_cluster_with(program: &PathBuf, setup: ClusterSetup) -> Vec<RedisNo
     nodes
 }
 
-/// A master, its replica, and sentinels of which a majority promotes the replica when the master is down. Their name of the
-/// master is `fleet`.
+/// A master, its replica, and sentinels. A majority of them promotes the replica when the master is down. The sentinels
+/// name the master `fleet`.
 #[derive(Debug)]
 pub struct RedisWithSentinels {
     /// The master at the start.
@@ -268,7 +268,7 @@ pub struct RedisWithSentinels {
 }
 
 impl RedisWithSentinels {
-    /// Starts all of them and waits until each sentinel monitors the replica and knows the other sentinels.
+    /// Starts all of them and waits until each sentinel monitors the replica and has discovered the other sentinels.
     ///
     /// # Panics
     ///

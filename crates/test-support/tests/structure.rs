@@ -11,7 +11,7 @@ use toml::Table;
 const CRATE_LINES_MAX: usize = 6_000;
 /// Limit of the source lines of a file.
 const FILE_LINES_MAX: usize = 500;
-/// The crate without a limit: the run index is one design, which no seam divides.
+/// The crate without a limit: the run index is one design that cannot be divided.
 const UNLIMITED_CRATE: &str = "core";
 /// Folder of generated files.
 const GENERATED: &str = "generated";
@@ -102,7 +102,7 @@ fn crates_and_files_are_small() {
     assert!(large.is_empty(), "{large:#?}");
 }
 
-/// Crates of the workspace that each crate depends on, without those of tests.
+/// Crates of the workspace that each crate depends on, without dependencies of tests.
 fn dependencies() -> Dependencies {
     let manifests: BTreeMap<String, Table> = crates()
         .into_iter()
@@ -196,7 +196,7 @@ fn first_name(text: &str) -> String {
     text.trim_start().chars().take_while(|&c| c.is_alphanumeric() || c == '_').collect()
 }
 
-/// First names of the paths behind a `::`: one, or those of a group in braces.
+/// First names of the paths after a `::`: one name, or the names of a group in braces.
 fn first_names(behind: &str) -> Vec<String> {
     let Some(group) = behind.strip_prefix('{') else { return vec![first_name(behind)] };
     let (mut depth, mut items) = (0_usize, vec![String::new()]);
@@ -226,7 +226,7 @@ fn root_of(folder: &Path) -> Option<PathBuf> {
     inside.into_iter().chain([folder.with_extension("rs")]).find(|path| path.exists())
 }
 
-/// What follows each path of this start, such as `crate::` or `super::super::`.
+/// Text after each path with this start, such as `crate::` or `super::super::`.
 fn behind<'c>(code: &'c str, start: &str) -> impl Iterator<Item = &'c str> {
     let found = code.match_indices(start).filter(|&(at, _)| !code[..at].ends_with("super::"));
     found.map(|(at, start)| &code[at + start.len()..])

@@ -10,8 +10,8 @@
 //! ```
 //!
 //! The server starts a [`RequestSpan`], and polls the request's future [within](RequestSpan::within) it. Code below then records
-//! stages without knowing the request: [`stage`] and [`describe`] find it in the thread's current OpenTelemetry context. Work that
-//! moves to another thread takes the context along ([`current`]).
+//! stages without a reference to the request: [`stage`] and [`describe`] find it in the thread's current OpenTelemetry context.
+//! Work that moves to another thread takes the context along ([`current`]).
 //!
 //! # Cost
 //!
@@ -20,7 +20,7 @@
 //!
 //! | file | role |
 //! |---|---|
-//! | `trace_parent.rs` | the trace context that a caller sends, and the one that is sent on |
+//! | `trace_parent.rs` | the trace context that a caller sends, and the outgoing one |
 //! | `request.rs` | the span of a request |
 //! | `stages.rs` | stages of the current request |
 

@@ -21,7 +21,7 @@ pub struct Tracer(SdkTracer);
 pub enum Root {
     /// It may: the sampler decides.
     Sampled,
-    /// It never does, such as a probe.
+    /// It never begins a trace. An example is a probe.
     Never,
 }
 
@@ -34,7 +34,7 @@ impl Tracer {
         Self(provider.tracer_with_scope(scope.build()))
     }
 
-    /// Begins the span of a request: as a part of its caller's trace, or as a trace of its own. None if it is not sampled.
+    /// Begins the span of a request: as a part of its caller's trace, or as its own trace. None if it is not sampled.
     #[must_use]
     pub fn request(&self, parent: &TraceParent, root: Root) -> Option<RequestSpan> {
         self.request_since(parent, root, None)
@@ -62,7 +62,7 @@ impl Tracer {
     }
 }
 
-/// Span of a request that is sampled. It ends when it is dropped, as cancelled unless it was finished.
+/// Span of a request that is sampled. It ends when it is dropped. Unless it was finished, it is marked as cancelled.
 #[derive(Debug)]
 pub struct RequestSpan {
     context: Context,

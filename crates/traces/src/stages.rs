@@ -10,9 +10,9 @@ use opentelemetry_sdk::trace::{SdkTracer, Span};
 /// Whether this process has created a tracer. It is never reset.
 static IS_ENABLED: AtomicBool = AtomicBool::new(false);
 
-/// Lets stages look for a current request.
+/// Enables the lookup of a current request by stages.
 pub(crate) fn enable() {
-    // Nothing is published with it: a request that is traced has its context from its own thread.
+    // Relaxed: it publishes no other memory. A traced request has its context on its own thread.
     IS_ENABLED.store(true, Ordering::Relaxed);
 }
 
@@ -77,7 +77,7 @@ pub fn stage(stage: Stage) -> StageSpan {
     StageSpan(if is_enabled() { begin(stage, None) } else { None })
 }
 
-/// The time at which a stage begins whose request is not known yet, for [`stage_since`]. None without a tracer in the process.
+/// The start time of a stage whose request is not known yet, for [`stage_since`]. None without a tracer in the process.
 #[inline]
 #[must_use]
 pub fn stage_begin() -> Option<SystemTime> {

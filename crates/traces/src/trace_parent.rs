@@ -1,4 +1,4 @@
-//! The trace context that a caller sends, and the one that is sent on (W3C Trace Context).
+//! The trace context that a caller sends, and the outgoing one (W3C Trace Context).
 
 use opentelemetry::Context;
 use opentelemetry::propagation::{Extractor, Injector, TextMapPropagator};
@@ -10,16 +10,16 @@ use crate::stages::is_enabled;
 const TRACE_PARENT: &str = "traceparent";
 const TRACE_STATE: &str = "tracestate";
 
-/// Longest `tracestate` that is kept, in bytes. Every span of a request has a copy. The specification asks for no more.
+/// Longest `tracestate` that is kept, in bytes. Every span of a request has a copy. The specification requires no more.
 const TRACE_STATE_BYTES_MAX: usize = 512;
 
-/// The span of a caller, in which a request takes part; none if the caller sent none.
+/// The span of a caller, the parent of a request's span; none if the caller sent none.
 #[derive(Debug, Clone, Default)]
 pub struct TraceParent(Option<Context>);
 
 impl TraceParent {
-    /// Reads the context of a caller from headers. `headers` gives all values of a header. A context that is not valid, or that is
-    /// given twice, counts as none.
+    /// Reads the context of a caller from headers. `headers` gives all values of a header. An invalid or repeated context is
+    /// treated as none.
     pub fn read<'h, V: Iterator<Item = &'h str>>(headers: impl Fn(&'static str) -> V) -> Self {
         let mut parents = headers(TRACE_PARENT);
         let (Some(parent), None) = (parents.next().map(str::trim), parents.next()) else { return Self(None) };
@@ -76,8 +76,8 @@ impl Extractor for Headers<'_> {
     }
 }
 
-/// Names and values of the headers by which a call to another service continues the trace of the current request; none without
-/// one.
+/// Names and values of the headers that continue the trace of the current request in a call to another service; none without a
+/// trace.
 #[must_use]
 pub fn outgoing_headers() -> Vec<(&'static str, String)> {
     let mut headers = OutgoingHeaders(Vec::new());

@@ -7,7 +7,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use crate::masked_url::masked_url;
 
-/// Endpoint of an engine that publishes no events. The index knows it from routing decisions alone.
+/// Endpoint of an engine that publishes no events. The index has its blocks from routing decisions alone.
 pub const NO_EVENTS: &str = "none";
 
 /// Address that engines and peers must not use.
@@ -36,7 +36,7 @@ impl RefusedAddress {
 /// Addresses of metadata services that are not link-local: of Alibaba Cloud, Azure and Oracle Cloud.
 const METADATA_V4: [Ipv4Addr; 3] =
     [Ipv4Addr::new(100, 100, 100, 200), Ipv4Addr::new(168, 63, 129, 16), Ipv4Addr::new(192, 0, 0, 192)];
-/// The same of AWS, Google Cloud, Oracle Cloud and Scaleway.
+/// Addresses of metadata services that are not link-local: of AWS, Google Cloud, Oracle Cloud and Scaleway.
 const METADATA_V6: [Ipv6Addr; 4] = [
     Ipv6Addr::new(0xfd00, 0xec2, 0, 0, 0, 0, 0, 0x254),
     Ipv6Addr::new(0xfd20, 0xce, 0, 0, 0, 0, 0, 0x254),
@@ -75,9 +75,9 @@ fn kind(address: IpAddr) -> Option<&'static str> {
 
 const METADATA_SERVICE: &str = "the address of a metadata service";
 
-/// IPv4 addresses that are reached through an IPv6 address: by 6to4, Teredo, NAT64 and stateless translation. Of the local
-/// prefix of NAT64 its operator chooses the length, so an address of it stands for several. Those of its other lengths may be meaningless: of them only
-/// addresses that are link-local or of a metadata service are returned.
+/// IPv4 addresses that are reached through an IPv6 address: by 6to4, Teredo, NAT64 and stateless translation. An operator
+/// chooses the length of NAT64's local prefix, so an address with that prefix stands for several. Some of them may be
+/// meaningless: only those that are link-local or of a metadata service are returned.
 fn embedded(address: Ipv6Addr) -> Vec<Ipv4Addr> {
     let bits = u128::from(address);
     // The IPv4 address whose last bit is this number of bits from the end.
@@ -92,7 +92,7 @@ fn embedded(address: Ipv6Addr) -> Vec<Ipv4Addr> {
         [0, 0, 0, 0, 0, 0, high, _] if high != 0 => vec![at(0)],
         // Stateless translation, RFC 2765.
         [0, 0, 0, 0, 0xffff, 0, ..] => vec![at(0)],
-        // NAT64, RFC 8215: prefixes of 96, 64, 56 and 48 bits. Bits 64 to 71 are no part of the IPv4 address.
+        // NAT64, RFC 8215: prefixes of 96, 64, 56 and 48 bits. Bits 64 to 71 are not part of the IPv4 address.
         [0x64, 0xff9b, 1, ..] => {
             let around_octet = |before: u32| {
                 let (high, low) = ((bits >> 64) as u32, (bits >> (24 + before)) as u32);

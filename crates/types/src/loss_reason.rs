@@ -1,4 +1,4 @@
-//! Reasons for which a rank is not exact, beside those that its stream shows.
+//! Reasons for which a rank is not exact, in addition to those that its stream shows.
 
 use std::fmt;
 

@@ -2,10 +2,10 @@
 
 use std::borrow::Cow;
 
-/// Schemes of URLs that options take. Another one is not shown before a `@`: it may be a part of a password.
+/// Schemes of URLs that options take. Any other scheme is hidden before a `@`, because it may be a part of a password.
 const SCHEMES: [&str; 9] = ["http", "https", "grpc", "grpcs", "tcp", "redis", "rediss", "valkey", "valkeys"];
 
-/// Topologies of stores, behind the scheme.
+/// Topologies of stores, after the scheme.
 const TOPOLOGIES: [&str; 2] = ["+cluster", "+sentinel"];
 
 /// Text in the place of a secret in an error or in output.

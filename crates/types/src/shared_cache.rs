@@ -24,7 +24,7 @@ flash_indexer_core::named_enum! {
 }
 
 impl SharedCacheKind {
-    /// Tier of blocks whose events name no medium, the device, or a medium of the cache's own. No instance has them in its
+    /// Tier of blocks whose events name no medium, the device, or the cache's own medium. No instance has them in its
     /// device memory.
     #[must_use]
     pub const fn tier(self) -> Tier {
@@ -75,7 +75,7 @@ impl SharedCaches {
     ///
     /// # Errors
     ///
-    /// If there are too many, or one is no valid id of a shared cache.
+    /// If there are too many, or one is not a valid id of a shared cache.
     pub fn new(ids: impl IntoIterator<Item = UncheckedInstanceId>) -> Result<Self, SharedCachesError> {
         let ids: Result<Vec<_>, _> = ids.into_iter().map(UncheckedInstanceId::checked).collect();
         let mut ids = ids?;

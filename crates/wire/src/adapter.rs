@@ -14,10 +14,10 @@ pub enum EngineAdapter {
     Detect,
     /// vLLM: the adapter's name follows, then the extra keys of each block.
     Vllm,
-    /// SGLang: no field follows, except in two releases: a map with the salt, after a field that may be nil. Components, and
-    /// the manager and origin in their places, are understood.
+    /// SGLang: no field follows. Two releases have a map with the salt, after a field that may be nil. Components are
+    /// understood, and so are the manager and origin in their places.
     Sglang,
-    /// TensorRT-LLM: map events only, with multimodal items in a field of their own.
+    /// TensorRT-LLM: map events only, with multimodal items in a separate field.
     TensorRtLlm,
 }
 

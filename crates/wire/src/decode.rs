@@ -77,7 +77,7 @@ impl BatchOutline {
         self.dp_rank
     }
 
-    /// The outline of the events that an iterator over this batch has left.
+    /// The outline of the remaining events of an iterator over this batch.
     #[must_use]
     pub fn of_rest(self, rest: &Events<'_>) -> Self {
         Self { events_at: rest.offset(), events: rest.left, ..self }
@@ -166,7 +166,7 @@ pub enum BatchError {
     /// MessagePack, but not `[timestamp, [event…], rank]`.
     #[error("not an event batch: expected [timestamp, [event, …], data_parallel_rank]")]
     NotABatch,
-    /// A batch, and more. What follows may be events.
+    /// A batch with further bytes after it, which may be events.
     #[error("bytes follow the batch: send one batch in a message")]
     TrailingBytes,
 }

@@ -206,7 +206,7 @@ fn from_map<'a>(
     }
 }
 
-/// The complete event: a removal's counts are one for each of its blocks, and a clear without a scope is of the whole cache.
+/// The complete event: a removal has one count for each of its blocks, and a clear without a scope is of the whole cache.
 fn checked(event: EngineEvent<'_>) -> Result<EngineEvent<'_>, EventError> {
     match &event {
         EngineEvent::Removed(BlockRemoved { block_hashes, remaining_copy_counts: Some(counts), .. })

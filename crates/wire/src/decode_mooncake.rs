@@ -16,7 +16,7 @@ use crate::unknown_fields::UnknownFields;
 /// Shortest block hash in a text, in hexadecimal digits: eight bytes.
 const HASH_DIGITS_MIN: usize = 16;
 
-/// Fields that do not change what the event means here.
+/// Fields without an effect on the meaning of the event.
 const IGNORED_FIELDS: [&[u8]; 9] = [
     b"event_id",
     b"timestamp",
@@ -46,7 +46,7 @@ struct Fields<'a> {
     engine_hashes: Vec<SequenceHash>,
     /// The object's key.
     key: ObjectKey,
-    /// Whether the object is another part of its blocks than the first.
+    /// Whether the object is not the first part of its blocks.
     is_further_part: bool,
     parent: Option<SequenceHash>,
     token_ids: TokenIds,
@@ -66,7 +66,7 @@ pub(crate) fn mooncake_event<'a>(
     let mut event = Fields::default();
     read_entries(reader, len, |key, reader| event.read(key, reader, unknown))?;
     match event.kind {
-        // The parts of a block come and go by themselves: the first one alone does not show that the block is there.
+        // The parts of a block are stored and removed independently: the first one alone does not show that the block is there.
         b"stored" if event.is_further_part || event.key.is_further_part => {
             Err(EventError::OutOfRange { field: "tp_rank" })
         }
@@ -192,7 +192,7 @@ fn hash_in_text(text: &str) -> Option<SequenceHash> {
     u64::from_str_radix(tail, 16).ok().map(SequenceHash)
 }
 
-/// What the key says that vLLM's connector gives an object: `MODEL@tp_rank:N@pcpN@dcpN@pp_rank:N@group:N@HASH`.
+/// Parts of the key that vLLM's connector gives an object: `MODEL@tp_rank:N@pcpN@dcpN@pp_rank:N@group:N@HASH`.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct ObjectKey {
     hash: Option<SequenceHash>,

@@ -54,7 +54,7 @@ pub struct BatchWriter {
 }
 
 impl BatchWriter {
-    /// Begins a batch of `events` events: as many are to be written.
+    /// Begins a batch of `events` events: exactly this number of events must be written.
     #[must_use]
     pub fn new(timestamp: f64, events: usize, encoding: Encoding) -> Self {
         let mut writer = Writer { out: Vec::new() };
@@ -128,7 +128,7 @@ impl Fields {
         }
     }
 
-    /// A field that maps alone have, unless it is absent.
+    /// A field that only maps have, unless it is absent.
     fn in_map<T>(&mut self, name: &str, value: Option<T>, write: impl FnOnce(&mut Writer, T)) {
         if self.encoding == Encoding::Map {
             self.unless_absent(name, value, write);

@@ -93,7 +93,7 @@ flash_indexer_core::named_enum! {
     }
 }
 
-/// Components of a hybrid model of SGLang, each with a cache of its own.
+/// Components of a hybrid model of SGLang, each with its own cache.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Components {
     /// Full attention.

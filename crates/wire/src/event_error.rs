@@ -8,7 +8,7 @@ pub const EVENT_BLOCKS_MAX: u32 = 1 << 18;
 pub const EVENT_TOKENS_MAX: u32 = 1 << 22;
 /// Limit of the extra keys of all blocks of an event.
 pub const EVENT_KEYS_MAX: u32 = 1 << 18;
-/// Limit of the copy counts of an event: each may be a change of its own.
+/// Limit of the copy counts of an event: each may be a separate change.
 pub const EVENT_COUNTS_MAX: u32 = 1 << 16;
 /// Limit of the fields of an event.
 pub const EVENT_FIELDS_MAX: u32 = 1 << 10;
@@ -45,7 +45,7 @@ pub enum EventError {
         /// The field's name.
         field: &'static str,
     },
-    /// A map has a field twice, so what it means is not known.
+    /// A map has a field twice, so its meaning is unknown.
     #[error("a field of the event is repeated: publish each field once")]
     RepeatedField,
     /// A list has too many elements: other engines would wait while it is decoded.

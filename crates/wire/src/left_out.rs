@@ -44,7 +44,7 @@ pub struct LeftOutEvent {
     pub why: String,
 }
 
-/// The error that such an event stands for. The reader is behind the head of its map.
+/// The error that such an event stands for. The reader is after the head of its map.
 pub(crate) fn left_out(reader: &mut Reader<'_>, len: u32) -> Result<EventError, EventError> {
     let (mut reason, mut why) = ("not_an_event", String::new());
     for _ in 0..len {

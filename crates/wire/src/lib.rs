@@ -43,7 +43,7 @@
 //! | `event`, `event_error` | engine events; events that cannot be used, and limits of an event |
 //! | `decode`, `decode_event`, `event_fields`, `fields`, `adapter` | decoding of batches, of events, of their fields, of single values, of formats that differ by engine |
 //! | `decode_mooncake` | events of Mooncake's master |
-//! | `unknown_fields`, `left_out` | fields that this version does not know; events that an engine's reader cannot use |
+//! | `unknown_fields`, `left_out` | fields that this version does not decode; events that an engine's reader cannot use |
 //! | `encode` | batches byte for byte as vLLM writes them |
 //! | `pulled` | responses of TensorRT-LLM's pull API, as messages of a stream |
 //! | `chain_hash` | vLLM's own block hashes |

@@ -15,8 +15,8 @@ pub struct TopicNames<'t> {
 pub struct TopicError;
 
 impl<'t> TopicNames<'t> {
-    /// Parses a topic. `kv@<pod>@<model>` with exactly two `@` names pod and model. Any other topic is one name as a
-    /// whole, because `@` may be part of a name.
+    /// Parses a topic. `kv@<pod>@<model>` with exactly two `@` names pod and model. Any other topic is a single name,
+    /// because `@` may be part of a name.
     ///
     /// # Errors
     ///

@@ -1,11 +1,11 @@
-//! Fields of known events that this version does not know.
+//! Fields of known events that this version does not decode.
 
 use std::fmt::{self, Write};
 
 use crate::event_error::{EventError, KIND_CHARS_MAX};
 use crate::msgpack::{Reader, Token};
 
-/// Field of a known event that this version does not know. The event is used without it.
+/// Field of a known event that this version does not decode. The event is used without it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct UnknownField<'a> {
     /// Type of the event.
@@ -51,7 +51,7 @@ impl<'a> UnknownFields<'a, '_> {
         }
     }
 
-    /// Skips a field at a position of an array. Nil says nothing.
+    /// Skips a field at a position of an array. Nil is not reported.
     pub(crate) fn skip(&mut self, at: usize, reader: &mut Reader<'a>) -> Result<(), EventError> {
         if reader.clone().next()? != Token::Nil {
             self.add(FieldName::Position(at + 1));

@@ -22,7 +22,7 @@ const blockTokens = 16
 // An index of engines' blocks.
 type index struct{ handle *C.FlashIndex }
 
-// Makes a call, and returns its error. The text belongs to the thread of the system, which must not change in between.
+// Makes a call, and returns its error. The text belongs to the system thread, which must not change in between.
 func call(status func() C.FlashIndexStatus) error {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
@@ -61,7 +61,7 @@ func (index *index) store(engine uint64, tokens []uint32, first uint64) error {
 	})
 }
 
-// The engine that holds most of a prompt in device memory, and how many tokens that are; none if found is false.
+// The engine that holds most of a prompt in device memory, and the number of these tokens; none if found is false.
 func (index *index) best(prompt []uint32) (engine uint64, tokens int, found bool, err error) {
 	var match C.FlashIndexMatch
 	var count C.size_t
@@ -90,7 +90,7 @@ func run() error {
 	for at := range session {
 		session[at] = uint32(at)
 	}
-	// Engine 1 holds a system prompt of 64 tokens, engine 2 that and the first turn of a session.
+	// Engine 1 holds a system prompt of 64 tokens, engine 2 holds that prompt and the first turn of a session.
 	for engine, tokens := range map[uint64]int{1: 64, 2: 192} {
 		if err := index.register(engine); err != nil {
 			return err

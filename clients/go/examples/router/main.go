@@ -2,10 +2,10 @@
 //
 //	go run ./examples/router -indexer http://127.0.0.1:8090 gpu-1=http://gpu-1:8000 gpu-2=http://gpu-2:8000
 //
-// The service knows the engines under the same names (Register) and has the model's tokenizer (--tokenizer-dir). An
-// engine's score is the number of prompt blocks that it need not compute. The router subtracts the requests that it has
-// sent to the engine and that are not answered yet, so a busy engine loses a tie. If the service does not answer in time,
-// the requests alone decide.
+// The engines are registered at the service under the same names (Register), and the service has the model's tokenizer
+// (--tokenizer-dir). An engine's score is the number of prompt blocks that it need not compute. The router subtracts the
+// requests that it has sent to the engine and that are not answered yet, so a busy engine loses a tie. If the service
+// does not answer in time, the requests alone decide.
 package main
 
 import (
@@ -25,7 +25,7 @@ import (
 )
 
 const (
-	// Blocks of a prompt that are as good as one request less in an engine's queue.
+	// Number of prompt blocks that are worth one request less in an engine's queue.
 	blocksPerRequest = 8
 	bodyBytesMax     = 8 << 20
 )

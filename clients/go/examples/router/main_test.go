@@ -14,7 +14,7 @@ import (
 
 const chat = `{"model": "m", "messages": [{"role": "user", "content": "hi"}]}`
 
-// An engine that answers with its name and what it was sent.
+// An engine that answers with its name, and the request's path and body.
 func fakeEngine(t *testing.T, name string) string {
 	server := httptest.NewServer(http.HandlerFunc(func(response http.ResponseWriter, request *http.Request) {
 		body, _ := io.ReadAll(request.Body)
@@ -52,7 +52,7 @@ func send(t *testing.T, url string) string {
 	return string(body)
 }
 
-// An engine's request counts until its answer is passed on, which may be after the client has read it.
+// A request is counted for its engine until its answer is forwarded. This may be after the client has read the answer.
 func untilIdle(t *testing.T, router *router) {
 	deadline := time.Now().Add(30 * time.Second)
 	for _, engine := range router.engines {

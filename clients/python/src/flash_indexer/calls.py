@@ -198,7 +198,7 @@ def _json(path: str, decode: Callable[[int, bytes], Answer], body: Mapping[str, 
     try:
         content = msgspec.json.encode(body)
     except UnicodeEncodeError:
-        # A lone surrogate has no UTF-8. As an escape it reaches the service, whose refusal says what to do.
+        # A lone surrogate has no UTF-8. As an escape it reaches the service, whose error has the remedy.
         content = json.dumps(msgspec.to_builtins(body)).encode()
     return Call("POST", path, decode, content=content, content_type="application/json")
 

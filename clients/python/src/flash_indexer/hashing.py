@@ -14,7 +14,7 @@ _LORA_SEED = 0
 _SALT_SEED = 1
 _MASK = (1 << 64) - 1
 
-# The code of a C type of 32 bits, which `array` does not promise for "I".
+# The code of a C type of 32 bits, which `array` does not guarantee for "I".
 _U32 = "I" if array("I").itemsize == 4 else "L"
 
 

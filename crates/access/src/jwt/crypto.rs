@@ -15,7 +15,7 @@ static PROVIDER: CryptoProvider = CryptoProvider {
     key_utils: KeyUtils::new_unimplemented(),
 };
 
-/// Makes `ring` the cryptography of `jsonwebtoken` in this process. A program that has chosen another one before keeps it.
+/// Makes `ring` the cryptography of `jsonwebtoken` in this process. A program that has already chosen another one keeps it.
 pub(super) fn install() {
     let _ = PROVIDER.install_default();
 }

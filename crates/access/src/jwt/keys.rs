@@ -19,8 +19,8 @@ pub type JwtKeyFile = ConfigFile<JwtKeys>;
 
 /// Keys of an issuer, by their ids.
 ///
-/// Only keys that can verify an allowed signature count: RSA of 2,048 to 8,192 bits, P-256 and Ed25519, with an id, and neither
-/// for encryption nor for another algorithm. Secrets (`oct`) never do.
+/// Only keys that can verify an allowed signature are used: RSA of 2,048 to 8,192 bits, P-256 and Ed25519, with an id. Keys for encryption
+/// or for another algorithm, and secrets (`oct`), are ignored.
 #[derive(Debug, Clone)]
 pub struct JwtKeys(BTreeMap<String, JwtKey>);
 
@@ -65,7 +65,7 @@ impl FileContent for JwtKeys {
             return Err(JwtKeysError::TooMany { count: listed.len() });
         }
         let mut keys = BTreeMap::new();
-        // A key of a type that the library does not know is for another purpose.
+        // A key of a type that the library does not support is for another purpose.
         for jwk in listed.into_iter().filter_map(|jwk| Jwk::deserialize(jwk).ok()) {
             let (Some(algorithm), Some(id)) = (usable_algorithm(&jwk), jwk.common.key_id.clone()) else { continue };
             let key = DecodingKey::from_jwk(&jwk).ok().filter(is_complete);
@@ -110,7 +110,7 @@ impl JwtKeyFile {
     }
 }
 
-/// The algorithm that a key verifies; none if it is no signing key of an allowed type.
+/// The algorithm that a key verifies; none if it is not a signing key of an allowed type.
 fn usable_algorithm(jwk: &Jwk) -> Option<JwtAlgorithm> {
     let algorithm = match &jwk.algorithm {
         AlgorithmParameters::RSA(_) => JwtAlgorithm::Rs256,

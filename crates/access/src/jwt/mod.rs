@@ -69,7 +69,7 @@ impl FromStr for JwtAlgorithm {
     }
 }
 
-/// What a token must claim, and the claims that become its grant.
+/// Required claims of a token, and the claims that become its grant.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct JwtOptions {
     /// Value of the claim `iss`.
@@ -78,7 +78,7 @@ pub struct JwtOptions {
     pub audience: String,
     /// Allowed algorithms.
     pub algorithms: Vec<JwtAlgorithm>,
-    /// Claim with the scopes: a text with spaces between them, or a list. Other values in it count for nothing.
+    /// Claim with the scopes: a text with spaces between them, or a list. Other values in it have no effect.
     pub scopes_claim: ClaimName,
     /// Claim with the tenants: a text or a list; `*` permits all, and a token without the claim none. Without a name, every
     /// token permits all tenants.
@@ -102,12 +102,12 @@ pub struct JwtVerifier {
 struct Header {
     alg: String,
     kid: Option<String>,
-    /// Extensions that a verifier must know (RFC 7515, 4.1.11). None is known here.
+    /// Extensions that a verifier must support (RFC 7515, 4.1.11). None is supported here.
     crit: Option<IgnoredAny>,
 }
 
 impl Header {
-    /// The header of a token; none if it is no JWT.
+    /// The header of a token; none if it is not a JWT.
     fn of(token: &str) -> Option<Self> {
         let mut parts = token.split('.');
         let (header, ..) = (parts.next()?, parts.next()?, parts.next()?);
@@ -135,7 +135,7 @@ impl JwtVerifier {
         Self { keys, options, validations }
     }
 
-    /// Verifies a token, and returns what it permits.
+    /// Verifies a token, and returns its grant.
     ///
     /// # Errors
     ///

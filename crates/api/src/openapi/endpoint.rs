@@ -25,7 +25,7 @@ pub(super) fn add_schemas<T: ToSchema>(schemas: &mut Schemas) {
     T::schemas(schemas);
 }
 
-/// Condition on the fields of a JSON body, of which null counts as absent.
+/// Condition on the fields of a JSON body. A null field counts as absent.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Requirement {
     /// At least one of the fields is given.
@@ -107,7 +107,7 @@ impl Endpoint {
         .fails(&["401", "403"])
     }
 
-    /// Lets every client call the endpoint, also where the others need a token.
+    /// Opens the endpoint to every client, even if the other endpoints require a token.
     pub(super) fn open(mut self) -> Self {
         self.is_open = true;
         self.responses.retain(|status, _| !matches!(*status, "401" | "403"));
@@ -143,7 +143,7 @@ impl Endpoint {
 
     /// Adds a binary body.
     pub(super) fn takes_bytes(mut self, description: &str) -> Self {
-        // A media type has no description of its own. Its schema has no type: the body is not JSON.
+        // A media type has no description. Its schema has no type: the body is not JSON.
         let schema = ObjectBuilder::new().schema_type(SchemaType::AnyValue).description(Some(description));
         let content = Content::builder().schema(Some(Schema::Object(schema.build()))).build();
         self.body = self.body.content(OCTET_STREAM, content);
@@ -211,7 +211,7 @@ impl Endpoint {
             .request_body(self.takes_body.then(|| self.body.build()));
         let operation = match self.is_open {
             true => operation,
-            // A service without tokens needs none.
+            // A service without tokens requires none.
             false => operation
                 .security(SecurityRequirement::default())
                 .security(SecurityRequirement::new(BEARER, [] as [&str; 0])),

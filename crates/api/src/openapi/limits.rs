@@ -16,7 +16,7 @@ const SCHEMAS: &str = "#/components/schemas/";
 /// Fields of a body that cannot be in the query string of a binary body.
 const LISTS: [&str; 2] = ["token_ids", "block_hashes"];
 
-/// What an endpoint says of its body beside the body's type.
+/// Properties of an endpoint's body in addition to its type.
 pub(super) struct Body {
     pub(super) path: &'static str,
     pub(super) needs: Vec<Requirement>,
@@ -67,7 +67,7 @@ fn visit(value: &mut Value, change: &mut impl FnMut(&mut Map<String, Value>)) {
     }
 }
 
-/// Whether a schema allows a type, alone or beside null.
+/// Whether a schema allows a type, alone or together with null.
 fn has_type(schema: &Map<String, Value>, wanted: &str) -> bool {
     match schema.get("type") {
         Some(Value::Array(types)) => types.iter().any(|one| one == wanted),
@@ -90,7 +90,7 @@ fn limit_numbers(document: &mut Value) {
     });
 }
 
-/// Names of the schemas that request bodies have, also as a part.
+/// Names of the schemas of request bodies and of their parts.
 fn request_schemas(document: &mut Value) -> BTreeSet<String> {
     let bodies = operations(document).filter_map(|operation| operation.get("requestBody").cloned());
     let (mut open, mut known) = (bodies.collect::<Vec<_>>(), BTreeSet::new());
@@ -107,7 +107,7 @@ fn request_schemas(document: &mut Value) -> BTreeSet<String> {
     known
 }
 
-/// Where a field is.
+/// Location of a field.
 #[derive(Clone, Copy, PartialEq)]
 enum ParameterLocation {
     Body,

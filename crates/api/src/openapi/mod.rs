@@ -30,7 +30,7 @@ const HTML: &str = "text/html";
 ///
 /// # Panics
 ///
-/// Panics if the document is no JSON, which depends on no input.
+/// Panics if the document is not JSON, which depends on no input.
 #[must_use]
 pub fn document() -> Value {
     let mut schemas = Vec::new();
@@ -64,7 +64,7 @@ const PREDICTION_TTL_MS_MAX: u64 = 600_000;
 /// Failures of requests with a prompt that may be a text.
 const PROMPT_FAILURES: [&str; 5] = ["404", "429", "500", "501", "502"];
 
-/// What a binary body has in the place of a list in JSON.
+/// Description of a binary body, which replaces a list in JSON.
 const TOKENS: &str = "Tokens as little-endian 32-bit numbers; the other fields are in the query string.";
 const HASHES: &str = "Local hashes as little-endian 64-bit numbers; the other fields are in the query string.";
 

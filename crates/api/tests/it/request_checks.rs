@@ -1,9 +1,9 @@
-//! What holds of every parsed request with a prompt; for tests, and for the fuzz target `http_bodies`.
+//! Properties of every parsed request with a prompt; for tests, and for the fuzz target `http_bodies`.
 //!
 //! ```text
 //!  input:   kind (8) | content
 //!  JSON:    a body
-//!  tokens:  bytes before the list (8) | the list, behind its opening bracket
+//!  tokens:  bytes before the list (8) | the list, after its opening bracket
 //!  binary:  fields of the query string, as `name=value`, each ended by a zero byte | 0xff | the body
 //! ```
 
@@ -25,7 +25,7 @@ pub(crate) fn play(bytes: &[u8]) {
     }
 }
 
-/// Every JSON body is parsed as the general parser parses it.
+/// Checks that every JSON body is parsed like by the general parser.
 pub(crate) fn check_bodies(body: &[u8]) {
     check_body::<PromptFields>(body);
     check_body::<TokenQuery>(body).iter().for_each(check_written);
@@ -33,7 +33,7 @@ pub(crate) fn check_bodies(body: &[u8]) {
     check_body::<ExplainRequest>(body).iter().for_each(check_written);
 }
 
-/// A body is parsed as the general parser parses it. Returns the request.
+/// Checks that a body is parsed like by the general parser. Returns the request.
 pub(crate) fn check_body<T: PromptRequest + Debug>(body: &[u8]) -> Option<T> {
     let expected = serde_json::from_slice::<T>(body).map_err(|error| error.to_string());
     let read = T::Number::read_json::<T>(body).map_err(|error| error.to_string());
@@ -41,7 +41,7 @@ pub(crate) fn check_body<T: PromptRequest + Debug>(body: &[u8]) -> Option<T> {
     read.ok()
 }
 
-/// A request that is written is read again as it was.
+/// Checks that a written request is read back unchanged.
 fn check_written<T: PromptRequest + Serialize + Debug>(request: &T) {
     let written = serde_json::to_vec(request).expect("JSON");
     let again = T::Number::read_json::<T>(&written).expect("a written request");
@@ -50,8 +50,8 @@ fn check_written<T: PromptRequest + Serialize + Debug>(request: &T) {
     assert_eq!(again, read);
 }
 
-/// A list of tokens, of which `list` begins behind the opening bracket, is read as the general parser reads it, whatever
-/// the number of bytes before it.
+/// Checks that a list of tokens is read like by the general parser, with any number of bytes before it. `list` begins after its opening
+/// bracket.
 pub(crate) fn check_list(list: &[u8], before: usize) {
     let json = [b"[", list].concat();
     let mut values = serde_json::Deserializer::from_slice(&json).into_iter::<Vec<u32>>();

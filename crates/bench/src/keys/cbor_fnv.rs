@@ -13,7 +13,7 @@ pub struct CborFnvKeys {
 }
 
 impl CborFnvKeys {
-    /// A processor for a hash seed, as the engines' `PYTHONHASHSEED`, and a model or the adapter that takes its place.
+    /// A processor for a hash seed, as the engines' `PYTHONHASHSEED`, and a model or the adapter that replaces it.
     #[must_use]
     pub fn new(hash_seed: &str, model: &str) -> Self {
         let (mut seed, mut root) = (Fnv1a::default(), Fnv1a::default());

@@ -43,7 +43,7 @@ pub(super) fn per_block_ns(took: Duration, blocks: u64) -> f64 {
     took.as_nanos() as f64 / blocks.max(1) as f64
 }
 
-/// Applies each list of events on its own thread. Returns the time from the common start until queries see all events.
+/// Applies each list of events on its own thread. Returns the time from the common start until all events are visible to queries.
 fn apply_concurrently(backend: &dyn Backend, lists: Vec<Vec<&WorkerEvent>>) -> Duration {
     let ready = Barrier::new(lists.len());
     std::thread::scope(|scope| {

@@ -81,7 +81,7 @@ pub(crate) enum Scenario {
     PrivateSeeds,
     Holes,
     Workers(usize),
-    /// A number of workers, each of which serves the same prompts.
+    /// A number of workers that all serve the same prompts.
     SameOnEach(usize),
     /// Agents' sessions instead of the trace.
     Agentic,

@@ -11,13 +11,13 @@ use crate::clock::Clock;
 use crate::latencies::Latencies;
 use crate::workload::{Play, Workload};
 
-/// An idle writer does deferred work after this many events, until nothing is left or one of them has waited for this
-/// many parts.
+/// An idle writer does deferred work after this many events, until no work is left, or until one of the events has
+/// waited for this number of parts.
 const EVENTS_WHILE_BUSY: usize = 256;
 const PARTS_WHILE_IDLE: usize = 32;
 
-/// Timings of one kind of call: elapsed, and of these the thread's own. Other processes make the first longer, not the
-/// second.
+/// Timings of one kind of call: elapsed time, and the thread's own share of it. Other processes lengthen the elapsed
+/// time, not the thread's own.
 #[derive(Default)]
 struct Stalls {
     elapsed: Latencies,

@@ -10,7 +10,7 @@ use minijinja::{Error, State, Value};
 use super::methods::{self, is_mutating};
 use super::values::{Form, Kind, kind, undefined};
 
-/// A bound method: one that was looked up and not called.
+/// A bound method: a method that was looked up and not called.
 struct BoundMethod {
     receiver: Value,
     name: String,

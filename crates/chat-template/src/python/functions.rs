@@ -102,7 +102,7 @@ fn is_in(state: &mut State, arguments: &[Value]) -> Result<bool, Error> {
     }
 }
 
-/// `__iterable(value)`: the items of a loop, collected so that the loop knows its length.
+/// `__iterable(value)`: the items of a loop, collected because a loop needs its length.
 fn iterable(state: &mut State, arguments: &[Value]) -> Result<Value, Error> {
     let [value] = bind("loop", arguments, ["iterable"], 1)?;
     let value = required(value);

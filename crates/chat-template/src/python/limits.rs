@@ -5,11 +5,11 @@ use thiserror::Error;
 
 use crate::effort::Effort;
 
-/// Maximum work of one rendering besides minijinja's instructions: bytes and items that are read, created or printed.
-/// It limits memory too, because every allocation is counted.
+/// Maximum work of one rendering, not counting minijinja's instructions: bytes and items that are read, created or
+/// printed. It limits memory too, because every allocation is counted.
 pub(super) const WORK_MAX: u64 = 1 << 28;
 
-/// The same for a brief rendering: about what a chat of half a megabyte needs whose template reads each text a few times.
+/// The same for a brief rendering: about the work for a chat of half a megabyte whose template reads each text a few times.
 const BRIEF_WORK_MAX: u64 = WORK_MAX >> 5;
 
 /// Work for one item of a list: its memory, and moving it there.

@@ -1,6 +1,6 @@
 //! Python's semantics for templates: values, operators, methods, filters and tests.
 //!
-//! minijinja calls these functions. Each counts its work, so that one rendering stays within its limits.
+//! minijinja calls these functions. Each counts its work, so one rendering stays within its limits.
 
 mod arguments;
 pub(super) mod attributes;

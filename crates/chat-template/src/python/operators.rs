@@ -116,7 +116,7 @@ fn markup(value: &Value) -> String {
     if value.is_safe() { text } else { escaped(&text) }
 }
 
-/// A product, limited to [`WORK_MAX`], which is over the limit in any case.
+/// A product, capped at [`WORK_MAX`], which always exceeds the remaining work.
 fn bounded_product(size: usize, times: usize) -> usize {
     size.saturating_mul(times).min(WORK_MAX as usize)
 }

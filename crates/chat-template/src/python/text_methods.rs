@@ -188,7 +188,7 @@ fn words_from_the_end(text: &str, times: usize) -> Vec<&str> {
     parts
 }
 
-/// Splits a text at all line ends that Python's `str.splitlines` knows.
+/// Splits a text at all line ends of Python's `str.splitlines`.
 pub(super) fn lines(text: &str, keep_ends: bool) -> Vec<&str> {
     let mut lines = Vec::new();
     let mut start = 0;

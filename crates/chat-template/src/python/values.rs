@@ -62,7 +62,7 @@ pub(crate) enum Kind<'v> {
     None,
     Bool(bool),
     Int(i128),
-    /// An integer beyond 128 bits, of which templates know the digits only.
+    /// An integer beyond 128 bits. Templates can use its digits only.
     BigInt(&'v BigInt),
     Float(f64),
     Text(&'v str),
@@ -201,7 +201,7 @@ pub(crate) fn is_true(value: &Value) -> bool {
     }
 }
 
-/// Rejects a value that a namespace must not hold: a mutable value could come to contain itself.
+/// Rejects a value that a namespace must not hold: a mutable value could contain itself.
 pub(crate) fn check_namespace_value(value: &Value) -> Result<(), Error> {
     if Nesting::of(value).holds_mutable {
         return Err(error("a namespace cannot hold a namespace or a loop; store their values instead".to_owned()));

@@ -1,4 +1,4 @@
-//! Arbitrary bytes as a template and a chat, and what holds of each rendering.
+//! Arbitrary bytes as a template and a chat, and the invariants of each rendering.
 //!
 //! ```text
 //!  input: template, ended by a zero byte | request, in JSON; one message if it is absent or no request
@@ -9,7 +9,7 @@ use chat_template::{ChatError, ChatRequest, ChatTemplates, Effort, Messages};
 /// Longest text of a brief rendering, in bytes.
 const BRIEF_TEXT_BYTES_MAX: usize = 8 << 20;
 
-/// Renders; panics if a limit does not hold, or if the effort changes the result.
+/// Renders; panics if a limit is exceeded, or if the effort changes the result.
 pub(crate) fn play(bytes: &[u8]) {
     let mut parts = bytes.splitn(2, |&byte| byte == 0);
     let Some(Ok(template)) = parts.next().map(str::from_utf8) else { return };
@@ -30,7 +30,7 @@ pub(crate) fn play(bytes: &[u8]) {
             Err(ChatError::TooExpensive { .. }) => continue,
             Err(_) => {}
         }
-        // Two renderings may be of two seconds.
+        // Two renderings may fall into two different seconds.
         if !template.contains("strftime_now") {
             let full = templates.render_within(&request, messages, Effort::Full);
             assert_eq!(full.map_err(|error| error.to_string()), brief.map_err(|error| error.to_string()));

@@ -186,10 +186,10 @@ def main():
             continue
         seen.add(source)
         expected = evaluate(source)
-        # Jinja2 works some constant expressions out while it compiles, and then by other rules.
+        # Jinja2 evaluates some constant expressions when it compiles, and uses other rules for them.
         if expected != evaluate("{% set value = " + value + " %}{{ value }}", optimized=False):
             continue
-        # Most random expressions fail; a third of them is enough.
+        # Most random expressions fail; a third of the failures is enough.
         failing += expected is None
         if not stable(expected) or (expected is None and failing % 3) or (expected is not None and len(expected) > 600):
             continue

@@ -1,4 +1,4 @@
-//! Renderings equal those of Python; the scripts beside this file generate the tables.
+//! Renderings equal those of Python; the scripts next to this file generate the tables.
 
 mod any_bytes;
 mod chats;
@@ -24,7 +24,7 @@ struct Outcome {
 }
 
 impl Outcome {
-    /// Whether a rendering has the same outcome. Where Python failed in another way, any error counts.
+    /// Whether a rendering has the same outcome. Where Python failed in another way, any error matches.
     fn is(&self, rendered: &Result<String, ChatError>) -> bool {
         match (rendered, &self.expected, &self.raised) {
             (Ok(text), Some(expected), _) => text == expected,

@@ -6,8 +6,8 @@ use flash_indexer_types::without_users;
 
 use super::file::{ConfigFile, settable};
 
-/// A file for `--config` with each setting that is given. A comment behind it names its source. Defaults are comments, because an
-/// option that is given may require others, and so are settings that may have passwords.
+/// A file for `--config` with each setting that is given. A comment after the setting names its source. Defaults are comments, because a
+/// given option may require others. Settings that may have passwords are also comments.
 pub(super) fn effective_settings(serve: &Command, matches: &ArgMatches, file: Option<&ConfigFile>) -> String {
     let mut text = String::new();
     for arg in settable(serve) {
@@ -43,7 +43,7 @@ fn value(arg: &Arg, matches: &ArgMatches) -> Option<String> {
     }
 }
 
-/// A number as it is, and other text as a string of JSON, which is one of TOML too.
+/// A number unchanged, and other text as a JSON string, which is also a TOML string.
 fn scalar(text: &str) -> String {
     match text.parse::<i64>() {
         Ok(number) if number.to_string() == text => text.to_owned(),

@@ -13,7 +13,7 @@ use toml::{Table, Value};
 use crate::environment::nearest;
 use crate::with_causes;
 
-/// Characters of a value that an error is searched for.
+/// Minimum length of a value that is searched for in an error, in characters.
 const PART_MIN: usize = 3;
 
 /// Settings of a file, as options of the command line.
@@ -25,11 +25,11 @@ pub(crate) struct ConfigFile {
 struct Setting {
     id: String,
     option: String,
-    /// Where it is in the file, from 1.
+    /// Its line in the file, from 1.
     line: usize,
-    /// Whether the values are words of a fixed choice, which many texts have by chance.
+    /// Whether the values are words of a fixed choice. Many texts contain such words by chance.
     is_choice: bool,
-    /// What follows the option, once each. A flag that is on has one entry without a value, and one that is off has none.
+    /// Values of the option, one for each occurrence. A flag that is on has one entry without a value. A flag that is off has no entry.
     values: Vec<Option<String>>,
 }
 
@@ -38,8 +38,8 @@ impl ConfigFile {
     ///
     /// # Errors
     ///
-    /// The file cannot be read or is no TOML, a name is no option, or a value is of a type that no option has. The values
-    /// themselves are checked with those of the command line.
+    /// The file cannot be read or is not TOML, a name is not an option, or a value has a type that no option has. The values themselves are
+    /// checked with those of the command line.
     pub(crate) fn read(path: &Path, serve: &Command) -> Result<Self> {
         let text = std::fs::read_to_string(path).context("failed to read the file")?;
         // The parser's own text shows the line, which may have a password.
@@ -71,7 +71,7 @@ impl ConfigFile {
         self.settings.iter().flat_map(Setting::options)
     }
 
-    /// An error about a value, with the file and the line that it is from if the error names the option or the value.
+    /// An error about a value, with the file and the line of the value, if the error names the option or the value.
     pub(crate) fn locate(&self, error: anyhow::Error) -> anyhow::Error {
         let text = with_causes(&error);
         let by_option = self.settings.iter().find(|setting| has_word(&text, &setting.option));
@@ -150,7 +150,7 @@ impl Setting {
         matches!(required, Some(ContextValue::Strings(required)) if missing.iter().all(|option| required.contains(option)))
     }
 
-    /// The values, and the parts of those that have some, such as an endpoint. Short ones are in many texts by chance.
+    /// The values, and the parts of those that have some, such as an endpoint. Short ones occur in many texts by chance.
     fn parts(&self) -> impl Iterator<Item = &str> {
         let values = self.values.iter().flatten().filter(|_| !self.is_choice);
         values.flat_map(|value| value.split(['=', '|']).chain([value.as_str()])).filter(|part| part.len() >= PART_MIN)

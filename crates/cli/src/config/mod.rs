@@ -84,7 +84,7 @@ const GIVEN_ONCE: [[&str; 3]; 2] = [
 /// The file cannot be read, or an option, a variable or a setting of the file is wrong.
 pub(crate) fn parse(mut command_line: Vec<OsString>) -> Result<Parsed, Error> {
     let mut command = without_service_links(program());
-    // An error may be that the command line lacks what the file has.
+    // Errors are ignored: the command line may lack options that the file has.
     let given = command.clone().ignore_errors(true).try_get_matches_from(&command_line)?;
     let (depth, given) = innermost(&given);
     let mut file = None;
@@ -146,7 +146,7 @@ fn serve_command(program: &mut Command) -> &Command {
     program.find_subcommand_mut("serve").expect("the program has the command serve")
 }
 
-/// An error of the options, with the place in the file that it is from, if it is known.
+/// An error of the options, with its place in the file, if that is known.
 pub(crate) fn located(file: Option<&ConfigFile>, error: anyhow::Error) -> anyhow::Error {
     match file {
         Some(file) => file.locate(error),

@@ -70,7 +70,7 @@ pub(super) struct DumpContents {
     left_out: BTreeSet<ModelKey>,
 }
 
-/// Models that an error names at most.
+/// Maximum number of models that an error names.
 const MODELS_NAMED: usize = 8;
 
 impl DumpContents {

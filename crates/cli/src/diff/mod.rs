@@ -128,7 +128,7 @@ fn read(arguments: &DiffArguments, source: &str) -> Result<DumpContents> {
     contents.finish();
     let is_empty = contents.ranks().next().is_none();
     if let Some(client) = client.filter(|_| is_empty) {
-        // Only for an error, which is as right without them, as for a token that does not permit this.
+        // Used only for an error, which is also correct without them, such as with a token that does not permit this.
         let workers = client.all_workers().unwrap_or_default();
         let models = workers.into_iter().map(|worker| ModelKey::new(worker.model_name, Some(worker.tenant_id)));
         models.for_each(|model| contents.leave_out(model));

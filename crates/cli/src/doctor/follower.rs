@@ -12,11 +12,11 @@ use flash_indexer_wire::{BlockStored, EngineEvent, TranslateError, Translator, T
 
 use super::hashes::{HashCheck, HashCounts};
 
-/// Blocks that are followed of one stream; at the limit the follower starts over with an empty index.
+/// Maximum number of followed blocks of one stream; at the limit the follower starts over with an empty index.
 const FOLLOWED_BLOCKS_MAX: usize = 1 << 18;
-/// Ranks that are followed of one stream.
+/// Maximum number of followed ranks of one stream.
 const RANKS_MAX: usize = 1_024;
-/// Last blocks of stores that are kept, to find chains by.
+/// Number of kept last blocks of stores, from which chains are found.
 const RECENT_MAX: usize = 64;
 
 /// How a message was received.
@@ -47,18 +47,18 @@ pub(super) struct StreamSummary {
     pub(super) mismatched_block_size: Option<u32>,
     /// Stores with a block size.
     pub(super) stores_with_block_size: u64,
-    /// Messages and events that were rejected for another reason than their block size.
+    /// Messages and events that were rejected for a reason other than their block size.
     pub(super) unusable: u64,
     /// Reason of the last rejection.
     pub(super) last_unusable: Option<String>,
     pub(super) hashes: HashCounts,
     /// Shortest time between a batch's timestamp and its arrival, in seconds; negative if the timestamp is later.
     pub(super) lag_s: Option<f64>,
-    /// The engine that alone publishes a field of the stream.
+    /// The only engine that publishes a field of the stream.
     pub(super) engine_of_fields: Option<&'static str>,
 }
 
-/// Blocks that an engine holds from the start of a sequence, by its received messages.
+/// Blocks that an engine holds from the start of a sequence, derived from its received messages.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct HeldChain {
     pub(super) dp_rank: DpRank,
@@ -240,7 +240,7 @@ fn chain_to(end: SequenceHash, held: &HashMap<SequenceHash, HeldBlock>) -> Optio
     Some(locals)
 }
 
-/// The engine that alone publishes one of the store's fields.
+/// The only engine that publishes one of the store's fields.
 fn engine_of_fields(event: &BlockStored<'_>) -> Option<&'static str> {
     if event.group.idx.is_some() || event.lookahead_token_ids.is_some() {
         return Some("vllm");

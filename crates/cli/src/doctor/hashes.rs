@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use flash_indexer_core::{DpRank, SequenceHash};
 use flash_indexer_wire::{BlockStored, EngineBlockHash, Sha256CborChain, TokenIds};
 
-/// Hashes that are recomputed of one stream; more would find no further fault.
+/// Maximum number of recomputed hashes of one stream; more would find no further fault.
 const CHECKED_MAX: u64 = 4_096;
 
 /// Results of the recomputation.

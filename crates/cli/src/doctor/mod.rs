@@ -3,7 +3,7 @@
 //! | module | role |
 //! |---|---|
 //! | `service`, `discovery_sources`, `shared_store` | checks of the service, its peers, sources and store |
-//! | `prompts` | compares the tokens that the service and an engine make of a request |
+//! | `prompts` | compares the tokens of a request from the service and from an engine |
 //! | `probe` | observes one engine: its sockets, and the service's answers about it |
 //! | `sockets` | ZeroMQ and plain connections to an engine |
 //! | `follower`, `hashes` | follow the engine's stream; recompute its block hashes |
@@ -161,7 +161,7 @@ fn streams_of(workers: &[Worker], arguments: &DoctorArguments) -> (Vec<Stream>, 
     let (mut streams, mut without_events) = (Vec::new(), 0);
     for worker in workers {
         let instance = worker.instance_id.to_string();
-        // No answer has a shared cache by itself, to be compared with its stream.
+        // No answer lists a shared cache separately, so there is nothing to compare with its stream.
         let is_selected = worker.kind.is_none()
             && arguments.instance.as_ref().is_none_or(|selected| *selected == instance)
             && arguments.model_name.as_ref().is_none_or(|selected| *selected == worker.model_name);

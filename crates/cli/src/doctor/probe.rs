@@ -45,13 +45,13 @@ pub(super) enum EndpointStatus {
     Publisher,
     /// Not at all: the engine connects to the service.
     Bound,
-    /// Not at all: the service pulls the engine's events, and a second reader would take them away.
+    /// Not at all: the service pulls the engine's events, and a second reader would consume them.
     Pulled,
     /// Not at all: the engine's server streams the events over gRPC.
     Streamed,
     /// The endpoint accepts connections, but is not a publisher.
     NotPublisher,
-    /// The endpoint accepts connections, and no process behind it reads or writes.
+    /// The endpoint accepts connections, and no process reads from or writes to them.
     Unresponsive,
     /// No connection is possible.
     Unreachable(ConnectError),
@@ -128,7 +128,7 @@ pub(super) fn observe(client: &IndexerClient, stream: &Stream, hash_seed: &str, 
     Observation { stream: stream.clone(), endpoint, received: follower.summary(), replay, comparison, after }
 }
 
-/// Whether an endpoint stands for an engine that connects to the service.
+/// Whether an endpoint represents an engine that connects to the service.
 pub(super) fn is_bound(endpoint: &str) -> bool {
     endpoint == "bound" || endpoint.starts_with("bound:")
 }
@@ -203,7 +203,7 @@ fn request_replay(endpoint: &str, follower: &mut StreamFollower) -> ReplayStatus
     }
 }
 
-/// Receives messages for `listen`, and the ones that have arrived by then.
+/// Receives messages for `listen`, and then the ones that have arrived by that time.
 fn listen_to(
     subscription: &Subscription,
     follower: &mut StreamFollower,

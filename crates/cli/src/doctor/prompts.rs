@@ -1,4 +1,4 @@
-//! Check of one prompt: the tokens that the service and an engine make of the same request.
+//! Check of one prompt: the tokens of the same request from the service and from an engine.
 
 use std::path::Path;
 
@@ -13,7 +13,7 @@ const CHECK: &str = "prompt";
 /// Tokens that are shown from the first difference on.
 const SHOWN_TOKENS: usize = 8;
 
-/// The request of a file, or a chat that engines change before their template sees it: with tools, an argument as a text, null
+/// The request of a file, or a chat that engines change before they apply their template: with tools, an argument as a text, null
 /// content and text parts.
 pub(super) fn request(file: Option<&Path>, model_name: &str) -> Result<Value> {
     if let Some(path) = file {
@@ -59,7 +59,7 @@ pub(super) fn check(service: &IndexerClient, engine_url: &str, request: &Value) 
     }
 }
 
-/// Compares tokens. Of a partial prompt, the known tokens count.
+/// Compares tokens. For a partial prompt, only the known tokens are compared.
 fn compare(ours: &TokenizedPrompt, theirs: &[u32]) -> Finding {
     let count = ours.tokens.len();
     let same = ours.tokens.iter().zip(theirs).take_while(|(ours, theirs)| ours == theirs).count();

@@ -59,7 +59,7 @@ pub(super) fn print_json(reports: &[Report]) {
     println!("{:#}", Value::Array(reports));
 }
 
-/// Prints a table of all checks, and below it the fixes, problems before warnings.
+/// Prints a table of all checks, and the fixes below it, problems before warnings.
 pub(super) fn print_table(reports: &[Report]) {
     let mut table = Table::new();
     table.load_style(presets::UTF8_HORIZONTAL_ONLY);

@@ -19,7 +19,7 @@ pub(super) enum ConnectError {
     Refused,
     /// The host did not respond within this time.
     TimedOut(Duration),
-    /// Another reason, in words.
+    /// Another reason, as text.
     Other(String),
 }
 
@@ -76,7 +76,7 @@ fn connect(endpoint: &str, deadline: Duration) -> Result<Box<dyn Connection>, Co
     Err(why)
 }
 
-/// The start of ZeroMQ's greeting and the end of a line, so that servers of other protocols respond as well.
+/// The start of ZeroMQ's greeting and the end of a line, to which servers of other protocols respond as well.
 const GREETING: &[u8] = b"\xff\0\0\0\0\0\0\0\x01\x7f\r\n\r\n";
 
 /// Whether an endpoint accepts a connection and then neither sends nor closes it. The kernel accepts connections for a

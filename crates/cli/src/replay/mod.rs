@@ -86,7 +86,7 @@ pub(crate) struct ReplayArguments {
 
 /// Tokens of one hash id of a trace.
 const TOKENS_PER_HASH_ID: u32 = 512;
-/// Differences that are printed one by one.
+/// Maximum number of differences that are printed individually.
 const DIFFERENCES_SHOWN_MAX: usize = 20;
 
 fn hole_share(text: &str) -> Result<HoleShare, String> {

@@ -150,7 +150,7 @@ impl AccessArguments {
         }
     }
 
-    /// CURVE keys, if it is used. An open port for engines beside keys would be an oversight.
+    /// CURVE keys, if CURVE is used. An open port for engines despite keys would be an oversight.
     pub(super) fn curve(&self, listens_for_engines: bool) -> Result<Option<Arc<Curve>>> {
         let Some(key) = self.curve_key.clone() else { return Ok(None) };
         match (&self.curve_server_keys, &self.curve_clients) {
@@ -166,7 +166,7 @@ impl AccessArguments {
         Ok(Some(Arc::new(Curve::load(&CurveFiles { key, servers, clients })?)))
     }
 
-    /// The key set of JWTs and what they must claim, if they are used.
+    /// The key set of JWTs and their required claims, if JWTs are used.
     pub(super) fn jwt(&self) -> Option<(PathBuf, JwtOptions)> {
         let keys = self.jwt_keys.clone()?;
         let options = JwtOptions {
@@ -200,7 +200,7 @@ fn key_pair(certificate: Option<&PathBuf>, key: Option<&PathBuf>) -> Option<KeyP
     Some(KeyPairFiles { certificate, key })
 }
 
-/// Host of an address that ZeroMQ binds; none of a socket file.
+/// Host of an address that ZeroMQ binds; none for a socket file.
 fn host_of(endpoint: &str) -> Option<&str> {
     let (host, _port) = endpoint.strip_prefix("tcp://")?.rsplit_once(':')?;
     Some(host.trim_start_matches('[').trim_end_matches(']'))

@@ -30,23 +30,23 @@ const BLOCK_TOKENS: u32 = 16;
 const BLOCKS_PER_ENGINE: usize = 8_192;
 /// Time between requests that engines serve.
 const REQUEST_INTERVAL: Duration = Duration::from_millis(5);
-/// Time between queries that run beside them.
+/// Time between concurrent queries.
 const QUERY_INTERVAL: Duration = Duration::from_micros(200);
-/// Conversations that are open at the same time. Their blocks fit into the engines' caches, which are full of ended ones.
+/// Conversations that are open at the same time. Their blocks fit into the engines' caches, which are full of ended conversations.
 const OPEN_CONVERSATIONS: usize = 64;
-/// Requests of which one goes to an engine without regard to its blocks.
+/// One of this number of requests goes to an engine without regard to its blocks.
 const BUSY_EVERY: usize = 64;
-/// Tokens of a prompt that the first engine keeps cached, so that a first query finds it: 1 to 64.
+/// Tokens of a prompt that the first engine keeps cached for the first query of a user: 1 to 64.
 const FIRST_PROMPT: RangeInclusive<u32> = 1..=64;
 /// Requests between two of this prompt.
 const FIRST_PROMPT_EVERY: usize = 64;
-/// Next requests that queries are chosen from.
+/// Number of next requests from which queries are chosen.
 const NEXT_REQUESTS: usize = 2;
 /// Longest wait for the service to listen to an engine.
 const CONNECT_DEADLINE: Duration = Duration::from_secs(10);
 /// Time between queries over HTTP.
 const HTTP_INTERVAL: Duration = Duration::from_millis(10);
-/// Longest wait for an answer over HTTP. The demo does not end before it.
+/// Longest wait for an answer over HTTP. The demo does not end before an answer or this deadline.
 const HTTP_TIMEOUT: Duration = Duration::from_secs(2);
 const HEADER_EVERY_ROWS: u32 = 20;
 /// Rows of one second whose hit rates are shown together, as in the dashboard.
@@ -148,7 +148,7 @@ pub(crate) async fn run(arguments: &DemoArguments, server: &Server, stopped: imp
         tokio::select! {
             () = &mut stopped => break,
             _ = second.tick() => match table.row(&indexer, &counters) {
-                // A terminal that is not read gets the next row it has room for.
+                // A terminal that is not read gets the next row for which it has room.
                 Ok(row) => drop(rows.try_send(row)),
                 Err(error) => result = Err(error),
             },
@@ -193,10 +193,10 @@ fn start_engines(indexer: &Indexer, count: u64) -> Result<Vec<DemoEngine>> {
     Ok(engines)
 }
 
-/// Sends each request to the engine with the longest matching prefix, as a router would, and reports the cached tokens. One
-/// request of [`BUSY_EVERY`] goes to the next engine in turn, as if the other were busy. The first engine also serves
-/// [`FIRST_PROMPT`] again and again, which no figure counts. `next` gets the prompts of the requests that follow, without those for
-/// a busy engine: a query of them finds what their engine will have cached.
+/// Sends each request to the engine with the longest matching prefix, as a router would, and reports the cached tokens. One request of
+/// [`BUSY_EVERY`] goes to the next engine in turn, as if the other were busy. The first engine also serves [`FIRST_PROMPT`] repeatedly,
+/// which no figure counts. `next` gets the prompts of the requests that follow, without those for a busy engine: a query of them finds what
+/// their engine will have cached.
 fn serve_requests(
     indexer: &Indexer,
     mut engines: Vec<DemoEngine>,
@@ -278,7 +278,7 @@ fn ask_queries(indexer: &Indexer, counters: &DemoCounters, next: &Mutex<Vec<Vec<
     }
 }
 
-/// Queries prompts of the next requests over HTTP, one every [`HTTP_INTERVAL`], so that the service has latencies to show. A service with
+/// Queries prompts of the next requests over HTTP, one every [`HTTP_INTERVAL`], for the latencies in the service's metrics. A service with
 /// tokens or TLS refuses them.
 fn ask_over_http(url: &str, next: &Mutex<Vec<Vec<u32>>>, stop: &AtomicBool) {
     let agent: Agent =
@@ -319,7 +319,7 @@ struct LiveTable {
     rows: u32,
     since: Instant,
     events: u64,
-    /// Those of the last rows, of which the first is the beginning.
+    /// Totals at the last rows, the oldest first.
     totals: VecDeque<QueryTotals>,
 }
 
@@ -385,7 +385,7 @@ impl LiveTable {
 /// Rows that may wait for the terminal.
 const ROWS_WAITING_MAX: usize = 4;
 
-/// Starts a thread that prints rows, so that a blocked terminal blocks no other thread.
+/// Starts a thread that prints rows: a blocked terminal blocks no other thread.
 fn print_in_background() -> SyncSender<String> {
     let (rows, received) = sync_channel::<String>(ROWS_WAITING_MAX);
     std::thread::spawn(move || {
@@ -404,7 +404,7 @@ fn print_in_background() -> SyncSender<String> {
 mod tests {
     use super::*;
 
-    /// A conversation stays with its engine, as the demo routes it. Open conversations must fit into the caches, or the demo would
+    /// A conversation stays with its engine, as the demo routes it. Open conversations must fit into the caches. Otherwise the demo would
     /// show the hit rate of caches that are too small.
     #[test]
     fn open_conversations_stay_cached_while_ended_ones_are_evicted() {

@@ -101,7 +101,7 @@ pub(crate) struct EngineDefaults<'a> {
 }
 
 impl DiscoveryArguments {
-    /// Discovery as the server runs it.
+    /// Discovery options of the server.
     pub(crate) fn options(&self, engines: &EngineDefaults<'_>) -> DiscoveryOptions {
         DiscoveryOptions {
             sources: self.sources(),

@@ -25,8 +25,8 @@ pub(super) struct EndpointPickerArguments {
 }
 
 impl EndpointPickerArguments {
-    /// Options of the endpoint picker, if it is used. Its requests have this tenant; those that name no registered model are of
-    /// this one.
+    /// Options of the endpoint picker, if it is used. Its requests have this tenant. Requests that name no registered model have this
+    /// model.
     pub(super) fn options(&self, model_name: &str, tenant_id: &str) -> Option<EndpointPickerOptions> {
         Some(EndpointPickerOptions {
             address: self.endpoint_picker_bind?,

@@ -116,7 +116,7 @@ fn byte_size_or_zero(text: &str) -> Result<usize, &'static str> {
     if text == "0" { Ok(0) } else { byte_size(text) }
 }
 
-/// Parses `--gpt-oss-date`. An engine takes any text, but prompts have a date.
+/// Parses `--gpt-oss-date`. An engine accepts any text, but prompts have a date.
 fn prompt_date(text: &str) -> Result<Arc<str>, &'static str> {
     match text.parse::<Datetime>() {
         Ok(Datetime { date: Some(_), time: None, offset: None }) => Ok(text.into()),

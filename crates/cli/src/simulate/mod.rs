@@ -260,7 +260,7 @@ pub(crate) fn progress(total: usize, unit: &str) -> ProgressBar {
     ProgressBar::new(total as u64).with_style(style)
 }
 
-/// A part of a whole, in percent; 0 of an empty whole.
+/// A part of a whole, in percent; 0 for an empty whole.
 pub(crate) fn percent(part: u64, whole: u64) -> f64 {
     if whole == 0 { 0.0 } else { 100.0 * part as f64 / whole as f64 }
 }

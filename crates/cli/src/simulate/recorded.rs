@@ -67,7 +67,7 @@ struct Player<'a> {
 /// Comparison of predictions with the engine's reports.
 #[derive(Default)]
 struct Report {
-    /// Requests that ran beside others: the cache's state at their start is unknown.
+    /// Requests that ran concurrently with others: the cache's state at their start is unknown.
     concurrent: usize,
     checked: usize,
     equal: usize,

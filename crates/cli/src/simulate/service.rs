@@ -75,7 +75,7 @@ impl Service {
     }
 
     /// Predicted tokens of a prompt for each rank: in any tier for an instance with one rank. For several ranks only
-    /// device memory counts, because answers contain the other tiers for the instance as a whole.
+    /// device memory counts, because answers contain the other tiers only for the entire instance.
     pub(super) fn predict(
         &self,
         prompt: &[u32],
@@ -135,7 +135,7 @@ impl Service {
     }
 }
 
-/// Unregisters the engines, also after an error.
+/// Unregisters the engines, even after an error.
 impl Drop for Service {
     fn drop(&mut self) {
         for instance in std::mem::take(&mut self.registered) {

@@ -16,9 +16,9 @@ use crate::stop::StopFlag;
 
 /// Default number of synthetic requests.
 const SYNTHETIC_REQUESTS_DEFAULT: usize = 1_000;
-/// Batches after which an unverified run waits for the service, so that no queue overflows.
+/// Batches after which an unverified run waits for the service. The wait prevents overflows of queues.
 const BATCHES_BETWEEN_WAITS: u64 = 1_000;
-/// Differences that are printed.
+/// Maximum number of printed differences.
 const DIFFERENCES_SHOWN_MAX: usize = 20;
 
 struct Engine {
@@ -199,7 +199,7 @@ impl Totals {
     }
 }
 
-/// Prompt tokens that an engine can reuse from its cache, at most.
+/// Maximum number of prompt tokens that an engine can reuse from its cache.
 pub(crate) fn reusable_tokens(prompt: usize, block_size: BlockSize) -> u64 {
     (reusable_blocks(prompt, block_size) * block_size.token_count()) as u64
 }

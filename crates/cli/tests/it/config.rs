@@ -20,7 +20,7 @@ fn checked(settings: &str) -> Output {
     run(&["config", "check", "--config", &file(settings).path])
 }
 
-/// The line of a setting in what `config print` prints.
+/// The line of a setting in the output of `config print`.
 fn line<'a>(printed: &'a str, name: &str) -> &'a str {
     let of_name = |line: &&str| line.strip_prefix(name).is_some_and(|rest| rest.starts_with(" ="));
     printed.lines().find(of_name).unwrap_or_else(|| panic!("{name} is missing: {printed}"))
@@ -126,7 +126,7 @@ fn a_wrong_setting_is_an_error_that_names_the_file_and_the_fix() {
     assert!(text(&output.stderr).contains("/does/not/exist.toml"), "{}", text(&output.stderr));
 }
 
-/// What `serve` refuses before it binds an address, the check refuses with the same words.
+/// The check refuses the settings that `serve` refuses before it binds an address, with the same error text.
 #[test]
 fn the_check_finds_what_the_start_would_refuse() {
     let folder = tempfile::tempdir().expect("a folder");
@@ -258,7 +258,7 @@ fn a_setting_that_may_have_a_password_is_not_printed() {
     }
 }
 
-/// A password is at another place of a malformed address than of a right one.
+/// A malformed address has its password at a different place than a correct one.
 #[test]
 fn a_password_in_a_malformed_address_is_not_printed() {
     for (wrong, shown) in [

@@ -154,7 +154,7 @@ fn each_fault_is_found_at_its_instance() {
     assert!(table.contains(&fix) && table.contains("problems: 1,") && !table.contains("replayless"), "{table}");
 }
 
-/// A listener with a full backlog: further connection attempts get no response, as behind a firewall.
+/// A listener with a full backlog: further connection attempts get no response, like behind a firewall.
 struct FullListener {
     address: std::net::SocketAddr,
     _waiting: Vec<TcpStream>,
@@ -363,7 +363,7 @@ fn tokens_of_a_prompt_are_compared_with_the_engines() {
     assert!(text_of(&finding, "seen").contains("no such model"), "{finding}");
     assert!(text_of(&finding, "fix").contains("--engine-url"), "{finding}");
 
-    // Without a file, a request with all that engines change.
+    // Without a file, a request with every element that engines change.
     let (finding, sent) = prompt(&[], "404 Not Found", rejected);
     assert_eq!(finding["verdict"], json!("problem"), "the service takes it: {finding}");
     assert_eq!((&sent["model"], &sent["messages"][1]["content"]), (&json!("m"), &Value::Null));

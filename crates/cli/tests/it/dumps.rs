@@ -25,7 +25,7 @@ impl Engines {
 
 impl Drop for Engines {
     fn drop(&mut self) {
-        // It may have ended already.
+        // The process may have ended already.
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
@@ -77,7 +77,7 @@ fn a_dump_is_saved_and_compared() {
     let error = text(&output.stderr);
     assert!(error.contains("their models: \"m\" of tenant \"default\". Check --model"), "{error}");
 
-    // One block less, and everything that vouches for it.
+    // One block less, together with its digest and counts.
     let text_of_plain = std::fs::read_to_string(&plain).expect("text");
     let object = object_without_a_block(&text_of_plain);
     let changed = folder.path().join("changed.json");
@@ -90,7 +90,7 @@ fn a_dump_is_saved_and_compared() {
     drop(engines);
 }
 
-/// The same dump in the form of other indexers, without the last block of its longest event.
+/// The dump in the form of other indexers, without the last block of its longest event.
 fn object_without_a_block(lines: &str) -> String {
     let lines = lines.lines().map(|line| serde_json::from_str::<serde_json::Value>(line).expect("JSON"));
     let mut events: Vec<_> = lines.filter(|line| line.get("event").is_some()).collect();

@@ -1,5 +1,5 @@
-//! Incidents in a fleet of real processes and sockets. A service that was disturbed answers for every `exact` engine as
-//! an undisturbed service does, and shows which engines are not `exact`.
+//! Incidents in a fleet of real processes and sockets. A disturbed service gives the same answers for every `exact` engine as an
+//! undisturbed service, and shows which engines are not `exact`.
 
 use std::time::Duration;
 
@@ -25,7 +25,7 @@ fn conversation(number: u32) -> Vec<u32> {
     (0..(PROMPT_TOKENS + ANSWER_TOKENS) as u32).map(|at| number * 10_000 + at).collect()
 }
 
-/// An engine with separate sockets for each of the two services, so that a test can disturb one connection alone.
+/// An engine with separate sockets for each of the two services, so a test can disturb only one connection.
 struct Engine {
     instance: u64,
     simulated: SimulatedEngine,
@@ -58,7 +58,7 @@ fn bind(options: &PublisherOptions) -> Publisher {
     Publisher::bind(options.clone()).expect("the ports are free")
 }
 
-/// Closes a publisher. Returns the options to bind another one where it was.
+/// Closes a publisher. Returns the options to bind another one at its address.
 fn close(publisher: &mut Publisher, options: &PublisherOptions) -> PublisherOptions {
     let (endpoint, replay_endpoint) = (publisher.endpoint().to_owned(), publisher.replay_endpoint().to_owned());
     // Nothing connects to these ports.
@@ -130,7 +130,7 @@ const REPLAYS_AND_LOSES: Link = Link { replay_loss: ReplayLoss::EverySecondAfter
 const CANNOT_REPLAY: Link = Link { replays: false, ..REPLAYS };
 /// Batches that an engine with a short queue keeps for a service that does not receive them.
 const SHORT_QUEUE_BATCHES: u32 = 200;
-/// Long enough for the service to find that it stood still.
+/// Long enough for the service to detect that it was suspended.
 const PAUSE: Duration = Duration::from_secs(3);
 /// Somewhat longer than the time after a pause in which received messages may have waited.
 const BACKLOG: Duration = Duration::from_secs(21);
@@ -307,7 +307,7 @@ fn a_stopped_service_catches_up() {
             None
         });
     }
-    // Messages that waited show nothing of those that the last engine may have dropped behind them.
+    // Queued messages do not show whether the last engine has dropped messages after them.
     fleet.wait(["exact", "exact", "degraded", "degraded"]);
     std::thread::sleep(BACKLOG);
     fleet.engines[3].converse(2, 400, Receivers::Both);

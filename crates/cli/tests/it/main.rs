@@ -1,4 +1,4 @@
-//! The program, as an operator runs it. One program, because linking each file by itself takes longer than running it.
+//! The program, as an operator runs it. One program, because linking each file separately takes longer than running it.
 
 mod commands;
 mod config;

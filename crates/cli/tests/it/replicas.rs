@@ -1,4 +1,4 @@
-//! Two replicas of one fleet: a restarted replica answers as the other one does.
+//! Two replicas of one fleet: a restarted replica gives the same answers as the other one.
 
 use std::io::{BufRead, BufReader};
 use std::process::{Child, Stdio};
@@ -26,7 +26,7 @@ impl Fleet {
 
 impl Drop for Fleet {
     fn drop(&mut self) {
-        // It may have ended already.
+        // The process may have ended already.
         let _ = self.0.kill();
         let _ = self.0.wait();
     }

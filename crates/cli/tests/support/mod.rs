@@ -58,7 +58,7 @@ impl Serve {
         let mut child = command.stderr(Stdio::piped()).spawn().expect("the program runs");
         let log = BufReader::new(child.stderr.take().expect("it is piped"));
         let (lines, logged) = mpsc::channel();
-        // The thread reads to the end, so that a full pipe never blocks the service.
+        // The thread reads to the end: a full pipe never blocks the service.
         std::thread::spawn(move || log.lines().map_while(Result::ok).for_each(|line| drop(lines.send(line))));
         let mut read = Vec::new();
         let url = loop {
@@ -127,7 +127,7 @@ impl Serve {
 
 impl Drop for Serve {
     fn drop(&mut self) {
-        // It may have ended already.
+        // The process may have ended already.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }

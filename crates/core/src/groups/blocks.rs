@@ -9,8 +9,8 @@ use super::{BlockLink, GROUP_BLOCKS_MAX, GroupChange, GroupEvent, SecondaryGroup
 use crate::keyed::{KeyedMap, KeyedState};
 use crate::{Applied, PerTier, ReadingProgress, RemovedCopies, SequenceHash, Tier};
 
-/// Places of a group's table that a part of a reading passes at most, for each block that it may read: a table keeps its size
-/// when its blocks are removed.
+/// Limit of the places of a group's table that a part of a reading passes, for each block that it may read: a table keeps
+/// its size when its blocks are removed.
 const PLACES_PER_BLOCK: usize = 16;
 
 /// A block of a secondary group.
@@ -24,7 +24,7 @@ pub struct GroupBlock {
 
 /// A reading of one secondary group of a rank, in parts.
 ///
-/// Between two parts blocks of the group may be removed. The caller lets no event pass that stores blocks in the group: its
+/// Between two parts blocks of the group may be removed. The caller applies no event that stores blocks in the group: its
 /// table may grow then, and the reading may miss blocks.
 #[derive(Debug, Clone, Copy)]
 pub struct GroupReading {
@@ -89,7 +89,7 @@ impl GroupBlocks {
         self.blocks.capacity() * size_of::<GroupBlock>() + self.links.bytes()
     }
 
-    /// Sets what the group needs. Reports held blocks that need a link from now on and have none.
+    /// Sets the group's description. Reports held blocks that need a link from now on and have none.
     pub(super) fn describe(&mut self, group: SecondaryGroup) -> Applied {
         let needed_links = self.group.needs_links();
         self.group = group;

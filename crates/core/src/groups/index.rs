@@ -1,4 +1,4 @@
-//! An index of any design with the cache groups of hybrid models beside it.
+//! An index of any design, with the cache groups of hybrid models.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -45,7 +45,7 @@ use crate::{
 ///
 /// Without ranks that have groups: one load for each call. Otherwise a query hashes the prompt's blocks once. For
 /// each matching rank with groups it looks up the blocks in the windows at the end of what the primary group holds,
-/// and earlier ones as long as one is missing; of blocks smaller than those of the index, at most as many as the prompt has. Beside
+/// and earlier ones as long as one is missing; of blocks smaller than those of the index, at most as many as the prompt has. Besides
 /// the index, a block of such a rank costs about 120 bytes, and a sequence hash in a secondary group about 40, with a link 70.
 pub struct GroupedIndex {
     plain: Box<dyn SharedIndex>,
@@ -98,9 +98,8 @@ impl GroupedIndex {
         self.partial.insert(rank);
     }
 
-    /// The ranks whose matches can be too short, because the index does not have all that their engines hold: entries that it
-    /// leaves out, and blocks that it has evicted or refused ([`MemoryLimit`]). None if there is neither a memory limit nor such
-    /// a rank.
+    /// The ranks whose matches can be too short, because the index lacks entries that their engines hold: it leaves some
+    /// out, and has evicted or refused others ([`MemoryLimit`]). None if there is neither a memory limit nor such a rank.
     #[must_use]
     pub fn partial_ranks(&self) -> Option<Arc<FxHashSet<WorkerRank>>> {
         match (self.memory_limit().map(|limit| limit.partial_ranks), self.partial.ranks()) {
@@ -190,7 +189,7 @@ impl GroupedIndex {
 
     /// Stored events for the secondary groups of `rank`, taken at one moment. With those of [`SharedIndex::dump`], applied in any
     /// order, they make an empty index give the same answers as this one, now and after any further event. Each group has at
-    /// least one event, because its existence alone limits what is usable.
+    /// least one event, because its existence alone limits the usable prefix.
     #[must_use]
     pub fn secondary_stores(&self, rank: WorkerRank) -> Vec<GroupChange> {
         self.groups_of(rank).map(|groups| groups.read().stores()).unwrap_or_default()
@@ -413,8 +412,8 @@ impl SharedIndex for GroupedIndex {
         self.plain.maintain_shard(shard)
     }
 
-    /// Memory of the index, and of what ranks with cache groups have beside it. Costs the number of those ranks, and waits for one event
-    /// of each at most.
+    /// Memory of the index, and of the cache groups of its ranks. Costs the number of ranks with cache groups, and waits
+    /// for at most one event of each.
     fn memory_bytes(&self) -> Option<usize> {
         let bytes = self.plain.memory_bytes()?;
         Some(bytes + self.grouped.read().values().map(|groups| groups.read().bytes()).sum::<usize>())

@@ -3,7 +3,7 @@
 //! ```text
 //!  blocks of one sequence     1  2  3  4  5  6  7  8
 //!  full attention, primary    ■  ■  ■  ■  ■  ■  ■       sequence hashes, parents, local hashes
-//!  window of two blocks       ■  ■  ·  ·  ■  ■  ·       sequence hashes only; blocks behind the window are dropped
+//!  window of two blocks       ■  ■  ·  ·  ■  ■  ·       sequence hashes only; blocks before the window are dropped
 //!  usable                                    6          the first 6: all of them in the primary group, and the last two
 //! ```
 //!
@@ -11,7 +11,7 @@
 //! block has the sequence hash of the last block of the index that it spans, and a prefix counts only if it ends with one.
 //!
 //! They may be smaller as well. The last one in a block of the index has that block's sequence hash; the others have sequence
-//! hashes that the index does not know. A *link* leads from each block to the one before it, so the blocks that a window needs
+//! hashes that the index does not have. A *link* leads from each block to the one before it, so the blocks that a window needs
 //! are found backward from the end of a prefix. Neither a query's tokens nor another table of prefixes is needed.
 //!
 //! ```text
@@ -94,7 +94,7 @@ impl SecondaryGroup {
     }
 
     /// The blocks that the group needs for a prefix of `prefix` blocks of the index, which ends with a block of the group, in
-    /// ascending order: of each block of the index at whose end a block of the group ends, the last parts.
+    /// ascending order: the last parts of each block of the index at whose end a block of the group ends.
     pub(crate) fn needed(&self, prefix: u32) -> impl DoubleEndedIterator<Item = NeededParts> + use<> {
         let (step, parts) = (self.size.span(), self.size.parts());
         let blocks = (prefix / step).saturating_mul(parts);
@@ -128,7 +128,7 @@ pub(crate) struct NeededParts {
 pub struct GroupChange {
     /// The group.
     pub group: SecondaryGroup,
-    /// What changed.
+    /// The change.
     pub event: GroupEvent,
 }
 
@@ -179,7 +179,7 @@ pub enum RankEvent {
     ClearedScope(ClearScope),
 }
 
-/// Part of a rank's cache that its engine drops as a whole: the blocks of some groups in some tiers.
+/// Part of a rank's cache that its engine drops in one step: the blocks of some groups in some tiers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ClearScope {
     /// The tier; every tier if there is none.

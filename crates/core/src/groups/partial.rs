@@ -8,7 +8,7 @@ use rustc_hash::FxHashSet;
 
 use crate::{WorkerId, WorkerRank};
 
-/// Ranks of which entries were left out since their caches were last empty. Their matches can be too short.
+/// Ranks with entries that were left out since their caches were last empty. Their matches can be too short.
 #[derive(Debug, Default)]
 pub(super) struct PartialRanks {
     ranks: RwLock<Arc<FxHashSet<WorkerRank>>>,

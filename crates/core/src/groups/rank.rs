@@ -60,7 +60,7 @@ impl RankGroups {
         applied
     }
 
-    /// Reduces the prefix lengths of the primary group, tier by tier, to what the secondary groups can use.
+    /// Reduces the prefix lengths of the primary group, tier by tier, to the lengths that the secondary groups can use.
     /// `prefixes` are the prefix hashes of the query's blocks.
     pub(super) fn limit_to_usable(&self, blocks: &mut PerTier<u32>, prefixes: &[SequenceHash]) {
         let mut cache = LookupCache { held: &self.held, prefixes, by_block: Vec::new() };
@@ -83,7 +83,7 @@ impl RankGroups {
         group.and_then(|group| group.copies(block)).copied().unwrap_or_default()
     }
 
-    /// Bytes that the blocks take, about: those that the primary group holds and those of secondary groups.
+    /// Approximate bytes of the blocks that the primary group and the secondary groups hold.
     pub(super) fn bytes(&self) -> usize {
         let secondary: usize = self.secondary.groups.iter().map(GroupBlocks::bytes).sum();
         self.lookup.size().blocks * PRIMARY_BLOCK_BYTES + secondary
@@ -277,7 +277,7 @@ impl GroupBlocks {
     }
 
     /// The blocks that a prefix needs at the end of a block of the index, with the number of each among the parts of that
-    /// block, in ascending order, and the fastest tier in which the group holds it; none also for a block that no link shows.
+    /// block, in ascending order, and the fastest tier in which the group holds it; none also if no link shows the block.
     fn tiers_of(
         &self,
         at: usize,

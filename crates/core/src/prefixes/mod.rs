@@ -64,7 +64,7 @@ impl HeldPrefixes {
         self.nodes.held()
     }
 
-    /// Number of blocks that the rank holds in any tier, including waiting ones and those behind gaps.
+    /// Number of blocks that the rank holds in any tier, including waiting ones and those after gaps.
     #[must_use]
     pub fn blocks(&self) -> usize {
         self.lookup.size().blocks

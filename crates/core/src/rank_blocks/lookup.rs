@@ -68,7 +68,7 @@ impl<P: Clone> Lookup<P> {
         self.entries.is_empty()
     }
 
-    /// How much the rank holds.
+    /// Numbers of blocks that the rank holds.
     #[must_use]
     pub fn size(&self) -> RankSize {
         self.size

@@ -1,9 +1,9 @@
-//! Sequence hashes of one rank: what they identify, and how events change that. Shared by all exact designs that give
-//! a block a place according to its prefix.
+//! Sequence hashes of one rank: the blocks that they identify, and their changes by events. Shared by all exact designs
+//! that give a block a place according to its prefix.
 //!
 //! Engines choose sequence hashes freely and publish blocks in any order. [`Lookup`] has the known blocks of a rank,
 //! [`RankWriter`] turns the rank's events into places taken and left, and a [`Placement`] is the part of the design:
-//! it decides where a block after another one lies.
+//! it decides the place of a block after another one.
 //!
 //! * A block whose parent has no place **waits**, and is placed together with its parent.
 //! * A block removed while its descendants are held **keeps** its place for them, without counting.
@@ -17,7 +17,7 @@ pub use self::lookup::Lookup;
 pub use self::writer::RankWriter;
 use crate::{LocalHash, SequenceHash, Tier};
 
-/// Limits on what a design keeps for one rank beyond the blocks that the rank holds.
+/// Limits of the blocks that a design keeps for one rank in addition to those that the rank holds.
 #[derive(Debug, Clone, Copy)]
 pub struct RankBlockLimits {
     /// Blocks of one rank that may wait for a parent; further ones are refused and counted.
@@ -70,7 +70,7 @@ impl FromIterator<Tier> for Tiers {
 
 /// A design's slots for blocks, as the writer of one rank sees them.
 ///
-/// A rank has at most one sequence hash in a slot. Slots of one rank form a tree: a block's slot lies
+/// A rank has at most one sequence hash in a slot. Slots of one rank form a tree: a block's slot is
 /// under its parent's, and is left only after all slots under it.
 pub trait Placement {
     /// A slot; cheap to clone.

@@ -14,8 +14,8 @@ use crate::{DeepestMatches, DpRank, MatchScores, PerTier, RankMatch, RankOrder, 
 /// Reusable answer of [`RunIndex`](super::RunIndex): depths by holder.
 ///
 /// A holder is a small number for a rank and, where the rank uses several tiers, one of its levels;
-/// [`RunIndex::holders`](super::RunIndex::holders) maps holders to ranks. Listing the matches of a large fleet costs more than finding them, so
-/// this form omits the list.
+/// [`RunIndex::holders`](super::RunIndex::holders) maps holders to ranks. Listing the matches of a large fleet costs more
+/// than finding them, so this form omits the list.
 #[derive(Debug, Default)]
 pub struct RunMatches {
     pub(super) scratch: Scratch,

@@ -3,7 +3,7 @@
 //!
 //! The walk follows one chain, which nearly all holders share, and merges their depths as usual. The other chains
 //! leave it, or each other, at twins: they are **branches**. The query follows them after the walk, run by run, and
-//! visits only holders of their runs. So a query costs what it would cost without twins, plus the runs and holders of
+//! visits only holders of their runs. So a query costs as much as without twins, plus the runs and holders of
 //! the branches.
 
 use super::comparison::{Conflict, as_child, match_length};
@@ -22,7 +22,7 @@ pub(super) const TWINS_FOLLOWED_MAX: usize = 256;
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Branch {
     pub(super) step: Step,
-    /// The number of the run above it, among all runs of branches; none if that run lies on the walk's path.
+    /// The number of the run above it, among all runs of branches; none if that run is on the walk's path.
     pub(super) above: Option<u32>,
 }
 
@@ -334,7 +334,7 @@ mod tests {
         }
         index.apply(rank(3), &BlockEvent::Cleared);
         for _ in 0..4 {
-            // Each event carries a part of the maintenance for what the rank left.
+            // Each event carries a part of the maintenance for the memory that the rank left.
             index.apply(rank(4), &stored(0, 0));
         }
         assert_eq!(steps(&index, &query), before);
@@ -358,7 +358,7 @@ mod tests {
         assert_eq!(flags(&index), 0, "its run has no flag left");
     }
 
-    /// A run is truncated at blocks of which another run has twins; those are then the only ones.
+    /// A run is truncated at blocks that are twins of another run's blocks; the other run's blocks are then the only ones.
     #[test]
     fn truncating_a_run_clears_the_flags_of_the_remaining_twin() {
         let index = RunIndex::default();

@@ -52,7 +52,7 @@ fn match_beyond(run: Run<'_>, column: &[AtomicU64], query: &[LocalHash]) -> usiz
         prefetch(&fingerprints[0]);
         let same = equal_sections(&fingerprints[..sections], query);
         if same < sections {
-            // The first difference lies in the next section.
+            // The first difference is in the next section.
             start = NEAR_BLOCKS.max(same * SECTION_BLOCKS);
             end = (same + 1) * SECTION_BLOCKS;
             prefetch_blocks(&column[start..end]);

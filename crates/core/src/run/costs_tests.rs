@@ -117,7 +117,7 @@ fn last(blocks: &[Block]) -> Option<SequenceHash> {
 
 const PREFIX: u64 = 128;
 
-/// Ranks that share a prefix, each with children of its own; `seed` maps a rank to the seed of its sequence hashes.
+/// Ranks that share a prefix, each with its own children; `seed` maps a rank to the seed of its sequence hashes.
 fn share_prefix(index: &mut CountingIndex, ranks: u64, children: u64, seed: impl Fn(u64) -> u64) {
     for worker in 0..ranks {
         let prefix = chain(seed(worker), 0, 0..PREFIX);
@@ -130,7 +130,7 @@ fn share_prefix(index: &mut CountingIndex, ranks: u64, children: u64, seed: impl
     }
 }
 
-/// Every rank removes the prefix and stores it again, so that its children lie behind a gap for a moment.
+/// Every rank removes the prefix and stores it again, so its children are after a gap for a moment.
 fn restore_prefix(index: &mut CountingIndex, ranks: u64, seed: impl Fn(u64) -> u64) {
     for worker in 0..ranks {
         let prefix = chain(seed(worker), 0, 0..PREFIX);
@@ -148,8 +148,7 @@ fn apply_unrelated_events(index: &mut CountingIndex, events: u64) {
     }
 }
 
-/// Many ranks with private sequence hashes share one prefix, have short child runs of their own, and are then
-/// cleared.
+/// Many ranks with private sequence hashes share one prefix, have their own short child runs, and are then cleared.
 #[test]
 fn clearing_ranks_with_private_sequence_hashes_costs_bounded_steps() {
     const RANKS: u64 = 60;
@@ -313,7 +312,7 @@ fn compacting_the_last_rank_of_a_large_index_costs_bounded_steps() {
 #[test]
 fn evicting_runs_that_a_fleet_holds_costs_bounded_steps() {
     const RANKS: u64 = 300;
-    // Memory for about 2,100 runs, of which checkpoints take 64 KiB.
+    // Memory for about 2,100 runs; checkpoints take 64 KiB of it.
     let index = RunIndex::bounded(RunLimits::default(), (4 << 20) + (80 << 10)).expect("enough for an index");
     let mut index = CountingIndex::new(index);
     for prompt in 0..6_000 {

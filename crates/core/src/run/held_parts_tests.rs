@@ -1,4 +1,4 @@
-//! Reading a rank in parts while other ranks change: the result is what the rank holds, and each part is bounded.
+//! Reading a rank in parts while other ranks change: the result is the rank's blocks, and each part is bounded.
 
 use super::RunIndex;
 use crate::{
@@ -21,7 +21,7 @@ impl Numbers {
     }
 }
 
-/// Blocks of a prompt: the common part of all prompts, and a branch of its own.
+/// Blocks of a prompt: the common part of all prompts, and its own branch.
 fn prompt(branch: u64, leaves_at: u64, blocks: u64) -> Vec<Block> {
     let mut sequence = 1_u64;
     let block = |at: u64| {
@@ -88,7 +88,7 @@ fn a_rank_is_read_in_bounded_parts_while_others_change() {
     assert!(read_at_once < 5, "{read_at_once} of 100 ranks were read at once");
 }
 
-/// A new index with what a reading has of a rank: the held blocks, and the removed ones that are kept for their descendants.
+/// A new index with the result of a rank's reading: the held blocks, and the removed ones that are kept for their descendants.
 fn rebuilt(index: &RunIndex) -> RunIndex {
     let mut reading = HeldReading::new(READ).with_kept();
     while index.read_held(&mut reading, PART_BLOCKS) == ReadingProgress::More {}

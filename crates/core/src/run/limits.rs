@@ -1,4 +1,4 @@
-//! Limits of what an index keeps for a rank, and of what one event may do to it.
+//! Limits of the state that an index keeps for a rank, and of the changes by one event.
 
 /// Default of [`RunLimits::moved_blocks_max`].
 pub(super) const MOVED_BLOCKS_MAX: usize = 4_096;
@@ -17,8 +17,8 @@ pub struct RunLimits {
     pub twins_max: usize,
     /// Blocks of one rank that one event may move. An event moves blocks in three cases:
     ///
-    /// * It redefines a sequence hash: the blocks below it move. Beyond the limit the index drops what the rank holds, and
-    ///   counts it as refused.
+    /// * It redefines a sequence hash: the blocks below it move. Beyond the limit the index drops all blocks of the rank,
+    ///   and counts them as refused.
     /// * The rank leaves its hash domain: its blocks move. Beyond the limit the rank stays in the domain, with a twin of the
     ///   block that has another sequence hash there.
     /// * It stores a block for which others waited: these move. Beyond the limit they move with later events.

@@ -1,6 +1,6 @@
 //! The run index: the default index design.
 //!
-//! `docs/run-index.md` describes it. Consecutive blocks lie together in **runs**, which stay where they are.
+//! `docs/run-index.md` describes it. Consecutive blocks are together in **runs**, which stay where they are.
 //! One table of **edges** maps a block and a local hash to the run that follows. Each run has **holdings**: the
 //! number of leading blocks of the run that each holder has. Only the writer keeps the engines' sequence hashes, and
 //! one directory of them for each hash domain. Readers compare local hashes along runs, merge the holdings and check
@@ -8,11 +8,11 @@
 //!
 //! | module | role |
 //! |---|---|
-//! | `published` | what queries read: runs, edges, holdings and the rank table |
+//! | `published` | data that queries read: runs, edges, holdings and the rank table |
 //! | `find`, `comparison`, `branching`, `top` | queries: the walk, the blocks of one run, twins, the deepest ranks |
 //! | `prefix` | prefixes by their cursors |
 //! | `matches`, `scratch`, `answers` | depths by holder, the buffers of a query, conversion to ranks |
-//! | `writer` | what events change: directories, columns, coverage, eviction, compaction |
+//! | `writer` | state that events change: directories, columns, coverage, eviction, compaction |
 //! | `shared` | the index as a `SharedIndex` |
 //! | `limits` | limits of an index without a memory limit |
 //! | `effort`, `widest` | step counts of tests; code for the processor's widest vectors |
@@ -106,7 +106,7 @@ const WAITING_LISTED_WITH_EVENT_MAX: usize = 1 << 9;
 ///
 /// Writers are serialised by a mutex, which a single writer finds free. Readers take no lock, never block, and write
 /// nothing that other threads read. The blocks of one event become visible one after the other, in the order of the
-/// event; so do blocks that waited for one of them. A cleared rank disappears as a whole. When no event is being
+/// event; so do blocks that waited for one of them. A cleared rank disappears all at once. When no event is being
 /// applied, answers are exact; a rank with waiting blocks may have blocks that its answers lack until `maintain` has
 /// nothing left to do. While events are being applied, each rank's depth is one that was true at some moment of the
 /// call. There are two exceptions. While a rank redefines a sequence hash, its answer may lack the blocks that
@@ -146,7 +146,7 @@ impl RunIndex {
         Self::keyed(limits, HashKey::of_process())
     }
 
-    /// Creates an empty index with the given limits and a key of its own in its hash tables.
+    /// Creates an empty index with the given limits and its own key in its hash tables.
     #[must_use]
     pub fn keyed(limits: RunLimits, key: HashKey) -> Self {
         let published = Arc::new(Published::new(0, key));
@@ -265,8 +265,8 @@ impl RunIndex {
         RunHolders { version, holders }
     }
 
-    /// Memory use after all maintenance ([`SharedIndex::maintain`](crate::SharedIndex::maintain)). Completes the maintenance and holds the writer's
-    /// mutex meanwhile.
+    /// Memory use after all maintenance ([`SharedIndex::maintain`](crate::SharedIndex::maintain)). Completes the
+    /// maintenance, and holds the writer's mutex meanwhile.
     #[must_use]
     pub fn memory(&self) -> RunMemory {
         let mut writer = self.writer.lock();
@@ -277,9 +277,8 @@ impl RunIndex {
         writer.memory()
     }
 
-    /// Continues compaction, and starts it when most of the content is gone. Readers may still read any record, so
-    /// the index never frees records one by one; compaction copies the remaining content and frees the old memory as
-    /// a whole.
+    /// Continues compaction, and starts it when most of the content is gone. Readers may still read any record, so the
+    /// index never frees records one by one; compaction copies the remaining content and frees all of the old memory.
     ///
     /// Processes about `steps` blocks or runs, and starts with no rank that has more than `waiting_max` waiting
     /// blocks. Returns whether more work is left.
@@ -300,7 +299,7 @@ impl RunIndex {
         self.compact(writer, steps, waiting_max)
     }
 
-    /// Starts a compaction, or continues it. Apart from the check, which every event makes, because its stack frame takes
+    /// Starts a compaction, or continues it. Separate from the check, which every event makes, because its stack frame takes
     /// several pages.
     #[cold]
     #[inline(never)]

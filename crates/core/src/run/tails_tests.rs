@@ -82,7 +82,7 @@ fn a_query_of_a_long_session_visits_few_runs() {
             held
         };
         assert_eq!(sorted(index.held(rank(1))), sorted(oracle.held(rank(1))));
-        // Each checkpoint is in the table once, also those of tails that moved.
+        // Each checkpoint is in the table once, including those of tails that moved.
         let ends = |path: &Vec<u64>| (CHECKPOINT_BLOCKS..=path.len()).step_by(CHECKPOINT_BLOCKS);
         let checkpoints: HashSet<_> = paths.iter().flat_map(|path| ends(path).map(|end| &path[..end])).collect();
         assert_eq!(index.writer.lock().entries_of_test()[1], checkpoints.len());

@@ -202,7 +202,7 @@ fn store(index: &dyn SharedIndex, worker: u64, prompt: Prompt) {
     }
 }
 
-/// Leading blocks of a prompt that the index knows the worker to hold.
+/// Leading blocks of a prompt that the worker holds in the index.
 fn depth(index: &dyn SharedIndex, worker: u64, prompt: Prompt) -> usize {
     index.find(&prompt.locals()).get(rank(worker)).map_or(0, |found| found.longest() as usize)
 }

@@ -1,4 +1,4 @@
-//! Readers of a bounded index while its writer evicts: no answer exceeds what was true at some moment of the call.
+//! Readers of a bounded index while its writer evicts: every answer is at most one that was true at some moment of the call.
 
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};

@@ -36,7 +36,7 @@ fn removed(prefix: &[u64], from: usize, tier: Tier) -> BlockEvent {
     BlockEvent::Removed { tier, blocks, copies: RemovedCopies::One }
 }
 
-/// The match of a rank that two others continue, and how far it reaches with each of them.
+/// The match of a rank that two others continue, and its depth with each of them.
 fn continued(index: &dyn SharedIndex, query: &[LocalHash], of: WorkerRank, others: &[WorkerRank]) -> PerTier<u32> {
     let own = index.find(query).get(of).map(|found| found.blocks).unwrap_or_default();
     let numbers: Vec<usize> = (0..others.len()).collect();

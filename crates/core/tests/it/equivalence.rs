@@ -54,7 +54,7 @@ proptest! {
     }
 }
 
-/// The second rank of a tail was taken for counted, because the first one had begun the count of the run's ranks.
+/// The second rank of a tail was treated as counted, because the first one had begun the count of the run's ranks.
 #[test]
 fn a_tail_of_several_ranks_moves_from_a_run_that_begins_to_count_them() {
     let block = |sequence: u64, local: u64| Block { sequence: SequenceHash(sequence), local: LocalHash(local) };

@@ -153,7 +153,7 @@ proptest! {
         check_all(&RunIndex::default(), &changes, &queries)?;
     }
 
-    /// Eviction and the copy of a smaller limit keep what they keep findable.
+    /// Prefixes stay findable if eviction, or the copy of a smaller limit, keeps their blocks.
     #[test]
     fn a_held_prefix_is_found_in_a_bounded_index(changes in vec(change(), 1..40), queries in vec(prompt(), 4)) {
         let index = RunIndex::bounded(RunLimits::default(), 2 << 20).expect("enough memory");

@@ -30,7 +30,7 @@ pub(crate) enum GroupedStep {
     Refresh(WorkerRank, RankEvent),
 }
 
-/// Tokens in a registered block: the least size of which two smaller ones are parts.
+/// Tokens in a registered block: the least size that has two smaller sizes as parts.
 const BLOCK_TOKENS: u32 = 4;
 
 fn block_size() -> BlockSize {
@@ -259,7 +259,7 @@ fn drive(
     Ok(())
 }
 
-/// The oracle's answer for a prompt that goes on for a part of a block after the blocks of a path, in blocks.
+/// The oracle's answer for a prompt that continues for a part of a block after the blocks of a path, in blocks.
 fn usable(oracle: &GroupedOracle, path: &[LocalHash]) -> MatchScores {
     let prompt = [&tokens_of(path)[..], &[9]].concat();
     let in_blocks = |tokens: PerTier<u32>| PerTier(tokens.0.map(|tokens| tokens / BLOCK_TOKENS));

@@ -1,4 +1,4 @@
-//! The check that an index reports what it drops.
+//! The check that an index reports its losses.
 
 use std::collections::BTreeSet;
 
@@ -9,7 +9,7 @@ use proptest::prelude::*;
 use crate::support::{Step, check_equal};
 
 /// Applies a stream to an index that may drop a rank or leave blocks waiting, and to the oracle, in which a dropped rank
-/// is cleared. After every event a rank that answers otherwise than the oracle has waiting blocks; after maintenance no
+/// is cleared. After every event a rank that answers differently from the oracle has waiting blocks; after maintenance no
 /// rank does. Each drop is reported by the event, or by the rank's next one. Returns the number of reports.
 pub(crate) fn check_reported_losses(
     index: &dyn SharedIndex,

@@ -23,7 +23,7 @@ pub(super) struct PrefixMap {
 #[derive(Debug, Default)]
 struct PrefixHolders {
     holders: Holders,
-    /// The prefix of which this is a twin.
+    /// The prefix that this is a twin of.
     twin_of: Option<SequenceHash>,
 }
 
@@ -63,7 +63,7 @@ impl Entry {
         &mut entry.holders
     }
 
-    /// A prefix and its twins, those with holders.
+    /// A prefix and its twins, if they have holders.
     pub(super) fn with_twins(&self, prefix: SequenceHash) -> impl Iterator<Item = (SequenceHash, &Holders)> {
         let twins = match self {
             Self::Single { .. } => None,

@@ -21,9 +21,8 @@
 //! * a query tests membership rank by rank, with bitsets, under its own prefix hash. It computes prefix hashes up to the last
 //!   position that it reads, one XXH3 of 16 bytes for each block. Entries with a single prefix need that comparison too.
 //! * a query jumps only with ranks without **gaps**: every held block of the rank follows held blocks, so a block at a
-//!   checkpoint
-//!   proves the blocks before it. The index tracks gaps for each rank and tier, with false positives ([`JumpObstacles`]). A query
-//!   scans all matching ranks with gaps together, block by block.
+//!   checkpoint proves the blocks before it. The index tracks gaps for each rank and tier, with false positives
+//!   ([`JumpObstacles`]). A query scans all matching ranks with gaps together, block by block.
 //! * a query follows a rank with several names for one prefix alone, block by block, along all its names.
 //!
 //! [`sequence_hashes`]: flash_indexer_core::hashing::sequence_hashes
@@ -88,8 +87,7 @@ impl Default for PositionalOptions {
 ///
 /// * A query sees each block of an event entirely or not at all, and can see the blocks of one event in part.
 /// * The answer for a rank that changes during the query can be a depth that the rank had at no moment, because the query
-///   does
-///   not read every block.
+///   does not read every block.
 /// * The answer for any other rank is exact.
 /// * A rank that held no block at some moment of the query can be missing from the answer.
 /// * `held` and `size` see a rank between two events.

@@ -17,7 +17,7 @@ pub(super) struct Table {
     entries: DashMap<(u32, LocalHash), Entry, KeyedState>,
 }
 
-/// The address of a block in the table. It contains what the addresses of the blocks after it are computed from.
+/// The address of a block in the table. It contains the inputs for the addresses of the blocks after it.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct BlockAddress {
     /// Number of blocks up to and including this one; zero before the first block of every sequence.

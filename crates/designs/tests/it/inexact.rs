@@ -13,7 +13,7 @@ use flash_indexer_designs::Design;
 use proptest::collection::vec;
 use proptest::prelude::*;
 
-/// The documented answer: the number of leading local hashes of which the rank holds any block in the tier or a faster one.
+/// The documented answer: the number of leading local hashes for which the rank holds any block in the tier or a faster one.
 fn documented_answer(oracle: &dyn SharedIndex, query: &[LocalHash]) -> MatchScores {
     let depth = |rank, tier| {
         let locals = locals_within(oracle, rank, tier);

@@ -87,7 +87,7 @@ fn check_threads(index: &dyn SharedIndex) {
     check_equal(index, &oracle, &queries).expect("the final state is that of the oracle");
 }
 
-/// Stops the readers, also if another thread panics.
+/// Stops the readers, even if another thread panics.
 struct SetOnDrop<'a>(&'a AtomicBool);
 
 impl Drop for SetOnDrop<'_> {

@@ -21,7 +21,7 @@ pub enum DnsName {
     },
 }
 
-/// A text that is no DNS name.
+/// A text that is not a DNS name.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
     "invalid DNS name {name:?}: {why}; give one such as vllm.default.svc.cluster.local:5557, or of service records, such as \

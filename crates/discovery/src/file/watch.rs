@@ -88,6 +88,6 @@ impl FileState {
 
 fn is_recent(metadata: &Metadata) -> bool {
     let age = metadata.modified().ok().and_then(|modified| modified.elapsed().ok());
-    // A modification time in the future is no evidence of age.
+    // A modification time in the future does not show the age.
     age.is_none_or(|age| age < MODIFIED_TIME_GRAIN)
 }

@@ -144,7 +144,7 @@ fn ranks_are_unregistered_before_others_are_registered() {
     assert_eq!(steps.len(), 4, "one is unregistered, one registered, one moved: {steps:?}");
 }
 
-/// Something that apply.
+/// Events of a test.
 #[derive(Debug, Clone)]
 enum TestEvent {
     Reports(usize, BTreeMap<u64, u8>),
@@ -176,7 +176,7 @@ struct History(Vec<(Instant, TestEvent)>);
 /// Model of one rank.
 #[derive(Default)]
 struct Rules {
-    /// For each source: the address that it named last, and since when it no longer does.
+    /// For each source: the address that it named last, and the time since which it no longer does.
     desired: [Option<(u8, Option<Instant>)>; 2],
     is_reporting: [bool; 2],
     has_reported: [bool; 2],

@@ -22,7 +22,7 @@ use tower::service_fn;
 
 use super::VllmAddress;
 
-/// Longest time of all calls to an engine, with their connection.
+/// Longest time of all calls to an engine, including their connection.
 const CALL_DEADLINE: Duration = Duration::from_secs(5);
 /// Limit of a response, in bytes.
 const RESPONSE_BYTES_MAX: usize = 1 << 20;
@@ -38,7 +38,7 @@ pub(super) struct EngineDescription {
     pub(super) block_size: Option<BlockSize>,
 }
 
-/// Failure to learn where an engine publishes.
+/// Failure to query the endpoints of an engine's events.
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum VllmError {
     /// The address of its host is refused.
@@ -66,7 +66,7 @@ impl VllmError {
     }
 }
 
-/// Asks the engine at an address.
+/// Queries the engine at an address.
 pub(super) async fn describe(address: &VllmAddress, networks: &EngineNetworks) -> Result<EngineDescription, VllmError> {
     networks.check_host(&address.host)?;
     tokio::time::timeout(CALL_DEADLINE, ask(address, networks)).await.map_err(|_| VllmError::TimedOut)?
@@ -92,7 +92,7 @@ fn block_size(server: &ServerInfo) -> Option<BlockSize> {
     BlockSize::new(u32::try_from(effective.unwrap_or_else(|| server.kv_block_size.into())).ok()?)
 }
 
-/// Calls a method of the server; none if it does not have it.
+/// Calls a method of the server; none if the server does not have it.
 async fn call<Q, A>(channel: &Channel, method: &'static str, request: Q) -> Result<Option<A>, VllmError>
 where
     Q: Message + Send + Sync + 'static,
@@ -132,7 +132,7 @@ async fn connect(address: &VllmAddress, networks: &EngineNetworks) -> Result<Cha
 mod tests {
     use super::*;
 
-    /// A response, as the definition of the crate vllm-proto encodes it: sizes of 16 and 1,056 tokens.
+    /// A response, encoded by the definition of the crate vllm-proto: sizes of 16 and 1,056 tokens.
     const SERVER_INFO: &str = "0a06302e33332e30288020301038a01f70a008";
 
     #[test]

@@ -1,4 +1,4 @@
-//! What the encoders of DeepSeek's models share.
+//! Common parts of the encoders of DeepSeek's models.
 
 use chat_template::Json;
 
@@ -23,7 +23,7 @@ pub(super) fn check_variables(prepared: &PreparedChat) -> Result<(), PrepareErro
     Ok(())
 }
 
-/// The tools of a chat, of which the encoder asks how many there are.
+/// The tools of a chat. The encoder reads their number.
 pub(super) fn counted_tools_of(prepared: &PreparedChat) -> Result<Vec<Json>, PrepareError> {
     match variable(prepared, "tools") {
         Some(tools) if tools.as_str().is_none() && tools.entries().is_none() && items(&tools).is_none() => {

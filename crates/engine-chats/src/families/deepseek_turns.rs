@@ -1,4 +1,4 @@
-//! Conversations of DeepSeek-V4 and DeepSeek-V4.1, in which results of tools are parts of a user's message.
+//! Conversations of DeepSeek-V4 and DeepSeek-V4.1, where results of tools are parts of a user's message.
 
 use std::collections::HashMap;
 
@@ -11,28 +11,28 @@ use crate::error::PrepareError;
 use crate::media::MediaCut;
 use crate::message::{given, items};
 
-/// What the encoders write for an image. The engine puts the image's tokens in its place.
+/// Text that the encoders write for an image. The engine puts the image's tokens in its place.
 pub(super) const IMAGE: &str = "<｜deepseek_image｜>";
 
-/// Precedes the schema that an answer shall have.
+/// Precedes the schema that an answer must have.
 const ANSWER_SCHEMA: &str = "## Response Format:\n\nYou MUST strictly adhere to the following schema to reply:\n";
 
 /// Tasks of a message, and their tokens.
 const TASKS: [&str; 6] = ["action", "query", "authority", "domain", "title", "read_url"];
 
-/// What differs between the models.
+/// Differences between the models.
 pub(super) struct Dialect {
     /// The section of a prompt that describes tools, around their schemas.
     pub(super) tools: &'static str,
     /// Name of the tag around tool calls.
     pub(super) calls: &'static str,
-    /// What precedes the names of the tags within.
+    /// Prefix of the names of the tags within.
     pub(super) tag_prefix: &'static str,
-    /// Whether system messages have a mark. Behind the first message they ask for an answer, as a user's do.
+    /// Whether system messages have a mark. After the first message they ask for an answer, as a user's messages do.
     pub(super) marks_systems: bool,
 }
 
-/// What the variables of a chat ask for.
+/// Settings from the variables of a chat.
 pub(super) struct Settings {
     pub(super) thinks: bool,
     /// Whether reasoning before the last message of a user is dropped, if no message has tools.
@@ -48,7 +48,7 @@ impl Settings {
     }
 }
 
-/// Whether a chat's variables ask for thinking. They do unless they say otherwise.
+/// Whether a chat's variables ask for thinking. They do by default.
 pub(super) fn thinks(prepared: &PreparedChat) -> bool {
     let switches = ["thinking", "enable_thinking"].map(|name| variable(prepared, name));
     switches.iter().all(Option::is_none) || switches.iter().flatten().any(Json::is_true)
@@ -84,7 +84,7 @@ pub(super) fn write(
     Ok(writer.text)
 }
 
-/// The cut before the first image of a prompt. Nothing is known for certain if the encoder wrote none.
+/// The cut before the first image of a prompt. If the encoder wrote none, no part of the prompt is certain.
 pub(super) fn cut_before_image(text: &str, kind: &'static str) -> MediaCut {
     MediaCut { kind, bytes: text.find(IMAGE).unwrap_or_default() }
 }
@@ -112,9 +112,9 @@ struct Message {
     tool_calls: Vec<Json>,
     reasoning: String,
     task: Option<String>,
-    /// The schema that the answer shall have, as a section of the prompt.
+    /// The schema that the answer must have, as a section of the prompt.
     answer_schema: String,
-    /// Whether the model goes on with the message.
+    /// Whether the model continues the message.
     is_continued: bool,
     /// Whether later texts and results of tools become parts of the message.
     is_open: bool,
@@ -206,7 +206,7 @@ fn result_text(json: &Json) -> String {
     parts.iter().map(text).collect::<Vec<_>>().join("\n\n")
 }
 
-/// Gives the results of tools in a message the order of the calls.
+/// Sorts the results of tools in a message by the order of the calls.
 fn sort_results(messages: &mut [Message]) {
     let mut order: HashMap<String, usize> = HashMap::new();
     for message in messages {
@@ -299,7 +299,7 @@ impl Writer<'_> {
         self.write_transition(at)
     }
 
-    /// Writes what leads from a message to the answer.
+    /// Writes the transition from a message to the answer.
     fn write_transition(&mut self, at: usize) -> Result<(), PrepareError> {
         let message = &self.messages[at];
         let next = self.messages.get(at + 1).map(|next| next.role.as_str());

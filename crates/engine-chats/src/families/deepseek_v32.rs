@@ -22,7 +22,7 @@ pub(super) fn render_of_vllm(prepared: &PreparedChat) -> Result<String, PrepareE
     write(messages, &tools, Thinking { is_on: thinks, drops: messages.last().is_some_and(asks) })
 }
 
-/// Renders a chat as SGLang does: with a system message at the front, which has the tools.
+/// Renders a chat as SGLang does: with a system message at the front that has the tools.
 pub(super) fn render_of_sglang(prepared: &PreparedChat) -> Result<String, PrepareError> {
     let thinks = variable(prepared, "thinking").is_some_and(|thinks| thinks.is_true());
     let is_system = |message: &Json| message.get("role").is_some_and(|role| role.as_str() == Some("system"));
@@ -133,7 +133,7 @@ impl<'m> Conversation<'m> {
         if messages.is_empty() {
             return Err(PrepareError::rejected("`messages` is empty: give at least one message"));
         }
-        // The encoder leaves such messages out and then misses them.
+        // The encoder leaves such messages out, and then fails to find them.
         if thinking.is_on && thinking.drops {
             let before = &messages[..last_user.unwrap_or_default()];
             if before.iter().any(|message| message.role() == "developer") {

@@ -1,4 +1,4 @@
-//! Prompts of DeepSeek-V4.1, which vLLM writes from the messages of the request with an encoder of its own.
+//! Prompts of DeepSeek-V4.1, which vLLM writes from the messages of the request with its own encoder.
 
 use chat_template::Json;
 
@@ -57,7 +57,7 @@ fn effort_of(effort: Option<&Json>) -> Result<u8, PrepareError> {
     })
 }
 
-/// A message with one text, as the encoder wants it. `image` becomes the kind of the first part with an image.
+/// A message with one text, as the encoder requires it. `image` becomes the kind of the first part with an image.
 fn normalized(message: &Json, image: &mut Option<&'static str>) -> Result<Json, PrepareError> {
     let valid = validate(message)?;
     let role = valid.message.role.as_str();

@@ -11,7 +11,7 @@ use crate::vllm_message::ValidMessage;
 
 const EFFORTS: [&str; 3] = ["low", "medium", "high"];
 
-/// Names of the special tokens, besides reserved ones.
+/// Names of the special tokens, without reserved ones.
 const SPECIAL_TOKENS: [&str; 10] =
     ["startoftext", "endoftext", "return", "constrain", "channel", "start", "end", "message", "call", "endofprompt"];
 
@@ -23,7 +23,7 @@ pub(super) struct Harmony {
     pub(super) cuts: Vec<usize>,
 }
 
-/// What a prompt depends on.
+/// Inputs of a prompt.
 pub(super) struct Inputs<'j> {
     pub(super) messages: &'j [ValidMessage<'j>],
     pub(super) tools: &'j [Json],
@@ -69,7 +69,7 @@ struct Section {
     /// Author and recipient.
     author: String,
     channel: Option<&'static str>,
-    /// What is tokenized one by one.
+    /// Texts that are tokenized one by one.
     texts: Vec<String>,
     is_call: bool,
     is_reasoning: bool,
@@ -121,7 +121,7 @@ impl Harmony {
         Ok(())
     }
 
-    /// Writes a text of which the engine makes ordinary tokens, also of names of special tokens.
+    /// Writes a text that the engine tokenizes as ordinary tokens, including names of special tokens in it.
     fn write_ordinary(&mut self, text: &str) -> Result<(), PrepareError> {
         if has_special_token(text) {
             return Err(PrepareError::Unsupported(
@@ -263,7 +263,7 @@ fn joined_text(message: &ValidMessage<'_>) -> Option<String> {
     if let Some(text) = content.as_str() {
         return Some(text.to_owned());
     }
-    // vLLM does not look into the parts of OpenAI's types here.
+    // vLLM does not read the parts of OpenAI's types here.
     let parts = items(&content).filter(|_| message.is_own)?;
     let text = |part: &Json| match part.as_str() {
         Some(text) => Some(text.to_owned()),

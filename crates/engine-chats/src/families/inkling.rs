@@ -1,4 +1,4 @@
-//! Prompts of Inkling, which vLLM makes of special tokens and texts.
+//! Prompts of Inkling, which vLLM builds from special tokens and texts.
 
 use std::collections::HashMap;
 
@@ -25,14 +25,14 @@ const SYSTEM: &str = "<|message_system|>";
 const TEXT: &str = "<|content_text|>";
 /// The special token before declared tools, and its name in vocabularies without it.
 const XML: [&str; 2] = ["<|content_xml|>", "<|unused_200024|>"];
-/// Kinds of parts with media that the model takes.
+/// Kinds of parts with media that the model accepts.
 const MEDIA: [&str; 4] = ["image_url", "input_image", "input_audio", "audio_url"];
 /// Efforts by name.
 const EFFORTS: [(&str, f64); 7] =
     [("none", 0.0), ("minimal", 0.1), ("low", 0.2), ("medium", 0.7), ("high", 0.9), ("xhigh", 0.99), ("max", 0.99)];
 const EFFORT_DEFAULT: f64 = 0.9;
 const EFFORT_MAX: f64 = 0.99;
-/// Numbers that JSON lacks.
+/// Numbers that JSON cannot express.
 const NOT_JSON: [&str; 3] = ["NaN", "Infinity", "-Infinity"];
 
 /// Renders the messages of a request. `has_token` is whether the vocabulary has a token. The result is cut before the first part
@@ -74,7 +74,7 @@ pub(super) fn render(
     Ok((writer.text, writer.media))
 }
 
-/// The sentence about the effort of reasoning. `None` if the variable is no effort.
+/// The sentence about the effort of reasoning. `None` if the variable is not an effort.
 fn effort_text(prepared: &PreparedChat) -> Result<Option<String>, PrepareError> {
     let effort = match variable(prepared, "reasoning_effort") {
         None => Some(EFFORT_DEFAULT),
@@ -139,7 +139,7 @@ struct Writer {
 }
 
 impl Writer {
-    /// Writes a text behind the token of a role.
+    /// Writes a text after the token of a role.
     fn write(&mut self, begin: &str, author: &str, kind: &str, text: &str) {
         for piece in [begin, author, kind, text, "<|end_message|>"] {
             self.text.push_str(piece);

@@ -163,7 +163,7 @@ impl Writer {
                     self.write_text(text);
                     self.mark(if *is_closed { "[/THINK]" } else { "" });
                 }
-                // Nothing is read behind it.
+                // No part after it is read.
                 Chunk::Media(_) => {}
             }
         }

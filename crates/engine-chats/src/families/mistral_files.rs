@@ -12,9 +12,9 @@ use crate::vllm::EFFORTS;
 pub const TEKKEN_FILE: &str = "tekken.json";
 /// A file of models in Mistral's format. It stands for the weights in a folder without any.
 pub const PARAMETERS_FILE: &str = "params.json";
-/// Begin of the names of families with a SentencePiece vocabulary.
+/// Beginning of the names of families with a SentencePiece vocabulary.
 pub(super) const SENTENCE_PIECE_FAMILY: &str = "Mistral (SentencePiece";
-/// Begin of the names of SentencePiece vocabularies, before the version's number.
+/// Beginning of the names of SentencePiece vocabularies, before the version's number.
 const SENTENCE_PIECE_FILE: &str = "tokenizer.model.v";
 
 /// The version of the prompt's format.
@@ -40,7 +40,7 @@ pub(super) struct Settings {
     pub(super) efforts: Option<Efforts>,
 }
 
-/// The efforts of reasoning that a model knows.
+/// The efforts of reasoning that a model supports.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Efforts {
     pub(super) are_known: [bool; EFFORTS.len()],
@@ -68,7 +68,7 @@ pub fn names_in(folder: &Path) -> Vec<String> {
     entries.filter_map(|entry| entry.ok()?.file_name().into_string().ok()).collect()
 }
 
-/// The family of a folder with a vocabulary and weights in Mistral's format, which vLLM takes before others.
+/// The family of a folder with a vocabulary and weights in Mistral's format. vLLM prefers this format to others.
 pub(super) fn family(folder: &Path) -> Option<CodedFamily> {
     let names = names_in(folder);
     let names: Vec<&str> = names.iter().map(String::as_str).collect();

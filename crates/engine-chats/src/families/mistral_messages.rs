@@ -11,10 +11,10 @@ use crate::message::{given, items};
 use crate::vllm::with_parsed_arguments;
 use crate::vllm_message::{ValidMessage, validate};
 
-/// Characters of a call's id, of which vLLM keeps the last ones.
+/// Length of a call's id in characters. vLLM keeps the last ones.
 const CALL_ID_CHARACTERS: usize = 9;
 const NAME_BYTES_MAX: usize = 64;
-/// What is between the texts of two messages.
+/// Separator between the texts of two messages.
 const MESSAGE_SEPARATOR: &str = "\n\n";
 
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -75,8 +75,8 @@ impl Message {
         })
     }
 
-    /// Appends the parts of a message. Texts of two messages are two lines apart, as are those of one message before version 15,
-    /// unless there is something between them.
+    /// Appends the parts of a message. Texts of two messages are two lines apart, and so are the texts of one message before
+    /// version 15, unless another part is between them.
     fn extend(&mut self, chunks: Vec<Chunk>, version: Version) {
         let mut separator = MESSAGE_SEPARATOR;
         for chunk in chunks {
@@ -186,7 +186,7 @@ fn read_call(call: &Json, version: Version) -> Result<Call, PrepareError> {
     Ok(call)
 }
 
-/// The end of an id, which vLLM keeps.
+/// The end of an id that vLLM keeps.
 fn kept_id(id: &str) -> String {
     let characters = id.chars().count();
     id.chars().skip(characters.saturating_sub(CALL_ID_CHARACTERS)).collect()
@@ -265,7 +265,7 @@ fn check_order(messages: &[Message]) -> Result<(), PrepareError> {
     Ok(())
 }
 
-/// Checks that an answer comes behind as many results as calls. The first message does not count.
+/// Checks that an answer follows as many results as calls. The first message is not checked.
 fn check_number_of_results(messages: &[Message]) -> Result<(), PrepareError> {
     let mut expected: i64 = 0;
     for message in messages.iter().skip(1) {
@@ -279,7 +279,7 @@ fn check_number_of_results(messages: &[Message]) -> Result<(), PrepareError> {
     Ok(())
 }
 
-/// Checks that each result has its call, and an answer comes behind all results. The first message does not count.
+/// Checks that each result has its call, and that an answer follows all results. The first message is not checked.
 fn check_ids(messages: &[Message]) -> Result<(), PrepareError> {
     let (mut expected, mut observed) = (HashSet::<&str>::new(), HashSet::<&str>::new());
     for message in messages.iter().skip(1) {

@@ -50,19 +50,19 @@ pub struct CodedFamily {
 /// Code that makes prompts.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) enum Encoder {
-    /// vLLM's of DeepSeek-V3.2.
+    /// vLLM's encoder of DeepSeek-V3.2.
     DeepSeekV32,
-    /// SGLang's of DeepSeek-V3.2.
+    /// SGLang's encoder of DeepSeek-V3.2.
     DeepSeekV32OfSglang,
-    /// vLLM's of DeepSeek-V4, with or without images.
+    /// vLLM's encoder of DeepSeek-V4, with or without images.
     DeepSeekV4 { takes_images: bool },
-    /// vLLM's of DeepSeek-V4.1.
+    /// vLLM's encoder of DeepSeek-V4.1.
     DeepSeekV41,
-    /// vLLM's of Inkling.
+    /// vLLM's encoder of Inkling.
     Inkling,
-    /// vLLM's of Mistral's models with a tekken tokenizer.
+    /// vLLM's encoder of Mistral's models with a tekken tokenizer.
     Mistral(mistral_files::Format),
-    /// vLLM's of gpt-oss.
+    /// vLLM's encoder of gpt-oss.
     Harmony,
 }
 
@@ -133,7 +133,7 @@ impl Encoder {
     }
 }
 
-/// A chat of which vLLM makes tokens itself, to which no special tokens are added.
+/// A chat that vLLM converts to tokens itself. No special tokens are added.
 fn made_of_tokens(prepared: PreparedChat) -> PreparedChat {
     PreparedChat { adds_special_tokens: false, ..prepared }
 }
@@ -162,7 +162,7 @@ const DEEPSEEK_V32: CodedFamily = CodedFamily { name: "DeepSeek-V3.2", encoder: 
 const INKLING: CodedFamily = CodedFamily { name: "Inkling", encoder: Some(Encoder::Inkling) };
 const GPT_OSS: CodedFamily = CodedFamily { name: "gpt-oss (harmony)", encoder: Some(Encoder::Harmony) };
 
-/// Architectures for which vLLM has a renderer of its own, and their families.
+/// Architectures for which vLLM has its own renderer, and their families.
 const VLLM: [(&str, CodedFamily); 9] = [
     ("GptOssForCausalLM", GPT_OSS),
     ("DeepseekV32ForCausalLM", DEEPSEEK_V32),
@@ -175,7 +175,7 @@ const VLLM: [(&str, CodedFamily); 9] = [
     ("InklingForConditionalGeneration", INKLING),
 ];
 
-/// Parts of architectures for which SGLang has an encoder of its own, and their families.
+/// Parts of architectures for which SGLang has its own encoder, and their families.
 const SGLANG: [(&str, CodedFamily); 4] = [
     ("DeepseekV41", CodedFamily::unknown("DeepSeek-V4.1")),
     ("DeepseekV4", CodedFamily::unknown("DeepSeek-V4")),
@@ -196,14 +196,14 @@ const MEDIA_FIRST: [&str; 4] = [
 pub struct CodedPrompts {
     vllm: Option<CodedFamily>,
     sglang: Option<CodedFamily>,
-    /// The format of TensorRT-LLM's code is known for no family.
+    /// No family's format in TensorRT-LLM's code is implemented.
     trtllm: Option<CodedFamily>,
     puts_media_first: bool,
 }
 
 impl CodedPrompts {
     /// Reads `config.json` and the names of the files in a model's folder. `has_template` is whether the model has a chat
-    /// template. A folder without these files has a template's prompts.
+    /// template. The prompts of a folder without these files come from a template.
     #[must_use]
     pub fn read(folder: &Path, has_template: bool) -> Self {
         let config: Value = fs::read(folder.join("config.json"))
@@ -233,13 +233,13 @@ impl CodedPrompts {
         self.puts_media_first
     }
 
-    /// Whether the engine reads the vocabulary of `tekken.json`, even beside a `tokenizer.json`, and finds no special tokens in texts.
+    /// Whether the engine reads the vocabulary of `tekken.json`, even with a `tokenizer.json`, and finds no special tokens in texts.
     #[must_use]
     pub fn has_tekken_of(self, engine: ChatEngine) -> bool {
         self.of(engine).is_some_and(|family| matches!(family.encoder, Some(Encoder::Mistral(_))))
     }
 
-    /// Whether the engine reads another vocabulary than `tokenizer.json`, which this service does not read, and finds no special
+    /// Whether the engine reads a vocabulary other than `tokenizer.json` that this service does not read, and finds no special
     /// tokens in texts.
     #[must_use]
     pub fn has_sentence_pieces_of(self, engine: ChatEngine) -> bool {

@@ -85,7 +85,7 @@ fn write_property(out: &mut String, indent: &str, name: &str, property: &Json) {
     out.push('\n');
 }
 
-/// Writes a property that has one of several types, each on a line of its own.
+/// Writes a property that has one of several types, each on its own line.
 fn write_variants(
     out: &mut String,
     indent: &str,

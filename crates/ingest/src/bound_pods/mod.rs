@@ -7,8 +7,8 @@
 //!                                          ▲────────────────── listener, or refusal ───────────────┘
 //! ```
 //!
-//! The FNV-1a hash of a pod's name chooses its decoder, so its messages stay in order. Each rank of a pod publishes a
-//! stream of its own, so each has a listener of its own, as a dialled rank has.
+//! The FNV-1a hash of a pod's name chooses its decoder, so its messages stay in order. Each rank of a pod publishes its own
+//! stream and has its own listener, like a dialled rank.
 
 mod connections;
 mod pending_registration;

@@ -23,7 +23,7 @@ use flash_indexer_telemetry::supervision::{Step, Steps, ThreadKind, Watch, guard
 
 /// Limit of the messages that the streams of one decoder buffer while a gap before them is replayed, in bytes.
 const WAITING_BYTES_MAX: usize = 512 << 20;
-/// Limit of the bytes that copies of blocks with a named manager take, of all streams of one decoder.
+/// Limit of the copies of blocks with a named manager, of all streams of one decoder, in bytes.
 const MANAGED_BYTES_MAX: usize = 256 << 20;
 /// Changes are sent to the writer once they stem from this many bytes of messages, and at the end of a delivery.
 const BATCH_BYTES: usize = 1 << 20;
@@ -44,12 +44,12 @@ pub(super) struct Decoder {
     reservation: Option<Reservation>,
     /// Bytes of events that may be decoded in this turn.
     turn_bytes_left: usize,
-    /// Bytes of messages that all streams buffer behind gaps.
+    /// Bytes of messages that all streams buffer after gaps.
     pub(super) waiting_bytes: usize,
-    /// Bytes that copies of blocks with a named manager take, of all streams.
+    /// Bytes of the copies of blocks with a named manager, of all streams.
     pub(super) managed_bytes: usize,
     managed_bytes_max: usize,
-    /// The listener whose delivery is being handled. While its decoder is used, that is not in `listener_decoders`.
+    /// The listener whose delivery is being handled. While its decoder is in use, `listener_decoders` does not contain it.
     pub(super) current: Option<Arc<Listener>>,
     pub(super) writers: Arc<Writers>,
     pub(super) metrics: Arc<Metrics>,
@@ -316,7 +316,7 @@ impl Decoder {
         self.current = None;
     }
 
-    /// Records a change of the bytes that one stream's copies of blocks with a named manager take.
+    /// Records a change in the bytes of one stream's copies of blocks with a named manager.
     pub(super) fn change_managed_bytes(&mut self, before: usize, after: usize) {
         self.managed_bytes = self.managed_bytes - before + after;
         self.metrics.managed_bytes_changed(before, after);

@@ -19,8 +19,8 @@ use flash_indexer_queues::{ClassedKey, NoticePosition, QueueClass, QueuedSize, Q
 /// Bytes of events that a decoder decodes before other queues take their turns, and the rest of one event.
 pub(super) const TURN_BYTES_MAX: usize = 16 << 10;
 
-/// A delivery of more bytes is long: it waits for the shorter ones of other queues. A message of one block, as engines publish while they
-/// decode, is below.
+/// A delivery of more bytes is long: it waits for shorter deliveries of other queues. A message of one block, as engines
+/// publish while they decode, is shorter.
 const SHORT_BYTES_MAX: usize = 2 << 10;
 
 /// Bytes that a queued message takes besides its frames: their allocations and its slot in the queue.
@@ -40,11 +40,11 @@ pub enum Delivery {
         /// The highest sequence number that was seen on one of them, if any.
         last: Option<u64>,
     },
-    /// This process stood still, so that the engine may have dropped messages after those that wait in queues.
+    /// This process was paused: the engine may have dropped messages after the messages that wait in queues.
     Paused {
         /// Number of the run of drops.
         run: u64,
-        /// Live messages that are received before this time waited, and show nothing of the dropped ones.
+        /// Live messages received before this time waited in queues, and do not show which messages were dropped.
         shown_from: Instant,
     },
     /// Messages of a replay.
@@ -77,7 +77,7 @@ pub enum Delivery {
     IgnoreRank(DpRank, Box<dyn FnOnce() + Send>),
     /// Applies the events of an ignored rank again.
     ResumeRank(DpRank),
-    /// Reads what the index holds of a rank at a known position of the stream.
+    /// Reads a rank of the index at a known position of the stream.
     Read {
         /// The rank.
         dp_rank: DpRank,
@@ -196,7 +196,7 @@ pub(super) enum Work {
 /// Pods for which a lost connection is handled.
 pub(super) enum PodScope {
     One(Arc<PodName>),
-    /// All pods but these, whose queues have an entry of their own.
+    /// All pods except these, whose queues have their own entry.
     AllBut(Vec<Arc<PodName>>),
 }
 
@@ -214,7 +214,7 @@ pub(crate) fn last_number<'f>(messages: impl IntoIterator<Item = &'f Frames>) ->
     messages.into_iter().filter_map(|frames| LiveMessage::from_frames(frames).ok()?.sequence).max()
 }
 
-/// Connections of which one notice of dropped messages keeps the sequence numbers. Those of further ones count as unknown.
+/// Connections whose sequence numbers one notice of dropped messages keeps. Numbers of further connections count as unknown.
 const NOTICED_CONNECTIONS_MAX: usize = 64;
 
 /// The highest sequence number of dropped messages of each connection of a pod.

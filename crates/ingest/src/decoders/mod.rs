@@ -36,10 +36,10 @@ const PENDING_REGISTRATIONS_MAX: usize = 1 << 10;
 /// bound pod is assigned by the hash of the pod's name.
 ///
 /// Delivering never blocks. If a socket thread blocked, ZeroMQ would stop reading the connection, miss its heartbeats and
-/// close it. Each engine has a queue of its own. Models take turns at a decoder, and so do the engines of a model; a turn is one
-/// entry. A decoder never waits for a writer: an engine whose changes are not written yet is passed over, and its messages stay in its queue. All queues share
-/// one byte budget. When it is full, the largest queue loses its newest messages, and every message that follows until
-/// the queue has drained; then one replay returns them.
+/// close it. Each engine has its own queue. Models take turns at a decoder, and so do the engines of a model; a turn is one
+/// entry. A decoder never waits for a writer: an engine with unwritten changes is skipped, and its messages stay in its
+/// queue. All queues share one byte budget. When it is full, the largest queue loses its newest messages and all further
+/// messages until the queue has drained. One replay then returns them.
 pub struct Decoders {
     queues: Arc<Queues<QueueKey, Work>>,
     assigned: AtomicUsize,
@@ -52,7 +52,7 @@ pub struct Decoders {
 
 impl Decoders {
     /// Starts `count` decoders; by default one for each processor, up to [`THREADS_BY_DEFAULT_MAX`]. `queue_bytes_max` is
-    /// the limit of messages that are received and whose changes are not written yet, in bytes with their overhead.
+    /// the limit of received messages whose changes are not written yet, in bytes with their overhead.
     ///
     /// # Errors
     ///
@@ -95,7 +95,7 @@ impl Decoders {
         self.queues.states()
     }
 
-    /// Bytes of messages that are received and whose changes are not written yet.
+    /// Bytes of received messages whose changes are not written yet.
     pub fn queue_bytes(&self) -> usize {
         self.queues.bytes()
     }
@@ -157,15 +157,15 @@ impl Decoders {
         self.deliver(listener, Delivery::Dropped { run, last });
     }
 
-    /// Records that this process stood still, so that the engine may have dropped its last messages. The ranks are not exact from now on,
-    /// until a replay returns what was published, or until a message is received from `shown_from` on: those before it waited in queues.
+    /// Records a pause of this process, during which the engine may have dropped its last messages. The ranks are not exact until a
+    /// replay returns the published messages or a message is received at or after `shown_from`. Earlier messages waited in queues.
     pub(crate) fn doubt_tail(&self, listener: &Arc<Listener>, shown_from: Instant) {
         let run = listener.send_notice(NoticeKind::Dropped);
         self.deliver(listener, Delivery::Paused { run, shown_from });
     }
 
-    /// Records that the connection of a listener is lost. Its ranks are not exact from now on; its decoder receives the notice
-    /// behind the messages that were delivered before.
+    /// Records that the connection of a listener is lost. Its ranks are not exact from now on; its decoder receives the
+    /// notice after the messages that were delivered before.
     pub fn disconnect(&self, listener: &Arc<Listener>) {
         let number = listener.send_notice(NoticeKind::Disconnected);
         listener.set_connection(ConnectionStatus::Disconnected);
@@ -290,7 +290,7 @@ mod tests {
         decoders.deliver(&quiet, messages(2));
         assert_eq!(flood.trust(RANK), Trust::Degraded, "at once");
         assert_ne!(quiet.trust(RANK), Trust::Degraded);
-        // One part in eight of its queue made room, and is not filled again by the flood.
+        // An eighth of its queue was dropped to make room, and the flood does not fill that room again.
         decoders.deliver(&flood, messages(1));
         assert_eq!(decoders.queue_bytes(), (56 + 2) * (64 << 10));
         assert_eq!(flood.report(RANK).rejected.get(QUEUE_FULL), Some(&9));

@@ -50,8 +50,8 @@ impl Decoders {
         self.connections.open(connection);
     }
 
-    /// Reports a lost connection of the bound socket. Its pods' ranks are not exact from now on; decoders receive the notice behind the
-    /// messages received so far. A pod that reconnects may be another engine.
+    /// Reports a lost connection of the bound socket. Its pods' ranks are not exact from now on; decoders receive the
+    /// notice after the messages received so far. A pod that reconnects may be another engine.
     pub(crate) fn connection_lost(&self, connection: ConnectionId) {
         let mut notices: Vec<KeyedMap<PodName, Vec<LossNotice>>> = vec![KeyedMap::default(); self.queues.count()];
         for (listener, number) in self.connections.close(connection) {
@@ -239,7 +239,7 @@ impl Decoder {
         for listener in listeners.filter(|listener| pods.contains(&listener.pod_name())) {
             self.disconnect(&listener);
         }
-        // The messages that were queued before may be of a later connection.
+        // Messages that were queued earlier may belong to a later connection.
         for (listener, number) in notices {
             if self.listener_decoders.contains_key(&listener.id) {
                 listener.receive_notice(NoticeKind::Disconnected, number);
@@ -318,8 +318,8 @@ mod tests {
             is_done.recv_timeout(PATIENCE).expect("all is written");
         }
 
-        /// Publishes a message that fills what the pod may have unwritten, and one that waits behind it while the writer is
-        /// blocked.
+        /// Publishes a message that fills the pod's limit of unwritten bytes. A second message waits after it while the
+        /// writer is blocked.
         fn publish_a_queue(&self, last: ConnectionId) {
             self.publish(FIRST, 1, chain_payload(1 << 40, 40_000));
             self.publish(last, 2, payload(2));

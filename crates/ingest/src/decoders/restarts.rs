@@ -78,7 +78,7 @@ mod tests {
     fn a_panic_of_a_decoder_thread_is_counted_and_requests_no_replay_of_the_stream_that_caused_it() {
         let fixture = Fixture::start(1, true);
         let (engine, listener) = (&fixture.engines[0], fixture.listener(0));
-        // The replay has another message in its place, so that one would make the rank exact.
+        // A replay would return another message in its place and make the rank exact.
         engine.keep(1, &payload(2));
         engine.publish_frames(&[b"decoder fault".as_slice(), &1_u64.to_be_bytes(), &payload(2)]).expect("published");
         let panics = || listener.report(RANK).rejected.get("panicked").copied();
@@ -132,7 +132,7 @@ mod tests {
             let ignore = move || done.send(()).expect("the test waits");
             fixture.decoders.deliver(&listener, Delivery::IgnoreRank(DpRank(7), Box::new(ignore)));
             handled.recv_timeout(PATIENCE).expect("the messages are handled");
-            // The restored block is of before the clear.
+            // The restored block was stored before the clear.
             restore(&fixture, &listener);
             assert_ne!(listener.trust(RANK), Trust::Exact, "while the block is held");
             let cursor = Some(Cursor::new(7, &payload(7)));

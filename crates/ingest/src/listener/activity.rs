@@ -1,4 +1,4 @@
-//! Counters of what a stream has changed, by rank.
+//! Counters of the changes by a stream, by rank.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::AtomicU64;
@@ -15,7 +15,7 @@ pub struct RankActivity {
     pub events: u64,
     /// Blocks that became held in a tier.
     pub stored_blocks: u64,
-    /// Blocks that went from a tier, by removals and clears.
+    /// Blocks that left a tier, by removals and clears.
     pub removed_blocks: u64,
 }
 
@@ -42,11 +42,11 @@ impl RankActivity {
 /// its blocks.
 #[derive(Debug, Default)]
 pub(super) struct StreamActivity {
-    /// Of the registered rank, which most streams have alone.
+    /// Events of the registered rank, which is the only rank of most streams.
     events: AtomicU64,
     stored_blocks: AtomicU64,
     removed_blocks: AtomicU64,
-    /// Of the other ranks that batches name.
+    /// Activity of the other ranks that batches name.
     others: Mutex<BTreeMap<DpRank, RankActivity>>,
     /// Sequence number of the last live message that was received, plus 1; 0 before the first one.
     received: AtomicU64,

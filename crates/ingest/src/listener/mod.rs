@@ -123,7 +123,7 @@ impl Listener {
         PodName { instance: self.instance.clone(), model_name: self.model.key().model_name.clone() }
     }
 
-    /// Class of its queues, which every message asks for.
+    /// Class of its queues, which is read for every message.
     pub(super) fn queue_class(&self) -> QueueClass {
         *self.state.class.get_or_init(|| self.model.key().into())
     }
@@ -138,7 +138,7 @@ impl Listener {
         self.trust_of_engine(self.state.status.trust(dp_rank))
     }
 
-    /// The trust state that follows from that of the stream.
+    /// The trust state of a rank, derived from its trust state in the stream.
     fn trust_of_engine(&self, of_stream: Trust) -> Trust {
         match of_stream {
             _ if !self.options.has_events() => Trust::Approximate,
@@ -147,7 +147,7 @@ impl Listener {
         }
     }
 
-    /// What a rank that is not exact is missing, and since which position.
+    /// The latest loss of a rank that is not exact, with its position.
     pub fn doubt(&self, dp_rank: DpRank) -> Option<Doubt> {
         let status = self.state.status.lock();
         status.trust.doubt(dp_rank, status.last_sequence)
@@ -158,8 +158,8 @@ impl Listener {
         self.state.status.lock().trust.last_trust(dp_rank)
     }
 
-    /// Trust state of a rank for another replica that continues from the last applied message. It requests the messages after
-    /// that one itself, if the engine can replay any.
+    /// Trust state of a rank for another replica that continues from the last applied message. That replica requests the
+    /// later messages itself, if the engine can replay any.
     pub(super) fn exported_trust(&self, dp_rank: DpRank) -> Trust {
         self.exported(|ledger| ledger.last_trust(dp_rank))
     }
@@ -192,7 +192,7 @@ impl Listener {
         self.state.status.lock().last_sequence
     }
 
-    /// Sequence number of the last message that was applied, or of the last live one if that was received and is higher.
+    /// Sequence number of the last applied message or of the last received live message, whichever is higher.
     pub fn last_known_sequence(&self) -> Option<u64> {
         self.last_sequence().max(self.state.activity.last_received())
     }
@@ -282,8 +282,8 @@ impl Listener {
         self.state.status.lock().trust.record_rank_move(dp_rank, former);
     }
 
-    /// Records that the blocks of a displaced rank were removed with those of another stream, and possibly blocks of this one
-    /// with them. Only the writer calls it.
+    /// Records that the blocks of a displaced rank were removed with those of another stream, possibly together with blocks
+    /// of this stream. Only the writer calls it.
     pub fn record_removal_after_move(&self, dp_rank: DpRank, former: u64) {
         self.change_trust(|trust, position| trust.record_removal_after_move(dp_rank, former, position));
     }
@@ -322,7 +322,7 @@ impl Listener {
         });
     }
 
-    /// Sets what is missing after the last applied message.
+    /// Sets the reason why messages after the last applied one are missing.
     pub(super) fn set_pending(&self, pending: Option<Pending>) {
         self.state.status.lock().trust.set_pending(pending);
     }
@@ -337,8 +337,8 @@ impl Listener {
         self.change_trust(|trust, position| trust.record_loss_of_unlisted(listed, shorten(why), position));
     }
 
-    /// Degrades all ranks of the stream for what the decoder does not know yet, until it acknowledges this notice. Returns the
-    /// number of the notice.
+    /// Degrades all ranks of the stream until the decoder acknowledges this notice of an event that it has not handled yet.
+    /// Returns the number of the notice.
     pub(super) fn send_notice(&self, kind: NoticeKind) -> u64 {
         self.state.status.lock().trust.send_notice(kind)
     }

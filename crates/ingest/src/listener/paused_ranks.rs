@@ -34,7 +34,7 @@ impl PausedRanks {
         self.held.contains(&dp_rank)
     }
 
-    /// Whether a rank is held, whichever it is.
+    /// Whether any rank is held.
     pub(crate) fn holds_any(&self) -> bool {
         !self.held.is_empty()
     }

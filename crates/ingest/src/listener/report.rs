@@ -63,7 +63,7 @@ pub struct ListenerReport {
     pub partial: bool,
     /// Rejected messages and events, by reason.
     pub rejected: BTreeMap<&'static str, u64>,
-    /// What is missing, or else the last error; none while the rank is exact.
+    /// Reason why the rank is not exact, or else the last error; none while the rank is exact.
     pub last_error: Option<String>,
 }
 
@@ -71,7 +71,7 @@ impl Listener {
     /// State of the listener, with the trust state of `dp_rank`.
     pub fn report(&self, dp_rank: DpRank) -> ListenerReport {
         let status = self.state.status.lock();
-        // Under one lock with the rest: a message that is reported as applied has the doubt that it raised.
+        // Under one lock with the rest: a report that shows a message as applied also shows the doubt that the message raised.
         let trust = self.trust_of_engine(status.trust.rank_trust(dp_rank).0);
         let elapsed = status.last_message.map(|at| at.elapsed().as_millis());
         ListenerReport {

@@ -25,7 +25,7 @@ pub enum RankOwner {
     SameStream,
     /// Another stream of the instance.
     OtherStream,
-    /// None: the tenant has as many ranks as its limit.
+    /// None: the tenant has reached its limit of ranks.
     Refused,
 }
 
@@ -84,6 +84,6 @@ pub trait ModelSink: MaintainedIndex {
     /// Whether a rank holds more blocks than its bounded index keeps.
     fn is_partial(&self, rank: WorkerRank) -> bool;
 
-    /// Whether the model's tenant holds as many blocks or bytes as its limit. The writer refuses further ones.
+    /// Whether the model's tenant has reached its limit of blocks or bytes. The writer refuses further ones.
     fn is_full(&self) -> bool;
 }

@@ -87,7 +87,7 @@ pub(super) struct Status {
     pub(super) gaps: u64,
     pub(super) rejected: BTreeMap<&'static str, u64>,
     pub(super) last_error: Option<String>,
-    /// Why the engine is not connected, after a try that failed.
+    /// Why the engine is not connected, after a failed attempt.
     pub(super) failed_connect: Option<String>,
 }
 

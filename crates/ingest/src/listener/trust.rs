@@ -74,7 +74,7 @@ impl PackedTrust {
             Trust::Exact => 0,
             Trust::Cold => 1,
             Trust::Recovering => 2,
-            // A ledger has no approximate rank: the listener knows that its engine publishes no events.
+            // A ledger has no approximate rank: the listener handles engines without events itself.
             Trust::Degraded | Trust::Approximate => 3,
         }
     }
@@ -134,7 +134,7 @@ pub(crate) enum NoticeKind {
 /// parent of every block was stored (`waiting`).
 #[derive(Debug)]
 pub(super) struct TrustLedger {
-    /// State of ranks without an entry of their own.
+    /// State of ranks without their own entry.
     stream: AppliedTrust,
     /// Ranks that were cleared, or lost changes, since `stream` was set.
     ranks: BTreeMap<DpRank, AppliedTrust>,
@@ -177,7 +177,7 @@ impl TrustLedger {
         self.never_exact.replace(why) != Some(why)
     }
 
-    /// Trust state of a rank, and what it is missing if it is not exact. Cost: one lookup.
+    /// Trust state of a rank, with the cause if it is not exact. Cost: one lookup.
     pub(super) fn rank_trust(&self, dp_rank: DpRank) -> (Trust, Option<TrustCause<'_>>) {
         if self.resuming.contains(&dp_rank) {
             return (Trust::Degraded, Some(TrustCause::Lost(LossReason::Resuming.as_str())));
@@ -215,7 +215,7 @@ impl TrustLedger {
         self.contested.retain(|&(dp_rank, stream)| !is_ended(dp_rank, stream));
     }
 
-    /// Trust state of a rank of which this is known, and which has this number of blocks without a parent.
+    /// Trust state of a rank, from its last recorded state and its number of blocks without a parent.
     fn trust_of<'a>(&self, last: &'a AppliedTrust, waiting: usize) -> (Trust, Option<TrustCause<'a>>) {
         let degraded = |missing| (Trust::Degraded, Some(missing));
         match last.with_pending(self.missing_later()) {
@@ -287,8 +287,8 @@ impl TrustLedger {
         self.pending
     }
 
-    /// Why messages after the last applied one may be missing. After a lost connection there is a reason before the decoder
-    /// has handled the messages that were received over it.
+    /// Why messages after the last applied one may be missing. A lost connection is a reason even before the decoder has
+    /// handled the messages that were received over it.
     fn missing_later(&self) -> Option<Pending> {
         self.pending.or_else(|| self.disconnections.is_open().then_some(Pending::Unverified))
     }
@@ -356,12 +356,12 @@ impl TrustLedger {
         self.resuming.insert(dp_rank);
     }
 
-    /// Records that the decoder applies the events of a rank again, and has recorded what was skipped.
+    /// Records that the decoder applies the events of a rank again, and has recorded the skipped ones.
     pub(super) fn resumed(&mut self, dp_rank: DpRank) {
         self.resuming.remove(&dp_rank);
     }
 
-    /// Records that the stream starts over: no rank is ignored for what was skipped before.
+    /// Records that the stream starts over: its decoder no longer ignores any rank.
     pub(super) fn restarted(&mut self) {
         self.resuming.clear();
     }
@@ -392,7 +392,7 @@ impl TrustLedger {
         }
     }
 
-    /// Acknowledges the notices up to this one: what they leave missing is recorded.
+    /// Acknowledges the notices up to this one: everything that is missing because of them is recorded.
     pub(super) fn acknowledge_notices(&mut self, kind: NoticeKind, number: u64) {
         let notices = self.notices(kind);
         notices.acknowledged = notices.acknowledged.max(number);
@@ -508,7 +508,7 @@ mod tests {
                 (ledger.last_trust(RANK), ledger.of_first_ranks().get(RANK)),
                 (Trust::Degraded, Some(Trust::Degraded))
             );
-            // Neither a clear, an epoch nor the end of the former stream removes its blocks.
+            // A clear, an epoch or the end of the former stream does not remove its blocks.
             ledger.cleared(RANK);
             ledger.set_all(StreamTrust::Exact, AT_START);
             ledger.end_rank_conflicts(|_, _| true);

@@ -130,7 +130,7 @@ impl ListenerDecoder {
                 Ok(event) => {
                     self.apply_event(dp_rank, &event);
                     if let EngineEvent::ClearedScope(_) = event {
-                        // It costs all that the decoder knows of the rank, however few bytes it has.
+                        // Its cost grows with the decoder state of the rank, however few bytes the event has.
                         self.turn_bytes_left = 0;
                     }
                 }
@@ -248,7 +248,7 @@ impl ListenerDecoder {
         match unusable {
             // A medium outside the queried tiers: the tiers stay exact.
             TranslateError::UnknownMedium { .. } => return,
-            // Without the entry, matches are too short at most.
+            // Without the entry, matches can only be too short.
             TranslateError::PartialEntry { .. } => {
                 if !matches!(self.changes.last(), Some(Change::EntryOmitted(of)) if *of == dp_rank) {
                     self.changes.push(Change::EntryOmitted(dp_rank));
@@ -281,7 +281,7 @@ impl ListenerDecoder {
         self.record_event_loss(dp_rank, unusable.to_string());
     }
 
-    /// Whether the blocks of a pod are larger than those with which it was registered, and than any before.
+    /// Whether the blocks of a pod are larger than its registered block size and than all its earlier blocks.
     fn has_grown(&mut self, actual: u32, registered: u32) -> bool {
         let has_grown = self.listener.options.is_bound()
             && actual > self.grown_to.max(registered)
@@ -292,8 +292,8 @@ impl ListenerDecoder {
         has_grown
     }
 
-    /// Records the loss of an event. Of consecutive losses of one rank the first is recorded: the others change nothing,
-    /// and a message may have a million.
+    /// Records the loss of an event. Of consecutive losses of one rank only the first is recorded: the others change
+    /// nothing, and a message may have a million.
     fn record_event_loss(&mut self, dp_rank: DpRank, why: String) {
         if !matches!(self.changes.last(), Some(Change::RecordLoss(Some(of), _)) if *of == dp_rank) {
             self.changes.push(Change::RecordLoss(Some(dp_rank), why));
@@ -371,7 +371,7 @@ mod tests {
         batch(EngineEvent::Removed(BlockRemoved { block_hashes, ..BlockRemoved::default() }))
     }
 
-    /// Salted block 10, its child 11, the removal of 10, and as many other salted blocks as make a translator forget its
+    /// Salted block 10, its child 11, the removal of 10, and enough other salted blocks to make a translator forget its
     /// salt.
     fn forgotten_salt() -> impl Iterator<Item = Vec<u8>> {
         let flood = (1..=9).map(|part| part * FLOOD_BLOCKS..(part + 1) * FLOOD_BLOCKS);

@@ -96,7 +96,7 @@ impl ListenerDecoder {
         self.execute();
     }
 
-    /// Records the losses of ranks of the stream of which no state was imported, where the stream resumes at `position`.
+    /// Records the losses of the stream's ranks without imported state, where the stream resumes at `position`.
     fn record_ranks_not_imported(&mut self, released: &[(DpRank, Option<Position>)], position: Position) {
         let released: Vec<DpRank> = released.iter().map(|(dp_rank, _)| *dp_rank).collect();
         let mut not_held = self.listener.model.ranks_of(&self.listener);

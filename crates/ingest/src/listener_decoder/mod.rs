@@ -38,8 +38,8 @@ enum SeenBlockSize {
     Unchanged,
     /// The engine has restarted, and has stored no block since.
     AfterRestart,
-    /// The first stored event of the epoch has another block size, in tokens; or a pod, whose registration has the size of its first
-    /// store, has larger blocks, of which that store was a partial entry.
+    /// The first stored event of the epoch has another block size, in tokens. Or a pod, registered with the size of its
+    /// first store, has larger blocks: that store was a partial entry.
     Changed(u32),
 }
 
@@ -67,7 +67,7 @@ pub(super) struct ListenerDecoder {
     ranks_without_content: BTreeSet<DpRank>,
     /// Read of a rank at a later message.
     pending_read: Option<PendingRead>,
-    /// Acknowledgements of notices, until the actions are executed that they caused.
+    /// Acknowledgements of notices, kept until the actions that the notices caused are executed.
     acknowledgements: Vec<Change>,
     /// Changes that follow the next `Change::Trust`, which sets the trust state of all ranks.
     changes_after_trust: Vec<Change>,
@@ -95,11 +95,11 @@ pub(super) struct ListenerDecoder {
     pub(super) is_rest_queued: bool,
 }
 
-/// Message of which a part is applied.
+/// A partly applied message.
 struct PartialMessage {
     sequence: u64,
     message: Message,
-    /// Events that are left and their rank; none before the first part.
+    /// Remaining events and their rank; none before the first part.
     rest: Option<(DpRank, BatchOutline)>,
 }
 
@@ -116,10 +116,10 @@ impl ListenerDecoder {
     fn with_replay(listener: Arc<Listener>, metrics: Arc<Metrics>, replay: Replay) -> Self {
         let options = StreamOptions { replay, start: listener.start, limits: StreamLimits::default() };
         let mut stream = Stream::new(options);
-        // Of an earlier decoder whose state was lost.
+        // Continues the attempts of an earlier decoder whose state was lost.
         stream.continue_attempts(listener.last_attempt());
         Self {
-            // The service makes the messages of an engine of any kind without events.
+            // For an engine without events, of any kind, the service creates the messages.
             adapter: EngineKind::adapter(listener.options.engine.filter(|_| listener.options.has_events())),
             listener,
             metrics,
@@ -168,7 +168,7 @@ impl ListenerDecoder {
         self.stream.waiting_bytes()
     }
 
-    /// Bytes that the copies of blocks with a named manager take, of all ranks.
+    /// Bytes of the copies of blocks with a named manager, of all ranks.
     pub(super) fn managed_bytes(&self) -> usize {
         self.translators.values().map(Translator::managed_bytes).sum()
     }
@@ -296,7 +296,7 @@ impl ListenerDecoder {
             let why = "some messages of the stream have sequence numbers, and some have none";
             self.reject("bad_frames", why.to_owned());
             self.tail_lost(None, now);
-            // Neither the next number nor a replay shows what it changed.
+            // The next number and a replay do not show what it changed.
             return self.changes.push(Change::RecordLoss(None, why.to_owned()));
         };
         self.listener.record_received(sequence);
@@ -431,7 +431,7 @@ impl ListenerDecoder {
                     }
                     self.has_refused_rank = false;
                     self.changes.push(Change::Trust(trust));
-                    // It sets all ranks alike, so the next batch has to degrade ranks without content again.
+                    // It sets all ranks alike: the next batch has to degrade ranks without content again.
                     self.ranks_without_content.clear();
                     self.changes.append(&mut self.changes_after_trust);
                 }
@@ -475,7 +475,7 @@ mod tests {
     fn a_stream_whose_message_caused_a_panic_requests_no_replay_after_a_later_restart() {
         let fixture = Fixture::start(1, true);
         let (engine, listener) = (&fixture.engines[0], fixture.listener(0));
-        // The replay has another message in its place, so that one would make the rank exact.
+        // A replay would return another message in its place and make the rank exact.
         engine.keep(1, &payload(2));
         engine.publish_frames(&[FAULT, &1_u64.to_be_bytes(), &payload(2)]).expect("published");
         engine.publish(2, &payload(3)).expect("published");

@@ -6,7 +6,7 @@ use super::ListenerDecoder;
 use crate::log_listener;
 
 impl ListenerDecoder {
-    /// The sequence number of a live message that was sent with this one. None if the messages before it differ.
+    /// Sequence number of a live message, from the number sent with it. None if earlier messages of the connection are numbered otherwise.
     pub(super) fn number(&mut self, sent: Option<u64>) -> Option<u64> {
         let is_first = self.numbering == Numbering::Unknown;
         if is_first && sent.is_none() && self.listener.set_unnumbered() {
@@ -16,8 +16,8 @@ impl ListenerDecoder {
         self.numbering.number(sent)
     }
 
-    /// Starts numbering over for a new connection. If the decoder numbers the messages, the next one begins an epoch: whether
-    /// the engine is still the same is not known.
+    /// Starts numbering over for a new connection. If the decoder numbers the messages, the next one begins an epoch: it is
+    /// unknown whether the engine is still the same.
     pub(super) fn restart_numbering(&mut self) {
         self.numbering = Numbering::Unknown;
     }

@@ -32,8 +32,8 @@ impl ListenerDecoder {
         *self = lost.into_paused(now);
     }
 
-    /// The decoder that replaces this one, whose state is lost, of a paused stream. Blocks may be restored for its ranks at this
-    /// moment, so no message is applied before the release. The messages that were received before are lost.
+    /// The decoder that replaces this one, whose stream is paused and whose state is lost. Blocks may be restored for its
+    /// ranks at this moment, so no message is applied before the release. The messages that were received before are lost.
     fn into_paused(self, now: Instant) -> Self {
         let replay = replay_after_restart(&self.listener, Replay::Unavailable);
         let mut held = Self::with_replay(self.listener, self.metrics, replay);
@@ -47,7 +47,7 @@ impl ListenerDecoder {
             held.changes_after_trust
                 .push(Change::RecordLoss(Some(dp_rank), LossReason::DecoderPanickedInRestore.to_string()));
         }
-        // Whether the connection was interrupted before is not known any more.
+        // It is no longer known whether the connection was interrupted before.
         held.stream.disconnected();
         if held.listener.connection() == ConnectionStatus::Connected {
             held.stream.connected(now);

@@ -1,4 +1,4 @@
-//! Fields of known events that this version does not know.
+//! Fields of known events that this version does not decode.
 
 use std::collections::BTreeSet;
 

@@ -71,7 +71,7 @@ impl BoundThread {
         decoders: Arc<Decoders>,
         supervisor: &Supervisor,
     ) -> Result<Self, BindError> {
-        // A context of its own has an I/O thread of its own: a flood here does not delay dialled engines.
+        // A separate context has its own I/O thread: a flood here does not delay dialled engines.
         let context = zmq::Context::new();
         let socket = context.socket(zmq::SUB)?;
         socket.set_linger(0)?;
@@ -100,7 +100,7 @@ impl BoundThread {
         info!(endpoint = endpoints.join(", ").as_str(), curve = is_secure, "listening for engines");
         let topics = Topics::new(decoders.count());
         let connections = FxHashMap::default();
-        // That of messages whose connection ZeroMQ does not name.
+        // Connection of messages whose connection ZeroMQ does not name.
         decoders.connection_opened(ConnectionId(0));
         let bound = BoundLoop {
             socket,
@@ -158,7 +158,7 @@ impl BoundLoop {
         }
     }
 
-    /// Records that the last messages of each registered pod may be missing, if the thread stood still. Its streams request them.
+    /// If the thread was paused, records that the last messages of each registered pod may be missing. The pod's streams request them.
     fn doubt_after_pause(&mut self, now: Instant) {
         if let Some(shown_from) = self.pauses.turn(now) {
             self.topics.listeners().for_each(|listener| self.decoders.doubt_tail(&listener, shown_from));

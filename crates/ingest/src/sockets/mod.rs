@@ -1,4 +1,4 @@
-//! ZeroMQ sockets to engines. No other module of this crate knows ZeroMQ.
+//! ZeroMQ sockets to engines. No other module of this crate uses ZeroMQ.
 //!
 //! A socket thread owns the subscriptions of up to 256 listeners, and their replay sockets. One further thread owns the
 //! bound socket, which engines connect to.
@@ -32,9 +32,9 @@ use super::listener::Listener;
 const LISTENERS_PER_THREAD_MAX: usize = 256;
 /// Bytes of messages that fill a delivery. A decoder takes one delivery of each engine in turn.
 const BYTES_PER_DELIVERY: usize = 64 << 10;
-/// Sockets have no receive limit: they are read at once, and the queues of [`Decoders`] have a byte budget. With a limit, ZeroMQ
-/// would stop reading a connection, miss its heartbeats, and abort on the reconnect. An engine whose replay fills the
-/// queue would drop messages.
+/// Sockets have no receive limit: they are read at once, and the queues of [`Decoders`] have a byte budget. With a limit,
+/// ZeroMQ would stop reading a connection, miss its heartbeats, and abort on the reconnect. An engine whose replay fills
+/// the queue would drop messages.
 const RECEIVE_QUEUE_UNBOUNDED: i32 = 0;
 /// Limit of a message. A larger one closes the connection.
 const MESSAGE_BYTES_MAX: i64 = 16 << 20;
@@ -56,8 +56,8 @@ pub struct Sockets {
 }
 
 impl Sockets {
-    /// Starts the resolver, whose names have addresses in these networks only. Socket threads are started as listeners are
-    /// opened. With keys, engines that have one are connected to with CURVE alone.
+    /// Starts the resolver, which returns addresses in these networks only. Socket threads are started as listeners are
+    /// opened. With keys, the service connects over CURVE alone to engines that have one.
     ///
     /// # Errors
     ///

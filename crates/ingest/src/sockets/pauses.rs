@@ -11,19 +11,19 @@ const PAUSE_MIN: Duration = Duration::from_secs(2);
 /// Time after a pause in which the service reads the messages that waited in queues and sockets. Their numbers do not show whether an
 /// engine dropped later ones.
 const BACKLOG: Duration = Duration::from_secs(20);
-/// Times after a pause at which the ends of streams are in doubt. An engine drops messages until its queue has drained, and the reply to the
-/// request that follows a doubt shows those alone that were published before it.
+/// Times after a pause at which the ends of streams are in doubt. An engine drops messages until its queue has drained. The
+/// reply to the request after a doubt contains only messages that were published before it.
 const DOUBTS_AFTER: [Duration; 3] = [Duration::ZERO, Duration::from_secs(2), BACKLOG];
 
-/// Finds the pauses of a thread. An engine's socket has a bound and drops what is beyond it, so after a pause the last messages of
-/// a stream may be missing although its connection was never lost. Nothing shows that before the next message.
+/// Detector of a thread's pauses. An engine's socket drops messages beyond its limit: after a pause, the last messages of a
+/// stream may be missing although its connection was never lost. Only the next message shows this.
 pub(super) struct PauseDetector {
     last_turn: Instant,
     /// [`suspended`] at that turn.
     suspended: Duration,
-    /// When the next doubts are due.
+    /// Times of the next doubts.
     due: Vec<Instant>,
-    /// When the messages that waited in the last pause have been read.
+    /// Time when the messages that waited in the last pause have been read.
     read_at: Instant,
 }
 

@@ -10,7 +10,7 @@ use crate::decoders::{Decoders, Delivery};
 use crate::engine_socket::MESSAGES_PER_TURN_MAX;
 use crate::listener::Listener;
 
-/// A socket of one replay request. Each request has a socket of its own, so that every message received belongs to it.
+/// A socket of one replay request. Each request has its own socket, so every message received belongs to it.
 pub(super) struct ReplaySocket {
     listener: Arc<Listener>,
     attempt: u32,

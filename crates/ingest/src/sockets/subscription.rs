@@ -53,7 +53,7 @@ pub(super) struct Subscription {
     lookup: Option<Lookup>,
     /// Whether the engine has a key, so that the connection uses CURVE.
     is_secure: bool,
-    /// When the first handshake failed for a key; none after one that succeeded.
+    /// When the first handshake failed for a key; none after a successful one.
     refused_at: Option<Instant>,
 }
 
@@ -209,9 +209,9 @@ impl Subscription {
     pub(super) fn receive(&mut self, decoders: &Decoders) {
         let listener = Arc::clone(&self.listener);
         receive_from(self, &listener, decoders);
-        // After the loss of the connection that preceded them.
+        // The retries follow the loss of the connection, which is delivered by now.
         let retries = std::mem::take(&mut self.unlogged_retries);
-        // The cause of a refused handshake is known better.
+        // A refused handshake has a more precise cause.
         if retries > 0 && self.refused_at.is_none() {
             let endpoint = &listener.options.endpoint;
             listener.connect_failed(format!(

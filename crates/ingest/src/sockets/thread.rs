@@ -138,7 +138,7 @@ impl SocketThread {
 /// State of a socket thread.
 struct SocketLoop {
     context: zmq::Context,
-    /// Replay sockets have a context of their own: a context has a limit of sockets.
+    /// Replay sockets have their own context, because a context has a limit of sockets.
     replay_context: zmq::Context,
     waker: zmq::Socket,
     commands: Receiver<Command>,
@@ -205,7 +205,7 @@ impl SocketLoop {
         ControlFlow::Continue(())
     }
 
-    /// Records that the last messages of each connected engine may be missing, if the thread stood still. Its stream requests them.
+    /// If the thread was paused, records that the last messages of each connected engine may be missing. Its stream requests them.
     fn doubt_after_pause(&mut self, now: Instant) {
         if let Some(shown_from) = self.pauses.turn(now) {
             let listeners = self.open.values().map(|subscription| &subscription.listener);
@@ -378,7 +378,7 @@ impl SocketLoop {
                 "ZeroMQ abandoned the connection to {}: a message above {MESSAGE_BYTES_MAX} bytes, or a peer that is no engine; reconnecting",
                 listener.options.endpoint
             );
-            // A peer that is no engine fails each time: log with exponential back-off.
+            // A peer that is not an engine fails each time: log with exponential back-off.
             let before = listener.times_rejected(GIVEN_UP);
             if (before + 1).is_power_of_two() {
                 log_listener!(warn, listener, times = before + 1, "{why}");
@@ -387,7 +387,7 @@ impl SocketLoop {
             self.reopen_queue.push(listener);
         }
         for _ in 0..self.reopen_queue.len() {
-            // The listeners behind it stay queued if this panics.
+            // The listeners after it stay queued if this panics.
             let listener = self.reopen_queue.remove(0);
             if let Err(error) = self.subscribe(Arc::clone(&listener)) {
                 log_listener!(debug, listener, %error, "failed to open the subscription; retrying");

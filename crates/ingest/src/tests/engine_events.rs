@@ -38,7 +38,7 @@ fn held(fixture: &Fixture) -> BTreeMap<u64, [u32; 4]> {
     held.into_iter().filter(|block| block.sequence.0 != 1).map(|block| (block.sequence.0, block.copies.0)).collect()
 }
 
-/// Publishes every encoding of a vector, and compares what the rank holds.
+/// Publishes every encoding of a vector, and compares the blocks that the rank holds.
 fn check(name: &str, trust: Trust, expected: &[(u64, [u32; 4])]) {
     for vector in vectors(name) {
         let fixture = publish(&vector, trust);
@@ -46,7 +46,7 @@ fn check(name: &str, trust: Trust, expected: &[(u64, [u32; 4])]) {
     }
 }
 
-/// The same for an event that does not show all of its effects, and is counted as rejected.
+/// Like [`check`], for an event that does not show all of its effects and is counted as rejected.
 fn check_rejected(name: &str, reason: &str, expected: &[(u64, [u32; 4])]) {
     check(name, Trust::Degraded, expected);
     for vector in vectors(name) {
@@ -58,7 +58,7 @@ fn check_rejected(name: &str, reason: &str, expected: &[(u64, [u32; 4])]) {
 #[test]
 fn a_clear_of_a_medium_removes_its_tier_only() {
     check("a clear of a medium", Trust::Exact, &[(10, [0, 1, 0, 0]), (11, [0, 1, 0, 0])]);
-    // As in every event, it is the device's.
+    // As in every event, an empty medium is that of the device.
     check("a clear of an empty medium", Trust::Exact, &[(10, [0, 1, 0, 0]), (11, [0, 1, 0, 0])]);
 }
 

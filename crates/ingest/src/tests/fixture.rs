@@ -164,7 +164,7 @@ pub(crate) struct Fixture {
     pub(crate) engines: Vec<Publisher>,
     pub(crate) decoders: Arc<Decoders>,
     pub(crate) writers: Arc<Writers>,
-    /// Each has a writer of its own.
+    /// Each model has its own writer.
     pub(crate) models: Vec<Arc<TestModel>>,
     pub(crate) sockets: Sockets,
     listeners: Mutex<Vec<Arc<Listener>>>,

@@ -1,5 +1,5 @@
-//! Overload: a stalled writer, a flooding engine, a large message, a reading of a rank and a model of many instances, beside
-//! engines that are not to notice.
+//! Overload: a stalled writer, a flooding engine, a large message, a reading of a rank and a model of many instances,
+//! together with engines that must not be affected.
 
 use std::sync::Arc;
 

@@ -1,4 +1,4 @@
-//! Engines that are followed through a relay: the trust in their ranks is that of engines that are followed directly.
+//! Engines that are followed through a relay: their ranks have the same trust as those of engines that are followed directly.
 
 use std::net::TcpListener;
 use std::sync::Arc;
@@ -172,7 +172,7 @@ fn a_store_that_a_restarted_relay_cannot_hash_degrades_the_rank() {
     relayed.fixture.wait(0, 0, Trust::Exact);
     relayed.stop_relay();
     relayed.start_relay();
-    // No message is missing, but the relay does not know whether block 1 has a salt.
+    // No message is missing, but the relay cannot determine whether block 1 has a salt.
     relayed.publish(1, &chain_after(Some(1), 2, 1));
     relayed.fixture.wait(0, 1, Trust::Degraded);
     let report = relayed.fixture.listener(0).report(RANK);

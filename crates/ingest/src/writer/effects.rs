@@ -1,4 +1,4 @@
-//! What a change does to the index, to the rank's trust and to metrics.
+//! Effects of a change on the index, on the rank's trust and on metrics.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
@@ -15,8 +15,8 @@ use crate::listener::Listener;
 
 /// Reason label of stored blocks without tokens whose content is unknown.
 const NO_TOKEN_IDS: &str = "no_token_ids";
-/// Reason label of blocks of a cache group whose blocks are smaller than the registered ones, and of which no event has shown the
-/// blocks before them.
+/// Reason label of blocks of a cache group with smaller blocks than the registered ones. No event has shown the blocks
+/// before them.
 const PREVIOUS_BLOCK_UNKNOWN: &str = "previous_block_unknown";
 /// Largest age of a batch whose timestamp is trusted. Replays return batches of days ago, never of months ago.
 const TIMESTAMP_AGE_MAX: Duration = Duration::from_secs(30 * 24 * 60 * 60);
@@ -208,7 +208,7 @@ impl Writer {
         }
     }
 
-    /// Records an event of which a part could not be applied.
+    /// Records an event that could not be applied completely.
     fn reject_and_lose(&self, listener: &Listener, dp_rank: DpRank, reason: &'static str, why: String) {
         self.metrics.rejected(reason);
         listener.reject(reason, why.clone());
@@ -248,8 +248,8 @@ impl Writer {
     }
 }
 
-/// The stores of blocks that a rank does not hold and another rank has stored, and the copies of the others. Takes the lock of
-/// other writers' shards for each block.
+/// Events for blocks that are named by sequence hash alone: stores of blocks that another rank has stored and this one does
+/// not hold, and copies of the others. Takes the lock of other writers' shards for each block.
 fn with_contents(index: &GroupedIndex, rank: WorkerRank, tier: Tier, blocks: Vec<SequenceHash>) -> Vec<BlockEvent> {
     let mut events = Vec::new();
     let mut copied = Vec::new();

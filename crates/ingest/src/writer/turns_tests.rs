@@ -20,7 +20,7 @@ use crate::tests::fixture::{RANK, TestModel};
 /// Blocks of each rank in each of its groups: several parts of a clear.
 const BLOCKS: u64 = 600;
 
-/// One writer whose steps the test makes.
+/// A writer that a test runs step by step.
 struct SteppedWriter {
     supervisor: Arc<Supervisor>,
     writers: Writers,
@@ -50,7 +50,7 @@ impl SteppedWriter {
         self.model.index().size(WorkerRank { worker: listener.worker, dp_rank: RANK }).blocks
     }
 
-    /// A rank with blocks of its own in the primary group and in a secondary one.
+    /// A rank with its own blocks in the primary group and in a secondary one.
     fn hybrid_rank(&self) -> Arc<Listener> {
         let listener = self.model.listener();
         self.write(&listener, stored(&listener, BLOCKS));

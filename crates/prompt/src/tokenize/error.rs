@@ -12,7 +12,7 @@ use flash_indexer_engine_chats::PrepareError;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum TokenizeError {
-    /// The prompts of one client have its share of the queue.
+    /// The queued prompts of one client have reached its share of the queue.
     #[error(
         "failed to queue the prompt: the prompts of this client that wait to be tokenized have too many bytes; retry later, or raise --tokenizer-queue-bytes-max"
     )]
@@ -42,13 +42,13 @@ pub enum TokenizeError {
     /// No source has the model.
     #[error("failed to find a tokenizer for {0}")]
     UnknownModel(Arc<UnavailableModel>),
-    /// A source has the model, and none could load it.
+    /// At least one source has the model, but no source could load it.
     #[error("failed to load the tokenizer for {0}")]
     LoadFailed(Arc<UnavailableModel>),
     /// The chat cannot be rendered.
     #[error("failed to render the chat: {0}")]
     Chat(#[from] ChatError),
-    /// The chat's prompt is known to the engine only.
+    /// Only the engine can make the chat's prompt.
     #[error("failed to render the chat: {0}")]
     Unsupported(String),
     /// The model's chat templates cannot be read.
@@ -57,7 +57,7 @@ pub enum TokenizeError {
     /// The tokenizer rejected the prompt.
     #[error("failed to tokenize the prompt: {0}")]
     Tokenizer(String),
-    /// The tokenizer cannot make text of tokens.
+    /// The tokenizer cannot decode tokens to text.
     #[error("failed to make text of tokens: {0}")]
     Decode(String),
     /// A text without places where it can be cut is too long.
@@ -178,7 +178,7 @@ pub enum FailureReason {
     LoadFailed,
     /// The chat could not be rendered.
     Chat,
-    /// The chat's prompt is known to the engine only.
+    /// Only the engine can make the chat's prompt.
     Unsupported,
     /// The tokenizer rejected the prompt.
     Tokenizer,
@@ -269,7 +269,7 @@ impl Display for UnavailableModel {
             true => "correct what failed, or add the model's tokenizer.json to one of these sources",
             false => "add the model's tokenizer.json to one of these sources, or request another model",
         };
-        // Rounded up: a request after this time finds what was added.
+        // Rounded up: a request after this time finds a model that was added.
         match self.tried_again_in.as_millis().div_ceil(1000) {
             0 => write!(f, "; {remedy}; the next request tries them again"),
             seconds => write!(f, "; {remedy}; requests try them again in {seconds} s"),

@@ -140,7 +140,7 @@ fn is_repository_name(model: &str) -> bool {
     model.split('/').count() <= 2 && model.split('/').all(is_part)
 }
 
-/// Downloads a model's files, its tokenizers last, so that their presence in the cache means that the others are there.
+/// Downloads a model's files, its tokenizers last, so their presence in the cache implies that the others are there.
 fn fetch(repository: &ApiRepo) -> Result<(), LoadError> {
     let listed = repository.info().map_err(|error| explain(&error, TOKENIZER_FILE))?.siblings;
     let names: Vec<&str> = listed.iter().map(|file| file.rfilename.as_str()).collect();

@@ -35,10 +35,10 @@ pub(super) enum JobState {
 pub(super) enum Lane {
     /// Jobs whose next slice takes a few milliseconds.
     Slices,
-    /// Jobs whose next slice is a long piece. Only one worker takes them, so that others never wait for such a piece, and the
-    /// memory of one is in use at a time.
+    /// Jobs whose next slice is a long piece. Only one worker takes them: other workers never wait for such a piece, and only
+    /// one such piece uses memory at a time.
     UncutPieces,
-    /// Chats that take more than a few milliseconds to render, which cannot be divided. Workers of their own take them.
+    /// Chats that take more than a few milliseconds to render. A rendering cannot be divided, so dedicated workers take it.
     Renderings,
 }
 

@@ -16,7 +16,7 @@ use super::job::panic_message;
 use super::limits::MODEL_NAME_BYTES_MAX;
 use super::source::{ModelTokenizer, TokenizerSource};
 
-/// Maximum number of models that are cached as missing, besides the loaded ones.
+/// Maximum number of models that are cached as missing, in addition to the loaded ones.
 pub const MISSING_MODELS_MAX: usize = 1024;
 
 pub(super) struct ModelsOptions {
@@ -59,7 +59,7 @@ struct CachedFailure {
 
 enum Lookup {
     Loaded(LoadedTokenizer),
-    /// The tokenizer is due for a check against its source.
+    /// A loaded tokenizer that must be checked against its source.
     Unchecked(LoadedTokenizer),
     Missing(Arc<UnavailableModel>),
     Loading,

@@ -65,11 +65,10 @@ const STOP_CHECK: Duration = Duration::from_millis(2);
 
 /// Renders chats and tokenizes prompts on its own threads.
 ///
-/// Prompts wait in a bounded queue. Submission never blocks: a full queue is an error. Workers tokenize long prompts in slices,
-/// in turn, and serve short prompts between two slices. A worker that loads a tokenizer or calls a service is busy meanwhile.
-/// One further worker tokenizes long pieces of texts that cannot be cut, one at a time. Others, half as many as workers, render chats
-/// that take long.
-/// A tokenizer that panics fails only its prompt.
+/// Prompts wait in a bounded queue. Submission never blocks: a full queue is an error. Workers tokenize long prompts in slices, in
+/// turn, and serve short prompts between two slices. A worker that loads a tokenizer or calls a service is busy meanwhile. One
+/// further worker tokenizes long pieces of texts that cannot be cut, one at a time. Additional threads, half as many as workers,
+/// render chats that take long. A tokenizer that panics fails only its prompt.
 pub struct TokenizerPool {
     shared: Arc<PoolState>,
 }
@@ -141,12 +140,12 @@ impl TokenizerPool {
         result.recv().unwrap_or(Err(TokenizeError::Stopped))
     }
 
-    /// The text of an engine's tokens in two parts, of which the second begins with the token `at`, with special tokens. A character whose
-    /// bytes are in both parts is in the second. Works on the calling thread, which it may block for long, to load the tokenizer.
+    /// The text of an engine's tokens in two parts, with special tokens. The second part begins with the token `at`. A character whose
+    /// bytes are in both parts is in the second. Runs on the calling thread, and may block it for long to load the tokenizer.
     ///
     /// # Errors
     ///
-    /// If no source has the model, or its source makes no text of tokens.
+    /// If no source has the model, or its source does not decode tokens.
     pub fn decode(
         &self,
         model: &str,
@@ -200,8 +199,8 @@ impl TokenizerPool {
             .inspect_err(|error| self.shared.counters.lock().count_failure(error.reason()))
     }
 
-    /// Withdraws a prompt: it fails with [`TokenizeError::Withdrawn`], at once if it is queued, and else after the slice of work
-    /// that a worker is at. No effect if that slice is the last one.
+    /// Withdraws a prompt: it fails with [`TokenizeError::Withdrawn`], at once if it is queued, else after the slice that a
+    /// worker is processing. No effect if that slice is the last one.
     pub fn withdraw(&self, ticket: Ticket) {
         if let Some(job) = self.shared.queue.withdraw(ticket) {
             Job::finish(job.on_done, Err(TokenizeError::Withdrawn), &self.shared.counters);
@@ -256,7 +255,7 @@ impl PoolState {
         threads.pop()
     }
 
-    /// Begins a job or goes on with it, for one slice of work.
+    /// Starts or continues a job, for one slice of work.
     fn work(&self, queued: Queued) {
         let Queued { ticket, job: Job { state, on_done, submitted, worked, request }, bytes } = queued;
         let begun = Instant::now();

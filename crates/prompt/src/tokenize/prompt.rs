@@ -48,9 +48,9 @@ pub struct PromptOptions {
     /// Maximum number of tokens to keep, from the end. Tokens that the tokenizer adds are kept, and count. `None` keeps the
     /// number in a chat request, and all tokens of a text.
     pub keep_last: Option<usize>,
-    /// The side at which tokens are left out, those that the tokenizer adds as well. `None` takes the one in a chat request.
+    /// The side at which tokens are left out, including tokens that the tokenizer adds. `None` takes the one in a chat request.
     pub truncation_side: Option<TruncationSide>,
-    /// What vLLM and SGLang load tokenizers with.
+    /// The version of `transformers` that loads the tokenizers of vLLM and SGLang.
     pub transformers: Transformers,
 }
 
@@ -59,7 +59,7 @@ pub struct PromptOptions {
 pub enum Transformers {
     /// It takes `tokenizer.json` as it is.
     Four,
-    /// Some classes take only the vocabulary of `tokenizer.json`, and have a pipeline of their own.
+    /// Some classes take only the vocabulary of `tokenizer.json`, and have their own pipeline.
     #[default]
     Five,
 }
@@ -84,7 +84,7 @@ impl PromptOptions {
 
 /// Whether a tokenizer adds its special tokens, such as the one that begins a sequence.
 ///
-/// Special tokens that are spelled out in a text are recognised in any case, but by vLLM's tokenizers of Mistral's models.
+/// Special tokens that are spelled out in a text are recognised in any case, except by vLLM's tokenizers of Mistral's models.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum SpecialTokens {
     /// As engines do: added to a text, and not to a chat, whose template contains them.
@@ -113,8 +113,8 @@ impl SpecialTokens {
 pub struct Tokenized {
     /// Token ids.
     pub ids: Vec<u32>,
-    /// The type of the first content part of a chat whose tokens only the engine knows. The ids are then those of the prompt that
-    /// certainly precede this part; there are none if truncation depends on its tokens.
+    /// The type of the first content part of a chat whose tokens only the engine has. `ids` then has only the ids that certainly
+    /// precede this part; it is empty if truncation depends on the part's tokens.
     pub media: Option<&'static str>,
     /// Name of the tokenizer's source, see [`TokenizerSource::name`](super::TokenizerSource::name).
     pub source: Arc<str>,

@@ -7,7 +7,7 @@ use parking_lot::{Condvar, Mutex};
 use super::error::TokenizeError;
 use super::job::{Job, Lane};
 
-/// Bytes of a prompt up to which it is short. Short prompts do not wait for long ones.
+/// Maximum size of a short prompt, in bytes. Short prompts do not wait for long ones.
 pub const SHORT_BYTES_MAX: usize = 8 << 10;
 /// Short prompts that are served between two slices of long ones.
 const SHORT_PER_SLICE: u32 = 8;
@@ -16,9 +16,9 @@ const SHORT_PER_SLICE: u32 = 8;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Ticket(u64);
 
-/// Two queues: of short prompts, and of long ones, which take turns slice by slice. Up to [`SHORT_PER_SLICE`] short prompts
-/// are served before each slice of a long one. Prompts whose next slice is a long piece that cannot be cut, and chats that take long to render,
-/// wait in queues for the workers of their own [lanes](Lane).
+/// Two queues: of short prompts, and of long ones, which take turns slice by slice. Up to [`SHORT_PER_SLICE`] short prompts are served
+/// before each slice of a long one. Prompts whose next slice is a long piece that cannot be cut, and chats that take long to render, wait
+/// in separate queues for the workers of their [lanes](Lane).
 pub(super) struct Queue {
     state: Mutex<State>,
     filled: Condvar,

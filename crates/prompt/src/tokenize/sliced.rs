@@ -12,7 +12,7 @@ pub trait SlicedTokenization: Send {
     /// If the prompt cannot be rendered or tokenized. It is not called again then.
     fn step(&mut self) -> Result<Option<Vec<u32>>, TokenizeError>;
 
-    /// Whether the next step tokenizes a long piece that cannot be cut. Steps on other threads go on meanwhile.
+    /// Whether the next step tokenizes a long piece that cannot be cut. Steps on other threads continue meanwhile.
     fn is_before_uncut_piece(&self) -> bool {
         false
     }

@@ -47,12 +47,12 @@ pub trait ModelTokenizer: Send + Sync {
         effort: Effort,
     ) -> Result<Tokenization, TokenizeError>;
 
-    /// The text of tokens of an engine, with special tokens. Tokens that the tokenizer does not have are left out; bytes that are no
-    /// text are U+FFFD.
+    /// The text of tokens of an engine, with special tokens. Tokens that the tokenizer does not have are left out; bytes that are
+    /// not text become U+FFFD.
     ///
     /// # Errors
     ///
-    /// If the source makes no text of tokens.
+    /// If the source does not decode tokens.
     fn decode(&self, _tokens: &[u32], _engine: Option<ChatEngine>) -> Result<String, TokenizeError> {
         Err(TokenizeError::Decode(
             "the source of the model's tokenizer makes no text of tokens; give the tokenizer's files with --tokenizer or --tokenizer-dir"
@@ -60,13 +60,13 @@ pub trait ModelTokenizer: Send + Sync {
         ))
     }
 
-    /// Where the tokenizer's texts are cut into pieces, and why not at more places. `None` if the source tokenizes as a whole.
+    /// Where the tokenizer's texts are cut into pieces, and why not at more places. `None` if the source does not cut texts.
     fn cutting(&self) -> Option<(Cutting, Option<&str>)> {
         None
     }
 
-    /// The class of the tokenizer in engines on `transformers` 5, if its pipeline is not that of the file and not known here: engines may
-    /// have other tokens.
+    /// The class of the tokenizer in engines on `transformers` 5, if its pipeline differs from the file's and is not supported here: the
+    /// engine's tokens may differ.
     fn unknown_class(&self) -> Option<&str> {
         None
     }

@@ -10,7 +10,7 @@ use serde::Deserialize;
 
 use crate::{chat, read, shorten};
 
-/// What an engine made of each request for each family.
+/// The outcomes of an engine for each request and family.
 #[derive(Deserialize)]
 struct Recording {
     requests: BTreeMap<String, Json>,
@@ -29,7 +29,7 @@ enum Outcome {
     },
 }
 
-/// What the engine rejects, and this service takes or rejects later.
+/// Requests that the engine rejects, and this service accepts or rejects later.
 const LENIENT: [&str; 4] = [
     // Null counts as missing.
     "null_generation_prompt",
@@ -69,14 +69,14 @@ fn family(architecture: &str) -> CodedFamily {
     family_for(architecture, ChatEngine::Vllm)
 }
 
-/// What follows the common beginning of two texts.
+/// The parts of two texts after their common beginning.
 fn from_difference<'t>(a: &'t str, b: &'t str) -> (&'t str, &'t str) {
     let common = a.char_indices().zip(b.chars()).find(|((_, a), b)| a != b).map(|((at, _), _)| at);
     let common = common.unwrap_or_else(|| a.len().min(b.len()));
     (&a[common..], &b[common..])
 }
 
-/// Compares every case of a family, and returns the number of cases and of those that the engine rejects.
+/// Compares every case of a family, and returns the number of cases, and the number of cases that the engine rejects.
 fn compare(recorded: Recorded, family: &str, coded: CodedFamily, exceptions: &[&str]) -> (usize, usize) {
     let recording: Recording = read(recorded.file);
     let (mut cases, mut rejected) = (0, 0);
@@ -117,7 +117,7 @@ fn prompts_of_deepseek_v32_are_those_of_vllm() {
     assert!(cases > 400 && rejected < cases / 2, "{cases} cases, {rejected} rejected");
 }
 
-/// 501: reasoning that is no text, which the encoder prints as Python does.
+/// 501: reasoning that is not text. The encoder prints it as Python does.
 const UNKNOWN_TO_V4: [&str; 2] = ["of_code.reasoning_number", "of_code.reasoning_object"];
 
 #[test]
@@ -126,16 +126,16 @@ fn prompts_of_deepseek_v4_are_those_of_vllm() {
     assert!(cases > 400 && rejected < cases / 2, "{cases} cases, {rejected} rejected");
 }
 
-/// What vLLM makes a prompt of gpt-oss of, and this service does not.
+/// Requests for gpt-oss that vLLM renders, and this service does not.
 const UNKNOWN_TO_HARMONY: [&str; 5] = [
-    // Rejected: a tool call that is no function's.
+    // Rejected: a tool call that does not call a function.
     "call_custom",
-    // 501: only the engine knows the tokens of special tokens that a text spells out.
+    // 501: only the engine can tokenize special tokens that a text spells out.
     "of_code.special_tokens",
     "of_code.special_answer",
     // 501: a user's message with tool calls.
     "of_code.user_calls",
-    // Rejected: reasoning that is no text, which vLLM drops before it reads it.
+    // Rejected: reasoning that is not text. vLLM drops it unread.
     "of_code.reasoning_object",
 ];
 
@@ -155,7 +155,7 @@ fn prompts_of_deepseek_v4_with_images_are_those_of_v4_without_them() {
 /// The recorded models take no media. Those of these families may.
 const MEDIA: [&str; 3] = ["of_code.parts_image", "of_code.result_part_of_image", "of_code.parts_audio"];
 
-/// As [`MEDIA`], and 501: reasoning that is no text.
+/// As [`MEDIA`], and 501: reasoning that is not text.
 const UNKNOWN_TO_V41: [&str; 5] =
     [MEDIA[0], MEDIA[1], MEDIA[2], "of_code.reasoning_number", "of_code.reasoning_object"];
 
@@ -171,7 +171,7 @@ fn prompts_of_inkling_are_those_of_vllm() {
     assert!(cases > 500 && rejected < cases / 2, "{cases} cases, {rejected} rejected");
 }
 
-/// As [`MEDIA`], and what vLLM makes of requests of Mistral's models, and this service does not.
+/// As [`MEDIA`], and requests for Mistral's models that vLLM renders, and this service does not.
 const UNKNOWN_TO_MISTRAL: [&str; 5] = [
     MEDIA[0],
     MEDIA[1],

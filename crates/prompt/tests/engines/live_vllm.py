@@ -11,7 +11,7 @@ import vllm
 from chat_requests import MODEL
 from live import Kind, compare
 
-# A CPU wants a multiple of 32.
+# On a CPU, it must be a multiple of 32.
 BLOCK_SIZE = 32
 BLOCKS = 4096
 

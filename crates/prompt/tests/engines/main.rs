@@ -18,7 +18,7 @@ use flash_indexer_test_support::testdata;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 
-/// What an engine made of each request with each template.
+/// The outcomes of an engine for each request and template.
 #[derive(Deserialize)]
 struct Recording {
     templates: BTreeMap<String, String>,
@@ -82,7 +82,7 @@ fn conversation(messages: &[Json], tools: Option<&[Json]>) -> String {
     Json::object([("messages", list(messages)), ("tools", tools)]).expect("not nested too deeply").to_text()
 }
 
-/// The body of a request of a recording: its JSON, or the text that it is.
+/// The body of a recorded request: the content of a string, or the JSON of any other value.
 fn body(request: &Json) -> String {
     request.as_str().map_or_else(|| request.to_text(), str::to_owned)
 }
@@ -90,13 +90,13 @@ fn body(request: &Json) -> String {
 /// Numbers of compared cases.
 struct Compared {
     cases: usize,
-    /// Those that both reject.
+    /// Cases that both reject.
     rejected: usize,
-    /// Those that only the engine rejects.
+    /// Cases that only the engine rejects.
     taken: usize,
 }
 
-/// Compares every case, but those that only the engine rejects.
+/// Compares every case, except cases that only the engine rejects.
 fn compare(name: &str, engine: ChatEngine, exceptions: &[Exception]) -> Compared {
     let recording: Recording = read(name);
     let (mut cases, mut rejected, mut taken) = (0, 0, 0);
@@ -191,13 +191,13 @@ fn compare_tokens(name: &str, engine: ChatEngine, exceptions: &[Exception]) -> u
     cases
 }
 
-/// What the engines reject, and this service takes or rejects later.
+/// Requests that the engines reject, and this service accepts or rejects later.
 const LENIENT: [Exception; 2] = [
     Exception { request: "null_generation_prompt", reason: "null counts as missing" },
     Exception { request: "truncated_negative", reason: "rejected when the tokens are cut" },
 ];
 
-/// What SGLang takes another way, because it has no such field or checks more than the prompt.
+/// Requests that SGLang treats differently, because it has no such field or checks more than the prompt.
 const SGLANG: [Exception; 2] = [
     Exception {
         request: "truncated_negative",

@@ -11,7 +11,7 @@ ARGUMENTS = [
     "{\"city\": \"Zürich\", \"days\": 2}", "{}", "", "{\"f\": 1.0, \"l\": [1, null, {\"x\": true}]}", "[1]", "not json", "{\"n\": NaN}", "{\"n\": 1e400}",
     "{\"a\": {\"b\": {\"c\": []}}}", "\"text\"", "{\"a\": 12345678901234567890}", {"city": "Bern"}, {}, None, 5, ["x"],
 ]
-# What pydantic makes a truth value or a number of, and what it does not.
+# Values that pydantic converts to a truth value or a number, and values that it rejects.
 TRUTHS = [True, False, "true", "False", "yes", "off", "T", "1", "0", 1, 0, 1.0, 0.0, "2", 2, "", " true", "true ", "yes!", 0.5, None, [], "ON", "nO", -0.0, "1.0"]
 NUMBERS = [
     4, 3, -1, 0, -5, "3", " 3 ", "+3", "3.0", "3.5", 3.0, 3.5, True, False, "true", "", "x", "1_0", "1__0", "_1", "1_", "03", "-1", "-1.0", "- 1", "1e1", 1e1, "0x3", None, [3],
@@ -47,7 +47,7 @@ class Generator:
     def __init__(self, seed, engine):
         self.random = random.Random(seed)
         self.has_odd = False
-        # A field that SGLang does not know, and that the service checks.
+        # A field that SGLang does not have, and that the service checks.
         self.unknown = {"truncate_prompt_tokens"} if engine == "sglang" else set()
 
     def is_rare(self, one_in=8):

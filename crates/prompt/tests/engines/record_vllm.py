@@ -30,7 +30,7 @@ def capture():
     """Notes what the tokenizer's `apply_chat_template` is given and returns."""
     plain = PreTrainedTokenizerBase.apply_chat_template
 
-    # vLLM reads the signature to know which arguments there are.
+    # vLLM reads the arguments from the signature.
     @functools.wraps(plain)
     def apply(self, conversation, **kwargs):
         CAPTURED["conversation"] = {"messages": copy.deepcopy(conversation), "tools": copy.deepcopy(kwargs.get("tools"))}

@@ -75,7 +75,7 @@ def write_facts():
         "generic_models": sorted(tokenization_auto.MODEL_IDS_TO_TOKENIZERS_BACKEND),
         "other_classes": sorted(others),
     }
-    # Other packages, such as `mistral-common`, change the class of some types but not that it is generic.
+    # Other packages, such as `mistral-common`, change the class of some types, but a generic type stays generic.
     FACTS.write_text(json.dumps(facts, indent=1) + "\n")
 
 
@@ -85,7 +85,7 @@ def main():
     written = []
     os.chdir(tempfile.mkdtemp())
     for name, model, model_type, config, others in cases():
-        # A relative folder whose name is that of a model on the hub counts as that model.
+        # A relative folder with the name of a model on the hub is treated as that model.
         folder = name
         os.makedirs(folder)
         files = {"tokenizer_config.json": config, "config.json": {"model_type": model_type}}

@@ -1,4 +1,4 @@
-//! Token ids equal those of engines on `transformers` 5 and 4: `classes.py` and `classes_4.py` beside this file generate them.
+//! Token ids equal those of engines on `transformers` 5 and 4: `classes.py` and `classes_4.py` next to this file generate them.
 
 use std::fs;
 use std::path::Path;

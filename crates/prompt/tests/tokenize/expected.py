@@ -106,12 +106,12 @@ def sentence_pieces():
     tokenizer.normalizer, normalizer = normalizers.Sequence([]), tokenizer.normalizer
     tokenizer.train_from_iterator(pieces, trainer)
     tokenizer.normalizer = normalizer
-    # The bytes are pieces of the vocabulary and not tokens to be looked for in a text.
+    # The bytes are pieces of the vocabulary, not tokens to be searched for in a text.
     written = json.loads(tokenizer.to_str())
     written["added_tokens"] = [token for token in written["added_tokens"] if token["content"] in tokens[:3]]
     tokenizer = Tokenizer.from_str(json.dumps(written))
     tokenizer.post_processor = processors.TemplateProcessing("<s> $A", "<s> $A <s>:1 $B:1", [("<s>", 1)])
-    # Tokens that only the configuration knows, one of which takes the spaces before it.
+    # Tokens that only the configuration has. One of them takes the spaces before it.
     added = {
         str(tokenizer.get_vocab_size() + number): {
             "content": f"<extra_{number}>", "lstrip": number == 1, "normalized": False, "rstrip": False,

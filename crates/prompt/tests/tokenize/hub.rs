@@ -124,7 +124,7 @@ fn the_configuration_and_all_templates_are_downloaded() {
     let body = json!({"messages": [{"role": "user", "content": "one"}]}).to_string();
     let chat = Chat::from_body(body.as_bytes(), ChatEngine::Vllm, SystemTime::UNIX_EPOCH).expect("a chat");
     let error = pool(options(&endpoint, cache.path())).tokenize("org/model", Prompt::Chat(Box::new(chat)));
-    // The family is known by config.json. Without it, the template would make another prompt.
+    // config.json identifies the family. Without it, the template would make another prompt.
     assert!(error.as_ref().is_err_and(|error| error.to_string().contains("Kimi-K3")), "{error:?}");
     let asked = stub.requests();
     assert!(asked.contains(&further) && !asked.iter().any(|path| path.contains("escape")), "{asked:?}");

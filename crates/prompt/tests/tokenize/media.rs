@@ -61,7 +61,7 @@ fn ids_before_media_are_those_of_every_prompt_that_begins_so() {
                 (begin, rests)
             })
             .collect();
-        // Added tokens that begin in the text and end behind it.
+        // Added tokens that begin in the text and end after it.
         for token in tokenizer["added_tokens"].as_array().expect("a list") {
             let content = token["content"].as_str().expect("a text");
             for at in (1..content.len()).filter(|at| content.is_char_boundary(*at)) {

@@ -115,7 +115,7 @@ pub(crate) fn random_numbers(seed: u64) -> impl FnMut(usize) -> usize {
     }
 }
 
-/// A random text of some bytes. Later parts repeat earlier ones, so that pieces are found.
+/// A random text of some bytes. Later parts repeat earlier ones, so pieces are found in the cache.
 pub(crate) fn random_text(next: &mut impl FnMut(usize) -> usize, bytes: usize) -> String {
     let mut text = String::new();
     while text.len() < bytes {
@@ -339,7 +339,7 @@ fn pieces_have_the_ids_of_the_whole_text_with_every_kind_of_tokenizer() {
         let mut next = random_numbers(number as u64);
         let mut texts: Vec<String> = (0..60).map(|_| random_text(&mut next, 40)).collect();
         texts.extend((0..6).map(|_| random_text(&mut next, 12_000)));
-        // Texts with a common begin, and with a common end.
+        // Texts with a common beginning, and with a common end.
         let long = random_text(&mut next, 30_000);
         texts.push(format!("{long}{}", random_text(&mut next, 3_000)));
         texts.push(format!("{}{long}", random_text(&mut next, 3_000)));
@@ -458,7 +458,7 @@ fn a_text_that_cannot_be_cut_is_refused_above_a_limit() {
         assert!(shown.contains("4194305 bytes of it have no place") && shown.contains("send token_ids"), "{shown}");
     }
     assert_eq!(pool.statistics().failed_for(FailureReason::TooLong), 2);
-    // Words make the same length no problem, and a long piece has its ids as ever.
+    // A text of words with the same length is tokenized, and a long piece keeps its ids.
     let words = "a word ".repeat(UNCUT_BYTES_MAX / 7 + 1);
     assert!(ids(&pool, "words", &words).len() > UNCUT_BYTES_MAX / 7);
     let reference = reference(tokenizer("unigram").to_string().as_bytes());

@@ -10,7 +10,7 @@ use parking_lot::Mutex;
 
 use crate::support::{DEADLINE, forgetful, ids, pool_of, text, tokenizing_with};
 
-/// A pool of one worker. It is busy with a first prompt while `then` runs, and goes on afterwards.
+/// A pool of one worker. It is busy with a first prompt while `then` runs, and continues afterwards.
 fn held_while(options: PoolOptions, then: impl FnOnce(&TokenizerPool)) -> TokenizerPool {
     let gate = Arc::new(Mutex::new(()));
     let closed = gate.lock();

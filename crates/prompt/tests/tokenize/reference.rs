@@ -1,4 +1,4 @@
-//! Token ids equal those of `transformers`: `expected.py` beside this file generates tokenizers and ids.
+//! Token ids equal those of `transformers`: `expected.py` next to this file generates tokenizers and ids.
 
 use std::path::{Path, PathBuf};
 

@@ -158,7 +158,7 @@ fn a_service_that_is_not_there_is_named() {
     let folder = tempdir().expect("a directory");
     let address = unix(folder.path());
     let pool = pool_with(&address, DEADLINE);
-    // At first, while there is a pause, and when it is tried again.
+    // On the first attempt, during the pause, and on the next attempt.
     for _ in 0..3 {
         let error = ids(&pool, "one").expect_err("no service listens");
         assert_eq!(error.reason(), FailureReason::LoadFailed);

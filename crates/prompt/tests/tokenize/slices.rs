@@ -15,7 +15,7 @@ use crate::support::{DEADLINE, Scripted, forgetful, text};
 /// Length of a prompt that is not short.
 const LONG: usize = 100_000;
 
-/// A tokenizer of one slice for each `|` in a text. A slice waits for the test to let it pass, and reports the text.
+/// A tokenizer of one slice for each `|` in a text. A slice waits until the test releases it, and reports the text.
 #[derive(Clone)]
 struct Gated {
     passes: Arc<Mutex<Receiver<()>>>,
@@ -51,7 +51,7 @@ impl SlicedTokenization for Slices {
     }
 }
 
-/// A pool of one worker, what lets a slice pass, and the slices that have begun.
+/// A pool of one worker, the sender that releases a slice, and the slices that have begun.
 fn gated() -> (TokenizerPool, Sender<()>, Receiver<String>) {
     let (pass, passes) = channel();
     let (begun, slices) = channel();
@@ -66,7 +66,7 @@ fn long(name: &str) -> Prompt {
     text(&format!("{name}{}", " ".repeat(LONG)))
 }
 
-/// Lets slices pass until nothing is left, and returns their prompts.
+/// Releases slices until none is left, and returns their prompts.
 fn order(pass: &Sender<()>, slices: &Receiver<String>, count: usize) -> String {
     let next = || {
         let name = slices.recv_timeout(DEADLINE).expect("a slice");
@@ -121,7 +121,7 @@ fn the_rest_of_a_withdrawn_prompt_is_not_tokenized() {
     assert_eq!(pool.statistics().failed_for(FailureReason::Withdrawn), 1);
     assert_eq!((pool.statistics().queued, pool.statistics().queued_bytes), (0, 0));
 
-    // Between two slices: it waits in the queue again, behind a short prompt.
+    // Between two slices: it waits in the queue again, after a short prompt.
     let (sender, results) = channel();
     let report = move |result: Result<_, TokenizeError>| {
         sender.send(result.map_err(|error| error.reason()).err()).expect("the test listens");
@@ -157,7 +157,7 @@ fn a_begun_prompt_fails_when_the_pool_stops() {
     stopping.join().expect("it stops");
 }
 
-/// A tokenizer whose texts begin with a piece that cannot be cut. The piece waits for the test to let it pass.
+/// A tokenizer whose texts begin with a piece that cannot be cut. The piece waits until the test releases it.
 #[derive(Clone)]
 struct Uncut {
     passes: Arc<Mutex<Receiver<()>>>,
@@ -225,7 +225,7 @@ fn no_prompt_waits_for_a_long_piece_that_cannot_be_cut() {
     assert_eq!(results.recv_timeout(DEADLINE).expect("a result"), ("first", Ok(vec![1])));
 }
 
-/// A tokenizer whose texts, but for `short`, take long to render. The rendering waits for the test to let it pass.
+/// A tokenizer whose texts, except `short`, take long to render. The rendering waits until the test releases it.
 #[derive(Clone)]
 struct SlowTemplate {
     passes: Arc<Mutex<Receiver<()>>>,

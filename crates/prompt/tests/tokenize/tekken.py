@@ -41,7 +41,7 @@ MESSAGES = [
     {"role": "assistant", "content": f"a {SPELLED} b"},
     {"role": "user", "content": f"[IMG]{SPELLED}[IMG]"},
 ]
-# The engine tokenizes the parts of this one by themselves.
+# The engine tokenizes the parts of this message separately.
 THINKING = {"role": "assistant", "content": [{"type": "thinking", "thinking": "the th", "closed": False}, {"type": "text", "text": "eory [/THINK]"}]}
 
 

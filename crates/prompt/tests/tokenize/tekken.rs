@@ -1,4 +1,4 @@
-//! Models with a vocabulary in Mistral's format: ids equal those of Mistral's library. `tekken.py` beside this file makes them.
+//! Models with a vocabulary in Mistral's format: ids equal those of Mistral's library. `tekken.py` next to this file makes them.
 
 use std::collections::BTreeMap;
 use std::fs;

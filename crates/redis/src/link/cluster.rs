@@ -1,4 +1,4 @@
-//! Connections to the nodes of a cluster. Each node fails on its own: only calls for its keys are affected.
+//! Connections to the nodes of a cluster. Each node fails independently: only calls for its keys are affected.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -66,12 +66,12 @@ impl Link {
         })
     }
 
-    /// Connects and reconnects, in a task of its own.
+    /// Connects and reconnects, in a separate task.
     pub(crate) async fn maintain(self: Arc<Self>) {
         match &*self {
             Self::Node(node) => Arc::clone(node).maintain().await,
             Self::Cluster(cluster) => Arc::clone(cluster).maintain().await,
-            // The simulation decides when it is connected.
+            // The simulation controls when it is connected.
             Self::Simulated(_) => {}
         }
     }

@@ -22,13 +22,13 @@ const BACKOFF_MAX: Duration = Duration::from_secs(2);
 pub(super) enum Dialler {
     /// The address is configured.
     Node(Box<Client>),
-    /// Sentinels know the master's address.
+    /// Sentinels provide the master's address.
     Sentinel(Box<tokio::sync::Mutex<SentinelClient>>),
 }
 
 struct State {
     connection: Option<MultiplexedConnection>,
-    /// Number of the current connection, so that a failed call closes only the connection that it used.
+    /// Number of the current connection. A failed call closes only the connection that it used.
     number: u64,
     last_error: String,
 }
@@ -60,7 +60,7 @@ impl NodeLink {
         self.state.lock().last_error.clone()
     }
 
-    /// Connects and reconnects, in a task of its own.
+    /// Connects and reconnects, in a separate task.
     pub(super) async fn maintain(self: Arc<Self>) {
         let mut pause = BACKOFF_MIN;
         loop {

@@ -29,7 +29,7 @@ impl Slots {
             let [host, Value::Int(port), ..] = master.as_slice() else { return None };
             let host = match host {
                 Value::BulkString(host) if !host.is_empty() && host != b"?" => String::from_utf8(host.clone()).ok()?,
-                // The node does not know its own host name.
+                // The response does not name the node's own host.
                 _ => asked.0.clone(),
             };
             let (first, last) = (u16::try_from(*first).ok()?, u16::try_from(*last).ok()?);

@@ -36,8 +36,7 @@ pub(super) struct Change {
 #[derive(Default)]
 pub(super) struct Changes {
     pub(super) changed: Vec<Change>,
-    /// Entries that exist and are written again to extend their retention; entries of dead epochs beside them are
-    /// removed.
+    /// Entries that exist and are written again to extend their retention. Entries of dead epochs in the same keys are removed.
     pub(super) refreshed: Vec<Change>,
 }
 
@@ -135,7 +134,7 @@ impl BucketWriter {
     }
 
     /// Ends an epoch: its entries no longer count. Queries report `incomplete` until an epoch of this holder is
-    /// completely written, or no replica lists the holder so any more.
+    /// completely written, or no replica lists the holder as completely written any more.
     pub(super) fn end(&mut self, epoch: u64, incomplete: Option<HolderId>) {
         if epoch == 0 {
             return;
@@ -152,19 +151,19 @@ impl BucketWriter {
         }
     }
 
-    /// Lets queries report a holder as incomplete, whose epoch ended with its session.
+    /// Makes queries report a holder as incomplete whose epoch ended with its session.
     pub(super) fn report_incomplete(&mut self, ended: u64, holder: HolderId) {
         if ended != 0 && self.ending.len() < ENDING_EPOCHS_MAX {
             self.ending.push(EpochEnd { epoch: ended, incomplete: Some(holder) });
         }
     }
 
-    /// Whether epochs or sessions are to be written besides the changes.
+    /// Whether epochs or sessions are to be written in addition to the changes.
     pub(super) fn has_control_changes(&self) -> bool {
         !self.starting.is_empty() || !self.whole.is_empty() || !self.ending.is_empty() || self.ended.is_some()
     }
 
-    /// The moment until which the entries are valid at least; none while the bucket lacks changes that it did not take.
+    /// The moment until which the entries are valid at least; none while the bucket lacks changes that it did not accept.
     pub(super) fn confirmed_until(&self) -> Option<Instant> {
         let is_available = self.outage.retry_at().is_none() && !self.outage.needs_rewrite();
         self.valid_until.filter(|_| is_available)

@@ -60,7 +60,7 @@ impl Publisher {
         Ok(assigned.iter().map(|assigned| *assigned == Value::Int(1)).collect())
     }
 
-    /// The moment until which the entries of all buckets are valid at least; none if they were not confirmed lately, or
+    /// The moment until which the entries of all buckets are valid at least; none if they were not confirmed recently, or
     /// if a bucket is unavailable.
     pub(super) fn confirmed_until(&self) -> Option<Instant> {
         let all = self.buckets.iter().map(BucketWriter::confirmed_until);
@@ -93,7 +93,7 @@ impl Publisher {
     }
 
     /// Stops publishing a rank: its entries no longer count. Queries report `incomplete` until another replica has
-    /// written the rank, or no replica lists it so any more.
+    /// written the rank, or no replica lists it as completely written any more.
     fn retire(&mut self, id: HolderId, incomplete: Option<HolderId>) {
         if let Some(published) = self.ranks.remove(&id) {
             published.rank.retire();

@@ -85,7 +85,7 @@ pub struct PublisherReport {
 }
 
 impl PublisherReport {
-    /// How often the waiting changes of a rank or a bucket exceeded the limit, so that it was written as a whole.
+    /// Number of times that the waiting changes of a rank or a bucket exceeded the limit, and it was rewritten entirely.
     #[must_use]
     pub fn overflows(&self) -> u64 {
         self.rank_overflows + self.bucket_overflows
@@ -107,7 +107,7 @@ const SUSPECTS_MAX: usize = 64;
 const HOLDERS_PER_CALL_MAX: usize = 256;
 /// A session without confirmation is removed after this number of times to live.
 const SESSION_REMOVAL_FACTOR: u32 = 20;
-/// Deadline of a batch; the connection is closed then.
+/// Deadline of a batch; at the deadline the connection is closed.
 pub(crate) const WRITE_DEADLINE: Duration = Duration::from_secs(2);
 /// Pause while the store is unreachable.
 const PAUSE: Duration = Duration::from_millis(100);
@@ -130,7 +130,7 @@ impl Timing {
         self.time_to_live * SESSION_REMOVAL_FACTOR
     }
 
-    /// Interval of rewriting, so that blocks are retained.
+    /// Interval at which blocks are rewritten to retain them.
     fn refresh(self) -> Duration {
         self.retention / 3
     }
@@ -230,7 +230,7 @@ impl Publisher {
             }
             self.remove_invalid_values().await;
             let failed = self.flush(is_heartbeat).await;
-            // Otherwise the entries are confirmed before the leases, so that they are valid until the leases end.
+            // Otherwise the entries are confirmed before the leases. They are then valid until the leases end.
             if is_heartbeat && !renews_first {
                 has_failed = !self.renew_leases().await;
             }
@@ -251,7 +251,7 @@ impl Publisher {
         self.release(&self.ranks.keys().copied().collect::<Vec<_>>()).await;
     }
 
-    /// Makes a heartbeat, and requests a flush of its changes. Returns whether it succeeded.
+    /// Sends a heartbeat, and requests a flush of its changes. Returns whether it succeeded.
     async fn renew_leases(&mut self) -> bool {
         let renewed = self.heartbeat().await;
         self.shared.changed.notify_one();

@@ -1,4 +1,4 @@
-//! One published rank: its epochs and what is left to write.
+//! One published rank: its epochs, and the entries that remain to be written.
 
 use std::sync::Arc;
 
@@ -94,7 +94,7 @@ impl PublishedRank {
         self.is_refresh = false;
     }
 
-    /// Reads the prefixes for a complete write, if one is due. Returns the number of prefixes scanned. A rank of more
+    /// Reads the prefixes for a complete write, if one is pending. Returns the number of prefixes scanned. A rank of more
     /// than one step is read on a blocking thread.
     pub(super) async fn read_rest(&mut self, keys: &Keys, environment: &Environment) -> usize {
         if !self.unread.contains(&true) {
@@ -126,7 +126,7 @@ impl PublishedRank {
         self.is_withheld || self.rest.is_empty() && !self.unread.contains(&true) && !self.unfinished.contains(&true)
     }
 
-    /// Whether the store was given all of the rank once.
+    /// Whether the rank was written to the store completely once.
     pub(super) fn is_written(&self) -> bool {
         !self.unfinished.contains(&true)
     }

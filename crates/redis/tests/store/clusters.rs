@@ -156,7 +156,7 @@ fn a_rank_is_unfinished_while_a_bucket_is_unavailable() {
     let slot: usize = nodes[0].command(&["CLUSTER", "KEYSLOT", "{fi:list}.version"]).parse().expect("a slot");
     let without_list = (slot * 3 / 16_384 + 1) % 3;
     nodes[without_list].kill();
-    // The changes of its buckets wait at the publisher, which knows that the store lacks them.
+    // The changes of its buckets wait at the publisher, which records that the store lacks them.
     for path in &paths {
         a.apply(rank(1), &stored(&[&path[..], &[LocalHash(1)]].concat(), Tier::Device));
     }

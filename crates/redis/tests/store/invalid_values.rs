@@ -31,7 +31,7 @@ fn spoil(node: &RedisNode, how: &str) {
     assert_eq!(node.command(&["EVAL", &script, "0"]), "20");
 }
 
-/// Whether the values are still there that publishers replace without reading them. A query may come later than that.
+/// Whether the invalid values are still there. Publishers replace some of them without reading them, possibly before a query.
 fn is_spoiled(node: &RedisNode, what: &str) -> bool {
     match what {
         "torn epochs" => node.command(&["HVALS", "{fi:0}.lives"]).lines().any(|value| value == "x"),

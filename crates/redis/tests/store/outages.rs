@@ -89,7 +89,7 @@ fn a_store_restored_from_a_snapshot_returns_no_outdated_answers() {
     let before = written();
     a.apply(rank(1), &removed(&long, 10));
     b.wait_for_depth(&long, rank(1), 10);
-    // A replica that has no reply yet sends the removal again, and the store then lacks nothing.
+    // A replica without a reply sends the removal again, and the store then lacks nothing.
     wait_for("the reply to the replica", PATIENCE, || (written() >= before + 90).then_some(()));
     node.kill();
     node.restart();

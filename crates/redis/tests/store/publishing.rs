@@ -77,7 +77,7 @@ fn the_status_of_a_rank_is_listed_once_the_store_has_all_of_it() {
     wait_for("the status", PATIENCE, || {
         let directory = b.store.directory();
         let depth = device_depth(&b.find(&long[..10])?, rank(1));
-        // A status says nothing after the end of its lease, which a machine that stood still may have missed.
+        // A status is invalid after the end of its lease, which a suspended machine may have missed.
         let listed = directory.get(holder(rank(1))).filter(|listed| Instant::now() < listed.valid_until);
         let state = listed.map(|listed| listed.state.clone());
         assert!(state.as_deref() != Some(b"fine") || depth == 10, "{state:?} with {depth} blocks");
@@ -180,7 +180,7 @@ fn check_answer(replica: &Replica, rank: WorkerRank, held: &[LocalHash]) {
     let Some(found) = replica.find_all(held) else { return };
     let of_rank = |found: &&HolderDepth| found.holder == holder(rank);
     let depth = found.depths.iter().find(of_rank).map_or(0, |found| found.blocks[Tier::Device] as usize);
-    // A status says nothing after the end of its lease, which a machine that stood still may have missed.
+    // A status is invalid after the end of its lease, which a suspended machine may have missed.
     let is_leased = Instant::now() < listed.valid_until;
     assert!(depth == held.len() || found.incomplete.contains(&holder(rank)) || !is_leased, "{found:?}");
 }
@@ -228,7 +228,7 @@ fn a_rank_that_is_written_again_is_incomplete_until_the_store_has_all_of_it() {
     let longer: Vec<LocalHash> = (0..WAITING_CHANGES_MAX as u64 + 10).map(LocalHash).collect();
     a.apply(rank(1), &stored(&short, Tier::Device));
     wait_for_status(&b, rank(1), b"fine");
-    // More changes than are kept: the rank is written again as a whole, in several batches.
+    // More changes than the limit: the rank is rewritten entirely, in several batches.
     let suspended = a.suspend();
     a.apply(rank(1), &stored(&longer, Tier::Device));
     drop(suspended);

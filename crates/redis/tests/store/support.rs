@@ -84,7 +84,7 @@ impl Replica {
         self.registry.0.lock().insert(rank, local);
     }
 
-    /// Changes the status of a rank of which the store has everything.
+    /// Changes the status of a rank that is completely written to the store.
     pub(crate) fn set_state(&self, rank: WorkerRank, state: &[u8]) {
         self.registry.0.lock().get_mut(&rank).expect("a registered rank").state = state.to_vec();
     }
@@ -132,7 +132,7 @@ impl Replica {
         self.runtime.block_on(self.store.stop());
     }
 
-    /// Suspends the replica's tasks, as SIGSTOP does, until the returned sender is dropped.
+    /// Suspends the replica's tasks, like SIGSTOP, until the returned sender is dropped.
     pub(crate) fn suspend(&self) -> Sender<()> {
         let (resume, resumed) = channel::<()>();
         // The only thread of the runtime waits here.
@@ -143,7 +143,7 @@ impl Replica {
         resume
     }
 
-    /// Ends without releasing the leases, as a killed process does.
+    /// Ends without releasing the leases, like a killed process.
     pub(crate) fn die(self) {
         self.runtime.shutdown_background();
     }

@@ -1,4 +1,4 @@
-//! A production trace on a fleet whose ranks are divided between two replicas: both answer as a single index does.
+//! A production trace on a fleet whose ranks are divided between two replicas: both give the same answers as a single index.
 
 use std::time::Duration;
 
@@ -17,11 +17,11 @@ fn expected(index: &dyn SharedIndex, step: &FleetStep) -> Depths {
     index.find(&step.query).ranks.into_iter().map(|found| (holder(found.rank), found.blocks)).collect()
 }
 
-/// Plays the whole trace. After each step, both replicas must answer every query of the step as the index does.
+/// Plays the whole trace. After each step, both replicas must give the index's answer to every query of the step.
 fn play(url: &str) {
     let data = testdata();
     let trace = MooncakeTrace::open(&data.join("mooncake/conversation_trace.jsonl")).expect("a trace");
-    // Small caches, so that blocks are evicted as often as stored.
+    // Small caches: blocks are evicted as often as stored.
     let options_of_fleet =
         FleetOptions { workers: 16, blocks: 2_048, blocks_per_hash_id: 1, ..FleetOptions::default() };
     let mut fleet = Fleet::new(options_of_fleet);

@@ -1,4 +1,4 @@
-//! Ranks with names of their own: answers with ranks of other replicas, or of instances known from a dump only.
+//! Ranks that carry their names: answers with ranks of other replicas, or of instances known from a dump only.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

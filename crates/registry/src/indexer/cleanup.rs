@@ -73,7 +73,7 @@ impl Cleanup {
         Ok(Self { jobs })
     }
 
-    /// Queues a job behind all earlier ones.
+    /// Queues a job after all earlier ones.
     pub(super) fn run(&self, pending: &mut PendingWork, job: impl FnOnce() + Send + 'static) {
         let done = pending.add();
         // The thread runs as long as the sender exists.
@@ -90,12 +90,12 @@ struct CleanupWorker {
     queue: Receiver<Job>,
     clock: Clock,
     sweeps: Sweeps,
-    /// When the last sweep began; none while there are no instances without events.
+    /// Time at which the last sweep began; none while there are no instances without events.
     last_sweep: Option<Instant>,
 }
 
 impl CleanupWorker {
-    /// When the next sweep is due.
+    /// Time of the next sweep.
     fn next_sweep(&mut self) -> Option<Instant> {
         if self.sweeps.routed.is_empty() {
             self.last_sweep = None;

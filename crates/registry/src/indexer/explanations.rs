@@ -31,7 +31,7 @@ pub enum Prompt {
     Tokens {
         /// The tokens.
         tokens: Vec<u32>,
-        /// The adapter. Without one, the one that all of the model's registrations have in common.
+        /// The adapter. The default is the adapter that all of the model's registrations have in common.
         lora_name: Option<String>,
         /// The cache salt.
         cache_salt: Option<String>,
@@ -99,7 +99,7 @@ impl Indexer {
             shared = model.shared_by_name(&variants);
             let late = Cell::new(false);
             let dump = |instance: &InstanceId, rank| {
-                // One late rank is enough to fail: the others are not read any more.
+                // One late rank fails the request, so the others are not read.
                 let dump = if late.get() { None } else { self.dump_in_parts(model, instance, rank) };
                 dump.unwrap_or_else(|| {
                     late.set(true);
@@ -175,7 +175,7 @@ impl Model {
             let is_partial = partial.as_ref().is_some_and(|partial| partial.contains(&rank));
             let subject =
                 Subject { instance, rank, trust, last_error, doubt, is_partial, other_variants: held_under_others };
-            // Cut as a query of the same prompt is.
+            // Cut like a query of the same prompt.
             explainer.add_rank(subject, &events, |query, held, slowest| match prompt {
                 Prompt::Tokens { tokens, .. } if self.ends_with_block(query, tokens.len()) => {
                     self.index().cut_prompt(rank, query, held, slowest)

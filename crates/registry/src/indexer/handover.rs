@@ -47,7 +47,7 @@ impl Indexer {
     /// read from the start.
     ///
     /// A stream that several paused ranks share continues when the last of them is released. Returns when the queued
-    /// messages are applied, except for those that a replay must precede.
+    /// messages are applied, except for messages that a replay must precede.
     pub fn release(
         &self,
         instance: &InstanceId,
@@ -107,7 +107,7 @@ impl Indexer {
     }
 
     /// Dumps one rank, with its listener. `listed` are the ranks of each listener in the dump. None if the rank was unregistered
-    /// meanwhile: without its registration, a replica would restore it as one that is known from a dump alone.
+    /// meanwhile: without its registration, a replica would restore it as a rank known only from a dump.
     fn dump_rank(
         &self,
         model: &Arc<Model>,
@@ -123,7 +123,7 @@ impl Indexer {
                 Some(listener) => Some(self.dump_listed(model, listener, rank.dp_rank, listed)),
                 None => model.is_restored(instance, rank).then(restored).filter(holds_blocks),
             };
-            // A stream that the rank left while it was read has a position, and none of the rank's blocks.
+            // If the rank left the stream while it was read, the dump has the stream's position and none of the rank's blocks.
             let id = |listener: &Option<Arc<Listener>>| listener.as_ref().map(|listener| listener.id);
             if id(&model.listener(instance, rank.dp_rank)) == id(&listener) {
                 return Some((dump?, listener));

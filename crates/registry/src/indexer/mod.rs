@@ -81,7 +81,7 @@ use crate::tokenization::{Tokenization, TokenizationError};
 pub struct Indexer {
     options: IndexerOptions,
     models: Arc<Models>,
-    /// Held while registrations change, so that checks and changes are one step.
+    /// Held while registrations change: checks and changes are one step.
     registering: Mutex<()>,
     /// Positions of unregistered streams.
     stream_positions: Arc<Mutex<StreamPositions>>,
@@ -242,7 +242,7 @@ impl Indexer {
         })
     }
 
-    /// The kind of engine that a model's registrations name. Of several kinds, the one that most ranks name. `None` if none
+    /// The kind of engine that a model's registrations name. Of several kinds, the most frequent one. `None` if none
     /// is named, and for an unknown model.
     pub fn engine_of(&self, key: &ModelKey) -> Option<EngineKind> {
         let model = self.find_model(key)?;
@@ -258,8 +258,8 @@ impl Indexer {
         Some(self.find_model(key)?.block_size)
     }
 
-    /// The tokens of a text or a chat, by the model's tokenizer and chat template. Of a chat with media, those before them.
-    /// `held` is dropped when the tokenizers have left the prompt, which may be after the future is dropped.
+    /// The tokens of a text or a chat, by the model's tokenizer and chat template. For a chat with media, the tokens before the media.
+    /// `held` is dropped when the tokenizers have finished with the prompt, possibly after the future is dropped.
     ///
     /// # Errors
     ///

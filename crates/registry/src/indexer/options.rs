@@ -17,8 +17,8 @@ use crate::tokenization::TokenizationOptions;
 pub struct IndexerOptions {
     /// Threads that write to indexes; each shard of an index belongs to one of them.
     pub writer_threads: usize,
-    /// Shards of each index, at most one for each writer thread. None is half of the processors: queries ask every
-    /// shard, and need the others. An index with a memory limit has one shard.
+    /// Shards of each index, at most one for each writer thread. None is half of the processors: queries ask every shard, and need the
+    /// other processors. An index with a memory limit has one shard.
     pub shards: Option<usize>,
     /// Threads that decode messages, each with its own queue. None is the number of processors, up to 8.
     pub decoder_threads: Option<usize>,
@@ -31,11 +31,11 @@ pub struct IndexerOptions {
     pub listeners_max: usize,
     /// Whether requests, discovery sources and peers may name `ipc://` endpoints, which are paths of this machine.
     pub allow_ipc: bool,
-    /// Networks of engines and peers; an address outside is not dialled.
+    /// Networks of engines and peers; an address outside them is not dialled.
     pub engine_networks: EngineNetworks,
-    /// CURVE keys for ZeroMQ; none uses no CURVE.
+    /// CURVE keys for ZeroMQ; none disables CURVE.
     pub curve: Option<Arc<Curve>>,
-    /// Limits of tenants; none limits no tenant.
+    /// Limits of tenants; none means no limits.
     pub tenant_limits: Option<Arc<LimitsFile>>,
     /// Stored, copied and removed blocks kept for explanations, of each kind for each model.
     pub history_blocks_max: usize,
@@ -45,7 +45,7 @@ pub struct IndexerOptions {
     pub metric_names: MetricNames,
     /// The shared store, if one is used.
     pub store: Option<StoreOptions>,
-    /// Time for which a query counts as a recent use of the blocks that it matched; none counts no uses.
+    /// Time for which a query counts as a recent use of the blocks that it matched; none disables the counting.
     pub use_window: Option<Duration>,
     /// Weights of blocks in scores, by tier.
     pub tier_weights: TierWeights,

@@ -9,7 +9,7 @@ use parking_lot::Mutex;
 
 use super::Indexer;
 
-/// Owners of all registered ranks. Ranks that only batches name have none. Changes under the same lock as the
+/// Owners of all registered ranks. Ranks that are named only by batches have no owner. Changes under the same lock as the
 /// registrations.
 #[derive(Debug, Default)]
 pub(super) struct Owners {
@@ -17,7 +17,7 @@ pub(super) struct Owners {
     changes: AtomicU64,
 }
 
-/// Ranks and their owners, with counts by model, so that registering a pod does not walk all ranks.
+/// Ranks and their owners, with counts by model, so registering a pod does not walk all ranks.
 #[derive(Debug, Default)]
 struct OwnedRanks {
     ranks: BTreeMap<RankId, OwnedRank>,

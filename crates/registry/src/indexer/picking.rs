@@ -29,7 +29,7 @@ pub struct PickResult {
     pub store: StoreAnswer,
 }
 
-/// What a router reports of a request in flight.
+/// A router's report about a request in flight.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RequestPhase {
     /// The instance has computed the prompt.
@@ -64,11 +64,11 @@ pub enum ReportedHitsError {
 const PROMPT_TOKENS_MAX: u64 = u32::MAX as u64;
 
 impl ReportedHits {
-    /// The report of a request of which this part has ended, if it has one.
+    /// The reported hits of a request in this phase, if it has any.
     ///
     /// # Errors
     ///
-    /// [`ReportedHitsError`] says which numbers are refused.
+    /// [`ReportedHitsError`] lists the rejected numbers.
     pub fn of(
         phase: RequestPhase,
         prompt_tokens: Option<u64>,
@@ -88,7 +88,7 @@ impl ReportedHits {
 }
 
 impl Indexer {
-    /// Picks an instance for a prompt: the one of the lowest cost, or by a random choice that `options` describe. With a
+    /// Picks an instance for a prompt: the one with the lowest cost, or a random choice that `options` describe. With a
     /// `request_id` the request is in flight with that instance from then on, and its prompt is predicted ([`Indexer::predict`]).
     /// Concurrent picks with a `request_id` see each other's requests.
     ///
@@ -174,7 +174,7 @@ impl Indexer {
         Ok(())
     }
 
-    /// Records what a router reports of a request. False if the request is not in flight: it was never reported, has finished, or
+    /// Records a router's report about a request. False if the request is not in flight: it was never reported, has finished, or
     /// was dropped after ten minutes or because of the limit.
     ///
     /// # Errors

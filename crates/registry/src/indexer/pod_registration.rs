@@ -231,7 +231,7 @@ impl Indexer {
         }
     }
 
-    /// Whether pods may add a model. At the limit, a model of which no pod is connected is removed.
+    /// Whether pods may add a model. At the limit, a model without connected pods is removed.
     fn has_room_for_pod_model(&self, models_max: usize) -> bool {
         let models = self.owners.pod_models();
         if models.len() < models_max {
@@ -329,7 +329,7 @@ impl Indexer {
         for listener in unconnected {
             if now.duration_since(*since.entry(listener.id).or_insert(now)) >= timeout {
                 log_listener!(info, listener, "unregistering the pod; it was disconnected for too long");
-                // Counted first, so that an observer of the removal finds it counted.
+                // Counted first: an observer of the removal then sees the new count.
                 self.metrics.pod_left();
                 self.unregister_pod(&listener);
             }

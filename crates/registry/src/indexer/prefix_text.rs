@@ -54,8 +54,8 @@ pub enum PrefixTextError {
 }
 
 impl Indexer {
-    /// The text of blocks `from` to the last of `blocks`, the local hashes of a prefix, and what precedes it. `engine` is the engine whose
-    /// tokens they are. Blocks the calling thread for some milliseconds, or longer to load the tokenizer.
+    /// The text of blocks `from` to the last of `blocks`, the local hashes of a prefix, and the text before it. `engine` is the engine
+    /// whose tokens they are. Blocks the calling thread for some milliseconds, or longer to load the tokenizer.
     ///
     /// It is the text of a kept prompt that has these local hashes. Prompts are kept with `IndexerOptions::prompt_text_bytes`: those of
     /// queries, scores, picks and predictions that this replica has answered, over every interface. Continuations of a cursor are not kept.

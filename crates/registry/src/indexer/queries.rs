@@ -114,7 +114,7 @@ impl Indexer {
         }
     }
 
-    /// Whether a shared store is configured, so that queries may wait for it.
+    /// Whether a shared store is configured. Queries may then wait for it.
     #[must_use]
     pub fn is_shared(&self) -> bool {
         self.shared_store.is_some()
@@ -131,7 +131,7 @@ impl Indexer {
         self.shared_store.as_ref().map(SharedStore::fleet)
     }
 
-    /// Stops publishing and releases this replica's ranks, so that other replicas can publish them at once.
+    /// Stops publishing and releases this replica's ranks: other replicas can then publish them at once.
     pub async fn stop_shared_store(&self) {
         if let Some(shared_store) = &self.shared_store {
             shared_store.stop().await;

@@ -55,7 +55,7 @@ impl Indexer {
         self.supervisor.wait(&answer, deadline).ok()
     }
 
-    /// Stored events that recreate what a rank holds. None if its writer does not read them in time. A rank without a
+    /// Stored events that recreate the blocks of a rank. None if its writer does not read them in time. A rank without a
     /// listener has no writer, and is read at once.
     pub(super) fn dump_in_parts(
         &self,
@@ -101,10 +101,10 @@ impl RankReading {
 }
 
 /// A function that reads a part of a rank's blocks with each call, and returns them with the last one. The caller's thread, and not
-/// the writer's, allocates the table of the primary group, lists its blocks and frees it: each takes a time in proportion to the rank.
+/// the writer's, allocates the table of the primary group, lists its blocks and frees it: each takes time in proportion to the rank's size.
 pub(super) fn in_parts(model: Arc<Model>, mut reading: HeldReading) -> impl FnMut() -> Option<RankReading> + Send {
     let rank = reading.rank();
-    // The groups that are left to be read, once the primary one is complete.
+    // Groups that remain to be read, once the primary one is complete.
     let mut groups: Option<Vec<GroupReading>> = None;
     let mut secondary: Vec<(SecondaryGroup, Vec<GroupPart>)> = Vec::new();
     move || {

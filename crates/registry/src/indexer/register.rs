@@ -238,7 +238,7 @@ impl Indexer {
 
 impl Indexer {
     /// Rejects ranks with and without events in one instance: an instance without events has one rank. The registration of a
-    /// rank with events replaces that of the instance without.
+    /// rank with events replaces that of the instance without events.
     fn check_one_source(
         &self,
         model: &Arc<Model>,

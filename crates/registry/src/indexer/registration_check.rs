@@ -31,7 +31,7 @@ impl IndexerOptions {
         self.check_endpoints(&registration.options, ipc)
     }
 
-    /// Rejects what an engine whose events are pulled cannot have.
+    /// Rejects options that an engine whose events are pulled cannot have.
     fn check_pulled(options: &ListenerOptions) -> Result<(), RegistrationError> {
         let error = match (&options.replay_endpoint, options.engine) {
             (Some(replay_endpoint), _) if is_pulled(replay_endpoint) => {
@@ -47,7 +47,7 @@ impl IndexerOptions {
         Err(RegistrationError::Endpoint(error.to_owned()))
     }
 
-    /// Rejects what an engine whose events are streamed over gRPC cannot have.
+    /// Rejects options that an engine whose events are streamed over gRPC cannot have.
     fn check_streamed(options: &ListenerOptions) -> Result<(), RegistrationError> {
         let error = match &options.replay_endpoint {
             Some(replay_endpoint) if is_streamed(replay_endpoint) => {

@@ -26,7 +26,7 @@ pub struct InstanceReport {
     pub attached: Vec<InstanceId>,
     /// Reports of its listeners, by rank.
     pub listeners: BTreeMap<DpRank, ListenerReport>,
-    /// Sizes of those of its ranks that hold blocks.
+    /// Sizes of its ranks that hold blocks.
     pub sizes: BTreeMap<DpRank, RankSize>,
 }
 
@@ -144,7 +144,7 @@ impl Indexer {
         self.models_of(None, None).iter().map(|model| model.size().blocks).sum()
     }
 
-    /// Query counters of all models, summed. A model that is unregistered takes its own with it.
+    /// Query counters of all models, summed. The counters of an unregistered model are no longer included.
     #[must_use]
     pub fn query_totals(&self) -> QueryTotals {
         let mut totals = QueryTotals::default();

@@ -52,8 +52,8 @@ impl Restore {
         self.held.insert(rank);
     }
 
-    /// Skips a rank of the dump whose registration was refused. Restored without a listener it would answer as of the dump for good.
-    /// Restored under another registration of the rank it would continue from a position in another stream.
+    /// Skips a rank of the dump whose registration was refused. Restored without a listener, it would keep the state of the dump forever.
+    /// Restored under another registration of the rank, it would continue from a position in another stream.
     ///
     /// # Errors
     ///
@@ -128,9 +128,8 @@ impl Restore {
         self.held.range(first..).take_while(move |id| id.model == *key && id.instance == *instance)
     }
 
-    /// Whether a rank was not unregistered since the restore began. A rank that was registered again has a stream of its
-    /// own, which is applied already. Looks up one rank, or, for a rank that only batches name, ranks of its instance
-    /// until one is held.
+    /// Whether a rank was not unregistered since the restore began. A rank that was registered again has its own stream, which is applied
+    /// already. Looks up one rank, or, for a rank that only batches name, ranks of its instance until one is held.
     fn may_restore(&self, key: &ModelKey, instance: &InstanceId, dp_rank: DpRank) -> bool {
         let own = RankId { model: key.clone(), instance: instance.clone(), dp_rank };
         if self.held.contains(&own) {
@@ -267,7 +266,7 @@ impl Indexer {
         pending.wait_for_all(&self.supervisor);
     }
 
-    /// Removes what was restored of a paused rank, and releases it. Its stream starts over.
+    /// Removes the restored blocks of a paused rank, and releases it. Its stream starts over.
     pub fn release_cleared(&self, rank: &RankId) {
         let mut pending = PendingWork::default();
         {

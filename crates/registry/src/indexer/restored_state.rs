@@ -22,11 +22,11 @@ pub(super) struct RestoredState {
     rejected: u64,
     /// Generation of the index that the blocks were restored into, if any were.
     generation: Option<u64>,
-    /// Blocks that are stored for as long as their descendants are restored, and not held.
+    /// Blocks that are stored only while their descendants are restored. The rank does not hold them.
     kept: Vec<SequenceHash>,
 }
 
-/// Blocks of one change of an index.
+/// Maximum number of blocks in one change of an index.
 const EVENT_BLOCKS_MAX: usize = 4_096;
 
 impl RestoredState {
@@ -56,8 +56,8 @@ impl RestoredState {
         }
     }
 
-    /// Completes the restored rank, once all entries of the dump are applied. `lists_other_ranks` says that the dump lists ranks of
-    /// the instance whose state does not continue from it.
+    /// Completes the restored rank, once all entries of the dump are applied. `lists_other_ranks` is true if the dump lists ranks of the
+    /// instance whose state does not continue from it.
     pub(super) fn complete(&mut self, model: &Model, rank: WorkerRank, lists_other_ranks: bool) {
         self.remove_kept(model, rank);
         if lists_other_ranks && let Some(stream) = &mut self.stream {

@@ -1,4 +1,4 @@
-//! Instances without events: the index knows them from routing decisions.
+//! Instances without events: the index derives their blocks from routing decisions.
 //!
 //! The service makes the messages that such an engine does not publish. A prompt that is routed to the instance is a store of
 //! its blocks. Blocks whose time to live has passed, or that exceed the size of the engine's cache, are removals. The messages go
@@ -21,7 +21,7 @@ use rustc_hash::FxHashMap;
 
 use crate::search::TokenPrompt;
 
-/// Blocks of an instance whose registration names no size of its cache.
+/// Default size of an instance's cache in blocks, if its registration names none.
 pub(crate) const CACHE_BLOCKS_BY_DEFAULT: usize = 1 << 16;
 
 /// Time between two removals of expired blocks.
@@ -93,7 +93,7 @@ impl RoutedInstances {
         }
     }
 
-    /// Records that a prompt is sent to the instance of a listener: it is taken to hold the prompt's complete blocks for `ttl`.
+    /// Records that a prompt is sent to the instance of a listener: it is assumed to hold the prompt's complete blocks for `ttl`.
     /// Returns their number, which the size of its cache limits; none if the tenant has reached its limit. Linear in the prompt.
     pub(crate) fn record(
         &self,
@@ -104,7 +104,7 @@ impl RoutedInstances {
     ) -> usize {
         let Some(instance) = self.instances.lock().get(&listener.id).cloned() else { return 0 };
         if listener.model.is_full() {
-            // The writer would refuse the blocks, and the instance be degraded.
+            // The writer would refuse the blocks, and the instance would be degraded.
             metrics.limit_reached(Limit::TenantHeldBlocks);
             return 0;
         }
@@ -196,7 +196,7 @@ impl RoutedInstances {
 }
 
 impl RoutedStream {
-    /// Clears the instance if messages of it were dropped, which may have been removals.
+    /// Clears the instance if any of its messages were dropped: they may have been removals.
     fn repair(&mut self, listener: &Arc<Listener>, decoders: &Decoders) {
         let drops = listener.drop_runs();
         if drops != self.repaired_drops {
@@ -223,7 +223,7 @@ fn removal<'e>(blocks: Vec<SequenceHash>) -> Option<EngineEvent<'e>> {
     (!blocks.is_empty()).then(|| EngineEvent::Removed(BlockRemoved { block_hashes: blocks, ..BlockRemoved::default() }))
 }
 
-/// Extra keys of a store's blocks, of which the first has the salt. An engine puts the adapter's name before it.
+/// Extra keys of a store's blocks. The first block has the salt. An engine puts the adapter's name before it.
 fn first_block_keys<'k>(
     lora_name: Option<&'k str>,
     cache_salt: &'k str,

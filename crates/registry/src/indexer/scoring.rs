@@ -67,7 +67,7 @@ impl Indexer {
     /// replica's scores until events confirm them or the time to live has passed. Without a `ttl`, the default of the
     /// options applies.
     ///
-    /// An instance without events is taken to hold the blocks from then on, in every answer. This waits until the writer
+    /// An instance without events is assumed to hold the blocks from then on, in every answer. This waits until the writer
     /// has applied them, but not longer than half a second.
     ///
     /// # Errors

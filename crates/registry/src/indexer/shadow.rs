@@ -1,4 +1,4 @@
-//! Rebuilding an instance beside the registered one, and swapping the two.
+//! Rebuilding an instance next to the registered one, and swapping the two.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -40,7 +40,7 @@ pub enum ShadowError {
     /// The registration of the instance changed or ended.
     #[error("failed to rebuild instance {0}: its registration changed meanwhile; retry")]
     Changed(InstanceId),
-    /// Its last messages were lost. A second subscription does not receive them, and so would not know of the loss.
+    /// Its last messages were lost. A second subscription does not receive them, and could not detect the loss.
     #[error("failed to rebuild instance {0}: its last messages were lost; the engine's next message shows how many")]
     TailLost(InstanceId),
     /// The registered instance has received later messages. They were published before the second subscription began.
@@ -133,8 +133,8 @@ impl Shadow {
         self.listeners.iter().all(|(&dp_rank, listener)| listener.trust(dp_rank) == Trust::Exact)
     }
 
-    /// Whether the registered instance has received messages that this copy lacks. It gets them by a dump or a replay, if they
-    /// were published before its subscriptions began.
+    /// Whether the registered instance has received messages that this copy lacks. The copy gets them from a dump or a replay, if they were
+    /// published before its subscriptions began.
     pub fn is_behind(&self) -> bool {
         self.listeners.iter().any(|(dp_rank, own)| {
             let replaced = self.replaced.get(dp_rank);
@@ -202,8 +202,8 @@ impl Shadow {
         Ok(())
     }
 
-    /// Compares what the replaced listeners had received when they were closed with what their successors have. A message may have
-    /// been queued when the instance was exchanged, and lost on the other connection.
+    /// Compares the messages that the replaced listeners had received when they were closed with those of their successors. A message may
+    /// have been queued when the instance was exchanged, and lost on the other connection.
     fn compare_received(
         indexer: &Indexer,
         replaced: &BTreeMap<DpRank, Arc<Listener>>,
@@ -346,7 +346,7 @@ mod tests {
         let (replaced, own) = (shadow.replaced.clone(), shadow.listeners.clone());
         shadow.exchange().expect("neither has a message");
         let successor = &own[&DpRank(0)];
-        // Before the first contact a lost message is no other doubt.
+        // Before the first contact, a lost message does not add another doubt.
         indexer.decoders.deliver(successor, Delivery::Connected);
         let exactness = || (successor.drop_runs(), successor.trust(DpRank(0)));
 

@@ -1,4 +1,4 @@
-//! Limits of tenants: their ranks and the blocks that these hold.
+//! Limits of tenants: their ranks and the blocks of those ranks.
 
 use std::collections::BTreeMap;
 use std::num::NonZeroU64;
@@ -13,7 +13,7 @@ use super::Indexer;
 use crate::model::Model;
 
 impl Indexer {
-    /// Refuses a further rank of a tenant that has as many as its limit.
+    /// Refuses another rank for a tenant that has reached its limit.
     pub(super) fn check_tenant_ranks(&self, tenant: &str) -> Result<(), LimitExceeded> {
         let limit = self.options.tenant_limits.as_ref().and_then(|limits| limits.of(tenant).ranks);
         let Some(max) = limit else { return Ok(()) };
@@ -25,15 +25,15 @@ impl Indexer {
         Err(LimitExceeded::ranks(tenant, max.get()))
     }
 
-    /// Compares the ranks of a tenant with its limit. Batches that name further ranks may add those that are left.
+    /// Compares the ranks of a tenant with its limit. Batches that name further ranks may add as many as remain.
     pub(super) fn share_tenant_ranks(&self, tenant: &str) {
         if let Some(limits) = &self.options.tenant_limits {
             share_ranks(limits.of(tenant).ranks, &self.models_of(None, Some(tenant)));
         }
     }
 
-    /// Compares the ranks, the blocks and the bytes of each tenant with its limits. Writers refuse further blocks of a tenant that has
-    /// reached one until the next call. Its cost is linear in the ranks.
+    /// Compares the ranks, the blocks and the bytes of each tenant with its limits. If a tenant has reached a limit, writers refuse its
+    /// further blocks until the next call. Its cost is linear in the ranks.
     pub fn check_tenants(&self) {
         let Some(limits) = &self.options.tenant_limits else { return };
         let models: Vec<Arc<Model>> = self.models.read().values().cloned().collect();
@@ -64,7 +64,7 @@ impl Indexer {
     }
 }
 
-/// Lets batches add the ranks that a tenant with these models has left.
+/// Permits batches to add the remaining ranks of a tenant with these models.
 fn share_ranks(max: Option<NonZeroU64>, models: &[Arc<Model>]) {
     let ranks: u64 = models.iter().map(|model| model.rank_count() as u64).sum();
     let spare = max.map_or(u64::MAX, |max| max.get().saturating_sub(ranks));

@@ -252,7 +252,7 @@ mod tests {
     use crate::model::Instance;
     use crate::{Indexer, IndexerOptions};
 
-    /// The last two are shared caches, to which some of the others are attached.
+    /// The last two are shared caches. Some of the others are attached to them.
     const INSTANCES: u32 = 6;
     const CACHES: [&str; 2] = ["node:n", "pool:p"];
     const RANKS: u32 = 2;
@@ -332,7 +332,7 @@ mod tests {
         let mut registration = Registration::new(name(instance), ModelKey::new("m", None), endpoint, block_size);
         registration.dp_rank = DpRank(dp_rank);
         registration.options.shared_caches = shared_caches(instance);
-        // Some engines load blocks behind their own.
+        // Some engines load blocks after their own.
         registration.options.engine = (instance == 2 || instance == 4).then_some(EngineKind::Sglang);
         registration
     }
@@ -401,8 +401,8 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(24))]
 
-        /// Each rank's match in a tier is the longest of its own and of those of its connected shared caches. If the engine loads
-        /// blocks behind its own, they continue its match.
+        /// Each rank's match in a tier is the longest of its own and of those of its connected shared caches. If the engine loads blocks
+        /// after its own, they continue its match.
         #[test]
         fn a_match_is_the_longest_of_a_rank_and_its_shared_caches(
             steps in prop::collection::vec(step().prop_filter("without groups", |step| !matches!(step, Step::StoreGroup { .. })), 1..30),

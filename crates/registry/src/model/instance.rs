@@ -12,8 +12,8 @@ pub(crate) struct Instance {
     pub worker: WorkerId,
     /// Listeners of its ranks, registered or named by a batch. Empty if the instance is known from a dump only.
     pub listeners: BTreeMap<DpRank, Arc<Listener>>,
-    /// Ranks that were unregistered while other ranks keep the stream of the listener with this id. Messages that its decoder
-    /// had queued name them no more.
+    /// Ranks that were unregistered while other ranks keep the stream of the listener with this id. Messages that its decoder had queued no
+    /// longer list them.
     pub unregistered: BTreeSet<(u64, DpRank)>,
     /// Ranks whose blocks of the listener with this id are not removed yet.
     pub removals: BTreeSet<(u64, DpRank)>,
@@ -49,8 +49,8 @@ impl Instance {
         former.for_each(|&(id, _)| listener.record_rank_move(dp_rank, id));
     }
 
-    /// Ends the removal of the blocks of a rank, or of all ranks, of a listener. Returns the listeners that have taken such a
-    /// rank meanwhile.
+    /// Ends the removal of the blocks of a rank, or of all ranks, of a listener. Returns the listeners that have claimed such a rank
+    /// meanwhile.
     pub(super) fn end_removals(&mut self, listener: u64, dp_rank: Option<DpRank>) -> Vec<(DpRank, Arc<Listener>)> {
         let is_ended = |&(id, removed): &(u64, DpRank)| id == listener && dp_rank.is_none_or(|ended| ended == removed);
         let ended: Vec<_> = self.removals.extract_if(.., is_ended).map(|(_, removed)| removed).collect();
@@ -63,7 +63,7 @@ impl Instance {
         self.listeners.values().any(|listed| Arc::ptr_eq(listed, listener))
     }
 
-    /// The owner of a rank that a batch of a stream names; none for a rank that the stream may take. A rank of another stream
+    /// The owner of a rank that a batch of a stream names; none for a rank that the stream may claim. A rank of another stream
     /// is degraded until either stream is unregistered.
     pub(super) fn owner(&self, listener: &Arc<Listener>, dp_rank: DpRank) -> Option<RankOwner> {
         let Some(owner) = self.listeners.get(&dp_rank) else {

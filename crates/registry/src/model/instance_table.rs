@@ -19,7 +19,7 @@ use crate::answer::InstanceName;
 ///
 /// # Consistency
 ///
-/// A query takes no lock: it reads a list of the ranks that it resolves again after the instances changed. A query that
+/// A query takes no lock: it reads a list of the ranks, which it rebuilds after the instances changed. A query that
 /// starts after a change is complete sees it.
 #[derive(Default)]
 pub(crate) struct InstanceTable {
@@ -52,7 +52,7 @@ impl InstanceTable {
         ChangingInstances { instances: instances.write(), generation, listed }
     }
 
-    /// The ranks as of now. Costs their number after a change, and two loads otherwise.
+    /// The ranks as of now. Linear in the ranks after a change, and two loads otherwise.
     pub(crate) fn listed(&self) -> Arc<ListedRanks> {
         let listed = self.listed.load();
         if listed.generation == self.generation.load(Acquire) {

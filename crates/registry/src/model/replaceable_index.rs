@@ -10,7 +10,7 @@ use flash_indexer_core::run::{RunIndex, RunLimits};
 use flash_indexer_core::{ShardedIndex, SharedIndex};
 use parking_lot::Mutex;
 
-/// An index that is replaced as a whole.
+/// An index that is replaced entirely.
 ///
 /// A change that panics leaves an index in an unknown state: its locks are free, but its contents are not reliable. An
 /// empty index of the same memory limit or the same number of shards replaces it.
@@ -53,7 +53,7 @@ impl ReplaceableIndex {
             Some(bounded) => Box::new(bounded.expect("an index of this size was built before")),
             None => unbounded_index(failed.shards()),
         };
-        // Incremented before and after, so that a restore that begins or ends between the two sees a change as well.
+        // Incremented before and after, so a restore that begins or ends between the two also sees a change.
         self.generation.fetch_add(1, AcqRel);
         self.current.store(Arc::new(GroupedIndex::new(empty)));
         self.generation.fetch_add(1, AcqRel);

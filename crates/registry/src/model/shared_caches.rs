@@ -1,4 +1,4 @@
-//! What shared caches add to the matches of the ranks that are attached to them.
+//! Blocks that shared caches add to the matches of the ranks attached to them.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -22,7 +22,7 @@ pub(crate) struct ListedCaches {
     caches: Vec<ListedCache>,
     /// Index of each rank in `caches`.
     by_rank: FxHashMap<WorkerRank, usize>,
-    /// Attached ranks whose engines load blocks behind what they hold themselves: indexes in the list of ranks, and of the shared
+    /// Attached ranks whose engines load blocks after those that they hold themselves: indexes in the list of ranks, and of the shared
     /// caches.
     continuing: Vec<(usize, Vec<usize>)>,
 }
@@ -43,15 +43,15 @@ pub(super) struct Credit {
     pub at: usize,
     /// Index of the shared cache.
     cache: usize,
-    /// Leading blocks that the shared cache holds. If the engine loads blocks behind its own, the end of the match with those of the
-    /// shared cache.
+    /// Leading blocks that the shared cache holds. If the engine loads blocks after its own, the end of the match with those of the shared
+    /// cache.
     pub blocks: PerTier<u32>,
 }
 
 /// Credit of one rank: leading blocks of a prompt that its shared caches hold, where they continue the rank's own match.
 #[derive(Debug, Clone)]
 pub(crate) struct SharedDepths {
-    /// Leading blocks of the one that holds most, for each tier.
+    /// Leading blocks of the shared cache that holds most, for each tier.
     pub blocks: PerTier<u32>,
     /// Each of them, with its leading blocks in any tier.
     pub caches: Vec<(Arc<InstanceName>, u32)>,
@@ -103,7 +103,7 @@ impl ListedCaches {
     }
 }
 
-/// Whether the engine looks blocks up in shared caches behind those that it holds itself, as SGLang's HiCache does. Others look
+/// Whether the engine looks up in shared caches the blocks after those that it holds itself, as SGLang's HiCache does. Others look
 /// the prompt up from its start, as the connectors of LMCache and of Mooncake's store in vLLM do.
 fn loads_behind_its_own(rank: &ListedRank) -> bool {
     rank.listener.options.engine == Some(EngineKind::Sglang)
@@ -113,8 +113,8 @@ impl Model {
     /// Credits of the attached ranks, in their order: blocks of a prompt that connected shared caches hold, and the ranks do not.
     /// `own` are the blocks that the rank with an index holds itself, in any hash variant.
     ///
-    /// Costs nothing without shared caches, and otherwise the matches and the ranks attached to the matching caches. For ranks
-    /// whose engines load blocks behind their own, one lookup in each of their caches ([`Continuations`]).
+    /// Costs nothing without shared caches, and otherwise the matches and the ranks attached to the matching caches. For ranks whose
+    /// engines load blocks after their own, one lookup in each of their caches ([`Continuations`]).
     pub(super) fn credits(
         &self,
         (caches, ranks): (&ListedCaches, &[ListedRank]),
@@ -142,7 +142,7 @@ impl Model {
             let adds = |&at: &usize| {
                 let own = own(at);
                 let is_more = Tier::ALL.into_iter().any(|tier| blocks[tier] > own[tier]);
-                // A hybrid model needs blocks of all its cache groups, and this cache names one only.
+                // A hybrid model needs blocks of all its cache groups, and this cache names only one.
                 let rank_has_groups = index.has_groups(ranks[at].rank);
                 // The others are continued below.
                 is_more && (has_groups || !rank_has_groups) && (rank_has_groups || !loads_behind_its_own(&ranks[at]))
@@ -161,8 +161,8 @@ impl Model {
         credits
     }
 
-    /// What connected shared caches add to the matches of ranks whose engines load blocks behind their own, for one hash variant. A
-    /// rank of a hybrid model is left out: the others would have to hold blocks of all its cache groups.
+    /// Blocks that connected shared caches add to the matches of ranks whose engines load blocks after their own, for one hash variant. A
+    /// rank of a hybrid model is left out: the caches would have to hold blocks of all its cache groups.
     fn continued(
         &self,
         (caches, ranks): (&ListedCaches, &[ListedRank]),
@@ -186,7 +186,7 @@ impl Model {
         credits
     }
 
-    /// Credits by rank, in one hash variant: blocks that shared caches hold behind the match of each rank that is attached to them.
+    /// Credits by rank, in one hash variant: blocks that shared caches hold after the match of each rank that is attached to them.
     pub(crate) fn shared_depths(
         &self,
         query: &[LocalHash],

@@ -29,7 +29,7 @@ pub struct FleetModel {
     pub scope: Scope,
     pub block_size: BlockSize,
     pub windows: Vec<TokenWindow>,
-    /// Adapter of queries that name none: the one that all of its ranks have in common.
+    /// Adapter of queries that name none: the adapter that all of its ranks have in common.
     lora_name: Option<String>,
     pub ranks: BTreeMap<HolderId, RemoteListedRank>,
 }

@@ -33,7 +33,7 @@ fn local_ranks(model: &Model) -> Vec<LocalRank> {
     let lora_name = model.lora_name.read().clone();
     let blocks = blocks(&**model.index());
     let local_rank = |(instance, rank): (InstanceId, WorkerRank)| {
-        // Replicas of earlier versions do not know the state `recovering`.
+        // Replicas of earlier versions do not have the state `recovering`.
         let trust = match model.listed_trust(&instance, rank.dp_rank) {
             Trust::Recovering => Trust::Degraded,
             trust => trust,

@@ -30,7 +30,7 @@ pub(crate) type Depths = FxHashMap<HolderId, PerTier<u32>>;
 pub(crate) struct StoreMatches {
     /// Depths in each hash variant of the prompt.
     pub(crate) variants: Vec<Depths>,
-    /// Ranks of which the store does not have all.
+    /// Ranks that the store has only in part.
     pub(crate) incomplete: FxHashSet<HolderId>,
 }
 
@@ -113,7 +113,7 @@ impl SharedStore {
         self.store.report()
     }
 
-    /// Stops publishing and releases this replica's ranks, so that other replicas can publish them at once.
+    /// Stops publishing and releases this replica's ranks: other replicas can then publish them at once.
     pub(crate) async fn stop(&self) {
         self.store.stop().await;
     }

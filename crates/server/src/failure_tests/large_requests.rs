@@ -62,8 +62,8 @@ pub(super) fn query(tokens: usize) -> QueryRequest {
     QueryRequest { model_name: "m".to_owned(), token_bytes: vec![0; tokens * 4], ..QueryRequest::default() }
 }
 
-/// Occupies all threads for large requests, and sends as many large bodies as one client may have waiting. Runs a check
-/// meanwhile. The bodies are answered afterwards.
+/// Occupies all threads for large requests, sends as many large bodies as one client may have waiting, and runs a check meanwhile. The
+/// bodies are answered afterwards.
 fn while_occupied(service: &Service, check: impl FnOnce()) {
     let gate = service.large_requests().occupy();
     let body = large_json();
@@ -162,7 +162,7 @@ fn a_call_that_waits_for_a_thread_keeps_its_deadline() {
     wait_for("a late call", PATIENCE, || {
         let mut request = tonic::Request::new(query(LARGE_BYTES));
         request.set_timeout(Duration::from_millis(300));
-        // The client may see its own deadline first.
+        // The client's own deadline may pass first.
         let late = service.runtime.block_on(client.query(request)).expect_err("no thread is free");
         assert!(matches!(late.code(), Code::Cancelled | Code::DeadlineExceeded), "{late}");
         let late = "grpc_requests_total{method=\"Query\",code=\"deadline_exceeded\"}";

@@ -31,7 +31,7 @@ pub(super) struct Answers {
     pending: Option<Pin<Box<dyn Future<Output = QueryResponse> + Send>>>,
     /// Trace context of the stream's caller.
     trace_parent: TraceParent,
-    /// Time of the last look for a message, if requests are traced.
+    /// Time of the last poll for a message, if requests are traced.
     parse_begin: Option<SystemTime>,
     stopped: Pin<Box<dyn Future<Output = ()> + Send>>,
     has_ended: bool,
@@ -161,7 +161,7 @@ impl<T: Message + Default + 'static> Requests<T> {
     }
 }
 
-/// Converts a failure to a response with an error, so that the stream continues.
+/// Converts a failure to a response with an error. The stream then continues.
 fn in_stream(request: &QueryRequest, answer: Result<Response<QueryResponse>, Status>) -> QueryResponse {
     answer.map(Response::into_inner).unwrap_or_else(|status| QueryResponse {
         request_id: request.request_id,

@@ -241,7 +241,7 @@ fn head_bytes(request: &http::Request<Body>) -> usize {
     fields.map(|(name, value)| name.as_str().len() + value.len() + FIELD_BYTES).sum::<usize>() + uri
 }
 
-/// Longest frame of a response, in bytes. The client reads a long answer frame by frame, which shows that it reads.
+/// Longest frame of a response, in bytes. The client reads a long answer frame by frame, which shows that it is still reading.
 const ANSWER_FRAME_BYTES: usize = 64 << 10;
 
 /// Body of a response, whose bytes count in the budget of answers until they are sent. If it is a stream, it receives further

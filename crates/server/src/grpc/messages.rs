@@ -18,7 +18,7 @@ pub(super) enum MessageReader {
         bytes: [u8; HEADER_BYTES],
         filled: usize,
     },
-    /// `content` is what was taken of a compressed message that may be small.
+    /// `content` has the bytes taken so far of a compressed message that may be small.
     Message {
         received: usize,
         length: usize,
@@ -60,7 +60,7 @@ impl MessageReader {
         }
     }
 
-    /// Takes bytes up to the end of a long message, or up to where a long message follows others.
+    /// Takes bytes up to the end of a long message, or up to the position where a long message follows others.
     pub(super) fn next_part(&mut self, received: &mut Bytes) -> Part {
         let (mut end, mut has_ended_message) = (0, false);
         let (mut ends_long, mut ends_large, mut compressed) = (false, false, None);

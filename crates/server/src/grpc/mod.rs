@@ -1,4 +1,4 @@
-//! gRPC API: the same answers as HTTP, on a port of its own.
+//! gRPC API: the same answers as HTTP, on a separate port.
 //!
 //! `proto/` at the root of the repository defines the services.
 //!
@@ -7,7 +7,7 @@
 //! | `router_service.rs` | `flash_indexer.v1.RouterService`: queries and predictions |
 //! | `answers.rs` | response stream of `QueryStream` |
 //! | `indexer_service.rs` | `indexer.v1.IndexerService`: scores of instances |
-//! | `endpoint_picker/` | the endpoint picker for gateways, on a port of its own |
+//! | `endpoint_picker/` | the endpoint picker for gateways, on a separate port |
 //! | `large_messages.rs` | decoding and answering of large messages on the threads for large requests |
 //! | `thread_moves.rs` | moves of work to these threads |
 //! | `request_body.rs` | body of a request: its part of the budget, its deadline |
@@ -54,7 +54,7 @@ use crate::traced::RequestTracer;
 use flash_indexer_connections::{BoundedListener, IncomingConnections};
 use flash_indexer_peers::RecoveryStatus;
 
-/// Limit of concurrent HTTP/2 streams, hence requests, on one connection. Clients delay further requests.
+/// Limit of concurrent HTTP/2 streams, and so of requests, on one connection. Clients delay further requests.
 const STREAMS_PER_CONNECTION_MAX: u32 = 1_024;
 /// Largest head of a request: its names and values, and 32 bytes for each. A larger one is refused.
 const HEAD_BYTES_MAX: u32 = 16 << 10;
@@ -191,8 +191,8 @@ async fn until_true(mut stopping: watch::Receiver<bool>) {
 
 /// Largest message of health checks and reflection, which need no token: they name a service, a file or a symbol.
 const PROBE_BYTES_MAX: usize = 4 << 10;
-/// Bytes of the calls of health checks and reflection, and of their answers. They have a budget of their own, so that a
-/// service whose budgets are used up is still healthy.
+/// Bytes of the calls of health checks and reflection, and of their answers. They have a separate budget: a service whose other budgets are
+/// used up is still healthy.
 const PROBES_BYTES_TOTAL_MAX: usize = 8 << 20;
 
 /// Service whose calls and answers count in the budgets of bodies, and whose unary calls are traced.

@@ -1,7 +1,7 @@
 //! Body of a gRPC request: its bytes in the budget of all bodies, its deadline, and the boundaries of its messages.
 //!
-//! tonic gathers the bytes of a message in a buffer, decodes the message, and keeps the buffer for the next one. A body
-//! hands out the end of a long message alone. The reader of a stream can then replace its buffer after that message.
+//! tonic gathers the bytes of a message in a buffer, decodes the message, and keeps the buffer for the next one. A body hands out the end
+//! of a long message separately. The reader of a stream can then replace its buffer after that message.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -62,7 +62,7 @@ type FrameResult = Option<Result<Frame<Bytes>, Status>>;
 
 /// Body of a request. It keeps the end of a large message back from the threads that serve all requests.
 ///
-/// What a stream has received of unfinished messages counts in the budget of all bodies. A finished message is decoded,
+/// The received bytes of a stream's unfinished messages count in the budget of all bodies. A finished message is decoded,
 /// and in a stream answered, before the body is polled again. A unary request counts until its body is dropped.
 #[derive(Debug)]
 pub(super) struct RequestBody {
@@ -82,7 +82,7 @@ pub(super) struct RequestBody {
     has_ended_long_message: bool,
     /// Decoding of the message that has ended, until the body is polled again.
     parse: Option<StageSpan>,
-    /// Begin of the decoding of a stream's message, whose request is known when it is decoded.
+    /// Start of the decoding of a stream's message. Its request is known only after the decoding.
     parse_begin: Option<SystemTime>,
 }
 

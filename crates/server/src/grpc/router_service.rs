@@ -42,7 +42,7 @@ impl RouterService for Router {
 
     async fn query_stream(&self, request: Request<Streaming<QueryRequest>>) -> Result<Response<Answers>, Status> {
         let (metadata, requests) = Requests::of(request, self.0.body_bytes_max);
-        // Without a permitted token the stream fails as a whole. Each of its requests is checked again.
+        // Without a permitted token the entire stream fails. Each of its requests is checked again.
         if let Err(denied) = self.0.admit(authorization(&metadata)) {
             return self.0.in_flight("QueryStream").finish(Err(denied));
         }
@@ -107,7 +107,7 @@ impl GrpcState {
         self.access.admit_query(&key, tokens.len())?;
         let prompt = token_prompt(&tokens, &request.lora_name, &request.cache_salt);
         if let Some(request_id) = given(&request.request_id) {
-            // Before the prediction, after which no block would have to be computed.
+            // Called before the prediction: after it, no block would have to be computed.
             self.indexer.begin_request(&key, prompt, &pod, request_id).await?;
         }
         let predicted = self.indexer.predict(&key, prompt, &pod, ttl).await?;
@@ -291,7 +291,7 @@ pub(super) fn token_prompt<'r>(tokens: &'r [u32], lora_name: &'r str, cache_salt
     TokenPrompt { tokens, lora_name: given(lora_name), cache_salt: given(cache_salt) }
 }
 
-/// Value of a text field; none if it is empty, as an absent field is.
+/// Value of a text field; none if it is empty, like an absent field.
 fn given(text: &str) -> Option<&str> {
     (!text.is_empty()).then_some(text)
 }

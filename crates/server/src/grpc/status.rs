@@ -123,7 +123,7 @@ pub(super) fn authorization(metadata: &MetadataMap) -> Option<&[u8]> {
     metadata.get("authorization").map(|value| value.as_bytes())
 }
 
-/// Refuses a request with more than one `authorization` header. A proxy before the service may have checked another one than the
+/// Refuses a request with more than one `authorization` header. A proxy in front of the service may have checked a different one than the
 /// service would.
 pub(super) fn single_authorization(headers: &HeaderMap) -> Result<(), Status> {
     match headers.get_all("authorization").iter().nth(1) {
@@ -139,7 +139,7 @@ impl GrpcState {
     }
 }
 
-/// Time before a request's deadline at which its answer is given up. The transport would answer `CANCELLED` at the deadline.
+/// Time before a request's deadline at which its answer is abandoned. The transport would answer `CANCELLED` at the deadline.
 const DEADLINE_MARGIN: Duration = Duration::from_millis(5);
 
 /// Deadline of a unary call: its `grpc-timeout` after its head has arrived.
@@ -159,7 +159,7 @@ impl CallDeadline {
         Some(Self { given, at, is_handled: Arc::default() })
     }
 
-    /// Time until the call is given up.
+    /// Time until the call is abandoned.
     pub(super) fn left(&self) -> Duration {
         self.at.saturating_duration_since(Instant::now())
     }
@@ -209,7 +209,7 @@ pub(super) struct InFlightRequest {
     code: Code,
 }
 
-/// Counts an answer that was made at once. Only failures of a stream as a whole are answered so.
+/// Counts an answer that was made at once. Only failures of an entire stream are answered this way.
 pub(super) fn finished<T>(
     indexer: &Arc<Indexer>,
     method: &'static str,

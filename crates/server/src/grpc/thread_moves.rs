@@ -15,7 +15,7 @@ pub(super) fn poll_here<T>(poll: impl FnOnce() -> Poll<T>) -> Option<Poll<T>> {
     (polled.is_ready() || !MOVES_TO_LARGE_THREAD.take()).then_some(polled)
 }
 
-/// Has the work that the current thread polls continue on a thread for large requests.
+/// Moves the work that the current thread polls to a thread for large requests.
 pub(super) fn move_to_large_thread() {
     MOVES_TO_LARGE_THREAD.set(true);
 }

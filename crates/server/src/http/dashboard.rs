@@ -34,7 +34,7 @@ pub(super) async fn file(Path(name): Path<String>) -> Result<Asset, ApiError> {
     asset(&name).ok_or_else(|| ApiError::not_found("the dashboard has no such file; open /ui"))
 }
 
-/// What [`events`] needs, when the request is made and before each sample.
+/// Permission that [`events`] requires, when the request is made and before each sample.
 pub(super) const EVENTS_PERMISSION: Permission = Permission::AllTenants(Scope::Query);
 
 /// `GET /ui/events`: samples of counters, one each second, until the client closes the connection, its token is removed or

@@ -49,7 +49,7 @@ pub(super) async fn dump(
     Parameters(parameters): Parameters<DumpParameters>,
 ) -> Result<Response, ApiError> {
     if api.recovery.is_running() {
-        // A partial index must not pass for a whole one.
+        // A partial index must not pass for a complete one.
         return Err(ApiError::busy(
             "failed to write a dump: this indexer is recovering; ask another one, or retry later",
         ));
@@ -163,8 +163,7 @@ impl Write for ChunkWriter {
     }
 }
 
-/// Response body of a dump. The stream fails if the dump is incomplete, so that a reader cannot mistake a part for the
-/// whole.
+/// Response body of a dump. The stream fails if the dump is incomplete, so a reader cannot mistake a part for the whole.
 struct DumpBody {
     chunks: mpsc::Receiver<Bytes>,
     /// Stored (release) before the sender is dropped, and loaded (acquire) after the channel is disconnected.

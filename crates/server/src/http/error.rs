@@ -33,11 +33,11 @@ pub(crate) struct ApiError {
     accepted_encodings: Option<&'static str>,
     /// Limit that the request exceeded, counted by the middleware.
     limit: Option<Limit>,
-    /// Reason for which access is denied, counted by the middleware.
+    /// Reason why access is denied, counted by the middleware.
     denied: Option<&'static str>,
 }
 
-/// Reason for which a response denies access.
+/// Reason why a response denies access.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct DeniedReason(pub(super) &'static str);
 
@@ -80,7 +80,7 @@ impl ApiError {
         Self::unprocessable(format!("the request does not fit: missing field {names}"))
     }
 
-    /// The error for `after` in a request whose prompt is sent whole.
+    /// The error for `after` in a request that must have the entire prompt.
     pub(super) fn whole_prompt_needed() -> Self {
         Self::unprocessable("the request does not fit: `after` is for queries; send the whole prompt")
     }

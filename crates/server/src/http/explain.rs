@@ -1,4 +1,4 @@
-//! `POST /explain`: reasons for which each rank's match ends where it does.
+//! `POST /explain`: reasons why each rank's match ends at its position.
 
 use std::sync::Arc;
 

@@ -188,7 +188,7 @@ fn add_doubt(facts: &mut EndFacts, doubt: Option<Doubt>, why: String) -> String 
     format!("the index does not know whether it is held{position}: {missing}{separator}{why}")
 }
 
-/// Adds where the same tokens are held under another adapter or salt. Returns `why` followed by that.
+/// Adds the matches of the same tokens under another adapter or salt. Returns `why` followed by them.
 fn add_other_variants(
     facts: &mut EndFacts,
     HeldUnderOtherVariants { by_rank: own, by_fleet: fleet }: HeldUnderOtherVariants,
@@ -225,7 +225,7 @@ fn shown_variant(OtherVariant { adapter_salt: space, .. }: &OtherVariant) -> Str
     format!("{adapter} and {salt}")
 }
 
-/// Formats the cause for which a rank's blocks were dropped.
+/// Formats the cause of the removal of a rank's blocks.
 fn shown_clear(cause: ClearCause, ago: Duration) -> String {
     let ago = shown_time(ago);
     match cause {

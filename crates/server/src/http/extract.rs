@@ -85,7 +85,7 @@ impl FromRequestParts<Arc<Api>> for Access {
     }
 }
 
-/// Extractor of the service, the grant of a request's token, and the address of its client, which tests without a socket lack.
+/// Extractor of the service, the grant of a request's token, and the address of its client. Tests without a socket have no address.
 pub(crate) struct Caller {
     pub(crate) api: Arc<Api>,
     pub(crate) grant: Arc<Grant>,
@@ -179,7 +179,7 @@ pub(super) fn parse<'b, T: Deserialize<'b>>(body: &'b [u8]) -> Result<T, ApiErro
     serde_json::from_slice(body).map_err(|error| unfit(&error, &body_error::<T>(&error, body)))
 }
 
-/// Parses a JSON body, which may have the constants that the engines' parser takes besides JSON. They are replaced in the body then.
+/// Parses a JSON body, which may have the non-JSON constants that the engines' parser accepts. These are then replaced in the body.
 pub(super) fn parse_lenient<T>(
     body: Vec<u8>,
     parse: impl Fn(&[u8]) -> Result<T, ApiError>,
@@ -193,7 +193,7 @@ pub(super) fn parse_lenient<T>(
     }
 }
 
-/// The response to a body that cannot be parsed. `cause` says why.
+/// The response to a body that cannot be parsed, with its cause.
 pub(super) fn unfit(error: &serde_json::Error, cause: &str) -> ApiError {
     match error.is_data() {
         true => ApiError::unprocessable(format!("the request does not fit: {cause}")),
@@ -287,7 +287,7 @@ impl<S: Send + Sync, T: DeserializeOwned> FromRequestParts<S> for Parameters<T> 
     }
 }
 
-/// Rejects a query string that is not UTF-8. Other bytes would be read as one replacement character, so that two salts became one.
+/// Rejects a query string that is not UTF-8. Other bytes would be read as one replacement character, and two salts would become one.
 pub(super) fn check_utf8(uri: &Uri) -> Result<(), ApiError> {
     let mut fields = uri.query().unwrap_or_default().split('&');
     let Some(field) = fields.find(|field| percent_decode_str(field).decode_utf8().is_err()) else { return Ok(()) };

@@ -9,7 +9,7 @@
 //! | `query.rs`, `score.rs`, `explain.rs` | handlers of queries, scores, predictions and explanations |
 //! | `pick.rs` | handlers of picks and of the ends of requests |
 //! | `render.rs` | handlers of debugging endpoints: the rendering and the tokens of a prompt |
-//! | `query_response.rs`, `tiered_response.rs`, `explanation.rs` | JSON of an answer to a query, of one by tier, and of an explanation |
+//! | `query_response.rs`, `tiered_response.rs`, `explanation.rs` | JSON of answers to queries, of answers by tier, and of explanations |
 //! | `fields.rs` | checks of request fields that several endpoints share |
 //! | `extract.rs` | extractors of bodies and query strings |
 //! | `content.rs` | content types and encodings of bodies |
@@ -232,7 +232,7 @@ async fn wrong_method(request: Request) -> ApiError {
 
 /// Middleware that counts each request and gives it a span with `method`, `path` and, at the end, `status`.
 async fn observe_request(State(api): State<Arc<Api>>, request: Request, next: Next) -> Response {
-    // Requests that were sent at once are answered without a wait: after some of them, other connections have their turn.
+    // Requests that were sent together are answered without a wait. After some of them, other connections get their turn.
     consume_budget().await;
     let start = Instant::now();
     let connection = extract::connection(&request).cloned();
@@ -283,7 +283,7 @@ async fn check_access(State(api): State<Arc<Api>>, mut request: Request, next: N
     let needed = route.map_or(Permission::Open, |&(_, needed, _)| needed);
     let mut given = request.headers().get_all(AUTHORIZATION).iter().map(HeaderValue::as_bytes);
     let admitted = match (given.next(), given.next()) {
-        // A proxy before the service may have checked another one than the service would.
+        // A proxy in front of the service may have checked a different one than the service would.
         (_, Some(_)) if needed != Permission::Open => {
             Err(ApiError::bad_request("the request has more than one header `Authorization`; send one"))
         }

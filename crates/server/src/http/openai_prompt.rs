@@ -31,7 +31,7 @@ impl OpenAiEndpoint {
     }
 }
 
-/// Tokenizes the prompt of a request's body. Only fields that engines read count: their clients choose no tenant.
+/// Tokenizes the prompt of a request's body. Only fields that engines read are used: clients of engines choose no tenant.
 ///
 /// A model that is not registered is an adapter of the base model: engines serve both by their names.
 pub(crate) async fn tokenize_openai(
@@ -79,11 +79,11 @@ pub(crate) async fn tokenize_openai(
     tokenize(fields, caller, body, PromptOutput::Tokens).await
 }
 
-/// Fields of OpenAI requests that this service reads as engines do. Others of the same name have another meaning here, such as `top_k`.
+/// Fields of OpenAI requests that this service reads as engines do. Names with another meaning here, such as `top_k`, are left out.
 const ENGINE_FIELDS: [&str; 7] =
     ["model", "prompt", "messages", "cache_salt", "truncate_prompt_tokens", "truncation_side", "add_special_tokens"];
 
-/// A field of completions alone. In a chat, engines ignore it.
+/// A field of completions only. In a chat, engines ignore it.
 const SUFFIX: &str = "suffix";
 
 fn engine_fields(body: &[u8], endpoint: OpenAiEndpoint) -> Result<PromptFields, ApiError> {

@@ -53,7 +53,7 @@ pub(super) async fn deregister(
     }
 }
 
-/// Header with the registered peers that are this replica itself, separated by commas. It compares with the others.
+/// Header with the registered peers that are this replica itself, separated by commas. It compares itself with the others.
 const OWN_HEADER: HeaderName = HeaderName::from_static("flash-indexer-own-peers");
 
 pub(super) async fn list(State(api): State<Arc<Api>>) -> Response {

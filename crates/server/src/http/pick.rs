@@ -22,7 +22,7 @@ use crate::pick_options::{PickOptionsError, UncheckedPickOptions};
 /// Error of the end of a request that is not in flight.
 pub(crate) const NOT_IN_FLIGHT: &str = "the request is not in flight: it has finished, was never reported with this request_id, or was dropped after 10 minutes";
 
-/// Error of a pick from instances of which none is ready.
+/// Error of a pick if none of the instances is ready.
 pub(crate) fn none_ready(instances: usize) -> String {
     format!("none of {instances} instances is ready; see the status of each in GET /workers, or name others in `pods`")
 }

@@ -44,7 +44,7 @@ pub(super) async fn ready(State(api): State<Arc<Api>>) -> Result<Json<Readiness>
     Ok(Json(Readiness { status: ReadyStatus::Ready, recovered_from, panics, store }))
 }
 
-/// Reason for which the service is not ready, if there is one.
+/// Reason why the service is not ready, if there is one.
 fn unready_reason(api: &Api) -> Option<String> {
     if !api.was_ready.load(Ordering::Relaxed) {
         if let RecoveryState::Running(step) = api.recovery.state() {
@@ -76,7 +76,7 @@ const CATCH_UP_DEADLINE: Duration = Duration::from_secs(120);
 /// Ranks that a readiness message lists.
 const NAMED_MAX: usize = 8;
 
-/// Restored ranks that are not connected, as a message. Their engines may have ended, so readiness waits for a limited time.
+/// Restored ranks that are not connected, as a message. Their engines may have stopped, so readiness waits for a limited time.
 fn unconnected_after_recovery(api: &Api) -> Option<String> {
     let released = api.recovery.released().filter(|released| released.at.elapsed() < CONNECT_PATIENCE)?;
     let missing = api.indexer.unconnected(&released.ranks);

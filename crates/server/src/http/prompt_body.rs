@@ -17,7 +17,7 @@ use super::extract::{Caller, unfit};
 use super::fields::CheckedScope;
 use crate::engines::{chat_engine, media_reason};
 
-/// The prompt of a completion, if there is one only.
+/// The prompt of a completion, if there is only one.
 fn single(prompt: CompletionPrompt) -> Result<CompletionPrompt, ApiError> {
     let count = match &prompt {
         CompletionPrompt::Text(_) | CompletionPrompt::Tokens(_) => 1,
@@ -48,7 +48,7 @@ pub(crate) struct TokenizedPrompt {
     cache_salt: Option<String>,
 }
 
-/// Whether the rendering of a chat is wanted besides its tokens.
+/// Whether the rendering of a chat is returned with its tokens.
 #[derive(Clone, Copy, PartialEq)]
 pub(super) enum PromptOutput {
     Tokens,
@@ -61,7 +61,7 @@ impl TokenizedPrompt {
         TokenPrompt { tokens: &self.tokens, lora_name, cache_salt }
     }
 
-    /// The part of the prompt behind its known blocks, if it has one.
+    /// The part of the prompt after its known blocks, if it has one.
     pub(super) fn partial(&self, known_blocks: Option<usize>) -> Option<PartialPrompt> {
         let reason = media_reason(self.media?);
         Some(PartialPrompt { from_block: known_blocks, from_token: self.tokens.len(), reason })
@@ -98,7 +98,7 @@ pub(super) async fn tokenize(
             ApiError::bad_request(format!("truncate_prompt_tokens is {kept}; send a number >= 0, or -1"))
         })?),
     };
-    // Checked where it has no effect too, as engines do.
+    // Checked even where it has no effect, as engines do.
     let _: Option<LaxInteger> = lax(fields.top_k, "top_k")?;
     let engine = chat_engine(api.indexer.engine_of(&key));
     // SGLang has none of these fields. Others are checked for tokens too, where one has no effect, as engines do.

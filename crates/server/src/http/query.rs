@@ -1,4 +1,4 @@
-//! `POST /query`, `/query_by_hash` and `/query_tiered_by_hash`: prefix length that each rank holds of a prompt.
+//! `POST /query`, `/query_by_hash` and `/query_tiered_by_hash`: length of a prompt's prefix that each rank holds.
 
 use std::num::NonZeroUsize;
 use std::sync::Arc;
@@ -68,7 +68,7 @@ pub(super) async fn by_hashes_tiered(
     body.answer(answer).await
 }
 
-/// The model of a query that its tenant may ask now.
+/// The model of a query that the limits of its tenant admit.
 fn admit_hashes(api: &Api, grant: &Arc<Grant>, mut query: HashQuery) -> Result<(ModelKey, HashQuery), ApiError> {
     let key = std::mem::take(&mut query.scope).key(grant)?;
     api.access.admit_query(&key, tokens_of_blocks(&api.indexer, &key, query.block_hashes.len()))?;

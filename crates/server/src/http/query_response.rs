@@ -7,7 +7,7 @@ use axum::response::{IntoResponse, Response};
 use flash_indexer_core::Tier;
 use flash_indexer_registry::{Answer, AnswerCursor, InstanceName, RankAnswer};
 
-/// Expected bytes of an instance with one rank, besides its name, which occurs three times.
+/// Expected bytes of an instance with one rank, without its name, which occurs three times.
 const INSTANCE_BYTES: usize = 160;
 /// Expected bytes of an answer without instances.
 const ENVELOPE_BYTES: usize = 128;

@@ -84,7 +84,7 @@ fn registration(request: RegisterRequest, grant: &Arc<Grant>) -> Result<Registra
         }
     };
     if is_bound(&endpoint) {
-        // A pod is registered in one tenant, and this registration would take it from there.
+        // A pod is registered in one tenant, and this registration would move it to another.
         grant.check_all_tenants()?;
     }
     let instance = request.instance_id.checked()?;
@@ -107,7 +107,7 @@ fn registration(request: RegisterRequest, grant: &Arc<Grant>) -> Result<Registra
     })
 }
 
-/// The ranks of an engine of vLLM, which is asked for them: all, or the one that the request names. The engine names its model
+/// The ranks of a vLLM engine, queried from its server: all, or the one that the request names. The engine names its model
 /// and block size if the request does not.
 async fn ranks_of_vllm(
     api: &Api,

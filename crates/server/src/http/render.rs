@@ -22,7 +22,7 @@ pub(super) async fn tokenize(caller: Caller, body: PromptBody) -> Result<Respons
     body.answer(answer).await
 }
 
-/// What the model's template was given, and the text that it made.
+/// Input of the model's template, and the text that it made.
 #[derive(Serialize)]
 pub(super) struct RenderResponse {
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -36,7 +36,7 @@ pub(super) struct RenderResponse {
     #[serde(skip_serializing_if = "Option::is_none")]
     chat_template_kwargs: Option<TemplateJson>,
     prompt: Option<String>,
-    /// A text that is tokenized by itself and appended.
+    /// A text that is tokenized separately and appended.
     #[serde(skip_serializing_if = "Option::is_none")]
     continuation: Option<String>,
     count: usize,

@@ -57,7 +57,7 @@ async fn score(caller: &Caller, mut request: PromptFields, body: &[u8]) -> Resul
     let (detail, record) = (request.detail, request.record == Some(true));
     let prompt = tokenize(request, caller, body, PromptOutput::Tokens).await?;
     let scores = indexer.score(&prompt.key, prompt.as_prompt(), &options).await?;
-    // Of equal scores, the first by name.
+    // The first by name among equal scores.
     let best = scores.instances.iter().rev().max_by(|a, b| a.score.total_cmp(&b.score)).filter(|_| record);
     let recorded = best.map(|best| best.instance.clone());
     if let Some(recorded) = &recorded {
@@ -133,7 +133,7 @@ async fn record_prediction(
     let prompt = tokenize(request, caller, &json, PromptOutput::Tokens).await?;
     let indexer = &caller.api.indexer;
     if let Some(request_id) = request_id {
-        // Before the prediction, after which no block would have to be computed.
+        // Called before the prediction: after it, no block would have to be computed.
         indexer.begin_request(&prompt.key, prompt.as_prompt(), &pod, &request_id).await?;
     }
     let predicted = indexer.predict(&prompt.key, prompt.as_prompt(), &pod, ttl).await?;

@@ -4,7 +4,7 @@ use flash_indexer_api::{DeviceMatches, StorageTier, TierExtensions, TieredMatche
 use flash_indexer_core::{PerTier, Tier};
 use flash_indexer_registry::Answer;
 
-/// The matches of an answer in blocks. A rank whose instance id is a text has no name in this form.
+/// The matches of an answer in blocks. This form has no name for a rank whose instance id is a text.
 pub(super) fn tiered_response(answer: &Answer) -> TieredQueryResponse {
     let mut device = DeviceMatches { scores: Vec::new(), frequencies: answer.frequencies.clone() };
     let mut extensions = PerTier::<Vec<(WorkerRankId, u32)>>::default();

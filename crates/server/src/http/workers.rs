@@ -35,7 +35,7 @@ pub(super) async fn unregister(
             "failed to unregister {shown}: it is not registered with these fields; see GET /workers"
         )));
     }
-    // No query finds the blocks any more, also while a writer still removes them.
+    // No query finds the blocks any more, even while a writer still removes them.
     Ok(Json(Unregistration { status: SuccessStatus::Ok, forgetting: !unregistered.is_forgotten }))
 }
 

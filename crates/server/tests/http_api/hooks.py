@@ -53,7 +53,7 @@ SCHEMAS: dict[str, Any] = {}
 """The schemas of the document."""
 ALIASES = [("model_name", "modelname", "model"), ("tenant_id", "routing_group")]
 
-# Of a binary body only the query string is in the document. Both widths divide the length.
+# Only the query string of a binary body is in the document. Both widths divide the length.
 schemathesis.openapi.media_type(
     OCTET_STREAM,
     st.lists(st.integers(0, 2**64 - 1), max_size=40).map(lambda words: struct.pack(f"<{len(words)}Q", *words)),
@@ -119,7 +119,7 @@ def filter_case(context: HookContext, case: Case) -> bool:
     if is_positive:
         return True
     if description(case) == "violates `additionalProperties`":
-        # Fields that an endpoint does not know have no effect.
+        # Unknown fields of an endpoint have no effect.
         return False
     blamed = blamed_fields(case)
     return not blamed or not blamed <= IGNORED.get(case.path, set())
@@ -184,7 +184,7 @@ def with_one_fault(case: Case, fields: dict[str, Any], blamed: str) -> dict[str,
     """The fields of an invalid request, whose other fields are valid and known, so that nothing else refuses it."""
     fields = {name: known_value(case.path, name, value) for name, value in fields.items()}
     if case.path == "/register":
-        # Only some endpoints tell the model and the block size.
+        # Only some endpoints provide the model and the block size.
         for name, value in (("block_size", 16), ("model_name", CHURNED_MODEL)):
             if name != blamed and fields.get(name) is None:
                 fields[name] = value
@@ -285,7 +285,7 @@ def with_known_values(path: str, fields: dict[str, Any]) -> dict[str, Any]:
     if path == "/register":
         # The id and the kind of a shared cache belong together.
         fields.pop("kind", None)
-        # Only some endpoints tell the model and the block size.
+        # Only some endpoints provide the model and the block size.
         fields["block_size"] = fields.get("block_size") or 16
         if all(fields.get(name) is None for name in ALIASES[0]):
             fields["model_name"] = CHURNED_MODEL

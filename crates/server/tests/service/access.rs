@@ -1,4 +1,4 @@
-//! Access control: tokens, scopes and tenants at every door.
+//! Access control: tokens, scopes and tenants at every interface.
 
 use std::path::{Path, PathBuf};
 
@@ -101,7 +101,7 @@ fn a_denied_request_says_how_to_authenticate() {
     let service = Service::start_for(file.options(), None);
     let challenge = service.header("/query", &query(None), "www-authenticate");
     assert_eq!(challenge.as_deref(), Some("Bearer"));
-    // The body is larger than what the sockets buffer, and the client reads the answer after it.
+    // The body is larger than the buffers of the sockets, and the client reads the answer after it.
     let (status, _) = service.post_text("/query", &" ".repeat(7 << 20));
     assert_eq!(status, 401);
 }
@@ -166,7 +166,7 @@ fn a_token_of_a_tenant_sees_and_changes_that_tenant_only() {
         "instance_id": "pod", "endpoint": "bound", "model_name": "m", "block_size": BLOCK_TOKENS, "tenant_id": "a",
     });
     assert_eq!(service.post_with(as_a, "/register", &bound).0, 403, "the pod may be of another tenant");
-    // An alias of the field is the field.
+    // An alias is checked like the field.
     let aliased = json!({ "model_name": "m", "token_ids": [1], "routing_group": "b" });
     assert_eq!(service.post_with(as_a, "/query", &aliased).0, 403);
 

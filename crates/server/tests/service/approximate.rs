@@ -1,4 +1,4 @@
-//! Instances whose engines publish no events: the service knows them from routing decisions.
+//! Instances whose engines publish no events: the service derives their blocks from routing decisions.
 
 use flash_indexer_server::{IndexerOptions, ServerOptions};
 use flash_indexer_test_support::wait_for;
@@ -46,7 +46,7 @@ fn routed_prompts_count_in_every_answer_until_their_time_has_passed() {
     let (_, explained) = service.post("/explain", &query);
     assert_eq!(explained["ranks"][0]["ends"][0]["reason"], "approximate", "{explained}");
     assert_eq!(explained["ranks"][0]["ends"][0]["position"], 3);
-    // The longer prompt lasts a millisecond, and what it has in common with the other one lasts longer.
+    // The longer prompt expires after a millisecond. The blocks that it shares with the other prompt stay longer.
     assert_eq!(route(&service, "a", &[1, 2, 3, 4, 5], &json!({ "ttl_ms": 1 })), 5);
     wait_for_blocks(&service, "a", &[1, 2, 3, 4, 5], 3);
     assert_eq!(route(&service, "a", &[8, 9], &json!({ "ttl_ms": 1 })), 2);

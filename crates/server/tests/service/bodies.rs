@@ -1,4 +1,4 @@
-//! Binary and compressed bodies are answered as JSON is.
+//! Binary and compressed bodies get the same answers as JSON.
 
 use std::io::Write;
 

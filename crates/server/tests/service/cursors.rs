@@ -1,4 +1,4 @@
-//! Queries that continue a prefix are answered as the whole prompt is.
+//! Queries that continue a prefix get the same answers as the whole prompt.
 
 use flash_indexer_core::hashing::{BlockSize, HashVariant, TokenWindow, local_hashes};
 use flash_indexer_server::{IndexerOptions, ServerOptions};

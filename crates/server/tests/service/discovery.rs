@@ -1,4 +1,4 @@
-//! Engines come and go by themselves: a file or a name in DNS says which there are.
+//! Engines are registered and unregistered automatically, from a file or a name in DNS.
 
 use std::borrow::Cow;
 use std::path::PathBuf;
@@ -22,7 +22,7 @@ use crate::support::fake_dns::{FakeDns, Says};
 use crate::support::fake_vllm_control::{self, FakeVllmControl};
 use crate::support::{BLOCK_TOKENS, PATIENCE, Service, stored, tokens};
 
-/// A file of engines, replaced as a whole.
+/// A file of engines, replaced atomically.
 struct EngineFile {
     folder: tempfile::TempDir,
 }
@@ -70,7 +70,7 @@ fn options(sources: Vec<DiscoverySource>, grace: Duration) -> ServerOptions {
     ServerOptions { discovery: DiscoveryOptions { sources, grace, template }, ..ServerOptions::default() }
 }
 
-/// Something that may be made longer than a test, so that nothing leaves in it.
+/// A grace longer than any test, in which no engine is unregistered.
 const FOR_EVER: Duration = Duration::from_secs(3_600);
 const SOON: Duration = Duration::from_millis(200);
 
@@ -94,7 +94,7 @@ fn source(service: &Service) -> Value {
     service.get("/discovery").1[0].clone()
 }
 
-/// What has become of an instance that the first source names.
+/// State of an instance that the first source names.
 fn state(service: &Service, instance: u64) -> String {
     let source = source(service);
     let targets = source["targets"].as_array().cloned().unwrap_or_default();
@@ -106,7 +106,7 @@ fn until(what: &str, condition: impl Fn() -> bool) {
     wait_for(what, PATIENCE, || condition().then_some(()));
 }
 
-/// Waits until the source has been looked at some more times.
+/// Waits until the source has been polled twice more.
 fn until_looked_again(service: &Service, outcome: &str) {
     let name = source(service)["source"].as_str().expect("a name").to_owned();
     let labels = [("source", name.as_str()), ("outcome", outcome)];
@@ -410,7 +410,7 @@ fn each_address_of_a_name_is_an_engine() {
 
     server.say(Says::v4(&[3]));
     until("the departure", || instances(&service) == ["127.0.0.3"]);
-    // One that says that there is no such name does.
+    // A response that the name does not exist unregisters them.
     server.say(Says::fails_with(ResponseCode::NXDomain));
     until("all departures", || instances(&service).is_empty());
     assert!(server.asked() > 0);
@@ -443,7 +443,7 @@ fn service_records_name_engines_with_their_ports() {
     until("the problem", || source(&service)["problems"] == problems);
 }
 
-/// Sources of the events of these publishers, which bind every address.
+/// Event sources of these publishers, which bind every address.
 fn named_by_vllm(publishers: &[&Publisher]) -> Vec<flash_indexer_proto::vllm_control::KvEventSource> {
     let wildcard = |endpoint: &str| endpoint.replace("127.0.0.1", "*");
     let sources = (0..).zip(publishers);
@@ -476,7 +476,7 @@ fn an_engine_of_vllm_is_registered_by_the_address_of_its_grpc_server() {
     until_looked_again(&service, "failed");
     assert_eq!(instances(&service), [address.as_str()]);
 
-    // The engine has started again, with one rank at other ports.
+    // The engine has restarted, with one rank at other ports.
     server.answer(Ok(named_by_vllm(&[&restarted])));
     until("the other port", || endpoints(&service) == [(address.clone(), restarted.endpoint().to_owned())]);
     until("the departure of rank 1", || service.listener(&json!(address), 1) == Value::Null);
@@ -553,7 +553,7 @@ fn a_request_registers_an_engine_of_vllm_by_the_address_of_its_grpc_server() {
     say(&second, 0, &[stored(None, &[1, 2])]);
     until("what it holds", || service.score(&tokens(&[1, 2]), "a", 1) == 8);
 
-    // The engine has started again, with other ports.
+    // The engine has restarted, with other ports.
     server.answer(Ok(named_by_vllm(&[&restarted, &second])));
     assert_eq!(register(json!({})).0, 201);
     assert_eq!(service.listener(&json!("a"), 0)["endpoint"], json!(restarted.endpoint()));

@@ -1,4 +1,4 @@
-//! What a client, a web page, a pod or a peer must not be able to do to the service.
+//! Attacks of a client, a web page, a pod or a peer that the service must withstand.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -36,7 +36,7 @@ impl Canned {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
         let (address, requests) = (listener.local_addr().expect("an address"), Arc::new(AtomicUsize::new(0)));
         let counted = Arc::clone(&requests);
-        // It ends with the test program.
+        // The thread ends with the test program.
         std::thread::spawn(move || {
             for mut stream in listener.incoming().map_while(Result::ok) {
                 counted.fetch_add(1, Ordering::Relaxed);
@@ -142,7 +142,7 @@ fn engines_and_peers_outside_the_engine_networks_are_not_dialled() {
     let engine_networks = EngineNetworks::new(["10.0.0.0/8".parse().expect("a network")]);
     let indexer = IndexerOptions { engine_networks, ..IndexerOptions::default() };
     let service = Service::start_with(ServerOptions { indexer, ..ServerOptions::default() });
-    // Every request of this test comes to a loopback address, and so would a dialled connection.
+    // Every request of this test arrives at a loopback address, like a dialled connection would.
     let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
     let port = listener.local_addr().expect("an address").port();
     for (at, host) in ["127.0.0.1", "[::1]", "[::ffff:127.0.0.1]", "8.8.8.8"].into_iter().enumerate() {
@@ -218,7 +218,7 @@ fn a_web_page_of_another_origin_cannot_post() {
         ("/register", register("tcp://127.0.0.1:9"), 200),
         ("/unregister", json!({ "instance_id": 9, "model_name": "m" }), 200),
     ];
-    // What browsers send to another origin without asking it first.
+    // Requests that browsers send to another origin without a preflight.
     let of_pages = [
         "content-type: text/plain\r\norigin: http://evil.example\r\n",
         "content-type: text/plain;charset=UTF-8\r\n",
@@ -234,7 +234,7 @@ fn a_web_page_of_another_origin_cannot_post() {
             assert!(answer.contains("application/json"), "{path}: it says what to send: {answer}");
         }
     }
-    // Clients that are no browsers: `curl -d`, no type at all, and JSON by any of its names.
+    // Clients that are not browsers: `curl -d`, no type at all, and JSON by any of its names.
     for headers in [
         "content-type: application/x-www-form-urlencoded\r\n",
         "",
@@ -247,7 +247,7 @@ fn a_web_page_of_another_origin_cannot_post() {
     for (path, body, expected) in &bodies {
         assert_eq!(service.post(path, body).0, *expected, "{path} with application/json");
     }
-    // The question that a browser asks first is not answered with a permission.
+    // The response to a browser's preflight grants no permission.
     let mut stream = TcpStream::connect(service.url("").trim_start_matches("http://")).expect("a connection");
     stream.set_read_timeout(Some(PATIENCE)).expect("a time-out");
     let ask = "OPTIONS /query HTTP/1.1\r\nhost: x\r\norigin: http://evil.example\r\nconnection: close\r\n\
@@ -278,7 +278,7 @@ fn slow_connections_do_not_shut_others_out() {
     ];
     for bytes in slow {
         let held: Vec<TcpStream> = (0..2 * CONNECTIONS_MAX).map(|_| connect_and_send(&service, bytes)).collect();
-        // Each over a connection of its own, so that none was there before.
+        // Each over its own new connection.
         for path in ["/health", "/workers"] {
             let request = format!("GET {path} HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n");
             let mut answer = String::new();
@@ -301,7 +301,7 @@ fn a_request_that_is_being_answered_keeps_its_connection() {
     engine.say(&service, 0, &[stored(None, &[1])]);
     // These are closed first, while the service reads the request.
     let older: Vec<TcpStream> = (0..CONNECTIONS_MAX).map(|_| connect_and_send(&service, "GET /health HT")).collect();
-    // It is answered when the next message has come.
+    // It is answered when the next message has arrived.
     let waiting = "GET /digest?model_name=m&instance_id=1&at_sequence=1&wait_ms=10000 HTTP/1.1\r\nhost: x\r\n\
                    connection: close\r\n\r\n";
     let mut digest = connect_and_send(&service, waiting);
@@ -353,7 +353,7 @@ fn topics_leave_models_to_other_registrations_and_give_back_what_is_gone() {
         request["model_name"] = json!(format!("manual-{at}"));
         assert_eq!(service.post("/register", &request).0, 201, "model {at} by hand");
     }
-    // A pod of a model that is registered by hand takes no model.
+    // A pod of a manually registered model does not count against the limit of models.
     let same = pods(&service, ["kv@pod-x@manual-0".to_owned()].into_iter());
     wait_for("the pod of a known model", PATIENCE, || (!service.listener(&json!("pod-x"), 0).is_null()).then_some(()));
 

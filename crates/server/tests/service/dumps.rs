@@ -1,4 +1,4 @@
-//! What a dump says, in all of its forms, and that no part of one is taken for the whole.
+//! Contents of a dump in all of its forms. A part of a dump is never accepted as a complete one.
 
 use std::collections::BTreeMap;
 use std::io::Read;
@@ -14,7 +14,7 @@ use serde_json::json;
 
 use crate::support::{Engine, Service, store, stored};
 
-/// Takes everything, and counts blocks and copies by instance and tier.
+/// Accepts everything, and counts blocks and copies by instance and tier.
 #[derive(Default, Debug, PartialEq)]
 struct Taken {
     records: Vec<RankRecord>,
@@ -121,7 +121,7 @@ fn no_part_of_a_dump_is_taken_for_the_whole() {
     let (service, _engines) = service();
     for (accept, encoding) in [(LINES, "identity"), (LINES, "zstd"), (OBJECT, "identity"), (OBJECT, "zstd")] {
         let dump = fetch(&service, accept, encoding);
-        // Every ending near the start and the end, and some in between.
+        // Every length near the start and the end, and some in between.
         let near = 300.min(dump.len() - 1);
         let lengths = (0..near).chain((near..dump.len()).step_by(997)).chain(dump.len() - near..dump.len());
         for length in lengths {

@@ -1,4 +1,4 @@
-//! What Dynamo's programs ask and answer: matches by tier for its selection service, and the state of its standalone indexer.
+//! Requests and responses of Dynamo's programs: matches by tier for its selection service, and the state of its standalone indexer.
 
 use flash_indexer_core::hashing::{BlockSize, HashVariant, TokenWindow, local_hashes};
 use serde_json::{Value, json};

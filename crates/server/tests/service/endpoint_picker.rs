@@ -1,4 +1,4 @@
-//! The endpoint picker answers a gateway as Envoy's external processing has it.
+//! The endpoint picker answers a gateway as Envoy's external processing requires.
 
 use flash_indexer_access::{NewToken, Scope};
 use flash_indexer_proto::ext_proc::body_mutation::Mutation;
@@ -173,7 +173,7 @@ fn streamed(response: Option<CommonResponse>) -> (Vec<u8>, bool) {
     (streamed.body, streamed.end_of_stream)
 }
 
-/// The address of an answer, which its header and its metadata have.
+/// The address in an answer's header and metadata.
 fn destination(answer: &ProcessingResponse, response: Option<&CommonResponse>) -> String {
     let Some(HeaderMutation { set_headers }) = response.and_then(|response| response.header_mutation.as_ref()) else {
         panic!("no header: {answer:?}")
@@ -191,7 +191,7 @@ fn completion(blocks: &[u64]) -> Vec<u8> {
     json!({ "model": "m", "prompt": tokens(blocks), "stream": true }).to_string().into_bytes()
 }
 
-/// Picks by what they depended on.
+/// Number of picks with an outcome.
 fn picks(service: &Service, outcome: &str) -> f64 {
     service.metrics().value("flash_indexer_endpoint_picks_total", &[("outcome", outcome)])
 }
@@ -220,7 +220,7 @@ fn the_choice_for_a_request_is_a_span_of_its_trace() {
     let mut exchange = Exchange::duplex(&service);
     exchange.trace_parent = Some(format!("00-{TRACE}-00f067aa0ba902b7-01"));
     exchange.complete(json!({ "model": "m", "prompt": tokens(&[1, 2]) }).to_string().as_bytes());
-    // The exchange goes on, and its choice has ended.
+    // The exchange continues, and its choice has ended.
     let trace = collector.wait_for_trace(TRACE);
     assert_eq!(trace.root.name, "envoy.service.ext_proc.v3.ExternalProcessor/Process");
     assert_eq!(hex(&trace.root.parent_span_id), "00f067aa0ba902b7");
@@ -264,7 +264,7 @@ fn a_streamed_body_goes_to_the_instance_that_holds_its_prefix() {
     assert_eq!(streamed(sent_back.response), (completion(&[1, 2, 3]), false));
     assert!(matches!(with_trailers.response(), Part::RequestTrailers(_)));
 
-    // What is in flight with the holder outweighs a single block.
+    // The holder's requests in flight outweigh a single block.
     let other = Exchange::duplex(&service).complete(&completion(&[1]));
     assert_ne!(other, address_of(&holder));
 }
@@ -362,7 +362,7 @@ fn a_model_that_is_not_registered_is_an_adapter_of_the_base_model() {
     assert_eq!(Exchange::duplex(&service).complete(&body("other")), "10.0.0.2:8000");
     assert_eq!(picks(&service, "scored"), 2.0);
 
-    // Without a base model it goes to any instance, whose engine answers that it has no such model.
+    // Without a base model it goes to any instance, and its engine answers that it has no such model.
     let service = Service::start_with(options());
     register(&service, "10.0.0.3", "a");
     register(&service, "10.0.0.4", "b");
@@ -386,7 +386,7 @@ fn a_subset_limits_the_choice() {
     }
 }
 
-/// The status with which the client is answered, after which the stream ends.
+/// The status of the answer to the client. The stream ends after it.
 fn refusal(exchange: &mut Exchange<'_>) -> i32 {
     let Part::ImmediateResponse(refusal) = exchange.response() else { panic!("a refusal") };
     let error: serde_json::Value = serde_json::from_slice(&refusal.body).expect("JSON");
@@ -453,7 +453,7 @@ fn a_response_is_passed_on_as_it_comes_and_its_end_ends_the_load() {
     }
     assert_eq!(in_flight(&service), 0);
 
-    // A gateway that buffers responses is asked not to. The end of the stream ends the load.
+    // The picker asks a gateway that buffers responses not to buffer them. The end of the stream ends the load.
     let mut buffered = Exchange::new(&service, BodySendMode::Buffered, BodySendMode::Buffered);
     buffered.send_headers(COMPLETIONS, false);
     buffered.response();

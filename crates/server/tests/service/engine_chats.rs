@@ -1,4 +1,4 @@
-//! Chats are prompts as the engine that is registered makes them.
+//! Chats are rendered to prompts as the registered engine renders them.
 
 use std::fs;
 use std::path::Path;
@@ -13,7 +13,7 @@ use crate::support::proto::indexer_service_client::IndexerServiceClient;
 use crate::support::proto::{GetPodScoresRequest, PartialPrompt};
 use crate::support::{BLOCK_TOKENS, Engine, Service, store};
 
-/// A template that takes parts as a list, and prints arguments, tools and nulls.
+/// A template that accepts parts as a list, and prints arguments, tools and nulls.
 const TEMPLATE: &str = "{% if tools %}{{ tools | tojson }}\n{% endif %}{% for message in messages %}{{ message.role }}: \
     {% if message.content is string %}{{ message.content }}{% else %}{% for part in message.content %}<{{ part.text }}>\
     {% endfor %}{% endif %}{% for call in message.tool_calls %}{{ call.function.arguments | tojson }}{% endfor %}\n{% endfor %}";
@@ -81,7 +81,7 @@ fn fields_that_clients_send_besides_are_ignored_and_wrong_ones_are_named() {
         }
     }
     assert_eq!(tokens(&format!("{}, \"metadata\": \"\\ud800\"", user("\"one\""))), tokens(&user("\"one\"")));
-    // Values of other types, as the engines' request models read them, and constants that their parser takes besides JSON.
+    // Values of other types, as the engines' request models read them, and non-JSON constants that their parser accepts.
     let kept = |count: &str| tokens(&format!("{}, \"truncate_prompt_tokens\": {count}", user("\"one\"")));
     for count in ["\"3\"", "3.0", "\" +3.0\\n\""] {
         assert_eq!(kept(count), kept("3"), "{count}");
@@ -176,7 +176,7 @@ fn a_completion_has_the_prompt_that_its_engine_makes() {
     }
     assert_eq!(tokenize("vllm", "\"prompt\": \"one two three\", \"suffix\": null"), (200, whole.clone()));
     assert_eq!(tokenize("vllm", "\"token_ids\": [5, 6], \"suffix\": \"four\"").0, 200);
-    // Several prompts are refused as without it, and so is one that is no text.
+    // Several prompts are refused as without a suffix. A suffix that is not a text is also refused.
     assert_eq!(tokenize("vllm", "\"prompt\": [\"one\", \"two\"], \"suffix\": \"four\"").0, 422);
     for prompt in ["\"prompt\": \"one two three\"", "\"token_ids\": [5, 6]"] {
         for suffix in ["5", "true", "[]", "{}"] {
@@ -261,7 +261,7 @@ fn values_are_read_as_python_reads_them() {
         );
     }
 
-    // What the engine leaves out may hold anything.
+    // Fields that the engine omits may hold anything.
     let deep = "[".repeat(1000) + &"]".repeat(1000);
     for odd in [deep.as_str(), "\"\\ud800\""] {
         let extra = format!(", \"x\": {odd}");
@@ -277,7 +277,7 @@ fn values_are_read_as_python_reads_them() {
         let shown = render(&part(&extra)).1["messages"].to_string();
         assert!(shown.contains("(nested too deeply)") || shown.contains('\u{fffd}'), "{shown}");
     }
-    // What a prompt would print is named.
+    // The error names the part that a prompt would print.
     for (fields, why) in [
         (tools(&format!(", \"parameters\": {{\"a\": {deep}}}"), ""), "nested more than 190 deep"),
         (called(&format!("{{\"a\": {deep}}}")), "nested more than 190 deep"),
@@ -340,7 +340,7 @@ fn a_chat_is_rendered_for_the_registered_engine() {
 fn a_text_is_tokenized_for_the_registered_engine() {
     let models = tempfile::tempdir().expect("a folder");
     let service = service(models.path());
-    // vLLM reads the vocabulary, which finds no special tokens in texts.
+    // vLLM reads the vocabulary, and finds no special tokens in texts.
     for (engine, status, code) in [("vllm", 501, Code::Unimplemented), ("sglang", 200, Code::Ok)] {
         let model = format!("{engine}-model");
         for name in ["tokenizer.model.v3", "consolidated.safetensors"] {

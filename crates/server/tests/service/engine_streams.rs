@@ -204,7 +204,7 @@ fn a_batch_that_is_too_long_is_lost_and_the_stream_goes_on() {
     let mut long = batch(3, [removed(&vec![i64::MAX; 2 << 20])]);
     long.dp_rank = Some(0);
     server.publish(long);
-    // The decoder learns of it behind what is queued.
+    // The decoder receives the error after the queued batches.
     wait(&service, "the error", |listener| {
         listener["rejected"]["stream_too_large"] == json!(1) && listener["trust"] != json!("exact")
     });
@@ -253,7 +253,7 @@ fn a_snapshot_replaces_the_state_as_a_whole() {
     server.publish(batch(43, [stored(Some(3), &[4])]));
     assert_eq!(wait_seq(&service, 43)["trust"], json!("exact"));
 
-    // One that lacks the batches before the record of the server.
+    // A snapshot that lacks the batches before the record of the server.
     server.begin_with(parts(7));
     server.end_calls(Some(Status::data_loss("the relay lost batches")));
     let listener = wait(&service, "the loss", |listener| listener["rejected"]["snapshot_incomplete"] == json!(1));
@@ -274,7 +274,7 @@ fn a_snapshot_that_is_cut_off_changes_nothing_and_is_asked_for_again() {
     server.wait_for_calls(2);
     assert_eq!(service.listener(&json!(1), 0)["last_seq"], Value::Null, "a part is not applied");
     server.begin_with(parts.to_vec());
-    // A batch in the place of the missing part.
+    // A batch in place of the missing part.
     server.publish(batch(9, [stored(None, &[5])]));
     let listener = wait_seq(&service, 9);
     assert_eq!(listener["trust"], json!("exact"), "{listener}");

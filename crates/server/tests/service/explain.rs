@@ -1,4 +1,4 @@
-//! Why matches end where they do, for every reason that there is.
+//! Reasons why matches end at their positions: every reason occurs.
 
 use flash_indexer_core::SequenceHash;
 use flash_indexer_core::hashing::{BlockSize, HashVariant, TokenWindow, local_hashes};
@@ -78,7 +78,7 @@ fn removed_blocks_are_told_with_their_time_and_what_is_held_behind_them() {
     assert_eq!(ends(&answer), json!([[3, "removed", 4]]));
     assert!(answer["ranks"][0]["ends"][0]["removed_ms_ago"].is_u64(), "{answer}");
 
-    // A rank that never had it learns its name from the one that has.
+    // For a rank that never had the block, the explanation takes its sequence hash from the rank that has it.
     let other = Engine::registered(&service, json!(2), 0, &json!({}));
     other.say(&service, 0, &[stored(None, &[1])]);
     let answer = explain(&service, &[1, 2, 3], &json!({ "instance_id": 2 }));
@@ -139,7 +139,7 @@ fn a_cache_that_was_cleared_and_an_engine_that_started_again() {
     assert!(why(&answer).contains("the engine cleared its cache"), "{answer}");
     engine.say(&service, 2, &[stored(None, &[1, 2])]);
     engine.say(&service, 0, &[stored(None, &[1])]);
-    // The second message shows that the first one was not a late one of the connection.
+    // The second message shows that the first one was not a late message of the connection.
     engine.say(&service, 1, &[]);
     let answer = explain(&service, &[1, 2], &json!({}));
     assert_eq!(ends(&answer), json!([[1, "cleared", 2]]));
@@ -196,12 +196,12 @@ fn a_block_that_went_before_messages_were_lost_may_be_held_again() {
     let answer = explain(&service, &[1, 2, 3, 4], &json!({}));
     assert_eq!((ends(&answer), &end(&answer)["missing_after_seq"]), (json!([[2, "hole", 3]]), &json!(1)), "{answer}");
 
-    // What the engine publishes after the loss is known again.
+    // Events after the loss are exact again.
     engine.say(&service, 6, &[removed(&[2])]);
     let answer = explain(&service, &[1, 2], &json!({}));
     assert_eq!((ends(&answer), &end(&answer)["missing_after_seq"]), (json!([[1, "removed", 2]]), &Value::Null));
 
-    // The engine starts again, and its first message is missed.
+    // The engine restarts, and its first message is missed.
     engine.say(&service, 1, &[stored(None, &[9])]);
     engine.say(&service, 2, &[]);
     let answer = explain(&service, &[1], &json!({}));
@@ -326,7 +326,7 @@ fn ranks_that_cannot_be_believed_say_so() {
     assert!(why.contains("4 messages were lost"), "{why}");
 }
 
-/// A store in one of several cache groups; the window's skip blocks, so their tokens do not say which.
+/// A store in one of several cache groups. Stores of the window skip blocks, so their tokens do not identify the blocks.
 fn in_group<'a>(group: CacheGroup<'a>, parent: Option<u64>, hashes: &[u64]) -> EngineEvent<'a> {
     EngineEvent::Stored(BlockStored { group, ..store(parent, hashes) })
 }
@@ -358,7 +358,7 @@ fn groups_of_a_hybrid_model_that_lack_something_are_named() {
     assert_eq!(ends(&ask(&[1, 2, 3, 4, 5, 6, 7], &[])), json!([[6, "never_seen", null]]), "nothing is cut off");
     assert_eq!(ends(&ask(&six, &[])), json!([[6, "whole_prompt", null]]));
 
-    // The prompt's last block is computed, and before it the window has a hole.
+    // The prompt's last block is computed, and before it the window has a gap.
     let answer = ask(&[1, 2, 3, 4], &[]);
     assert_eq!(ends(&answer), json!([[0, "cache_groups", 1]]));
     let end = &answer["ranks"][0]["ends"][0];
@@ -407,7 +407,7 @@ fn instances_that_are_not_registered_are_named() {
     let answer = explain(&service, &[1], &json!({ "instance_id": "unknown" }));
     assert_eq!((&answer["ranks"], &answer["absent"][0]["reason"]), (&json!([]), &json!("not_registered")));
 
-    // The model goes with its last instance, and the explanation stays.
+    // The model is removed with its last instance, and the explanation stays.
     assert_eq!(unregister(json!(1)), 200);
     let answer = explain(&service, &[1], &json!({ "instance_id": 1 }));
     assert_eq!((&answer["ranks"], &answer["absent"][0]["reason"]), (&json!([]), &json!("unregistered")));

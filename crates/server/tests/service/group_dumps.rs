@@ -1,4 +1,4 @@
-//! Dumps of engines of hybrid models: what is taken over goes on exactly, in every cache group.
+//! Dumps of engines of hybrid models: a restored rank stays exact, in every cache group.
 
 use flash_indexer_core::SequenceHash;
 use flash_indexer_server::ServerOptions;
@@ -19,7 +19,7 @@ fn full<'a>(parent: Option<u64>, hashes: &[u64]) -> EngineEvent<'a> {
     EngineEvent::Stored(BlockStored { group: FULL, ..store(parent, hashes) })
 }
 
-/// A store in the window's group, which skips blocks: its tokens do not say which.
+/// A store in the window's group, which skips blocks: its tokens do not identify them.
 fn in_window<'a>(hashes: &[u64]) -> EngineEvent<'a> {
     EngineEvent::Stored(BlockStored { group: WINDOW, token_ids: TokenIds::Plain(vec![7; 24]), ..store(None, hashes) })
 }
@@ -41,7 +41,7 @@ fn fleet(service: &Service) -> [Engine; 3] {
     engines
 }
 
-/// Matched device blocks of each of the fleet for a prompt that goes on after these blocks, if both say the same.
+/// Matched device blocks of each engine of the fleet for a prompt that continues after these blocks. Both services must agree.
 fn ask(a: &Service, b: &Service, hashes: &[u64]) -> [u64; 3] {
     let prompt = [tokens(hashes), vec![5]].concat();
     let query = json!({ "token_ids": prompt, "model_name": "m" });
@@ -59,10 +59,10 @@ fn digest(service: &Service, instance: u64) -> Value {
     digest
 }
 
-/// What an engine says after a takeover means the same to both services.
+/// Checks that events after a takeover have the same effect on both services.
 fn goes_on_exactly(a: &Service, b: &Service, engines: &[Engine; 3]) {
     for engine in engines {
-        // After a file was read a stream may still have to be connected.
+        // After a file was read, a stream may still have to connect.
         engine.wait(b, "the engine's word", |listener| listener["trust"] == json!("exact"));
     }
     let [both, empty, _] = engines;
@@ -86,7 +86,7 @@ fn a_hybrid_engine_is_taken_over_from_a_peer_in_the_middle_of_its_stream() {
     let engines = fleet(&survivor);
     let recovered = Service::from_peer(&survivor.url(""));
     goes_on_exactly(&survivor, &recovered, &engines);
-    // Once more, from one that was itself recovered.
+    // Again, from a service that was itself recovered.
     let again = Service::from_peer(&recovered.url(""));
     for engine in &engines {
         engine.wait(&again, "the engine's word", |listener| listener["trust"] == json!("exact"));
@@ -112,7 +112,7 @@ fn a_hybrid_engine_is_taken_over_from_a_file_in_either_form() {
     }
 }
 
-/// The dump as a writer without groups writes it, and the number of events about groups that are left out.
+/// The dump as a writer without groups writes it. `group_events` is the number of omitted events about groups.
 fn dump_without_groups(service: &Service, group_events: usize) -> FakeDump {
     let mut dump = service.get("/dump").1;
     let model = &mut dump["m:default"];
@@ -144,7 +144,7 @@ fn a_source_without_groups_is_not_believed_of_a_hybrid_engine() {
     assert_eq!(trust(&both), json!("exact"), "nothing is left of what was taken over");
 }
 
-/// A service that looks at its peers all the time, and starts from none.
+/// A service that compares itself with its peers continuously, and recovers from none.
 fn checking() -> Service {
     let peer_check_interval = Some(std::time::Duration::from_millis(50));
     Service::start_with(ServerOptions { peer_check_interval, ..ServerOptions::default() })
@@ -156,7 +156,7 @@ fn wait_for_metric(service: &Service, name: &str, outcome: &str) {
     wait_for(&format!("{name} {outcome}"), PATIENCE, || (counted() > 0.0).then_some(()));
 }
 
-/// An engine that cannot replay, which one service hears from its start and the other from its second message on.
+/// An engine that cannot replay. One service receives its messages from the start, and the other from the second message on.
 fn missed_by_one(whole: &Service, late: &Service) -> Engine {
     let engine = Engine::registered(whole, json!(1), 0, &json!({}));
     engine.say(whole, 0, &[in_window(&[3, 4, 5, 6]), full(None, &SIX)]);

@@ -15,7 +15,7 @@ fn full<'a>(parent: Option<u64>, hashes: &[u64]) -> EngineEvent<'a> {
     EngineEvent::Stored(BlockStored { group: FULL, ..store(parent, hashes) })
 }
 
-/// A store of some blocks in a group that skips others: its tokens do not say which.
+/// A store of some blocks in a group that skips others: its tokens do not identify them.
 fn in_group<'a>(group: CacheGroup<'a>, hashes: &[u64]) -> EngineEvent<'a> {
     EngineEvent::Stored(BlockStored { group, token_ids: TokenIds::Plain(vec![7; 24]), ..store(None, hashes) })
 }
@@ -25,7 +25,7 @@ fn removed_from<'a>(group: CacheGroup<'a>, hashes: &[u64]) -> EngineEvent<'a> {
     EngineEvent::Removed(BlockRemoved { block_hashes, group_idx: group.idx, ..BlockRemoved::default() })
 }
 
-/// The part of instance 1 in the answer for a prompt that goes on after these blocks.
+/// The part of instance 1 in the answer for a prompt that continues after these blocks.
 fn ask(service: &Service, hashes: &[u64]) -> Value {
     let prompt = [tokens(hashes), vec![5]].concat();
     service.query(&json!({ "token_ids": prompt, "model_name": "m" }))["instances"]["1"].clone()
@@ -131,7 +131,7 @@ fn nothing_of_a_group_outlives_its_rank() {
     let answer = ask(&service, &[1, 2, 3]);
     assert_eq!((&answer["gpu"], &answer["trust"]), (&json!(0), &json!("exact")), "a clear empties every group");
 
-    // The same engine with a model of one group: it has started again.
+    // The same engine with a model of one group: it has restarted.
     engine.say(&service, 0, &[EngineEvent::Stored(store(None, &[1, 2, 3]))]);
     assert_eq!(ask(&service, &[1, 2, 3])["gpu"], json!(3 * BLOCK_TOKENS));
 
@@ -243,7 +243,7 @@ fn publish(engine: &Engine, service: &Service, vector: &EventVector, sequence: u
     engine.wait(service, "a message", |listener| listener["last_seq"] == json!(sequence));
 }
 
-/// The part of instance 1 in the answer for the tokens 0, 1, 2, …, of which a vector has some.
+/// The part of instance 1 in the answer for the tokens 0, 1, 2, …, some of which are in a vector.
 fn of_tokens(service: &Service, count: u32) -> Value {
     let prompt: Vec<u32> = (0..count).collect();
     service.query(&json!({ "token_ids": prompt, "model_name": "m" }))["instances"]["1"].clone()
@@ -280,7 +280,7 @@ fn windows_with_smaller_blocks_count_at_the_ends_of_full_attention() {
         let listener = service.listener(&json!(1), 0);
         assert_eq!((&listener["trust"], &listener["rejected"]), (&json!("exact"), &json!({})));
 
-        // A copy by sequence hash alone, of a block that no store has shown.
+        // A copy by sequence hash only, of a block that no store has published.
         let group = CacheGroup { idx: Some(1), ..CacheGroup::default() };
         let tokenless = BlockStored { token_ids: TokenIds::default(), block_size: 0, ..store(None, &[7]) };
         engine.say(&service, 3, &[EngineEvent::Stored(BlockStored { medium: Some("CPU"), group, ..tokenless })]);

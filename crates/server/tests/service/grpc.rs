@@ -1,4 +1,4 @@
-//! gRPC answers as HTTP does.
+//! gRPC gives the same answers as HTTP.
 
 use std::pin::Pin;
 use std::task::{Context, Poll};
@@ -36,7 +36,7 @@ fn query(blocks: &[u64]) -> QueryRequest {
     QueryRequest { model_name: "m".to_owned(), token_ids: tokens(blocks), ..QueryRequest::default() }
 }
 
-/// What a test sends, one after the other.
+/// Messages of a test, sent one after the other.
 pub(crate) struct Sent<T>(pub(crate) mpsc::Receiver<T>);
 
 impl<T> Stream for Sent<T> {

@@ -104,7 +104,7 @@ impl QueryStream<'_> {
     }
 }
 
-/// A message with a query by this number of bytes of tokens, behind its header.
+/// A message with its header and a query of this number of bytes of tokens.
 fn message(token_bytes: usize) -> Bytes {
     let query =
         QueryRequest { model_name: "m".to_owned(), token_bytes: vec![0; token_bytes], ..QueryRequest::default() };
@@ -137,7 +137,7 @@ fn a_stream_whose_frames_end_amid_messages_may_send_more_than_the_budget() {
 fn idle_streams_do_not_keep_the_buffers_of_large_messages() {
     const STREAMS: usize = 48;
     const ALONE: &str = "FLASH_TEST_ALONE";
-    // The memory of a process is that of all its tests, so this one runs in a process of its own.
+    // The memory of a process is that of all its tests, so this one runs in a separate process.
     if std::env::var_os(ALONE).is_none() {
         let name = std::thread::current().name().expect("a test's thread has its name").to_owned();
         let mut test = Command::new(std::env::current_exe().expect("a path"));

@@ -1,4 +1,4 @@
-//! What the service's heartbeats promise to engines, read from the wire.
+//! Time-to-live in the service's heartbeats to engines, read from the wire.
 
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -16,7 +16,7 @@ fn greeting() -> [u8; 64] {
     greeting
 }
 
-/// An engine at the level of ZMTP: it publishes nothing, and reads what the service sends.
+/// An engine at the level of ZMTP: it publishes nothing, and reads the frames that the service sends.
 struct RawPublisher(TcpStream);
 
 impl RawPublisher {
@@ -55,12 +55,12 @@ impl RawPublisher {
 
 const LONG: u8 = 0x02;
 const COMMAND: u8 = 0x04;
-/// 120 s, as `docs/decisions/restarts-and-reconnects.md` says; the service itself gives a connection up after 15 s.
+/// 120 s, from `docs/decisions/restarts-and-reconnects.md`; the service itself closes a connection after 15 s.
 const TTL: u16 = 1_200;
 
-/// An engine closes a connection over which nothing was received for as long as the last heartbeat said, and drops what it
-/// has for it. A service that stands still for 13 s sends no heartbeats: with a time-to-live of 15 s, counted from the
-/// last heartbeat, engines that publish a burst meanwhile close the connection, and their ranks stay degraded.
+/// An engine closes a connection over which it received nothing for the time that the last heartbeat announced, and drops its queued
+/// messages. A service that is suspended for 13 s sends no heartbeats: with a time-to-live of 15 s, counted from the last heartbeat,
+/// engines that publish a burst meanwhile close the connection, and their ranks stay degraded.
 #[test]
 fn engines_keep_a_connection_to_a_service_that_stands_still() {
     let pods = PodOptions::new(vec!["tcp://127.0.0.1:*".to_owned()]);

@@ -1,4 +1,4 @@
-//! JSON web tokens of an issuer at HTTP and gRPC.
+//! JSON web tokens of an issuer over HTTP and gRPC.
 
 use std::path::PathBuf;
 use std::time::{SystemTime, UNIX_EPOCH};

@@ -1,4 +1,4 @@
-//! Ready pods are engines, also while the connection to the cluster fails.
+//! Ready pods are engines, even while the connection to the cluster fails.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use crate::support::fake_cluster::FakeCluster;
 use crate::support::{BLOCK_TOKENS, PATIENCE, Service, stored, tokens};
 
-/// A service whose engines are the cluster's pods; who is named no more leaves at once.
+/// A service whose engines are the cluster's pods. A pod that is no longer listed is unregistered at once.
 fn service(cluster: &FakeCluster) -> Service {
     let source = KubernetesOptions {
         selector: "app=vllm".to_owned(),

@@ -177,7 +177,7 @@ fn batches_name_no_more_ranks_than_the_limit_of_their_tenant() {
     assert_eq!(limited.reached("tenant_batch_ranks"), 37.0, "each refusal is counted");
     let listener = limited.service.listener(&json!("one"), 0);
     assert_eq!(listener["rejected"]["too_many_ranks"], json!(37), "{listener}");
-    // Ranks that batches named are free for others once their engine is unregistered.
+    // Ranks named by batches no longer count once their engine is unregistered.
     let end = json!({ "instance_id": "one", "model_name": "m", "tenant_id": "a" });
     assert_eq!(limited.service.post("/unregister", &end).0, 200);
     let other = limited.engine("two", "a");

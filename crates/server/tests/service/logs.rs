@@ -11,7 +11,7 @@ use tracing::Level;
 use crate::support::logs::{LogEvent, capture, logged};
 use crate::support::{Engine, PATIENCE, Service, stored};
 
-/// The events of an endpoint whose message begins so, once there is one.
+/// The events of an endpoint whose message begins with this text, once there is one.
 fn wait_for_event(endpoint: &str, message: &str) -> LogEvent {
     wait_for(message, PATIENCE, || {
         logged("endpoint", endpoint).into_iter().find(|event| event.message().starts_with(message))

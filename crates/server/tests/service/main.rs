@@ -1,4 +1,4 @@
-//! The service as its users see it, over its sockets. One program, because linking each file by itself takes longer than running it.
+//! The service as its users see it, over its sockets. One program, because linking each file separately takes longer than running it.
 
 mod access;
 mod approximate;

@@ -1,4 +1,4 @@
-//! A service with a bound of memory for its indexes.
+//! A service with a memory limit for its indexes.
 
 use flash_indexer_server::{IndexerOptions, ServerOptions};
 use flash_indexer_test_support::wait_for;
@@ -16,7 +16,7 @@ fn service(memory_max: usize) -> Service {
     Service::start_with(ServerOptions { indexer, ..ServerOptions::default() })
 }
 
-/// Sequences of blocks that no other has, each of them a message.
+/// Publishes sequences of blocks that no other sequence has, each in one message.
 fn fill(service: &Service, engine: &Engine, sequences: std::ops::Range<u64>) {
     for sequence in sequences {
         engine.say(service, sequence, &[sequence_stored(sequence)]);
@@ -53,7 +53,7 @@ fn it_forgets_within_its_bound_and_says_so() {
     let asked = json!({ "token_ids": tokens(&names(299)), "model_name": "m", "detail": true });
     let (_, scores) = service.post("/score_completions", &asked);
     assert_eq!(scores["pods"]["a"]["partial"], json!(true), "{scores}");
-    // Ends of chains go, so all that is left is found as the beginning of some sequence.
+    // Ends of chains are evicted, so all remaining blocks are the beginning of some sequence.
     let left = answer["tree_sizes"]["a"]["0"].as_u64().expect("blocks");
     let matched = |at| query(&service, "m", at)["scores"]["a"]["0"].as_u64().expect("tokens") / u64::from(BLOCK_TOKENS);
     assert_eq!((0..300).map(matched).sum::<u64>(), left);
@@ -74,7 +74,7 @@ fn it_forgets_within_its_bound_and_says_so() {
     let rank = &dump["m:default"]["ranks"][0];
     assert_eq!(rank["stream"]["trust"], json!("degraded"), "a dump lacks something: {rank}");
 
-    // The engine forgets everything, and the index is whole again.
+    // The engine clears its cache, and the index is complete again.
     engine.say(&service, 300, &[EngineEvent::Cleared]);
     engine.say(&service, 301, &[sequence_stored(301)]);
     let answer = query(&service, "m", 301);
@@ -89,7 +89,7 @@ fn it_forgets_within_its_bound_and_says_so() {
 fn a_digest_that_waits_for_a_message_is_refused_where_that_is_too_much() {
     let service = service(2 * MIB);
     let last = 300;
-    // As many as may wait at a time: that another one is refused shows that all of them do.
+    // Limit of digests that wait at a time. If another one is refused, all of them wait.
     const DIGESTS_MAX: usize = 64;
     let engines: Vec<Engine> =
         (0..DIGESTS_MAX).map(|at| Engine::registered(&service, json!(at), 0, &json!({}))).collect();
@@ -98,7 +98,7 @@ fn a_digest_that_waits_for_a_message_is_refused_where_that_is_too_much() {
         |instance: usize, more: &str| service.get(&format!("/digest?model_name=m&instance_id={instance}{more}"));
     let (status, answer) = std::thread::scope(|scope| {
         let wait_for_message = |instance: usize, sequence: u64| {
-            // The one that looks whether they all wait may have been first.
+            // The digest that checks whether they all wait may have been first.
             let ask = move || digest(instance, &format!("&at_sequence={sequence}&wait_ms=10000"));
             scope.spawn(move || wait_for("its turn", PATIENCE, || Some(ask()).filter(|(status, _)| *status != 503)))
         };

@@ -1,4 +1,4 @@
-//! Every metric is well formed, and moves when what it counts happens.
+//! Every metric is well formed, and changes when a counted event happens.
 
 use std::collections::BTreeSet;
 use std::time::{Duration, SystemTime};
@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 
 use crate::support::{Engine, Exposition, PATIENCE, Service, removed, store, stored, tokens};
 
-/// Metrics of counting kinds that nothing in [`everything_that_is_counted_moves_its_metric`] moves.
+/// Counters and histograms that [`everything_that_is_counted_moves_its_metric`] does not change.
 const UNMOVED: [&str; 31] = [
     "flash_indexer_reload_failures",
     "flash_indexer_token_file_failures",
@@ -91,7 +91,7 @@ fn everything_that_is_counted_moves_its_metric() {
     // Two blocks follow a parent that was never stored.
     assert_eq!([listeners("exact"), listeners("cold"), listeners("degraded")], [0.0, 1.0, 1.0]);
 
-    // A gap, a batch from the future, something that is no batch, a clear, a restart.
+    // A gap, a batch from the future, a message that is not a batch, a clear, a restart.
     engine.say(&service, 3, &[stored(None, &[5])]);
     let future = SystemTime::now() + Duration::from_secs(1_000);
     let future = future.duration_since(SystemTime::UNIX_EPOCH).expect("after 1970").as_secs_f64();

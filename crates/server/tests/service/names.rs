@@ -1,4 +1,4 @@
-//! Names that clients, engines, pods, peers and discovery sources choose are bounded, and are never repeated whole.
+//! Names that clients, engines, pods, peers and discovery sources choose are bounded, and are never repeated in full.
 
 use flash_indexer_core::hashing::BlockSize;
 use flash_indexer_server::{
@@ -20,7 +20,7 @@ use crate::support::{BLOCK_TOKENS, Engine, PATIENCE, Service, store, stored, tok
 /// Longest answer to a request that is refused, in bytes.
 const ANSWER_BYTES_MAX: usize = 2_048;
 
-/// A name that is far too long, within the bound of a body.
+/// A name that is far too long, within the limit of a body.
 fn huge() -> String {
     "n".repeat(7 << 20)
 }
@@ -92,7 +92,7 @@ fn a_request_with_a_long_name_is_refused_with_field_bound_and_length() {
     assert_eq!(bounds, 40.0, "each refusal is counted once");
     assert!(service.get_text("/metrics").len() < 1 << 20, "no long name was retained");
 
-    // A name of exactly the bound is a name.
+    // A name of exactly the maximum length is accepted.
     let longest = with(with(register(), "model_name", &"m".repeat(NAME_BYTES_MAX)), "instance_id", &"i".repeat(256));
     assert_eq!(service.post("/register", &longest).0, 201);
 }

@@ -1,4 +1,4 @@
-//! Dumps of engines that offload: what is taken over knows what dropped blocks contain.
+//! Dumps of engines that offload: a restored rank has the contents of dropped blocks.
 
 use flash_indexer_server::ServerOptions;
 use flash_indexer_sim::{Publisher, PublisherOptions};
@@ -27,8 +27,8 @@ fn in_group<'a>(group: CacheGroup<'a>, parent: Option<u64>, hashes: &[u64]) -> E
     EngineEvent::Stored(BlockStored { group, ..store(parent, hashes) })
 }
 
-/// Engines that have offloaded before the takeover and drop blocks: a plain one, a hybrid one, one with a salt, and
-/// one that has nothing yet to be remembered. A clear ends the doubt of an offload of a block that is not known.
+/// Engines that have offloaded before the takeover and drop blocks: a plain one, a hybrid one, one with a salt, and one without dropped
+/// contents. A clear ends the doubt after an offload of an unknown block.
 fn fleet(service: &Service) -> [Engine; 4] {
     let engines = [1, 2, 3, 4].map(|instance| {
         let publisher = Publisher::bind(PublisherOptions::on_loopback()).expect("free ports");
@@ -50,7 +50,7 @@ fn fleet(service: &Service) -> [Engine; 4] {
     engines
 }
 
-/// The part of the whole fleet in answers, if both say the same, without and with a salt.
+/// The part of the whole fleet in answers, without and with a salt. Both services must agree.
 fn ask(a: &Service, b: &Service, hashes: &[u64]) -> [[Value; 2]; 4] {
     let prompt = [tokens(hashes), vec![5]].concat();
     let [plain, salted] = [None, Some("s")].map(|salt| {
@@ -68,10 +68,10 @@ fn ask(a: &Service, b: &Service, hashes: &[u64]) -> [[Value; 2]; 4] {
     })
 }
 
-/// What engines tell after a takeover of blocks that they had dropped before means the same to both.
+/// Checks that events about blocks dropped before the takeover have the same effect on both services.
 fn goes_on_exactly(a: &Service, b: &Service, engines: &[Engine; 4]) {
     for engine in engines {
-        // After a file was read a stream may still have to be connected.
+        // After a file was read, a stream may still have to connect.
         engine.wait(b, "the engine's word", |listener| listener["trust"] == json!("exact"));
     }
     let none = CacheGroup::default();
@@ -101,13 +101,13 @@ fn an_offload_of_a_block_that_was_dropped_before_the_takeover_counts() {
     for engine in &engines {
         engine.wait(&first, "the engine's word", |listener| listener["trust"] == json!("exact"));
     }
-    // From one that was itself recovered, and has heard nothing since.
+    // From a service that was itself recovered, and has received nothing since.
     let recovered = Service::from_peer(&first.url(""));
     goes_on_exactly(&survivor, &recovered, &engines);
     goes_on_exactly_afterwards(&survivor, &recovered, &engines);
 }
 
-/// What both remember by then is the same: once more from the top, with one that starts from the other.
+/// Checks that both services then have the same dropped contents, with a third service recovered from the second.
 fn goes_on_exactly_afterwards(a: &Service, b: &Service, engines: &[Engine; 4]) {
     let again = Service::from_peer(&b.url(""));
     let plain = &engines[0];
@@ -137,7 +137,7 @@ fn so_it_does_when_a_file_was_loaded_in_either_form() {
     }
 }
 
-/// Takes nothing, and counts blocks that are held and contents of those that are gone.
+/// Counts held blocks, and the contents of dropped ones.
 #[derive(Debug, Default, PartialEq)]
 struct Counts {
     held: usize,

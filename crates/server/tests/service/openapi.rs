@@ -1,4 +1,4 @@
-//! Every endpoint answers as the OpenAPI document says.
+//! Every endpoint answers as the OpenAPI document specifies.
 
 use std::collections::BTreeSet;
 
@@ -17,7 +17,7 @@ fn declared<T: Serialize + DeserializeOwned>(value: &Value) -> Value {
     serde_json::to_value(read).expect("JSON")
 }
 
-/// The same for a value without a declared type.
+/// The JSON of a value without a declared type.
 fn undeclared(value: &Value) -> Value {
     value.clone()
 }
@@ -52,7 +52,7 @@ fn post(path: &'static str, body: Value, declared: fn(&Value) -> Value) -> Reque
 }
 
 impl Request {
-    /// Sends it, and checks its body and the answer.
+    /// Sends the request, and checks its body and the answer.
     fn check(&self, service: &Service, document: &Value, expected: u16) {
         let Self { path, query, body, declared } = self;
         let operation = &document["paths"][path][if body.is_some() { "post" } else { "get" }];

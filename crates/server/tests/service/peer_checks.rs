@@ -1,4 +1,4 @@
-//! Ranks are compared with a peer several at a time, and no more than its bound.
+//! Comparisons of ranks with a peer: several at a time, and no more than the limit.
 
 use std::collections::BTreeSet;
 use std::io::{Read, Write};
@@ -16,18 +16,18 @@ use crate::support::{Engine, PATIENCE, Service, stored};
 const AT_ONCE_MAX: usize = 16;
 const ENGINES: u64 = 20;
 
-/// What a gate has seen of digests.
+/// Digests that a gate has received.
 #[derive(Default)]
 struct Seen {
     in_flight: usize,
     in_flight_most: usize,
     targets: BTreeSet<String>,
-    /// Requests that are refused because the peer is busy.
+    /// Remaining requests to refuse because the peer is busy.
     refusals_left: usize,
     refused: usize,
 }
 
-/// Stands before a service, and holds each digest back until several are in flight at once.
+/// A proxy in front of a service that delays each digest until several are in flight at once.
 struct Gate {
     address: SocketAddr,
     seen: Arc<(Mutex<Seen>, Condvar)>,
@@ -39,7 +39,7 @@ impl Gate {
         let address = listener.local_addr().expect("an address");
         let seen = Arc::new((Mutex::new(Seen { refusals_left: refusals, ..Seen::default() }), Condvar::new()));
         let (shared, target) = (Arc::clone(&seen), service.url("").trim_start_matches("http://").to_owned());
-        // It ends with the test program.
+        // The thread ends with the test program.
         std::thread::spawn(move || {
             for stream in listener.incoming().map_while(Result::ok) {
                 let (shared, target) = (Arc::clone(&shared), target.clone());
@@ -104,7 +104,7 @@ fn compared_through(wanted_in_flight: usize, refusals: usize) -> (Gate, Service,
         let engine = Engine::registered(&service, json!(number), 0, &json!({}));
         engine.register(&other, &json!({}));
         engine.say_to_both((&service, &other), 0, &[stored(None, &[number, number + 100])]);
-        // What was said stays; nothing more is.
+        // Its blocks stay, and it publishes nothing more.
         std::mem::forget(engine);
     }
     let url = format!("http://{}", gate.address);

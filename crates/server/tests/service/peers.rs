@@ -1,4 +1,4 @@
-//! Peers: who they are, what is learned from them, and what becomes of a peer that lies or dies.
+//! Peers: their registration, recovery from them, and peers that respond wrongly or fail.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::channel;
@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 use crate::support::fake_peer::{FakeDump, FakePeer};
 use crate::support::{BLOCK_TOKENS, Engine, PATIENCE, Service, removed, store, stored, tokens};
 
-/// A service that starts from these peers, as soon as it has. It gives up an answer that stalls for so long.
+/// A service that has recovered from these peers. It abandons an answer that stalls for this time.
 fn recovered(peers: &[&str], stall: Duration) -> Service {
     let peers = peers.iter().map(|url| url.parse().expect("a URL")).collect();
     let peer_deadlines = PeerDeadlines { stall, ..PeerDeadlines::default() };
@@ -34,7 +34,7 @@ fn answers(service: &Service) -> Vec<Value> {
     [salted(None), salted(Some("s"))].concat()
 }
 
-/// That both tell the same of what is held, and trust in it alike as soon as both are connected to all engines.
+/// Checks that both services report the same blocks, and the same trust as soon as both are connected to all engines.
 fn same_answers(a: &Service, b: &Service) {
     for (a, b) in answers(a).iter().zip(answers(b)) {
         for part in ["scores", "tree_sizes", "frequencies"] {
@@ -84,8 +84,8 @@ fn a_server_starts_from_its_peer_while_engines_publish() {
     other.say(&survivor, 0, &[stored(None, &[1, 2]), stored(Some(1), &[2])]);
 
     let stop = AtomicBool::new(false);
-    // ZeroMQ reports a connection before the publisher has processed its subscription. The messages between are lost to the
-    // subscriber, so the dump is taken after the subscription, and after the survivor has applied what was published before it.
+    // ZeroMQ reports a connection before the publisher has processed its subscription. The subscriber misses the messages in between, so
+    // the dump is taken after the subscription, and after the survivor has applied the messages published before it.
     let (subscribed, allowed) = channel();
     let relayed = FakeDump::Relayed { url: survivor.url(""), allowed: Arc::new(Mutex::new(allowed)) };
     let relay = FakePeer::start(survivor.get("/workers").1, relayed);
@@ -122,7 +122,7 @@ fn a_server_starts_from_its_peer_while_engines_publish() {
         for service in [survivor, &started] {
             engine.wait(service, "the last message", |listener| listener["last_seq"] == json!(last));
         }
-        // What follows a salted block inherits its salt; what is held twice is held once when one copy is removed.
+        // Blocks after a salted block inherit its salt. A block with two copies is still held when one copy is removed.
         let events = [stored(Some(21), &[22]), removed(&[2]), stored(Some(3), &[4])];
         let payload = encode_batch(0.5, &events, None, Encoding::Map);
         engine.publisher.publish(last + 1, &payload).expect("published");
@@ -199,7 +199,7 @@ fn nothing_is_taken_from_a_peer_that_dies_or_lies() {
     let alone = recovered(&urls, Duration::from_millis(300));
     assert!(fakes.iter().all(|fake| fake.dumps_asked.load(Ordering::Relaxed) == 1), "every peer is asked");
     assert_eq!(blocks_held(&alone), 0, "nothing is half applied");
-    // The engine is listened to all the same, and what it says counts.
+    // The service still listens to the engine, and applies its events.
     assert_eq!(alone.listener(&json!(1), 0)["trust"], json!("cold"));
     drop(alone);
 
@@ -261,7 +261,7 @@ fn a_dump_of_another_indexer_is_taken_over_and_not_believed() {
         assert_eq!(answer["instances"][instance]["trust"], json!("degraded"), "no stream position is known: {answer}");
     }
     assert_eq!(service.get("/workers").1[1]["status"], json!("disconnected"));
-    // They can be registered, and unregistered, like any other.
+    // They can be registered and unregistered like any other.
     let register = json!({
         "instance_id": 1, "endpoint": engine.publisher.endpoint(), "model_name": "m", "block_size": BLOCK_TOKENS,
     });
@@ -272,7 +272,7 @@ fn a_dump_of_another_indexer_is_taken_over_and_not_believed() {
     assert_eq!(answer["scores"], json!({ "1": { "0": 12 } }));
 }
 
-/// A service that looks at its peers all the time, and starts from none.
+/// A service that compares itself with its peers continuously, and recovers from none.
 fn checking() -> Service {
     let peer_check_interval = Some(Duration::from_millis(50));
     Service::start_with(ServerOptions { peer_check_interval, ..ServerOptions::default() })
@@ -306,7 +306,7 @@ fn what_one_replica_has_missed_it_takes_from_another() {
     engine.wait(&late, "the repair", |listener| listener["trust"] == json!("exact"));
     wait_for_metric(&late, "peer_repairs", "complete");
     same_answers(&whole, &late);
-    // The stream goes on where the peer was, without a seam.
+    // The stream continues at the peer's position, without a gap.
     engine.say(&whole, last + 1, &[removed(&[2]), stored(Some(4), &[5])]);
     engine.wait(&late, "the next message", |listener| listener["last_seq"] == json!(last + 1));
     same_answers(&whole, &late);
@@ -314,7 +314,7 @@ fn what_one_replica_has_missed_it_takes_from_another() {
     wait_for_metric(&late, "peer_checks", "equal");
 }
 
-/// A dump has the blocks that an engine has removed below held ones, so that the held ones have parents. They are not held.
+/// A dump has the removed ancestors of held blocks, because held blocks need parents. The ancestors are not held.
 #[test]
 fn blocks_that_an_engine_removed_below_held_ones_are_not_held_after_a_rebuild_from_a_peer() {
     let (whole, late) = (Service::start(), checking());
@@ -364,7 +364,7 @@ fn a_removed_block_below_held_ones_leaves_its_salt_to_a_replica() {
 #[test]
 fn a_peer_that_has_missed_the_last_message_as_well_ends_no_doubt() {
     let (peer, replica) = (Service::start(), checking());
-    // Each has a socket of its own of the engine, whose last message reaches the replica damaged and the peer never.
+    // Each service has its own socket of the engine. The last message arrives damaged at the replica, and never at the peer.
     let lost = Engine::registered(&peer, json!(1), 0, &json!({}));
     let damaged = Engine::registered(&replica, json!(1), 0, &json!({}));
     lost.say(&peer, 0, &[stored(None, &[1, 2, 3])]);
@@ -376,7 +376,7 @@ fn a_peer_that_has_missed_the_last_message_as_well_ends_no_doubt() {
     wait_for_metric(&replica, "peer_repairs", "failed");
     assert_eq!(replica.listener(&json!(1), 0)["trust"], json!("degraded"));
     assert_eq!(replica.metrics().value("flash_indexer_peer_repairs_total", &[("outcome", "complete")]), 0.0);
-    // The next message shows what was lost, and the peer that has it as well repairs it.
+    // The next message shows the loss, and the peer, which has received it too, repairs it.
     lost.say(&peer, 1, &[removed(&[3])]);
     lost.say(&peer, 2, &[stored(Some(2), &[4])]);
     damaged.say(&replica, 2, &[stored(Some(2), &[4])]);
@@ -424,7 +424,7 @@ fn rank_id(dp_rank: u32) -> RankId {
 #[test]
 fn a_peer_whose_connection_stands_still_repairs_nothing() {
     let (stale, late) = (Service::start(), checking());
-    // Two engines for one: the peer receives nothing of what the other publishes.
+    // Two engines represent one: the peer receives none of the messages of the other engine.
     let stalled = Engine::registered(&stale, json!(1), 0, &json!({}));
     stalled.say(&stale, 0, &[stored(None, &[1, 2, 3])]);
     let engine = Engine::registered(&late, json!(1), 0, &json!({}));
@@ -476,7 +476,7 @@ fn a_rank_that_a_peer_does_not_list_is_degraded_if_its_messages_were_lost_there(
     publish(&replica, 2, 1, &[stored(Some(3), &[4])]);
     assert_eq!((trust(&replica, 0), trust(&replica, 1)), (json!("exact"), json!("degraded")));
     assert_eq!(replica.score(&tokens(&[1, 2, 3]), "1", 1), 0);
-    // A message of a rank is lost that no other message has named. The other rank recovers.
+    // The only message that names a rank is lost. The other rank recovers.
     publish(&replica, 4, 0, &[EngineEvent::Cleared]);
     engine.wait(&replica, "a clear", |listener| listener["trust"] == json!("exact"));
     let third = Service::from_peer(&replica.url(""));
@@ -527,7 +527,7 @@ fn busy_replicas_are_compared_at_one_message() {
     assert_eq!(second.post("/register_peer", &json!({ "url": first.url("") })).0, 201);
     let stop = AtomicBool::new(false);
     std::thread::scope(|scope| {
-        // Also when the test fails: the scope waits for the thread.
+        // Needed even when the test fails: the scope waits for the thread.
         let stops = StopOnDrop(&stop);
         let stop = &stop;
         scope.spawn(move || {

@@ -1,4 +1,4 @@
-//! A service that picks an instance for a router, by what the instances hold and by their load.
+//! A service that picks an instance for a router, by the blocks that instances hold and by their load.
 
 use std::collections::BTreeSet;
 
@@ -47,7 +47,7 @@ fn a_seed_repeats_a_pick_and_equal_costs_are_spread() {
     assert_eq!(pick(&service, &[1, 2], json!({ "pick_seed": again["seed"] }))["pod"], again["pod"], "a random seed");
 }
 
-/// The instance reports what it had cached with the usage of a request, and the router passes it on.
+/// The instance reports its cached tokens with the usage of a request, and the router passes them on.
 fn reported_hits_are_counted_once(service: &Service) {
     let reported = || {
         let metrics = service.metrics();
@@ -83,7 +83,7 @@ fn an_instance_is_picked_by_what_it_holds_and_by_its_load_until_the_request_is_d
     assert_eq!(costs, [(&json!("busy"), &json!(8.0)), (&json!("holder"), &json!(5.0))], "4 + 4, and 4 - 3 + 4");
     assert_eq!(first["load"], idle, "before the pick");
 
-    // One block to compute and four in use, so a prompt that no instance holds goes to the other one.
+    // One block to compute and four in use: a prompt that no instance holds goes to the other instance.
     let load = |instance: &str| {
         let picked = pick(&service, &[9], json!({ "pods": [instance] }));
         picked["load"].clone()

@@ -22,7 +22,7 @@ fn service(change: impl FnOnce(&mut PodOptions)) -> Service {
     Service::start_with(ServerOptions { pods: Some(pods), indexer, ..ServerOptions::default() })
 }
 
-/// One that looks at its peers all the time as well.
+/// A service that engines connect to, and that compares itself with its peers continuously.
 fn checking() -> Service {
     let pods = Some(PodOptions::new(vec!["tcp://127.0.0.1:*".to_owned()]));
     let peer_check_interval = Some(Duration::from_millis(50));
@@ -64,7 +64,7 @@ impl Pod {
         self.publisher.publish(sequence, &encode_batch(1.0, events, None, Encoding::Map)).expect("published");
     }
 
-    /// Publishes events and waits until the service has taken them in.
+    /// Publishes events and waits until the service has applied them.
     fn say(&self, service: &Service, sequence: u64, events: &[EngineEvent<'_>]) -> Value {
         self.publish(sequence, events);
         self.wait(service, "a message", |listener| listener["last_seq"] == json!(sequence))
@@ -78,7 +78,7 @@ impl Pod {
         !service.listener(&json!(self.name), 0).is_null()
     }
 
-    /// Another life of the same pod, on another connection.
+    /// The same pod restarted, on another connection.
     fn restarted(self, service: &Service) -> Self {
         let Self { publisher, name } = self;
         drop(publisher);
@@ -97,7 +97,7 @@ impl Pod {
     }
 }
 
-/// How often messages were not used, for this reason.
+/// Number of messages rejected for this reason.
 fn rejected(service: &Service, reason: &str) -> f64 {
     service.metrics().value("flash_indexer_rejected_total", &[("reason", reason)])
 }
@@ -153,7 +153,7 @@ fn what_comes_over_the_bound_socket_is_what_is_heard_of_dialled_engines() {
     let requests: Vec<Request> = Conversations::new(ConversationOptions::default(), 5).take(60).collect();
     for (number, request) in requests.iter().enumerate() {
         let (engine, pod, dialled) = &mut engines[number % names.len()];
-        // Prompts that do not fit are left out.
+        // Prompts that do not fit are omitted.
         for batch in engine.serve(request, 1.0).map(|served| served.batches).unwrap_or_default() {
             pod.publisher.publish(batch.sequence, &batch.payload).expect("published");
             dialled.publisher.publish(batch.sequence, &batch.payload).expect("published");
@@ -194,7 +194,7 @@ fn a_pod_that_starts_again_is_built_up_anew_and_the_others_do_not_notice() {
     assert_eq!((&listener["trust"], &listener["gaps"]), (&json!("exact"), &json!(0)));
     assert_eq!(service.score(&tokens(&[1, 2, 3]), "b", 0), 12);
 
-    // A life whose first messages were missed can go on where the last one ended.
+    // An epoch whose first messages were missed may continue at the number where the last one ended.
     let pod = pod.restarted(&service);
     let listener = pod.say(&service, 1, &[stored(None, &[5])]);
     assert_eq!(listener["trust"], json!("degraded"));
@@ -228,7 +228,7 @@ fn a_pod_that_is_older_than_the_service_is_degraded_until_its_replay_is_register
     assert_eq!(listener["trust"], json!("degraded"));
     let replay = json!({ "replay_endpoint": pod.publisher.replay_endpoint() });
     assert_eq!(pod.register(&service, &replay), (201, json!({ "status": "ok" })));
-    // It is asked at once: nothing more is published.
+    // The replay is requested at once: nothing more is published.
     pod.wait(&service, "the replay", |listener| listener["trust"] == json!("exact"));
     assert_eq!(service.score(&tokens(&[1, 2, 3]), "a", 0), 12);
     assert_eq!(pod.register(&service, &replay).0, 200, "the same again");
@@ -276,7 +276,7 @@ fn a_service_that_starts_from_a_dump_keeps_what_pods_have_told() {
     let listener = pod.say(&second, 1, &[stored(Some(2), &[3])]);
     assert_eq!(listener["trust"], json!("degraded"), "it may have started again unseen");
     assert_eq!(second.score(&tokens(&[1, 2, 3]), "a", 0), 12);
-    // Where it does not come, it is forgotten.
+    // If the pod does not connect, it is unregistered.
     let elsewhere = restarted("tcp://127.0.0.1:*".to_owned(), Some(Duration::from_millis(1)));
     wait_for("its end", PATIENCE, || (elsewhere.get("/workers").1 == json!([])).then_some(()));
     std::fs::remove_file(dump).expect("it is there");
@@ -436,7 +436,7 @@ fn a_pod_whose_first_store_is_a_partial_entry_gets_the_size_of_its_blocks() {
 fn a_pod_is_known_before_it_has_stored_anything() {
     let service = service(|_| {});
     let pod = Pod::connected(&service, "a");
-    // Neither says how large its blocks are.
+    // Neither message gives the block size.
     pod.publish(0, &[EngineEvent::Cleared]);
     pod.publish(1, &[]);
     let listener = pod.say(&service, 2, &[stored(None, &[1])]);
@@ -452,7 +452,7 @@ fn a_service_that_waits_for_no_engines_says_so() {
     assert!(answer["error"].as_str().is_some_and(|error| error.contains("--listen-events")), "{answer}");
 }
 
-/// Waits until repairs have ended so.
+/// Waits until a repair has ended with this outcome.
 fn wait_for_repair(service: &Service, outcome: &str) {
     let repairs = || service.metrics().value("flash_indexer_peer_repairs_total", &[("outcome", outcome)]);
     wait_for("a repair", PATIENCE, || (repairs() > 0.0).then_some(()));
@@ -461,7 +461,7 @@ fn wait_for_repair(service: &Service, outcome: &str) {
 #[test]
 fn what_was_missed_of_a_pod_is_taken_from_another_replica() {
     let (whole, late) = (service(|_| {}), checking());
-    // Two publishers stand for one whose messages a forwarder gives to both replicas.
+    // Two publishers represent one whose messages a forwarder sends to both replicas.
     let (pod, copy) = (Pod::connected(&whole, "a"), Pod::connected(&late, "a"));
     pod.say(&whole, 0, &[stored(None, &[1, 2, 3])]);
     for (pod, service) in [(&pod, &whole), (&copy, &late)] {
@@ -474,7 +474,7 @@ fn what_was_missed_of_a_pod_is_taken_from_another_replica() {
     copy.wait(&late, "the repair", |listener| listener["trust"] == json!("exact"));
     wait_for_repair(&late, "complete");
     assert_eq!(late.score(&tokens(&[1, 2, 3, 4]), "a", 0), 16);
-    // The stream goes on where the peer was, without a seam, and once.
+    // The stream continues at the peer's position, without a gap or a repetition.
     for (pod, service) in [(&pod, &whole), (&copy, &late)] {
         let listener = pod.say(service, 2, &[stored(Some(4), &[5]), stored(Some(4), &[6])]);
         assert_eq!((&listener["trust"], &listener["status"]), (&json!("exact"), &json!("connected")));

@@ -1,4 +1,4 @@
-//! The text of prefixes: of prompts that the service was asked about, over every interface, and only if the operator keeps them.
+//! The text of prefixes: of queried prompts, over every interface, and only if the operator keeps them.
 
 use std::collections::BTreeMap;
 
@@ -105,7 +105,7 @@ fn prefixes_of_prompts_have_their_text_over_every_interface() {
     assert_eq!(text(&service, &tokens[..8], 1), Ok(whole("You ", "are\u{fffd}")));
     assert_eq!(text(&service, &tokens[..4], 9), Ok(whole("You ", "")));
     assert_eq!(status(text(&service, &tokens[4..], 0)), 404, "no prompt begins there");
-    // A continuation is not a prompt of its own.
+    // A continuation is not a separate prompt.
     let blocks: Vec<u64> = (1..=40).collect();
     engine.say(&service, 0, &[stored(None, &blocks)]);
     let long = tokens_of(&blocks);

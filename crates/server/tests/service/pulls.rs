@@ -148,7 +148,7 @@ fn a_restarted_engine_begins_again_and_is_exact() {
     drop(engine);
     wait(&service, 1, "the end of the connection", |listener| listener["trust"] != json!("exact"));
     let engine = FakeTrtllm::at(address);
-    // The first event equals that of the process before.
+    // The first event equals that of the previous process.
     engine.publish(0, &[created(), stored(None, &[1]), stored(Some(1), &[3])]);
     let listener = wait_seq(&service, 1, 2);
     assert_eq!(listener["trust"], json!("exact"), "{listener}");
@@ -196,7 +196,7 @@ fn answers_that_are_no_events_are_counted_and_redirects_are_not_followed() {
     wait_seq(&service, 1, 1);
     let redirect = format!("307 Temporary Redirect\r\nlocation: {}/kv_cache_events", other.endpoint());
     engine.say(Says::Raw(redirect.leak(), Vec::new()));
-    // The decoder learns of it behind what is queued.
+    // The decoder receives the error after the queued events.
     let listener = wait(&service, 1, "the redirect", |listener| {
         listener["rejected"]["pull_failed"] == json!(1) && listener["trust"] != json!("exact")
     });
@@ -209,7 +209,7 @@ fn answers_that_are_no_events_are_counted_and_redirects_are_not_followed() {
         engine.say(Says::Raw("200 OK", garbage.into()));
         wait(&service, 1, garbage, |listener| listener["rejected"]["malformed_batch"] == json!(count));
     }
-    // The list is longer than a response may be.
+    // The list exceeds the limit of a response.
     let mut long = vec![b' '; (64 << 20) + 2];
     (long[0], *long.last_mut().expect("a byte")) = (b'[', b']');
     engine.say(Says::Raw("200 OK", long));
@@ -239,7 +239,7 @@ fn an_event_that_cannot_be_used_degrades_its_rank_and_costs_no_other_event() {
     engine.say(Says::Events(list));
     wait_seq(&service, 1, 3);
     wait(&service, 1, "the event without a number", |listener| listener["rejected"]["malformed_event"] == json!(1));
-    // The engine's blocks have another size than it was registered with.
+    // The engine's block size differs from its registration.
     let other_size = json!([{ "block_hash": 9, "tokens": [{ "token_id": 1 }] }, { "block_hash": 10, "tokens": [{ "token_id": 2 }] }]);
     engine.publish(4, &[json!({ "type": "stored", "parent_hash": null, "blocks": other_size })]);
     let listener = wait_seq(&service, 1, 4);

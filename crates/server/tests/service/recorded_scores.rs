@@ -1,8 +1,7 @@
-//! Recorded engines, played through real sockets: a text or a chat is scored as much as the engine itself said that it
-//! had of it.
+//! Recorded engines, played through real sockets: the score of a text or a chat equals the cached part that the engine itself reported.
 //!
-//! What recorded engines were asked are random tokens, which are no text of a real tokenizer. So the service is given
-//! one for which they are: a word for each token.
+//! The prompts of the recordings are random tokens, which are not a text of a real tokenizer. The service therefore gets a tokenizer with a
+//! word for each token.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -24,14 +23,14 @@ use crate::support::{Engine, Service};
 const MODEL: &str = "m";
 /// Tokens that have a word.
 const WORDS: u32 = 8_192;
-/// Adds nothing to what is said but the space between two messages.
+/// Template that adds only the space between two messages.
 const CHAT_TEMPLATE: &str = "{% for message in messages %}{{ message.content }} {% endfor %}";
 
 fn text_of(tokens: &[u32]) -> String {
     tokens.iter().map(|token| format!("t{token}")).collect::<Vec<_>>().join(" ")
 }
 
-/// A directory of models with the one in which token 7 is the word `t7`.
+/// A directory of models with a model in which token 7 is the word `t7`.
 fn models() -> tempfile::TempDir {
     let directory = tempfile::tempdir().expect("a directory");
     let model = directory.path().join(MODEL);
@@ -56,7 +55,7 @@ fn recordings(data: &Path) -> Vec<PathBuf> {
     streams
 }
 
-/// A recording and its ranks. Each is a pod of its own, as a pod's best rank would hide the others.
+/// A recording and its ranks. Each rank is a separate pod, because a pod's best rank would hide the others.
 struct Played<'a> {
     name: String,
     recording: &'a Recording,
@@ -65,7 +64,7 @@ struct Played<'a> {
     scores: IndexerServiceClient<Channel>,
 }
 
-/// What scores were compared with.
+/// Numbers of compared scores.
 #[derive(Default)]
 struct Checked {
     requests: usize,
@@ -73,7 +72,7 @@ struct Checked {
 }
 
 impl<'a> Played<'a> {
-    /// Engines that have said nothing yet, in a tenant of their own.
+    /// Registers engines that have published nothing yet, in a separate tenant.
     fn register(name: String, recording: &'a Recording, service: &'a Service, channel: Channel) -> Self {
         let pods = recording.dp_ranks.iter().map(|&dp_rank| {
             let topic = recording.messages().find(|message| message.dp_rank == dp_rank).expect("it published");
@@ -95,8 +94,8 @@ impl<'a> Played<'a> {
         Self { name, recording, pods, service, scores: IndexerServiceClient::new(channel) }
     }
 
-    /// Plays everything. A request is scored before what it changed is published. What cannot be known is left out: the
-    /// cache beside other requests, and after a reset, which an engine publishes only with its next step.
+    /// Plays everything. A request is scored before its changes are published. Requests whose cache is unknown are left out: concurrent
+    /// ones, and those after a reset, which an engine publishes only with its next step.
     fn play(&mut self) -> Checked {
         let mut checked = Checked::default();
         let mut own_messages: Vec<&RecordedMessage> = Vec::new();
@@ -142,7 +141,7 @@ impl<'a> Played<'a> {
         }
     }
 
-    /// Asks for the scores of a request's prompt in every way there is.
+    /// Checks the scores of a request's prompt over every interface.
     fn check(&mut self, request: &RecordedRequest, dp_rank: DpRank) {
         let RecordedRequest { id, prompt, cached_tokens, lora_name, cache_salt, .. } = request;
         let about = format!("{} {id} of {} tokens", self.name, prompt.len());
@@ -164,7 +163,7 @@ impl<'a> Played<'a> {
         let completion = ask("/score_completions", &json!({ "prompt": text_of(prompt) }));
         let held = completion["held_blocks"].as_u64().unwrap_or(0);
         assert_eq!(held.min(usable), expected, "{about}: {completion}");
-        // All that was recorded lies in device memory.
+        // All recorded blocks are in device memory.
         assert_eq!(completion["score"].as_f64().unwrap_or(0.0), held as f64, "{about}: {completion}");
 
         let (question, answer) = prompt.split_at(prompt.len() / 2);
@@ -204,7 +203,7 @@ fn texts_and_chats_are_scored_as_recorded_engines_had_them() {
             let name = path.file_stem().expect("a name").to_string_lossy().into_owned();
             (name, Recording::open(path).expect("a recording"))
         })
-        // SGLang's default format says nothing of `extra_key`, which keeps contents apart.
+        // SGLang's default format does not have `extra_key`, which separates contents.
         .filter(|(_, recording)| !recording.requests().any(|request| request.extra_key.is_some()))
         .collect();
     assert!(recordings.len() >= 5, "the recorded streams are there");

@@ -1,4 +1,4 @@
-//! What happens to a stream, through real sockets, and what the index makes of it.
+//! Faults of a stream, through real sockets, and their effects on the index.
 
 use flash_indexer_core::DpRank;
 use flash_indexer_core::hashing::BlockSize;
@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 use crate::support::{BLOCK_TOKENS, Engine, PATIENCE, Service, removed, stored, tokens};
 
-/// A batch of the life of an engine that began at `start`.
+/// A batch of an engine's epoch that began at `start`.
 fn batch(start: f64, events: &[EngineEvent<'_>]) -> Vec<u8> {
     encode_batch(start, events, None, Encoding::Map)
 }
@@ -28,7 +28,7 @@ fn loopback() -> PublisherOptions {
 }
 
 impl Engine {
-    /// Closes the engine's sockets, lets `another` engine have them, and waits until it is listened to.
+    /// Closes the engine's sockets, opens them for another engine, and waits until the service listens to it.
     fn replaced(&mut self, service: &Service, buffer: impl Fn(&Publisher)) {
         let options = PublisherOptions {
             endpoint: self.publisher.endpoint().to_owned(),
@@ -155,7 +155,7 @@ fn after_a_break_of_the_connection_the_stream_goes_on_where_it_was() {
         engine.publisher.publish(sequence, &chain(1.0, sequence)).expect("published");
     }
     engine.wait_for(&service, 2, "exact");
-    // The same life, 40 messages later, and nothing live.
+    // The same epoch, 40 messages later, without live messages.
     engine.replaced(&service, |publisher| (0..43).for_each(|sequence| publisher.keep(sequence, &chain(1.0, sequence))));
     engine.wait_for(&service, 42, "exact");
     assert_eq!(service.score(&chain_tokens(99), "1", 0), 43 * 4);
@@ -201,7 +201,7 @@ fn a_new_life_is_not_taken_for_the_old_one_and_is_built_up_again() {
     assert_eq!(service.score(&chain_tokens(3), "1", 0), 0);
     assert_eq!(service.score(&tokens(&[14]), "1", 0), 4);
     assert_eq!(count(&service, "engine_restarts_total"), 1);
-    // A life that has not come so far yet.
+    // An epoch that has not reached this sequence number yet.
     engine.replaced(&service, |publisher| publisher.keep(0, &batch(3.0, &[stored(None, &[20])])));
     engine.wait_for(&service, 0, "exact");
     assert_eq!((service.score(&tokens(&[14]), "1", 0), service.score(&tokens(&[20]), "1", 0)), (0, 4));
@@ -319,7 +319,7 @@ fn a_held_stream_goes_on_from_where_another_service_stood() {
     let release = |position| joiner.indexer().release(&InstanceId::number(1), &key, DpRank(0), position);
     assert_eq!(release(Some(position)), ReleaseOutcome::Now);
     assert_eq!(release(None), ReleaseOutcome::NotHeld);
-    // What the rank held at the position was not taken over with it: the blocks after it follow a parent that is not known.
+    // The blocks held at the position were not restored with it: the blocks after it follow an unknown parent.
     engine.wait_for(&joiner, 8, "degraded");
     say(9);
     engine.wait_for(&joiner, 9, "degraded");
@@ -341,7 +341,7 @@ fn a_held_stream_without_a_position_is_heard_from_its_start() {
     assert_eq!(service.indexer().release(&InstanceId::number(1), &key, DpRank(0), None), ReleaseOutcome::Now);
     engine.wait_for(&service, 2, "exact");
 
-    // A position that is of another life is found out.
+    // A position of another epoch is detected.
     let unregister = json!({ "instance_id": 1, "model_name": "m" });
     assert_eq!(service.post("/unregister", &unregister).0, 200);
     service.indexer().register_paused(registration(&engine.publisher)).expect("registered");

@@ -1,4 +1,4 @@
-//! Pods are scored by what they hold, and by what routers said that they will hold.
+//! Pods are scored by the blocks that they hold, and by the blocks that routers predict.
 
 use std::time::Duration;
 
@@ -197,7 +197,7 @@ fn chats_are_rendered_and_tokenized_as_the_model_does() {
     let directory = testdata().join("tokenizers");
     let source: Box<dyn TokenizerSource> = Box::new(ModelDirectory::new(directory, ModelDirectoryOptions::default()));
     let pool = TokenizerPool::start(vec![source], &PoolOptions::default()).expect("threads");
-    // What the test model's template makes of the chat below.
+    // Rendering of the chat below by the test model's template.
     let text = "user: What do cats eat on a sunny day by the sea?\nassistant: Fish and mice.\n".to_owned();
     let options = PromptOptions { special_tokens: SpecialTokens::Omitted, ..PromptOptions::default() };
     let ids = pool.tokenize_with("test-model", Prompt::Text(text), options).expect("tokens").ids;

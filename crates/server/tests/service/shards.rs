@@ -1,4 +1,4 @@
-//! An index in shards gives the answers of a whole one.
+//! An index in shards gives the same answers as an undivided one.
 
 use flash_indexer_server::{IndexerOptions, PeerUrl, ServerOptions};
 use flash_indexer_sim::{Publisher, PublisherOptions};
@@ -164,7 +164,7 @@ fn replicas_with_shards_share_their_ranks() {
     }
 }
 
-/// Removes what depends on the moment of the request.
+/// Removes the fields that depend on the time of the request.
 fn without_times(answer: &mut Value) {
     match answer {
         Value::Object(fields) => {

@@ -72,7 +72,7 @@ fn a_node_continues_the_match_of_an_engine_that_loads_blocks_behind_its_own() {
     let from_start = engine(&service, "start", &["node:h", "pool:p"]);
     let (node, pool) = (cache(&service, "node:h", "node"), cache(&service, "pool:p", "pool"));
     let prompt: Vec<u64> = (1..=30).collect();
-    // The parent of the node's first block is one that only the instances hold.
+    // Only the instances hold the parent of the node's first block.
     node.say(&service, 0, &[stored(Some(10), &prompt[10..20])]);
     for instance in [&behind, &from_start] {
         instance.say(&service, 0, &[stored(None, &prompt[..10])]);
@@ -130,7 +130,7 @@ fn an_attached_instance_is_credited_with_what_its_node_and_its_pool_hold() {
     let plain = instance(&service, "b", &prompt);
     assert_eq!(depths(&plain), [1, 1, 1, 1]);
     assert_eq!(plain.get("shared_caches"), None);
-    // Held by the instance itself: nothing is said of the caches.
+    // Held by the instance itself: the answer does not list the caches.
     assert_eq!(instance(&service, "a", &[1, 2]).get("shared_caches"), None);
 
     let answer = service.query(&json!({ "token_ids": tokens(&prompt), "model_name": "m" }));
@@ -177,7 +177,7 @@ fn a_match_is_never_longer_than_what_one_holder_has_from_the_start() {
     attached.say(&service, 0, &[stored(None, &[1, 2, 3])]);
     node.say(&service, 0, &[in_medium(None, &[1, 2, 3, 4], Some("CPU"))]);
     assert_eq!(depths(&instance(&service, "a", &[1, 2, 3, 4])), [3, 4, 4, 4]);
-    // The node evicts its first block: what follows is not reachable from the start of its own prefix.
+    // The node evicts its first block: the blocks after it are not reachable from the start of its own prefix.
     let evicted = EngineEvent::Removed(BlockRemoved {
         block_hashes: vec![flash_indexer_core::SequenceHash(1)],
         medium: Some("CPU"),
@@ -245,13 +245,13 @@ fn events_of_a_mooncake_pool_are_joined_with_the_blocks_of_engines() {
         let service = Service::start();
         let (attached, pool) = (engine(&service, "a", &["pool:p"]), cache(&service, "pool:p", "pool"));
         let other = engine(&service, "b", &[]);
-        // The blocks are known from another instance, which has evicted nothing of the chain.
+        // The index has the blocks from another instance, which has evicted nothing of the chain.
         other.say(&service, 0, &[stored(None, &[1, 2, 3])]);
         attached.say(&service, 0, &[stored(None, &[1]), removed(&[1])]);
         let vector = vector(name);
         let expected = [[0, 2, 3, 3], [0, 1, 1, 1], [0, 1, 3, 3], [0, 0, 0, 0]];
         assert_eq!(vector.messages.len(), expected.len());
-        // A master begins at 1, and numbers what it has dropped.
+        // A master begins at 1, and also numbers dropped messages.
         for ((sequence, message), expected) in (1..).zip(&vector.messages).zip(expected) {
             pool.publisher
                 .publish_frames(&[&b""[..], &u64::to_be_bytes(sequence), &message.payload])

@@ -1,4 +1,4 @@
-//! Replicas that share an index through Redis: each answers for the engines of all, and says when it cannot.
+//! Replicas that share an index through Redis: each answers for the engines of all, and reports when it cannot.
 
 use flash_indexer_test_support::{ClusterSetup, RedisNode, redis_cluster_with, redis_server, wait_for};
 use serde_json::{Value, json};
@@ -9,7 +9,7 @@ fn query(prompt: &[u64]) -> Value {
     json!({ "model_name": "m", "token_ids": tokens(prompt) })
 }
 
-/// Waits until the answer has these scores and this to say about the store.
+/// Waits until the answer has these scores and this state of the store.
 fn wait_for_scores(service: &Service, prompt: &[u64], scores: &Value, store: &str) -> Value {
     wait_for(&format!("scores {scores}"), PATIENCE, || {
         let (_, answer) = service.post("/query", &query(prompt));
@@ -55,7 +55,7 @@ fn each_replica_answers_for_the_engines_of_all() {
     assert_eq!(listed, [&json!(2), &json!("one")]);
     assert_eq!(Service::start().get("/store").0, 404);
 
-    // A replica that is stopped takes its ranks along; one that is unregistered goes everywhere.
+    // The ranks of a stopped replica are removed. An unregistered rank is removed on every replica.
     drop(b);
     wait_for_scores(&c, &[1, 2, 3], &json!({ "one": { "0": 8 } }), "ok");
     assert_eq!(a.post("/unregister", &json!({ "instance_id": "one", "model_name": "m" })).0, 200);
@@ -82,7 +82,7 @@ fn without_its_store_a_replica_answers_what_it_knows_and_says_so() {
     wait_for_scores(&a, &[1, 2, 3], &json!({ "one": { "0": 12 } }), "unavailable");
     wait_for_scores(&b, &[1, 2, 3], &json!({ "two": { "0": 8 } }), "unavailable");
     wait_for_scores(&without_engines, &[1, 2, 3], &json!({}), "unavailable");
-    // Who starts now cannot know that others have the model, nor that they have not.
+    // A replica that starts now cannot determine whether others have the model.
     let (status, answer) = replica(&node).post("/query", &query(&[1, 2, 3]));
     assert_eq!(status, 503, "{answer}");
     assert!(answer["error"].as_str().is_some_and(|error| error.contains("GET /store")), "{answer}");
@@ -94,8 +94,8 @@ fn without_its_store_a_replica_answers_what_it_knows_and_says_so() {
     wait_for_scores(&a, &[1, 2, 3], &json!({ "one": { "0": 12 }, "two": { "0": 12 } }), "ok");
 }
 
-/// A cluster of three masters with two replicas of ours on it. The first one listens to an engine that holds a prompt for
-/// each of these numbers, which the second one finds.
+/// A cluster of three masters with two replicas of ours on it. The first one listens to an engine that holds a prompt for each of these
+/// numbers. The second one finds the prompts.
 fn on_a_cluster(is_full_coverage_required: bool, firsts: &[u64]) -> Option<(Vec<RedisNode>, [Service; 2], Engine)> {
     let setup = ClusterSetup { masters: 3, replicas: 0, is_full_coverage_required };
     let nodes = redis_cluster_with(&redis_server()?, setup);
@@ -117,7 +117,7 @@ fn a_cluster_that_is_down_leaves_each_replica_what_it_listens_to() {
     let Some((mut nodes, [a, b], _engine)) = on_a_cluster(true, &firsts) else { return };
     nodes[2].kill();
     for first in firsts {
-        // Redis refuses every key once it has noticed that a master is gone.
+        // Redis refuses every key once it has detected the failure of a master.
         let answer = wait_for_scores(&a, &[first], &json!({ "one": { "0": 4 } }), "unavailable");
         assert_eq!(answer["instances"]["one"]["trust"], "exact", "{answer}");
         wait_for_scores(&b, &[first], &json!({}), "unavailable");
@@ -133,7 +133,7 @@ fn a_cluster_that_is_down_leaves_each_replica_what_it_listens_to() {
     }
 }
 
-/// Marks every rank in the store as incomplete, as the batch does that ends its epoch, or takes the marks back.
+/// Marks every rank in the store as incomplete, like the batch that ends its epoch, or removes the marks.
 fn mark_incomplete(node: &RedisNode, is_incomplete: bool) {
     let change = match is_incomplete {
         true => "redis.call('HSET', marks, string.sub(epoch, 1, 8), '9999999999999')",
@@ -186,7 +186,7 @@ fn trust_that_cannot_be_learned_any_more_is_degraded() {
     let slot: usize = nodes[0].command(&["CLUSTER", "KEYSLOT", "{fi:list}.version"]).parse().expect("a slot");
     let with_list = slot * 3 / 16_384;
     nodes[with_list].kill();
-    // What the other masters have is confirmed as before; how far the rank can be trusted is in the list.
+    // Blocks on the other masters are confirmed as before. The trust in the rank is in the list.
     let found = wait_for("an answer of another master", PATIENCE, || {
         let answers = firsts.iter().map(|&first| b.post("/query", &query(&[first])).1);
         let mut found = answers.filter(|answer| answer["scores"] == json!({ "one": { "0": 4 } }));

@@ -1,5 +1,5 @@
-//! Replicas that share an index through Redis score the pods of all, answer over gRPC as one service would, and say when
-//! the store is away.
+//! Replicas that share an index through Redis score the pods of all, answer over gRPC as one service would, and report when the store is
+//! unavailable.
 
 use flash_indexer_server::ServerOptions;
 use flash_indexer_test_support::{RedisNode, redis_server, wait_for};
@@ -13,13 +13,13 @@ use crate::support::proto::router_service_client::RouterServiceClient;
 use crate::support::proto::{GetPodScoresRequest, GetPodScoresResponse, PredictRequest, QueryRequest, QueryResponse};
 use crate::support::{Engine, PATIENCE, Service, removed, replica, stored, to_host, tokens};
 
-/// A service with clients for all that it can be asked.
+/// A service with clients for all of its interfaces.
 struct Asked {
     service: Service,
     channel: Channel,
 }
 
-/// What a service says of a prompt in every way in which it can be asked.
+/// Answers of a service for a prompt, over every interface.
 #[derive(Debug, PartialEq)]
 struct Said {
     plain: Value,
@@ -71,7 +71,7 @@ impl Asked {
 }
 
 impl Said {
-    /// What a replica is to say instead, whose store has this to be said of.
+    /// The expected answers of a replica whose store is in this state.
     fn with_store(mut self, store: &str) -> Self {
         self.detailed["store"] = json!(store);
         self.header = Some(store.to_owned());
@@ -82,7 +82,7 @@ impl Said {
     }
 }
 
-/// A stream of one.
+/// A stream of one item.
 struct Once<T>(Option<T>);
 
 impl<T: Unpin> futures_core::Stream for Once<T> {
@@ -99,7 +99,7 @@ fn body(prompt: &[u64], more: Value) -> Value {
     body
 }
 
-/// Waits until a replica says of these prompts what a service says that listens to all engines itself.
+/// Waits until a replica gives the same answers for these prompts as a service that listens to all engines itself.
 fn wait_for_the_same(replica: &Asked, one: &Asked, prompts: &[&[u64]]) {
     for prompt in prompts {
         let expected = one.said(prompt).expect("it knows the model").with_store("ok");
@@ -108,7 +108,7 @@ fn wait_for_the_same(replica: &Asked, one: &Asked, prompts: &[&[u64]]) {
     }
 }
 
-/// Moves the last blocks of a sequence to host memory, which leaves no block in faster memory than one before it.
+/// Moves the last blocks of a sequence to host memory, so no block is in faster memory than a block before it.
 fn offloaded(hashes: &[u64]) -> Vec<EngineEvent<'static>> {
     hashes.iter().map(|&hash| to_host(hash)).chain([removed(hashes)]).collect()
 }
@@ -124,7 +124,7 @@ fn two_replicas_answer_as_one_service_that_listens_to_all() {
         engine.register(&one.service, &json!({}));
         engine
     };
-    // Of one pod each replica has a rank.
+    // Each replica has one rank of the pod `split`.
     let near = engine(&a, json!(1), 0);
     let split = [engine(&a, json!("split"), 0), engine(&b, json!("split"), 1)];
     let far = engine(&b, json!("far"), 0);

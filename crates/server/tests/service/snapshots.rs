@@ -12,7 +12,7 @@ use serde_json::json;
 
 use crate::support::{Engine, PATIENCE, Service, removed, stored, tokens};
 
-/// An interval that no test waits for.
+/// An interval longer than any test.
 const NEVER: Duration = Duration::from_secs(3_600);
 
 fn options(directory: &Path, interval: Duration) -> ServerOptions {
@@ -39,7 +39,7 @@ fn publish(engine: &Engine, service: &Service, sequences: std::ops::Range<u64>) 
     }
 }
 
-/// Waits until a message is applied and nothing is known to be missing.
+/// Waits until a message is applied and the rank is exact.
 fn wait(engine: &Engine, service: &Service, sequence: u64) {
     engine.wait(service, "an exact rank", |listener| {
         listener["last_seq"] == json!(sequence) && listener["trust"] == json!("exact")
@@ -99,7 +99,7 @@ fn a_restart_continues_from_the_last_snapshot_and_replays_only_what_follows_it()
 fn readiness_waits_for_the_history_of_a_restored_engine() {
     let folder = tempfile::tempdir().expect("a folder");
     let service = Service::recovered(options(folder.path(), NEVER));
-    // A reply brings three messages and breaks off.
+    // A reply has three messages and is cut off.
     let publisher = PublisherOptions { replay_loss: ReplayLoss::RestAfter(3), ..PublisherOptions::on_loopback() };
     let engine = Engine::with_replay(&service, json!(1), Publisher::bind(publisher).expect("free ports"));
     publish(&engine, &service, 0..3);
@@ -209,9 +209,9 @@ fn a_service_that_is_killed_continues_from_a_periodic_snapshot() {
     publish(&engine, &service, 0..9);
     let written = || service.metrics().value("flash_indexer_snapshots_total", &[("outcome", "written")]);
     let before = written();
-    // The second one from now on was begun after the last message.
+    // The second snapshot from now on begins after the last message.
     wait_for("two snapshots", PATIENCE, || (written() >= before + 2.0).then_some(()));
-    // What a kill leaves: the files, one of them unfinished.
+    // State after a kill: the files, one of them unfinished.
     let left = tempfile::tempdir().expect("a folder");
     let newest = snapshots(folder.path()).pop().expect("a snapshot");
     fs::copy(&newest, left.path().join(newest.file_name().expect("a name"))).expect("copied");

@@ -1,4 +1,4 @@
-//! What engines say, through real sockets, to the answers that clients get.
+//! From the events of engines, through real sockets, to the answers of clients.
 
 use std::time::Duration;
 
@@ -35,7 +35,7 @@ fn an_answer_names_every_registered_rank_and_what_it_holds() {
     });
     assert_eq!(answer, expected);
 
-    // The same question by hashes, in every form that a hash may have.
+    // The same query by hashes, in every form of a hash.
     let block_size = BlockSize::new(BLOCK_TOKENS).expect("four");
     let locals = local_hashes(HashVariant::default(), &prompt, block_size, TokenWindow::Block);
     let forms = [json!(locals[0].0), json!(locals[1].0.cast_signed()), json!(format!("{:#x}", locals[2].0))];
@@ -114,7 +114,7 @@ fn adapters_salts_tenants_and_models_are_kept_apart() {
     let keys = vec![Some(vec![ExtraKey::Text("s")]), None, None];
     let salted = BlockStored { extra_keys: Some(keys), ..store(None, &[11, 12, 13]) };
     engine.say(&service, 0, &[EngineEvent::Stored(adapter), EngineEvent::Stored(salted), stored(Some(13), &[14])]);
-    // The same instance in the other tenant is another engine: wait for it by its own list.
+    // The same instance in the other tenant is a different engine: its own list shows it.
     other_tenant
         .publisher
         .publish(0, &encode_batch(1.0, &[stored(None, &[5])], None, Encoding::Map))
@@ -248,7 +248,7 @@ fn unregistering_forgets_a_rank_an_instance_or_all_tenants() {
     assert_eq!(unregister(json!({ "instance_id": 2, "model_name": "m" })), 200);
     let (status, _) = service.post("/query", &json!({ "token_ids": [1], "model_name": "m" }));
     assert_eq!(status, 404, "a model goes with its last instance");
-    // Registered again, also with another block size, it starts from nothing.
+    // Registered again, even with another block size, it starts empty.
     let again = Engine::registered(&service, json!(2), 0, &json!({ "block_size": 8 }));
     assert_eq!(scores(), json!({ "2": { "0": 0 } }));
     drop(again);
@@ -343,7 +343,7 @@ fn an_engine_that_comes_back_is_listened_to_again_and_starts_from_nothing() {
     assert_eq!(service.score(&tokens(&[1, 2, 3]), "1", 0), 4);
     assert_eq!(service.listener(&json!(1), 0)["trust"], json!("exact"));
 
-    // A new life whose first message is missed can go on just where the old one ended.
+    // A new epoch whose first message is missed may continue at the number where the old one ended.
     let endpoint = engine.publisher.endpoint().to_owned();
     drop(std::mem::replace(
         &mut engine.publisher,

@@ -182,7 +182,7 @@ fn unfinished_handshakes_delay_no_other_client() {
     const CONNECTIONS_MAX: usize = 6;
     let authority = Authority::new();
     let service = service(&authority, ServerOptions { connections_max: CONNECTIONS_MAX, ..ServerOptions::default() });
-    // Nothing, the head of a record, and the first bytes of a client's greeting.
+    // No bytes, the head of a record, and the first bytes of a client's greeting.
     let unfinished: [&[u8]; 3] =
         [b"", b"\x16\x03\x01\x02\x00", b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03\x55\x55"];
     let mut held = Vec::new();

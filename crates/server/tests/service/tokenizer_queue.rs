@@ -14,10 +14,10 @@ use crate::support::proto::GetPodScoresRequest;
 use crate::support::proto::indexer_service_client::IndexerServiceClient;
 use crate::support::{Engine, PATIENCE, Service};
 
-/// A tokenizer service that takes connections and says nothing, until it is gone.
+/// A tokenizer service that accepts connections and never responds, until it ends.
 struct Silent {
     address: SocketAddr,
-    /// What keeps connections open; none when no more are taken.
+    /// The open connections; none when no more are accepted.
     connections: Arc<Mutex<Option<Vec<TcpStream>>>>,
 }
 
@@ -42,10 +42,10 @@ impl Silent {
         self.connections.lock().expect("no panic").as_ref().is_some_and(|connections| !connections.is_empty())
     }
 
-    /// Closes every connection, and takes no more.
+    /// Closes every connection, and accepts no more.
     fn end(&self) {
         drop(self.connections.lock().expect("no panic").take());
-        // Lets the listener see it. Another one may have done so.
+        // Wakes the listener. Another call may have done so.
         let _ = TcpStream::connect(self.address);
     }
 }
@@ -121,7 +121,7 @@ fn a_deadline_that_cannot_be_met_is_kept_and_leaves_no_work_behind() {
         wait_for("the thread for prompts to be busy", PATIENCE, || silent.is_called().then_some(()));
 
         let mut client = IndexerServiceClient::new(service.channel());
-        // Not only the client gives up.
+        // The service abandons the request too, not only the client.
         let given_up = || {
             let metrics = service.metrics();
             let late = [("method", "GetPodScores"), ("code", "deadline_exceeded")];
@@ -130,7 +130,7 @@ fn a_deadline_that_cannot_be_met_is_kept_and_leaves_no_work_behind() {
                 && metrics.value("flash_indexer_tokenizations_total", &withdrawn) >= 1.0
         };
         wait_for("the service to give up", PATIENCE, || {
-            // On a busy processor a request may be late before the service has received it: then comes another.
+            // On a busy processor the deadline may pass before the service has received the request. Then another one follows.
             let mut hurried = Request::new(request());
             hurried.set_timeout(Duration::from_millis(300));
             let late = service.block_on(client.get_pod_scores(hurried)).expect_err("no tokenizer thread is free");

@@ -204,7 +204,7 @@ fn grpc_requests_continue_the_trace_in_their_metadata() {
     assert_eq!(failed.attributes()["rpc.response.status_code"], json!("NOT_FOUND"));
     assert!(!failed.attributes().contains_key("error.type"));
 
-    // Each request of a stream has a span of its own.
+    // Each request of a stream has its own span.
     let streamed = trace_id(2);
     let (sender, requests) = mpsc::channel(2);
     let mut answers =
@@ -249,7 +249,7 @@ fn the_caller_decides_whether_its_request_is_traced_and_the_ratio_decides_for_ot
         service.get("/ready");
     }
     post(&none, "/query", &[], &query(&[1]));
-    // The spans of a service arrive in their order: what is before this request has arrived as well.
+    // The spans of a service arrive in their order: all spans before this request have arrived as well.
     let last = trace_id(1);
     let headers = [("traceparent", sampled(&last))];
     for service in [&none, &all] {
@@ -260,7 +260,7 @@ fn the_caller_decides_whether_its_request_is_traced_and_the_ratio_decides_for_ot
     wait_for("the last requests", PATIENCE, || (roots().len() >= 2).then_some(()));
     assert!(roots().iter().all(|span| hex(&span.trace_id) == last), "{:?}", roots());
 
-    // Requests that begin a trace have ids of their own. A context that is not valid counts as none.
+    // Requests that begin a trace have their own ids. An invalid context counts as none.
     let invalid = ["00-00000000000000000000000000000000-00f067aa0ba902b7-01", "00-4bf9-00f0-01", "ff", ""];
     for traceparent in invalid {
         post(&all, "/query", &[("traceparent", traceparent)], &query(&[1]));

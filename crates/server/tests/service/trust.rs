@@ -1,4 +1,4 @@
-//! What the service says of its own knowledge: never `exact` while something is known to be missing.
+//! Trust states of the service: never `exact` while a message is known to be missing.
 
 use std::net::TcpListener;
 
@@ -31,7 +31,7 @@ fn wait_for_state(engine: &Engine, service: &Service, last_seq: u64, trust: &str
     })
 }
 
-/// Publishes bytes that are no batch under a number.
+/// Publishes bytes that are not a batch under a number.
 fn publish_unreadable(engine: &Engine, sequence: u64) {
     let frames = [&b"kv-events"[..], &sequence.to_be_bytes(), b"\xc1\xc1"];
     engine.publisher.publish_frames(&frames).expect("published");
@@ -47,7 +47,7 @@ fn an_unreadable_last_message_ends_exact_at_once_and_is_replayed() {
     let engine = Engine::with_replay(&service, json!(1), bind(PublisherOptions::on_loopback()));
     engine.say(&service, 0, &[stored(None, &[1, 2])]);
     wait_for_state(&engine, &service, 0, "exact");
-    // What the engine keeps can be read; no further message is published.
+    // The engine's kept copy is readable; no further message is published.
     engine.publisher.keep(1, &batch(1.0, &[removed(&[1, 2])]));
     publish_unreadable(&engine, 1);
     wait_for_state(&engine, &service, 1, "exact");
@@ -63,7 +63,7 @@ fn an_unreadable_last_message_without_replay_leaves_a_doubt_until_the_next_one()
     wait_for_rejection(&engine, &service, "malformed_batch", 1);
     let listener = engine.wait(&service, "the doubt", |listener| listener["trust"] == json!("degraded"));
     assert!(listener["last_error"].as_str().expect("a reason").contains("could not be decoded"), "{listener}");
-    // A number of its own was not lost with it.
+    // The unreadable message did not use up its number.
     engine.say(&service, 1, &[]);
     let listener = wait_for_state(&engine, &service, 1, "exact");
     assert_eq!(listener["last_error"], Value::Null, "nothing is wrong any more");
@@ -80,7 +80,7 @@ fn an_unreadable_last_message_that_no_replay_has_leaves_a_doubt() {
     let engine = Engine::with_replay(&service, json!(1), bind(PublisherOptions::on_loopback()));
     engine.say(&service, 0, &[stored(None, &[1, 2])]);
     wait_for_state(&engine, &service, 0, "exact");
-    // Replays end after message 0, as those of an engine whose socket lost the last message.
+    // Replays end after message 0, like those of an engine whose socket lost the last message.
     publish_unreadable(&engine, 1);
     let listener = wait_for_state(&engine, &service, 0, "degraded");
     assert!(
@@ -153,7 +153,7 @@ fn a_redefinition_that_would_move_too_many_blocks_degrades_its_rank_alone() {
 #[test]
 fn a_rank_is_recovering_while_a_silent_replay_endpoint_is_asked() {
     let service = Service::start();
-    // It accepts connections and never says a word.
+    // It accepts connections and never responds.
     let silent = TcpListener::bind("127.0.0.1:0").expect("a free port");
     let replay = format!("tcp://{}", silent.local_addr().expect("an address"));
     let engine = Engine::registered(&service, json!(1), 0, &json!({ "replay_endpoint": replay }));
@@ -171,7 +171,7 @@ fn a_rank_is_recovering_while_a_silent_replay_endpoint_is_asked() {
 #[test]
 fn a_gap_is_answered_as_recovering_until_it_is_repaired() {
     let service = Service::start();
-    // An answer brings three messages and breaks off.
+    // A reply has three messages and is cut off.
     let options = PublisherOptions { replay_loss: ReplayLoss::RestAfter(3), ..PublisherOptions::on_loopback() };
     let publisher = bind(options);
     let chain =
@@ -210,7 +210,7 @@ fn readiness_waits_for_the_history_of_engines_asked_for_at_the_start() {
     let reasons = std::cell::RefCell::new(String::new());
     wait_for("readiness", PATIENCE, || {
         let (status, answer) = service.get("/ready");
-        // A rank is looked at after the answer: readiness never comes before its history.
+        // The rank is checked after the answer: the service is never ready before the rank's history is applied.
         let listener = service.listener(&json!(1), 0);
         reasons.borrow_mut().push_str(&answer.to_string());
         if status == 200 {
@@ -370,7 +370,7 @@ fn a_rank_that_went_to_another_endpoint_is_not_exact_while_batches_of_the_first_
     second.say(&service, 0, &[stored(None, &[7])]);
     assert_eq!((trust(&service, &first), trust(&service, &second)), (json!("exact"), json!("exact")));
 
-    // The first endpoint's engine restarts: the rank is no longer one of its own.
+    // The first endpoint's engine restarts: it no longer has the rank.
     publish(0, 1, stored(None, &[5]));
     publish(1, 1, stored(None, &[6]));
     assert_eq!((service.score(&tokens(&[7]), "1", 0), trust(&service, &second)), (4, json!("exact")));
@@ -387,7 +387,7 @@ fn a_store_after_a_parent_that_only_another_instance_holds_makes_no_match_too_lo
     let [holder, other] = [1, 2].map(|instance| Engine::registered(&service, json!(instance), 0, &json!({})));
     holder.say(&service, 0, &[stored(None, &[1, 2, 3])]);
     let held = |instance: &str| service.score(&tokens(&[1, 2, 3, 4, 5]), instance, 0);
-    // The store of its parent never reached the service, and no message is missing.
+    // The service never received the store of its parent, and no message is missing.
     other.say(&service, 0, &[stored(Some(3), &[4])]);
     assert_eq!((held("2"), trust(&service, &other)), (0, json!("exact")), "too short, and not known to be");
     holder.say(&service, 1, &[removed(&[3]), EngineEvent::Cleared]);

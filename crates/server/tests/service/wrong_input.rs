@@ -1,4 +1,4 @@
-//! What a new user gets wrong, each with a clear error and nothing else disturbed.
+//! Mistakes of a new user: each gets a clear error and disturbs nothing else.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -111,7 +111,7 @@ fn wrong_requests_are_refused_with_what_to_do() {
     assert_eq!(refused(service.post("/workers", &json!({}))).0, 405);
     assert_eq!(refused(service.get("/dump?hashes=roman")).0, 400);
 
-    // What was refused has left no trace; what was there still answers.
+    // Refused requests have left no trace, and the existing instance still answers.
     assert_eq!(service.get("/workers").1.as_array().map(Vec::len), Some(1));
     assert_eq!(service.score(&tokens(&[1]), "1", 0), 4);
     let again = json!({
@@ -181,7 +181,7 @@ fn a_body_of_a_hundred_megabytes_is_refused_and_the_connection_goes_on() {
     asking.write_all(head.as_bytes()).expect("sent");
     assert!(read_until(&mut asking, "--body-bytes-max\"}").starts_with("HTTP/1.1 413 "));
 
-    // Of a body that is larger than any client sends, no byte is awaited.
+    // The service waits for no byte of a body that is larger than any client sends.
     let mut huge = TcpStream::connect(url.trim_start_matches("http://")).expect("a connection");
     huge.set_read_timeout(Some(PATIENCE)).expect("a time-out");
     huge.write_all(b"POST /query HTTP/1.1\r\nhost: x\r\ncontent-length: 1000000000000000000\r\n\r\n").expect("sent");

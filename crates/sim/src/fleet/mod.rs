@@ -16,10 +16,10 @@ use crate::workload::HashedPrompt;
 
 /// Workers that serve a trace's prompts, one cache each.
 ///
-/// Prompts are served one at a time: at its end a prompt's blocks are in the cache, and after each block of its output
-/// that one. Each prompt counts as having at least one token after its last block, so all of its blocks can be reused. A removal is published
-/// when the last copy of a block is gone ([`RemovedCopies::All`]), so indexes with and without reference counts can
-/// apply the same events.
+/// Prompts are served one at a time: when a prompt ends, its blocks are in the cache, and each block of its output is in the cache after it
+/// is complete. Each prompt is treated as having at least one token after its last block, so all of its blocks can be reused. A removal is
+/// published when the last copy of a block is gone ([`RemovedCopies::All`]), so indexes with and without reference counts can apply the
+/// same events.
 #[derive(Debug)]
 pub struct Fleet {
     options: FleetOptions,
@@ -108,8 +108,8 @@ impl Fleet {
         }
     }
 
-    /// Chooses the worker with the longest match, as far as it has at least `least` blocks; among equal ones the one
-    /// that has served the fewest requests.
+    /// Chooses the worker with the longest match, if it has at least `least` blocks; among equal ones the one that
+    /// has served the fewest requests.
     fn route_to_longest(&self, query: &[LocalHash], least: usize) -> usize {
         let shared = (self.options.hash_seeds == HashSeeds::Shared).then(|| self.hasher.sequence(0, query));
         let preference = |&worker: &usize| {

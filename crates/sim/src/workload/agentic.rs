@@ -1,4 +1,4 @@
-//! Sessions of coding agents: many requests each, of which nearly the whole prompt was in the previous one.
+//! Sessions of coding agents: many requests each. Nearly the whole prompt of a request was in the previous one.
 //!
 //! A session starts with a system prompt that it shares with others, or with the prompt of the session that forked it
 //! as a sub-agent. Each request appends what happened since: the last output, tool results, a message. A session whose
@@ -107,7 +107,7 @@ struct Session {
     requests_left: usize,
     /// Blocks of the first prompt.
     first_blocks: usize,
-    /// Blocks of the last prompt; before the first one, what it shares.
+    /// Blocks of the last prompt; before the first one, the blocks that it shares.
     prompt: Vec<u64>,
     /// Blocks of the start that compaction keeps.
     system: usize,
@@ -154,7 +154,7 @@ impl AgenticSessions {
         (self.blocks - count as u64..self.blocks).collect()
     }
 
-    /// A session that has sent nothing yet; its prompt is what it shares.
+    /// A session that has sent no request yet. Its prompt is the blocks that it shares.
     fn start(&mut self) -> Session {
         let number = self.sessions;
         self.sessions += 1;
@@ -200,7 +200,7 @@ impl AgenticSessions {
         let mut prompt = session.prompt.clone();
         if !session.is_started {
             let length = session.first_blocks;
-            // A sub-agent has a task of its own.
+            // A sub-agent has its own task.
             prompt.truncate(length - length / 16);
             let own = self.new_blocks(length - prompt.len());
             prompt.extend(own);
@@ -209,7 +209,7 @@ impl AgenticSessions {
         let new = NEW_BLOCKS.at(session.next_step).max(1);
         let replaces = new > LARGE_STEP_BLOCKS && self.percent(LARGE_STEPS_REPLACING_PERCENT);
         if replaces || prompt.len() + new > PROMPT_BLOCKS_MAX {
-            // Other content takes the place of the prompt's end, or of everything behind the system prompt.
+            // Other content replaces the prompt's end, or everything after the system prompt.
             let kept = prompt.len().checked_sub(new).filter(|&kept| kept > session.system);
             let (kept, appended) = match kept.filter(|_| replaces || self.random.one_in(2)) {
                 Some(kept) => (kept, new),

@@ -2,8 +2,8 @@
 
 use crate::random::Random;
 
-/// A distribution given by its quantiles, linear between them. Only additions and multiplications, so that every
-/// machine draws the same.
+/// A distribution given by its quantiles, linear between them. Computed with additions and multiplications only:
+/// every machine draws the same numbers.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Quantiles(pub(super) &'static [(f64, f64)]);
 

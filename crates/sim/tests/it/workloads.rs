@@ -1,4 +1,4 @@
-//! Generated prompts have the distributions that they are described with.
+//! Generated prompts have the documented distributions.
 
 use std::collections::BTreeMap;
 
@@ -41,7 +41,7 @@ fn agentic_sessions_have_the_measured_distributions() {
     let sessions = sessions(&prompts);
     let ended: Vec<_> = {
         let open: Vec<u64> = prompts.iter().rev().take(PROMPTS / 40).map(|prompt| prompt.session).collect();
-        // The first sessions start together: those that outlast them would count too rarely.
+        // The first sessions start together: sessions that outlast them would be counted too rarely.
         let fair = |number: &u64| *number < sessions.len() as u64 / 2 && !open.contains(number);
         sessions.iter().filter(|(number, _)| fair(number)).map(|(_, prompts)| prompts).collect()
     };

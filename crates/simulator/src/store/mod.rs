@@ -20,7 +20,7 @@ use self::tables::Tables;
 
 /// Clock of every node at the start, in milliseconds since the Unix epoch.
 const START_MS: u64 = 1_700_000_000_000;
-/// Retention of blocks, of which a third passes until they are written again.
+/// Retention of blocks. They are written again after a third of it.
 pub(crate) const RETENTION: Duration = Duration::from_secs(60);
 /// Pause after which a link that was lost connects again.
 const RECONNECT: Duration = Duration::from_millis(50);
@@ -49,7 +49,7 @@ pub(crate) enum StoreFault {
     Slow { node: usize, ms: u64 },
     /// The replica of a node receives everything that the node has.
     Replicate { node: usize },
-    /// The replica of a node takes its place: what it did not receive is lost.
+    /// The replica of a node takes its place: data that it did not receive is lost.
     FailOver { node: usize },
     /// A node starts without keys.
     Empty { node: usize },
@@ -106,7 +106,7 @@ struct StoreLink {
     through: ServiceStore,
     /// Number of times that the service was killed before.
     kills: u64,
-    /// Until when the link is not connected after a call that failed.
+    /// End of the time in which the link is not connected after a failed call.
     lost_until: Mutex<Option<Instant>>,
 }
 
@@ -149,7 +149,7 @@ impl Store {
             }
             StoreFault::Evict { node, keys } => {
                 nodes[node].tables.evict(keys, random);
-                // Only the tables of the bucket show a loss: without a block alone, the answer is too small.
+                // Only lost tables of the bucket are detected: if a single block is lost, the answer is too small.
                 lacks_for = Some(RETENTION / 3);
             }
             StoreFault::StepClock { node, ms } => {
@@ -165,7 +165,7 @@ impl Store {
         }
     }
 
-    /// Cuts the links of a service: what its tasks do from now on has no effect.
+    /// Cuts the links of a service: later calls of its tasks have no effect.
     pub(crate) fn kill(&self, service: usize) {
         self.0.lock().routes[service].kills += 1;
     }
@@ -201,7 +201,7 @@ impl Store {
         interpreter.run(call, tables, now_ms * 1_000 + *executed % 1_000)
     }
 
-    /// The node of a script's keys: that of the number of the bucket, in `{fi:NUMBER}`, or the first for the directory.
+    /// The node of a script's keys: the node of the bucket's number in `{fi:NUMBER}`, or the first node for the directory.
     fn node_of(&self, call: &ScriptCall<'_>) -> usize {
         let tag = call.keys[0].split(|&byte| byte == b':' || byte == b'}').nth(1).unwrap_or_default();
         let bucket: usize = str::from_utf8(tag).ok().and_then(|tag| tag.parse().ok()).unwrap_or_default();
@@ -240,7 +240,7 @@ impl SimulatedLink for StoreLink {
         };
         let mut lost_until = self.lost_until.lock();
         match *lost_until {
-            // A partition is seen by a call that gets no response.
+            // A call that gets no response detects a partition.
             _ if is_killed => false,
             None => true,
             Some(until) if is_partitioned || Instant::now() < until => false,

@@ -54,7 +54,7 @@ fn fifo(path: &Path) {
     mkfifoat(CWD, path, Mode::RUSR | Mode::WUSR).expect("a FIFO");
 }
 
-/// Runs on another thread, so that a call that blocks fails the test.
+/// Runs on another thread, so a blocked call fails the test.
 fn in_time<T: Send + 'static>(run: impl FnOnce() -> T + Send + 'static) -> T {
     let (sender, receiver) = mpsc::channel();
     std::thread::spawn(move || sender.send(run()));
@@ -68,7 +68,7 @@ fn a_readable_snapshot_of_another_process_is_removed_and_a_damaged_or_empty_one_
         let (folder, directory) = reopened();
         let path = snapshot(&folder, 0);
         fs::write(&path, keep(&fs::read(&path).expect("a file"))).expect("written");
-        // As at the start of a service.
+        // Like the start of a service.
         let _ = directory.snapshots().expect("a directory")[0].check();
         write_many(&directory);
         assert_eq!(numbers(&directory), [4, 3, 2]);

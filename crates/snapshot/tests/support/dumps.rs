@@ -1,4 +1,4 @@
-//! Arbitrary bytes as dumps, and what holds of each dump that is written or read.
+//! Arbitrary bytes as dumps, and the properties of each dump that is written or read.
 //!
 //! ```text
 //!  input:    kind (8) | content
@@ -38,7 +38,7 @@ pub(crate) fn play(bytes: &[u8]) {
     }
 }
 
-/// A dump is read alike in pieces of any size, and never if it is cut off.
+/// A dump gives the same result when read in pieces of any size, and is rejected if it is cut off.
 fn check_read(dump: &[u8], cut: usize) {
     let (content, summary) = Content::read(dump);
     let (in_pieces, summary_in_pieces) = Content::read(InPieces { rest: dump, bytes: cut % 7 + 1 });
@@ -54,7 +54,7 @@ fn check_read(dump: &[u8], cut: usize) {
     }
 }
 
-/// Every form of a dump has what was written.
+/// Every form of a dump has the content that was written.
 fn check_written(bytes: &mut Bytes<'_>) {
     let ranks = bytes.ranks();
     let expected = Content::of(&ranks);
@@ -89,7 +89,7 @@ fn check_damaged(bytes: &mut Bytes<'_>) {
     }
 }
 
-/// Compresses as snapshots on disk are.
+/// Compresses like snapshots on disk.
 fn compress(dump: &[u8]) -> io::Result<Vec<u8>> {
     let mut encoder = zstd::stream::write::Encoder::new(Vec::new(), 1)?;
     encoder.include_checksum(true)?;
@@ -140,7 +140,7 @@ impl Content {
         (content, summary)
     }
 
-    /// What a dump of these ranks should have.
+    /// Expected content of a dump of these ranks.
     fn of(ranks: &[(RankRecord, RankDump)]) -> Self {
         let mut content = Self::default();
         for (record, dump) in ranks {
@@ -261,7 +261,7 @@ fn linked(mut parent: Option<SequenceHash>, blocks: &[Block]) -> impl Iterator<I
     blocks.iter().map(move |block| (parent.replace(block.sequence), *block))
 }
 
-/// The remaining bytes, behind which all are zero.
+/// The remaining bytes. All bytes after them are zero.
 struct Bytes<'a>(&'a [u8]);
 
 impl Bytes<'_> {
@@ -271,7 +271,7 @@ impl Bytes<'_> {
         first
     }
 
-    /// Ranks, those of a model together.
+    /// Ranks, grouped by model.
     fn ranks(&mut self) -> Vec<(RankRecord, RankDump)> {
         let count = self.next() % 4;
         let mut ranks: Vec<_> = (0..count).map(|number| self.rank(number)).collect();
@@ -329,7 +329,7 @@ impl Bytes<'_> {
         Tier::ALL[usize::from(self.next()) % Tier::ALL.len()]
     }
 
-    /// A hash, mostly one of few.
+    /// A hash, mostly from a small set.
     fn sequence(&mut self) -> SequenceHash {
         match self.next() {
             byte @ 0..0xf0 => SequenceHash(u64::from(byte % 32)),
@@ -337,7 +337,7 @@ impl Bytes<'_> {
         }
     }
 
-    /// A chain of blocks, at times of more than are written in one event.
+    /// A chain of blocks, at times longer than one written event.
     fn stored(&mut self) -> BlockEvent {
         let (tier, copies, parent) = (self.tier(), self.next() % 3, self.next());
         let parent = (parent % 2 == 1).then(|| self.sequence());

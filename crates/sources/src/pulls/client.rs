@@ -105,7 +105,7 @@ impl PullClient {
         let opened = Arc::new(AtomicU64::new(0));
         let config = Agent::config_builder()
             .http_status_as_error(false)
-            // A redirect or a proxy would choose what this service connects to.
+            // A redirect or a proxy would choose the host that this service connects to.
             .max_redirects(0)
             .max_redirects_will_error(false)
             .proxy(None)
@@ -134,7 +134,7 @@ impl PullClient {
             };
             return Err(PullError::Status { url: self.url.clone(), status: status.as_u16(), what });
         }
-        // The reader has a limit of its own, which is below that of long responses.
+        // The reader has its own limit, which is below that of long responses.
         let reader = response.body_mut().with_config().limit(u64::MAX).reader();
         let (body, turn) = self.read(reader, until)?;
         Ok(PullResponse { body, connection: self.opened.load(Ordering::Relaxed), _turn: turn })

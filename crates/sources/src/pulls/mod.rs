@@ -1,9 +1,9 @@
 //! Engines whose events the service pulls over HTTP: TensorRT-LLM's `POST /kv_cache_events`. No other module of this crate
-//! knows HTTP.
+//! uses HTTP.
 //!
-//! Each engine has a thread of its own with one connection, so an engine that does not answer holds no other one up. The thread
-//! pulls, makes messages of the response ([`PullReader`]), and delivers them to the listener's decoder. A connection is of one
-//! process: another connection may be of a restarted engine, like a lost connection of a socket.
+//! Each engine has its own thread with one connection: an engine that does not respond delays no other one. The thread
+//! pulls, converts the response into messages ([`PullReader`]), and delivers them to the listener's decoder. A connection
+//! reaches one process. Another may reach a restarted engine, so it counts like a lost connection of a socket.
 
 mod client;
 mod long_pulls;
@@ -62,7 +62,7 @@ impl Pulls {
         }
     }
 
-    /// Asks every thread to end. Later deliveries of it are dropped.
+    /// Requests every thread to end. Its later deliveries are dropped.
     pub(super) fn end(&self) {
         for engine in self.engines.lock().values_mut() {
             engine.stop = None;

@@ -16,7 +16,7 @@ use super::client::{PullClient, PullResponse};
 
 /// Pause between two pulls of one engine.
 const PULL_INTERVAL: Duration = Duration::from_millis(100);
-/// Longest pause after failed pulls, which is twice as long after each.
+/// Longest pause after failed pulls. Each failure doubles the pause.
 const FAILED_PAUSE_MAX: Duration = Duration::from_secs(2);
 /// Bytes of messages that fill a delivery.
 const BYTES_PER_DELIVERY: usize = 64 << 10;
@@ -83,7 +83,7 @@ impl PullLoop {
         }
     }
 
-    /// Delivers the events of a response, after the change of connection that it shows.
+    /// Delivers the events of a response, after a change of the connection that the response shows.
     fn receive(&mut self, response: &PullResponse) -> Result<(), Failure> {
         let (listener, decoders) = (&self.listener, &self.decoders);
         let is_new = self.connection != Some(response.connection);
@@ -149,7 +149,7 @@ impl PullLoop {
             Some(times) => log_listener!(warn, self.listener, reason, times, error = why.as_str(), "pull failed"),
             None => log_listener!(debug, self.listener, reason, error = why.as_str(), "pull failed"),
         }
-        // The loss of the connection goes first: who sees the reason must not see the engine as connected.
+        // The lost connection is recorded first: a reader that sees the reason must not see the engine as connected.
         if self.connection.take().is_some() {
             self.disconnect();
         }

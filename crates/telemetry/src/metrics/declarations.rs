@@ -1,4 +1,4 @@
-//! Declarations of metrics: each has its name, its help and the values of its labels at one place.
+//! Declarations of metrics: each has its name, its help and the values of its labels in one place.
 
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
@@ -58,7 +58,7 @@ impl Declarations {
         values.map(|value| family.get_or_create_owned(&[(label, value.0)]))
     }
 
-    /// [`Declarations::counters`] of values that callers give by their names.
+    /// [`Declarations::counters`] of values that callers pass by name.
     pub(super) fn named_counters(
         &mut self,
         name: &str,
@@ -67,7 +67,7 @@ impl Declarations {
         values: &'static [LabelValue],
     ) -> NamedCounters {
         let counters = self.counters_on_demand(name, help, label, values);
-        // Exported at zero, so that the first increment is visible as a rise.
+        // Exported at zero: the first increment is visible as a rise.
         values.iter().for_each(|value| drop(counters.family.get_or_create(&[(label, value.0)])));
         counters
     }

@@ -29,7 +29,7 @@ pub struct MetricDescription {
     pub aliases: Vec<String>,
 }
 
-/// The values of all labels that have a fixed set of them. `others` are those of the parts of the service that encode metrics of their own.
+/// The values of all labels that have a fixed set of them. `others` are the values of parts of the service that encode their own metrics.
 #[must_use]
 pub fn describe_labels(others: Vec<LabelValues>) -> Vec<LabelValues> {
     let mut all = Metrics::new(MetricNames::Own).declarations.label_values;
@@ -40,7 +40,7 @@ pub fn describe_labels(others: Vec<LabelValues>) -> Vec<LabelValues> {
     all
 }
 
-/// All metrics, by name: those of every service, and those of these sections.
+/// All metrics, by name: the metrics of every service, and the metrics of these sections.
 #[must_use]
 pub fn describe_metrics(sections: Vec<Box<dyn StateSection>>) -> Vec<MetricDescription> {
     let metrics = Metrics::new(MetricNames::OwnAndCompat);
@@ -70,7 +70,7 @@ pub fn describe_metrics(sections: Vec<Box<dyn StateSection>>) -> Vec<MetricDescr
     own.into_values().collect()
 }
 
-/// The metric of which one with this help is an alias.
+/// The metric whose alias has this help.
 fn alias_of(help: &str) -> Option<&str> {
     help.strip_prefix("Alias of ")?.split(' ').next()
 }

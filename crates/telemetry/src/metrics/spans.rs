@@ -45,7 +45,7 @@ impl Metrics {
         self.spans.export_failures.inc();
     }
 
-    /// Number of spans of which this has become.
+    /// Number of spans with this outcome.
     #[must_use]
     pub fn spans_ended_count(&self, outcome: SpanOutcome) -> u64 {
         self.spans.ended[outcome as usize].get()

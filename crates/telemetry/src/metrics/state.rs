@@ -132,7 +132,7 @@ impl ModelCounts {
         totals.reported_cached_tokens += self.reported_cached_tokens.get();
     }
 
-    /// Counts a request of `prompt_tokens`, of which its engine had `cached_tokens`.
+    /// Counts a request with `prompt_tokens` tokens. Its engine had `cached_tokens` of them cached.
     pub fn hits_reported(&self, prompt_tokens: u64, cached_tokens: u64) {
         self.reported_prompt_tokens.inc_by(prompt_tokens);
         self.reported_cached_tokens.inc_by(cached_tokens);
@@ -318,7 +318,7 @@ pub(super) fn label_values() -> Vec<LabelValues> {
 /// Encoder of whole metric families.
 pub struct Families<'a>(DescriptorEncoder<'a>);
 
-/// A help text with the full stop that the library adds to those of registered metrics only.
+/// A help text with a full stop. The library adds it to the help of registered metrics only.
 pub(super) fn sentence(help: &str) -> String {
     format!("{help}.")
 }

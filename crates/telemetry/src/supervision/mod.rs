@@ -140,7 +140,7 @@ impl Supervisor {
         };
         let watch = Arc::new(Watch::new(kind, number, Box::new(queued), &self.metrics));
         stepper.add(Arc::clone(&watch), Box::new(steps));
-        // Its end is not waited for: it makes no step unless the caller does.
+        // No join is needed: the thread runs only when the caller steps it.
         let (name, (_, ended)) = (watch.name().to_owned(), bounded(0));
         self.threads.lock().push(watch);
         Ok(SupervisedThread { name, thread: None, ended })
@@ -176,7 +176,7 @@ impl Supervisor {
         let (running, ended) = bounded(0);
         let (name, watched) = (watch.name().to_owned(), Arc::clone(&watch));
         let thread = std::thread::Builder::new().name(name.clone()).spawn(move || {
-            // Dropped when the thread ends, also by a panic.
+            // Dropped when the thread ends, even by a panic.
             let _running: Sender<()> = running;
             match catch_unwind(AssertUnwindSafe(|| work(&watched))) {
                 Ok(()) => watched.finish(),

@@ -1,4 +1,4 @@
-//! Threads as steps: on a thread of the system each, or all of them as steps of one simulation.
+//! Threads as steps: each on a thread of the system, or all of them as steps of one simulation.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -27,8 +27,8 @@ pub enum Step {
 /// Chooses the next thread of a simulation among this number of threads.
 pub type ThreadChoice = Box<dyn FnMut(usize) -> usize + Send>;
 
-/// Runs the threads of a simulated service, one step at a time. The choice of the thread is the caller's, so a run can be
-/// repeated exactly.
+/// Runs the threads of a simulated service, one step at a time. The caller chooses the thread, so a run can be repeated
+/// exactly.
 pub struct Stepper {
     /// None while the thread makes a step, and after its end.
     threads: Mutex<Vec<Option<SteppedThread>>>,
@@ -49,7 +49,7 @@ impl Stepper {
         self.threads.lock().push(Some(SteppedThread { watch, steps }));
     }
 
-    /// Makes steps of the threads in turn, from the chosen one on, until one did work. Returns false if none had any.
+    /// Makes steps of the threads in turn, starting with the chosen one, until one did work. Returns false if none had any.
     pub fn step(&self) -> bool {
         let count = self.threads.lock().len();
         if count == 0 {

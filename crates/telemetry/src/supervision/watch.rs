@@ -24,7 +24,7 @@ pub struct Watch {
     name: String,
     queued: Box<dyn Fn() -> usize + Send + Sync>,
     metrics: Arc<Metrics>,
-    /// Steps of the thread since its start. Relaxed, as the flags are: no other memory is published through them.
+    /// Steps of the thread since its start. Relaxed, like the flags: no other memory is published through them.
     steps: AtomicU64,
     is_busy: AtomicBool,
     is_finished: AtomicBool,

@@ -143,8 +143,8 @@ impl Blocks<'_> {
         Ok(encode(&events))
     }
 
-    /// Tokens in a block of the engine, as a store shows it. A store of one block that is too short for the registered size has
-    /// a partial block; before a further block, it shows another size.
+    /// Tokens in a block of the engine, as a store shows it. If a store has one block, which is too short for the
+    /// registered size, that block is partial. A short block before a further block shows another size.
     fn engine_block_size(&self, blocks: &[StoredBlock<'_>]) -> Result<usize, PullEventError> {
         let registered = self.block_size.token_count();
         let Some((first, others)) = blocks.split_first() else { return Ok(registered) };

@@ -37,7 +37,7 @@ pub enum PullEventError {
     /// More blocks or tokens than an event can have.
     #[error("the event has {count} {what}; at most {max} are allowed")]
     TooLarge {
-        /// What there are too many of.
+        /// Kind of elements that exceed their limit.
         what: &'static str,
         /// Their number.
         count: usize,
@@ -65,7 +65,7 @@ pub enum PullEventError {
     /// Too many blocks outside device memory, or of too few tokens, to follow their removal.
     #[error("more than {max} blocks are outside device memory or partial: the event is left out", max = super::FOLLOWED_BLOCKS_MAX)]
     TooManyFollowedBlocks,
-    /// The rank's numbers begin again for a second time in one response.
+    /// The rank's numbers begin again twice within one response.
     #[error("event_id steps back within a response")]
     StepBack,
     /// Too many ranks.

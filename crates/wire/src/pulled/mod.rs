@@ -1,8 +1,8 @@
 //! TensorRT-LLM's pull API: responses to `POST /kv_cache_events`, as messages of a stream.
 //!
-//! A response is a JSON list of the events since the last read, and a read takes them away. Each event has the number
-//! `event_id` in its attention rank's stream, which begins with 0 in each process. [`PullReader`] makes one message of each
-//! event: its batch has the events of other engines, in MessagePack, so that decoders, streams and recordings know one form.
+//! A response is a JSON list of the events since the last read, and a read takes them from the engine. Each event has the number
+//! `event_id` in its attention rank's stream, which begins with 0 in each process. [`PullReader`] makes one message of each event.
+//! Its batch has the events of other engines, in MessagePack: decoders, streams and recordings handle one form only.
 //!
 //! | event of the engine | events of the message |
 //! |---|---|
@@ -14,14 +14,14 @@
 //!
 //! # Numbers
 //!
-//! All ranks of an engine share one stream. The sequence number of a message counts the events of all ranks before it, the
-//! missing ones with them. With one rank it is `event_id`. A rank whose numbers begin again is of a restarted engine: the
-//! sequence numbers begin again as well.
+//! All ranks of an engine share one stream. The sequence number of a message counts the events of all ranks before it,
+//! including the missing ones. With one rank it is `event_id`. If a rank's numbers begin again, the engine has restarted,
+//! and the sequence numbers begin again as well.
 //!
 //! # Partial blocks
 //!
-//! The engine stores the last block of a sequence also if it has fewer tokens than a block. No other request can reuse it as a
-//! whole, so the reader leaves it out, together with its removal.
+//! The engine stores the last block of a sequence even if it has fewer tokens than a block. No other request can reuse the
+//! complete partial block, so the reader leaves it out, together with its removal.
 
 mod convert;
 mod error;
@@ -42,7 +42,7 @@ use crate::left_out::{LeftOutEvent, WHY_CHARS_MAX};
 pub const FOLLOWED_BLOCKS_MAX: usize = 1 << 19;
 /// Limit of the attention ranks of one engine.
 const RANKS_MAX: usize = 1 << 10;
-/// Events from the first one of a rank on that show its cache groups. An engine begins with one `created` for each group.
+/// Number of first events of a rank that show its cache groups. An engine begins with one `created` for each group.
 const FIRST_EVENTS: usize = 256;
 /// Limit of the events in a response. An engine's buffer has some thousand for each rank.
 const EVENTS_MAX: usize = 1 << 18;
@@ -124,8 +124,8 @@ impl PullReader {
 
     /// Decodes a response that was received at `timestamp`, in seconds since the Unix epoch. Linear in its length.
     ///
-    /// The time is part of every message, so that an event of a restarted engine differs from the event of the same number
-    /// before.
+    /// The time is part of every message: an event of a restarted engine differs from the earlier event with the same
+    /// number.
     ///
     /// # Errors
     ///

@@ -26,8 +26,8 @@ pub enum Action<P> {
     Clear(ClearReason),
     /// Trust in the messages delivered up to the cursor, from now on.
     Trust(StreamTrust),
-    /// Reason why messages after the cursor are missing and may still arrive, from now on. While there is a reason,
-    /// the stream is not exact, also if its trust is.
+    /// Reason why messages after the cursor are missing and may still arrive, from now on. While there is a reason, the
+    /// stream is not exact, even if its trust is.
     Pending(Option<Pending>),
     /// An occurrence to be counted and logged.
     Record(StreamEvent),
@@ -76,7 +76,7 @@ impl Pending {
     /// One of each, for the documentation.
     pub const EACH: [Self; 4] = [Self::FirstContact, Self::Recovering { end: None }, Self::TailLost, Self::Unverified];
 
-    /// What it means, and what ends it.
+    /// Meaning of the reason, and the event that ends it.
     #[must_use]
     pub const fn description(self) -> &'static str {
         match self {
@@ -145,7 +145,7 @@ impl Degraded {
         Self::Inherited,
     ];
 
-    /// What it means.
+    /// Meaning of the reason.
     #[must_use]
     pub const fn description(self) -> &'static str {
         match self {

@@ -14,18 +14,18 @@ pub(super) enum Comparison {
     Same,
     /// Another message is remembered under its number: it belongs to another epoch.
     Different,
-    /// No message of this number is remembered, or another one that may be of an epoch before.
+    /// No message of this number is remembered, or another message that may be of an earlier epoch.
     Unknown,
 }
 
-/// The first and the last messages of the current epoch that were delivered, or not.
+/// The first and the last messages of one kind in the current epoch: delivered or undelivered ones.
 #[derive(Debug, Default)]
 pub(super) struct Delivered {
     /// Message 0: a late duplicate of it would look like the whole of a new epoch.
     first: Option<Cursor>,
     /// By ascending sequence number.
     recent: VecDeque<Cursor>,
-    /// Messages before this number may be of an epoch before that of the later ones.
+    /// Messages before this number may be of an earlier epoch than the later ones.
     unproven_before: u64,
 }
 
@@ -46,7 +46,7 @@ impl Delivered {
         self.unproven_before = 0;
     }
 
-    /// Records that nothing proves the messages after the remembered ones to be of their epoch. `next` is the number after them.
+    /// Records that the messages after the remembered ones are not proven to be of the same epoch. `next` is the number after them.
     pub(super) fn continue_unproven(&mut self, next: u64) {
         self.unproven_before = next;
     }

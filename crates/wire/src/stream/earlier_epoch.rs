@@ -1,4 +1,4 @@
-//! Epochs that seem to have ended: what is known of one, until it is proven that it has.
+//! Epochs that seem to have ended. The state of such an epoch is kept until its end is proven.
 
 use std::time::{Duration, Instant};
 
@@ -21,18 +21,18 @@ const BACKLOG: Duration = Duration::from_secs(20);
 /// * The messages of this epoch are delivered again.
 #[derive(Debug)]
 pub(super) struct EarlierEpoch {
-    /// Messages received of it. Without any, nothing differs from it: a difference from an epoch before shows the end of that one alone.
+    /// Its received messages. Without any, no message differs from it: a difference from an earlier epoch ends only that one.
     messages: Delivered,
     /// One more than the highest number known.
     end: u64,
-    /// One more than the highest number that a live message of it had: the next ones continue it, and a reply may have been ahead.
+    /// One more than the highest number of its live messages: the next ones continue it, and a reply may have been ahead of them.
     live_end: u64,
     /// When the doubt began, at the latest: live messages that are published later do not continue this epoch.
     doubted_since: Option<Instant>,
 }
 
 impl EarlierEpoch {
-    /// What is known of this epoch and of one before it, which may be the same.
+    /// Merges this epoch with an earlier one, which may be the same.
     fn after(mut self, before: Option<Self>) -> Self {
         let Some(before) = before else { return self };
         self.end = self.end.max(before.end);
@@ -41,15 +41,15 @@ impl EarlierEpoch {
         self
     }
 
-    /// Records when a connection begins after the messages of this epoch, or a live message leaves the doubt. Returns when the doubt
-    /// began.
+    /// Records the time when a connection begins after the messages of this epoch, or a live message does not end the
+    /// doubt. Returns when the doubt began.
     pub(super) fn begin_doubt(&mut self, now: Instant) -> Instant {
         *self.doubted_since.get_or_insert(now)
     }
 }
 
 impl<P: AsRef<[u8]>> Stream<P> {
-    /// Takes what is known of the current epoch, before another one that seems to follow begins: its messages, and the numbers before
+    /// Takes the state of the current epoch before another one seems to begin: its messages, and the numbers before
     /// `known_end`.
     pub(super) fn take_epoch(&mut self, known_end: u64, now: Instant) -> EarlierEpoch {
         let messages = std::mem::take(&mut self.delivered);
@@ -68,7 +68,7 @@ impl<P: AsRef<[u8]>> Stream<P> {
         EarlierEpoch { doubted_since: Some(now), ..taken }
     }
 
-    /// Keeps what the live messages of a connection show that ends, if the cursor's epoch was not verified on it.
+    /// Keeps the state that a connection's live messages show when it ends, if the cursor's epoch was not verified on it.
     pub(super) fn keep_unverified(&mut self) {
         if !self.is_live_unverified() {
             self.unverified = None;
@@ -95,9 +95,9 @@ impl<P: AsRef<[u8]>> Stream<P> {
             .take_if(|earlier| earlier.messages.compare(sequence, payload.as_ref()) == Comparison::Different);
     }
 
-    /// Forgets the earlier epoch if this live message is new ([`EarlierEpoch`]). A message that the earlier epoch had, or that a
-    /// replay has delivered since, may have arrived a second time. A message that continues the live messages of the earlier epoch
-    /// may have waited in a queue, unless it arrives long after the doubt began.
+    /// Forgets the earlier epoch if this live message is new ([`EarlierEpoch`]). A message that the earlier epoch had, or
+    /// that a replay has delivered since, may have arrived again. A message that continues the live messages of the earlier
+    /// epoch may have waited in a queue, unless it arrives long after the doubt began.
     pub(super) fn end_earlier_epoch(&mut self, sequence: u64, payload: &P, now: Instant) {
         let compare = |messages: &Delivered| messages.compare(sequence, payload.as_ref());
         let is_repeated = compare(&self.delivered) == Comparison::Same;
@@ -110,7 +110,7 @@ impl<P: AsRef<[u8]>> Stream<P> {
         });
     }
 
-    /// Whether messages are known that are missing if the earlier epoch has not ended. Without a delivered message there is nothing to
+    /// Whether known messages are missing if the earlier epoch has not ended. Without a delivered message nothing is in
     /// doubt: the stream is not exact.
     pub(super) fn may_lack_earlier_messages(&self) -> bool {
         self.cursor.is_some() && self.earlier_epoch.as_ref().is_some_and(|earlier| self.next < earlier.end)

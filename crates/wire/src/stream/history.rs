@@ -1,4 +1,4 @@
-//! Repair of a stream that lost messages for which no repair is left: its whole history, applied to a cleared state.
+//! Last repair of a stream that lost messages: its whole history, applied to a cleared state.
 
 use std::time::Instant;
 
@@ -11,7 +11,7 @@ use super::{EpochCheck, Stream};
 pub(super) enum History {
     /// No repair was abandoned in this epoch, or skipped in a pause, since the state was last rebuilt.
     Unneeded,
-    /// A repair was abandoned or skipped. If messages are lost then, the history is requested at this time.
+    /// A repair was abandoned or skipped. The history is requested at this time if messages are still lost.
     RequestedAt(Instant),
     /// The publisher's replay buffer no longer has the first message of this epoch.
     Gone,
@@ -30,14 +30,14 @@ impl<P: AsRef<[u8]>> Stream<P> {
         self.loss.is_some() || self.has_inexact_rank
     }
 
-    /// Lets the whole history be requested after a pause: the state of a rank lacks changes, although the stream delivered every
-    /// message after it.
+    /// Plans a request for the whole history after a pause: the state of a rank lacks changes, although the stream
+    /// delivered every later message.
     pub fn record_inexact_rank(&mut self, now: Instant) {
         self.has_inexact_rank = true;
         self.plan_history(now);
     }
 
-    /// Lets the whole history be requested after a pause, if messages are lost then.
+    /// Plans a request for the whole history after a pause, if messages are still lost at that time.
     pub(super) fn plan_history(&mut self, now: Instant) {
         if self.history != History::Gone {
             self.history = History::RequestedAt(now + self.options.limits.repair_pause);
@@ -50,8 +50,8 @@ impl<P: AsRef<[u8]>> Stream<P> {
         self.start(Repair::of_history(now), now);
     }
 
-    /// Handles the first message of a reply to a request for the whole history. Returns whether the state is built from it and from
-    /// those behind it.
+    /// Handles the first message of a reply to a request for the whole history. Returns whether the state is built from it
+    /// and the messages after it.
     pub(super) fn begin_history(&mut self, sequence: u64, now: Instant) -> bool {
         if sequence > 0 {
             self.history = History::Gone;
@@ -71,7 +71,7 @@ impl<P: AsRef<[u8]>> Stream<P> {
         true
     }
 
-    /// Lets a stream without a delivered message begin with the first one of a reply, also if messages up to a later one count as lost.
+    /// Begins a stream without a delivered message with the first one of a reply, even if messages up to a later one count as lost.
     pub(super) fn begin_at(&mut self, first: u64) {
         self.next = first;
         if first > 0 {
@@ -79,7 +79,7 @@ impl<P: AsRef<[u8]>> Stream<P> {
         }
         (self.history, self.has_inexact_rank) = (History::Unneeded, false);
         self.loss = None;
-        // Also of ranks whose imported state lacks changes, if no message was delivered.
+        // Also clears ranks whose imported state lacks changes, if no message was delivered.
         self.actions.push_back(Action::Clear(ClearReason::Replayed));
         self.announce_trust();
     }

@@ -38,14 +38,14 @@ impl<L> AppliedTrust<L> {
         }
     }
 
-    /// Trust state of a rank of whose stream messages are missing after the last applied one.
+    /// Trust state of a rank, given the reason why messages after the last applied one are missing.
     pub const fn with_pending(&self, pending: Option<Pending>) -> TrustBasis<'_, L> {
         match (self, pending) {
             (Self::Lost(loss), _) => TrustBasis::Lost(loss),
             (_, Some(pending @ Pending::Recovering { .. })) => TrustBasis::Recovering(pending),
             (_, Some(pending @ Pending::TailLost)) => TrustBasis::Degraded(pending),
             (Self::Cold, _) => TrustBasis::Cold,
-            // State that was restored is not exact either before the engine has shown that it is still the same one.
+            // Restored state is not exact either, until the engine has shown that it is still the same one.
             (Self::Exact, Some(pending @ (Pending::Unverified | Pending::FirstContact))) => {
                 TrustBasis::Degraded(pending)
             }

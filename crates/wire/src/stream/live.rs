@@ -1,4 +1,4 @@
-//! Live messages: whether one continues the epoch, and what can be delivered with it.
+//! Live messages: whether a message continues the epoch, and the deliveries that it permits.
 
 use std::time::Instant;
 
@@ -56,8 +56,8 @@ impl<P: AsRef<[u8]>> Stream<P> {
             // The next live message, or a replay, shows which epoch continues.
             self.record_lost_tail(None);
         } else if sequence >= self.next || matches!(self.epoch_check, EpochCheck::Imported(_)) {
-            // Its sequence number shows how many messages before it are lost. Below an imported position none is, or it is of another
-            // epoch, and the waiting messages show the gap.
+            // Its sequence number shows the number of messages lost before it. Below an imported position either no message
+            // is lost, or the message is of another epoch and the waiting messages show the gap.
             let repeats = self.options.replay == Replay::OnReconnect;
             self.lost_tail.take_if(|lost| !lost.remains_after(sequence, repeats, now));
         }

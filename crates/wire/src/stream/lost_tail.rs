@@ -1,4 +1,4 @@
-//! Losses after the last live message, and what ends the doubt that they cause.
+//! Losses after the last live message, and the events that end the doubt about them.
 
 use std::time::Instant;
 
@@ -17,9 +17,9 @@ use super::{Connection, EpochCheck, Phase, Stream};
 ///
 /// A reply that ends before the number does not end the doubt: publishers lose messages of large replies and still send the end marker.
 ///
-/// If no number is known, the next live message shows what is missing, or the end of a reply that was requested after the loss. After
-/// a pause of the service, the messages that are received first were published before the lost ones, so messages received before
-/// `shown_from` do not end the doubt.
+/// If no number is known, the missing messages are shown by the next live message, or by the end of a reply that was
+/// requested after the loss. After a pause of the service, the messages that are received first were published before the
+/// lost ones. Messages received before `shown_from` therefore do not end the doubt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct LostTail {
     /// The last request sent before the loss.
@@ -33,7 +33,7 @@ pub(super) struct LostTail {
     shown_end: u64,
     /// Whether a live message with a lower number followed.
     is_contradicted: bool,
-    /// Live messages that are received before this time show nothing of the lost ones.
+    /// Live messages that are received before this time do not show the lost ones.
     shown_from: Option<Instant>,
 }
 
@@ -108,8 +108,8 @@ impl<P: AsRef<[u8]>> Stream<P> {
         }
     }
 
-    /// Handles a pause of the service, in which the publisher may have dropped messages behind those that wait in its queues. The stream
-    /// is not exact until the end of a reply that is requested from now on, or until a live message that is received from `shown_from` on.
+    /// Handles a pause of the service, in which the publisher may have dropped messages after the ones that wait in its queues. The stream
+    /// is not exact until the end of a reply that is requested from now on, or until a live message is received at or after `shown_from`.
     pub fn tail_doubted(&mut self, shown_from: Instant, now: Instant) {
         self.record_lost_tail(None);
         if let Some(lost) = &mut self.lost_tail {
@@ -130,7 +130,7 @@ impl<P: AsRef<[u8]>> Stream<P> {
         }
     }
 
-    /// Records that a reply has shown messages of this epoch before `end`, of which some are not delivered and not waiting.
+    /// Records that a reply has shown messages of this epoch before `end`. Some of them are not delivered and not waiting.
     pub(super) fn record_shown(&mut self, end: u64) {
         let lost = self.lost_tail.unwrap_or(LostTail::before(self.attempts.saturating_sub(1)));
         self.lost_tail = Some(LostTail { shown_end: lost.shown_end.max(end), ..lost });

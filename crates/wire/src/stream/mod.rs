@@ -20,9 +20,9 @@
 //!   from the cursor's message on. That message comes first in the reply. If it differs from the one received before,
 //!   the epoch has changed.
 //! * Live messages wait during a repair, up to a limit of messages and bytes.
-//! * An empty reply is of a publisher that has restarted, or of one that lost the reply. All messages are requested then, and compared
-//!   with the delivered ones; if none of them is in that reply either, a new epoch begins. The publisher may have lost messages of both
-//!   replies, so the stream is not exact until a message differs from the delivered one of its number, or a live one ends the doubt.
+//! * An empty reply comes from a publisher that has restarted or has lost the reply. All messages are then requested and compared with the
+//!   delivered ones; if that reply has none of them either, a new epoch begins. The publisher may have lost messages of both replies. The
+//!   stream is not exact until a message differs from the delivered one of its number, or a live one ends the doubt.
 //! * A reply with gaps is requested again from the first gap. A request without progress is repeated with backoff up
 //!   to a limit; then the missing messages are lost.
 //! * A reply that starts above the requested number means that the replay buffer no longer has the earlier messages.
@@ -39,10 +39,10 @@
 //! * A publisher that resumes ([`Replay::OnReconnect`]) repeats the cursor's message on a new connection, which verifies the
 //!   epoch. Another message there is compared and judged as without a replay endpoint.
 //! * A live number below the last one of the same connection is of an engine that restarted behind a forwarder, or of a
-//!   message that arrived late. The stream is not exact until a replay or the next live message shows which.
-//! * A loss degrades the stream until the publisher restarts, or until its whole history is replayed: after a repair that was
-//!   given up or left out, all messages from zero on are requested again and again. Nothing is cleared before a reply begins
-//!   with message 0. The same holds for a stream of which the imported state of a rank lacks changes
+//!   message that arrived late. The stream is not exact until a replay or the next live message shows which case it is.
+//! * A loss degrades the stream until the publisher restarts, or until its whole history is replayed. After a repair that
+//!   was given up or left out, all messages from zero on are requested repeatedly. Nothing is cleared before a reply begins
+//!   with message 0. The same applies to a stream with a rank whose imported state lacks changes
 //!   ([`Stream::record_inexact_rank`]). The derived state is kept if few messages are lost and the epoch is verified;
 //!   otherwise it is cleared.
 
@@ -88,7 +88,7 @@ pub struct Stream<P> {
     /// Cursor of the last message delivered.
     cursor: Option<Cursor>,
     delivered: Delivered,
-    /// An epoch before, if it is not proven that it has ended.
+    /// An earlier epoch that is not proven to have ended.
     earlier_epoch: Option<EarlierEpoch>,
     /// Live messages of earlier connections on which the cursor's epoch was not verified: they may be of a later one.
     unverified: Option<EarlierEpoch>,
@@ -339,7 +339,7 @@ impl<P: AsRef<[u8]>> Stream<P> {
         if let (Phase::Repairing(_), EpochCheck::Verified, Some(last)) =
             (&self.phase, self.epoch_check, self.waiting.last())
         {
-            // A reply may have shown it, and no live number.
+            // A reply may have shown it when no live number has.
             self.record_shown(last.saturating_add(1));
         }
         if let Some(lost) = &mut self.lost_tail {
@@ -383,8 +383,8 @@ impl<P: AsRef<[u8]>> Stream<P> {
         }
     }
 
-    /// Ends the hold. `position` is the position up to which the index has the stream; without one, the stream is
-    /// requested from its start.
+    /// Ends the hold. `position` is the position of the stream in the index; without one, the stream is requested from its
+    /// start.
     pub fn release(&mut self, position: Option<StreamPosition>, now: Instant) {
         let Phase::Paused(uninterrupted) = self.phase else { return };
         self.phase = Phase::Delivering;

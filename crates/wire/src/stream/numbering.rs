@@ -1,4 +1,4 @@
-//! Sequence numbers of messages, also of engines that send none.
+//! Sequence numbers of messages, including those of engines that send none.
 
 /// Source of a stream's sequence numbers. The first message of a connection decides.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -13,7 +13,7 @@ pub enum Numbering {
 }
 
 impl Numbering {
-    /// The sequence number of a live message that was sent with this one. None if the messages before it differ.
+    /// Sequence number of a live message, from the number sent with it. None if earlier messages of the connection are numbered otherwise.
     pub fn number(&mut self, sent: Option<u64>) -> Option<u64> {
         if *self == Self::Unknown {
             *self = if sent.is_some() { Self::Engine } else { Self::Receiver(0) };

@@ -43,7 +43,7 @@ pub struct StreamLimits {
     pub repair_pause: Duration,
     /// Longest wait for the live messages to reach an imported position.
     pub overlap_deadline: Duration,
-    /// Messages lost at once from which on the derived state is cleared.
+    /// Number of messages lost at once from which on the derived state is cleared.
     pub cleared_loss_min: u64,
 }
 

@@ -75,7 +75,7 @@ impl<P: AsRef<[u8]>> Stream<P> {
             self.record_loss_before(self.live_floor);
         }
         if self.history == History::Unneeded {
-            // Repairs are paused since one of an earlier epoch was given up, so none of this epoch is.
+            // Repairs are paused because one of an earlier epoch was given up: no repair of this epoch was.
             self.plan_history(now);
         }
     }
@@ -95,11 +95,11 @@ impl<P: AsRef<[u8]>> Stream<P> {
         self.next = first;
     }
 
-    /// Handles a live message of a later epoch. `is_step_back` says that it may as well be a late one of the same epoch.
+    /// Handles a live message of a later epoch. `is_step_back`: it may also be a late message of the same epoch.
     pub(super) fn start_epoch_from_live(&mut self, is_step_back: bool, now: Instant) {
         let known_end = if is_step_back { self.live_floor } else { 0 };
         if is_step_back && self.is_live_unverified() {
-            // What differs from a delivered message does not show that these ones are of an epoch before it.
+            // A difference from a delivered message does not show that these messages are of an epoch before it.
             self.keep_unverified();
         }
         self.waiting.clear();

@@ -20,12 +20,12 @@ pub(super) struct Repair {
     request: Request,
 }
 
-/// What the requests of a repair are for.
+/// Purpose of a repair's requests.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Purpose {
     /// The messages after the cursor.
     Gap,
-    /// The whole history, of which no message has arrived.
+    /// The whole history; no message of it has arrived yet.
     History,
     /// All messages, after an empty reply: they are compared with the delivered ones before the state is cleared.
     Epoch,

@@ -1,8 +1,8 @@
 //! Chunks of shared caches: blocks that span several blocks of the index.
 //!
-//! LMCache keeps chunks of 256 tokens beside engines with blocks of 16. A chunk becomes as many blocks as it spans. The last
-//! one has the chunk's sequence hash, so that the next chunk finds its parent. The hashes of the others are derived from it,
-//! so that a removal of the chunk names them as well.
+//! LMCache keeps chunks of 256 tokens next to engines with blocks of 16. A chunk becomes as many blocks as it spans. The
+//! last block has the chunk's sequence hash, which the next chunk names as its parent. The hashes of the other blocks are
+//! derived from it, so a removal of the chunk also names them.
 
 use std::borrow::Cow;
 

@@ -95,7 +95,7 @@ pub enum TranslateError {
     /// The rank has several cache groups, and the event names none of them.
     #[error("the event names no cache group, and the model has several")]
     UnnamedGroup,
-    /// The blocks of a manager are cleared, and which ones they are is not known.
+    /// The blocks of a manager are cleared, and it is unknown which blocks these are.
     #[error(
         "failed to clear the blocks of the manager {manager:?}: the index does not know which blocks they are; clear the engine's prefix cache"
     )]
@@ -103,7 +103,7 @@ pub enum TranslateError {
         /// The manager's name, truncated to 64 characters.
         manager: String,
     },
-    /// The blocks of a manager are cleared, and some of them may be another one's.
+    /// The blocks of a manager are cleared, and some of them may belong to another manager.
     #[error(
         "failed to clear the blocks of the manager {manager:?}: some of their copies may be another manager's; clear the engine's prefix cache"
     )]
@@ -121,7 +121,7 @@ pub enum TranslateError {
         "the rank has too many salted blocks to remember their salts: the store is left out; clear the engine's prefix cache"
     )]
     SaltedBlocks,
-    /// A removal of a shared cache names chunks, and how many blocks these are is not known.
+    /// A removal of a shared cache names chunks with an unknown number of blocks.
     #[error(
         "the shared cache has removed blocks before it has stored any: how many blocks each spans is not known; clear the cache"
     )]

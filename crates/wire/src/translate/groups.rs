@@ -209,8 +209,8 @@ impl CacheGroups {
         }
     }
 
-    /// The groups of a clear of one group. Without the group's role, which blocks are cleared is not known, also if the rank
-    /// has named no group at all.
+    /// The groups of a clear of one group. Without the group's role, it is unknown which blocks are cleared. This includes
+    /// a rank that has named no group.
     pub(super) fn of_clear(&self, idx: u32) -> Result<ClearedGroups, TranslateError> {
         match self.roles.get(&idx) {
             Some(GroupRole::Primary) => Ok(ClearedGroups::Primary),

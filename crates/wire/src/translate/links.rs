@@ -1,7 +1,7 @@
 //! Stores of secondary cache groups, with the links of their blocks in a group whose blocks are smaller than the registered ones.
 //!
-//! An engine does not store every block of such a group. Of a window it needs the last blocks before the end of a registered
-//! block, where alone a prefix can end, and stores those:
+//! An engine does not store every block of such a group. A prefix can end only at the end of a registered block, so the
+//! engine stores only the last blocks before each such end, which the window needs:
 //!
 //! ```text
 //!  registered blocks      │           1           │           2           │
@@ -9,14 +9,14 @@
 //!  block_hashes of a store                    7  8                    15 16
 //! ```
 //!
-//! The tokens of a store cover all of these blocks, and the hashes are those of the stored ones, without positions. But blocks
-//! that one window needs are next to each other in the list, or the first of them follows the parent that the store names. So
-//! those links are right. The others, from 15 to 8, are wrong, and no window reaches them.
+//! The tokens of a store cover all of these blocks. The hashes are only those of the stored blocks, without positions. But
+//! blocks that one window needs are next to each other in the list, or the first of them follows the parent that the store
+//! names: those links are right. Other links, such as from 15 to 8, are wrong, and no window reaches them.
 //!
-//! A block of the window can be missing if the engine has loaded the blocks from another cache: one of the first blocks of a
-//! store. Or the engine keeps the windows of some registered blocks only. The store then has fewer hashes than any position of
-//! its tokens explains. The link of its first hash is unknown, and so are all links if a window is larger than a registered
-//! block, because its blocks are not next to each other then.
+//! If the engine has loaded the blocks from another cache, a block of the window can be missing: one of the first blocks of
+//! a store. Or the engine keeps the windows of some registered blocks only. The store then has fewer hashes than any
+//! position of its tokens explains, and the link of its first hash is unknown. All its links are unknown if a window is
+//! larger than a registered block, because the window's blocks are not next to each other then.
 
 use flash_indexer_core::Tier;
 use flash_indexer_core::groups::{
@@ -31,8 +31,8 @@ use crate::event::BlockStored;
 const LINKED_BLOCKS_MAX: usize = 1 << 12;
 
 impl Translator {
-    /// Translates a store of a secondary group. Only its sequence hashes count: the group omits blocks outside its window, and
-    /// its tokens do not show which.
+    /// Translates a store of a secondary group. Only its sequence hashes count: the group omits blocks outside its window,
+    /// and its tokens do not show which blocks are omitted.
     pub(super) fn stored_in_secondary(
         &self,
         group: SecondaryGroup,
@@ -56,7 +56,7 @@ impl Translator {
         parts.map(change).collect()
     }
 
-    /// The same for a group whose earlier stores were of partial entries, which are removed.
+    /// Translates a store of a group whose earlier stores were of partial entries, and removes those entries.
     pub(super) fn stored_in_grown(
         &mut self,
         group: SecondaryGroup,
@@ -95,7 +95,7 @@ fn links_of(group: SecondaryGroup, event: &BlockStored<'_>, registered: BlockSiz
     links.filter(|&(at, _)| at > 0 || is_first_known).collect()
 }
 
-/// Number of blocks that an engine stores at least of `covered` consecutive blocks, if it needs the last `needed` of `parts`.
+/// Smallest number of blocks that an engine stores of `covered` consecutive blocks, if it needs the last `needed` of `parts`.
 fn least_stored(covered: usize, parts: usize, needed: usize) -> usize {
     covered / parts * needed + (covered % parts).saturating_sub(parts - needed)
 }

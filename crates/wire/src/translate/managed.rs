@@ -12,14 +12,14 @@ const MANAGERS_MAX: usize = 8;
 const MANAGED_COPIES_MAX: usize = 1 << 16;
 /// Longest name of a manager, in bytes.
 const MANAGER_BYTES_MAX: usize = 256;
-/// Copies of one block that a manager has at least if its count has reached the maximum. It stays there until the tier is
-/// cleared.
+/// Largest count of a manager's copies of one block. The manager may then have more copies, and the count stays there until
+/// the tier is cleared.
 const COPIES_MAX: u8 = u8::MAX;
 
-/// Copies of a rank's blocks by manager: an engine names the manager of a block if it is not the engine itself.
+/// Copies of a rank's blocks by manager: an engine names a block's manager if that is not the engine itself.
 ///
-/// An index counts the copies of a block in a tier without their managers. So an event that changes the copies of several
-/// holders, or of one that it does not name, leaves in doubt whose copies are left. A clear of such a manager is uncertain.
+/// An index counts the copies of a block in a tier without their managers. An event that changes the copies of several holders, or
+/// of an unnamed holder, makes the holders of the remaining copies doubtful. A clear of such a manager is uncertain.
 ///
 /// Such blocks are rare, so each copy is counted by itself. A rank above a limit forgets the copies of all managers until
 /// its whole cache is cleared.
@@ -41,16 +41,16 @@ struct ManagedBlock {
     group: Option<SecondaryGroup>,
 }
 
-/// Copies of a block in one tier and group, of which a manager has had one.
+/// Copies of a block in one tier and group, if a manager has had one of them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 struct Holders {
     /// Copies of each manager, by its position among the rank's managers; in doubt, at most this many.
     managers: [u8; MANAGERS_MAX],
     /// Copies of the engine itself, at least: it may have had others before a manager had one.
     engine: u8,
-    /// Whether it is in doubt whose copies are left.
+    /// Whether the holders of the remaining copies are in doubt.
     is_doubtful: bool,
-    /// Whether a manager has every copy, as a store says that is the complete state of the block.
+    /// Whether a manager has every copy, according to a store that is the complete state of the block.
     is_whole: bool,
 }
 
@@ -64,7 +64,7 @@ pub(super) struct ClearedManager {
 }
 
 impl ManagedBlocks {
-    /// Records a copy of each block. A reused block has one already, and its manager may be another one than the event
+    /// Records a copy of each block. A reused block has one already, and its manager may differ from the one that the event
     /// names.
     pub(super) fn stored(
         &mut self,
@@ -94,7 +94,7 @@ impl ManagedBlocks {
         }
     }
 
-    /// Records the complete state of blocks in a tier: no other than `manager`, or the engine itself, has copies there.
+    /// Records the complete state of blocks in a tier: only `manager`, or the engine itself, has copies there.
     pub(super) fn stored_as_state(
         &mut self,
         manager: Option<&str>,
@@ -138,7 +138,7 @@ impl ManagedBlocks {
             (RemovedCopies::One, None) if holders.engine > 0 => holders.engine -= u8::from(holders.engine < COPIES_MAX),
             (RemovedCopies::One, _) => match position.map(|manager| &mut holders.managers[manager]) {
                 Some(held @ 1..) => *held -= u8::from(*held < COPIES_MAX),
-                // Of a copy that was not published, or whose manager is another one than a store named.
+                // The copy was not published, or its manager differs from the one that a store named.
                 _ => holders.is_doubtful = true,
             },
         });
@@ -177,9 +177,9 @@ impl ManagedBlocks {
         self.free_empty_table();
     }
 
-    /// Bytes that the table of the copies takes.
+    /// Bytes of the table of the copies.
     pub(super) fn bytes(&self) -> usize {
-        // A table is at most seven eighths full, and has a byte beside each entry.
+        // A table is at most seven eighths full, and has one more byte for each entry.
         self.blocks.capacity() * 8 / 7 * (size_of::<(ManagedBlock, Holders)>() + 1)
     }
 
@@ -260,7 +260,7 @@ impl ManagedBlocks {
         }))
     }
 
-    /// Changes the holders of the blocks of which a manager has had a copy.
+    /// Changes the holders of those blocks that have had a copy of a manager.
     fn change_known(
         &mut self,
         tier: Tier,
@@ -380,7 +380,7 @@ mod tests {
         assert_eq!((managed.copies, managed.blocks.len()), (0, 0));
     }
 
-    /// A clear of manager `a` after a change of block 0, of which it has one copy and block 1 too.
+    /// A clear of manager `a`, which has one copy of block 0 and of block 1, after a change of block 0.
     fn cleared_after(change: impl FnOnce(&mut ManagedBlocks)) -> Option<(usize, bool)> {
         let mut managed = ManagedBlocks::default();
         store(&mut managed, Some("a"), 2);

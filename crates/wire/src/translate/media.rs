@@ -6,7 +6,7 @@ use super::{TranslateError, Translator};
 
 /// Longest unknown medium or manager that an error repeats, in characters.
 pub(super) const MEDIUM_CHARS_MAX: usize = 64;
-/// Beginning of LMCache's names of its second level, behind host memory.
+/// Beginning of LMCache's names of its second level, which is after host memory.
 const LMCACHE_L2: &str = "LMCACHE-L2";
 
 /// Whether a text names a medium of any engine.
@@ -30,7 +30,7 @@ fn tier(medium: Option<&str>, locality: Option<&str>) -> Result<Tier, TranslateE
 }
 
 impl Translator {
-    /// The tier that a medium names. A shared cache has no device memory, and media of its own.
+    /// The tier that a medium names. A shared cache has its own media and no device memory.
     pub(super) fn tier(&self, medium: Option<&str>, locality: Option<&str>) -> Result<Tier, TranslateError> {
         let named = tier(medium, locality);
         let Some(own) = self.options.cache_tier else { return named };

@@ -119,7 +119,7 @@ impl Translator {
         self.salts.has_forgotten()
     }
 
-    /// Bytes that the copies of blocks with a named manager take.
+    /// Bytes of the copies of blocks with a named manager.
     #[must_use]
     pub fn managed_bytes(&self) -> usize {
         self.managed.bytes()
@@ -318,7 +318,7 @@ impl Translator {
         Ok(blocks.collect())
     }
 
-    /// The blocks of a store whose tokens a relay has hashed. The relay keeps the salts, and states each store's.
+    /// The blocks of a store whose tokens a relay has hashed. The relay keeps the salts, and publishes the salt of each store.
     fn blocks_of_hashed(&mut self, event: &BlockStored<'_>, hashed: &HashedTokens) -> Vec<Block> {
         self.adapter_salt.set(event.lora_name, hashed.salt);
         self.window = hashed.window;

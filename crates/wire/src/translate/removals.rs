@@ -31,7 +31,7 @@ impl Translator {
                 changes.extend(self.removals_of(&of_components, tier, counted));
                 continue;
             }
-            // The engine has copies, also of blocks of which it has published none in this tier.
+            // The engine has these copies, even if it has not published any copy of a block in this tier.
             changes.extend(self.copies(group, (tier, Some(StoreOrigin::Reused)), counted)?);
             changes.push(self.removal(event.ownership, group, (tier, RemovedCopies::AllBut(left)), counted));
             doubt = (!of_components.is_empty()).then_some(TranslateError::ComponentsUnknown);
@@ -123,7 +123,7 @@ impl Translator {
                 self.managed.transferred((from, to), copies, group, blocks);
                 changes.push(self.uncounted_removal(group, (from, copies), blocks));
             }
-            // They may be any manager's.
+            // Any manager may have them.
             Err(_) => self.managed.forget(),
         }
         let has_components = !self.components_of(group, event.group_idx).is_empty();

@@ -1,4 +1,4 @@
-//! Written vectors of engine events: their two forms agree, and the decoder knows their fields.
+//! Written vectors of engine events: their two forms agree, and the decoder decodes all their fields.
 
 use flash_indexer_test_support::event_vectors;
 use flash_indexer_wire::{EngineAdapter, EngineEvent, decode_batch};

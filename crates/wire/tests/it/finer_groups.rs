@@ -24,7 +24,7 @@ struct Group {
     window: Option<usize>,
 }
 
-/// Which blocks the engine stores of those that it computes.
+/// Which of the computed blocks the engine stores.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Retention {
     /// Every block.
@@ -189,7 +189,7 @@ fn groups() -> impl Strategy<Value = Vec<Group>> {
     })
 }
 
-/// What the events of an engine give.
+/// Translator and index of an engine's events.
 struct Follower {
     translator: Translator,
     index: GroupedIndex,
@@ -226,7 +226,7 @@ impl Follower {
     }
 }
 
-/// Drives an engine and compares what it finds with what its events give. Returns whether links were unknown.
+/// Drives an engine, and compares its own hits with the prefix lengths from its events. Returns whether links were unknown.
 fn check(
     groups: Vec<Group>,
     retention: Retention,

@@ -1,4 +1,4 @@
-//! Events of shared caches: media of their own, chunks of several blocks, and Mooncake's master.
+//! Events of shared caches: their own media, chunks of several blocks, and Mooncake's master.
 
 use flash_indexer_core::groups::RankEvent;
 use flash_indexer_core::hashing::{BlockSize, HashVariant, TokenWindow, local_hashes};
@@ -151,7 +151,7 @@ fn a_mooncake_event_names_its_blocks_by_the_engines_hash() {
     };
     let store_key = ("seq_hashes", hashes(&[7]));
     assert_eq!(blocks(&[kind("stored"), store_key.clone()]), Ok(vec![7]));
-    // The store's key is another one than the engine's hash.
+    // The store's key differs from the engine's hash.
     assert_eq!(blocks(&[kind("stored"), store_key.clone(), ("connector_block_hash", hex(8))]), Ok(vec![8]));
     let bytes = Value::Binary([[1; 8], 8_u64.to_be_bytes()].concat());
     assert_eq!(blocks(&[kind("stored"), ("connector_block_hash", bytes)]), Ok(vec![8]));

@@ -235,7 +235,7 @@ fn a_batch_may_be_short_long_or_a_map() {
         assert_eq!(decode_batch(&payload), Err(BatchError::NotABatch));
     }
     assert!(matches!(decode_batch(b""), Err(BatchError::Malformed(_))));
-    // What follows a batch may be another one.
+    // Bytes after a batch may be another batch.
     let batch = batch_of([good()]);
     for more in [&batch[..], &[0]] {
         assert_eq!(decode_batch(&[&batch, more].concat()), Err(BatchError::TrailingBytes));

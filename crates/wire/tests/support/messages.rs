@@ -1,4 +1,4 @@
-//! Arbitrary bytes as messages of engines, and what holds of each decoded message.
+//! Arbitrary bytes as messages of engines, and the invariants of each decoded message.
 //!
 //! ```text
 //!  input:    kind (8) | content

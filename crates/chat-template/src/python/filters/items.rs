@@ -129,7 +129,7 @@ pub(super) fn sort(state: &mut State, arguments: &[Value]) -> Result<Value, Erro
             None => keys.push(item.clone()),
         }
         let keys = if folds { keys.into_iter().map(ignoring_case).collect() } else { keys };
-        // A list: equal keys have an order then, also those of values that have none.
+        // A list: equal keys then have an order, even if their values have none.
         keyed.push((values::list(keys)?, item));
     }
     sorted(state, keyed, reverse.as_ref().is_some_and(is_true))

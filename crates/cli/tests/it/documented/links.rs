@@ -5,7 +5,7 @@ use std::path::{Component, Path, PathBuf};
 
 use super::pages::{Page, pages, repository};
 
-/// A page that is a part of another one, and has no place of its own in the book.
+/// A page that is included in another one, and has no separate place in the book.
 const INCLUDED: &str = "docs/benchmarks/turns.md";
 
 /// The anchors of a page's headings, as git hosts and mdBook make them.

@@ -18,7 +18,7 @@ use self::pages::{Page, ShellCommand, pages, repository};
 use self::world::World;
 use crate::support::{Serve, run, text};
 
-/// What the test does with a command.
+/// Treatment of a command by the test.
 #[derive(Clone, Copy)]
 enum Treatment {
     /// Runs to a successful end.
@@ -41,7 +41,7 @@ const GPU: Treatment = NotRun("an engine, which needs a model and a GPU; docs/en
 const ROOT: Treatment = NotRun("installs on the machine; scripts/test-packages tests the unit and the package's files");
 const CLUSTER: Treatment = NotRun("needs a cluster; scripts/test-packages renders the chart and runs its commands");
 
-/// Commands by their beginning; the longest one counts. `with` is appended, so that a command stays on loopback and ends in time.
+/// Commands by their beginning; the longest match counts. `with` is appended, to keep a command on loopback and end it in time.
 const TREATMENTS: &[(&str, Treatment)] = &[
     ("flash-indexer serve", SERVE),
     ("flash-indexer simulate --register", Ends { with: "--host 127.0.0.1 --requests 100" }),
@@ -68,7 +68,7 @@ const TREATMENTS: &[(&str, Treatment)] = &[
     ("curl localhost:8090/score_completions -d \"", NotRun("the score of the prompt that the engine got")),
     ("python3 -c", RUN),
     ("zstd", RUN),
-    // The name server and the API server would be others than those of loopback.
+    // The name server and the API server would not be those on loopback.
     (
         "flash-indexer serve --block-size 16 --model-name llama-3-8b --discovery-dns",
         Serves { with: "--discovery-dns-server 127.0.0.1:9" },
@@ -163,7 +163,7 @@ fn check(command: &ShellCommand, world: &World, started: &mut Started, asks_late
         Stays { with } => started.staying.push(world.stay(&format!("{} {with}", command.text))),
         Serves { with } => {
             let service = world.serve(&format!("{} {with}", command.text));
-            // The page says that engines are registered, and a peer's are imported.
+            // The page describes registered engines, and engines imported from a peer.
             if command.text.contains("--peers") && asks_later {
                 service.wait_until_ready();
             } else if asks_later
@@ -285,7 +285,7 @@ fn each_block_has_a_language() {
 #[test]
 fn table_cells_have_at_most_two_lines() {
     const CHARACTERS_MAX: usize = 200;
-    // Help texts and descriptions of fields are for other places as well.
+    // Help texts and descriptions of fields are also used in other places.
     let is_of_help =
         |page: &&Page| ["docs/reference/commands.md", "docs/reference/endpoints.md"].contains(&&*page.path);
     for page in pages().iter().filter(|page| !is_of_help(page)) {

@@ -11,14 +11,14 @@ pub(super) struct Page {
 
 /// A fenced block of a page.
 pub(super) struct Block {
-    /// Language behind the fence.
+    /// Language after the fence.
     pub(super) language: String,
     /// Number of its first line.
     pub(super) line: usize,
     pub(super) lines: Vec<String>,
 }
 
-/// A command with its lines joined, without a comment behind it.
+/// A command with its lines joined, without the comment after it.
 #[derive(Debug)]
 pub(super) struct ShellCommand {
     /// `page:line`.
@@ -27,7 +27,7 @@ pub(super) struct ShellCommand {
     pub(super) is_in_background: bool,
 }
 
-/// Folders without pages: builds, downloads, and their like.
+/// Folders without pages, such as builds and downloads.
 fn is_skipped(name: &str) -> bool {
     name.starts_with('.') || ["target", "node_modules"].contains(&name)
 }
@@ -107,7 +107,7 @@ impl Page {
     /// Code between single backquotes, outside of fenced blocks.
     pub(super) fn code_spans(&self) -> Vec<String> {
         let text: String = self.prose().flat_map(|line| [line, "\n"]).collect();
-        // A span may go on in the next line, and not behind a blank one.
+        // A span may continue on the next line, but not after a blank one.
         let paragraphs = text.split("\n\n").flat_map(|paragraph| paragraph.split('`').skip(1).step_by(2));
         paragraphs.map(|span| span.split_whitespace().collect::<Vec<_>>().join(" ")).collect()
     }
@@ -139,7 +139,7 @@ impl Block {
     }
 }
 
-/// A command without the comment behind it; none if it goes on in the next line.
+/// A command without the comment after it; none if it continues on the next line.
 fn code_of(text: &str) -> Option<&str> {
     let (mut quote, mut before) = (None, ' ');
     let mut characters = text.char_indices();

@@ -1,4 +1,4 @@
-//! The hosts and files that documented commands name, with a service and engines behind them.
+//! The hosts and files that documented commands name, with a service and engines at these hosts.
 
 use std::cell::{Cell, OnceCell};
 use std::io::{BufRead, BufReader};
@@ -31,11 +31,11 @@ const PARSE_ONLY: &str = "--help";
 /// Stand-ins for the hosts of the documented commands. Each host is an address of loopback, so documented ports stay as they are.
 pub(super) struct World {
     folder: TempDir,
-    /// Second and third byte of all addresses.
+    /// Second and third bytes of all addresses.
     network: (u8, u8),
     /// Addresses given to documented services.
     services: Cell<u8>,
-    /// Address that `localhost` stands for.
+    /// Address that replaces `localhost`.
     localhost: Cell<u8>,
     registrations: Vec<Value>,
     _engines: Vec<Publisher>,
@@ -43,7 +43,7 @@ pub(super) struct World {
     redis: OnceCell<RedisNode>,
 }
 
-/// Last byte of the address of the service that commands ask.
+/// Last byte of the address of the service that commands query.
 const SERVICE: u8 = 1;
 /// … of the engine `gpu-0`; `gpu-1` has the next one.
 const GPU_0: u8 = 10;
@@ -169,8 +169,7 @@ impl World {
         if output.status.success() { Ok(shown) } else { Err(shown) }
     }
 
-    /// Starts a documented service and waits until it listens. Later commands of the block ask it, unless it has a port of its
-    /// own.
+    /// Starts a documented service and waits until it listens. Later commands of the block query it, unless it has its own port.
     pub(super) fn serve(&self, command: &str) -> Serve {
         let has_port = command.contains("--port ");
         let own = if has_port { SERVICE } else { self.next_service() };
@@ -190,7 +189,7 @@ impl World {
         STARTED + self.services.get()
     }
 
-    /// Starts simulated engines that stay up, and waits until they do.
+    /// Starts simulated engines that stay up, and waits until they have started.
     pub(super) fn stay(&self, command: &str) -> Staying {
         let mut shell = self.shell(&format!("exec {}", self.localize(command, SERVICE)));
         let mut child = shell.stdout(Stdio::piped()).spawn().expect("bash runs");
@@ -202,7 +201,7 @@ impl World {
         staying
     }
 
-    /// Parses a command of the program, and runs nothing of it but what `config check` checks.
+    /// Parses a command of the program, and runs only the checks of `config check`.
     pub(super) fn parse(&self, command: &str) -> Result<(), String> {
         let command =
             [" >", " &&", " |"].iter().fold(command, |command, end| command.split(end).next().unwrap_or(command));
@@ -228,7 +227,7 @@ pub(super) struct Staying {
 }
 
 impl Staying {
-    /// Interrupts it as Ctrl-C does, and returns its exit code.
+    /// Interrupts it like Ctrl-C, and returns its exit code.
     pub(super) fn interrupt(mut self) -> Option<i32> {
         let pid = self.child.id().to_string();
         assert!(Command::new("kill").args(["-INT", &pid]).status().expect("kill runs").success());
@@ -238,7 +237,7 @@ impl Staying {
 
 impl Drop for Staying {
     fn drop(&mut self) {
-        // It may have ended already.
+        // The process may have ended already.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
@@ -256,7 +255,7 @@ fn command_in(folder: &Path, program: &str) -> Command {
     command
 }
 
-/// Writes the files that documented commands name, with the contents that the pages show where they do.
+/// Writes the files that documented commands name, with the contents that the pages show, if they do.
 fn write_files(folder: &Path, pages: &[Page]) {
     let write = |path: &str, content: &str| {
         let path = folder.join(path);

@@ -186,7 +186,7 @@ fn an_edge_overflows_its_line() {
 
 #[test]
 fn a_block_gets_a_twin() {
-    // The twin's edge lies before that of the older run.
+    // The twin's edge is before that of the older run.
     let before = [stores(1, "", "x"), stores(1, "", "ab"), stores(2, "", "ab"), evicts(1, "x", 1)];
     let twin = stores_as(1, Tier::Device, "", "a", 9);
     Model::new("ab", &before, std::slice::from_ref(&twin)).check();

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!  line: seven slots (upper half of the key's hash | run) and a counter of keys whose home is this
-//!        line and that lie in a later line
+//!        line and that are in a later line
 //! ```
 //!
 //! A slot does not hold the key: the run's own header and first block do. A line whose counter is zero
@@ -120,7 +120,7 @@ pub(crate) struct EdgesWriter {
     growth: Option<Growth>,
 }
 
-/// The next table, filled beside the one in use.
+/// The next table, which is filled while another one is in use.
 ///
 /// Edges never move within a table. So one cursor determines which edges the next table has: those in lines before
 /// the cursor. Readers use the current table until the next one has every edge.
@@ -302,7 +302,7 @@ mod tests {
         assert!(in_use.iter().all(|word| word.load(Relaxed) == 0), "nothing is left behind");
     }
 
-    /// A client chooses first blocks whose hashes, under a known key, lie in one cluster.
+    /// A client chooses first blocks whose hashes, under a known key, are in one cluster.
     #[test]
     fn chosen_local_hashes_do_not_cluster_under_a_secret_key() {
         let known = Edges::new(HashKey::FIXED);

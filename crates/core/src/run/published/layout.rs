@@ -41,7 +41,7 @@ const SECTIONS_MIN: usize = 3;
 pub(crate) const HOLDERS_MAX: u32 = 1 << 22;
 
 const CLASS_SHIFT: u32 = 28;
-/// Position of the phase in a run's info, behind the flags.
+/// Position of the phase in a run's info, after the flags.
 const PHASE_SHIFT: u32 = 56;
 const _: () = assert!(CHECKPOINT_BLOCKS <= 1 << (u64::BITS - PHASE_SHIFT) && CHECKPOINT_BLOCKS.is_power_of_two());
 

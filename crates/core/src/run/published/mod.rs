@@ -28,7 +28,7 @@ pub(super) struct Published {
     pub(super) runs: RunArena,
     pub(super) lists: ListArena,
     pub(super) edges: Edges,
-    /// Runs by the checkpoints that lie in them.
+    /// Runs by the checkpoints in them.
     pub(super) checkpoints: Edges,
     pub(super) ranks: RankTable,
 }

@@ -175,7 +175,7 @@ impl RankTable {
     }
 }
 
-/// A change of the table that readers see as a whole.
+/// A change of the table, which readers see completely or not at all.
 pub(crate) struct RankTableWriter<'a> {
     table: &'a RankTable,
 }

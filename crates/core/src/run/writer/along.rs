@@ -1,4 +1,4 @@
-//! Blocks of a query that a rank holds behind others that it does not hold. Only the writer knows them.
+//! Blocks of a query that a rank holds after blocks that it does not hold. Only the writer has this state.
 
 use super::Writer;
 use crate::run::find::walk;

@@ -45,7 +45,7 @@ pub(in crate::run) struct Bounded {
     on_evicted: Option<OnEvicted>,
     /// Bytes of all directories.
     pub(super) directory_bytes: usize,
-    /// The run behind which blocks are being stored; it cannot be evicted.
+    /// The run after which blocks are being stored; it cannot be evicted.
     pub(super) pinned: RunId,
     /// The rank whose event is being applied.
     pub(super) current: Option<RankSlot>,
@@ -95,7 +95,7 @@ impl Bounded {
         self.bytes_max / RESERVE_SHARE / 2
     }
 
-    /// Limit of the memory for blocks and for what they need later: more holders of runs, longer lists, exceptions.
+    /// Limit of the memory for blocks and for their later needs: more holders of runs, longer lists, exceptions.
     pub(super) fn bytes_for_others(&self) -> usize {
         self.bytes_max - self.bytes_max / RESERVE_SHARE / 2
     }
@@ -273,8 +273,8 @@ impl Writer {
         applied
     }
 
-    /// Secures room for blocks that follow `parent` and returns where they go. Returns none if the index does not
-    /// know the rank to hold the parent, or if no room can be made.
+    /// Secures room for blocks that follow `parent` and returns the parent's position. Returns none if the index does not
+    /// have the parent as held by the rank, or if no room can be made.
     fn admit(&mut self, slot: RankSlot, parent: Option<SequenceHash>, blocks: &[Block]) -> Option<Cursor> {
         let at = self.held_parent(slot, parent)?;
         self.bounded_mut().pinned = at.position.run;
@@ -291,8 +291,8 @@ impl Writer {
         self.holds(slot, at.position).then_some(at)
     }
 
-    /// Refuses blocks. An engine may later remove one of two copies; to stay consistent with it, the index also drops
-    /// what it knows of these blocks for the rank.
+    /// Refuses blocks. An engine may later remove one of two copies; to stay consistent with it, the index also drops its
+    /// state of these blocks for the rank.
     pub(super) fn refuse(&mut self, slot: RankSlot, blocks: &[Block]) -> Applied {
         let sequences: Vec<SequenceHash> = blocks.iter().map(|block| block.sequence).collect();
         for tier in Tier::ALL {
@@ -357,7 +357,7 @@ impl Writer {
         self.bounded().counters.evicted.fetch_add(evicted, Relaxed);
     }
 
-    /// Reports blocks of which the index has no copy in these tiers although the rank may have one, and returns their
+    /// Reports blocks without a copy in these tiers in the index, although the rank may have one, and returns their
     /// number. The rank is partial from then on.
     fn report_evicted(
         &mut self,

@@ -1,5 +1,5 @@
-//! Fastest tiers of the blocks of a match. Only the writer can answer this: a fast tier may hold blocks behind others
-//! that it does not hold.
+//! Fastest tiers of the blocks of a match. Only the writer can compute them: a fast tier may hold blocks after blocks that
+//! it does not hold.
 
 use super::Writer;
 use super::rank_states::RankState;

@@ -1,8 +1,8 @@
 //! Checkpoints: the writer publishes which run contains the prefix that ends at each checkpoint ([`crate::cursor`]).
 //!
-//! A checkpoint lies after every [`CHECKPOINT_BLOCKS`] blocks from the start of a sequence, wherever runs begin. The
-//! header of a run has the last checkpoint before the run, and the number of blocks since then, its phase. From these
-//! and from the run's blocks follow its own checkpoints.
+//! There is a checkpoint after every [`CHECKPOINT_BLOCKS`] blocks from the start of a sequence, wherever runs begin. The
+//! header of a run has the last checkpoint before the run, and the number of blocks since then, its phase. The run's own
+//! checkpoints follow from these and from its blocks.
 
 use super::Writer;
 use crate::LocalHash;
@@ -94,7 +94,7 @@ impl Writer {
         }
     }
 
-    /// A checkpoint in the first `start` blocks of a run, if one is known, and all those behind that and in the first `end` blocks.
+    /// A checkpoint in the first `start` blocks of a run, if one is known, and all later checkpoints in the first `end` blocks.
     fn checkpoints_between(&self, run: RunId, start: usize, end: usize) -> (Option<OwnCheckpoint>, Vec<OwnCheckpoint>) {
         let phase = self.phase(run);
         let mut before = self.recent_checkpoints.of(run, start);
@@ -108,7 +108,7 @@ impl Writer {
         (before, checkpoints)
     }
 
-    /// Calls `each` with the checkpoints in the first `end` blocks of a run, behind `known` if that is given.
+    /// Calls `each` with the checkpoints in the first `end` blocks of a run, after `known` if that is given.
     fn each_checkpoint(
         &self,
         run: RunId,

@@ -44,8 +44,8 @@ impl Writer {
         blocks as u64
     }
 
-    /// Does deferred work: trimming of long chains, runs of cleared ranks, waiting blocks whose parent is stored, blocks
-    /// behind gaps beyond the limit, memory to free. Takes about `visits` steps, each a run or the equivalent. Returns whether more work is left.
+    /// Does deferred work: trimming of long chains, runs of cleared ranks, waiting blocks whose parent is stored, blocks after gaps beyond
+    /// the limit, memory to free. Takes about `visits` steps, each a run or the equivalent. Returns whether more work is left.
     pub(in crate::run) fn do_maintenance(&mut self, visits: usize) -> bool {
         let mut left = visits;
         while left > 0 {

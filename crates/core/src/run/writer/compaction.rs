@@ -1,4 +1,4 @@
-//! Incremental compaction: a smaller copy of an index, made beside it.
+//! Incremental compaction: a smaller copy of an index, built while the index is in use.
 //!
 //! The writer copies rank after rank, and of each rank run after run. An event of a rank whose copying has started is
 //! applied to the index and to the copy. An event changes each block independently of the rank's other blocks. So

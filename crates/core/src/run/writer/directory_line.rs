@@ -83,9 +83,9 @@ impl SlotEntry {
     }
 }
 
-/// Counts the sequence hashes whose home is this line or an earlier one and that lie behind this line: four counters
-/// by kind of tag, so that most searches can stop here even if some hashes were displaced. A saturated counter stays
-/// saturated until its segment grows; it then only means that there may be some.
+/// Counts the sequence hashes whose home is this line or an earlier one and that are in a later line: four counters by kind
+/// of tag, so that most searches can stop here even if some hashes were displaced. A saturated counter stays saturated
+/// until its segment grows; it then only means that there may be some.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Pod, Zeroable)]
 #[repr(transparent)]
 pub(super) struct Overflow(u16);

@@ -2,7 +2,7 @@
 //!
 //! Engines with one hash seed share a directory and one column of sequence hashes for each run. Another replica of a
 //! prefix then costs one holding and no sequence hash. No engine publishes its seed; the index infers it. A rank
-//! joins the domain that knows its first block, or one that does not contradict it. A rank contradicts its domain
+//! joins the domain that has its first block, or one that does not contradict it. A rank contradicts its domain
 //! when it stores a known block under another sequence hash, or another block under a known one. It then moves to a
 //! domain that agrees with everything that it holds, or to a new one. It keeps every holding meanwhile, because runs
 //! belong to no domain.
@@ -26,10 +26,10 @@ use crate::run::published::rank_table::RankSlot;
 use crate::{Block, HeldBlock, PerTier, SequenceHash, Tier, WorkerRank};
 
 /// Domains that are searched for a sequence hash, largest first. In a fleet with more domains, all of few ranks, a
-/// rank may get a domain of its own although another one agrees with it: that costs memory and changes no answer.
+/// rank may get its own domain although another one agrees with it: that costs memory and changes no answer.
 const SEARCHED_DOMAINS_MAX: usize = 256;
 
-/// Domains that are compared with everything that a rank holds when it leaves its own; with as little consequence.
+/// Domains that are compared with everything that a rank holds when it leaves its own. This limit changes no answer either.
 const COMPARED_DOMAINS_MAX: usize = 4;
 
 /// One hash domain.
@@ -163,7 +163,7 @@ impl Writer {
         Some(slot)
     }
 
-    /// Chooses the domain for a rank from its first event: one that knows the block, else the largest one that does
+    /// Chooses the domain for a rank from its first event: one that has the block, else the largest one that does
     /// not contradict it. Searches the directories of at most [`SEARCHED_DOMAINS_MAX`] domains.
     fn domain_for(&mut self, parent: Option<SequenceHash>, first: &Block) -> DomainId {
         if parent.is_none()
@@ -182,7 +182,7 @@ impl Writer {
             match located {
                 Some(BlockLookup::Found(_)) => return domain,
                 Some(BlockLookup::OtherHash | BlockLookup::OtherPosition(_)) => {}
-                // A domain that knows the parent is preferred to one that knows nothing.
+                // A domain that has the parent is preferred to one that has neither.
                 Some(BlockLookup::WithoutHash(_) | BlockLookup::Absent) | None => {
                     let preference = (parent.is_some() && at.is_some(), self.domains.get(domain).members);
                     if best.is_none_or(|(best, _)| best < preference) {
@@ -204,7 +204,7 @@ impl Writer {
         })
     }
 
-    /// A domain that knows this block as the first of a sequence.
+    /// A domain that has this block as the first of a sequence.
     fn domain_that_starts_with(&self, first: &Block) -> Option<DomainId> {
         let starts = self.followers(Position::ROOT, first.local).into_iter();
         starts.filter_map(|position| self.domain_of_first(position.run, first.sequence)).next()
@@ -248,14 +248,14 @@ impl Writer {
     }
 
     /// [`Writer::change_domain`] for a rank that has another sequence hash for a block of its domain, if the rank may move
-    /// what it holds.
+    /// its blocks.
     pub(super) fn change_domain_to(&mut self, slot: RankSlot, hint: SequenceHash) -> bool {
-        // A copy of an index may leave the domain or add a twin, regardless of what the index did.
+        // A copy of an index may leave the domain or add a twin even if the index did not.
         let moves_max = if self.bounded.is_some() { usize::MAX } else { self.moves_left(slot).min(MOVED_BLOCKS_MAX) };
         self.change_domain(slot, Some(hint), moves_max)
     }
 
-    /// Moves a rank that contradicts its domain to another one: to a domain that knows `hint` and agrees with
+    /// Moves a rank that contradicts its domain to another one: to a domain that has `hint` and agrees with
     /// everything that the rank holds, else to a new one. Invisible to readers. Costs what the rank holds; returns false,
     /// with nothing changed, if that is many more than `moves_max` blocks.
     pub(super) fn change_domain(&mut self, slot: RankSlot, hint: Option<SequenceHash>, moves_max: usize) -> bool {
@@ -294,7 +294,7 @@ impl Writer {
         true
     }
 
-    /// The runs of which a rank holds blocks, and their ancestors, each with the number of blocks whose sequence
+    /// The runs in which a rank holds blocks, and their ancestors, each with the number of blocks whose sequence
     /// hashes the rank needs; ancestors come first. Adds up the runs and the blocks; returns none if either are many more
     /// than `moves_max`.
     fn runs_with_ancestors(

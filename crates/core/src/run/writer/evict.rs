@@ -23,7 +23,7 @@ const HOLDERS_COUNTED_MAX: u32 = 256;
 const BLOCK_BYTES: f32 = 22.0;
 /// Bytes of a block's local hash.
 const LOCAL_BYTES: f32 = 8.0;
-/// Bytes of a run beside its blocks: header, state, edge, value.
+/// Bytes of a run besides its blocks: header, state, edge, value.
 const RUN_BYTES: f32 = 200.0;
 
 impl Writer {

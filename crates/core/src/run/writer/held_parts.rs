@@ -51,7 +51,7 @@ impl Writer {
         }
     }
 
-    /// Reads at most about `blocks_max` removed blocks that the rank's domain knows because of their descendants.
+    /// Reads at most about `blocks_max` removed blocks that the rank's domain keeps because of their descendants.
     fn read_kept(&self, slot: RankSlot, reading: &mut HeldReading, blocks_max: usize) -> ReadingProgress {
         let rank = self.ranks.get(slot);
         for _ in 0..blocks_max.max(1) {

@@ -256,7 +256,7 @@ impl Writer {
         }
     }
 
-    /// Lists a run of which the rank held nothing before.
+    /// Lists a run in which the rank held nothing before.
     pub(super) fn list(&mut self, slot: RankSlot, run: RunId) {
         let rank = self.ranks.get(slot);
         let room = rank.runs.capacity();
@@ -272,7 +272,7 @@ impl Writer {
         self.ranks.count_list_capacity(room, room_after);
     }
 
-    /// The runs of which the rank holds blocks, each once.
+    /// The runs in which the rank holds blocks, each once.
     pub(super) fn runs_of(&self, slot: RankSlot) -> Vec<RunId> {
         let rank = self.ranks.get(slot);
         let mut runs = rank.runs.clone();

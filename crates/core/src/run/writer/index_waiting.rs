@@ -62,7 +62,7 @@ impl Writer {
         applied
     }
 
-    /// Records that a block is indexed for which others may wait.
+    /// Records that a block is indexed. Others may wait for it.
     pub(super) fn record_arrival(&mut self, slot: RankSlot, sequence: SequenceHash) {
         let rank = self.ranks.get_mut(slot);
         if rank.waiting.follower(sequence).is_some() {
@@ -70,8 +70,8 @@ impl Writer {
         }
     }
 
-    /// Indexes blocks whose parent is indexed, and then those that wait for them, up to `visits_max` visits of a block or
-    /// a parent. Returns what it had to refuse, and the visits.
+    /// Indexes blocks whose parent is indexed, and then those that wait for them, up to `visits_max` visits of a block or a
+    /// parent. Returns the blocks that it refused, and the visits.
     fn index_waiting(&mut self, slot: RankSlot, visits_max: usize) -> (Applied, usize) {
         let (mut refused, mut visited) = (Applied::default(), 0);
         while let Some(&parent) = self.ranks.get(slot).ready.last() {
@@ -123,7 +123,7 @@ impl Writer {
         visited.max(1)
     }
 
-    /// What the rank lost since its last event. Clearing a rank loses everything anyway.
+    /// Losses of the rank since its last event. Clearing a rank loses everything anyway.
     pub(super) fn take_late_refusals(&mut self, rank: WorkerRank, event: &BlockEvent) -> Applied {
         if self.ready_to_index.late_refusals.is_empty() {
             return Applied::default();
@@ -132,7 +132,7 @@ impl Writer {
         if matches!(event, BlockEvent::Cleared) { Applied::default() } else { refused }
     }
 
-    /// Forgets what ranks of a worker that is gone have lost.
+    /// Forgets the losses of the ranks of a removed worker.
     pub(in crate::run) fn forget_late_refusals(&mut self, worker: WorkerId) {
         self.ready_to_index.late_refusals.retain(|rank, _| rank.worker != worker);
     }

@@ -222,8 +222,8 @@ impl Writer {
         run
     }
 
-    /// Blocks that a run behind `parent` should have room for if it continues a long chain: such chains grow block by
-    /// block, and each of their runs is a step for every query.
+    /// Blocks that a run after `parent` should have room for if it continues a long chain: such chains grow block by block,
+    /// and each of their runs is a step for every query.
     pub(super) fn room_of_chain(&self, parent: Position) -> usize {
         let continues_chain = parent != Position::ROOT
             && (usize::from(parent.offset) + 1 == parent.run.capacity() || self.leaves_tail(parent));
@@ -240,8 +240,8 @@ impl Writer {
         depth
     }
 
-    /// Writes blocks, sequence hashes and the fingerprints of completed sections behind the end of a run, where no
-    /// reader reads yet.
+    /// Writes blocks, sequence hashes and the fingerprints of completed sections after the end of a run, where no reader
+    /// reads yet.
     pub(super) fn fill(&mut self, domain: DomainId, run: RunId, start: usize, blocks: &[Block]) -> (usize, Cursor) {
         let (count, last) = self.push_sequences(domain, run, sequences_of(blocks));
         let run = self.published.run(run);

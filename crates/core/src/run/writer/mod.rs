@@ -8,13 +8,13 @@
 //! | `locate`, `redefine`, `twins` | positions of blocks, redefined sequence hashes, twins |
 //! | `waiting`, `index_waiting` | waiting blocks, and their indexing once their parent is stored |
 //! | `checkpoints` | the runs in which prefixes are found by their cursors |
-//! | `hold`, `coverage`, `exceptions`, `reference_counts` | what each rank holds, and what of it is published |
+//! | `hold`, `coverage`, `exceptions`, `reference_counts` | the holdings of each rank, and their published part |
 //! | `domains`, `directory`, `segment`, `directory_line`, `sequence_columns` | lookup of sequence hashes by hash domain |
 //! | `runs`, `rank_states`, `retention`, `trim`, `prune` | state of runs and ranks, and when blocks are freed |
-//! | `held_parts` | reading what a rank holds in parts |
+//! | `held_parts` | reading the blocks of a rank in parts |
 //! | `compaction`, `reclaim` | a compacted copy, and freeing of memory in pieces |
 //! | `bounded`, `room`, `evict`, `run_values` | the memory limit |
-//! | `branch_tiers`, `along` | fastest tiers of matches, and of blocks behind others that are not held |
+//! | `branch_tiers`, `along` | fastest tiers of matches, and of blocks after others that are not held |
 //! | `prefetch_pipeline`, `chunked`, `steps` | prefetching, a vector that never copies, step counts of tests |
 
 mod along;
@@ -102,7 +102,7 @@ pub(super) struct Writer {
     retired: VecDeque<RankSlot>,
     /// Runs whose trimming was deferred.
     trim_queue: TrimQueue,
-    /// Progress of moving blocks behind gaps to the waiting blocks.
+    /// Progress of moving blocks after gaps to the waiting blocks.
     pruning: Option<Box<Pruning>>,
     /// Unheld blocks above the limit that pruning tolerates before it starts again.
     unheld_tolerated: usize,
@@ -213,7 +213,7 @@ impl Writer {
         };
         self.finish(rank);
         self.do_maintenance_of_event(self.ranks.slot(rank), event);
-        // Maintenance may have dropped what the rank holds.
+        // Maintenance may have dropped the rank's blocks.
         applied + self.take_late_refusals(rank, event)
     }
 
@@ -278,8 +278,8 @@ impl Writer {
         }
     }
 
-    /// The current [`RunMemory::bytes_taken`], including what cleared ranks have left behind. Costs the number of
-    /// ranks and directory segments; frees nothing.
+    /// The current [`RunMemory::bytes_taken`], including memory that cleared ranks have left. Costs the number of ranks and
+    /// directory segments; frees nothing.
     pub(super) fn bytes_taken(&self) -> usize {
         self.memory().bytes_taken
     }

@@ -68,8 +68,8 @@ impl Writer {
         prefetch(self.runs.get(position.run));
     }
 
-    /// Prefetches the block with which a chain continues behind a run: in the directory, and in the run's latest
-    /// child as the likely place.
+    /// Prefetches the block with which a chain continues after a run: in the directory, and in the run's latest child as
+    /// the likely place.
     pub(super) fn prefetch_next(&self, domain: DomainId, run: RunId, next: &Block) {
         self.domains.get(domain).directory.prefetch(next.sequence);
         if let Some(child) = self.runs.get(run).latest_child() {

@@ -2,7 +2,7 @@
 //!
 //! A removed block keeps its position and its sequence hashes while held blocks follow it. An engine that removes
 //! everything but the ends of its chains would make the index keep every block that it ever stored. So when there are
-//! more sequence hashes than held blocks, by more than the limit, pruning moves all blocks behind gaps to the waiting
+//! more sequence hashes than held blocks, by more than the limit, pruning moves all blocks after gaps to the waiting
 //! blocks, as if their parent had never been stored. Such blocks count in no answer, before or after. Pruning
 //! proceeds run by run, a few with each event.
 
@@ -80,7 +80,7 @@ impl Writer {
         let end = self.coverage_end(run, slot);
         let parent = self.runs.get(run).parent();
         let prefix_length = match pruning.prefix_lengths.get(&parent.run) {
-            // The rank holds none of it: runs below lie behind a gap, or are examined from there.
+            // The rank holds none of it: runs below are after a gap, or are examined from there.
             _ if end == 0 => 0,
             _ if parent == Position::ROOT => self.coverage(run, slot).prefix_length(Tier::External),
             Some(&prefix_length) if parent.offset < prefix_length => {

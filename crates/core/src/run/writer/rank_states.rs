@@ -17,10 +17,10 @@ pub(super) struct RankState {
     pub(super) domain: DomainId,
     /// The first tier that the rank used: blocks there take the least memory.
     pub(super) home: Tier,
-    /// For each tier in use, fastest first, the holder of its level. A level is what the rank holds in that tier and
-    /// all faster ones together.
+    /// For each tier in use, fastest first, the holder of its level. A level covers the blocks in that tier and all faster
+    /// ones together.
     pub(super) levels: Levels,
-    /// Runs of which the rank holds blocks, and some of which it no longer does.
+    /// Runs in which the rank holds blocks, and some in which it no longer does.
     pub(super) runs: Vec<RunId>,
     /// Number of `runs` that are held.
     pub(super) runs_held: usize,

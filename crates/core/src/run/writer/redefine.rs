@@ -1,7 +1,7 @@
 //! Redefinition of a sequence hash: a rank stores it with another parent or local hash.
 //!
 //! The rank is alone in its domain at that point. It has left any shared domain, because the other ranks still use
-//! the old definition. The index drops what the rank held under the old definition, and the blocks that follow the
+//! the old definition. The index drops the rank's blocks under the old definition, and the blocks that follow the
 //! sequence hash wait until it is stored again.
 
 use std::ops::Range;
@@ -72,7 +72,7 @@ impl Writer {
         Applied { refused, moves_refused: refused, ..Applied::default() }
     }
 
-    /// Blocks that the rank may move now. The memory limit bounds what a rank of a bounded index moves.
+    /// Blocks that the rank may move now. In a bounded index, the memory limit bounds the moves of a rank.
     pub(super) fn moves_left(&self, slot: RankSlot) -> usize {
         if self.bounded.is_some() {
             return usize::MAX;
@@ -224,7 +224,7 @@ mod tests {
         BlockEvent::Stored { tier: Tier::Device, parent: parent.map(SequenceHash), blocks: blocks.collect(), copies: 1 }
     }
 
-    /// Steps for finding the descendants of a redefined block beside this many children of other ranks.
+    /// Steps for finding the descendants of a redefined block next to this many children of other ranks.
     fn steps_to_redefine(children: u64) -> usize {
         let index = RunIndex::default();
         let prompt = |sequences: u64| stored(None, (1..=PROMPT_BLOCKS).map(move |at| (sequences + at, at)));

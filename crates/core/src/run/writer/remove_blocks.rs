@@ -72,7 +72,7 @@ impl Writer {
         let coverage = self.coverage(run, slot);
         let held = coverage.tier(tier);
         let mut found = RemovedBlocks { run, ranges: Ranges::new(), count: 0, next: None };
-        // All ranges found so far lie within this span.
+        // All ranges found so far are within this span.
         let mut span = 0..0;
         while let Some((interval, end_before)) = held.containing(at.position.offset) {
             let from = if at.position.offset < span.start { interval.start } else { interval.start.max(span.end) };

@@ -220,7 +220,7 @@ impl Writer {
         }
     }
 
-    /// Records that a rank moved from one domain to another; both have columns for what it holds of the run.
+    /// Records that a rank moved from one domain to another; both have columns for its blocks of the run.
     pub(super) fn rank_changes_domain(&mut self, run: RunId, length: u16, (old, new): (DomainId, DomainId)) {
         if self.is_counted(run) && length > 0 {
             self.change_retention(run, |retention| {

@@ -39,7 +39,7 @@ impl Writer {
         true
     }
 
-    /// Reserves table memory for the blocks. In the worst case each block is a run of its own.
+    /// Reserves table memory for the blocks. In the worst case each block is a separate run.
     fn reserve(&mut self, slot: RankSlot, blocks: &[Block]) -> bool {
         let count = blocks.len();
         // The blocks follow each other.

@@ -199,7 +199,7 @@ impl Segment {
         self.lines.len() >= SPLIT_LINES && self.depth < DEPTH_MAX
     }
 
-    /// Moves the hashes whose next tag bit is one into a segment of their own.
+    /// Moves the hashes whose next tag bit is one into a new segment.
     pub(super) fn split(&mut self, sequences: &SequenceColumns) -> Self {
         let displaced = self.take_displaced(sequences);
         let depth = self.depth + 1;

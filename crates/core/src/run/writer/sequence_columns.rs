@@ -97,7 +97,7 @@ impl SequenceColumns {
         (column.last, LINE_SEQUENCES - used)
     }
 
-    /// Writes sequence hashes behind those of an open line. They are not valid yet.
+    /// Writes sequence hashes after those of an open line. They are not valid yet.
     #[inline]
     pub(super) fn write(&mut self, line: LineId, sequences: impl Iterator<Item = SequenceHash>) {
         let line = &mut self.lines[line.0];
@@ -132,7 +132,7 @@ impl SequenceColumns {
         column.last = line;
     }
 
-    /// The column's lines, last first, each with those of its sequence hashes that lie behind the first `keep`.
+    /// The column's lines, last first, each with its sequence hashes after the first `keep` of the column.
     pub(super) fn last_lines(&self, column: &Column, keep: u16) -> impl Iterator<Item = (LineId, &[u64])> + Clone {
         let lines = iter::successors(Some(column.last), |line| Some(self.previous(*line)));
         let lines = lines.take_while(|&line| line != LineId::NONE);

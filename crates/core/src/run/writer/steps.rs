@@ -1,7 +1,7 @@
 //! Counter of the writer's elementary steps, for tests that limit the steps of an event.
 //!
 //! A step is a visit of a run, child, column line, domain, rank or list entry: about one cache line from memory.
-//! Holders of a run lie side by side, 16 to a line, and count as one step. Only tests count; in other builds counting
+//! Holders of a run are stored side by side, 16 to a line, and count as one step. Only tests count; in other builds counting
 //! compiles to nothing.
 
 #[cfg(test)]
@@ -26,7 +26,7 @@ impl Steps {
         self.taken.set(self.taken.get() + _steps as u64);
     }
 
-    /// Counts visits of holders that lie side by side.
+    /// Counts visits of holders that are stored side by side.
     #[inline(always)]
     pub(super) fn take_holders(&self, holders: usize) {
         self.take(holders.div_ceil(LINE_HOLDERS));

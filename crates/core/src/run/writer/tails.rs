@@ -1,9 +1,9 @@
 //! Tails: a chain that leaves a run shortly before its end continues in that run.
 //!
-//! The requests of a session leave the chain of the request before a few blocks from its end: an engine also caches
-//! what it generated, and the next prompt may not repeat that. If each request started a run of its own, a query would
-//! visit a run for each request of its session. So the few blocks behind the position, the **tail**, move to a child
-//! run, and the new blocks are appended in their place.
+//! The requests of a session leave the chain of the request before a few blocks from its end: an engine also caches what it
+//! generated, and the next prompt may not repeat that. If each request started its own run, a query would visit a run for
+//! each request of its session. So the few blocks after the position, the **tail**, move to a child run, and the new blocks
+//! are appended in their place.
 
 use smallvec::SmallVec;
 
@@ -31,8 +31,8 @@ const DENSE_MAX: u32 = 1_024;
 type Ends = SmallVec<[(RankSlot, u16); TAIL_RANKS_MAX]>;
 
 impl Writer {
-    /// Moves the blocks behind `at` to a child run of their own, if they are few and only plain intervals of a few
-    /// ranks refer to them. Returns whether the run of `at` ends there now.
+    /// Moves the blocks after `at` to a new child run, if they are few and only plain intervals of a few ranks refer to
+    /// them. Returns whether the run of `at` ends there now.
     ///
     /// Happens at most once at a position: where a run is attached already, chains branch.
     pub(super) fn move_tail(&mut self, domain: DomainId, at: Position) -> bool {
@@ -76,7 +76,7 @@ impl Writer {
         tail <= TAIL_BLOCKS_MAX && latest.all(|(_, offset)| offset != at.offset)
     }
 
-    /// Ranks that hold blocks behind `at` in its run; none if these blocks cannot move.
+    /// Ranks that hold blocks after `at` in its run; none if these blocks cannot move.
     fn holders_of_tail(&self, domain: DomainId, at: Position) -> Option<Ends> {
         let Position { run, offset } = at;
         let state = self.runs.get(run);

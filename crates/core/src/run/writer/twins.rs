@@ -1,7 +1,7 @@
 //! Twins: blocks with the same local hash at the same position, because a rank has several sequence hashes for them.
 //!
-//! The first twin is an ordinary block: the first one of a run, or one inside a run. Each of the others starts a run
-//! of its own. All twins that start runs have the flag [`Info::TWIN`], and all but one of them [`Info::LATER_TWIN`].
+//! The first twin is an ordinary block: the first one of a run, or one inside a run. Each of the others starts a separate
+//! run. All twins that start runs have the flag [`Info::TWIN`], and all but one of them [`Info::LATER_TWIN`].
 //! A run with a twin inside has [`Info::TWIN_INSIDE`], and the edge table lists its twins. The last remaining one
 //! loses its flag.
 
@@ -14,7 +14,7 @@ use crate::run::published::rank_table::RankSlot;
 use crate::{Applied, Block, LocalHash};
 
 impl Writer {
-    /// Adds a twin to a block for which the domain has another sequence hash: a run of its own, with as many of the
+    /// Adds a twin to a block for which the domain has another sequence hash: a separate run, with as many of the
     /// following blocks as fit. Returns none if the limit of twins of the block, or of its run, is reached.
     pub(super) fn append_twin(
         &mut self,
@@ -77,7 +77,7 @@ impl Writer {
         self.update_remaining_twins(parent, local, None);
     }
 
-    /// Updates the flags before a run is truncated: the block behind its new end may be a twin of runs that follow
+    /// Updates the flags before a run is truncated: the block after its new end may be a twin of runs that follow
     /// there.
     pub(super) fn before_truncating(&mut self, run: RunId, len: u16) {
         if self.runs.get(run).twins_inside == 0 || len == 0 {
@@ -110,7 +110,7 @@ impl Writer {
         }
     }
 
-    /// Updates the flags of the remaining twins after one is gone, or before `lost` goes: one of them becomes the
+    /// Updates the flags of the remaining twins after one is gone, or before `lost` is removed: one of them becomes the
     /// first, and a single one is no twin.
     fn update_remaining_twins(&mut self, parent: Position, local: LocalHash, lost: Option<Position>) {
         let left: Vec<Position> =

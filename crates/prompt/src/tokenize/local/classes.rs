@@ -24,11 +24,11 @@ pub(super) enum TokenizerClass {
 /// The class that an engine on `transformers` 5 chooses.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum ClassChoice {
-    /// One that takes `tokenizer.json` as it is.
+    /// A class that takes `tokenizer.json` as it is.
     Generic,
-    /// One that is rebuilt here.
+    /// A class that is rebuilt here.
     Class(TokenizerClass),
-    /// Another one with a pipeline of its own, by its name.
+    /// Another class with its own pipeline, by its name.
     Other(String),
 }
 
@@ -39,9 +39,9 @@ struct Facts {
     generic_types: BTreeSet<String>,
     /// Types of models whose class is not the one in `tokenizer_config.json`.
     corrected_types: BTreeSet<String>,
-    /// Classes by type of model, but those that take `tokenizer.json` as it is.
+    /// Classes by type of model, except classes that take `tokenizer.json` as it is.
     classes: BTreeMap<String, String>,
-    /// Models on the hub whose `tokenizer.json` is taken as it is, in lower case. A star at the end stands for any rest.
+    /// Models on the hub whose `tokenizer.json` is taken as it is, in lower case. A star at the end matches any suffix.
     generic_models: Vec<String>,
     /// Further classes that do not take `tokenizer.json` as it is.
     other_classes: BTreeSet<String>,
@@ -51,7 +51,7 @@ static FACTS: LazyLock<Facts> = LazyLock::new(|| {
     serde_json::from_str(include_str!("tokenizer_classes.json")).expect("the generated file is valid")
 });
 
-/// Types of models for which vLLM 0.32 takes `tokenizer.json` as it is, besides those of `transformers`.
+/// Types of models for which vLLM 0.32 takes `tokenizer.json` as it is, in addition to the types of `transformers`.
 const GENERIC_TYPES_OF_VLLM: [&str; 6] =
     ["deepseek_v41", "internlm2", "step3_vl", "step3p7", "unlimited-ocr", "unlimited_ocr"];
 
@@ -129,8 +129,8 @@ impl TokenizerClass {
         declared_name(tokenizer_config, config).and_then(Self::named)
     }
 
-    /// Whether the class of `transformers` 4 puts the tokens that begin and end a sequence around a text, as `add_bos_token` and
-    /// `add_eos_token` say, and whether it adds the first one without `add_bos_token`. None if the post-processor is the file's.
+    /// Whether the class of `transformers` 4 adds the token that begins a sequence if `add_bos_token` is not set. `Some` if the
+    /// class adds begin and end tokens by `add_bos_token` and `add_eos_token`; `None` if the post-processor is the file's.
     pub(super) fn begins_by_default(self) -> Option<bool> {
         match self {
             Self::Llama | Self::CodeLlama | Self::Gemma | Self::Cohere => Some(true),
@@ -148,7 +148,7 @@ impl TokenizerClass {
         }
     }
 
-    /// The special tokens with names of their own that the class has if the configuration has none of that name.
+    /// The special tokens with names specific to the class. They are defaults for names that the configuration lacks.
     pub(super) const fn own_tokens(self) -> &'static [(&'static str, &'static str)] {
         match self {
             Self::CodeLlama => &[

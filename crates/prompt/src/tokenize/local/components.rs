@@ -7,7 +7,7 @@ use serde_json::value::RawValue;
 /// 400 KiB, in a normalizer's map of characters. A million small ones would take 70 times their size.
 const COMPONENT_BYTES_MAX: usize = 1 << 20;
 
-/// The components besides the model and the added tokens.
+/// The components other than the model and the added tokens.
 #[derive(Deserialize)]
 struct Components<'f> {
     #[serde(borrow, default)]
@@ -20,7 +20,7 @@ struct Components<'f> {
     decoder: Option<&'f RawValue>,
 }
 
-/// Checks the sizes of the components of a file before they are built. What is no tokenizer is left to the library.
+/// Checks the sizes of the components of a file before they are built. A file that is not a tokenizer is left to the library.
 pub(super) fn check_components(file: &[u8]) -> Result<(), String> {
     let Ok(components) = serde_json::from_slice::<Components<'_>>(file) else { return Ok(()) };
     let Components { normalizer, pre_tokenizer, post_processor, decoder } = components;

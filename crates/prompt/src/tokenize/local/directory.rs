@@ -38,12 +38,13 @@ impl Default for ModelDirectoryOptions {
 
 /// A directory of models, found by their files:
 ///
-/// * `models--org--name/snapshots/<revision>/tokenizer.json`, the cache of the Hugging Face libraries, at any depth: `org/name`. Of
-///   several snapshots, the one that `refs/main` names is used, or the newest.
+/// * `models--org--name/snapshots/<revision>/tokenizer.json`, the cache of the Hugging Face libraries, at any depth: `org/name`.
+///   With several snapshots, the one that `refs/main` names is used, else the newest.
 /// * `some/folders/tokenizer.json`: `some/folders`. A model in the directory itself has the directory's name.
 ///
-/// A model of Mistral's may have `tekken.json` in place of `tokenizer.json`. Symbolic links are followed, also out of the directory: its owner has created them. A model's name never becomes a
-/// path: it is looked up among the models found. Folders whose names begin with a dot are skipped.
+/// A Mistral model may have `tekken.json` instead of `tokenizer.json`. Symbolic links are followed, even out of the directory: its owner
+/// has created them. A model's name never becomes a path: it is looked up among the models found. Folders whose names begin with a dot are
+/// skipped.
 pub struct ModelDirectory {
     root: PathBuf,
     options: ModelDirectoryOptions,
@@ -196,7 +197,7 @@ impl Search {
         above.pop();
     }
 
-    /// Records a model. Of several with one name, the first in the order of their paths counts.
+    /// Records a model. If several models have one name, the first in path order is recorded.
     fn found(&mut self, model: String, folder: &Path, options: &ModelDirectoryOptions) {
         if self.models.len() >= options.models_max {
             self.cut = Some("the maximum number of models");

@@ -13,7 +13,7 @@ use flash_indexer_engine_chats::mistral_files::{self, PARAMETERS_FILE};
 pub const TOKENIZER_BYTES_MAX: u64 = 64 << 20;
 pub(in crate::tokenize) const TOKENIZER_FILE: &str = "tokenizer.json";
 pub(super) const TOKENIZER_CONFIG_FILE: &str = "tokenizer_config.json";
-/// Files besides the tokenizer's that affect the tokens of a prompt.
+/// Files other than the tokenizer's that affect the tokens of a prompt.
 pub(in crate::tokenize) const OTHER_FILES: [&str; 6] = [
     "config.json",
     TOKENIZER_CONFIG_FILE,
@@ -25,8 +25,8 @@ pub(in crate::tokenize) const OTHER_FILES: [&str; 6] = [
 /// Folder of further templates.
 pub(in crate::tokenize) const TEMPLATES_FOLDER: &str = "additional_chat_templates";
 
-/// The files of a model's tokenizers, by the names of all its files. A model in Mistral's format has its parameters first, which
-/// say so, and its own vocabulary last.
+/// The files of a model's tokenizers, from the names of all its files. For a model in Mistral's format, the parameters file is
+/// first (it identifies the format), and the vocabulary is last.
 #[cfg(feature = "hub")]
 pub(in crate::tokenize) fn tokenizers_of<'n>(names: &[&'n str]) -> Vec<&'n str> {
     let given = |name: &'n str| names.contains(&name).then_some(name);

@@ -25,7 +25,7 @@ pub(super) struct FilesVersion(Vec<Option<(SystemTime, u64)>>);
 
 impl ModelFiles {
     /// Finds the files of a model. The path is a tokenizer's file, a model's folder, or its folder in a cache of the Hugging
-    /// Face hub, of which one snapshot is chosen.
+    /// Face hub, where one snapshot is chosen.
     ///
     /// # Errors
     ///

@@ -1,5 +1,5 @@
-//! Tokenizers as classes of `transformers` make them: those of version 5 build them from the vocabulary of a `tokenizer.json`, and
-//! those of version 4 change its pipeline.
+//! Tokenizers as classes of `transformers` make them: classes of version 5 build them from the vocabulary of a `tokenizer.json`,
+//! and classes of version 4 change its pipeline.
 
 use std::collections::BTreeMap;
 use std::mem::discriminant;
@@ -31,7 +31,7 @@ use crate::tokenize::prompt::Transformers;
 const QWEN_2: &str =
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
 const QWEN_3_5: &str = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?[\p{L}\p{M}]+|\p{N}| ?[^\s\p{L}\p{M}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
-/// Classes to whose texts SGLang adds the token that begins a sequence, unless `add_bos_token` is false.
+/// Classes for which SGLang adds the token that begins a sequence, unless `add_bos_token` is false.
 const CLASSES_WITH_BEGIN: [&str; 7] = [
     "LlamaTokenizer",
     "LlamaTokenizerFast",
@@ -44,15 +44,15 @@ const CLASSES_WITH_BEGIN: [&str; 7] = [
 
 /// The tokenizer of an engine with `transformers` 5.
 pub(super) enum EngineTokenizer {
-    /// That of the file, with the configured tokens.
+    /// The file's tokenizer, with the configured tokens.
     File,
-    /// One that the class makes of the vocabulary.
+    /// A tokenizer that the class builds from the vocabulary.
     Rebuilt(Box<Tokenizer>),
-    /// One that a class makes which is not followed here.
+    /// The tokenizer of a class that is not supported here, by the class's name.
     Unknown(String),
 }
 
-/// The tokenizer of an engine with `transformers` 5 for a model's name. `file` is what the library makes of `tokenizer.json`.
+/// The tokenizer of an engine with `transformers` 5 for a model's name. `file` is the library's tokenizer for `tokenizer.json`.
 pub(super) fn rebuilt(
     file: &Tokenizer,
     (model, directory): (&str, &Path),
@@ -96,7 +96,7 @@ fn build(file: &Tokenizer, tokens: &Tokens, class: TokenizerClass, engine: ChatE
     tokenizer.with_pre_tokenizer(Some(restored.unwrap_or(pre_tokenizer)));
     tokens.add_to(&mut tokenizer)?;
     if class == TokenizerClass::Qwen2 {
-        // The class adds its special tokens a second time, without their flags.
+        // The class adds its special tokens again, without their flags.
         tokenizer.add_tokens(tokens.special().map(|token| AddedToken::from(token.content.clone(), true)))?;
     }
     let declared = tokens.config.get("tokenizer_class").and_then(Value::as_str);
@@ -112,7 +112,7 @@ fn build(file: &Tokenizer, tokens: &Tokens, class: TokenizerClass, engine: ChatE
     Ok(tokenizer)
 }
 
-/// The tokenizer of an engine with `transformers` 4, from that of the file.
+/// The tokenizer of an engine with `transformers` 4, from the file's tokenizer.
 pub(super) fn adjusted(file: &Tokenizer, directory: &Path) -> Result<Tokenizer, String> {
     let config = Value::Object(read_object(&directory.join(TOKENIZER_CONFIG_FILE))?);
     let model_config = Value::Object(read_object(&directory.join("config.json"))?);
@@ -148,7 +148,7 @@ pub(super) fn default_tokens(directory: &Path) -> Result<Vec<(&'static str, &'st
     Ok(class.default_tokens().iter().copied().filter(is_unnamed).collect())
 }
 
-/// Gives a tokenizer the pipeline with which Llama's class converts a SentencePiece model, of which `tokenizer.json` has the vocabulary.
+/// Gives a tokenizer the pipeline that Llama's class builds for a SentencePiece model; `tokenizer.json` has that model's vocabulary.
 fn convert_pieces(tokenizer: &mut Tokenizer, adds_space: bool, is_legacy: bool) -> LibraryResult<()> {
     let signs = Replace::new(ReplacePattern::String(" ".to_owned()), "▁")?.into();
     let first = adds_space.then(|| NormalizerWrapper::from(Prepend::new("▁".to_owned())));
@@ -162,7 +162,7 @@ fn convert_pieces(tokenizer: &mut Tokenizer, adds_space: bool, is_legacy: bool) 
 fn adjust(file: &Tokenizer, tokens: &Tokens, class: Option<TokenizerClass>) -> LibraryResult<Tokenizer> {
     let mut tokenizer = file.clone();
     let set = |name: &str| tokens.config.get(name).and_then(Value::as_bool);
-    // Classes that pass on no value leave the pre-tokenizer of the file.
+    // Classes that pass no value keep the pre-tokenizer of the file.
     let adds_space = match class {
         Some(TokenizerClass::Llama) => set("add_prefix_space"),
         _ => Some(set("add_prefix_space").unwrap_or(false)),

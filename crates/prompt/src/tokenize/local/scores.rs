@@ -1,8 +1,8 @@
 //! Scores of a Unigram vocabulary, as the Python package `tokenizers` reads them.
 //!
-//! That package is built with the default floats of `serde_json`, of which about one in seven scores is one unit in the
-//! last place off. The feature `float_roundtrip`, which chat templates need, makes them exact here, for the `tokenizers` crate
-//! as well. Two ways to tokenize a word whose scores are equal on paper then compare in another way.
+//! That package is built with the default floats of `serde_json`: about one in seven scores is one unit in the last place
+//! off. The feature `float_roundtrip`, which chat templates need, makes them exact here, for the `tokenizers` crate as well.
+//! Two tokenizations of a word whose scores are mathematically equal then compare differently.
 
 use std::borrow::Cow;
 
@@ -89,7 +89,7 @@ mod tests {
 
     use super::*;
 
-    /// What the Python package made of scores, and of words with two equal ways: `tests/tokenize/unigram_scores.py`.
+    /// Results of the Python package for scores, and for words with two equal tokenizations: `tests/tokenize/unigram_scores.py`.
     fn expected() -> Value {
         serde_json::from_str(include_str!("../../../tests/tokenize/unigram_scores.json")).expect("JSON")
     }

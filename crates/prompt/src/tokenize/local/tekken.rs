@@ -115,7 +115,7 @@ fn bytes(token: &Token, rank: usize) -> Result<Vec<u8>, String> {
     STANDARD.decode(&token.token_bytes).map_err(|error| format!("the token of rank {rank}: {error}"))
 }
 
-/// The pairs that become tokens, in the order of the tokens' ranks, and then of their own.
+/// The pairs that merge to tokens, ordered by the token's rank, then by the ranks of the pair.
 fn merges(tokens: &[Vec<u8>]) -> Vec<(&[u8], &[u8])> {
     let ranks: HashMap<&[u8], usize> = tokens.iter().enumerate().map(|(rank, token)| (&**token, rank)).collect();
     let of_token = |token: &'_ Vec<u8>| {

@@ -30,11 +30,11 @@ pub(in crate::tokenize) struct FileTokenizer {
     files: ModelFiles,
     version: FilesVersion,
     tokenizer: Arc<PieceTokenizer>,
-    /// Those of vLLM and SGLang with `transformers` 5, where they are not the file's.
+    /// The tokenizers of vLLM and SGLang with `transformers` 5, where they differ from the file's.
     rebuilt: [Option<Arc<PieceTokenizer>>; 3],
-    /// The class of an engine on `transformers` 5, if it has a pipeline that is not followed here.
+    /// The class of an engine on `transformers` 5, if its pipeline is not supported here.
     unknown_class: Option<String>,
-    /// Mistral's own, which vLLM takes before the other one.
+    /// Mistral's own tokenizer, which vLLM prefers to the other one.
     tekken: Option<Arc<PieceTokenizer>>,
     /// An error fails chats only.
     templates: Result<ChatTemplates, ChatError>,
@@ -51,7 +51,7 @@ impl FileTokenizer {
     /// Like [`read`](Self::read), with a clock for `strftime_now`.
     pub(super) fn read_with_clock(model: &str, path: &Path, clock: fn() -> SystemTime) -> Result<Self, LoadError> {
         let files = ModelFiles::locate(path).map_err(LoadError::Failed)?;
-        // Taken before the files are read, so that a concurrent change is noticed later.
+        // Taken before the files are read, so a concurrent change is detected later.
         let version = files.version();
         let read = |file: &Path| read_tokenizer(file, (model, &files.directory)).map_err(LoadError::Failed);
         let ReadTokenizer { tokenizer, rebuilt, unknown_class } = read(&files.tokenizer)?;
@@ -116,7 +116,7 @@ impl FileTokenizer {
 }
 
 /// Whether the work on a chat before its template runs may take more than a few milliseconds: it changes each message, and compiles a
-/// template that the request has.
+/// template from the request.
 fn takes_long_to_prepare(chat: &Chat) -> bool {
     let template = chat.request.chat_template.as_ref().map_or(0, String::len);
     chat.bytes() > BRIEF_CHAT_BYTES_MAX
@@ -128,7 +128,7 @@ const BRIEF_CHAT_BYTES_MAX: usize = 1 << 20;
 const BRIEF_MESSAGES_MAX: usize = 1_000;
 const BRIEF_TEMPLATE_BYTES_MAX: usize = 16 << 10;
 
-/// Tokenization of what precedes the media of a rendered chat.
+/// Tokenization of the text before the media of a rendered chat.
 struct TokenizationBeforeMedia {
     beginning: TextTokenization,
     /// Type of the first content part with media.
@@ -307,11 +307,11 @@ impl ModelTokenizer for FileTokenizer {
     }
 }
 
-/// A tokenizer as its file has it, and as classes make it for vLLM, for SGLang and with `transformers` 4, where that is another one.
+/// A tokenizer as its file has it, and the tokenizers that classes make for vLLM, for SGLang and with `transformers` 4, where they differ.
 struct ReadTokenizer {
     tokenizer: Tokenizer,
     rebuilt: [Option<Tokenizer>; 3],
-    /// A class with a pipeline that is not followed here, of an engine on `transformers` 5.
+    /// The class of an engine on `transformers` 5, if its pipeline is not supported here.
     unknown_class: Option<String>,
 }
 

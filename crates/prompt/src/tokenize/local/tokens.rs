@@ -20,7 +20,7 @@ const ADDITIONAL_TOKENS: &str = "additional_special_tokens";
 /// The configuration of a tokenizer, and the tokens that it adds to the vocabulary.
 pub(super) struct Tokens {
     pub(super) config: Map<String, Value>,
-    /// Those with ids, in the order of these.
+    /// Tokens with ids, in the order of their ids.
     numbered: Vec<AddedToken>,
     /// The special tokens with names, of the configuration or of the class.
     named: Vec<(String, AddedToken)>,
@@ -79,7 +79,7 @@ impl Tokens {
         self.named.iter().find(|(known, _)| known == name).map(|(_, token)| token.content.clone())
     }
 
-    /// The special tokens: those with names, and further ones.
+    /// The special tokens: the named ones, then the additional ones.
     pub(super) fn special(&self) -> impl Iterator<Item = &AddedToken> {
         self.named.iter().map(|(_, token)| token).chain(&self.extra)
     }
@@ -103,7 +103,7 @@ impl Tokens {
     }
 }
 
-/// Merges the tokens of `special_tokens_map.json` into a configuration, over those of the same names.
+/// Merges the tokens of `special_tokens_map.json` into a configuration, where they replace tokens of the same names.
 fn read_special_tokens_map(directory: &Path, config: &mut Map<String, Value>) -> Result<(), String> {
     for (name, value) in read_object(&directory.join("special_tokens_map.json"))? {
         let value = match (value, config.get(&name)) {
@@ -123,7 +123,7 @@ fn read_special_tokens_map(directory: &Path, config: &mut Map<String, Value>) ->
     Ok(())
 }
 
-/// The tokens with ids of a model without `added_tokens_decoder`: those of `added_tokens.json` and of the file, which takes precedence.
+/// The tokens with ids of a model without `added_tokens_decoder`: from `added_tokens.json` and the file, which takes precedence.
 fn older_tokens(
     file: &Tokenizer,
     directory: &Path,
@@ -144,8 +144,8 @@ fn older_tokens(
     Ok(tokens)
 }
 
-/// The special tokens with names: those of all models, and then those of this one, such as `image_token`, which version 4 reads from
-/// `extra_special_tokens` only.
+/// The special tokens with names: first the names that all models have, then this model's, such as `image_token`. Version 4 reads
+/// the latter from `extra_special_tokens` only.
 fn named_tokens(
     config: &Map<String, Value>,
     (class, transformers): (Option<TokenizerClass>, Transformers),

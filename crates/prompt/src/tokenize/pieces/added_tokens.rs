@@ -13,7 +13,7 @@ pub(super) enum Segment {
     Token(u32),
 }
 
-/// Added tokens of one kind: those that match the text itself, or those that match the normalized text.
+/// Added tokens of one kind: tokens that match the text itself, or tokens that match the normalized text.
 pub(super) struct AddedTokens {
     /// `None` if there are no tokens.
     automaton: Option<AhoCorasick>,
@@ -24,7 +24,7 @@ struct Rule {
     id: u32,
     /// Whether the token takes the whitespace before it.
     lstrip: bool,
-    /// Whether the token takes the whitespace behind it.
+    /// Whether the token takes the whitespace after it.
     rstrip: bool,
 }
 
@@ -46,7 +46,7 @@ impl Position {
     }
 }
 
-/// Special tokens at known places of a text. What spells out a token elsewhere is text.
+/// Special tokens at known places of a text. Text elsewhere that spells out a token stays text.
 pub(super) struct PlacedTokens {
     /// Places and ids. An empty place separates two texts.
     tokens: VecDeque<(Range<usize>, u32)>,

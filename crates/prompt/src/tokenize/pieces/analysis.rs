@@ -36,7 +36,7 @@ impl Cutting {
     }
 }
 
-/// What a tokenizer does to a text before its pre-tokenizer sees it, as far as it matters for cuts.
+/// Changes to a text before its pre-tokenizer runs, as far as they matter for cuts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Normalization {
     Unchanged,
@@ -53,8 +53,8 @@ pub(super) enum Normalization {
 const SPACE_SIGN: &str = "▁";
 
 /// Why a tokenizer's texts cannot be cut at all. `None` if they can be cut around added tokens: the `tokenizers` crate
-/// normalizes, splits and tokenizes the text between two added tokens without the rest, with the exception that the
-/// [encoder](super::encoder::Encoder) handles.
+/// normalizes, splits and tokenizes the text between two added tokens without the rest. The
+/// [encoder](super::encoder::Encoder) handles the one exception.
 pub(super) fn obstacle(tokenizer: &Tokenizer) -> Option<String> {
     let is_random = matches!(tokenizer.get_model(), ModelWrapper::BPE(model) if model.dropout.is_some());
     if is_random {
@@ -91,7 +91,7 @@ pub(super) fn cuts(tokenizer: &Tokenizer) -> Result<Cuts, String> {
     Ok(Cuts { rule, uncut })
 }
 
-/// Whether a text has a separator or a sign for a space behind its first byte.
+/// Whether a text has a separator or a sign for a space after its first byte.
 fn has_separator(text: &str) -> bool {
     text.contains(SPACE_SIGN) || (1..text.len()).any(|at| is_separator(&text.as_bytes()[at..]))
 }
@@ -105,7 +105,7 @@ fn cut_rule(tokenizer: &Tokenizer, normalization: Normalization) -> Result<CutRu
         (Normalization::SpaceSigns { is_prepended }, None) => {
             merges_no_words(model).map(|()| CutRule::Spaces { is_prepended })
         }
-        // It splits at spaces, of which the normalizer leaves none.
+        // It splits at spaces. The normalizer leaves no spaces.
         (Normalization::SpaceSigns { is_prepended }, Some(PreTokenizerWrapper::Split(split)))
             if split.pattern == SplitPattern::String(" ".to_owned()) =>
         {
@@ -114,7 +114,7 @@ fn cut_rule(tokenizer: &Tokenizer, normalization: Normalization) -> Result<CutRu
         (Normalization::SpaceSigns { .. }, Some(_)) => {
             Err("the pre-tokenizer is not known to treat words alone".to_owned())
         }
-        // Spaces become signs here. A piece behind a cut begins with one, so none is put before it.
+        // Spaces become signs here. A piece after a cut begins with one, so none is put before it.
         (Normalization::Unchanged, Some(PreTokenizerWrapper::Metaspace(metaspace))) => {
             let is_split = metaspace.get_split();
             let is_known = metaspace.get_replacement() == '▁';
@@ -200,7 +200,7 @@ fn replaces_spaces(normalizer: &NormalizerWrapper) -> bool {
     serde_json::to_value(normalizer).is_ok_and(|value| value == known)
 }
 
-/// Whether a BPE model merges nothing across a space behind a letter or digit. Every merge makes a token of the vocabulary.
+/// Whether a BPE model merges nothing across a space after a letter or digit. Every merge makes a token of the vocabulary.
 /// The merges on both sides are then independent, because the model applies them by rank, and by position among equals.
 fn merges_no_words(model: &ModelWrapper) -> Result<(), String> {
     let ModelWrapper::BPE(model) = model else { return Err("the model is not known to treat words alone".to_owned()) };
@@ -256,7 +256,7 @@ fn splits_at_separators(pre_tokenizer: Option<&PreTokenizerWrapper>) -> Result<C
 /// The pattern that the component `ByteLevel` has built in.
 const GPT_2: &str = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+";
 
-/// Characters that are always part of a match, alone if need be.
+/// Characters that are always part of a match, if only as a match of one character.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 struct Splits {
     /// Letters that are not upper case.
@@ -297,11 +297,11 @@ fn alternatives(pattern: &str) -> impl Iterator<Item = &str> {
 
 /// The known alternatives. Each has two properties, which the whole pattern then has:
 ///
-/// * No match has a separator behind a word character. So a match that has a word character before a separator ends there.
-/// * Whether and how far it matches before such a place does not depend on what follows: it asks for the next character
-///   only in a loop, or for an apostrophe, which no separator continues.
+/// * No match has a separator after a word character. So a match that has a word character before a separator ends there.
+/// * Whether and how far it matches before such a place does not depend on what follows: the pattern examines the next
+///   character only in a loop, or for an apostrophe, which no separator continues.
 ///
-/// The value says which characters a pattern always matches, so that no place lies in a gap between matches.
+/// The value has the characters that a pattern always matches. Such a character is never in a gap between matches.
 fn known(alternative: &str) -> Option<Splits> {
     const NONE: Splits = Splits { lower: false, upper: false, digits: false };
     const LETTERS: Splits = Splits { lower: true, upper: true, digits: false };

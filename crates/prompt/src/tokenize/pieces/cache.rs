@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use quick_cache::sync::Cache;
 use quick_cache::{DefaultHashBuilder, Equivalent, Lifecycle, Weighter};
 
-/// Memory of an entry besides its text and its ids, in bytes: two allocations, the key, the tables of the cache.
+/// Memory of an entry in addition to its text and its ids, in bytes: two allocations, the key, the tables of the cache.
 const ENTRY_BYTES: usize = 192;
 /// Typical size of an entry, in bytes. The number of entries of a full cache follows from it.
 const TYPICAL_ENTRY_BYTES: usize = 2048;

@@ -2,7 +2,7 @@
 
 /// Bytes of a piece before the first cut that is considered.
 const PIECE_BYTES_MIN: usize = 1 << 10;
-/// Bytes of a piece from which on any possible cut is taken. A piece is longer only where no cut is possible.
+/// Size of a piece, in bytes, from which any possible cut is taken. A piece is longer only where no cut is possible.
 const PIECE_BYTES_MAX: usize = 8 << 10;
 /// Bytes before a cut that decide whether a piece ends there.
 const WINDOW_BYTES: usize = 8;
@@ -22,7 +22,7 @@ pub(super) struct Cuts {
 pub(super) enum CutRule {
     /// The pre-tokenizer always splits between a word and one of the [separators](is_separator).
     Separators,
-    /// The vocabulary has no token with a space behind a letter or digit, and the model merges nothing across it.
+    /// The vocabulary has no token with a space after a letter or digit, and the model merges nothing across it.
     ///
     /// `is_prepended` if the normalizer puts a space before each text. The space at which a text is cut is left out then.
     Spaces { is_prepended: bool },
@@ -34,10 +34,10 @@ pub(super) enum CutRule {
 impl Cuts {
     /// The end of the piece that begins at `from`, and the start of the next one.
     ///
-    /// Both depend on bytes near the cut only, so that texts with a common part have common pieces.
+    /// Both depend on bytes near the cut only, so texts with a common part have common pieces.
     pub(super) fn next(&self, text: &str, from: usize) -> (usize, usize) {
         let first = from + PIECE_BYTES_MIN;
-        // A cut leaves at least two bytes behind it: a space, and what it belongs to.
+        // At least two bytes follow a cut: a space, and the start of its token.
         for at in first..text.len().saturating_sub(1) {
             if !self.rule.allows(text, at) {
                 continue;
@@ -53,9 +53,9 @@ impl Cuts {
 }
 
 impl Cuts {
-    /// The last place of a text behind `from` and before `end` that may be cut, regardless of what follows the text.
+    /// The last place of a text after `from` and before `end` that may be cut, regardless of what follows the text.
     pub(super) fn last(&self, text: &str, from: usize, end: usize) -> Option<usize> {
-        // As in `next`, a cut leaves at least two bytes behind it.
+        // As in `next`, at least two bytes follow a cut.
         let is_cut =
             |at: &usize| self.rule.allows(text, *at) && !self.uncut.iter().any(|token| is_inside(token, text, *at));
         (from + 1..end.saturating_sub(1)).rev().find(is_cut)
@@ -87,14 +87,14 @@ impl CutRule {
     }
 }
 
-/// Whether a place of a text lies inside an occurrence of a token.
+/// Whether a place of a text is inside an occurrence of a token.
 fn is_inside(token: &str, text: &str, at: usize) -> bool {
     let starts = at.saturating_sub(token.len() - 1)..at;
     starts.into_iter().any(|start| text.as_bytes()[start..].starts_with(token.as_bytes()))
 }
 
-/// Whether the text begins with a separator: ASCII that is printable or a tab or a newline, and no letter, digit or
-/// apostrophe, or one of three CJK punctuation marks. Normalization to NFC changes no separator and joins it to nothing before.
+/// Whether the text begins with a separator: ASCII that is printable or a tab or a newline, and no letter, digit or apostrophe,
+/// or one of three CJK punctuation marks. Normalization to NFC changes no separator and composes it with no character before it.
 pub(super) fn is_separator(text: &[u8]) -> bool {
     match text[0] {
         b'\'' => false,

@@ -10,7 +10,7 @@ use tokenizers::{Model, NormalizedString, Normalizer, OffsetReferential, OffsetT
 use super::added_tokens::{AddedTokens, Position, Segment};
 use super::analysis::{Normalization, components, normalization, normalize};
 
-/// The way from a piece to its ids.
+/// Encoding of a piece to its ids.
 pub(super) enum Encoder {
     /// The steps of the `tokenizers` crate. The pre-tokenizer is that of pieces that do not begin the text, if it differs.
     Steps { later: Option<PreTokenizerWrapper> },
@@ -33,7 +33,7 @@ impl Encoder {
         matches!(self, Self::Steps { later: Some(_) })
     }
 
-    /// Appends the ids of a piece that has no added tokens but normalized ones.
+    /// Appends the ids of a piece that has no added tokens except normalized ones.
     pub(super) fn encode(
         &self,
         tokenizer: &Tokenizer,
@@ -69,7 +69,7 @@ impl Encoder {
     }
 }
 
-/// Takes away the prefix of pieces that begin a text. False if there is none.
+/// Removes the prefix of pieces that begin a text. False if there is none.
 fn prepends_first(pre_tokenizer: &mut PreTokenizerWrapper) -> bool {
     match pre_tokenizer {
         PreTokenizerWrapper::Metaspace(metaspace) if metaspace.get_prepend_scheme() == PrependScheme::First => {

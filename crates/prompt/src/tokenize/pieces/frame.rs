@@ -4,7 +4,7 @@ use tokenizers::{Encoding, Token, Tokenizer};
 
 use crate::tokenize::truncation::Truncation;
 
-/// Ids before and behind the ids of a text.
+/// Ids before and after the ids of a text.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Frame {
     before: Vec<u32>,
@@ -15,7 +15,7 @@ pub(super) struct Frame {
 const PROBES: [u32; 2] = [u32::MAX - 1, u32::MAX];
 
 impl Frame {
-    /// Asks the post-processor what it does to no, one and two ids. `None` if it does more than to put ids around them.
+    /// Runs the post-processor on no, one and two ids. `None` if it does more than put ids around them.
     pub(super) fn of(tokenizer: &Tokenizer, adds_special_tokens: bool) -> Option<Self> {
         let probe = |ids: &[u32]| {
             let tokens = ids.iter().map(|id| Token::new(*id, String::new(), (0, 0))).collect();
@@ -47,7 +47,7 @@ impl Frame {
         }
     }
 
-    /// Puts the ids that come first before those of the beginning of a text.
+    /// Puts the leading ids before the ids of the beginning of a text.
     pub(super) fn before(&self, ids: &[u32]) -> Vec<u32> {
         [&self.before, ids].concat()
     }

@@ -5,7 +5,7 @@ use tokenizers::normalizers::precompiled::Precompiled;
 
 use super::cuts::is_word;
 
-/// What a local normalizer does to separators.
+/// Effects of a local normalizer on separators.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct LocalNormalization {
     /// The [separators](super::cuts) stay separators, and nothing is made one with the character before it.
@@ -14,13 +14,13 @@ pub(super) struct LocalNormalization {
     pub(super) makes_signs: bool,
 }
 
-/// Whether components normalize the text before and behind a place of
-/// [`CutRule::SpacesBetweenWords`](super::cuts::CutRule::SpacesBetweenWords) alone, so that the results, one after the other, are
-/// the normalized text, and the second one begins with a space or its sign.
+/// Whether components normalize the text before and after a place of
+/// [`CutRule::SpacesBetweenWords`](super::cuts::CutRule::SpacesBetweenWords) independently: the two results in sequence are the
+/// normalized text, and the second one begins with a space or its sign.
 ///
-/// A space is a starter that composes with nothing before it, and a grapheme of its own there. So a component that works by
+/// A space is a starter that composes with nothing before it, and a separate grapheme there. So a component that works by
 /// character, by grapheme or by decomposition is local. One that looks at runs of spaces, or strips the end, is local if the text
-/// before the place cannot end with a space: no other component may then make a space of the end of a word.
+/// before the place cannot end with a space: no other component may then turn the end of a word into a space.
 pub(super) fn local(components: &[NormalizerWrapper]) -> Option<LocalNormalization> {
     use NormalizerWrapper::{
         BertNormalizer, Lowercase, NFC, NFD, NFKC, NFKD, Nmt, Precompiled, Replace, StripAccents, StripNormalizer,
@@ -62,9 +62,9 @@ pub(super) fn local(components: &[NormalizerWrapper]) -> Option<LocalNormalizati
 
 /// A replacement that is known to be local.
 enum Replacement {
-    /// Of two or more spaces, by one or by its sign.
+    /// Two or more spaces become one space or its sign.
     Run { by_sign: bool },
-    /// Of ASCII punctuation, which no word has.
+    /// Replaces ASCII punctuation, which no word has.
     Punctuation,
 }
 
@@ -81,7 +81,7 @@ fn replacement(normalizer: &NormalizerWrapper) -> Option<Replacement> {
     }
 }
 
-/// Whether a map makes letters and digits of the characters of words.
+/// Whether a map turns the characters of words into letters and digits.
 fn keeps_words(map: &Precompiled) -> bool {
     let mut buffer = [0; 4];
     ('\0'..=char::MAX).filter(|character| is_word(*character)).all(|character| {

@@ -4,7 +4,7 @@
 //! (`added_tokens.rs`), and, for tokenizers whose pre-tokenizer or vocabulary proves it, between words (`cuts.rs`). The ids
 //! of the pieces, one after another, are the ids of the text. [`PieceCache`] keeps them, bounded by bytes, for all threads.
 //!
-//! A tokenizer with a component that `analysis.rs` does not know tokenizes each text as a whole.
+//! A tokenizer with a component that `analysis.rs` does not cover tokenizes each text in one piece.
 
 mod added_tokens;
 mod analysis;

@@ -17,11 +17,11 @@ use crate::tokenize::limits::UNCUT_BYTES_MAX;
 use crate::tokenize::sliced::SlicedTokenization;
 use crate::tokenize::truncation::Truncation;
 
-/// Bytes that are tokenized in one slice of work, about. A piece is never split.
+/// Approximate number of bytes that are tokenized in one slice of work. A piece is never split.
 const SLICE_BYTES: usize = 8 << 10;
 /// Least work of a piece or an added token, in bytes.
 const SEGMENT_WORK: usize = 16;
-/// Bytes of a piece from which on it is long: it is tokenized by the worker for such pieces.
+/// Minimum size of a long piece, in bytes. The worker for long pieces tokenizes it.
 const LONG_PIECE_BYTES: usize = 64 << 10;
 /// Number of bytes found in the cache that take as long as one that is tokenized.
 const FOUND_BYTES_PER_TOKENIZED: usize = 64;
@@ -29,7 +29,7 @@ const FOUND_BYTES_PER_TOKENIZED: usize = 64;
 /// A tokenizer that tokenizes texts piece by piece.
 pub(in crate::tokenize) struct PieceTokenizer {
     tokenizer: Tokenizer,
-    /// Cached pieces belong to one loaded tokenizer. Pieces of a former version are never found again, and evicted in time.
+    /// Cached pieces belong to one loaded tokenizer. Pieces of a former version are never found again, and are evicted eventually.
     identity: u64,
     way: Result<CutTokenizer, String>,
 }
@@ -130,7 +130,7 @@ pub(in crate::tokenize) struct TextTokenization {
     tokenizer: Arc<PieceTokenizer>,
     cache: Arc<PieceCache>,
     text: String,
-    /// Of a text that is the beginning of an unknown one: the bytes before which every added token is known.
+    /// For a text that is the beginning of an unknown one: the end of the bytes in which every added token is known.
     known: Option<usize>,
     adds_special_tokens: bool,
     kept: Option<Truncation>,
@@ -139,7 +139,7 @@ pub(in crate::tokenize) struct TextTokenization {
     placed: Option<PlacedTokens>,
     /// The rest of the text before the next added token.
     rest: Range<usize>,
-    /// Whether a long piece comes next, whose step is another one than that of what precedes it.
+    /// Whether a long piece comes next. It is tokenized in its own step.
     is_before_uncut_piece: bool,
     ids: Vec<u32>,
 }
@@ -178,7 +178,7 @@ impl TextTokenization {
         Self { known: Some(known), ..Self::new(tokenizer, cache, beginning, adds_special_tokens, None) }
     }
 
-    /// Has special tokens at these places of the text only, in order. An empty place separates two texts.
+    /// Limits special tokens to these places of the text, in order. An empty place separates two texts.
     ///
     /// # Errors
     ///
@@ -284,8 +284,8 @@ impl TextTokenization {
         Ok(Some(SEGMENT_WORK + piece.len()))
     }
 
-    /// The part of a range without added tokens that does not depend on the rest of the text: all of it before an added token,
-    /// and of the last one up to a cut.
+    /// The part of a range without added tokens that does not depend on the rest of the text: the whole range if an added
+    /// token follows it, else the part up to a cut.
     fn known_part(&self, way: &CutTokenizer, range: Range<usize>) -> Range<usize> {
         match self.known {
             Some(known) if range.end == self.text.len() => {

@@ -17,14 +17,14 @@ use super::EndpointPickerOptions;
 use super::messages::Subset;
 use crate::http::{Api, ApiError, Caller, OpenAiEndpoint, TokenizedPrompt, tokenize_openai};
 
-/// Longest time for the prompt of a request to be tokenized. Then the instance of least load is picked.
+/// Longest time for the prompt of a request to be tokenized. After it, the instance of least load is picked.
 const TOKENIZE_DEADLINE: Duration = Duration::from_secs(5);
 
 /// Picks instances for the requests of gateways.
 pub(in crate::grpc) struct Picker {
     api: Arc<Api>,
     options: EndpointPickerOptions,
-    /// Part of the names of its requests, which no client guesses.
+    /// Part of the names of its requests that no client can guess.
     secret: u64,
     requests: AtomicU64,
 }
@@ -48,7 +48,7 @@ pub(super) struct PickedInstance {
 pub(super) enum Refusal {
     /// No instance is ready.
     NotReady,
-    /// Every instance that is ready has as many requests as it may have.
+    /// Every ready instance has reached its limit of requests.
     Full,
 }
 
@@ -89,7 +89,7 @@ impl Drop for InFlight {
 
 impl Picker {
     pub(in crate::grpc) fn new(api: Arc<Api>, options: EndpointPickerOptions) -> Self {
-        // Without randomness a client of `/done` could end the requests of others, which makes loads wrong and nothing else.
+        // Without randomness a client of `/done` could end the requests of others. Only loads would be wrong.
         let secret = getrandom::u64().unwrap_or_default();
         Self { api, options, secret, requests: AtomicU64::new(0) }
     }

@@ -1,11 +1,11 @@
-//! The parts of one HTTP request and its response, and what becomes of each.
+//! The parts of one HTTP request and its response, and their handling.
 //!
 //! A gateway whose filter has the mode `FULL_DUPLEX_STREAMED` sends the body chunk by chunk, and holds the request until its
 //! headers are answered. They are answered when the body has ended, and its chunks follow. In the mode `BUFFERED` headers are
 //! answered at once, and the answer to the body has the address. In any other mode headers are answered with the instance of least load, and
 //! with a request for the mode `BUFFERED`, which the filter may grant.
 //!
-//! Parts of the response continue as they come.
+//! Parts of the response are passed on as they arrive.
 
 use std::collections::VecDeque;
 use std::future::poll_fn;
@@ -280,7 +280,7 @@ impl Exchange {
         self.send_back(body, ends, collected.reserved);
     }
 
-    /// Answers the headers of a request whose body is collected and will not be parsed, and sends back what has arrived.
+    /// Answers the headers of a request whose body is collected and will not be parsed, and sends back the part that has arrived.
     async fn pass_on(&mut self, outcome: PickOutcome) {
         let RequestBody::Collected(collected) = std::mem::replace(&mut self.body, RequestBody::Passed) else { return };
         self.answer_headers(Err(outcome), None).await;
@@ -308,7 +308,7 @@ impl Exchange {
 
     /// The instance for the request. Without one, the client is answered, and the exchange ends.
     async fn choose(&mut self, body: Result<(OpenAiEndpoint, Bytes), PickOutcome>) -> Option<PickedInstance> {
-        // A former choice, which the body replaces, is no load.
+        // The body replaces an earlier choice, which must not count as load.
         self.in_flight = None;
         let input = PickInput { body, subset: self.subset.clone(), client: self.client.clone() };
         let tracer = self.picker.api().tracer.as_ref();
@@ -342,7 +342,7 @@ impl Exchange {
         if is_end {
             self.in_flight = None;
         } else if !matches!(self.modes.response, BodySendMode::None | BodySendMode::FullDuplexStreamed) {
-            // The trailers, or the stream's end, say when the request has finished.
+            // The trailers, or the end of the stream, show when the request has finished.
             response.mode_override = Some(ProcessingMode {
                 response_trailer_mode: HeaderSendMode::Send.into(),
                 ..ProcessingMode::default()

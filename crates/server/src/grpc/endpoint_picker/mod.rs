@@ -2,7 +2,7 @@
 //!
 //! | file | role |
 //! |---|---|
-//! | `exchange.rs` | the parts of one HTTP request and its response, and what becomes of each |
+//! | `exchange.rs` | the parts of one HTTP request and its response, and their handling |
 //! | `choice.rs` | the choice of an instance for a request |
 //! | `messages.rs` | messages to and from Envoy |
 
@@ -36,11 +36,11 @@ pub struct EndpointPickerOptions {
     pub address: SocketAddr,
     /// Port of the engines for their clients' requests, unless an instance's name has one.
     pub target_port: u16,
-    /// The model of requests that name no registered one. If it is not registered, it is the only one that is.
+    /// The model of requests that name no registered one. If this model is not registered, the only registered model is used.
     pub model_name: String,
     /// The tenant of all requests.
     pub tenant_id: String,
-    /// Limit of the requests in flight of an instance; none limits nothing.
+    /// Limit of the requests in flight of an instance; none means no limit.
     pub requests_max: Option<u32>,
 }
 

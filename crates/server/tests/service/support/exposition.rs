@@ -31,7 +31,7 @@ pub(crate) struct Exposition {
 }
 
 impl Exposition {
-    /// Reads a text, and panics at what Prometheus would not take or its conventions do not allow.
+    /// Reads a text, and panics if Prometheus would reject it or its conventions do not allow it.
     pub(crate) fn read(text: &str, format: Format) -> Self {
         assert!(text.ends_with('\n'), "the last line is not ended");
         let mut lines: Vec<&str> = text.lines().collect();
@@ -89,7 +89,7 @@ impl Exposition {
     }
 }
 
-/// What may follow a family's name in its samples.
+/// Suffixes of a family's name in its samples.
 fn suffixes(kind: &str, format: Format) -> &'static [&'static str] {
     match (kind, format) {
         ("histogram", _) => &["_bucket", "_sum", "_count"],
@@ -122,7 +122,7 @@ fn sample(line: &str) -> Sample {
     Sample { name: name.to_owned(), labels, value }
 }
 
-/// A label's value up to its closing quote, and what follows.
+/// A label's value up to its closing quote, and the rest of the line.
 fn unquoted<'a>(quoted: &'a str, line: &str) -> (String, &'a str) {
     let mut value = String::new();
     let mut chars = quoted.char_indices();

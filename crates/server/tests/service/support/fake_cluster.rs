@@ -15,13 +15,13 @@ const PAGE: usize = 2;
 struct State {
     pods: BTreeMap<String, Value>,
     version: u64,
-    /// What happened, by version.
+    /// Changes, by version.
     events: Vec<(u64, Value)>,
     /// Events up to this version are no longer available.
     forgotten: u64,
-    /// Answered to everything, if it is.
+    /// Status of every answer, if set.
     refuses_with: Option<u16>,
-    /// Watches that were begun at an earlier number are cut off.
+    /// Number of cuts. A watch that began at an earlier number is ended.
     cuts: u64,
     lists: usize,
     watched_from: Vec<u64>,
@@ -50,7 +50,7 @@ impl FakeCluster {
                     return;
                 }
                 let shared = Arc::clone(&serving);
-                // The client may go at any time.
+                // The client may disconnect at any time.
                 std::thread::spawn(move || drop(serve(stream.expect("a connection"), &shared)));
             }
         });
@@ -67,7 +67,7 @@ impl FakeCluster {
         result
     }
 
-    /// A pod is there, and so; annotations without their prefix.
+    /// Adds or replaces a pod. Its annotations are given without their prefix.
     pub(crate) fn set(&self, name: &str, address: &str, is_ready: &str, annotations: &Value) {
         let annotations = annotations.as_object().into_iter().flatten();
         let annotations: BTreeMap<String, Value> =
@@ -109,7 +109,7 @@ impl FakeCluster {
         self.change(|state| state.cuts += 1);
     }
 
-    /// Drops the history of events, so that no watch can resume from an earlier version.
+    /// Drops the history of events: no watch can then resume from an earlier version.
     pub(crate) fn forget(&self) {
         self.change(|state| {
             state.version += 1;
@@ -140,7 +140,7 @@ impl FakeCluster {
 impl Drop for FakeCluster {
     fn drop(&mut self) {
         self.change(|state| (state.is_over, state.cuts) = (true, u64::MAX));
-        // So that it looks.
+        // Wakes the accepting thread.
         drop(TcpStream::connect(self.address));
     }
 }

@@ -1,4 +1,4 @@
-//! A stand-in for a collector of spans: it decodes what it receives over OTLP, and answers as the test says.
+//! A stand-in for a collector of spans: it decodes the spans received over OTLP, and answers as the test configures.
 
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -23,9 +23,9 @@ use super::PATIENCE;
 /// How the collector answers.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) enum Answers {
-    /// It takes every span.
+    /// It accepts every span.
     All,
-    /// It takes the request, and leaves out this number of its spans.
+    /// It accepts the request, and rejects this number of its spans.
     AllBut(i64),
     /// This status, without a body.
     Status(u16),
@@ -162,7 +162,7 @@ impl State {
                 }
                 Answers::Status(status) => (status, ExportTraceServiceResponse::default()),
                 Answers::Nothing => {
-                    // The client closes the connection when it has waited for long enough.
+                    // The client closes the connection at its deadline.
                     let _ = stream.read_line(&mut line);
                     return;
                 }

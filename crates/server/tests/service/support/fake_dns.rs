@@ -1,4 +1,4 @@
-//! A name server on loopback that says what a test wants.
+//! A name server on loopback with responses that a test configures.
 
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use hickory_resolver::proto::rr::rdata::{A, AAAA, SRV};
 use hickory_resolver::proto::rr::{Name, RData, Record, RecordType};
 use std::sync::Mutex;
 
-/// What it says of every name.
+/// The response for every name.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Says {
     pub(crate) code: ResponseCode,

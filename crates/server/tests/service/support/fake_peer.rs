@@ -1,4 +1,4 @@
-//! A peer that says what a test wants, and dies when a test wants.
+//! A peer with responses and failures that a test configures.
 
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -11,7 +11,7 @@ use serde_json::Value;
 
 use super::PATIENCE;
 
-/// What becomes of a request for the dump.
+/// Outcome of a request for the dump.
 #[derive(Clone)]
 pub(crate) enum FakeDump {
     /// The bytes, and a proper end.
@@ -41,7 +41,7 @@ impl FakePeer {
         Self::with_digest(workers, dump, &Value::Null)
     }
 
-    /// One that says of every rank that it holds this.
+    /// A peer that returns this digest for every rank.
     pub(crate) fn with_digest(workers: Value, dump: FakeDump, digest: &Value) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
         let address = listener.local_addr().expect("an address");
@@ -84,7 +84,7 @@ fn request(stream: &mut TcpStream) -> String {
     String::from_utf8_lossy(&bytes).into_owned()
 }
 
-/// What fails to be sent to a client that has gone does not matter.
+/// Sends an answer. Errors are ignored: the client may have disconnected.
 fn answer(stream: &mut TcpStream, status: &str, body: &[u8]) {
     let head = format!("HTTP/1.1 {status}\r\ncontent-length: {}\r\nconnection: close\r\n\r\n", body.len());
     let _ = stream.write_all(&[head.as_bytes(), body].concat());
@@ -117,7 +117,7 @@ fn answer_dump(mut stream: TcpStream, dump: &FakeDump, stalled: &Mutex<Vec<TcpSt
 impl Drop for FakePeer {
     fn drop(&mut self) {
         self.stalled.lock().expect("no thread panics").clear();
-        // An empty request ends it.
+        // An empty request ends the thread.
         drop(TcpStream::connect(self.address));
         if let Some(serving) = self.serving.take() {
             let _ = serving.join();

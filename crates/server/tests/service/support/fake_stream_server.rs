@@ -1,4 +1,4 @@
-//! A stand-in for an engine's gRPC server: it answers `SubscribeKvEvents` from a history of batches, as a test wants.
+//! A stand-in for an engine's gRPC server: it answers `SubscribeKvEvents` from a history of batches, as a test configures.
 
 use std::convert::Infallible;
 use std::future::{Ready, ready};
@@ -23,12 +23,12 @@ use tonic_prost::ProstCodec;
 
 use super::{BLOCK_TOKENS, PATIENCE};
 
-/// What the server makes of a start number.
+/// The server's treatment of a start number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum History {
-    /// It sends the batches after that number, and those to come. After 0 it sends those to come.
+    /// It sends the batches after that number, and future ones. After 0 it sends only future ones.
     Kept,
-    /// It ignores the number and sends the batches to come.
+    /// It ignores the number and sends future batches.
     Ignored,
     /// It refuses every number but 0.
     Refused,
@@ -37,7 +37,7 @@ pub(crate) enum History {
 struct State {
     history: History,
     batches: Vec<KvEventBatch>,
-    /// What a call after 0 begins with.
+    /// The first batches of a call with a start number above 0.
     first: Vec<KvEventBatch>,
     calls: Vec<UnboundedSender<Result<KvEventBatch, Status>>>,
     /// Whether the engine is still starting: the call is unknown.
@@ -58,7 +58,7 @@ impl FakeStreamServer {
         Self::at((Ipv4Addr::LOCALHOST, 0).into(), history)
     }
 
-    /// A server at the address of one that has ended.
+    /// A server at the address of one that has stopped.
     pub(crate) fn at(address: SocketAddr, history: History) -> Self {
         Self::keeping(address, history, Vec::new())
     }
@@ -98,17 +98,17 @@ impl FakeStreamServer {
         self.state.lock().batches.push(batch);
     }
 
-    /// Begins later calls after 0 with these batches.
+    /// Begins later calls with a start number above 0 with these batches.
     pub(crate) fn begin_with(&self, batches: Vec<KvEventBatch>) {
         self.state.lock().first = batches;
     }
 
-    /// Whether the server does not know the call yet.
+    /// Sets whether the server rejects the call as unknown, like a starting engine.
     pub(crate) fn set_starting(&self, is_starting: bool) {
         self.state.lock().is_starting = is_starting;
     }
 
-    /// Calls that were premature.
+    /// Number of calls that were refused as premature.
     pub(crate) fn refused(&self) -> usize {
         self.state.lock().refused
     }
@@ -127,7 +127,7 @@ impl FakeStreamServer {
         self.state.lock().starts.clone()
     }
 
-    /// Waits for this many calls, the last of which is open.
+    /// Waits for this number of calls, with the last one open.
     pub(crate) fn wait_for_calls(&self, count: usize) {
         wait_for("a call", PATIENCE, || {
             let mut state = self.state.lock();

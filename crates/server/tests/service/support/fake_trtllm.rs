@@ -1,4 +1,4 @@
-//! A stand-in for TensorRT-LLM's server: it answers `POST /kv_cache_events` with what the test says, and an empty list otherwise.
+//! A stand-in for TensorRT-LLM's server: it answers `POST /kv_cache_events` with queued answers, and then with an empty list.
 
 use std::collections::VecDeque;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -47,7 +47,7 @@ impl FakeTrtllm {
         Self::at((Ipv4Addr::LOCALHOST, 0).into())
     }
 
-    /// A server at the address of one that has ended.
+    /// A server at the address of one that has stopped.
     pub(crate) fn at(address: SocketAddr) -> Self {
         let listener = wait_for("the port", PATIENCE, || TcpListener::bind(address).ok());
         let (address, state) = (listener.local_addr().expect("an address"), Arc::<State>::default());

@@ -1,4 +1,4 @@
-//! A stand-in for the gRPC server of an engine of vLLM: it names the sources of events that a test wants.
+//! A stand-in for the gRPC server of an engine of vLLM: it names the sources of events that a test configures.
 
 use std::convert::Infallible;
 use std::future::{Ready, ready};
@@ -20,7 +20,7 @@ use tonic_prost::ProstCodec;
 
 type Answer<T> = Result<T, Status>;
 
-/// What the server answers.
+/// Answers of the server.
 struct Answers {
     sources: Answer<Vec<KvEventSource>>,
     server: Answer<ServerInfo>,

@@ -1,4 +1,4 @@
-//! What the service logs, as fields.
+//! Log events of the service, as fields.
 
 use std::collections::BTreeMap;
 use std::fmt::Debug;

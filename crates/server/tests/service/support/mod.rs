@@ -1,4 +1,4 @@
-//! A service under test, engines that say what a test wants, and a client.
+//! A service under test, engines that publish the events of a test, and a client.
 
 mod exposition;
 pub(crate) mod fake_cluster;
@@ -80,7 +80,7 @@ impl Service {
         self.runtime.as_ref().expect("it runs until it is stopped").block_on(future)
     }
 
-    /// Stops the service; what clients still wait for can be waited for with its runtime.
+    /// Stops the service. Its runtime can still wait for the pending requests of clients.
     pub(crate) fn stop(mut self) -> tokio::runtime::Runtime {
         let (server, runtime) = (self.server.take(), self.runtime.take());
         let (server, runtime) = server.zip(runtime).expect("it was not stopped yet");
@@ -92,14 +92,14 @@ impl Service {
         self.server().grpc_address().expect("it was asked for")
     }
 
-    /// One that has recovered, as far as these say from whom.
+    /// A service that has recovered from the sources in these options.
     pub(crate) fn recovered(options: ServerOptions) -> Self {
         let service = Self::start_with(options);
         wait_for("the end of the recovery", PATIENCE, || (service.get("/ready").0 == 200).then_some(()));
         service
     }
 
-    /// One that has recovered from a peer.
+    /// A service that has recovered from a peer.
     pub(crate) fn from_peer(url: &str) -> Self {
         let peer: PeerUrl = url.parse().expect("a URL");
         Self::recovered(ServerOptions { peers: vec![peer], ..ServerOptions::default() })
@@ -130,7 +130,7 @@ impl Service {
         response.body_mut().read_to_string().expect("text")
     }
 
-    /// The metrics, which must be as Prometheus wants them in both of its formats.
+    /// The metrics. They must be valid in both formats of Prometheus.
     pub(crate) fn metrics(&self) -> Exposition {
         let read = |format, accept: &str, content_type: &str| {
             let mut response = self.agent.get(self.url("/metrics")).header("accept", accept).call().expect("an answer");
@@ -225,12 +225,12 @@ pub(crate) fn replica(node: &RedisNode) -> Service {
     replica_at(&format!("redis://127.0.0.1:{}", node.port()))
 }
 
-/// The same through the store at this address.
+/// A replica with the store at this address.
 pub(crate) fn replica_at(url: &str) -> Service {
     replica_with(url, IndexerOptions::default())
 }
 
-/// The same with these options.
+/// A replica with the store at this address and these options.
 pub(crate) fn replica_with(url: &str, indexer: IndexerOptions) -> Service {
     let store = StoreOptions {
         time_to_live: Duration::from_millis(1_500),
@@ -241,7 +241,7 @@ pub(crate) fn replica_with(url: &str, indexer: IndexerOptions) -> Service {
     Service::start_with(ServerOptions { indexer, grpc_port: Some(0), ..ServerOptions::default() })
 }
 
-/// An engine whose every word is the test's.
+/// An engine that publishes only the events of a test.
 pub(crate) struct Engine {
     pub(crate) publisher: Publisher,
     pub(crate) instance: Value,
@@ -279,14 +279,14 @@ impl Engine {
         assert!(publisher.wait_for_subscriber(PATIENCE).expect("a socket"), "no listener subscribes");
     }
 
-    /// Publishes events under this number and waits until the service has taken them in.
+    /// Publishes events under this number and waits until the service has applied them.
     pub(crate) fn say(&self, service: &Service, sequence: u64, events: &[EngineEvent<'_>]) {
         let payload = encode_batch(1.0, events, None, Encoding::Map);
         self.publisher.publish(sequence, &payload).expect("published");
         self.wait(service, "a message", |listener| listener["last_seq"] == json!(sequence));
     }
 
-    /// Has two services hear the same.
+    /// Publishes the same events to two services.
     pub(crate) fn say_to_both(&self, (a, b): (&Service, &Service), sequence: u64, events: &[EngineEvent<'_>]) {
         self.say(a, sequence, events);
         self.wait(b, "the same message", |listener| listener["last_seq"] == json!(sequence));

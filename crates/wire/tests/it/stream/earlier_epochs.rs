@@ -1,4 +1,4 @@
-//! What is known of an epoch, until it is proven that another one follows: histories that the fuzzer found.
+//! Earlier epochs, until it is proven that another one follows: histories that the fuzzer found.
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use flash_indexer_wire::{ClearReason, Degraded, Replay, Start};
 use super::histories::{HeldHistory, Step, check_followed, check_imported};
 use super::world::{World, degraded};
 
-/// The number of a dropped message of the epoch before, and a restart that no reply shows: the publisher's buffer has one message.
+/// The number of a dropped message of the earlier epoch, and a restart that no reply shows: the publisher's buffer has one message.
 #[test]
 fn a_number_that_the_publisher_never_reaches_again_is_doubted_until_two_live_messages_follow() {
     use Step::{Connect, Deliver, Disconnect, Drop, Lose, Publish, Restart, Shed};
@@ -16,14 +16,14 @@ fn a_number_that_the_publisher_never_reaches_again_is_doubted_until_two_live_mes
     check_followed(Replay::Available, 1, before.into_iter().chain(after).collect());
 }
 
-/// Message 0 arrives late, like the first one of a new epoch, and a reply lacks the last message. Then one arrives a second time, which
-/// shows of neither epoch that it goes on.
+/// Message 0 arrives late, like the first one of a new epoch, and a reply lacks the last message. Then a message arrives
+/// again, which does not show that either epoch continues.
 #[test]
 fn a_message_that_arrives_again_ends_no_earlier_epoch() {
     use Step::{Connect, Deliver, DeliverLate, Drop, PassTime, Publish, Repeat, Reply, Shed};
     let without_the_last = u64::MAX - (1 << 4);
     let delivered = [Connect, Publish(5), Shed, Drop(2), Deliver(3), PassTime, DeliverLate(4), Shed, PassTime];
-    // The received messages wait for a reply: the only one that was delivered is of the reply after the late message.
+    // The received messages wait for a reply: the only delivered message is of the reply after the late message.
     let waiting = [Connect, Publish(5), PassTime, Drop(2), Deliver(3), DeliverLate(4), Shed, PassTime, Shed];
     for late in [delivered.to_vec(), waiting.into_iter().chain([PassTime]).collect()] {
         let again = [Reply(without_the_last), Repeat(1)];
@@ -31,8 +31,8 @@ fn a_message_that_arrives_again_ends_no_earlier_epoch() {
     }
 }
 
-/// The live messages after a restart continue a state of which nothing shows whether it is of their epoch. Then one arrives late, like the
-/// first of a new epoch, and a reply differs from that state: this proves nothing of the live messages, which the reply lacks.
+/// The live messages after a restart continue a state that may be of another epoch. Then one arrives late, like the first
+/// of a new epoch, and a reply differs from that state: this proves nothing about the live messages, which the reply lacks.
 #[test]
 fn a_message_of_an_unverified_epoch_ends_no_doubt_of_the_next_one() {
     use Step::{Connect, Deliver, DeliverLate, Drop, Lose, PassTime, Publish, Reply, Restart, Shed};
@@ -41,7 +41,7 @@ fn a_message_of_an_unverified_epoch_ends_no_doubt_of_the_next_one() {
     check_followed(Replay::Available, 21, before.into_iter().chain(unverified).collect());
 }
 
-/// As above, of live messages that still wait for a reply which shows whether the engine has restarted.
+/// As above, with live messages that still wait for a reply that shows whether the engine has restarted.
 #[test]
 fn a_message_of_an_unverified_epoch_ends_no_doubt_of_messages_that_waited() {
     use Step::{Connect, Deliver, DeliverLate, Drop, PassTime, Publish, Reply, Restart, Shed};
@@ -79,8 +79,8 @@ fn live_messages_behind_a_reply_end_no_doubt_of_what_the_reply_had() {
     assert!(!world.is_exact());
 }
 
-/// A live message of an unverified epoch differs from those after it. That ends its epoch, and no doubt of a number that was seen on
-/// the connection after that.
+/// A live message of an unverified epoch differs from those after it. That ends its epoch, but not the doubt about a number
+/// that was seen later on the connection.
 #[test]
 fn a_message_that_differs_from_an_older_epoch_ends_no_doubt_of_a_later_number() {
     use Step::{Connect, Deliver, Disconnect, Drop, Publish, Reply, Restart};
@@ -89,7 +89,7 @@ fn a_message_that_differs_from_an_older_epoch_ends_no_doubt_of_a_later_number() 
     check_imported(Replay::Available, 13, HeldHistory { published: 1, after, ..HeldHistory::default() });
 }
 
-/// A reply has messages behind a gap, which wait when the connection is lost. The next reply continues the epoch and lacks them.
+/// A reply has messages after a gap, which wait when the connection is lost. The next reply continues the epoch and lacks them.
 #[test]
 fn messages_that_a_reply_has_shown_are_known_after_a_lost_connection() {
     let mut world = World::new(Replay::Available, Start::Immediate, 40);
@@ -105,8 +105,8 @@ fn messages_that_a_reply_has_shown_are_known_after_a_lost_connection() {
     assert_eq!((world.applied.clone(), world.is_exact()), (world.whole_epoch(), true));
 }
 
-/// An engine restarts together with a service that continues an imported position. The numbers of its live messages stay below that
-/// position, and no message of the epoch before is left to compare with.
+/// An engine restarts together with a service that continues an imported position. The numbers of its live messages stay
+/// below that position, and no message of the earlier epoch is left to compare with.
 #[test]
 fn live_messages_below_an_imported_position_end_its_doubt_once_none_can_have_waited() {
     let mut world = World::new(Replay::Available, Start::Paused, 40);
@@ -127,8 +127,8 @@ fn live_messages_below_an_imported_position_end_its_doubt_once_none_can_have_wai
     }
 }
 
-/// The whole history is requested on a new connection, which has brought no live message, and the reply lacks the last ones. Those of the
-/// connection before are of the same epoch, so they are missing.
+/// The whole history is requested on a new connection without a live message, and the reply lacks the last messages. The
+/// messages of the earlier connection are of the same epoch, so they are missing.
 #[test]
 fn live_numbers_of_an_earlier_connection_count_where_the_history_replaces_a_state() {
     use Step::{Connect, Deliver, Disconnect, Lose, PassTime, Publish, Reply, Shed};
@@ -153,8 +153,8 @@ fn live_numbers_of_an_earlier_connection_show_no_restart_once_a_reply_has_begun(
     check_imported(Replay::Available, 9, history);
 }
 
-/// The reply to the request for a gap, of an engine that has its whole history, has lost message 0. The state begins behind it, and the
-/// history is still requested.
+/// An engine that has its whole history loses message 0 of its reply to the request for a gap. The state begins after that
+/// message, and the history is still requested.
 #[test]
 fn a_reply_without_the_first_message_leaves_the_history_to_be_requested() {
     let mut world = World::new(Replay::Available, Start::Paused, 40);

@@ -1,4 +1,4 @@
-//! Histories of a stream: steps of its world, generated or decoded from bytes, and what holds after them.
+//! Histories of a stream: steps of its world, generated or decoded from bytes, and the invariants after them.
 //!
 //! ```text
 //!  history: replay (2 bits), held at first (1 bit), unused (5) | messages in the replay buffer (8) | steps

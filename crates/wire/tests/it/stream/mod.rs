@@ -33,7 +33,7 @@ fn degraded_by_silence(buffer_max: u64) -> World {
     world
 }
 
-/// A stream that knows messages 0 to `published` by a replay only.
+/// A stream that has messages 0 to `published` from a replay only.
 fn replayed_idle_engine(published: u64) -> World {
     let mut world = World::new(Replay::Available, Start::Immediate, 1_000);
     (0..published).for_each(|_| world.publish());

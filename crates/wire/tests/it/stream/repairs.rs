@@ -1,4 +1,4 @@
-//! What a repair requests and takes: silent endpoints, replies that end early, and the waiting messages.
+//! Requests of a repair, and the replies that it uses: silent endpoints, replies that end early, and the waiting messages.
 
 use std::time::Duration;
 

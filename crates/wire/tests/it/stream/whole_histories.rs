@@ -1,4 +1,4 @@
-//! Whole histories: a stream without one is not exact, and what a reply must have to be one.
+//! Whole histories: a stream without one is not exact, and only some replies are one.
 
 use flash_indexer_wire::{
     ClearReason, Cursor, Degraded, Pending, Replay, Start, StreamEvent, StreamPosition, StreamTrust,

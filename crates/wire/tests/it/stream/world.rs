@@ -22,7 +22,7 @@ pub(crate) type Payload = Vec<u8>;
 pub(crate) struct PausedAt {
     /// The last request before it.
     last_attempt: u32,
-    /// Messages that are received from this time on show what it dropped.
+    /// Messages that are received from this time on show the dropped ones.
     shown_from: Instant,
     /// Messages published before its end.
     published: u64,
@@ -54,7 +54,7 @@ pub(crate) struct World {
     pub(crate) in_flight: VecDeque<(u64, u64)>,
     /// When the messages of this epoch were published.
     pub(crate) published_at: Vec<Instant>,
-    /// The doubt of an earlier epoch was ended by a message that waited for longer than messages do. It holds for this state.
+    /// A message that waited longer than messages do ended the doubt of an earlier epoch. Applies to this state.
     pub(crate) is_misled: bool,
     /// The network dropped the last messages in flight, which the service cannot detect before the next one.
     pub(crate) is_tail_lost_unseen: bool,
@@ -70,7 +70,7 @@ pub(crate) struct World {
     pub(crate) is_last_late: bool,
     pub(crate) request: Option<(u32, u64)>,
     pub(crate) requests: usize,
-    /// The last pause, until something shows what it dropped.
+    /// The last pause, until the dropped messages are known.
     pub(crate) doubted: Option<PausedAt>,
     pub(crate) last_attempt: u32,
     pub(crate) backlog_until: Instant,
@@ -213,7 +213,7 @@ impl World {
             self.received_live.insert((epoch, sequence));
             self.is_last_late = false;
             if let Some(paused) = self.doubted.take_if(|paused| self.now >= paused.shown_from) {
-                // Messages that waited for longer than expected show nothing of those behind them.
+                // Messages that waited for longer than expected do not show the ones after them.
                 let is_of_backlog = |last: u64| last < paused.published;
                 self.is_tail_lost_unseen |= is_of_backlog(self.in_flight.back().map_or(sequence, |last| last.1));
             }
@@ -241,7 +241,7 @@ impl World {
         }
     }
 
-    /// The service stands still, and the engine drops the last messages in flight. Those before them are received later.
+    /// The service is paused, and the engine drops the last messages in flight. The messages before them are received later.
     pub(crate) fn pause(&mut self, dropped: u8) {
         if !self.connected {
             return;
@@ -260,13 +260,13 @@ impl World {
         self.run();
     }
 
-    /// Lets the time pass in which messages that waited in a pause are received.
+    /// Passes the time in which messages that waited in a pause are received.
     pub(crate) fn pass_backlog(&mut self) {
         self.now = self.now.max(self.backlog_until);
     }
 
-    /// The service receives a live message a second time: the applied one with this many after it. A message that an
-    /// imported state covers was never compared, so it is left out.
+    /// The service receives a live message again: the applied one with this many after it. A message that an imported state
+    /// covers was never compared, so it is left out.
     pub(crate) fn repeat(&mut self, later: u8) {
         if let Some(&(epoch, sequence)) = self.applied.iter().rev().nth(usize::from(later))
             && self.received_live.contains(&(epoch, sequence))
@@ -364,7 +364,7 @@ impl World {
         }
     }
 
-    /// Lets the deadlines pass until a repair is given up, and messages after the last one count as missing.
+    /// Passes the deadlines until a repair is given up, and messages after the last one count as missing.
     pub(crate) fn pass_time_until_given_up(&mut self) {
         for _ in 0..DEADLINES_MAX {
             if self.request.is_none() && matches!(self.pending, Some(Pending::TailLost)) {
@@ -391,9 +391,9 @@ impl World {
         self.settle();
     }
 
-    /// Delivers all messages until no request is open. A number that the publisher never reaches again, after a restart that no reply
-    /// shows, leaves a doubt that only live messages end: the repair is given up and begun again after each pause. So is the request
-    /// for the history of a publisher that has none.
+    /// Delivers all messages until no request is open. After a restart that no reply shows, the publisher may never reach a
+    /// number again. Only live messages end that doubt: the repair is given up and begun again after each pause. The same
+    /// applies to the request for the history of a publisher that has none.
     pub(crate) fn settle(&mut self) {
         self.connect();
         let mut pauses = 0;
@@ -407,7 +407,7 @@ impl World {
                 {
                     pauses += 1;
                     if pauses == PAUSES_MAX {
-                        // The state is cleared for the numbers that never come, and rebuilt with the next request.
+                        // The state is cleared because of numbers that never arrive, and rebuilt with the next request.
                         let is_cleared =
                             self.applied.is_empty() && self.cleared.last() == Some(&ClearReason::TooMuchLost);
                         // Or the loss of the last messages was recorded, and a reply without message 0 has shown the history as gone.
