@@ -5,8 +5,8 @@ use crate::{LocalHash, PerTier, SequenceHash, SharedIndex, Tier, WorkerRank};
 /// The blocks of a query that other ranks hold, to continue the matches of ranks.
 ///
 /// A match of *d* blocks is continued by each next block of the query that one of the others holds, regardless of the
-/// earlier blocks that this one holds. Blocks belong to the query if they are linked to its start: by the parents that
-/// their rank has stored, or by the sequence hash of the previous block, which another rank holds. If a rank has several
+/// earlier blocks that this other rank holds. Blocks belong to the query if they are linked to its start: by the parents
+/// that their rank has stored, or by the sequence hash of the previous block, which another rank holds. If a rank has several
 /// sequence hashes for one prefix, one of them counts, so a continuation may be too short.
 ///
 /// [`Oracle::continued`](crate::oracle::Oracle::continued) defines this.

@@ -18,8 +18,8 @@ pub struct Oracle {
 }
 
 impl Oracle {
-    /// Leading blocks of a query that a rank and others hold together. The others continue the rank's own match: another
-    /// rank holds each next block, whose parent is the block before.
+    /// Leading blocks of a query that a rank and others hold together. The others continue the rank's own match: each
+    /// next block is held by any of them, and its parent is the block before.
     #[must_use]
     pub fn continued(&self, query: &[LocalHash], rank: WorkerRank, others: &[WorkerRank]) -> PerTier<u32> {
         let nothing = BTreeMap::new();

@@ -82,8 +82,8 @@ impl Answer {
         u32::try_from(blocks).unwrap_or(u32::MAX)
     }
 
-    /// The shared caches that hold more of the prompt than one of these ranks itself. The ranks are those of one instance. Each cache is
-    /// listed once, with the leading tokens that it holds in any tier.
+    /// The shared caches that hold more of the prompt than at least one of these ranks itself. The ranks are those of one instance. Each
+    /// cache is listed once, with the leading tokens that it holds in any tier.
     #[must_use]
     pub fn shared_matches(&self, ranks: &[RankAnswer]) -> Vec<(&InstanceName, u64)> {
         let Some(instance) = ranks.first().map(|rank| rank.instance).filter(|_| !self.shared.is_empty()) else {

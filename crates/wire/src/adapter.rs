@@ -14,8 +14,8 @@ pub enum EngineAdapter {
     Detect,
     /// vLLM: the adapter's name follows, then the extra keys of each block.
     Vllm,
-    /// SGLang: no field follows. Two releases have a map with the salt, after a field that may be nil. Components are
-    /// understood, and so are the manager and origin in their places.
+    /// SGLang: no field follows, except in two releases. These have a map with the salt, after a field that may be nil.
+    /// Components are understood, and so are the manager and origin in their places.
     Sglang,
     /// TensorRT-LLM: map events only, with multimodal items in a separate field.
     TensorRtLlm,

@@ -76,7 +76,7 @@ impl SharedIndex for RunIndex {
         })
     }
 
-    /// Finds every prefix whose blocks one rank holds, unless it consists of more than 65,536 runs. Costs its blocks.
+    /// Finds every prefix that one rank holds completely, unless it consists of more than 65,536 runs. Costs its blocks.
     fn prefix(&self, cursor: PrefixCursor) -> Option<Vec<LocalHash>> {
         prefix(&self.published.load(), cursor)
     }

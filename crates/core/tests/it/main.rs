@@ -1,4 +1,4 @@
-//! Tests of the index through its public interface. One program, because linking each file takes longer than running it.
+//! Tests of the index through its public interface. One program, because linking each file separately takes longer than running it.
 
 mod bounded;
 mod bounded_readers;

@@ -1,4 +1,4 @@
-//! Tests of the designs through their public interface. One program, because linking each file takes longer than running it.
+//! Tests of the designs through their public interface. One program, because linking each file separately takes longer than running it.
 
 mod bounds;
 mod equivalence;

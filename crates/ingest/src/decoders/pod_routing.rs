@@ -318,8 +318,8 @@ mod tests {
             is_done.recv_timeout(PATIENCE).expect("all is written");
         }
 
-        /// Publishes a message that fills the pod's limit of unwritten bytes. A second message waits after it while the
-        /// writer is blocked.
+        /// Publishes two messages. The first fills the pod's limit of unwritten bytes, and the second waits after it while
+        /// the writer is blocked.
         fn publish_a_queue(&self, last: ConnectionId) {
             self.publish(FIRST, 1, chain_payload(1 << 40, 40_000));
             self.publish(last, 2, payload(2));

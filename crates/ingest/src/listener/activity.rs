@@ -42,7 +42,7 @@ impl RankActivity {
 /// its blocks.
 #[derive(Debug, Default)]
 pub(super) struct StreamActivity {
-    /// Events of the registered rank, which is the only rank of most streams.
+    /// Counters of the registered rank, which is the only rank of most streams.
     events: AtomicU64,
     stored_blocks: AtomicU64,
     removed_blocks: AtomicU64,

@@ -248,7 +248,7 @@ impl ListenerDecoder {
         match unusable {
             // A medium outside the queried tiers: the tiers stay exact.
             TranslateError::UnknownMedium { .. } => return,
-            // Without the entry, matches can only be too short.
+            // Without the entry, matches are at worst too short.
             TranslateError::PartialEntry { .. } => {
                 if !matches!(self.changes.last(), Some(Change::EntryOmitted(of)) if *of == dp_rank) {
                     self.changes.push(Change::EntryOmitted(dp_rank));

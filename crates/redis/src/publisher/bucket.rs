@@ -151,7 +151,7 @@ impl BucketWriter {
         }
     }
 
-    /// Makes queries report a holder as incomplete whose epoch ended with its session.
+    /// Makes queries report a holder whose epoch ended with its session as incomplete.
     pub(super) fn report_incomplete(&mut self, ended: u64, holder: HolderId) {
         if ended != 0 && self.ending.len() < ENDING_EPOCHS_MAX {
             self.ending.push(EpochEnd { epoch: ended, incomplete: Some(holder) });

@@ -142,7 +142,7 @@ fn engines_and_peers_outside_the_engine_networks_are_not_dialled() {
     let engine_networks = EngineNetworks::new(["10.0.0.0/8".parse().expect("a network")]);
     let indexer = IndexerOptions { engine_networks, ..IndexerOptions::default() };
     let service = Service::start_with(ServerOptions { indexer, ..ServerOptions::default() });
-    // Every request of this test arrives at a loopback address, like a dialled connection would.
+    // Every request of this test arrives at a loopback address, as a dialled connection would.
     let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
     let port = listener.local_addr().expect("an address").port();
     for (at, host) in ["127.0.0.1", "[::1]", "[::ffff:127.0.0.1]", "8.8.8.8"].into_iter().enumerate() {

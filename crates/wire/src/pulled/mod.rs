@@ -42,7 +42,7 @@ use crate::left_out::{LeftOutEvent, WHY_CHARS_MAX};
 pub const FOLLOWED_BLOCKS_MAX: usize = 1 << 19;
 /// Limit of the attention ranks of one engine.
 const RANKS_MAX: usize = 1 << 10;
-/// Number of first events of a rank that show its cache groups. An engine begins with one `created` for each group.
+/// Number of events, from the first one of a rank on, that show its cache groups. An engine begins with one `created` for each group.
 const FIRST_EVENTS: usize = 256;
 /// Limit of the events in a response. An engine's buffer has some thousand for each rank.
 const EVENTS_MAX: usize = 1 << 18;

@@ -383,8 +383,8 @@ impl<P: AsRef<[u8]>> Stream<P> {
         }
     }
 
-    /// Ends the hold. `position` is the position of the stream in the index; without one, the stream is requested from its
-    /// start.
+    /// Ends the hold. `position` is the position up to which the index has the stream; without one, the stream is
+    /// requested from its start.
     pub fn release(&mut self, position: Option<StreamPosition>, now: Instant) {
         let Phase::Paused(uninterrupted) = self.phase else { return };
         self.phase = Phase::Delivering;

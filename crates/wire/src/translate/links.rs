@@ -1,7 +1,7 @@
 //! Stores of secondary cache groups, with the links of their blocks in a group whose blocks are smaller than the registered ones.
 //!
 //! An engine does not store every block of such a group. A prefix can end only at the end of a registered block, so the
-//! engine stores only the last blocks before each such end, which the window needs:
+//! engine stores only the last blocks before each such end, as many as the window needs:
 //!
 //! ```text
 //!  registered blocks      │           1           │           2           │

@@ -1,4 +1,5 @@
-//! Tests of decoding and translation through the public interface. One program, because linking each file takes longer than running it.
+//! Tests of decoding and translation through the public interface. One program, because linking each file separately takes longer than
+//! running it.
 
 mod chain_hash;
 mod event_limits;

@@ -182,7 +182,7 @@ impl Writer {
             match located {
                 Some(BlockLookup::Found(_)) => return domain,
                 Some(BlockLookup::OtherHash | BlockLookup::OtherPosition(_)) => {}
-                // A domain that has the parent is preferred to one that has neither.
+                // A domain that has the parent is preferred to one that has neither the parent nor the block.
                 Some(BlockLookup::WithoutHash(_) | BlockLookup::Absent) | None => {
                     let preference = (parent.is_some() && at.is_some(), self.domains.get(domain).members);
                     if best.is_none_or(|(best, _)| best < preference) {

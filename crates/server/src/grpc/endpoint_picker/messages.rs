@@ -21,7 +21,7 @@ const DESTINATION_NAMESPACE: &str = "envoy.lb";
 const SUBSET: &str = "x-gateway-destination-endpoint-subset";
 const SUBSET_NAMESPACE: &str = "envoy.lb.subset_hint";
 
-/// Addresses that a gateway permits for a request.
+/// Addresses that a gateway permits for a request. One of them is picked.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Subset(Vec<String>);
 

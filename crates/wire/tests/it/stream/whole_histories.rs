@@ -1,4 +1,4 @@
-//! Whole histories: a stream without one is not exact, and only some replies are one.
+//! Whole histories: a stream without one is not exact, and a reply must meet conditions to be one.
 
 use flash_indexer_wire::{
     ClearReason, Cursor, Degraded, Pending, Replay, Start, StreamEvent, StreamPosition, StreamTrust,
