@@ -70,7 +70,7 @@ type PodScore struct {
 	Partial bool `json:"partial"`
 }
 
-// Partial is the position in a prompt with media after which the tokens are unknown.
+// Partial is the position in a prompt with media from which the tokens are unknown.
 type Partial struct {
 	Reason    string `json:"reason"`
 	FromBlock *int   `json:"from_block"`

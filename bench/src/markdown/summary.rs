@@ -269,7 +269,7 @@ fn stalls(text: &mut String, report: &Report) -> Result<()> {
     })
 }
 
-/// Waits while large answers are read from the service.
+/// Section of the waits while large answers are read from the service.
 fn waits(text: &mut String, report: &ServiceReport) -> Result<()> {
     if report.waits.is_empty() {
         return Ok(());
@@ -286,7 +286,7 @@ fn waits(text: &mut String, report: &ServiceReport) -> Result<()> {
     })
 }
 
-/// Waits while ranks are cleared and unregistered.
+/// Section of the waits while ranks are cleared and unregistered.
 fn clears(text: &mut String, report: &ClearsReport) -> Result<()> {
     write!(text, "\n{CLEARS}\n")?;
     row(text, ["meanwhile", "event p50", "p99", "max", "`/metrics` p50", "p99", "max"])?;
@@ -305,7 +305,7 @@ fn clears(text: &mut String, report: &ClearsReport) -> Result<()> {
     Ok(())
 }
 
-/// Waits while other instances publish.
+/// Section of the waits while other instances publish.
 fn neighbours(text: &mut String, lines: &[NeighbourLine]) -> Result<()> {
     if lines.is_empty() {
         return Ok(());

@@ -113,7 +113,7 @@ impl Engines {
         Ok(took)
     }
 
-    /// Publishes all batches regardless of progress, and waits until they are visible to queries. Fails if a message was lost.
+    /// Publishes all batches without waiting for the service, then waits until they are visible to queries. Fails if a message was lost.
     pub(super) fn burst(&mut self, program: &Program) -> Result<Burst> {
         let started = Instant::now();
         for at in 0..self.batches[0].len() {

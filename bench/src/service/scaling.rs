@@ -30,7 +30,8 @@ pub(crate) struct ScalingLine {
     pub(crate) bytes_per_second: f64,
 }
 
-/// Measures the program at `path` with each number of writers up to the machine's cores, and Dynamo's service with its defaults.
+/// Measures the program at `path` with each number of [`WRITERS`] that does not exceed the machine's cores and with its defaults, and
+/// Dynamo's service with its defaults.
 pub(crate) fn measure(path: &Path, rounds: usize) -> Result<Scaling> {
     let rounds = rounds.max(1);
     let cores = std::thread::available_parallelism().map_or(1, usize::from);

@@ -1,6 +1,6 @@
 //! Stores, copies, removals and clears.
 
-use flash_indexer_core::{Applied, Block, BlockEvent, LocalHash, RemovedCopies, SequenceHash};
+use flash_indexer_core::{AppliedChanges, Block, BlockEvent, LocalHash, RemovedCopies, SequenceHash};
 
 use crate::arguments;
 use crate::index::FlashIndex;
@@ -40,9 +40,9 @@ pub struct FlashIndexApplied {
     pub unknown: u64,
 }
 
-impl From<Applied> for FlashIndexApplied {
-    fn from(applied: Applied) -> Self {
-        let Applied { stored, duplicate, waiting, moved, refused, removed, unknown, .. } = applied;
+impl From<AppliedChanges> for FlashIndexApplied {
+    fn from(applied: AppliedChanges) -> Self {
+        let AppliedChanges { stored, duplicate, waiting, moved, refused, removed, unknown, .. } = applied;
         Self { stored, duplicate, waiting, moved, refused, removed, unknown }
     }
 }

@@ -6,7 +6,7 @@ use flash_indexer_core::RemovedCopies;
 use flash_indexer_core::WorkerId;
 use flash_indexer_core::hashing::BlockSize;
 use flash_indexer_embed::{EmbeddedIndex, EngineOptions, UnknownEngine};
-use flash_indexer_wire::Replay;
+use flash_indexer_wire::ReplaySupport;
 
 use crate::arguments;
 use crate::status::{Failure, FlashIndexStatus, guarded};
@@ -104,7 +104,7 @@ pub unsafe extern "C" fn flash_index_register(
                 EngineOptions {
                     lora_name: lora_name.filter(|name| !name.is_empty()).map(str::to_owned),
                     removed_copies: if settings.removes_last_copy { RemovedCopies::All } else { RemovedCopies::One },
-                    replay: if settings.replays { Replay::Available } else { Replay::Unavailable },
+                    replay: if settings.replays { ReplaySupport::Available } else { ReplaySupport::Unavailable },
                     extra_keys: settings.extra_keys,
                     ..EngineOptions::of_engine(name).map_err(invalid)?
                 }

@@ -5,7 +5,7 @@ use std::time::Instant;
 use flash_indexer_core::hashing::{HashVariant, TokenWindow, local_hashes};
 use flash_indexer_core::{Block, BlockEvent, LocalHash, RemovedCopies, SequenceHash, WorkerId, WorkerRank};
 use flash_indexer_embed::{EmbedError, EmbeddedIndex, EngineOptions, MessageReport};
-use flash_indexer_wire::Replay;
+use flash_indexer_wire::ReplaySupport;
 use numpy::PyArray1;
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
@@ -65,7 +65,7 @@ impl FlashIndex {
         let options = EngineOptions {
             lora_name: lora_name.filter(|name| !name.is_empty()),
             removed_copies: if removes_last_copy { RemovedCopies::All } else { RemovedCopies::One },
-            replay: if replays { Replay::Available } else { Replay::Unavailable },
+            replay: if replays { ReplaySupport::Available } else { ReplaySupport::Unavailable },
             extra_keys,
             ..engine
         };

@@ -16,9 +16,10 @@ pub(crate) struct Applied {
     unknown: u64,
 }
 
-impl From<flash_indexer_core::Applied> for Applied {
-    fn from(applied: flash_indexer_core::Applied) -> Self {
-        let flash_indexer_core::Applied { stored, duplicate, waiting, moved, refused, removed, unknown, .. } = applied;
+impl From<flash_indexer_core::AppliedChanges> for Applied {
+    fn from(applied: flash_indexer_core::AppliedChanges) -> Self {
+        let flash_indexer_core::AppliedChanges { stored, duplicate, waiting, moved, refused, removed, unknown, .. } =
+            applied;
         Self { stored, duplicate, waiting, moved, refused, removed, unknown }
     }
 }

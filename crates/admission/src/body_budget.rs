@@ -19,7 +19,7 @@ const SMALL_WEIGHT: usize = 3;
 const MEMORY_SHARE: usize = 16;
 /// Smallest and largest default, in bytes.
 const DEFAULT_BYTES: std::ops::RangeInclusive<usize> = 64 << 20..=1 << 30;
-/// The budget holds this number of the largest bodies, which a single client needs to send one.
+/// Number of the largest bodies that the budget holds: a single client gets half of it, and can send one.
 const LARGEST_BODIES: usize = 2;
 
 /// Longest time for a client to send a body, or a message of gRPC.

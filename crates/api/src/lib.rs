@@ -64,8 +64,8 @@ pub use status::{ErrorBody, Readiness, ReadyStatus, Success, SuccessStatus};
 pub use tiered_query::{DeviceMatches, TierExtensions, TieredMatches, TieredQueryResponse, WorkerRankId};
 pub use token_list::read_token_list;
 pub use workers::{
-    BlocksByTier, Events, Listener, RegisterRequest, Registered, Replay, UnregisterRequest, Unregistration, Worker,
-    WorkerKind,
+    BlocksByTier, Events, Listener, RegisterRequest, Registered, ReplayStatus, UnregisterRequest, Unregistration,
+    Worker, WorkerKind,
 };
 
 /// Values by data-parallel rank. A rank is a text as the key of a JSON object.

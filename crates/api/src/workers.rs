@@ -5,7 +5,7 @@ use std::num::NonZeroUsize;
 
 use flash_indexer_core::{PerTier, Tier};
 use flash_indexer_types::{
-    ConnectionStatus, EngineKind, InstanceId, Removal, SharedCacheKind, Trust, UncheckedInstanceId,
+    ConnectionStatus, EngineKind, InstanceId, RemovalMeaning, SharedCacheKind, Trust, UncheckedInstanceId,
 };
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
@@ -49,7 +49,7 @@ request_with_scope! {
         pub engine: Option<EngineKind>,
         /// Meaning of the engine's removals.
         #[serde(skip_serializing_if = "Option::is_none", default, deserialize_with = "crate::by_name::by_name")]
-        pub removal: Option<Removal>,
+        pub removal: Option<RemovalMeaning>,
         /// Whether requests use SGLang's `extra_key`.
         #[serde(skip_serializing_if = "Option::is_none")]
         pub extra_keys: Option<bool>,
@@ -175,7 +175,7 @@ pub struct Listener {
     /// Meaning of the engine's removals.
     #[serde(default)]
     #[schema(required)]
-    pub removal: Removal,
+    pub removal: RemovalMeaning,
     /// State of the connection.
     pub status: ConnectionStatus,
     /// Sequence number of the last applied message.
@@ -207,7 +207,7 @@ pub struct Listener {
     pub trust: Trust,
     /// Progress of a running replay; absent while none runs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub replay: Option<Replay>,
+    pub replay: Option<ReplayStatus>,
     /// Whether the engine is registered with extra keys; absent if not.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub extra_keys: bool,
@@ -254,7 +254,7 @@ impl From<PerTier<usize>> for BlocksByTier {
 
 /// Progress of a replay.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-pub struct Replay {
+pub struct ReplayStatus {
     /// Applied messages of this epoch.
     pub applied: u64,
     /// Messages that the engine has published in this epoch, if known.

@@ -15,7 +15,7 @@ const WITHOUT_OPTION: [&str; 5] = ["LOG", "REDIS_PASSWORD", "TOKEN", "TOKENIZER_
 /// Minimum similarity of two names at which one is suggested for the other, as `clap` does for options.
 const SUGGESTED_FROM: f64 = 0.7;
 
-/// Up to one changed letter in this number, a name is suggested before one that is similar in another way.
+/// A name with at most one changed letter in this number is suggested before one that is similar in another way.
 const LETTERS_FOR_A_CHANGE: usize = 3;
 
 /// The name that is most similar to a wrong one, if it is similar enough to be meant.

@@ -57,7 +57,7 @@ impl Connection {
     fn watch_written<T>(&mut self, written: Poll<io::Result<T>>) -> Poll<io::Result<T>> {
         if written.is_ready() {
             self.head_begun = None;
-            // Over HTTP/2, written bytes may not belong to an answer: a client holds answers back by its window.
+            // Over HTTP/2, it is possible that no written byte belongs to an answer: a client holds answers back by its window.
             if self.protocol == Protocol::Http {
                 self.state.record_read();
             }

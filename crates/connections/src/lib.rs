@@ -1,4 +1,4 @@
-//! Limit of open connections, with TLS, and with eviction of slow and idle ones, which can then not exhaust it.
+//! Limit of open connections, and TLS. Slow and idle connections are evicted, so that they cannot exhaust the limit.
 //!
 //! | file | role |
 //! |---|---|

@@ -34,7 +34,7 @@ use crate::{
 /// [`SharedIndex`](crate::SharedIndex).
 pub trait PrefixIndex: Send + Sync {
     /// Applies one event of `rank` and returns what it changed.
-    fn apply(&mut self, rank: WorkerRank, event: &BlockEvent) -> Applied;
+    fn apply(&mut self, rank: WorkerRank, event: &BlockEvent) -> AppliedChanges;
 
     /// Returns how many leading blocks of a prompt, given by local hashes, each rank holds.
     fn find(&self, query: &[LocalHash]) -> MatchScores;
@@ -79,7 +79,7 @@ pub trait PrefixIndex: Send + Sync {
 
 /// Changes by one event, in blocks.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Applied {
+pub struct AppliedChanges {
     /// Blocks that the event's tier did not hold before.
     pub stored: u64,
     /// Blocks that the event's tier held already and that have more copies now.
@@ -107,7 +107,7 @@ pub struct Applied {
     pub unknown: u64,
 }
 
-impl Add for Applied {
+impl Add for AppliedChanges {
     type Output = Self;
     fn add(mut self, other: Self) -> Self {
         self += other;
@@ -115,7 +115,7 @@ impl Add for Applied {
     }
 }
 
-impl AddAssign for Applied {
+impl AddAssign for AppliedChanges {
     fn add_assign(&mut self, other: Self) {
         self.stored += other.stored;
         self.duplicate += other.duplicate;

@@ -70,7 +70,7 @@ pub use followers::Follower;
 pub use held::{HeldBlock, stored_events};
 pub use held_reading::{HeldReading, ReadingProgress};
 pub use ids::{DpRank, LocalHash, PerTier, SequenceHash, Tier, WorkerId, WorkerRank};
-pub use index::{Applied, MemoryLimit, PrefixIndex, RankSize};
+pub use index::{AppliedChanges, MemoryLimit, PrefixIndex, RankSize};
 pub use locked::Locked;
 pub use scores::{MatchScores, RankMatch};
 pub use sharded::{ShardedIndex, shard_of};

@@ -3,8 +3,8 @@
 use parking_lot::RwLock;
 
 use crate::{
-    Applied, BlockEvent, HeldBlock, LocalHash, MatchScores, PerTier, PrefixIndex, RankMatch, RankSize, SharedIndex,
-    WorkerRank,
+    AppliedChanges, BlockEvent, HeldBlock, LocalHash, MatchScores, PerTier, PrefixIndex, RankMatch, RankSize,
+    SharedIndex, WorkerRank,
 };
 
 /// Shares a [`PrefixIndex`] behind a read-write lock.
@@ -24,7 +24,7 @@ impl<I> Locked<I> {
 }
 
 impl<I: PrefixIndex> SharedIndex for Locked<I> {
-    fn apply(&self, rank: WorkerRank, event: &BlockEvent) -> Applied {
+    fn apply(&self, rank: WorkerRank, event: &BlockEvent) -> AppliedChanges {
         self.index.write().apply(rank, event)
     }
 

@@ -5,8 +5,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use crate::groups::{AttentionWindow, ClearScope, ClearedGroups, GroupChange, GroupEvent, GroupId, SecondaryGroup};
 use crate::hashing::{BlockSize, HashVariant, TokenWindow, local_hashes};
 use crate::{
-    Applied, BlockEvent, HeldBlock, LocalHash, MatchScores, PerTier, PrefixIndex, RankMatch, RankSize, RemovedCopies,
-    SequenceHash, Tier, WorkerRank,
+    AppliedChanges, BlockEvent, HeldBlock, LocalHash, MatchScores, PerTier, PrefixIndex, RankMatch, RankSize,
+    RemovedCopies, SequenceHash, Tier, WorkerRank,
 };
 
 /// Brute force: a list of held blocks for each rank, searched from the start for every query.
@@ -54,9 +54,9 @@ impl Oracle {
 }
 
 impl PrefixIndex for Oracle {
-    fn apply(&mut self, rank: WorkerRank, event: &BlockEvent) -> Applied {
+    fn apply(&mut self, rank: WorkerRank, event: &BlockEvent) -> AppliedChanges {
         let held = self.ranks.entry(rank).or_default();
-        let mut applied = Applied::default();
+        let mut applied = AppliedChanges::default();
         match event {
             BlockEvent::Stored { copies: 0, .. } => {}
             BlockEvent::Stored { tier, parent, blocks, copies } => {

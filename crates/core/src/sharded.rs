@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use crate::cursor::PrefixCursor;
 use crate::{
-    Applied, BlockEvent, DeepestMatches, Follower, HeldBlock, HeldReading, LocalHash, MatchScores, PerTier, RankMatch,
-    RankOrder, RankSize, ReadingProgress, SequenceHash, SharedIndex, Tier, WorkerId, WorkerRank,
+    AppliedChanges, BlockEvent, DeepestMatches, Follower, HeldBlock, HeldReading, LocalHash, MatchScores, PerTier,
+    RankMatch, RankOrder, RankSize, ReadingProgress, SequenceHash, SharedIndex, Tier, WorkerId, WorkerRank,
 };
 
 /// Several indexes of one design, each with the ranks of some of the workers.
@@ -44,7 +44,7 @@ impl<I: SharedIndex> ShardedIndex<I> {
 }
 
 impl<I: SharedIndex> SharedIndex for ShardedIndex<I> {
-    fn apply(&self, rank: WorkerRank, event: &BlockEvent) -> Applied {
+    fn apply(&self, rank: WorkerRank, event: &BlockEvent) -> AppliedChanges {
         self.shard(rank.worker).apply(rank, event)
     }
 

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use crate::cursor::PrefixCursor;
 use crate::{
-    Applied, BlockEvent, DeepestMatches, Follower, HeldBlock, HeldReading, LocalHash, MatchScores, MemoryLimit,
+    AppliedChanges, BlockEvent, DeepestMatches, Follower, HeldBlock, HeldReading, LocalHash, MatchScores, MemoryLimit,
     PerTier, RankMatch, RankOrder, RankSize, ReadingProgress, SequenceHash, Tier, WorkerId, WorkerRank, followers,
     stored_events, tiers,
 };
@@ -25,7 +25,7 @@ pub const PREFETCH_DISTANCE: usize = 3;
 /// queries, but never for the use of their answers.
 pub trait SharedIndex: Send + Sync {
     /// Applies one event of `rank` and returns what it changed.
-    fn apply(&self, rank: WorkerRank, event: &BlockEvent) -> Applied;
+    fn apply(&self, rank: WorkerRank, event: &BlockEvent) -> AppliedChanges;
 
     /// Prefetches memory for an event that will be applied [`PREFETCH_DISTANCE`] events later. Changes nothing and
     /// never blocks. The run index applies single-block events in 15% less time with it; other designs ignore it.

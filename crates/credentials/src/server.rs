@@ -39,7 +39,7 @@ impl ApplicationProtocol {
     }
 }
 
-/// TLS of the listeners of a service, all replaced when a file changes.
+/// TLS of the listeners of a service, replaced as a whole when a file changes.
 ///
 /// Consistency: a connection keeps the certificates with which it began. Files that cannot be used leave the previous
 /// certificates in force.

@@ -4,7 +4,8 @@ use std::thread::{self, JoinHandle};
 
 use crossbeam_channel::{Sender, bounded};
 use flash_indexer_core::{
-    Applied, BlockEvent, HeldBlock, LocalHash, MatchScores, PrefixIndex, RankSize, SharedIndex, WorkerId, WorkerRank,
+    AppliedChanges, BlockEvent, HeldBlock, LocalHash, MatchScores, PrefixIndex, RankSize, SharedIndex, WorkerId,
+    WorkerRank,
 };
 
 /// Limit of requests in the queue of an [`Actor`]. When it is reached, a caller blocks until the thread takes a request.
@@ -73,7 +74,7 @@ impl<I> Drop for Actor<I> {
 }
 
 impl<I: PrefixIndex + 'static> SharedIndex for Actor<I> {
-    fn apply(&self, rank: WorkerRank, event: &BlockEvent) -> Applied {
+    fn apply(&self, rank: WorkerRank, event: &BlockEvent) -> AppliedChanges {
         let event = event.clone();
         self.call(move |index| index.apply(rank, &event))
     }

@@ -8,7 +8,7 @@
 
 use flash_indexer_core::keyed::KeyedMap;
 use flash_indexer_core::{
-    Applied, Block, BlockEvent, HeldBlock, LocalHash, MatchScores, PrefixIndex, RankSize, SequenceHash, Tier,
+    AppliedChanges, Block, BlockEvent, HeldBlock, LocalHash, MatchScores, PrefixIndex, RankSize, SequenceHash, Tier,
     WorkerRank,
 };
 
@@ -78,7 +78,7 @@ impl Inverted {
 }
 
 impl PrefixIndex for Inverted {
-    fn apply(&mut self, rank: WorkerRank, event: &BlockEvent) -> Applied {
+    fn apply(&mut self, rank: WorkerRank, event: &BlockEvent) -> AppliedChanges {
         let slot = self.ranks.slot(rank).unwrap_or_else(|| self.ranks.insert(rank, RankBlocks::default()));
         let blocks = self.ranks.state_mut(slot);
         let applied = blocks.apply(event, &mut RankPostings { by_local: &mut self.by_local, slot });

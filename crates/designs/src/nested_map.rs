@@ -9,7 +9,7 @@
 use flash_indexer_core::keyed::KeyedMap;
 use flash_indexer_core::rank_blocks::Tiers;
 use flash_indexer_core::{
-    Applied, Block, BlockEvent, HeldBlock, LocalHash, MatchScores, PerTier, PrefixIndex, RankMatch, RankSize,
+    AppliedChanges, Block, BlockEvent, HeldBlock, LocalHash, MatchScores, PerTier, PrefixIndex, RankMatch, RankSize,
     SequenceHash, Tier, WorkerRank,
 };
 
@@ -77,7 +77,7 @@ impl ByLocalHash {
 }
 
 impl PrefixIndex for NestedMap {
-    fn apply(&mut self, rank: WorkerRank, event: &BlockEvent) -> Applied {
+    fn apply(&mut self, rank: WorkerRank, event: &BlockEvent) -> AppliedChanges {
         let state = self.ranks.entry(rank).or_default();
         let applied = state.blocks.apply(event, &mut state.by_local);
         if state.blocks.is_empty() {

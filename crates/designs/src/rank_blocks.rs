@@ -1,7 +1,9 @@
 //! The blocks of one rank by sequence hash, for the designs that look blocks up by local hash alone.
 
 use flash_indexer_core::keyed::KeyedMap;
-use flash_indexer_core::{Applied, Block, BlockEvent, HeldBlock, PerTier, RankSize, RemovedCopies, SequenceHash, Tier};
+use flash_indexer_core::{
+    AppliedChanges, Block, BlockEvent, HeldBlock, PerTier, RankSize, RemovedCopies, SequenceHash, Tier,
+};
 
 /// The blocks of one rank by sequence hash.
 #[derive(Debug, Default)]
@@ -32,8 +34,8 @@ impl RankBlocks {
     }
 
     /// Applies one event and updates `postings`. Returns what changed.
-    pub(super) fn apply(&mut self, event: &BlockEvent, postings: &mut impl Postings) -> Applied {
-        let mut applied = Applied::default();
+    pub(super) fn apply(&mut self, event: &BlockEvent, postings: &mut impl Postings) -> AppliedChanges {
+        let mut applied = AppliedChanges::default();
         match event {
             BlockEvent::Stored { copies: 0, .. } => {}
             BlockEvent::Stored { tier, parent, blocks, copies } => {
@@ -47,7 +49,7 @@ impl RankBlocks {
                 for &sequence in blocks {
                     applied += match self.blocks.contains_key(&sequence) {
                         true => self.add_copies(sequence, (*tier, 1), postings),
-                        false => Applied { unknown: 1, ..Applied::default() },
+                        false => AppliedChanges { unknown: 1, ..AppliedChanges::default() },
                     };
                 }
             }
@@ -72,7 +74,7 @@ impl RankBlocks {
         block: Block,
         copies: (Tier, u32),
         postings: &mut impl Postings,
-    ) -> Applied {
+    ) -> AppliedChanges {
         let Block { sequence, local } = block;
         let new = HeldBlock { sequence, parent, local, copies: PerTier::default() };
         let known = self.blocks.entry(sequence).or_insert(new);
@@ -82,7 +84,7 @@ impl RankBlocks {
             self.uncount(&moved);
             remove_from_all_tiers(&moved, postings);
         }
-        Applied { moved: u64::from(has_moved), ..self.add_copies(sequence, copies, postings) }
+        AppliedChanges { moved: u64::from(has_moved), ..self.add_copies(sequence, copies, postings) }
     }
 
     /// Adds copies to a block in the table.
@@ -91,16 +93,16 @@ impl RankBlocks {
         sequence: SequenceHash,
         (tier, copies): (Tier, u32),
         postings: &mut impl Postings,
-    ) -> Applied {
+    ) -> AppliedChanges {
         let held = self.blocks.get_mut(&sequence).expect("the caller found the block");
         let before = held.copies[tier];
         held.copies[tier] = before.saturating_add(copies);
         if before > 0 {
-            return Applied { duplicate: 1, ..Applied::default() };
+            return AppliedChanges { duplicate: 1, ..AppliedChanges::default() };
         }
         self.by_tier[tier] += 1;
         postings.insert(Block { sequence, local: held.local }, tier);
-        Applied { stored: 1, ..Applied::default() }
+        AppliedChanges { stored: 1, ..AppliedChanges::default() }
     }
 
     fn remove(
@@ -109,9 +111,9 @@ impl RankBlocks {
         tier: Tier,
         copies: RemovedCopies,
         postings: &mut impl Postings,
-    ) -> Applied {
+    ) -> AppliedChanges {
         let Some(held) = self.blocks.get_mut(&sequence).filter(|held| held.copies[tier] > 0) else {
-            return Applied { unknown: 1, ..Applied::default() };
+            return AppliedChanges { unknown: 1, ..AppliedChanges::default() };
         };
         held.copies[tier] = copies.left(held.copies[tier]);
         if held.copies[tier] == 0 {
@@ -121,7 +123,7 @@ impl RankBlocks {
                 self.blocks.remove(&sequence);
             }
         }
-        Applied { removed: 1, ..Applied::default() }
+        AppliedChanges { removed: 1, ..AppliedChanges::default() }
     }
 
     fn uncount(&mut self, held: &HeldBlock) {

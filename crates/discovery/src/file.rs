@@ -9,7 +9,7 @@ use flash_indexer_core::hashing::BlockSize;
 use flash_indexer_types::endpoints::{EndpointError, check_endpoint};
 use flash_indexer_types::names::shorten;
 use flash_indexer_types::{
-    EngineKind, InstanceId, RankId, Removal, SharedCaches, SharedCachesError, UncheckedInstanceId,
+    EngineKind, InstanceId, RankId, RemovalMeaning, SharedCaches, SharedCachesError, UncheckedInstanceId,
 };
 use serde::Deserialize;
 use serde_json::value::RawValue;
@@ -36,7 +36,7 @@ struct Entry {
     replay_endpoint: Option<String>,
     lora_name: Option<String>,
     engine: Option<EngineKind>,
-    removal: Option<Removal>,
+    removal: Option<RemovalMeaning>,
     extra_keys: Option<bool>,
     shared_caches: Option<Vec<UncheckedInstanceId>>,
 }

@@ -5,7 +5,7 @@ use std::num::NonZeroU16;
 use flash_indexer_core::DpRank;
 use flash_indexer_core::hashing::BlockSize;
 use flash_indexer_types::names::NameError;
-use flash_indexer_types::{EngineKind, InstanceId, ListenerOptions, ModelKey, Registration, Removal};
+use flash_indexer_types::{EngineKind, InstanceId, ListenerOptions, ModelKey, Registration, RemovalMeaning};
 
 use super::reconcile::Targets;
 
@@ -50,7 +50,7 @@ pub(super) struct EngineTraits {
     pub(super) data_parallel_size: Option<NonZeroU16>,
     pub(super) lora_name: Option<String>,
     pub(super) engine: Option<EngineKind>,
-    pub(super) removal: Option<Removal>,
+    pub(super) removal: Option<RemovalMeaning>,
     pub(super) extra_keys: Option<bool>,
 }
 

@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 
 use flash_indexer_core::groups::RankEvent;
-use flash_indexer_core::{Applied, BlockEvent};
+use flash_indexer_core::{AppliedChanges, BlockEvent};
 
 /// A lost change.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -14,7 +14,7 @@ pub(crate) struct Loss {
 }
 
 /// The losses that the result of an applied change shows.
-pub(crate) fn losses(change: &RankEvent, applied: &Applied) -> impl Iterator<Item = Loss> {
+pub(crate) fn losses(change: &RankEvent, applied: &AppliedChanges) -> impl Iterator<Item = Loss> {
     let refused = (applied.refused > 0).then(|| {
         let (reason, why) = match change {
             RankEvent::Primary(_) if applied.moves_refused > 0 => {

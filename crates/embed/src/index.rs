@@ -8,7 +8,7 @@ use std::time::Instant;
 use flash_indexer_core::groups::GroupedIndex;
 use flash_indexer_core::hashing::BlockSize;
 use flash_indexer_core::run::RunIndex;
-use flash_indexer_core::{Applied, BlockEvent, RankSize, SharedIndex, TokenWindows, WorkerId, WorkerRank};
+use flash_indexer_core::{AppliedChanges, BlockEvent, RankSize, SharedIndex, TokenWindows, WorkerId, WorkerRank};
 use flash_indexer_wire::{LiveMessage, ReplayReply};
 use parking_lot::{Mutex, RwLock};
 use rustc_hash::FxHashMap;
@@ -118,7 +118,7 @@ impl EmbeddedIndex {
     /// # Errors
     ///
     /// When the instance is not registered, or there are too many ranks.
-    pub fn apply(&self, rank: WorkerRank, event: &BlockEvent) -> Result<Applied, EmbedError> {
+    pub fn apply(&self, rank: WorkerRank, event: &BlockEvent) -> Result<AppliedChanges, EmbedError> {
         self.change(rank.worker, |instance| instance.apply(&self.shared, rank.dp_rank, event))
     }
 
@@ -202,7 +202,7 @@ impl EmbeddedIndex {
         self.receive(stream, Input::Tick, now)
     }
 
-    /// Trust in a rank, and the cause if it is not exact; none if the index has no such rank.
+    /// Trust in a rank, and its reason unless it is exact or cold; none if the index has no such rank.
     ///
     /// # Errors
     ///

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 use std::time::Instant;
 
-use flash_indexer_core::{Applied, BlockEvent, DpRank, SharedIndex, WorkerId, WorkerRank};
+use flash_indexer_core::{AppliedChanges, BlockEvent, DpRank, SharedIndex, WorkerId, WorkerRank};
 use flash_indexer_wire::{Action, FrameError, ReplayReply, StreamEvent, UNKNOWN_FIELDS_MAX};
 
 use crate::error::EmbedError;
@@ -45,7 +45,7 @@ impl Instance {
         shared: &IndexState,
         dp_rank: DpRank,
         event: &BlockEvent,
-    ) -> Result<Applied, EmbedError> {
+    ) -> Result<AppliedChanges, EmbedError> {
         let applied = self.rank(shared, dp_rank)?.apply_direct(shared, event);
         self.publish(shared, dp_rank);
         Ok(applied)

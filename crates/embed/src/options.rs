@@ -1,7 +1,7 @@
 //! Settings of a registered engine.
 
 use flash_indexer_core::RemovedCopies;
-use flash_indexer_wire::{EngineAdapter, Replay};
+use flash_indexer_wire::{EngineAdapter, ReplaySupport};
 
 /// Settings of an engine whose messages an index receives.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -13,7 +13,7 @@ pub struct EngineOptions {
     /// Adapter of events that name no adapter.
     pub lora_name: Option<String>,
     /// Whether the caller can request missing messages from the engine.
-    pub replay: Replay,
+    pub replay: ReplaySupport,
     /// Whether requests to the engine carry keys that its events lack, such as SGLang's `extra_key`. Its ranks are then never
     /// exact.
     pub extra_keys: bool,
@@ -26,7 +26,7 @@ impl Default for EngineOptions {
             adapter: EngineAdapter::Detect,
             removed_copies: RemovedCopies::One,
             lora_name: None,
-            replay: Replay::Unavailable,
+            replay: ReplaySupport::Unavailable,
             extra_keys: false,
         }
     }

@@ -4,7 +4,7 @@ use std::fmt::Display;
 use std::sync::Arc;
 
 use flash_indexer_core::groups::RankEvent;
-use flash_indexer_core::{Applied, BlockEvent, DpRank, SharedIndex, WorkerRank};
+use flash_indexer_core::{AppliedChanges, BlockEvent, DpRank, SharedIndex, WorkerRank};
 use flash_indexer_wire::{
     Application, BlockStored, EngineEvent, EventError, InferredLoss, TranslateError, Translator, TranslatorOptions,
 };
@@ -64,7 +64,7 @@ impl RankState {
     }
 
     /// Applies a change that does not come from an engine's message.
-    pub(crate) fn apply_direct(&mut self, shared: &IndexState, event: &BlockEvent) -> Applied {
+    pub(crate) fn apply_direct(&mut self, shared: &IndexState, event: &BlockEvent) -> AppliedChanges {
         if self.stream.is_none() && self.own.is_none() {
             self.own = Some(AppliedTrust::Exact);
         }

@@ -2,7 +2,7 @@
 
 use std::fmt::Display;
 
-use flash_indexer_core::Applied;
+use flash_indexer_core::AppliedChanges;
 use flash_indexer_wire::ClearReason;
 
 /// Effects of one message, or of the messages that became applicable with it.
@@ -11,7 +11,7 @@ pub struct MessageReport {
     /// Messages that were applied: none while earlier ones are missing and a replay can return them.
     pub messages: u64,
     /// Changed blocks.
-    pub applied: Applied,
+    pub applied: AppliedChanges,
     /// Events and messages that were not applied, one entry for each reason.
     pub rejections: Vec<Rejection>,
     /// Unknown fields of events, which were ignored: at most [`UNKNOWN_FIELDS_MAX`](flash_indexer_wire::UNKNOWN_FIELDS_MAX).

@@ -1,6 +1,8 @@
 //! State of one stream: the messages of one endpoint of an engine.
 
-use flash_indexer_wire::{BatchError, BatchOutline, Numbering, Pending, Start, Stream, StreamLimits, StreamOptions};
+use flash_indexer_wire::{
+    BatchError, BatchOutline, Numbering, PendingReason, Start, Stream, StreamLimits, StreamOptions,
+};
 
 use crate::options::EngineOptions;
 use crate::trust::AppliedTrust;
@@ -38,7 +40,7 @@ pub(crate) struct StreamState {
     numbering: Numbering,
     /// Trust of ranks without their own state.
     pub(crate) last: AppliedTrust,
-    pub(crate) pending: Option<Pending>,
+    pub(crate) pending: Option<PendingReason>,
     /// Reason why no rank of the stream can be exact.
     pub(crate) never_exact: Option<&'static str>,
 }
@@ -50,7 +52,7 @@ impl StreamState {
             messages: Stream::new(StreamOptions { replay: engine.replay, start: Start::Immediate, limits }),
             numbering: Numbering::Unknown,
             last: AppliedTrust::Cold,
-            pending: Some(Pending::FirstContact),
+            pending: Some(PendingReason::FirstContact),
             never_exact: engine.extra_keys.then_some(EXTRA_KEYS),
         }
     }
@@ -65,7 +67,7 @@ impl StreamState {
     }
 
     /// The inputs of the trust in the stream's ranks, other than the ranks' own changes.
-    pub(crate) fn trust(&self) -> (AppliedTrust, Option<Pending>, Option<&'static str>) {
+    pub(crate) fn trust(&self) -> (AppliedTrust, Option<PendingReason>, Option<&'static str>) {
         (self.last.clone(), self.pending, self.never_exact)
     }
 

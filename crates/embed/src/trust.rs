@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicU8, Ordering};
 
-use flash_indexer_wire::{Pending, TrustBasis};
+use flash_indexer_wire::{PendingReason, TrustBasis};
 
 flash_indexer_core::named_enum! {
     /// Reliability of the index's content for a rank. A less reliable state is greater.
@@ -25,7 +25,7 @@ flash_indexer_core::named_enum! {
 pub struct RankTrust {
     /// State of the rank.
     pub state: TrustState,
-    /// The missing changes, unless the rank is exact or cold.
+    /// The reason for the state, unless the rank is exact or cold.
     pub why: Option<String>,
 }
 
@@ -52,7 +52,7 @@ impl RankTrust {
 pub(crate) type AppliedTrust = flash_indexer_wire::AppliedTrust<String>;
 
 /// Trust in a rank whose stream misses `pending` after the last applied message.
-pub(crate) fn with_pending(last: &AppliedTrust, pending: Option<Pending>) -> RankTrust {
+pub(crate) fn with_pending(last: &AppliedTrust, pending: Option<PendingReason>) -> RankTrust {
     match last.with_pending(pending) {
         TrustBasis::Cold => RankTrust::COLD,
         TrustBasis::Exact => RankTrust::EXACT,

@@ -7,7 +7,7 @@ use flash_indexer_core::{DpRank, SequenceHash, Tier, WorkerId, WorkerRank};
 use flash_indexer_embed::{
     EmbedError, EmbeddedIndex, EngineOptions, MessageReport, RANKS_PER_STREAM_MAX, RankTrust, TrustState,
 };
-use flash_indexer_wire::{BlockRemoved, BlockStored, Encoding, EngineEvent, Replay, TokenIds, encode_batch};
+use flash_indexer_wire::{BlockRemoved, BlockStored, Encoding, EngineEvent, ReplaySupport, TokenIds, encode_batch};
 
 const BLOCK_TOKENS: u32 = 2;
 const RANK: WorkerRank = WorkerRank { worker: WorkerId(7), dp_rank: DpRank(0) };
@@ -116,7 +116,7 @@ fn an_engine_that_ran_before_the_first_message_is_degraded_until_its_cache_is_cl
 
 #[test]
 fn missing_messages_are_requested_and_applied_in_order() {
-    let fleet = Fleet::with(EngineOptions { replay: Replay::Available, ..EngineOptions::default() });
+    let fleet = Fleet::with(EngineOptions { replay: ReplaySupport::Available, ..EngineOptions::default() });
     let report = fleet.live(2, &store(5..7));
     let request = report.replay.expect("a request");
     assert_eq!((request.from, report.messages, fleet.state(), fleet.depth()), (0, 0, TrustState::Recovering, 0));
@@ -129,7 +129,7 @@ fn missing_messages_are_requested_and_applied_in_order() {
 
 #[test]
 fn a_replay_without_a_reply_is_requested_again() {
-    let fleet = Fleet::with(EngineOptions { replay: Replay::Available, ..EngineOptions::default() });
+    let fleet = Fleet::with(EngineOptions { replay: ReplaySupport::Available, ..EngineOptions::default() });
     let start = Instant::now();
     let first = fleet.0.connected(RANK, start).expect("registered").replay.expect("a request");
     let mut now = start;

@@ -1,4 +1,4 @@
-//! How vLLM validates a message: as OpenAI's type of the role, or as vLLM's own type, whichever has more of its fields.
+//! How vLLM validates a message: as OpenAI's type of the role, or as vLLM's own type, whichever has more of the message's fields.
 //!
 //! Both keep the fields that they do not know. OpenAI's types validate the items of lists strictly and later; so fields in
 //! lists are counted for vLLM's type only, which accepts parts of any kind.

@@ -8,12 +8,12 @@
 //!
 //! The start number of a call is the number of the last batch that the client has; 0 means no batch. A call after a lost
 //! connection or a gap begins one batch earlier, so the server repeats the last batch. Its content shows whether the engine is
-//! in the same epoch ([`Replay::OnReconnect`](flash_indexer_wire::Replay::OnReconnect)). A server without history begins with a
+//! in the same epoch ([`ReplaySupport::OnReconnect`](flash_indexer_wire::ReplaySupport::OnReconnect)). A server without history begins with a
 //! later batch, and a server that cannot continue returns an error; then the next call begins with 0, and the stream has a gap.
 //!
 //! | file | role |
 //! |---|---|
-//! | `position.rs` | start of a call, and order of its batches |
+//! | `position.rs` | start of a call, and the batches that continue the previous ones |
 //! | `reader.rs` | a batch as a message |
 //! | `snapshot.rs` | the parts of a snapshot as one message |
 //! | `call.rs` | connections and calls |
@@ -42,7 +42,7 @@ use parking_lot::Mutex;
 use tokio::sync::oneshot;
 
 use self::call::Client;
-use self::position::Position;
+use self::position::BatchPosition;
 use self::snapshot::SnapshotTurns;
 use self::stream_loop::StreamLoop;
 
@@ -97,7 +97,7 @@ impl EventSource for EngineStreams {
         let (stop, stopped) = oneshot::channel();
         let stream = StreamLoop {
             client: Client::new(&listener.options.endpoint, listener.options.engine, self.networks.clone()),
-            position: Position::default(),
+            position: BatchPosition::default(),
             turns: self.turns.clone(),
             gate: Arc::clone(&gate),
             decoders: Arc::clone(&self.decoders),

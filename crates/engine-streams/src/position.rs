@@ -1,8 +1,8 @@
-//! Start of a call, and order of its batches.
+//! Start of a call, and the batches that continue the previous ones.
 
 /// Position of one rank in its engine's batches.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(crate) struct Position {
+pub(crate) struct BatchPosition {
     /// Number of the last delivered batch.
     last: Option<u64>,
     /// The last delivered batch was a snapshot. The server does not repeat a snapshot under its number.
@@ -22,7 +22,7 @@ pub(crate) enum Admission {
     AskAgain,
 }
 
-impl Position {
+impl BatchPosition {
     /// The start number of a new call; 0 if the server cannot continue.
     ///
     /// The number is that of the last batch that the client has. With one less, the server repeats the last batch, whose
@@ -72,7 +72,7 @@ mod tests {
 
     #[test]
     fn a_call_begins_one_batch_before_the_last_one() {
-        let mut position = Position::default();
+        let mut position = BatchPosition::default();
         assert_eq!(position.begin_call(), 0);
         for sequence in [0, 1, 2] {
             assert_eq!(position.admit(sequence), Admission::Deliver);
@@ -86,7 +86,7 @@ mod tests {
 
     #[test]
     fn the_server_is_asked_once_for_a_missing_batch() {
-        let mut position = Position::default();
+        let mut position = BatchPosition::default();
         position.begin_call();
         assert_eq!(position.admit(5), Admission::Deliver, "the first batch begins anywhere");
         assert_eq!(position.admit(8), Admission::AskAgain);
@@ -100,7 +100,7 @@ mod tests {
 
     #[test]
     fn a_call_after_a_snapshot_asks_for_another_snapshot() {
-        let mut position = Position::default();
+        let mut position = BatchPosition::default();
         position.snapshot(9);
         assert_eq!(position.begin_call(), 0);
         assert_eq!(position.admit(10), Admission::Deliver);

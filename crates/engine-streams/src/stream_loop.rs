@@ -14,7 +14,7 @@ use flash_indexer_types::logs::Repeats;
 use tokio::sync::oneshot;
 
 use crate::call::{CallError, Client};
-use crate::position::{Admission, Position};
+use crate::position::{Admission, BatchPosition};
 use crate::reader;
 use crate::snapshot::{Progress, Snapshot, SnapshotTurns};
 
@@ -27,7 +27,7 @@ const PAUSE_MAX: Duration = Duration::from_secs(2);
 pub(crate) struct StreamLoop {
     pub(crate) listener: Arc<Listener>,
     pub(crate) client: Client,
-    pub(crate) position: Position,
+    pub(crate) position: BatchPosition,
     pub(crate) turns: SnapshotTurns,
     pub(crate) gate: Arc<DeliveryGate>,
     pub(crate) decoders: Arc<Decoders>,

@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::time::Instant;
 
-use flash_indexer_core::{Applied, BlockEvent, LocalHash, RemovedCopies, SequenceHash, Tier, WorkerRank};
+use flash_indexer_core::{AppliedChanges, BlockEvent, LocalHash, RemovedCopies, SequenceHash, Tier, WorkerRank};
 use flash_indexer_types::{ClearCause, EventContext, Ordinal};
 use flash_indexer_wire::RemovalReason;
 use parking_lot::Mutex;
@@ -90,7 +90,13 @@ impl History {
     }
 
     /// Records an event of a rank and its effect on the index.
-    pub fn record(&self, rank: WorkerRank, event: &BlockEvent, applied: &Applied, context: impl Into<EventContext>) {
+    pub fn record(
+        &self,
+        rank: WorkerRank,
+        event: &BlockEvent,
+        applied: &AppliedChanges,
+        context: impl Into<EventContext>,
+    ) {
         let EventContext { at, removal: reason } = context.into();
         if self.blocks_max == 0 {
             return;
@@ -197,7 +203,7 @@ mod tests {
         let removed = BlockEvent::Removed { tier: Tier::Host, blocks, copies: RemovedCopies::One };
         let record_all = |history: &History| {
             for event in [&stored, &removed, &BlockEvent::Cleared] {
-                history.record(rank, event, &Applied::default(), Instant::now());
+                history.record(rank, event, &AppliedChanges::default(), Instant::now());
             }
             history.record_clear(rank, ClearCause::Service, Instant::now());
             history.snapshot()

@@ -8,7 +8,7 @@
 //! use std::time::Instant;
 //!
 //! use flash_indexer_core::{
-//!     Applied, Block, BlockEvent, DpRank, LocalHash, RemovedCopies, SequenceHash, Tier, WorkerId, WorkerRank,
+//!     AppliedChanges, Block, BlockEvent, DpRank, LocalHash, RemovedCopies, SequenceHash, Tier, WorkerId, WorkerRank,
 //! };
 //! use flash_indexer_explain::{Explainer, HeldUnderOtherVariants, History, Loss, Reason, Subject};
 //! use flash_indexer_types::{InstanceId, Trust};
@@ -24,8 +24,8 @@
 //! };
 //! let evicted = BlockEvent::Removed { tier: Tier::Device, blocks: vec![SequenceHash(2)], copies: RemovedCopies::One };
 //! let history = History::new(1_000);
-//! history.record(rank, &stored(&[1, 2]), &Applied::default(), Instant::now());
-//! history.record(rank, &evicted, &Applied::default(), Instant::now());
+//! history.record(rank, &stored(&[1, 2]), &AppliedChanges::default(), Instant::now());
+//! history.record(rank, &evicted, &AppliedChanges::default(), Instant::now());
 //!
 //! let mut explainer = Explainer::new(vec![vec![LocalHash(10), LocalHash(20)]], &history);
 //! let subject = Subject {

@@ -67,7 +67,7 @@ pub(super) fn loss(
     complete_from: HistoryStart,
     wanted: LocalHash,
 ) -> Option<(Ordinal, Loss)> {
-    let mut replay = Replay::new(complete_from, wanted);
+    let mut replay = BlockReplay::new(complete_from, wanted);
     let mut clears = clears.iter().peekable();
     for &(ordinal, change) in changes {
         while let Some((ordinal, clear)) = clears.next_if(|(cleared, _)| *cleared < ordinal) {
@@ -80,7 +80,7 @@ pub(super) fn loss(
 }
 
 /// State of one block while its history is replayed.
-struct Replay {
+struct BlockReplay {
     complete_from: HistoryStart,
     wanted: LocalHash,
     /// Copies that recorded events account for.
@@ -98,7 +98,7 @@ struct Replay {
     loss: Option<(Ordinal, Loss)>,
 }
 
-impl Replay {
+impl BlockReplay {
     fn new(complete_from: HistoryStart, wanted: LocalHash) -> Self {
         Self {
             complete_from,

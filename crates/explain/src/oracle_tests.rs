@@ -5,7 +5,8 @@ use std::time::{Duration, Instant};
 
 use flash_indexer_core::oracle::Oracle;
 use flash_indexer_core::{
-    Applied, Block, BlockEvent, DpRank, LocalHash, PrefixIndex, RemovedCopies, SequenceHash, Tier, WorkerId, WorkerRank,
+    AppliedChanges, Block, BlockEvent, DpRank, LocalHash, PrefixIndex, RemovedCopies, SequenceHash, Tier, WorkerId,
+    WorkerRank,
 };
 use flash_indexer_types::{ClearCause, InstanceId, Trust};
 use flash_indexer_wire::ClearReason;
@@ -45,8 +46,8 @@ impl LossLog {
         self.index.held(rank).iter().any(|held| held.sequence == SequenceHash(hash))
     }
 
-    fn apply(&mut self, rank: WorkerRank, step: &Step, at: Instant) -> Applied {
-        let mut applied = Applied::default();
+    fn apply(&mut self, rank: WorkerRank, step: &Step, at: Instant) -> AppliedChanges {
+        let mut applied = AppliedChanges::default();
         let before: Vec<bool> = (1..=PROMPT_BLOCKS).map(|hash| self.holds(rank, hash)).collect();
         let cause = match step {
             Step::Event(_, event) => {

@@ -220,7 +220,7 @@ mod tests {
     use std::time::{Duration, Instant};
 
     use flash_indexer_core::hashing::Salt;
-    use flash_indexer_core::{Applied, Block, BlockEvent, DpRank, RemovedCopies, WorkerId};
+    use flash_indexer_core::{AppliedChanges, Block, BlockEvent, DpRank, RemovedCopies, WorkerId};
     use flash_indexer_types::InstanceId;
     use flash_indexer_wire::AdapterSalt;
 
@@ -249,7 +249,7 @@ mod tests {
 
         fn record(&mut self, rank: WorkerRank, event: &BlockEvent) {
             self.seconds += 1;
-            self.history.record(rank, event, &Applied::default(), self.at(self.seconds));
+            self.history.record(rank, event, &AppliedChanges::default(), self.at(self.seconds));
         }
 
         /// The ends of the match of prompt 1, 2, 3 in a rank that holds `dump`.

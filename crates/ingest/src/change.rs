@@ -3,7 +3,7 @@
 use flash_indexer_core::groups::RankEvent;
 use flash_indexer_core::{DpRank, SequenceHash};
 use flash_indexer_types::ClearCause;
-use flash_indexer_wire::{Pending, RemovalReason, StreamTrust};
+use flash_indexer_wire::{PendingReason, RemovalReason, StreamTrust};
 
 use crate::listener::{Listener, NoticeKind};
 use crate::resume_point::ReadInParts;
@@ -25,7 +25,7 @@ pub(super) enum Change {
     /// Trust state of all ranks of the stream, as of the last applied message.
     Trust(StreamTrust),
     /// Messages that are missing after the last applied one.
-    Pending(Option<Pending>),
+    Pending(Option<PendingReason>),
     /// Acknowledge this and earlier notices of the kind: the changes so far record everything that is missing because of them.
     NoticesAcknowledged(NoticeKind, u64),
     /// A change of a rank other than these was refused.

@@ -3,14 +3,14 @@
 use std::collections::BTreeSet;
 
 use flash_indexer_core::{DpRank, ReadingProgress};
-use flash_indexer_types::Position;
+use flash_indexer_types::RankPosition;
 use flash_indexer_wire::{KnownGroup, RecentBlock, SaltedBlock};
 
 /// Position of a rank in its stream, with the decoder state to resume from there.
 #[derive(Debug)]
 pub struct ResumePoint {
     /// Position in the stream.
-    pub position: Position,
+    pub position: RankPosition,
     /// Ranks of the stream that messages up to the position named, and unregistered ranks of the stream.
     pub named_ranks: BTreeSet<DpRank>,
     /// State needed to decode the next message.

@@ -11,7 +11,7 @@ use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 use flash_indexer_core::groups::RankEvent;
-use flash_indexer_core::{Applied, BlockEvent, PREFETCH_DISTANCE, ReadingProgress, Tier, WorkerId, WorkerRank};
+use flash_indexer_core::{AppliedChanges, BlockEvent, PREFETCH_DISTANCE, ReadingProgress, Tier, WorkerId, WorkerRank};
 use flash_indexer_telemetry::clock::Clock;
 use flash_indexer_telemetry::metrics::Metrics;
 use flash_indexer_telemetry::supervision::{Step, Steps, SupervisedThread, Supervisor, ThreadKind, Watch};
@@ -370,7 +370,7 @@ impl Writer {
                 match change {
                     Change::Read(reading) => batch.reading = Some(reading),
                     Change::Event(dp_rank, ref event @ RankEvent::ClearedScope(scope)) if !listener.needs_restart() => {
-                        self.metrics.event_applied(event, &Applied::default());
+                        self.metrics.event_applied(event, &AppliedChanges::default());
                         let rank = WorkerRank { worker: listener.worker, dp_rank };
                         batch.clearing = Some(ScopedClear::new(&index, rank, scope));
                     }

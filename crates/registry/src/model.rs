@@ -16,7 +16,7 @@ use flash_indexer_access::TenantState;
 use flash_indexer_core::groups::{GroupChange, GroupedIndex, RankEvent};
 use flash_indexer_core::hashing::{BlockSize, HashVariant, TokenWindow, local_hashes};
 use flash_indexer_core::{
-    Applied, BlockEvent, DpRank, LocalHash, RankSize, SharedIndex, TokenWindows, WorkerId, WorkerRank, shard_of,
+    AppliedChanges, BlockEvent, DpRank, LocalHash, RankSize, SharedIndex, TokenWindows, WorkerId, WorkerRank, shard_of,
 };
 use flash_indexer_routing::RecentUses;
 use parking_lot::RwLock;
@@ -101,7 +101,13 @@ impl ModelSink for Model {
         Guard::into_inner(self.replaceable.load())
     }
 
-    fn write(&self, index: &GroupedIndex, rank: WorkerRank, event: &RankEvent, context: EventContext) -> Applied {
+    fn write(
+        &self,
+        index: &GroupedIndex,
+        rank: WorkerRank,
+        event: &RankEvent,
+        context: EventContext,
+    ) -> AppliedChanges {
         let applied = self.apply_to(index, rank, event);
         if let RankEvent::Primary(event) = event {
             self.history.record(rank, event, &applied, context);
@@ -197,7 +203,7 @@ impl Model {
 
     /// Applies one event of a rank to `index`, an index of this model, and returns its effect. The caller catches a
     /// panic and then calls [`Model::replace_index`].
-    pub(crate) fn apply_to(&self, index: &GroupedIndex, rank: WorkerRank, event: &RankEvent) -> Applied {
+    pub(crate) fn apply_to(&self, index: &GroupedIndex, rank: WorkerRank, event: &RankEvent) -> AppliedChanges {
         #[cfg(any(test, feature = "fault-injection"))]
         crate::faults::apply(event);
         let applied = index.apply_event(rank, event);
@@ -223,7 +229,7 @@ impl Model {
 
     /// Applies one event of a rank to the current index, and returns its effect. If that panics, an empty index replaces
     /// the current one.
-    fn apply(&self, rank: WorkerRank, event: &RankEvent) -> Applied {
+    fn apply(&self, rank: WorkerRank, event: &RankEvent) -> AppliedChanges {
         self.change(|index| self.apply_to(index, rank, event))
     }
 
@@ -272,7 +278,7 @@ impl Model {
     }
 
     /// Applies one change of a rank's secondary cache groups.
-    pub(crate) fn apply_group(&self, rank: WorkerRank, change: GroupChange) -> Applied {
+    pub(crate) fn apply_group(&self, rank: WorkerRank, change: GroupChange) -> AppliedChanges {
         self.apply(rank, &RankEvent::Secondary(change))
     }
 

@@ -11,8 +11,8 @@ use parking_lot::Mutex;
 
 /// Limit of the prompts.
 pub const PROMPTS_MAX: usize = 1_024;
-/// Largest share of the bytes for one prompt, as a divisor; of a longer prompt, only leading blocks are kept. It does not replace all
-/// others.
+/// Largest share of the bytes for one prompt, as a divisor; of a longer prompt, only leading blocks are kept. So one long prompt does
+/// not replace all others.
 const PROMPT_SHARE: usize = 8;
 /// Bytes of a prompt in addition to its tokens, hashes and names.
 const PROMPT_OVERHEAD_BYTES: usize = 256;

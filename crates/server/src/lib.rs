@@ -70,7 +70,7 @@ pub use flash_indexer_types::names::{
 };
 pub use flash_indexer_types::networks::{EngineNetwork, EngineNetworkError, EngineNetworks};
 pub use flash_indexer_types::{
-    ConnectionStatus, EngineKind, InstanceId, InstanceIdError, ListenerOptions, ModelKey, Position, RankId,
+    ConnectionStatus, EngineKind, InstanceId, InstanceIdError, ListenerOptions, ModelKey, RankId, RankPosition,
     Registration, RegistrationOutcome, Trust, use_random_hash_key,
 };
 pub use grpc::EndpointPickerOptions;

@@ -194,7 +194,7 @@ impl Publisher {
         history.drain(..history.len().saturating_sub(options.buffer_batches));
         let buffer = Arc::new(Mutex::new(history));
         let stop = Arc::new(AtomicBool::new(false));
-        let replay = Replay {
+        let replay = ReplayThread {
             router,
             admission,
             buffer: Arc::clone(&buffer),
@@ -299,7 +299,7 @@ fn bind(socket: &zmq::Socket, endpoint: &str) -> Result<String, PublishError> {
 }
 
 /// The thread that answers replay requests.
-struct Replay {
+struct ReplayThread {
     router: zmq::Socket,
     admission: Option<Admission>,
     buffer: Buffer,
@@ -309,7 +309,7 @@ struct Replay {
     loss: ReplayLoss,
 }
 
-impl Replay {
+impl ReplayThread {
     fn run(self) {
         while !self.stop.load(Ordering::Relaxed) {
             let mut items = vec![self.router.as_poll_item(zmq::POLLIN)];

@@ -7,7 +7,7 @@ use flash_indexer_ingest::ListenerReport;
 use flash_indexer_registry::{Query, QueryOptions, TokenPrompt};
 use flash_indexer_telemetry::metrics::TextFormat;
 use flash_indexer_types::{ConnectionStatus, LossReason, ModelKey, RankId, Trust};
-use flash_indexer_wire::Pending;
+use flash_indexer_wire::PendingReason;
 
 use crate::action::FaultKind;
 use crate::engine::Depths;
@@ -232,7 +232,8 @@ impl World {
                 let thread_panicked = report.last_error == Some(LossReason::ThreadPanicked.to_string());
                 let has_no_message = report.trust == Trust::Cold || (report.last_seq.is_none() && thread_panicked);
                 // Numbers of dropped messages do not show their epoch: after a restart the next live message shows it.
-                let is_unproven = report.last_error == Some(Pending::Unverified.to_string()) && engine.epoch() > 0;
+                let is_unproven =
+                    report.last_error == Some(PendingReason::Unverified.to_string()) && engine.epoch() > 0;
                 let is_unaware = (has_no_message || is_unproven) && !has_published;
                 let must_be_exact = must_be_exact.contains(&(number, rank.clone()));
                 if must_be_exact && report.trust != Trust::Exact && !is_unaware {
@@ -242,7 +243,7 @@ impl World {
                 let has_writer_panic = self.plan.faults.contains(&FaultKind::WriterPanic);
                 let may_have_panicked = service.links.lock()[number_of_engine].known.has_panicked
                     || (has_writer_panic && engine.epochs.iter().any(|epoch| epoch.is_tainted));
-                let waits_for_tail = report.last_error == Some(Pending::TailLost.to_string());
+                let waits_for_tail = report.last_error == Some(PendingReason::TailLost.to_string());
                 if engine.spec.has_replay && !may_have_panicked && waits_for_tail {
                     return Err(format!("{}; its engine can replay the last messages", state()));
                 }

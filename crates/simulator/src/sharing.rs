@@ -31,7 +31,7 @@ pub(crate) struct Span {
 
 /// Position of a rank's stream at a service during some time.
 #[derive(Debug, Clone)]
-pub(crate) struct Position {
+pub(crate) struct ObservedPosition {
     /// Number of the service's start.
     start: u64,
     until: Instant,
@@ -50,7 +50,7 @@ pub(crate) struct Sharing {
     /// Number of the present start of each service.
     starts: Vec<u64>,
     next_start: u64,
-    positions: BTreeMap<RankId, VecDeque<Position>>,
+    positions: BTreeMap<RankId, VecDeque<ObservedPosition>>,
 }
 
 impl Sharing {
@@ -138,10 +138,10 @@ impl Sharing {
                 (first..=epochs.1).map(|epoch| Span { epoch, first: None, last: u64::MAX }).collect()
             }
         };
-        let is_same = |known: &Position| (known.trust, known.last, known.epochs) == (trust, last, epochs);
+        let is_same = |known: &ObservedPosition| (known.trust, known.last, known.epochs) == (trust, last, epochs);
         match previous.map(|at| &mut positions[at]) {
             Some(known) if is_same(known) && now <= known.until + WINDOW => known.until = now,
-            _ => positions.push_back(Position { start, until: now, trust, last, epochs, spans }),
+            _ => positions.push_back(ObservedPosition { start, until: now, trust, last, epochs, spans }),
         }
     }
 
@@ -152,7 +152,7 @@ impl Sharing {
     }
 
     /// Positions of a rank since a moment at other services than this one, and at this one before its last start.
-    pub(crate) fn positions_of_others(&self, service: usize, rank: &RankId, since: Instant) -> Vec<&Position> {
+    pub(crate) fn positions_of_others(&self, service: usize, rank: &RankId, since: Instant) -> Vec<&ObservedPosition> {
         let start = self.starts[service];
         let positions = self.positions.get(rank).into_iter().flatten();
         positions.filter(|position| position.start != start && position.until >= since).collect()

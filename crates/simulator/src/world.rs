@@ -197,7 +197,7 @@ impl World {
         Ok(IdleServices::None)
     }
 
-    /// Advances the time of all services, and for the tasks of the store.
+    /// Advances the time of all services, and of the tasks of the store.
     pub(crate) fn pass(&mut self, ms: u64) {
         let Some(sharing) = &self.sharing else {
             self.time.advance_ms(ms);

@@ -194,7 +194,7 @@ impl SnapshotDirectory {
         }
     }
 
-    /// Removes the oldest snapshots, until with a new one [`KEPT`] stay. Returns the first error after trying each.
+    /// Removes the oldest snapshots, so that [`KEPT`] stay, including a new one. Returns the first error after trying each.
     fn remove_oldest(&self, before: &[StoredSnapshot]) -> io::Result<()> {
         let mut known = lock(&self.known);
         known.retain(before.iter().map(|snapshot| snapshot.path.as_path()));

@@ -90,7 +90,7 @@ pub use self::read::read_dump;
 pub use self::record::{CursorRecord, EngineRecord, RankRecord, StreamRecord, TokenWindowRecord};
 pub use self::tally::Tally;
 pub use self::write::{DumpForm, DumpWriter};
-pub use flash_indexer_types::{EngineKind, Removal};
+pub use flash_indexer_types::{EngineKind, RemovalMeaning};
 
 /// Limit of blocks in a written event. A longer chain is split into several events.
 const EVENT_BLOCKS_MAX: usize = 512;

@@ -4,7 +4,7 @@ use flash_indexer_core::groups::GroupChange;
 use flash_indexer_core::hashing::Salt;
 use flash_indexer_core::keyed::KeyedMap;
 use flash_indexer_core::{BlockEvent, DpRank, SequenceHash};
-use flash_indexer_types::{InstanceId, Position};
+use flash_indexer_types::{InstanceId, RankPosition};
 use flash_indexer_wire::{KnownGroup, RecentBlock};
 
 /// Blocks that one rank holds, and the position of its stream at that moment.
@@ -15,7 +15,7 @@ pub struct RankDump {
     /// The data-parallel rank.
     pub dp_rank: DpRank,
     /// Position in the rank's stream at which `events` are the exact state; none for a rank without a listener.
-    pub position: Option<Position>,
+    pub position: Option<RankPosition>,
     /// Stored events that fill an empty index with the same blocks. Parents precede children. An event of zero copies has blocks that the
     /// rank no longer holds. Its index keeps them for their descendants.
     pub events: Vec<BlockEvent>,

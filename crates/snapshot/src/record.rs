@@ -4,7 +4,7 @@ use std::num::NonZeroUsize;
 
 use flash_indexer_core::hashing::{BlockSize, TokenWindow};
 use flash_indexer_types::names::{NameError, NameField, check_names};
-use flash_indexer_types::{EngineKind, InstanceId, ModelKey, Removal, Trust};
+use flash_indexer_types::{EngineKind, InstanceId, ModelKey, RemovalMeaning, Trust};
 use flash_indexer_wire::Cursor;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
@@ -85,7 +85,7 @@ pub struct EngineRecord {
     pub engine: Option<EngineKind>,
     /// Meaning of the engine's removals.
     #[serde(default)]
-    pub removal: Removal,
+    pub removal: RemovalMeaning,
     /// Whether the registration has extra keys.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub extra_keys: bool,

@@ -45,7 +45,7 @@ flash_indexer_core::named_enum! {
     /// Meaning of a removal that an engine publishes.
     #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
     #[serde(rename_all = "snake_case")]
-    pub enum Removal {
+    pub enum RemovalMeaning {
         /// One copy of the block was removed.
         #[default]
         EachCopy = "each_copy",
@@ -54,16 +54,16 @@ flash_indexer_core::named_enum! {
     }
 }
 
-impl From<Removal> for RemovedCopies {
-    fn from(removal: Removal) -> Self {
+impl From<RemovalMeaning> for RemovedCopies {
+    fn from(removal: RemovalMeaning) -> Self {
         match removal {
-            Removal::EachCopy => Self::One,
-            Removal::LastCopy => Self::All,
+            RemovalMeaning::EachCopy => Self::One,
+            RemovalMeaning::LastCopy => Self::All,
         }
     }
 }
 
-impl From<RemovedCopies> for Removal {
+impl From<RemovedCopies> for RemovalMeaning {
     fn from(copies: RemovedCopies) -> Self {
         match copies {
             // A count in an event is independent of the registration.

@@ -16,7 +16,7 @@
 //! | `shared_cache` | caches of hosts and pools, and the ranks attached to them ([`SharedCaches`]) |
 //! | `trust` | trust states ([`Trust`]) |
 //! | `loss_reason` | reasons for which a rank is not exact ([`LossReason`]) |
-//! | `position` | position in the event stream of a rank ([`Position`]) |
+//! | `position` | position in the event stream of a rank ([`RankPosition`]) |
 //! | `stream_positions` | positions of unregistered streams, from which a new registration continues ([`StreamPositions`]) |
 //! | `doubt` | gaps in the event stream of a rank ([`Doubt`]) |
 //! | `event_context` | time of an event and reason of a removal, for explanations ([`EventContext`]) |
@@ -66,7 +66,7 @@ pub use clear_cause::ClearCause;
 pub use connection_status::ConnectionStatus;
 pub use discovery::{SourceKind, SourceState, TargetState};
 pub use doubt::{Doubt, Ordinal};
-pub use engine::{EngineKind, Removal};
+pub use engine::{EngineKind, RemovalMeaning};
 pub use event_context::EventContext;
 pub use flash_indexer_core::named_enum;
 pub use hash_key::use_random_hash_key;
@@ -75,7 +75,7 @@ pub use listener_options::ListenerOptions;
 pub use loss_reason::LossReason;
 pub use masked_url::{MASK, masked_url, without_users};
 pub use owner::{OwnedRank, Owner};
-pub use position::Position;
+pub use position::RankPosition;
 pub use rank_id::RankId;
 pub use registration::{EmptyModelPolicy, Registration, RegistrationOutcome};
 pub use shared_cache::{SHARED_CACHES_MAX, SharedCacheKind, SharedCaches, SharedCachesError};

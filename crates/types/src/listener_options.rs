@@ -3,7 +3,7 @@
 use std::num::NonZeroUsize;
 
 use flash_indexer_core::RemovedCopies;
-use flash_indexer_wire::Replay;
+use flash_indexer_wire::ReplaySupport;
 
 use crate::endpoints::{NO_EVENTS, is_bound, is_pulled, is_streamed};
 use crate::{EngineKind, SharedCaches};
@@ -79,11 +79,11 @@ impl ListenerOptions {
 
     /// Whether the engine replays missing messages.
     #[must_use]
-    pub fn replay(&self) -> Replay {
+    pub fn replay(&self) -> ReplaySupport {
         match &self.replay_endpoint {
-            Some(_) => Replay::Available,
-            None if self.is_streamed() => Replay::OnReconnect,
-            None => Replay::Unavailable,
+            Some(_) => ReplaySupport::Available,
+            None if self.is_streamed() => ReplaySupport::OnReconnect,
+            None => ReplaySupport::Unavailable,
         }
     }
 }

@@ -6,7 +6,7 @@ use crate::Trust;
 
 /// Position in the event stream of a rank up to which an index has applied it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Position {
+pub struct RankPosition {
     /// Last applied message; none before the first message.
     pub cursor: Option<Cursor>,
     /// Epoch of the engine, counted from 1.
@@ -17,7 +17,7 @@ pub struct Position {
     pub unlisted_degraded: bool,
 }
 
-impl Position {
+impl RankPosition {
     /// Position of state that was imported without a stream position.
     pub const UNKNOWN: Self = Self { cursor: None, epoch: 1, trust: Trust::Degraded, unlisted_degraded: true };
 

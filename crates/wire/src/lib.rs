@@ -90,8 +90,8 @@ pub use frames::{FrameError, LiveMessage, ReplayReply};
 pub use left_out::LeftOutEvent;
 pub use pulled::{FOLLOWED_BLOCKS_MAX, PullEventError, PullReader, PullResponseError, PulledMessage, PulledMessages};
 pub use stream::{
-    Action, AppliedTrust, ClearReason, Degraded, Numbering, Pending, Replay, ReplayOutcome, Start, Stream, StreamEvent,
-    StreamLimits, StreamOptions, StreamPosition, StreamTrust, TrustBasis, plural,
+    Action, AppliedTrust, ClearReason, DegradedReason, Numbering, PendingReason, ReplayOutcome, ReplaySupport, Start,
+    Stream, StreamEvent, StreamLimits, StreamOptions, StreamPosition, StreamTrust, TrustBasis, plural,
 };
 pub use topic::{TopicError, TopicNames};
 pub use translate::{

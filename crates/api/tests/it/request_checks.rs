@@ -25,7 +25,7 @@ pub(crate) fn play(bytes: &[u8]) {
     }
 }
 
-/// Checks that every JSON body is parsed like by the general parser.
+/// Checks that every JSON body is parsed as the general parser parses it.
 pub(crate) fn check_bodies(body: &[u8]) {
     check_body::<PromptFields>(body);
     check_body::<TokenQuery>(body).iter().for_each(check_written);
@@ -33,7 +33,7 @@ pub(crate) fn check_bodies(body: &[u8]) {
     check_body::<ExplainRequest>(body).iter().for_each(check_written);
 }
 
-/// Checks that a body is parsed like by the general parser. Returns the request.
+/// Checks that a body is parsed as the general parser parses it. Returns the request.
 pub(crate) fn check_body<T: PromptRequest + Debug>(body: &[u8]) -> Option<T> {
     let expected = serde_json::from_slice::<T>(body).map_err(|error| error.to_string());
     let read = T::Number::read_json::<T>(body).map_err(|error| error.to_string());
@@ -50,8 +50,8 @@ fn check_written<T: PromptRequest + Serialize + Debug>(request: &T) {
     assert_eq!(again, read);
 }
 
-/// Checks that a list of tokens is read like by the general parser, with any number of bytes before it. `list` begins after its opening
-/// bracket.
+/// Checks that a list of tokens is read as the general parser reads it, with any number of bytes before it. `list` begins after its
+/// opening bracket.
 pub(crate) fn check_list(list: &[u8], before: usize) {
     let json = [b"[", list].concat();
     let mut values = serde_json::Deserializer::from_slice(&json).into_iter::<Vec<u32>>();

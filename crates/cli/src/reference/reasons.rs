@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use flash_indexer_registry::described_labels;
 use flash_indexer_telemetry::metrics::{LabelValues, describe_labels};
 use flash_indexer_types::{LossReason, Trust};
-use flash_indexer_wire::{Degraded, InferredLoss, Pending};
+use flash_indexer_wire::{DegradedReason, InferredLoss, PendingReason};
 
 use super::{cell, head};
 
@@ -19,10 +19,10 @@ pub(super) fn page() -> String {
          reason ends when the engine clears its cache or restarts, its whole stream is replayed, or an `exact` replica repairs the rank.\n\
          \nMessages of the stream are missing:\n",
     );
-    let pending = Pending::EACH.map(|pending| (pending.to_string(), pending.description()));
+    let pending = PendingReason::EACH.map(|pending| (pending.to_string(), pending.description()));
     add_table(&mut page, "text", pending);
     page.push_str("\nMessages of the stream are lost:\n");
-    add_table(&mut page, "text", Degraded::EACH.map(|degraded| (degraded.to_string(), degraded.description())));
+    add_table(&mut page, "text", DegradedReason::EACH.map(|degraded| (degraded.to_string(), degraded.description())));
     page.push_str("\nAnother loss is known:\n");
     let losses = LossReason::DESCRIPTIONS.into_iter().chain(InferredLoss::DESCRIPTIONS);
     add_table(&mut page, "text", losses.map(|(text, about)| (text.to_owned(), about)));

@@ -30,7 +30,7 @@ const BLOCK_TOKENS: u32 = 16;
 const BLOCKS_PER_ENGINE: usize = 8_192;
 /// Time between requests that engines serve.
 const REQUEST_INTERVAL: Duration = Duration::from_millis(5);
-/// Time between concurrent queries.
+/// Time between queries, which run concurrently with these requests.
 const QUERY_INTERVAL: Duration = Duration::from_micros(200);
 /// Conversations that are open at the same time. Their blocks fit into the engines' caches, which are full of ended conversations.
 const OPEN_CONVERSATIONS: usize = 64;
@@ -319,7 +319,7 @@ struct LiveTable {
     rows: u32,
     since: Instant,
     events: u64,
-    /// Totals at the last rows, the oldest first.
+    /// Totals at the last rows, the oldest first. The first of all are those of the start.
     totals: VecDeque<QueryTotals>,
 }
 

@@ -7,7 +7,7 @@ use hashbrown::HashTable;
 use super::links::Links;
 use super::{BlockLink, GROUP_BLOCKS_MAX, GroupChange, GroupEvent, SecondaryGroup, TIERS};
 use crate::keyed::{KeyedMap, KeyedState};
-use crate::{Applied, PerTier, ReadingProgress, RemovedCopies, SequenceHash, Tier};
+use crate::{AppliedChanges, PerTier, ReadingProgress, RemovedCopies, SequenceHash, Tier};
 
 /// Limit of the places of a group's table that a part of a reading passes, for each block that it may read: a table keeps
 /// its size when its blocks are removed.
@@ -90,14 +90,14 @@ impl GroupBlocks {
     }
 
     /// Sets the group's description. Reports held blocks that need a link from now on and have none.
-    pub(super) fn describe(&mut self, group: SecondaryGroup) -> Applied {
+    pub(super) fn describe(&mut self, group: SecondaryGroup) -> AppliedChanges {
         let needed_links = self.group.needs_links();
         self.group = group;
         let unlinked = match group.needs_links() && !needed_links {
             true => self.blocks.len() - self.links.held_count(),
             false => 0,
         };
-        Applied { unknown: unlinked as u64, ..Applied::default() }
+        AppliedChanges { unknown: unlinked as u64, ..AppliedChanges::default() }
     }
 
     pub(super) fn link(&mut self, links: &[BlockLink]) {
@@ -125,27 +125,27 @@ impl GroupBlocks {
         self.blocks.find(hash_of(sequence), |block| block.sequence == sequence).map(|block| &block.copies)
     }
 
-    pub(super) fn store(&mut self, sequence: SequenceHash, tier: Tier, copies: u32) -> Applied {
+    pub(super) fn store(&mut self, sequence: SequenceHash, tier: Tier, copies: u32) -> AppliedChanges {
         let (hash, is_full) = (hash_of(sequence), self.blocks.len() >= GROUP_BLOCKS_MAX);
         if is_full && self.copies(sequence).is_none() {
-            return Applied { refused: 1, ..Applied::default() };
+            return AppliedChanges { refused: 1, ..AppliedChanges::default() };
         }
         let is_link_missing = self.group.size.is_finer() && !self.links.hold(sequence) && self.group.needs_links();
         let entry = self.blocks.entry(hash, |block| block.sequence == sequence, |block| hash_of(block.sequence));
         let mut entry = entry.or_insert_with(|| GroupBlock { sequence, copies: PerTier::default() });
         let held = &mut entry.get_mut().copies[tier];
         let before = std::mem::replace(held, held.saturating_add(copies));
-        let applied = Applied { unknown: u64::from(is_link_missing), ..Applied::default() };
+        let applied = AppliedChanges { unknown: u64::from(is_link_missing), ..AppliedChanges::default() };
         match before {
-            0 => Applied { stored: 1, ..applied },
-            _ => Applied { duplicate: 1, ..applied },
+            0 => AppliedChanges { stored: 1, ..applied },
+            _ => AppliedChanges { duplicate: 1, ..applied },
         }
     }
 
-    pub(super) fn remove(&mut self, sequence: SequenceHash, tier: Tier, copies: RemovedCopies) -> Applied {
+    pub(super) fn remove(&mut self, sequence: SequenceHash, tier: Tier, copies: RemovedCopies) -> AppliedChanges {
         let entry = self.blocks.find_entry(hash_of(sequence), |block| block.sequence == sequence).ok();
         let Some(mut entry) = entry.filter(|entry| entry.get().copies[tier] > 0) else {
-            return Applied { unknown: 1, ..Applied::default() };
+            return AppliedChanges { unknown: 1, ..AppliedChanges::default() };
         };
         let held = &mut entry.get_mut().copies;
         held[tier] = copies.left(held[tier]);
@@ -153,7 +153,7 @@ impl GroupBlocks {
             entry.remove();
             self.links.leave(sequence);
         }
-        Applied { removed: 1, ..Applied::default() }
+        AppliedChanges { removed: 1, ..AppliedChanges::default() }
     }
 
     /// Removes every block at once, and frees the table.

@@ -13,7 +13,7 @@ use super::{ClearScope, Cut, GroupChange, GroupEvent, RankEvent, SecondaryGroup}
 use crate::cursor::PrefixCursor;
 use crate::hashing::sequence_hashes;
 use crate::{
-    Applied, BlockEvent, DeepestMatches, Follower, HeldBlock, HeldReading, LocalHash, MatchScores, MemoryLimit,
+    AppliedChanges, BlockEvent, DeepestMatches, Follower, HeldBlock, HeldReading, LocalHash, MatchScores, MemoryLimit,
     PerTier, RankMatch, RankOrder, RankSize, ReadingProgress, SequenceHash, SharedIndex, Tier, WorkerId, WorkerRank,
 };
 
@@ -70,13 +70,15 @@ impl GroupedIndex {
     }
 
     /// Applies one event of `rank`, of any group, and returns what it changed.
-    pub fn apply_event(&self, rank: WorkerRank, event: &RankEvent) -> Applied {
+    pub fn apply_event(&self, rank: WorkerRank, event: &RankEvent) -> AppliedChanges {
         match event {
             RankEvent::Primary(event) => self.apply(rank, event),
             RankEvent::Secondary(change) => self.apply_group(rank, change),
             RankEvent::ClearedScope(scope) => {
                 let removals = self.removals(rank, *scope, &self.held(rank));
-                removals.iter().fold(Applied::default(), |applied, event| applied + self.apply_event(rank, event))
+                removals
+                    .iter()
+                    .fold(AppliedChanges::default(), |applied, event| applied + self.apply_event(rank, event))
             }
         }
     }
@@ -131,7 +133,7 @@ impl GroupedIndex {
     /// Applies one event of a secondary group of `rank` and returns what it changed in that group. Groups and blocks
     /// beyond the limits are refused ([`GROUPS_MAX`](super::GROUPS_MAX),
     /// [`GROUP_BLOCKS_MAX`](super::GROUP_BLOCKS_MAX)).
-    pub fn apply_group(&self, rank: WorkerRank, change: &GroupChange) -> Applied {
+    pub fn apply_group(&self, rank: WorkerRank, change: &GroupChange) -> AppliedChanges {
         let groups = self.groups_of(rank).unwrap_or_else(|| self.start_groups(rank));
         groups.write().apply(change)
     }
@@ -292,7 +294,7 @@ impl GroupedIndex {
 
 impl SharedIndex for GroupedIndex {
     /// Applies one event of the primary group. A clear empties all groups, but keeps them.
-    fn apply(&self, rank: WorkerRank, event: &BlockEvent) -> Applied {
+    fn apply(&self, rank: WorkerRank, event: &BlockEvent) -> AppliedChanges {
         let groups = self.groups_of(rank);
         // Held across both changes, so that a dump sees both or neither.
         let mut groups = groups.as_ref().map(|groups| groups.write());

@@ -8,7 +8,7 @@ use super::{
 };
 use crate::hashing::next_sequence_hash;
 use crate::rank_blocks::{Lookup, Placement, RankBlockLimits, RankWriter, Tiers};
-use crate::{Applied, BlockEvent, LocalHash, PerTier, SequenceHash, Tier};
+use crate::{AppliedChanges, BlockEvent, LocalHash, PerTier, SequenceHash, Tier};
 
 /// Bytes of a block of the primary group: its entries in the lookup and in the held prefixes.
 const PRIMARY_BLOCK_BYTES: usize = 120;
@@ -35,13 +35,13 @@ impl RankGroups {
         RankWriter { placement, names: &mut self.lookup, limits: RankBlockLimits::default() }.apply(event);
     }
 
-    pub(super) fn apply(&mut self, GroupChange { group, event }: &GroupChange) -> Applied {
+    pub(super) fn apply(&mut self, GroupChange { group, event }: &GroupChange) -> AppliedChanges {
         let (tier, blocks) = match event {
             GroupEvent::Stored { tier, blocks, .. } | GroupEvent::Removed { tier, blocks, .. } => (*tier, &blocks[..]),
             GroupEvent::Linked(_) => (Tier::Device, &[][..]),
         };
         let Some(at) = self.secondary.position_of(*group) else {
-            return Applied { refused: blocks.len() as u64, ..Applied::default() };
+            return AppliedChanges { refused: blocks.len() as u64, ..AppliedChanges::default() };
         };
         let mut applied = self.secondary.groups[at].describe(*group);
         if let GroupEvent::Linked(links) = event {

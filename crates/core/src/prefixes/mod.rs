@@ -6,7 +6,7 @@
 mod nodes;
 
 use crate::rank_blocks::{Lookup, RankBlockLimits, RankWriter};
-use crate::{Applied, BlockEvent, LocalHash, SequenceHash, Tier};
+use crate::{AppliedChanges, BlockEvent, LocalHash, SequenceHash, Tier};
 
 use nodes::{NodeId, Nodes};
 
@@ -43,11 +43,11 @@ pub struct HeldPrefixes {
 impl HeldPrefixes {
     /// Applies one event of the rank. Calls `changed` with every prefix whose state may have changed, some more than
     /// once. A clear reports none, because all of them are gone.
-    pub fn apply(&mut self, event: &BlockEvent, changed: &mut impl FnMut(Prefix)) -> Applied {
+    pub fn apply(&mut self, event: &BlockEvent, changed: &mut impl FnMut(Prefix)) -> AppliedChanges {
         if *event == BlockEvent::Cleared {
             let removed = self.lookup.size().blocks as u64;
             *self = Self::default();
-            return Applied { removed, ..Applied::default() };
+            return AppliedChanges { removed, ..AppliedChanges::default() };
         }
         let placement = self.nodes.reporting_to(changed);
         RankWriter { placement, names: &mut self.lookup, limits: RankBlockLimits::default() }.apply(event)

@@ -7,7 +7,7 @@ use crate::{HeldBlock, LocalHash, PerTier, RankSize, SequenceHash, Tier};
 
 /// State of a known block.
 #[derive(Debug, Clone)]
-pub(super) enum Position<P> {
+pub(super) enum BlockState<P> {
     /// In a slot, with this many placed children of the same rank.
     Placed { place: P, followers: u32 },
     /// Waiting for its parent to be placed.
@@ -20,7 +20,7 @@ pub(super) struct Entry<P> {
     pub(super) parent: Option<SequenceHash>,
     pub(super) local: LocalHash,
     pub(super) copies: PerTier<u32>,
-    pub(super) position: Position<P>,
+    pub(super) position: BlockState<P>,
 }
 
 impl<P> Entry<P> {
@@ -34,13 +34,13 @@ impl<P> Entry<P> {
 
     pub(super) fn place(&self) -> Option<&P> {
         match &self.position {
-            Position::Placed { place, .. } => Some(place),
-            Position::Waiting => None,
+            BlockState::Placed { place, .. } => Some(place),
+            BlockState::Waiting => None,
         }
     }
 
     pub(super) fn has_followers(&self) -> bool {
-        matches!(self.position, Position::Placed { followers, .. } if followers > 0)
+        matches!(self.position, BlockState::Placed { followers, .. } if followers > 0)
     }
 }
 
@@ -162,7 +162,7 @@ impl<P: Clone> Lookup<P> {
         local: LocalHash,
         (tier, copies): (Tier, u32),
     ) {
-        let mut entry = Entry { parent, local, copies: PerTier::default(), position: Position::Waiting };
+        let mut entry = Entry { parent, local, copies: PerTier::default(), position: BlockState::Waiting };
         entry.copies[tier] = copies;
         self.entries.insert(sequence, entry);
         self.size.by_tier[tier] += 1;
@@ -192,7 +192,7 @@ impl<P: Clone> Lookup<P> {
     /// Places a waiting block and returns the blocks that waited for it.
     pub(super) fn place_waiting(&mut self, sequence: SequenceHash, place: P) -> Vec<SequenceHash> {
         let entry = self.entries.get_mut(&sequence).expect("a waiting block has an entry");
-        entry.position = Position::Placed { place, followers: 0 };
+        entry.position = BlockState::Placed { place, followers: 0 };
         let parent = entry.parent;
         self.stop_waiting(sequence, parent);
         self.count_follower(parent, 1);
@@ -205,7 +205,7 @@ impl<P: Clone> Lookup<P> {
         let entry = self.entries.get_mut(&sequence).expect("a placed block has an entry");
         let parent = entry.parent;
         if entry.is_held() {
-            entry.position = Position::Waiting;
+            entry.position = BlockState::Waiting;
             self.start_waiting(sequence, parent);
         } else {
             self.entries.remove(&sequence);
@@ -216,7 +216,7 @@ impl<P: Clone> Lookup<P> {
 
     fn count_follower(&mut self, parent: Option<SequenceHash>, change: i32) {
         if let Some(parent) = parent
-            && let Some(Entry { position: Position::Placed { followers, .. }, .. }) = self.entries.get_mut(&parent)
+            && let Some(Entry { position: BlockState::Placed { followers, .. }, .. }) = self.entries.get_mut(&parent)
         {
             *followers = followers.checked_add_signed(change).expect("as many leave as have come");
         }
@@ -237,7 +237,7 @@ impl<P: Clone> Lookup<P> {
             }
             let entry = self.entries.remove(&sequence).expect("it was found just now");
             self.uncount(&entry);
-            let Position::Placed { place, .. } = entry.position else {
+            let BlockState::Placed { place, .. } = entry.position else {
                 self.stop_waiting(sequence, entry.parent);
                 break;
             };
@@ -263,8 +263,8 @@ impl<P: Clone> Lookup<P> {
     pub(super) fn drain(&mut self) -> impl Iterator<Item = P> {
         let entries = std::mem::take(self).entries.into_values();
         entries.filter_map(|entry| match entry.position {
-            Position::Placed { place, .. } => Some(place),
-            Position::Waiting => None,
+            BlockState::Placed { place, .. } => Some(place),
+            BlockState::Waiting => None,
         })
     }
 }

@@ -2,7 +2,7 @@
 
 use super::lookup::Lookup;
 use super::{Placement, RankBlockLimits};
-use crate::{Applied, Block, BlockEvent, RemovedCopies, SequenceHash, Tier};
+use crate::{AppliedChanges, Block, BlockEvent, RemovedCopies, SequenceHash, Tier};
 
 /// One rank's sequence hashes and slots, to be changed.
 pub struct RankWriter<'l, P: Placement> {
@@ -16,8 +16,8 @@ pub struct RankWriter<'l, P: Placement> {
 
 impl<P: Placement> RankWriter<'_, P> {
     /// Applies one event of the rank and returns what it changed.
-    pub fn apply(&mut self, event: &BlockEvent) -> Applied {
-        let mut applied = Applied::default();
+    pub fn apply(&mut self, event: &BlockEvent) -> AppliedChanges {
+        let mut applied = AppliedChanges::default();
         match event {
             BlockEvent::Stored { copies: 0, .. } => {}
             BlockEvent::Stored { tier, parent, blocks, copies } => {
@@ -31,7 +31,7 @@ impl<P: Placement> RankWriter<'_, P> {
                 for &sequence in blocks {
                     applied += match self.names.get(sequence) {
                         Some(entry) if entry.is_held() => self.add_copies(sequence, (*tier, 1)),
-                        _ => Applied { unknown: 1, ..Applied::default() },
+                        _ => AppliedChanges { unknown: 1, ..AppliedChanges::default() },
                     };
                 }
             }
@@ -45,7 +45,7 @@ impl<P: Placement> RankWriter<'_, P> {
         applied
     }
 
-    fn store(&mut self, parent: Option<SequenceHash>, block: Block, copies: (Tier, u32)) -> Applied {
+    fn store(&mut self, parent: Option<SequenceHash>, block: Block, copies: (Tier, u32)) -> AppliedChanges {
         let Some(entry) = self.names.get(block.sequence) else {
             return self.insert(parent, block, copies, self.limits.waiting_blocks_max);
         };
@@ -59,20 +59,20 @@ impl<P: Placement> RankWriter<'_, P> {
         self.forget(block.sequence);
         if was_held {
             let inserted = self.insert(parent, block, copies, usize::MAX);
-            return Applied { moved: 1, ..inserted };
+            return AppliedChanges { moved: 1, ..inserted };
         }
         self.insert(parent, block, copies, self.limits.waiting_blocks_max)
     }
 
     /// Adds copies to a block whose parent and local hash are known.
-    fn add_copies(&mut self, sequence: SequenceHash, (tier, copies): (Tier, u32)) -> Applied {
+    fn add_copies(&mut self, sequence: SequenceHash, (tier, copies): (Tier, u32)) -> AppliedChanges {
         if self.names.add_copies(sequence, tier, copies) > 0 {
-            return Applied { duplicate: 1, ..Applied::default() };
+            return AppliedChanges { duplicate: 1, ..AppliedChanges::default() };
         }
         if let Some(place) = self.names.place_of(sequence) {
             self.placement.hold(place, tier);
         }
-        Applied { stored: 1, ..Applied::default() }
+        AppliedChanges { stored: 1, ..AppliedChanges::default() }
     }
 
     /// Adds a block whose sequence hash is unknown so far.
@@ -82,20 +82,20 @@ impl<P: Placement> RankWriter<'_, P> {
         block: Block,
         copies: (Tier, u32),
         waiting_blocks_max: usize,
-    ) -> Applied {
+    ) -> AppliedChanges {
         let above = match parent {
             None => Some(self.placement.root()),
             Some(parent) => self.names.place_of(parent).cloned(),
         };
         if above.is_none() && self.names.size().waiting >= waiting_blocks_max {
-            return Applied { refused: 1, ..Applied::default() };
+            return AppliedChanges { refused: 1, ..AppliedChanges::default() };
         }
         self.names.insert_waiting(block.sequence, parent, block.local, copies);
         let waiting = u64::from(above.is_none());
         if let Some(above) = above {
             self.place(above, block.sequence);
         }
-        Applied { stored: 1, waiting, ..Applied::default() }
+        AppliedChanges { stored: 1, waiting, ..AppliedChanges::default() }
     }
 
     /// Places a waiting block under `above`, and then the blocks that waited for it.
@@ -127,16 +127,16 @@ impl<P: Placement> RankWriter<'_, P> {
         }
     }
 
-    fn remove(&mut self, sequence: SequenceHash, tier: Tier, copies: RemovedCopies) -> Applied {
+    fn remove(&mut self, sequence: SequenceHash, tier: Tier, copies: RemovedCopies) -> AppliedChanges {
         let Some(entry) = self.names.get(sequence).filter(|entry| entry.copies[tier] > 0) else {
-            return Applied { unknown: 1, ..Applied::default() };
+            return AppliedChanges { unknown: 1, ..AppliedChanges::default() };
         };
         let left = copies.left(entry.copies[tier]);
         self.names.set_copies(sequence, tier, left);
         if left == 0 {
             self.release(sequence, tier);
         }
-        Applied { removed: 1, ..Applied::default() }
+        AppliedChanges { removed: 1, ..AppliedChanges::default() }
     }
 
     /// Handles the removal of the last copy in a tier. A block without copies keeps its place while children need it,

@@ -12,7 +12,7 @@ use super::matches::{Depths, Step};
 use super::published::Published;
 use super::published::atomics::{Acquire, fence};
 use super::published::holdings::Holder;
-use super::published::layout::{Info, Position, RunId};
+use super::published::layout::{Info, RunId, RunPosition};
 use crate::LocalHash;
 
 /// Twins that one query follows. Beyond this limit the depths of holders on the skipped twins may be too low.
@@ -115,7 +115,7 @@ impl Branches {
             }
             let number = Some(self.runs.len() as u32 - 1);
             self.find_inside(published, generation, query, &step, number)?;
-            let end = Position { run, offset: (matched - 1) as u16 };
+            let end = RunPosition { run, offset: (matched - 1) as u16 };
             self.find_at(published, generation, (end, query), (base + matched, number), |_| true)?;
         }
         Ok(())
@@ -126,7 +126,7 @@ impl Branches {
         &mut self,
         published: &Published,
         generation: u32,
-        (parent, query): (Position, &[LocalHash]),
+        (parent, query): (RunPosition, &[LocalHash]),
         (base, above): (usize, Option<u32>),
         is_wanted: impl Fn(RunId) -> bool,
     ) -> Result<(), Conflict> {

@@ -3,7 +3,7 @@
 use super::published::Run;
 use super::published::atomics::{AtomicU64, Relaxed};
 use super::published::fingerprint::fingerprint_of;
-use super::published::layout::{Info, Position, SECTION_BLOCKS};
+use super::published::layout::{Info, RunPosition, SECTION_BLOCKS};
 use super::published::prefetch::prefetch;
 use super::widest::widest;
 use crate::LocalHash;
@@ -14,7 +14,7 @@ pub(super) struct Conflict;
 
 /// Version and info of a run, if it is a child of this parent that starts with this block.
 #[inline(always)]
-pub(super) fn as_child(run: Run<'_>, parent: Position, local: LocalHash) -> Result<Option<(u64, Info)>, Conflict> {
+pub(super) fn as_child(run: Run<'_>, parent: RunPosition, local: LocalHash) -> Result<Option<(u64, Info)>, Conflict> {
     let version = run.version().ok_or(Conflict)?;
     let info = run.info();
     let is_child = info.len() > 0 && info.parent() == parent && run.locals()[0].load(Relaxed) == local.0;

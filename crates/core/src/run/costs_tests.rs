@@ -6,7 +6,8 @@
 use super::limits::MOVED_BLOCKS_MAX;
 use super::{RunIndex, RunLimits};
 use crate::{
-    Applied, Block, BlockEvent, DpRank, LocalHash, RemovedCopies, SequenceHash, SharedIndex, Tier, WorkerId, WorkerRank,
+    AppliedChanges, Block, BlockEvent, DpRank, LocalHash, RemovedCopies, SequenceHash, SharedIndex, Tier, WorkerId,
+    WorkerRank,
 };
 
 /// Steps that any event may take.
@@ -41,12 +42,12 @@ impl CountingIndex {
 
     /// Applies an event that moves blocks of its rank, and checks its step count.
     #[track_caller]
-    fn apply_moving(&mut self, rank: WorkerRank, event: &BlockEvent) -> Applied {
+    fn apply_moving(&mut self, rank: WorkerRank, event: &BlockEvent) -> AppliedChanges {
         self.apply_within(rank, event, EVENT_STEPS_MAX + MOVE_STEPS_MAX * MOVED_BLOCKS_MAX as u64)
     }
 
     #[track_caller]
-    fn apply_within(&mut self, rank: WorkerRank, event: &BlockEvent, steps_max: u64) -> Applied {
+    fn apply_within(&mut self, rank: WorkerRank, event: &BlockEvent, steps_max: u64) -> AppliedChanges {
         let before = self.steps();
         let applied = self.index.apply(rank, event);
         let steps = self.steps() - before;

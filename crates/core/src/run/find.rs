@@ -7,7 +7,7 @@
 use super::comparison::{Conflict, as_child, match_length, prefetch_start};
 use super::matches::Step;
 use super::published::atomics::{Acquire, fence, pause};
-use super::published::layout::{Info, Position, RunId};
+use super::published::layout::{Info, RunId, RunPosition};
 use super::published::{Published, Run};
 use super::scratch::Scratch;
 use crate::LocalHash;
@@ -84,7 +84,7 @@ pub(super) fn walk<'p>(
 ) -> Result<PathKind, Conflict> {
     path.clear();
     let mut kind = PathKind::Single;
-    let mut parent = Position::ROOT;
+    let mut parent = RunPosition::ROOT;
     let mut base = 0;
     let mut likely = None;
     let mut last = None;
@@ -116,7 +116,7 @@ pub(super) fn walk<'p>(
             return Err(Conflict);
         }
         base += matched;
-        parent = Position { run, offset: (matched - 1) as u16 };
+        parent = RunPosition { run, offset: (matched - 1) as u16 };
     }
 }
 
@@ -127,7 +127,7 @@ pub(super) fn walk<'p>(
 fn child(
     published: &Published,
     generation: u32,
-    (parent, likely): (Position, Option<(u16, RunId)>),
+    (parent, likely): (RunPosition, Option<(u16, RunId)>),
     query: &[LocalHash],
     mut meanwhile: impl FnMut(),
 ) -> Result<Option<(RunId, u64, Info)>, Conflict> {

@@ -6,7 +6,7 @@
 
 use super::published::Published;
 use super::published::atomics::Relaxed;
-use super::published::layout::{Position, RunId};
+use super::published::layout::{RunId, RunPosition};
 use crate::LocalHash;
 use crate::cursor::{CHECKPOINT_BLOCKS, PrefixCursor};
 
@@ -54,7 +54,7 @@ fn sequence(published: &Published, run: RunId) -> Option<Vec<LocalHash>> {
         }
         runs.push((run, blocks));
         let parent = info.parent();
-        next = (parent != Position::ROOT).then_some((parent.run, Some(usize::from(parent.offset) + 1)));
+        next = (parent != RunPosition::ROOT).then_some((parent.run, Some(usize::from(parent.offset) + 1)));
     }
     let mut locals = Vec::with_capacity(runs.iter().map(|(_, blocks)| blocks).sum());
     for (run, blocks) in runs.into_iter().rev() {

@@ -12,7 +12,7 @@ use super::scratch::Scratch;
 use super::{COPIED_WITH_EVENT, COPIED_WITH_MAINTENANCE, RunIndex, WAITING_LISTED_WITH_EVENT_MAX};
 use crate::cursor::PrefixCursor;
 use crate::{
-    Applied, BlockEvent, DeepestMatches, Follower, HeldBlock, HeldReading, LocalHash, MatchScores, MemoryLimit,
+    AppliedChanges, BlockEvent, DeepestMatches, Follower, HeldBlock, HeldReading, LocalHash, MatchScores, MemoryLimit,
     PerTier, RankMatch, RankOrder, RankSize, ReadingProgress, SequenceHash, SharedIndex, Tier, WorkerId, WorkerRank,
     tiers,
 };
@@ -28,7 +28,7 @@ thread_local! {
 }
 
 impl SharedIndex for RunIndex {
-    fn apply(&self, rank: WorkerRank, event: &BlockEvent) -> Applied {
+    fn apply(&self, rank: WorkerRank, event: &BlockEvent) -> AppliedChanges {
         let mut writer = self.writer.lock();
         let applied = writer.apply(rank, event);
         if let Some(compaction) = &mut writer.compaction {

@@ -7,7 +7,7 @@ use flash_indexer_core::hashing::sequence_hashes;
 use flash_indexer_core::oracle::Oracle;
 use flash_indexer_core::prefixes::{HeldPrefixes, Prefix};
 use flash_indexer_core::{
-    Applied, BlockEvent, LocalHash, MatchScores, PerTier, PrefixIndex, RankMatch, SequenceHash, Tier, WorkerRank,
+    AppliedChanges, BlockEvent, LocalHash, MatchScores, PerTier, PrefixIndex, RankMatch, SequenceHash, Tier, WorkerRank,
 };
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -20,7 +20,7 @@ struct ReportedPrefixes {
 }
 
 impl ReportedPrefixes {
-    fn apply(&mut self, event: &BlockEvent) -> Applied {
+    fn apply(&mut self, event: &BlockEvent) -> AppliedChanges {
         let mut changed = Vec::new();
         let applied = self.prefixes.apply(event, &mut |prefix: Prefix| changed.push(prefix.hash));
         if *event == BlockEvent::Cleared {
@@ -76,7 +76,7 @@ fn check(steps: &[Step], queries: &[Vec<LocalHash>]) -> Result<(), TestCaseError
         match step {
             Step::Event(rank, event) => {
                 let applied = ranks.entry(*rank).or_default().apply(event);
-                prop_assert_eq!(Applied { waiting: 0, ..applied }, oracle.apply(*rank, event));
+                prop_assert_eq!(AppliedChanges { waiting: 0, ..applied }, oracle.apply(*rank, event));
             }
             Step::ClearRank(rank) => {
                 ranks.remove(rank);

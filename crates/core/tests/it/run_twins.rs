@@ -7,8 +7,8 @@ use flash_indexer_core::hashing::sequence_hashes;
 use flash_indexer_core::oracle::Oracle;
 use flash_indexer_core::run::{RunIndex, RunLimits};
 use flash_indexer_core::{
-    Applied, Block, BlockEvent, DpRank, LocalHash, Locked, RemovedCopies, SequenceHash, SharedIndex, Tier, WorkerId,
-    WorkerRank,
+    AppliedChanges, Block, BlockEvent, DpRank, LocalHash, Locked, RemovedCopies, SequenceHash, SharedIndex, Tier,
+    WorkerId, WorkerRank,
 };
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -104,7 +104,7 @@ proptest! {
                 Change::Clear { rank: at } => (at, BlockEvent::Cleared),
             };
             let (applied, expected) = (index.apply(rank(at), &event), oracle.apply(rank(at), &event));
-            prop_assert_eq!(Applied { waiting: 0, waiting_removed: 0, ..applied }, expected, "{:?}", change);
+            prop_assert_eq!(AppliedChanges { waiting: 0, waiting_removed: 0, ..applied }, expected, "{:?}", change);
             check_equal(&index, &oracle, &queries)?;
             for query in &queries {
                 check_top(&index, &oracle.find(query).sorted(), query, (2, Tier::External));
@@ -124,10 +124,10 @@ fn sequence_hashes_beyond_the_twin_limit_are_refused() {
     let stored = |alias| Chain { prompt: 0, blocks: 10, alias, alias_from: 0 }.stored(0, 0, Tier::Device);
     for alias in 0..4 {
         let applied = index.apply(rank(0), &stored(alias));
-        assert_eq!(applied, Applied { stored: 10, ..Applied::default() }, "{alias}");
+        assert_eq!(applied, AppliedChanges { stored: 10, ..AppliedChanges::default() }, "{alias}");
     }
     let refused = index.apply(rank(0), &stored(4));
-    assert_eq!(refused, Applied { refused: 10, twins_refused: 10, ..Applied::default() });
+    assert_eq!(refused, AppliedChanges { refused: 10, twins_refused: 10, ..AppliedChanges::default() });
     assert_eq!(index.size(rank(0)).blocks, 40);
     // After the removal of one, there is room for another.
     let oldest = Chain { prompt: 0, blocks: 10, alias: 0, alias_from: 0 };

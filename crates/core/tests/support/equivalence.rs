@@ -1,7 +1,9 @@
 //! The check that an index answers as the oracle does.
 
 use flash_indexer_core::oracle::Oracle;
-use flash_indexer_core::{Applied, BlockEvent, LocalHash, Locked, PREFETCH_DISTANCE, RemovedCopies, SharedIndex};
+use flash_indexer_core::{
+    AppliedChanges, BlockEvent, LocalHash, Locked, PREFETCH_DISTANCE, RemovedCopies, SharedIndex,
+};
 use proptest::prelude::*;
 
 use crate::support::{Step, check_equal, restore};
@@ -20,7 +22,7 @@ pub(crate) fn check_index(
             index.prefetch(*rank, event);
         }
         let (applied, expected) = (step.apply(&*index), step.apply(&oracle));
-        prop_assert_eq!(Applied { waiting: 0, waiting_removed: 0, ..applied }, expected, "{:?}", step);
+        prop_assert_eq!(AppliedChanges { waiting: 0, waiting_removed: 0, ..applied }, expected, "{:?}", step);
         check_equal(&*index, &oracle, queries)?;
         if let Step::Event(rank, BlockEvent::Removed { blocks, .. }) = step {
             for &block in blocks {

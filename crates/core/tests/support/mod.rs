@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use flash_indexer_core::hashing::sequence_hashes;
 use flash_indexer_core::{
-    Applied, Block, BlockEvent, DeepestMatches, DpRank, HeldBlock, LocalHash, MatchScores, RankOrder, RemovedCopies,
-    SequenceHash, SharedIndex, Tier, WorkerId, WorkerRank,
+    AppliedChanges, Block, BlockEvent, DeepestMatches, DpRank, HeldBlock, LocalHash, MatchScores, RankOrder,
+    RemovedCopies, SequenceHash, SharedIndex, Tier, WorkerId, WorkerRank,
 };
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -28,13 +28,13 @@ pub(crate) enum Step {
 }
 
 impl Step {
-    pub(crate) fn apply(&self, index: &dyn SharedIndex) -> Applied {
+    pub(crate) fn apply(&self, index: &dyn SharedIndex) -> AppliedChanges {
         match self {
             Self::Event(rank, event) => return index.apply(*rank, event),
             Self::ClearRank(rank) => index.clear_rank(*rank),
             Self::RemoveWorker(worker) => index.remove_worker(*worker),
         }
-        Applied::default()
+        AppliedChanges::default()
     }
 }
 

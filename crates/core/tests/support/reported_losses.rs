@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use flash_indexer_core::oracle::Oracle;
-use flash_indexer_core::{Applied, BlockEvent, LocalHash, Locked, MatchScores, SharedIndex, WorkerRank};
+use flash_indexer_core::{AppliedChanges, BlockEvent, LocalHash, Locked, MatchScores, SharedIndex, WorkerRank};
 use proptest::prelude::*;
 
 use crate::support::{Step, check_equal};
@@ -40,7 +40,12 @@ pub(crate) fn check_reported_losses(
             Step::Event(rank, _) => {
                 prop_assert_eq!(applied.refused > 0, unreported.remove(rank), "{:?}", step);
                 if applied.refused == 0 {
-                    prop_assert_eq!(Applied { waiting: 0, waiting_removed: 0, ..applied }, expected, "{:?}", step);
+                    prop_assert_eq!(
+                        AppliedChanges { waiting: 0, waiting_removed: 0, ..applied },
+                        expected,
+                        "{:?}",
+                        step
+                    );
                 }
             }
             Step::RemoveWorker(worker) => unreported.retain(|rank| rank.worker != *worker),

@@ -9,7 +9,9 @@ mod node;
 use std::sync::Arc;
 
 use flash_indexer_core::rank_blocks::{Lookup, RankBlockLimits, RankWriter};
-use flash_indexer_core::{Applied, BlockEvent, HeldBlock, LocalHash, MatchScores, RankSize, SharedIndex, WorkerRank};
+use flash_indexer_core::{
+    AppliedChanges, BlockEvent, HeldBlock, LocalHash, MatchScores, RankSize, SharedIndex, WorkerRank,
+};
 use parking_lot::RwLock;
 
 use self::node::{Node, RankNodes};
@@ -58,7 +60,7 @@ impl ConcurrentRadixTree {
 }
 
 impl SharedIndex for ConcurrentRadixTree {
-    fn apply(&self, rank: WorkerRank, event: &BlockEvent) -> Applied {
+    fn apply(&self, rank: WorkerRank, event: &BlockEvent) -> AppliedChanges {
         let (slot, names) = self.ranks.get_or_insert(rank);
         let mut names = names.write();
         let placement = RankNodes { root: &self.root, slot };

@@ -37,7 +37,7 @@ use std::num::NonZeroUsize;
 
 use flash_indexer_core::rank_blocks::{RankBlockLimits, RankWriter};
 use flash_indexer_core::{
-    Applied, BlockEvent, HeldBlock, LocalHash, MatchScores, PerTier, RankSize, SharedIndex, Tier, WorkerRank,
+    AppliedChanges, BlockEvent, HeldBlock, LocalHash, MatchScores, PerTier, RankSize, SharedIndex, Tier, WorkerRank,
 };
 use parking_lot::RwLock;
 
@@ -157,7 +157,7 @@ fn set_member(set: &mut RankSet, slot: u32, is_member: bool) {
 }
 
 impl SharedIndex for Positional {
-    fn apply(&self, rank: WorkerRank, event: &BlockEvent) -> Applied {
+    fn apply(&self, rank: WorkerRank, event: &BlockEvent) -> AppliedChanges {
         let (slot, state) = self.ranks.get_or_insert(rank);
         let mut state = state.write();
         let RankState { names, twins, obstacles } = &mut *state;

@@ -19,7 +19,7 @@ mod nodes;
 
 use flash_indexer_core::rank_blocks::{Lookup, RankBlockLimits, RankWriter};
 use flash_indexer_core::{
-    Applied, BlockEvent, HeldBlock, LocalHash, MatchScores, PrefixIndex, RankMatch, RankSize, WorkerRank,
+    AppliedChanges, BlockEvent, HeldBlock, LocalHash, MatchScores, PrefixIndex, RankMatch, RankSize, WorkerRank,
 };
 
 use self::nodes::{NodeId, Nodes, RankNodes};
@@ -54,7 +54,7 @@ impl RadixTree {
 }
 
 impl PrefixIndex for RadixTree {
-    fn apply(&mut self, rank: WorkerRank, event: &BlockEvent) -> Applied {
+    fn apply(&mut self, rank: WorkerRank, event: &BlockEvent) -> AppliedChanges {
         let slot = self.ranks.slot(rank).unwrap_or_else(|| self.ranks.insert(rank, Lookup::default()));
         let names = self.ranks.state_mut(slot);
         let placement = RankNodes { nodes: &mut self.nodes, slot };

@@ -6,7 +6,7 @@ use crate::support::{Step, check_equal_state, restore};
 use flash_indexer_core::hashing::sequence_hashes;
 use flash_indexer_core::oracle::Oracle;
 use flash_indexer_core::{
-    Applied, Block, BlockEvent, LocalHash, Locked, MatchScores, PerTier, RankMatch, RemovedCopies, SequenceHash,
+    AppliedChanges, Block, BlockEvent, LocalHash, Locked, MatchScores, PerTier, RankMatch, RemovedCopies, SequenceHash,
     SharedIndex, Tier, WorkerRank,
 };
 use flash_indexer_designs::Design;
@@ -54,7 +54,7 @@ fn check_answers(index: &dyn SharedIndex, oracle: &dyn SharedIndex, query: &[Loc
 fn check_design(design: Design, steps: &[Step], queries: &[Vec<LocalHash>]) -> Result<(), TestCaseError> {
     let (index, oracle) = (design.build(), Locked::<Oracle>::default());
     for step in steps {
-        let (applied, expected): (Applied, Applied) = (step.apply(&*index), step.apply(&oracle));
+        let (applied, expected): (AppliedChanges, AppliedChanges) = (step.apply(&*index), step.apply(&oracle));
         prop_assert_eq!(applied, expected, "{:?}", step);
         check_equal_state(&*index, &oracle)?;
         for query in queries {

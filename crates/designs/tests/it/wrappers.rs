@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use flash_indexer_core::{
-    Applied, Block, BlockEvent, DpRank, HeldBlock, LocalHash, MatchScores, PrefixIndex, RankSize, SequenceHash,
+    AppliedChanges, Block, BlockEvent, DpRank, HeldBlock, LocalHash, MatchScores, PrefixIndex, RankSize, SequenceHash,
     SharedIndex, Tier, WorkerId, WorkerRank,
 };
 use flash_indexer_designs::{Actor, RadixTree};
@@ -17,7 +17,7 @@ struct Referring {
 }
 
 impl PrefixIndex for Referring {
-    fn apply(&mut self, rank: WorkerRank, event: &BlockEvent) -> Applied {
+    fn apply(&mut self, rank: WorkerRank, event: &BlockEvent) -> AppliedChanges {
         self.index.apply(rank, event)
     }
 

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use flash_indexer_core::hashing::BlockSize;
 use flash_indexer_types::names::shorten;
-use flash_indexer_types::{InstanceId, Removal};
+use flash_indexer_types::{InstanceId, RemovalMeaning};
 use serde::Deserialize;
 use serde::de::IntoDeserializer;
 
@@ -96,7 +96,7 @@ impl Pod {
             data_parallel_size: self.number("data-parallel-size")?,
             lora_name: self.annotation("lora-name").map(str::to_owned),
             engine: self.keyword("engine")?,
-            removal: self.keyword::<Removal>("removal")?,
+            removal: self.keyword::<RemovalMeaning>("removal")?,
             extra_keys: self.flag("extra-keys")?,
         })
     }

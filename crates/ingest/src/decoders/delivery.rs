@@ -7,7 +7,7 @@ use std::time::Instant;
 use crossbeam_channel::Sender;
 use flash_indexer_core::DpRank;
 use flash_indexer_types::pods::PodName;
-use flash_indexer_wire::{LiveMessage, Replay, StreamPosition};
+use flash_indexer_wire::{LiveMessage, ReplaySupport, StreamPosition};
 
 use crate::bound_pods::{ConnectionId, LossNotice, Pod, PodMessage, Refusal};
 use crate::listener::{Listener, NoticeKind};
@@ -91,7 +91,7 @@ pub enum Delivery {
     /// Restores the decoder state of a rank before its stream is resumed.
     RestoreDecoderState(DpRank, DecoderState),
     /// Restarts a stream whose state is lost, with or without a replay.
-    Restart(Replay),
+    Restart(ReplaySupport),
     /// Runs the function on the writer thread once all earlier deliveries are applied. It is dropped if that never happens.
     Written(Box<dyn FnOnce() + Send>),
     /// Removes all blocks of the listener, whose sockets are closed.

@@ -11,7 +11,7 @@ use std::time::Instant;
 
 use crossbeam_channel::{Receiver, bounded};
 use flash_indexer_types::ConnectionStatus;
-use flash_indexer_wire::Replay;
+use flash_indexer_wire::ReplaySupport;
 use parking_lot::Mutex;
 
 use self::decoder::Decoder;
@@ -176,7 +176,8 @@ impl Decoders {
     /// return the message that caused the failure. Never blocks.
     pub fn restart_streams(&self, listeners: impl IntoIterator<Item = Arc<Listener>>, without_replay: Option<u64>) {
         for listener in listeners {
-            let replay = if without_replay == Some(listener.id) { Replay::Unavailable } else { Replay::Available };
+            let replay =
+                if without_replay == Some(listener.id) { ReplaySupport::Unavailable } else { ReplaySupport::Available };
             self.deliver(&listener, Delivery::Restart(replay));
         }
     }

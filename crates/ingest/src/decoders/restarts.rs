@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use flash_indexer_types::LossReason;
-use flash_indexer_wire::Replay;
+use flash_indexer_wire::ReplaySupport;
 
 use super::decoder::Decoder;
 use crate::change::Change;
@@ -15,7 +15,7 @@ use crate::log_listener;
 
 impl Decoder {
     /// Restarts a stream whose state is lost.
-    pub(super) fn restart(&mut self, listener: &Arc<Listener>, replay: Replay, now: Instant) {
+    pub(super) fn restart(&mut self, listener: &Arc<Listener>, replay: ReplaySupport, now: Instant) {
         let ranks = listener.model.ranks_of(listener);
         if listener.is_held() || (ranks.is_empty() && !self.listener_decoders.contains_key(&listener.id)) {
             // The stream is held, so nothing was applied yet; or it is unregistered.
@@ -23,7 +23,7 @@ impl Decoder {
             let changes = std::iter::once(Change::Restarted).chain(acknowledged).collect();
             return self.writers.write(listener, changes, None);
         }
-        let has_replay = replay == Replay::Available;
+        let has_replay = replay == ReplaySupport::Available;
         log_listener!(warn, **listener, has_replay, "restarting the stream: its state is lost");
         self.with_decoder(listener, |decoder, _| decoder.restart(ranks, replay, now));
     }
@@ -56,7 +56,7 @@ impl Decoder {
                 self.with_decoder(&listener, |decoder, _| decoder.hold_again(now));
                 continue;
             }
-            let replay = if is_culprit(&listener) { Replay::Unavailable } else { Replay::Available };
+            let replay = if is_culprit(&listener) { ReplaySupport::Unavailable } else { ReplaySupport::Available };
             self.restart(&listener, replay, self.clock.now());
         }
     }
@@ -68,7 +68,7 @@ mod tests {
     use flash_indexer_core::groups::RankEvent;
     use flash_indexer_core::{Block, BlockEvent, DpRank, LocalHash, SequenceHash, Tier, WorkerRank};
     use flash_indexer_test_support::wait_for;
-    use flash_indexer_types::{LossReason, Position, Trust};
+    use flash_indexer_types::{LossReason, RankPosition, Trust};
     use flash_indexer_wire::{Cursor, Encoding, EngineEvent, encode_batch};
 
     use crate::tests::fixture::{Fixture, PATIENCE, RANK, payload};
@@ -136,7 +136,7 @@ mod tests {
             restore(&fixture, &listener);
             assert_ne!(listener.trust(RANK), Trust::Exact, "while the block is held");
             let cursor = Some(Cursor::new(7, &payload(7)));
-            listener.hold().release(RANK, Some(Position { cursor, trust: Trust::Exact, ..Position::UNKNOWN }));
+            listener.hold().release(RANK, Some(RankPosition { cursor, trust: Trust::Exact, ..RankPosition::UNKNOWN }));
             let (done, released) = bounded(1);
             fixture.decoders.deliver(&listener, Delivery::Release(done));
             released.recv_timeout(PATIENCE).expect("released");
@@ -150,7 +150,7 @@ mod tests {
         let fixture = Fixture::start(0, false);
         let listener = fixture.held("tcp://127.0.0.1:9");
         restore(&fixture, &listener);
-        listener.hold().release(RANK, Some(Position { trust: Trust::Exact, ..Position::UNKNOWN }));
+        listener.hold().release(RANK, Some(RankPosition { trust: Trust::Exact, ..RankPosition::UNKNOWN }));
         let frames = vec![b"fault".to_vec(), 0_u64.to_be_bytes().to_vec(), payload(1)];
         fixture.decoders.deliver(&listener, Delivery::Live(vec![frames]));
         let (done, released) = bounded(1);
@@ -176,7 +176,7 @@ mod tests {
         fixture.decoders.deliver(&listener, Delivery::IgnoreRank(DpRank(7), Box::new(ignore)));
         ignored.recv_timeout(PATIENCE).expect("ignored");
         let cursor = Some(Cursor::new(7, &payload(7)));
-        listener.hold().release(RANK, Some(Position { cursor, trust: Trust::Exact, ..Position::UNKNOWN }));
+        listener.hold().release(RANK, Some(RankPosition { cursor, trust: Trust::Exact, ..RankPosition::UNKNOWN }));
         let (done, released) = bounded(1);
         fixture.decoders.deliver(&listener, Delivery::Release(done));
         released.recv_timeout(PATIENCE).expect("released");

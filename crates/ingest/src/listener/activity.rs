@@ -5,7 +5,7 @@ use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
 
 use flash_indexer_core::groups::{GroupEvent, RankEvent};
-use flash_indexer_core::{Applied, BlockEvent, DpRank};
+use flash_indexer_core::{AppliedChanges, BlockEvent, DpRank};
 use parking_lot::Mutex;
 
 /// Applied events of a rank since its registration, and the blocks that they changed in any tier.
@@ -20,7 +20,7 @@ pub struct RankActivity {
 }
 
 impl RankActivity {
-    fn of(event: &RankEvent, applied: &Applied) -> Self {
+    fn of(event: &RankEvent, applied: &AppliedChanges) -> Self {
         // A clear of the whole rank reports the blocks that it removed, as a removal does.
         let is_removal = match event {
             RankEvent::Primary(event) => matches!(event, BlockEvent::Removed { .. } | BlockEvent::Cleared),
@@ -54,7 +54,7 @@ pub(super) struct StreamActivity {
 
 impl StreamActivity {
     /// Adds an applied event. `registered` is the registered rank of the stream.
-    pub(super) fn add(&self, registered: DpRank, dp_rank: DpRank, event: &RankEvent, applied: &Applied) {
+    pub(super) fn add(&self, registered: DpRank, dp_rank: DpRank, event: &RankEvent, applied: &AppliedChanges) {
         let added = RankActivity::of(event, applied);
         if dp_rank != registered {
             let mut others = self.others.lock();

@@ -16,8 +16,8 @@ use std::sync::{Arc, OnceLock};
 use std::time::Instant;
 
 use flash_indexer_core::groups::RankEvent;
-use flash_indexer_core::{Applied, DpRank, WorkerId};
-use flash_indexer_wire::{Pending, Start, StreamPosition, StreamTrust};
+use flash_indexer_core::{AppliedChanges, DpRank, WorkerId};
+use flash_indexer_wire::{PendingReason, Start, StreamPosition, StreamTrust};
 use parking_lot::{Mutex, MutexGuard};
 
 pub use self::activity::RankActivity;
@@ -198,7 +198,7 @@ impl Listener {
     }
 
     /// Counts an applied event of a rank. Only the writer calls it.
-    pub(super) fn record_activity(&self, dp_rank: DpRank, event: &RankEvent, applied: &Applied) {
+    pub(super) fn record_activity(&self, dp_rank: DpRank, event: &RankEvent, applied: &AppliedChanges) {
         self.state.activity.add(self.dp_rank, dp_rank, event, applied);
     }
 
@@ -323,7 +323,7 @@ impl Listener {
     }
 
     /// Sets the reason why messages after the last applied one are missing.
-    pub(super) fn set_pending(&self, pending: Option<Pending>) {
+    pub(super) fn set_pending(&self, pending: Option<PendingReason>) {
         self.state.status.lock().trust.set_pending(pending);
     }
 

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use flash_indexer_core::DpRank;
-use flash_indexer_types::Position;
+use flash_indexer_types::RankPosition;
 
 /// Outcome of a release.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -20,7 +20,7 @@ pub enum ReleaseOutcome {
 #[derive(Debug, Default)]
 pub struct PausedRanks {
     held: BTreeSet<DpRank>,
-    released: Vec<(DpRank, Option<Position>)>,
+    released: Vec<(DpRank, Option<RankPosition>)>,
 }
 
 impl PausedRanks {
@@ -45,7 +45,7 @@ impl PausedRanks {
     }
 
     /// Releases a rank, at the position of its restored state if there is one.
-    pub fn release(&mut self, dp_rank: DpRank, position: Option<Position>) -> ReleaseOutcome {
+    pub fn release(&mut self, dp_rank: DpRank, position: Option<RankPosition>) -> ReleaseOutcome {
         if !self.held.remove(&dp_rank) {
             return ReleaseOutcome::NotHeld;
         }
@@ -54,7 +54,7 @@ impl PausedRanks {
     }
 
     /// Released ranks, with the positions of their restored states.
-    pub(crate) fn released(&self) -> Vec<(DpRank, Option<Position>)> {
+    pub(crate) fn released(&self) -> Vec<(DpRank, Option<RankPosition>)> {
         self.released.clone()
     }
 }

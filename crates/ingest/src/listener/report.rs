@@ -5,7 +5,7 @@ use std::fmt;
 
 use flash_indexer_core::{DpRank, WorkerRank};
 use flash_indexer_types::{ConnectionStatus, ListenerOptions, Trust};
-use flash_indexer_wire::{Pending, plural};
+use flash_indexer_wire::{PendingReason, plural};
 
 use super::Listener;
 use super::activity::RankActivity;
@@ -98,9 +98,9 @@ impl Listener {
     pub fn catching_up(&self) -> Option<CatchingUp> {
         let status = self.state.status.lock();
         match status.trust.pending() {
-            Some(Pending::FirstContact) => Some(CatchingUp { replay: None }),
-            Some(Pending::Recovering { .. }) => Some(CatchingUp { replay: status.progress() }),
-            Some(Pending::TailLost | Pending::Unverified) | None => None,
+            Some(PendingReason::FirstContact) => Some(CatchingUp { replay: None }),
+            Some(PendingReason::Recovering { .. }) => Some(CatchingUp { replay: status.progress() }),
+            Some(PendingReason::TailLost | PendingReason::Unverified) | None => None,
         }
     }
 }

@@ -3,7 +3,7 @@
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Release};
 
 use flash_indexer_types::LossReason;
-use flash_indexer_wire::Replay;
+use flash_indexer_wire::ReplaySupport;
 
 use super::Listener;
 
@@ -18,9 +18,9 @@ impl Listener {
 
     /// Whether the restarted stream requests replays. Once it was restarted without them, because one of its messages made
     /// a thread panic, every later restart is without them too: a replay would return the message.
-    pub(crate) fn replay_after_restart(&self, replay: Replay) -> Replay {
-        let is_harmful = self.state.is_replay_harmful.fetch_or(replay == Replay::Unavailable, AcqRel);
-        if is_harmful { Replay::Unavailable } else { replay }
+    pub(crate) fn replay_after_restart(&self, replay: ReplaySupport) -> ReplaySupport {
+        let is_harmful = self.state.is_replay_harmful.fetch_or(replay == ReplaySupport::Unavailable, AcqRel);
+        if is_harmful { ReplaySupport::Unavailable } else { replay }
     }
 
     /// Marks the stream as restarted: later changes are applied.

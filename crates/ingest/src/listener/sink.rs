@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use flash_indexer_core::groups::{GroupedIndex, RankEvent};
 use flash_indexer_core::hashing::{BlockSize, TokenWindow};
-use flash_indexer_core::{Applied, DpRank, WorkerId, WorkerRank};
+use flash_indexer_core::{AppliedChanges, DpRank, WorkerId, WorkerRank};
 use flash_indexer_telemetry::metrics::Metrics;
 use flash_indexer_types::{ClearCause, EventContext, ModelKey, Ordinal};
 use flash_indexer_wire::AdapterSalt;
@@ -53,7 +53,8 @@ pub trait ModelSink: MaintainedIndex {
 
     /// Applies one event to `index`, which [`ModelSink::index`] returned, and records it in the model's history with its
     /// `context`. After a panic the caller calls [`ModelSink::replace_failed_index`].
-    fn write(&self, index: &GroupedIndex, rank: WorkerRank, event: &RankEvent, context: EventContext) -> Applied;
+    fn write(&self, index: &GroupedIndex, rank: WorkerRank, event: &RankEvent, context: EventContext)
+    -> AppliedChanges;
 
     /// Removes all blocks of a rank from `index`, under the rules of [`ModelSink::write`].
     fn forget(&self, index: &GroupedIndex, rank: WorkerRank, cause: ClearCause, now: Instant);

@@ -9,7 +9,7 @@ use std::time::Instant;
 use flash_indexer_core::DpRank;
 use flash_indexer_types::logs::Repeats;
 use flash_indexer_types::{ConnectionStatus, Ordinal, Trust};
-use flash_indexer_wire::Pending;
+use flash_indexer_wire::PendingReason;
 use parking_lot::{Mutex, MutexGuard};
 
 use super::report::ReplayProgress;
@@ -134,7 +134,7 @@ impl Status {
     /// Progress of the running replay, if there is one.
     pub(super) fn progress(&self) -> Option<ReplayProgress> {
         match self.trust.pending() {
-            Some(Pending::Recovering { end }) => {
+            Some(PendingReason::Recovering { end }) => {
                 let applied = self.last_sequence.map_or(0, |last| last.saturating_add(1));
                 Some(ReplayProgress { applied, published: end.filter(|&end| end >= applied) })
             }
@@ -145,7 +145,7 @@ impl Status {
 
 #[cfg(test)]
 mod tests {
-    use flash_indexer_wire::{Degraded, StreamTrust};
+    use flash_indexer_wire::{DegradedReason, StreamTrust};
 
     use super::*;
     use crate::listener::trust::NoticeKind;
@@ -164,9 +164,9 @@ mod tests {
         match number % 20 {
             0 => trust.set_all(StreamTrust::Exact, position),
             1 => trust.set_all(StreamTrust::Cold, position),
-            2 => trust.set_all(StreamTrust::Degraded(Degraded::Unverified), position),
-            3 => trust.set_pending(Some(Pending::Recovering { end: None })),
-            4 => trust.set_pending(Some(Pending::TailLost)),
+            2 => trust.set_all(StreamTrust::Degraded(DegradedReason::Unverified), position),
+            3 => trust.set_pending(Some(PendingReason::Recovering { end: None })),
+            4 => trust.set_pending(Some(PendingReason::TailLost)),
             5..=7 => trust.set_pending(None),
             8 => trust.record_loss(Some(dp_rank), "lost".to_owned(), position),
             9 => trust.record_loss(None, "lost".to_owned(), position),

@@ -5,7 +5,7 @@ use std::fmt;
 
 use flash_indexer_core::DpRank;
 use flash_indexer_types::{Doubt, LossReason, Ordinal, Trust};
-use flash_indexer_wire::{Pending, StreamTrust, TrustBasis};
+use flash_indexer_wire::{PendingReason, StreamTrust, TrustBasis};
 
 /// Trust in a rank as of the last applied message.
 type AppliedTrust = flash_indexer_wire::AppliedTrust<Doubt>;
@@ -44,7 +44,7 @@ pub(super) enum TrustCause<'a> {
     /// Changes that will not arrive any more, with the reason.
     Lost(&'a str),
     /// Messages that may still arrive.
-    Pending(Pending),
+    Pending(PendingReason),
     /// Parents of this number of blocks, which may still be stored.
     Parents(usize),
 }
@@ -138,7 +138,7 @@ pub(super) struct TrustLedger {
     stream: AppliedTrust,
     /// Ranks that were cleared, or lost changes, since `stream` was set.
     ranks: BTreeMap<DpRank, AppliedTrust>,
-    pending: Option<Pending>,
+    pending: Option<PendingReason>,
     /// Ranks that hold blocks whose parent was never stored.
     waiting: BTreeMap<DpRank, WaitingBlocks>,
     /// Runs of dropped messages.
@@ -161,7 +161,7 @@ impl TrustLedger {
         Self {
             stream: AppliedTrust::Cold,
             ranks: BTreeMap::new(),
-            pending: Some(Pending::FirstContact),
+            pending: Some(PendingReason::FirstContact),
             waiting: BTreeMap::new(),
             drops: Notices::default(),
             disconnections: Notices::default(),
@@ -276,29 +276,29 @@ impl TrustLedger {
             return Some(Doubt::after(why.to_owned(), last));
         }
         match (self.missing_later(), self.ranks.get(&dp_rank).unwrap_or(&self.stream)) {
-            (None | Some(Pending::FirstContact), AppliedTrust::Lost(doubt)) => Some(doubt.clone()),
+            (None | Some(PendingReason::FirstContact), AppliedTrust::Lost(doubt)) => Some(doubt.clone()),
             (Some(pending), _) => Some(Doubt::after(pending.to_string(), last)),
             (None, AppliedTrust::Cold | AppliedTrust::Exact) => self.waiting.get(&dp_rank).map(WaitingBlocks::doubt),
         }
     }
 
     /// Messages that are missing after the last applied one, and may still arrive.
-    pub(super) fn pending(&self) -> Option<Pending> {
+    pub(super) fn pending(&self) -> Option<PendingReason> {
         self.pending
     }
 
     /// Why messages after the last applied one may be missing. A lost connection is a reason even before the decoder has
     /// handled the messages that were received over it.
-    fn missing_later(&self) -> Option<Pending> {
-        self.pending.or_else(|| self.disconnections.is_open().then_some(Pending::Unverified))
+    fn missing_later(&self) -> Option<PendingReason> {
+        self.pending.or_else(|| self.disconnections.is_open().then_some(PendingReason::Unverified))
     }
 
     /// Whether messages after the last applied one are lost, or will be found lost.
     pub(super) fn has_lost_tail(&self) -> bool {
-        self.pending == Some(Pending::TailLost) || self.drops.is_open()
+        self.pending == Some(PendingReason::TailLost) || self.drops.is_open()
     }
 
-    pub(super) fn set_pending(&mut self, pending: Option<Pending>) {
+    pub(super) fn set_pending(&mut self, pending: Option<PendingReason>) {
         self.pending = pending;
     }
 
@@ -406,7 +406,7 @@ impl TrustLedger {
 
 #[cfg(test)]
 mod tests {
-    use flash_indexer_wire::Degraded;
+    use flash_indexer_wire::DegradedReason;
 
     use super::*;
 
@@ -418,7 +418,7 @@ mod tests {
         let mut ledger = TrustLedger::new(None);
         let trust = |ledger: &TrustLedger| ledger.rank_trust(RANK).0;
         assert_eq!(trust(&ledger), Trust::Cold);
-        ledger.set_pending(Some(Pending::Recovering { end: None }));
+        ledger.set_pending(Some(PendingReason::Recovering { end: None }));
         ledger.set_all(StreamTrust::Exact, AT_START);
         assert_eq!((trust(&ledger), ledger.last_trust(RANK)), (Trust::Recovering, Trust::Exact));
         ledger.set_pending(None);
@@ -426,7 +426,7 @@ mod tests {
         let run = ledger.send_notice(NoticeKind::Dropped);
         assert_eq!(trust(&ledger), Trust::Degraded, "at once");
         let later = ledger.send_notice(NoticeKind::Dropped);
-        ledger.set_pending(Some(Pending::TailLost));
+        ledger.set_pending(Some(PendingReason::TailLost));
         ledger.acknowledge_notices(NoticeKind::Dropped, run);
         ledger.set_pending(None);
         assert_eq!(trust(&ledger), Trust::Degraded, "a later drop is not acknowledged yet");
@@ -434,17 +434,17 @@ mod tests {
         assert_eq!(trust(&ledger), Trust::Exact);
         ledger.record_loss(Some(RANK), "an event could not be read".to_owned(), AT_START);
         assert_eq!((trust(&ledger), ledger.rank_trust(DpRank(1)).0), (Trust::Degraded, Trust::Exact));
-        ledger.set_pending(Some(Pending::Recovering { end: Some(9) }));
+        ledger.set_pending(Some(PendingReason::Recovering { end: Some(9) }));
         ledger.cleared(RANK);
         assert_eq!(trust(&ledger), Trust::Recovering, "a clear does not show what comes after it");
         ledger.set_pending(None);
         assert_eq!(ledger.rank_trust(RANK), (Trust::Exact, None));
-        ledger.set_pending(Some(Pending::FirstContact));
+        ledger.set_pending(Some(PendingReason::FirstContact));
         assert_eq!(trust(&ledger), Trust::Degraded, "restored, and the engine was not reached yet");
         let doubt = ledger.doubt(RANK, Some(7));
-        assert_eq!(doubt, Some(Doubt::after(Pending::FirstContact.to_string(), Some(7))));
+        assert_eq!(doubt, Some(Doubt::after(PendingReason::FirstContact.to_string(), Some(7))));
         ledger.set_pending(None);
-        ledger.set_all(StreamTrust::Degraded(Degraded::Unverified), AT_START);
+        ledger.set_all(StreamTrust::Degraded(DegradedReason::Unverified), AT_START);
         assert_eq!(trust(&ledger), Trust::Degraded);
     }
 
@@ -457,9 +457,9 @@ mod tests {
         ledger.set_pending(None);
         ledger.set_all(StreamTrust::Exact, AT_START);
         let lost = ledger.send_notice(NoticeKind::Disconnected);
-        assert_eq!(ledger.rank_trust(RANK), (Trust::Degraded, Some(TrustCause::Pending(Pending::Unverified))));
-        assert_eq!(ledger.doubt(RANK, Some(7)), Some(Doubt::after(Pending::Unverified.to_string(), Some(7))));
-        ledger.set_pending(Some(Pending::Recovering { end: None }));
+        assert_eq!(ledger.rank_trust(RANK), (Trust::Degraded, Some(TrustCause::Pending(PendingReason::Unverified))));
+        assert_eq!(ledger.doubt(RANK, Some(7)), Some(Doubt::after(PendingReason::Unverified.to_string(), Some(7))));
+        ledger.set_pending(Some(PendingReason::Recovering { end: None }));
         assert_eq!(ledger.rank_trust(RANK).0, Trust::Recovering, "its decoder is behind");
         ledger.set_pending(None);
         ledger.cleared(RANK);

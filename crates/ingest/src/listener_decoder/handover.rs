@@ -4,7 +4,7 @@ use std::time::Instant;
 
 use flash_indexer_core::DpRank;
 use flash_indexer_telemetry::metrics::Limit;
-use flash_indexer_types::{LossReason, Position, Trust};
+use flash_indexer_types::{LossReason, RankPosition, Trust};
 use flash_indexer_wire::{StreamPosition, StreamTrust, TranslateError};
 
 use super::ListenerDecoder;
@@ -12,7 +12,7 @@ use crate::change::Change;
 use crate::resume_point::DecoderState;
 
 /// Whether a state was imported without its position in the stream.
-fn lacks_position(position: Position) -> bool {
+fn lacks_position(position: RankPosition) -> bool {
     position.cursor.is_none() && position.trust == Trust::Degraded
 }
 
@@ -97,7 +97,7 @@ impl ListenerDecoder {
     }
 
     /// Records the losses of the stream's ranks without imported state, where the stream resumes at `position`.
-    fn record_ranks_not_imported(&mut self, released: &[(DpRank, Option<Position>)], position: Position) {
+    fn record_ranks_not_imported(&mut self, released: &[(DpRank, Option<RankPosition>)], position: RankPosition) {
         let released: Vec<DpRank> = released.iter().map(|(dp_rank, _)| *dp_rank).collect();
         let mut not_held = self.listener.model.ranks_of(&self.listener);
         not_held.retain(|dp_rank| !released.contains(dp_rank));
@@ -160,7 +160,7 @@ mod tests {
     }
 
     /// Trust in both ranks of a stream that continues from a position, after a message of the later one.
-    fn imported(fixture: &Fixture, position: Position) -> [Trust; 2] {
+    fn imported(fixture: &Fixture, position: RankPosition) -> [Trust; 2] {
         let listener = fixture.held("tcp://127.0.0.1:9");
         fixture.decoders.deliver(&listener, Delivery::Connected);
         let next = position.cursor.expect("a position").sequence + 1;

@@ -17,7 +17,7 @@ use flash_indexer_telemetry::metrics::{Limit, Metrics};
 use flash_indexer_types::logs::Repeats;
 use flash_indexer_types::{ClearCause, ConnectionStatus, EngineKind, LossReason};
 use flash_indexer_wire::{
-    Action, BatchOutline, ClearReason, EngineAdapter, Numbering, Replay, ReplayReply, Stream, StreamLimits,
+    Action, BatchOutline, ClearReason, EngineAdapter, Numbering, ReplayReply, ReplaySupport, Stream, StreamLimits,
     StreamOptions, StreamPosition, StreamTrust, TopicNames, Translator,
 };
 use rustc_hash::FxHashMap;
@@ -113,7 +113,7 @@ impl ListenerDecoder {
         decoder
     }
 
-    fn with_replay(listener: Arc<Listener>, metrics: Arc<Metrics>, replay: Replay) -> Self {
+    fn with_replay(listener: Arc<Listener>, metrics: Arc<Metrics>, replay: ReplaySupport) -> Self {
         let options = StreamOptions { replay, start: listener.start, limits: StreamLimits::default() };
         let mut stream = Stream::new(options);
         // Continues the attempts of an earlier decoder whose state was lost.

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use flash_indexer_core::DpRank;
-use flash_indexer_types::{Position, Trust};
+use flash_indexer_types::{RankPosition, Trust};
 use flash_indexer_wire::StreamPosition;
 
 use super::ListenerDecoder;
@@ -46,7 +46,11 @@ impl ListenerDecoder {
             };
             let trust = verified(listener.exported_trust(dp_rank));
             let unlisted_degraded = verified(listener.exported_trust_of_unlisted()) == Trust::Degraded;
-            ResumePoint { position: Position { cursor, epoch, trust, unlisted_degraded }, named_ranks, decoder_state }
+            ResumePoint {
+                position: RankPosition { cursor, epoch, trust, unlisted_degraded },
+                named_ranks,
+                decoder_state,
+            }
         }
     }
 

@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use flash_indexer_core::DpRank;
 use flash_indexer_types::{ConnectionStatus, LossReason};
-use flash_indexer_wire::Replay;
+use flash_indexer_wire::ReplaySupport;
 
 use super::ListenerDecoder;
 use crate::change::Change;
@@ -22,20 +22,20 @@ impl ListenerDecoder {
         }
         self.ranks.extend(ranks);
         self.ranks.extend(self.listener.hold().ranks());
-        self.into_restarted(LossReason::DecoderPanicked, Replay::Unavailable, now)
+        self.into_restarted(LossReason::DecoderPanicked, ReplaySupport::Unavailable, now)
     }
 
     /// Starts a paused stream over after a panic, and keeps it paused.
     pub(crate) fn hold_again(&mut self, now: Instant) {
         let (listener, metrics) = (Arc::clone(&self.listener), Arc::clone(&self.metrics));
-        let lost = std::mem::replace(self, Self::with_replay(listener, metrics, Replay::Unavailable));
+        let lost = std::mem::replace(self, Self::with_replay(listener, metrics, ReplaySupport::Unavailable));
         *self = lost.into_paused(now);
     }
 
     /// The decoder that replaces this one, whose stream is paused and whose state is lost. Blocks may be restored for its
     /// ranks at this moment, so no message is applied before the release. The messages that were received before are lost.
     fn into_paused(self, now: Instant) -> Self {
-        let replay = replay_after_restart(&self.listener, Replay::Unavailable);
+        let replay = replay_after_restart(&self.listener, ReplaySupport::Unavailable);
         let mut held = Self::with_replay(self.listener, self.metrics, replay);
         held.ignored_ranks = self.ignored_ranks;
         held.changes.push(Change::Restarted);
@@ -58,15 +58,15 @@ impl ListenerDecoder {
     }
 
     /// Restarts the stream because its state is lost. `ranks` are the stream's ranks in the registry.
-    pub(crate) fn restart(&mut self, ranks: Vec<DpRank>, replay: Replay, now: Instant) {
+    pub(crate) fn restart(&mut self, ranks: Vec<DpRank>, replay: ReplaySupport, now: Instant) {
         let (listener, metrics) = (Arc::clone(&self.listener), Arc::clone(&self.metrics));
-        let mut lost = std::mem::replace(self, Self::with_replay(listener, metrics, Replay::Unavailable));
+        let mut lost = std::mem::replace(self, Self::with_replay(listener, metrics, ReplaySupport::Unavailable));
         lost.ranks.extend(ranks);
         *self = lost.into_restarted(LossReason::ThreadPanicked, replay, now);
     }
 
     /// The decoder that replaces this one, whose state is lost.
-    fn into_restarted(self, why: LossReason, replay: Replay, now: Instant) -> Self {
+    fn into_restarted(self, why: LossReason, replay: ReplaySupport, now: Instant) -> Self {
         let replay = replay_after_restart(&self.listener, replay);
         let mut restarted = Self::with_replay(self.listener, self.metrics, replay);
         restarted.listener.cancel_replay();
@@ -78,7 +78,7 @@ impl ListenerDecoder {
         restarted.forget_ranks();
         restarted.changes.push(Change::RecordLoss(None, why.to_string()));
         restarted.stream.release(None, now);
-        if let (Replay::Available, last @ Some(_)) = (replay, self.stream.last_known()) {
+        if let (ReplaySupport::Available, last @ Some(_)) = (replay, self.stream.last_known()) {
             restarted.stream.tail_lost(last, now);
         }
         if restarted.listener.connection() == ConnectionStatus::Connected {
@@ -91,9 +91,9 @@ impl ListenerDecoder {
 }
 
 /// Replays that a stream may request after it has lost its state.
-fn replay_after_restart(listener: &Listener, replay: Replay) -> Replay {
+fn replay_after_restart(listener: &Listener, replay: ReplaySupport) -> ReplaySupport {
     match listener.options.replay() {
-        Replay::Available => listener.replay_after_restart(replay),
+        ReplaySupport::Available => listener.replay_after_restart(replay),
         other => other,
     }
 }

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use flash_indexer_core::groups::{GroupedIndex, RankEvent};
 use flash_indexer_core::hashing::{BlockSize, TokenWindow};
 use flash_indexer_core::run::RunIndex;
-use flash_indexer_core::{Applied, DpRank, RemovedCopies, SequenceHash, SharedIndex, WorkerId, WorkerRank};
+use flash_indexer_core::{AppliedChanges, DpRank, RemovedCopies, SequenceHash, SharedIndex, WorkerId, WorkerRank};
 use flash_indexer_curve::Curve;
 use flash_indexer_sim::{Publisher, PublisherOptions};
 use flash_indexer_telemetry::metrics::{MetricNames, Metrics};
@@ -113,7 +113,13 @@ impl ModelSink for TestModel {
         Arc::clone(&self.index)
     }
 
-    fn write(&self, index: &GroupedIndex, rank: WorkerRank, event: &RankEvent, _context: EventContext) -> Applied {
+    fn write(
+        &self,
+        index: &GroupedIndex,
+        rank: WorkerRank,
+        event: &RankEvent,
+        _context: EventContext,
+    ) -> AppliedChanges {
         drop(self.gate.lock());
         self.applied.lock().push(rank.worker);
         index.apply_event(rank, event)

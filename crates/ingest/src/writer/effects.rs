@@ -4,7 +4,9 @@ use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
 use flash_indexer_core::groups::{GroupChange, GroupEvent, GroupedIndex, RankEvent};
-use flash_indexer_core::{Applied, Block, BlockEvent, DpRank, HeldBlock, SequenceHash, SharedIndex, Tier, WorkerRank};
+use flash_indexer_core::{
+    AppliedChanges, Block, BlockEvent, DpRank, HeldBlock, SequenceHash, SharedIndex, Tier, WorkerRank,
+};
 use flash_indexer_telemetry::metrics::Limit;
 use flash_indexer_types::{ClearCause, EventContext, LossReason};
 use flash_indexer_wire::InferredLoss;
@@ -159,7 +161,7 @@ impl Writer {
         };
         if stored > 0 && listener.model.is_full() {
             let refused = stored as u64;
-            self.metrics.event_applied(event, &Applied { refused, ..Applied::default() });
+            self.metrics.event_applied(event, &AppliedChanges { refused, ..AppliedChanges::default() });
             self.metrics.limit_reached_by(Limit::TenantHeldBlocks, refused);
             return listener.record_loss(Some(dp_rank), LossReason::TenantHeldBlocks.to_string());
         }
@@ -176,7 +178,7 @@ impl Writer {
         listener: &Arc<Listener>,
         rank: WorkerRank,
         event: &RankEvent,
-        applied: &Applied,
+        applied: &AppliedChanges,
     ) {
         let dp_rank = rank.dp_rank;
         let (bound, why) = match event {
@@ -222,7 +224,7 @@ impl Writer {
         listener: &Arc<Listener>,
         rank: WorkerRank,
         event: &BlockEvent,
-        applied: &Applied,
+        applied: &AppliedChanges,
     ) {
         let dp_rank = rank.dp_rank;
         // A bounded index may have evicted the content.

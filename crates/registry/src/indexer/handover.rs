@@ -8,7 +8,7 @@ use flash_indexer_core::keyed::KeyedMap;
 use flash_indexer_core::{DpRank, SharedIndex, WorkerRank, stored_events};
 use flash_indexer_ingest::{DecoderStateDetail, Delivery, Listener, ReadAt, ReleaseOutcome, ResumePoint};
 use flash_indexer_snapshot::RankDump;
-use flash_indexer_types::{InstanceId, ModelKey, Owner, Position, Registration, RegistrationOutcome};
+use flash_indexer_types::{InstanceId, ModelKey, Owner, RankPosition, Registration, RegistrationOutcome};
 use flash_indexer_wire::Start;
 
 use super::cleanup::PendingWork;
@@ -53,7 +53,7 @@ impl Indexer {
         instance: &InstanceId,
         model: &ModelKey,
         dp_rank: DpRank,
-        position: Option<Position>,
+        position: Option<RankPosition>,
     ) -> ReleaseOutcome {
         let mut pending = PendingWork::default();
         let released = {
@@ -72,7 +72,7 @@ impl Indexer {
         &self,
         listener: &Arc<Listener>,
         dp_rank: DpRank,
-        position: Option<Position>,
+        position: Option<RankPosition>,
         pending: &mut PendingWork,
     ) -> ReleaseOutcome {
         let released = listener.hold().release(dp_rank, position);
@@ -182,7 +182,7 @@ impl Indexer {
 
     /// Positions of the streams of a model's ranks.
     #[must_use]
-    pub fn positions(&self, key: &ModelKey) -> Vec<(InstanceId, DpRank, Position)> {
+    pub fn positions(&self, key: &ModelKey) -> Vec<(InstanceId, DpRank, RankPosition)> {
         let Some(model) = self.find_model(key) else { return Vec::new() };
         let ranks = model.ranks().into_iter();
         let positions = ranks.filter_map(|(instance, rank)| {

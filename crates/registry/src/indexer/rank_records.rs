@@ -7,7 +7,7 @@ use flash_indexer_core::hashing::BlockSize;
 use flash_indexer_core::{Block, DpRank, HeldBlock, WorkerRank};
 use flash_indexer_ingest::{DecoderStateDetail, Listener, ReadAt, ResumePoint};
 use flash_indexer_snapshot::{EngineRecord, GroupRecord, RankDump, RankRecord, StreamRecord, Tally};
-use flash_indexer_types::{InstanceId, ModelKey, Position, RankId, Trust};
+use flash_indexer_types::{InstanceId, ModelKey, RankId, RankPosition, Trust};
 
 use super::Indexer;
 use super::readings::{in_parts, reading_of};
@@ -107,7 +107,7 @@ fn record(
     model: &Model,
     (instance, dp_rank): (&InstanceId, DpRank),
     listener: Option<&Listener>,
-    position: Option<Position>,
+    position: Option<RankPosition>,
     (holds, groups): (Tally, Option<Vec<GroupRecord>>),
 ) -> RankRecord {
     RankRecord {
@@ -140,8 +140,8 @@ fn engine_record(listener: &Listener) -> EngineRecord {
     }
 }
 
-fn stream_record(position: Position) -> StreamRecord {
-    let Position { cursor, epoch, trust, unlisted_degraded } = position;
+fn stream_record(position: RankPosition) -> StreamRecord {
+    let RankPosition { cursor, epoch, trust, unlisted_degraded } = position;
     StreamRecord { cursor: cursor.map(Into::into), epoch, trust, unlisted_degraded }
 }
 

@@ -7,7 +7,7 @@ use flash_indexer_core::{DpRank, RemovedCopies, WorkerId};
 use flash_indexer_ingest::{ConnectError, Delivery, Listener, ListenerState};
 use flash_indexer_telemetry::metrics::Limit;
 use flash_indexer_types::{
-    ConnectionStatus, EngineKind, InstanceId, ListenerOptions, Owner, Position, Registration, RegistrationOutcome,
+    ConnectionStatus, EngineKind, InstanceId, ListenerOptions, Owner, RankPosition, Registration, RegistrationOutcome,
     StreamName, log_rank,
 };
 use flash_indexer_wire::Start;
@@ -229,7 +229,7 @@ impl Indexer {
             self.decoders.deliver(&listener, Delivery::AttachToPod);
         }
         if is_from_dump && start == Start::Immediate {
-            self.release_hold(&listener, dp_rank, Some(Position::UNKNOWN), pending);
+            self.release_hold(&listener, dp_rank, Some(RankPosition::UNKNOWN), pending);
         }
         model.update_lora_name();
         Ok(RegistrationOutcome::New)

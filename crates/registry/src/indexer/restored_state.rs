@@ -6,7 +6,7 @@ use flash_indexer_core::{Block, BlockEvent, RemovedCopies, SequenceHash, Tier, W
 use flash_indexer_ingest::{DecoderState, ModelSink};
 use flash_indexer_snapshot::{DumpEntry, RankRecord, SecondaryBlocks, StreamRecord, UnheldAncestors, recent_blocks};
 use flash_indexer_telemetry::metrics::Limit;
-use flash_indexer_types::{Position, Trust};
+use flash_indexer_types::{RankPosition, Trust};
 use flash_indexer_wire::{Age, RECENT_BLOCKS_MAX, SaltedBlock, SaltedCopies};
 
 use crate::model::Model;
@@ -128,13 +128,13 @@ impl RestoredState {
     }
 
     /// The position in the rank's stream at which its blocks are valid.
-    pub(super) fn position(&self) -> Position {
+    pub(super) fn position(&self) -> RankPosition {
         match self.stream {
             Some(StreamRecord { cursor, epoch, trust, unlisted_degraded }) => {
                 let trust = if self.rejected > 0 { Trust::Degraded } else { trust };
-                Position { cursor: cursor.map(Into::into), epoch, trust, unlisted_degraded }
+                RankPosition { cursor: cursor.map(Into::into), epoch, trust, unlisted_degraded }
             }
-            None => Position::UNKNOWN,
+            None => RankPosition::UNKNOWN,
         }
     }
 }

@@ -119,7 +119,8 @@ impl Indexer {
     fn stop_listening(&self, model: &Arc<Model>, dp_rank: DpRank, listener: &Arc<Listener>, pending: &mut PendingWork) {
         let is_listed = |instance: &Instance| instance.has_stream(listener);
         if model.instances.read().get(&listener.instance).is_some_and(is_listed) {
-            let removal = Removal { model: Arc::clone(model), listener: Arc::clone(listener), dp_rank: Some(dp_rank) };
+            let removal =
+                UnfinishedRemoval { model: Arc::clone(model), listener: Arc::clone(listener), dp_rank: Some(dp_rank) };
             let done = pending.add();
             let ignored = move || {
                 drop(removal);
@@ -133,7 +134,7 @@ impl Indexer {
         self.routed.remove(listener);
         let name = StreamName::new(model.key.clone(), listener.instance.clone(), listener.dp_rank, &listener.options);
         let stream_positions = Arc::clone(&self.stream_positions);
-        let removal = Removal { model: Arc::clone(model), listener: Arc::clone(listener), dp_rank: None };
+        let removal = UnfinishedRemoval { model: Arc::clone(model), listener: Arc::clone(listener), dp_rank: None };
         let store_position = move |position| {
             drop(removal);
             stream_positions.lock().insert(name, position);
@@ -191,13 +192,13 @@ impl Indexer {
 }
 
 /// Removal of the blocks of an unregistered rank, or of all ranks, of a listener. It ends when it is dropped.
-struct Removal {
+struct UnfinishedRemoval {
     model: Arc<Model>,
     listener: Arc<Listener>,
     dp_rank: Option<DpRank>,
 }
 
-impl Drop for Removal {
+impl Drop for UnfinishedRemoval {
     fn drop(&mut self) {
         self.model.end_removals(&self.listener, self.dp_rank);
     }

@@ -83,7 +83,8 @@ mod tests {
     use flash_indexer_core::hashing::{BlockSize, sequence_hashes};
     use flash_indexer_core::run::RunIndex;
     use flash_indexer_core::{
-        Applied, Block, BlockEvent, DpRank, HeldBlock, LocalHash, MatchScores, RankSize, Tier, TokenWindows, WorkerId,
+        AppliedChanges, Block, BlockEvent, DpRank, HeldBlock, LocalHash, MatchScores, RankSize, Tier, TokenWindows,
+        WorkerId,
     };
     use flash_indexer_explain::{History, SeenVariants};
     use flash_indexer_redis::PublisherWaker;
@@ -105,7 +106,7 @@ mod tests {
     }
 
     impl SharedIndex for Counting {
-        fn apply(&self, rank: WorkerRank, event: &BlockEvent) -> Applied {
+        fn apply(&self, rank: WorkerRank, event: &BlockEvent) -> AppliedChanges {
             self.index.apply(rank, event)
         }
         fn find(&self, query: &[LocalHash]) -> MatchScores {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use axum::Json;
 use axum::extract::State;
 use axum::http::HeaderName;
-use flash_indexer_api::{Listener, ModelScope, Replay, SuccessStatus, UnregisterRequest, Unregistration, Worker};
+use flash_indexer_api::{Listener, ModelScope, ReplayStatus, SuccessStatus, UnregisterRequest, Unregistration, Worker};
 use flash_indexer_core::{DpRank, RankSize};
 use flash_indexer_ingest::{ListenerReport, ReplayProgress};
 use flash_indexer_types::ConnectionStatus;
@@ -98,7 +98,7 @@ fn listener(report: ListenerReport, size: RankSize) -> Listener {
         removed_blocks: report.activity.removed_blocks,
         gaps: report.gaps,
         trust: report.trust,
-        replay: report.replay.map(|ReplayProgress { applied, published }| Replay { applied, published }),
+        replay: report.replay.map(|ReplayProgress { applied, published }| ReplayStatus { applied, published }),
         extra_keys: options.extra_keys,
         cache_blocks: options.cache_blocks,
         shared_caches: options.shared_caches.ids().to_vec(),

@@ -2,7 +2,7 @@
 
 use flash_indexer_core::DpRank;
 use flash_indexer_core::hashing::BlockSize;
-use flash_indexer_server::{InstanceId, ModelKey, Position, Registration, ReleaseOutcome, Trust};
+use flash_indexer_server::{InstanceId, ModelKey, RankPosition, Registration, ReleaseOutcome, Trust};
 use flash_indexer_sim::{Publisher, PublisherOptions, ReplayFraming, ReplayLoss};
 use flash_indexer_wire::{Encoding, EngineEvent, encode_batch};
 use serde_json::{Value, json};
@@ -347,7 +347,7 @@ fn a_held_stream_without_a_position_is_heard_from_its_start() {
     service.indexer().register_paused(registration(&engine.publisher)).expect("registered");
     engine.wait(&service, "the connection", |listener| listener["status"] == json!("connected"));
     let cursor = flash_indexer_wire::Cursor { sequence: 1, payload_digest: 7 };
-    let position = Position { cursor: Some(cursor), epoch: 3, trust: Trust::Exact, unlisted_degraded: false };
+    let position = RankPosition { cursor: Some(cursor), epoch: 3, trust: Trust::Exact, unlisted_degraded: false };
     assert_eq!(service.indexer().release(&InstanceId::number(1), &key, DpRank(0), Some(position)), ReleaseOutcome::Now);
     engine.wait_for(&service, 2, "exact");
     assert_eq!(service.score(&chain_tokens(3), "1", 0), 12);

@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, SystemTime};
 
 use flash_indexer_core::groups::{GroupEvent, RankEvent};
-use flash_indexer_core::{Applied, BlockEvent};
+use flash_indexer_core::{AppliedChanges, BlockEvent};
 use flash_indexer_wire::ReplayOutcome;
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::counter::Counter;
@@ -88,8 +88,8 @@ const RESULTS: [LabelValue; 7] = [
     ("unknown", "A removal of a block that is not held."),
 ];
 
-const fn results(applied: &Applied) -> [u64; RESULTS.len()] {
-    let Applied {
+const fn results(applied: &AppliedChanges) -> [u64; RESULTS.len()] {
+    let AppliedChanges {
         stored,
         duplicate,
         waiting,
@@ -295,7 +295,7 @@ impl Metrics {
     }
 
     /// Counts an applied event and the result of each of its blocks.
-    pub fn event_applied(&self, event: &RankEvent, applied: &Applied) {
+    pub fn event_applied(&self, event: &RankEvent, applied: &AppliedChanges) {
         let kind = match event {
             RankEvent::Primary(BlockEvent::Stored { .. }) => 0,
             RankEvent::Primary(BlockEvent::Copied { .. }) => 1,

@@ -28,7 +28,7 @@ pub enum Action<P> {
     Trust(StreamTrust),
     /// Reason why messages after the cursor are missing and may still arrive, from now on. While there is a reason, the
     /// stream is not exact, even if its trust is.
-    Pending(Option<Pending>),
+    Pending(Option<PendingReason>),
     /// An occurrence to be counted and logged.
     Record(StreamEvent),
 }
@@ -50,7 +50,7 @@ flash_indexer_core::named_enum! {
 
 /// Reason why messages after a stream's cursor are missing and may still arrive.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-pub enum Pending {
+pub enum PendingReason {
     /// No contact with the publisher yet, or messages are held back.
     #[error("the engine was not reached yet")]
     FirstContact,
@@ -72,7 +72,7 @@ pub enum Pending {
     Unverified,
 }
 
-impl Pending {
+impl PendingReason {
     /// One of each, for the documentation.
     pub const EACH: [Self; 4] = [Self::FirstContact, Self::Recovering { end: None }, Self::TailLost, Self::Unverified];
 
@@ -104,12 +104,12 @@ pub enum StreamTrust {
     /// Every message of this epoch was delivered once and in order.
     Exact,
     /// Messages are missing.
-    Degraded(Degraded),
+    Degraded(DegradedReason),
 }
 
 /// Reason why a stream is degraded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-pub enum Degraded {
+pub enum DegradedReason {
     /// The stream's first messages were not received.
     #[error("{missed} {} published before the first one received", plural(*.missed, "message was", "messages were"))]
     StartUnknown {
@@ -135,7 +135,7 @@ pub enum Degraded {
     Inherited,
 }
 
-impl Degraded {
+impl DegradedReason {
     /// One of each, for the documentation.
     pub const EACH: [Self; 5] = [
         Self::StartUnknown { missed: 7 },

@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use super::action::{Action, ClearReason, Degraded, ReplayOutcome};
+use super::action::{Action, ClearReason, DegradedReason, ReplayOutcome};
 use super::repair::Repair;
 use super::{EpochCheck, Stream};
 
@@ -75,7 +75,7 @@ impl<P: AsRef<[u8]>> Stream<P> {
     pub(super) fn begin_at(&mut self, first: u64) {
         self.next = first;
         if first > 0 {
-            return self.raise(Degraded::StartUnknown { missed: first });
+            return self.raise(DegradedReason::StartUnknown { missed: first });
         }
         (self.history, self.has_inexact_rank) = (History::Unneeded, false);
         self.loss = None;

@@ -1,6 +1,6 @@
 //! The rules by which a rank of a stream is exact.
 
-use super::action::{Pending, StreamTrust};
+use super::action::{PendingReason, StreamTrust};
 
 /// Trust in a rank as of its last applied change. `L` describes a loss.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -21,9 +21,9 @@ pub enum TrustBasis<'a, L> {
     /// Nothing is known to be missing.
     Exact,
     /// Messages are being replayed.
-    Recovering(Pending),
+    Recovering(PendingReason),
     /// Messages are missing that may still arrive.
-    Degraded(Pending),
+    Degraded(PendingReason),
     /// Changes were lost.
     Lost(&'a L),
 }
@@ -39,14 +39,14 @@ impl<L> AppliedTrust<L> {
     }
 
     /// Trust state of a rank, given the reason why messages after the last applied one are missing.
-    pub const fn with_pending(&self, pending: Option<Pending>) -> TrustBasis<'_, L> {
+    pub const fn with_pending(&self, pending: Option<PendingReason>) -> TrustBasis<'_, L> {
         match (self, pending) {
             (Self::Lost(loss), _) => TrustBasis::Lost(loss),
-            (_, Some(pending @ Pending::Recovering { .. })) => TrustBasis::Recovering(pending),
-            (_, Some(pending @ Pending::TailLost)) => TrustBasis::Degraded(pending),
+            (_, Some(pending @ PendingReason::Recovering { .. })) => TrustBasis::Recovering(pending),
+            (_, Some(pending @ PendingReason::TailLost)) => TrustBasis::Degraded(pending),
             (Self::Cold, _) => TrustBasis::Cold,
             // Restored state is not exact either, until the engine has shown that it is still the same one.
-            (Self::Exact, Some(pending @ (Pending::Unverified | Pending::FirstContact))) => {
+            (Self::Exact, Some(pending @ (PendingReason::Unverified | PendingReason::FirstContact))) => {
                 TrustBasis::Degraded(pending)
             }
             (Self::Exact, None) => TrustBasis::Exact,

@@ -4,7 +4,7 @@ use std::time::Instant;
 
 use super::action::{ReplayOutcome, StreamEvent};
 use super::delivered::Comparison;
-use super::{Connection, EpochCheck, Phase, Replay, Stream};
+use super::{Connection, EpochCheck, Phase, ReplaySupport, Stream};
 use crate::cursor::Cursor;
 
 /// Whether a live message belongs to the epoch of the delivered ones.
@@ -58,7 +58,7 @@ impl<P: AsRef<[u8]>> Stream<P> {
         } else if sequence >= self.next || matches!(self.epoch_check, EpochCheck::Imported(_)) {
             // Its sequence number shows the number of messages lost before it. Below an imported position either no message
             // is lost, or the message is of another epoch and the waiting messages show the gap.
-            let repeats = self.options.replay == Replay::OnReconnect;
+            let repeats = self.options.replay == ReplaySupport::OnReconnect;
             self.lost_tail.take_if(|lost| !lost.remains_after(sequence, repeats, now));
         }
         self.record_end(sequence);

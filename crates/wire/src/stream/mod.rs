@@ -28,7 +28,7 @@
 //! * A reply that starts above the requested number means that the replay buffer no longer has the earlier messages.
 //! * While no message is delivered, the state begins with the first message of a reply, also if its number counts as lost.
 //! * A stream is exact while no message is known to be missing: none before the cursor is lost ([`StreamTrust`]), and
-//!   none after it is known or suspected to be missing ([`Pending`]). Both are derived from the known losses. Every
+//!   none after it is known or suspected to be missing ([`PendingReason`]). Both are derived from the known losses. Every
 //!   loss goes through [`Stream::raise`], or is part of the [`LostTail`].
 //! * Messages after the last live one that were dropped or could not be decoded are requested at once. Without a
 //!   replay endpoint the next live sequence number shows how many they were. A number that was seen on one of them is
@@ -36,7 +36,7 @@
 //! * A live message that was received before, byte for byte, is ignored. A live message that differs from the delivered
 //!   one of its number starts a new epoch. If that one is not remembered, the first live message of a connection makes
 //!   the stream verify its epoch by a replay.
-//! * A publisher that resumes ([`Replay::OnReconnect`]) repeats the cursor's message on a new connection, which verifies the
+//! * A publisher that resumes ([`ReplaySupport::OnReconnect`]) repeats the cursor's message on a new connection, which verifies the
 //!   epoch. Another message there is compared and judged as without a replay endpoint.
 //! * A live number below the last one of the same connection is of an engine that restarted behind a forwarder, or of a
 //!   message that arrived late. The stream is not exact until a replay or the next live message shows which case it is.
@@ -63,7 +63,7 @@ use std::collections::VecDeque;
 use std::time::Instant;
 
 pub use self::action::{
-    Action, ClearReason, Degraded, Pending, ReplayOutcome, StreamEvent, StreamPosition, StreamTrust, plural,
+    Action, ClearReason, DegradedReason, PendingReason, ReplayOutcome, StreamEvent, StreamPosition, StreamTrust, plural,
 };
 use self::delivered::Delivered;
 use self::earlier_epoch::EarlierEpoch;
@@ -71,7 +71,7 @@ use self::history::History;
 pub use self::last_trust::{AppliedTrust, TrustBasis};
 use self::lost_tail::LostTail;
 pub use self::numbering::Numbering;
-pub use self::options::{Replay, Start, StreamLimits, StreamOptions};
+pub use self::options::{ReplaySupport, Start, StreamLimits, StreamOptions};
 use self::reorder_buffer::ReorderBuffer;
 use self::repair::Repair;
 use crate::cursor::Cursor;
@@ -97,9 +97,9 @@ pub struct Stream<P> {
     /// Next sequence number to deliver.
     next: u64,
     /// Unrecoverable loss of the current epoch.
-    loss: Option<Degraded>,
+    loss: Option<DegradedReason>,
     /// Values of the last [`Action::Trust`] and [`Action::Pending`].
-    announced: (StreamTrust, Option<Pending>),
+    announced: (StreamTrust, Option<PendingReason>),
     epoch: u64,
     epoch_check: EpochCheck,
     connection: Connection,
@@ -172,7 +172,7 @@ impl<P: AsRef<[u8]>> Stream<P> {
             undelivered: Delivered::default(),
             next: 0,
             loss: None,
-            announced: (StreamTrust::Cold, Some(Pending::FirstContact)),
+            announced: (StreamTrust::Cold, Some(PendingReason::FirstContact)),
             epoch: 1,
             epoch_check: EpochCheck::Verified,
             connection: Connection::Down,
@@ -216,7 +216,9 @@ impl<P: AsRef<[u8]>> Stream<P> {
     pub fn wakes_at(&self) -> Option<Instant> {
         match &self.phase {
             Phase::Paused(_) => None,
-            Phase::Delivering if self.options.replay != Replay::Available || self.connection == Connection::Down => {
+            Phase::Delivering
+                if self.options.replay != ReplaySupport::Available || self.connection == Connection::Down =>
+            {
                 None
             }
             Phase::Delivering => {
@@ -245,7 +247,7 @@ impl<P: AsRef<[u8]>> Stream<P> {
     #[must_use]
     pub fn position(&self) -> StreamPosition {
         let trust = match self.trust() {
-            StreamTrust::Exact if self.is_epoch_unverified() => StreamTrust::Degraded(Degraded::Unverified),
+            StreamTrust::Exact if self.is_epoch_unverified() => StreamTrust::Degraded(DegradedReason::Unverified),
             trust => trust,
         };
         StreamPosition { cursor: self.cursor, epoch: self.epoch, trust }
@@ -262,13 +264,13 @@ impl<P: AsRef<[u8]>> Stream<P> {
 
     /// Reason why messages after the cursor are missing and may still arrive.
     #[must_use]
-    pub fn pending(&self) -> Option<Pending> {
+    pub fn pending(&self) -> Option<PendingReason> {
         match &self.phase {
-            Phase::Paused(_) => Some(Pending::FirstContact),
-            Phase::Repairing(_) | Phase::Overlapping { .. } => Some(Pending::Recovering { end: self.live_end() }),
-            _ if !self.is_contacted => Some(Pending::FirstContact),
-            _ if self.lost_tail.is_some() => Some(Pending::TailLost),
-            _ if self.is_epoch_unverified() || self.may_lack_earlier_messages() => Some(Pending::Unverified),
+            Phase::Paused(_) => Some(PendingReason::FirstContact),
+            Phase::Repairing(_) | Phase::Overlapping { .. } => Some(PendingReason::Recovering { end: self.live_end() }),
+            _ if !self.is_contacted => Some(PendingReason::FirstContact),
+            _ if self.lost_tail.is_some() => Some(PendingReason::TailLost),
+            _ if self.is_epoch_unverified() || self.may_lack_earlier_messages() => Some(PendingReason::Unverified),
             Phase::Delivering => None,
         }
     }
@@ -320,7 +322,7 @@ impl<P: AsRef<[u8]>> Stream<P> {
 
     /// Whether the connection is to begin with the cursor's message.
     fn is_resuming(&self) -> bool {
-        self.options.replay == Replay::OnReconnect && self.epoch_check == EpochCheck::Disconnected
+        self.options.replay == ReplaySupport::OnReconnect && self.epoch_check == EpochCheck::Disconnected
     }
 
     /// Handles a lost connection: the publisher may restart before the next one.
@@ -401,7 +403,7 @@ impl<P: AsRef<[u8]>> Stream<P> {
                     self.live_floor = self.live_floor.max(self.next);
                 }
                 match trust {
-                    StreamTrust::Degraded(_) => self.raise(Degraded::Inherited),
+                    StreamTrust::Degraded(_) => self.raise(DegradedReason::Inherited),
                     StreamTrust::Cold | StreamTrust::Exact => self.announce_trust(),
                 }
             }
@@ -416,7 +418,7 @@ impl<P: AsRef<[u8]>> Stream<P> {
     pub fn record_imported_end(&mut self, end: u64) {
         let is_unconnected = self.connection == Connection::Down && self.cursor.is_some();
         // Engines that connect repeat messages, from where the earlier connection ended.
-        if is_unconnected && self.options.replay != Replay::OnReconnect {
+        if is_unconnected && self.options.replay != ReplaySupport::OnReconnect {
             self.live_floor = self.live_floor.max(end);
         }
     }
@@ -446,7 +448,7 @@ impl<P: AsRef<[u8]>> Stream<P> {
     }
 
     /// Records an unrecoverable loss. No other function degrades a stream.
-    fn raise(&mut self, loss: Degraded) {
+    fn raise(&mut self, loss: DegradedReason) {
         self.loss = Some(loss);
         self.announce_trust();
     }

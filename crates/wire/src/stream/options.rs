@@ -4,7 +4,7 @@ use std::time::Duration;
 
 /// Whether the publisher replays missing messages.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Replay {
+pub enum ReplaySupport {
     /// The publisher has a replay endpoint.
     Available,
     /// The publisher has none. A new connection begins with the cursor's message, if the publisher still has it: that message
@@ -67,7 +67,7 @@ impl Default for StreamLimits {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct StreamOptions {
     /// Whether missing messages can be requested.
-    pub replay: Replay,
+    pub replay: ReplaySupport,
     /// Whether messages wait for a release first.
     pub start: Start,
     /// Limits of the stream.

@@ -2,9 +2,9 @@
 
 use std::time::Instant;
 
-use super::action::{Action, ClearReason, Degraded, ReplayOutcome, StreamEvent};
+use super::action::{Action, ClearReason, DegradedReason, ReplayOutcome, StreamEvent};
 use super::history::History;
-use super::{Connection, EpochCheck, Phase, Replay, Stream};
+use super::{Connection, EpochCheck, Phase, ReplaySupport, Stream};
 use crate::cursor::Cursor;
 
 impl<P: AsRef<[u8]>> Stream<P> {
@@ -32,7 +32,7 @@ impl<P: AsRef<[u8]>> Stream<P> {
     }
 
     fn can_request(&self, now: Instant) -> bool {
-        self.options.replay == Replay::Available
+        self.options.replay == ReplaySupport::Available
             && self.connection == Connection::Up
             && self.repairs_paused_until.is_none_or(|until| now >= until)
     }
@@ -54,7 +54,7 @@ impl<P: AsRef<[u8]>> Stream<P> {
         let is_unproven = self.epoch_check == EpochCheck::Disconnected
             || (is_behind_live && self.epoch_check == EpochCheck::Imported(Connection::Down));
         if is_unproven {
-            self.raise(Degraded::Unverified);
+            self.raise(DegradedReason::Unverified);
         }
         if !is_behind_live {
             return;
@@ -85,9 +85,9 @@ impl<P: AsRef<[u8]>> Stream<P> {
         let missed = first - self.next;
         self.record(StreamEvent::Lost { messages: missed });
         if self.cursor.is_none() {
-            self.raise(Degraded::StartUnknown { missed: first });
+            self.raise(DegradedReason::StartUnknown { missed: first });
         } else {
-            self.raise(Degraded::Lost { missed, next: first });
+            self.raise(DegradedReason::Lost { missed, next: first });
             if missed >= self.options.limits.cleared_loss_min {
                 self.actions.push_back(Action::Clear(ClearReason::TooMuchLost));
             }
@@ -156,7 +156,7 @@ impl<P: AsRef<[u8]>> Stream<P> {
             self.live_floor = 0;
         }
         self.epoch_check = EpochCheck::Verified;
-        self.raise(Degraded::EpochUnknown);
+        self.raise(DegradedReason::EpochUnknown);
         self.actions.push_back(Action::Clear(ClearReason::EpochUnknown));
     }
 

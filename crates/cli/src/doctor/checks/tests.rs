@@ -6,7 +6,7 @@ use std::time::Duration;
 use flash_indexer_core::DpRank;
 use flash_indexer_registry::described_sections;
 use flash_indexer_telemetry::metrics::describe_metrics;
-use flash_indexer_types::{ConnectionStatus, EngineKind, Removal};
+use flash_indexer_types::{ConnectionStatus, EngineKind, RemovalMeaning};
 
 use super::super::finding::Verdict;
 use super::super::follower::StreamSummary;
@@ -21,7 +21,7 @@ fn listener() -> Listener {
         replay_endpoint: Some("tcp://gpu-1:5558".to_owned()),
         engine: Some(EngineKind::Vllm),
         lora_name: None,
-        removal: Removal::EachCopy,
+        removal: RemovalMeaning::EachCopy,
         status: ConnectionStatus::Connected,
         last_seq: Some(9),
         last_event_ms_ago: Some(1),

@@ -12,7 +12,7 @@ use std::sync::OnceLock;
 
 use super::arena::{LINE_WORDS, freeing_steps};
 use super::atomics::{Acquire, AtomicU32, AtomicU64, Relaxed, Release, zeroed_words};
-use super::layout::{Position, RUN_BLOCKS_MAX, RunId};
+use super::layout::{RUN_BLOCKS_MAX, RunId, RunPosition};
 use crate::LocalHash;
 use crate::cursor::PrefixCursor;
 use crate::keyed::HashKey;
@@ -53,7 +53,7 @@ impl Edges {
 
     /// The hash of an edge's key.
     #[inline]
-    pub(crate) fn hash(&self, parent: Position, local: LocalHash) -> u32 {
+    pub(crate) fn hash(&self, parent: RunPosition, local: LocalHash) -> u32 {
         let position = u64::from(parent.run.0) << 16 | u64::from(parent.offset);
         self.key.hash(local.0, position) as u32
     }
@@ -62,13 +62,13 @@ impl Edges {
     /// itself: the runs for which it has [`Info::TWIN_INSIDE`](super::layout::Info::TWIN_INSIDE).
     #[inline]
     pub(crate) fn hash_of_twins_inside(&self, run: RunId) -> u32 {
-        self.hash(Position { run, offset: NO_OFFSET }, LocalHash(0))
+        self.hash(RunPosition { run, offset: NO_OFFSET }, LocalHash(0))
     }
 
     /// The hash of a checkpoint, in a table of checkpoints.
     #[inline]
     pub(crate) fn hash_of_checkpoint(&self, checkpoint: PrefixCursor) -> u32 {
-        self.hash(Position::ROOT, LocalHash(checkpoint.0))
+        self.hash(RunPosition::ROOT, LocalHash(checkpoint.0))
     }
 
     /// Changes whenever readers switch to another table. A search is valid if the generation is the same before and
@@ -257,11 +257,11 @@ mod tests {
     fn longest_search(key: HashKey, locals: &[LocalHash]) -> usize {
         let (edges, mut writer) = (Edges::new(key), EdgesWriter::default());
         for (at, &local) in locals.iter().enumerate() {
-            writer.insert(&edges, edges.hash(Position::ROOT, local), RunId(at as u32 + 1));
+            writer.insert(&edges, edges.hash(RunPosition::ROOT, local), RunId(at as u32 + 1));
         }
         let search = |&local: &LocalHash| {
             effort::of(Effort::EdgeLine, || {
-                edges.search(edges.generation(), edges.hash(Position::ROOT, local), |_| false);
+                edges.search(edges.generation(), edges.hash(RunPosition::ROOT, local), |_| false);
             })
         };
         locals.iter().map(search).max().unwrap_or(0)
@@ -273,7 +273,7 @@ mod tests {
     fn the_edge_table_grows_incrementally() {
         let key = HashKey::FIXED;
         let (edges, mut writer) = (Edges::new(key), EdgesWriter::default());
-        let hash = |at: u32| edges.hash(Position::ROOT, LocalHash(u64::from(at)));
+        let hash = |at: u32| edges.hash(RunPosition::ROOT, LocalHash(u64::from(at)));
         let is_there = |at: u32| {
             let mut found = 0;
             edges.search(edges.generation(), hash(at), |run| {
@@ -306,7 +306,7 @@ mod tests {
     #[test]
     fn chosen_local_hashes_do_not_cluster_under_a_secret_key() {
         let known = Edges::new(HashKey::FIXED);
-        let lies_there = |local: &LocalHash| known.hash(Position::ROOT, *local).trailing_zeros() >= 10;
+        let lies_there = |local: &LocalHash| known.hash(RunPosition::ROOT, *local).trailing_zeros() >= 10;
         let locals: Vec<LocalHash> = (0..).map(LocalHash).filter(lies_there).take(2_000).collect();
         assert!(longest_search(HashKey::FIXED, &locals) > 250, "all of them lie in one cluster");
         for seed in 1..9_u64 {

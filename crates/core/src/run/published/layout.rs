@@ -89,12 +89,12 @@ pub(crate) fn class_for(blocks: usize) -> usize {
 
 /// Position of a block: an offset in a run. A block keeps it as long as it exists.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Zeroable)]
-pub(crate) struct Position {
+pub(crate) struct RunPosition {
     pub(crate) run: RunId,
     pub(crate) offset: u16,
 }
 
-impl Position {
+impl RunPosition {
     /// The start of every sequence.
     pub(crate) const ROOT: Self = Self { run: RunId::NONE, offset: 0 };
 }
@@ -114,12 +114,12 @@ impl Info {
     /// Flag of every twin but the first of its group: runs that start with one block at one position. Readers prefer the first.
     pub(crate) const LATER_TWIN: u64 = 1 << 55;
 
-    pub(crate) fn new(parent: Position) -> Self {
+    pub(crate) fn new(parent: RunPosition) -> Self {
         Self(u64::from(parent.run.0) | u64::from(parent.offset) << 32)
     }
 
-    pub(crate) fn parent(self) -> Position {
-        Position { run: RunId(self.0 as u32), offset: (self.0 >> 32) as u16 & 1023 }
+    pub(crate) fn parent(self) -> RunPosition {
+        RunPosition { run: RunId(self.0 as u32), offset: (self.0 >> 32) as u16 & 1023 }
     }
 
     pub(crate) fn len(self) -> usize {

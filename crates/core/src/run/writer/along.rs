@@ -3,7 +3,7 @@
 use super::Writer;
 use crate::run::find::walk;
 use crate::run::matches::Step;
-use crate::run::published::layout::Position;
+use crate::run::published::layout::RunPosition;
 use crate::{Follower, LocalHash, SequenceHash, Tier, WorkerRank};
 
 impl Writer {
@@ -31,7 +31,7 @@ impl Writer {
         let slot = self.ranks.slot(rank)?;
         let path = self.path_of(prefix);
         let last = path.last().filter(|step| (step.base + step.matched) as usize == prefix.len())?;
-        let position = Position { run: last.run, offset: (last.matched - 1) as u16 };
+        let position = RunPosition { run: last.run, offset: (last.matched - 1) as u16 };
         let domain = self.ranks.get(slot).domain;
         self.holds(slot, position).then(|| self.sequence_of(domain, position))
     }

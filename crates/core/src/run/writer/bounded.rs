@@ -19,7 +19,7 @@ use crate::run::published::Published;
 use crate::run::published::layout::RunId;
 use crate::run::published::rank_table::RankSlot;
 use crate::run::use_samples::UseSamples;
-use crate::{Applied, Block, BlockEvent, RemovedCopies, SequenceHash, Tier, WorkerRank};
+use crate::{AppliedChanges, Block, BlockEvent, RemovedCopies, SequenceHash, Tier, WorkerRank};
 
 /// Blocks that are stored or removed between two checks of the limit.
 const BATCH_BLOCKS_MAX: usize = 128;
@@ -177,14 +177,14 @@ impl Writer {
     }
 
     /// [`Writer::apply`] within the limit.
-    pub(super) fn apply_within_bound(&mut self, rank: WorkerRank, event: &BlockEvent) -> Applied {
+    pub(super) fn apply_within_bound(&mut self, rank: WorkerRank, event: &BlockEvent) -> AppliedChanges {
         let bounded = self.bounded_mut();
         bounded.events = bounded.events.wrapping_add(1);
         if bounded.events.is_multiple_of(EVENTS_BETWEEN_SAMPLES) {
             self.take_use_samples();
         }
         let applied = match event {
-            BlockEvent::Stored { copies: 0, .. } => return Applied::default(),
+            BlockEvent::Stored { copies: 0, .. } => return AppliedChanges::default(),
             BlockEvent::Stored { tier, parent, blocks, copies } => {
                 self.store_within_bound(rank, *parent, blocks, (*tier, *copies))
             }
@@ -197,7 +197,7 @@ impl Writer {
             BlockEvent::Cleared => {
                 self.bounded().counters.set_complete(rank);
                 let removed = self.ranks.slot(rank).map_or(0, |slot| self.clear(slot));
-                Applied { removed, ..Applied::default() }
+                AppliedChanges { removed, ..AppliedChanges::default() }
             }
         };
         self.bounded_mut().current = None;
@@ -213,11 +213,11 @@ impl Writer {
         &mut self,
         rank: WorkerRank,
         blocks: &[SequenceHash],
-        mut change: impl FnMut(&mut Self, RankSlot, &[SequenceHash]) -> Applied,
-    ) -> Applied {
-        let mut applied = Applied::default();
+        mut change: impl FnMut(&mut Self, RankSlot, &[SequenceHash]) -> AppliedChanges,
+    ) -> AppliedChanges {
+        let mut applied = AppliedChanges::default();
         let Some(slot) = self.ranks.slot(rank) else {
-            return Applied { unknown: blocks.len() as u64, ..applied };
+            return AppliedChanges { unknown: blocks.len() as u64, ..applied };
         };
         self.bounded_mut().current = Some(slot);
         for blocks in blocks.chunks(self.bounded().batch_blocks()) {
@@ -227,7 +227,7 @@ impl Writer {
         applied
     }
 
-    fn copy_within_bound(&mut self, slot: RankSlot, tier: Tier, blocks: &[SequenceHash]) -> Applied {
+    fn copy_within_bound(&mut self, slot: RankSlot, tier: Tier, blocks: &[SequenceHash]) -> AppliedChanges {
         if self.affords_tier(slot, tier) && self.use_tier(slot, tier) {
             return self.copy(slot, tier, blocks);
         }
@@ -241,15 +241,15 @@ impl Writer {
         parent: Option<SequenceHash>,
         blocks: &[Block],
         copies: (Tier, u32),
-    ) -> Applied {
-        let Some(first) = blocks.first() else { return Applied::default() };
+    ) -> AppliedChanges {
+        let Some(first) = blocks.first() else { return AppliedChanges::default() };
         let slot = self.ranks.slot(rank);
         let slot = slot.or_else(|| if self.affords_rank() { self.join(rank, copies.0, parent, first) } else { None });
         let Some(slot) = slot.filter(|&slot| self.affords_tier(slot, copies.0) && self.use_tier(slot, copies.0)) else {
             return self.refuse_tier(rank, copies.0, blocks.iter().map(|block| block.sequence));
         };
         self.bounded_mut().current = Some(slot);
-        let (mut applied, mut parent, mut rest) = (Applied::default(), parent, blocks);
+        let (mut applied, mut parent, mut rest) = (AppliedChanges::default(), parent, blocks);
         while !rest.is_empty() && self.ranks.slot(rank) == Some(slot) {
             let (batch_blocks, more) = rest.split_at(rest.len().min(self.bounded().batch_blocks()));
             let Some(at) = self.admit(slot, parent, batch_blocks) else { break };
@@ -293,7 +293,7 @@ impl Writer {
 
     /// Refuses blocks. An engine may later remove one of two copies; to stay consistent with it, the index also drops its
     /// state of these blocks for the rank.
-    pub(super) fn refuse(&mut self, slot: RankSlot, blocks: &[Block]) -> Applied {
+    pub(super) fn refuse(&mut self, slot: RankSlot, blocks: &[Block]) -> AppliedChanges {
         let sequences: Vec<SequenceHash> = blocks.iter().map(|block| block.sequence).collect();
         for tier in Tier::ALL {
             if self.ranks.get(slot).uses(tier) {
@@ -302,7 +302,7 @@ impl Writer {
         }
         self.record_evicted(slot, sequences.iter().copied());
         self.count_refused(blocks.len());
-        Applied { refused: blocks.len() as u64, ..Applied::default() }
+        AppliedChanges { refused: blocks.len() as u64, ..AppliedChanges::default() }
     }
 
     /// Refuses copies in a tier for which, or for whose rank, the index has no room. The index has no blocks of the
@@ -312,11 +312,11 @@ impl Writer {
         rank: WorkerRank,
         tier: Tier,
         sequences: impl ExactSizeIterator<Item = SequenceHash>,
-    ) -> Applied {
+    ) -> AppliedChanges {
         let refused = sequences.len();
         self.report_evicted(rank, &[tier], sequences);
         self.count_refused(refused);
-        Applied { refused: refused as u64, ..Applied::default() }
+        AppliedChanges { refused: refused as u64, ..AppliedChanges::default() }
     }
 
     fn count_refused(&self, blocks: usize) {

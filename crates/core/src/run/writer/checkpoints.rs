@@ -8,7 +8,7 @@ use super::Writer;
 use crate::LocalHash;
 use crate::cursor::{CHECKPOINT_BLOCKS, PrefixCursor};
 use crate::run::published::atomics::{AtomicU64, Relaxed};
-use crate::run::published::layout::{CHECKPOINT, INFO, Info, Position, RunId};
+use crate::run::published::layout::{CHECKPOINT, INFO, Info, RunId, RunPosition};
 
 /// A checkpoint in a run, after this number of the run's blocks.
 #[derive(Debug, Clone, Copy)]
@@ -58,8 +58,8 @@ impl Writer {
     pub(super) fn start_checkpoints(&mut self, run: RunId, info: Info) -> Info {
         let parent = info.parent();
         let (checkpoint, phase) = match parent {
-            Position::ROOT => (PrefixCursor::START, 0),
-            Position { run, offset } => {
+            RunPosition::ROOT => (PrefixCursor::START, 0),
+            RunPosition { run, offset } => {
                 let blocks = usize::from(offset) + 1;
                 let known = self.recent_checkpoints.of(run, blocks);
                 let mut checkpoint = known.map_or(self.checkpoint_before(run), |known| known.checkpoint);

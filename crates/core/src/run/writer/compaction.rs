@@ -13,7 +13,7 @@ use super::Writer;
 use super::rank_states::RankState;
 use crate::run::RunLimits;
 use crate::run::published::Published;
-use crate::run::published::layout::{Position, RunId};
+use crate::run::published::layout::{RunId, RunPosition};
 use crate::run::published::rank_table::RankSlot;
 use crate::{BlockEvent, HeldBlock, RemovedCopies, SequenceHash, WorkerRank, stored_events};
 
@@ -134,9 +134,10 @@ impl Compaction {
     /// and would all be indexed at once when the parent is copied.
     fn parent_first(&self, index: &Writer, (slot, run): (RankSlot, RunId), current: &mut CopiedRank) -> Option<RunId> {
         let parent = index.runs.get(run).parent();
-        let end = if parent == Position::ROOT { 0 } else { index.coverage_end(parent.run, slot) };
+        let end = if parent == RunPosition::ROOT { 0 } else { index.coverage_end(parent.run, slot) };
         if end > 0 && parent.run != current.copied && index.coverage_end(run, slot) > 0 {
-            let above = index.sequence_of(index.ranks.get(slot).domain, Position { run: parent.run, offset: end - 1 });
+            let above =
+                index.sequence_of(index.ranks.get(slot).domain, RunPosition { run: parent.run, offset: end - 1 });
             if self.copied_block(current.rank, above).is_none() {
                 current.path.push(parent.run);
                 return None;

@@ -11,7 +11,7 @@ use super::segment::Segment;
 use super::sequence_columns::{Column, LINE_SEQUENCES, LineId, SequenceColumns};
 use crate::SequenceHash;
 use crate::keyed::HashKey;
-use crate::run::published::layout::{Position, RunId};
+use crate::run::published::layout::{RunId, RunPosition};
 
 /// Sequence hashes whose lines are prefetched together: a few lines of a column.
 const BATCH_SEQUENCES: usize = 3 * LINE_SEQUENCES;
@@ -109,7 +109,7 @@ impl Directory {
 
     /// Finds the block with this sequence hash.
     #[inline]
-    pub(super) fn find(&self, sequences: &SequenceColumns, sequence: SequenceHash) -> Option<(Position, LineId)> {
+    pub(super) fn find(&self, sequences: &SequenceColumns, sequence: SequenceHash) -> Option<(RunPosition, LineId)> {
         let location = self.locate(sequence);
         self.segment(location).find(sequences, sequence, location.start)
     }
@@ -398,7 +398,7 @@ mod tests {
         let (mut directory, mut sequences, mut directory_batches) =
             (Directory::new(key), SequenceColumns::new(key), PrefetchBatches::default());
         let mut columns = vec![Column::default(); 3_000];
-        let mut known: HashMap<u64, Position> = HashMap::new();
+        let mut known: HashMap<u64, RunPosition> = HashMap::new();
         let mut random = 1_u64;
         for step in 0..120_000_u64 {
             random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
@@ -415,7 +415,7 @@ mod tests {
                 );
                 assert_eq!(column.len == offset, known.contains_key(&sequence.0));
                 if column.len > offset {
-                    known.insert(sequence.0, Position { run: RunId(run as u32), offset });
+                    known.insert(sequence.0, RunPosition { run: RunId(run as u32), offset });
                 }
             } else if let Some(keep) = column.len.checked_sub(1) {
                 known.remove(&sequences.at(column, keep).0);

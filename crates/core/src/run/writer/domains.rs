@@ -21,7 +21,7 @@ use super::runs::DomainId;
 use crate::keyed::HashKey;
 use crate::run::limits::MOVED_BLOCKS_MAX;
 use crate::run::published::arena::freeing_steps;
-use crate::run::published::layout::{Position, RunId};
+use crate::run::published::layout::{RunId, RunPosition};
 use crate::run::published::rank_table::RankSlot;
 use crate::{Block, HeldBlock, PerTier, SequenceHash, Tier, WorkerRank};
 
@@ -175,7 +175,7 @@ impl Writer {
         for domain in self.domains.largest() {
             self.steps.take(1);
             let at = match parent {
-                None => Some(Position::ROOT),
+                None => Some(RunPosition::ROOT),
                 Some(parent) => self.find_sequence(domain, parent).map(|cursor| cursor.position),
             };
             let located = at.map(|at| self.locate(domain, at, first));
@@ -206,7 +206,7 @@ impl Writer {
 
     /// A domain that has this block as the first of a sequence.
     fn domain_that_starts_with(&self, first: &Block) -> Option<DomainId> {
-        let starts = self.followers(Position::ROOT, first.local).into_iter();
+        let starts = self.followers(RunPosition::ROOT, first.local).into_iter();
         starts.filter_map(|position| self.domain_of_first(position.run, first.sequence)).next()
     }
 
@@ -311,8 +311,8 @@ impl Writer {
         let mut at_run: FxHashMap<RunId, usize> = FxHashMap::default();
         let mut path = Vec::new();
         for run in self.runs_of(slot) {
-            let mut position = Position { run, offset: self.coverage(run, slot).end() - 1 };
-            while position != Position::ROOT {
+            let mut position = RunPosition { run, offset: self.coverage(run, slot).end() - 1 };
+            while position != RunPosition::ROOT {
                 *visited += 1;
                 if let Some(&at) = at_run.get(&position.run) {
                     let count = &mut area[at].1;

@@ -12,9 +12,9 @@ use super::exceptions::Exceptions;
 use super::locate::Cursor;
 use crate::run::published::atomics::Relaxed;
 use crate::run::published::holdings::{Change, Holder, HoldingsWord, HoldingsWriter};
-use crate::run::published::layout::{HOLDINGS, INFO, Info, Position, RunId};
+use crate::run::published::layout::{HOLDINGS, INFO, Info, RunId, RunPosition};
 use crate::run::published::rank_table::{HolderAssignment, RankSlot};
-use crate::{Applied, HeldBlock, PerTier, SequenceHash, Tier};
+use crate::{AppliedChanges, HeldBlock, PerTier, SequenceHash, Tier};
 
 impl Writer {
     /// End of the holder's interval in a run.
@@ -43,7 +43,7 @@ impl Writer {
         }
     }
 
-    pub(super) fn holds(&self, slot: RankSlot, position: Position) -> bool {
+    pub(super) fn holds(&self, slot: RankSlot, position: RunPosition) -> bool {
         match self.exception(position.run, slot) {
             Some(coverage) => coverage.contains(position.offset),
             None => position.offset < self.end(position.run, self.ranks.get(slot).home_holder()),
@@ -57,7 +57,7 @@ impl Writer {
         run: RunId,
         range: Range<u16>,
         (tier, copies): (Tier, u32),
-    ) -> Applied {
+    ) -> AppliedChanges {
         self.steps.take(1);
         let rank = self.ranks.get(slot);
         if rank.home == tier && self.exception(run, slot).is_none() {
@@ -76,7 +76,11 @@ impl Writer {
                     size.blocks += new.len();
                     size.by_tier[tier] += new.len();
                 }
-                return Applied { stored: new.len() as u64, duplicate: known.len() as u64, ..Applied::default() };
+                return AppliedChanges {
+                    stored: new.len() as u64,
+                    duplicate: known.len() as u64,
+                    ..AppliedChanges::default()
+                };
             }
         }
         self.hold_by_exception(slot, run, range, (tier, copies))
@@ -88,7 +92,7 @@ impl Writer {
         run: RunId,
         range: Range<u16>,
         (tier, copies): (Tier, u32),
-    ) -> Applied {
+    ) -> AppliedChanges {
         let coverage = self.coverage(run, slot);
         let parts = coverage.tier(tier).parts(range.clone());
         let new = parts.iter().filter(|&&(_, covered)| covered == Part::Gap);
@@ -97,7 +101,7 @@ impl Writer {
         if coverage.is_empty() {
             self.list(slot, run);
         }
-        let mut applied = Applied::default();
+        let mut applied = AppliedChanges::default();
         for (part, covered) in parts {
             match covered {
                 Part::Covered => {
@@ -228,7 +232,7 @@ impl Writer {
         let closes_gap = end > old && (info.has(Info::RAGGED) || state.exceptions.is_some());
         if old == 0 {
             let parent = state.parent();
-            if parent != Position::ROOT && self.end(parent.run, holder) <= parent.offset {
+            if parent != RunPosition::ROOT && self.end(parent.run, holder) <= parent.offset {
                 self.set_flag(parent.run, Info::RAGGED);
             }
         }
@@ -306,7 +310,7 @@ impl Writer {
     }
 
     /// Reference count of a block that the rank holds in the tier.
-    fn copies(&self, slot: RankSlot, position: Position, tier: Tier) -> u32 {
+    fn copies(&self, slot: RankSlot, position: RunPosition, tier: Tier) -> u32 {
         1 + self.ranks.get(slot).reference_counts.of(position.run, position.offset, tier)
     }
 
@@ -360,11 +364,11 @@ impl Writer {
         let rank = self.ranks.get(slot);
         let coverage = self.coverage(run, slot);
         let mut parent = match range.start.checked_sub(1) {
-            Some(offset) => Some(self.sequence_of(rank.domain, Position { run, offset })),
-            None => self.parent_sequence(rank.domain, Position { run, offset: 0 }),
+            Some(offset) => Some(self.sequence_of(rank.domain, RunPosition { run, offset })),
+            None => self.parent_sequence(rank.domain, RunPosition { run, offset: 0 }),
         };
         for offset in range {
-            let position = Position { run, offset };
+            let position = RunPosition { run, offset };
             let sequence = self.sequence_of(rank.domain, position);
             if coverage.contains(offset) {
                 let mut copies = PerTier::default();
@@ -393,8 +397,8 @@ impl Writer {
     }
 
     /// Adds one copy in a tier to blocks that the rank holds somewhere.
-    pub(super) fn copy(&mut self, slot: RankSlot, tier: Tier, blocks: &[SequenceHash]) -> Applied {
-        let mut applied = Applied::default();
+    pub(super) fn copy(&mut self, slot: RankSlot, tier: Tier, blocks: &[SequenceHash]) -> AppliedChanges {
+        let mut applied = AppliedChanges::default();
         for &sequence in blocks {
             let rank = self.ranks.get(slot);
             let waits = rank.waiting.contains(sequence);
@@ -403,7 +407,7 @@ impl Writer {
                 applied.unknown += 1;
             } else if !self.use_tier(slot, tier) {
                 applied.refused += 1;
-            } else if let Some(Cursor { position: Position { run, offset }, .. }) = at {
+            } else if let Some(Cursor { position: RunPosition { run, offset }, .. }) = at {
                 applied += self.hold(slot, run, offset..offset + 1, (tier, 1));
             } else {
                 applied += self.add_waiting_copies(slot, sequence, (tier, 1));

@@ -9,9 +9,9 @@ use rustc_hash::FxHashMap;
 use super::Writer;
 use super::locate::{BlockLookup, Cursor};
 use crate::run::limits::MOVED_BLOCKS_MAX;
-use crate::run::published::layout::Position;
+use crate::run::published::layout::RunPosition;
 use crate::run::published::rank_table::RankSlot;
-use crate::{Applied, Block, BlockEvent, SequenceHash, Tier, WorkerId, WorkerRank};
+use crate::{AppliedChanges, Block, BlockEvent, SequenceHash, Tier, WorkerId, WorkerRank};
 
 /// Waiting blocks that one step of maintenance indexes.
 const INDEXED_WITH_STEP: usize = 8;
@@ -22,7 +22,7 @@ pub(super) struct ReadyToIndex {
     /// Each rank once or more; a slot may belong to another rank meanwhile.
     queue: VecDeque<RankSlot>,
     /// Losses of ranks while maintenance indexed their blocks, until an event of the rank reports it.
-    late_refusals: FxHashMap<WorkerRank, Applied>,
+    late_refusals: FxHashMap<WorkerRank, AppliedChanges>,
 }
 
 impl ReadyToIndex {
@@ -39,7 +39,7 @@ impl Writer {
         parent: Option<SequenceHash>,
         blocks: &[Block],
         copies: (Tier, u32),
-    ) -> Applied {
+    ) -> AppliedChanges {
         let limit = self.limits.moved_blocks_max;
         let state = self.ranks.get_mut(slot);
         state.moves_left = state.moves_left.saturating_add(blocks.len()).min(limit);
@@ -72,8 +72,8 @@ impl Writer {
 
     /// Indexes blocks whose parent is indexed, and then those that wait for them, up to `visits_max` visits of a block or a
     /// parent. Returns the blocks that it refused, and the visits.
-    fn index_waiting(&mut self, slot: RankSlot, visits_max: usize) -> (Applied, usize) {
-        let (mut refused, mut visited) = (Applied::default(), 0);
+    fn index_waiting(&mut self, slot: RankSlot, visits_max: usize) -> (AppliedChanges, usize) {
+        let (mut refused, mut visited) = (AppliedChanges::default(), 0);
         while let Some(&parent) = self.ranks.get(slot).ready.last() {
             if visited >= visits_max {
                 break;
@@ -91,9 +91,10 @@ impl Writer {
             self.uncount_waiting(slot, &waiting);
             let block = Block { sequence: waiting.sequence, local: waiting.local };
             for (tier, &copies) in waiting.copies.iter().filter(|&(_, &copies)| copies > 0) {
-                let Applied { refused: blocks, twins_refused, moves_refused, .. } =
+                let AppliedChanges { refused: blocks, twins_refused, moves_refused, .. } =
                     self.store_waiting_one(slot, Some(parent), &block, (tier, copies));
-                refused += Applied { refused: blocks, twins_refused, moves_refused, ..Applied::default() };
+                refused +=
+                    AppliedChanges { refused: blocks, twins_refused, moves_refused, ..AppliedChanges::default() };
                 if moves_refused > 0 {
                     // The rank holds nothing any more.
                     return (refused, visited);
@@ -124,12 +125,12 @@ impl Writer {
     }
 
     /// Losses of the rank since its last event. Clearing a rank loses everything anyway.
-    pub(super) fn take_late_refusals(&mut self, rank: WorkerRank, event: &BlockEvent) -> Applied {
+    pub(super) fn take_late_refusals(&mut self, rank: WorkerRank, event: &BlockEvent) -> AppliedChanges {
         if self.ready_to_index.late_refusals.is_empty() {
-            return Applied::default();
+            return AppliedChanges::default();
         }
         let refused = self.ready_to_index.late_refusals.remove(&rank).unwrap_or_default();
-        if matches!(event, BlockEvent::Cleared) { Applied::default() } else { refused }
+        if matches!(event, BlockEvent::Cleared) { AppliedChanges::default() } else { refused }
     }
 
     /// Forgets the losses of the ranks of a removed worker.
@@ -145,11 +146,11 @@ impl Writer {
         parent: Option<SequenceHash>,
         block: &Block,
         copies: (Tier, u32),
-    ) -> Applied {
+    ) -> AppliedChanges {
         let domain = self.ranks.get(slot).domain;
         let at = self.parent_position(slot, parent);
         match at.map(|at| (at, self.locate(domain, at.position, block))) {
-            Some((_, BlockLookup::Found(Cursor { position: Position { run, offset }, .. }))) => {
+            Some((_, BlockLookup::Found(Cursor { position: RunPosition { run, offset }, .. }))) => {
                 self.hold(slot, run, offset..offset + 1, copies)
             }
             Some((at, BlockLookup::WithoutHash(_) | BlockLookup::Absent)) => {

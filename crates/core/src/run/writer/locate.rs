@@ -6,19 +6,21 @@ use super::sequence_columns::{LINE_SEQUENCES, LineId};
 use crate::run::published::atomics::{Relaxed, Release};
 use crate::run::published::fingerprint::fingerprint_of;
 use crate::run::published::holdings::HoldingsWord;
-use crate::run::published::layout::{HOLDINGS, INFO, Info, Position, RUN_BLOCKS_MAX, RunId, SECTION_BLOCKS, class_for};
+use crate::run::published::layout::{
+    HOLDINGS, INFO, Info, RUN_BLOCKS_MAX, RunId, RunPosition, SECTION_BLOCKS, class_for,
+};
 use crate::run::widest::widest;
 use crate::{Block, LocalHash, SequenceHash};
 
 /// Position of a block, and the line with its sequence hash.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Cursor {
-    pub(super) position: Position,
+    pub(super) position: RunPosition,
     pub(super) line: LineId,
 }
 
 impl Cursor {
-    pub(super) const ROOT: Self = Self { position: Position::ROOT, line: LineId::NONE };
+    pub(super) const ROOT: Self = Self { position: RunPosition::ROOT, line: LineId::NONE };
 }
 
 /// Lines that are prefetched ahead when a column is followed backward.
@@ -30,13 +32,13 @@ pub(super) enum BlockLookup {
     /// The sequence hash belongs to exactly this block.
     Found(Cursor),
     /// The block exists, and the domain has no sequence hash for it yet.
-    WithoutHash(Position),
+    WithoutHash(RunPosition),
     /// No such block exists.
     Absent,
     /// The domain has another sequence hash for the block.
     OtherHash,
     /// The domain has another block, at this position, under the sequence hash.
-    OtherPosition(Position),
+    OtherPosition(RunPosition),
 }
 
 impl Writer {
@@ -48,31 +50,31 @@ impl Writer {
     }
 
     /// The domain's sequence hash of a block that has one.
-    pub(super) fn sequence_of(&self, domain: DomainId, position: Position) -> SequenceHash {
+    pub(super) fn sequence_of(&self, domain: DomainId, position: RunPosition) -> SequenceHash {
         self.sequences.at(&self.runs.get(position.run).columns.get(domain), position.offset)
     }
 
     /// The domain's sequence hash of the parent of a block that has one.
-    pub(super) fn parent_sequence(&self, domain: DomainId, position: Position) -> Option<SequenceHash> {
+    pub(super) fn parent_sequence(&self, domain: DomainId, position: RunPosition) -> Option<SequenceHash> {
         let parent = self.parent_of(position);
-        (parent != Position::ROOT).then(|| self.sequence_of(domain, parent))
+        (parent != RunPosition::ROOT).then(|| self.sequence_of(domain, parent))
     }
 
-    pub(super) fn parent_of(&self, position: Position) -> Position {
+    pub(super) fn parent_of(&self, position: RunPosition) -> RunPosition {
         match position.offset.checked_sub(1) {
-            Some(offset) => Position { run: position.run, offset },
+            Some(offset) => RunPosition { run: position.run, offset },
             None => self.runs.get(position.run).parent(),
         }
     }
 
-    pub(super) fn local_of(&self, position: Position) -> LocalHash {
+    pub(super) fn local_of(&self, position: RunPosition) -> LocalHash {
         LocalHash(self.published.run(position.run).locals()[usize::from(position.offset)].load(Relaxed))
     }
 
     /// Counts how many of `blocks` follow the cursor in its own run under the domain's sequence hashes. Returns the
     /// count and the last of them.
     pub(super) fn following_in_column(&self, domain: DomainId, at: Cursor, blocks: &[Block]) -> (usize, Cursor) {
-        if at.position == Position::ROOT {
+        if at.position == RunPosition::ROOT {
             return (0, at);
         }
         let column_len = self.runs.get(at.position.run).columns.get(domain).len;
@@ -96,7 +98,7 @@ impl Writer {
             if sequences[next % LINE_SEQUENCES] != block.sequence.0 {
                 break;
             }
-            cursor = Cursor { position: Position { offset: next as u16, ..cursor.position }, line };
+            cursor = Cursor { position: RunPosition { offset: next as u16, ..cursor.position }, line };
             known += 1;
         }
         (known, cursor)
@@ -120,15 +122,17 @@ impl Writer {
             if same == 0 {
                 break;
             }
-            cursor =
-                Cursor { position: Position { offset: cursor.position.offset - same as u16, ..cursor.position }, line };
+            cursor = Cursor {
+                position: RunPosition { offset: cursor.position.offset - same as u16, ..cursor.position },
+                line,
+            };
             count += same;
         }
         (count, cursor)
     }
 
     /// Looks up a block below `parent`.
-    pub(super) fn locate(&self, domain: DomainId, parent: Position, block: &Block) -> BlockLookup {
+    pub(super) fn locate(&self, domain: DomainId, parent: RunPosition, block: &Block) -> BlockLookup {
         if let Some(found) = self.find_sequence(domain, block.sequence) {
             let fits = self.parent_of(found.position) == parent && self.local_of(found.position) == block.local;
             return if fits { BlockLookup::Found(found) } else { BlockLookup::OtherPosition(found.position) };
@@ -145,10 +149,10 @@ impl Writer {
     }
 
     /// Every block with this local hash right after `parent`, the preferred one first. Several such blocks are twins.
-    pub(super) fn followers(&self, parent: Position, local: LocalHash) -> Vec<Position> {
+    pub(super) fn followers(&self, parent: RunPosition, local: LocalHash) -> Vec<RunPosition> {
         let mut positions = Vec::new();
-        if parent != Position::ROOT {
-            let (state, next) = (self.runs.get(parent.run), Position { offset: parent.offset + 1, ..parent });
+        if parent != RunPosition::ROOT {
+            let (state, next) = (self.runs.get(parent.run), RunPosition { offset: parent.offset + 1, ..parent });
             if next.offset < state.len && self.local_of(next) == local {
                 positions.push(next);
             }
@@ -159,7 +163,7 @@ impl Writer {
         }
         let edges = &self.published.edges;
         edges.search(edges.generation(), edges.hash(parent, local), |run| {
-            let position = Position { run, offset: 0 };
+            let position = RunPosition { run, offset: 0 };
             if self.runs.get(run).parent() == parent && self.local_of(position) == local {
                 positions.push(position);
             }
@@ -173,8 +177,13 @@ impl Writer {
 
     /// Adds sequence hashes to existing blocks from `position` on, in its run: at least one, up to the first block
     /// that differs or sequence hash that the domain already has.
-    pub(super) fn extend_column(&mut self, domain: DomainId, position: Position, blocks: &[Block]) -> (usize, Cursor) {
-        let Position { run, offset } = position;
+    pub(super) fn extend_column(
+        &mut self,
+        domain: DomainId,
+        position: RunPosition,
+        blocks: &[Block],
+    ) -> (usize, Cursor) {
+        let RunPosition { run, offset } = position;
         let state = self.runs.get(run);
         debug_assert_eq!(state.columns.get(domain).len, offset, "a column has no gaps");
         let locals = &self.published.run(run).locals()[usize::from(offset)..usize::from(state.len)];
@@ -186,8 +195,8 @@ impl Writer {
     /// Appends new blocks to the run of `parent` if that ends there, after its tail has moved if necessary, and has
     /// room; else to a new run. Returns how many: at least one, up to the end of the run or to a sequence hash that
     /// the domain already has.
-    pub(super) fn append(&mut self, domain: DomainId, parent: Position, blocks: &[Block]) -> (usize, Cursor) {
-        let at_end = parent != Position::ROOT
+    pub(super) fn append(&mut self, domain: DomainId, parent: RunPosition, blocks: &[Block]) -> (usize, Cursor) {
+        let at_end = parent != RunPosition::ROOT
             && (parent.offset + 1 == self.runs.get(parent.run).len || self.move_tail(domain, parent));
         let (run, start) = match at_end && usize::from(parent.offset) + 1 < parent.run.capacity() {
             true => (parent.run, usize::from(parent.offset) + 1),
@@ -224,16 +233,16 @@ impl Writer {
 
     /// Blocks that a run after `parent` should have room for if it continues a long chain: such chains grow block by block,
     /// and each of their runs is a step for every query.
-    pub(super) fn room_of_chain(&self, parent: Position) -> usize {
-        let continues_chain = parent != Position::ROOT
+    pub(super) fn room_of_chain(&self, parent: RunPosition) -> usize {
+        let continues_chain = parent != RunPosition::ROOT
             && (usize::from(parent.offset) + 1 == parent.run.capacity() || self.leaves_tail(parent));
         if continues_chain { (self.depth_of(parent) / 2).min(RUN_BLOCKS_MAX) } else { 0 }
     }
 
     /// Number of blocks from the root to `position`, inclusive; distant ancestors are not counted.
-    pub(super) fn depth_of(&self, mut position: Position) -> usize {
+    pub(super) fn depth_of(&self, mut position: RunPosition) -> usize {
         let mut depth = 0;
-        while position != Position::ROOT && depth < 2 * RUN_BLOCKS_MAX {
+        while position != RunPosition::ROOT && depth < 2 * RUN_BLOCKS_MAX {
             depth += usize::from(position.offset) + 1;
             position = self.runs.get(position.run).parent();
         }
@@ -278,7 +287,7 @@ impl Writer {
         if preceding_in_column == 0 && column.len > 0 {
             self.column_started(run, domain);
         }
-        let last = Position { run, offset: column.len - 1 };
+        let last = RunPosition { run, offset: column.len - 1 };
         ((column.len - preceding_in_column).into(), Cursor { position: last, line: self.sequences.last_line(&column) })
     }
 
@@ -299,7 +308,7 @@ impl Writer {
             run.record[INFO].store(info.0, Relaxed);
             run.record[HOLDINGS].store(HoldingsWord::EMPTY.0, Relaxed);
         });
-        let hash = self.published.edges.hash(parent, self.local_of(Position { run, offset: 0 }));
+        let hash = self.published.edges.hash(parent, self.local_of(RunPosition { run, offset: 0 }));
         self.edges.insert(&self.published.edges, hash, run);
         self.publish_checkpoints(run, start);
         self.publish_child(parent.run);

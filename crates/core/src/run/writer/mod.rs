@@ -79,7 +79,7 @@ use super::published::holdings::{Extents, Holder};
 use super::published::layout::{HOLDERS_MAX, RunId};
 use super::published::rank_table::RankSlot;
 use super::{RunLimits, RunMemory};
-use crate::{Applied, BlockEvent, HeldBlock, PerTier, SequenceHash, WorkerRank, stored_events};
+use crate::{AppliedChanges, BlockEvent, HeldBlock, PerTier, SequenceHash, WorkerRank, stored_events};
 
 /// Writer state of one index.
 #[derive(Debug)]
@@ -188,7 +188,7 @@ impl Writer {
         }
     }
 
-    pub(super) fn apply(&mut self, rank: WorkerRank, event: &BlockEvent) -> Applied {
+    pub(super) fn apply(&mut self, rank: WorkerRank, event: &BlockEvent) -> AppliedChanges {
         if self.bounded.is_some() {
             return self.apply_within_bound(rank, event);
         }
@@ -200,16 +200,18 @@ impl Writer {
                 let slot = slot.or_else(|| self.join(rank, *tier, *parent, first));
                 match slot.filter(|&slot| self.use_tier(slot, *tier)) {
                     Some(slot) => self.store_and_index_waiting(slot, *parent, blocks, (*tier, *copies)),
-                    None => Applied { refused: blocks.len() as u64, ..Applied::default() },
+                    None => AppliedChanges { refused: blocks.len() as u64, ..AppliedChanges::default() },
                 }
             }
             (None, BlockEvent::Copied { blocks, .. } | BlockEvent::Removed { blocks, .. }) => {
-                Applied { unknown: blocks.len() as u64, ..Applied::default() }
+                AppliedChanges { unknown: blocks.len() as u64, ..AppliedChanges::default() }
             }
             (Some(slot), BlockEvent::Copied { tier, blocks }) => self.copy(slot, *tier, blocks),
             (Some(slot), BlockEvent::Removed { tier, blocks, copies }) => self.remove(slot, *tier, blocks, *copies),
-            (None, BlockEvent::Cleared) => Applied::default(),
-            (Some(slot), BlockEvent::Cleared) => Applied { removed: self.clear(slot), ..Applied::default() },
+            (None, BlockEvent::Cleared) => AppliedChanges::default(),
+            (Some(slot), BlockEvent::Cleared) => {
+                AppliedChanges { removed: self.clear(slot), ..AppliedChanges::default() }
+            }
         };
         self.finish(rank);
         self.do_maintenance_of_event(self.ranks.slot(rank), event);

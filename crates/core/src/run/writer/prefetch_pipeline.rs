@@ -7,7 +7,7 @@
 
 use super::Writer;
 use super::runs::DomainId;
-use crate::run::published::layout::{HEADER_WORDS, Position, RunId};
+use crate::run::published::layout::{HEADER_WORDS, RunId, RunPosition};
 use crate::run::published::prefetch::prefetch;
 use crate::{Block, BlockEvent, SequenceHash, WorkerRank};
 
@@ -61,7 +61,7 @@ impl Writer {
     }
 
     /// Prefetches a block's local hash, and the state and header of its run.
-    pub(super) fn prefetch_position(&self, position: Position) {
+    pub(super) fn prefetch_position(&self, position: RunPosition) {
         let record = self.published.run(position.run).record;
         prefetch(&record[0]);
         prefetch(&record[HEADER_WORDS + usize::from(position.offset)]);
@@ -73,7 +73,7 @@ impl Writer {
     pub(super) fn prefetch_next(&self, domain: DomainId, run: RunId, next: &Block) {
         self.domains.get(domain).directory.prefetch(next.sequence);
         if let Some(child) = self.runs.get(run).latest_child() {
-            self.prefetch_position(Position { run: child, offset: 0 });
+            self.prefetch_position(RunPosition { run: child, offset: 0 });
         }
     }
 

@@ -10,7 +10,7 @@ use rustc_hash::FxHashMap;
 
 use super::Writer;
 use crate::Tier;
-use crate::run::published::layout::{Position, RunId};
+use crate::run::published::layout::{RunId, RunPosition};
 use crate::run::published::rank_table::RankSlot;
 
 impl Writer {
@@ -82,7 +82,7 @@ impl Writer {
         let prefix_length = match pruning.prefix_lengths.get(&parent.run) {
             // The rank holds none of it: runs below are after a gap, or are examined from there.
             _ if end == 0 => 0,
-            _ if parent == Position::ROOT => self.coverage(run, slot).prefix_length(Tier::External),
+            _ if parent == RunPosition::ROOT => self.coverage(run, slot).prefix_length(Tier::External),
             Some(&prefix_length) if parent.offset < prefix_length => {
                 self.coverage(run, slot).prefix_length(Tier::External)
             }

@@ -11,9 +11,9 @@ use rustc_hash::FxHashMap;
 use super::Writer;
 use super::runs::DomainId;
 use crate::run::effort::{self, Effort};
-use crate::run::published::layout::{Position, RunId};
+use crate::run::published::layout::{RunId, RunPosition};
 use crate::run::published::rank_table::RankSlot;
-use crate::{Applied, HeldBlock, Tier};
+use crate::{AppliedChanges, HeldBlock, Tier};
 
 /// Child runs that are always examined before the rank's own runs are.
 const CHILDREN_MIN: usize = 64;
@@ -24,7 +24,7 @@ impl Writer {
     /// rank holds below it, and a visit of the child runs there or of all runs of the rank, whichever are fewer.
     ///
     /// Returns false if that is more than the rank may move. Then a part of it may be released.
-    pub(super) fn release_with_descendants(&mut self, slot: RankSlot, position: Position) -> bool {
+    pub(super) fn release_with_descendants(&mut self, slot: RankSlot, position: RunPosition) -> bool {
         let domain = self.ranks.get(slot).domain;
         let sequence = self.sequence_of(domain, position);
         let moves_left = self.moves_left(slot);
@@ -67,9 +67,9 @@ impl Writer {
 
     /// Drops all that a rank holds, because a redefined sequence hash moves too much of it, and refuses it with `blocks`
     /// blocks of the event. Costs a few stores, as a clear does.
-    pub(super) fn drop_rank(&mut self, slot: RankSlot, blocks: usize) -> Applied {
+    pub(super) fn drop_rank(&mut self, slot: RankSlot, blocks: usize) -> AppliedChanges {
         let refused = self.clear(slot) + blocks as u64;
-        Applied { refused, moves_refused: refused, ..Applied::default() }
+        AppliedChanges { refused, moves_refused: refused, ..AppliedChanges::default() }
     }
 
     /// Blocks that the rank may move now. In a bounded index, the memory limit bounds the moves of a rank.
@@ -91,7 +91,7 @@ impl Writer {
     fn descendants(
         &self,
         slot: RankSlot,
-        position: Position,
+        position: RunPosition,
         (visited, moves_max): (&mut usize, usize),
     ) -> Option<Vec<(RunId, u16)>> {
         let domain = self.ranks.get(slot).domain;
@@ -109,7 +109,7 @@ impl Writer {
     fn descendants_by_children(
         &self,
         domain: DomainId,
-        position: Position,
+        position: RunPosition,
         (visited, children_max): (&mut usize, usize),
     ) -> Option<Vec<(RunId, u16)>> {
         let mut below = vec![(position.run, position.offset + 1)];
@@ -135,7 +135,7 @@ impl Writer {
     fn descendants_by_runs(
         &self,
         slot: RankSlot,
-        position: Position,
+        position: RunPosition,
         (visited, visits_max): (&mut usize, usize),
     ) -> Option<Vec<(RunId, u16)>> {
         if self.ranks.get(slot).runs.len() > visits_max {

@@ -8,9 +8,9 @@ use smallvec::SmallVec;
 use super::Writer;
 use super::locate::Cursor;
 use super::sequence_columns::LINE_SEQUENCES;
-use crate::run::published::layout::{Position, RunId};
+use crate::run::published::layout::{RunId, RunPosition};
 use crate::run::published::rank_table::RankSlot;
-use crate::{Applied, RemovedCopies, SequenceHash, Tier};
+use crate::{AppliedChanges, RemovedCopies, SequenceHash, Tier};
 
 /// Blocks of one run that an event removes from a rank.
 #[derive(Debug)]
@@ -34,8 +34,8 @@ impl Writer {
         tier: Tier,
         blocks: &[SequenceHash],
         copies: RemovedCopies,
-    ) -> Applied {
-        let mut applied = Applied::default();
+    ) -> AppliedChanges {
+        let mut applied = AppliedChanges::default();
         let (mut rest, mut next) = (blocks, None);
         while let Some(&sequence) = rest.first() {
             let at = next.take().or_else(|| self.find_indexed(slot, sequence));
@@ -109,7 +109,7 @@ impl Writer {
     fn sequence_at(&self, behind: Cursor, offset: u16, sequence: SequenceHash) -> Option<Cursor> {
         let line = self.sequences.line_before(behind.line, behind.position.offset, offset);
         let is_it = self.sequences.line(line)[usize::from(offset) % LINE_SEQUENCES] == sequence.0;
-        is_it.then_some(Cursor { position: Position { offset, ..behind.position }, line })
+        is_it.then_some(Cursor { position: RunPosition { offset, ..behind.position }, line })
     }
 
     /// Removes copies of blocks that the rank holds in the tier.
@@ -140,13 +140,19 @@ impl Writer {
         }
     }
 
-    fn remove_waiting(&mut self, slot: RankSlot, tier: Tier, sequence: SequenceHash, copies: RemovedCopies) -> Applied {
+    fn remove_waiting(
+        &mut self,
+        slot: RankSlot,
+        tier: Tier,
+        sequence: SequenceHash,
+        copies: RemovedCopies,
+    ) -> AppliedChanges {
         let rank = self.ranks.get_mut(slot);
         let Some(block) = rank.waiting.get_mut(sequence).filter(|block| block.copies[tier] > 0) else {
-            return Applied { unknown: 1, ..Applied::default() };
+            return AppliedChanges { unknown: 1, ..AppliedChanges::default() };
         };
         block.copies[tier] = copies.left(block.copies[tier]);
-        let mut applied = Applied { removed: 1, ..Applied::default() };
+        let mut applied = AppliedChanges { removed: 1, ..AppliedChanges::default() };
         if block.copies[tier] == 0 {
             rank.size.by_tier[tier] -= 1;
             if block.copies.is_zero() {

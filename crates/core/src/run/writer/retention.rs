@@ -14,7 +14,7 @@ use super::runs::{DomainId, RetentionId, map_bytes};
 use crate::SequenceHash;
 use crate::run::published::atomics::Relaxed;
 use crate::run::published::holdings::HoldingsWord;
-use crate::run::published::layout::{HOLDINGS, Position, RunId};
+use crate::run::published::layout::{HOLDINGS, RunId, RunPosition};
 use crate::run::published::rank_table::RankSlot;
 
 /// Most children, holders or exception intervals of a run that a walk visits. The value is small with debug
@@ -254,7 +254,7 @@ impl Writer {
     }
 
     /// Records that a run without columns was detached from its parent.
-    pub(super) fn child_detached(&mut self, parent: Position) {
+    pub(super) fn child_detached(&mut self, parent: RunPosition) {
         if parent.run == RunId::NONE || !self.is_counted(parent.run) {
             return;
         }
@@ -308,7 +308,7 @@ impl Writer {
     }
 
     /// Changes a domain's need in the parent run of a run in which it starts or drops a column.
-    fn change_column_need(&mut self, parent: Position, domain: DomainId, change: impl FnOnce(&mut Lengths, u16)) {
+    fn change_column_need(&mut self, parent: RunPosition, domain: DomainId, change: impl FnOnce(&mut Lengths, u16)) {
         if parent.run == RunId::NONE || !self.is_counted(parent.run) || self.runs.get(parent.run).columns.is_single() {
             return;
         }

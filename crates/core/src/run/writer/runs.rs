@@ -8,7 +8,7 @@ use super::coverage::Coverage;
 use super::exceptions::Exceptions;
 use super::sequence_columns::Column;
 use crate::run::published::arena::RecordNumbers;
-use crate::run::published::layout::{CAPACITIES, Position, RunArena, RunId, record_words};
+use crate::run::published::layout::{CAPACITIES, RunArena, RunId, RunPosition, record_words};
 use crate::run::published::rank_table::RankSlot;
 
 /// Number of a hash domain: ranks whose engines give the same prefix the same sequence hash.
@@ -45,8 +45,8 @@ const _: () = assert!(cfg!(loom) || size_of::<RunState>() == 64, "one cache line
 impl Default for RunState {
     fn default() -> Self {
         Self {
-            parent_run: Position::ROOT.run,
-            parent_offset: Position::ROOT.offset,
+            parent_run: RunPosition::ROOT.run,
+            parent_offset: RunPosition::ROOT.offset,
             len: 0,
             deepest_child: 0,
             twins_inside: 0,
@@ -63,11 +63,11 @@ impl Default for RunState {
 
 impl RunState {
     /// The position that its first block follows.
-    pub(super) fn parent(&self) -> Position {
-        Position { run: self.parent_run, offset: self.parent_offset }
+    pub(super) fn parent(&self) -> RunPosition {
+        RunPosition { run: self.parent_run, offset: self.parent_offset }
     }
 
-    fn set_parent(&mut self, parent: Position) {
+    fn set_parent(&mut self, parent: RunPosition) {
         (self.parent_run, self.parent_offset) = (parent.run, parent.offset);
     }
 }
@@ -226,7 +226,7 @@ impl Runs {
     }
 
     /// Attaches a run to its parent. Children of the root are not listed, because no operation needs them.
-    pub(super) fn link(&mut self, run: RunId, parent: Position) {
+    pub(super) fn link(&mut self, run: RunId, parent: RunPosition) {
         self.get_mut(run).set_parent(parent);
         if parent.run == RunId::NONE {
             return;

@@ -12,7 +12,7 @@ use super::directory_line::{Hash, Line, Overflow, ProbeStart, SLOTS, SlotEntry, 
 use super::sequence_columns::{LineId, SequenceColumns};
 use crate::SequenceHash;
 use crate::run::effort::{self, Effort};
-use crate::run::published::layout::Position;
+use crate::run::published::layout::RunPosition;
 use crate::run::published::prefetch::prefetch;
 
 /// Load at which a segment is due to grow, in sequence hashes for each line. It is full with half a sequence hash more for each
@@ -117,7 +117,7 @@ impl Segment {
         sequences: &SequenceColumns,
         sequence: SequenceHash,
         start: ProbeStart,
-    ) -> Option<(Position, LineId)> {
+    ) -> Option<(RunPosition, LineId)> {
         let mut at = start.home as usize;
         for _ in 0..self.lines.len() {
             effort::spend(Effort::DirectoryLine, 1);

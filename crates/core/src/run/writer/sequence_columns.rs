@@ -11,7 +11,7 @@ use bytemuck::Zeroable;
 use super::chunked::{CHUNK, Chunked};
 use crate::SequenceHash;
 use crate::keyed::HashKey;
-use crate::run::published::layout::{Position, RunId};
+use crate::run::published::layout::{RunId, RunPosition};
 use crate::run::published::prefetch::prefetch;
 
 /// Sequence hashes in a line.
@@ -217,7 +217,7 @@ impl SequenceColumns {
 
     /// Finds a sequence hash in a line and returns the position of its block.
     #[inline]
-    pub(super) fn find_in(&self, line: LineId, sequence: SequenceHash) -> Option<Position> {
+    pub(super) fn find_in(&self, line: LineId, sequence: SequenceHash) -> Option<RunPosition> {
         let line = &self.lines[line.0];
         let mut equal = 0_u32;
         for (at, &other) in line.sequences.iter().enumerate() {
@@ -225,7 +225,7 @@ impl SequenceColumns {
         }
         let at = (equal & ((1 << line.used) - 1)).trailing_zeros();
         (at < LINE_SEQUENCES as u32)
-            .then(|| Position { run: line.run, offset: line.index * LINE_SEQUENCES as u16 + at as u16 })
+            .then(|| RunPosition { run: line.run, offset: line.index * LINE_SEQUENCES as u16 + at as u16 })
     }
 
     fn take(&mut self) -> LineId {

@@ -3,7 +3,7 @@
 use super::Writer;
 use super::locate::{BlockLookup, Cursor};
 use crate::run::published::rank_table::RankSlot;
-use crate::{Applied, Block, HeldBlock, PerTier, SequenceHash, Tier};
+use crate::{AppliedChanges, Block, HeldBlock, PerTier, SequenceHash, Tier};
 
 impl Writer {
     pub(super) fn store(
@@ -12,7 +12,7 @@ impl Writer {
         parent: Option<SequenceHash>,
         blocks: &[Block],
         copies: (Tier, u32),
-    ) -> Applied {
+    ) -> AppliedChanges {
         let rank = self.ranks.get(slot);
         if let Some(first) = blocks.first() {
             // Loads from memory while its parent is looked up.
@@ -37,10 +37,10 @@ impl Writer {
         parent: Option<SequenceHash>,
         blocks: &[Block],
         copies: (Tier, u32),
-    ) -> Applied {
+    ) -> AppliedChanges {
         let domain = self.ranks.get(slot).domain;
         let is_bounded = self.bounded.is_some();
-        let mut applied = Applied::default();
+        let mut applied = AppliedChanges::default();
         let (mut at, mut parent, mut rest) = (at, parent, blocks);
         while let Some(block) = rest.first() {
             let (known, last) = self.following_in_column(domain, at, rest);
@@ -104,14 +104,14 @@ impl Writer {
         parent: Option<SequenceHash>,
         blocks: &[Block],
         copies: (Tier, u32),
-    ) -> Applied {
-        let mut applied = Applied::default();
+    ) -> AppliedChanges {
+        let mut applied = AppliedChanges::default();
         let mut parent = parent;
         for (at, block) in blocks.iter().enumerate() {
             applied += self.store_one(slot, parent, block, copies);
             if applied.moves_refused > 0 {
                 let refused = (blocks.len() - at - 1) as u64;
-                return applied + Applied { refused, moves_refused: refused, ..Applied::default() };
+                return applied + AppliedChanges { refused, moves_refused: refused, ..AppliedChanges::default() };
             }
             parent = Some(block.sequence);
         }
@@ -124,7 +124,7 @@ impl Writer {
         parent: Option<SequenceHash>,
         block: &Block,
         (tier, copies): (Tier, u32),
-    ) -> Applied {
+    ) -> AppliedChanges {
         let limit = self.limits.waiting_blocks_max;
         let link = (parent, block.local);
         let rank = self.ranks.get_mut(slot);
@@ -133,7 +133,7 @@ impl Writer {
                 return self.add_waiting_copies(slot, block.sequence, (tier, copies));
             }
             self.remove_waiting_block(slot, block.sequence);
-            return Applied { moved: 1, ..self.insert(slot, parent, block, (tier, copies), usize::MAX) };
+            return AppliedChanges { moved: 1, ..self.insert(slot, parent, block, (tier, copies), usize::MAX) };
         }
         let domain = rank.domain;
         let Some(Cursor { position, .. }) = self.find_sequence(domain, block.sequence) else {
@@ -163,7 +163,7 @@ impl Writer {
             return self.drop_rank(slot, 1);
         }
         let limit = if held { usize::MAX } else { limit };
-        Applied { moved: u64::from(held), ..self.insert(slot, parent, block, (tier, copies), limit) }
+        AppliedChanges { moved: u64::from(held), ..self.insert(slot, parent, block, (tier, copies), limit) }
     }
 
     /// Stores a block that has no sequence hash in the domain and does not wait.
@@ -174,7 +174,7 @@ impl Writer {
         block: &Block,
         copies: (Tier, u32),
         waiting_blocks_max: usize,
-    ) -> Applied {
+    ) -> AppliedChanges {
         match self.parent_position(slot, parent) {
             None => self.store_waiting(slot, parent, block, copies, waiting_blocks_max),
             Some(at) => {
@@ -199,13 +199,13 @@ impl Writer {
         block: &Block,
         (tier, copies): (Tier, u32),
         waiting_blocks_max: usize,
-    ) -> Applied {
+    ) -> AppliedChanges {
         if self.bounded.is_some() {
             return self.refuse(slot, std::slice::from_ref(block));
         }
         let rank = self.ranks.get_mut(slot);
         if rank.waiting.len() >= waiting_blocks_max {
-            return Applied { refused: 1, ..Applied::default() };
+            return AppliedChanges { refused: 1, ..AppliedChanges::default() };
         }
         let mut waiting =
             HeldBlock { sequence: block.sequence, parent, local: block.local, copies: PerTier::default() };
@@ -214,7 +214,7 @@ impl Writer {
         rank.size.blocks += 1;
         rank.size.waiting += 1;
         rank.size.by_tier[tier] += 1;
-        Applied { stored: 1, waiting: 1, ..Applied::default() }
+        AppliedChanges { stored: 1, waiting: 1, ..AppliedChanges::default() }
     }
 
     /// Adds copies to a waiting block.
@@ -223,16 +223,16 @@ impl Writer {
         slot: RankSlot,
         sequence: SequenceHash,
         (tier, copies): (Tier, u32),
-    ) -> Applied {
+    ) -> AppliedChanges {
         let rank = self.ranks.get_mut(slot);
         let waiting = rank.waiting.get_mut(sequence).expect("the caller found it");
         let before = waiting.copies[tier];
         waiting.copies[tier] = before.saturating_add(copies);
         if before > 0 {
-            return Applied { duplicate: 1, ..Applied::default() };
+            return AppliedChanges { duplicate: 1, ..AppliedChanges::default() };
         }
         rank.size.by_tier[tier] += 1;
-        Applied { stored: 1, ..Applied::default() }
+        AppliedChanges { stored: 1, ..AppliedChanges::default() }
     }
 
     fn remove_waiting_block(&mut self, slot: RankSlot, sequence: SequenceHash) {

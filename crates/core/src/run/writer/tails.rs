@@ -12,7 +12,7 @@ use super::runs::DomainId;
 use crate::Block;
 use crate::run::published::atomics::Relaxed;
 use crate::run::published::holdings::{Change, HoldingsWord, HoldingsWriter};
-use crate::run::published::layout::{HOLDINGS, INFO, Info, Position};
+use crate::run::published::layout::{HOLDINGS, INFO, Info, RunPosition};
 use crate::run::published::rank_table::RankSlot;
 
 /// Blocks of a tail that moves.
@@ -35,12 +35,12 @@ impl Writer {
     /// them. Returns whether the run of `at` ends there now.
     ///
     /// Happens at most once at a position: where a run is attached already, chains branch.
-    pub(super) fn move_tail(&mut self, domain: DomainId, at: Position) -> bool {
+    pub(super) fn move_tail(&mut self, domain: DomainId, at: RunPosition) -> bool {
         let Some(holders) = self.holders_of_tail(domain, at) else { return false };
-        let Position { run, offset } = at;
+        let RunPosition { run, offset } = at;
         let (keep, end) = (offset + 1, self.runs.get(run).len);
         let moved = (keep..end).map(|offset| {
-            let position = Position { run, offset };
+            let position = RunPosition { run, offset };
             Block { sequence: self.sequence_of(domain, position), local: self.local_of(position) }
         });
         let moved: SmallVec<[Block; TAIL_BLOCKS_MAX]> = moved.collect();
@@ -70,15 +70,15 @@ impl Writer {
 
     /// Whether a chain that leaves a run at `at` leaves only a tail behind, and none left it there lately: then it is
     /// the chain that continues.
-    pub(super) fn leaves_tail(&self, at: Position) -> bool {
+    pub(super) fn leaves_tail(&self, at: RunPosition) -> bool {
         let tail = usize::from(self.runs.get(at.run).len - at.offset - 1);
         let mut latest = self.runs.children(at.run).take(CHILDREN_COMPARED);
         tail <= TAIL_BLOCKS_MAX && latest.all(|(_, offset)| offset != at.offset)
     }
 
     /// Ranks that hold blocks after `at` in its run; none if these blocks cannot move.
-    fn holders_of_tail(&self, domain: DomainId, at: Position) -> Option<Ends> {
-        let Position { run, offset } = at;
+    fn holders_of_tail(&self, domain: DomainId, at: RunPosition) -> Option<Ends> {
+        let RunPosition { run, offset } = at;
         let state = self.runs.get(run);
         let keep = offset + 1;
         let is_plain = usize::from(state.len - keep) <= TAIL_BLOCKS_MAX
@@ -122,7 +122,7 @@ impl Writer {
     }
 
     /// Lowers the ends of these ranks and the length of a run to the block at a position, in one change.
-    fn shorten_to_position(&mut self, Position { run, offset }: Position, holders: &Ends) {
+    fn shorten_to_position(&mut self, RunPosition { run, offset }: RunPosition, holders: &Ends) {
         let keep = offset + 1;
         self.runs.get_mut(run).len = keep;
         self.version += 2;

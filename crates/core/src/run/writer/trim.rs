@@ -11,7 +11,7 @@ use super::runs::DomainId;
 use super::sequence_columns::LINE_SEQUENCES;
 use crate::run::published::atomics::Relaxed;
 use crate::run::published::holdings::HoldingsWord;
-use crate::run::published::layout::{HOLDINGS, INFO, Info, Position, RunId};
+use crate::run::published::layout::{HOLDINGS, INFO, Info, RunId, RunPosition};
 
 /// Runs of one chain that are trimmed at once; trimming of their ancestors is deferred.
 const TRIMMED_AT_ONCE: usize = if cfg!(debug_assertions) { 2 } else { 8 };
@@ -234,7 +234,7 @@ impl Writer {
 
     fn free(&mut self, run: RunId) {
         let parent = self.runs.get(run).parent();
-        let local = self.local_of(Position { run, offset: 0 });
+        let local = self.local_of(RunPosition { run, offset: 0 });
         self.remove_checkpoints(run, 0);
         let info = Info(self.published.run(run).record[INFO].load(Relaxed));
         let hash = self.published.edges.hash(parent, local);

@@ -9,9 +9,9 @@ use super::Writer;
 use super::locate::Cursor;
 use super::runs::DomainId;
 use crate::run::published::atomics::Relaxed;
-use crate::run::published::layout::{INFO, Info, Position, RunId};
+use crate::run::published::layout::{INFO, Info, RunId, RunPosition};
 use crate::run::published::rank_table::RankSlot;
-use crate::{Applied, Block, LocalHash};
+use crate::{AppliedChanges, Block, LocalHash};
 
 impl Writer {
     /// Adds a twin to a block for which the domain has another sequence hash: a separate run, with as many of the
@@ -19,7 +19,7 @@ impl Writer {
     pub(super) fn append_twin(
         &mut self,
         domain: DomainId,
-        parent: Position,
+        parent: RunPosition,
         blocks: &[Block],
     ) -> Option<(usize, Cursor)> {
         let twins = self.followers(parent, blocks[0].local);
@@ -49,12 +49,12 @@ impl Writer {
     }
 
     /// Refuses these blocks because the first one has too many twins.
-    pub(super) fn refuse_twins(&mut self, slot: RankSlot, blocks: &[Block]) -> Applied {
+    pub(super) fn refuse_twins(&mut self, slot: RankSlot, blocks: &[Block]) -> AppliedChanges {
         let twins_refused = blocks.len() as u64;
         if self.bounded.is_some() {
-            return Applied { twins_refused, ..self.refuse(slot, blocks) };
+            return AppliedChanges { twins_refused, ..self.refuse(slot, blocks) };
         }
-        Applied { refused: twins_refused, twins_refused, ..Applied::default() }
+        AppliedChanges { refused: twins_refused, twins_refused, ..AppliedChanges::default() }
     }
 
     pub(super) fn is_later_twin(&self, run: RunId) -> bool {
@@ -83,7 +83,7 @@ impl Writer {
         if self.runs.get(run).twins_inside == 0 || len == 0 {
             return;
         }
-        let (parent, lost) = (Position { run, offset: len - 1 }, Position { run, offset: len });
+        let (parent, lost) = (RunPosition { run, offset: len - 1 }, RunPosition { run, offset: len });
         let local = self.local_of(lost);
         for twin in self.followers(parent, local) {
             if twin.offset == 0 {
@@ -94,9 +94,9 @@ impl Writer {
     }
 
     /// Whether the block after a position in its own run has this local hash.
-    fn continues_with(&self, parent: Position, local: LocalHash) -> bool {
-        let next = Position { offset: parent.offset + 1, ..parent };
-        parent != Position::ROOT && next.offset < self.runs.get(parent.run).len && self.local_of(next) == local
+    fn continues_with(&self, parent: RunPosition, local: LocalHash) -> bool {
+        let next = RunPosition { offset: parent.offset + 1, ..parent };
+        parent != RunPosition::ROOT && next.offset < self.runs.get(parent.run).len && self.local_of(next) == local
     }
 
     /// Removes a run from the twins of a block inside another run.
@@ -112,8 +112,8 @@ impl Writer {
 
     /// Updates the flags of the remaining twins after one is gone, or before `lost` is removed: one of them becomes the
     /// first, and a single one is no twin.
-    fn update_remaining_twins(&mut self, parent: Position, local: LocalHash, lost: Option<Position>) {
-        let left: Vec<Position> =
+    fn update_remaining_twins(&mut self, parent: RunPosition, local: LocalHash, lost: Option<RunPosition>) {
+        let left: Vec<RunPosition> =
             self.followers(parent, local).into_iter().filter(|&twin| Some(twin) != lost).collect();
         let Some(first) = left.first() else { return };
         if first.offset == 0 {

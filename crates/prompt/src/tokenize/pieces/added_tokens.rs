@@ -30,7 +30,7 @@ struct Rule {
 
 /// Position in a text.
 #[derive(Debug, Default, Clone)]
-pub(super) struct Position {
+pub(super) struct ScanPosition {
     /// End of the last match.
     searched: usize,
     /// End of the last segment.
@@ -39,7 +39,7 @@ pub(super) struct Position {
     token: Option<u32>,
 }
 
-impl Position {
+impl ScanPosition {
     /// End of the last match of a token.
     pub(super) const fn searched(&self) -> usize {
         self.searched
@@ -104,7 +104,7 @@ impl AddedTokens {
     }
 
     /// The next segment of a text. Segments of text are not empty.
-    pub(super) fn next(&self, text: &str, position: &mut Position) -> Option<Segment> {
+    pub(super) fn next(&self, text: &str, position: &mut ScanPosition) -> Option<Segment> {
         if let Some(id) = position.token.take() {
             return Some(Segment::Token(id));
         }

@@ -37,7 +37,7 @@ impl Cuts {
     /// Both depend on bytes near the cut only, so texts with a common part have common pieces.
     pub(super) fn next(&self, text: &str, from: usize) -> (usize, usize) {
         let first = from + PIECE_BYTES_MIN;
-        // At least two bytes follow a cut: a space, and the start of its token.
+        // At least two bytes follow a cut: a space, and the text that it belongs to.
         for at in first..text.len().saturating_sub(1) {
             if !self.rule.allows(text, at) {
                 continue;

@@ -7,7 +7,7 @@ use tokenizers::pre_tokenizers::split::{Split, SplitPattern};
 use tokenizers::tokenizer::SplitDelimiterBehavior;
 use tokenizers::{Model, NormalizedString, Normalizer, OffsetReferential, OffsetType, PreTokenizer, Tokenizer};
 
-use super::added_tokens::{AddedTokens, Position, Segment};
+use super::added_tokens::{AddedTokens, ScanPosition, Segment};
 use super::analysis::{Normalization, components, normalization, normalize};
 
 /// Encoding of a piece to its ids.
@@ -56,7 +56,7 @@ impl Encoder {
                 let text = normalized.as_ref().map_or(piece, NormalizedString::get);
                 let mut words = Words { model: tokenizer.get_model(), letters, word: String::new(), ids };
                 let splits = &components(tokenizer.get_pre_tokenizer())[..*patterns];
-                let mut position = Position::default();
+                let mut position = ScanPosition::default();
                 while let Some(segment) = normalized_tokens.next(text, &mut position) {
                     match segment {
                         Segment::Token(id) => words.ids.push(id),

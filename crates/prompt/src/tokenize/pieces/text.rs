@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use tokenizers::Tokenizer;
 
-use super::added_tokens::{AddedTokens, PlacedTokens, Position, Segment};
+use super::added_tokens::{AddedTokens, PlacedTokens, ScanPosition, Segment};
 use super::analysis::{Cutting, cuts, obstacle};
 use super::cache::PieceCache;
 use super::cuts::Cuts;
@@ -77,7 +77,7 @@ impl PieceTokenizer {
     pub(in crate::tokenize) fn has_added_token(&self, text: &str) -> bool {
         match &self.way {
             Ok(way) => {
-                let mut position = Position::default();
+                let mut position = ScanPosition::default();
                 std::iter::from_fn(|| way.added_tokens.next(text, &mut position))
                     .any(|segment| matches!(segment, Segment::Token(_)))
             }
@@ -134,7 +134,7 @@ pub(in crate::tokenize) struct TextTokenization {
     known: Option<usize>,
     adds_special_tokens: bool,
     kept: Option<Truncation>,
-    position: Position,
+    position: ScanPosition,
     /// The special tokens, if the text itself is not searched for them.
     placed: Option<PlacedTokens>,
     /// The rest of the text before the next added token.
@@ -159,7 +159,7 @@ impl TextTokenization {
             known: None,
             adds_special_tokens,
             kept,
-            position: Position::default(),
+            position: ScanPosition::default(),
             placed: None,
             rest: 0..0,
             is_before_uncut_piece: false,

@@ -6,7 +6,7 @@
 //!  step:    kind (4 bits), argument (4 bits) | for a partial reply: kept messages (64)
 //! ```
 
-use flash_indexer_wire::{Replay, Start};
+use flash_indexer_wire::{ReplaySupport, Start};
 
 use super::world::World;
 
@@ -57,7 +57,7 @@ pub(crate) fn take(world: &mut World, step: Step) {
 }
 
 /// A stream that follows its engine from the first message on.
-pub(crate) fn check_followed(replay: Replay, buffer_max: u64, steps: Vec<Step>) {
+pub(crate) fn check_followed(replay: ReplaySupport, buffer_max: u64, steps: Vec<Step>) {
     let mut world = World::new(replay, Start::Immediate, buffer_max);
     steps.into_iter().for_each(|step| take(&mut world, step));
     world.settle();
@@ -87,7 +87,7 @@ pub(crate) struct HeldHistory {
 }
 
 /// A stream that continues an imported state.
-pub(crate) fn check_imported(replay: Replay, buffer_max: u64, history: HeldHistory) {
+pub(crate) fn check_imported(replay: ReplaySupport, buffer_max: u64, history: HeldHistory) {
     let mut world = World::new(replay, Start::Paused, buffer_max);
     (0..history.published).for_each(|_| world.publish());
     world.connect();
@@ -117,7 +117,8 @@ pub(crate) fn play(bytes: &[u8]) {
     let mut bytes = Bytes { bytes, messages_left: MESSAGES_MAX };
     let (Some(kind), Some(buffer)) = (bytes.next(), bytes.next()) else { return };
     let replay =
-        [Replay::Available, Replay::OnReconnect, Replay::Unavailable, Replay::Available][usize::from(kind % 4)];
+        [ReplaySupport::Available, ReplaySupport::OnReconnect, ReplaySupport::Unavailable, ReplaySupport::Available]
+            [usize::from(kind % 4)];
     let buffer_max = u64::from(buffer % 40) + 1;
     if kind & 4 == 0 {
         check_followed(replay, buffer_max, bytes.steps());

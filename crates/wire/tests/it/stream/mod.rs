@@ -8,7 +8,7 @@ mod restarts;
 mod whole_histories;
 mod world;
 
-use flash_indexer_wire::{Degraded, Replay, Start};
+use flash_indexer_wire::{DegradedReason, ReplaySupport, Start};
 use proptest::prelude::*;
 
 use self::histories::{HeldHistory, Step, check_followed, check_imported, play};
@@ -19,7 +19,7 @@ const END: u64 = 1 << 63;
 
 /// A stream that lost one message of five, because its replay endpoint did not respond.
 fn degraded_by_silence(buffer_max: u64) -> World {
-    let mut world = World::new(Replay::Available, Start::Immediate, buffer_max);
+    let mut world = World::new(ReplaySupport::Available, Start::Immediate, buffer_max);
     world.connect();
     world.reply(u64::MAX);
     (0..5).for_each(|_| world.publish());
@@ -29,13 +29,13 @@ fn degraded_by_silence(buffer_max: u64) -> World {
     while world.is_repairing() {
         world.pass_time();
     }
-    assert_eq!(degraded(world.trust), Some(Degraded::Lost { missed: 1, next: 2 }));
+    assert_eq!(degraded(world.trust), Some(DegradedReason::Lost { missed: 1, next: 2 }));
     world
 }
 
 /// A stream that has messages 0 to `published` from a replay only.
 fn replayed_idle_engine(published: u64) -> World {
-    let mut world = World::new(Replay::Available, Start::Immediate, 1_000);
+    let mut world = World::new(ReplaySupport::Available, Start::Immediate, 1_000);
     (0..published).for_each(|_| world.publish());
     world.connect();
     world.reply(u64::MAX);
@@ -67,8 +67,8 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-fn replay() -> impl Strategy<Value = Replay> {
-    prop_oneof![3 => Just(Replay::Available), 2 => Just(Replay::OnReconnect), 1 => Just(Replay::Unavailable)]
+fn replay() -> impl Strategy<Value = ReplaySupport> {
+    prop_oneof![3 => Just(ReplaySupport::Available), 2 => Just(ReplaySupport::OnReconnect), 1 => Just(ReplaySupport::Unavailable)]
 }
 
 /// Eight times the configured number of cases, because each case is cheap.

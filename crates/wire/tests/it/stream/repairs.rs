@@ -2,14 +2,16 @@
 
 use std::time::Duration;
 
-use flash_indexer_wire::{ClearReason, Degraded, Pending, Replay, ReplayOutcome, Start, StreamEvent, StreamTrust};
+use flash_indexer_wire::{
+    ClearReason, DegradedReason, PendingReason, ReplayOutcome, ReplaySupport, Start, StreamEvent, StreamTrust,
+};
 
 use super::world::{World, degraded, limits, payload};
 use super::{END, degraded_by_silence};
 
 #[test]
 fn a_replay_endpoint_that_does_not_respond_is_given_up_and_retried_after_a_pause() {
-    let mut world = World::new(Replay::Available, Start::Immediate, 100);
+    let mut world = World::new(ReplaySupport::Available, Start::Immediate, 100);
     world.connect();
     assert_eq!(world.request, Some((1, 0)), "the history is requested at once");
     world.reply(u64::MAX);
@@ -28,7 +30,7 @@ fn a_replay_endpoint_that_does_not_respond_is_given_up_and_retried_after_a_pause
     assert_eq!(world.requests, 1 + world.limits.failed_requests_max as usize);
     assert!(world.events.contains(&StreamEvent::Replay(ReplayOutcome::GivenUp)));
     assert!(world.events.contains(&StreamEvent::Lost { messages: 1 }));
-    assert_eq!(degraded(world.trust), Some(Degraded::Lost { missed: 1, next: 2 }));
+    assert_eq!(degraded(world.trust), Some(DegradedReason::Lost { missed: 1, next: 2 }));
     assert_eq!(world.applied, [(0, 0), (0, 2)]);
 
     let requests = world.requests;
@@ -68,7 +70,7 @@ fn messages_that_a_silent_endpoint_did_not_replay_come_with_the_whole_history_la
 
 #[test]
 fn messages_lost_in_the_pause_after_a_repair_of_an_earlier_epoch_come_with_the_whole_history_later() {
-    let mut world = World::new(Replay::Available, Start::Immediate, 100);
+    let mut world = World::new(ReplaySupport::Available, Start::Immediate, 100);
     world.connect();
     world.reply(u64::MAX);
     (0..2).for_each(|_| world.publish());
@@ -81,7 +83,7 @@ fn messages_lost_in_the_pause_after_a_repair_of_an_earlier_epoch_come_with_the_w
     }
     world.publish();
     world.deliver();
-    assert_eq!(degraded(world.trust), Some(Degraded::StartUnknown { missed: 1 }));
+    assert_eq!(degraded(world.trust), Some(DegradedReason::StartUnknown { missed: 1 }));
     world.pass_time();
     assert_eq!(world.request.map(|(_, from)| from), Some(0), "the whole history is requested");
     world.reply(u64::MAX);
@@ -90,7 +92,7 @@ fn messages_lost_in_the_pause_after_a_repair_of_an_earlier_epoch_come_with_the_w
 
 #[test]
 fn replies_to_earlier_requests_and_out_of_order_are_rejected() {
-    let mut world = World::new(Replay::Available, Start::Immediate, 100);
+    let mut world = World::new(ReplaySupport::Available, Start::Immediate, 100);
     (0..3).for_each(|_| world.publish());
     world.connect();
     let (first, _) = world.request.expect("a request");
@@ -105,12 +107,12 @@ fn replies_to_earlier_requests_and_out_of_order_are_rejected() {
     assert_eq!(world.applied, [(0, 1)], "the reply shows that the start is lost");
     world.reply(u64::MAX);
     assert_eq!(world.applied, [(0, 1), (0, 2)]);
-    assert_eq!(degraded(world.trust), Some(Degraded::StartUnknown { missed: 1 }));
+    assert_eq!(degraded(world.trust), Some(DegradedReason::StartUnknown { missed: 1 }));
 }
 
 #[test]
 fn a_stream_is_not_exact_during_a_repair() {
-    let mut world = World::new(Replay::Available, Start::Immediate, 100);
+    let mut world = World::new(ReplaySupport::Available, Start::Immediate, 100);
     world.connect();
     world.reply(u64::MAX);
     world.publish();
@@ -119,7 +121,7 @@ fn a_stream_is_not_exact_during_a_repair() {
     (0..2).for_each(|_| world.publish());
     world.lose();
     world.deliver();
-    assert_eq!(world.pending, Some(Pending::Recovering { end: Some(3) }));
+    assert_eq!(world.pending, Some(PendingReason::Recovering { end: Some(3) }));
     world.reply(u64::MAX);
     assert!(world.is_exact());
     assert_eq!(world.applied, world.whole_epoch());
@@ -127,7 +129,9 @@ fn a_stream_is_not_exact_during_a_repair() {
 
 #[test]
 fn a_dropped_last_message_is_requested_without_a_further_message() {
-    for (replay, expected) in [(Replay::Available, None), (Replay::Unavailable, Some(Pending::TailLost))] {
+    for (replay, expected) in
+        [(ReplaySupport::Available, None), (ReplaySupport::Unavailable, Some(PendingReason::TailLost))]
+    {
         let mut world = World::new(replay, Start::Immediate, 100);
         world.connect();
         world.reply(u64::MAX);
@@ -143,20 +147,20 @@ fn a_dropped_last_message_is_requested_without_a_further_message() {
         world.publish();
         world.deliver();
         assert_eq!(world.pending, None);
-        let lost = (replay == Replay::Unavailable).then_some(Degraded::Lost { missed: 1, next: 2 });
+        let lost = (replay == ReplaySupport::Unavailable).then_some(DegradedReason::Lost { missed: 1, next: 2 });
         assert_eq!(degraded(world.trust), lost);
     }
 }
 
 #[test]
 fn an_undecodable_message_without_a_sequence_number_of_its_own_is_no_loss() {
-    let mut world = World::new(Replay::Unavailable, Start::Immediate, 100);
+    let mut world = World::new(ReplaySupport::Unavailable, Start::Immediate, 100);
     world.connect();
     world.publish();
     world.deliver();
     world.stream.tail_lost(None, world.now);
     world.run();
-    assert_eq!(world.pending, Some(Pending::TailLost));
+    assert_eq!(world.pending, Some(PendingReason::TailLost));
     world.publish();
     world.deliver();
     assert!(world.is_exact());
@@ -164,7 +168,7 @@ fn an_undecodable_message_without_a_sequence_number_of_its_own_is_no_loss() {
 
 #[test]
 fn a_reply_that_ends_before_a_dropped_message_proves_nothing() {
-    let mut world = World::new(Replay::Available, Start::Immediate, 100);
+    let mut world = World::new(ReplaySupport::Available, Start::Immediate, 100);
     world.connect();
     world.reply(u64::MAX);
     world.publish();
@@ -177,7 +181,7 @@ fn a_reply_that_ends_before_a_dropped_message_proves_nothing() {
         world.reply(END | 0b11);
         assert!(!world.is_exact());
     }
-    while world.request.is_some() || !matches!(world.pending, Some(Pending::TailLost)) {
+    while world.request.is_some() || !matches!(world.pending, Some(PendingReason::TailLost)) {
         world.pass_time();
         world.reply(END | 0b11);
         assert!(!world.is_exact());
@@ -190,7 +194,7 @@ fn a_reply_that_ends_before_a_dropped_message_proves_nothing() {
 
 #[test]
 fn messages_lost_during_a_repair_are_requested_after_it() {
-    let mut world = World::new(Replay::Available, Start::Immediate, 100);
+    let mut world = World::new(ReplaySupport::Available, Start::Immediate, 100);
     (0..3).for_each(|_| world.publish());
     world.connect();
     let (first, _) = world.request.expect("a request");
@@ -208,7 +212,7 @@ fn messages_lost_during_a_repair_are_requested_after_it() {
 
 #[test]
 fn replies_to_requests_of_an_earlier_stream_are_ignored() {
-    let mut world = World::new(Replay::Available, Start::Immediate, 100);
+    let mut world = World::new(ReplaySupport::Available, Start::Immediate, 100);
     world.stream.continue_attempts(7);
     (0..2).for_each(|_| world.publish());
     world.connect();
@@ -224,7 +228,7 @@ fn replies_to_requests_of_an_earlier_stream_are_ignored() {
 
 #[test]
 fn a_flood_of_undecodable_messages_causes_one_request_for_each_backoff() {
-    let mut world = World::new(Replay::Available, Start::Immediate, 100);
+    let mut world = World::new(ReplaySupport::Available, Start::Immediate, 100);
     world.connect();
     world.reply(u64::MAX);
     world.publish();
@@ -236,7 +240,7 @@ fn a_flood_of_undecodable_messages_causes_one_request_for_each_backoff() {
         world.reply(u64::MAX);
     }
     assert_eq!(world.requests, requests + 1);
-    assert_eq!(world.pending, Some(Pending::TailLost));
+    assert_eq!(world.pending, Some(PendingReason::TailLost));
     world.pass_time();
     world.reply(u64::MAX);
     assert_eq!((world.requests, world.is_exact()), (requests + 2, true));
@@ -244,7 +248,7 @@ fn a_flood_of_undecodable_messages_causes_one_request_for_each_backoff() {
 
 #[test]
 fn a_lost_tail_is_requested_at_once_when_the_connection_comes_back() {
-    let mut world = World::new(Replay::Available, Start::Immediate, 100);
+    let mut world = World::new(ReplaySupport::Available, Start::Immediate, 100);
     world.connect();
     world.reply(u64::MAX);
     for _ in 0..2 {
@@ -252,7 +256,11 @@ fn a_lost_tail_is_requested_at_once_when_the_connection_comes_back() {
         world.drop_received();
         world.reply(u64::MAX);
     }
-    assert_eq!((world.request, world.pending), (None, Some(Pending::TailLost)), "a backoff follows the first repair");
+    assert_eq!(
+        (world.request, world.pending),
+        (None, Some(PendingReason::TailLost)),
+        "a backoff follows the first repair"
+    );
     world.disconnect();
     world.connect();
     world.reply(u64::MAX);
@@ -261,7 +269,7 @@ fn a_lost_tail_is_requested_at_once_when_the_connection_comes_back() {
 
 #[test]
 fn a_large_loss_clears_the_state_and_a_small_one_does_not() {
-    let mut world = World::new(Replay::Unavailable, Start::Immediate, 0);
+    let mut world = World::new(ReplaySupport::Unavailable, Start::Immediate, 0);
     world.connect();
     world.publish();
     world.deliver();
@@ -280,7 +288,7 @@ fn a_large_loss_clears_the_state_and_a_small_one_does_not() {
 
 #[test]
 fn a_full_buffer_of_waiting_messages_ends_a_repair() {
-    let mut world = World::new(Replay::Available, Start::Immediate, 100);
+    let mut world = World::new(ReplaySupport::Available, Start::Immediate, 100);
     world.publish();
     world.connect();
     world.reply(u64::MAX);
@@ -294,12 +302,12 @@ fn a_full_buffer_of_waiting_messages_ends_a_repair() {
     }
     assert!(world.events.contains(&StreamEvent::WaitingFull { dropped: 0 }));
     assert_eq!(world.applied.len(), 31, "all messages except the lost one");
-    assert_eq!(degraded(world.trust), Some(Degraded::Lost { missed: 1, next: 2 }));
+    assert_eq!(degraded(world.trust), Some(DegradedReason::Lost { missed: 1, next: 2 }));
 }
 
 #[test]
 fn messages_that_waited_in_a_pause_do_not_show_what_was_dropped_in_it() {
-    for replay in [Replay::Unavailable, Replay::OnReconnect] {
+    for replay in [ReplaySupport::Unavailable, ReplaySupport::OnReconnect] {
         let mut world = World::new(replay, Start::Immediate, 100);
         world.connect();
         (0..6).for_each(|_| world.publish());
@@ -307,13 +315,13 @@ fn messages_that_waited_in_a_pause_do_not_show_what_was_dropped_in_it() {
         assert!(world.is_exact());
         world.pause(2);
         (0..3).for_each(|_| world.deliver());
-        assert_eq!((world.applied.len(), world.pending), (4, Some(Pending::TailLost)));
+        assert_eq!((world.applied.len(), world.pending), (4, Some(PendingReason::TailLost)));
         world.now += Duration::from_secs(20);
         world.publish();
         world.deliver();
-        assert_eq!(degraded(world.trust), Some(Degraded::Lost { missed: 2, next: 6 }));
+        assert_eq!(degraded(world.trust), Some(DegradedReason::Lost { missed: 2, next: 6 }));
     }
-    let mut world = World::new(Replay::Available, Start::Immediate, 100);
+    let mut world = World::new(ReplaySupport::Available, Start::Immediate, 100);
     world.settle();
     (0..6).for_each(|_| world.publish());
     world.pause(2);

@@ -1,13 +1,13 @@
 //! Messages that arrive twice, late or out of order.
 
-use flash_indexer_wire::{ClearReason, Degraded, Pending, Replay, Start, StreamEvent};
+use flash_indexer_wire::{ClearReason, DegradedReason, PendingReason, ReplaySupport, Start, StreamEvent};
 
 use super::replayed_idle_engine;
 use super::world::{World, degraded, payload};
 
 #[test]
 fn a_damaged_number_ends_its_doubt_with_the_second_live_message_below_it() {
-    for replay in [Replay::Available, Replay::Unavailable] {
+    for replay in [ReplaySupport::Available, ReplaySupport::Unavailable] {
         let mut world = World::new(replay, Start::Immediate, 100);
         world.connect();
         world.reply(u64::MAX);
@@ -17,7 +17,7 @@ fn a_damaged_number_ends_its_doubt_with_the_second_live_message_below_it() {
         world.run();
         assert!(!world.is_exact());
         world.settle_until_pause();
-        assert_eq!(world.pending, Some(Pending::TailLost), "no reply has that number");
+        assert_eq!(world.pending, Some(PendingReason::TailLost), "no reply has that number");
         for expected in [false, true] {
             world.publish();
             world.deliver();
@@ -29,22 +29,22 @@ fn a_damaged_number_ends_its_doubt_with_the_second_live_message_below_it() {
 
 #[test]
 fn two_messages_in_reverse_order_of_which_the_first_is_lost_leave_the_stream_inexact() {
-    let mut world = World::new(Replay::Unavailable, Start::Immediate, 0);
+    let mut world = World::new(ReplaySupport::Unavailable, Start::Immediate, 0);
     world.connect();
     (0..3).for_each(|_| world.publish());
     world.deliver();
     world.in_flight.swap(0, 1);
     world.drop_received();
     world.deliver();
-    assert_eq!((world.applied.len(), world.pending), (2, Some(Pending::TailLost)), "message 2 is missing");
+    assert_eq!((world.applied.len(), world.pending), (2, Some(PendingReason::TailLost)), "message 2 is missing");
     world.publish();
     world.deliver();
-    assert_eq!((world.pending, degraded(world.trust)), (None, Some(Degraded::Lost { missed: 1, next: 3 })));
+    assert_eq!((world.pending, degraded(world.trust)), (None, Some(DegradedReason::Lost { missed: 1, next: 3 })));
 }
 
 #[test]
 fn a_message_received_twice_is_ignored() {
-    let mut world = World::new(Replay::Unavailable, Start::Immediate, 0);
+    let mut world = World::new(ReplaySupport::Unavailable, Start::Immediate, 0);
     world.connect();
     (0..3).for_each(|_| world.publish());
     (0..3).for_each(|_| world.deliver());
@@ -63,7 +63,7 @@ fn a_message_received_twice_is_ignored() {
 fn a_late_message_of_the_connection_leaves_the_stream_inexact_until_a_later_one_shows_its_epoch() {
     // Message 0 is not remembered, because the position was imported; or a message before it was received late.
     for late in [&[0][..], &[5, 0]] {
-        for replay in [Replay::Available, Replay::Unavailable] {
+        for replay in [ReplaySupport::Available, ReplaySupport::Unavailable] {
             let mut world = World::new(replay, Start::Paused, 1_000);
             (0..300).for_each(|_| world.publish());
             world.connect();
@@ -79,34 +79,34 @@ fn a_late_message_of_the_connection_leaves_the_stream_inexact_until_a_later_one_
                 assert!(!world.is_exact(), "after a late message {sequence}, {replay:?}");
             }
             world.settle();
-            assert_eq!(world.is_exact(), replay == Replay::Available);
+            assert_eq!(world.is_exact(), replay == ReplaySupport::Available);
             world.check_whole();
             world.publish();
             world.deliver();
-            let lost = Degraded::Lost { missed: 300, next: 301 };
-            assert_eq!(degraded(world.trust), (replay == Replay::Unavailable).then_some(lost));
+            let lost = DegradedReason::Lost { missed: 300, next: 301 };
+            assert_eq!(degraded(world.trust), (replay == ReplaySupport::Unavailable).then_some(lost));
         }
     }
 }
 
 #[test]
 fn two_messages_in_reverse_order_leave_the_stream_inexact_although_the_first_one_clears() {
-    let mut world = World::new(Replay::Unavailable, Start::Immediate, 0);
+    let mut world = World::new(ReplaySupport::Unavailable, Start::Immediate, 0);
     world.connect();
     (0..3).for_each(|_| world.publish());
     world.deliver();
     world.in_flight.swap(0, 1);
     (0..2).for_each(|_| world.deliver());
     // A clear in message 1 would make its rank exact.
-    assert_eq!(world.pending, Some(Pending::TailLost));
+    assert_eq!(world.pending, Some(PendingReason::TailLost));
     world.publish();
     world.deliver();
-    assert_eq!((world.pending, degraded(world.trust)), (None, Some(Degraded::Lost { missed: 1, next: 3 })));
+    assert_eq!((world.pending, degraded(world.trust)), (None, Some(DegradedReason::Lost { missed: 1, next: 3 })));
 }
 
 #[test]
 fn a_message_that_comes_late_after_the_one_that_a_connection_repeats_leaves_the_stream_inexact() {
-    let mut world = World::new(Replay::OnReconnect, Start::Immediate, 100);
+    let mut world = World::new(ReplaySupport::OnReconnect, Start::Immediate, 100);
     (0..2).for_each(|_| world.publish());
     world.connect();
     world.publish();
@@ -116,7 +116,7 @@ fn a_message_that_comes_late_after_the_one_that_a_connection_repeats_leaves_the_
     world.deliver();
     assert_eq!(world.applied, [(0, 2)], "the first message of the connection is the last one of the connection before");
     world.deliver_late(2);
-    assert_eq!(world.pending, Some(Pending::TailLost));
+    assert_eq!(world.pending, Some(PendingReason::TailLost));
 }
 
 #[test]
@@ -132,7 +132,7 @@ fn a_replayed_message_received_twice_afterwards_is_ignored() {
 
 #[test]
 fn a_message_of_before_a_truncated_replay_received_twice_is_no_restart() {
-    let mut world = World::new(Replay::Available, Start::Immediate, 2);
+    let mut world = World::new(ReplaySupport::Available, Start::Immediate, 2);
     world.connect();
     (0..6).for_each(|_| world.publish());
     world.reply(u64::MAX);

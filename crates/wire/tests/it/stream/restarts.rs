@@ -1,7 +1,7 @@
 //! Restarts of the engine: which connections, replies and imported positions show another epoch.
 
 use flash_indexer_wire::{
-    ClearReason, Cursor, Degraded, Pending, Replay, Start, StreamEvent, StreamPosition, StreamTrust,
+    ClearReason, Cursor, DegradedReason, PendingReason, ReplaySupport, Start, StreamEvent, StreamPosition, StreamTrust,
 };
 
 use super::world::{World, degraded, payload};
@@ -9,7 +9,7 @@ use super::{END, replayed_idle_engine};
 
 #[test]
 fn messages_of_a_restarted_engine_end_the_doubt_of_a_loss_before_them() {
-    let mut world = World::new(Replay::Unavailable, Start::Paused, 100);
+    let mut world = World::new(ReplaySupport::Unavailable, Start::Paused, 100);
     (0..11).for_each(|_| world.publish());
     world.connect();
     let position = world.true_position();
@@ -29,15 +29,15 @@ fn messages_of_a_restarted_engine_end_the_doubt_of_a_loss_before_them() {
 
 #[test]
 fn a_connection_that_begins_with_the_last_message_continues_the_epoch() {
-    let mut world = World::new(Replay::OnReconnect, Start::Immediate, 100);
+    let mut world = World::new(ReplaySupport::OnReconnect, Start::Immediate, 100);
     world.connect();
     (0..3).for_each(|_| world.publish());
     (0..3).for_each(|_| world.deliver());
     assert!(world.is_exact());
     world.disconnect();
-    assert_eq!(world.pending, Some(Pending::Unverified));
+    assert_eq!(world.pending, Some(PendingReason::Unverified));
     world.connect();
-    assert_eq!(world.pending, Some(Pending::Unverified), "a connection alone shows nothing");
+    assert_eq!(world.pending, Some(PendingReason::Unverified), "a connection alone shows nothing");
     world.deliver();
     assert!(world.is_exact(), "the last message is repeated");
     assert!(!world.events.contains(&StreamEvent::Duplicate), "{:?}", world.events);
@@ -51,12 +51,12 @@ fn a_connection_that_begins_with_the_last_message_continues_the_epoch() {
     world.settle();
     assert_eq!(world.cleared, [ClearReason::Restarted]);
     assert_eq!(world.applied, [(1, 3), (1, 4), (1, 5)]);
-    assert_eq!(degraded(world.trust), Some(Degraded::StartUnknown { missed: 3 }));
+    assert_eq!(degraded(world.trust), Some(DegradedReason::StartUnknown { missed: 3 }));
 }
 
 #[test]
 fn a_connection_that_begins_later_leaves_the_stream_degraded() {
-    let mut world = World::new(Replay::OnReconnect, Start::Immediate, 1);
+    let mut world = World::new(ReplaySupport::OnReconnect, Start::Immediate, 1);
     world.connect();
     (0..3).for_each(|_| world.publish());
     (0..3).for_each(|_| world.deliver());
@@ -64,7 +64,7 @@ fn a_connection_that_begins_later_leaves_the_stream_degraded() {
     world.publish();
     world.connect();
     world.deliver();
-    assert_eq!(degraded(world.trust), Some(Degraded::Unverified), "message 2 was not repeated");
+    assert_eq!(degraded(world.trust), Some(DegradedReason::Unverified), "message 2 was not repeated");
     assert_eq!(world.applied, world.whole_epoch());
     world.settle_with_message();
     assert!(!world.is_exact(), "later messages do not end the doubt");
@@ -73,7 +73,7 @@ fn a_connection_that_begins_later_leaves_the_stream_degraded() {
 #[test]
 fn a_lost_message_of_an_earlier_connection_is_missing_in_the_same_epoch_only() {
     for restarts in [false, true] {
-        let mut world = World::new(Replay::Available, Start::Immediate, 100);
+        let mut world = World::new(ReplaySupport::Available, Start::Immediate, 100);
         world.connect();
         world.reply(u64::MAX);
         world.publish();
@@ -97,7 +97,7 @@ fn a_lost_message_of_an_earlier_connection_is_missing_in_the_same_epoch_only() {
 
 #[test]
 fn a_restart_behind_a_forwarder_is_exact_from_its_second_message_on() {
-    let mut world = World::new(Replay::Unavailable, Start::Immediate, 0);
+    let mut world = World::new(ReplaySupport::Unavailable, Start::Immediate, 0);
     world.connect();
     (0..3).for_each(|_| world.publish());
     (0..3).for_each(|_| world.deliver());
@@ -105,7 +105,7 @@ fn a_restart_behind_a_forwarder_is_exact_from_its_second_message_on() {
     (world.epoch, world.published) = (1, 0);
     (0..2).for_each(|_| world.publish());
     world.deliver();
-    assert_eq!((world.applied.clone(), world.pending), (vec![(1, 0)], Some(Pending::TailLost)));
+    assert_eq!((world.applied.clone(), world.pending), (vec![(1, 0)], Some(PendingReason::TailLost)));
     world.deliver();
     assert_eq!((world.applied.clone(), world.is_exact()), (world.whole_epoch(), true));
 }
@@ -170,7 +170,7 @@ fn replies_that_lose_messages_in_a_row_do_not_make_an_epoch_that_goes_on_exact()
     (0..2).for_each(|_| world.reply(EMPTY));
     assert_eq!(world.cleared, [ClearReason::Restarted], "a new epoch seems to have begun");
     world.reply(EMPTY | 0b111);
-    assert_eq!((world.applied.len(), world.pending), (3, Some(Pending::Unverified)));
+    assert_eq!((world.applied.len(), world.pending), (3, Some(PendingReason::Unverified)));
     world.pass_time();
     world.reply(u64::MAX);
     assert_eq!((world.applied.clone(), world.is_exact()), (world.whole_epoch(), true));
@@ -209,7 +209,7 @@ fn a_live_message_of_a_connection_without_a_verified_epoch_is_known_in_the_epoch
 
 #[test]
 fn a_restart_detected_by_a_replay_is_counted_once() {
-    let mut world = World::new(Replay::Available, Start::Immediate, 100);
+    let mut world = World::new(ReplaySupport::Available, Start::Immediate, 100);
     world.connect();
     world.reply(u64::MAX);
     (0..9).for_each(|_| world.publish());
@@ -237,17 +237,17 @@ fn epochs_are_counted_across_listeners() {
         world.stream.position().epoch
     };
     let stopped_at_3 = Some(Cursor::new(3, &payload(0, 3)));
-    assert_eq!(epoch_after(stopped_at_3, 0, 6, Replay::Available), 5);
-    assert_eq!(epoch_after(stopped_at_3, 1, 6, Replay::Available), 6, "another message has that number");
-    assert_eq!(epoch_after(stopped_at_3, 1, 2, Replay::Available), 6, "the stream has not reached the position");
-    assert_eq!(epoch_after(stopped_at_3, 1, 2, Replay::Unavailable), 6);
-    assert_eq!(epoch_after(stopped_at_3, 0, 6, Replay::Unavailable), 5);
+    assert_eq!(epoch_after(stopped_at_3, 0, 6, ReplaySupport::Available), 5);
+    assert_eq!(epoch_after(stopped_at_3, 1, 6, ReplaySupport::Available), 6, "another message has that number");
+    assert_eq!(epoch_after(stopped_at_3, 1, 2, ReplaySupport::Available), 6, "the stream has not reached the position");
+    assert_eq!(epoch_after(stopped_at_3, 1, 2, ReplaySupport::Unavailable), 6);
+    assert_eq!(epoch_after(stopped_at_3, 0, 6, ReplaySupport::Unavailable), 5);
 }
 
 #[test]
 fn an_imported_position_is_compared_with_the_waiting_messages() {
     for (epoch, expected) in [(0, 0), (1, 1)] {
-        let mut world = World::new(Replay::Unavailable, Start::Paused, 100);
+        let mut world = World::new(ReplaySupport::Unavailable, Start::Paused, 100);
         world.connect();
         (0..6).for_each(|_| world.publish());
         (0..4).for_each(|_| world.deliver());
@@ -262,7 +262,7 @@ fn an_imported_position_is_compared_with_the_waiting_messages() {
         assert_eq!(world.cleared.len(), expected);
         assert_eq!((world.applied.clone(), world.trust), (world.whole_epoch(), StreamTrust::Exact));
     }
-    let mut world = World::new(Replay::Unavailable, Start::Paused, 100);
+    let mut world = World::new(ReplaySupport::Unavailable, Start::Paused, 100);
     world.connect();
     world.publish();
     world.deliver();
@@ -278,7 +278,7 @@ fn an_imported_position_is_compared_with_the_waiting_messages() {
 #[test]
 fn a_first_live_message_below_the_end_of_an_imported_state_begins_another_epoch() {
     for (imported_end, expected) in [(49, vec![ClearReason::Restarted]), (33, vec![ClearReason::TooMuchLost])] {
-        let mut world = World::new(Replay::Unavailable, Start::Paused, 100);
+        let mut world = World::new(ReplaySupport::Unavailable, Start::Paused, 100);
         (0..19).for_each(|_| world.publish());
         world.applied = world.whole_epoch();
         world.stream.release(Some(world.true_position()), world.now);

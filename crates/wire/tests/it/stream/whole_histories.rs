@@ -1,7 +1,7 @@
 //! Whole histories: a stream without one is not exact, and a reply must meet conditions to be one.
 
 use flash_indexer_wire::{
-    ClearReason, Cursor, Degraded, Pending, Replay, Start, StreamEvent, StreamPosition, StreamTrust,
+    ClearReason, Cursor, DegradedReason, PendingReason, ReplaySupport, Start, StreamEvent, StreamPosition, StreamTrust,
 };
 
 use super::degraded_by_silence;
@@ -9,7 +9,7 @@ use super::world::{World, degraded, payload};
 
 #[test]
 fn the_whole_history_is_requested_for_an_imported_rank_that_lacks_changes() {
-    let mut world = World::new(Replay::Available, Start::Paused, 100);
+    let mut world = World::new(ReplaySupport::Available, Start::Paused, 100);
     world.connect();
     (0..3).for_each(|_| world.publish());
     (0..3).for_each(|_| world.deliver());
@@ -45,7 +45,7 @@ fn a_history_without_its_first_message_leaves_the_state_as_it_is() {
     world.pass_time();
     world.reply(u64::MAX);
     assert_eq!((&world.applied, world.cleared.as_slice(), world.request), (&kept, &[][..], None));
-    assert_eq!(degraded(world.trust), Some(Degraded::Lost { missed: 1, next: 2 }));
+    assert_eq!(degraded(world.trust), Some(DegradedReason::Lost { missed: 1, next: 2 }));
     assert_eq!(world.stream.wakes_at(), None, "it is not requested again");
 }
 
@@ -69,7 +69,7 @@ fn a_history_that_lacks_a_message_of_an_earlier_reply_is_not_whole() {
 
 #[test]
 fn an_empty_reply_is_no_proof_of_a_restart() {
-    let mut world = World::new(Replay::Available, Start::Immediate, 100);
+    let mut world = World::new(ReplaySupport::Available, Start::Immediate, 100);
     world.connect();
     (0..5).for_each(|_| world.publish());
     (0..5).for_each(|_| world.deliver());
@@ -96,7 +96,7 @@ fn an_empty_reply_is_no_proof_of_a_restart() {
 #[test]
 fn messages_before_the_first_contact_are_not_a_gap() {
     let is_gap = |event: &StreamEvent| matches!(event, StreamEvent::Gap { .. });
-    let mut world = World::new(Replay::Available, Start::Immediate, 100);
+    let mut world = World::new(ReplaySupport::Available, Start::Immediate, 100);
     (0..9).for_each(|_| world.publish());
     world.connect();
     let (attempt, _) = world.request.expect("a request");
@@ -118,14 +118,14 @@ fn messages_before_the_first_contact_are_not_a_gap() {
 
 #[test]
 fn a_stream_is_not_exact_before_its_history_is_complete() {
-    let mut world = World::new(Replay::Available, Start::Immediate, 100);
+    let mut world = World::new(ReplaySupport::Available, Start::Immediate, 100);
     (0..9).for_each(|_| world.publish());
     world.connect();
     let (attempt, _) = world.request.expect("a request");
     for sequence in 0..9 {
         world.stream.replayed(attempt, sequence, payload(0, sequence), world.now);
         world.run();
-        assert_eq!(world.pending, Some(Pending::Recovering { end: None }), "after message {sequence}");
+        assert_eq!(world.pending, Some(PendingReason::Recovering { end: None }), "after message {sequence}");
     }
     world.stream.replay_ended(attempt, world.now);
     world.run();
@@ -135,7 +135,7 @@ fn a_stream_is_not_exact_before_its_history_is_complete() {
 
 #[test]
 fn a_history_that_cannot_be_replayed_is_not_exact_and_is_requested_again() {
-    let mut world = World::new(Replay::Available, Start::Immediate, 100);
+    let mut world = World::new(ReplaySupport::Available, Start::Immediate, 100);
     (0..3).for_each(|_| world.publish());
     world.connect();
     world.pass_time_until_given_up();
@@ -147,7 +147,7 @@ fn a_history_that_cannot_be_replayed_is_not_exact_and_is_requested_again() {
 
 #[test]
 fn a_truncated_reply_is_not_exact_and_is_requested_again() {
-    let mut world = World::new(Replay::Available, Start::Immediate, 100);
+    let mut world = World::new(ReplaySupport::Available, Start::Immediate, 100);
     (0..3).for_each(|_| world.publish());
     world.connect();
     let (attempt, _) = world.request.expect("a request");
@@ -162,7 +162,7 @@ fn a_truncated_reply_is_not_exact_and_is_requested_again() {
 
 #[test]
 fn an_epoch_that_could_not_be_verified_is_verified_later_without_a_further_message() {
-    let mut world = World::new(Replay::Available, Start::Immediate, 100);
+    let mut world = World::new(ReplaySupport::Available, Start::Immediate, 100);
     world.connect();
     world.reply(u64::MAX);
     world.publish();
@@ -171,7 +171,7 @@ fn an_epoch_that_could_not_be_verified_is_verified_later_without_a_further_messa
     (0..2).for_each(|_| world.publish());
     world.connect();
     world.pass_time_until_given_up();
-    assert_eq!(degraded(world.trust), Some(Degraded::Unverified));
+    assert_eq!(degraded(world.trust), Some(DegradedReason::Unverified));
     world.pass_time();
     world.reply(u64::MAX);
     world.reply(u64::MAX);

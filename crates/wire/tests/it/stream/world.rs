@@ -4,8 +4,8 @@ use std::collections::{HashSet, VecDeque};
 use std::time::{Duration, Instant};
 
 use flash_indexer_wire::{
-    Action, ClearReason, Cursor, Degraded, Pending, Replay, Start, Stream, StreamEvent, StreamLimits, StreamOptions,
-    StreamPosition, StreamTrust,
+    Action, ClearReason, Cursor, DegradedReason, PendingReason, ReplaySupport, Start, Stream, StreamEvent,
+    StreamLimits, StreamOptions, StreamPosition, StreamTrust,
 };
 
 /// Deadlines after which a repair has been given up: some five requests with their backoffs.
@@ -44,7 +44,7 @@ pub(crate) struct World {
     pub(crate) stream: Stream<Payload>,
     pub(crate) now: Instant,
     pub(crate) limits: StreamLimits,
-    pub(crate) replay: Replay,
+    pub(crate) replay: ReplaySupport,
     // The engine.
     pub(crate) epoch: u64,
     pub(crate) published: u64,
@@ -77,7 +77,7 @@ pub(crate) struct World {
     // The index.
     pub(crate) applied: Vec<(u64, u64)>,
     pub(crate) trust: StreamTrust,
-    pub(crate) pending: Option<Pending>,
+    pub(crate) pending: Option<PendingReason>,
     pub(crate) cleared: Vec<ClearReason>,
     /// End of the messages that were recorded as lost since the state was cleared. A later doubt replaces that reason.
     pub(crate) recorded_end: Option<u64>,
@@ -89,7 +89,7 @@ pub(crate) fn limits() -> StreamLimits {
 }
 
 impl World {
-    pub(crate) fn new(replay: Replay, start: Start, buffer_max: u64) -> Self {
+    pub(crate) fn new(replay: ReplaySupport, start: Start, buffer_max: u64) -> Self {
         let limits = limits();
         Self {
             stream: Stream::new(StreamOptions { replay, start, limits }),
@@ -116,7 +116,7 @@ impl World {
             backlog_until: Instant::now(),
             applied: Vec::new(),
             trust: StreamTrust::Cold,
-            pending: Some(Pending::FirstContact),
+            pending: Some(PendingReason::FirstContact),
             cleared: Vec::new(),
             recorded_end: None,
             events: Vec::new(),
@@ -145,7 +145,7 @@ impl World {
                     self.cleared.push(why);
                 }
                 Action::Trust(trust) => {
-                    if let StreamTrust::Degraded(Degraded::Lost { next, .. }) = trust {
+                    if let StreamTrust::Degraded(DegradedReason::Lost { next, .. }) = trust {
                         self.recorded_end = Some(next);
                     }
                     self.trust = trust;
@@ -223,11 +223,11 @@ impl World {
 
     /// The stream receives a live message.
     fn receive(&mut self, epoch: u64, sequence: u64) {
-        let was_doubted = self.stream.pending() == Some(Pending::Unverified);
+        let was_doubted = self.stream.pending() == Some(PendingReason::Unverified);
         self.stream.live(sequence, payload(epoch, sequence), self.now);
         let published_at = self.published_at.get(sequence as usize).filter(|_| epoch == self.epoch);
         let has_waited = published_at.is_none_or(|&at| self.now >= at + BACKLOG);
-        self.is_misled |= was_doubted && has_waited && self.stream.pending() != Some(Pending::Unverified);
+        self.is_misled |= was_doubted && has_waited && self.stream.pending() != Some(PendingReason::Unverified);
         self.run();
     }
 
@@ -294,7 +294,7 @@ impl World {
     pub(crate) fn connect(&mut self) {
         if !self.connected {
             self.connected = true;
-            if self.replay == Replay::OnReconnect
+            if self.replay == ReplaySupport::OnReconnect
                 && let Some(last) = self.last_received
                 && last < self.published
             {
@@ -310,8 +310,8 @@ impl World {
     /// End of the received messages with one more. A new connection repeats messages.
     fn known_end_with(&self, sequence: u64) -> u64 {
         match self.replay {
-            Replay::OnReconnect => self.known_end.max(sequence + 1),
-            Replay::Available | Replay::Unavailable => sequence + 1,
+            ReplaySupport::OnReconnect => self.known_end.max(sequence + 1),
+            ReplaySupport::Available | ReplaySupport::Unavailable => sequence + 1,
         }
     }
 
@@ -367,7 +367,7 @@ impl World {
     /// Passes the deadlines until a repair is given up, and messages after the last one count as missing.
     pub(crate) fn pass_time_until_given_up(&mut self) {
         for _ in 0..DEADLINES_MAX {
-            if self.request.is_none() && matches!(self.pending, Some(Pending::TailLost)) {
+            if self.request.is_none() && matches!(self.pending, Some(PendingReason::TailLost)) {
                 return;
             }
             self.pass_time();
@@ -402,7 +402,7 @@ impl World {
             self.reply(u64::MAX);
             if self.in_flight.is_empty() && self.request.is_none() {
                 let Some(wake) = self.stream.wakes_at() else { return };
-                if matches!(self.pending, Some(Pending::TailLost | Pending::Unverified) | None)
+                if matches!(self.pending, Some(PendingReason::TailLost | PendingReason::Unverified) | None)
                     && wake >= self.now + self.limits.repair_pause / 2
                 {
                     pauses += 1;
@@ -428,7 +428,7 @@ impl World {
 
     /// Whether a request is open, or follows after a backoff.
     pub(crate) fn is_repairing(&self) -> bool {
-        self.request.is_some() || matches!(self.pending, Some(Pending::Recovering { .. }))
+        self.request.is_some() || matches!(self.pending, Some(PendingReason::Recovering { .. }))
     }
 
     /// Answers every request with all messages, until the stream pauses.
@@ -461,7 +461,7 @@ impl World {
     }
 }
 
-pub(crate) fn degraded(trust: StreamTrust) -> Option<Degraded> {
+pub(crate) fn degraded(trust: StreamTrust) -> Option<DegradedReason> {
     match trust {
         StreamTrust::Degraded(why) => Some(why),
         _ => None,
