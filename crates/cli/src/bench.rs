@@ -15,8 +15,8 @@ use flash_indexer_sim::FleetOptions;
 use indicatif::ProgressBar;
 
 use crate::parsers::byte_size;
-use crate::simulate::progress;
 use crate::{design_name, trace_file};
+use flash_indexer_commands::output::progress;
 
 /// Compare the index designs, without sockets or a service.
 ///

@@ -9,7 +9,7 @@ use clap::Args;
 use flash_indexer_snapshot::{DumpEntry, DumpSink, RankName, RankRecord, Rejection, read_dump};
 use indicatif::{ProgressBar, ProgressStyle};
 
-use crate::client::{DumpEncoding, ServiceUrl, TlsArguments};
+use flash_indexer_commands::{DumpEncoding, ServiceUrl, TlsArguments};
 
 /// Save the state of a running service: every held block, all registrations, and the position of each stream.
 ///

@@ -7,8 +7,8 @@ use flash_indexer_api::{AbsenceReason, ExplainRequest, Explanation, TokenQuery};
 use flash_indexer_types::InstanceId;
 use flash_indexer_types::hashes::FormattedHash;
 
-use crate::output::fitted;
 use crate::prompt::PromptArguments;
+use flash_indexer_commands::output::fitted;
 
 /// Show where each rank's match of these tokens ends, and why.
 #[derive(Args)]

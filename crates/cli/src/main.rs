@@ -12,22 +12,18 @@
 //! | `manual` | manual pages and completions of shells |
 //! | `reference` | reference pages of the documentation |
 //! | `dump`, `diff/*` | save the state of a service; compare two services or dumps |
-//! | `doctor/*` | checks a service and its engines end to end |
 //! | `replay/*`, `bench` | measure index designs without a service |
-//! | `client` | the service's HTTP API as the commands use it |
-//! | `log`, `output`, `stop`, `parsers`, `trace` | log, standard output, signals, option values, the trace file |
+//! | `log`, `stop`, `parsers`, `trace` | log, signals, option values, the trace file |
 //! | `masking` | errors of the command line without secrets |
 
-// First, because its macros replace those of the standard library in the modules below.
+// Its macros replace those of the standard library.
 #[macro_use]
-mod output;
+extern crate flash_indexer_commands;
 
 mod bench;
-mod client;
 mod config;
 mod curve_key;
 mod diff;
-mod doctor;
 mod dump;
 mod environment;
 mod explain;
@@ -50,10 +46,11 @@ use std::process::ExitCode;
 
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{CommandFactory, Parser, Subcommand};
+use flash_indexer_commands::output::with_causes;
+use flash_indexer_commands::{TOKEN_HELP, TOKEN_VARIABLE, sends_token};
 use flash_indexer_designs::Design;
 use tracing::warn;
 
-use crate::client::{TOKEN_HELP, TOKEN_VARIABLE, sends_token};
 use crate::config::Parsed;
 use crate::trace::trace_file;
 
@@ -92,7 +89,7 @@ enum Command {
     /// Ask a running service where each rank's match of a prompt ends, and why.
     Explain(explain::ExplainArguments),
     /// Check a running service and its engines end to end, and report fixes.
-    Doctor(doctor::DoctorArguments),
+    Doctor(flash_indexer_doctor::DoctorArguments),
     // The doc comments of these arguments are their help.
     Token(token::TokenArguments),
     CurveKey(curve_key::CurveKeyArguments),
@@ -158,7 +155,7 @@ fn run(Parsed { arguments, matches, file }: Parsed) -> ExitCode {
         Command::CurveKey(arguments) => curve_key::run(&arguments),
         Command::Dump(arguments) => dump::run(&arguments),
         Command::Diff(arguments) => return diff::run(&arguments),
-        Command::Doctor(arguments) => return doctor::run(&arguments),
+        Command::Doctor(arguments) => return flash_indexer_doctor::run(&arguments),
         Command::Replay(arguments) => replay::run(&arguments),
         Command::Bench(arguments) => bench::run(&arguments),
         Command::Config(arguments) => config::run(&arguments, &matches, file.as_ref()),
@@ -178,16 +175,3 @@ fn run(Parsed { arguments, matches, file }: Parsed) -> ExitCode {
 
 /// The exit code for a wrong option or environment variable.
 const USAGE: u8 = 2;
-
-/// The text of an error followed by its causes, without those that the text already contains.
-fn with_causes(error: &anyhow::Error) -> String {
-    let mut text = String::new();
-    for cause in error.chain().map(ToString::to_string) {
-        match text.is_empty() {
-            true => text = cause,
-            false if text.contains(&cause) => {}
-            false => text = format!("{text}: {cause}"),
-        }
-    }
-    text
-}

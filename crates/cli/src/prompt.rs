@@ -7,7 +7,7 @@ use anyhow::{Context, Error, Result, anyhow, bail};
 use clap::{ArgGroup, Args};
 use flash_indexer_api::{ModelScope, TokenQuery};
 
-use crate::client::{IndexerClient, ServiceUrl, TlsArguments};
+use flash_indexer_commands::{IndexerClient, ServiceUrl, TlsArguments};
 
 /// A prompt, its model and tenant, and the service to query.
 #[derive(Args)]

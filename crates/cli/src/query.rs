@@ -7,8 +7,8 @@ use clap::Args;
 use comfy_table::{CellAlignment, Table, presets};
 use flash_indexer_api::{QueryResponse, TokenQuery};
 
-use crate::output::fitted;
 use crate::prompt::PromptArguments;
+use flash_indexer_commands::output::fitted;
 
 /// Show which instances hold a prefix of these tokens, and its length.
 #[derive(Args)]

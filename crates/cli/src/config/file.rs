@@ -11,7 +11,7 @@ use flash_indexer_access::TomlError;
 use toml::{Table, Value};
 
 use crate::environment::nearest;
-use crate::with_causes;
+use flash_indexer_commands::output::with_causes;
 
 /// Minimum length of a value that is searched for in an error, in characters.
 const PART_MIN: usize = 3;

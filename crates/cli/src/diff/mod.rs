@@ -15,9 +15,9 @@ use flash_indexer_snapshot::{RankRecord, read_dump};
 use flash_indexer_types::masked_url;
 
 use self::contents::{BlockDifference, Difference, DumpContents, RankContents, RankKey};
-use crate::client::{DumpEncoding, TlsArguments};
 use crate::dump::Progress;
-use crate::with_causes;
+use flash_indexer_commands::output::with_causes;
+use flash_indexer_commands::{DumpEncoding, TlsArguments};
 
 /// Compare two running services, or a service and a dump, or two dumps, rank by rank.
 ///

@@ -6,7 +6,7 @@ use clap::{Arg, ArgAction, Command, CommandFactory};
 
 use super::{cell, head};
 use crate::Arguments;
-use crate::client::{TOKEN_HELP, TOKEN_VARIABLE, sends_token};
+use flash_indexer_commands::{TOKEN_HELP, TOKEN_VARIABLE, sends_token};
 
 /// Beginning of the options of the feature `hub`, which the pages leave out: a program is built with or without them.
 const HUB_OPTIONS: &str = "tokenizer-hub";

@@ -4,7 +4,7 @@ use anyhow::{Result, bail};
 use flash_indexer_bench::Play;
 use flash_indexer_core::{SharedIndex, Tier};
 
-use crate::simulate::percent;
+use flash_indexer_commands::output::percent;
 
 /// Result of a comparison.
 #[derive(Debug, Default)]

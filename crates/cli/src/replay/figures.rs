@@ -6,7 +6,7 @@ use flash_indexer_bench::{Latencies, Play, RESIDENT_UNAVAILABLE, short};
 use flash_indexer_core::MemoryLimit;
 use flash_indexer_designs::Design;
 
-use crate::simulate::percent;
+use flash_indexer_commands::output::percent;
 
 /// Sums over a replay.
 #[derive(Default)]

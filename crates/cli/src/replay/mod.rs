@@ -17,8 +17,8 @@ use flash_indexer_sim::{Fleet, FleetOptions, HashSeeds, HoleShare, Routing};
 use self::bounded::BoundedComparison;
 use self::figures::ReplayReport;
 use crate::parsers::byte_size;
-use crate::simulate::progress;
 use crate::{design_name, trace_file};
+use flash_indexer_commands::output::progress;
 
 /// Play a request trace through simulated caches into an index design, and measure its cost.
 ///

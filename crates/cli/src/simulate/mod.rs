@@ -11,11 +11,10 @@ use anyhow::{Context, Result, bail};
 use clap::{Args, ValueEnum};
 use flash_indexer_sim::{Publisher, PublisherOptions, ReplayFraming};
 use flash_indexer_wire::Encoding;
-use indicatif::{ProgressBar, ProgressStyle};
 
 use self::service::Service;
-use crate::client::TlsArguments;
 use crate::stop::StopFlag;
+use flash_indexer_commands::TlsArguments;
 
 /// Run one or more engines: play a recorded stream, or simulate caches under a workload.
 ///
@@ -252,15 +251,3 @@ impl Pace {
 
 /// Longest sleep between two checks of the stop flag, in seconds.
 const LONGEST_SLEEP_S: f64 = 0.1;
-
-/// A progress bar on standard error, if it is a terminal.
-pub(crate) fn progress(total: usize, unit: &str) -> ProgressBar {
-    let template = format!("{{bar:40}} {{human_pos}}/{{human_len}} {unit}  {{elapsed}} (left {{eta}})  {{msg}}");
-    let style = ProgressStyle::with_template(&template).expect("the template is valid");
-    ProgressBar::new(total as u64).with_style(style)
-}
-
-/// A part of a whole, in percent; 0 for an empty whole.
-pub(crate) fn percent(part: u64, whole: u64) -> f64 {
-    if whole == 0 { 0.0 } else { 100.0 * part as f64 / whole as f64 }
-}

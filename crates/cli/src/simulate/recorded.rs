@@ -4,13 +4,14 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 use anyhow::{Context, Result, bail};
+use flash_indexer_commands::output::progress;
 use flash_indexer_core::DpRank;
 use flash_indexer_sim::{Publisher, RecordedLine, RecordedMessage, RecordedRequest, Recording};
 use flash_indexer_types::Trust;
 
 use super::service::{EngineRank, Service};
 use super::workload::reusable_tokens;
-use super::{Pace, SimulateArguments, progress};
+use super::{Pace, SimulateArguments};
 use crate::stop::StopFlag;
 
 /// The instance that a recording is registered as.

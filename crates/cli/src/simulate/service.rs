@@ -10,7 +10,7 @@ use flash_indexer_core::hashing::BlockSize;
 use flash_indexer_sim::Publisher;
 use flash_indexer_types::{InstanceId, Trust};
 
-use crate::client::IndexerClient;
+use flash_indexer_commands::IndexerClient;
 
 /// Longest wait for the service to apply the published messages.
 const CATCH_UP_DEADLINE: Duration = Duration::from_secs(60);

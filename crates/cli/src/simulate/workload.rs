@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, Result, bail};
+use flash_indexer_commands::output::{percent, progress};
 use flash_indexer_core::DpRank;
 use flash_indexer_core::hashing::BlockSize;
 use flash_indexer_sim::workload::{ConversationOptions, Conversations, MooncakeTrace};
@@ -11,7 +12,7 @@ use flash_indexer_sim::{EngineOptions, Publisher, ReplayFraming, Request, Simula
 use flash_indexer_wire::Encoding;
 
 use super::service::{EngineRank, Service};
-use super::{Pace, SimulateArguments, TOPIC, percent, progress};
+use super::{Pace, SimulateArguments, TOPIC};
 use crate::stop::StopFlag;
 
 /// Default number of synthetic requests.

@@ -1,4 +1,4 @@
-//! `flash-indexer doctor`: checks a service and its engines end to end.
+//! `flash-indexer doctor`: checks a running service and its engines end to end. It changes neither.
 //!
 //! | module | role |
 //! |---|---|
@@ -36,9 +36,9 @@ use flash_indexer_wire::plural;
 use self::finding::{Finding, Verdict};
 use self::probe::{Observation, Stream};
 use self::report::{Report, Subject};
-use crate::client::{IndexerClient, ServiceUrl, TlsArguments};
-use crate::simulate::progress;
-use crate::with_causes;
+use flash_indexer_commands::output::progress;
+use flash_indexer_commands::output::with_causes;
+use flash_indexer_commands::{IndexerClient, ServiceUrl, TlsArguments};
 
 /// Engines that are observed at a time.
 const PROBES_MAX: usize = 64;
@@ -61,7 +61,7 @@ const NOT_CHECKED: u8 = 2;
   flash-indexer doctor http://indexer:8090 --json | jq '.[].findings[] | select(.verdict != \"ok\")'
 
 Run it where the service runs: only there it takes the same network path to the engines.")]
-pub(crate) struct DoctorArguments {
+pub struct DoctorArguments {
     #[command(flatten)]
     service: ServiceUrl,
 
@@ -97,7 +97,9 @@ pub(crate) struct DoctorArguments {
     json: bool,
 }
 
-pub(crate) fn run(arguments: &DoctorArguments) -> ExitCode {
+/// Runs the checks and prints what they found. Takes the seconds of `--listen-s` for every 64 engines, and longer where engines do not respond.
+/// Returns the exit code that the help lists.
+pub fn run(arguments: &DoctorArguments) -> ExitCode {
     match examine(arguments) {
         Ok(reports) => {
             match arguments.json {

@@ -7,7 +7,7 @@ use flash_indexer_api::TokenizedPrompt;
 use serde_json::{Value, json};
 
 use super::finding::Finding;
-use crate::client::IndexerClient;
+use flash_indexer_commands::IndexerClient;
 
 const CHECK: &str = "prompt";
 /// Tokens that are shown from the first difference on.

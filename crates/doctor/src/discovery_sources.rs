@@ -4,7 +4,7 @@ use flash_indexer_api::DiscoverySource;
 use flash_indexer_types::{SourceKind, SourceState, TargetState};
 
 use super::finding::Finding;
-use crate::client::IndexerClient;
+use flash_indexer_commands::IndexerClient;
 
 const CHECK: &str = "discovery";
 

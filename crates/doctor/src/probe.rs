@@ -12,7 +12,7 @@ use flash_indexer_wire::{LiveMessage, ReplayReply, TranslatorOptions};
 
 use super::follower::{Delivery, HeldChain, StreamFollower, StreamSummary};
 use super::sockets::{self, ConnectError, Subscription};
-use crate::client::IndexerClient;
+use flash_indexer_commands::IndexerClient;
 
 const CONNECT_DEADLINE: Duration = Duration::from_secs(3);
 /// Silence that ends a replay.

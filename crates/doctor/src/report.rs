@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 
 use super::finding::{Finding, Verdict};
 use super::probe::Stream;
-use crate::output::fitted;
+use flash_indexer_commands::output::fitted;
 
 /// The subject of a report.
 #[derive(Debug)]

@@ -6,7 +6,7 @@ use anyhow::Result;
 use flash_indexer_api::Worker;
 
 use super::finding::Finding;
-use crate::client::IndexerClient;
+use flash_indexer_commands::IndexerClient;
 use flash_indexer_types::masked_url;
 
 /// Registered instances by model, tenant and block size.

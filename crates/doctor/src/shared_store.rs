@@ -3,7 +3,7 @@
 use flash_indexer_api::{StoreState, StoreStatus};
 
 use super::finding::Finding;
-use crate::client::IndexerClient;
+use flash_indexer_commands::IndexerClient;
 
 const CHECK: &str = "store";
 

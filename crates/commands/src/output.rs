@@ -5,20 +5,23 @@ use std::io::{self, ErrorKind, IsTerminal, Write};
 
 use comfy_table::{ContentArrangement, Table};
 use console::Term;
+use indicatif::{ProgressBar, ProgressStyle};
 
 /// Prints like the macro of the standard library, but does not panic when the reader has closed the pipe.
+#[macro_export]
 macro_rules! print {
     ($($text:tt)*) => { $crate::output::print(format_args!($($text)*)) };
 }
 
 /// Prints a line, like [`print!`].
+#[macro_export]
 macro_rules! println {
-    ($($text:tt)*) => { print!("{}\n", format_args!($($text)*)) };
+    ($($text:tt)*) => { $crate::print!("{}\n", format_args!($($text)*)) };
 }
 
 /// Writes text to standard output. Without a reader, the text is discarded and the command continues, so its exit code stays correct.
 /// Another failure ends the process with code 1.
-pub(crate) fn print(text: Arguments<'_>) {
+pub fn print(text: Arguments<'_>) {
     let mut out = io::stdout();
     if let Err(error) = unless_closed(out.write_fmt(text).and_then(|()| out.flush())) {
         eprintln!("flash-indexer: failed to write to standard output: {error}");
@@ -27,7 +30,7 @@ pub(crate) fn print(text: Arguments<'_>) {
 }
 
 /// A table whose columns wrap their text to fit the terminal.
-pub(crate) fn fitted(mut table: Table) -> Table {
+pub fn fitted(mut table: Table) -> Table {
     if let (true, Some((_, columns))) = (io::stdout().is_terminal(), Term::stdout().size_checked()) {
         table.set_content_arrangement(ContentArrangement::Dynamic).set_width(columns);
     }
@@ -35,6 +38,31 @@ pub(crate) fn fitted(mut table: Table) -> Table {
 }
 
 /// The result of a write. A pipe closed by the reader is not an error.
-pub(crate) fn unless_closed(written: io::Result<()>) -> io::Result<()> {
+pub fn unless_closed(written: io::Result<()>) -> io::Result<()> {
     written.or_else(|error| if error.kind() == ErrorKind::BrokenPipe { Ok(()) } else { Err(error) })
+}
+
+/// A progress bar on standard error, if it is a terminal.
+pub fn progress(total: usize, unit: &str) -> ProgressBar {
+    let template = format!("{{bar:40}} {{human_pos}}/{{human_len}} {unit}  {{elapsed}} (left {{eta}})  {{msg}}");
+    let style = ProgressStyle::with_template(&template).expect("the template is valid");
+    ProgressBar::new(total as u64).with_style(style)
+}
+
+/// A part of a whole, in percent; 0 for an empty whole.
+pub fn percent(part: u64, whole: u64) -> f64 {
+    if whole == 0 { 0.0 } else { 100.0 * part as f64 / whole as f64 }
+}
+
+/// The text of an error followed by its causes, without those that the text already contains.
+pub fn with_causes(error: &anyhow::Error) -> String {
+    let mut text = String::new();
+    for cause in error.chain().map(ToString::to_string) {
+        match text.is_empty() {
+            true => text = cause,
+            false if text.contains(&cause) => {}
+            false => text = format!("{text}: {cause}"),
+        }
+    }
+    text
 }

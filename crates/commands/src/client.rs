@@ -1,4 +1,4 @@
-//! A client of the service's HTTP API.
+//! A client of the service's HTTP API. Each request waits at most 30 s; errors name the URL without its password, and what to do.
 
 use std::borrow::Cow;
 use std::collections::BTreeSet;
@@ -34,11 +34,11 @@ const RESPONSE_BYTES_MAX: u64 = 256 << 20;
 const SERVICE: &str = "`flash-indexer serve`";
 
 /// Environment variable with the bearer token for the service.
-pub(crate) const TOKEN_VARIABLE: &str = "FLASH_INDEXER_TOKEN";
+pub const TOKEN_VARIABLE: &str = "FLASH_INDEXER_TOKEN";
 
 /// The service, as an argument or as an option.
 #[derive(Args)]
-pub(crate) struct ServiceUrl {
+pub struct ServiceUrl {
     /// URL of the service, in the place of --url. It precedes FLASH_INDEXER_URL.
     #[arg(value_name = "URL")]
     service_url: Option<String>,
@@ -49,19 +49,20 @@ pub(crate) struct ServiceUrl {
 }
 
 impl ServiceUrl {
-    pub(crate) fn as_str(&self) -> &str {
+    /// The URL as it was given.
+    pub fn as_str(&self) -> &str {
         self.service_url.as_deref().unwrap_or(&self.url)
     }
 
     /// The URL for output.
-    pub(crate) fn masked(&self) -> Cow<'_, str> {
+    pub fn masked(&self) -> Cow<'_, str> {
         masked_url(self.as_str())
     }
 }
 
 /// Certificates of a client of the service.
 #[derive(Args)]
-pub(crate) struct TlsArguments {
+pub struct TlsArguments {
     /// File with the authorities, in PEM, of the certificate of an https:// service [default: the public ones].
     #[arg(long, env = "FLASH_INDEXER_CA", value_name = "FILE")]
     tls_ca: Option<PathBuf>,
@@ -77,7 +78,7 @@ pub(crate) struct TlsArguments {
 
 impl TlsArguments {
     /// Client of the service at a URL, with these certificates and the token of the environment.
-    pub(crate) fn client(&self, url: &str) -> Result<IndexerClient> {
+    pub fn client(&self, url: &str) -> Result<IndexerClient> {
         let pair = self.tls_cert.clone().zip(self.tls_key.clone());
         let pair = pair.map(|(certificate, key)| KeyPairFiles { certificate, key });
         let credentials = ClientCredentials::load(&ClientFiles { token: None, ca: self.tls_ca.clone(), pair })?;
@@ -91,15 +92,15 @@ impl TlsArguments {
 }
 
 /// Meaning of [`TOKEN_VARIABLE`].
-pub(crate) const TOKEN_HELP: &str = "Bearer token for a service that needs one";
+pub const TOKEN_HELP: &str = "Bearer token for a service that needs one";
 
 /// Whether a command sends [`TOKEN_VARIABLE`]: it has [`TlsArguments`].
-pub(crate) fn sends_token(command: &Command) -> bool {
+pub fn sends_token(command: &Command) -> bool {
     command.get_arguments().any(|arg| arg.get_id() == "tls_ca")
 }
 
 /// Client of the service at a URL; connections are kept open between requests.
-pub(crate) struct IndexerClient {
+pub struct IndexerClient {
     url: String,
     /// The program that runs at the URL.
     server: &'static str,
@@ -108,7 +109,7 @@ pub(crate) struct IndexerClient {
 
 impl IndexerClient {
     /// Client of an engine's OpenAI API, for the endpoints that it has in common with the service. It has no credentials of the service.
-    pub(crate) fn of_engine(url: &str) -> Self {
+    pub fn of_engine(url: &str) -> Self {
         let client = Self::with_credentials(url, &ClientCredentials::default());
         Self { server: "the engine's OpenAI API", ..client }
     }
@@ -121,55 +122,58 @@ impl IndexerClient {
     }
 
     /// Client of another service with the same credentials.
-    pub(crate) fn at(&self, url: &str) -> Self {
+    pub fn at(&self, url: &str) -> Self {
         Self { url: without_slash(url), server: self.server, agent: self.agent.clone() }
     }
 
     /// Registers a rank; false if the same registration exists already.
-    pub(crate) fn register(&self, registration: &RegisterRequest) -> Result<bool> {
+    pub fn register(&self, registration: &RegisterRequest) -> Result<bool> {
         let response = self.agent.post(format!("{}/register", self.url)).send_json(registration);
         let is_new = response.as_ref().is_ok_and(|response| response.status() == StatusCode::CREATED);
         self.read(response).map(|_: Success| is_new)
     }
 
-    pub(crate) fn unregister(&self, instance_id: u64, model_name: &str, tenant_id: &str) -> Result<()> {
+    /// Unregisters an instance with all of its ranks.
+    pub fn unregister(&self, instance_id: u64, model_name: &str, tenant_id: &str) -> Result<()> {
         let instance_id = InstanceId::number(instance_id).into();
         let scope = ModelScope::of(model_name, Some(tenant_id));
         let request = UnregisterRequest { instance_id, scope, dp_rank: None };
         self.post("/unregister", &request).map(|_: Unregistration| ())
     }
 
-    pub(crate) fn query(&self, query: &TokenQuery) -> Result<QueryResponse> {
+    /// The matches of each rank with a prompt.
+    pub fn query(&self, query: &TokenQuery) -> Result<QueryResponse> {
         self.post("/query", query)
     }
 
     /// Queries, and returns the response as JSON.
-    pub(crate) fn query_json(&self, query: &TokenQuery) -> Result<Value> {
+    pub fn query_json(&self, query: &TokenQuery) -> Result<Value> {
         self.post("/query", query)
     }
 
     /// The tokens of a request with a prompt. Engines have the same endpoint.
-    pub(crate) fn tokenize(&self, request: &Value) -> Result<TokenizedPrompt> {
+    pub fn tokenize(&self, request: &Value) -> Result<TokenizedPrompt> {
         self.post("/tokenize", request)
     }
 
     /// Requests an explanation, and returns it as JSON.
-    pub(crate) fn explain(&self, query: &ExplainRequest) -> Result<Value> {
+    pub fn explain(&self, query: &ExplainRequest) -> Result<Value> {
         self.post("/explain", query)
     }
 
-    pub(crate) fn workers(&self, model_name: &str, tenant_id: &str) -> Result<Vec<Worker>> {
+    /// The registered instances of a model and a tenant.
+    pub fn workers(&self, model_name: &str, tenant_id: &str) -> Result<Vec<Worker>> {
         let request = self.agent.get(format!("{}/workers", self.url));
         self.read(request.query("model_name", model_name).query("tenant_id", tenant_id).call())
     }
 
     /// All registered instances.
-    pub(crate) fn all_workers(&self) -> Result<Vec<Worker>> {
+    pub fn all_workers(&self) -> Result<Vec<Worker>> {
         self.get("/workers")
     }
 
     /// Fails if no instance of a model and a tenant is registered, and names the registered ones. Absent names select all.
-    pub(crate) fn check_selection(&self, model_name: Option<&str>, tenant_id: Option<&str>) -> Result<()> {
+    pub fn check_selection(&self, model_name: Option<&str>, tenant_id: Option<&str>) -> Result<()> {
         let selected = [("model", model_name), ("tenant", tenant_id)];
         let selected = selected.map(|(name, value)| value.map(|value| format!("{name} {value:?}")));
         let selected = selected.into_iter().flatten().collect::<Vec<_>>().join(" and ");
@@ -192,38 +196,34 @@ impl IndexerClient {
     }
 
     /// Checks that the service runs.
-    pub(crate) fn health(&self) -> Result<()> {
+    pub fn health(&self) -> Result<()> {
         let request = self.agent.get(format!("{}/health", self.url));
         let response = request.config().timeout_global(Some(HEALTH_TIMEOUT)).build().call();
         self.read(response).map(|_: Success| ())
     }
 
     /// Checks that the service is ready; the error names what is missing.
-    pub(crate) fn ready(&self) -> Result<()> {
+    pub fn ready(&self) -> Result<()> {
         self.get("/ready").map(|_: Readiness| ())
     }
 
     /// URLs of the service's peers; none if it is an indexer without peers.
-    pub(crate) fn peers(&self) -> Result<Vec<String>> {
+    pub fn peers(&self) -> Result<Vec<String>> {
         Ok(self.get_optional("/peers")?.unwrap_or_default())
     }
 
     /// Discovery sources of the service; none if it is an indexer without discovery.
-    pub(crate) fn discovery(&self) -> Result<Vec<DiscoverySource>> {
+    pub fn discovery(&self) -> Result<Vec<DiscoverySource>> {
         Ok(self.get_optional("/discovery")?.unwrap_or_default())
     }
 
     /// State of the shared store; none if the service uses no store.
-    pub(crate) fn store(&self) -> Result<Option<StoreState>> {
+    pub fn store(&self) -> Result<Option<StoreState>> {
         self.get_optional("/store")
     }
 
-    pub(crate) fn query_by_hash(
-        &self,
-        hashes: &[LocalHash],
-        model_name: &str,
-        tenant_id: &str,
-    ) -> Result<QueryResponse> {
+    /// The matches of each rank with a prompt that is given by the local hashes of its blocks.
+    pub fn query_by_hash(&self, hashes: &[LocalHash], model_name: &str, tenant_id: &str) -> Result<QueryResponse> {
         let scope = ModelScope::of(model_name, Some(tenant_id));
         self.post("/query_by_hash", &HashQuery { block_hashes: hashes.to_vec(), scope, ..HashQuery::default() })
     }
@@ -241,12 +241,7 @@ impl IndexerClient {
     }
 
     /// A dump of the selected models and tenants, as a stream of lines.
-    pub(crate) fn dump(
-        &self,
-        model_name: Option<&str>,
-        tenant_id: Option<&str>,
-        encoding: DumpEncoding,
-    ) -> Result<Dump> {
+    pub fn dump(&self, model_name: Option<&str>, tenant_id: Option<&str>, encoding: DumpEncoding) -> Result<Dump> {
         let mut request = self.agent.get(format!("{}/dump", self.url)).header("accept", "application/x-ndjson");
         for (name, value) in [("model_name", model_name), ("tenant_id", tenant_id)] {
             if let Some(value) = value {
@@ -355,13 +350,17 @@ fn connection_error(url: &str, server: &str, error: ureq::Error) -> anyhow::Erro
 
 /// Encoding of a dump in the response.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum DumpEncoding {
+pub enum DumpEncoding {
+    /// Lines of JSON.
     Plain,
+    /// The same lines, compressed with zstd if the service supports it.
     Compressed,
 }
 
 /// A dump that is being received.
-pub(crate) struct Dump {
-    pub(crate) bytes: Box<dyn Read>,
-    pub(crate) is_compressed: bool,
+pub struct Dump {
+    /// Bytes of the dump in its encoding, which are received while they are read.
+    pub bytes: Box<dyn Read>,
+    /// Whether they are compressed with zstd.
+    pub is_compressed: bool,
 }
