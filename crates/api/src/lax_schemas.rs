@@ -38,7 +38,7 @@ pub(crate) fn lax_token_count() -> Schema {
     any_of(
         [number, typed(Type::Boolean).build(), text],
         "Number of tokens to keep; none or -1 keeps all. They are the \
-        last ones, behind the one that begins a sequence, unless `truncation_side` says which.",
+        last ones, after the one that begins a sequence, unless `truncation_side` says which.",
     )
 }
 

@@ -46,7 +46,7 @@ pub struct PromptFields {
     pub lora_name: Option<String>,
     /// The cache salt.
     pub cache_salt: Option<String>,
-    /// Number of tokens to keep; none or -1 keeps all. They are the last ones, behind the one that begins a sequence, unless
+    /// Number of tokens to keep; none or -1 keeps all. They are the last ones, after the one that begins a sequence, unless
     /// `truncation_side` says which. Also what engines read as an integer, such as `"3"`.
     #[schema(schema_with = crate::lax_schemas::lax_token_count)]
     pub truncate_prompt_tokens: Option<Value>,
@@ -56,7 +56,7 @@ pub struct PromptFields {
     /// Whether a text is tokenized with special tokens. Also what engines read as a truth value, such as `"yes"`.
     #[schema(schema_with = crate::lax_schemas::lax_bool)]
     pub add_special_tokens: Option<Value>,
-    /// Text behind the one that a completion fills in. vLLM makes another prompt with it, which is known to the engine only.
+    /// Text after the one that a completion fills in. vLLM makes another prompt with it, which is known to the engine only.
     pub suffix: Option<String>,
     /// The instances to score; absent or empty for all.
     #[serde(alias = "pod_identifiers")]

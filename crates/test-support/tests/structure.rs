@@ -197,8 +197,8 @@ fn first_name(text: &str) -> String {
 }
 
 /// First names of the paths after a `::`: one name, or the names of a group in braces.
-fn first_names(behind: &str) -> Vec<String> {
-    let Some(group) = behind.strip_prefix('{') else { return vec![first_name(behind)] };
+fn first_names(import: &str) -> Vec<String> {
+    let Some(group) = import.strip_prefix('{') else { return vec![first_name(import)] };
     let (mut depth, mut items) = (0_usize, vec![String::new()]);
     for c in group.chars() {
         match c {
@@ -227,7 +227,7 @@ fn root_of(folder: &Path) -> Option<PathBuf> {
 }
 
 /// Text after each path with this start, such as `crate::` or `super::super::`.
-fn behind<'c>(code: &'c str, start: &str) -> impl Iterator<Item = &'c str> {
+fn after_each<'c>(code: &'c str, start: &str) -> impl Iterator<Item = &'c str> {
     let found = code.match_indices(start).filter(|&(at, _)| !code[..at].ends_with("super::"));
     found.map(|(at, start)| &code[at + start.len()..])
 }
@@ -255,7 +255,7 @@ fn imports(src: &Path, folder: &Path) -> Dependencies {
         let depth = parts.iter().filter(|part| *part != "mod").count();
         let code = code_of(&path);
         let to_folder = "super::".repeat(depth);
-        let used = behind(&code, &in_crate).chain(behind(&code, &to_folder));
+        let used = after_each(&code, &in_crate).chain(after_each(&code, &to_folder));
         let used = used.flat_map(first_names).filter_map(|name| owners.get(&name).cloned());
         all.entry(parts[0].clone()).or_default().extend(used.filter(|module| *module != parts[0]));
     }

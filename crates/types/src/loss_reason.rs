@@ -44,7 +44,7 @@ flash_indexer_core::named_enum! {
         ImportedWithoutGroups = "the rank's state was imported without the secondary cache groups of the hybrid model",
         /// The dump has other ranks of the stream, and not this one.
         NotImported = "no state of the rank was imported",
-        /// The stream continues at the position of the imported rank, behind messages of this one.
+        /// The stream continues at the position of the imported rank, after messages of this one.
         RegisteredDuringImport = "the rank was registered while another rank's state was imported, and its own was not",
         /// The peer, or the writer of the snapshot, lost messages before the dump, which may have been of this rank.
         NotListed = "changes of the rank may be lost: the imported dump does not list it",

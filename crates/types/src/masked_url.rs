@@ -44,14 +44,14 @@ pub fn without_users(text: &str) -> String {
     let mut rest = text;
     while let Some((before, after)) = rest.split_once("://") {
         let end = after.find([' ', '\'', '"', '\n']).unwrap_or(after.len());
-        let (url, behind) = after.split_at(end);
+        let (url, following) = after.split_at(end);
         let hosts = url.rsplit_once('@').map_or(url, |(_, hosts)| hosts);
         shown += before;
         // A path may have an @.
         let is_path = before.ends_with("ipc");
         shown += if hosts.len() < url.len() && !is_path { "://…@" } else { "://" };
         shown += if is_path { url } else { hosts };
-        rest = behind;
+        rest = following;
     }
     shown + rest
 }

@@ -293,7 +293,7 @@ fn a_stopped_service_catches_up() {
     // The first message after the queue has room again shows the gap.
     for engine in &mut fleet.engines[1..3] {
         let mut seen = Value::Null;
-        wait_for("a message behind the gap", PATIENCE, || {
+        wait_for("a message after the gap", PATIENCE, || {
             let listener = Fleet::listener(&fleet.disturbed, engine);
             let last = listener["last_seq"].clone();
             if last == json!(engine.last()) {

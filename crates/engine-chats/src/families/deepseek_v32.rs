@@ -201,7 +201,7 @@ impl<'m> Conversation<'m> {
             let reasoning = message.text("reasoning")?;
             if reasoning.is_empty() && calls.is_empty() {
                 return Err(PrepareError::rejected(
-                    "an assistant's message behind the last one of a user has neither reasoning nor tool calls, and thinking is on",
+                    "an assistant's message after the last one of a user has neither reasoning nor tool calls, and thinking is on",
                 ));
             }
             self.text.push_str(&reasoning);

@@ -302,7 +302,7 @@ mod tests {
         }
         let by_flood: Vec<_> = kinds.iter().filter(|kind| kind.0).map(|kind| kind.1).collect();
         assert_eq!(by_flood.len(), 57, "the messages before the drop, and one notice");
-        assert!(by_flood.iter().position(|is_live| !is_live) == Some(56), "the notice is behind them");
+        assert!(by_flood.iter().position(|is_live| !is_live) == Some(56), "the notice is after them");
         assert_eq!(kinds[..2], [(true, true), (false, true)], "the queues are taken in turn");
         assert_eq!(decoders.queue_bytes(), 0);
         decoders.deliver(&flood, messages(1));

@@ -62,7 +62,7 @@ fn an_overload_without_replay_degrades_the_engine_that_caused_it() {
     wait_for("empty queues", PATIENCE, || (fixture.decoders.queue_bytes() == 0).then_some(()));
     // The rest of the flood may still be in the sockets and fill the queues again, so one more message may be dropped as well.
     let mut sequence = MESSAGES;
-    wait_for("a message behind the flood", PATIENCE, || {
+    wait_for("a message after the flood", PATIENCE, || {
         sequence += 1;
         fixture.engines[0].publish(sequence, &payload(7)).expect("published");
         (fixture.listener(0).last_sequence() > Some(MESSAGES)).then_some(())

@@ -188,5 +188,5 @@ fn commands_are_joined_and_comments_left_out() {
 fn without_targets(text: &str) -> String {
     let mut parts = text.split("](");
     let first = parts.next().unwrap_or_default().to_owned();
-    parts.fold(first, |shown, part| shown + "]" + part.split_once(')').map_or("", |(_, behind)| behind))
+    parts.fold(first, |shown, part| shown + "]" + part.split_once(')').map_or("", |(_, rest)| rest))
 }

@@ -218,7 +218,7 @@ fn merges_no_words(model: &ModelWrapper) -> Result<(), String> {
     };
     let joins_words = |token: &String| token.match_indices(SPACE_SIGN).any(|(at, _)| ends_word(&token[..at]));
     match model.get_vocab().into_keys().find(joins_words) {
-        Some(token) => Err(format!("the token {token:?} has a space behind a word")),
+        Some(token) => Err(format!("the token {token:?} has a space after a word")),
         None => Ok(()),
     }
 }

@@ -8,7 +8,7 @@ use crate::tokenize::truncation::Truncation;
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Frame {
     before: Vec<u32>,
-    behind: Vec<u32>,
+    after: Vec<u32>,
 }
 
 /// Ids that no vocabulary has.
@@ -23,7 +23,7 @@ impl Frame {
         };
         let one = probe(&PROBES[..1])?;
         let at = one.get_ids().iter().position(|id| *id == PROBES[0])?;
-        let frame = Self { before: one.get_ids()[..at].to_vec(), behind: one.get_ids()[at + 1..].to_vec() };
+        let frame = Self { before: one.get_ids()[..at].to_vec(), after: one.get_ids()[at + 1..].to_vec() };
         for count in 0..=PROBES.len() {
             let probed = probe(&PROBES[..count])?;
             let (begin, end) = (frame.before.len(), frame.before.len() + count);
@@ -39,7 +39,7 @@ impl Frame {
     /// Puts the ids around those of a text, and truncates them.
     pub(super) fn around(&self, ids: Vec<u32>, kept: Option<Truncation>) -> Vec<u32> {
         let content = self.before.len()..self.before.len() + ids.len();
-        let is_framed = self.before.is_empty() && self.behind.is_empty();
+        let is_framed = self.before.is_empty() && self.after.is_empty();
         let all = if is_framed { ids } else { self.clone_around(&ids) };
         match kept {
             Some(kept) => kept.of(&all, |at| !content.contains(&at)),
@@ -53,6 +53,6 @@ impl Frame {
     }
 
     fn clone_around(&self, ids: &[u32]) -> Vec<u32> {
-        [&self.before, ids, &self.behind].concat()
+        [&self.before, ids, &self.after].concat()
     }
 }
