@@ -41,7 +41,7 @@ class QueryOptions(PromptOptions, total=False):
     min_score: int | None
     """Only ranks with at least this number of tokens."""
     after: str | None
-    """The cursor of an earlier answer: `token_ids` then are the tokens behind the ones that it covers."""
+    """The cursor of an earlier answer: `token_ids` then are the tokens after those that it covers."""
 
 
 class ScoreOptions(PromptOptions, total=False):
