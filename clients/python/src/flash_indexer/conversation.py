@@ -30,7 +30,7 @@ class _Turns:
         self._covered = b""
 
     def call(self, prompt: bytes) -> Call[Matches]:
-        """The request for a prompt: the tokens behind the covered ones if it repeats these, else all of it."""
+        """The request for a prompt: the tokens after the covered ones if it repeats these, else all of it."""
         if self._cursor is None or not prompt.startswith(self._covered):
             self.forget()
         cursor = {"after": self._cursor} if self._cursor is not None else {}
