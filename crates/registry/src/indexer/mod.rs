@@ -220,6 +220,11 @@ impl Indexer {
         self.is_recovering.store(is_recovering, Release);
     }
 
+    /// Whether recovery may still restore models and ranks.
+    pub fn is_recovering(&self) -> bool {
+        self.is_recovering.load(Acquire)
+    }
+
     fn models_of(&self, model_name: Option<&str>, tenant_id: Option<&str>) -> Vec<Arc<Model>> {
         let models = self.models.read();
         let wanted = models.values().filter(|model| {
@@ -235,7 +240,7 @@ impl Indexer {
 
     pub(crate) fn model(&self, key: &ModelKey) -> Result<Arc<Model>, QueryError> {
         // Read first: a model is registered before recovery ends.
-        let is_recovering = self.is_recovering.load(Acquire);
+        let is_recovering = self.is_recovering();
         self.find_model(key).ok_or_else(|| match is_recovering {
             true => QueryError::Recovering(key.clone()),
             false => QueryError::UnknownModel(key.clone()),

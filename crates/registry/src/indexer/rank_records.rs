@@ -22,6 +22,9 @@ pub enum DigestError {
     /// The rank is not registered.
     #[error("{0} has no listener; see GET /workers")]
     Unknown(RankId),
+    /// The rank is not registered, and recovery may restore it.
+    #[error("{0} has no listener yet, and this indexer is recovering; retry")]
+    Recovering(RankId),
     /// The stream of the rank is past the message, or does not reach it in time.
     #[error("{0} is past message {1}, or does not reach it in time; request a later one, or wait longer")]
     NotReached(RankId, u64),
@@ -64,7 +67,12 @@ impl Indexer {
     /// The record of a rank with its digest, now or after the message `at`. Waits for that message for `patience`.
     /// Meanwhile the messages of its instance wait, and those of other instances are applied.
     pub fn digest(&self, rank: &RankId, at: ReadAt, patience: Duration) -> Result<RankRecord, DigestError> {
-        let unknown = || DigestError::Unknown(rank.clone());
+        // Read first: a rank is registered before recovery ends.
+        let is_recovering = self.is_recovering();
+        let unknown = || match is_recovering {
+            true => DigestError::Recovering(rank.clone()),
+            false => DigestError::Unknown(rank.clone()),
+        };
         let model = self.find_model(&rank.model).ok_or_else(unknown)?;
         let listener = model.listener(&rank.instance, rank.dp_rank).ok_or_else(unknown)?;
         let patience = (at != ReadAt::Now).then_some(patience + READ_WAIT_MAX);

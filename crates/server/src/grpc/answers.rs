@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use std::time::SystemTime;
 
+use flash_indexer_grpc_bodies::SharedBody;
 use flash_indexer_traces::{RequestSpan, Stage, TraceParent, stage_begin, stage_since};
 use futures_core::Stream;
 use prost::Message;
@@ -15,7 +16,6 @@ use tonic::{Code, Request, Response, Status, Streaming};
 use tonic_prost::ProstCodec;
 
 use super::proto::{Error, QueryRequest, QueryResponse};
-use super::request_body::SharedBody;
 use super::status::authorization;
 use super::{GrpcState, until_true};
 use crate::traced::{finish_rpc, trace_parent};

@@ -19,15 +19,14 @@ use tonic::server::NamedService;
 use tonic::{Code, Status};
 use tracing::debug;
 
-use super::request_body::{Method, MethodKind, RequestBody, SharedBody};
-use super::status::{CallDeadline, code_label, exhausted, single_authorization};
-use super::thread_moves::poll_here;
+use super::status::{CallDeadline, single_authorization};
 use crate::body_limits::BodyLimits;
 use crate::traced::{RequestTracer, finish_rpc, trace_parent};
 use flash_indexer_admission::{
     AnswerBytes, BodyBytes, ContentEncoding, LargeRequestError, LargeRequests, READ_DEADLINE,
 };
 use flash_indexer_connections::ConnectionHandle;
+use flash_indexer_grpc_bodies::{Method, MethodKind, RequestBody, SharedBody, code_label, exhausted, poll_here};
 use flash_indexer_telemetry::metrics::Metrics;
 use flash_indexer_traces::RequestSpan;
 

@@ -9,9 +9,6 @@
 //! | `indexer_service.rs` | `indexer.v1.IndexerService`: scores of instances |
 //! | `endpoint_picker/` | the endpoint picker for gateways, on a separate port |
 //! | `large_messages.rs` | decoding and answering of large messages on the threads for large requests |
-//! | `thread_moves.rs` | moves of work to these threads |
-//! | `request_body.rs` | body of a request: its part of the budget, its deadline |
-//! | `messages.rs` | boundaries of the messages in a body |
 //! | `lists.rs` | tokens and local hashes of a request, as a repeated field or as bytes |
 //! | `status.rs` | mapping of errors to gRPC statuses, and metrics of requests |
 
@@ -20,11 +17,8 @@ mod endpoint_picker;
 mod indexer_service;
 mod large_messages;
 mod lists;
-mod messages;
-mod request_body;
 mod router_service;
 mod status;
-mod thread_moves;
 
 use std::sync::Arc;
 use std::time::Duration;

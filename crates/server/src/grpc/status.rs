@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use flash_indexer_access::{AccessError, Grant, LimitExceeded, Scope};
+use flash_indexer_grpc_bodies::code_label;
 use flash_indexer_prompt::tokenize::FailureReason;
 use flash_indexer_registry::{Indexer, PredictError, QueryError, TokenizationError};
 use flash_indexer_telemetry::metrics::Limit;
@@ -252,32 +253,6 @@ impl Drop for InFlightRequest {
     fn drop(&mut self) {
         self.indexer.metrics().rpc_answered(self.method, code_label(self.code), self.start.elapsed());
     }
-}
-
-/// Label of a status code in metrics. Codes that this service never returns share a label.
-pub(super) const fn code_label(code: Code) -> &'static str {
-    match code {
-        Code::Ok => "ok",
-        Code::Cancelled => "cancelled",
-        Code::DeadlineExceeded => "deadline_exceeded",
-        Code::InvalidArgument => "invalid_argument",
-        Code::NotFound => "not_found",
-        Code::ResourceExhausted => "resource_exhausted",
-        Code::Unimplemented => "unimplemented",
-        Code::FailedPrecondition => "failed_precondition",
-        Code::Internal => "internal",
-        Code::Unavailable => "unavailable",
-        Code::Unauthenticated => "unauthenticated",
-        Code::PermissionDenied => "permission_denied",
-        _ => "other",
-    }
-}
-
-/// Status of a limit that was reached, and counted there.
-pub(super) fn exhausted(error: &impl Error) -> Status {
-    let mut status = Status::resource_exhausted(error.to_string());
-    status.metadata_mut().insert("retry-after", 1.into());
-    status
 }
 
 #[cfg(test)]

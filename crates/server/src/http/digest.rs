@@ -37,9 +37,8 @@ pub(super) async fn digest(
     let patience = Duration::from_millis(parameters.wait_ms.min(WAIT_MS_MAX));
     let indexer = Arc::clone(&api.indexer);
     let digest = tokio::task::spawn_blocking(move || {
-        let digest = indexer.digest(&rank, at, patience);
-        drop(permit);
-        digest
+        let _permit = permit;
+        indexer.digest(&rank, at, patience)
     });
     let digest = digest.await.map_err(|_| ApiError::unavailable("the service is stopping"))?;
     Ok(Json(digest?))

@@ -315,6 +315,7 @@ impl From<PrefixTextError> for ApiError {
 impl From<DigestError> for ApiError {
     fn from(error: DigestError) -> Self {
         let status = match &error {
+            DigestError::Recovering(_) => return Self::busy(error.to_string()),
             DigestError::Unknown(_) => StatusCode::NOT_FOUND,
             DigestError::NotReached(..) | DigestError::Partial(_) => StatusCode::CONFLICT,
             DigestError::Stopping => StatusCode::SERVICE_UNAVAILABLE,

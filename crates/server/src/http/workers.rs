@@ -25,11 +25,17 @@ pub(super) async fn unregister(
     let instance = request.instance_id.checked()?;
     let shown = format!("instance {instance} of model {model_name:?}");
     let indexer = Arc::clone(&api.indexer);
+    // Read first: a rank is registered before recovery ends.
+    let is_recovering = indexer.is_recovering();
     let unregistered = blocking(move || {
         let dp_rank = request.dp_rank.map(DpRank);
         indexer.unregister(&instance, &model_name, tenant_id.as_deref(), dp_rank)
     })
     .await?;
+    if unregistered.ranks == 0 && is_recovering {
+        let why = "it is not registered with these fields yet, and this indexer is recovering; retry";
+        return Err(ApiError::busy(format!("failed to unregister {shown}: {why}")));
+    }
     if unregistered.ranks == 0 {
         return Err(ApiError::not_found(format!(
             "failed to unregister {shown}: it is not registered with these fields; see GET /workers"

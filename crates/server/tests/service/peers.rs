@@ -232,10 +232,15 @@ fn a_server_that_recovers_is_not_ready_and_no_source() {
     assert_eq!(status, 503, "recovery may restore the model: {answer}");
     assert!(answer["error"].as_str().is_some_and(|error| error.contains("recovering")), "{answer}");
     assert_eq!(service.header("/query", &query, "retry-after").as_deref(), Some("1"));
+    let (digest, unregister) = ("/digest?model_name=m&instance_id=1", json!({ "instance_id": 1, "model_name": "m" }));
+    assert_eq!(service.get(digest).0, 503, "recovery may restore the rank");
+    assert_eq!(service.post("/unregister", &unregister).0, 503, "recovery may restore the rank");
     drop(stalls);
     wait_for("the end of the recovery", PATIENCE, || (service.get("/ready").0 == 200).then_some(()));
     assert_eq!(service.get("/dump").0, 200);
     assert_eq!(service.post("/query", &query).0, 404);
+    assert_eq!(service.get(digest).0, 404);
+    assert_eq!(service.post("/unregister", &unregister).0, 404);
 }
 
 #[test]

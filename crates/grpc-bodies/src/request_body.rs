@@ -19,13 +19,13 @@ use tonic::body::Body;
 use tonic::codegen::Body as HttpBody;
 use tonic::{Code, Status};
 
-use super::messages::{MessageReader, Part};
-use super::status::{code_label, exhausted};
-use super::thread_moves::move_to_large_thread;
+use crate::messages::{MessageReader, Part};
+use crate::status::{code_label, exhausted};
+use crate::thread_moves::move_to_large_thread;
 
 /// Kind of a method, by its requests.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum MethodKind {
+pub enum MethodKind {
     /// One message, which ends with the request.
     Unary,
     /// A stream, which may be idle between two messages.
@@ -34,15 +34,16 @@ pub(super) enum MethodKind {
 
 /// Method of a request.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Method {
+pub struct Method {
     /// Name for metrics.
-    pub(super) name: &'static str,
-    pub(super) kind: MethodKind,
+    pub name: &'static str,
+    /// Whether its requests are streams.
+    pub kind: MethodKind,
 }
 
 impl Method {
     /// The method of a request's path.
-    pub(super) fn of(path: &str) -> Self {
+    pub fn of(path: &str) -> Self {
         let (name, kind) = match path.rsplit('/').next() {
             Some("Query") => ("Query", MethodKind::Unary),
             Some("ServerReflectionInfo") => ("other", MethodKind::Streaming),
@@ -65,7 +66,7 @@ type FrameResult = Option<Result<Frame<Bytes>, Status>>;
 /// The received bytes of a stream's unfinished messages count in the budget of all bodies. A finished message is decoded,
 /// and in a stream answered, before the body is polled again. A unary request counts until its body is dropped.
 #[derive(Debug)]
-pub(super) struct RequestBody {
+pub struct RequestBody {
     body: Body,
     method: Method,
     deadline: Duration,
@@ -95,7 +96,7 @@ struct Waiting {
 impl RequestBody {
     /// The body of a request to a method, whose messages may have an encoding. A message may take until `deadline` to
     /// arrive.
-    pub(super) fn new(
+    pub fn new(
         body: Body,
         (method, encoding): (Method, ContentEncoding),
         reserved: BodyBytes,
@@ -209,20 +210,21 @@ impl HttpBody for RequestBody {
 
 /// Body that its reader and the handler of its request share. Only the reader polls it.
 #[derive(Debug, Clone)]
-pub(super) struct SharedBody(Arc<Mutex<RequestBody>>);
+pub struct SharedBody(Arc<Mutex<RequestBody>>);
 
 impl SharedBody {
-    pub(super) fn new(body: RequestBody) -> Self {
+    /// Shares a body.
+    pub fn new(body: RequestBody) -> Self {
         Self(Arc::new(Mutex::new(body)))
     }
 
     /// Whether a long message ended since the last call. If so, all received bytes are decoded once that message is.
-    pub(super) fn take_ended_long_message(&self) -> bool {
+    pub fn take_ended_long_message(&self) -> bool {
         std::mem::take(&mut self.0.lock().has_ended_long_message)
     }
 
     /// Time at which the end of a message was handed out since the last call, if requests are traced.
-    pub(super) fn take_parse_begin(&self) -> Option<SystemTime> {
+    pub fn take_parse_begin(&self) -> Option<SystemTime> {
         self.0.lock().parse_begin.take()
     }
 }

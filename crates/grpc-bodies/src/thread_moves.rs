@@ -9,13 +9,13 @@ thread_local! {
 }
 
 /// Polls work. `None` if it has received a large message, and has to continue on a thread for large requests.
-pub(super) fn poll_here<T>(poll: impl FnOnce() -> Poll<T>) -> Option<Poll<T>> {
+pub fn poll_here<T>(poll: impl FnOnce() -> Poll<T>) -> Option<Poll<T>> {
     MOVES_TO_LARGE_THREAD.set(false);
     let polled = poll();
     (polled.is_ready() || !MOVES_TO_LARGE_THREAD.take()).then_some(polled)
 }
 
 /// Moves the work that the current thread polls to a thread for large requests.
-pub(super) fn move_to_large_thread() {
+pub(crate) fn move_to_large_thread() {
     MOVES_TO_LARGE_THREAD.set(true);
 }

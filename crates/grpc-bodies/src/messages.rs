@@ -6,14 +6,14 @@ use flash_indexer_admission::LARGE_BYTES;
 
 /// Bytes of a message beyond which it is long: the buffer in which tonic gathers it is not kept for later messages. tonic
 /// starts with a buffer of half this size.
-pub(super) const LONG_BYTES: usize = 16 << 10;
+pub(crate) const LONG_BYTES: usize = 16 << 10;
 
 /// Bytes before a message: whether it is compressed, and its length.
 const HEADER_BYTES: usize = 5;
 
 /// Reader of the boundaries of messages.
 #[derive(Debug)]
-pub(super) enum MessageReader {
+pub(crate) enum MessageReader {
     Header {
         bytes: [u8; HEADER_BYTES],
         filled: usize,
@@ -29,16 +29,16 @@ pub(super) enum MessageReader {
 
 /// Consecutive bytes of a body, and the messages that end in them.
 #[derive(Debug)]
-pub(super) struct Part {
-    pub(super) bytes: Bytes,
-    pub(super) has_ended_message: bool,
+pub(crate) struct Part {
+    pub(crate) bytes: Bytes,
+    pub(crate) has_ended_message: bool,
     /// Whether one message ends in the part, at its end, and is long. A compressed message is long and large, regardless of its
     /// length: the length of its content is not known here.
-    pub(super) ends_long: bool,
+    pub(crate) ends_long: bool,
     /// Whether that message is answered on the threads for large requests, unless its content is small.
-    pub(super) ends_large: bool,
+    pub(crate) ends_large: bool,
     /// That message, if it is compressed and its content may be small.
-    pub(super) compressed: Option<Vec<u8>>,
+    pub(crate) compressed: Option<Vec<u8>>,
 }
 
 impl Default for MessageReader {
@@ -48,12 +48,12 @@ impl Default for MessageReader {
 }
 
 impl MessageReader {
-    pub(super) fn is_between_messages(&self) -> bool {
+    pub(crate) fn is_between_messages(&self) -> bool {
         self.unfinished_bytes() == 0
     }
 
     /// Bytes of the current message that were taken, with its header.
-    pub(super) fn unfinished_bytes(&self) -> usize {
+    pub(crate) fn unfinished_bytes(&self) -> usize {
         match self {
             Self::Header { filled, .. } => *filled,
             Self::Message { received, .. } => HEADER_BYTES + received,
@@ -61,7 +61,7 @@ impl MessageReader {
     }
 
     /// Takes bytes up to the end of a long message, or up to the position where a long message follows others.
-    pub(super) fn next_part(&mut self, received: &mut Bytes) -> Part {
+    pub(crate) fn next_part(&mut self, received: &mut Bytes) -> Part {
         let (mut end, mut has_ended_message) = (0, false);
         let (mut ends_long, mut ends_large, mut compressed) = (false, false, None);
         while end < received.len() {
