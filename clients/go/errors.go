@@ -66,7 +66,7 @@ func (failed *ConnectionError) Unwrap() error { return failed.Err }
 type URLError struct{ URL string }
 
 func (wrong *URLError) Error() string {
-	return fmt.Sprintf("%q is no URL of a service; give one such as http://127.0.0.1:8090", wrong.URL)
+	return fmt.Sprintf("invalid service URL %q; give one such as http://127.0.0.1:8090", wrong.URL)
 }
 
 // IsUnknownCursor returns whether no engine of the service holds the prefix of a cursor. The caller then sends the whole

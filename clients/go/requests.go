@@ -173,7 +173,7 @@ func (chat Chat) body(model string) (map[string]any, error) {
 		return nil, fmt.Errorf("failed to read the chat request: %w", err)
 	}
 	if fields == nil {
-		return nil, errors.New("failed to read the chat request: it is no JSON object")
+		return nil, errors.New("failed to read the chat request: it is not a JSON object")
 	}
 	body := make(map[string]any, len(fields)+4)
 	for name, value := range fields {

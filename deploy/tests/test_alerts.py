@@ -95,7 +95,7 @@ FAULTS = {
     "ClocksDiffer": {"engine_clock_lead_seconds{}": flat(2)},
     "EnginesCrash": {"engine_restarts_total{}": slower(0, 0.1)},
     "ThreadPanics": {'thread_panics_total{thread="writer"}': RISES},
-    "ThreadStandsStill": {"stalled_threads{}": then(0, 1)},
+    "ThreadStalled": {"stalled_threads{}": then(0, 1)},
     "ListenerFaults": {"listener_restarts_total{}": RISES},
     "ReplicasDisagree": {'peer_checks_total{outcome="dispute"}': RISES},
     "PeerUnreachable": {'peer_checks_total{outcome="unreachable"}': RISES},

@@ -119,23 +119,29 @@ are medians of the rounds, a maximum is the highest of all rounds.
 ";
 
 const CLEARS: &str = "\
-`bench/run service`: 1,000 ranks store one prefix of 128 blocks, each under sequence hashes of its own, 500 blocks behind it, and the
-prefix a second time. Meanwhile another rank stores a block every five milliseconds and something more, which counts until a query sees
+`bench/run service`: 1,000 ranks store one prefix of 128 blocks, each under sequence hashes of its own, 500 blocks after it, and the
+prefix again. Meanwhile another rank stores a block every five milliseconds and something more, which counts until a query sees
 it, and `/metrics` is read ten times a second. Times in milliseconds.
 ";
 
 /// Follows the table of neighbours.
 const NEIGHBOURS_BOUNDS: &str = "\
-Models take turns at decoders and writers, so an event of another model waits for one message of the 7,000 instances. On two cores
-some ten threads of client and service share the processors. With sixteen cores (one round, commit
-c5446dcf) an event of the other model waits 5.4 ms at p99 and 12.5 at most while 7,000 instances store, one of the same model 5.2 and
-7.1; beside the flooding instance 4.6 and 21, and 4.4 and 23.
+Models take turns at decoders and writers, so an event of another model waits for one message of the 7,000 instances. The rest is the
+kernel's: on two cores some twelve threads of client and service share the processors. `perf sched` (commit 1304cb5f) shows how long a
+thread that could run waited for a processor while 7,000 instances stored: the bound socket's up to 12.9 ms, a decoder 9.8, the writer
+9.7, the sockets of other engines 6.5, the threads of HTTP 5.9. An event passes all of them. With time slices of 0.2 to 1 ms for the
+service's threads instead of the kernel's 2.8, p99 of the other model was 12 to 14 ms instead of 27 (medians of six rounds each, beside
+other work). `serve` does not ask for them, because only the kernel's own call can, from 6.12 on; `chrt --other --sched-runtime` of
+util-linux 2.41 sets them from outside. With sixteen cores (one round, commit c5446dcf) an event of the other model waits 5.4 ms at p99
+and 12.5 at most while 7,000 instances store, one of the same model 5.2 and 7.1; beside the flooding instance 4.6 and 21, and 4.4 and
+23. Earlier versions of this page had 12.5 ms beside the flooding instance: the client read the list of 7,000 instances fifty times a
+second meanwhile.
 ";
 
 const NEIGHBOURS: &str = "\
 `bench/run service`: 7,000 instances of one model that connect to the service, each with 64 blocks. Meanwhile an instance of that model
-and one of another model store a block every five milliseconds and something more, which counts until a query sees it. Service and
-client share the cores. Times in milliseconds.
+and one of another model store a block every five milliseconds and something more, which counts until a query sees it; one is sent
+every 0.2 ms. Service and client share the cores. Times in milliseconds, medians of the rounds, of a maximum the highest.
 ";
 
 /// Known reasons for missed goals.

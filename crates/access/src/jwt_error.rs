@@ -15,7 +15,7 @@ pub enum JwtError {
     #[error("the JWT exceeds {JWT_BYTES_MAX} bytes; have the issuer leave claims out")]
     TooLarge,
     /// The token does not have three parts in base64url, or they are not JSON.
-    #[error("the bearer token is no valid JWT; send one as the issuer has made it")]
+    #[error("the bearer token is not a valid JWT; send it exactly as issued")]
     Malformed,
     /// The token requires an extension.
     #[error("the JWT's header has `crit`, and its extensions are not supported; have the issuer leave it out")]

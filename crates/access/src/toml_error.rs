@@ -45,7 +45,7 @@ fn cause_of(message: &str) -> String {
 fn without_quotes(line: &str) -> &str {
     match line {
         _ if line.starts_with("invalid type") => "a value is of the wrong type",
-        _ if line.starts_with("dotted key") => "a dotted key extends a value that is no table",
+        _ if line.starts_with("dotted key") => "a dotted key extends a value that is not a table",
         // These quote the grammar and the format, not the file.
         _ if line.starts_with("expected ") || line.starts_with("missing field ") => line,
         _ => line.split(['`', '"', '\'', ':']).next().unwrap_or_default().trim_end(),
@@ -90,7 +90,7 @@ mod tests {
             ("[hosts]\nSECRET = 1\nSECRET = 2", "line 3: duplicate key"),
             ("[SECRET]\n[SECRET]", "line 2: invalid table header, duplicate key"),
             ("[\"x\\nexpected SECRET\"]\n[\"x\\nexpected SECRET\".a]\nb = 1\nb = 2", "line 4: duplicate key"),
-            ("SECRET = 1\nSECRET.b = 2", "line 2: a dotted key extends a value that is no table"),
+            ("SECRET = 1\nSECRET.b = 2", "line 2: a dotted key extends a value that is not a table"),
             ("port = SECRET", "line 1: invalid string, expected `\"`, `'`"),
             ("[SECRET", "line 1: invalid table header, expected "),
             ("SECRET", "line 1: "),

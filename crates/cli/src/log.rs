@@ -75,7 +75,7 @@ fn parsed(filter: &str) -> Result<EnvFilter, String> {
     // The library parses a single word that is not a level as a target. A misspelt level would select no line at all.
     let is_misspelt = |word: &&str| !word.contains(['=', '[']) && word.parse::<LevelFilter>().is_err();
     match filter.split(',').map(str::trim).filter(|word| !word.is_empty()).find(is_misspelt) {
-        Some(word) => Err(format!("{word} is no level")),
+        Some(word) => Err(format!("{word} is not a level")),
         None => EnvFilter::try_new(filter).map_err(|error| error.to_string()),
     }
 }

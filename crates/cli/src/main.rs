@@ -51,7 +51,7 @@ use flash_indexer_commands::{TOKEN_HELP, TOKEN_VARIABLE, sends_token};
 use flash_indexer_designs::Design;
 use tracing::warn;
 
-use crate::config::Parsed;
+use crate::config::ParsedCommand;
 use crate::trace::trace_file;
 
 /// Also serves the allocations of ZeroMQ. Its memory stays flat while models and engines come and go, but that of glibc's allocator grows.
@@ -139,7 +139,7 @@ fn main() -> ExitCode {
     code
 }
 
-fn run(Parsed { arguments, matches, file }: Parsed) -> ExitCode {
+fn run(ParsedCommand { arguments, matches, file }: ParsedCommand) -> ExitCode {
     let result = match arguments.command {
         Command::Serve(arguments) => {
             for variable in environment::ignored_variables(&Arguments::command()) {

@@ -19,7 +19,7 @@ pub(crate) struct QueryArguments {
     #[command(flatten)]
     prompt: PromptArguments,
 
-    /// Only this number of ranks, the ones with the longest matches.
+    /// Number of ranks to print, longest matches first.
     #[arg(long)]
     top_k: Option<NonZeroUsize>,
 

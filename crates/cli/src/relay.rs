@@ -12,7 +12,7 @@ use flash_indexer_wire::EngineAdapter;
 
 use crate::stop::StopFlag;
 
-/// Follow an engine on its host, and publish its events with hashes in the place of tokens.
+/// Follow an engine on its host, and publish its events with hashes instead of tokens.
 ///
 /// Tokens, cache salts and identities of images never leave the host. The service follows the relay as it follows an engine: register
 /// the addresses of --publish and --publish-replay. Run one relay for each data-parallel rank that publishes.
@@ -110,7 +110,7 @@ impl RelayArguments {
             engine: self.engine.clone(),
             engine_replay: self.engine_replay.clone(),
             hasher: HasherOptions {
-                block_size: BlockSize::new(self.block_size).context("--block-size is at least 1")?,
+                block_size: BlockSize::new(self.block_size).context("--block-size must be at least 1")?,
                 lora_name: self.lora_name.clone(),
                 adapter: match self.engine_kind {
                     None => EngineAdapter::Detect,

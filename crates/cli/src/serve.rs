@@ -60,8 +60,8 @@ use crate::stop;
 
 Engines can also be registered while it runs: POST /register.")]
 pub(crate) struct ServeArguments {
-    /// File of settings in TOML: these options by their names. Options of the command line and the environment precede
-    /// it. See `flash-indexer config`.
+    /// File of settings in TOML: these options by their names. Options of the command line and the environment take
+    /// precedence over it. See `flash-indexer config`.
     #[arg(long, env = "FLASH_INDEXER_CONFIG", value_name = "FILE")]
     config: Option<PathBuf>,
 
@@ -88,8 +88,8 @@ pub(crate) struct ServeArguments {
     decoders: u16,
 
     /// Limit of the messages from engines that are received and not applied yet, such as 512MiB; at least 64MiB. Beyond
-    /// it the newest messages of the engine that has most are dropped. [default: a quarter of the memory of the control
-    /// group or the machine, at most 4GiB]
+    /// it the newest messages of the engine with the largest queue are dropped. [default: a quarter of the memory of the
+    /// control group or the machine, at most 4GiB]
     #[arg(long, env = "FLASH_INDEXER_INGEST_QUEUE_BYTES", value_name = "SIZE", value_parser = queue_bytes)]
     ingest_queue_bytes: Option<usize>,
 
@@ -150,7 +150,7 @@ pub(crate) struct ServeArguments {
     allow_ipc: bool,
 
     /// Networks of engines and peers, separated by commas, such as 10.0.0.0/8. The service connects to no engine and no peer
-    /// outside, however it is named. [default: all, but for link-local addresses and metadata services]
+    /// outside, regardless of who names it. [default: all except link-local addresses and metadata services]
     #[arg(long, env = "FLASH_INDEXER_ENGINE_NETWORKS", value_delimiter = ',', value_name = "CIDR,…")]
     engine_networks: Vec<EngineNetwork>,
 

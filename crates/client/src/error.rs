@@ -6,7 +6,7 @@ use std::time::Duration;
 #[derive(Debug, thiserror::Error)]
 pub enum ClientError {
     /// The text given to the client is not a URL of HTTP.
-    #[error("{url:?} is no URL of a service: {cause}; give one such as http://127.0.0.1:8090")]
+    #[error("invalid service URL {url:?}: {cause}; give one such as http://127.0.0.1:8090")]
     Url {
         /// The text.
         url: String,
@@ -22,7 +22,7 @@ pub enum ClientError {
         message: String,
     },
     /// The service could not be reached, or closed the connection.
-    #[error("failed to reach {url}; is it running?")]
+    #[error("failed to reach {url}; check that the service runs")]
     Connection {
         /// URL of the service.
         url: String,
@@ -31,7 +31,7 @@ pub enum ClientError {
         source: reqwest::Error,
     },
     /// The deadline passed.
-    #[error("no answer of {path} within {deadline:?}; raise the deadline, or ask /ready for the cause")]
+    #[error("no response from {path} within {deadline:?}; raise the deadline, or query /ready for the cause")]
     Deadline {
         /// Path of the endpoint.
         path: &'static str,
@@ -39,7 +39,7 @@ pub enum ClientError {
         deadline: Duration,
     },
     /// A request has a value that JSON cannot express, or an answer is not one of the endpoint.
-    #[error("failed to read the answer of {path}; is the URL a Flash Indexer's?")]
+    #[error("failed to read the response of {path}; check that the URL is Flash Indexer's")]
     Answer {
         /// Path of the endpoint.
         path: &'static str,
@@ -56,7 +56,7 @@ pub enum ClientError {
         bytes_max: usize,
     },
     /// A chat is not a JSON object.
-    #[error("a chat is a JSON object, as OpenAI's clients send it")]
+    #[error("a chat must be a JSON object, as OpenAI's clients send it")]
     NoChat,
 }
 

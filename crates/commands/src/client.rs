@@ -39,7 +39,7 @@ pub const TOKEN_VARIABLE: &str = "FLASH_INDEXER_TOKEN";
 /// The service, as an argument or as an option.
 #[derive(Args)]
 pub struct ServiceUrl {
-    /// URL of the service, in the place of --url. It precedes FLASH_INDEXER_URL.
+    /// URL of the service, instead of --url. It takes precedence over FLASH_INDEXER_URL.
     #[arg(value_name = "URL")]
     service_url: Option<String>,
 
@@ -63,7 +63,7 @@ impl ServiceUrl {
 /// Certificates of a client of the service.
 #[derive(Args)]
 pub struct TlsArguments {
-    /// File with the authorities, in PEM, of the certificate of an https:// service [default: the public ones].
+    /// File with the CA certificates, in PEM, that verify the certificate of an https:// service [default: public CAs].
     #[arg(long, env = "FLASH_INDEXER_CA", value_name = "FILE")]
     tls_ca: Option<PathBuf>,
 

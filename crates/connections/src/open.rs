@@ -100,7 +100,7 @@ impl OpenConnections {
         if is_overdue {
             state.is_evicted.store(true, Relaxed);
             self.metrics.limit_reached(Limit::UnreadAnswers);
-            debug!(client = %state.client, "connection closed: its client reads no answers");
+            debug!(client = %state.client, "connection closed: the client does not read its responses");
         }
         is_overdue
     }

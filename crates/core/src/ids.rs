@@ -60,7 +60,7 @@ crate::named_enum! {
         Host = "host_pinned",
         /// A local disk or file system.
         Disk = "disk",
-        /// A store outside the worker, shared or remote.
+        /// A store outside the instance, shared or remote.
         External = "external",
     }
 }

@@ -71,7 +71,7 @@ pub use held::{HeldBlock, stored_events};
 pub use held_reading::{HeldReading, ReadingProgress};
 pub use ids::{DpRank, LocalHash, PerTier, SequenceHash, Tier, WorkerId, WorkerRank};
 pub use index::{AppliedChanges, MemoryLimit, PrefixIndex, RankSize};
-pub use locked::Locked;
+pub use locked::LockedIndex;
 pub use scores::{MatchScores, RankMatch};
 pub use sharded::{ShardedIndex, shard_of};
 pub use shared_index::{PREFETCH_DISTANCE, SharedIndex};

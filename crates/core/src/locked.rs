@@ -11,11 +11,11 @@ use crate::{
 ///
 /// A query sees an event entirely or not at all, and blocks while an event is applied.
 #[derive(Debug, Default)]
-pub struct Locked<I> {
+pub struct LockedIndex<I> {
     index: RwLock<I>,
 }
 
-impl<I> Locked<I> {
+impl<I> LockedIndex<I> {
     /// Shares `index`.
     #[must_use]
     pub const fn new(index: I) -> Self {
@@ -23,7 +23,7 @@ impl<I> Locked<I> {
     }
 }
 
-impl<I: PrefixIndex> SharedIndex for Locked<I> {
+impl<I: PrefixIndex> SharedIndex for LockedIndex<I> {
     fn apply(&self, rank: WorkerRank, event: &BlockEvent) -> AppliedChanges {
         self.index.write().apply(rank, event)
     }

@@ -1,7 +1,7 @@
 //! Enums whose variants have names.
 
 /// Declares an enum without fields, with the name of each variant in metrics, JSON or on command lines. A variant has no attributes but its
-/// documentation, which describes it in the reference as well, and `#[default]`.
+/// documentation, which describes it in the reference as well, `#[default]` and then `#[serde(…)]`.
 ///
 /// ```
 /// flash_indexer_core::named_enum! {
@@ -23,12 +23,13 @@ macro_rules! named_enum {
     (
         $(#[$attribute:meta])*
         $visibility:vis enum $Enum:ident {
-            $($(#[doc = $documentation:literal])* $(#[default $($none:tt)*])? $Variant:ident = $name:literal,)+
+            $($(#[doc = $documentation:literal])* $(#[default $($none:tt)*])? $(#[serde($($serde:tt)+)])?
+                $Variant:ident = $name:literal,)+
         }
     ) => {
         $(#[$attribute])*
         $visibility enum $Enum {
-            $($(#[doc = $documentation])* $(#[default $($none)*])? $Variant,)+
+            $($(#[doc = $documentation])* $(#[default $($none)*])? $(#[serde($($serde)+)])? $Variant,)+
         }
 
         impl $Enum {

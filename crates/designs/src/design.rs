@@ -1,7 +1,7 @@
 //! The index designs by their command-line names.
 
 use flash_indexer_core::run::{MemoryTooSmall, RunIndex, RunLimits};
-use flash_indexer_core::{Locked, SharedIndex};
+use flash_indexer_core::{LockedIndex, SharedIndex};
 
 use crate::{
     Actor, ConcurrentRadixTree, DroppedRankSearch, Inverted, NestedMap, Positional, PositionalOptions, RadixTree,
@@ -39,10 +39,10 @@ impl Design {
     #[must_use]
     pub fn build(self) -> Box<dyn SharedIndex> {
         match self {
-            Self::NestedMap => Box::new(Locked::<NestedMap>::default()),
+            Self::NestedMap => Box::new(LockedIndex::<NestedMap>::default()),
             Self::Actor => Box::new(Actor::<NestedMap>::default()),
-            Self::Inverted => Box::new(Locked::<Inverted>::default()),
-            Self::RadixTree => Box::new(Locked::<RadixTree>::default()),
+            Self::Inverted => Box::new(LockedIndex::<Inverted>::default()),
+            Self::RadixTree => Box::new(LockedIndex::<RadixTree>::default()),
             Self::ConcurrentRadixTree => Box::new(ConcurrentRadixTree::default()),
             Self::Positional => Box::new(Positional::default()),
             Self::PositionalBinary => Box::new(Positional::new(PositionalOptions {

@@ -27,7 +27,7 @@ use super::rank_slots::RankSlots;
 ///
 /// An event costs three hash lookups a block. A query visits each of its blocks once and removes from a bitset the ranks
 /// that do not hold the local hash. Each rank is removed once, so a query of depth D over W ranks costs O(D + W), in words
-/// of 64 ranks. Sequences that share a local hash add to that. One writer at a time; [`Locked`](flash_indexer_core::Locked)
+/// of 64 ranks. Sequences that share a local hash add to that. One writer at a time; [`LockedIndex`](flash_indexer_core::LockedIndex)
 /// shares it.
 #[derive(Debug, Default)]
 pub struct Inverted {

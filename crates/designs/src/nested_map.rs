@@ -28,7 +28,7 @@ use super::rank_blocks::{Postings, RankBlocks};
 /// # Cost
 ///
 /// An event costs two hash lookups a block. A query of depth D over W ranks costs O(W × D), and more where many blocks of a
-/// rank share a local hash. One writer at a time; [`Locked`](flash_indexer_core::Locked) shares it.
+/// rank share a local hash. One writer at a time; [`LockedIndex`](flash_indexer_core::LockedIndex) shares it.
 #[derive(Debug, Default)]
 pub struct NestedMap {
     ranks: KeyedMap<WorkerRank, Rank>,

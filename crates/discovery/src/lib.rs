@@ -50,7 +50,7 @@ pub use self::kubernetes::{KubernetesNamespace, KubernetesOptions, NamespaceErro
 pub use self::registrar::Registrar;
 pub use self::report::ReportedSource;
 use self::report::{Reporter, waker};
-use self::runner::{Runner, TrackedSource, Wakes};
+use self::runner::{Runner, RunnerSignals, TrackedSource};
 pub use self::status::{CONNECT_PATIENCE, DiscoveryStatus, SourceStatus, TargetStatus};
 pub use self::template::EngineTemplate;
 pub use self::vllm::{VllmAddress, VllmAddressError, VllmEngine, VllmError, VllmOptions, VllmRank};
@@ -204,7 +204,7 @@ impl Discovery {
             tracked.push(TrackedSource::new(source.name().into(), inbox));
             source.start(options.template.clone(), reporter, stopped.clone(), &mut tasks, &*registrar)?;
         }
-        let status = run(tracked, options.grace, registrar, Wakes { woken, stopped })?;
+        let status = run(tracked, options.grace, registrar, RunnerSignals { woken, stopped })?;
         Ok(Self { status, _stop: stop, _tasks: tasks })
     }
 
@@ -222,7 +222,7 @@ impl Discovery {
         let (wake, woken) = waker();
         let (reporter, inbox) = Reporter::new(&wake);
         let tracked = vec![TrackedSource::new(name.into(), inbox)];
-        let status = run(tracked, grace, registrar, Wakes { woken, stopped })?;
+        let status = run(tracked, grace, registrar, RunnerSignals { woken, stopped })?;
         Ok((Self { status, _stop: stop, _tasks: JoinSet::new() }, ReportedSource(reporter)))
     }
 
@@ -237,7 +237,7 @@ fn run(
     sources: Vec<TrackedSource>,
     grace: Duration,
     registrar: Arc<dyn Registrar>,
-    wakes: Wakes,
+    wakes: RunnerSignals,
 ) -> io::Result<Arc<DiscoveryStatus>> {
     let status = Arc::new(DiscoveryStatus::default());
     let runner = Runner::new(sources, grace, Arc::clone(&registrar), &status, wakes);

@@ -55,14 +55,14 @@ pub(super) struct Runner {
     status: Arc<DiscoveryStatus>,
     /// [`Registrar::registrations_version`] at which no step was left.
     reconciled_at: Option<u64>,
-    wakes: Wakes,
+    wakes: RunnerSignals,
     /// When deadlines are checked without reports.
     poll_at: Instant,
 }
 
 /// Channels by which a runner is woken.
 #[derive(Debug)]
-pub(super) struct Wakes {
+pub(super) struct RunnerSignals {
     /// Receives a message after a report.
     pub(super) woken: Receiver<()>,
     /// Disconnected when the runner is to stop.
@@ -75,7 +75,7 @@ impl Runner {
         grace: Duration,
         registrar: Arc<dyn Registrar>,
         status: &Arc<DiscoveryStatus>,
-        wakes: Wakes,
+        wakes: RunnerSignals,
     ) -> Self {
         let reconciler = Reconciler::new(grace, sources.iter().map(|source| Arc::clone(&source.name)));
         let (status, poll_at) = (Arc::clone(status), registrar.supervisor().clock().now());
@@ -122,7 +122,7 @@ impl Runner {
                     let log = |problem: &String| {
                         warn!(
                             source = &*source.name,
-                            problem = problem.as_str(),
+                            error = problem.as_str(),
                             "discovery source has an unusable entry"
                         );
                     };

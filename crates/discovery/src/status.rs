@@ -60,7 +60,7 @@ impl TargetOutcome {
             Self::Waiting => TargetState::Waiting,
             Self::Leaving => TargetState::Leaving,
             Self::Overruled { .. } => TargetState::Overruled,
-            Self::Manual => TargetState::ByHand,
+            Self::Manual => TargetState::Manual,
             Self::ManuallyUnregistered => TargetState::Dismissed,
             Self::Refused(_) => TargetState::Refused,
         }

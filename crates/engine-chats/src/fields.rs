@@ -40,7 +40,7 @@ impl TryFrom<String> for TruncationSide {
         match name.as_str() {
             "left" => Ok(Self::Left),
             "right" => Ok(Self::Right),
-            _ => Err(format!("{name:?} is no side: write \"left\" or \"right\"")),
+            _ => Err(format!("{name:?} is not a side: write \"left\" or \"right\"")),
         }
     }
 }

@@ -58,7 +58,7 @@ pub(super) fn is_media(kind: &str) -> bool {
 
 /// Stand-in for media.
 #[derive(Debug, Clone, Copy, PartialEq)]
-enum StandIn {
+enum MediaPlaceholder {
     /// The engine's own value in lists of parts for templates, and a name in texts.
     AsEngine,
     /// A character that no text has.
@@ -75,17 +75,17 @@ pub(super) struct FirstMedia {
 
 /// Stand-ins for media while a chat is prepared.
 pub(super) struct Media {
-    stand_in: StandIn,
+    stand_in: MediaPlaceholder,
     first: Cell<Option<FirstMedia>>,
 }
 
 impl Media {
     pub(super) fn as_engine() -> Self {
-        Self { stand_in: StandIn::AsEngine, first: Cell::new(None) }
+        Self { stand_in: MediaPlaceholder::AsEngine, first: Cell::new(None) }
     }
 
     pub(super) fn as_private_character() -> Self {
-        Self { stand_in: StandIn::PrivateCharacter, first: Cell::new(None) }
+        Self { stand_in: MediaPlaceholder::PrivateCharacter, first: Cell::new(None) }
     }
 
     /// The first media part so far.
@@ -108,15 +108,15 @@ impl Media {
     pub(super) fn text(&self, part: MediaPart) -> String {
         self.note(part, true);
         match self.stand_in {
-            StandIn::AsEngine => format!("<{}>", part.modality.unwrap_or(part.kind)),
-            StandIn::PrivateCharacter => "\u{e000}".to_owned(),
+            MediaPlaceholder::AsEngine => format!("<{}>", part.modality.unwrap_or(part.kind)),
+            MediaPlaceholder::PrivateCharacter => "\u{e000}".to_owned(),
         }
     }
 
     /// The stand-in in a list of parts, with further keys.
     pub(super) fn part(&self, part: MediaPart, extra: Entries) -> Result<Json, PrepareError> {
         let text = self.text(part);
-        let entries: Entries = match part.modality.filter(|_| self.stand_in == StandIn::AsEngine) {
+        let entries: Entries = match part.modality.filter(|_| self.stand_in == MediaPlaceholder::AsEngine) {
             Some(modality) => vec![("type".to_owned(), modality.into())],
             None => vec![("type".to_owned(), "text".into()), ("text".to_owned(), text.into())],
         };

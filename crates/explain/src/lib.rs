@@ -78,4 +78,4 @@ pub use self::reason::{End, Reason};
 pub use self::subject::{HeldUnderOtherVariants, OtherVariant, Subject};
 pub use self::tombstones::{Tombstone, Tombstones};
 pub use self::variants::SeenVariants;
-pub use flash_indexer_types::Doubt;
+pub use flash_indexer_types::UnrepairedGap;

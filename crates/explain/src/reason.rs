@@ -1,7 +1,7 @@
 //! The reason for the end of a rank's match, from the rank's blocks and the model's history.
 
 use flash_indexer_core::{LocalHash, SequenceHash, Tier, WorkerRank};
-use flash_indexer_types::{ClearCause, Doubt, Ordinal, Trust};
+use flash_indexer_types::{ClearCause, Ordinal, Trust, UnrepairedGap};
 use flash_indexer_wire::ClearReason;
 
 use crate::loss::{Clear, Loss, Removal};
@@ -23,7 +23,7 @@ pub struct End {
     pub reason: Reason,
     /// Changes of the rank that are missing after the last known change of the block. None for a block that the rank
     /// holds.
-    pub doubt: Option<Doubt>,
+    pub doubt: Option<UnrepairedGap>,
     /// Longer matches of the same tokens under another adapter or salt, for every reason. Empty for a block that the
     /// rank holds.
     pub other_variants: HeldUnderOtherVariants,
@@ -198,7 +198,7 @@ impl MissingBlock {
 
     /// The reason that the detached runs and the history give. Under a `doubt` a loss need not be the last change of
     /// the block.
-    fn reason(&self, doubt: Option<&Doubt>) -> Option<Reason> {
+    fn reason(&self, doubt: Option<&UnrepairedGap>) -> Option<Reason> {
         if let Some(DetachedRun { position, blocks, .. }) = self.after_gap {
             let removed = match self.loss {
                 Some((_, Loss::Removed(removal))) => Some(removal),

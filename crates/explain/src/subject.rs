@@ -1,7 +1,7 @@
 //! A rank under explanation, with the registry's facts about it other than its blocks.
 
 use flash_indexer_core::{DpRank, WorkerRank};
-use flash_indexer_types::{Doubt, InstanceId, Trust};
+use flash_indexer_types::{InstanceId, Trust, UnrepairedGap};
 use flash_indexer_wire::AdapterSalt;
 
 /// A rank under explanation.
@@ -15,7 +15,7 @@ pub struct Subject {
     /// Last error of the stream of the rank.
     pub last_error: Option<String>,
     /// Changes missing from the rank's stream, and the position after which they are missing.
-    pub doubt: Option<Doubt>,
+    pub doubt: Option<UnrepairedGap>,
     /// Whether the rank holds more than its bounded index has room for.
     pub is_partial: bool,
     /// Matches of the same tokens under another adapter or salt.

@@ -79,7 +79,7 @@ pub struct RequestBody {
     /// Bytes of the messages that are not decoded yet.
     reserved: BodyBytes,
     /// Wait for the rest of a message, since the body was first polled without it.
-    waiting: Option<Waiting>,
+    waiting: Option<MessageDeadline>,
     has_ended_long_message: bool,
     /// Decoding of the message that has ended, until the body is polled again.
     parse: Option<StageSpan>,
@@ -88,7 +88,7 @@ pub struct RequestBody {
 }
 
 #[derive(Debug)]
-struct Waiting {
+struct MessageDeadline {
     since: Instant,
     end: Pin<Box<Sleep>>,
 }
@@ -140,7 +140,8 @@ impl RequestBody {
             return Poll::Pending;
         }
         let Self { waiting, deadline, .. } = self;
-        let waiting = waiting.get_or_insert_with(|| Waiting { since: Instant::now(), end: Box::pin(sleep(*deadline)) });
+        let waiting =
+            waiting.get_or_insert_with(|| MessageDeadline { since: Instant::now(), end: Box::pin(sleep(*deadline)) });
         ready!(waiting.end.as_mut().poll(context));
         self.metrics.rpc_answered(self.method.name, code_label(Code::DeadlineExceeded), waiting.since.elapsed());
         let message = format!("failed to receive a message: it did not arrive within {deadline:?}; send it again");

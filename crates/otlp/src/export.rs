@@ -155,10 +155,14 @@ impl Export {
         let endpoint = self.collector.endpoint();
         match self.outage {
             None => {
-                warn!(%endpoint, cause, "failed to export spans; requests go on, and spans beyond the queue are dropped");
+                warn!(
+                    %endpoint,
+                    error = cause,
+                    "failed to export spans; retrying; check the collector and --otlp-endpoint"
+                );
                 self.outage = Some(self.lost());
             }
-            Some(_) => debug!(%endpoint, cause, "failed to export spans again"),
+            Some(_) => debug!(%endpoint, error = cause, "failed to export spans again"),
         }
     }
 

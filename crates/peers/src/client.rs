@@ -49,7 +49,7 @@ impl Default for PeerDeadlines {
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum PeerError {
     /// The connection failed or a deadline passed.
-    #[error("failed to reach peer {url}: {source}{}", tls_advice(.source))]
+    #[error("failed to reach peer {url}: {source}; {}", advice(.source))]
     Unreachable { url: PeerUrl, source: Box<ureq::Error> },
     /// The peer redirects the request.
     #[error(
@@ -156,9 +156,9 @@ impl PeerClient {
     }
 }
 
-/// Advice for a request that failed because of TLS, for the end of an error. Empty for another cause.
-fn tls_advice(error: &ureq::Error) -> String {
-    tls_remedy(error).map_or_else(String::new, |remedy| format!("; {remedy}"))
+/// Advice for a request that failed, for the end of an error.
+fn advice(error: &ureq::Error) -> &'static str {
+    tls_remedy(error).unwrap_or("check its URL and the network")
 }
 
 fn protocol_error(url: &PeerUrl, error: &serde_json::Error) -> PeerError {

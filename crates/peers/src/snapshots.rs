@@ -113,7 +113,11 @@ impl Snapshots {
             }
             Err(error) => {
                 self.indexer.metrics().snapshot_ended("failed");
-                warn!(%error, elapsed_ms, "failed to write a snapshot; the former ones stay; check the space and the rights of --state-dir");
+                warn!(
+                    %error,
+                    elapsed_ms,
+                    "failed to write a snapshot; previous snapshots are kept; check free space and permissions of --state-dir"
+                );
             }
         }
     }

@@ -134,7 +134,7 @@ impl<'o> Connection<'o> {
                         if self.relay(&frames)? == FollowOutcome::Restarted {
                             warn!(
                                 engine = self.options.engine,
-                                "the engine's sequence numbers begin again; following it from the start"
+                                "engine restarted: its sequence numbers were reset; following it from the start"
                             );
                             return Ok(());
                         }
@@ -204,7 +204,7 @@ impl<'o> Connection<'o> {
         let message = match LiveMessage::from_frames(frames) {
             Ok(message) => message,
             Err(error) => {
-                warn!(%error, "left out a message of the engine that has no valid frames");
+                warn!(%error, "skipped an engine message with invalid frames; check --engine");
                 self.hasher.messages_lost();
                 return Ok(FollowOutcome::Further);
             }
@@ -237,7 +237,7 @@ impl<'o> Connection<'o> {
                 return self.open_publisher().map(|()| FollowOutcome::Further);
             }
             if self.next != Some(sequence) {
-                warn!(missing_from = next, sequence, "messages of the engine are missing; requesting a replay");
+                warn!(missing_from = next, seq = sequence, "messages of the engine are missing; requesting a replay");
                 self.hasher.messages_lost();
             }
         }
@@ -254,7 +254,7 @@ impl<'o> Connection<'o> {
     fn publish(&self, publisher: &Publisher, sequence: u64, hashed: &[u8]) {
         publisher.keep(sequence, hashed);
         if let Err(error) = publisher.publish_frames(&[self.topic.as_slice(), &sequence.to_be_bytes(), hashed]) {
-            warn!(%error, sequence, "failed to publish a message; it can be replayed");
+            warn!(%error, seq = sequence, "failed to publish a message; it can be replayed");
         }
     }
 

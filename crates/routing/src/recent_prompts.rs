@@ -33,7 +33,7 @@ const PROMPT_OVERHEAD_BYTES: usize = 256;
 /// works on the prompts of one moment, and holds the lock only to list them.
 pub struct RecentPrompts {
     bytes_max: usize,
-    kept: Mutex<Kept>,
+    kept: Mutex<PromptQueue>,
 }
 
 /// A prompt: the tokens of its complete blocks, and the local hashes of these blocks, which include adapter and salt.
@@ -46,7 +46,7 @@ pub struct RecentPrompt {
 
 /// From the oldest to the newest.
 #[derive(Default)]
-struct Kept {
+struct PromptQueue {
     entries: VecDeque<Entry>,
     bytes: usize,
 }
@@ -86,7 +86,7 @@ impl RecentPrompts {
         let entry = Entry { length: blocks.len(), last, prompt };
         let mut dropped = Vec::new();
         let mut kept = self.kept.lock();
-        let Kept { entries, bytes } = &mut *kept;
+        let PromptQueue { entries, bytes } = &mut *kept;
         entries.retain(|earlier| {
             let is_replaced = entry.continues(earlier);
             if is_replaced {

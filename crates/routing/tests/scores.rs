@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use flash_indexer_core::oracle::Oracle;
 use flash_indexer_core::{
-    Block, BlockEvent, DpRank, LocalHash, Locked, SequenceHash, SharedIndex, Tier, WorkerId, WorkerRank,
+    Block, BlockEvent, DpRank, LocalHash, LockedIndex, SequenceHash, SharedIndex, Tier, WorkerId, WorkerRank,
 };
 use flash_indexer_designs::Design;
 use flash_indexer_routing::{InstanceFilter, PredictedBlocks, PredictionLimits, TierWeights};
@@ -70,7 +70,7 @@ fn scores_are_those_of_the_vectors() {
     for (section, weights) in [("default_weights", ""), ("weights_gpu1_cpu05", "gpu=1.0,cpu=0.5")] {
         let weights = weights.parse().expect("weights");
         for case in list(&vectors["scoring"][section]) {
-            let oracle: Box<dyn SharedIndex> = Box::new(Locked::<Oracle>::default());
+            let oracle: Box<dyn SharedIndex> = Box::new(LockedIndex::<Oracle>::default());
             for index in [oracle, Design::Run.build(), Design::Positional.build()] {
                 check(case, weights, &*index);
             }

@@ -433,7 +433,7 @@ impl Server {
             let recovered = !self.recovery.is_running();
             // A partial index must not pass for a complete one.
             if recovered && tokio::task::spawn_blocking(move || snapshots.write_last()).await.is_err() {
-                warn!("failed to write the last snapshot: the write panicked; the former ones stay");
+                warn!("failed to write the last snapshot: the write panicked; previous snapshots are kept");
             }
         }
         // Runs while the store removes ranks: both waits end within the longer one.
@@ -442,7 +442,7 @@ impl Server {
         if tokio::time::timeout(STORE_STOP_DEADLINE, indexer.stop_shared_store()).await.is_err() {
             warn!(
                 deadline = ?STORE_STOP_DEADLINE,
-                "failed to remove this replica's ranks from the shared store: deadline exceeded; they expire by themselves"
+                "failed to remove this replica's ranks from the shared store: deadline exceeded; they expire with their lease"
             );
         }
         if let Some(exporter) = exporter

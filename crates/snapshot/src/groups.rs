@@ -129,7 +129,7 @@ impl GroupRecord {
 /// Block size in a dump that no cache group of the model can have.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "cache group {group} has blocks of {tokens} tokens, which is no multiple of the registered {registered}, nor a part of it"
+    "cache group {group} has blocks of {tokens} tokens, neither a multiple nor a divisor of the registered {registered}"
 )]
 pub(super) struct GroupSizeError {
     group: u32,

@@ -52,7 +52,8 @@ flash_indexer_core::named_enum! {
         /// A source that takes precedence names it differently.
         Overruled = "overruled",
         /// It was registered manually.
-        ByHand = "by_hand",
+        #[serde(rename = "by_hand")]
+        Manual = "by_hand",
         /// It was unregistered manually.
         Dismissed = "dismissed",
         /// It cannot be registered.

@@ -18,7 +18,7 @@
 //! | `loss_reason` | reasons for which a rank is not exact ([`LossReason`]) |
 //! | `position` | position in the event stream of a rank ([`RankPosition`]) |
 //! | `stream_positions` | positions of unregistered streams, from which a new registration continues ([`StreamPositions`]) |
-//! | `doubt` | gaps in the event stream of a rank ([`Doubt`]) |
+//! | `unrepaired_gap` | gaps in the event stream of a rank ([`UnrepairedGap`]) |
 //! | `event_context` | time of an event and reason of a removal, for explanations ([`EventContext`]) |
 //! | `clear_cause` | causes of the loss of all blocks of a rank ([`ClearCause`]) |
 //! | `connection_status` | state of a connection to an engine |
@@ -39,7 +39,6 @@
 mod clear_cause;
 mod connection_status;
 mod discovery;
-mod doubt;
 pub mod endpoints;
 mod engine;
 mod event_context;
@@ -61,11 +60,11 @@ mod schema;
 mod shared_cache;
 mod stream_positions;
 mod trust;
+mod unrepaired_gap;
 
 pub use clear_cause::ClearCause;
 pub use connection_status::ConnectionStatus;
 pub use discovery::{SourceKind, SourceState, TargetState};
-pub use doubt::{Doubt, Ordinal};
 pub use engine::{EngineKind, RemovalMeaning};
 pub use event_context::EventContext;
 pub use flash_indexer_core::named_enum;
@@ -83,3 +82,4 @@ pub use stream_positions::{StreamName, StreamPositions};
 #[doc(hidden)]
 pub use tracing;
 pub use trust::Trust;
+pub use unrepaired_gap::{Ordinal, UnrepairedGap};

@@ -37,7 +37,7 @@ flash_indexer_core::named_enum! {
         /// The rank is never exact, unless the engine is registered again with a release that numbers its messages.
         Unnumbered = "the engine's messages have no sequence numbers: lost messages and restarts between them are not noticed",
         /// A dump, a snapshot or a peer had the rank degraded, or the engine no longer has the messages that follow.
-        ImportedDegraded = "the rank's state was imported degraded: it was so there, or the engine cannot replay what it published since",
+        ImportedDegraded = "the rank was imported degraded: it was degraded at its source, or the engine cannot replay what followed",
         /// The dump is of a program that writes no stream positions.
         ImportedWithoutPosition = "the rank's state was imported from a dump without a stream position",
         /// The dump has no secondary cache groups, so the matches of the hybrid model are not shortened by them.
@@ -50,13 +50,13 @@ flash_indexer_core::named_enum! {
         NotListed = "changes of the rank may be lost: the imported dump does not list it",
         /// A replica differs at the same message of the stream. Ends with the replay that follows, if the engine can replay.
         PeerMismatch = "the rank differs from the same rank of a peer, and both were exact",
-        /// A fault of this program. The engine's history is not replayed, because it has the message that caused the panic.
+        /// A bug in Flash Indexer. The engine's history is not replayed, because it has the message that caused the panic.
         DecoderPanicked = "failed to decode a message: panic in the decoder, a bug in Flash Indexer; the blocks of the stream are removed; report it with the log",
-        /// A fault of this program, met while the rank was being restored.
+        /// A bug in Flash Indexer, met while the rank was being restored.
         DecoderPanickedInRestore = "the decoder panicked while the rank was being restored, a bug in Flash Indexer; clear the engine's prefix cache, and report it with the log",
-        /// A fault of this program. Ends when the engine's history is replayed.
+        /// A bug in Flash Indexer. Ends when the engine's history is replayed.
         ThreadPanicked = "a thread of the service panicked, a bug in Flash Indexer; the blocks of the stream are removed; report it with the log",
-        /// A fault of this program. An empty index replaces that of the model. Ends when the engine's history is replayed.
+        /// A bug in Flash Indexer. An empty index replaces that of the model. Ends when the engine's history is replayed.
         IndexPanicked = "a change of the index panicked, a bug in Flash Indexer: an empty index replaces it; report it with the log",
         /// The same, where an event of another stream caused it.
         IndexStartedOver = "an empty index replaced that of the model, because a change of another stream panicked",

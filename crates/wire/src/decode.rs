@@ -6,7 +6,7 @@ use crate::adapter::EngineAdapter;
 use crate::decode_event::event;
 use crate::event::EngineEvent;
 use crate::event_error::EventError;
-use crate::msgpack::{Malformed, Reader, Token};
+use crate::msgpack::{MsgpackError, Reader, Token};
 use crate::unknown_fields::UnknownField;
 
 /// One decoded message.
@@ -156,7 +156,7 @@ pub const BATCH_EVENTS_MAX: u32 = 1 << 20;
 pub enum BatchError {
     /// Not MessagePack, or truncated.
     #[error("failed to decode the batch: {0}")]
-    Malformed(#[from] Malformed),
+    Malformed(#[from] MsgpackError),
     /// More events than a message can have in any engine's format.
     #[error("the batch has {count} events; at most {BATCH_EVENTS_MAX} are allowed: send fewer events in a message")]
     TooManyEvents {

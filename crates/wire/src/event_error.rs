@@ -1,6 +1,6 @@
 //! Events that cannot be used, and limits of an event.
 
-use crate::msgpack::Malformed;
+use crate::msgpack::MsgpackError;
 
 /// Limit of the blocks that an event names. Engines name one to some thousand.
 pub const EVENT_BLOCKS_MAX: u32 = 1 << 18;
@@ -68,7 +68,7 @@ pub enum EventError {
     },
     /// The event's own MessagePack is malformed.
     #[error("failed to decode the event: {0}")]
-    Malformed(#[from] Malformed),
+    Malformed(#[from] MsgpackError),
 }
 
 impl EventError {

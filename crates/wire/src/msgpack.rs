@@ -5,7 +5,7 @@ use rmp::Marker;
 /// The bytes are not MessagePack, or are truncated.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("malformed MessagePack at byte {at}")]
-pub struct Malformed {
+pub struct MsgpackError {
     /// Offset of the value that could not be read.
     pub at: usize,
 }
@@ -61,13 +61,13 @@ impl<'a> Reader<'a> {
         (len as usize).min(self.bytes.len() - self.at)
     }
 
-    pub(crate) fn next(&mut self) -> Result<Token<'a>, Malformed> {
+    pub(crate) fn next(&mut self) -> Result<Token<'a>, MsgpackError> {
         let start = self.at;
-        self.read().ok_or(Malformed { at: start })
+        self.read().ok_or(MsgpackError { at: start })
     }
 
     /// Skips one whole value without recursion.
-    pub(crate) fn skip(&mut self) -> Result<(), Malformed> {
+    pub(crate) fn skip(&mut self) -> Result<(), MsgpackError> {
         let mut pending = 1u64;
         while pending > 0 {
             pending -= 1;
@@ -75,7 +75,7 @@ impl<'a> Reader<'a> {
             let len = self.bytes.get(self.at).map_or(0, |&marker| NUMBER_LENS[usize::from(marker)].into());
             if len > 0 {
                 if len > self.bytes.len() - self.at {
-                    return Err(Malformed { at: self.at });
+                    return Err(MsgpackError { at: self.at });
                 }
                 self.at += len;
                 continue;

@@ -51,7 +51,7 @@ def _settings(url: str, token: str | None, tls: ssl.SSLContext | None) -> dict[s
     except httpx.InvalidURL:
         is_of_http = False
     if not is_of_http:
-        raise ValueError(f"{url!r} is no URL of a service; give one such as http://127.0.0.1:8090")
+        raise ValueError(f"invalid service URL {url!r}; give one such as http://127.0.0.1:8090")
     return {"base_url": url, "headers": headers, "verify": tls if tls is not None else True, "trust_env": False}
 
 

@@ -58,7 +58,7 @@ def hash_integers(hashes: Iterable[int], argument: str) -> list[int]:
     """The hashes of a call's argument, as integers of Python. Raises `TypeError` if it is no list of integers."""
     try:
         if isinstance(hashes, bytes | bytearray):
-            raise TypeError("the items of bytes are no hashes")
+            raise TypeError("the items of bytes are not hashes")
         return [index(value) for value in hashes]
     except TypeError as error:
         raise TypeError(f"{argument} is {shortened(hashes)}; give a list of integers") from error

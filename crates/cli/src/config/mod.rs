@@ -49,23 +49,23 @@ enum Action {
     ///
     /// Files that settings name are read. No host name is resolved, no address is bound and no connection is made: errors of
     /// these appear when the service starts.
-    Check(Box<Checked>),
+    Check(Box<ServeSettings>),
     /// Print the settings that `serve` would use with these options, and where each is from, as a file for --config.
-    Print(Box<Checked>),
+    Print(Box<ServeSettings>),
 }
 
 #[derive(Args)]
-struct Checked {
+struct ServeSettings {
     #[command(flatten)]
     serve: ServeArguments,
 
-    /// The file, in the place of --config.
+    /// The file, instead of --config.
     #[arg(value_name = "FILE")]
     config_file: Option<PathBuf>,
 }
 
 /// The arguments of the program, with the settings of a configuration file.
-pub(crate) struct Parsed {
+pub(crate) struct ParsedCommand {
     pub(crate) arguments: Arguments,
     pub(crate) matches: ArgMatches,
     pub(crate) file: Option<ConfigFile>,
@@ -82,7 +82,7 @@ const GIVEN_ONCE: [[&str; 3]; 2] = [
 /// # Errors
 ///
 /// The file cannot be read, or an option, a variable or a setting of the file is wrong.
-pub(crate) fn parse(mut command_line: Vec<OsString>) -> Result<Parsed, Error> {
+pub(crate) fn parse(mut command_line: Vec<OsString>) -> Result<ParsedCommand, Error> {
     let mut command = without_service_links(program());
     // Errors are ignored: the command line may lack options that the file has.
     let given = command.clone().ignore_errors(true).try_get_matches_from(&command_line)?;
@@ -110,7 +110,7 @@ pub(crate) fn parse(mut command_line: Vec<OsString>) -> Result<Parsed, Error> {
     }
     let matches = command.try_get_matches_from_mut(&command_line);
     match matches.and_then(|matches| Ok((Arguments::from_arg_matches(&matches)?, matches))) {
-        Ok((arguments, matches)) => Ok(Parsed { arguments, matches, file }),
+        Ok((arguments, matches)) => Ok(ParsedCommand { arguments, matches, file }),
         Err(mut error) => {
             let cause = plain_cause(&error);
             let masks = Masks::apply(&mut error, &command);

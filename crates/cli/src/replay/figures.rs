@@ -57,7 +57,7 @@ impl ReplayReport {
             "memory: limit {} bytes, peak {} bytes, final {} bytes",
             bound.bytes_max, bound.bytes_highest, bound.bytes
         );
-        println!("evicted: {} blocks of ranks; {} rejected", bound.evicted_blocks, bound.refused_blocks);
+        println!("evicted: {} blocks of ranks; {} refused", bound.evicted_blocks, bound.refused_blocks);
         let (predicted, held) = (percent(self.predicted_blocks, queried), percent(self.reused_blocks, queried));
         println!("hit rate predicted by the index {predicted:.2}% ({:.2} points lost)", held - predicted);
     }

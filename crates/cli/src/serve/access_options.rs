@@ -16,7 +16,7 @@ use flash_indexer_server::{ClientFiles, KeyPairFiles, TlsFiles};
 #[cfg_attr(test, derive(Default))]
 pub(super) struct AccessArguments {
     /// TOML file with the SHA-256 digests of bearer tokens, their scopes and tenants; `flash-indexer token` makes entries.
-    /// With it, every HTTP and gRPC request needs a token, but for /health, /ready, /openapi.json and /ui. The file is read
+    /// With it, every HTTP and gRPC request needs a token, except /health, /ready, /openapi.json and /ui. The file is read
     /// again when it changes.
     #[arg(long, env = "FLASH_INDEXER_TOKEN_FILE", value_name = "FILE")]
     pub(super) token_file: Option<PathBuf>,
@@ -80,8 +80,8 @@ pub(super) struct AccessArguments {
     #[arg(long, env = "FLASH_INDEXER_TLS_KEY", value_name = "FILE", requires = "tls_cert")]
     tls_key: Option<PathBuf>,
 
-    /// File with the authorities of client certificates, in PEM. With it, a client needs a certificate of one of them to
-    /// connect, also for /health. What a connected client may do depends on its token alone.
+    /// File with the CA certificates, in PEM, that verify client certificates. With it, a client needs a certificate of one
+    /// of these CAs to connect, also for /health. What a connected client may do depends on its token alone.
     #[arg(long, env = "FLASH_INDEXER_TLS_CLIENT_CA", value_name = "FILE", requires = "tls_cert")]
     tls_client_ca: Option<PathBuf>,
 
@@ -90,11 +90,11 @@ pub(super) struct AccessArguments {
     #[arg(long, env = "FLASH_INDEXER_PEER_TOKEN_FILE", value_name = "FILE")]
     peer_token_file: Option<PathBuf>,
 
-    /// File with the authorities, in PEM, of the certificates of https:// peers [default: the public ones].
+    /// File with the CA certificates, in PEM, that verify the certificates of https:// peers [default: public CAs].
     #[arg(long, env = "FLASH_INDEXER_PEER_CA", value_name = "FILE")]
     peer_ca: Option<PathBuf>,
 
-    /// File with the certificate chain, in PEM, that this replica shows to its peers.
+    /// File with the certificate chain, in PEM, that this replica presents to its peers.
     #[arg(long, env = "FLASH_INDEXER_PEER_CERT", value_name = "FILE", requires = "peer_key")]
     peer_cert: Option<PathBuf>,
 
@@ -119,7 +119,7 @@ pub(super) struct AccessArguments {
 
     /// Listen on an address that other hosts reach without --token-file, --jwt-keys and --tls-client-ca: every host that
     /// reaches the port can then query, register engines and read dumps. Also --listen-events without --curve-clients: every
-    /// host can then add and clear blocks there. What has credentials keeps them.
+    /// host can then add and clear blocks there. Configured credentials stay in force.
     #[arg(long, env = "FLASH_INDEXER_INSECURE")]
     insecure: bool,
 }

@@ -186,7 +186,7 @@ fn start_engines(indexer: &Indexer, count: u64) -> Result<Vec<DemoEngine>> {
         registration.options.replay_endpoint = Some(publisher.replay_endpoint().to_owned());
         registration.options.engine = Some(EngineKind::Vllm);
         indexer.register(registration)?;
-        anyhow::ensure!(publisher.wait_for_subscriber(CONNECT_DEADLINE)?, "engine {number} was not listened to");
+        anyhow::ensure!(publisher.wait_for_subscriber(CONNECT_DEADLINE)?, "engine {number} has no subscriber");
         let engine = SimulatedEngine::new(engine_options());
         engines.push(DemoEngine { instance, engine, publisher });
     }

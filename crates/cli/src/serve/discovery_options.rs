@@ -17,7 +17,7 @@ const DNS_INTERVAL_MAX: Duration = Duration::from_secs(10);
 
 /// Discovery sources, and defaults for the engines that they list.
 #[derive(Args)]
-#[command(next_help_heading = "Discovery: engines that register and leave by themselves")]
+#[command(next_help_heading = "Discovery: engines registered from a source")]
 pub(crate) struct DiscoveryArguments {
     /// File that lists engines, read every second: a JSON list of objects with the fields of POST /register, such
     /// as [{"instance_id": 1, "endpoint": "tcp://gpu-1:5557"}]. `data_parallel_size` registers that number of ranks, at

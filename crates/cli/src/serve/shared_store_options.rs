@@ -24,8 +24,7 @@ pub(crate) struct SharedStoreArguments {
     #[arg(long, env = "FLASH_INDEXER_REDIS_PASSWORD_FILE", requires = "redis", value_name = "FILE")]
     redis_password_file: Option<PathBuf>,
 
-    /// File with certificate authorities, in PEM, that the store's certificate is checked against, instead of the
-    /// system's.
+    /// File with the CA certificates, in PEM, that verify the store's certificate [default: the system's CAs].
     #[arg(long, env = "FLASH_INDEXER_REDIS_CA", requires = "redis", value_name = "FILE")]
     redis_ca: Option<PathBuf>,
 

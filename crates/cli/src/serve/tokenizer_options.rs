@@ -48,12 +48,12 @@ pub(crate) struct TokenizerArguments {
     #[arg(long, env = "FLASH_INDEXER_TOKENIZER_THREADS", default_value_t = 0, value_parser = clap::value_parser!(u16).range(..=1024))]
     tokenizer_threads: u16,
 
-    /// Bytes of the texts and chats that may wait for those threads, at most 1,024 of them; those of one address as many as are free; further requests are answered
-    /// with 503.
+    /// Limit of the bytes of texts and chats that wait for those threads, at most 1,024 of them. One address may use as many
+    /// bytes as are free; beyond it requests are answered with 503.
     #[arg(long, env = "FLASH_INDEXER_TOKENIZER_QUEUE_BYTES_MAX", default_value = "64MiB", value_parser = byte_size, value_name = "BYTES")]
     tokenizer_queue_bytes_max: usize,
 
-    /// Memory for tokenized pieces of prompts, of which a later prompt tokenizes only what is new; 0 turns it off.
+    /// Memory for tokenized pieces of prompts, of which a later prompt tokenizes only the new part; 0 turns it off.
     #[arg(long, env = "FLASH_INDEXER_TOKENIZER_CACHE_BYTES", default_value = "128MiB", value_parser = byte_size_or_zero, value_name = "BYTES")]
     tokenizer_cache_bytes: usize,
 

@@ -17,7 +17,7 @@ pub(super) struct TraceArguments {
     #[arg(long, env = "FLASH_INDEXER_OTLP_SAMPLE_RATIO", requires = "otlp_endpoint", value_name = "RATIO")]
     otlp_sample_ratio: Option<SampleRatio>,
 
-    /// File with the authorities, in PEM, of the certificate of an https:// collector [default: the public ones].
+    /// File with the CA certificates, in PEM, that verify the certificate of an https:// collector [default: public CAs].
     #[arg(long, env = "FLASH_INDEXER_OTLP_CA", requires = "otlp_endpoint", value_name = "FILE")]
     otlp_ca: Option<PathBuf>,
 }

@@ -65,7 +65,7 @@ use self::published::holdings::Holder;
 use self::scratch::Scratch;
 use self::top::find_top;
 use self::use_samples::UseSamples;
-use self::writer::{Bounded, Compaction, Writer};
+use self::writer::{BoundState, Compaction, Writer};
 use crate::keyed::HashKey;
 use crate::{LocalHash, RankOrder, Tier};
 
@@ -177,7 +177,7 @@ impl RunIndex {
         let mut index = Self::new(limits);
         let bound = Bound { counters: Arc::default(), use_samples: Arc::new(UseSamples::new()) };
         bound.counters.bytes_max.store(bytes_max, Relaxed);
-        let bounded = Bounded::new(bytes_max, Arc::clone(&bound.counters), Arc::clone(&bound.use_samples));
+        let bounded = BoundState::new(bytes_max, Arc::clone(&bound.counters), Arc::clone(&bound.use_samples));
         index.writer.get_mut().bind(bounded);
         index.bound = Some(bound);
         Ok(index)

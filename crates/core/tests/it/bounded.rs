@@ -8,7 +8,7 @@ use flash_indexer_core::hashing::sequence_hashes;
 use flash_indexer_core::oracle::Oracle;
 use flash_indexer_core::run::{INDEX_BYTES_MIN, RunIndex, RunLimits};
 use flash_indexer_core::{
-    Block, BlockEvent, DpRank, LocalHash, Locked, MemoryLimit, RemovedCopies, SequenceHash, SharedIndex, Tier,
+    Block, BlockEvent, DpRank, LocalHash, LockedIndex, MemoryLimit, RemovedCopies, SequenceHash, SharedIndex, Tier,
     WorkerId, WorkerRank,
 };
 use parking_lot::Mutex;
@@ -176,7 +176,7 @@ proptest! {
         queries in vec(prompt(), 6),
     ) {
         let (index, evicted) = bounded(bytes_max);
-        let oracle = Locked::<Oracle>::default();
+        let oracle = LockedIndex::<Oracle>::default();
         let queries: Vec<_> = queries.into_iter().map(Prompt::locals).collect();
         for (number, change) in changes.iter().enumerate() {
             match (event(change), change) {
@@ -276,7 +276,7 @@ fn blocks_refused_in_a_tier_are_reported() {
     // Holders of a run that fit without a list.
     const HOLDERS: u64 = 8;
     let (index, evicted) = bounded(4 * INDEX_BYTES_MIN);
-    let oracle = Locked::<Oracle>::default();
+    let oracle = LockedIndex::<Oracle>::default();
     let apply = |change: Change| {
         let (rank, event) = event(&change).expect("an event");
         apply_to_both(&index, &oracle, &evicted, rank, &event);
@@ -305,7 +305,7 @@ fn blocks_refused_in_a_tier_are_reported() {
 #[test]
 fn the_memory_limit_can_change() {
     let (index, evicted) = bounded(8 * INDEX_BYTES_MIN);
-    let oracle = Locked::<Oracle>::default();
+    let oracle = LockedIndex::<Oracle>::default();
     let tell = |families: std::ops::Range<u64>| {
         for family in families {
             let worker = family % WORKERS;

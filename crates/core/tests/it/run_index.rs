@@ -7,7 +7,8 @@ use flash_indexer_core::hashing::sequence_hashes;
 use flash_indexer_core::oracle::Oracle;
 use flash_indexer_core::run::RunIndex;
 use flash_indexer_core::{
-    Block, BlockEvent, DpRank, LocalHash, Locked, RemovedCopies, SequenceHash, SharedIndex, Tier, WorkerId, WorkerRank,
+    Block, BlockEvent, DpRank, LocalHash, LockedIndex, RemovedCopies, SequenceHash, SharedIndex, Tier, WorkerId,
+    WorkerRank,
 };
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -100,7 +101,7 @@ proptest! {
 
     #[test]
     fn the_run_index_equals_the_oracle_at_large_sizes(changes in vec(change(), 1..150), queries in vec(prompt(), 6)) {
-        let (index, oracle) = (RunIndex::default(), Locked::<Oracle>::default());
+        let (index, oracle) = (RunIndex::default(), LockedIndex::<Oracle>::default());
         let queries: Vec<_> = queries.into_iter().map(Prompt::locals).collect();
         for (number, change) in changes.iter().enumerate() {
             let (rank, event) = event(change);
@@ -128,7 +129,7 @@ proptest! {
         turns in vec(1..20usize, 1..6),
         cut in 1..60usize,
     ) {
-        let (index, oracle) = (RunIndex::default(), Locked::<Oracle>::default());
+        let (index, oracle) = (RunIndex::default(), LockedIndex::<Oracle>::default());
         let ends = turns.iter().scan(0, |end, turn| { *end += turn; Some(*end) });
         let ends: Vec<usize> = ends.collect();
         let chain: Vec<LocalHash> = (0..60).map(LocalHash).collect();
@@ -162,7 +163,7 @@ proptest! {
     /// blocks.
     #[test]
     fn long_chains_grow_and_lose_their_ends(steps in vec((0..400usize, 1..300usize), 1..8), cuts in vec(0.0..1.0f64, 3)) {
-        let (index, oracle) = (RunIndex::default(), Locked::<Oracle>::default());
+        let (index, oracle) = (RunIndex::default(), LockedIndex::<Oracle>::default());
         let (mut chain, mut queries) = (Vec::new(), Vec::new());
         for (step, &(lost, new)) in (1..).zip(&steps) {
             let sequences_before = sequences(1, &chain);

@@ -7,7 +7,7 @@ use flash_indexer_core::hashing::sequence_hashes;
 use flash_indexer_core::oracle::Oracle;
 use flash_indexer_core::run::{RunIndex, RunLimits};
 use flash_indexer_core::{
-    AppliedChanges, Block, BlockEvent, DpRank, LocalHash, Locked, RemovedCopies, SequenceHash, SharedIndex, Tier,
+    AppliedChanges, Block, BlockEvent, DpRank, LocalHash, LockedIndex, RemovedCopies, SequenceHash, SharedIndex, Tier,
     WorkerId, WorkerRank,
 };
 use proptest::collection::vec;
@@ -95,7 +95,7 @@ proptest! {
         changes in vec(change(), 1..50),
         queries in vec(chain(), 4),
     ) {
-        let (index, oracle) = (RunIndex::default(), Locked::<Oracle>::default());
+        let (index, oracle) = (RunIndex::default(), LockedIndex::<Oracle>::default());
         let queries: Vec<_> = queries.into_iter().map(Chain::locals).collect();
         for change in &changes {
             let (at, event) = match *change {

@@ -16,8 +16,8 @@ use flash_indexer_core::hashing::sequence_hashes;
 use flash_indexer_core::oracle::Oracle;
 use flash_indexer_core::run::{RunIndex, RunLimits};
 use flash_indexer_core::{
-    Block, BlockEvent, DpRank, HeldBlock, LocalHash, Locked, RemovedCopies, SequenceHash, SharedIndex, Tier, WorkerId,
-    WorkerRank,
+    Block, BlockEvent, DpRank, HeldBlock, LocalHash, LockedIndex, RemovedCopies, SequenceHash, SharedIndex, Tier,
+    WorkerId, WorkerRank,
 };
 
 const WORKERS: u8 = 16;
@@ -32,7 +32,7 @@ enum Step {
 /// Applies the bytes; panics if the run index differs from the oracle.
 pub(crate) fn play(bytes: &[u8]) {
     let mut bytes = Bytes(bytes);
-    let (index, oracle) = (RunIndex::new(bytes.limits()), Locked::<Oracle>::default());
+    let (index, oracle) = (RunIndex::new(bytes.limits()), LockedIndex::<Oracle>::default());
     while let Some(step) = bytes.step() {
         match step {
             Step::Event(rank, event) => {

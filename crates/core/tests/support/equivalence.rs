@@ -2,7 +2,7 @@
 
 use flash_indexer_core::oracle::Oracle;
 use flash_indexer_core::{
-    AppliedChanges, BlockEvent, LocalHash, Locked, PREFETCH_DISTANCE, RemovedCopies, SharedIndex,
+    AppliedChanges, BlockEvent, LocalHash, LockedIndex, PREFETCH_DISTANCE, RemovedCopies, SharedIndex,
 };
 use proptest::prelude::*;
 
@@ -15,7 +15,7 @@ pub(crate) fn check_index(
     steps: &[Step],
     queries: &[Vec<LocalHash>],
 ) -> Result<(), TestCaseError> {
-    let (index, oracle) = (build(), Locked::<Oracle>::default());
+    let (index, oracle) = (build(), LockedIndex::<Oracle>::default());
     for (at, step) in steps.iter().enumerate() {
         // A prefetch changes no answer, regardless of the events applied before its own.
         if let Some(Step::Event(rank, event)) = steps.get(at + PREFETCH_DISTANCE) {
@@ -30,7 +30,7 @@ pub(crate) fn check_index(
             }
         }
     }
-    for (from, to) in [(&*index, build()), (&oracle, build()), (&*index, Box::<Locked<Oracle>>::default())] {
+    for (from, to) in [(&*index, build()), (&oracle, build()), (&*index, Box::<LockedIndex<Oracle>>::default())] {
         restore(from, &*to);
         check_equal(&*to, &oracle, queries)?;
     }

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use flash_indexer_core::oracle::Oracle;
-use flash_indexer_core::{AppliedChanges, BlockEvent, LocalHash, Locked, MatchScores, SharedIndex, WorkerRank};
+use flash_indexer_core::{AppliedChanges, BlockEvent, LocalHash, LockedIndex, MatchScores, SharedIndex, WorkerRank};
 use proptest::prelude::*;
 
 use crate::support::{Step, check_equal};
@@ -16,7 +16,7 @@ pub(crate) fn check_reported_losses(
     steps: &[Step],
     queries: &[Vec<LocalHash>],
 ) -> Result<usize, TestCaseError> {
-    let (oracle, mut reports) = (Locked::<Oracle>::default(), 0);
+    let (oracle, mut reports) = (LockedIndex::<Oracle>::default(), 0);
     // Ranks that were dropped meanwhile and have not reported it.
     let mut unreported = BTreeSet::new();
     for step in steps {

@@ -31,7 +31,7 @@ use super::rank_slots::RankSlots;
 ///
 /// Storing or removing a block costs a few hash lookups and a binary search in the node's holders. A query of depth D costs
 /// O(D × W) for W matching ranks, and more if the prompt has twins. Clearing a rank costs the blocks that it holds. One
-/// writer at a time; [`Locked`](flash_indexer_core::Locked) shares the tree.
+/// writer at a time; [`LockedIndex`](flash_indexer_core::LockedIndex) shares the tree.
 #[derive(Debug, Default)]
 pub struct RadixTree {
     nodes: Nodes,

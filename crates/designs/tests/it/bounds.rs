@@ -6,7 +6,7 @@ use crate::support::Step;
 use flash_indexer_core::oracle::Oracle;
 use flash_indexer_core::rank_blocks::RankBlockLimits;
 use flash_indexer_core::{
-    Block, BlockEvent, DpRank, LocalHash, Locked, SequenceHash, SharedIndex, Tier, WorkerId, WorkerRank,
+    Block, BlockEvent, DpRank, LocalHash, LockedIndex, SequenceHash, SharedIndex, Tier, WorkerId, WorkerRank,
 };
 use flash_indexer_designs::{ConcurrentRadixTree, Positional, PositionalOptions};
 use proptest::collection::vec;
@@ -51,7 +51,7 @@ fn check_limits<I: Bounded>(
     steps: &[Step],
     queries: &[Vec<LocalHash>],
 ) -> Result<(), TestCaseError> {
-    let (index, oracle) = (I::with_limits(limits), Locked::<Oracle>::default());
+    let (index, oracle) = (I::with_limits(limits), LockedIndex::<Oracle>::default());
     let mut all_refused = 0;
     for step in steps {
         all_refused += refused(&index, step);

@@ -6,8 +6,8 @@ use crate::support::{Step, check_equal_state, restore};
 use flash_indexer_core::hashing::sequence_hashes;
 use flash_indexer_core::oracle::Oracle;
 use flash_indexer_core::{
-    AppliedChanges, Block, BlockEvent, LocalHash, Locked, MatchScores, PerTier, RankMatch, RemovedCopies, SequenceHash,
-    SharedIndex, Tier, WorkerRank,
+    AppliedChanges, Block, BlockEvent, LocalHash, LockedIndex, MatchScores, PerTier, RankMatch, RemovedCopies,
+    SequenceHash, SharedIndex, Tier, WorkerRank,
 };
 use flash_indexer_designs::Design;
 use proptest::collection::vec;
@@ -52,7 +52,7 @@ fn check_answers(index: &dyn SharedIndex, oracle: &dyn SharedIndex, query: &[Loc
 }
 
 fn check_design(design: Design, steps: &[Step], queries: &[Vec<LocalHash>]) -> Result<(), TestCaseError> {
-    let (index, oracle) = (design.build(), Locked::<Oracle>::default());
+    let (index, oracle) = (design.build(), LockedIndex::<Oracle>::default());
     for step in steps {
         let (applied, expected): (AppliedChanges, AppliedChanges) = (step.apply(&*index), step.apply(&oracle));
         prop_assert_eq!(applied, expected, "{:?}", step);
@@ -89,7 +89,7 @@ fn check_gapless(
     steps: &[(WorkerRank, Vec<LocalHash>, bool)],
     queries: &[Vec<LocalHash>],
 ) -> Result<(), TestCaseError> {
-    let (index, oracle) = (design.build(), Locked::<Oracle>::default());
+    let (index, oracle) = (design.build(), LockedIndex::<Oracle>::default());
     for (rank, path, is_stored) in steps {
         let chain = unique_locals(path);
         let event = match is_stored {

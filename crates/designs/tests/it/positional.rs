@@ -6,7 +6,8 @@ use std::ops::Range;
 use crate::support::check_equal;
 use flash_indexer_core::hashing::sequence_hashes;
 use flash_indexer_core::{
-    Block, BlockEvent, DpRank, LocalHash, Locked, RemovedCopies, SequenceHash, SharedIndex, Tier, WorkerId, WorkerRank,
+    Block, BlockEvent, DpRank, LocalHash, LockedIndex, RemovedCopies, SequenceHash, SharedIndex, Tier, WorkerId,
+    WorkerRank,
 };
 use flash_indexer_designs::{DroppedRankSearch, Positional, PositionalOptions, RadixTree};
 use proptest::collection::vec;
@@ -85,7 +86,7 @@ proptest! {
         let jump_size = NonZeroUsize::new(jump_size).expect("at least one");
         let dropped_rank_search = if is_binary { DroppedRankSearch::Binary } else { DroppedRankSearch::Scan };
         let index = Positional::new(PositionalOptions { jump_size, dropped_rank_search, ..PositionalOptions::default() });
-        let tree = Locked::<RadixTree>::default();
+        let tree = LockedIndex::<RadixTree>::default();
         for change in &changes {
             change.apply(&index);
             change.apply(&tree);

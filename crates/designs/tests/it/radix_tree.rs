@@ -4,8 +4,8 @@ use crate::support::Step;
 use flash_indexer_core::oracle::Oracle;
 use flash_indexer_core::rank_blocks::RankBlockLimits;
 use flash_indexer_core::{
-    Block, BlockEvent, DpRank, HeldBlock, LocalHash, Locked, PrefixIndex, SequenceHash, SharedIndex, Tier, WorkerId,
-    WorkerRank,
+    Block, BlockEvent, DpRank, HeldBlock, LocalHash, LockedIndex, PrefixIndex, SequenceHash, SharedIndex, Tier,
+    WorkerId, WorkerRank,
 };
 use flash_indexer_designs::RadixTree;
 use proptest::collection::vec;
@@ -43,7 +43,7 @@ proptest! {
         removed_blocks_max in 0..4usize,
     ) {
         let limits = RankBlockLimits { waiting_blocks_max, removed_blocks_max };
-        let (mut tree, oracle) = (RadixTree::new(limits), Locked::<Oracle>::default());
+        let (mut tree, oracle) = (RadixTree::new(limits), LockedIndex::<Oracle>::default());
         let mut refused = 0;
         for step in &steps {
             refused += apply(&mut tree, step);

@@ -8,7 +8,7 @@ use std::thread;
 use crate::support::{Step, check_equal, path, stream};
 use flash_indexer_core::oracle::Oracle;
 use flash_indexer_core::{
-    Block, BlockEvent, DpRank, LocalHash, Locked, SequenceHash, SharedIndex, Tier, WorkerId, WorkerRank,
+    Block, BlockEvent, DpRank, LocalHash, LockedIndex, SequenceHash, SharedIndex, Tier, WorkerId, WorkerRank,
 };
 use flash_indexer_designs::{ConcurrentRadixTree, Positional, PositionalOptions};
 use proptest::collection::vec;
@@ -67,7 +67,7 @@ fn check_threads(index: &dyn SharedIndex) {
     let mut runner = TestRunner::new(Config::default());
     let streams: Vec<Vec<Step>> = (0..WRITERS).map(|writer| steps_of(writer, &mut runner)).collect();
     let queries = vec(path(), 30).new_tree(&mut runner).expect("paths are not filtered").current();
-    let oracle = Locked::<Oracle>::default();
+    let oracle = LockedIndex::<Oracle>::default();
     load_quiet(index);
     load_quiet(&oracle);
 

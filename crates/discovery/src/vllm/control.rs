@@ -51,7 +51,7 @@ pub enum VllmError {
     #[error("{0}")]
     Failed(String),
     /// The calls did not end in time.
-    #[error("no response within {CALL_DEADLINE:?}")]
+    #[error("no response within {CALL_DEADLINE:?}; check that the engine's gRPC server runs")]
     TimedOut,
     /// The server does not have the call.
     #[error("its server has no vllm.Control/GetKvEventSources: give the ZeroMQ endpoints of the engine")]

@@ -252,7 +252,7 @@ fn texts(message: &ValidMessage<'_>) -> Result<Vec<String>, PrepareError> {
     let text = |part: &Json| match part.entries().and(Some(part.get("text"))) {
         Some(None) => Ok(String::new()),
         Some(Some(text)) if text.as_str().is_some() => Ok(text.as_str().unwrap_or_default().to_owned()),
-        _ => Err(PrepareError::rejected("a content part is no object, or its text is none")),
+        _ => Err(PrepareError::rejected("a content part is not an object, or its text is not a string")),
     };
     parts.iter().map(text).collect()
 }

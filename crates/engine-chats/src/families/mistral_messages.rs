@@ -198,7 +198,7 @@ fn check_id(id: &str, version: Version) -> Result<(), PrepareError> {
     } else {
         !matches!(id, "" | "null")
     };
-    if is_known { Ok(()) } else { Err(wrong(format!("{id:?} is no id of a tool call of a Mistral model"))) }
+    if is_known { Ok(()) } else { Err(wrong(format!("{id:?} is not an id of a tool call of a Mistral model"))) }
 }
 
 /// Checks the name of a function as Python's `^[a-zA-Z0-9_-]{1,64}$` does, which allows a line's end.
@@ -208,7 +208,7 @@ pub(super) fn check_name(name: &str) -> Result<(), PrepareError> {
     if (1..=NAME_BYTES_MAX).contains(&bytes.len()) && bytes.iter().all(is_known) {
         return Ok(());
     }
-    Err(wrong(format!("{name:?} is no name of a function: use up to 64 letters, digits, underscores and dashes")))
+    Err(wrong(format!("{name:?} is not a function name: use up to 64 letters, digits, underscores and dashes")))
 }
 
 fn chunks(valid: &ValidMessage<'_>) -> Result<Vec<Chunk>, PrepareError> {

@@ -17,5 +17,5 @@ mod topics;
 
 pub(super) use self::connections::{LossNotice, OpenConnections};
 pub use self::pending_registration::{PendingRegistration, Refusal};
-pub(super) use self::streams::{Attachment, MessageOutcome, PodStreams, Refused, RoutedMessage, Seen};
+pub(super) use self::streams::{Attachment, MessageOutcome, PodStreams, RefusalOutcome, RoutedMessage, Seen};
 pub(super) use self::topics::{ConnectionId, Pod, PodMessage, Topics};

@@ -93,7 +93,7 @@ pub(crate) enum MessageOutcome {
 }
 
 /// Outcome of a refusal.
-pub(crate) enum Refused {
+pub(crate) enum RefusalOutcome {
     /// A waiting message contains the block size: request the registration again.
     Retry(PendingRegistration),
     /// This number of messages is dropped.
@@ -290,26 +290,32 @@ impl PodStreams {
     }
 
     /// Refuses the registration of a rank for [`REFUSED_FOR`].
-    pub(crate) fn refuse(&mut self, name: &PodName, dp_rank: DpRank, refusal: &Refusal, now: Instant) -> Refused {
+    pub(crate) fn refuse(
+        &mut self,
+        name: &PodName,
+        dp_rank: DpRank,
+        refusal: &Refusal,
+        now: Instant,
+    ) -> RefusalOutcome {
         let stream = self.streams.get_mut(name).and_then(|ranks| ranks.get_mut(&dp_rank));
-        let Some(state) = stream.map(|stream| &mut stream.state) else { return Refused::Dropped(0) };
+        let Some(state) = stream.map(|stream| &mut stream.state) else { return RefusalOutcome::Dropped(0) };
         match (state, refusal) {
             // It was registered meanwhile.
-            (State::Registered(_), _) => Refused::Dropped(0),
+            (State::Registered(_), _) => RefusalOutcome::Dropped(0),
             (State::Pending { is_requested, waiting, .. }, Refusal::BlockSizeUnknown) => {
                 let block_size = waiting.iter().find_map(|(_, live)| live.block_size());
                 *is_requested = block_size.is_some();
                 let pending = || PendingRegistration { name: name.clone(), dp_rank, block_size, refused_before: None };
-                is_requested.then(pending).map_or(Refused::Dropped(0), Refused::Retry)
+                is_requested.then(pending).map_or(RefusalOutcome::Dropped(0), RefusalOutcome::Retry)
             }
-            (State::Refused { .. } | State::Unregistered, Refusal::BlockSizeUnknown) => Refused::Dropped(0),
+            (State::Refused { .. } | State::Unregistered, Refusal::BlockSizeUnknown) => RefusalOutcome::Dropped(0),
             (state, Refusal::Refused { reason, .. }) => {
                 let refused = State::Refused { until: now + REFUSED_FOR, reason };
                 let State::Pending { waiting, .. } = std::mem::replace(state, refused) else {
-                    return Refused::Dropped(0);
+                    return RefusalOutcome::Dropped(0);
                 };
                 self.pending_bytes -= waiting.iter().map(|(_, live)| live.message.payload.len()).sum::<usize>();
-                Refused::Dropped(waiting.len())
+                RefusalOutcome::Dropped(waiting.len())
             }
         }
     }

@@ -159,7 +159,7 @@ impl Decoders {
 
     /// Records a pause of this process, during which the engine may have dropped its last messages. The ranks are not exact until a
     /// replay returns the published messages or a message is received at or after `shown_from`. Earlier messages waited in queues.
-    pub(crate) fn doubt_tail(&self, listener: &Arc<Listener>, shown_from: Instant) {
+    pub(crate) fn mark_tail_unverified(&self, listener: &Arc<Listener>, shown_from: Instant) {
         let run = listener.send_notice(NoticeKind::Dropped);
         self.deliver(listener, Delivery::Paused { run, shown_from });
     }

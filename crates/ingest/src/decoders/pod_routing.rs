@@ -15,8 +15,8 @@ use super::decoder::Decoder;
 use super::delivery::{LastNumbers, PodScope, QueueKey, Work};
 use super::{Decoders, QUEUE_FULL};
 use crate::bound_pods::{
-    Attachment, ConnectionId, LossNotice, MessageOutcome, PendingRegistration, Pod, PodMessage, Refusal, Refused,
-    RoutedMessage,
+    Attachment, ConnectionId, LossNotice, MessageOutcome, PendingRegistration, Pod, PodMessage, Refusal,
+    RefusalOutcome, RoutedMessage,
 };
 use crate::listener::{Listener, NoticeKind};
 use crate::listener_decoder::ListenerDecoder;
@@ -224,8 +224,8 @@ impl Decoder {
     /// Refuses the registration of a pod's rank, or requests it again if its messages now contain the block size.
     pub(super) fn refuse(&mut self, name: &PodName, dp_rank: DpRank, refusal: &Refusal) {
         match self.pods.refuse(name, dp_rank, refusal, self.clock.now()) {
-            Refused::Retry(pending) => self.request_registration(Some(pending)),
-            Refused::Dropped(messages) => {
+            RefusalOutcome::Retry(pending) => self.request_registration(Some(pending)),
+            RefusalOutcome::Dropped(messages) => {
                 if let Refusal::Refused { reason, .. } = refusal {
                     (0..messages).for_each(|_| self.metrics.rejected(reason));
                 }

@@ -28,7 +28,7 @@ pub use self::report::{ListenerReport, ReplayProgress};
 pub use self::sink::{MaintainedIndex, ModelSink, RankOwner};
 use flash_indexer_types::names::shorten;
 use flash_indexer_types::pods::PodName;
-use flash_indexer_types::{ConnectionStatus, Doubt, InstanceId, ListenerOptions, LossReason, Trust};
+use flash_indexer_types::{ConnectionStatus, InstanceId, ListenerOptions, LossReason, Trust, UnrepairedGap};
 
 use self::status::{SharedStatus, Status};
 pub(crate) use self::trust::NoticeKind;
@@ -148,7 +148,7 @@ impl Listener {
     }
 
     /// The latest loss of a rank that is not exact, with its position.
-    pub fn doubt(&self, dp_rank: DpRank) -> Option<Doubt> {
+    pub fn doubt(&self, dp_rank: DpRank) -> Option<UnrepairedGap> {
         let status = self.state.status.lock();
         status.trust.doubt(dp_rank, status.last_sequence)
     }

@@ -31,7 +31,7 @@ impl fmt::Display for ReplayProgress {
 }
 
 /// A listener that has not caught up with its engine yet.
-pub struct CatchingUp {
+pub struct ReplayBacklog {
     /// Progress of the replay, if it has begun.
     pub replay: Option<ReplayProgress>,
 }
@@ -95,11 +95,11 @@ impl Listener {
     }
 
     /// Progress of the listener's first contact with its engine; none once it has caught up.
-    pub fn catching_up(&self) -> Option<CatchingUp> {
+    pub fn catching_up(&self) -> Option<ReplayBacklog> {
         let status = self.state.status.lock();
         match status.trust.pending() {
-            Some(PendingReason::FirstContact) => Some(CatchingUp { replay: None }),
-            Some(PendingReason::Recovering { .. }) => Some(CatchingUp { replay: status.progress() }),
+            Some(PendingReason::FirstContact) => Some(ReplayBacklog { replay: None }),
+            Some(PendingReason::Recovering { .. }) => Some(ReplayBacklog { replay: status.progress() }),
             Some(PendingReason::TailLost | PendingReason::Unverified) | None => None,
         }
     }

@@ -4,11 +4,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
 use flash_indexer_core::DpRank;
-use flash_indexer_types::{Doubt, LossReason, Ordinal, Trust};
+use flash_indexer_types::{LossReason, Ordinal, Trust, UnrepairedGap};
 use flash_indexer_wire::{PendingReason, StreamTrust, TrustBasis};
 
 /// Trust in a rank as of the last applied message.
-type AppliedTrust = flash_indexer_wire::AppliedTrust<Doubt>;
+type AppliedTrust = flash_indexer_wire::AppliedTrust<UnrepairedGap>;
 
 /// Position of a loss: in its stream, and in the history of its model.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -28,14 +28,14 @@ struct WaitingBlocks {
 }
 
 impl WaitingBlocks {
-    fn doubt(&self) -> Doubt {
+    fn doubt(&self) -> UnrepairedGap {
         let LossPosition { after, since } = self.position;
-        Doubt { why: TrustCause::Parents(self.blocks).to_string(), after, since }
+        UnrepairedGap { why: TrustCause::Parents(self.blocks).to_string(), after, since }
     }
 }
 
 fn lost(why: String, LossPosition { after, since }: LossPosition) -> AppliedTrust {
-    AppliedTrust::Lost(Doubt { why, after, since })
+    AppliedTrust::Lost(UnrepairedGap { why, after, since })
 }
 
 /// Reason why a rank is not exact.
@@ -267,17 +267,17 @@ impl TrustLedger {
 
     /// The latest loss of a rank that is not exact, with its position. `last` is the last applied message. None if the
     /// rank is not exact because its events lack fields.
-    pub(super) fn doubt(&self, dp_rank: DpRank, last: Option<u64>) -> Option<Doubt> {
+    pub(super) fn doubt(&self, dp_rank: DpRank, last: Option<u64>) -> Option<UnrepairedGap> {
         let (Trust::Recovering | Trust::Degraded, _) = self.rank_trust(dp_rank) else { return None };
         if self.drops.is_open() {
-            return Some(Doubt::after(LossReason::Dropped.to_string(), last));
+            return Some(UnrepairedGap::after(LossReason::Dropped.to_string(), last));
         }
         if let Some(why) = self.contest_of(dp_rank) {
-            return Some(Doubt::after(why.to_owned(), last));
+            return Some(UnrepairedGap::after(why.to_owned(), last));
         }
         match (self.missing_later(), self.ranks.get(&dp_rank).unwrap_or(&self.stream)) {
             (None | Some(PendingReason::FirstContact), AppliedTrust::Lost(doubt)) => Some(doubt.clone()),
-            (Some(pending), _) => Some(Doubt::after(pending.to_string(), last)),
+            (Some(pending), _) => Some(UnrepairedGap::after(pending.to_string(), last)),
             (None, AppliedTrust::Cold | AppliedTrust::Exact) => self.waiting.get(&dp_rank).map(WaitingBlocks::doubt),
         }
     }
@@ -306,7 +306,7 @@ impl TrustLedger {
     pub(super) fn set_all(&mut self, trust: StreamTrust, position: LossPosition) {
         self.ranks.clear();
         let LossPosition { after, since } = position;
-        self.stream = AppliedTrust::of(trust, |why| Doubt { why, after, since });
+        self.stream = AppliedTrust::of(trust, |why| UnrepairedGap { why, after, since });
     }
 
     /// Records a lost change that no replay can return, of one rank or of any rank of the stream.
@@ -442,7 +442,7 @@ mod tests {
         ledger.set_pending(Some(PendingReason::FirstContact));
         assert_eq!(trust(&ledger), Trust::Degraded, "restored, and the engine was not reached yet");
         let doubt = ledger.doubt(RANK, Some(7));
-        assert_eq!(doubt, Some(Doubt::after(PendingReason::FirstContact.to_string(), Some(7))));
+        assert_eq!(doubt, Some(UnrepairedGap::after(PendingReason::FirstContact.to_string(), Some(7))));
         ledger.set_pending(None);
         ledger.set_all(StreamTrust::Degraded(DegradedReason::Unverified), AT_START);
         assert_eq!(trust(&ledger), Trust::Degraded);
@@ -458,7 +458,10 @@ mod tests {
         ledger.set_all(StreamTrust::Exact, AT_START);
         let lost = ledger.send_notice(NoticeKind::Disconnected);
         assert_eq!(ledger.rank_trust(RANK), (Trust::Degraded, Some(TrustCause::Pending(PendingReason::Unverified))));
-        assert_eq!(ledger.doubt(RANK, Some(7)), Some(Doubt::after(PendingReason::Unverified.to_string(), Some(7))));
+        assert_eq!(
+            ledger.doubt(RANK, Some(7)),
+            Some(UnrepairedGap::after(PendingReason::Unverified.to_string(), Some(7)))
+        );
         ledger.set_pending(Some(PendingReason::Recovering { end: None }));
         assert_eq!(ledger.rank_trust(RANK).0, Trust::Recovering, "its decoder is behind");
         ledger.set_pending(None);
@@ -486,7 +489,10 @@ mod tests {
             (Trust::Degraded, Some(TrustCause::Lost(LossReason::RankConflict.as_str())))
         );
         assert_eq!((ledger.last_trust(RANK), ledger.rank_trust(DpRank(1)).0), (Trust::Degraded, Trust::Exact));
-        assert_eq!(ledger.doubt(RANK, Some(3)), Some(Doubt::after(LossReason::RankConflict.to_string(), Some(3))));
+        assert_eq!(
+            ledger.doubt(RANK, Some(3)),
+            Some(UnrepairedGap::after(LossReason::RankConflict.to_string(), Some(3)))
+        );
         ledger.end_rank_conflicts(|_, stream| stream == 7);
         assert_eq!(ledger.rank_trust(RANK).0, Trust::Degraded, "another stream names it still");
         ledger.end_rank_conflicts(|_, stream| stream == 8);

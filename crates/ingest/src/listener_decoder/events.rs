@@ -257,7 +257,7 @@ impl ListenerDecoder {
             }
             TranslateError::HybridGroup { .. } | TranslateError::UnnamedGroup => {
                 if !std::mem::replace(&mut self.hybrid_reported, true) {
-                    log_listener!(warn, self.listener, "{unusable}");
+                    log_listener!(warn, self.listener, error = %unusable, "cache group not supported");
                 }
             }
             &TranslateError::BlockSize { actual, registered }

@@ -254,7 +254,7 @@ impl ListenerDecoder {
     /// Records a run of messages that the engine may have dropped while this process stood still.
     pub(super) fn paused(&mut self, run: u64, shown_from: Instant, now: Instant) {
         self.acknowledgements.push(Change::NoticesAcknowledged(NoticeKind::Dropped, run));
-        self.stream.tail_doubted(shown_from, now);
+        self.stream.tail_unverified(shown_from, now);
         self.execute();
     }
 

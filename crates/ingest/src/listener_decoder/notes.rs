@@ -52,8 +52,12 @@ impl ListenerDecoder {
                 }
             }
             StreamEvent::Mismatch { sequence } => {
-                let why = "the engine's message differs from the applied one: the engine has started another epoch";
-                log_listener!(info, self.listener, seq = sequence, "{why}");
+                log_listener!(
+                    info,
+                    self.listener,
+                    seq = sequence,
+                    "engine epoch changed: the message differs from the applied one"
+                );
             }
             StreamEvent::Duplicate => self.reject("duplicate_message", "a message was received twice".to_owned()),
             StreamEvent::WaitingFull { dropped } => {

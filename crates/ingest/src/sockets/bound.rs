@@ -153,15 +153,15 @@ impl BoundLoop {
             if watch.guarded(|| self.serve()).is_none() {
                 self.disconnect_all();
             }
-            watch.guarded(|| self.doubt_after_pause(Instant::now()));
+            watch.guarded(|| self.mark_tails_unverified(Instant::now()));
             watch.end();
         }
     }
 
     /// If the thread was paused, records that the last messages of each registered pod may be missing. The pod's streams request them.
-    fn doubt_after_pause(&mut self, now: Instant) {
+    fn mark_tails_unverified(&mut self, now: Instant) {
         if let Some(shown_from) = self.pauses.turn(now) {
-            self.topics.listeners().for_each(|listener| self.decoders.doubt_tail(&listener, shown_from));
+            self.topics.listeners().for_each(|listener| self.decoders.mark_tail_unverified(&listener, shown_from));
         }
     }
 

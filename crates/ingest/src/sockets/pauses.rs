@@ -11,9 +11,9 @@ const PAUSE_MIN: Duration = Duration::from_secs(2);
 /// Time after a pause in which the service reads the messages that waited in queues and sockets. Their numbers do not show whether an
 /// engine dropped later ones.
 const BACKLOG: Duration = Duration::from_secs(20);
-/// Times after a pause at which the ends of streams are in doubt. An engine drops messages until its queue has drained. The
-/// reply to the request after a doubt contains only messages that were published before it.
-const DOUBTS_AFTER: [Duration; 3] = [Duration::ZERO, Duration::from_secs(2), BACKLOG];
+/// Times after a pause at which the ends of streams are marked as unverified. An engine drops messages until its queue has drained.
+/// The reply to the request after a mark contains only messages that were published before it.
+const TAILS_UNVERIFIED_AFTER: [Duration; 3] = [Duration::ZERO, Duration::from_secs(2), BACKLOG];
 
 /// Detector of a thread's pauses. An engine's socket drops messages beyond its limit: after a pause, the last messages of a
 /// stream may be missing although its connection was never lost. Only the next message shows this.
@@ -21,7 +21,7 @@ pub(super) struct PauseDetector {
     last_turn: Instant,
     /// [`suspended`] at that turn.
     suspended: Duration,
-    /// Times of the next doubts.
+    /// Times of the next marks.
     due: Vec<Instant>,
     /// Time when the messages that waited in the last pause have been read.
     read_at: Instant,
@@ -32,7 +32,7 @@ impl PauseDetector {
         Self { last_turn: now, suspended: suspended(), due: Vec::new(), read_at: now }
     }
 
-    /// Records a turn of the thread, and logs the pause before it, if there was one. If the ends of all streams are in doubt now,
+    /// Records a turn of the thread, and logs the pause before it, if there was one. If the ends of all streams are unverified now,
     /// returns from which time on received messages were published after the pause.
     pub(super) fn turn(&mut self, now: Instant) -> Option<Instant> {
         self.turn_at(now, suspended())
@@ -42,7 +42,7 @@ impl PauseDetector {
         let waited = now.saturating_duration_since(std::mem::replace(&mut self.last_turn, now));
         let pause = waited + suspended.saturating_sub(std::mem::replace(&mut self.suspended, suspended));
         if pause >= PAUSE_MIN {
-            self.due = DOUBTS_AFTER.map(|after| now + after).into();
+            self.due = TAILS_UNVERIFIED_AFTER.map(|after| now + after).into();
             self.read_at = now + BACKLOG;
             warn!(
                 seconds = pause.as_secs(),
@@ -75,7 +75,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn doubts_follow_a_pause_at_once_and_when_queues_are_read() {
+    fn marks_follow_a_pause_at_once_and_when_queues_are_read() {
         let start = Instant::now();
         let at = |seconds| start + Duration::from_secs(seconds);
         let mut pauses = PauseDetector::new(start);
@@ -85,8 +85,8 @@ mod tests {
         };
         assert_eq!(turn(1, 0), None);
         assert_eq!(turn(16, 0), Some(at(36)), "it stood still for 15 s");
-        let doubts = (17..60).filter_map(|second| turn(second, 0).map(|from| (second, from)));
-        assert_eq!(doubts.collect::<Vec<_>>(), [(18, at(36)), (36, at(36))]);
+        let marks = (17..60).filter_map(|second| turn(second, 0).map(|from| (second, from)));
+        assert_eq!(marks.collect::<Vec<_>>(), [(18, at(36)), (36, at(36))]);
         assert_eq!(turn(60, 300), Some(at(80)), "the machine was suspended for 5 min");
     }
 }

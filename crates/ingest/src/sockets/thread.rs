@@ -171,7 +171,7 @@ impl SocketLoop {
                 Some(ControlFlow::Break(())) => return,
                 None => self.close_all(),
             }
-            watch.guarded(|| self.doubt_after_pause(Instant::now()));
+            watch.guarded(|| self.mark_tails_unverified(Instant::now()));
             watch.end();
         }
     }
@@ -206,11 +206,11 @@ impl SocketLoop {
     }
 
     /// If the thread was paused, records that the last messages of each connected engine may be missing. Its stream requests them.
-    fn doubt_after_pause(&mut self, now: Instant) {
+    fn mark_tails_unverified(&mut self, now: Instant) {
         if let Some(shown_from) = self.pauses.turn(now) {
             let listeners = self.open.values().map(|subscription| &subscription.listener);
             let connected = listeners.filter(|listener| listener.connection() == ConnectionStatus::Connected);
-            connected.for_each(|listener| self.decoders.doubt_tail(listener, shown_from));
+            connected.for_each(|listener| self.decoders.mark_tail_unverified(listener, shown_from));
         }
     }
 
@@ -375,13 +375,15 @@ impl SocketLoop {
                 continue;
             }
             let why = format!(
-                "ZeroMQ abandoned the connection to {}: a message above {MESSAGE_BYTES_MAX} bytes, or a peer that is no engine; reconnecting",
+                "ZeroMQ abandoned the connection to {}: a message above {MESSAGE_BYTES_MAX} bytes, or a peer that is not an engine; \
+                 reconnecting",
                 listener.options.endpoint
             );
             // A peer that is not an engine fails each time: log with exponential back-off.
             let before = listener.times_rejected(GIVEN_UP);
             if (before + 1).is_power_of_two() {
-                log_listener!(warn, listener, times = before + 1, "{why}");
+                let times = before + 1;
+                log_listener!(warn, listener, times, error = why.as_str(), "connection abandoned; reconnecting");
             }
             listener.reject(GIVEN_UP, why);
             self.reopen_queue.push(listener);

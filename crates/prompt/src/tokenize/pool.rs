@@ -17,7 +17,7 @@ use super::job::{Job, JobState, Lane, panic_message};
 use super::models::{Models, ModelsOptions};
 use super::pieces::PieceCache;
 use super::prompt::{Prompt, PromptOptions, Tokenized};
-use super::queue::{Queue, Queued, Ticket};
+use super::queue::{Queue, QueuedJob, Ticket};
 use super::source::{Tokenization, TokenizerSource};
 
 /// Number of dropped tokenizers after which a worker thread is replaced. The `tokenizers` crate caches words by tokenizer in
@@ -256,8 +256,8 @@ impl PoolState {
     }
 
     /// Starts or continues a job, for one slice of work.
-    fn work(&self, queued: Queued) {
-        let Queued { ticket, job: Job { state, on_done, submitted, worked, request }, bytes } = queued;
+    fn work(&self, queued: QueuedJob) {
+        let QueuedJob { ticket, job: Job { state, on_done, submitted, worked, request }, bytes } = queued;
         let begun = Instant::now();
         let progress = catch_unwind(AssertUnwindSafe(|| {
             let _request = request.attach();
@@ -269,7 +269,7 @@ impl PoolState {
             Ok(Progress::Begun(state)) => {
                 let lane = state.lane();
                 let job = Job { state, on_done, submitted, worked, request };
-                match self.queue.put_back(Queued { ticket, job, bytes }, lane) {
+                match self.queue.put_back(QueuedJob { ticket, job, bytes }, lane) {
                     Ok(()) => return,
                     Err(refused) => {
                         let (job, why) = *refused;

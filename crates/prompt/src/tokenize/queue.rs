@@ -29,7 +29,7 @@ pub(super) struct Queue {
 }
 
 /// A job in the queue, or taken from it.
-pub(super) struct Queued {
+pub(super) struct QueuedJob {
     pub(super) ticket: Ticket,
     pub(super) job: Job,
     pub(super) bytes: usize,
@@ -37,13 +37,13 @@ pub(super) struct Queued {
 
 #[derive(Default)]
 struct State {
-    short: VecDeque<Queued>,
+    short: VecDeque<QueuedJob>,
     /// Long prompts, not begun or between two slices.
-    long: VecDeque<Queued>,
+    long: VecDeque<QueuedJob>,
     /// Prompts before a long piece that cannot be cut.
-    uncut: VecDeque<Queued>,
+    uncut: VecDeque<QueuedJob>,
     /// Chats that take long to render.
-    renderings: VecDeque<Queued>,
+    renderings: VecDeque<QueuedJob>,
     /// Jobs that a worker has taken, and whether each was withdrawn since.
     taken: HashMap<Ticket, bool>,
     bytes: usize,
@@ -77,7 +77,7 @@ impl Queue {
         }
         state.tickets += 1;
         let ticket = Ticket(state.tickets);
-        let queued = Queued { ticket, job, bytes };
+        let queued = QueuedJob { ticket, job, bytes };
         state.bytes += bytes;
         if bytes <= SHORT_BYTES_MAX {
             state.short.push_back(queued)
@@ -91,7 +91,7 @@ impl Queue {
 
     /// Appends a job that was taken and is not finished, for the worker of a lane. Fails with the job if it was withdrawn or the
     /// queue is closed.
-    pub(super) fn put_back(&self, queued: Queued, lane: Lane) -> Result<(), Box<(Job, TokenizeError)>> {
+    pub(super) fn put_back(&self, queued: QueuedJob, lane: Lane) -> Result<(), Box<(Job, TokenizeError)>> {
         let mut state = self.state.lock();
         let is_withdrawn = state.taken.remove(&queued.ticket).unwrap_or_default();
         if is_withdrawn || state.is_closed {
@@ -139,7 +139,7 @@ impl Queue {
     }
 
     /// Waits for a job of a lane. `None` once the queue is closed.
-    pub(super) fn pop(&self, lane: Lane) -> Option<Queued> {
+    pub(super) fn pop(&self, lane: Lane) -> Option<QueuedJob> {
         let mut state = self.state.lock();
         loop {
             if let Some(queued) = state.next(lane) {
@@ -184,7 +184,7 @@ impl State {
         self.short.len() + self.long.len() + self.uncut.len() + self.renderings.len()
     }
 
-    fn next(&mut self, lane: Lane) -> Option<Queued> {
+    fn next(&mut self, lane: Lane) -> Option<QueuedJob> {
         match lane {
             Lane::UncutPieces => return self.uncut.pop_front(),
             Lane::Renderings => return self.renderings.pop_front(),

@@ -183,8 +183,11 @@ impl ClusterLink {
         let mut known = self.down.lock();
         if known.is_some() != down.is_some() {
             match &down {
-                Some(why) => warn!(error = why.as_str(), "cluster rejects every key; waiting for it to recover"),
-                None => info!("cluster serves keys again"),
+                Some(why) => warn!(
+                    error = why.as_str(),
+                    "shared store cluster is down; waiting for it to recover; check its nodes"
+                ),
+                None => info!("shared store cluster serves keys again"),
             }
         }
         *known = down;

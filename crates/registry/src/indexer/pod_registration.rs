@@ -240,7 +240,7 @@ impl Indexer {
         let Some(model) = models.iter().find(|model| self.is_disconnected(model)) else { return false };
         info!(model = %model.model_name, tenant = %model.tenant_id, "removing a model without connected pods; limit reached");
         for rank in self.owners.pods_of(model) {
-            self.metrics.pod_left();
+            self.metrics.pod_unregistered();
             self.unregister_owned(&rank, EmptyModelPolicy::Remove);
         }
         true
@@ -330,7 +330,7 @@ impl Indexer {
             if now.duration_since(*since.entry(listener.id).or_insert(now)) >= timeout {
                 log_listener!(info, listener, "unregistering the pod; it was disconnected for too long");
                 // Counted first: an observer of the removal then sees the new count.
-                self.metrics.pod_left();
+                self.metrics.pod_unregistered();
                 self.unregister_pod(&listener);
             }
         }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use flash_indexer_core::{DpRank, WorkerId, WorkerRank};
 use flash_indexer_ingest::{Listener, RankOwner};
-use flash_indexer_types::{Doubt, Trust};
+use flash_indexer_types::{Trust, UnrepairedGap};
 
 /// A registered engine instance.
 pub(crate) struct Instance {
@@ -33,7 +33,7 @@ pub(crate) struct StreamStatus {
     /// The last fault.
     pub last_error: Option<String>,
     /// Changes that are missing, and the position after which they are missing.
-    pub doubt: Option<Doubt>,
+    pub doubt: Option<UnrepairedGap>,
 }
 
 impl Instance {
@@ -92,7 +92,7 @@ impl Instance {
     }
 
     /// Changes that are missing from one of its ranks.
-    pub(super) fn doubt(&self, dp_rank: DpRank) -> Option<Doubt> {
+    pub(super) fn doubt(&self, dp_rank: DpRank) -> Option<UnrepairedGap> {
         self.listeners.get(&dp_rank)?.doubt(dp_rank)
     }
 

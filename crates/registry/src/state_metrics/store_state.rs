@@ -34,7 +34,7 @@ impl StateSection for StoreState {
         families.one("store_published_ranks", "Ranks that this replica publishes", &gauge(published_ranks))?;
         let help = "Published ranks that are not written completely yet; answers of other replicas lack them";
         families.one("store_unfinished_ranks", help, &gauge(unfinished_ranks))?;
-        let help = "Changes pending to be written to the shared store";
+        let help = "Changes waiting to be written to the shared store";
         families.one("store_waiting_changes", help, &gauge(waiting_changes))?;
         families.one("store_written_changes", "Changes written to the shared store", &ConstCounter::new(written))?;
         families.one("store_batches", "Batches written to the shared store", &ConstCounter::new(batches))?;

@@ -12,7 +12,7 @@ pub(super) const OCTET_STREAM: &str = "application/octet-stream";
 
 /// Forms of a body that an endpoint accepts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Accepted {
+pub(super) enum AcceptedForms {
     Json,
     JsonOrBinary,
 }
@@ -31,7 +31,7 @@ impl BodyForm {
     ///
     /// A browser sends a preflight before `application/json` and `application/octet-stream`. The other accepted types are
     /// the defaults of clients such as `curl -d`; a browser adds `Origin` or `Sec-Fetch-Site` to requests with these types.
-    pub(super) fn of(headers: &HeaderMap, accepted: Accepted) -> Result<Self, ApiError> {
+    pub(super) fn of(headers: &HeaderMap, accepted: AcceptedForms) -> Result<Self, ApiError> {
         let given = headers.get(CONTENT_TYPE).map(|given| given.to_str().unwrap_or_default());
         let essence = given.map(|given| given.split(';').next().unwrap_or_default().trim().to_ascii_lowercase());
         let is_of_browser = headers.contains_key(ORIGIN) || headers.contains_key("sec-fetch-site");
@@ -39,13 +39,13 @@ impl BodyForm {
             Some("application/json") => Ok(Self::Json),
             Some(essence) if essence.starts_with("application/") && essence.ends_with("+json") => Ok(Self::Json),
             None | Some("application/x-www-form-urlencoded") if !is_of_browser => Ok(Self::Json),
-            Some(OCTET_STREAM) if accepted == Accepted::JsonOrBinary => Ok(Self::Binary),
+            Some(OCTET_STREAM) if accepted == AcceptedForms::JsonOrBinary => Ok(Self::Binary),
             None | Some(_) => Err(ApiError::unsupported_type(accepted.advice(given.unwrap_or("none")))),
         }
     }
 }
 
-impl Accepted {
+impl AcceptedForms {
     /// The message for a body of another type.
     fn advice(self, given: &str) -> String {
         let given = shortened(given);

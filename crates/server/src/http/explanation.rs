@@ -15,7 +15,7 @@ use flash_indexer_explain::{
 };
 use flash_indexer_registry::{ExplainQuestion, Explanation};
 use flash_indexer_types::hashes::{FormattedHash, HashForm};
-use flash_indexer_types::{ClearCause, Doubt, InstanceId};
+use flash_indexer_types::{ClearCause, InstanceId, UnrepairedGap};
 use flash_indexer_wire::ClearReason;
 
 /// The response to a question.
@@ -179,8 +179,8 @@ fn match_end(end: End, block_tokens: u64, last_error: Option<&str>, now: Instant
 }
 
 /// Adds the gap in the rank's stream. Returns `why` with the gap before it.
-fn add_doubt(facts: &mut EndFacts, doubt: Option<Doubt>, why: String) -> String {
-    let Some(Doubt { why: missing, after, .. }) = doubt else { return why };
+fn add_doubt(facts: &mut EndFacts, doubt: Option<UnrepairedGap>, why: String) -> String {
+    let Some(UnrepairedGap { why: missing, after, .. }) = doubt else { return why };
     facts.missing_after_seq = after;
     let position =
         after.map_or_else(String::new, |after| format!(", because changes after message {after} are missing"));

@@ -23,7 +23,7 @@ use serde::Deserialize;
 use serde::de::DeserializeOwned;
 
 use super::Api;
-use super::content::{Accepted, BodyForm};
+use super::content::{AcceptedForms, BodyForm};
 use super::error::ApiError;
 use flash_indexer_connections::ConnectionHandle;
 
@@ -65,7 +65,7 @@ async fn receive_json<R: Send + 'static>(
     api: &Arc<Api>,
     parse: impl FnOnce(&[u8]) -> Result<R, ApiError> + Send + 'static,
 ) -> Result<R, ApiError> {
-    let body = receive(request, api, Accepted::Json).await?;
+    let body = receive(request, api, AcceptedForms::Json).await?;
     let parse = async move |_, json: Vec<u8>| {
         let _parse = stage(Stage::Parse);
         parse(&json)
@@ -118,7 +118,11 @@ pub(super) struct ReceivedBody {
 }
 
 /// Receives a body.
-pub(super) async fn receive(request: Request, api: &Arc<Api>, accepted: Accepted) -> Result<ReceivedBody, ApiError> {
+pub(super) async fn receive(
+    request: Request,
+    api: &Arc<Api>,
+    accepted: AcceptedForms,
+) -> Result<ReceivedBody, ApiError> {
     let _reading = connection(&request).map(ConnectionHandle::reading);
     let body = tokio::time::timeout(READ_DEADLINE, read(request, accepted, api)).await;
     body.map_err(|_| ApiError::too_slow(READ_DEADLINE))?
@@ -201,7 +205,7 @@ pub(super) fn unfit(error: &serde_json::Error, cause: &str) -> ApiError {
     }
 }
 
-async fn read(request: Request, accepted: Accepted, api: &Arc<Api>) -> Result<ReceivedBody, ApiError> {
+async fn read(request: Request, accepted: AcceptedForms, api: &Arc<Api>) -> Result<ReceivedBody, ApiError> {
     let bytes_max = api.body_bytes_max;
     let client = connection(&request).map(ConnectionHandle::client);
     let headers = request.headers();

@@ -9,7 +9,7 @@ use flash_indexer_api::{PromptNumber, PromptRequest, body_error, does_not_fit, r
 use flash_indexer_traces::{Stage, stage};
 
 use super::Api;
-use super::content::{Accepted, BodyForm};
+use super::content::{AcceptedForms, BodyForm};
 use super::error::ApiError;
 use super::extract::{self, ReceivedBody, parse_lenient, unfit};
 
@@ -31,7 +31,7 @@ impl FromRequest<Arc<Api>> for PromptBody {
 
     async fn from_request(request: Request, api: &Arc<Api>) -> Result<Self, ApiError> {
         let uri = request.uri().clone();
-        let body = extract::receive(request, api, Accepted::JsonOrBinary).await?;
+        let body = extract::receive(request, api, AcceptedForms::JsonOrBinary).await?;
         Ok(Self { body, uri })
     }
 }

@@ -13,7 +13,7 @@ use flash_indexer_registry::{InstanceScore, ScoreOptions};
 use flash_indexer_traces::{Stage, stage};
 use flash_indexer_types::{InstanceId, UncheckedInstanceId};
 
-use super::content::Accepted;
+use super::content::AcceptedForms;
 use super::error::ApiError;
 use super::extract::{self, Caller, parse, parse_lenient};
 use super::fields::store_status;
@@ -31,7 +31,7 @@ pub(super) async fn completions(caller: Caller, body: PromptBody) -> Result<Resp
 }
 
 pub(super) async fn chat_completions(caller: Caller, request: Request) -> Result<Response, ApiError> {
-    let body = extract::receive(request, &caller.api, Accepted::Json).await?;
+    let body = extract::receive(request, &caller.api, AcceptedForms::Json).await?;
     let answer = async move |_, body: Vec<u8>| {
         let (request, body): (PromptFields, _) = {
             let _parse = stage(Stage::Parse);

@@ -140,7 +140,7 @@ class Gateway:
         return sum(candidate["load"]["requests"] for candidate in picked["candidates"])
 
     def picks(self, outcome: str) -> int:
-        """Choices of the endpoint picker, by what they depended on."""
+        """Endpoint picks, by outcome."""
         with urllib.request.urlopen(f"{self.url}/metrics", timeout=PATIENCE_S) as response:
             text = response.read().decode()
         found = re.search(rf'^flash_indexer_endpoint_picks_total{{outcome="{outcome}"}} (\d+)', text, re.MULTILINE)

@@ -274,7 +274,7 @@ fn the_block_size_of_a_window_is_in_every_dump() {
         for size in [0, 2 * BLOCK_TOKENS - 1] {
             let damaged = dump.replace(&sized, &format!("\"block_size\":{size},\"blocks\":["));
             let error = read_dump(damaged.as_bytes(), &mut Anything).expect_err("it is damaged").to_string();
-            assert!(error.contains("is no multiple of the registered 4"), "{error}");
+            assert!(error.contains("neither a multiple nor a divisor of the registered 4"), "{error}");
         }
         let name = format!("flash-indexer-group-sizes-{}-{}", std::process::id(), dump.len());
         let path = std::env::temp_dir().join(name);

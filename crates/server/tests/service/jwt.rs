@@ -88,7 +88,7 @@ fn http_and_grpc_accept_what_the_claims_permit() {
         (Some(&expired), "a", 401, Code::Unauthenticated, "token expired"),
         (Some(&others), "a", 401, Code::Unauthenticated, "unknown key id \"other\""),
         (Some(&unsigned), "a", 401, Code::Unauthenticated, "algorithm \"none\" of the JWT is not allowed"),
-        (Some("secret"), "a", 401, Code::Unauthenticated, "no valid JWT"),
+        (Some("secret"), "a", 401, Code::Unauthenticated, "not a valid JWT"),
         (None, "a", 401, Code::Unauthenticated, "no bearer token"),
     ] {
         let body = json!({ "model_name": "m", "token_ids": tokens(&[1]), "tenant_id": tenant });

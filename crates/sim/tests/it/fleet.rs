@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use flash_indexer_core::oracle::Oracle;
 use flash_indexer_core::run::RunIndex;
-use flash_indexer_core::{BlockEvent, LocalHash, Locked, SequenceHash, SharedIndex, Tier, WorkerRank};
+use flash_indexer_core::{BlockEvent, LocalHash, LockedIndex, SequenceHash, SharedIndex, Tier, WorkerRank};
 use flash_indexer_sim::workload::HashedPrompt;
 use flash_indexer_sim::{Fleet, FleetOptions, FleetStep, HashSeeds, HoleShare, Routing};
 
@@ -44,7 +44,7 @@ fn depth(index: &dyn SharedIndex, query: &[LocalHash], rank: WorkerRank) -> usiz
 /// Applies the steps to the oracle and to a design; before each step both must predict the worker's reuse.
 fn check(options: FleetOptions) -> Vec<FleetStep> {
     let steps = play(options);
-    let oracle = Locked::<Oracle>::default();
+    let oracle = LockedIndex::<Oracle>::default();
     let design = RunIndex::default();
     let mut reused = 0;
     for step in &steps {

@@ -118,7 +118,7 @@ pub(super) struct IngestMetrics {
     replays: [Counter; ReplayOutcome::ALL.len()],
     listener_restarts: Counter,
     pods_registered: Counter,
-    pods_left: Counter,
+    pods_unregistered: Counter,
     inactive_blocks: Counter,
     unnumbered_streams: Counter,
     curve_handshakes_failed: [Counter; CurveSocket::ALL.len()],
@@ -163,6 +163,9 @@ impl IngestMetrics {
         let clock_lead = declarations.add_with_unit("engine_clock_lead", help, Unit::Seconds, Gauge::default());
         let help = "Memory of the copies of blocks whose events name a manager, which is not part of --memory-max";
         let managed_bytes = declarations.add_with_unit("managed_copies", help, Unit::Bytes, Gauge::default());
+        let help = "Ranks of pods that were unregistered after their connection was lost";
+        let pods_unregistered = declarations.counter("pods_unregistered", help);
+        declarations.add("pods_left", "Alias of pods_unregistered until 1.0", pods_unregistered.clone());
         let mut counter = |name, help| declarations.counter(name, help);
         Self {
             messages: counter("messages", "Messages received from engines"),
@@ -176,7 +179,7 @@ impl IngestMetrics {
             lost_messages: counter("lost_messages", "Missing messages that no replay returned"),
             listener_restarts: counter("listener_restarts", "Listeners that were restarted after a panic"),
             pods_registered: counter("pods_registered", "Ranks of pods that registered themselves by connecting"),
-            pods_left: counter("pods_left", "Ranks of pods that were unregistered after their connection was lost"),
+            pods_unregistered,
             inactive_blocks: counter("inactive_blocks", "Blocks that no request of their engine uses any more"),
             unnumbered_streams: counter(
                 "unnumbered_streams",
@@ -259,8 +262,8 @@ impl Metrics {
     }
 
     /// Counts a self-registered rank that was removed after its engine disconnected.
-    pub fn pod_left(&self) {
-        self.ingest.pods_left.inc();
+    pub fn pod_unregistered(&self) {
+        self.ingest.pods_unregistered.inc();
     }
 
     /// Counts a stream whose messages have no sequence numbers.

@@ -70,7 +70,11 @@ pub(super) const REASONS: [LabelValue; 57] = [
     ("unnamed_group", "An event of a model with several cache groups names no group."),
     ("bad_replay", "The replay endpoint answers with invalid messages."),
     ("duplicate_message", "A message was received twice."),
-    ("pull_failed", "An engine answered a read over HTTP with an error or a redirect; its ranks are in doubt."),
+    (
+        "pull_failed",
+        "An engine answered a read over HTTP with an error or a redirect; its ranks are `degraded` until the next message \
+         shows that none is missing.",
+    ),
     (
         "pull_too_large",
         "An engine's response has more than 64 MiB, or waited too long for other long ones; its events are lost.",
@@ -114,7 +118,7 @@ pub(super) const REASONS: [LabelValue; 57] = [
 /// Reasons that only the field `rejected` of `/workers` has: they concern connections, and no message.
 pub(super) const CONNECTION_REASONS: [LabelValue; 9] = [
     ("curve_handshake", "A CURVE handshake with the engine failed."),
-    ("connection_given_up", "The peer at the address is no engine, or sends messages of more than 16 MiB."),
+    ("connection_given_up", "The peer at the address is not an engine, or sends messages of more than 16 MiB."),
     ("unknown_host", "The host name of the endpoint does not resolve."),
     ("refused_address", "The host name resolves to an address that no engine may have."),
     ("lookup_panicked", "A lookup of the host name panicked; it is repeated."),

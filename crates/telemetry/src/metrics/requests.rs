@@ -79,7 +79,7 @@ const DENIALS: [LabelValue; 9] = [
     ("jwt_unknown_key", "The key of the JWT is not in the key set."),
     ("jwt_signature", "The signature of the JWT is not one of its key."),
     ("jwt_claims", "The JWT is for another issuer, audience or time, or lacks a claim."),
-    ("jwt_form", "The token is no JWT, or its header is not accepted."),
+    ("jwt_form", "The token is not a JWT, or its header is not accepted."),
 ];
 const HANDSHAKE_FAILURES: [LabelValue; 9] = [
     ("not_tls", "The client speaks plain HTTP or gRPC."),
@@ -138,8 +138,7 @@ impl RequestMetrics {
         let help = "TLS handshakes that failed, of HTTP and gRPC";
         let handshake_failures =
             declarations.counters_on_demand("tls_handshake_failures", help, "reason", &HANDSHAKE_FAILURES);
-        let help =
-            "Failed reads of a file that is read again while the service runs; the previous content stays in force";
+        let help = "Failed reloads of a file; the previous content stays in force";
         let reload_failures = declarations.counters("reload_failures", help, "file", &ReloadedFile::DESCRIPTIONS);
         let help = "Alias of reload_failures of the token file until 1.0";
         declarations.add("token_file_failures", help, reload_failures[ReloadedFile::Tokens as usize].clone());

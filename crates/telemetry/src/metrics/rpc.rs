@@ -32,7 +32,7 @@ const CODES: [LabelValue; 13] = [
     ("resource_exhausted", "A limit was reached."),
     ("unimplemented", "The service does not have the method, or cannot make the prompt."),
     ("failed_precondition", "The cursor is unknown: the client must send the whole prompt."),
-    ("internal", "A fault of this program."),
+    ("internal", "A bug in Flash Indexer."),
     ("unavailable", "A part of the service cannot answer now."),
     ("unauthenticated", "The call has no known bearer token."),
     ("permission_denied", "The token does not permit the call."),

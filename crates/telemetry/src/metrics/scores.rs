@@ -35,7 +35,7 @@ flash_indexer_types::named_enum! {
 #[derive(Debug)]
 pub(super) struct ScoreMetrics {
     scores: Counter,
-    scored_pods: Counter,
+    scored_instances: Counter,
     scored_predicted_blocks: Counter,
     predictions: Counter,
     endpoint_picks: [Counter; PickOutcome::ALL.len()],
@@ -43,12 +43,15 @@ pub(super) struct ScoreMetrics {
 
 impl ScoreMetrics {
     pub(super) fn declare(declarations: &mut Declarations) -> Self {
-        let help = "Choices of the endpoint picker, by what they depended on";
+        let help = "Endpoint picks, by outcome";
         let endpoint_picks = declarations.counters("endpoint_picks", help, "outcome", &PickOutcome::DESCRIPTIONS);
+        let help = "Instances with a score above zero, summed over scored prompts";
+        let scored_instances = declarations.counter("scored_instances", help);
+        declarations.add("scored_pods", "Alias of scored_instances until 1.0", scored_instances.clone());
         let mut counter = |name: &str, help: &str| declarations.counter(name, help);
         Self {
             scores: counter("scores", "Prompts scored over HTTP or gRPC"),
-            scored_pods: counter("scored_pods", "Instances with a score above zero, summed over scored prompts"),
+            scored_instances,
             scored_predicted_blocks: counter(
                 "scored_predicted_blocks",
                 "Predicted blocks counted in scores, summed over instances",
@@ -63,7 +66,7 @@ impl Metrics {
     /// Counts a scored prompt, the instances with a score, and the predicted blocks in their scores.
     pub fn scored(&self, pods: usize, predicted_blocks: u64) {
         self.scores.scores.inc();
-        self.scores.scored_pods.inc_by(pods as u64);
+        self.scores.scored_instances.inc_by(pods as u64);
         self.scores.scored_predicted_blocks.inc_by(predicted_blocks);
     }
 

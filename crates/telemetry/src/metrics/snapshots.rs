@@ -14,7 +14,7 @@ pub(super) struct SnapshotMetrics {
 
 const OUTCOMES: [LabelValue; 5] = [
     ("written", "A snapshot was written."),
-    ("failed", "A snapshot was not written; the former ones stay."),
+    ("failed", "A snapshot was not written; previous snapshots are kept."),
     ("damaged", "A snapshot was skipped at the start: it was cut off or changed."),
     (
         "unreadable",

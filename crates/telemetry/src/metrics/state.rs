@@ -234,7 +234,7 @@ impl State {
         families.add("instances", "Registered instances by model", None, by_model(|model| model.instances))?;
         families.add(
             "shared_caches",
-            "Registered shared caches by model, which are no instances",
+            "Registered shared caches by model, not counted as instances",
             None,
             by_model(|model| model.shared_caches),
         )?;
@@ -290,9 +290,10 @@ impl State {
                 .collect::<Vec<_>>()
         };
         families.add("queries", "Queries answered", None, by_model(|counts| counts.queries.get()))?;
-        let twins = self.models.iter().map(|model| (model.labels(), ConstCounter::new(model.twins_skipped)));
+        let twins = || self.models.iter().map(|model| (model.labels(), ConstCounter::new(model.twins_skipped)));
         let help = "Sequence hashes of a queried prefix that were not followed because one rank has too many";
-        families.add("twins_passed_over", help, None, twins)?;
+        families.add("twins_skipped", help, None, twins())?;
+        families.add("twins_passed_over", "Alias of twins_skipped until 1.0", None, twins())?;
         let help = "Blocks in queries";
         families.add("queried_blocks", help, None, by_model(|counts| counts.queried_blocks.get()))?;
         let help = "Queried blocks held in any tier by the rank with the deepest match";

@@ -194,7 +194,7 @@ impl Supervisor {
         let threads = self.threads.lock().clone();
         for watch in threads.iter().filter(|watch| watch.sample(now)) {
             if let Some(problem) = watch.problem(now) {
-                error!(thread = watch.name(), problem = problem.as_str(), "thread stalled");
+                error!(thread = watch.name(), error = problem.as_str(), "thread stalled");
             }
         }
     }

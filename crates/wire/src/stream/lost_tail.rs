@@ -110,7 +110,7 @@ impl<P: AsRef<[u8]>> Stream<P> {
 
     /// Handles a pause of the service, in which the publisher may have dropped messages after the ones that wait in its queues. The stream
     /// is not exact until the end of a reply that is requested from now on, or until a live message is received at or after `shown_from`.
-    pub fn tail_doubted(&mut self, shown_from: Instant, now: Instant) {
+    pub fn tail_unverified(&mut self, shown_from: Instant, now: Instant) {
         self.record_lost_tail(None);
         if let Some(lost) = &mut self.lost_tail {
             lost.shown_from = lost.shown_from.max(Some(shown_from));

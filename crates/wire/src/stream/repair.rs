@@ -68,7 +68,7 @@ impl Repair {
 }
 
 /// Result of comparing a message of a reply with the delivered ones.
-enum Compared {
+enum ReplyHandling {
     /// The message is to be applied like any other.
     Apply,
     /// The message needs no further handling.
@@ -97,11 +97,11 @@ impl<P: AsRef<[u8]>> Stream<P> {
             }
         }
         if self.has_purpose(Purpose::Epoch)
-            && let Compared::Handled = self.compare_epoch(sequence, &payload, now)
+            && let ReplyHandling::Handled = self.compare_epoch(sequence, &payload, now)
         {
             return;
         }
-        if is_first && let Compared::Handled = self.handle_first(check, sequence, &payload, now) {
+        if is_first && let ReplyHandling::Handled = self.handle_first(check, sequence, &payload, now) {
             return;
         }
         if sequence == self.next {
@@ -247,31 +247,31 @@ impl<P: AsRef<[u8]>> Stream<P> {
     }
 
     /// Compares a message of a reply that shows whether the epoch continues.
-    fn compare_epoch(&mut self, sequence: u64, payload: &P, now: Instant) -> Compared {
+    fn compare_epoch(&mut self, sequence: u64, payload: &P, now: Instant) -> ReplyHandling {
         self.verify_overlap();
         if self.epoch_check == EpochCheck::Verified {
             self.set_purpose(Purpose::Gap);
-            return Compared::Apply;
+            return ReplyHandling::Apply;
         }
         match self.delivered.compare(sequence, payload.as_ref()) {
-            Comparison::Unknown => return Compared::Handled,
+            Comparison::Unknown => return ReplyHandling::Handled,
             Comparison::Same => {
                 self.set_purpose(Purpose::Gap);
                 self.epoch_check = EpochCheck::Verified;
                 self.drain();
                 self.finish_if_caught_up();
-                return Compared::Handled;
+                return ReplyHandling::Handled;
             }
             Comparison::Different => {}
         }
         self.record(StreamEvent::Mismatch { sequence });
         self.begin_compared_epoch();
         if sequence == 0 {
-            return Compared::Apply;
+            return ReplyHandling::Apply;
         }
         self.record_shown(sequence.saturating_add(1));
         self.continue_repair(now);
-        Compared::Handled
+        ReplyHandling::Handled
     }
 
     fn record_progress(&mut self) {
@@ -281,11 +281,11 @@ impl<P: AsRef<[u8]>> Stream<P> {
     }
 
     /// Compares the first message of a reply with the cursor.
-    fn handle_first(&mut self, check: Option<Cursor>, sequence: u64, payload: &P, now: Instant) -> Compared {
+    fn handle_first(&mut self, check: Option<Cursor>, sequence: u64, payload: &P, now: Instant) -> ReplyHandling {
         self.verify_overlap();
         if check.is_some() && self.cursor.is_none() {
             self.continue_repair(now);
-            return Compared::Handled;
+            return ReplyHandling::Handled;
         }
         match check {
             Some(check) if sequence == check.sequence => {
@@ -306,7 +306,7 @@ impl<P: AsRef<[u8]>> Stream<P> {
                     self.record_shown(sequence.saturating_add(1));
                     self.continue_repair(now);
                 }
-                Compared::Handled
+                ReplyHandling::Handled
             }
             _ => {
                 let first = self.waiting.first().map_or(sequence, |waiting| waiting.min(sequence));
@@ -323,7 +323,7 @@ impl<P: AsRef<[u8]>> Stream<P> {
                     self.begin_at(first);
                 }
                 self.drain();
-                Compared::Apply
+                ReplyHandling::Apply
             }
         }
     }

@@ -34,10 +34,10 @@ const EMPTY_BYTES: usize = FIXED_BYTES + 512 * 1024;
 /// A copy takes somewhat more than the used memory of the original; making it takes as much again.
 const COPY_FACTOR: usize = 3;
 /// Bytes of every index: mainly the tables of its arenas.
-const FIXED_BYTES: usize = size_of::<Published>() + size_of::<Writer>() + size_of::<Bounded>() + UseSamples::BYTES;
+const FIXED_BYTES: usize = size_of::<Published>() + size_of::<Writer>() + size_of::<BoundState>() + UseSamples::BYTES;
 
 /// Additional state of a bounded index.
-pub(in crate::run) struct Bounded {
+pub(in crate::run) struct BoundState {
     bytes_max: usize,
     pub(super) values: Values,
     pub(super) counters: Arc<BoundCounters>,
@@ -56,13 +56,13 @@ pub(in crate::run) struct Bounded {
     sequences: Vec<SequenceHash>,
 }
 
-impl std::fmt::Debug for Bounded {
+impl std::fmt::Debug for BoundState {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Bounded").field("bytes_max", &self.bytes_max).finish_non_exhaustive()
+        f.debug_struct("BoundState").field("bytes_max", &self.bytes_max).finish_non_exhaustive()
     }
 }
 
-impl Bounded {
+impl BoundState {
     pub(in crate::run) fn new(bytes_max: usize, counters: Arc<BoundCounters>, use_samples: Arc<UseSamples>) -> Self {
         Self {
             bytes_max,
@@ -102,16 +102,16 @@ impl Bounded {
 }
 
 impl Writer {
-    pub(super) fn bounded(&self) -> &Bounded {
+    pub(super) fn bounded(&self) -> &BoundState {
         self.bounded.as_ref().expect("the index is bounded")
     }
 
-    pub(super) fn bounded_mut(&mut self) -> &mut Bounded {
+    pub(super) fn bounded_mut(&mut self) -> &mut BoundState {
         self.bounded.as_mut().expect("the index is bounded")
     }
 
     /// Applies the limit from now on. The present content must fit.
-    pub(in crate::run) fn bind(&mut self, bounded: Bounded) {
+    pub(in crate::run) fn bind(&mut self, bounded: BoundState) {
         let mut bounded = Box::new(bounded);
         bounded.directory_bytes = self.domains.bytes();
         bounded.values.fill(&self.runs);
@@ -130,9 +130,9 @@ impl Writer {
     }
 
     /// Takes the state of the limit, for the copy that replaces the index.
-    pub(in crate::run) fn unbind(&mut self, bytes_max: usize) -> Bounded {
+    pub(in crate::run) fn unbind(&mut self, bytes_max: usize) -> BoundState {
         let bounded = self.bounded.take().expect("the index is bounded");
-        Bounded { bytes_max, values: Values::default(), ..*bounded }
+        BoundState { bytes_max, values: Values::default(), ..*bounded }
     }
 
     /// Evicts the least valuable runs until a copy of the rest, and the memory for making it, fits.
@@ -378,7 +378,7 @@ impl Writer {
     /// Counts the sampled uses of runs.
     fn take_use_samples(&mut self) {
         let runs = self.runs.count();
-        let Bounded { use_samples, values, .. } = self.bounded_mut();
+        let BoundState { use_samples, values, .. } = self.bounded_mut();
         values.set_half_life(runs);
         use_samples.take(|run| values.count_use(run));
     }

@@ -7,7 +7,7 @@
 
 use super::Writer;
 use super::reclaim::Garbage;
-use super::waiting::Waiting;
+use super::waiting::WaitingBlocks;
 use crate::run::published::holdings::Holder;
 use crate::run::published::layout::RunId;
 use crate::run::published::rank_table::{HolderAssignment, RankSlot};
@@ -23,7 +23,7 @@ impl Writer {
     pub(super) fn clear(&mut self, slot: RankSlot) -> u64 {
         self.ranks.retire(slot);
         let state = self.ranks.get_mut(slot);
-        state.waiting = Waiting::default();
+        state.waiting = WaitingBlocks::default();
         state.ready = Vec::new();
         let copies = std::mem::take(&mut state.reference_counts);
         let copies_bytes = copies.bytes();

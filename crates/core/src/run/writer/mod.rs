@@ -57,7 +57,7 @@ mod waiting;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-pub(super) use self::bounded::Bounded;
+pub(super) use self::bounded::BoundState;
 use self::checkpoints::RecentCheckpoints;
 use self::clear::{BLOCKS_FOR_VISIT, VISITED_WITH_EVENT};
 pub(super) use self::compaction::Compaction;
@@ -120,7 +120,7 @@ pub(super) struct Writer {
     /// A compacted copy under construction.
     pub(super) compaction: Option<Box<Compaction>>,
     /// State of the memory limit, if there is one.
-    bounded: Option<Box<Bounded>>,
+    bounded: Option<Box<BoundState>>,
 }
 
 /// Allocator of holders, with the rank of each.

@@ -4,7 +4,7 @@ use rustc_hash::FxHashMap;
 
 use super::reference_counts::ReferenceCounts;
 use super::runs::DomainId;
-use super::waiting::Waiting;
+use super::waiting::WaitingBlocks;
 use crate::run::published::holdings::Holder;
 use crate::run::published::layout::RunId;
 use crate::run::published::rank_table::RankSlot;
@@ -26,7 +26,7 @@ pub(super) struct RankState {
     pub(super) runs_held: usize,
     /// Reference counts above one.
     pub(super) reference_counts: ReferenceCounts,
-    pub(super) waiting: Waiting,
+    pub(super) waiting: WaitingBlocks,
     /// Sequence hashes that are indexed and for which blocks may still wait.
     pub(super) ready: Vec<SequenceHash>,
     /// Blocks that the rank may still move before it stores further ones.
@@ -46,7 +46,7 @@ impl RankState {
             runs: Vec::new(),
             runs_held: 0,
             reference_counts: ReferenceCounts::default(),
-            waiting: Waiting::default(),
+            waiting: WaitingBlocks::default(),
             ready: Vec::new(),
             moves_left: usize::MAX,
             size: RankSize::default(),

@@ -6,7 +6,7 @@ use crate::{HeldBlock, SequenceHash};
 /// The waiting blocks of a rank. The blocks that wait for one parent form a list, so that any of them is added and
 /// removed in constant time.
 #[derive(Debug, Default)]
-pub(super) struct Waiting {
+pub(super) struct WaitingBlocks {
     blocks: KeyedMap<SequenceHash, WaitingBlock>,
     /// The first block that waits for a parent.
     by_parent: KeyedMap<SequenceHash, SequenceHash>,
@@ -20,7 +20,7 @@ struct WaitingBlock {
     next: Option<SequenceHash>,
 }
 
-impl Waiting {
+impl WaitingBlocks {
     pub(super) fn is_empty(&self) -> bool {
         self.blocks.is_empty()
     }

@@ -166,7 +166,7 @@ impl Words<'_> {
             return Ok(());
         }
         let Some((split, others)) = splits.split_first() else { return self.encode_word(text) };
-        let Some(split) = isolating(split) else { return Err("a pre-tokenizer that is no split".into()) };
+        let Some(split) = isolating(split) else { return Err("a pre-tokenizer that is not a split".into()) };
         let mut end = 0;
         for (start, next_end) in split.regex.find_iter(text) {
             self.encode(others, &text[end..start])?;

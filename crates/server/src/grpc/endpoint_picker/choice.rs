@@ -260,7 +260,7 @@ impl Picker {
 
 /// Counts and logs why a request is not scored.
 fn failure(api: &Api, error: &ApiError) -> PickOutcome {
-    debug!(cause = error.message(), "failed to score a request; picking the instance of least load");
+    debug!(error = error.message(), "failed to score a request; picking the instance of least load");
     if let Some(limit) = error.limit() {
         api.indexer.metrics().limit_reached(limit);
     }

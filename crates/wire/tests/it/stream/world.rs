@@ -256,7 +256,7 @@ impl World {
             is_replied: false,
         });
         self.backlog_until = shown_from;
-        self.stream.tail_doubted(shown_from, self.now);
+        self.stream.tail_unverified(shown_from, self.now);
         self.run();
     }
 

@@ -5,7 +5,7 @@ pub type Ordinal = u64;
 
 /// Unrepaired gap in the event stream of a rank, which is not exact because of it.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Doubt {
+pub struct UnrepairedGap {
     /// Description of the gap.
     pub why: String,
     /// Sequence number of the last message applied before the gap; none if there was none in this epoch.
@@ -14,7 +14,7 @@ pub struct Doubt {
     pub since: Ordinal,
 }
 
-impl Doubt {
+impl UnrepairedGap {
     /// Gap after the last applied message, `after`, and so after every recorded event.
     #[must_use]
     pub fn after(why: String, after: Option<u64>) -> Self {
