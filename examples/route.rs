@@ -18,7 +18,7 @@ struct Candidate {
 fn candidates(model: &str, tokens: &[u32]) -> Result<Vec<Candidate>> {
     let query = json!({ "model_name": model, "token_ids": tokens });
     let response = ureq::post(format!("{SERVICE}/query")).content_type("application/json").send(query.to_string());
-    let text = response.context("failed to query the service; is it running?")?.body_mut().read_to_string()?;
+    let text = response.context("failed to query the service; check that it runs")?.body_mut().read_to_string()?;
     let answer: Value = serde_json::from_str(&text)?;
     let instances = answer["instances"].as_object().context("the answer has no instances")?;
     let candidate = |(instance, held): (&String, &Value)| Candidate {

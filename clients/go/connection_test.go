@@ -79,7 +79,7 @@ func TestAFailedConnectionSaysWhatToDo(t *testing.T) {
 		{secure.URL, authority, WithAttempts(1)},
 		{secure.URL, authority, WithHTTPClient(otherHost)},
 		{"http://gpu-9:8090", `the host "gpu-9" cannot be resolved`, WithHTTPClient(&http.Client{Transport: &http.Transport{DialContext: unresolved}})},
-		{"http://127.0.0.1:1", "is it running?", WithAttempts(1)},
+		{"http://127.0.0.1:1", "check that the service runs", WithAttempts(1)},
 	} {
 		err := query(New(failing.url, WithDeadline(patience), failing.option))
 		var failed *ConnectionError

@@ -57,7 +57,7 @@ func (failed *ConnectionError) remedy() string {
 	case strings.HasPrefix(failed.URL, "http:") && (errors.Is(failed.Err, io.EOF) || strings.Contains(text, "malformed HTTP")):
 		return "is it a Flash Indexer? If this port has TLS, give an https:// URL"
 	}
-	return "is it running?"
+	return "check that the service runs"
 }
 
 func (failed *ConnectionError) Unwrap() error { return failed.Err }

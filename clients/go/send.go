@@ -156,7 +156,7 @@ func (call call) decode(status int, body []byte) error {
 		return nil
 	}
 	if err := json.Unmarshal(body, call.answer); err != nil {
-		return fmt.Errorf("failed to decode the answer of %s: %w; is the URL a Flash Indexer's?", call.path, err)
+		return fmt.Errorf("failed to decode the answer of %s: %w; check that the URL is Flash Indexer's", call.path, err)
 	}
 	return nil
 }

@@ -107,7 +107,7 @@ def test_a_silent_service_ends_at_the_deadline() -> None:
 
 
 def test_a_service_that_is_not_there_is_a_failed_connection() -> None:
-    with Client("http://127.0.0.1:1", deadline_s=30) as client, pytest.raises(ConnectionFailed, match="is it running"):
+    with Client("http://127.0.0.1:1", deadline_s=30) as client, pytest.raises(ConnectionFailed, match="check that the service runs"):
         client.query("m", [1])
 
 
@@ -215,9 +215,9 @@ def test_an_answer_of_another_service_is_an_error_of_the_package(body: bytes) ->
             await client.query("m", [1])
 
     with fake(lambda handler, _: respond(handler, 200, body)) as (url, asked), Client(url, deadline_s=30) as client:
-        with pytest.raises(UnexpectedAnswer, match=r"/query: .*; is the URL a Flash Indexer's"):
+        with pytest.raises(UnexpectedAnswer, match=r"/query: .*; check that the URL is Flash Indexer's"):
             client.query("m", [1])
-        with pytest.raises(UnexpectedAnswer, match=r"/query: .*; is the URL a Flash Indexer's"):
+        with pytest.raises(UnexpectedAnswer, match=r"/query: .*; check that the URL is Flash Indexer's"):
             asyncio.run(ask(url))
     assert len(asked) == 2
 
@@ -239,7 +239,7 @@ def test_a_refusal_of_another_service_is_quoted(body: bytes) -> None:
     with fake(lambda handler, _: respond(handler, 409, body)) as (url, _), Client(url, deadline_s=30) as client:
         with pytest.raises(ApiError) as refused:
             client.query("m", [1])
-    assert (type(refused.value), refused.value.message) == (ApiError, f"{body.decode()}; is the URL a Flash Indexer's?")
+    assert (type(refused.value), refused.value.message) == (ApiError, f"{body.decode()}; check that the URL is Flash Indexer's")
 
 
 def test_a_page_of_another_service_is_quoted_in_part_and_on_one_line() -> None:
@@ -248,7 +248,7 @@ def test_a_page_of_another_service_is_quoted_in_part_and_on_one_line() -> None:
         with pytest.raises(ApiError) as refused:
             client.query("m", [1])
     quoted, _, question = refused.value.message.partition("...; ")
-    assert (quoted[:20], len(quoted), question) == ("<html> <head> <meta>", 80, "is the URL a Flash Indexer's?")
+    assert (quoted[:20], len(quoted), question) == ("<html> <head> <meta>", 80, "check that the URL is Flash Indexer's")
 
 
 @contextmanager

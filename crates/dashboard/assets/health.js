@@ -15,7 +15,7 @@ const STREAMS = [
   ["engine_restarts_total", "engine restarts"],
 ];
 const SERVICE = [
-  ["stalled_threads", "threads that do not move"],
+  ["stalled_threads", "stalled threads"],
   ["thread_panics_total", "panics"],
   ["index_replacements_total", "indexes replaced after a panic"],
   ["log_lines_dropped_total", "log lines dropped"],

@@ -145,13 +145,13 @@ class _Refusal(msgspec.Struct):
     error: str
 
 
-_WHOSE_URL = "is the URL a Flash Indexer's?"
+_URL_REMEDY = "check that the URL is Flash Indexer's"
 _QUOTED_MAX = 80
 
 
 def unexpected(path: str, cause: Exception) -> UnexpectedAnswer:
     """The error of an answer that the endpoint does not give."""
-    return UnexpectedAnswer(f"failed to read the answer of {path}: {cause}; {_WHOSE_URL}")
+    return UnexpectedAnswer(f"failed to read the answer of {path}: {cause}; {_URL_REMEDY}")
 
 
 def error_of(status: int, body: bytes) -> ApiError:
@@ -162,7 +162,7 @@ def error_of(status: int, body: bytes) -> ApiError:
         text = " ".join(body[:200].decode(errors="replace").split())
         if len(text) > _QUOTED_MAX:
             text = f"{text[:_QUOTED_MAX]}..."
-        message = f"{text or 'no text'}; {_WHOSE_URL}"
+        message = f"{text or 'no text'}; {_URL_REMEDY}"
     kind = UnknownCursor if status == 409 and "unknown cursor" in message else ApiError
     return kind(status, message)
 

@@ -110,7 +110,7 @@ def _remedy(error: httpx.RequestError) -> str:
         return "if this port has no TLS, give an http:// URL"
     if error.request.url.scheme == "http" and isinstance(error, httpx.RemoteProtocolError):
         return "is it a Flash Indexer? If this port has TLS, give an https:// URL"
-    return "is it running?"
+    return "check that the service runs"
 
 
 def _checked_deadline(seconds: object) -> float:
