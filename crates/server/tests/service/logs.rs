@@ -103,7 +103,7 @@ fn a_replay_and_another_epoch_are_logged_with_their_positions() {
     });
     let options = PublisherOptions { endpoint: endpoint.clone(), replay_endpoint, ..options };
     let _publisher = Publisher::bind_with_history(options, history(10)).expect("its ports");
-    let differs = wait_for_event(&endpoint, "the engine's message differs");
+    let differs = wait_for_event(&endpoint, "engine epoch changed: the message differs from the applied one");
     assert_eq!((differs.level, differs.fields["seq"].as_str()), (Level::INFO, "2"), "{differs:?}");
 }
 
