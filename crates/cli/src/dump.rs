@@ -13,7 +13,7 @@ use flash_indexer_commands::{DumpEncoding, ServiceUrl, TlsArguments};
 
 /// Save the state of a running service: every held block, all registrations, and the position of each stream.
 ///
-/// The dump is verified while it is written; the file appears only when the dump is complete. A service that starts
+/// The dump is verified while it is written; the file appears only when the dump is complete. A device is written directly. A service that starts
 /// from it (`serve --load`) resumes each stream at the dump's position. One JSON value a line. Dumps of other indexers
 /// can be saved as well.
 #[derive(Args)]
@@ -60,6 +60,10 @@ pub(crate) fn run(arguments: &DumpArguments) -> Result<()> {
             Some(written) if written.kind() == ErrorKind::BrokenPipe => Ok(()),
             _ => Err(error),
         });
+    }
+    if arguments.output.metadata().is_ok_and(|existing| !existing.is_file()) {
+        // A device or a FIFO is written, not replaced.
+        return copy(dump.bytes, create(&arguments.output)?);
     }
     // In the same directory: it can then be renamed.
     let unfinished = arguments.output.with_added_extension("part");

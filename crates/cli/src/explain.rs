@@ -6,6 +6,7 @@ use comfy_table::{CellAlignment, Table, presets};
 use flash_indexer_api::{AbsenceReason, ExplainRequest, Explanation, TokenQuery};
 use flash_indexer_types::InstanceId;
 use flash_indexer_types::hashes::FormattedHash;
+use flash_indexer_wire::plural;
 
 use crate::prompt::PromptArguments;
 use flash_indexer_commands::output::fitted;
@@ -109,8 +110,9 @@ fn print_table(explanation: &Explanation, prompt_tokens: usize) {
         ]);
     }
     println!(
-        "{prompt_tokens} tokens, {} blocks; matches in tokens, ends in blocks from 0\n{}",
+        "{prompt_tokens} tokens, {} {}; matches in tokens, ends in blocks from 0\n{}",
         explanation.blocks,
+        plural(explanation.blocks as u64, "block", "blocks"),
         fitted(table)
     );
 }

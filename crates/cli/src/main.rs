@@ -80,17 +80,15 @@ const FIRST_STEPS: &str = "First steps:
 enum Command {
     /// Run the service: listen to engines, answer queries over HTTP.
     Serve(Box<serve::ServeArguments>),
-    /// Run simulated engines: play a recorded stream, or simulate caches under a workload.
+    // The doc comments of these arguments are their help.
     Simulate(simulate::SimulateArguments),
-    // The doc comment of these arguments is their help.
     Relay(relay::RelayArguments),
     /// Ask a running service which instances hold a prompt's prefix.
     Query(query::QueryArguments),
     /// Ask a running service where each rank's match of a prompt ends, and why.
     Explain(explain::ExplainArguments),
-    /// Check a running service and its engines end to end, and report fixes.
-    Doctor(flash_indexer_doctor::DoctorArguments),
     // The doc comments of these arguments are their help.
+    Doctor(flash_indexer_doctor::DoctorArguments),
     Token(token::TokenArguments),
     CurveKey(curve_key::CurveKeyArguments),
     Dump(dump::DumpArguments),

@@ -6,6 +6,7 @@ use serde_json::{Value, json};
 use super::finding::{Finding, Verdict};
 use super::probe::Stream;
 use flash_indexer_commands::output::fitted;
+use flash_indexer_commands::println;
 
 /// The subject of a report.
 #[derive(Debug)]

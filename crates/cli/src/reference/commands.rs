@@ -43,7 +43,8 @@ fn add_command(page: &mut String, command: &Command, before: &str) {
     }
     args.for_each(|arg| add_option(page, arg));
     if sends_token(command) {
-        writeln!(page, "| |  | `{TOKEN_VARIABLE}` | {TOKEN_HELP} |").expect("a string takes all text");
+        writeln!(page, "| the environment variable `{TOKEN_VARIABLE}` | {TOKEN_HELP} |")
+            .expect("a string takes all text");
     }
     for inner in command.get_subcommands() {
         add_command(page, inner, &format!("{name} "));

@@ -8,6 +8,7 @@ use flash_indexer_server::{ModelKey, PodOptions};
 
 /// Engines that connect to the service instead of being dialled.
 #[derive(Args)]
+#[command(next_help_heading = "Engines that connect to the service")]
 pub(crate) struct InboundArguments {
     /// Addresses that engines connect to, separated by commas, such as tcp://0.0.0.0:5557. One that other hosts reach needs
     /// --curve-clients, or --insecure: every host that reaches it can then add and clear blocks.

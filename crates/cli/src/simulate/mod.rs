@@ -16,7 +16,7 @@ use self::service::Service;
 use crate::stop::StopFlag;
 use flash_indexer_commands::TlsArguments;
 
-/// Run one or more engines: play a recorded stream, or simulate caches under a workload.
+/// Run simulated engines: play a recorded stream, or simulate caches under a workload.
 ///
 /// Every engine publishes live batches on a PUB socket and replays recent ones from a ROUTER socket, as vLLM does. With
 /// --connect it connects to the service, which identifies it by its topic. Without --recording or --trace the workload

@@ -5,7 +5,7 @@ use std::net::{TcpListener, TcpStream};
 use std::process::Output;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use crate::support::{PATIENCE, Serve, hybrid_service, run, text};
+use crate::support::{PATIENCE, Serve, flash_indexer, hybrid_service, run, text};
 use flash_indexer_core::DpRank;
 use flash_indexer_core::hashing::BlockSize;
 use flash_indexer_sim::workload::{ConversationOptions, Conversations};
@@ -116,6 +116,10 @@ fn a_healthy_fleet_passes_every_check() {
     }
     let table = text(&doctor(&serve, &["--instance", "a"]).stdout);
     assert!(table.contains("the engine is idle") && table.ends_with("problems: 0, warnings: 0\n"), "{table}");
+    let (reader, writer) = std::io::pipe().expect("a pipe");
+    drop(reader);
+    let unread = flash_indexer(&["doctor", &serve.url, "--listen-s", "1"]).stdout(writer).output().expect("it runs");
+    assert_eq!(unread.status.code(), Some(0), "its reader has closed the pipe: {}", text(&unread.stderr));
 }
 
 #[test]

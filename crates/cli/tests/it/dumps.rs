@@ -3,7 +3,7 @@
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpListener;
 use std::path::Path;
-use std::process::{Child, Stdio};
+use std::process::{Child, Command, Stdio};
 
 use crate::support::{Serve, flash_indexer, hybrid_service, listening_to, run, text};
 use serde_json::{Value, json};
@@ -59,6 +59,14 @@ fn a_dump_is_saved_and_compared() {
         "{error}"
     );
     assert_eq!(text(&to_stdout.stdout), std::fs::read_to_string(&plain).expect("text"));
+    let fifo = folder.path().join("fifo");
+    assert!(Command::new("mkfifo").arg(&fifo).status().expect("mkfifo runs").success());
+    let written = std::thread::scope(|scope| {
+        let reader = scope.spawn(|| std::fs::read_to_string(&fifo).expect("text"));
+        assert!(run(&["dump", &serve.url, "--model", "m", "-o", path(&fifo)]).status.success());
+        reader.join().expect("it reads")
+    });
+    assert_eq!(written, text(&to_stdout.stdout), "a FIFO is written, not replaced");
 
     for (a, b) in [(path(&packed), path(&plain)), (path(&packed), &serve.url), (&serve.url, &serve.url)] {
         let output = run(&["diff", a, b]);
