@@ -107,7 +107,8 @@ def test_a_silent_service_ends_at_the_deadline() -> None:
 
 
 def test_a_service_that_is_not_there_is_a_failed_connection() -> None:
-    with Client("http://127.0.0.1:1", deadline_s=30) as client, pytest.raises(ConnectionFailed, match="check that the service runs"):
+    remedy = "check that the service runs"
+    with Client("http://127.0.0.1:1", deadline_s=30) as client, pytest.raises(ConnectionFailed, match=remedy):
         client.query("m", [1])
 
 
@@ -239,7 +240,8 @@ def test_a_refusal_of_another_service_is_quoted(body: bytes) -> None:
     with fake(lambda handler, _: respond(handler, 409, body)) as (url, _), Client(url, deadline_s=30) as client:
         with pytest.raises(ApiError) as refused:
             client.query("m", [1])
-    assert (type(refused.value), refused.value.message) == (ApiError, f"{body.decode()}; check that the URL is Flash Indexer's")
+    expected = f"{body.decode()}; check that the URL is Flash Indexer's"
+    assert (type(refused.value), refused.value.message) == (ApiError, expected)
 
 
 def test_a_page_of_another_service_is_quoted_in_part_and_on_one_line() -> None:
