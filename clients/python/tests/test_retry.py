@@ -192,9 +192,9 @@ def test_a_token_from_a_file_is_sent_without_its_last_line_break() -> None:
     assert sent == ["Bearer fidx_1"]
 
 
-def test_a_refusal_without_json_asks_whether_the_url_is_right() -> None:
+def test_a_refusal_without_json_names_the_url_as_a_cause() -> None:
     with fake(lambda handler, _: respond(handler, 404, b"")) as (url, _), Client(url) as client:
-        with pytest.raises(ApiError, match="404: no text; is the URL"):
+        with pytest.raises(ApiError, match="404: no text; check that the URL"):
             client.query("m", [1])
 
 
