@@ -127,15 +127,15 @@ it, and `/metrics` is read ten times a second. Times in milliseconds.
 /// Follows the table of neighbours.
 const NEIGHBOURS_BOUNDS: &str = "\
 Models take turns at decoders and writers, so an event of another model waits for one message of the 7,000 instances. The rest is the
-kernel's: on two cores some twelve threads of client and service share the processors. `perf sched` (commit 1304cb5f) shows how long a
-thread that could run waited for a processor while 7,000 instances stored: the bound socket's up to 12.9 ms, a decoder 9.8, the writer
-9.7, the sockets of other engines 6.5, the threads of HTTP 5.9. An event passes all of them. With time slices of 0.2 to 1 ms for the
-service's threads instead of the kernel's 2.8, p99 of the other model was 12 to 14 ms instead of 27 (medians of six rounds each, beside
-other work). `serve` does not ask for them, because only the kernel's own call can, from 6.12 on; `chrt --other --sched-runtime` of
-util-linux 2.41 sets them from outside. With sixteen cores (one round, commit c5446dcf) an event of the other model waits 5.4 ms at p99
-and 12.5 at most while 7,000 instances store, one of the same model 5.2 and 7.1; beside the flooding instance 4.6 and 21, and 4.4 and
-23. Earlier versions of this page had 12.5 ms beside the flooding instance: the client read the list of 7,000 instances fifty times a
-second meanwhile.
+kernel's: the threads of client and service share two cores. `perf sched` (the service of commit 6e96bda3) shows how long a thread that
+could run waited for a processor while 7,000 instances stored: the bound socket's up to 12.9 ms, a decoder 9.8, the writer 9.7, the
+sockets of other engines 6.5, the threads of HTTP 5.9. An event passes all of them. With time slices of 0.2 to 1 ms for the service's
+threads instead of this kernel's 1.4, set from outside with `sched_setattr`, p99 of the other model was 12 to 14 ms instead of 27
+(medians of six rounds each, beside other work). `serve` does not ask for them: Linux takes them since 6.12 only, and the call needs
+unsafe code. With sixteen cores (one round, commit c5446dcf) an event of the other model waits 5.4 ms at p99 and 12.5 at most while
+7,000 instances store, one of the same model 5.2 and 7.1; beside the flooding instance 4.6 and 21, and 4.4 and 23. Earlier versions of
+this page had 12.5 ms beside the flooding instance: the client read the list of 7,000 instances again and again meanwhile, and queried
+without a pause.
 ";
 
 const NEIGHBOURS: &str = "\

@@ -237,10 +237,10 @@ fn run(
     sources: Vec<TrackedSource>,
     grace: Duration,
     registrar: Arc<dyn Registrar>,
-    wakes: RunnerSignals,
+    signals: RunnerSignals,
 ) -> io::Result<Arc<DiscoveryStatus>> {
     let status = Arc::new(DiscoveryStatus::default());
-    let runner = Runner::new(sources, grace, Arc::clone(&registrar), &status, wakes);
+    let runner = Runner::new(sources, grace, Arc::clone(&registrar), &status, signals);
     registrar.supervisor().spawn_steps(ThreadKind::Discovery, None, || 0, runner)?;
     Ok(status)
 }

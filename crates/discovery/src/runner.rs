@@ -55,7 +55,7 @@ pub(super) struct Runner {
     status: Arc<DiscoveryStatus>,
     /// [`Registrar::registrations_version`] at which no step was left.
     reconciled_at: Option<u64>,
-    wakes: RunnerSignals,
+    signals: RunnerSignals,
     /// When deadlines are checked without reports.
     poll_at: Instant,
 }
@@ -75,11 +75,11 @@ impl Runner {
         grace: Duration,
         registrar: Arc<dyn Registrar>,
         status: &Arc<DiscoveryStatus>,
-        wakes: RunnerSignals,
+        signals: RunnerSignals,
     ) -> Self {
         let reconciler = Reconciler::new(grace, sources.iter().map(|source| Arc::clone(&source.name)));
         let (status, poll_at) = (Arc::clone(status), registrar.supervisor().clock().now());
-        let runner = Self { sources, reconciler, registrar, status, reconciled_at: None, wakes, poll_at };
+        let runner = Self { sources, reconciler, registrar, status, reconciled_at: None, signals, poll_at };
         runner.publish();
         runner
     }
@@ -270,10 +270,10 @@ impl Steps for Runner {
             Clock::Simulated(_) => Duration::ZERO,
         };
         select! {
-            recv(self.wakes.stopped) -> _ => return ThreadStep::Ended,
-            recv(self.wakes.woken) -> wake => if wake.is_err() {
+            recv(self.signals.stopped) -> _ => return ThreadStep::Ended,
+            recv(self.signals.woken) -> wake => if wake.is_err() {
                 // No source is left.
-                if self.wakes.stopped.try_recv() == Err(TryRecvError::Empty) {
+                if self.signals.stopped.try_recv() == Err(TryRecvError::Empty) {
                     error!("all discovery sources ended by a bug in Flash Indexer; registrations stay; restart the service and report it with the log");
                 }
                 return ThreadStep::Ended;

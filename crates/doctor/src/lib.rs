@@ -36,8 +36,7 @@ use flash_indexer_wire::plural;
 use self::finding::{Finding, Verdict};
 use self::probe::{Observation, Stream};
 use self::report::{Report, Subject};
-use flash_indexer_commands::output::progress;
-use flash_indexer_commands::output::with_causes;
+use flash_indexer_commands::output::{progress, with_causes};
 use flash_indexer_commands::{IndexerClient, ServiceUrl, TlsArguments};
 
 /// Engines that are observed at a time.

@@ -75,17 +75,17 @@ pub(super) struct FirstMedia {
 
 /// Stand-ins for media while a chat is prepared.
 pub(super) struct Media {
-    stand_in: MediaPlaceholder,
+    placeholder: MediaPlaceholder,
     first: Cell<Option<FirstMedia>>,
 }
 
 impl Media {
     pub(super) fn as_engine() -> Self {
-        Self { stand_in: MediaPlaceholder::AsEngine, first: Cell::new(None) }
+        Self { placeholder: MediaPlaceholder::AsEngine, first: Cell::new(None) }
     }
 
     pub(super) fn as_private_character() -> Self {
-        Self { stand_in: MediaPlaceholder::PrivateCharacter, first: Cell::new(None) }
+        Self { placeholder: MediaPlaceholder::PrivateCharacter, first: Cell::new(None) }
     }
 
     /// The first media part so far.
@@ -107,7 +107,7 @@ impl Media {
     /// The stand-in in a text.
     pub(super) fn text(&self, part: MediaPart) -> String {
         self.note(part, true);
-        match self.stand_in {
+        match self.placeholder {
             MediaPlaceholder::AsEngine => format!("<{}>", part.modality.unwrap_or(part.kind)),
             MediaPlaceholder::PrivateCharacter => "\u{e000}".to_owned(),
         }
@@ -116,7 +116,7 @@ impl Media {
     /// The stand-in in a list of parts, with further keys.
     pub(super) fn part(&self, part: MediaPart, extra: Entries) -> Result<Json, PrepareError> {
         let text = self.text(part);
-        let entries: Entries = match part.modality.filter(|_| self.stand_in == MediaPlaceholder::AsEngine) {
+        let entries: Entries = match part.modality.filter(|_| self.placeholder == MediaPlaceholder::AsEngine) {
             Some(modality) => vec![("type".to_owned(), modality.into())],
             None => vec![("type".to_owned(), "text".into()), ("text".to_owned(), text.into())],
         };

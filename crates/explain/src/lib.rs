@@ -33,7 +33,7 @@
 //!     rank,
 //!     trust: Trust::Exact,
 //!     last_error: None,
-//!     doubt: None,
+//!     gap: None,
 //!     is_partial: false,
 //!     other_variants: HeldUnderOtherVariants::default(),
 //! };

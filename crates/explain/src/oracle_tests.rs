@@ -122,7 +122,7 @@ fn check(steps: &[Step], blocks_max: usize) {
                 rank,
                 trust: Trust::Exact,
                 last_error: None,
-                doubt: None,
+                gap: None,
                 is_partial: false,
                 other_variants: HeldUnderOtherVariants::default(),
             };

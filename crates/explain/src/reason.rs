@@ -23,7 +23,7 @@ pub struct End {
     pub reason: Reason,
     /// Changes of the rank that are missing after the last known change of the block. None for a block that the rank
     /// holds.
-    pub doubt: Option<UnrepairedGap>,
+    pub gap: Option<UnrepairedGap>,
     /// Longer matches of the same tokens under another adapter or salt, for every reason. Empty for a block that the
     /// rank holds.
     pub other_variants: HeldUnderOtherVariants,
@@ -63,7 +63,7 @@ pub enum Reason {
 }
 
 impl Loss {
-    /// Whether the block was cleared because messages are missing, so the loss itself explains the doubt.
+    /// Whether the block was cleared because messages are missing, so the loss itself explains the gap.
     fn is_by_missing_messages(self) -> bool {
         let Self::Cleared(Clear { cause, .. }) = self else { return false };
         matches!(cause, ClearCause::Stream(ClearReason::TooMuchLost | ClearReason::EpochUnknown))
@@ -99,7 +99,7 @@ pub(super) fn ends(
         local: local(position),
         sequence,
         reason,
-        doubt: None,
+        gap: None,
         other_variants: HeldUnderOtherVariants::default(),
     };
     let cut_off = |shortfall: &GroupShortfall| {
@@ -133,10 +133,9 @@ fn end_at_missing_block(context: &ExplainContext<'_>, subject: &Subject, walk: &
     let position = walk.longest();
     let block = MissingBlock::new(context, subject.rank, walk, local);
     let other_variants = subject.other_variants.clone().longer_than(position);
-    let doubt = subject.doubt.as_ref().filter(|doubt| block.lost_at().is_none_or(|lost| doubt.follows(lost))).cloned();
-    let from_history = block
-        .reason(doubt.as_ref())
-        .filter(|reason| !subject.is_partial || *reason != Reason::Lost(Loss::NotInHistory));
+    let gap = subject.gap.as_ref().filter(|gap| block.lost_at().is_none_or(|lost| gap.follows(lost))).cloned();
+    let from_history =
+        block.reason(gap.as_ref()).filter(|reason| !subject.is_partial || *reason != Reason::Lost(Loss::NotInHistory));
     let reason = from_history.or_else(|| other_variants.by_rank.as_ref().map(|_| Reason::OtherVariant));
     let reason = reason.unwrap_or(match subject.trust {
         Trust::Cold => Reason::Cold,
@@ -145,7 +144,7 @@ fn end_at_missing_block(context: &ExplainContext<'_>, subject: &Subject, walk: &
         Trust::Exact if subject.is_partial => Reason::MemoryLimit,
         Trust::Exact => Reason::NeverSeen,
     });
-    End { position, local: Some(local), sequence: block.sequence(), reason, doubt, other_variants }
+    End { position, local: Some(local), sequence: block.sequence(), reason, gap, other_variants }
 }
 
 /// A block that a rank does not hold.
@@ -196,9 +195,9 @@ impl MissingBlock {
         self.loss.map(|(ordinal, _)| ordinal)
     }
 
-    /// The reason that the detached runs and the history give. Under a `doubt` a loss need not be the last change of
+    /// The reason that the detached runs and the history give. With a `gap` a loss need not be the last change of
     /// the block.
-    fn reason(&self, doubt: Option<&UnrepairedGap>) -> Option<Reason> {
+    fn reason(&self, gap: Option<&UnrepairedGap>) -> Option<Reason> {
         if let Some(DetachedRun { position, blocks, .. }) = self.after_gap {
             let removed = match self.loss {
                 Some((_, Loss::Removed(removal))) => Some(removal),
@@ -207,7 +206,7 @@ impl MissingBlock {
             return Some(Reason::Gap { after_gap: HeldAfterGap { position, blocks }, removed });
         }
         let (_, loss) = self.loss?;
-        Some(if doubt.is_some() && !loss.is_by_missing_messages() {
+        Some(if gap.is_some() && !loss.is_by_missing_messages() {
             Reason::Degraded(Some(loss))
         } else {
             Reason::Lost(loss)
@@ -276,7 +275,7 @@ mod tests {
             rank: RANK,
             trust: Trust::Exact,
             last_error: None,
-            doubt: None,
+            gap: None,
             is_partial: false,
             other_variants: HeldUnderOtherVariants::default(),
         }
@@ -302,7 +301,7 @@ mod tests {
             local: Some(LocalHash(20)),
             sequence: Some(SequenceHash(2)),
             reason: Reason::OtherTier(Tier::Disk),
-            doubt: None,
+            gap: None,
             other_variants: HeldUnderOtherVariants::default(),
         };
         assert_eq!(timeline.ends(&offloaded, Trust::Exact, None), std::slice::from_ref(&end));

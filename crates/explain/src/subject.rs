@@ -15,7 +15,7 @@ pub struct Subject {
     /// Last error of the stream of the rank.
     pub last_error: Option<String>,
     /// Changes missing from the rank's stream, and the position after which they are missing.
-    pub doubt: Option<UnrepairedGap>,
+    pub gap: Option<UnrepairedGap>,
     /// Whether the rank holds more than its bounded index has room for.
     pub is_partial: bool,
     /// Matches of the same tokens under another adapter or salt.

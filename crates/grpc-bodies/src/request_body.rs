@@ -41,24 +41,6 @@ pub struct Method {
     pub kind: MethodKind,
 }
 
-impl Method {
-    /// The method of a request's path.
-    pub fn of(path: &str) -> Self {
-        let (name, kind) = match path.rsplit('/').next() {
-            Some("Query") => ("Query", MethodKind::Unary),
-            Some("ServerReflectionInfo") => ("other", MethodKind::Streaming),
-            Some("QueryStream") => ("QueryStream", MethodKind::Streaming),
-            Some("Predict") => ("Predict", MethodKind::Unary),
-            Some("Pick") => ("Pick", MethodKind::Unary),
-            Some("Done") => ("Done", MethodKind::Unary),
-            Some("Process") => ("Process", MethodKind::Streaming),
-            Some("GetPodScores") => ("GetPodScores", MethodKind::Unary),
-            _ => ("other", MethodKind::Unary),
-        };
-        Self { name, kind }
-    }
-}
-
 type FrameResult = Option<Result<Frame<Bytes>, Status>>;
 
 /// Body of a request. It keeps the end of a large message back from the threads that serve all requests.
@@ -262,6 +244,8 @@ mod tests {
     const PATIENCE: Duration = Duration::from_secs(30);
     const NEVER: Duration = Duration::from_secs(1 << 30);
     const AT_ONCE: Duration = Duration::from_millis(1);
+    const UNARY: Method = Method { name: "Query", kind: MethodKind::Unary };
+    const STREAM: Method = Method { name: "QueryStream", kind: MethodKind::Streaming };
 
     /// Body of the frames that a test sends.
     struct Frames(mpsc::UnboundedReceiver<Bytes>);
@@ -287,18 +271,14 @@ mod tests {
     }
 
     impl Tested {
-        fn new(path: &str, deadline: Duration) -> Self {
+        fn new(method: Method, deadline: Duration) -> Self {
             let runtime = Builder::new_current_thread().enable_time().build().expect("a runtime");
             let metrics = Arc::new(Metrics::new(MetricNames::Own));
             let budget = BodyBudget::new(Bodies::Requests, Some(1 << 20), 1 << 10, &metrics);
             let (sender, frames) = mpsc::unbounded_channel();
             let reserved = budget.body(None);
-            let body = RequestBody::new(
-                Body::new(Frames(frames)),
-                (Method::of(path), ContentEncoding::Identity),
-                reserved,
-                deadline,
-            );
+            let body =
+                RequestBody::new(Body::new(Frames(frames)), (method, ContentEncoding::Identity), reserved, deadline);
             Self { runtime, metrics, budget, sender, body }
         }
 
@@ -340,7 +320,7 @@ mod tests {
 
     #[test]
     fn an_unfinished_message_ends_its_stream_after_the_deadline() {
-        let mut tested = Tested::new("/service/QueryStream", AT_ONCE);
+        let mut tested = Tested::new(STREAM, AT_ONCE);
         tested.receive(&MESSAGE_AND_BEGIN);
         let end = tested.next(PATIENCE).expect("an end").expect_err("a timeout");
         assert_eq!(end.code(), Code::DeadlineExceeded);
@@ -352,7 +332,7 @@ mod tests {
 
     #[test]
     fn each_message_of_a_stream_has_a_deadline_of_its_own() {
-        let mut tested = Tested::new("/service/QueryStream", NEVER);
+        let mut tested = Tested::new(STREAM, NEVER);
         tested.receive(&MESSAGE_AND_BEGIN);
         assert!(tested.next(AT_ONCE).is_none());
         let first = tested.body.waiting.as_ref().expect("a deadline").end.deadline();
@@ -367,11 +347,11 @@ mod tests {
 
     #[test]
     fn a_stream_may_be_idle_between_messages_and_a_unary_request_may_not() {
-        let mut stream = Tested::new("/service/QueryStream", Duration::ZERO);
+        let mut stream = Tested::new(STREAM, Duration::ZERO);
         stream.receive(&MESSAGE_AND_BEGIN[..7]);
         assert!(stream.next(10 * AT_ONCE).is_none());
         assert_eq!(stream.budget.bytes(), 0, "its message is decoded");
-        let mut unary = Tested::new("/service/Query", Duration::ZERO);
+        let mut unary = Tested::new(UNARY, Duration::ZERO);
         unary.receive(&MESSAGE_AND_BEGIN[..7]);
         let end = unary.next(PATIENCE).expect("an end").expect_err("a timeout");
         assert_eq!(end.code(), Code::DeadlineExceeded);

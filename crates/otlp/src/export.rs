@@ -158,7 +158,7 @@ impl Export {
                 warn!(
                     %endpoint,
                     error = cause,
-                    "failed to export spans; retrying; check the collector and --otlp-endpoint"
+                    "failed to export spans; retrying, and spans beyond the queue are dropped; check the collector and --otlp-endpoint"
                 );
                 self.outage = Some(self.lost());
             }

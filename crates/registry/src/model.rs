@@ -329,7 +329,7 @@ impl Model {
         StreamStatus {
             trust: instance.map_or(Trust::Cold, |instance| instance.trust(dp_rank)),
             last_error: instance.and_then(|instance| instance.last_error(dp_rank)),
-            doubt: instance.and_then(|instance| instance.doubt(dp_rank)),
+            gap: instance.and_then(|instance| instance.unrepaired_gap(dp_rank)),
         }
     }
 

@@ -196,7 +196,7 @@ fn explain_prints_a_table_or_json() {
     let explain =
         |more: &[&str]| run(&[&["explain", "--url", &serve.url, "--model", "m", "--tokens", "1,2,3,4"], more].concat());
     let table = text(&explain(&[]).stdout);
-    assert!(table.starts_with("4 tokens, 1 block") && table.contains("no message was received"), "{table}");
+    assert!(table.starts_with("4 tokens, 1 block;") && table.contains("no message was received"), "{table}");
     let table = text(&explain(&["--instance", "b"]).stdout);
     assert!(table.contains("GET /workers"), "{table}");
     let json: serde_json::Value = serde_json::from_str(&text(&explain(&["--json"]).stdout)).expect("JSON");

@@ -141,7 +141,7 @@ impl Topics {
                 self.topics.push(topic);
             }
         }
-        // At least as many topics are added as are looked at the next time.
+        // At least half of the topics that the next pass looks at are added before it.
         self.full_at = TOPICS_MAX.max(2 * self.topics.len());
     }
 

@@ -148,9 +148,9 @@ impl Listener {
     }
 
     /// The latest loss of a rank that is not exact, with its position.
-    pub fn doubt(&self, dp_rank: DpRank) -> Option<UnrepairedGap> {
+    pub fn unrepaired_gap(&self, dp_rank: DpRank) -> Option<UnrepairedGap> {
         let status = self.state.status.lock();
-        status.trust.doubt(dp_rank, status.last_sequence)
+        status.trust.unrepaired_gap(dp_rank, status.last_sequence)
     }
 
     /// Trust state of a rank as of the last applied message.

@@ -28,7 +28,7 @@ struct WaitingBlocks {
 }
 
 impl WaitingBlocks {
-    fn doubt(&self) -> UnrepairedGap {
+    fn unrepaired_gap(&self) -> UnrepairedGap {
         let LossPosition { after, since } = self.position;
         UnrepairedGap { why: TrustCause::Parents(self.blocks).to_string(), after, since }
     }
@@ -219,7 +219,7 @@ impl TrustLedger {
     fn trust_of<'a>(&self, last: &'a AppliedTrust, waiting: usize) -> (Trust, Option<TrustCause<'a>>) {
         let degraded = |missing| (Trust::Degraded, Some(missing));
         match last.with_pending(self.missing_later()) {
-            TrustBasis::Lost(doubt) => degraded(TrustCause::Lost(&doubt.why)),
+            TrustBasis::Lost(gap) => degraded(TrustCause::Lost(&gap.why)),
             _ if self.drops.is_open() => degraded(TrustCause::Lost(LossReason::Dropped.as_str())),
             TrustBasis::Recovering(pending) => (Trust::Recovering, Some(TrustCause::Pending(pending))),
             TrustBasis::Degraded(pending) => degraded(TrustCause::Pending(pending)),
@@ -267,7 +267,7 @@ impl TrustLedger {
 
     /// The latest loss of a rank that is not exact, with its position. `last` is the last applied message. None if the
     /// rank is not exact because its events lack fields.
-    pub(super) fn doubt(&self, dp_rank: DpRank, last: Option<u64>) -> Option<UnrepairedGap> {
+    pub(super) fn unrepaired_gap(&self, dp_rank: DpRank, last: Option<u64>) -> Option<UnrepairedGap> {
         let (Trust::Recovering | Trust::Degraded, _) = self.rank_trust(dp_rank) else { return None };
         if self.drops.is_open() {
             return Some(UnrepairedGap::after(LossReason::Dropped.to_string(), last));
@@ -276,9 +276,11 @@ impl TrustLedger {
             return Some(UnrepairedGap::after(why.to_owned(), last));
         }
         match (self.missing_later(), self.ranks.get(&dp_rank).unwrap_or(&self.stream)) {
-            (None | Some(PendingReason::FirstContact), AppliedTrust::Lost(doubt)) => Some(doubt.clone()),
+            (None | Some(PendingReason::FirstContact), AppliedTrust::Lost(gap)) => Some(gap.clone()),
             (Some(pending), _) => Some(UnrepairedGap::after(pending.to_string(), last)),
-            (None, AppliedTrust::Cold | AppliedTrust::Exact) => self.waiting.get(&dp_rank).map(WaitingBlocks::doubt),
+            (None, AppliedTrust::Cold | AppliedTrust::Exact) => {
+                self.waiting.get(&dp_rank).map(WaitingBlocks::unrepaired_gap)
+            }
         }
     }
 
@@ -441,8 +443,8 @@ mod tests {
         assert_eq!(ledger.rank_trust(RANK), (Trust::Exact, None));
         ledger.set_pending(Some(PendingReason::FirstContact));
         assert_eq!(trust(&ledger), Trust::Degraded, "restored, and the engine was not reached yet");
-        let doubt = ledger.doubt(RANK, Some(7));
-        assert_eq!(doubt, Some(UnrepairedGap::after(PendingReason::FirstContact.to_string(), Some(7))));
+        let gap = ledger.unrepaired_gap(RANK, Some(7));
+        assert_eq!(gap, Some(UnrepairedGap::after(PendingReason::FirstContact.to_string(), Some(7))));
         ledger.set_pending(None);
         ledger.set_all(StreamTrust::Degraded(DegradedReason::Unverified), AT_START);
         assert_eq!(trust(&ledger), Trust::Degraded);
@@ -459,7 +461,7 @@ mod tests {
         let lost = ledger.send_notice(NoticeKind::Disconnected);
         assert_eq!(ledger.rank_trust(RANK), (Trust::Degraded, Some(TrustCause::Pending(PendingReason::Unverified))));
         assert_eq!(
-            ledger.doubt(RANK, Some(7)),
+            ledger.unrepaired_gap(RANK, Some(7)),
             Some(UnrepairedGap::after(PendingReason::Unverified.to_string(), Some(7)))
         );
         ledger.set_pending(Some(PendingReason::Recovering { end: None }));
@@ -490,7 +492,7 @@ mod tests {
         );
         assert_eq!((ledger.last_trust(RANK), ledger.rank_trust(DpRank(1)).0), (Trust::Degraded, Trust::Exact));
         assert_eq!(
-            ledger.doubt(RANK, Some(3)),
+            ledger.unrepaired_gap(RANK, Some(3)),
             Some(UnrepairedGap::after(LossReason::RankConflict.to_string(), Some(3)))
         );
         ledger.end_rank_conflicts(|_, stream| stream == 7);

@@ -200,13 +200,7 @@ impl Subscription {
         self.listener.model.metrics().curve_handshake_failed(CurveSocket::Dialled);
         let times = self.listener.times_rejected(CURVE_HANDSHAKE) + 1;
         if times.is_power_of_two() {
-            log_listener!(
-                warn,
-                self.listener,
-                times,
-                error = why,
-                "failed to connect to the engine; compare the CURVE keys"
-            );
+            log_listener!(warn, self.listener, times, error = why, "failed to connect to the engine");
         }
         self.listener.reject(CURVE_HANDSHAKE, format!("failed to connect to the engine: {why}"));
     }

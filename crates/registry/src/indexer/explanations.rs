@@ -164,7 +164,7 @@ impl Model {
         for (instance, rank) in requested {
             depths.remove(&rank);
             let events = dump(&instance, rank);
-            let StreamStatus { trust, last_error, doubt } = self.stream_status(&instance, rank.dp_rank);
+            let StreamStatus { trust, last_error, gap } = self.stream_status(&instance, rank.dp_rank);
             let is_other = |(holder, dp_rank, _): &(InstanceId, DpRank, OtherVariant)| {
                 (holder, *dp_rank) != (&instance, rank.dp_rank)
             };
@@ -174,7 +174,7 @@ impl Model {
             };
             let is_partial = partial.as_ref().is_some_and(|partial| partial.contains(&rank));
             let subject =
-                Subject { instance, rank, trust, last_error, doubt, is_partial, other_variants: held_under_others };
+                Subject { instance, rank, trust, last_error, gap, is_partial, other_variants: held_under_others };
             // Cut like a query of the same prompt.
             explainer.add_rank(subject, &events, |query, held, slowest| match prompt {
                 Prompt::Tokens { tokens, .. } if self.ends_with_block(query, tokens.len()) => {

@@ -33,7 +33,7 @@ pub(crate) struct StreamStatus {
     /// The last fault.
     pub last_error: Option<String>,
     /// Changes that are missing, and the position after which they are missing.
-    pub doubt: Option<UnrepairedGap>,
+    pub gap: Option<UnrepairedGap>,
 }
 
 impl Instance {
@@ -92,8 +92,8 @@ impl Instance {
     }
 
     /// Changes that are missing from one of its ranks.
-    pub(super) fn doubt(&self, dp_rank: DpRank) -> Option<UnrepairedGap> {
-        self.listeners.get(&dp_rank)?.doubt(dp_rank)
+    pub(super) fn unrepaired_gap(&self, dp_rank: DpRank) -> Option<UnrepairedGap> {
+        self.listeners.get(&dp_rank)?.unrepaired_gap(dp_rank)
     }
 
     /// The last fault of the stream of one of its ranks.

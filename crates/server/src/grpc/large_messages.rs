@@ -64,7 +64,7 @@ where
         let mut head = self.bodies.budget.body(client);
         let counted = head.add(head_bytes(&request));
         let threads = Threads { large_requests: Arc::clone(&self.bodies.large_requests), client: reserved.client() };
-        let method = Method::of(request.uri().path());
+        let method = method_of(request.uri().path());
         let is_unary = method.kind == MethodKind::Unary;
         let deadline = CallDeadline::of(request.headers()).filter(|_| is_unary);
         let read_deadline = deadline.as_ref().map_or(READ_DEADLINE, |deadline| deadline.left().min(READ_DEADLINE));
@@ -323,6 +323,22 @@ impl HttpBody for ResponseBody {
             Work::Moved(_) | Work::Ended => SizeHint::default(),
         }
     }
+}
+
+/// The method of a request's path.
+fn method_of(path: &str) -> Method {
+    let (name, kind) = match path.rsplit('/').next() {
+        Some("Query") => ("Query", MethodKind::Unary),
+        Some("ServerReflectionInfo") => ("other", MethodKind::Streaming),
+        Some("QueryStream") => ("QueryStream", MethodKind::Streaming),
+        Some("Predict") => ("Predict", MethodKind::Unary),
+        Some("Pick") => ("Pick", MethodKind::Unary),
+        Some("Done") => ("Done", MethodKind::Unary),
+        Some("Process") => ("Process", MethodKind::Streaming),
+        Some("GetPodScores") => ("GetPodScores", MethodKind::Unary),
+        _ => ("other", MethodKind::Unary),
+    };
+    Method { name, kind }
 }
 
 #[cfg(test)]

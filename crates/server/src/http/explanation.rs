@@ -152,7 +152,7 @@ fn match_end(end: End, block_tokens: u64, last_error: Option<&str>, now: Instant
             let (_, (why, facts)) = known(loss);
             (EndReason::Degraded, (format!("last known change: {why}"), facts))
         }
-        Reason::Degraded(None) if end.doubt.is_some() => (EndReason::Degraded, Default::default()),
+        Reason::Degraded(None) if end.gap.is_some() => (EndReason::Degraded, Default::default()),
         Reason::Degraded(None) => {
             let why = last_error.unwrap_or("messages of its stream are missing");
             (EndReason::Degraded, (format!("the index does not know whether it is held: {why}"), EndFacts::default()))
@@ -166,7 +166,7 @@ fn match_end(end: End, block_tokens: u64, last_error: Option<&str>, now: Instant
             ("the engine never stored it, as far as the history goes back".to_owned(), EndFacts::default()),
         ),
     };
-    let why = add_doubt(&mut facts, end.doubt, why);
+    let why = add_gap(&mut facts, end.gap, why);
     let why = add_other_variants(&mut facts, end.other_variants, why);
     MatchEnd {
         position: end.position,
@@ -179,8 +179,8 @@ fn match_end(end: End, block_tokens: u64, last_error: Option<&str>, now: Instant
 }
 
 /// Adds the gap in the rank's stream. Returns `why` with the gap before it.
-fn add_doubt(facts: &mut EndFacts, doubt: Option<UnrepairedGap>, why: String) -> String {
-    let Some(UnrepairedGap { why: missing, after, .. }) = doubt else { return why };
+fn add_gap(facts: &mut EndFacts, gap: Option<UnrepairedGap>, why: String) -> String {
+    let Some(UnrepairedGap { why: missing, after, .. }) = gap else { return why };
     facts.missing_after_seq = after;
     let position =
         after.map_or_else(String::new, |after| format!(", because changes after message {after} are missing"));

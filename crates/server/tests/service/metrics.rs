@@ -150,6 +150,7 @@ fn everything_that_is_counted_moves_its_metric() {
         ("predicted_blocks", vec![], 3.0),
         ("scores_total", vec![], 1.0),
         ("scored_instances_total", vec![], 2.0),
+        ("scored_pods_total", vec![], 2.0),
         ("scored_predicted_blocks_total", vec![], 2.0),
     ] {
         assert_eq!(moved(name, &labels), expected, "{name} {labels:?}");

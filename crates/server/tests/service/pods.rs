@@ -358,7 +358,9 @@ fn a_pod_that_is_gone_leaves_and_one_that_was_registered_by_hand_stays() {
         (service.listener(&json!("c"), 0)["status"] == json!("disconnected")).then_some(())
     });
     assert!(silent.is_listed(&service), "silence is no sign of an end");
-    assert_eq!(service.metrics().value("flash_indexer_pods_unregistered_total", &[]), 1.0);
+    for name in ["flash_indexer_pods_unregistered_total", "flash_indexer_pods_left_total"] {
+        assert_eq!(service.metrics().value(name, &[]), 1.0, "{name}");
+    }
     let back = Pod::connected(&service, "b");
     assert_eq!(back.say(&service, 0, &[stored(None, &[1])])["trust"], json!("exact"));
 }

@@ -173,7 +173,7 @@ impl Picker {
         }
     }
 
-    /// The model of requests that name none, if it is known.
+    /// The model of requests that name none: the only one of the tenant, or else the configured one, if it is registered.
     fn base_model(&self) -> Option<ModelKey> {
         let models = self.api.indexer.models_of_tenant(self.tenant_id());
         match &models[..] {
